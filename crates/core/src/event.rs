@@ -1,0 +1,202 @@
+//! Events: one thing that happened, numbered per sandbox, never changed.
+
+use crate::id::{SandboxId, SessionId};
+use crate::time::Timestamp;
+use crate::words;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::fmt;
+use uuid::Uuid;
+
+words! {
+    "event source"
+    Source {
+        Agent = "agent",
+        Worker = "worker",
+        System = "system",
+        Guardian = "guardian",
+        User = "user",
+        Forge = "forge",
+    }
+}
+
+pub const MAX_TYPE: usize = 100;
+
+/// `[a-z0-9_.]{1,100}`. Unknown types are stored and shown like known ones.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(value_type = String, pattern = "^[a-z0-9_.]{1,100}$"))]
+pub struct EventType(Box<str>);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("an event type has 1 to {MAX_TYPE} characters of a-z, 0-9, `_` and `.`")]
+pub struct BadType;
+
+impl EventType {
+    pub fn new(text: &str) -> Result<Self, BadType> {
+        let fits = (1..=MAX_TYPE).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'.');
+        if fits { Ok(Self(text.into())) } else { Err(BadType) }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for EventType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for EventType {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::new(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+/// The types that Atoll itself gives a meaning to.
+pub mod kind {
+    pub const AGENT_STARTED: &str = "agent.started";
+    pub const AGENT_COMPLETED: &str = "agent.completed";
+    pub const AGENT_FAILED: &str = "agent.failed";
+    pub const AGENT_WAITING: &str = "agent.waiting";
+    pub const AGENT_SHUTDOWN: &str = "agent.shutdown";
+    pub const AGENT_HEARTBEAT: &str = "agent.heartbeat";
+    pub const AGENT_MESSAGE: &str = "agent.message";
+    pub const AGENT_MESSAGE_INJECTED: &str = "agent.message_injected";
+    pub const AGENT_INTERRUPTED: &str = "agent.interrupted";
+    pub const AGENT_UNPARSED: &str = "agent.unparsed";
+    pub const AGENT_USAGE: &str = "agent.usage";
+    pub const AGENT_TOOL_USE: &str = "agent.tool_use";
+    pub const AGENT_TOOL_COMPLETED: &str = "agent.tool_completed";
+    pub const AGENT_FILE_EDITED: &str = "agent.file_edited";
+    pub const APPROVAL_REQUESTED: &str = "approval.requested";
+    pub const APPROVAL_RESOLVED: &str = "approval.resolved";
+    pub const WORKER_REJECTED: &str = "worker.rejected";
+    pub const WORKER_LOST: &str = "worker.lost";
+    pub const MESSAGE_QUEUED: &str = "message.queued";
+    pub const MESSAGE_EDITED: &str = "message.edited";
+    pub const MESSAGE_CANCELLED: &str = "message.cancelled";
+    pub const MESSAGE_ACKNOWLEDGED: &str = "message.acknowledged";
+    pub const MESSAGE_UNDELIVERABLE: &str = "message.undeliverable";
+    pub const MESSAGE_UNCONFIRMED: &str = "message.delivered_unconfirmed";
+    pub const SESSION_OPENED: &str = "session.opened";
+    pub const SESSION_CHANGED: &str = "session.changed";
+    pub const SESSION_CLOSED: &str = "session.closed";
+    pub const SESSION_RESUMED: &str = "session.resumed";
+    pub const SESSION_FORKED: &str = "session.forked";
+}
+
+/// Types that say nothing about the work: left out of the trajectory.
+pub const NOISE: &[&str] = &[kind::AGENT_HEARTBEAT, kind::AGENT_USAGE];
+
+pub fn is_noise(event_type: &str) -> bool {
+    NOISE.contains(&event_type)
+}
+
+/// An event that is about to be stored; the store gives it its `seq`.
+#[derive(Debug, Clone)]
+pub struct NewEvent {
+    pub id: Uuid,
+    pub event_type: EventType,
+    pub source: Source,
+    pub actor: Option<String>,
+    pub at: Timestamp,
+    pub turn: Option<i64>,
+    /// JSON text, within bounds and redacted.
+    pub data: Box<RawValue>,
+}
+
+impl NewEvent {
+    /// An event that the server itself reports.
+    pub fn system(event_type: &'static str, at: Timestamp, data: &serde_json::Value) -> Self {
+        Self {
+            id: Uuid::now_v7(),
+            event_type: EventType(event_type.into()),
+            source: Source::System,
+            actor: None,
+            at,
+            turn: None,
+            data: crate::json::raw(data),
+        }
+    }
+
+    pub fn by(mut self, source: Source, actor: Option<String>) -> Self {
+        self.source = source;
+        self.actor = actor;
+        self
+    }
+}
+
+/// An event as it is stored and sent.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Event {
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "uuid"))]
+    pub id: Uuid,
+    pub sandbox_id: SandboxId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    pub seq: i64,
+    #[serde(rename = "type")]
+    pub event_type: EventType,
+    pub source: Source,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<String>,
+    pub at: Timestamp,
+    pub received_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<i64>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub data: Box<RawValue>,
+}
+
+/// `agent.started` or `agent.*`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TypePattern {
+    Exact(String),
+    Prefix(String),
+}
+
+impl TypePattern {
+    pub fn parse(text: &str) -> Result<Self, BadType> {
+        match text.strip_suffix('*') {
+            Some("") => Ok(Self::Prefix(String::new())),
+            Some(prefix) if prefix.ends_with('.') => Ok(Self::Prefix(EventType::new(prefix)?.0.into())),
+            Some(_) => Err(BadType),
+            None => Ok(Self::Exact(EventType::new(text)?.0.into())),
+        }
+    }
+
+    pub fn matches(&self, event_type: &str) -> bool {
+        match self {
+            Self::Exact(exact) => exact == event_type,
+            Self::Prefix(prefix) => event_type.starts_with(prefix.as_str()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_bounded() {
+        assert!(EventType::new("agent.started_2").is_ok());
+        assert!(EventType::new(&"a".repeat(100)).is_ok());
+        for bad in ["", "Agent", "agent started", "ägent", "a-b", &"a".repeat(101)] {
+            assert_eq!(EventType::new(bad), Err(BadType), "{bad}");
+        }
+    }
+
+    #[test]
+    fn patterns_match_whole_words() {
+        let pattern = TypePattern::parse("agent.*").unwrap();
+        assert!(pattern.matches("agent.started") && !pattern.matches("agentx.started"));
+        assert!(TypePattern::parse("*").unwrap().matches("anything"));
+        assert!(TypePattern::parse("agent*").is_err() && TypePattern::parse("*.x").is_err());
+    }
+}

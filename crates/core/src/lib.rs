@@ -1,0 +1,23 @@
+//! The words and rules of Atoll.
+//!
+//! Everything here is pure: no I/O, no clock of its own, no async runtime. What the rest of the
+//! system does is decided here and carried out elsewhere.
+
+pub mod bounds;
+pub mod event;
+pub mod id;
+pub mod inbox;
+pub mod json;
+pub mod lifecycle;
+pub mod message;
+pub mod observe;
+pub mod principal;
+pub mod provider;
+pub mod redact;
+pub mod sandbox;
+pub mod session;
+pub mod time;
+pub mod word;
+
+/// A future that can be named, for the few traits that are used as trait objects.
+pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

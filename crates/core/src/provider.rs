@@ -1,0 +1,268 @@
+//! The port behind which sandboxes are made, on this machine or behind a remote API.
+//!
+//! What a provider can't do is `Error::Unsupported` before any side effect. Errors are of two
+//! kinds that are never confused: the provider failed, or the work failed (an `Exit`).
+
+use crate::BoxFuture;
+use crate::id::{ProjectId, SandboxId, SessionId};
+use crate::sandbox::{Network, ProviderKind, Settings};
+use crate::time::Timestamp;
+use crate::words;
+use bytes::Bytes;
+use futures_core::Stream;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::time::Duration;
+
+pub mod capabilities;
+pub use capabilities::Capabilities;
+
+pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, Error>> + Send>>;
+pub type ExecStream = Pin<Box<dyn Stream<Item = Result<ExecEvent, Error>> + Send>>;
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, Error>>;
+
+/// The provider's own name for a sandbox; stored the moment it is known.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProviderId(pub String);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("the {provider} provider can't {ability}")]
+    Unsupported { provider: ProviderKind, ability: &'static str },
+    /// Bad configuration, an inactive snapshot: trying again can't help.
+    #[error("the provider refused: {detail}")]
+    Refused { detail: String },
+    /// Quota or rate limit: may go on at `until`.
+    #[error("the provider has no room: {detail}")]
+    Exhausted { detail: String, until: Option<Timestamp> },
+    /// A time-out or fault on the way: worth another try under the same key.
+    #[error("the provider could not be reached: {detail}")]
+    Unreachable { detail: String },
+    #[error("the provider no longer has this sandbox")]
+    Gone,
+}
+
+impl Error {
+    pub const fn is_worth_a_retry(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Unsupported { .. } | Self::Refused { .. } | Self::Exhausted { .. } | Self::Gone => false,
+        }
+    }
+
+    /// The stable code that a failed creation shows.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Unsupported { .. } => "provider_unsupported",
+            Self::Refused { .. } => "provider_refused",
+            Self::Exhausted { .. } => "provider_exhausted",
+            Self::Unreachable { .. } => "provider_unreachable",
+            Self::Gone => "provider_gone",
+        }
+    }
+}
+
+/// Every sandbox at a provider carries these, so that it is found again after a restart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub deployment: String,
+    pub sandbox: SandboxId,
+    pub session: SessionId,
+    pub project: ProjectId,
+}
+
+impl Identity {
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        [
+            ("atoll", "1".to_owned()),
+            ("atoll.deployment", self.deployment.clone()),
+            ("atoll.sandbox", self.sandbox.to_string()),
+            ("atoll.session", self.session.to_string()),
+            ("atoll.project", self.project.to_string()),
+        ]
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct CreateSpec {
+    pub identity: Identity,
+    pub labels: BTreeMap<String, String>,
+    pub settings: Settings,
+}
+
+words! {
+    "provider's sandbox state"
+    ProviderState { Starting = "starting", Running = "running", Stopped = "stopped", Paused = "paused", Ending = "ending" }
+}
+
+/// A sandbox as its provider sees it. `epoch` changes when the place behind the id is replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub id: ProviderId,
+    pub state: ProviderState,
+    pub epoch: u64,
+    pub labels: BTreeMap<String, String>,
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Three outcomes that must never be taken for each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lookup {
+    Found(Found),
+    Gone,
+    Unreachable { detail: String },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopMode {
+    Gently,
+    Force,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    Argv(Vec<String>),
+    Shell(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    pub columns: u16,
+    pub rows: u16,
+}
+
+#[derive(Debug, Clone)]
+pub struct ExecSpec {
+    pub command: Command,
+    pub cwd: Option<String>,
+    pub env: BTreeMap<String, String>,
+    pub stdin: bool,
+    pub terminal: Option<Size>,
+    pub timeout: Option<Duration>,
+}
+
+/// A running or ended command: found again by id, fenced by the sandbox's epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecRef {
+    pub sandbox: ProviderId,
+    pub exec: String,
+    pub epoch: u64,
+}
+
+words! {
+    "output stream"
+    OutputStream { Stdout = "stdout", Stderr = "stderr" }
+}
+
+/// How a command ended. Unknown is never 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Exit {
+    Exited { code: i32 },
+    Signalled { signal: i32 },
+    OutOfMemory,
+    TimedOut,
+    Unknown,
+}
+
+#[derive(Debug, Clone)]
+pub enum ExecEvent {
+    Output {
+        stream: OutputStream,
+        data: Bytes,
+        cursor: u64,
+    },
+    /// Output before this cursor is no longer kept.
+    Gap {
+        cursor: u64,
+    },
+    Ended(Exit),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    pub offset: u64,
+    pub length: Option<u64>,
+}
+
+/// What is moved in or out: one file, or a tree as tar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transfer {
+    File { path: String, range: Option<Range> },
+    Tar { root: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotRef {
+    pub name: String,
+    pub bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preview {
+    pub url: String,
+    pub headers: BTreeMap<String, String>,
+    pub expires_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Usage {
+    pub cpu_seconds: f64,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+    pub pids: u64,
+    pub network_bytes: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Page {
+    pub items: Vec<Found>,
+    pub next_cursor: Option<String>,
+}
+
+macro_rules! unsupported {
+    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $kind:ty),*) -> $out:ty, $ability:literal;)+) => {
+        $($(#[$meta])*
+        fn $name<'a>(&'a self, $($arg: $kind),*) -> Answer<'a, $out> {
+            $(let _ = $arg;)*
+            let provider = self.kind();
+            Box::pin(async move { Err(Error::Unsupported { provider, ability: $ability }) })
+        })+
+    };
+}
+
+/// The contract. Every call is bounded in time by its caller; `destroy` is idempotent, and
+/// `create` is by its key.
+pub trait Provider: Send + Sync {
+    fn kind(&self) -> ProviderKind;
+    fn capabilities(&self) -> Capabilities;
+    fn create<'a>(&'a self, spec: &'a CreateSpec, key: &'a str) -> Answer<'a, Found>;
+    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, Lookup>;
+    fn list<'a>(&'a self, cursor: Option<&'a str>) -> Answer<'a, Page>;
+    fn find<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> Answer<'a, Vec<Found>>;
+    fn destroy<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, ()>;
+
+    unsupported! {
+        fn start(id: &'a ProviderId) -> Found, "start a stopped sandbox";
+        fn stop(id: &'a ProviderId, mode: StopMode) -> (), "stop a sandbox and keep it";
+        fn pause(id: &'a ProviderId) -> (), "pause a sandbox";
+        fn resume(id: &'a ProviderId) -> Found, "resume a paused sandbox";
+        fn exec(id: &'a ProviderId, spec: &'a ExecSpec) -> ExecRef, "run commands";
+        fn attach(exec: &'a ExecRef, cursor: u64) -> ExecStream, "re-attach to commands";
+        fn write(exec: &'a ExecRef, data: Bytes) -> (), "write to commands";
+        fn close_stdin(exec: &'a ExecRef) -> (), "write to commands";
+        fn signal(exec: &'a ExecRef, signal: i32) -> (), "signal commands";
+        fn resize(exec: &'a ExecRef, size: Size) -> (), "resize terminals";
+        fn upload(id: &'a ProviderId, transfer: &'a Transfer, data: ByteStream) -> (), "take files in";
+        fn download(id: &'a ProviderId, transfer: &'a Transfer) -> ByteStream, "give files out";
+        fn snapshot(id: &'a ProviderId, name: &'a str) -> SnapshotRef, "make snapshots";
+        fn fork(id: &'a ProviderId, spec: &'a CreateSpec, key: &'a str) -> Found, "fork sandboxes";
+        fn preview(id: &'a ProviderId, port: u16, lifetime: Option<Duration>) -> Preview, "show previews";
+        fn set_network(id: &'a ProviderId, network: &'a Network) -> (), "change the network of a running sandbox";
+        fn resources(id: &'a ProviderId) -> Usage, "measure resources";
+    }
+}

@@ -1,0 +1,209 @@
+//! What a sandbox is and what can be said of one.
+
+use crate::words;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+words! {
+    /// Where a sandbox is in its life. Changes only by `lifecycle::next`.
+    "sandbox state"
+    SandboxState {
+        Pending = "pending",
+        Creating = "creating",
+        Running = "running",
+        Completing = "completing",
+        Completed = "completed",
+        Failed = "failed",
+    }
+}
+
+impl SandboxState {
+    /// A live sandbox holds its session's one place.
+    pub const fn is_live(self) -> bool {
+        match self {
+            Self::Pending | Self::Creating | Self::Running | Self::Completing => true,
+            Self::Completed | Self::Failed => false,
+        }
+    }
+
+    pub const fn has_ended(self) -> bool {
+        !self.is_live()
+    }
+
+    pub const fn takes_messages(self) -> bool {
+        match self {
+            Self::Pending | Self::Creating | Self::Running => true,
+            Self::Completing | Self::Completed | Self::Failed => false,
+        }
+    }
+}
+
+words! {
+    /// How a sandbox ended.
+    "outcome"
+    Outcome { Succeeded = "succeeded", Cancelled = "cancelled", Failed = "failed" }
+}
+
+words! {
+    /// What became of a sandbox's results. Unknown counts as pending.
+    "results state"
+    Results { None = "none", Pending = "pending", Taken = "taken", Lost = "lost" }
+}
+
+words! {
+    /// What happens when the agent's turn has ended and nothing is queued.
+    "end"
+    End { WhenDone = "when_done", Keep = "keep" }
+}
+
+words! {
+    /// What is going on right now, which is what people ask for.
+    "activity"
+    Activity {
+        Starting = "starting",
+        Working = "working",
+        WaitingApproval = "waiting_approval",
+        WaitingMessage = "waiting_message",
+        RateLimited = "rate_limited",
+        Paused = "paused",
+        LimitPaused = "limit_paused",
+        Stalled = "stalled",
+        Unreachable = "unreachable",
+        TakingResults = "taking_results",
+        Ended = "ended",
+    }
+}
+
+words! {
+    /// What to do with the results when a sandbox is stopped.
+    "results choice"
+    TakeResults { Take = "take", Discard = "discard" }
+}
+
+words! {
+    /// Who makes sandboxes.
+    "provider"
+    ProviderKind { External = "external", Fake = "fake" }
+}
+
+words! {
+    /// What the agent is asked to do, which chooses among its settings.
+    "mode"
+    Mode { Exploration = "exploration", Implementation = "implementation", Validation = "validation" }
+}
+
+words! {
+    "approvals policy"
+    Approvals { Full = "full", Edits = "edits", Ask = "ask" }
+}
+
+words! {
+    "network policy"
+    NetworkPolicy { None = "none", Allow = "allow", All = "all" }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Repo {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// A directory of the server: only for an admin over loopback.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Resources {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_gb: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_gb: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Network {
+    pub policy: NetworkPolicy,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentLimits {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turns: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_s: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_progress_s: Option<u32>,
+}
+
+/// Everything about a sandbox that is chosen at its creation and carried to provider and worker.
+/// Stored as it is, so that a session's next sandbox can have the same.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Settings {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approvals: Option<Approvals>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repo: Option<Repo>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<AgentLimits>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// MCP servers by name, in the agent's own form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub mcp: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Names of the project's secrets that the sandbox may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<Vec<String>>,
+}
+
+/// Why a sandbox is where it is: a stable code and a sentence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Reason {
+    pub code: String,
+    pub detail: String,
+}
+
+impl Reason {
+    pub fn new(code: &str, detail: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), detail: detail.into() }
+    }
+}
