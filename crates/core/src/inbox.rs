@@ -120,11 +120,15 @@ pub fn step(standing: Standing, step: Step, now: Timestamp) -> Result<Standing, 
         Step::Edit => match standing.state {
             // A change of words ends what an earlier holder could still say of them.
             M::Queued => Ok(Standing { lease: None, ..standing }),
-            other => Err(Refused::NotQueued(other)),
+            other @ (M::Leased | M::Acknowledged | M::Cancelled | M::Undeliverable | M::DeliveredUnconfirmed) => {
+                Err(Refused::NotQueued(other))
+            }
         },
         Step::Cancel => match standing.state {
             M::Queued => Ok(Standing { lease: None, ..standing.ended(M::Cancelled) }),
-            other => Err(Refused::NotQueued(other)),
+            other @ (M::Leased | M::Acknowledged | M::Cancelled | M::Undeliverable | M::DeliveredUnconfirmed) => {
+                Err(Refused::NotQueued(other))
+            }
         },
         Step::StreamReplaced { stream } => match holder {
             // The lease is kept beside the queued message: its holder may still prove delivery.

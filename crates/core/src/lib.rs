@@ -3,6 +3,8 @@
 //! Everything here is pure: no I/O, no clock of its own, no async runtime. What the rest of the
 //! system does is decided here and carried out elsewhere.
 
+#![warn(clippy::wildcard_enum_match_arm)]
+
 pub mod bounds;
 pub mod event;
 pub mod id;

@@ -19,7 +19,7 @@ pub enum ServerFrame {
     },
     /// The answer to a `heartbeat` frame.
     Heartbeat {
-        answer: HeartbeatAnswer,
+        answer: Box<HeartbeatAnswer>,
     },
     /// The answer to an `ack`, `nack` or `renew` frame: what could not be done, and why.
     Refused {

@@ -96,7 +96,7 @@ fn the_written_form_is_frozen() {
         "server_frames": [
             to_json(ServerFrame::Message { message: message() }),
             to_json(ServerFrame::Command { id: 1, command: Command::Stop { state: SandboxState::Completing } }),
-            to_json(ServerFrame::Heartbeat { answer: heartbeat_answer() }),
+            to_json(ServerFrame::Heartbeat { answer: Box::new(heartbeat_answer()) }),
             to_json(ServerFrame::Refused { id: Some(id), lease, code: "not_your_lease".into(), detail: "no".into() }),
             to_json(ServerFrame::Settled { id, lease }),
             to_json(ServerFrame::Ping { id: 1 }),
