@@ -9,6 +9,7 @@ pub mod bounds;
 pub mod event;
 pub mod id;
 pub mod inbox;
+pub mod job;
 pub mod json;
 pub mod lifecycle;
 pub mod message;

@@ -1,0 +1,93 @@
+//! A workspace in memory: paths below `/workspace` and their bytes.
+
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+pub(super) const ROOT: &str = "/workspace";
+/// What one sandbox may hold, so that a simulation can't eat the server's memory.
+pub(super) const MAX_BYTES: usize = 64 << 20;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum TreeError {
+    #[error("`{0}` is not a file below {ROOT}")]
+    Outside(String),
+    #[error("there is no file `{0}`")]
+    NoSuchFile(String),
+    #[error("the sandbox's {MAX_BYTES} bytes are used up")]
+    Full,
+}
+
+/// Cheap to copy: the bytes are shared, so a fork costs its list of names.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tree {
+    files: BTreeMap<String, Bytes>,
+    bytes: usize,
+}
+
+impl Tree {
+    pub(super) fn read(&self, path: &str) -> Result<Bytes, TreeError> {
+        let name = within(path)?;
+        self.files.get(&name).cloned().ok_or(TreeError::NoSuchFile(name))
+    }
+
+    pub(super) fn write(&mut self, path: &str, data: Bytes) -> Result<(), TreeError> {
+        let name = within(path)?;
+        let kept = self.bytes - self.files.get(&name).map_or(0, Bytes::len);
+        if kept + data.len() > MAX_BYTES {
+            return Err(TreeError::Full);
+        }
+        self.bytes = kept + data.len();
+        self.files.insert(name, data);
+        Ok(())
+    }
+
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// The name of `path` relative to the workspace, wherever it was said from.
+pub(super) fn within(path: &str) -> Result<String, TreeError> {
+    let outside = || TreeError::Outside(path.to_owned());
+    let relative = match path.strip_prefix(ROOT) {
+        Some(rest) => rest.strip_prefix('/').ok_or_else(outside)?,
+        None if path.starts_with('/') => return Err(outside()),
+        None => path,
+    };
+    let mut parts = Vec::new();
+    for part in relative.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop().ok_or_else(outside)?),
+            part => parts.push(part),
+        }
+    }
+    if parts.is_empty() { Err(outside()) } else { Ok(parts.join("/")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_one_name_and_none_leads_out() {
+        for path in ["a/b", "/workspace/a/b", "./a//b", "a/c/../b"] {
+            assert_eq!(within(path).as_deref(), Ok("a/b"), "{path}");
+        }
+        for path in ["", "/", "/etc/passwd", "/workspace", "/workspaces/a", "../a", "a/../../b", "/workspace/../a"] {
+            assert!(within(path).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_copy_goes_its_own_way_and_the_size_is_bounded() {
+        let mut tree = Tree::default();
+        tree.write("a", Bytes::from_static(b"12345")).unwrap();
+        let mut copy = tree.clone();
+        copy.write("a", Bytes::from_static(b"1")).unwrap();
+        assert_eq!((tree.bytes(), copy.bytes()), (5, 1));
+        assert_eq!(tree.read("/workspace/a").unwrap(), "12345");
+        assert_eq!(tree.write("b", vec![0; MAX_BYTES].into()), Err(TreeError::Full));
+        assert_eq!(tree.read("b"), Err(TreeError::NoSuchFile("b".into())));
+    }
+}

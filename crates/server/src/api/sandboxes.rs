@@ -1,0 +1,400 @@
+//! `/sandboxes`: make, list, look, stop, remove.
+
+use super::Page;
+use super::sessions::plan_from;
+use crate::app::create::{self, Made};
+use crate::app::{results, sessions as app_sessions};
+use crate::auth::{Caller, access};
+use crate::cursor;
+use crate::extract::{Body, Id, Params, page_size};
+use crate::once::{Answer, Once};
+use crate::problem::{Problem, Result};
+use crate::state::App;
+use atoll_core::id::{ProjectId, SandboxId, SessionId};
+use atoll_core::principal::Action;
+use atoll_core::sandbox::{
+    Activity, AgentLimits, Approvals, End, Mode, Network, Outcome, ProviderKind, Reason, Repo, Resources, Results,
+    SandboxState, Settings, TakeResults,
+};
+use atoll_core::time::Timestamp;
+use atoll_store::sandboxes::{self, Filter, Sandbox};
+use axum::extract::State;
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a new sandbox should be. Everything has a default.
+#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewSandbox {
+    pub provider: Option<ProviderKind>,
+    pub agent: Option<String>,
+    pub model: Option<String>,
+    /// The session's first message; without one the agent waits.
+    pub prompt: Option<String>,
+    pub title: Option<String>,
+    pub mode: Option<Mode>,
+    pub approvals: Option<Approvals>,
+    pub end: Option<End>,
+    pub repo: Option<Repo>,
+    pub project_id: Option<ProjectId>,
+    /// Goes on in this session instead of making one.
+    pub session_id: Option<SessionId>,
+    pub image: Option<String>,
+    pub snapshot: Option<String>,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    pub resources: Option<Resources>,
+    pub network: Option<Network>,
+    pub limits: Option<AgentLimits>,
+    #[schema(minimum = 1)]
+    pub timeout_s: Option<u32>,
+    pub tools: Option<Vec<String>>,
+    pub system_prompt: Option<String>,
+    #[schema(value_type = Option<Object>)]
+    pub mcp: Option<serde_json::Map<String, serde_json::Value>>,
+    pub secrets: Option<Vec<String>>,
+}
+
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct Cost {
+    /// In US dollars.
+    pub model: f64,
+    pub compute: f64,
+}
+
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Sandbox)]
+pub struct SandboxView {
+    pub id: SandboxId,
+    pub session_id: SessionId,
+    pub project_id: ProjectId,
+    pub state: SandboxState,
+    pub activity: Activity,
+    pub outcome: Option<Outcome>,
+    pub reason: Option<Reason>,
+    pub results: Results,
+    pub end: End,
+    pub provider: ProviderKind,
+    pub provider_id: Option<String>,
+    pub agent: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub settings: Settings,
+    pub turn: Option<i64>,
+    pub first_seq: i64,
+    pub last_seq: i64,
+    pub last_heartbeat: Option<Timestamp>,
+    pub cost: Cost,
+    pub created_by: Option<String>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub state_since: Timestamp,
+    pub ended_at: Option<Timestamp>,
+    /// Only in the answer that made it, and only where the worker is started by hand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerStart>,
+}
+
+/// How to start the worker of an `external` sandbox.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct WorkerStart {
+    /// Shown once. Put it into FILE of the command, readable by nobody else.
+    pub token: Option<String>,
+    pub command: String,
+}
+
+#[allow(clippy::cast_precision_loss, reason = "micro-dollars are far from the limit of f64")]
+pub fn dollars(micros: i64) -> f64 {
+    micros as f64 / 1e6
+}
+
+impl SandboxView {
+    pub fn new(row: Sandbox, labels: BTreeMap<String, String>) -> Self {
+        let mut settings = row.settings;
+        // Values of variables may be secrets; their names are enough to see what was set.
+        settings.env.values_mut().for_each(|value| *value = "***".into());
+        Self {
+            id: row.id,
+            session_id: row.session_id,
+            project_id: row.project_id,
+            state: row.state,
+            activity: row.activity,
+            outcome: row.outcome,
+            reason: row.reason,
+            results: row.results,
+            end: row.end,
+            provider: row.provider,
+            provider_id: row.provider_id,
+            agent: row.agent,
+            labels,
+            settings,
+            turn: row.turn,
+            first_seq: row.first_seq,
+            last_seq: row.last_seq,
+            last_heartbeat: row.last_heartbeat,
+            cost: Cost { model: dollars(row.cost_model_micros), compute: dollars(row.cost_compute_micros) },
+            created_by: row.created_by,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+            state_since: row.state_since,
+            ended_at: row.ended_at,
+            worker: None,
+        }
+    }
+
+    pub fn made(made: Made, public_url: &str) -> Self {
+        let mut view = Self::new(made.sandbox, made.labels);
+        view.worker = made.worker.map(|secret| worker_start(&view.id, secret.token.expose_secret(), public_url));
+        view
+    }
+}
+
+pub fn worker_start(id: &SandboxId, token: &str, public_url: &str) -> WorkerStart {
+    WorkerStart {
+        token: Some(token.to_owned()),
+        command: format!("atoll-worker --server {public_url} --sandbox {id} --token-file FILE --spool DIR"),
+    }
+}
+
+/// Make a sandbox.
+///
+/// Answers at once; the work goes on behind it. With `provider: "external"` the answer holds
+/// `worker`: how to start the worker by hand, anywhere.
+#[utoipa::path(post, path = "/sandboxes", tag = "sandboxes", request_body = NewSandbox,
+    params(("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 201, body = SandboxView)))]
+pub async fn make(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    once: Once,
+    Body { value: new, hash }: Body<NewSandbox>,
+) -> Result<Answer> {
+    caller.must_not_be_worker()?;
+    let (who, public_url, default_project) = (caller.clone(), app.public_url.clone(), app.default_project);
+    app.write_once(&caller, once, hash, move |work| {
+        Box::pin(async move {
+            let made = match new.session_id {
+                None => {
+                    let project = new.project_id.unwrap_or(default_project);
+                    access::check(work.tx, &who, project, Action::Work, "project").await?;
+                    let plan = plan_from(work, new, project, &who).await?;
+                    create::first(work, plan).await?
+                }
+                Some(id) => {
+                    access::session(work.tx, &who, id, Action::Work).await?;
+                    let mut session = app_sessions::locked(work, id).await?;
+                    if new.project_id.is_some_and(|project| project != session.project_id) {
+                        return Err(Problem::invalid("project_id: the session belongs to another project"));
+                    }
+                    let plan = plan_from(work, new, session.project_id, &who).await?;
+                    create::next(work, &mut session, plan).await?
+                }
+            };
+            Answer::created(SandboxView::made(made, &public_url))
+        })
+    })
+    .await
+}
+
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListQuery {
+    state: Option<SandboxState>,
+    activity: Option<Activity>,
+    provider: Option<ProviderKind>,
+    project: Option<ProjectId>,
+    session: Option<SessionId>,
+    /// `key` or `key=value`.
+    label: Option<String>,
+    #[param(minimum = 1, maximum = 200)]
+    limit: Option<i64>,
+    cursor: Option<String>,
+}
+
+/// List sandboxes, newest first.
+#[utoipa::path(get, path = "/sandboxes", tag = "sandboxes", params(ListQuery),
+    responses((status = 200, body = Page<SandboxView>)))]
+pub async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Params(query): Params<ListQuery>,
+) -> Result<axum::Json<Page<SandboxView>>> {
+    let limit = page_size(query.limit, 50, 200)?;
+    let before = cursor::read_id::<SandboxId>("sandboxes", query.cursor.as_deref())?;
+    let label = query.label.map(|label| match label.split_once('=') {
+        Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+        None => (label, None),
+    });
+    let filter = Filter {
+        state: query.state,
+        activity: query.activity,
+        provider: query.provider,
+        project: query.project,
+        session: query.session,
+        label,
+    };
+    let page = app.read(move |tx| {
+        Box::pin(async move {
+            let visible = access::visible(tx, &caller).await?;
+            let mut before = before;
+            let mut found = Vec::new();
+            // What one may not see is left out; the pages stay full.
+            loop {
+                let rows = sandboxes::list(tx, &filter, before.as_deref(), limit + 1).await?;
+                let exhausted = (rows.len() as i64) <= limit;
+                before = rows.last().map(|row| row.id.to_string());
+                found.extend(rows.into_iter().filter(|row| visible.contains(row.project_id)));
+                if exhausted || found.len() as i64 > limit {
+                    break;
+                }
+            }
+            let page = Page::cut("sandboxes", found, limit, |row| row.id.to_string());
+            let mut items = Vec::new();
+            for row in page.items {
+                let labels = sandboxes::labels(tx, row.id).await?;
+                items.push(SandboxView::new(row, labels));
+            }
+            Ok(Page { items, next_cursor: page.next_cursor })
+        })
+    });
+    Ok(axum::Json(page.await?))
+}
+
+/// One sandbox.
+#[utoipa::path(get, path = "/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = SandboxView)))]
+pub async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+) -> Result<axum::Json<SandboxView>> {
+    let view = app.read(move |tx| {
+        Box::pin(async move {
+            access::sandbox_or_its_worker(tx, &caller, id).await?;
+            let row = sandboxes::get(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
+            Ok(SandboxView::new(row, sandboxes::labels(tx, id).await?))
+        })
+    });
+    Ok(axum::Json(view.await?))
+}
+
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Stop {
+    #[serde(default = "take")]
+    results: TakeResults,
+}
+
+const fn take() -> TakeResults {
+    TakeResults::Take
+}
+
+/// End a sandbox.
+///
+/// `take` (the default) takes the results out first; `discard` ends it at once.
+#[utoipa::path(post, path = "/sandboxes/{id}/stop", tag = "sandboxes", params(("id" = SandboxId, Path), ("Idempotency-Key" = Option<String>, Header)),
+    request_body = Stop, responses((status = 200, body = SandboxView)))]
+pub async fn stop(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    once: Once,
+    Body { value, hash }: Body<Stop>,
+) -> Result<Answer> {
+    let who = caller.clone();
+    app.write_once(&caller, once, hash, move |work| {
+        Box::pin(async move {
+            access::sandbox(work.tx, &who, id, Action::Work).await?;
+            let row = results::stop(work, id, value.results, who.actor()).await?;
+            Answer::ok(SandboxView::new(row, sandboxes::labels(work.tx, id).await?))
+        })
+    })
+    .await
+}
+
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct Taken {
+    /// What was taken out by this call.
+    taken: Vec<String>,
+    sandbox: SandboxView,
+}
+
+/// Take the results out.
+#[utoipa::path(post, path = "/sandboxes/{id}/results", tag = "sandboxes", params(("id" = SandboxId, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 200, body = Taken)))]
+pub async fn take_results(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    once: Once,
+) -> Result<Answer> {
+    let who = caller.clone();
+    app.write_once(&caller, once, String::new(), move |work| {
+        Box::pin(async move {
+            access::sandbox(work.tx, &who, id, Action::Work).await?;
+            let row = results::take(work, id, who.actor()).await?;
+            let sandbox = SandboxView::new(row, sandboxes::labels(work.tx, id).await?);
+            Answer::ok(Taken { taken: Vec::new(), sandbox })
+        })
+    })
+    .await
+}
+
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct RemoveQuery {
+    /// Also when results are not out yet: they are lost.
+    #[serde(default)]
+    force: bool,
+}
+
+/// Remove a sandbox at its provider. Its row, events and blobs stay until retention.
+#[utoipa::path(delete, path = "/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxId, Path), RemoveQuery),
+    responses((status = 200, body = SandboxView)))]
+pub async fn remove(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Params(query): Params<RemoveQuery>,
+) -> Result<Answer> {
+    app.write(move |work| {
+        Box::pin(async move {
+            access::sandbox(work.tx, &caller, id, Action::Work).await?;
+            let row = results::remove(work, id, query.force, caller.actor()).await?;
+            Answer::ok(SandboxView::new(row, sandboxes::labels(work.tx, id).await?))
+        })
+    })
+    .await
+}
+
+/// A new token for the sandbox's worker; it ends the old one.
+#[utoipa::path(post, path = "/sandboxes/{id}/worker-token", tag = "sandboxes", params(("id" = SandboxId, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 201, body = WorkerStart)))]
+pub async fn worker_token(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    once: Once,
+) -> Result<Answer> {
+    let (who, public_url) = (caller.clone(), app.public_url.clone());
+    let answer = app
+        .write_once(&caller, once, String::new(), move |work| {
+            Box::pin(async move {
+                access::sandbox(work.tx, &who, id, Action::Work).await?;
+                let (_, row) = work.locked(id).await?;
+                crate::app::ingest::refuse_drained(&row).map_err(|_| {
+                    Problem::new(crate::problem::Code::SandboxEnded, "its worker has nothing left to say")
+                })?;
+                let secret = create::worker_token(work, id).await?;
+                Answer::created(worker_start(&id, secret.token.expose_secret(), &public_url))
+            })
+        })
+        .await?;
+    app.tokens.forget();
+    Ok(answer)
+}

@@ -1,0 +1,111 @@
+//! A worker's sign of life.
+
+use super::{Work, fence, inbox, ingest, lifecycle};
+use crate::problem::Result;
+use atoll_core::id::SandboxId;
+use atoll_core::lifecycle::Trigger;
+use atoll_core::sandbox::{Activity, SandboxState};
+use atoll_protocol::{Heartbeat, HeartbeatAnswer, Resume, Start};
+use atoll_store::sandboxes::{self, Sample, Sandbox};
+use atoll_store::sessions::Session;
+use std::time::Duration;
+
+/// One sample is kept in this time, for graphs.
+const SAMPLE_EVERY: Duration = Duration::from_secs(600);
+
+pub async fn heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> Result<HeartbeatAnswer> {
+    let (mut session, mut sandbox) = work.locked(id).await?;
+    ingest::refuse_drained(&sandbox)?;
+    fence::admit(work, &session, &mut sandbox, beat.stream, beat.boot).await?;
+    keep_sample(work, &mut sandbox, beat).await?;
+    alive(work, &mut session, &mut sandbox).await?;
+    if sandbox.state == SandboxState::Running && may_claim(beat.activity) && sandbox.activity != beat.activity {
+        sandbox.activity = beat.activity;
+        sandboxes::update(work.tx, &mut sandbox).await?;
+    }
+    let starting = beat.activity == Activity::Starting && sandbox.state == SandboxState::Running;
+    let start = if starting { Some(start(work, &session, &sandbox, beat).await?) } else { None };
+    let interval_s = u32::try_from(work.policy.heartbeat.as_secs().max(1)).unwrap_or(u32::MAX);
+    Ok(HeartbeatAnswer { state: sandbox.state, interval_s, start })
+}
+
+/// Counts the sign of life; the first one makes the sandbox `running`.
+async fn alive(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox) -> Result<()> {
+    sandbox.heartbeats += 1;
+    sandbox.first_heartbeat = sandbox.first_heartbeat.or(Some(work.now));
+    sandbox.last_heartbeat = Some(work.now);
+    sandboxes::update(work.tx, sandbox).await?;
+    // A worker may speak before the job that asks the provider has run.
+    if sandbox.state == SandboxState::Pending {
+        lifecycle::apply(work, session, sandbox, Trigger::ProviderAsked, None, None).await?;
+    }
+    if sandbox.state == SandboxState::Creating {
+        lifecycle::apply(work, session, sandbox, Trigger::FirstHeartbeat, None, None).await?;
+    }
+    Ok(())
+}
+
+/// What a worker can know of its agent; the rest is the server's to say.
+const fn may_claim(activity: Activity) -> bool {
+    match activity {
+        Activity::Starting
+        | Activity::Working
+        | Activity::WaitingApproval
+        | Activity::WaitingMessage
+        | Activity::RateLimited
+        | Activity::LimitPaused
+        | Activity::Stalled => true,
+        Activity::Paused | Activity::Unreachable | Activity::TakingResults | Activity::Ended => false,
+    }
+}
+
+async fn start(work: &mut Work<'_>, session: &Session, sandbox: &Sandbox, beat: &Heartbeat) -> Result<Start> {
+    let has_past = session.native_id.is_some() || session.transcript.is_some();
+    let resume =
+        has_past.then(|| Resume { native_id: session.native_id.clone(), transcript: session.transcript.clone() });
+    Ok(Start {
+        sandbox_id: sandbox.id,
+        session_id: session.id,
+        agent: sandbox.agent.clone(),
+        prompt: inbox::first_message(work, session, beat.stream).await?,
+        settings: sandbox.settings.clone(),
+        resume,
+    })
+}
+
+async fn keep_sample(work: &mut Work<'_>, sandbox: &mut Sandbox, beat: &Heartbeat) -> Result<()> {
+    if sandbox.last_sample.is_some_and(|last| work.now.elapsed_since(last) < SAMPLE_EVERY) {
+        return Ok(());
+    }
+    sandbox.last_sample = Some(work.now);
+    // Out-of-range figures saturate; a nonsense one (NaN) becomes 0.
+    let whole = |figure: f64| figure as i64;
+    let sample = Sample {
+        at: work.now,
+        cpu_milli: beat.cpu.map(|cpu| whole(cpu * 1000.0)),
+        memory_bytes: beat.memory.map(whole),
+        disk_bytes: beat.disk.map(whole),
+    };
+    Ok(sandboxes::add_sample(work.tx, sandbox.id, &sample).await?)
+}
+
+/// The seeds' heartbeat as a single event: no stream, no start.
+pub async fn single(work: &mut Work<'_>, id: SandboxId) -> Result<i64> {
+    let (mut session, mut sandbox) = work.locked(id).await?;
+    ingest::refuse_drained(&sandbox)?;
+    alive(work, &mut session, &mut sandbox).await?;
+    Ok(sandbox.last_seq)
+}
+
+/// Sandboxes that have been silent for too long say so.
+pub async fn mark_unreachable(work: &mut Work<'_>, id: SandboxId, before: atoll_core::time::Timestamp) -> Result<()> {
+    let (_, mut sandbox) = work.locked(id).await?;
+    let silent = sandbox.last_heartbeat.is_some_and(|last| last < before);
+    if sandbox.state == SandboxState::Running && silent && sandbox.activity != Activity::Unreachable {
+        sandbox.activity = Activity::Unreachable;
+        sandbox.updated_at = work.now;
+        sandboxes::update(work.tx, &mut sandbox).await?;
+        work.out.states.push((sandbox.id, sandbox.state));
+    }
+    Ok(())
+}

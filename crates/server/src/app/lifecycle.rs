@@ -1,0 +1,198 @@
+//! Applies a trigger to a sandbox: the rule, the row, the event, the jobs, in one transaction.
+
+use super::Work;
+use crate::problem::Result;
+use atoll_core::event::{NewEvent, Source, kind};
+use atoll_core::job::JobKind;
+use atoll_core::lifecycle::{Effect, Trigger, next};
+use atoll_core::observe::Observation;
+use atoll_core::sandbox::{Activity, End, ProviderKind, Reason, SandboxState};
+use atoll_store::sandboxes::Sandbox;
+use atoll_store::sessions::Session;
+use atoll_store::{jobs, messages, sandboxes, sessions};
+use serde_json::json;
+use std::time::Duration;
+
+const fn event_type(state: SandboxState) -> &'static str {
+    match state {
+        SandboxState::Pending => "sandbox.pending",
+        SandboxState::Creating => "sandbox.creating",
+        SandboxState::Running => "sandbox.running",
+        SandboxState::Completing => "sandbox.completing",
+        SandboxState::Completed => "sandbox.completed",
+        SandboxState::Failed => "sandbox.failed",
+    }
+}
+
+const fn activity_on_entering(state: SandboxState) -> Activity {
+    match state {
+        SandboxState::Pending | SandboxState::Creating => Activity::Starting,
+        SandboxState::Running => Activity::Working,
+        SandboxState::Completing => Activity::TakingResults,
+        SandboxState::Completed | SandboxState::Failed => Activity::Ended,
+    }
+}
+
+/// Moves the sandbox on. The caller holds the session's lock and writes neither row for this:
+/// both are written here.
+pub async fn apply(
+    work: &mut Work<'_>,
+    session: &mut Session,
+    sandbox: &mut Sandbox,
+    trigger: Trigger,
+    reason: Option<Reason>,
+    actor: Option<String>,
+) -> Result<()> {
+    let step = next(sandbox.phase(), trigger)?;
+    sandbox.state = step.to.state;
+    sandbox.ending = step.to.ending;
+    sandbox.activity = activity_on_entering(step.to.state);
+    sandbox.state_since = work.now;
+    if step.outcome.is_some() {
+        sandbox.outcome = step.outcome;
+        sandbox.ended_at = Some(work.now);
+    }
+    if reason.is_some() {
+        sandbox.reason = reason;
+    }
+    let source = if actor.is_some() { Source::User } else { Source::System };
+    let data = json!({
+        "state": sandbox.state,
+        "outcome": sandbox.outcome,
+        "reason": sandbox.reason,
+    });
+    let event = NewEvent::system(event_type(step.to.state), work.now, &data).by(source, actor);
+    work.log(sandbox, vec![event]).await?;
+    sandboxes::update(work.tx, sandbox).await?;
+    if sandbox.state.has_ended() && session.sandbox_id == Some(sandbox.id) {
+        session.sandbox_id = None;
+        session.updated_at = work.now;
+        sessions::update(work.tx, session).await?;
+        drop_deadlines(work, sandbox).await?;
+    }
+    for effect in step.effects {
+        leave_job(work, sandbox, effect).await?;
+    }
+    work.out.states.push((sandbox.id, sandbox.state));
+    Ok(())
+}
+
+/// The deadlines of a life that is over.
+async fn drop_deadlines(work: &mut Work<'_>, sandbox: &Sandbox) -> Result<()> {
+    for kind in [JobKind::Create, JobKind::CreateTimeout, JobKind::Timeout, JobKind::FlushGrace] {
+        jobs::cancel(work.tx, kind, sandbox.id).await?;
+    }
+    Ok(())
+}
+
+fn create_timeout(work: &Work<'_>, provider: ProviderKind) -> Duration {
+    match provider {
+        ProviderKind::External => work.policy.create_timeout_external,
+        ProviderKind::Fake => work.policy.create_timeout_fake,
+    }
+}
+
+/// How long it may run: what it asked for, else what holds for its way of ending.
+pub fn timeout(work: &Work<'_>, sandbox: &Sandbox) -> Option<Duration> {
+    let asked = sandbox.settings.timeout_s.map(|seconds| Duration::from_secs(seconds.into()));
+    asked.or(match sandbox.end {
+        End::WhenDone => work.policy.timeout_when_done,
+        End::Keep => work.policy.timeout_keep,
+    })
+}
+
+async fn leave_job(work: &mut Work<'_>, sandbox: &Sandbox, effect: Effect) -> Result<()> {
+    let (kind, after) = match effect {
+        Effect::WatchCreation => (JobKind::CreateTimeout, Some(create_timeout(work, sandbox.provider))),
+        Effect::WatchTimeout => (JobKind::Timeout, timeout(work, sandbox)),
+        Effect::TakeResults => (JobKind::FlushGrace, Some(work.policy.flush_grace)),
+        Effect::RemoveNow => (JobKind::Remove, Some(Duration::ZERO)),
+        Effect::RemoveLater => (JobKind::Remove, Some(work.policy.keep_failed_for)),
+        Effect::WatchDrain => (JobKind::EndDrain, Some(work.policy.drain_for)),
+    };
+    if let Some(after) = after {
+        jobs::put(work.tx, kind, sandbox.id, work.steady + after).await?;
+        work.out.jobs = true;
+    }
+    Ok(())
+}
+
+/// What a worker's event means for the row. The caller writes the row afterwards.
+pub async fn observed(
+    work: &mut Work<'_>,
+    session: &mut Session,
+    sandbox: &mut Sandbox,
+    observation: Observation,
+    turn: Option<i64>,
+    data: &str,
+) -> Result<()> {
+    let running = sandbox.state == SandboxState::Running;
+    match observation {
+        Observation::Nothing => {}
+        Observation::TurnStarted => {
+            sandbox.turn = Some(turn.unwrap_or_else(|| sandbox.turn.unwrap_or(0) + 1));
+            sandbox.turn_done = false;
+            if running {
+                sandbox.activity = Activity::Working;
+            }
+        }
+        Observation::TurnEnded => {
+            if turn.is_none_or(|turn| sandbox.turn.is_none_or(|current| turn >= current)) {
+                sandbox.turn = turn.or(sandbox.turn);
+                sandbox.turn_done = true;
+            }
+            if running {
+                sandbox.activity = Activity::WaitingMessage;
+            }
+            finish_if_done(work, session, sandbox).await?;
+        }
+        Observation::Activity(activity) => {
+            if running {
+                sandbox.activity = activity;
+            }
+        }
+        Observation::AgentFailed => {
+            if running {
+                let reason = failure(data);
+                apply(work, session, sandbox, Trigger::WorkFailed, Some(reason), None).await?;
+            }
+        }
+        Observation::WorkerLeft => match sandbox.state {
+            SandboxState::Completing => apply(work, session, sandbox, Trigger::ResultsOut, None, None).await?,
+            SandboxState::Running => sandbox.activity = Activity::Unreachable,
+            SandboxState::Pending | SandboxState::Creating | SandboxState::Completed | SandboxState::Failed => {}
+        },
+    }
+    Ok(())
+}
+
+/// The agent's own words for why it failed, bounded.
+fn failure(data: &str) -> Reason {
+    let said: serde_json::Value = serde_json::from_str(data).unwrap_or_default();
+    let word = |key: &str| said.get(key).and_then(|value| value.as_str()).map(|text| bounded(text, 500));
+    let code = match word("reason").as_deref() {
+        Some("out_of_memory") => "out_of_memory",
+        _ => "agent_failed",
+    };
+    let detail = word("error").or_else(|| word("detail")).or_else(|| word("reason"));
+    Reason::new(code, detail.unwrap_or_else(|| "the agent reported failure".into()))
+}
+
+pub fn bounded(text: &str, most: usize) -> String {
+    text.chars().filter(|c| *c != '\0').take(most).collect()
+}
+
+/// "The turn ended and nothing is queued or leased", and the step that follows, are one transaction.
+pub async fn finish_if_done(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox) -> Result<()> {
+    let idle = sandbox.state == SandboxState::Running && sandbox.end == End::WhenDone && sandbox.turn_done;
+    if idle && !messages::any_open(work.tx, session.id).await? {
+        apply(work, session, sandbox, Trigger::WorkDone, None, None).await?;
+    }
+    Ok(())
+}
+
+/// Notes in the log that the worker's words may have been lost.
+pub fn worker_lost(work: &Work<'_>, sandbox: &Sandbox, last_key: i64, detail: &str) -> NewEvent {
+    let data = json!({ "stream": sandbox.stream, "last_key": last_key, "detail": detail });
+    NewEvent::system(kind::WORKER_LOST, work.now, &data)
+}

@@ -1,0 +1,62 @@
+//! The application layer: rules applied to rows, in one transaction each.
+//!
+//! A handler calls one function here through `App::write`. What it changes, the events it appends
+//! and the jobs it leaves are committed together; what the rest of the server should know is
+//! collected in the `Outbox` and told after the commit.
+
+pub mod create;
+pub mod fence;
+pub mod heartbeat;
+pub mod inbox;
+pub mod ingest;
+pub mod lifecycle;
+pub mod results;
+pub mod sessions;
+
+use crate::options::Policy;
+use crate::problem::{Problem, Result};
+use atoll_core::event::{Event, NewEvent};
+use atoll_core::id::{SandboxId, SessionId};
+use atoll_core::sandbox::SandboxState;
+use atoll_core::time::Timestamp;
+use atoll_store::sandboxes::Sandbox;
+use atoll_store::sessions::{self as session_rows, Session};
+use atoll_store::{Tx, events, sandboxes};
+
+/// What to tell the rest of the server after the commit.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    pub events: Vec<Event>,
+    pub inboxes: Vec<SessionId>,
+    pub states: Vec<(SandboxId, SandboxState)>,
+    pub jobs: bool,
+}
+
+/// One transaction in progress.
+pub struct Work<'t> {
+    pub tx: &'t mut dyn Tx,
+    pub out: Outbox,
+    /// What the wall says.
+    pub now: Timestamp,
+    /// What deadlines and leases count by.
+    pub steady: Timestamp,
+    pub policy: std::sync::Arc<Policy>,
+}
+
+impl Work<'_> {
+    /// Appends events to a sandbox's log. The caller writes the row afterwards.
+    pub async fn log(&mut self, sandbox: &mut Sandbox, new: Vec<NewEvent>) -> Result<()> {
+        let stored = events::append(self.tx, sandbox, new, self.now).await?;
+        self.out.events.extend(stored);
+        Ok(())
+    }
+
+    /// The sandbox with its session locked: nobody else changes either until the commit.
+    pub async fn locked(&mut self, id: SandboxId) -> Result<(Session, Sandbox)> {
+        let gone = || Problem::not_found("sandbox");
+        let (session, _) = sandboxes::owner(self.tx, id).await?.ok_or_else(gone)?;
+        let session = session_rows::lock(self.tx, session).await?.ok_or_else(gone)?;
+        let sandbox = sandboxes::get(self.tx, id).await?.ok_or_else(gone)?;
+        Ok((session, sandbox))
+    }
+}

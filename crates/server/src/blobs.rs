@@ -1,0 +1,93 @@
+//! Blobs on disk, named by their hash: written beside, checked, then moved into place.
+
+use crate::problem::{Code, Problem, Result};
+use atoll_core::bounds;
+use axum::body::Body;
+use futures_util::StreamExt;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use tokio::io::AsyncWriteExt;
+
+#[derive(Debug, Clone)]
+pub struct Blobs {
+    root: PathBuf,
+}
+
+/// 64 lower-case hexadecimal digits: also what makes it safe as a file name.
+pub fn is_hash(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+fn io(error: &std::io::Error) -> Problem {
+    if error.kind() == std::io::ErrorKind::StorageFull {
+        return Problem::from(atoll_store::Error::Full { detail: error.to_string() });
+    }
+    Problem::from(atoll_store::Error::Unavailable { detail: error.to_string() })
+}
+
+impl Blobs {
+    pub fn open(data_dir: &Path) -> std::io::Result<Self> {
+        let root = data_dir.join("blobs");
+        std::fs::create_dir_all(root.join("incoming"))?;
+        // What a killed server was in the middle of.
+        for entry in std::fs::read_dir(root.join("incoming"))? {
+            drop(std::fs::remove_file(entry?.path()));
+        }
+        Ok(Self { root })
+    }
+
+    pub fn path(&self, sha256: &str) -> PathBuf {
+        self.root.join(&sha256[..2]).join(sha256)
+    }
+
+    /// Takes the bytes in, durable before it returns; says how many there were.
+    pub async fn put(&self, sha256: &str, body: Body) -> Result<u64> {
+        let incoming = self.root.join("incoming").join(uuid::Uuid::now_v7().to_string());
+        let taken = self.receive(&incoming, sha256, body).await;
+        if taken.is_err() {
+            drop(tokio::fs::remove_file(&incoming).await);
+        }
+        taken
+    }
+
+    async fn receive(&self, incoming: &Path, sha256: &str, body: Body) -> Result<u64> {
+        let mut file = tokio::fs::File::create(incoming).await.map_err(|error| io(&error))?;
+        let mut hash = Sha256::new();
+        let mut size = 0u64;
+        let mut chunks = body.into_data_stream();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|_| Problem::new(Code::BadRequest, "the body broke off"))?;
+            size += chunk.len() as u64;
+            if size > bounds::BLOB_BYTES as u64 {
+                let detail = format!("a blob has at most {} bytes", bounds::BLOB_BYTES);
+                return Err(Problem::new(Code::TooLarge, detail));
+            }
+            hash.update(&chunk);
+            file.write_all(&chunk).await.map_err(|error| io(&error))?;
+        }
+        let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        if found != sha256 {
+            return Err(Problem::new(Code::BlobMismatch, "the bytes that arrived have another SHA-256"));
+        }
+        file.sync_all().await.map_err(|error| io(&error))?;
+        let place = self.path(sha256);
+        if let Some(parent) = place.parent() {
+            tokio::fs::create_dir_all(parent).await.map_err(|error| io(&error))?;
+            tokio::fs::rename(incoming, &place).await.map_err(|error| io(&error))?;
+            let directory = tokio::fs::File::open(parent).await.map_err(|error| io(&error))?;
+            directory.sync_all().await.map_err(|error| io(&error))?;
+        }
+        Ok(size)
+    }
+
+    pub async fn get(&self, sha256: &str) -> Result<tokio::fs::File> {
+        tokio::fs::File::open(self.path(sha256)).await.map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Problem::not_found("blob"),
+            _ => io(&error),
+        })
+    }
+
+    pub async fn remove(&self, sha256: &str) {
+        drop(tokio::fs::remove_file(self.path(sha256)).await);
+    }
+}

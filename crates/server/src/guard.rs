@@ -1,0 +1,103 @@
+//! A browser on the same machine is hostile ground: which hosts are served, and to whose pages.
+
+use crate::problem::{Code, Problem};
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// The names under which this server may be asked.
+#[derive(Debug)]
+pub struct Hosts {
+    names: Vec<String>,
+    /// The address it listens on, unless that is "every address".
+    address: Option<IpAddr>,
+}
+
+impl Hosts {
+    pub fn new(listen: SocketAddr, further: &[String], public_url: Option<&str>) -> Self {
+        let mut names: Vec<String> = ["localhost".to_owned()].into_iter().collect();
+        names.extend(further.iter().map(|name| name.to_ascii_lowercase()));
+        let public = public_url.and_then(|url| url.parse::<Uri>().ok());
+        names.extend(public.and_then(|uri| uri.host().map(str::to_ascii_lowercase)));
+        let address = Some(listen.ip()).filter(|ip| !ip.is_unspecified());
+        Self { names, address }
+    }
+
+    fn serves(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return ip.is_loopback() || self.address == Some(ip);
+        }
+        self.names.contains(&host)
+    }
+}
+
+/// The host without its port.
+fn host_of(authority: &str) -> Option<String> {
+    let authority: axum::http::uri::Authority = authority.parse().ok()?;
+    (!authority.as_str().contains('@')).then(|| authority.host().to_owned())
+}
+
+fn host_is_served(hosts: &Hosts, request: &Request) -> bool {
+    let named = request.headers().get(header::HOST).and_then(|value| value.to_str().ok()).and_then(host_of);
+    let host = named.or_else(|| request.uri().host().map(str::to_owned));
+    host.is_some_and(|host| hosts.serves(&host))
+}
+
+/// A page of another origin may not write, nor open a WebSocket. Programs send no Origin.
+fn origin_is_own(hosts: &Hosts, request: &Request) -> bool {
+    let Some(origin) = request.headers().get(header::ORIGIN) else { return true };
+    let uri = origin.to_str().ok().and_then(|text| text.parse::<Uri>().ok());
+    uri.and_then(|uri| uri.host().map(str::to_owned)).is_some_and(|host| hosts.serves(&host))
+}
+
+pub async fn guard(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
+    if !host_is_served(&hosts, &request) {
+        let detail = "ask for it by an address that it listens on, or add the name to server.hosts";
+        return Problem::new(Code::ForeignHost, detail).into_response();
+    }
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    let upgrades = request.headers().contains_key(header::UPGRADE);
+    if (!reads || upgrades) && !origin_is_own(&hosts, &request) {
+        return Problem::new(Code::ForeignOrigin, "pages of other origins may not do this").into_response();
+    }
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; sandbox"),
+    );
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_own_names_are_served() {
+        let hosts = Hosts::new("10.1.2.3:80".parse().unwrap(), &["Box.example".into()], Some("https://pub.example:8"));
+        for good in
+            ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "[::1]", "10.1.2.3", "box.example", "pub.example"]
+        {
+            assert!(hosts.serves(good), "{good}");
+        }
+        for bad in ["evil.example", "10.1.2.4", "localhost.evil.example", "", "0.0.0.0"] {
+            assert!(!hosts.serves(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ports_and_users_in_an_authority() {
+        assert_eq!(host_of("localhost:7700").as_deref(), Some("localhost"));
+        assert_eq!(host_of("[::1]:7700").as_deref(), Some("[::1]"));
+        assert_eq!(host_of("localhost@evil.example"), None);
+        assert_eq!(host_of("a b"), None);
+    }
+}

@@ -1,0 +1,60 @@
+//! What happens when time is over.
+
+use super::Done;
+use crate::app::lifecycle;
+use crate::problem::Result;
+use crate::state::App;
+use atoll_core::lifecycle::Trigger;
+use atoll_core::sandbox::{Reason, Results, SandboxState};
+use atoll_store::jobs::Job;
+use atoll_store::{sandboxes, tokens};
+
+/// Applies `trigger` if the sandbox is still in `from`.
+async fn if_still(app: &App, job: &Job, from: SandboxState, trigger: Trigger, reason: Option<Reason>) -> Result<Done> {
+    let id = job.sandbox_id;
+    app.write(move |work| {
+        Box::pin(async move {
+            let (mut session, mut sandbox) = work.locked(id).await?;
+            if sandbox.state == from {
+                lifecycle::apply(work, &mut session, &mut sandbox, trigger, reason, None).await?;
+            }
+            Ok(Done::Finished)
+        })
+    })
+    .await
+}
+
+pub(crate) async fn create_timeout(app: &App, job: &Job) -> Result<Done> {
+    let reason = Reason::new("create_timeout", "no worker reported in time");
+    if_still(app, job, SandboxState::Creating, Trigger::CreationFailed, Some(reason)).await
+}
+
+pub(crate) async fn timeout(app: &App, job: &Job) -> Result<Done> {
+    let reason = Reason::new("timeout", "its time ran out");
+    if_still(app, job, SandboxState::Running, Trigger::WorkFailed, Some(reason)).await
+}
+
+/// The worker did not say that it is flushed: what it has sent is what there is.
+pub(crate) async fn flush_grace(app: &App, job: &Job) -> Result<Done> {
+    if_still(app, job, SandboxState::Completing, Trigger::ResultsOut, None).await
+}
+
+/// The worker of an ended sandbox has had its time to send the rest.
+pub(crate) async fn end_drain(app: &App, job: &Job) -> Result<Done> {
+    let id = job.sandbox_id;
+    app.write(move |work| {
+        Box::pin(async move {
+            let (_, mut sandbox) = work.locked(id).await?;
+            if sandbox.state.has_ended() {
+                sandbox.drained = true;
+                if sandbox.results == Results::Pending {
+                    sandbox.results = Results::Lost;
+                }
+                sandboxes::update(work.tx, &mut sandbox).await?;
+                tokens::delete_of_worker(work.tx, id).await?;
+            }
+            Ok(Done::Finished)
+        })
+    })
+    .await
+}

@@ -1,0 +1,79 @@
+//! What a new server does first: takes over what an earlier one left, and says what is lost.
+
+use crate::app::lifecycle;
+use crate::problem::Result;
+use crate::providers::Providers;
+use crate::state::App;
+use atoll_core::id::SandboxId;
+use atoll_core::lifecycle::Trigger;
+use atoll_core::provider::{Lookup, ProviderId};
+use atoll_core::sandbox::{Reason, SandboxState};
+use atoll_store::sandboxes::{Filter, Sandbox};
+use atoll_store::{jobs, sandboxes, streams};
+
+const AT_ONCE: i64 = 100;
+
+pub(crate) async fn recover(app: &App, providers: &Providers) -> Result<()> {
+    app.write(|work| Box::pin(async move { Ok(jobs::release_all(work.tx).await?) })).await?;
+    for state in [SandboxState::Creating, SandboxState::Running, SandboxState::Completing] {
+        let mut before: Option<String> = None;
+        loop {
+            let filter = Filter { state: Some(state), ..Filter::default() };
+            let place = before.clone();
+            let found = app
+                .read(move |tx| {
+                    Box::pin(async move { Ok(sandboxes::list(tx, &filter, place.as_deref(), AT_ONCE).await?) })
+                })
+                .await?;
+            let Some(last) = found.last() else { break };
+            before = Some(last.id.to_string());
+            for sandbox in found {
+                look_after(app, providers, sandbox).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A sandbox whose provider no longer has it is lost, and says so.
+async fn look_after(app: &App, providers: &Providers, sandbox: Sandbox) -> Result<()> {
+    // One that was being made is made again by its job, under the same key.
+    let Some(name) = sandbox.provider_id else { return Ok(()) };
+    match providers.get(sandbox.provider).get(&ProviderId(name)).await {
+        Lookup::Found(_) => Ok(()),
+        Lookup::Unreachable { detail } => {
+            tracing::warn!(sandbox = %sandbox.id, %detail, "the provider can't say what became of a sandbox");
+            Ok(())
+        }
+        Lookup::Gone => lost(app, sandbox.id).await,
+    }
+}
+
+async fn lost(app: &App, id: SandboxId) -> Result<()> {
+    app.write(move |work| {
+        Box::pin(async move {
+            let (mut session, mut sandbox) = work.locked(id).await?;
+            let (trigger, reason) = match sandbox.state {
+                SandboxState::Creating => {
+                    (Trigger::CreationFailed, Reason::new("sandbox_lost", "it was gone before it started"))
+                }
+                SandboxState::Running => {
+                    (Trigger::WorkFailed, Reason::new("sandbox_lost", "its provider no longer has it"))
+                }
+                SandboxState::Completing => {
+                    (Trigger::ResultsFailed, Reason::new("results_lost", "it was gone before its results were out"))
+                }
+                SandboxState::Pending | SandboxState::Completed | SandboxState::Failed => return Ok(()),
+            };
+            let last_key = match sandbox.stream {
+                Some(stream) => streams::get(work.tx, id, stream).await?.map_or(0, |stream| stream.last_key),
+                None => 0,
+            };
+            let event = lifecycle::worker_lost(work, &sandbox, last_key, &reason.detail);
+            work.log(&mut sandbox, vec![event]).await?;
+            sandbox.provider_id = None;
+            lifecycle::apply(work, &mut session, &mut sandbox, trigger, Some(reason), None).await
+        })
+    })
+    .await
+}

@@ -1,0 +1,32 @@
+//! The control plane.
+//!
+//! Two flows go through it, each in one direction. A request: `router` → `api` → `app` → one
+//! transaction → `jobs` → provider. An event: worker → `api::worker` → `app::ingest` → store →
+//! `hub` → `follow` → `live`.
+
+mod api;
+pub mod app;
+mod auth;
+mod blobs;
+mod cursor;
+mod extract;
+mod follow;
+mod guard;
+mod hub;
+mod jobs;
+mod limiter;
+mod listener;
+mod live;
+mod metrics;
+mod once;
+mod openapi;
+pub mod options;
+pub mod problem;
+mod providers;
+mod retention;
+pub mod router;
+mod serve;
+pub mod state;
+
+pub use options::Options;
+pub use serve::{Error, Server};

@@ -1,0 +1,99 @@
+//! Server-sent events of one sandbox, resumable by `Last-Event-ID`.
+
+use crate::api::events::{FollowQuery, follow_filter};
+use crate::auth::{Caller, access};
+use crate::extract::{Id, Params};
+use crate::follow::{Follower, Step};
+use crate::problem::{Code, Problem, Result};
+use crate::state::App;
+use atoll_core::id::SandboxId;
+use atoll_core::principal::Action;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::Stream;
+use serde_json::json;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Follow a sandbox's events as server-sent events.
+///
+/// Each has its `seq` as the event id: a client that reconnects with `Last-Event-ID` (or `since`)
+/// gets what follows, with no gap and no repeat. Without either it starts from now.
+#[utoipa::path(get, path = "/sandboxes/{id}/events/stream", tag = "events",
+    params(("id" = SandboxId, Path), FollowQuery, ("Last-Event-ID" = Option<i64>, Header, description = "The last seq that the reader has")),
+    responses((status = 200, description = "A stream of events", content_type = "text/event-stream", body = String)))]
+pub async fn stream(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Params(query): Params<FollowQuery>,
+    headers: HeaderMap,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
+    let allowed = caller.clone();
+    app.read(move |tx| Box::pin(async move { access::sandbox(tx, &allowed, id, Action::See).await })).await?;
+    let since = match headers.get("last-event-id") {
+        Some(value) => Some(last_event_id(value)?),
+        None => query.since,
+    };
+    let permit = app.reader_permit()?;
+    metrics::gauge!(crate::metrics::READERS).increment(1.0);
+    let follower = Follower::start(Arc::clone(&app), id, follow_filter(&query.types)?, since).await?;
+    let reader = Reader { follower, ready: VecDeque::new(), stopping: app.stopping.clone(), _permit: permit };
+    let events = futures_util::stream::unfold(reader, |mut reader| async move {
+        let event = reader.next().await?;
+        Some((Ok(event), reader))
+    });
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))))
+}
+
+fn last_event_id(value: &axum::http::HeaderValue) -> Result<i64> {
+    let seq = value.to_str().ok().and_then(|text| text.parse().ok()).filter(|seq| *seq >= 0);
+    seq.ok_or_else(|| Problem::new(Code::BadCursor, "Last-Event-ID must be the seq of an event"))
+}
+
+struct Reader {
+    follower: Follower,
+    ready: VecDeque<Event>,
+    stopping: tokio::sync::watch::Receiver<bool>,
+    _permit: tokio::sync::OwnedSemaphorePermit,
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        metrics::gauge!(crate::metrics::READERS).decrement(1.0);
+    }
+}
+
+impl Reader {
+    /// `None` ends the stream; the client comes back with the last id it has.
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            if *self.stopping.borrow() {
+                return None;
+            }
+            match self.follower.step().await {
+                Ok(Step::Lines(lines)) => self.ready.extend(lines.iter().map(|line| {
+                    let event = Event::default().id(line.event.seq.to_string());
+                    event.event(line.event.event_type.as_str()).data(&line.json)
+                })),
+                Ok(Step::Truncated { first_seq }) => {
+                    let data = json!({ "type": "truncated", "first_seq": first_seq });
+                    return Some(Event::default().event("truncated").data(data.to_string()));
+                }
+                Ok(Step::Lagged { .. }) => {}
+                Ok(Step::CaughtUp) => tokio::select! {
+                    () = self.follower.wait() => {}
+                    _ = self.stopping.changed() => return None,
+                },
+                // The store can't answer now: the client comes back.
+                Err(_) => return None,
+            }
+        }
+    }
+}

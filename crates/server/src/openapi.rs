@@ -1,0 +1,64 @@
+//! What every operation has in common in the OpenAPI document: its refusals.
+
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::{Content, ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
+
+const PROBLEM: &str = "Problem";
+
+fn content() -> Content {
+    ContentBuilder::new().schema(Some(Ref::from_schema_name(PROBLEM))).build()
+}
+
+fn text() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(SchemaType::Type(Type::String))
+}
+
+/// Every operation can answer with a problem document.
+pub fn add_problems(document: &mut OpenApi) {
+    let problem = ObjectBuilder::new()
+        .property("type", text())
+        .property("title", text())
+        .property("status", ObjectBuilder::new().schema_type(SchemaType::Type(Type::Integer)))
+        .property("code", text())
+        .property("detail", text())
+        .required("type")
+        .required("title")
+        .required("status")
+        .required("code")
+        .required("detail")
+        .build();
+    let components = document.components.get_or_insert_default();
+    components.schemas.insert(PROBLEM.into(), RefOr::T(problem.into()));
+    for item in document.paths.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+        for operation in operations.into_iter().flatten() {
+            add_default(operation);
+        }
+    }
+}
+
+fn add_default(operation: &mut Operation) {
+    let refusal = ResponseBuilder::new()
+        .description("A refusal: a problem document with a stable `code`")
+        .content("application/problem+json", content())
+        .build();
+    operation.responses.responses.insert("default".into(), RefOr::T(refusal));
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_document_is_a_contract() {
+        let text = crate::router::openapi().to_pretty_json().unwrap();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
+        if std::env::var_os("ATOLL_TEST_WRITE").is_some() {
+            std::fs::write(path, &text).unwrap();
+        }
+        let stored = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            stored == text,
+            "the API has changed: run `ATOLL_TEST_WRITE=1 cargo test -p atoll-server openapi` and review {path}"
+        );
+    }
+}

@@ -1,0 +1,97 @@
+//! What a server is started with. The command line fills this from the configuration.
+
+use atoll_core::sandbox::{ProviderKind, Resources};
+use atoll_providers::fake::FakeOptions;
+use atoll_store::Location;
+use secrecy::SecretString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub listen: SocketAddr,
+    pub data_dir: PathBuf,
+    pub database: Location,
+    pub tls: Option<Tls>,
+    /// Further names that the Host header may have.
+    pub hosts: Vec<String>,
+    /// How workers elsewhere reach this server.
+    pub public_url: Option<String>,
+    pub metrics_public: bool,
+    pub policy: Policy,
+    pub limits: Limits,
+    pub fake: FakeOptions,
+    /// Values that must never be stored in an event.
+    pub secrets: Vec<SecretString>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Tls {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+/// How long things may take, and what holds where a request is silent.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    pub lease: Duration,
+    pub heartbeat: Duration,
+    pub create_timeout_external: Duration,
+    pub create_timeout_fake: Duration,
+    pub flush_grace: Duration,
+    pub drain_for: Duration,
+    pub keep_failed_for: Duration,
+    /// `None`: no limit.
+    pub timeout_when_done: Option<Duration>,
+    pub timeout_keep: Option<Duration>,
+    pub retain_events: Option<Duration>,
+    pub retain_idempotency: Duration,
+    pub provider: ProviderKind,
+    pub agent: Option<String>,
+    pub model: Option<String>,
+    pub image: Option<String>,
+    pub snapshot: Option<String>,
+    pub resources: Resources,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        Self {
+            lease: Duration::from_secs(30),
+            heartbeat: Duration::from_secs(30),
+            create_timeout_external: DAY,
+            create_timeout_fake: Duration::from_secs(30),
+            flush_grace: Duration::from_secs(30),
+            drain_for: DAY,
+            keep_failed_for: DAY,
+            timeout_when_done: Some(Duration::from_secs(3600)),
+            timeout_keep: None,
+            retain_events: None,
+            retain_idempotency: DAY,
+            provider: ProviderKind::External,
+            agent: None,
+            model: None,
+            image: None,
+            snapshot: None,
+            resources: Resources { memory_gb: Some(4.0), cpu: Some(2.0), disk_gb: Some(8.0), pids: None },
+        }
+    }
+}
+
+/// Requests a minute for each principal; 0 is no limit.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub worker_requests: u32,
+    pub messages: u32,
+    pub writes: u32,
+    /// Readers connected at once, all principals together.
+    pub readers: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { worker_requests: 6000, messages: 120, writes: 600, readers: 1000 }
+    }
+}

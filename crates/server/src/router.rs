@@ -1,0 +1,115 @@
+//! The map: every route and the file that handles it.
+
+use crate::api::{
+    blobs, events, gc, health, messages, projects, sandboxes, sessions, tokens, trajectory, users, worker,
+};
+use crate::guard::{self, Hosts};
+use crate::live::{client, sse, worker as worker_stream};
+use crate::problem::{Code, Problem};
+use crate::state::App;
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::get;
+use std::sync::Arc;
+use std::time::Instant;
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// Everything under `/api/v1`.
+fn api() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(health::sandboxes_health))
+        .routes(routes!(sandboxes::make, sandboxes::list))
+        .routes(routes!(sandboxes::get, sandboxes::remove))
+        .routes(routes!(sandboxes::stop))
+        .routes(routes!(sandboxes::take_results))
+        .routes(routes!(sandboxes::worker_token))
+        .routes(routes!(worker::events, events::list))
+        .routes(routes!(sse::stream))
+        .routes(routes!(trajectory::get))
+        .routes(routes!(worker::beat))
+        .routes(routes!(worker_stream::open))
+        .routes(routes!(messages::send, messages::list))
+        .routes(routes!(messages::edit, messages::cancel))
+        .routes(routes!(worker::lease))
+        .routes(routes!(worker::ack))
+        .routes(routes!(worker::nack))
+        .routes(routes!(blobs::put, blobs::get))
+        .routes(routes!(client::open))
+        .routes(routes!(sessions::list))
+        .routes(routes!(sessions::get, sessions::change))
+        .routes(routes!(sessions::resume))
+        .routes(routes!(sessions::fork))
+        .routes(routes!(messages::send_to_session, messages::list_of_session))
+        .routes(routes!(messages::edit_of_session, messages::cancel_of_session))
+        .routes(routes!(projects::make, projects::list))
+        .routes(routes!(projects::get, projects::change, projects::remove))
+        .routes(routes!(projects::members))
+        .routes(routes!(projects::set_member, projects::remove_member))
+        .routes(routes!(users::make, users::list))
+        .routes(routes!(users::get, users::change, users::remove))
+        .routes(routes!(tokens::make, tokens::list))
+        .routes(routes!(tokens::remove))
+        .routes(routes!(tokens::ticket))
+        .routes(routes!(gc::run))
+}
+
+/// What stands at the root.
+fn root() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::metrics))
+}
+
+fn documented() -> (Router<Arc<App>>, OpenApi) {
+    let (router, mut document) = OpenApiRouter::new().merge(root()).nest("/api/v1", api()).split_for_parts();
+    document.info.title = "Atoll".into();
+    document.info.version = env!("CARGO_PKG_VERSION").into();
+    document.info.description = Some("Run coding agents in sandboxes you own.".into());
+    document.info.license = Some(utoipa::openapi::LicenseBuilder::new().name("Apache-2.0").build());
+    let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    document.components.get_or_insert_default().add_security_scheme("token", scheme);
+    document.security = Some(vec![SecurityRequirement::new("token", Vec::<String>::new())]);
+    crate::openapi::add_problems(&mut document);
+    (router, document)
+}
+
+/// The OpenAPI document, made from the handlers themselves.
+pub fn openapi() -> OpenApi {
+    documented().1
+}
+
+pub fn build(app: Arc<App>, hosts: Hosts) -> Router {
+    let (router, document) = documented();
+    let text: Arc<str> = document.to_json().unwrap_or_default().into();
+    router
+        .route(
+            "/api/v1/openapi.json",
+            get(move || async move { ([(axum::http::header::CONTENT_TYPE, "application/json")], text.to_string()) }),
+        )
+        .route("/docs/errors/{code}", get(health::error_page))
+        .fallback(|| async { Problem::not_found("path") })
+        .method_not_allowed_fallback(|| async {
+            Problem::new(Code::MethodNotAllowed, "the OpenAPI document at /api/v1/openapi.json lists what there is")
+        })
+        .with_state(app)
+        .layer(tower_http::decompression::RequestDecompressionLayer::new())
+        .layer(middleware::from_fn_with_state(Arc::new(hosts), guard::guard))
+        .layer(middleware::from_fn(observe))
+}
+
+/// Counts and times every request.
+async fn observe(request: Request, next: Next) -> Response {
+    let method = request.method().to_string();
+    let began = Instant::now();
+    let response = next.run(request).await;
+    let class = format!("{}xx", response.status().as_u16() / 100);
+    metrics::counter!(crate::metrics::REQUESTS, "method" => method, "status" => class).increment(1);
+    metrics::histogram!(crate::metrics::REQUEST_SECONDS).record(began.elapsed().as_secs_f64());
+    response
+}

@@ -1,0 +1,154 @@
+//! What all handlers share.
+
+use crate::app::{Outbox, Work};
+use crate::auth::TokenCache;
+use crate::auth::tickets::Tickets;
+use crate::blobs::Blobs;
+use crate::hub::Hub;
+use crate::limiter::Limiter;
+use crate::options::{Options, Policy};
+use crate::problem::{Problem, Result};
+use atoll_core::BoxFuture;
+use atoll_core::id::{ProjectId, SandboxId};
+use atoll_core::redact::Redactor;
+use atoll_core::time::Clock;
+use atoll_store::{Store, Tx};
+use metrics_exporter_prometheus::PrometheusHandle;
+use secrecy::ExposeSecret;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{Notify, Semaphore, watch};
+
+pub struct App {
+    pub store: Store,
+    pub clock: Arc<dyn Clock>,
+    pub policy: Arc<Policy>,
+    pub hub: Hub,
+    pub blobs: Blobs,
+    pub limiter: Limiter,
+    pub tokens: TokenCache,
+    pub tickets: Tickets,
+    pub redactor: Redactor,
+    pub metrics: PrometheusHandle,
+    pub metrics_public: bool,
+    /// Names this deployment at its providers.
+    pub deployment: String,
+    pub default_project: ProjectId,
+    /// How workers elsewhere reach this server.
+    pub public_url: String,
+    /// Wakes the jobs' runner.
+    pub jobs: Notify,
+    /// Readers that may still connect.
+    pub readers: Arc<Semaphore>,
+    /// Becomes true when the server stops.
+    pub stopping: watch::Receiver<bool>,
+    owners: Mutex<HashMap<SandboxId, ProjectId>>,
+}
+
+/// What `App::new` needs beside the options.
+pub struct Parts {
+    pub store: Store,
+    pub clock: Arc<dyn Clock>,
+    pub blobs: Blobs,
+    pub deployment: String,
+    pub default_project: ProjectId,
+    pub public_url: String,
+    pub stopping: watch::Receiver<bool>,
+}
+
+const OWNERS: usize = 100_000;
+
+impl App {
+    pub fn new(options: &Options, parts: Parts) -> Self {
+        Self {
+            store: parts.store,
+            clock: parts.clock,
+            policy: Arc::new(options.policy.clone()),
+            hub: Hub::default(),
+            blobs: parts.blobs,
+            limiter: Limiter::new(options.limits),
+            tokens: TokenCache::default(),
+            tickets: Tickets::default(),
+            redactor: Redactor::new(options.secrets.iter().map(|secret| secret.expose_secret())),
+            metrics: crate::metrics::install(),
+            metrics_public: options.metrics_public,
+            deployment: parts.deployment,
+            default_project: parts.default_project,
+            public_url: parts.public_url,
+            jobs: Notify::new(),
+            readers: Arc::new(Semaphore::new(options.limits.readers)),
+            stopping: parts.stopping,
+            owners: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Reads on one consistent view.
+    pub async fn read<R, F>(&self, work: F) -> Result<R>
+    where
+        R: Send + 'static,
+        F: for<'t> FnOnce(&'t mut dyn Tx) -> BoxFuture<'t, Result<R>> + Send + 'static,
+    {
+        self.store.read(work).await
+    }
+
+    /// Does the work in one transaction; when it is durable, tells the rest of the server.
+    pub async fn write<R, F>(&self, work: F) -> Result<R>
+    where
+        R: Send + 'static,
+        F: for<'w, 't> FnOnce(&'w mut Work<'t>) -> BoxFuture<'w, Result<R>> + Send + 'static,
+    {
+        let (now, steady, policy) = (self.clock.now(), self.clock.steady(), Arc::clone(&self.policy));
+        let done: Result<(R, Outbox)> = self
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let mut begun = Work { tx, out: Outbox::default(), now, steady, policy };
+                    let value = work(&mut begun).await?;
+                    Ok((value, begun.out))
+                })
+            })
+            .await;
+        let (value, out) = done?;
+        self.tell(out);
+        Ok(value)
+    }
+
+    fn tell(&self, out: Outbox) {
+        self.hub.publish(out.events);
+        for session in out.inboxes {
+            self.hub.inbox_changed(session);
+        }
+        for (sandbox, state) in out.states {
+            self.hub.state_changed(sandbox, state);
+        }
+        if out.jobs {
+            self.jobs.notify_one();
+        }
+    }
+
+    /// Which project a sandbox belongs to; that never changes.
+    pub async fn project_of(&self, sandbox: SandboxId) -> Result<Option<ProjectId>> {
+        let known = self.owners.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox).copied();
+        if known.is_some() {
+            return Ok(known);
+        }
+        let found =
+            self.read(move |tx| Box::pin(async move { Ok(atoll_store::sandboxes::owner(tx, sandbox).await?) })).await?;
+        if let Some((_, project)) = found {
+            let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+            if owners.len() >= OWNERS {
+                owners.clear();
+            }
+            owners.insert(sandbox, project);
+            return Ok(Some(project));
+        }
+        Ok(None)
+    }
+
+    pub fn reader_permit(&self) -> Result<tokio::sync::OwnedSemaphorePermit> {
+        let permit = Arc::clone(&self.readers).try_acquire_owned();
+        permit.map_err(|_| {
+            Problem::new(crate::problem::Code::TooManyReaders, "close some, or raise limits.readers").retry_after(5)
+        })
+    }
+}

@@ -1,0 +1,106 @@
+//! The store: where events and messages are, exactly once.
+//!
+//! Every operation is written once, as a function over a transaction (`Tx`). Two databases carry
+//! them out: SQLite, with one writer that groups commits, and PostgreSQL. `Store::write` returns
+//! after the commit is durable, or with an error and nothing stored.
+
+pub mod backup;
+pub mod blobs;
+pub mod error;
+pub mod events;
+pub mod idempotency;
+pub mod jobs;
+pub mod messages;
+pub mod meta;
+mod migrate;
+mod postgres;
+pub mod projects;
+pub mod retention;
+pub mod sandboxes;
+pub mod sessions;
+pub mod sql;
+mod sqlite;
+pub mod streams;
+pub mod tokens;
+pub mod users;
+
+use atoll_core::BoxFuture;
+pub use error::{Error, Result};
+use secrecy::SecretString;
+pub use sql::Tx;
+use std::path::PathBuf;
+
+/// Which database, and where.
+#[derive(Debug, Clone)]
+pub enum Location {
+    Sqlite(PathBuf),
+    Postgres(SecretString),
+}
+
+/// A handle that is cheap to clone.
+#[derive(Clone)]
+pub struct Store(Database);
+
+#[derive(Clone)]
+enum Database {
+    Sqlite(sqlite::Sqlite),
+    Postgres(postgres::Postgres),
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.kind())
+    }
+}
+
+impl Store {
+    /// Opens the database and brings its tables up to date.
+    pub async fn open(location: &Location) -> Result<Self> {
+        Ok(Self(match location {
+            Location::Sqlite(path) => Database::Sqlite(sqlite::Sqlite::open(path).await?),
+            Location::Postgres(url) => Database::Postgres(postgres::Postgres::open(url).await?),
+        }))
+    }
+
+    pub const fn kind(&self) -> &'static str {
+        match &self.0 {
+            Database::Sqlite(_) => "sqlite",
+            Database::Postgres(_) => "postgres",
+        }
+    }
+
+    /// Runs `work` in one transaction. On `Ok` it is durable before this returns; on `Err` nothing
+    /// of it happened.
+    pub async fn write<R, E, F>(&self, work: F) -> Result<R, E>
+    where
+        R: Send + 'static,
+        E: From<Error> + Send + 'static,
+        F: for<'t> FnOnce(&'t mut dyn Tx) -> BoxFuture<'t, Result<R, E>> + Send + 'static,
+    {
+        match &self.0 {
+            Database::Sqlite(sqlite) => sqlite.write(work).await,
+            Database::Postgres(postgres) => postgres.write(work).await,
+        }
+    }
+
+    /// Runs `work` on one consistent view.
+    pub async fn read<R, E, F>(&self, work: F) -> Result<R, E>
+    where
+        R: Send + 'static,
+        E: From<Error> + Send + 'static,
+        F: for<'t> FnOnce(&'t mut dyn Tx) -> BoxFuture<'t, Result<R, E>> + Send + 'static,
+    {
+        match &self.0 {
+            Database::Sqlite(sqlite) => sqlite.read(work).await,
+            Database::Postgres(postgres) => postgres.read(work).await,
+        }
+    }
+
+    /// Finishes what is under way and lets go of the database.
+    pub async fn close(&self) {
+        match &self.0 {
+            Database::Sqlite(sqlite) => sqlite.close().await,
+            Database::Postgres(postgres) => postgres.close().await,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Small facts about the deployment, and the lock on its data directory.
+
+use crate::error::{Error, Result};
+use crate::sql::{Tx, first};
+use std::io::{Read, Seek, Write};
+use std::path::Path;
+
+pub async fn get(tx: &mut dyn Tx, key: &str) -> Result<Option<String>> {
+    let rows = tx.query("SELECT value FROM meta WHERE key = ?1", &[key.into()]).await?;
+    first(rows).map(|mut row| row.text()).transpose()
+}
+
+pub async fn set(tx: &mut dyn Tx, key: &str, value: &str) -> Result<()> {
+    tx.execute(
+        "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        &[key.into(), value.into()],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Holds a data directory for as long as it lives.
+#[derive(Debug)]
+pub struct DirLock {
+    _file: std::fs::File,
+}
+
+impl DirLock {
+    /// `holder` is what a second server will be told about the first.
+    pub fn take(dir: &Path, holder: &str) -> Result<Self> {
+        let path = dir.join("lock");
+        let open = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut file = open.map_err(|error| Error::unavailable(format!("can't open {}: {error}", path.display())))?;
+        if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut who = String::new();
+            drop(file.read_to_string(&mut who));
+            let who = if who.trim().is_empty() { "another process" } else { who.trim() };
+            return Err(Error::Locked(format!(
+                "the data directory {} is held by {who}; stop it, or name another one with --data-dir",
+                dir.display()
+            )));
+        }
+        let write = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(holder.as_bytes()));
+        write.map_err(|error| Error::unavailable(format!("can't write {}: {error}", path.display())))?;
+        Ok(Self { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_holder_is_told_who_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = DirLock::take(dir.path(), "atoll serve (pid 7)").unwrap();
+        let refused = DirLock::take(dir.path(), "x").unwrap_err().to_string();
+        assert!(refused.contains("held by atoll serve (pid 7)"), "{refused}");
+        drop(held);
+        assert!(DirLock::take(dir.path(), "x").is_ok());
+    }
+}

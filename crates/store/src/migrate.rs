@@ -1,0 +1,52 @@
+//! Forward-only migrations, the same text for both databases.
+
+use crate::error::{Error, Result};
+use crate::sql::{Tx, first};
+
+pub(crate) struct Migration {
+    pub(crate) version: i64,
+    pub(crate) sql: &'static str,
+}
+
+/// In order; a released one is never changed.
+pub(crate) const MIGRATIONS: &[Migration] =
+    &[Migration { version: 1, sql: include_str!("../migrations/0001_first.sql") }];
+
+pub(crate) const LATEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+pub(crate) const CREATE_VERSION: &str =
+    "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY, applied_at BIGINT NOT NULL)";
+
+/// The statements of a migration. Its text has no semicolons but those that end statements.
+pub(crate) fn statements(sql: &'static str) -> impl Iterator<Item = &'static str> {
+    sql.split(';').map(str::trim).filter(|statement| {
+        statement.lines().any(|line| !line.trim_start().starts_with("--") && !line.trim().is_empty())
+    })
+}
+
+async fn current(tx: &mut dyn Tx) -> Result<i64> {
+    let rows = tx.query("SELECT COALESCE(MAX(version), 0) FROM schema_version", &[]).await?;
+    first(rows).ok_or_else(|| Error::internal("no schema version"))?.int()
+}
+
+/// Brings the tables up to `target`, in the caller's transaction.
+pub(crate) async fn migrate(tx: &mut dyn Tx, target: i64) -> Result<()> {
+    tx.execute(CREATE_VERSION, &[]).await?;
+    let found = current(tx).await?;
+    if found > LATEST {
+        return Err(Error::Newer { found, known: LATEST });
+    }
+    for migration in MIGRATIONS.iter().filter(|m| m.version > found && m.version <= target) {
+        for statement in statements(migration.sql) {
+            tx.execute(statement, &[]).await?;
+        }
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let applied = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+        tx.execute(
+            "INSERT INTO schema_version (version, applied_at) VALUES (?1, ?2)",
+            &[migration.version.into(), applied.into()],
+        )
+        .await?;
+    }
+    Ok(())
+}
