@@ -68,7 +68,7 @@ impl Follower {
             return Ok(self.give(lines));
         }
         if !self.live {
-            return self.from_store().await;
+            return self.read_store().await;
         }
         if *self.newest.borrow() > self.seq {
             self.live = false;
@@ -77,7 +77,7 @@ impl Follower {
         Ok(Step::CaughtUp)
     }
 
-    async fn from_store(&mut self) -> Result<Step> {
+    async fn read_store(&mut self) -> Result<Step> {
         let (sandbox, session, seq) = (self.sandbox, self.session, self.seq);
         let read = self.app.read(move |tx| {
             Box::pin(async move {

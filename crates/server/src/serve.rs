@@ -56,11 +56,15 @@ pub struct Server {
 
 impl Server {
     pub async fn start(options: Options) -> Result<Self, Error> {
+        Self::start_with_clock(options, Arc::new(SystemClock::start())).await
+    }
+
+    /// For tests and simulations, which move the time themselves.
+    pub async fn start_with_clock(options: Options, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         prepare_dir(&options.data_dir)?;
         let holder = format!("atoll serve (pid {}, {})", std::process::id(), options.listen);
         let lock = DirLock::take(&options.data_dir, &holder)?;
         let store = Store::open(&options.database).await?;
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
         let now = clock.now();
         let first = store.write(move |tx| Box::pin(first_start(tx, now))).await?;
         let admin_token = options.data_dir.join("admin-token");

@@ -1,0 +1,92 @@
+//! From the configuration to what the server is started with.
+
+use atoll_config::{Config, Database, Fake};
+use atoll_core::sandbox::Resources;
+use atoll_providers::fake::{Fault, FaultAt, FaultKind, FakeOptions};
+use atoll_server::Options;
+use atoll_server::options::{Limits, Policy, Tls};
+use atoll_store::Location;
+use std::num::NonZeroU32;
+
+pub fn options(config: &Config) -> Options {
+    Options {
+        listen: config.server.listen,
+        data_dir: config.data_dir.clone(),
+        database: location(&config.database),
+        tls: config.server.tls.as_ref().map(|tls| Tls { certificate: tls.cert.clone(), key: tls.key.clone() }),
+        hosts: config.server.hosts.clone(),
+        public_url: config.server.public_url.clone(),
+        metrics_public: config.metrics.public,
+        policy: policy(config),
+        limits: Limits {
+            worker_requests: or_none(config.limits.worker_requests_per_minute),
+            messages: or_none(config.limits.messages_per_minute),
+            writes: or_none(config.limits.writes_per_minute),
+            readers: config.limits.max_live_streams,
+        },
+        fake: fake(&config.providers.fake),
+        secrets: config.secret_values(),
+    }
+}
+
+pub fn location(database: &Database) -> Location {
+    match database {
+        Database::Sqlite { path } => Location::Sqlite(path.clone()),
+        Database::Postgres { url } => Location::Postgres(url.clone()),
+    }
+}
+
+/// The server writes "no limit" as 0.
+fn or_none(limit: Option<NonZeroU32>) -> u32 {
+    limit.map_or(0, NonZeroU32::get)
+}
+
+fn policy(config: &Config) -> Policy {
+    let sandbox = &config.sandbox;
+    Policy {
+        lease: config.messages.lease,
+        heartbeat: config.heartbeat.interval,
+        create_timeout_external: sandbox.create_timeout.external,
+        create_timeout_fake: sandbox.create_timeout.fake,
+        flush_grace: sandbox.flush_grace,
+        drain_for: sandbox.drain_for,
+        keep_failed_for: sandbox.keep_failed_for,
+        timeout_when_done: sandbox.timeout.when_done,
+        timeout_keep: sandbox.timeout.keep,
+        retain_events: config.retention.events,
+        retain_idempotency: config.retention.idempotency,
+        provider: config.provider.default,
+        agent: config.agent.default.clone(),
+        model: sandbox.model.clone(),
+        image: sandbox.image.clone(),
+        snapshot: sandbox.snapshot.clone(),
+        resources: Resources {
+            memory_gb: Some(sandbox.memory_gb),
+            cpu: Some(sandbox.cpu),
+            disk_gb: Some(sandbox.disk_gb),
+            pids: None,
+        },
+    }
+}
+
+fn fake(fake: &Fake) -> FakeOptions {
+    use atoll_config::{FaultAt as At, FaultKind as Kind};
+    let faults = fake.faults.iter().map(|fault| Fault {
+        at: match fault.at {
+            At::Create => FaultAt::Create,
+            At::Heartbeat => FaultAt::Heartbeat,
+            At::Event => FaultAt::Event,
+            At::Ack => FaultAt::Ack,
+            At::Destroy => FaultAt::Destroy,
+        },
+        kind: match fault.kind {
+            Kind::Fail => FaultKind::Fail,
+            Kind::Delay => FaultKind::Delay,
+            Kind::Drop => FaultKind::Drop,
+            Kind::Duplicate => FaultKind::Duplicate,
+            Kind::Crash => FaultKind::Crash,
+        },
+        rate: fault.rate,
+    });
+    FakeOptions { seed: fake.seed, faults: faults.collect() }
+}

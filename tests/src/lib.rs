@@ -1,0 +1,10 @@
+//! What the end-to-end tests share: databases of their own, servers, typed actors.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what is wrong by panicking")]
+
+pub mod actor;
+pub mod database;
+pub mod postgres;
+pub mod process;
+pub mod scale;
+pub mod server;
+pub mod worker;

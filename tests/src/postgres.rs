@@ -1,0 +1,153 @@
+//! A PostgreSQL of the tests' own, from the distribution's packages, on a free port and in a
+//! directory that goes with it. Tests that run at the same time share one.
+
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
+
+pub struct Postgres {
+    port: u16,
+    bin: PathBuf,
+    dir: TempDir,
+    owner: Option<(u32, u32)>,
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    stop: mpsc::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+fn newest_bin() -> PathBuf {
+    let mut found: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
+        .map(|entries| entries.flatten().map(|entry| entry.path().join("bin")).collect())
+        .unwrap_or_default();
+    found.retain(|bin| bin.join("initdb").exists());
+    found.sort();
+    found.pop().expect("PostgreSQL is not installed: `make test` installs it (package postgresql)")
+}
+
+/// PostgreSQL refuses to run as root: then it runs as the package's own user.
+fn owner() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
+    let line = passwd.lines().find(|line| line.starts_with("postgres:")).expect("there is a user postgres");
+    let mut fields = line.split(':').skip(2);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+pub fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn as_owner(program: &Path, owner: Option<(u32, u32)>) -> Command {
+    let mut command = match owner {
+        None => Command::new("setpriv"),
+        Some((uid, gid)) => {
+            let mut command = Command::new("setpriv");
+            command.args([format!("--reuid={uid}"), format!("--regid={gid}"), "--clear-groups".into()]);
+            command
+        }
+    };
+    // Nothing is left behind when the tests are killed: the signal comes when the starting thread ends.
+    command.args(["--pdeathsig", "KILL"]).arg(program);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+impl Postgres {
+    /// The one that tests share, made when the first of them needs it.
+    pub fn shared() -> Arc<Self> {
+        let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(running) = shared.upgrade() {
+            return running;
+        }
+        let started = Arc::new(Self::start());
+        *shared = Arc::downgrade(&started);
+        started
+    }
+
+    /// One of a test's own, to be stopped and started at will.
+    pub fn start() -> Self {
+        let (bin, owner) = (newest_bin(), owner());
+        let dir = tempfile::Builder::new().prefix("atoll-pg-").tempdir().unwrap();
+        let data = dir.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        if let Some((uid, gid)) = owner {
+            chown(dir.path(), Some(uid), Some(gid)).unwrap();
+            chown(&data, Some(uid), Some(gid)).unwrap();
+        }
+        let mut initdb = as_owner(&bin.join("initdb"), owner);
+        initdb.arg("-D").arg(&data).args(["-U", "atoll", "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C"]);
+        assert!(initdb.status().unwrap().success(), "initdb failed");
+        let postgres = Self { port: free_port(), bin, dir, owner, running: Mutex::new(None) };
+        postgres.up();
+        postgres
+    }
+
+    /// Starts the server process and waits until it answers.
+    pub fn up(&self) {
+        let mut command = as_owner(&self.bin.join("postgres"), self.owner);
+        command.arg("-D").arg(self.dir.path().join("data"));
+        command.args(["-p", &self.port.to_string(), "-c", "listen_addresses=127.0.0.1", "-c", "max_connections=200"]);
+        command.arg("-c").arg(format!("unix_socket_directories={}", self.dir.path().display()));
+        let (stop, stopped) = mpsc::channel();
+        let (started, pid) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut child = command.spawn().expect("postgres starts");
+            started.send(()).unwrap();
+            let _: Result<(), _> = stopped.recv();
+            // Fast shutdown: what is committed is kept, clients are cut off.
+            let pid = rustix::process::Pid::from_child(&child);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+            drop(child.wait());
+        });
+        pid.recv().unwrap();
+        *self.running.lock().unwrap() = Some(Running { stop, thread });
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !self.answers() {
+            assert!(Instant::now() < deadline, "postgres did not come up");
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    fn answers(&self) -> bool {
+        let mut command = Command::new(self.bin.join("pg_isready"));
+        command.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
+        command.status().is_ok_and(|status| status.success())
+    }
+
+    /// Stops the server process; its data stays.
+    pub fn down(&self) {
+        if let Some(running) = self.running.lock().unwrap().take() {
+            let _: Result<(), _> = running.stop.send(());
+            running.thread.join().unwrap();
+        }
+    }
+
+    /// An empty database of its own.
+    pub fn new_database(&self) -> String {
+        let name = format!("t{}", uuid::Uuid::now_v7().simple());
+        let sql = format!("CREATE DATABASE {name}");
+        let port = self.port.to_string();
+        let mut command = Command::new(self.bin.join("psql"));
+        command.args(["-q", "-h", "127.0.0.1", "-p", &port, "-U", "atoll", "-d", "postgres", "-c", &sql]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        format!("postgres://atoll@127.0.0.1:{port}/{name}")
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.down();
+    }
+}

@@ -1,0 +1,3 @@
+//! One test binary for all end-to-end tests.
+
+mod flow;
