@@ -5,6 +5,7 @@ pub mod actor;
 pub mod database;
 pub mod postgres;
 pub mod process;
+pub mod reader;
 pub mod scale;
 pub mod server;
 pub mod worker;

@@ -1,10 +1,13 @@
 //! The real programs as processes of their own.
 
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
 /// A program of the workspace, built beside this test.
 pub fn program(name: &str) -> PathBuf {
@@ -19,36 +22,136 @@ pub fn program(name: &str) -> PathBuf {
     program
 }
 
+/// To run a program of the workspace that ends with these tests, however they end, and that hears
+/// nothing of the settings of whoever runs them.
+pub fn command(name: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program(name)).stdin(Stdio::null());
+    for (variable, _) in std::env::vars_os() {
+        let ours = variable.to_str().is_some_and(|name| name.starts_with("ATOLL_") || name == "DATABASE_URL");
+        if ours {
+            command.env_remove(variable);
+        }
+    }
+    command
+}
+
+type Order = (Command, mpsc::Sender<std::io::Result<Child>>);
+
+/// Starts a process from a thread that lives as long as the tests do: the death signal of
+/// `command` comes when the *thread* that started the process ends.
+pub fn spawn(command: Command) -> Child {
+    static ORDERS: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
+    let orders = ORDERS.get_or_init(|| {
+        let (orders, queue) = mpsc::channel::<Order>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in queue {
+                drop(answer.send(command.spawn()));
+            }
+        });
+        Mutex::new(orders)
+    });
+    let (answer, child) = mpsc::channel();
+    orders.lock().unwrap_or_else(PoisonError::into_inner).send((command, answer)).unwrap();
+    child.recv().unwrap().expect("the program starts")
+}
+
+/// What a process says on its error output; shown only when something went wrong.
+pub struct Log(File);
+
+impl Log {
+    pub fn new() -> Self {
+        Self(tempfile::tempfile().unwrap())
+    }
+
+    pub fn stdio(&self) -> Stdio {
+        self.0.try_clone().unwrap().into()
+    }
+
+    /// The last of it.
+    pub fn tail(&mut self) -> String {
+        const MOST: u64 = 8 * 1024;
+        let length = self.0.metadata().unwrap().len();
+        // The process writes at the same place in the file, but it has ended or is about to.
+        self.0.seek(std::io::SeekFrom::Start(length.saturating_sub(MOST))).unwrap();
+        let mut bytes = Vec::new();
+        self.0.read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Shows it if the test is failing.
+    pub fn show_if_failing(&mut self, whose: &str) {
+        if std::thread::panicking() {
+            let text = format!("--- {whose} said:\n{}\n", self.tail());
+            drop(std::io::Write::write_all(&mut std::io::stderr().lock(), text.as_bytes()));
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Waits for the end of a process; too long is a failure, not a hanging test.
+pub fn wait(child: &mut Child, most: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + most;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        if Instant::now() > deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// An address that stays free while its server is down: below the ports that outgoing connections
+/// take, so that no client that tries to connect gets it for itself.
+pub fn lasting_address() -> SocketAddr {
+    loop {
+        let address = SocketAddr::from(([127, 0, 0, 1], rand::random_range(10_000..32_000)));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
+
 /// `atoll serve` as a process. Killed when dropped.
 pub struct ServerProcess {
     child: Child,
+    log: Log,
     pub url: String,
     pub address: SocketAddr,
     data_dir: PathBuf,
     arguments: Vec<String>,
 }
 
+fn serve(listen: SocketAddr, data_dir: &Path, arguments: &[String], log: &Log) -> Child {
+    let mut command = command("atoll");
+    command.args(["serve", "--json", "--listen", &listen.to_string()]).arg("--data-dir").arg(data_dir);
+    command.args(arguments).env("ATOLL_LOG_LEVEL", "warn").stdout(Stdio::piped()).stderr(log.stdio());
+    spawn(command)
+}
+
 impl ServerProcess {
     /// On a free port; `arguments` are further flags of `atoll serve`.
     pub fn start(data_dir: &Path, arguments: &[String]) -> Self {
-        Self::start_on("127.0.0.1:0".parse().unwrap(), data_dir, arguments)
+        Self::start_on(lasting_address(), data_dir, arguments)
     }
 
     fn start_on(listen: SocketAddr, data_dir: &Path, arguments: &[String]) -> Self {
-        let mut command = Command::new(program("atoll"));
-        command.args(["serve", "--json", "--listen", &listen.to_string()]).arg("--data-dir").arg(data_dir);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).env("ATOLL_LOG", "warn");
-        for (name, _) in std::env::vars().filter(|(name, _)| name == "DATABASE_URL" || name == "ATOLL_SERVER") {
-            command.env_remove(name);
-        }
-        let mut child = command.spawn().unwrap();
+        let mut log = Log::new();
+        let mut child = serve(listen, data_dir, arguments, &log);
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let listening: Value =
-            serde_json::from_str(&line).unwrap_or_else(|_| panic!("atoll serve did not start: {line}"));
+            serde_json::from_str(&line).unwrap_or_else(|_| panic!("atoll serve did not start: {}", log.tail()));
         let url = listening["url"].as_str().unwrap().to_owned();
         let address = url.trim_start_matches("http://").parse().unwrap();
-        Self { child, url, address, data_dir: data_dir.to_owned(), arguments: arguments.to_vec() }
+        Self { child, log, url, address, data_dir: data_dir.to_owned(), arguments: arguments.to_vec() }
     }
 
     pub fn token(&self) -> String {
@@ -70,10 +173,32 @@ impl ServerProcess {
         self.kill();
         *self = Self::start_on(self.address, &self.data_dir.clone(), &self.arguments.clone());
     }
+
+    /// Another one on the same data that does not live to say that it is there, or only just.
+    pub fn start_and_kill(&mut self, after: Duration) {
+        self.kill();
+        let mut child = serve(self.address, &self.data_dir, &self.arguments, &self.log);
+        std::thread::sleep(after);
+        drop(child.kill());
+        drop(child.wait());
+    }
+
+    pub fn terminate(&self) {
+        drop(rustix::process::kill_process(
+            rustix::process::Pid::from_child(&self.child),
+            rustix::process::Signal::TERM,
+        ));
+    }
+
+    /// Its exit status, if it ends in time.
+    pub fn wait(&mut self, most: Duration) -> Option<ExitStatus> {
+        wait(&mut self.child, most)
+    }
 }
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
         self.kill();
+        self.log.show_if_failing("atoll serve");
     }
 }

@@ -70,6 +70,14 @@ impl TestServer {
         self.server = Some(server);
     }
 
+    /// The same with a clock that the test moves.
+    pub async fn restart_at(&mut self, clock: Arc<dyn Clock>) {
+        let server = self.server.take().unwrap();
+        self.options.listen = server.address;
+        server.stop().await;
+        self.server = Some(Server::start_with_clock(self.options.clone(), clock).await.unwrap());
+    }
+
     pub fn admin(&self) -> Actor {
         let token = std::fs::read_to_string(self.dir.path().join("admin-token")).unwrap();
         Actor::new(&self.url, Some(token.trim()))

@@ -1,0 +1,178 @@
+//! One story of tests against both databases: what a write promises.
+
+use atoll_core::id::SandboxId;
+use atoll_core::job::JobKind;
+use atoll_core::time::Timestamp;
+use atoll_store::{Error, Location, Store, jobs, meta};
+use atoll_tests::database::{Database, Kind};
+use atoll_tests::on_both_databases;
+use atoll_tests::server::TestServer;
+use serde_json::json;
+use std::path::Path;
+use std::time::Duration;
+
+on_both_databases!(
+    a_refused_write_leaves_nothing,
+    concurrent_writes_all_count,
+    what_is_answered_survives_reopening,
+    due_jobs_are_claimed_once,
+    the_first_schema_can_still_be_opened,
+);
+
+async fn open(kind: Kind, dir: &Path) -> (Store, Database) {
+    let at = dir.to_owned();
+    let database = tokio::task::spawn_blocking(move || Database::new(kind, &at)).await.unwrap();
+    (Store::open(&database.location).await.unwrap(), database)
+}
+
+async fn read(store: &Store, key: &'static str) -> Option<String> {
+    store.read(move |tx| Box::pin(async move { meta::get(tx, key).await })).await.unwrap()
+}
+
+async fn close(store: Store, database: Database) {
+    store.close().await;
+    tokio::task::spawn_blocking(move || drop(database)).await.unwrap();
+}
+
+async fn a_refused_write_leaves_nothing(kind: Kind) {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, database) = open(kind, dir.path()).await;
+    let refused: Result<(), Error> = store
+        .write(|tx| {
+            Box::pin(async move {
+                meta::set(tx, "a", "1").await?;
+                Err(Error::Conflict { what: "test" })
+            })
+        })
+        .await;
+    assert!(matches!(refused, Err(Error::Conflict { .. })));
+    let nul: Result<(), Error> = store.write(|tx| Box::pin(async move { meta::set(tx, "b", "x\0y").await })).await;
+    assert!(matches!(nul, Err(Error::BadText)));
+    assert_eq!((read(&store, "a").await, read(&store, "b").await), (None, None));
+    close(store, database).await;
+}
+
+async fn concurrent_writes_all_count(kind: Kind) {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, database) = open(kind, dir.path()).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..200 {
+        let store = store.clone();
+        tasks.spawn(async move {
+            let done: Result<(), Error> = store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        meta::set(tx, &format!("key-{n}"), "x").await?;
+                        if n % 5 == 0 { Err(Error::Conflict { what: "test" }) } else { Ok(()) }
+                    })
+                })
+                .await;
+            done.is_ok()
+        });
+    }
+    let stored = tasks.join_all().await.into_iter().filter(|ok| *ok).count();
+    let counted = store.read(|tx| {
+        Box::pin(async move {
+            let rows = tx.query("SELECT COUNT(*) FROM meta WHERE key LIKE 'key-%'", &[]).await?;
+            atoll_store::sql::first(rows).unwrap().int()
+        })
+    });
+    let counted: Result<i64, Error> = counted.await;
+    assert_eq!((stored, counted.unwrap()), (160, 160));
+    close(store, database).await;
+}
+
+async fn what_is_answered_survives_reopening(kind: Kind) {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, database) = open(kind, dir.path()).await;
+    let set: Result<(), Error> = store.write(|tx| Box::pin(async move { meta::set(tx, "kept", "yes").await })).await;
+    set.unwrap();
+    store.close().await;
+    let after: Result<(), Error> = store.write(|tx| Box::pin(async move { meta::set(tx, "late", "x").await })).await;
+    assert!(matches!(after, Err(Error::Unavailable { .. })), "a closed store takes nothing");
+    let again = Store::open(&database.location).await.unwrap();
+    assert_eq!((read(&again, "kept").await, read(&again, "late").await), (Some("yes".into()), None));
+    close(again, database).await;
+}
+
+async fn due_jobs_are_claimed_once(kind: Kind) {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, database) = open(kind, dir.path()).await;
+    let now = Timestamp::from_micros(1_000_000_000);
+    let sandboxes: Vec<SandboxId> = (0..20).map(|_| SandboxId::new()).collect();
+    for sandbox in sandboxes {
+        let put: Result<(), Error> =
+            store.write(move |tx| Box::pin(async move { jobs::put(tx, JobKind::Timeout, sandbox, now).await })).await;
+        put.unwrap();
+    }
+    let mut claims = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let store = store.clone();
+        claims.spawn(async move {
+            let claimed: Result<_, Error> = store
+                .write(move |tx| Box::pin(async move { jobs::claim(tx, now, Duration::from_secs(60), 100).await }))
+                .await;
+            claimed.unwrap().into_iter().map(|job| job.id).collect::<Vec<_>>()
+        });
+    }
+    let mut all: Vec<_> = claims.join_all().await.into_iter().flatten().collect();
+    assert_eq!(all.len(), 20);
+    all.dedup();
+    assert_eq!(all.len(), 20);
+    close(store, database).await;
+}
+
+/// Puts the first schema with some rows into an empty database, as its first release did.
+fn write_first_schema(location: &Location) {
+    let sql = include_str!("../../fixtures/schema-1.sql");
+    match location {
+        Location::Sqlite(path) => rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap(),
+        Location::Postgres(url) => {
+            let url = secrecy::ExposeSecret::expose_secret(url);
+            let mut psql = std::process::Command::new("psql");
+            let output = psql.args(["-q", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql]).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}
+
+async fn the_first_schema_can_still_be_opened(kind: Kind) {
+    let server = TestServer::start_with(kind, |options| write_first_schema(&options.database)).await;
+    let admin = server.admin();
+    let sandbox = "sbx_01k9z0000000000000000000b1";
+    let row = admin.get(&format!("/sandboxes/{sandbox}")).await.expect(200);
+    assert_eq!((row["state"].as_str(), row["labels"]["team"].as_str()), (Some("completed"), Some("red")));
+    let events = admin.all_events(sandbox).await;
+    assert_eq!(events.len(), 2);
+    assert_eq!(events[1]["data"]["text"], "hällo");
+    let messages = admin.get("/sessions/ses_01k9z0000000000000000000s1/messages").await.expect(200);
+    assert_eq!(messages["items"][0]["how"], "injected");
+    let sent = admin.post("/sessions/ses_01k9z0000000000000000000s1/messages", json!({ "content": "go on" })).await;
+    assert_eq!(sent.expect(201)["sandbox"]["state"], "pending");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn both_databases_have_the_same_tables() {
+    let sqlite = "SELECT m.name || '.' || p.name FROM sqlite_master m JOIN pragma_table_info(m.name) p
+                  WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' ORDER BY 1";
+    let postgres = "SELECT (table_name || '.' || column_name)::text FROM information_schema.columns
+                    WHERE table_schema = 'public' ORDER BY 1";
+    let mut found = Vec::new();
+    for (kind, sql) in [(Kind::Sqlite, sqlite), (Kind::Postgres, postgres)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, database) = open(kind, dir.path()).await;
+        let columns = store.read(move |tx| {
+            Box::pin(async move {
+                let rows = tx.query(sql, &[]).await?;
+                rows.into_iter().map(|mut row| row.text()).collect::<Result<Vec<String>, Error>>()
+            })
+        });
+        let mut columns: Vec<String> = columns.await.unwrap();
+        columns.sort();
+        found.push(columns);
+        close(store, database).await;
+    }
+    assert!(found[0].len() > 100);
+    assert_eq!(found[0], found[1]);
+}
