@@ -3,6 +3,11 @@
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use std::sync::OnceLock;
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::{self, client::IntoClientRequest};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+
+pub type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// One TLS provider for the whole process.
 pub fn client() -> Client {
@@ -97,6 +102,20 @@ impl Actor {
         self.send(self.request(Method::DELETE, path)).await
     }
 
+    /// A WebSocket under `/api/v1`, as this actor.
+    pub async fn try_web_socket(&self, path: &str) -> Result<Socket, tungstenite::Error> {
+        let url = format!("{}/api/v1{path}", self.url.replace("http://", "ws://"));
+        let mut request = url.into_client_request()?;
+        if let Some(token) = &self.token {
+            request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        }
+        Ok(tokio_tungstenite::connect_async(request).await?.0)
+    }
+
+    pub async fn web_socket(&self, path: &str) -> Socket {
+        self.try_web_socket(path).await.unwrap()
+    }
+
     /// A new external sandbox: its id, its session and its worker.
     pub async fn external(&self, settings: Value) -> External {
         let mut body = json!({ "provider": "external" });
@@ -111,14 +130,19 @@ impl Actor {
 
     /// Every event of a sandbox, page by page.
     pub async fn all_events(&self, sandbox: &str) -> Vec<Value> {
-        let mut events = Vec::new();
+        self.everything(&format!("/sandboxes/{sandbox}/events"), 500).await
+    }
+
+    /// Every item of a list, page by page.
+    pub async fn everything(&self, path: &str, limit: usize) -> Vec<Value> {
+        let mut items = Vec::new();
         let mut cursor = String::new();
         loop {
-            let page = self.get(&format!("/sandboxes/{sandbox}/events?limit=500{cursor}")).await.expect(200);
-            events.extend(page["items"].as_array().unwrap().iter().cloned());
+            let page = self.get(&format!("{path}?limit={limit}{cursor}")).await.expect(200);
+            items.extend(page["items"].as_array().unwrap().iter().cloned());
             match page["next_cursor"].as_str() {
                 Some(next) => cursor = format!("&cursor={next}"),
-                None => return events,
+                None => return items,
             }
         }
     }

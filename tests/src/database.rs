@@ -2,6 +2,7 @@
 
 use crate::postgres::Postgres;
 use atoll_store::Location;
+use secrecy::ExposeSecret;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,6 +27,14 @@ impl Database {
                 let location = Location::Postgres(postgres.new_database().into());
                 Self { location, _postgres: Some(postgres) }
             }
+        }
+    }
+
+    /// How a server process is told of it; SQLite in its data directory needs no telling.
+    pub fn url(&self) -> Option<&str> {
+        match &self.location {
+            Location::Sqlite(_) => None,
+            Location::Postgres(url) => Some(url.expose_secret()),
         }
     }
 }

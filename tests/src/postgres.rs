@@ -1,6 +1,7 @@
 //! A PostgreSQL of the tests' own, from the distribution's packages, on a free port and in a
 //! directory that goes with it. Tests that run at the same time share one.
 
+use rustix::process::Signal;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -20,7 +21,7 @@ pub struct Postgres {
 }
 
 struct Running {
-    stop: mpsc::Sender<()>,
+    stop: mpsc::Sender<Signal>,
     thread: JoinHandle<()>,
 }
 
@@ -104,10 +105,9 @@ impl Postgres {
         let thread = std::thread::spawn(move || {
             let mut child = command.spawn().expect("postgres starts");
             started.send(()).unwrap();
-            let _: Result<(), _> = stopped.recv();
-            // Fast shutdown: what is committed is kept, clients are cut off.
+            let signal = stopped.recv().unwrap_or(Signal::INT);
             let pid = rustix::process::Pid::from_child(&child);
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+            let _ = rustix::process::kill_process(pid, signal);
             drop(child.wait());
         });
         pid.recv().unwrap();
@@ -125,10 +125,19 @@ impl Postgres {
         command.status().is_ok_and(|status| status.success())
     }
 
-    /// Stops the server process; its data stays.
+    /// Stops the server process, cutting off its clients; its data stays.
     pub fn down(&self) {
+        self.end(Signal::INT);
+    }
+
+    /// The same without a shutdown: the next start recovers from the log.
+    pub fn crash(&self) {
+        self.end(Signal::QUIT);
+    }
+
+    fn end(&self, signal: Signal) {
         if let Some(running) = self.running.lock().unwrap().take() {
-            let _: Result<(), _> = running.stop.send(());
+            let _: Result<(), _> = running.stop.send(signal);
             running.thread.join().unwrap();
         }
     }

@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek};
+use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
@@ -68,19 +69,17 @@ impl Log {
         self.0.try_clone().unwrap().into()
     }
 
-    /// The last of it.
-    pub fn tail(&mut self) -> String {
+    /// The last of it. Reads without moving the place where the process writes, which is the same file's.
+    pub fn tail(&self) -> String {
         const MOST: u64 = 8 * 1024;
-        let length = self.0.metadata().unwrap().len();
-        // The process writes at the same place in the file, but it has ended or is about to.
-        self.0.seek(std::io::SeekFrom::Start(length.saturating_sub(MOST))).unwrap();
-        let mut bytes = Vec::new();
-        self.0.read_to_end(&mut bytes).unwrap();
-        String::from_utf8_lossy(&bytes).into_owned()
+        let from = self.0.metadata().unwrap().len().saturating_sub(MOST);
+        let mut bytes = vec![0; 2 * MOST as usize];
+        let length = self.0.read_at(&mut bytes, from).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
     /// Shows it if the test is failing.
-    pub fn show_if_failing(&mut self, whose: &str) {
+    pub fn show_if_failing(&self, whose: &str) {
         if std::thread::panicking() {
             let text = format!("--- {whose} said:\n{}\n", self.tail());
             drop(std::io::Write::write_all(&mut std::io::stderr().lock(), text.as_bytes()));
@@ -143,7 +142,7 @@ impl ServerProcess {
     }
 
     fn start_on(listen: SocketAddr, data_dir: &Path, arguments: &[String]) -> Self {
-        let mut log = Log::new();
+        let log = Log::new();
         let mut child = serve(listen, data_dir, arguments, &log);
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -184,10 +183,8 @@ impl ServerProcess {
     }
 
     pub fn terminate(&self) {
-        drop(rustix::process::kill_process(
-            rustix::process::Pid::from_child(&self.child),
-            rustix::process::Signal::TERM,
-        ));
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     }
 
     /// Its exit status, if it ends in time.

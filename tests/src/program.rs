@@ -72,7 +72,7 @@ impl WorkerProcess {
     }
 
     /// What it said on its error output.
-    pub fn said(&mut self) -> String {
+    pub fn said(&self) -> String {
         self.log.tail()
     }
 }

@@ -1,13 +1,27 @@
 //! The map: every command and the file that does it.
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::serve;
+use crate::{
+    backup, compare, config, doctor, gc, inbox, openapi, project, reading, sandbox, serve, session, token, user,
+};
 use clap::{Parser, Subcommand};
 
 /// Run coding agents in sandboxes you own.
 #[derive(Debug, Parser)]
-#[command(name = "atoll", version, max_term_width = 110)]
+#[command(
+    name = "atoll",
+    version,
+    max_term_width = 110,
+    after_help = "\
+Examples:
+  atoll serve                                          start the server
+  atoll sandbox new --provider fake \"say hello\"        give an agent something to do
+  atoll logs sbx_… --follow                            watch it
+  atoll send sbx_… \"and now the tests\" --wait          talk to it
+
+Exit codes: 0 done; 1 the work failed; 2 it could not be tried (no server, refused, bad input); 130 interrupted."
+)]
 pub struct Cli {
     /// Print JSON, one object a line
     #[arg(long, global = true)]
@@ -20,10 +34,89 @@ pub struct Cli {
 pub enum Command {
     /// Start the server
     Serve(serve::Serve),
+    /// Make, list, look at, stop and remove sandboxes
+    Sandbox(sandbox::Sandbox),
+    /// Conversations with agents, which outlive their sandboxes
+    Session(session::Session),
+    /// Show a sandbox's events, a line each
+    Events(reading::events::Events),
+    /// Show what happened in a sandbox, to be read from top to bottom
+    Logs(reading::logs::Logs),
+    /// Say something to an agent
+    Send(inbox::send::Send),
+    /// List what was said to an agent, and what became of it
+    Messages(inbox::list::Messages),
+    /// Change, take back or move a queued message
+    Message(inbox::queued::Message),
+    /// Compare two sandboxes
+    Compare(compare::Compare),
+    /// Projects and their members
+    Project(project::Project),
+    /// The people of a deployment
+    User(user::User),
+    /// What people and programs show to the server
+    Token(token::Token),
+    /// Remove what retention says may go
+    Gc(gc::Gc),
+    /// Copy the database and the blobs while the server runs
+    Backup(backup::Backup),
+    /// Show every setting, its value and where it came from
+    Config(config::Config),
+    /// Look at everything that a server needs, and say what to mend
+    Doctor(doctor::Doctor),
+    /// Print completions for a shell
+    Completions(openapi::Completions),
+    /// Print the API's OpenAPI document
+    Openapi(openapi::OpenApi),
 }
 
 pub fn run(cli: &Cli, output: &Output) -> Result {
     match &cli.command {
         Command::Serve(serve) => serve::run(serve, output),
+        Command::Backup(backup) => backup::run(backup, output),
+        Command::Config(config) => config::run(config, output),
+        Command::Completions(completions) => openapi::completions(completions, output),
+        Command::Openapi(_) => openapi::run(output),
+        talking => {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(|error| Failure::setup("runtime", format!("can't start: {error}")))?;
+            let done = runtime.block_on(async {
+                tokio::select! {
+                    done = Box::pin(talk(talking, output)) => done,
+                    _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
+                }
+            });
+            runtime.shutdown_background();
+            done
+        }
     }
 }
+
+/// The commands that ask a server.
+async fn talk(command: &Command, output: &Output) -> Result {
+    match command {
+        Command::Sandbox(sandbox) => sandbox::run(sandbox, output).await,
+        Command::Session(session) => session::run(session, output).await,
+        Command::Events(events) => reading::events::run(events, output).await,
+        Command::Logs(logs) => reading::logs::run(logs, output).await,
+        Command::Send(send) => inbox::send::run(send, output).await,
+        Command::Messages(messages) => inbox::list::run(messages, output).await,
+        Command::Message(message) => inbox::queued::run(message, output).await,
+        Command::Compare(compare) => compare::run(compare, output).await,
+        Command::Project(project) => project::run(project, output).await,
+        Command::User(user) => user::run(user, output).await,
+        Command::Token(token) => token::run(token, output).await,
+        Command::Gc(gc) => gc::run(gc, output).await,
+        Command::Doctor(doctor) => doctor::run(doctor, output).await,
+        // Done before a runtime was made.
+        Command::Serve(_) | Command::Backup(_) | Command::Config(_) | Command::Completions(_) | Command::Openapi(_) => {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "cli_tests.rs"]
+mod tests;

@@ -64,10 +64,10 @@ impl Failure {
         self
     }
 
-    /// A refusal of the server, with the advice of the code's page where this program knows it.
+    /// A refusal of the server, with advice where this program has some.
     pub fn refused(code: &str, detail: impl Display) -> Self {
         let failure = Self::setup(code, detail);
-        match Code::ALL.iter().find(|known| known.as_str() == code).and_then(|known| advice(known.page())) {
+        match advice(code) {
             Some(sentence) => failure.next(sentence),
             None => failure,
         }
@@ -106,11 +106,20 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// The first sentence under "What to do".
-fn advice(page: &str) -> Option<String> {
-    let (_, after) = page.split_once("## What to do")?;
-    let line = after.lines().map(str::trim).find(|line| !line.is_empty())?;
-    Some(line.to_owned())
+/// What to do in the words of the command line, else what the code's page says.
+fn advice(code: &str) -> Option<&'static str> {
+    match code {
+        "session_closed" => Some("`atoll session fork ID` goes on from where it was."),
+        "results_pending" => Some("`atoll sandbox results ID` takes them out; `--force` removes it and loses them."),
+        "rate_limited" => Some("Wait a little; the limits are set by `limits.*` in the server's configuration."),
+        // The detail says it all, and the page speaks to those who write programs.
+        "invalid" | "bad_request" => None,
+        _ => {
+            let known = Code::ALL.iter().find(|known| known.as_str() == code)?;
+            let (_, after) = known.page().split_once("## What to do")?;
+            after.lines().map(str::trim).find(|line| !line.is_empty())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,27 @@
 //! The command line `atoll`: it starts the server, and it talks to one.
 //!
-//! `cli` is the map: every command and the file that does it.
+//! `cli` is the map: every command and the file that does it. A command asks `client`, and shows
+//! the answer through `render` and `output`, or ends with a `failure`.
 
 mod arguments;
+mod backup;
 pub mod cli;
+mod client;
+mod compare;
+mod config;
+mod doctor;
 pub mod failure;
+mod gc;
+mod inbox;
+mod openapi;
 pub mod output;
+mod project;
+mod reading;
+mod render;
+mod sandbox;
 mod serve;
+mod session;
 mod settings;
+mod token;
+mod user;
+mod worker_start;

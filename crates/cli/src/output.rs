@@ -1,6 +1,7 @@
 //! The one place that writes: results to the standard output, notes and failures to the error output.
 
 use crate::failure::Result;
+use crate::render::text;
 use anstyle::Style;
 use serde::Serialize;
 use std::io::{BufWriter, IsTerminal, Stdout, Write};
@@ -62,9 +63,9 @@ impl Output {
     }
 }
 
-/// Lines for people on the error output; nothing can be done if it is closed.
+/// Lines for people on the error output, made harmless; nothing can be done if it is closed.
 pub fn note(text: &str) {
-    drop(writeln!(std::io::stderr().lock(), "{text}"));
+    drop(writeln!(std::io::stderr().lock(), "{}", text::block(text)));
 }
 
 fn columns() -> Option<usize> {

@@ -15,6 +15,7 @@ pub fn load(flags: Vec<(String, String)>, files: &ConfigFiles) -> Result<Loaded>
     let inputs = Inputs::of_this_process(flags, files.config.clone())
         .map_err(|error| Failure::setup("config", format!("can't tell the working directory: {error}")))?;
     atoll_config::load(&inputs).map_err(|error| {
-        Failure::setup("config", error).next("Mend what is named there; `atoll config` then shows every key and its origin.")
+        Failure::setup("config", error)
+            .next("Mend what is named there; `atoll config` then shows every key and its origin.")
     })
 }

@@ -43,6 +43,9 @@ pub fn content(field: &str, text: &str, most: usize) -> Result<(), OutOfBounds> 
     if text.len() > most {
         return refuse(field, format!("has {} bytes; at most {most} are allowed", text.len()));
     }
+    if text.contains('\0') {
+        return refuse(field, "must not contain NUL characters");
+    }
     Ok(())
 }
 
@@ -137,8 +140,13 @@ pub fn git_url(field: &str, url: &str, may_use_files: bool) -> Result<(), OutOfB
     if url.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return refuse(field, "must not contain white space or control characters");
     }
-    if rest.split('/').next().is_some_and(|host| host.contains(':') && host.contains('@') && !url.starts_with("ssh")) {
+    let authority = rest.split('/').next().unwrap_or_default();
+    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    if user.contains(':') {
         return refuse(field, "must not carry a password; Atoll keeps credentials apart");
+    }
+    if user.starts_with('-') || host.starts_with('-') {
+        return refuse(field, "is not a git URL"); // it would be taken for an option
     }
     Ok(())
 }
@@ -161,6 +169,9 @@ pub fn event_data(data: &str) -> Result<(), OutOfBounds> {
     }
     if crate::json::depth(data) > EVENT_DEPTH {
         return refuse("data", format!("is deeper than {EVENT_DEPTH} levels"));
+    }
+    if !crate::json::is_sound(data) {
+        return refuse("data", "has half of a character, or a number that is too large");
     }
     Ok(())
 }
@@ -206,7 +217,17 @@ mod tests {
     fn git_urls_have_a_known_scheme_and_no_password() {
         assert!(git_url("repo.url", "https://example.org/a.git", false).is_ok());
         assert!(git_url("repo.url", "ssh://git@example.org:22/a", false).is_ok());
-        for bad in ["ext::sh -c id", "file:///etc", "https://", "https://-x", "https://u:p@h/x", "https://a b", "/x"] {
+        for bad in [
+            "ext::sh -c id",
+            "file:///etc",
+            "https://",
+            "https://-x",
+            "https://u:p@h/x",
+            "ssh://u:p@h/x",
+            "ssh://git@-oProxyCommand=id/x",
+            "https://a b",
+            "/x",
+        ] {
             assert!(git_url("repo.url", bad, false).is_err(), "{bad}");
         }
         assert!(git_url("repo.url", "file:///srv/a", true).is_ok());
@@ -216,6 +237,7 @@ mod tests {
     fn content_is_never_blank() {
         assert!(content("content", " \n\t", 10).is_err());
         assert!(content("content", "12345678901", 10).is_err());
+        assert!(content("content", "a\0b", 10).is_err());
         assert!(content("content", "ä", 2).is_ok());
     }
 }

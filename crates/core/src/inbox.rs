@@ -32,6 +32,13 @@ pub struct Standing {
 impl Standing {
     pub const QUEUED: Self = Self { state: MessageState::Queued, lease: None, how: None, turn: None };
 
+    /// The lease under which a worker holds the message now. It may not have heard of it: the frame
+    /// that told it got lost with a connection, and what it says under an older one is as true.
+    pub fn held_by(&self, stream: Uuid) -> Option<LeaseId> {
+        let held = self.lease.filter(|held| self.state == MessageState::Leased && held.stream == stream);
+        held.map(|held| held.id)
+    }
+
     const fn ended(self, state: MessageState) -> Self {
         Self { state, lease: self.lease, how: self.how, turn: self.turn }
     }

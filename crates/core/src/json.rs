@@ -1,6 +1,10 @@
 //! JSON text that is kept as it came: checked for depth, never rebuilt.
 
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
+use std::fmt;
+use std::marker::PhantomData;
 
 /// How deep arrays and objects stand in each other. The text must be valid JSON already; brackets
 /// inside strings don't count.
@@ -21,6 +25,96 @@ pub fn depth(text: &str) -> usize {
         }
     }
     deepest
+}
+
+/// Whether every reader can take it. Text that is JSON by its grammar may still hold what many
+/// parsers refuse: half a surrogate pair, or a number that no `f64` can hold. One such event would
+/// spoil a whole page for them.
+pub fn is_sound(text: &str) -> bool {
+    serde_json::from_str::<Sound>(text).is_ok()
+}
+
+/// Reads everything and keeps nothing.
+struct Sound;
+
+impl<'de> Deserialize<'de> for Sound {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Sound {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+        while items.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self, A::Error> {
+        while fields.next_entry::<Self, Self>()?.is_some() {}
+        Ok(self)
+    }
+}
+
+/// For a field that is an object or absent. A derived struct would take an array too, its fields by
+/// position: nobody means that.
+pub fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    deserializer.deserialize_option(Object(PhantomData))
+}
+
+struct Object<T>(PhantomData<T>);
+
+impl<'de, T: DeserializeOwned> Visitor<'de> for Object<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_none<E: Error>(self) -> Result<Option<T>, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Option<T>, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<T>, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Option<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(fields)).map(Some)
+    }
 }
 
 /// A value as raw text. A value that can't be written (it always can) becomes `null`.
@@ -61,6 +155,36 @@ mod tests {
         #[test]
         fn depth_of_text_is_depth_of_value(value in any_value()) {
             prop_assert_eq!(depth(&value.to_string()), depth_of(&value));
+        }
+
+        #[test]
+        fn what_is_written_is_sound(value in any_value()) {
+            prop_assert!(is_sound(&value.to_string()));
+        }
+    }
+
+    #[test]
+    fn what_many_parsers_refuse_is_not_sound() {
+        for good in [r#""\ud83d\ude00""#, r#"{"\u0000":[1e308,-0,null,true]}"#, "18446744073709551615"] {
+            assert!(is_sound(good), "{good}");
+        }
+        for bad in [r#""\ud800""#, r#"{"\udc00":1}"#, "[1e999]", "{"] {
+            assert!(!is_sound(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_object_is_no_array() {
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        struct Holder {
+            #[serde(default, deserialize_with = "object")]
+            inner: Option<crate::sandbox::Resources>,
+        }
+        let read = |text: &str| serde_json::from_str::<Holder>(text).map(|holder| holder.inner.is_some());
+        assert!(read(r#"{"inner":{"cpu":1}}"#).unwrap());
+        assert_eq!((read("{}").unwrap(), read(r#"{"inner":null}"#).unwrap()), (false, false));
+        for bad in [r#"{"inner":[]}"#, r#"{"inner":[1,2,3,4]}"#, r#"{"inner":5}"#, r#"{"inner":{"x":1}}"#] {
+            assert!(read(bad).is_err(), "{bad}");
         }
     }
 }

@@ -75,6 +75,19 @@ words! {
 }
 
 words! {
+    /// Where the agent is in its turn.
+    "turn state"
+    TurnState {
+        /// It has not begun one, or the last one was broken off.
+        Idle = "idle",
+        /// It is in one: messages to `queue` wait.
+        Open = "open",
+        /// The last one ended by itself.
+        Done = "done",
+    }
+}
+
+words! {
     /// What to do with the results when a sandbox is stopped.
     "results choice"
     TakeResults { Take = "take", Discard = "discard" }

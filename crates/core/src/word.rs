@@ -11,9 +11,12 @@ pub struct UnknownWord {
 
 /// Declares an enum whose variants each have exactly one written form, used in the database, in
 /// JSON, in the OpenAPI document and on the command line alike.
+///
+/// `$word` is a `tt`, not a `literal`: the latter reaches a derive in an invisible group that not
+/// every derive looks into.
 #[macro_export]
 macro_rules! words {
-    ($(#[$meta:meta])* $what:literal $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+    ($(#[$meta:meta])* $what:literal $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:tt),+ $(,)? }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
         #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

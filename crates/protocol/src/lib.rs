@@ -195,6 +195,9 @@ pub struct LeaseAnswer {
     /// Leases that could not be renewed: somebody else has the message, or it is done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<LeaseId>,
+    /// Set when the sandbox takes no further messages: the worker should stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<SandboxState>,
 }
 
 /// The agent has it.

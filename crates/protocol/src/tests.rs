@@ -90,7 +90,7 @@ fn the_written_form_is_frozen() {
         "heartbeat": to_json(heartbeat()),
         "heartbeat_answer": to_json(heartbeat_answer()),
         "lease": to_json(LeaseRequest { stream: uuid(5), boot: None, max: 2, wait_s: 20, renew: vec![lease] }),
-        "lease_answer": to_json(LeaseAnswer { items: vec![message()], lost: vec![lease] }),
+        "lease_answer": to_json(LeaseAnswer { items: vec![message()], lost: vec![lease], state: Some(SandboxState::Completing) }),
         "ack": to_json(ack()),
         "nack": to_json(nack()),
         "server_frames": [

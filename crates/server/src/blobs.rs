@@ -2,7 +2,7 @@
 
 use crate::problem::{Code, Problem, Result};
 use atoll_core::bounds;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -25,6 +25,10 @@ fn io(error: &std::io::Error) -> Problem {
     Problem::from(atoll_store::Error::Unavailable { detail: error.to_string() })
 }
 
+fn too_large() -> Problem {
+    Problem::new(Code::TooLarge, format!("a blob has at most {} bytes", bounds::BLOB_BYTES))
+}
+
 impl Blobs {
     pub fn open(data_dir: &Path) -> std::io::Result<Self> {
         let root = data_dir.join("blobs");
@@ -42,6 +46,10 @@ impl Blobs {
 
     /// Takes the bytes in, durable before it returns; says how many there were.
     pub async fn put(&self, sha256: &str, body: Body) -> Result<u64> {
+        if body.size_hint().lower() > bounds::BLOB_BYTES as u64 {
+            crate::extract::drain(body).await;
+            return Err(too_large());
+        }
         let incoming = self.root.join("incoming").join(uuid::Uuid::now_v7().to_string());
         let taken = self.receive(&incoming, sha256, body).await;
         if taken.is_err() {
@@ -59,8 +67,7 @@ impl Blobs {
             let chunk = chunk.map_err(|_| Problem::new(Code::BadRequest, "the body broke off"))?;
             size += chunk.len() as u64;
             if size > bounds::BLOB_BYTES as u64 {
-                let detail = format!("a blob has at most {} bytes", bounds::BLOB_BYTES);
-                return Err(Problem::new(Code::TooLarge, detail));
+                return Err(too_large());
             }
             hash.update(&chunk);
             file.write_all(&chunk).await.map_err(|error| io(&error))?;

@@ -3,26 +3,90 @@
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_core::bounds;
+use axum::body::{Body as RawBody, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The whole body, if it is not larger than `most`.
 pub async fn read_body(request: Request, most: usize) -> Result<Bytes> {
-    let collected = Limited::new(request.into_body(), most).collect().await;
-    collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
-        if error.downcast_ref::<LengthLimitError>().is_some() {
-            Problem::new(Code::TooLarge, format!("the body has more than {most} bytes"))
-        } else {
-            Problem::new(Code::BadRequest, "the body broke off or can't be decoded")
+    let mut body = request.into_body();
+    let too_large = || Problem::new(Code::TooLarge, format!("the body has more than {most} bytes"));
+    if body.size_hint().lower() > most as u64 {
+        drain(body).await;
+        return Err(too_large());
+    }
+    match Limited::new(&mut body, most).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
+            drain(body).await;
+            Err(too_large())
         }
-    })
+        Err(_) => Err(Problem::new(Code::BadRequest, "the body broke off or can't be decoded")),
+    }
+}
+
+const DRAINED_BYTES: usize = 64 * bounds::MB;
+const DRAINED_FOR: Duration = Duration::from_secs(2);
+
+/// Reads what is left of a refused body, and throws it away: a client that is still sending would
+/// see a broken connection in place of the answer. Neither for long nor without end.
+pub async fn drain(body: RawBody) {
+    let mut chunks = body.into_data_stream();
+    let reading = async {
+        let mut seen = 0;
+        while let Some(Ok(chunk)) = chunks.next().await {
+            seen += chunk.len();
+            if seen > DRAINED_BYTES {
+                break;
+            }
+        }
+    };
+    drop(tokio::time::timeout(DRAINED_FOR, reading).await);
+}
+
+/// JSON text as a `T`. Objects only: what a struct is made of has names.
+pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    if text.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|byte| *byte == b'[') {
+        return Err("must be an object".into());
+    }
+    serde_json::from_slice(text).map_err(|error| in_words(&error.to_string()))
+}
+
+const LONGEST_DETAIL: usize = 500;
+
+/// What a parser says of somebody's text, without the names of our own types in it.
+pub fn in_words(error: &str) -> String {
+    let mut words: Vec<&str> = Vec::new();
+    let mut rest = error.split(' ').peekable();
+    while let Some(word) = rest.next() {
+        let after_expected = words.last() == Some(&"expected");
+        match word {
+            "struct" | "enum" => {
+                while words.last().is_some_and(|last| ["tuple", "untagged", "internally", "tagged"].contains(last)) {
+                    words.pop();
+                }
+                words.push(if word == "struct" { "an object" } else { "what is allowed" });
+                rest.next();
+                if rest.peek() == Some(&"with") {
+                    rest.nth(2);
+                }
+            }
+            "u8" | "u16" | "u32" | "u64" | "usize" if after_expected => words.push("a whole number from 0"),
+            "i8" | "i16" | "i32" | "i64" if after_expected => words.push("a whole number"),
+            "f32" | "f64" if after_expected => words.push("a number"),
+            _ => words.push(word),
+        }
+    }
+    words.join(" ").chars().take(LONGEST_DETAIL).collect()
 }
 
 pub fn must_be_json(headers: &HeaderMap) -> Result<()> {
@@ -57,7 +121,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Body<T> {
             typed?;
             &bytes
         };
-        let value = serde_json::from_slice(text).map_err(|error| Problem::invalid(error.to_string()))?;
+        let value = parse(text).map_err(Problem::invalid)?;
         Ok(Self { value, hash: hash_of(&bytes) })
     }
 }
@@ -101,10 +165,37 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
+        if !is_utf8(parts.uri.query().unwrap_or_default()) {
+            return Err(Problem::new(Code::BadRequest, "the query is not UTF-8"));
+        }
         let query = Query::<T>::from_request_parts(parts, app).await;
-        let Query(value) = query.map_err(|error| Problem::new(Code::BadRequest, error.body_text()))?;
+        let Query(value) = query.map_err(|error| {
+            let text = error.body_text();
+            let text = text.split_once("query string: ").map_or(text.as_str(), |(_, said)| said);
+            Problem::new(Code::BadRequest, in_words(text))
+        })?;
         Ok(Self(value))
     }
+}
+
+/// Whether percent-encoded text is UTF-8 when it is decoded.
+fn is_utf8(encoded: &str) -> bool {
+    let mut decoded = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let digits = tail.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
+        match digits.and_then(|pair| u8::from_str_radix(pair, 16).ok()).filter(|_| *first == b'%') {
+            Some(byte) => {
+                decoded.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                decoded.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    std::str::from_utf8(&decoded).is_ok()
 }
 
 /// How many items a page has.
@@ -114,4 +205,49 @@ pub fn page_size(limit: Option<i64>, default: i64, most: i64) -> Result<i64> {
         return Ok(limit);
     }
     Err(Problem::new(Code::BadRequest, format!("limit: a whole number from 1 to {most}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    struct Inner {
+        #[allow(dead_code, reason = "only parsed")]
+        count: u32,
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    struct Outer {
+        #[allow(dead_code, reason = "only parsed")]
+        inner: Inner,
+    }
+
+    #[test]
+    fn a_refusal_names_no_type_of_ours() {
+        for (text, said) in [
+            ("[]", "must be an object"),
+            ("5", "invalid type: integer `5`, expected an object"),
+            (r#"{"inner":[]}"#, "invalid length 0, expected an object at line"),
+            (r#"{"inner":{"count":"x"}}"#, "invalid type: string \"x\", expected a whole number from 0 at line"),
+            ("{}", "missing field `inner`"),
+        ] {
+            let refusal = parse::<Outer>(text.as_bytes()).unwrap_err();
+            assert!(refusal.starts_with(said), "{refusal}");
+        }
+        assert_eq!(
+            in_words("did not match any variant of untagged enum Foo"),
+            "did not match any variant of what is allowed"
+        );
+    }
+
+    #[test]
+    fn only_utf8_is_utf8() {
+        for good in ["", "a=%C3%A4", "a=%", "a=%zz", "a=%2", "a=%%41"] {
+            assert!(is_utf8(good), "{good}");
+        }
+        for bad in ["a=%ff", "%C3", "a=%C3%28"] {
+            assert!(!is_utf8(bad), "{bad}");
+        }
+    }
 }

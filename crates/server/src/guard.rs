@@ -14,6 +14,8 @@ pub struct Hosts {
     names: Vec<String>,
     /// The address it listens on, unless that is "every address".
     address: Option<IpAddr>,
+    /// Host and port of the public URL.
+    public: Option<String>,
 }
 
 impl Hosts {
@@ -21,9 +23,10 @@ impl Hosts {
         let mut names: Vec<String> = ["localhost".to_owned()].into_iter().collect();
         names.extend(further.iter().map(|name| name.to_ascii_lowercase()));
         let public = public_url.and_then(|url| url.parse::<Uri>().ok());
-        names.extend(public.and_then(|uri| uri.host().map(str::to_ascii_lowercase)));
+        names.extend(public.as_ref().and_then(|uri| uri.host().map(str::to_ascii_lowercase)));
+        let public = public.and_then(|uri| uri.authority().map(|found| found.as_str().to_ascii_lowercase()));
         let address = Some(listen.ip()).filter(|ip| !ip.is_unspecified());
-        Self { names, address }
+        Self { names, address, public }
     }
 
     fn serves(&self, host: &str) -> bool {
@@ -35,23 +38,34 @@ impl Hosts {
     }
 }
 
-/// The host without its port.
+/// The host without its port. Nothing but a number stands behind it, and nobody before it.
 fn host_of(authority: &str) -> Option<String> {
     let authority: axum::http::uri::Authority = authority.parse().ok()?;
-    (!authority.as_str().contains('@')).then(|| authority.host().to_owned())
+    let behind = authority.as_str().strip_prefix(authority.host())?;
+    let is_port = behind.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+    (behind.is_empty() || is_port).then(|| authority.host().to_owned())
+}
+
+/// Host and port as the request names them.
+fn authority(request: &Request) -> Option<String> {
+    match request.headers().get(header::HOST) {
+        Some(value) => value.to_str().ok().map(str::to_ascii_lowercase),
+        None => request.uri().authority().map(|authority| authority.as_str().to_ascii_lowercase()),
+    }
 }
 
 fn host_is_served(hosts: &Hosts, request: &Request) -> bool {
-    let named = request.headers().get(header::HOST).and_then(|value| value.to_str().ok()).and_then(host_of);
-    let host = named.or_else(|| request.uri().host().map(str::to_owned));
+    let host = authority(request).and_then(|authority| host_of(&authority));
     host.is_some_and(|host| hosts.serves(&host))
 }
 
-/// A page of another origin may not write, nor open a WebSocket. Programs send no Origin.
+/// A page of another origin may not write, nor open a WebSocket. Programs send no Origin. Another
+/// port is another origin: whatever else runs on this machine is not this server.
 fn origin_is_own(hosts: &Hosts, request: &Request) -> bool {
     let Some(origin) = request.headers().get(header::ORIGIN) else { return true };
-    let uri = origin.to_str().ok().and_then(|text| text.parse::<Uri>().ok());
-    uri.and_then(|uri| uri.host().map(str::to_owned)).is_some_and(|host| hosts.serves(&host))
+    let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
+    let Some((_, page)) = origin.split_once("://") else { return false };
+    authority(request).is_some_and(|own| own == page) || hosts.public.as_deref() == Some(page)
 }
 
 pub async fn guard(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
@@ -98,6 +112,7 @@ mod tests {
         assert_eq!(host_of("localhost:7700").as_deref(), Some("localhost"));
         assert_eq!(host_of("[::1]:7700").as_deref(), Some("[::1]"));
         assert_eq!(host_of("localhost@evil.example"), None);
+        assert_eq!(host_of("localhost:port"), None);
         assert_eq!(host_of("a b"), None);
     }
 }

@@ -3,7 +3,7 @@
 use crate::auth::Caller;
 use crate::options::Limits;
 use crate::problem::{Code, Problem, Result};
-use atoll_core::id::TokenId;
+use atoll_core::id::{TokenId, UserId};
 use atoll_core::principal::Principal;
 use axum::http::Method;
 use axum::http::request::Parts;
@@ -15,7 +15,23 @@ use std::time::Duration;
 /// How long a worker's request may be held back before it is refused after all.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-type Keyed = DefaultKeyedRateLimiter<TokenId>;
+/// Who is counted: a person with all their tokens together, a program or a worker by its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Who {
+    User(UserId),
+    Token(TokenId),
+}
+
+impl From<&Principal> for Who {
+    fn from(principal: &Principal) -> Self {
+        match principal {
+            Principal::User { user, .. } => Self::User(*user),
+            Principal::Service { token, .. } | Principal::Worker { token, .. } => Self::Token(*token),
+        }
+    }
+}
+
+type Keyed = DefaultKeyedRateLimiter<Who>;
 
 #[derive(Debug)]
 pub struct Limiter {
@@ -38,25 +54,25 @@ impl Limiter {
     }
 
     pub async fn check(&self, caller: &Caller, parts: &Parts) -> Result<()> {
-        let token = caller.principal.token();
+        let who = Who::from(&caller.principal);
         match &caller.principal {
-            Principal::Worker { .. } => self.slow_down(token).await,
+            Principal::Worker { .. } => self.slow_down(who).await,
             Principal::User { .. } | Principal::Service { .. } => {
                 let safe = parts.method == Method::GET || parts.method == Method::HEAD;
                 let message = parts.method == Method::POST && parts.uri.path().ends_with("/messages");
                 match (safe, message) {
                     (true, _) => Ok(()),
-                    (false, true) => refuse(self.messages.as_ref(), token, "messages"),
-                    (false, false) => refuse(self.writes.as_ref(), token, "writes"),
+                    (false, true) => refuse(self.messages.as_ref(), who, "messages"),
+                    (false, false) => refuse(self.writes.as_ref(), who, "writes"),
                 }
             }
         }
     }
 
     /// A catching-up spool waits its turn; only a flood is refused.
-    async fn slow_down(&self, token: TokenId) -> Result<()> {
+    async fn slow_down(&self, who: Who) -> Result<()> {
         let Some(limiter) = &self.worker else { return Ok(()) };
-        match tokio::time::timeout(PATIENCE, limiter.until_key_ready(&token)).await {
+        match tokio::time::timeout(PATIENCE, limiter.until_key_ready(&who)).await {
             Ok(()) => Ok(()),
             Err(_) => Err(too_many("requests", 1)),
         }
@@ -74,9 +90,9 @@ fn too_many(what: &str, seconds: u64) -> Problem {
     Problem::new(Code::RateLimited, format!("too many {what} a minute; wait and try again")).retry_after(seconds)
 }
 
-fn refuse(limiter: Option<&Keyed>, token: TokenId, what: &str) -> Result<()> {
+fn refuse(limiter: Option<&Keyed>, who: Who, what: &str) -> Result<()> {
     let Some(limiter) = limiter else { return Ok(()) };
-    limiter.check_key(&token).map_err(|not_until| {
+    limiter.check_key(&who).map_err(|not_until| {
         let wait = not_until.wait_time_from(DefaultClock::default().now());
         too_many(what, wait.as_secs_f64().ceil() as u64)
     })

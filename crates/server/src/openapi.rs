@@ -1,8 +1,9 @@
 //! What every operation has in common in the OpenAPI document: its refusals.
 
+use std::collections::BTreeMap;
 use utoipa::openapi::path::Operation;
-use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
-use utoipa::openapi::{Content, ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
+use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
+use utoipa::openapi::{Content, ContentBuilder, OpenApi, Ref, RefOr, Required, ResponseBuilder};
 
 const PROBLEM: &str = "Problem";
 
@@ -34,7 +35,21 @@ pub fn add_problems(document: &mut OpenApi) {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
         for operation in operations.into_iter().flatten() {
             add_default(operation);
+            body_as_needed(operation, &components.schemas);
         }
+    }
+}
+
+/// No body is an empty object: where everything has a default, none is needed.
+fn body_as_needed(operation: &mut Operation, schemas: &BTreeMap<String, RefOr<Schema>>) {
+    let Some(RefOr::T(body)) = &mut operation.request_body else { return };
+    let Some(RefOr::T(content)) = body.content.get("application/json") else { return };
+    let Some(RefOr::Ref(named)) = &content.schema else { return };
+    let name = named.ref_location.rsplit('/').next().unwrap_or_default();
+    if let Some(RefOr::T(Schema::Object(object))) = schemas.get(name)
+        && object.required.is_empty()
+    {
+        body.required = Some(Required::False);
     }
 }
 

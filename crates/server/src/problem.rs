@@ -50,7 +50,6 @@ codes! {
     Conflict = "conflict", CONFLICT, "Somebody else changed it at the same time";
     SessionBusy = "session_busy", CONFLICT, "The session has a live sandbox";
     SessionClosed = "session_closed", CONFLICT, "The session is closed";
-    NoAgent = "no_agent", CONFLICT, "No agent is named and none is configured";
     SandboxEnding = "sandbox_ending", CONFLICT, "The sandbox is ending";
     SandboxEnded = "sandbox_ended", CONFLICT, "The sandbox has ended";
     SandboxGone = "sandbox_gone", CONFLICT, "The provider no longer has the sandbox";
@@ -62,7 +61,6 @@ codes! {
     ResultsPending = "results_pending", CONFLICT, "The results are not out yet";
     NameTaken = "name_taken", CONFLICT, "The name is taken";
     InUse = "in_use", CONFLICT, "Something still depends on it";
-    ProviderUnsupported = "provider_unsupported", CONFLICT, "The provider can't do that";
     TooLarge = "too_large", PAYLOAD_TOO_LARGE, "The body is too large";
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The body's type isn't understood";
     Invalid = "invalid", UNPROCESSABLE_ENTITY, "The body is not valid";
@@ -133,6 +131,11 @@ impl From<atoll_store::Error> for Problem {
             E::Unavailable { detail } => {
                 tracing::warn!(%detail, "the database is unavailable");
                 Self::new(Code::StoreUnavailable, "nothing was stored; try again").retry_after(1)
+            }
+            E::InDoubt { detail } => {
+                tracing::warn!(%detail, "the database went away during a commit");
+                let sentence = "it is not known whether it was stored; try again under the same keys";
+                Self::new(Code::StoreUnavailable, sentence).retry_after(1)
             }
             E::Full { detail } => {
                 tracing::warn!(%detail, "the disk is full");

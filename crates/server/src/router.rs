@@ -9,8 +9,10 @@ use crate::problem::{Code, Problem};
 use crate::state::App;
 use axum::Router;
 use axum::extract::Request;
+use axum::http::Method;
+use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use std::sync::Arc;
 use std::time::Instant;
@@ -90,7 +92,7 @@ pub fn build(app: Arc<App>, hosts: Hosts) -> Router {
     router
         .route(
             "/api/v1/openapi.json",
-            get(move || async move { ([(axum::http::header::CONTENT_TYPE, "application/json")], text.to_string()) }),
+            get(move || async move { ([(header::CONTENT_TYPE, "application/json")], text.to_string()) }),
         )
         .route("/docs/errors/{code}", get(health::error_page))
         .fallback(|| async { Problem::not_found("path") })
@@ -99,13 +101,30 @@ pub fn build(app: Arc<App>, hosts: Hosts) -> Router {
         })
         .with_state(app)
         .layer(tower_http::decompression::RequestDecompressionLayer::new())
+        .layer(middleware::map_response(name_the_encoding))
         .layer(middleware::from_fn_with_state(Arc::new(hosts), guard::guard))
         .layer(middleware::from_fn(observe))
 }
 
+/// The layer below refuses a body in an encoding that it doesn't know, without a word.
+async fn name_the_encoding(response: Response) -> Response {
+    let silent = !response.headers().contains_key(header::CONTENT_TYPE);
+    if silent && response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+        return Problem::new(Code::UnsupportedMediaType, "send the body as it is, or with `Content-Encoding: gzip`")
+            .into_response();
+    }
+    response
+}
+
+/// A client can make up methods; metrics have a bounded number of labels.
+fn known_method(method: &Method) -> &'static str {
+    const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    KNOWN.into_iter().find(|known| method.as_str() == *known).unwrap_or("other")
+}
+
 /// Counts and times every request.
 async fn observe(request: Request, next: Next) -> Response {
-    let method = request.method().to_string();
+    let method = known_method(request.method());
     let began = Instant::now();
     let response = next.run(request).await;
     let class = format!("{}xx", response.status().as_u16() / 100);

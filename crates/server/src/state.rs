@@ -28,7 +28,7 @@ pub struct App {
     pub limiter: Limiter,
     pub tokens: TokenCache,
     pub tickets: Tickets,
-    pub redactor: Redactor,
+    pub redactor: Arc<Redactor>,
     pub metrics: PrometheusHandle,
     pub metrics_public: bool,
     /// Names this deployment at its providers.
@@ -69,7 +69,7 @@ impl App {
             limiter: Limiter::new(options.limits),
             tokens: TokenCache::default(),
             tickets: Tickets::default(),
-            redactor: Redactor::new(options.secrets.iter().map(|secret| secret.expose_secret())),
+            redactor: Arc::new(Redactor::new(options.secrets.iter().map(|secret| secret.expose_secret()))),
             metrics: crate::metrics::install(),
             metrics_public: options.metrics_public,
             deployment: parts.deployment,
@@ -98,11 +98,12 @@ impl App {
         F: for<'w, 't> FnOnce(&'w mut Work<'t>) -> BoxFuture<'w, Result<R>> + Send + 'static,
     {
         let (now, steady, policy) = (self.clock.now(), self.clock.steady(), Arc::clone(&self.policy));
+        let redactor = Arc::clone(&self.redactor);
         let done: Result<(R, Outbox)> = self
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let mut begun = Work { tx, out: Outbox::default(), now, steady, policy };
+                    let mut begun = Work { tx, out: Outbox::default(), now, steady, policy, redactor };
                     let value = work(&mut begun).await?;
                     Ok((value, begun.out))
                 })
@@ -148,7 +149,8 @@ impl App {
     pub fn reader_permit(&self) -> Result<tokio::sync::OwnedSemaphorePermit> {
         let permit = Arc::clone(&self.readers).try_acquire_owned();
         permit.map_err(|_| {
-            Problem::new(crate::problem::Code::TooManyReaders, "close some, or raise limits.readers").retry_after(5)
+            Problem::new(crate::problem::Code::TooManyReaders, "close some, or raise limits.max_live_streams")
+                .retry_after(5)
         })
     }
 }

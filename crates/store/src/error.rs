@@ -5,6 +5,9 @@ pub enum Error {
     /// The database can't be reached or can't write now; nothing was stored; trying again is right.
     #[error("the database is unavailable: {detail}")]
     Unavailable { detail: String },
+    /// The connection broke while it was being stored; trying again under the same keys is right.
+    #[error("the database did not say whether it stored it: {detail}")]
+    InDoubt { detail: String },
     /// There is no room on the disk; nothing was stored.
     #[error("the disk is full: {detail}")]
     Full { detail: String },

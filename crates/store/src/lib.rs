@@ -30,6 +30,9 @@ use secrecy::SecretString;
 pub use sql::Tx;
 use std::path::PathBuf;
 
+/// The schema version that this program makes.
+pub const SCHEMA_VERSION: i64 = migrate::LATEST;
+
 /// Which database, and where.
 #[derive(Debug, Clone)]
 pub enum Location {
@@ -60,6 +63,14 @@ impl Store {
             Location::Sqlite(path) => Database::Sqlite(sqlite::Sqlite::open(path).await?),
             Location::Postgres(url) => Database::Postgres(postgres::Postgres::open(url).await?),
         }))
+    }
+
+    /// Which schema a database has, only looking; `None` when it has no tables yet.
+    pub async fn schema_version(location: &Location) -> Result<Option<i64>> {
+        match location {
+            Location::Sqlite(path) => sqlite::schema_version(path).await,
+            Location::Postgres(url) => postgres::schema_version(url).await,
+        }
     }
 
     pub const fn kind(&self) -> &'static str {

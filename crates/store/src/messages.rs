@@ -5,6 +5,7 @@ use crate::sql::{Row, Tx, Val, first, micros, opt_micros, opt_text, text};
 use atoll_core::id::{LeaseId, MessageId, SessionId};
 use atoll_core::inbox::{Lease, Standing};
 use atoll_core::message::{Delivery, MessageState, MessageType};
+use atoll_core::sandbox::TurnState;
 use atoll_core::time::Timestamp;
 use uuid::Uuid;
 
@@ -127,13 +128,23 @@ pub async fn list(
     tx.query(sql, &params).await?.into_iter().map(message).collect()
 }
 
-/// What can be handed out at `now`: interrupts first, then by position.
-pub async fn available(tx: &mut dyn Tx, session: SessionId, now: Timestamp, limit: i64) -> Result<Vec<Message>> {
+/// What can be handed out at `now`: interrupts first, then by position. While the agent is in a
+/// turn, what is to wait for its end is not handed out yet, and can still be changed.
+pub async fn available(
+    tx: &mut dyn Tx,
+    session: SessionId,
+    turn: TurnState,
+    now: Timestamp,
+    limit: i64,
+) -> Result<Vec<Message>> {
     let sql = select!(
         "WHERE session_id = ?1 AND (state = 'queued' OR (state = 'leased' AND lease_until <= ?2))
-         ORDER BY CASE WHEN type = 'interrupt' THEN 0 ELSE 1 END, position LIMIT ?3"
+         AND (?3 = 0 OR type = 'interrupt' OR delivery <> 'queue')
+         ORDER BY CASE WHEN type = 'interrupt' THEN 0 ELSE 1 END, position LIMIT ?4"
     );
-    tx.query(sql, &[text(session), micros(now), limit.into()]).await?.into_iter().map(message).collect()
+    let in_turn = turn == TurnState::Open;
+    let params = [text(session), micros(now), in_turn.into(), limit.into()];
+    tx.query(sql, &params).await?.into_iter().map(message).collect()
 }
 
 /// Messages in one of the two states that are not an end.

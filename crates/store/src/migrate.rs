@@ -24,9 +24,15 @@ pub(crate) fn statements(sql: &'static str) -> impl Iterator<Item = &'static str
     })
 }
 
-async fn current(tx: &mut dyn Tx) -> Result<i64> {
+pub(crate) async fn current(tx: &mut dyn Tx) -> Result<i64> {
     let rows = tx.query("SELECT COALESCE(MAX(version), 0) FROM schema_version", &[]).await?;
     first(rows).ok_or_else(|| Error::internal("no schema version"))?.int()
+}
+
+/// The version, if the table that says it is there; `tables` counts it.
+pub(crate) async fn look(tx: &mut dyn Tx, tables: &'static str) -> Result<Option<i64>> {
+    let there = first(tx.query(tables, &[]).await?).ok_or_else(|| Error::internal("no count"))?.int()?;
+    if there == 0 { Ok(None) } else { current(tx).await.map(Some) }
 }
 
 /// Brings the tables up to `target`, in the caller's transaction.

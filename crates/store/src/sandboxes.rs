@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::sql::{Row, Tx, Val, first, micros, opt_micros, opt_text, text};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::lifecycle::Phase;
-use atoll_core::sandbox::{Activity, End, Outcome, ProviderKind, Reason, Results, SandboxState, Settings};
+use atoll_core::sandbox::{Activity, End, Outcome, ProviderKind, Reason, Results, SandboxState, Settings, TurnState};
 use atoll_core::time::Timestamp;
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -28,8 +28,7 @@ pub struct Sandbox {
     pub results: Results,
     pub activity: Activity,
     pub turn: Option<i64>,
-    /// The last turn ended by itself.
-    pub turn_done: bool,
+    pub turn_state: TurnState,
     pub version: i64,
     pub first_seq: i64,
     pub last_seq: i64,
@@ -42,6 +41,8 @@ pub struct Sandbox {
     /// The worker stream that speaks for it.
     pub stream: Option<Uuid>,
     pub boot: Option<i64>,
+    /// The worker took its leave, and no other has come since.
+    pub worker_left: bool,
     /// The worker said that nothing follows, or its time for that is over.
     pub drained: bool,
     pub cost_model_micros: i64,
@@ -64,8 +65,8 @@ macro_rules! select {
         concat!(
             "SELECT s.id, s.session_id, s.project_id, s.provider, s.provider_id, s.server_id, s.agent, s.settings,
              s.end_rule, s.state, s.ending, s.outcome, s.reason_code, s.reason_detail, s.results, s.activity, s.turn,
-             s.turn_done, s.version, s.first_seq, s.last_seq, s.noise, s.heartbeats, s.first_heartbeat,
-             s.last_heartbeat, s.last_sample, s.stream, s.boot, s.drained, s.cost_model_micros,
+             s.turn_state, s.version, s.first_seq, s.last_seq, s.noise, s.heartbeats, s.first_heartbeat,
+             s.last_heartbeat, s.last_sample, s.stream, s.boot, s.worker_left, s.drained, s.cost_model_micros,
              s.cost_compute_micros, s.created_by, s.created_at, s.updated_at, s.state_since, s.ended_at
              FROM sandboxes s ",
             $rest
@@ -94,7 +95,7 @@ fn sandbox(mut row: Row) -> Result<Sandbox> {
         results: row.parse()?,
         activity: row.parse()?,
         turn: row.opt_int()?,
-        turn_done: row.flag()?,
+        turn_state: row.parse()?,
         version: row.int()?,
         first_seq: row.int()?,
         last_seq: row.int()?,
@@ -105,6 +106,7 @@ fn sandbox(mut row: Row) -> Result<Sandbox> {
         last_sample: row.opt_time()?,
         stream: row.opt_parse()?,
         boot: row.opt_int()?,
+        worker_left: row.flag()?,
         drained: row.flag()?,
         cost_model_micros: row.int()?,
         cost_compute_micros: row.int()?,
@@ -117,7 +119,7 @@ fn sandbox(mut row: Row) -> Result<Sandbox> {
 }
 
 /// The columns that change, in the order of `UPDATE` below.
-fn changing(s: &Sandbox) -> [Val<'_>; 28] {
+fn changing(s: &Sandbox) -> [Val<'_>; 29] {
     [
         text(s.id),
         s.version.into(),
@@ -131,7 +133,7 @@ fn changing(s: &Sandbox) -> [Val<'_>; 28] {
         text(s.results),
         text(s.activity),
         s.turn.into(),
-        s.turn_done.into(),
+        text(s.turn_state),
         s.first_seq.into(),
         s.last_seq.into(),
         s.noise.into(),
@@ -147,21 +149,22 @@ fn changing(s: &Sandbox) -> [Val<'_>; 28] {
         micros(s.updated_at),
         micros(s.state_since),
         opt_micros(s.ended_at),
+        s.worker_left.into(),
     ]
 }
 
 const UPDATE: &str = "UPDATE sandboxes SET version = version + 1, provider_id = ?3, server_id = ?4, state = ?5,
     ending = ?6, outcome = ?7, reason_code = ?8, reason_detail = ?9, results = ?10, activity = ?11, turn = ?12,
-    turn_done = ?13, first_seq = ?14, last_seq = ?15, noise = ?16, heartbeats = ?17, first_heartbeat = ?18,
+    turn_state = ?13, first_seq = ?14, last_seq = ?15, noise = ?16, heartbeats = ?17, first_heartbeat = ?18,
     last_heartbeat = ?19, last_sample = ?20, stream = ?21, boot = ?22, drained = ?23, cost_model_micros = ?24,
-    cost_compute_micros = ?25, updated_at = ?26, state_since = ?27, ended_at = ?28
+    cost_compute_micros = ?25, updated_at = ?26, state_since = ?27, ended_at = ?28, worker_left = ?29
     WHERE id = ?1 AND version = ?2";
 
 pub async fn insert(tx: &mut dyn Tx, s: &Sandbox, labels: &BTreeMap<String, String>) -> Result<()> {
     let sql = "INSERT INTO sandboxes (id, session_id, project_id, provider, agent, settings, end_rule, state, results,
-               activity, turn_done, version, first_seq, last_seq, noise, heartbeats, drained, cost_model_micros,
+               activity, turn_state, version, first_seq, last_seq, noise, heartbeats, worker_left, drained, cost_model_micros,
                cost_compute_micros, created_by, created_at, updated_at, state_since)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, ?11, ?12, 0, 0, 0, 0, 0, ?13, ?14, ?15, ?16)";
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?17, 0, ?11, ?12, 0, 0, 0, 0, 0, 0, ?13, ?14, ?15, ?16)";
     let settings = serde_json::to_string(&s.settings).map_err(Error::internal)?;
     let params = [
         text(s.id),
@@ -180,6 +183,7 @@ pub async fn insert(tx: &mut dyn Tx, s: &Sandbox, labels: &BTreeMap<String, Stri
         micros(s.created_at),
         micros(s.updated_at),
         micros(s.state_since),
+        text(s.turn_state),
     ];
     tx.execute(sql, &params).await?;
     for (key, value) in labels {

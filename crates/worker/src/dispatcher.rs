@@ -56,6 +56,8 @@ pub struct Phase {
     pub registered: bool,
     /// The sandbox is ending or has ended.
     pub ended: bool,
+    /// Nobody is there any more to hand a message to.
+    pub leaving: bool,
 }
 
 /// Everything that can happen.

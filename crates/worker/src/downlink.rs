@@ -81,7 +81,7 @@ impl Downlink {
             return;
         }
         let mut backoff = Backoff::default();
-        while !self.phase.borrow().ended {
+        while !self.is_over() {
             let error = match self.connect().await {
                 Ok(socket) => match self.serve(socket, &mut backoff).await {
                     Ok(never) => match never {},
@@ -100,6 +100,11 @@ impl Downlink {
             }
             backoff.wait(None).await;
         }
+    }
+
+    fn is_over(&self) -> bool {
+        let phase = self.phase.borrow();
+        phase.ended || phase.leaving
     }
 
     async fn connect(&self) -> Result<Socket, Error> {
@@ -129,6 +134,7 @@ impl Downlink {
         while self.live.try_recv().is_ok() {}
         let mut renew = interval(RENEW);
         let mut heard = Instant::now();
+        let mut phase = self.phase.clone();
         loop {
             tokio::select! {
                 received = socket.next() => {
@@ -147,6 +153,8 @@ impl Downlink {
                     let data = serde_json::from_str(live.data.get())?;
                     send(&mut socket, &WorkerFrame::Live { after_key: live.after_key, data }).await?;
                 }
+                // A message that came now would be given back, come again, be given back, and so on.
+                () = leaving(&mut phase) => return Err(Error::Over),
                 () = sleep_until(heard + SILENCE) => return Err(Error::Silent("the server was silent for 60 s")),
             }
         }
@@ -184,6 +192,11 @@ impl Downlink {
     async fn report(&self, report: Report) -> Result<(), Error> {
         self.reports.send(Outward::Downlink(report)).await.map_err(|_| Error::Over)
     }
+}
+
+async fn leaving(phase: &mut watch::Receiver<Phase>) {
+    // If nobody says so any more, the worker is going too.
+    drop(phase.wait_for(|phase| phase.leaving).await);
 }
 
 async fn send(socket: &mut Socket, frame: &WorkerFrame) -> Result<(), Error> {

@@ -5,12 +5,14 @@ use atoll_tests::on_both_databases;
 use atoll_tests::server::TestServer;
 use atoll_tests::worker::{HandWorker, event};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 on_both_databases!(
     a_life_from_start_to_end,
     events_are_stored_once_and_in_order,
     a_newer_worker_takes_over,
     bad_events_are_replaced_not_lost,
+    nobody_waits_for_a_worker_that_has_left,
 );
 
 fn types(events: &[Value]) -> Vec<&str> {
@@ -116,6 +118,30 @@ async fn a_newer_worker_takes_over(kind: Kind) {
     assert_eq!(stored["stored"], 1);
     let messages = admin.get(&path).await.expect(200);
     assert_eq!(messages["items"][0]["id"], held[0]["id"]);
+    server.stop().await;
+}
+
+async fn nobody_waits_for_a_worker_that_has_left(kind: Kind) {
+    let server = TestServer::start_with(kind, |options| options.policy.flush_grace = Duration::from_secs(3600)).await;
+    let admin = server.admin();
+    let sandbox = admin.external(json!({})).await;
+    let mut worker = HandWorker::new(&admin, &sandbox);
+    worker.heartbeat("working").await.expect(200);
+    worker.say(&["agent.message", "agent.shutdown"]).await;
+    let left = admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect(200);
+    assert_eq!((left["state"].as_str(), left["activity"].as_str()), (Some("running"), Some("unreachable")));
+    let stopped = admin.post(&format!("/sandboxes/{}/stop", sandbox.id), json!({})).await.expect(200);
+    assert_eq!((stopped["state"].as_str(), stopped["outcome"].as_str()), (Some("completed"), Some("cancelled")));
+
+    // One that may still have something to say is waited for, and says so by going.
+    let sandbox = admin.external(json!({})).await;
+    let mut worker = HandWorker::new(&admin, &sandbox);
+    worker.heartbeat("working").await.expect(200);
+    let stopped = admin.post(&format!("/sandboxes/{}/stop", sandbox.id), json!({})).await.expect(200);
+    assert_eq!(stopped["state"], "completing");
+    worker.say(&["agent.message", "agent.shutdown"]).await;
+    let ended = admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect(200);
+    assert_eq!(ended["state"], "completed");
     server.stop().await;
 }
 

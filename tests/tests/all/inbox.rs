@@ -18,7 +18,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-on_both_databases!(any_interleaving_follows_the_rule, order_and_moves, a_closed_session_delivers_nothing);
+on_both_databases!(
+    any_interleaving_follows_the_rule,
+    order_and_moves,
+    what_waits_for_the_turn_s_end_can_be_changed_until_then,
+    a_closed_session_delivers_nothing,
+);
 
 const START: i64 = 1_800_000_000_000_000;
 const LEASE: Duration = Duration::from_secs(30);
@@ -110,9 +115,15 @@ impl Run {
         }
     }
 
+    /// The lease that the worker holds the message under now, which may be a newer one.
+    fn held(&self, message: &Value) -> Option<LeaseId> {
+        self.model.messages[&id_of(message)].2.held_by(self.worker.stream)
+    }
+
     async fn ack(&mut self, rng: &mut StdRng) {
         let Some(message) = pick(&self.leases, rng) else { return };
-        let taken = Step::Ack { lease: lease_of(&message), how: How::Injected, turn: None };
+        let lease = self.held(&message).unwrap_or(lease_of(&message));
+        let taken = Step::Ack { lease, how: How::Injected, turn: None };
         let expected = self.model.take(id_of(&message), taken, self.now);
         let answer = self.worker.ack(&message, "injected", None).await;
         assert_eq!(answer.status.is_success(), expected, "{}", answer.body);
@@ -121,7 +132,8 @@ impl Run {
     async fn nack(&mut self, rng: &mut StdRng) {
         let Some(message) = pick(&self.leases, rng) else { return };
         let (handed, retry) = (rng.random_bool(0.4), rng.random_bool(0.7));
-        let taken = Step::Nack { lease: lease_of(&message), handed, retry };
+        let held = self.held(&message).filter(|_| handed || !retry);
+        let taken = Step::Nack { lease: held.unwrap_or(lease_of(&message)), handed, retry };
         let expected = self.model.take(id_of(&message), taken, self.now);
         let answer = self.worker.nack(&message, handed, retry).await;
         assert_eq!(answer.status.is_success(), expected, "{}", answer.body);
@@ -224,6 +236,28 @@ async fn order_and_moves(kind: Kind) {
     let contents: Vec<&str> = handed.iter().map(|message| message["content"].as_str().unwrap()).collect();
     assert_eq!(contents, ["stop!", "c", "a", "b"]);
     admin.patch(&format!("{path}/{}", ids[0]), json!({ "content": "x" })).await.refused(409, "message_not_queued");
+    server.stop().await;
+}
+
+async fn what_waits_for_the_turn_s_end_can_be_changed_until_then(kind: Kind) {
+    let server = TestServer::start(kind).await;
+    let admin = server.admin();
+    let sandbox = admin.external(json!({})).await;
+    let mut worker = HandWorker::new(&admin, &sandbox);
+    worker.heartbeat("working").await.expect(200);
+    worker.say(&["agent.started"]).await;
+    let path = format!("/sandboxes/{}/messages", sandbox.id);
+    let later = admin.post(&path, json!({ "content": "later", "delivery": "queue" })).await.expect(201);
+    admin.post(&path, json!({ "content": "now" })).await.expect(201);
+    let handed = worker.lease(10).await;
+    assert_eq!((handed.len(), handed[0]["content"].as_str()), (1, Some("now")));
+    worker.ack(&handed[0], "injected", None).await.expect(200);
+    let mine = format!("{path}/{}", later["id"].as_str().unwrap());
+    admin.patch(&mine, json!({ "content": "even later" })).await.expect(200);
+    assert!(worker.lease(10).await.is_empty(), "the turn goes on");
+    worker.say(&["agent.completed"]).await;
+    let handed = worker.lease(10).await;
+    assert_eq!((handed.len(), handed[0]["content"].as_str()), (1, Some("even later")));
     server.stop().await;
 }
 

@@ -1,8 +1,16 @@
 //! One test binary for all end-to-end tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what is wrong by panicking")]
 
 mod architecture;
+mod fake;
+mod faults;
 mod flow;
 mod follow;
+mod fuzz;
+mod hostile;
 mod inbox;
+mod kill;
+mod limits;
 mod paging;
+mod routes;
 mod store;

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 Examples:
   atoll serve
   atoll serve --listen 127.0.0.1:0 --data-dir /tmp/atoll --json
-  atoll serve --listen 0.0.0.0:7700 --tls-cert tls.crt --tls-key tls.key --public-url https://atoll.example.org
+  atoll serve --listen 0.0.0.0:7700 --tls-cert tls.crt --tls-key tls.key
   DATABASE_URL=postgres://atoll:secret@127.0.0.1/atoll atoll serve
 
 Settings come from flags, then the environment, then files, then defaults; `atoll config` shows them all.
@@ -111,7 +111,9 @@ fn warn(loaded: &Loaded) {
         tracing::warn!("{warning}");
     }
     if rustix::process::geteuid().is_root() {
-        tracing::warn!("this server runs as root, which it does not need; a user of its own limits what a fault can do");
+        tracing::warn!(
+            "this server runs as root, which it does not need; a user of its own limits what a fault can do"
+        );
     }
     if loaded.config.server.insecure_listen && loaded.config.server.tls.is_none() {
         tracing::warn!("tokens travel in the clear on {}: it listens without TLS", loaded.config.server.listen);
@@ -150,7 +152,9 @@ fn cant_start(error: atoll_server::Error) -> Failure {
     use atoll_store::Error as S;
     let (code, next) = match &error {
         E::DataDir { .. } => ("data_dir", None),
-        E::Listen { .. } => ("listen", Some("`atoll doctor` says who is there; `--listen 127.0.0.1:0` takes any free port.")),
+        E::Listen { .. } => {
+            ("listen", Some("`atoll doctor` says who is there; `--listen 127.0.0.1:0` takes any free port."))
+        }
         E::Tls(_) => ("tls", Some("Give a PEM certificate chain with --tls-cert and its key with --tls-key.")),
         E::Store(S::Locked(_)) => ("locked", None),
         E::Store(S::Full { .. }) => ("disk_full", Some("Make room on that disk, or name another one with --data-dir.")),

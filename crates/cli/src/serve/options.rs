@@ -2,7 +2,7 @@
 
 use atoll_config::{Config, Database, Fake};
 use atoll_core::sandbox::Resources;
-use atoll_providers::fake::{Fault, FaultAt, FaultKind, FakeOptions};
+use atoll_providers::fake::{FakeOptions, Fault, FaultAt, FaultKind};
 use atoll_server::Options;
 use atoll_server::options::{Limits, Policy, Tls};
 use atoll_store::Location;

@@ -174,6 +174,10 @@ impl Worker {
                 Ok(answer) => {
                     backoff = Backoff::default();
                     let nothing = answer.items.is_empty();
+                    if answer.state.is_some() {
+                        // The sandbox is ending: the heartbeat's answer says how.
+                        self.desk.poke.notify_one();
+                    }
                     self.desk.take_in(answer);
                     if nothing {
                         tokio::time::sleep(LEASE_PAUSE).await;

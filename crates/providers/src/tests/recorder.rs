@@ -230,7 +230,7 @@ impl WorkerLink for Recorder {
                     Ok(items)
                 })?;
                 if !items.is_empty() || Instant::now() >= until {
-                    return Ok(LeaseAnswer { items, lost: Vec::new() });
+                    return Ok(LeaseAnswer { items, lost: Vec::new(), state: None });
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }

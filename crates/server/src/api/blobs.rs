@@ -39,7 +39,7 @@ pub async fn put(
     request: Request,
 ) -> Result<Answer> {
     caller.must_be_worker_of(id)?;
-    app.read(move |tx| Box::pin(async move { access::sandbox_or_its_worker(tx, &caller, id).await })).await?;
+    app.read(move |tx| Box::pin(async move { access::blobs_of(tx, &caller, id).await })).await?;
     let size = app.blobs.put(&sha256, request.into_body()).await?;
     let (name, bytes) = (sha256.clone(), i64::try_from(size).unwrap_or(i64::MAX));
     app.write(move |work| Box::pin(async move { Ok(blobs::insert(work.tx, id, &name, bytes, work.now).await?) }))
@@ -59,7 +59,7 @@ pub async fn get(
     let name = sha256.clone();
     let size = app.read(move |tx| {
         Box::pin(async move {
-            access::sandbox_or_its_worker(tx, &caller, id).await?;
+            access::blobs_of(tx, &caller, id).await?;
             blobs::size(tx, id, &name).await?.ok_or_else(|| Problem::not_found("blob"))
         })
     });

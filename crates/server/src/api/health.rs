@@ -6,6 +6,7 @@ use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_core::sandbox::SandboxState;
 use atoll_store::{meta, sandboxes};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -30,7 +31,7 @@ pub async fn readyz(State(app): State<Arc<App>>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "not_ready" }))).into_response()
 }
 
-/// As the seeds have it.
+/// Sandboxes can be made and read.
 #[utoipa::path(get, path = "/sandboxes/health", tag = "health", responses((status = 200)))]
 pub async fn sandboxes_health(State(app): State<Arc<App>>, caller: Caller) -> Result<Json<serde_json::Value>> {
     caller.must_not_be_worker()?;
@@ -56,8 +57,8 @@ pub async fn metrics(State(app): State<Arc<App>>, request: Request) -> Result<Re
 }
 
 /// The page of an error code.
-pub async fn error_page(Path(code): Path<String>) -> Result<Response> {
-    let found = Code::ALL.iter().find(|known| known.as_str() == code);
+pub async fn error_page(code: Result<Path<String>, PathRejection>) -> Result<Response> {
+    let found = Code::ALL.iter().find(|known| code.as_ref().is_ok_and(|Path(code)| known.as_str() == code));
     let page = found.ok_or_else(|| Problem::not_found("error code"))?.page();
     Ok(([(header::CONTENT_TYPE, "text/markdown; charset=utf-8")], page).into_response())
 }

@@ -56,6 +56,7 @@ impl From<Project> for ProjectView {
 #[serde(deny_unknown_fields)]
 pub struct NewProject {
     name: String,
+    #[serde(default, deserialize_with = "atoll_core::json::object")]
     repo: Option<Repo>,
     /// The fields of `POST /sandboxes`, for sandboxes that leave them open.
     #[serde(default)]
@@ -154,6 +155,7 @@ pub async fn get(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<Project
 #[serde(deny_unknown_fields)]
 pub struct ChangeProject {
     name: Option<String>,
+    #[serde(default, deserialize_with = "atoll_core::json::object")]
     repo: Option<Repo>,
     /// Replaces the defaults as a whole.
     #[schema(value_type = Option<Object>)]

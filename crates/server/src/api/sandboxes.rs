@@ -37,6 +37,7 @@ pub struct NewSandbox {
     pub mode: Option<Mode>,
     pub approvals: Option<Approvals>,
     pub end: Option<End>,
+    #[serde(default, deserialize_with = "atoll_core::json::object")]
     pub repo: Option<Repo>,
     pub project_id: Option<ProjectId>,
     /// Goes on in this session instead of making one.
@@ -47,8 +48,11 @@ pub struct NewSandbox {
     pub labels: BTreeMap<String, String>,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "atoll_core::json::object")]
     pub resources: Option<Resources>,
+    #[serde(default, deserialize_with = "atoll_core::json::object")]
     pub network: Option<Network>,
+    #[serde(default, deserialize_with = "atoll_core::json::object")]
     pub limits: Option<AgentLimits>,
     #[schema(minimum = 1)]
     pub timeout_s: Option<u32>,
@@ -155,7 +159,7 @@ impl SandboxView {
 pub fn worker_start(id: &SandboxId, token: &str, public_url: &str) -> WorkerStart {
     WorkerStart {
         token: Some(token.to_owned()),
-        command: format!("atoll-worker --server {public_url} --sandbox {id} --token-file FILE --spool DIR"),
+        command: format!("atoll-worker --server {public_url} --sandbox {id} --token-file FILE --spool DIR --stdin"),
     }
 }
 

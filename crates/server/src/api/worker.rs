@@ -2,7 +2,7 @@
 
 use crate::app::{heartbeat, inbox, ingest};
 use crate::auth::Caller;
-use crate::extract::{Id, Ids, hash_of, must_be_json, read_body};
+use crate::extract::{Id, Ids, hash_of, must_be_json, parse, read_body};
 use crate::once::{Answer, Once};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
@@ -10,6 +10,7 @@ use atoll_core::bounds;
 use atoll_core::event::{EventType, Source, kind};
 use atoll_core::id::{MessageId, SandboxId};
 use atoll_protocol::{Ack, Batch, BatchAnswer, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseRequest, Nack};
+use atoll_store::{messages, sandboxes};
 use axum::Json;
 use axum::extract::{FromRequest, Request, State};
 use serde::de::DeserializeOwned;
@@ -28,8 +29,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for WorkerBody<T> {
     async fn from_request(request: Request, _: &Arc<App>) -> Result<Self> {
         must_be_json(request.headers())?;
         let bytes = read_body(request, bounds::REQUEST_BYTES).await?;
-        let value = serde_json::from_slice(&bytes).map_err(|error| Problem::invalid(error.to_string()))?;
-        Ok(Self(value))
+        Ok(Self(parse(&bytes).map_err(Problem::invalid)?))
     }
 }
 
@@ -52,7 +52,9 @@ fn nothing() -> Box<RawValue> {
     atoll_core::json::raw(&serde_json::json!({}))
 }
 
+/// Closed, so that the document tells the two answers apart.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SingleAnswer {
     stored: u64,
     last_seq: i64,
@@ -109,12 +111,12 @@ pub async fn events(
     caller.must_be_worker_of(id)?;
     must_be_json(request.headers())?;
     let bytes = read_body(request, bounds::BATCH_BYTES).await?;
-    let not_a_batch = |error: serde_json::Error| Problem::new(Code::NotABatch, error.to_string());
-    let form: Form = serde_json::from_slice(&bytes).map_err(not_a_batch)?;
+    let not_a_batch = |error: String| Problem::new(Code::NotABatch, error);
+    let form: Form = parse(&bytes).map_err(not_a_batch)?;
     if form.event_type.is_some() {
         return single(app, caller, id, once, &bytes).await;
     }
-    let batch: Batch = serde_json::from_slice(&bytes).map_err(not_a_batch)?;
+    let batch: Batch = parse(&bytes).map_err(not_a_batch)?;
     let checked = ingest::check(batch, &app.redactor)?;
     drop(bytes);
     let answer = app.write(move |work| Box::pin(async move { ingest::ingest(work, id, checked).await })).await?;
@@ -122,8 +124,7 @@ pub async fn events(
 }
 
 async fn single(app: Arc<App>, caller: Caller, id: SandboxId, once: Once, bytes: &[u8]) -> Result<Answer> {
-    let event: SingleEvent =
-        serde_json::from_slice(bytes).map_err(|error| Problem::new(Code::NotABatch, error.to_string()))?;
+    let event: SingleEvent = parse(bytes).map_err(|error| Problem::new(Code::NotABatch, error))?;
     let redactor = app.redactor.clone();
     app.write_once(&caller, once, hash_of(bytes), move |work| {
         Box::pin(async move {
@@ -156,27 +157,39 @@ pub async fn beat(
 
 const LONGEST_WAIT: u32 = 60;
 
-/// Lease messages; waits for one where `wait_s` says so.
+/// Leases messages; waits for one where `wait_s` says so.
 pub async fn lease_waiting(app: &App, id: SandboxId, request: LeaseRequest) -> Result<LeaseAnswer> {
     let until = Instant::now() + Duration::from_secs(request.wait_s.min(LONGEST_WAIT).into());
-    let mut inboxes = app.hub.inboxes();
-    let mut states = app.hub.states();
+    let (mut inboxes, mut states) = (app.hub.inboxes(), app.hub.states());
     let mut stopping = app.stopping.clone();
-    loop {
-        let asked = request.clone();
-        let answer = app.write(move |work| Box::pin(async move { inbox::lease(work, id, &asked).await })).await?;
-        if !answer.items.is_empty() || !answer.lost.is_empty() || Instant::now() >= until || *stopping.borrow() {
-            return Ok(answer);
-        }
-        // Something new for anybody: look again. A lost wake-up costs one look in a while.
+    let owner = app.read(move |tx| Box::pin(async move { Ok(sandboxes::owner(tx, id).await?) })).await?;
+    let (session, _) = owner.ok_or_else(|| Problem::not_found("sandbox"))?;
+    let lease =
+        |request: LeaseRequest| app.write(move |work| Box::pin(async move { inbox::lease(work, id, &request).await }));
+    let mut answer = lease(request.clone()).await?;
+    let nothing = |answer: &LeaseAnswer| answer.items.is_empty() && answer.lost.is_empty() && answer.state.is_none();
+    while nothing(&answer) && Instant::now() < until && !*stopping.borrow() {
         let pause = (Instant::now() + crate::follow::LOOK_AGAIN).min(until);
         tokio::select! {
-            _ = inboxes.recv() => {}
-            _ = states.recv() => {}
+            changed = inboxes.recv() => if changed.is_ok_and(|changed| changed != session) { continue },
+            changed = states.recv() => if changed.is_ok_and(|(changed, _)| changed != id) { continue },
             _ = stopping.changed() => {}
             () = tokio::time::sleep_until(pause) => {}
         }
+        // Most looks find nothing; reading is cheaper than a transaction.
+        let steady = app.clock.steady();
+        let look = app.read(move |tx| {
+            Box::pin(async move {
+                let row = sandboxes::get(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
+                let waiting = messages::available(tx, session, row.turn_state, steady, 1).await?;
+                Ok(!waiting.is_empty() || !row.state.takes_messages())
+            })
+        });
+        if look.await? {
+            answer = lease(LeaseRequest { renew: Vec::new(), ..request.clone() }).await?;
+        }
     }
+    Ok(answer)
 }
 
 /// Lease messages for the agent.

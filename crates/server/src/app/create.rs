@@ -7,7 +7,7 @@ use atoll_core::event::{NewEvent, Source, kind};
 use atoll_core::id::{ProjectId, SandboxId, SessionId, TokenId};
 use atoll_core::job::JobKind;
 use atoll_core::message::{Delivery, MessageType};
-use atoll_core::sandbox::{Activity, End, ProviderKind, Results, SandboxState, Settings};
+use atoll_core::sandbox::{Activity, End, ProviderKind, Results, SandboxState, Settings, TurnState};
 use atoll_core::session::SessionState;
 use atoll_store::jobs;
 use atoll_store::sandboxes::{self, Sandbox};
@@ -36,10 +36,6 @@ pub struct Made {
     pub sandbox: Sandbox,
     pub labels: BTreeMap<String, String>,
     pub worker: Option<NewSecret>,
-}
-
-fn no_agent() -> Problem {
-    Problem::new(Code::NoAgent, "name one with `agent`, or set `agent.default` in the configuration")
 }
 
 /// A session with its first sandbox.
@@ -97,7 +93,7 @@ async fn make(work: &mut Work<'_>, session: &mut Session, plan: Plan, cause: &'s
         results: Results::None,
         activity: Activity::Starting,
         turn: None,
-        turn_done: false,
+        turn_state: TurnState::Idle,
         version: 0,
         first_seq: 1,
         last_seq: 0,
@@ -108,6 +104,7 @@ async fn make(work: &mut Work<'_>, session: &mut Session, plan: Plan, cause: &'s
         last_sample: None,
         stream: None,
         boot: None,
+        worker_left: false,
         drained: false,
         cost_model_micros: 0,
         cost_compute_micros: 0,
@@ -117,10 +114,6 @@ async fn make(work: &mut Work<'_>, session: &mut Session, plan: Plan, cause: &'s
         state_since: work.now,
         ended_at: None,
     };
-    let needs_agent = plan.prompt.is_some() || session.next_position > 0;
-    if needs_agent && sandbox.agent.is_none() && !provider_brings_agent(plan.provider) {
-        return Err(no_agent());
-    }
     sandboxes::insert(work.tx, &sandbox, &plan.labels).await?;
     session.sandbox_id = Some(sandbox.id);
     session.last_sandbox_id = Some(sandbox.id);
@@ -153,13 +146,6 @@ async fn make(work: &mut Work<'_>, session: &mut Session, plan: Plan, cause: &'s
     };
     metrics::counter!(crate::metrics::SANDBOXES_MADE, "provider" => plan.provider.as_str()).increment(1);
     Ok(Made { sandbox, labels: plan.labels, worker })
-}
-
-/// A worker that was started by hand, and the fake one, do the agent's part themselves.
-const fn provider_brings_agent(provider: ProviderKind) -> bool {
-    match provider {
-        ProviderKind::External | ProviderKind::Fake => true,
-    }
 }
 
 /// A new worker token; it ends the old one.

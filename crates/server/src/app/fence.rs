@@ -3,6 +3,7 @@
 use super::{Work, inbox};
 use crate::problem::{Code, Problem, Result};
 use atoll_core::inbox::Step;
+use atoll_core::sandbox::TurnState;
 use atoll_store::sandboxes::Sandbox;
 use atoll_store::streams::{self, Stream};
 use atoll_store::{messages, sessions::Session};
@@ -35,6 +36,10 @@ pub async fn admit(
     streams::insert(work.tx, sandbox.id, &Stream { stream, boot, last_key: 0 }, work.now).await?;
     if let Some(replaced) = sandbox.stream {
         free_leases(work, session, replaced).await?;
+        // Nobody can say what became of the old one's turn.
+        if sandbox.turn_state == TurnState::Open {
+            sandbox.turn_state = TurnState::Idle;
+        }
     }
     sandbox.stream = Some(stream);
     sandbox.boot = boot.or(sandbox.boot);

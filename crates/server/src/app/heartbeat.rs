@@ -34,6 +34,7 @@ async fn alive(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox
     sandbox.heartbeats += 1;
     sandbox.first_heartbeat = sandbox.first_heartbeat.or(Some(work.now));
     sandbox.last_heartbeat = Some(work.now);
+    sandbox.worker_left = false;
     sandboxes::update(work.tx, sandbox).await?;
     // A worker may speak before the job that asks the provider has run.
     if sandbox.state == SandboxState::Pending {
@@ -67,7 +68,7 @@ async fn start(work: &mut Work<'_>, session: &Session, sandbox: &Sandbox, beat: 
         sandbox_id: sandbox.id,
         session_id: session.id,
         agent: sandbox.agent.clone(),
-        prompt: inbox::first_message(work, session, beat.stream).await?,
+        prompt: inbox::first_message(work, session, sandbox, beat.stream).await?,
         settings: sandbox.settings.clone(),
         resume,
     })
@@ -89,7 +90,7 @@ async fn keep_sample(work: &mut Work<'_>, sandbox: &mut Sandbox, beat: &Heartbea
     Ok(sandboxes::add_sample(work.tx, sandbox.id, &sample).await?)
 }
 
-/// The seeds' heartbeat as a single event: no stream, no start.
+/// A heartbeat in the plain form of a single event: no stream, no start.
 pub async fn single(work: &mut Work<'_>, id: SandboxId) -> Result<i64> {
     let (mut session, mut sandbox) = work.locked(id).await?;
     ingest::refuse_drained(&sandbox)?;

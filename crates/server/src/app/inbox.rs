@@ -4,10 +4,10 @@ use super::{Work, fence, lifecycle};
 use crate::problem::{Problem, Result};
 use atoll_core::bounds;
 use atoll_core::event::{NewEvent, Source, kind};
-use atoll_core::id::{LeaseId, MessageId, SandboxId};
+use atoll_core::id::{LeaseId, MessageId, SandboxId, SessionId};
 use atoll_core::inbox::{Lease, Refused, Standing, Step, step};
 use atoll_core::message::{Delivery, How, MessageState, MessageType};
-use atoll_core::sandbox::Activity;
+use atoll_core::sandbox::{Activity, TurnState};
 use atoll_protocol::{Ack, LeaseAnswer, LeaseRequest, LeasedMessage, Nack};
 use atoll_store::messages::{self, Message};
 use atoll_store::sandboxes::{self, Sandbox};
@@ -189,9 +189,11 @@ pub async fn lease(work: &mut Work<'_>, id: SandboxId, request: &LeaseRequest) -
     }
     if sandbox.state.takes_messages() {
         let most = i64::from(request.max).min(bounds::LEASES_AT_ONCE as i64);
-        for message in messages::available(work.tx, session.id, work.steady, most).await? {
+        for message in messages::available(work.tx, session.id, sandbox.turn_state, work.steady, most).await? {
             answer.items.push(take(work, message, request.stream).await?);
         }
+    } else {
+        answer.state = Some(sandbox.state);
     }
     Ok(answer)
 }
@@ -228,10 +230,18 @@ fn leased(message: Message, lease: Lease) -> LeasedMessage {
     }
 }
 
+/// What a worker holds already: it may not have heard of all of it.
+pub async fn held(tx: &mut dyn atoll_store::Tx, session: SessionId, stream: uuid::Uuid) -> Result<Vec<LeasedMessage>> {
+    let open = messages::open(tx, session).await?;
+    let held = open.into_iter().filter(|message| message.standing.held_by(stream).is_some());
+    Ok(held.filter_map(|message| message.standing.lease.map(|lease| leased(message, lease))).collect())
+}
+
 /// The first message for a worker that starts: what it already holds, else the next in line.
 pub async fn first_message(
     work: &mut Work<'_>,
     session: &Session,
+    sandbox: &Sandbox,
     stream: uuid::Uuid,
 ) -> Result<Option<LeasedMessage>> {
     for message in messages::open(work.tx, session.id).await? {
@@ -241,7 +251,7 @@ pub async fn first_message(
             return Ok(Some(leased(message, lease)));
         }
     }
-    let next = messages::available(work.tx, session.id, work.steady, 1).await?;
+    let next = messages::available(work.tx, session.id, sandbox.turn_state, work.steady, 1).await?;
     match next.into_iter().next() {
         Some(message) => Ok(Some(take(work, message, stream).await?)),
         None => Ok(None),
@@ -258,7 +268,8 @@ pub async fn ack(work: &mut Work<'_>, id: SandboxId, message: MessageId, ack: &A
     refuse_ended(&sandbox)?;
     fence::admit(work, &session, &mut sandbox, ack.stream, None).await?;
     let mut message = find(work, &session, message).await?;
-    if advance(&mut message, Step::Ack { lease: ack.lease, how: ack.how, turn: ack.turn }, work)? {
+    let lease = message.standing.held_by(ack.stream).unwrap_or(ack.lease);
+    if advance(&mut message, Step::Ack { lease, how: ack.how, turn: ack.turn }, work)? {
         messages::update(work.tx, &message).await?;
         turn_opened(&mut sandbox, ack);
         let event = became(kind::MESSAGE_ACKNOWLEDGED, work, &message);
@@ -278,7 +289,7 @@ fn turn_opened(sandbox: &mut Sandbox, ack: &Ack) {
     };
     if begins {
         sandbox.turn = ack.turn.or(sandbox.turn);
-        sandbox.turn_done = false;
+        sandbox.turn_state = TurnState::Open;
         if sandbox.activity == Activity::WaitingMessage {
             sandbox.activity = Activity::Working;
         }
@@ -291,7 +302,10 @@ pub async fn nack(work: &mut Work<'_>, id: SandboxId, message: MessageId, nack: 
     refuse_ended(&sandbox)?;
     fence::admit(work, &session, &mut sandbox, nack.stream, None).await?;
     let mut message = find(work, &session, message).await?;
-    let taken = Step::Nack { lease: nack.lease, handed: nack.handed, retry: nack.retry };
+    // What is given back goes to somebody else next: only the lease itself says that it is still one's own.
+    let gives_back = !nack.handed && nack.retry;
+    let lease = message.standing.held_by(nack.stream).filter(|_| !gives_back).unwrap_or(nack.lease);
+    let taken = Step::Nack { lease, handed: nack.handed, retry: nack.retry };
     if advance(&mut message, taken, work)? {
         message.reason = Some(lifecycle::bounded(&nack.reason, 500)).filter(|reason| !reason.is_empty());
         messages::update(work.tx, &message).await?;

@@ -1,6 +1,6 @@
 //! Takes a worker's batch into the log: fence, dedupe, number, append, observe.
 
-use super::{Work, fence, lifecycle};
+use super::{Work, fence, lifecycle, redacted};
 use crate::problem::{Code, Problem, Result};
 use atoll_core::bounds;
 use atoll_core::event::{EventType, NewEvent, Source, kind};
@@ -56,7 +56,7 @@ fn check_event(raw: &RawValue, redactor: &Redactor) -> Result<(i64, std::result:
         Err(error) => {
             let key: KeyOnly = serde_json::from_str(raw.get())
                 .map_err(|_| Problem::new(Code::NotABatch, "every event needs a whole number as its `key`"))?;
-            Ok(reject(key.key, "bad_event", error.to_string()))
+            Ok(reject(key.key, "bad_event", crate::extract::in_words(&error.to_string())))
         }
     }
 }
@@ -70,15 +70,6 @@ fn accept(event: BatchEvent, redactor: &Redactor) -> NewEvent {
         at: event.at,
         turn: event.turn,
         data: redacted(event.data, redactor),
-    }
-}
-
-fn redacted(data: Box<RawValue>, redactor: &Redactor) -> Box<RawValue> {
-    match redactor.redact(data.get()) {
-        None => data,
-        // What was taken out was inside a string; if not, the whole thing goes rather than leak.
-        Some(text) => RawValue::from_string(text)
-            .unwrap_or_else(|_| atoll_core::json::raw(&json!({ "redacted": "the whole of it" }))),
     }
 }
 
@@ -115,6 +106,13 @@ pub async fn ingest(work: &mut Work<'_>, id: SandboxId, batch: Checked) -> Resul
         }
         last_key = key;
         match event {
+            // A sign of life belongs to the row, not to the log.
+            Ok(event) if event.event_type.as_str() == kind::AGENT_HEARTBEAT => {
+                sandbox.heartbeats += 1;
+                sandbox.first_heartbeat = sandbox.first_heartbeat.or(Some(work.now));
+                sandbox.last_heartbeat = Some(work.now);
+                answer.stored += 1;
+            }
             Ok(event) => accepted.push(event),
             Err(rejected) => {
                 accepted.push(rejection(work.now, batch.stream, &rejected));
@@ -122,7 +120,7 @@ pub async fn ingest(work: &mut Work<'_>, id: SandboxId, batch: Checked) -> Resul
             }
         }
     }
-    answer.stored = accepted.len() as u64 - answer.rejected.len() as u64;
+    answer.stored += accepted.len() as u64 - answer.rejected.len() as u64;
     append(work, &mut session, &mut sandbox, accepted).await?;
     if last_key != stored_before {
         streams::advance(work.tx, id, batch.stream, last_key).await?;
@@ -186,7 +184,7 @@ pub fn refuse_drained(sandbox: &Sandbox) -> Result<()> {
     if sandbox.drained && sandbox.state.has_ended() { Err(Problem::unauthorized()) } else { Ok(()) }
 }
 
-/// One event in the seeds' form, without stream and key.
+/// One event in the plain form, without stream and key.
 pub async fn ingest_single(
     work: &mut Work<'_>,
     id: SandboxId,

@@ -6,7 +6,7 @@ use atoll_core::event::{NewEvent, Source, kind};
 use atoll_core::job::JobKind;
 use atoll_core::lifecycle::{Effect, Trigger, next};
 use atoll_core::observe::Observation;
-use atoll_core::sandbox::{Activity, End, ProviderKind, Reason, SandboxState};
+use atoll_core::sandbox::{Activity, End, ProviderKind, Reason, SandboxState, TurnState};
 use atoll_store::sandboxes::Sandbox;
 use atoll_store::sessions::Session;
 use atoll_store::{jobs, messages, sandboxes, sessions};
@@ -130,8 +130,8 @@ pub async fn observed(
     match observation {
         Observation::Nothing => {}
         Observation::TurnStarted => {
-            sandbox.turn = Some(turn.unwrap_or_else(|| sandbox.turn.unwrap_or(0) + 1));
-            sandbox.turn_done = false;
+            sandbox.turn = Some(turn.unwrap_or_else(|| sandbox.turn.unwrap_or(0).saturating_add(1)));
+            sandbox.turn_state = TurnState::Open;
             if running {
                 sandbox.activity = Activity::Working;
             }
@@ -139,7 +139,8 @@ pub async fn observed(
         Observation::TurnEnded => {
             if turn.is_none_or(|turn| sandbox.turn.is_none_or(|current| turn >= current)) {
                 sandbox.turn = turn.or(sandbox.turn);
-                sandbox.turn_done = true;
+                sandbox.turn_state = TurnState::Done;
+                work.out.inboxes.push(session.id);
             }
             if running {
                 sandbox.activity = Activity::WaitingMessage;
@@ -147,6 +148,11 @@ pub async fn observed(
             finish_if_done(work, session, sandbox).await?;
         }
         Observation::Activity(activity) => {
+            // An agent that waits for a message is in no turn, however the last one ended.
+            if activity == Activity::WaitingMessage && sandbox.turn_state == TurnState::Open {
+                sandbox.turn_state = TurnState::Idle;
+                work.out.inboxes.push(session.id);
+            }
             if running {
                 sandbox.activity = activity;
             }
@@ -159,7 +165,10 @@ pub async fn observed(
         }
         Observation::WorkerLeft => match sandbox.state {
             SandboxState::Completing => apply(work, session, sandbox, Trigger::ResultsOut, None, None).await?,
-            SandboxState::Running => sandbox.activity = Activity::Unreachable,
+            SandboxState::Running => {
+                sandbox.worker_left = true;
+                sandbox.activity = Activity::Unreachable;
+            }
             SandboxState::Pending | SandboxState::Creating | SandboxState::Completed | SandboxState::Failed => {}
         },
     }
@@ -184,9 +193,18 @@ pub fn bounded(text: &str, most: usize) -> String {
 
 /// "The turn ended and nothing is queued or leased", and the step that follows, are one transaction.
 pub async fn finish_if_done(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox) -> Result<()> {
-    let idle = sandbox.state == SandboxState::Running && sandbox.end == End::WhenDone && sandbox.turn_done;
+    let idle = sandbox.state == SandboxState::Running && sandbox.end == End::WhenDone;
+    let idle = idle && sandbox.turn_state == TurnState::Done;
     if idle && !messages::any_open(work.tx, session.id).await? {
         apply(work, session, sandbox, Trigger::WorkDone, None, None).await?;
+    }
+    Ok(())
+}
+
+/// A worker that has taken its leave has nothing left to flush: there is nothing to wait for.
+pub async fn complete_if_left(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox) -> Result<()> {
+    if sandbox.state == SandboxState::Completing && sandbox.worker_left {
+        apply(work, session, sandbox, Trigger::ResultsOut, None, None).await?;
     }
     Ok(())
 }

@@ -15,13 +15,15 @@ pub mod sessions;
 
 use crate::options::Policy;
 use crate::problem::{Problem, Result};
-use atoll_core::event::{Event, NewEvent};
+use atoll_core::event::{Event, NewEvent, Source};
 use atoll_core::id::{SandboxId, SessionId};
+use atoll_core::redact::Redactor;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::time::Timestamp;
 use atoll_store::sandboxes::Sandbox;
 use atoll_store::sessions::{self as session_rows, Session};
 use atoll_store::{Tx, events, sandboxes};
+use serde_json::value::RawValue;
 
 /// What to tell the rest of the server after the commit.
 #[derive(Debug, Default)]
@@ -41,11 +43,31 @@ pub struct Work<'t> {
     /// What deadlines and leases count by.
     pub steady: Timestamp,
     pub policy: std::sync::Arc<Policy>,
+    pub redactor: std::sync::Arc<Redactor>,
+}
+
+/// JSON without the secrets that are known.
+pub fn redacted(data: Box<RawValue>, redactor: &Redactor) -> Box<RawValue> {
+    match redactor.redact(data.get()) {
+        None => data,
+        // What was taken out was inside a string; if not, the whole thing goes rather than leak.
+        Some(text) => RawValue::from_string(text)
+            .unwrap_or_else(|_| atoll_core::json::raw(&serde_json::json!({ "redacted": "the whole of it" }))),
+    }
 }
 
 impl Work<'_> {
     /// Appends events to a sandbox's log. The caller writes the row afterwards.
-    pub async fn log(&mut self, sandbox: &mut Sandbox, new: Vec<NewEvent>) -> Result<()> {
+    pub async fn log(&mut self, sandbox: &mut Sandbox, mut new: Vec<NewEvent>) -> Result<()> {
+        for event in &mut new {
+            match event.source {
+                Source::Agent | Source::Worker => {} // redacted when it was checked
+                Source::System | Source::Guardian | Source::User | Source::Forge => {
+                    let data = std::mem::replace(&mut event.data, RawValue::NULL.to_owned());
+                    event.data = redacted(data, &self.redactor);
+                }
+            }
+        }
         let stored = events::append(self.tx, sandbox, new, self.now).await?;
         self.out.events.extend(stored);
         Ok(())

@@ -5,14 +5,14 @@ use crate::problem::{Code, Problem, Result};
 use atoll_core::id::SandboxId;
 use atoll_core::job::JobKind;
 use atoll_core::lifecycle::Trigger;
-use atoll_core::sandbox::{Reason, Results, SandboxState, TakeResults};
+use atoll_core::sandbox::{Reason, Results, SandboxState, TakeResults, TurnState};
 use atoll_store::jobs;
 use atoll_store::sandboxes::{self, Sandbox};
 
 /// A person ends it.
 pub async fn stop(work: &mut Work<'_>, id: SandboxId, choice: TakeResults, actor: String) -> Result<Sandbox> {
     let (mut session, mut sandbox) = work.locked(id).await?;
-    let work_was_done = sandbox.turn_done;
+    let work_was_done = sandbox.turn_state == TurnState::Done;
     let trigger = match choice {
         TakeResults::Take => Trigger::StopTaking { work_was_done },
         TakeResults::Discard => Trigger::StopDiscarding { work_was_done },
@@ -26,6 +26,7 @@ pub async fn stop(work: &mut Work<'_>, id: SandboxId, choice: TakeResults, actor
     if !already {
         let reason = Reason::new("stopped", "a person stopped it");
         lifecycle::apply(work, &mut session, &mut sandbox, trigger, Some(reason), Some(actor)).await?;
+        lifecycle::complete_if_left(work, &mut session, &mut sandbox).await?;
     }
     Ok(sandbox)
 }
@@ -62,7 +63,7 @@ pub async fn remove(work: &mut Work<'_>, id: SandboxId, force: bool, actor: Stri
         return Err(Problem::new(Code::ResultsPending, "take them out first, or say ?force=true to lose them"));
     }
     if sandbox.state.is_live() {
-        let trigger = Trigger::StopDiscarding { work_was_done: sandbox.turn_done };
+        let trigger = Trigger::StopDiscarding { work_was_done: sandbox.turn_state == TurnState::Done };
         let reason = Reason::new("removed", "a person removed it");
         lifecycle::apply(work, &mut session, &mut sandbox, trigger, Some(reason), Some(actor)).await?;
     } else {

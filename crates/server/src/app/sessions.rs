@@ -7,7 +7,7 @@ use crate::problem::{Code, Problem, Result};
 use atoll_core::event::{NewEvent, Source, kind};
 use atoll_core::id::SessionId;
 use atoll_core::lifecycle::Trigger;
-use atoll_core::sandbox::{End, ProviderKind, Reason, SandboxState};
+use atoll_core::sandbox::{End, ProviderKind, Reason, SandboxState, TurnState};
 use atoll_core::session::SessionState;
 use atoll_store::messages::Message;
 use atoll_store::sandboxes;
@@ -151,7 +151,8 @@ async fn stop_for_closing(work: &mut Work<'_>, session: &mut Session, actor: Str
     if sandbox.state == SandboxState::Completing {
         return Ok(());
     }
-    let trigger = Trigger::StopTaking { work_was_done: sandbox.turn_done };
+    let trigger = Trigger::StopTaking { work_was_done: sandbox.turn_state == TurnState::Done };
     let reason = Reason::new("session_closed", "its session was closed");
-    lifecycle::apply(work, session, &mut sandbox, trigger, Some(reason), Some(actor)).await
+    lifecycle::apply(work, session, &mut sandbox, trigger, Some(reason), Some(actor)).await?;
+    lifecycle::complete_if_left(work, session, &mut sandbox).await
 }

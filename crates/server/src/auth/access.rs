@@ -37,15 +37,24 @@ pub async fn check(tx: &mut dyn Tx, caller: &Caller, project: ProjectId, action:
     }
 }
 
-/// For routes that a sandbox's own worker shares with people.
+/// For routes that a sandbox's own worker shares with people, while the sandbox lives.
 pub async fn sandbox_or_its_worker(tx: &mut dyn Tx, caller: &Caller, id: SandboxId) -> Result<SessionId> {
     if matches!(caller.principal, Principal::Worker { .. }) {
         caller.must_be_worker_of(id)?;
         let row = sandboxes::get(tx, id).await?.ok_or_else(Problem::unauthorized)?;
-        crate::app::ingest::refuse_drained(&row)?;
-        return Ok(row.session_id);
+        return if row.state.has_ended() { Err(Problem::unauthorized()) } else { Ok(row.session_id) };
     }
     sandbox(tx, caller, id, Action::See).await
+}
+
+/// The same for blobs: those a worker may still send when its sandbox has ended.
+pub async fn blobs_of(tx: &mut dyn Tx, caller: &Caller, id: SandboxId) -> Result<()> {
+    if matches!(caller.principal, Principal::Worker { .. }) {
+        caller.must_be_worker_of(id)?;
+        let row = sandboxes::get(tx, id).await?.ok_or_else(Problem::unauthorized)?;
+        return crate::app::ingest::refuse_drained(&row);
+    }
+    sandbox(tx, caller, id, Action::See).await.map(drop)
 }
 
 /// The session that the sandbox belongs to, if the caller may do this with it.

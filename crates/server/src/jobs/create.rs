@@ -1,6 +1,6 @@
 //! Asks a provider to make a sandbox.
 
-use super::Done;
+use super::{Done, back_off};
 use crate::app::lifecycle;
 use crate::problem::Result;
 use crate::providers::Providers;
@@ -70,16 +70,21 @@ async fn made_it(app: &App, job: &Job, found: Found) -> Result<Done> {
 }
 
 async fn failed(app: &App, job: &Job, error: &Error) -> Result<Done> {
-    let id = job.sandbox_id;
+    let (id, attempts) = (job.sandbox_id, job.attempts);
     let reason = Reason::new(error.code(), lifecycle::bounded(&error.to_string(), 500));
     app.write(move |work| {
         Box::pin(async move {
             let (mut session, mut sandbox) = work.locked(id).await?;
-            if sandbox.state == SandboxState::Creating {
-                let trigger = Trigger::CreationFailed;
-                lifecycle::apply(work, &mut session, &mut sandbox, trigger, Some(reason), None).await?;
+            match sandbox.state {
+                SandboxState::Creating => {
+                    let trigger = Trigger::CreationFailed;
+                    lifecycle::apply(work, &mut session, &mut sandbox, trigger, Some(reason), None).await?;
+                    Ok(Done::Finished)
+                }
+                // It was made, as its worker speaks; without its name nobody could remove it later.
+                SandboxState::Running | SandboxState::Completing => Ok(Done::Later(back_off(attempts))),
+                SandboxState::Pending | SandboxState::Completed | SandboxState::Failed => Ok(Done::Finished),
             }
-            Ok(Done::Finished)
         })
     })
     .await

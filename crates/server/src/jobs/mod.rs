@@ -46,8 +46,12 @@ impl Runner {
         let mut running = JoinSet::new();
         let mut silence = tokio::time::interval((self.app.policy.heartbeat / 3).max(Duration::from_millis(100)));
         let mut sweep = tokio::time::interval_at(Instant::now() + RETENTION_EVERY, RETENTION_EVERY);
-        if let Err(problem) = recover::recover(&self.app, &self.providers).await {
-            tracing::error!(detail = %problem.detail, "could not look after what an earlier server left");
+        while let Err(problem) = recover::recover(&self.app, &self.providers).await {
+            tracing::warn!(detail = %problem.detail, "could not look after what an earlier server left; trying again");
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_secs(1)) => {}
+                _ = stopping.changed() => return,
+            }
         }
         loop {
             let wait = match self.start_due(&mut running).await {

@@ -6,8 +6,9 @@ use crate::providers::Providers;
 use crate::state::App;
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
-use atoll_core::provider::{Lookup, ProviderId};
-use atoll_core::sandbox::{Reason, SandboxState};
+use atoll_core::provider::capabilities::Listing;
+use atoll_core::provider::{Lookup, Provider, ProviderId};
+use atoll_core::sandbox::{Reason, Results, SandboxState};
 use atoll_store::sandboxes::{Filter, Sandbox};
 use atoll_store::{jobs, sandboxes, streams};
 
@@ -37,15 +38,36 @@ pub(crate) async fn recover(app: &App, providers: &Providers) -> Result<()> {
 
 /// A sandbox whose provider no longer has it is lost, and says so.
 async fn look_after(app: &App, providers: &Providers, sandbox: Sandbox) -> Result<()> {
-    // One that was being made is made again by its job, under the same key.
-    let Some(name) = sandbox.provider_id else { return Ok(()) };
-    match providers.get(sandbox.provider).get(&ProviderId(name)).await {
+    let provider = providers.get(sandbox.provider);
+    let found = match (sandbox.provider_id, sandbox.state) {
+        (Some(name), _) => provider.get(&ProviderId(name)).await,
+        // Its worker has spoken, and the answer that names it was lost: making it again would put a
+        // second one, which knows nothing of the work, in its place. Only who lists everything can
+        // say that it is gone.
+        (None, SandboxState::Running | SandboxState::Completing)
+            if provider.capabilities().listing == Listing::Exact =>
+        {
+            look_for(app, provider, sandbox.id).await
+        }
+        // One that was being made is made again by its job, under the same key.
+        (None, _) => return Ok(()),
+    };
+    match found {
         Lookup::Found(_) => Ok(()),
         Lookup::Unreachable { detail } => {
             tracing::warn!(sandbox = %sandbox.id, %detail, "the provider can't say what became of a sandbox");
             Ok(())
         }
         Lookup::Gone => lost(app, sandbox.id).await,
+    }
+}
+
+/// A sandbox whose name is not known; if it is there, its job asks again and gets to know the name.
+async fn look_for(app: &App, provider: &dyn Provider, id: SandboxId) -> Lookup {
+    let labels = [("atoll.deployment", app.deployment.clone()), ("atoll.sandbox", id.to_string())];
+    match provider.find(&labels.map(|(key, value)| (key.to_owned(), value)).into()).await {
+        Ok(found) => found.into_iter().next().map_or(Lookup::Gone, Lookup::Found),
+        Err(error) => Lookup::Unreachable { detail: error.to_string() },
     }
 }
 
@@ -60,8 +82,12 @@ async fn lost(app: &App, id: SandboxId) -> Result<()> {
                 SandboxState::Running => {
                     (Trigger::WorkFailed, Reason::new("sandbox_lost", "its provider no longer has it"))
                 }
-                SandboxState::Completing => {
+                SandboxState::Completing if sandbox.results == Results::Pending => {
                     (Trigger::ResultsFailed, Reason::new("results_lost", "it was gone before its results were out"))
+                }
+                // Nothing was left to take out but what its worker had sent already.
+                SandboxState::Completing => {
+                    (Trigger::ResultsOut, Reason::new("sandbox_lost", "it was gone before its worker took its leave"))
                 }
                 SandboxState::Pending | SandboxState::Completed | SandboxState::Failed => return Ok(()),
             };

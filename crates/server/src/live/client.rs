@@ -1,15 +1,16 @@
 //! The WebSocket of readers: subscribe, replay from the store, go on live.
 
+use super::Upgrade;
 use super::feed::{Feed, Wanted};
 use crate::api::events::follow_filter;
 use crate::auth::{self, Caller};
-use crate::extract::Params;
+use crate::extract::{Params, parse};
 use crate::follow::{LOOK_AGAIN, Step};
 use crate::hub::{Line, News};
 use crate::problem::{Problem, Result};
 use crate::state::App;
 use atoll_core::id::SandboxId;
-use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::ws::{Message, WebSocket};
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::response::Response;
@@ -64,7 +65,7 @@ impl FromRequestParts<Arc<App>> for Reader {
 /// `ping`, `problem`.
 #[utoipa::path(get, path = "/events/ws", tag = "events", params(TicketQuery),
     responses((status = 101, description = "A WebSocket")))]
-pub async fn open(State(app): State<Arc<App>>, reader: Reader, upgrade: WebSocketUpgrade) -> Result<Response> {
+pub async fn open(State(app): State<Arc<App>>, reader: Reader, Upgrade(upgrade): Upgrade) -> Result<Response> {
     reader.0.must_not_be_worker()?;
     let permit = app.reader_permit()?;
     let upgrade = upgrade.max_message_size(SUBSCRIBE_BYTES).max_frame_size(SUBSCRIBE_BYTES);
@@ -207,7 +208,7 @@ impl Connection {
     }
 
     async fn take(&mut self, text: &str) -> Result<()> {
-        let request: Request = serde_json::from_str(text).map_err(|error| Problem::invalid(error.to_string()))?;
+        let request: Request = parse(text.as_bytes()).map_err(Problem::invalid)?;
         let Request::Subscribe { sandboxes, types, since } = request else { return Ok(()) };
         let wanted = match sandboxes {
             Sandboxes::Star(star) if star == "*" => Wanted::All,

@@ -39,8 +39,8 @@ pub async fn stream(
         None => query.since,
     };
     let permit = app.reader_permit()?;
-    metrics::gauge!(crate::metrics::READERS).increment(1.0);
     let follower = Follower::start(Arc::clone(&app), id, follow_filter(&query.types)?, since).await?;
+    metrics::gauge!(crate::metrics::READERS).increment(1.0);
     let reader = Reader { follower, ready: VecDeque::new(), stopping: app.stopping.clone(), _permit: permit };
     let events = futures_util::stream::unfold(reader, |mut reader| async move {
         let event = reader.next().await?;

@@ -1,5 +1,6 @@
 //! The WebSocket of a worker: messages go down as leases, receipts come up.
 
+use super::Upgrade;
 use crate::app::{heartbeat, inbox};
 use crate::auth::Caller;
 use crate::extract::{Id, Params};
@@ -10,8 +11,9 @@ use atoll_core::bounds;
 use atoll_core::id::{LeaseId, MessageId, SandboxId, SessionId};
 use atoll_protocol::frame::{Command, ServerFrame, WorkerFrame};
 use atoll_protocol::{Ack, Heartbeat, LeaseRequest, Nack};
+use atoll_store::{messages, sandboxes};
 use axum::extract::State;
-use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::ws::{Message, WebSocket};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::json;
@@ -42,7 +44,7 @@ pub async fn open(
     caller: Caller,
     Id(id): Id<SandboxId>,
     Params(query): Params<StreamQuery>,
-    upgrade: WebSocketUpgrade,
+    Upgrade(upgrade): Upgrade,
 ) -> Result<Response> {
     caller.must_be_worker_of(id)?;
     // Registers the stream, so that a refusal is an HTTP answer; it also finds the session.
@@ -84,6 +86,7 @@ impl Connection {
         let mut stopping = self.app.stopping.clone();
         let mut ping = tokio::time::interval_at(Instant::now() + PING, PING);
         let mut look = tokio::time::interval(LOOK_AGAIN);
+        self.say_again().await?;
         loop {
             tokio::select! {
                 changed = inboxes.recv() => match changed {
@@ -116,6 +119,17 @@ impl Connection {
         }
     }
 
+    /// Sends what this worker holds already: what was under way when an earlier connection broke
+    /// would else come only when its lease has run out.
+    async fn say_again(&mut self) -> std::result::Result<(), Over> {
+        let (session, stream) = (self.session, self.stream);
+        let held = self.app.read(move |tx| Box::pin(async move { inbox::held(tx, session, stream).await })).await;
+        for message in held.unwrap_or_default() {
+            self.send(&ServerFrame::Message { message }).await?;
+        }
+        Ok(())
+    }
+
     /// Leases what is waiting and sends it.
     async fn hand_out(&mut self) -> std::result::Result<(), Over> {
         let (id, stream, boot) = (self.id, self.stream, self.boot);
@@ -123,7 +137,10 @@ impl Connection {
             // Most looks find nothing; reading is cheaper than a transaction.
             let (session, steady) = (self.session, self.app.clock.steady());
             let waiting = self.app.read(move |tx| {
-                Box::pin(async move { Ok(atoll_store::messages::available(tx, session, steady, 1).await?.len()) })
+                Box::pin(async move {
+                    let row = sandboxes::get(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
+                    Ok(messages::available(tx, session, row.turn_state, steady, 1).await?.len())
+                })
             });
             match waiting.await {
                 Ok(0) | Err(_) => return Ok(()),

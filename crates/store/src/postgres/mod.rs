@@ -15,13 +15,31 @@ use tx::{PostgresTx, classify};
 /// Two servers that start at once migrate one after the other.
 const MIGRATION_LOCK: i64 = 0x0a70_1100;
 
+const CONNECTIONS: u32 = 16;
+
 #[derive(Clone)]
 pub(crate) struct Postgres {
     pool: PgPool,
 }
 
+/// Reads only: looking changes nothing.
+pub(crate) async fn schema_version(url: &SecretString) -> Result<Option<i64>> {
+    const TABLES: &str = "SELECT COUNT(*) FROM information_schema.tables
+                          WHERE table_name = 'schema_version' AND table_schema = current_schema()";
+    let postgres = Postgres::connect(url, 1).await?;
+    let looked = postgres.read(|tx| Box::pin(migrate::look(tx, TABLES))).await;
+    postgres.close().await;
+    looked
+}
+
 impl Postgres {
     pub(crate) async fn open(url: &SecretString) -> Result<Self> {
+        let postgres = Self::connect(url, CONNECTIONS).await?;
+        postgres.write(|tx| Box::pin(migrate_alone(tx))).await?;
+        Ok(postgres)
+    }
+
+    async fn connect(url: &SecretString, connections: u32) -> Result<Self> {
         let options: PgConnectOptions = url
             .expose_secret()
             .parse()
@@ -34,15 +52,13 @@ impl Postgres {
         ]);
         let pool = PgPoolOptions::new()
             .min_connections(1)
-            .max_connections(16)
+            .max_connections(connections)
             .acquire_timeout(Duration::from_secs(5))
             .idle_timeout(Duration::from_secs(300))
             .connect_with(options)
             .await
             .map_err(|error| classify(&error))?;
-        let postgres = Self { pool };
-        postgres.write(|tx| Box::pin(migrate_alone(tx))).await?;
-        Ok(postgres)
+        Ok(Self { pool })
     }
 
     pub(crate) async fn write<R, E, F>(&self, work: F) -> Result<R, E>

@@ -17,12 +17,14 @@ pub(crate) fn classify(error: &sqlx::Error) -> Error {
     let detail = error.to_string();
     match error {
         sqlx::Error::Database(database) => {
+            let detail = database.message().to_owned();
             let code = database.code().unwrap_or(Cow::Borrowed(""));
             match &code[..code.len().min(2)] {
                 "23" => Error::Taken { what: detail },
                 _ if code == "53100" => Error::Full { detail },
-                // Connection faults, no resources, administrator's shutdown, locks, roll-backs, read-only standby.
-                "08" | "53" | "57" | "55" | "40" | "25" => Error::Unavailable { detail },
+                // Connection faults, refused log-in, no such database, no resources, administrator's
+                // shutdown, locks, roll-backs, read-only standby.
+                "08" | "28" | "3D" | "53" | "57" | "55" | "40" | "25" => Error::Unavailable { detail },
                 _ => Error::Internal { detail },
             }
         }
@@ -75,8 +77,8 @@ impl PostgresTx {
 
     pub(crate) async fn commit(self) -> Result<()> {
         self.inner.commit().await.map_err(|error| match classify(&error) {
-            // The commit's fate is unknown: never call it stored.
-            Error::Internal { detail } => Error::Unavailable { detail },
+            // No answer, or an answer on the way out: it may have been stored. Never call it so.
+            Error::Unavailable { detail } | Error::Internal { detail } => Error::InDoubt { detail },
             other => other,
         })
     }

@@ -70,6 +70,17 @@ fn open_reader(path: &Path) -> Result<Connection> {
     Ok(connection)
 }
 
+/// Opened for reading only: looking changes nothing.
+pub(crate) async fn schema_version(path: &Path) -> Result<Option<i64>> {
+    const TABLES: &str = "SELECT COUNT(*) FROM sqlite_master WHERE name = 'schema_version'";
+    let path = path.to_owned();
+    let looked = tokio::task::spawn_blocking(move || {
+        let mut connection = open_reader(&path)?;
+        SqliteTx::view(&mut connection, |tx| finish(Box::pin(migrate::look(tx, TABLES))))
+    });
+    looked.await.map_err(Error::internal)?
+}
+
 impl Sqlite {
     pub(crate) async fn open(path: &Path) -> Result<Self> {
         let path = path.to_owned();

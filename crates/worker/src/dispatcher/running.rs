@@ -203,6 +203,7 @@ impl Running {
         hands.disk.give(Job::Events { first: shutdown, events });
         let flush_ends = self.flush_timeout.map(|timeout| Instant::now() + timeout);
         self.closing = Some(Closing { shutdown, flush_ends, on_disk: false });
+        self.links.phase.send_modify(|phase| phase.leaving = true);
         tracing::info!(reason, "no more input is taken; sending what is left");
         None
     }

@@ -233,7 +233,11 @@ impl Fake {
         if queued.done || queued.message["lease"] != body["lease"] {
             return respond(409, &json!({"code": "not_your_lease"}));
         }
-        queued.done = true;
+        let given_back = kind == "nack" && body["handed"] == false && body["retry"] == true;
+        queued.done = !given_back;
+        if given_back {
+            queued.holder = None;
+        }
         state.answers.push((kind.to_owned(), body.clone()));
         respond(200, &json!({}))
     }

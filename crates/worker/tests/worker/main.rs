@@ -277,3 +277,20 @@ fn without_messages_a_prompt_stays_queued() {
     assert_eq!(worker.hear(), json!({"key": 1}));
     assert!(worker.end().success());
 }
+
+#[test]
+fn a_worker_that_is_going_takes_no_more_messages() {
+    let (fake, dir) = (Fake::start(), tempfile::tempdir().unwrap());
+    let mut worker = start(&fake, dir.path(), &["--messages"]);
+    worker.event(1);
+    assert_eq!(worker.hear(), json!({"key": 1}));
+    fake.with(|state| state.fail_events = u32::MAX);
+    drop(worker.stdin.take());
+    until("the end of the input", || stderr(dir.path()).contains("no more input is taken"));
+    // Given back, it would be free again at once, and come again, for as long as there is anything to send.
+    fake.queue("too late");
+    std::thread::sleep(Duration::from_millis(300));
+    fake.with(|state| state.fail_events = 0);
+    assert!(worker.wait().success());
+    assert!(fake.answers("nack").len() <= 1, "{:?}", fake.answers("nack"));
+}

@@ -1,0 +1,75 @@
+//! The figures, one file each; what two of them share stands beside them.
+
+mod commit_server;
+mod fan_out;
+mod ingest;
+mod ingest_postgres;
+mod ingest_sqlite;
+mod memory;
+mod message;
+pub mod million;
+mod single_event;
+mod trajectory;
+
+use crate::bench::Bench;
+use crate::report::Figure;
+use anyhow::Result;
+use clap::ValueEnum;
+use std::fmt;
+
+/// The map: every figure and the file that measures it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Name {
+    IngestSqlite,
+    IngestPostgres,
+    SingleEvent,
+    Message,
+    FanOut,
+    Memory,
+    Trajectory,
+}
+
+impl Name {
+    /// In the order in which they are run. The memory is looked at before pages are read from the same server.
+    pub const ALL: [Self; 7] = [
+        Self::IngestSqlite,
+        Self::IngestPostgres,
+        Self::SingleEvent,
+        Self::Message,
+        Self::FanOut,
+        Self::Memory,
+        Self::Trajectory,
+    ];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::IngestSqlite => "ingest-sqlite",
+            Self::IngestPostgres => "ingest-postgres",
+            Self::SingleEvent => "single-event",
+            Self::Message => "message",
+            Self::FanOut => "fan-out",
+            Self::Memory => "memory",
+            Self::Trajectory => "trajectory",
+        }
+    }
+
+    /// A figure that can't be measured is a line of the table too; the others go on.
+    pub async fn measure(self, bench: &mut Bench) -> Vec<Figure> {
+        let measured: Result<Vec<Figure>> = match self {
+            Self::IngestSqlite => Box::pin(ingest_sqlite::measure(bench)).await,
+            Self::IngestPostgres => Box::pin(ingest_postgres::measure(bench)).await,
+            Self::SingleEvent => Box::pin(single_event::measure(bench)).await,
+            Self::Message => Box::pin(message::measure(bench)).await,
+            Self::FanOut => Box::pin(fan_out::measure(bench)).await,
+            Self::Memory => Box::pin(memory::measure(bench)).await,
+            Self::Trajectory => Box::pin(trajectory::measure(bench)).await,
+        };
+        measured.unwrap_or_else(|error| vec![Figure::failed(self.as_str(), &error)])
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}

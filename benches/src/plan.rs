@@ -1,0 +1,53 @@
+//! How large everything is.
+
+use std::time::Duration;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Floor and figure take turns so many times.
+    pub rounds: usize,
+    /// How long one turn lasts.
+    pub turn: Duration,
+    /// Appends in one measurement of the disk.
+    pub appends: usize,
+    /// Messages in one turn.
+    pub messages: usize,
+    pub readers: usize,
+    pub reading: Duration,
+    /// The long log of the trajectory and of the memory.
+    pub events: i64,
+    /// How long a server is left alone before its memory is looked at.
+    pub settle: Duration,
+    /// How often each page is asked for.
+    pub pages: usize,
+}
+
+impl Plan {
+    pub const fn full() -> Self {
+        Self {
+            rounds: 3,
+            turn: Duration::from_millis(3500),
+            appends: 1000,
+            messages: 170,
+            readers: 200,
+            reading: Duration::from_secs(10),
+            events: 1_000_000,
+            settle: Duration::from_secs(10),
+            pages: 300,
+        }
+    }
+
+    pub const fn quick() -> Self {
+        Self {
+            rounds: 1,
+            turn: Duration::from_secs(1),
+            appends: 100,
+            messages: 20,
+            readers: 20,
+            reading: Duration::from_secs(2),
+            events: 20_000,
+            settle: Duration::from_secs(1),
+            pages: 30,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The table and its JSON.
+
+use crate::machine::Machine;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::fmt;
+use std::path::Path;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Pass,
+    Short,
+    /// It could not be measured.
+    Failed,
+}
+
+impl Verdict {
+    pub const fn of(met: bool) -> Self {
+        if met { Self::Pass } else { Self::Short }
+    }
+
+    const fn mark(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Short => "SHORT",
+            Self::Failed => "FAILED",
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Debug, Serialize)]
+pub struct Figure {
+    pub figure: String,
+    pub measured: String,
+    pub floor: String,
+    pub bar: String,
+    pub verdict: Verdict,
+    /// The same and more, as numbers.
+    pub numbers: Value,
+}
+
+impl Figure {
+    pub fn failed(name: &str, error: &anyhow::Error) -> Self {
+        Self {
+            figure: name.to_owned(),
+            measured: "—".into(),
+            floor: "—".into(),
+            bar: "—".into(),
+            verdict: Verdict::Failed,
+            numbers: json!({ "error": format!("{error:#}") }),
+        }
+    }
+
+    fn cells(&self) -> [&str; 5] {
+        [&self.figure, &self.measured, &self.floor, &self.bar, self.verdict.mark()]
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub machine: Machine,
+    pub quick: bool,
+    pub figures: Vec<Figure>,
+}
+
+impl Report {
+    pub fn met(&self) -> bool {
+        self.figures.iter().all(|figure| figure.verdict == Verdict::Pass)
+    }
+
+    pub fn failed(&self) -> bool {
+        self.figures.iter().any(|figure| figure.verdict == Verdict::Failed)
+    }
+
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        std::fs::write(path, text + "\n").with_context(|| format!("can't write {}", path.display()))
+    }
+}
+
+const HEAD: [&str; 5] = ["figure", "measured", "floor", "bar", ""];
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.machine)?;
+        let lines: Vec<[&str; 5]> = [HEAD].into_iter().chain(self.figures.iter().map(Figure::cells)).collect();
+        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+        let widths: [usize; 5] = std::array::from_fn(width);
+        for (index, line) in lines.iter().enumerate() {
+            let cells = line.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+            writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+            if index == 0 {
+                writeln!(f, "{}", "─".repeat(widths.iter().sum::<usize>() + 8))?;
+            }
+        }
+        for figure in self.figures.iter().filter(|figure| figure.verdict == Verdict::Failed) {
+            writeln!(f, "{}: {}", figure.figure, figure.numbers["error"].as_str().unwrap_or_default())?;
+        }
+        let quick = self.quick.then(|| "the sizes were small (--quick)".to_owned());
+        for doubt in self.machine.doubts().into_iter().chain(quick) {
+            writeln!(f, "take these with a grain of salt: {doubt}")?;
+        }
+        Ok(())
+    }
+}
+
+/// With thin groups of three, for people.
+pub fn grouped(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group).into_owned());
+    groups.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!(
+            (grouped(12.4), grouped(1234.0), grouped(1_000_000.0)),
+            ("12".into(), "1,234".into(), "1,000,000".into())
+        );
+    }
+}

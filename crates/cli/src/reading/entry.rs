@@ -1,0 +1,38 @@
+//! An event as it was read: what is shown of it, and its own text.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Entry {
+    pub seq: i64,
+    #[serde(rename = "type")]
+    pub event_type: String,
+    pub actor: Option<String>,
+    pub at: String,
+    pub turn: Option<i64>,
+    #[serde(default)]
+    pub data: Value,
+    /// As the server wrote it.
+    #[serde(skip)]
+    pub raw: String,
+}
+
+impl Entry {
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut entry: Self =
+            serde_json::from_str(text).map_err(|error| format!("an event can't be read ({error})"))?;
+        text.clone_into(&mut entry.raw);
+        Ok(entry)
+    }
+
+    /// A text of the event's data.
+    pub fn text(&self, field: &str) -> Option<&str> {
+        self.data.get(field)?.as_str().filter(|text| !text.is_empty())
+    }
+
+    /// What was said, under the names that agents have for it.
+    pub fn said(&self) -> Option<&str> {
+        ["text", "content", "message", "detail", "error", "summary"].into_iter().find_map(|field| self.text(field))
+    }
+}

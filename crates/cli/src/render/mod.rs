@@ -1,0 +1,13 @@
+//! Turning what the server says into text for people. Nothing that comes from a log reaches a
+//! terminal as it is: every text goes through `text` first.
+
+pub mod fields;
+pub mod line;
+pub mod prose;
+pub mod style;
+pub mod table;
+pub mod text;
+pub mod time;
+
+#[cfg(test)]
+mod tests;
