@@ -1,6 +1,7 @@
 //! Sandboxes and their labels.
 
 use crate::error::{Error, Result};
+use crate::projects::Among;
 use crate::sql::{Row, Tx, Val, first, micros, opt_micros, opt_text, text};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::lifecycle::Phase;
@@ -222,6 +223,7 @@ pub async fn labels(tx: &mut dyn Tx, id: SandboxId) -> Result<BTreeMap<String, S
 /// What a list can be narrowed by.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
+    pub among: Among,
     pub state: Option<SandboxState>,
     pub activity: Option<Activity>,
     pub provider: Option<ProviderKind>,
@@ -237,7 +239,8 @@ pub async fn list(tx: &mut dyn Tx, filter: &Filter, before: Option<&str>, limit:
          AND (?4 = '' OR s.provider = ?4) AND (?5 = '' OR s.project_id = ?5) AND (?6 = '' OR s.session_id = ?6)
          AND (?7 = '' OR EXISTS (SELECT 1 FROM labels l WHERE l.sandbox_id = s.id AND l.key = ?7
                                  AND (?8 = 0 OR l.value = ?9)))
-         ORDER BY s.id DESC LIMIT ?10"
+         AND (?10 = '' OR ?10 LIKE '%' || s.project_id || '%')
+         ORDER BY s.id DESC LIMIT ?11"
     );
     let (key, value) = match &filter.label {
         Some((key, value)) => (key.as_str(), value.as_deref()),
@@ -253,6 +256,7 @@ pub async fn list(tx: &mut dyn Tx, filter: &Filter, before: Option<&str>, limit:
         key.into(),
         value.is_some().into(),
         value.unwrap_or("").into(),
+        filter.among.val(),
         limit.into(),
     ];
     tx.query(sql, &params).await?.into_iter().map(sandbox).collect()

@@ -2,6 +2,7 @@
 //! inbox, its log. Whoever changes any of them locks it first, so there is no order to get wrong.
 
 use crate::error::{Error, Result};
+use crate::projects::Among;
 use crate::sql::{Row, Tx, first, micros, opt_text, text};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::session::SessionState;
@@ -118,20 +119,24 @@ pub async fn lock(tx: &mut dyn Tx, id: SessionId) -> Result<Option<Session>> {
     first(tx.lock(select!("WHERE id = ?1"), &[text(id)]).await?).map(session).transpose()
 }
 
-/// Newest first, before `before`; of these projects, or of all when there are none named.
+/// Newest first, before `before`.
 pub async fn list(
     tx: &mut dyn Tx,
+    among: &Among,
     project: Option<ProjectId>,
     state: Option<SessionState>,
     before: Option<&str>,
     limit: i64,
 ) -> Result<Vec<Session>> {
-    let sql =
-        select!("WHERE id < ?1 AND (?2 = '' OR project_id = ?2) AND (?3 = '' OR state = ?3) ORDER BY id DESC LIMIT ?4");
+    let sql = select!(
+        "WHERE id < ?1 AND (?2 = '' OR project_id = ?2) AND (?3 = '' OR state = ?3)
+         AND (?4 = '' OR ?4 LIKE '%' || project_id || '%') ORDER BY id DESC LIMIT ?5"
+    );
     let params = [
         before.unwrap_or("~").into(),
         text(project.map(|id| id.to_string()).unwrap_or_default()),
         text(state.map(SessionState::as_str).unwrap_or_default()),
+        among.val(),
         limit.into(),
     ];
     tx.query(sql, &params).await?.into_iter().map(session).collect()

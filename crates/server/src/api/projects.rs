@@ -115,18 +115,9 @@ pub async fn list(
     let after = cursor::read_id::<ProjectId>("projects", query.cursor.as_deref())?;
     let page = app.read(move |tx| {
         Box::pin(async move {
-            let visible = access::visible(tx, &caller).await?;
-            let mut after = after;
-            let mut found = Vec::new();
-            loop {
-                let rows = projects::list(tx, after.as_deref(), limit + 1).await?;
-                let exhausted = (rows.len() as i64) <= limit;
-                after = rows.last().map(|row| row.id.to_string());
-                found.extend(rows.into_iter().filter(|row| visible.contains(row.id)));
-                if exhausted || found.len() as i64 > limit {
-                    return Ok(Page::cut("projects", found, limit, |row| row.id.to_string()));
-                }
-            }
+            let among = access::visible(tx, &caller).await?.among();
+            let found = projects::list(tx, &among, after.as_deref(), limit + 1).await?;
+            Ok(Page::cut("projects", found, limit, |row| row.id.to_string()))
         })
     });
     Ok(Json(page.await?.map(ProjectView::from)))

@@ -17,6 +17,7 @@ use atoll_core::sandbox::{
     SandboxState, Settings, TakeResults,
 };
 use atoll_core::time::Timestamp;
+use atoll_store::projects::Among;
 use atoll_store::sandboxes::{self, Filter, Sandbox};
 use axum::extract::State;
 use secrecy::ExposeSecret;
@@ -234,6 +235,7 @@ pub async fn list(
         None => (label, None),
     });
     let filter = Filter {
+        among: Among::default(),
         state: query.state,
         activity: query.activity,
         provider: query.provider,
@@ -243,19 +245,9 @@ pub async fn list(
     };
     let page = app.read(move |tx| {
         Box::pin(async move {
-            let visible = access::visible(tx, &caller).await?;
-            let mut before = before;
-            let mut found = Vec::new();
-            // What one may not see is left out; the pages stay full.
-            loop {
-                let rows = sandboxes::list(tx, &filter, before.as_deref(), limit + 1).await?;
-                let exhausted = (rows.len() as i64) <= limit;
-                before = rows.last().map(|row| row.id.to_string());
-                found.extend(rows.into_iter().filter(|row| visible.contains(row.project_id)));
-                if exhausted || found.len() as i64 > limit {
-                    break;
-                }
-            }
+            let among = access::visible(tx, &caller).await?.among();
+            let filter = Filter { among, ..filter };
+            let found = sandboxes::list(tx, &filter, before.as_deref(), limit + 1).await?;
             let page = Page::cut("sandboxes", found, limit, |row| row.id.to_string());
             let mut items = Vec::new();
             for row in page.items {

@@ -252,18 +252,9 @@ pub async fn list(
     let before = cursor::read_id::<SessionId>("sessions", query.cursor.as_deref())?;
     let page = app.read(move |tx| {
         Box::pin(async move {
-            let visible = access::visible(tx, &caller).await?;
-            let mut before = before;
-            let mut found = Vec::new();
-            loop {
-                let rows = sessions::list(tx, query.project, query.state, before.as_deref(), limit + 1).await?;
-                let exhausted = (rows.len() as i64) <= limit;
-                before = rows.last().map(|row| row.id.to_string());
-                found.extend(rows.into_iter().filter(|row| visible.contains(row.project_id)));
-                if exhausted || found.len() as i64 > limit {
-                    return Ok(Page::cut("sessions", found, limit, |row| row.id.to_string()));
-                }
-            }
+            let among = access::visible(tx, &caller).await?.among();
+            let found = sessions::list(tx, &among, query.project, query.state, before.as_deref(), limit + 1).await?;
+            Ok(Page::cut("sessions", found, limit, |row| row.id.to_string()))
         })
     });
     Ok(axum::Json(page.await?.map(SessionView::from)))

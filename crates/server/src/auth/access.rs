@@ -4,6 +4,7 @@ use super::Caller;
 use crate::problem::{Problem, Result};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::principal::{Action, Principal, Role, Verdict, judge};
+use atoll_store::projects::Among;
 use atoll_store::{Tx, projects, sandboxes, sessions};
 
 /// The role that somebody has in a project, if any.
@@ -80,6 +81,14 @@ pub enum Visible {
 }
 
 impl Visible {
+    /// As the store's lists take it.
+    pub fn among(&self) -> Among {
+        match self {
+            Self::All => Among::all(),
+            Self::These(projects) => Among::these(projects),
+        }
+    }
+
     pub fn contains(&self, project: ProjectId) -> bool {
         match self {
             Self::All => true,
