@@ -126,6 +126,8 @@ pub async fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let reading: Vec<_> = readers.into_iter().map(|reader| tokio::spawn(reader.read(count, clock, until))).collect();
     let (lanes, _pace) = pace::start(RATE, count, LANES);
     try_join_all(writers.iter_mut().zip(lanes).map(|(client, due)| write(client, &sandbox, clock, due))).await?;
+    // With all readers still there.
+    let pss = server.pss()?;
     let mut all = Saw::default();
     let mut lost = 0;
     for reader in reading {
@@ -145,6 +147,7 @@ pub async fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         bar: format!("none lost, p99 < {BAR_MS:.0} ms"),
         verdict: Verdict::of(whole && p99 < BAR_MS),
         numbers: json!({ "events": count, "readers": wanted, "seen": all.events, "lost": lost, "breaks": all.breaks,
-            "lagged": all.lagged, "p50_ms": p50, "p99_ms": p99, "max_ms": max }),
+            "lagged": all.lagged, "p50_ms": p50, "p99_ms": p99, "max_ms": max,
+            "server_pss_mb": pss }),
     }])
 }

@@ -23,7 +23,7 @@ pub struct App {
     pub store: Store,
     pub clock: Arc<dyn Clock>,
     pub policy: Arc<Policy>,
-    pub hub: Hub,
+    pub hub: Arc<Hub>,
     pub blobs: Blobs,
     pub limiter: Limiter,
     pub tokens: TokenCache,
@@ -37,12 +37,26 @@ pub struct App {
     /// How workers elsewhere reach this server.
     pub public_url: String,
     /// Wakes the jobs' runner.
-    pub jobs: Notify,
+    pub jobs: Arc<Notify>,
     /// Readers that may still connect.
     pub readers: Arc<Semaphore>,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
     owners: Mutex<HashMap<SandboxId, ProjectId>>,
+}
+
+/// Tells the rest of the server what is durable now.
+fn tell(hub: &Hub, jobs: &Notify, out: Outbox) {
+    hub.publish(out.events);
+    for session in out.inboxes {
+        hub.inbox_changed(session);
+    }
+    for (sandbox, state) in out.states {
+        hub.state_changed(sandbox, state);
+    }
+    if out.jobs {
+        jobs.notify_one();
+    }
 }
 
 /// What `App::new` needs beside the options.
@@ -64,7 +78,7 @@ impl App {
             store: parts.store,
             clock: parts.clock,
             policy: Arc::new(options.policy.clone()),
-            hub: Hub::default(),
+            hub: Arc::default(),
             blobs: parts.blobs,
             limiter: Limiter::new(options.limits),
             tokens: TokenCache::default(),
@@ -75,7 +89,7 @@ impl App {
             deployment: parts.deployment,
             default_project: parts.default_project,
             public_url: parts.public_url,
-            jobs: Notify::new(),
+            jobs: Arc::default(),
             readers: Arc::new(Semaphore::new(options.limits.readers)),
             stopping: parts.stopping,
             owners: Mutex::new(HashMap::new()),
@@ -99,32 +113,22 @@ impl App {
     {
         let (now, steady, policy) = (self.clock.now(), self.clock.steady(), Arc::clone(&self.policy));
         let redactor = Arc::clone(&self.redactor);
-        let done: Result<(R, Outbox)> = self
-            .store
-            .write(move |tx| {
+        let (hub, jobs) = (Arc::clone(&self.hub), Arc::clone(&self.jobs));
+        let told = move |(value, out): (R, Outbox)| {
+            tell(&hub, &jobs, out);
+            value
+        };
+        let done = self.store.write_then(
+            move |tx| {
                 Box::pin(async move {
                     let mut begun = Work { tx, out: Outbox::default(), now, steady, policy, redactor };
                     let value = work(&mut begun).await?;
                     Ok((value, begun.out))
                 })
-            })
-            .await;
-        let (value, out) = done?;
-        self.tell(out);
-        Ok(value)
-    }
-
-    fn tell(&self, out: Outbox) {
-        self.hub.publish(out.events);
-        for session in out.inboxes {
-            self.hub.inbox_changed(session);
-        }
-        for (sandbox, state) in out.states {
-            self.hub.state_changed(sandbox, state);
-        }
-        if out.jobs {
-            self.jobs.notify_one();
-        }
+            },
+            told,
+        );
+        done.await
     }
 
     /// Which project a sandbox belongs to; that never changes.

@@ -88,9 +88,27 @@ impl Store {
         E: From<Error> + Send + 'static,
         F: for<'t> FnOnce(&'t mut dyn Tx) -> BoxFuture<'t, Result<R, E>> + Send + 'static,
     {
+        self.write_then(work, |value| value).await
+    }
+
+    /// Like `write`; when it is durable `then` is run, also if nobody waits for the answer any more.
+    /// On SQLite it is run in the order of the commits.
+    pub async fn write_then<R, O, E, F, T>(&self, work: F, then: T) -> Result<O, E>
+    where
+        R: Send + 'static,
+        O: Send + 'static,
+        E: From<Error> + Send + 'static,
+        F: for<'t> FnOnce(&'t mut dyn Tx) -> BoxFuture<'t, Result<R, E>> + Send + 'static,
+        T: FnOnce(R) -> O + Send + 'static,
+    {
         match &self.0 {
-            Database::Sqlite(sqlite) => sqlite.write(work).await,
-            Database::Postgres(postgres) => postgres.write(work).await,
+            Database::Sqlite(sqlite) => sqlite.write_then(work, then).await,
+            Database::Postgres(postgres) => {
+                // A task of its own: a caller that goes away doesn't take the end with it.
+                let postgres = postgres.clone();
+                let done = tokio::spawn(async move { postgres.write(work).await.map(then) });
+                done.await.map_err(Error::internal)?
+            }
         }
     }
 

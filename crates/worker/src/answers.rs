@@ -7,6 +7,7 @@ use crate::journal::{Answer, Verdict};
 use crate::link::{Client, Reply};
 use atoll_core::id::{LeaseId, MessageId};
 use atoll_protocol::{Ack, Nack};
+use std::collections::VecDeque;
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
@@ -34,7 +35,18 @@ impl Answers {
         if self.phase.wait_for(|phase| phase.registered).await.is_err() {
             return;
         }
-        while let Some(answer) = self.queue.recv().await {
+        let mut waiting = VecDeque::new();
+        loop {
+            if waiting.is_empty() {
+                match self.queue.recv().await {
+                    Some(answer) => put(&mut waiting, answer),
+                    None => return,
+                }
+            }
+            while let Ok(answer) = self.queue.try_recv() {
+                put(&mut waiting, answer);
+            }
+            let Some(answer) = waiting.pop_front() else { continue };
             let report = match self.tell(&answer).await {
                 Ok(()) => Report::Settled { id: answer.id, lease: answer.lease },
                 Err(exit) => Report::Ended(exit),
@@ -83,5 +95,33 @@ impl Answers {
                 Reply::KeyGap { .. } => backoff.wait(None).await,
             }
         }
+    }
+}
+
+/// A message that comes again while its answer waits is answered once, under the newer lease: with a slow
+/// server and short leases there would be ever more to tell.
+fn put(waiting: &mut VecDeque<Answer>, answer: Answer) {
+    match waiting.iter_mut().find(|older| older.id == answer.id) {
+        Some(older) => *older = answer,
+        None => waiting.push_back(answer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atoll_core::message::How;
+
+    #[test]
+    fn a_newer_answer_takes_the_place_of_an_older_one() {
+        let answer =
+            |id| Answer { id, lease: LeaseId::new(), verdict: Verdict::Ack { how: How::Injected, turn: None } };
+        let (first, second) = (answer(MessageId::new()), answer(MessageId::new()));
+        let again = answer(first.id);
+        let mut waiting = VecDeque::new();
+        for answer in [&first, &second, &again] {
+            put(&mut waiting, answer.clone());
+        }
+        assert_eq!(waiting, [again, second]);
     }
 }

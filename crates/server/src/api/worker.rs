@@ -111,12 +111,16 @@ pub async fn events(
     caller.must_be_worker_of(id)?;
     must_be_json(request.headers())?;
     let bytes = read_body(request, bounds::BATCH_BYTES).await?;
-    let not_a_batch = |error: String| Problem::new(Code::NotABatch, error);
-    let form: Form = parse(&bytes).map_err(not_a_batch)?;
-    if form.event_type.is_some() {
-        return single(app, caller, id, once, &bytes).await;
-    }
-    let batch: Batch = parse(&bytes).map_err(not_a_batch)?;
+    let batch: Batch = match parse(&bytes) {
+        Ok(batch) => batch,
+        Err(error) => {
+            let is_single = parse::<Form>(&bytes).is_ok_and(|form| form.event_type.is_some());
+            if is_single {
+                return single(app, caller, id, once, &bytes).await;
+            }
+            return Err(Problem::new(Code::NotABatch, error));
+        }
+    };
     let checked = ingest::check(batch, &app.redactor)?;
     drop(bytes);
     let answer = app.write(move |work| Box::pin(async move { ingest::ingest(work, id, checked).await })).await?;

@@ -69,6 +69,8 @@ pub async fn open(State(app): State<Arc<App>>, reader: Reader, Upgrade(upgrade):
     reader.0.must_not_be_worker()?;
     let permit = app.reader_permit()?;
     let upgrade = upgrade.max_message_size(SUBSCRIBE_BYTES).max_frame_size(SUBSCRIBE_BYTES);
+    // A reader says little; the default would hold 128 KiB for each of them.
+    let upgrade = upgrade.read_buffer_size(4096);
     Ok(upgrade.on_upgrade(move |socket| async move {
         metrics::gauge!(crate::metrics::READERS).increment(1.0);
         let mut connection = Connection { app, caller: reader.0, socket, feed: None };

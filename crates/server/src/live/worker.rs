@@ -57,7 +57,7 @@ pub async fn open(
             })
         })
         .await?;
-    let upgrade = upgrade.max_message_size(bounds::MB).max_frame_size(bounds::MB);
+    let upgrade = upgrade.max_message_size(bounds::MB).max_frame_size(bounds::MB).read_buffer_size(4096);
     Ok(upgrade.on_upgrade(move |socket| async move {
         metrics::gauge!(crate::metrics::WORKERS).increment(1.0);
         let mut connection = Connection { app, id, session, stream: query.stream, boot: query.boot, socket, asked: 0 };
@@ -113,7 +113,9 @@ impl Connection {
                     self.send(&ServerFrame::Ping { id: self.asked }).await?;
                 }
                 // The first tick is at once; later ones find what a lost wake-up or an expired lease left.
-                _ = look.tick() => self.hand_out().await?,
+                _ = look.tick() => if self.is_waiting().await {
+                    self.hand_out().await?;
+                },
                 _ = stopping.changed() => return Ok(()),
             }
         }
@@ -130,30 +132,34 @@ impl Connection {
         Ok(())
     }
 
+    /// Whether a look into the inbox would find something: reading is cheaper than a transaction.
+    async fn is_waiting(&mut self) -> bool {
+        let (id, session, steady) = (self.id, self.session, self.app.clock.steady());
+        let waiting = self.app.read(move |tx| {
+            Box::pin(async move {
+                let row = sandboxes::get(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
+                Ok(!messages::available(tx, session, row.turn_state, steady, 1).await?.is_empty())
+            })
+        });
+        waiting.await.unwrap_or(false)
+    }
+
     /// Leases what is waiting and sends it.
     async fn hand_out(&mut self) -> std::result::Result<(), Over> {
         let (id, stream, boot) = (self.id, self.stream, self.boot);
         loop {
-            // Most looks find nothing; reading is cheaper than a transaction.
-            let (session, steady) = (self.session, self.app.clock.steady());
-            let waiting = self.app.read(move |tx| {
-                Box::pin(async move {
-                    let row = sandboxes::get(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
-                    Ok(messages::available(tx, session, row.turn_state, steady, 1).await?.len())
-                })
-            });
-            match waiting.await {
-                Ok(0) | Err(_) => return Ok(()),
-                Ok(_) => {}
-            }
             let request = LeaseRequest { stream, boot, max: AT_ONCE, wait_s: 0, renew: Vec::new() };
             let leased =
                 self.app.write(move |work| Box::pin(async move { inbox::lease(work, id, &request).await })).await;
             match leased {
                 Ok(answer) if answer.items.is_empty() => return Ok(()),
                 Ok(answer) => {
+                    let whole = answer.items.len() < AT_ONCE as usize;
                     for message in answer.items {
                         self.send(&ServerFrame::Message { message }).await?;
+                    }
+                    if whole {
+                        return Ok(());
                     }
                 }
                 Err(problem) if problem.code.status().is_server_error() => return Ok(()),

@@ -94,11 +94,13 @@ impl Sqlite {
         opened.await.map_err(Error::internal)?
     }
 
-    pub(crate) async fn write<R, E, F>(&self, work: F) -> Result<R, E>
+    pub(crate) async fn write_then<R, O, E, F, T>(&self, work: F, then: T) -> Result<O, E>
     where
         R: Send + 'static,
+        O: Send + 'static,
         E: From<Error> + Send + 'static,
         F: for<'t> FnOnce(&'t mut dyn Tx) -> BoxFuture<'t, Result<R, E>> + Send + 'static,
+        T: FnOnce(R) -> O + Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
         self.writer.submit(Box::new(move |tx| {
@@ -109,7 +111,7 @@ impl Sqlite {
                     // A refusal by the work itself stands whatever became of the group.
                     (Some(Err(refused)), _) => Err(refused),
                     (_, Err(lost)) => Err(lost.into()),
-                    (Some(Ok(value)), Ok(())) => Ok(value),
+                    (Some(Ok(value)), Ok(())) => Ok(then(value)),
                     (None, Ok(())) => Err(Error::internal("committed without a transaction").into()),
                 };
                 drop(sender.send(answer));

@@ -116,7 +116,7 @@ async fn killed_while_creating(what: &str, faults: &str) {
         fakes.push(tokio::spawn(ask(admin.clone(), format!("fake-{number}"), fake)));
         let external = json!({ "provider": "external" });
         externals.push(tokio::spawn(ask(admin.clone(), format!("external-{number}"), external)));
-        tokio::time::sleep(Duration::from_millis(rng.random_range(0..40))).await;
+        tokio::time::sleep(Duration::from_millis(rng.random_range(10..120))).await;
     }
     let server = killing.await.unwrap();
     let since = Instant::now();
