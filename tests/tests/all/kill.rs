@@ -25,7 +25,7 @@ on_both_databases!(nothing_is_lost_or_doubled_by_kills);
 const KILLS: usize = 400;
 const SANDBOXES: usize = 3;
 /// For what must come in the end, however slow the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// No limits, and leases that run out while messages are held.
 const CONFIG: &str = "\
