@@ -62,8 +62,8 @@ async fn look_after(app: &App, providers: &Providers, sandbox: Sandbox) -> Resul
     }
 }
 
-/// A sandbox whose name is not known; if it is there, its job asks again and gets to know the name.
-async fn look_for(app: &App, provider: &dyn Provider, id: SandboxId) -> Lookup {
+/// A sandbox whose name at its provider is not known, by its labels.
+pub(super) async fn look_for(app: &App, provider: &dyn Provider, id: SandboxId) -> Lookup {
     let labels = [("atoll.deployment", app.deployment.clone()), ("atoll.sandbox", id.to_string())];
     match provider.find(&labels.map(|(key, value)| (key.to_owned(), value)).into()).await {
         Ok(found) => found.into_iter().next().map_or(Lookup::Gone, Lookup::Found),

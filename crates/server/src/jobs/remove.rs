@@ -1,10 +1,11 @@
 //! Removes a provider's sandbox, for as long as it takes.
 
+use super::recover::look_for;
 use super::{Done, back_off};
 use crate::problem::Result;
 use crate::providers::Providers;
 use crate::state::App;
-use atoll_core::provider::{Error, ProviderId};
+use atoll_core::provider::{Error, Lookup, ProviderId};
 use atoll_store::jobs::Job;
 use atoll_store::sandboxes;
 use std::time::Duration;
@@ -17,9 +18,17 @@ pub(crate) async fn remove(app: &App, providers: &Providers, job: &Job) -> Resul
     let id = job.sandbox_id;
     let row = app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, id).await?) })).await?;
     let Some(row) = row.filter(|row| row.state.has_ended()) else { return Ok(Done::Finished) };
-    let Some(name) = row.provider_id else { return Ok(Done::Finished) };
-    let provider_id = ProviderId(name);
-    let call = tokio::time::timeout(DEADLINE, providers.get(row.provider).destroy(&provider_id));
+    let provider = providers.get(row.provider);
+    let provider_id = match row.provider_id {
+        Some(name) => ProviderId(name),
+        // The answer that named it may have been lost: it is looked for by its labels.
+        None => match look_for(app, provider, id).await {
+            Lookup::Found(found) => found.id,
+            Lookup::Gone => return Ok(Done::Finished),
+            Lookup::Unreachable { .. } => return Ok(Done::Later(back_off(job.attempts))),
+        },
+    };
+    let call = tokio::time::timeout(DEADLINE, provider.destroy(&provider_id));
     match call.await {
         Ok(Ok(()) | Err(Error::Gone)) => {
             app.write(move |work| {
