@@ -1,5 +1,5 @@
 # The two commands of the README are `make run` and `make test`.
-.PHONY: run test check bench soak build clean
+.PHONY: run test check bench soak build worker clean
 
 CARGO ?= cargo
 
@@ -41,6 +41,11 @@ soak:
 	@scripts/setup-fuzz
 	$(CARGO) build --workspace --locked
 	ATOLL_TEST_SCALE=1 $(CARGO) test --workspace --locked
+
+# The worker as one static file, to put anywhere: target/worker/atoll-worker.
+worker:
+	@scripts/need build
+	@scripts/build-worker
 
 clean:
 	$(CARGO) clean

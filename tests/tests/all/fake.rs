@@ -158,7 +158,8 @@ async fn a_lost_sandbox_says_so_after_a_restart(kind: Kind) {
     let mut server = TestServer::start(kind).await;
     let admin = server.admin();
     let id = make(&admin, json!({ "prompt": "wait 600" })).await;
-    until(&admin, &id, |row| row["state"] == "running" && !row["provider_id"].is_null()).await;
+    // In its turn: the prompt has reached the agent, and won't be said again.
+    until(&admin, &id, |row| row["turn"] == 1 && !row["provider_id"].is_null()).await;
     server.restart().await;
     let row = until(&server.admin(), &id, has_ended).await;
     assert_eq!(

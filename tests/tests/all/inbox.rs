@@ -22,6 +22,7 @@ on_both_databases!(
     any_interleaving_follows_the_rule,
     order_and_moves,
     what_waits_for_the_turn_s_end_can_be_changed_until_then,
+    what_an_ended_sandbox_held_waits_for_the_next,
     a_closed_session_delivers_nothing,
 );
 
@@ -258,6 +259,29 @@ async fn what_waits_for_the_turn_s_end_can_be_changed_until_then(kind: Kind) {
     worker.say(&["agent.completed"]).await;
     let handed = worker.lease(10).await;
     assert_eq!((handed.len(), handed[0]["content"].as_str()), (1, Some("even later")));
+    server.stop().await;
+}
+
+async fn what_an_ended_sandbox_held_waits_for_the_next(kind: Kind) {
+    let server = TestServer::start(kind).await;
+    let admin = server.admin();
+    let sandbox = admin.external(json!({})).await;
+    let worker = HandWorker::new(&admin, &sandbox);
+    worker.heartbeat("working").await.expect(200);
+    let sent =
+        admin.post(&format!("/sandboxes/{}/messages", sandbox.id), json!({ "content": "hello" })).await.expect(201);
+    assert_eq!(worker.lease(1).await.len(), 1);
+    admin.post(&format!("/sandboxes/{}/stop", sandbox.id), json!({ "results": "discard" })).await.expect(200);
+    let shown = admin.get(&format!("/sessions/{}/messages", sandbox.session)).await.expect(200);
+    assert_eq!(shown["items"][0]["state"], "queued");
+    let made = admin.post(&format!("/sessions/{}/resume", sandbox.session), json!({})).await.expect(201);
+    let next = External {
+        id: made["id"].as_str().unwrap().to_owned(),
+        session: sandbox.session.clone(),
+        token: made["worker"]["token"].as_str().unwrap().to_owned(),
+    };
+    let first = HandWorker::new(&admin, &next).heartbeat("starting").await.expect(200);
+    assert_eq!(first["start"]["prompt"]["id"], sent["id"]);
     server.stop().await;
 }
 

@@ -46,8 +46,8 @@ pub async fn admit(
     Ok(())
 }
 
-/// A new stream frees the old one's leases.
-async fn free_leases(work: &mut Work<'_>, session: &Session, stream: Uuid) -> Result<()> {
+/// What a worker that has no say any more still held goes back to its place, for the next one.
+pub async fn free_leases(work: &mut Work<'_>, session: &Session, stream: Uuid) -> Result<()> {
     for mut message in messages::open(work.tx, session.id).await? {
         if inbox::advance(&mut message, Step::StreamReplaced { stream }, work)? {
             messages::update(work.tx, &message).await?;

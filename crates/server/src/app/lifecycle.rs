@@ -1,6 +1,6 @@
 //! Applies a trigger to a sandbox: the rule, the row, the event, the jobs, in one transaction.
 
-use super::Work;
+use super::{Work, fence};
 use crate::problem::Result;
 use atoll_core::event::{NewEvent, Source, kind};
 use atoll_core::job::JobKind;
@@ -69,6 +69,9 @@ pub async fn apply(
         session.updated_at = work.now;
         sessions::update(work.tx, session).await?;
         drop_deadlines(work, sandbox).await?;
+        if let Some(stream) = sandbox.stream {
+            fence::free_leases(work, session, stream).await?;
+        }
     }
     for effect in step.effects {
         leave_job(work, sandbox, effect).await?;
