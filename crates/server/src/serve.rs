@@ -97,14 +97,16 @@ impl Server {
     }
 
     /// Takes no new requests, lets open ones end, lets go of everything.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         self.stop.send_replace(true);
         let ended = tokio::time::timeout(GRACE, async {
-            drop(self.serving.await);
-            drop(self.jobs.await);
+            drop((&mut self.serving).await);
+            drop((&mut self.jobs).await);
         });
         if ended.await.is_err() {
             tracing::warn!("some requests did not end in time and were cut off");
+            self.serving.abort();
+            self.jobs.abort();
         }
         self.store.close().await;
     }

@@ -22,7 +22,14 @@ pub async fn set(tx: &mut dyn Tx, key: &str, value: &str) -> Result<()> {
 /// Holds a data directory for as long as it lives.
 #[derive(Debug)]
 pub struct DirLock {
-    _file: std::fs::File,
+    file: std::fs::File,
+}
+
+impl Drop for DirLock {
+    /// Closing is not enough: a child that is just being started has the file open too, for a moment.
+    fn drop(&mut self) {
+        let _unlocked: Result<(), _> = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
+    }
 }
 
 impl DirLock {
@@ -42,7 +49,7 @@ impl DirLock {
         }
         let write = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(holder.as_bytes()));
         write.map_err(|error| Error::unavailable(format!("can't write {}: {error}", path.display())))?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
@@ -56,7 +63,10 @@ mod tests {
         let held = DirLock::take(dir.path(), "atoll serve (pid 7)").unwrap();
         let refused = DirLock::take(dir.path(), "x").unwrap_err().to_string();
         assert!(refused.contains("held by atoll serve (pid 7)"), "{refused}");
+        // What a child that has just been forked has: the same open file.
+        let copy = held.file.try_clone().unwrap();
         drop(held);
         assert!(DirLock::take(dir.path(), "x").is_ok());
+        drop(copy);
     }
 }
