@@ -67,6 +67,8 @@ async fn pages_never_skip_or_repeat(kind: Kind) {
     for _ in 0..scaled(40) {
         let sandbox = admin.external(json!({})).await;
         let mut worker = HandWorker::new(&admin, &sandbox);
+        // Running: from here on only the worker adds to the log.
+        worker.heartbeat("working").await.expect(200);
         for _ in 0..rng.random_range(0..6) {
             write_some(&mut worker, &mut rng).await;
         }
@@ -98,6 +100,7 @@ async fn filters_and_orders(kind: Kind) {
     let admin = server.admin();
     let sandbox = admin.external(json!({})).await;
     let mut worker = HandWorker::new(&admin, &sandbox);
+    worker.heartbeat("working").await.expect(200);
     for _ in 0..10 {
         write_some(&mut worker, &mut rng).await;
     }
