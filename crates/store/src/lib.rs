@@ -40,6 +40,16 @@ pub enum Location {
     Postgres(SecretString),
 }
 
+/// Runs in a task of its own, so that a caller that goes away doesn't break it off: what follows a
+/// commit is done, and no connection goes back to the pool in the middle of a `BEGIN`.
+async fn to_the_end<O, E>(work: impl Future<Output = Result<O, E>> + Send + 'static) -> Result<O, E>
+where
+    O: Send + 'static,
+    E: From<Error> + Send + 'static,
+{
+    tokio::spawn(work).await.map_err(Error::internal)?
+}
+
 /// A handle that is cheap to clone.
 #[derive(Clone)]
 pub struct Store(Database);
@@ -104,10 +114,8 @@ impl Store {
         match &self.0 {
             Database::Sqlite(sqlite) => sqlite.write_then(work, then).await,
             Database::Postgres(postgres) => {
-                // A task of its own: a caller that goes away doesn't take the end with it.
                 let postgres = postgres.clone();
-                let done = tokio::spawn(async move { postgres.write(work).await.map(then) });
-                done.await.map_err(Error::internal)?
+                to_the_end(async move { postgres.write(work).await.map(then) }).await
             }
         }
     }
@@ -121,7 +129,10 @@ impl Store {
     {
         match &self.0 {
             Database::Sqlite(sqlite) => sqlite.read(work).await,
-            Database::Postgres(postgres) => postgres.read(work).await,
+            Database::Postgres(postgres) => {
+                let postgres = postgres.clone();
+                to_the_end(async move { postgres.read(work).await }).await
+            }
         }
     }
 

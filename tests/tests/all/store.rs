@@ -16,6 +16,7 @@ on_both_databases!(
     concurrent_writes_all_count,
     what_is_answered_survives_reopening,
     due_jobs_are_claimed_once,
+    a_reader_that_goes_away_harms_nobody,
     the_first_schema_can_still_be_opened,
 );
 
@@ -93,6 +94,22 @@ async fn what_is_answered_survives_reopening(kind: Kind) {
     let again = Store::open(&database.location).await.unwrap();
     assert_eq!((read(&again, "kept").await, read(&again, "late").await), (Some("yes".into()), None));
     close(again, database).await;
+}
+
+async fn a_reader_that_goes_away_harms_nobody(kind: Kind) {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, database) = open(kind, dir.path()).await;
+    for turn in 0..400u64 {
+        // Broken off anywhere between asking for a connection and the answer.
+        let reading = store.read::<_, Error, _>(|tx| Box::pin(async move { meta::get(tx, "kept").await }));
+        drop(tokio::time::timeout(Duration::from_micros(turn * 5), reading).await);
+        if turn % 20 == 19 {
+            let set: Result<(), Error> =
+                store.write(|tx| Box::pin(async move { meta::set(tx, "kept", "yes").await })).await;
+            set.unwrap();
+        }
+    }
+    close(store, database).await;
 }
 
 async fn due_jobs_are_claimed_once(kind: Kind) {
