@@ -6,6 +6,7 @@
 #![warn(clippy::wildcard_enum_match_arm)]
 
 pub mod bounds;
+pub mod demo_line;
 pub mod event;
 pub mod id;
 pub mod inbox;

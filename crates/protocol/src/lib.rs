@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+pub mod exec;
 pub mod frame;
 pub mod link;
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
-pub mod demo_line;
+
 pub mod external;
 pub mod fake;
 #[cfg(test)]

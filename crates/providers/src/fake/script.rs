@@ -5,8 +5,8 @@
 
 use super::process::Voice;
 use super::tree;
-use crate::demo_line::seconds;
 use crate::locked;
+use atoll_core::demo_line::seconds;
 use atoll_core::provider::{Command, Exit, OutputStream};
 use bytes::Bytes;
 use tokio::sync::mpsc;

@@ -2,7 +2,7 @@
 
 use super::desk::{Desk, is_interrupt, steers};
 use super::ground::Place;
-use crate::demo_line::{DemoLine, parse};
+use atoll_core::demo_line::{DemoLine, parse};
 use atoll_core::event::kind;
 use atoll_core::message::How;
 use atoll_core::sandbox::Activity;

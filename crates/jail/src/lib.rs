@@ -1,0 +1,1 @@
+//! Makes Linux sandboxes.
