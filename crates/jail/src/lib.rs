@@ -1,1 +1,32 @@
-//! Makes Linux sandboxes.
+//! Makes Linux sandboxes: namespaces, a root by allow-list, cgroups, a filter of system calls.
+//!
+//! A server can't make them itself: it has threads, sockets and secrets. So [`Launcher::start`] runs a process of its
+//! own, in which [`launcher_main`] takes requests over a pair of sockets and does the work. That process is
+//! small, has one thread and no network, and can be restarted: sandboxes live on and are found again.
+//!
+//! [`inside`] is for the program that runs as a sandbox's first process.
+
+mod cgroup;
+mod client;
+mod error;
+mod ids;
+pub mod inside;
+mod kernel;
+mod maps;
+mod place;
+mod record;
+mod remove;
+mod report;
+mod seccomp;
+mod service;
+mod setup;
+mod start;
+mod template;
+mod view;
+mod wire;
+
+pub use client::{Ended, Launcher, LauncherOptions, Running};
+pub use error::{Errno, Error, Step};
+pub use place::{AGENT, Bound, Enforced, Exit, Ids, Limits, Place, Range, Spec, Usage};
+pub use report::{Ability, DiskBound, GroupVersion, Missing, Report, Tier};
+pub use service::launcher_main;

@@ -1,0 +1,116 @@
+//! Version 1: a directory for each controller, below this process's own.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{
+    Bounds, Clock, Enforces, Groups, Leaf, PERIOD, Trial, files, make_directory, quota, sweep, write, write_if_there,
+};
+use crate::report::GroupVersion;
+
+/// The deployment's directory in each controller that can be had.
+#[derive(Debug, Default)]
+pub(super) struct Version1 {
+    memory: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+    pids: Option<PathBuf>,
+    accounting: Option<PathBuf>,
+}
+
+impl Version1 {
+    pub fn find(name: &str) -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let usable = |controller: &str| {
+            let own = files::version_1(&mounts, &membership, controller)?.own;
+            usable(&own).then(|| own.join(name))
+        };
+        let found =
+            Self { memory: usable("memory"), cpu: usable("cpu"), pids: usable("pids"), accounting: usable("cpuacct") };
+        let enforces = found.enforces();
+        (enforces.memory || enforces.cpu || enforces.pids).then_some(found)
+    }
+}
+
+/// Tries to make a group: whether one may, only trying tells.
+fn usable(own: &Path) -> bool {
+    let Ok(trial) = Trial::make(own) else { return false };
+    rustix::fs::access(trial.directory.join("cgroup.procs"), rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+impl Groups for Version1 {
+    fn version(&self) -> GroupVersion {
+        GroupVersion::V1
+    }
+
+    fn enforces(&self) -> Enforces {
+        Enforces { memory: self.memory.is_some(), cpu: self.cpu.is_some(), pids: self.pids.is_some() }
+    }
+
+    fn lacks(&self) -> Option<String> {
+        let controllers = [("memory", &self.memory), ("cpu", &self.cpu), ("pids", &self.pids)];
+        let lacking: Vec<&str> =
+            controllers.iter().filter(|(_, directory)| directory.is_none()).map(|(name, _)| *name).collect();
+        (!lacking.is_empty()).then(|| format!("the cgroup controllers {} are not writable", lacking.join(", ")))
+    }
+
+    fn make(&self, sandbox: &str, leaf: &str, bounds: Bounds) -> io::Result<Leaf> {
+        let mut made = Leaf::default();
+        let outcome = self.fill(&mut made, sandbox, leaf, bounds);
+        if outcome.is_err() {
+            made.remove();
+        }
+        outcome.map(|()| made)
+    }
+
+    fn sweep(&self, keep: &BTreeSet<String>) {
+        for directory in [&self.memory, &self.cpu, &self.pids, &self.accounting].into_iter().flatten() {
+            sweep(directory, keep);
+        }
+    }
+}
+
+impl Version1 {
+    fn fill(&self, made: &mut Leaf, sandbox: &str, leaf: &str, bounds: Bounds) -> io::Result<()> {
+        let mut open = |deployment: &Path| -> io::Result<PathBuf> {
+            let group = deployment.join(sandbox);
+            let directory = group.join(leaf);
+            // Controllers that are mounted together share one directory.
+            if !made.directories.contains(&directory) {
+                make_directory(deployment)?;
+                make_directory(&group)?;
+                make_directory(&directory)?;
+                made.directories.push(directory.clone());
+            }
+            Ok(directory)
+        };
+        let memory = self.memory.as_deref().map(&mut open).transpose()?;
+        let cpu = self.cpu.as_deref().map(&mut open).transpose()?;
+        let pids = self.pids.as_deref().map(&mut open).transpose()?;
+        let accounting = self.accounting.as_deref().map(&mut open).transpose()?;
+        if let Some(memory) = memory {
+            let limit = bounds.memory_bytes.to_string();
+            write(&memory.join("memory.limit_in_bytes"), &limit)?;
+            write_if_there(&memory.join("memory.memsw.limit_in_bytes"), &limit)?;
+            made.memory = Some(memory.join("memory.usage_in_bytes"));
+            made.peak = Some(memory.join("memory.max_usage_in_bytes"));
+            made.oom = Some(memory.join("memory.oom_control"));
+        }
+        if let (Some(cpu), Some(cpu_milli)) = (cpu, bounds.cpu_milli) {
+            write(&cpu.join("cpu.cfs_period_us"), &PERIOD.to_string())?;
+            match write(&cpu.join("cpu.cfs_quota_us"), &quota(cpu_milli).to_string()) {
+                // The group above has less, and that holds.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+                outcome => outcome?,
+            }
+        }
+        if let Some(pids) = pids {
+            write(&pids.join("pids.max"), &bounds.pids.to_string())?;
+            made.pids = Some(pids.join("pids.current"));
+        }
+        made.cpu = accounting.map(|directory| Clock::Nanoseconds(directory.join("cpuacct.usage")));
+        Ok(())
+    }
+}

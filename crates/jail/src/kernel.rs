@@ -1,0 +1,247 @@
+//! System calls without a safe wrapper elsewhere. All that is unsafe in this crate is here and in [`crate::inside`].
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub(crate) const NEW_NAMESPACES: u64 = (libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS) as u64;
+pub(crate) const NEW_USER_NAMESPACE: u64 = libc::CLONE_NEWUSER as u64;
+
+const INTO_GROUP: u64 = 0x2_0000_0000;
+
+/// The kernel's `struct clone_args`, as of the version that knows cgroups.
+#[repr(C, align(8))]
+#[derive(Default)]
+struct CloneArguments {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// A process that this one started.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub pid: i32,
+    pub descriptor: OwnedFd,
+}
+
+/// Starts a copy of this process that runs `child` and exits with its value.
+///
+/// The copy has only the calling thread, so a lock that another one holds stays locked in it for ever: the launcher,
+/// which is the one that calls this, has no other thread.
+pub(crate) fn spawn(flags: u64, group: Option<BorrowedFd<'_>>, child: impl FnOnce() -> i32) -> io::Result<Process> {
+    let mut descriptor: i32 = -1;
+    let mut arguments = CloneArguments {
+        flags: flags | libc::CLONE_PIDFD as u64,
+        pidfd: (&raw mut descriptor).addr() as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        ..CloneArguments::default()
+    };
+    if let Some(group) = group {
+        arguments.flags |= INTO_GROUP;
+        arguments.cgroup = group.as_raw_fd() as u64;
+    }
+    // SAFETY: the structure is valid and of the given size; without CLONE_VM the child has memory of its own, and
+    // without a stack given it goes on upon a copy of this one.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<CloneArguments>()) };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            // A panic must not unwind into what the parent does after this call.
+            let code = catch_unwind(AssertUnwindSafe(child)).unwrap_or(70);
+            exit(code)
+        }
+        pid => {
+            // SAFETY: the kernel made this descriptor for us.
+            let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+            Ok(Process { pid: i32::try_from(pid).unwrap_or(-1), descriptor })
+        }
+    }
+}
+
+impl Process {
+    /// Ends the process and waits until it is gone.
+    pub fn discard(self) {
+        // It may be gone already, and then only has to be waited for.
+        let _ = rustix::process::pidfd_send_signal(&self.descriptor, rustix::process::Signal::KILL);
+        let _ = self.wait();
+    }
+
+    /// Waits for its end and takes its exit status.
+    pub fn wait(&self) -> io::Result<Option<rustix::process::WaitIdStatus>> {
+        let id = rustix::process::WaitId::PidFd(self.descriptor.as_fd());
+        Ok(rustix::io::retry_on_intr(|| rustix::process::waitid(id.clone(), rustix::process::WaitIdOptions::EXITED))?)
+    }
+}
+
+/// Closes what a process made by [`spawn`] has of its parent: the end of a pipe that only the parent shall hold.
+pub(crate) fn close_copy(descriptor: BorrowedFd<'_>) {
+    // SAFETY: its owner is a variable of the parent's code, which never runs in this copy: `spawn` ends it.
+    unsafe { libc::close(descriptor.as_raw_fd()) };
+}
+
+/// Ends the process at once, without what the parent registered for its own end.
+fn exit(code: i32) -> ! {
+    // SAFETY: it does not return and touches no memory.
+    unsafe { libc::_exit(code) }
+}
+
+#[repr(C)]
+struct MountAttributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+pub(crate) const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+pub(crate) const NO_SUID: u64 = libc::MOUNT_ATTR_NOSUID;
+pub(crate) const NO_DEVICES: u64 = libc::MOUNT_ATTR_NODEV;
+pub(crate) const NO_EXECUTION: u64 = libc::MOUNT_ATTR_NOEXEC;
+
+/// Sets attributes on a mount and all below it, and cuts it off from mounts made elsewhere.
+pub(crate) fn set_mount_attributes(mount: BorrowedFd<'_>, set: u64) -> io::Result<()> {
+    mount_setattr(mount, set, libc::AT_RECURSIVE)
+}
+
+/// The same for one mount alone.
+pub(crate) fn set_attributes_of_one(mount: BorrowedFd<'_>, set: u64) -> io::Result<()> {
+    mount_setattr(mount, set, 0)
+}
+
+fn mount_setattr(mount: BorrowedFd<'_>, set: u64, flags: i32) -> io::Result<()> {
+    let attributes = MountAttributes { set, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
+    let flags = flags | libc::AT_EMPTY_PATH;
+    // SAFETY: the path is a C string, the structure valid and of the given size.
+    let failed = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attributes,
+            size_of::<MountAttributes>(),
+        )
+    };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Puts `descriptors` at 0, 1, 2 and so on, open over `exec`; everything else closes on `exec`.
+///
+/// Whatever had these numbers is gone afterwards, so the caller goes on to [`execute`] or ends. Returns `keep` under a
+/// number that is out of the way.
+pub(crate) fn arrange(descriptors: &[BorrowedFd<'_>], keep: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let aside = i32::try_from(descriptors.len()).unwrap_or(i32::MAX).max(64);
+    let keep = rustix::io::fcntl_dupfd_cloexec(keep, aside)?;
+    let copies = descriptors
+        .iter()
+        .map(|descriptor| rustix::io::fcntl_dupfd_cloexec(descriptor, aside))
+        .collect::<Result<Vec<_>, _>>()?;
+    for (number, copy) in (0..).zip(&copies) {
+        // SAFETY: whoever owned the number is never used again: this process executes another program or ends.
+        if unsafe { libc::dup2(copy.as_raw_fd(), number) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    // SAFETY: it only sets a flag on descriptors.
+    let failed = unsafe {
+        libc::syscall(libc::SYS_close_range, descriptors.len(), libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+    if failed == 0 { Ok(keep) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Closes everything from `first` on. Only for the very start of a process, before it owns descriptors.
+pub(crate) fn close_from(first: u32) -> io::Result<()> {
+    // SAFETY: nothing in this process owns a descriptor from there on yet.
+    let failed = unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Replaces this process by a program. Returns only when that failed.
+pub(crate) fn execute(program: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| {
+        strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: both arrays end with a null pointer and point to C strings that live through the call.
+    unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Makes this process's cgroups the root of what it sees of them.
+pub(crate) fn hide_groups_above() -> io::Result<()> {
+    // SAFETY: a new cgroup namespace changes nothing of this process's memory or descriptors.
+    let failed = unsafe { libc::unshare(libc::CLONE_NEWCGROUP) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What a terminal sends to everybody in front of it, and what a closed pipe does.
+const IGNORED: [i32; 4] = [libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE];
+
+/// Ignores these and nothing else, whatever was inherited: [`reset_signals`] counts on it.
+pub(crate) fn ignore_terminal_signals() {
+    for signal in 1..=64 {
+        dispose(signal, if IGNORED.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL });
+    }
+}
+
+/// Ignores a signal, or not. The C library keeps two signals for itself and refuses to touch them, also when they are
+/// ignored by inheritance: so the kernel is asked.
+fn dispose(signal: i32, disposition: libc::sighandler_t) {
+    // The kernel's own structure: what to do, flags, where to return to, mask; all but the first are zero.
+    let action = [disposition as u64, 0, 0, 0];
+    // SAFETY: the structure is as long as the kernel's, no handler is installed, the old action isn't asked for;
+    // numbers that can't be set only fail.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), std::ptr::null_mut::<u64>(), size_of::<u64>())
+    };
+}
+
+/// Every signal as it is for a fresh program: not ignored, not blocked.
+pub(crate) fn reset_signals() -> io::Result<()> {
+    for signal in IGNORED {
+        dispose(signal, libc::SIG_DFL);
+    }
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the pointer is valid for writing, and the call fills the set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: the set was just filled; the old mask isn't asked for.
+    let failed = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut()) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
+}
+
+/// Brings up the loopback of this process's network namespace.
+pub(crate) fn loopback_up() -> io::Result<()> {
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // SAFETY: all zeroes is a valid value of this plain structure.
+    let mut request = unsafe { MaybeUninit::<libc::ifreq>::zeroed().assume_init() };
+    for (to, from) in request.ifr_name.iter_mut().zip(*b"lo") {
+        *to = from.cast_signed() as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: the request names the interface and the flags to set, and lives through the call.
+    let failed = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &raw const request) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

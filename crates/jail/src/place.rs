@@ -1,0 +1,209 @@
+//! Sandboxes as their users see them: what is wanted, what there is, how it ended.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// The uid and gid of `agent` inside.
+pub const AGENT: u32 = 1000;
+
+/// What a sandbox shall be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    /// 1 to 64 of a-z, 0-9 and `_`.
+    pub name: String,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    pub limits: Limits,
+    pub hostname: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Of the agent and all it starts; a one-shot has as much again.
+    pub memory_bytes: u64,
+    /// Thousandths of a core.
+    pub cpu_milli: u32,
+    pub pids: u32,
+    /// Of each process.
+    pub open_files: u64,
+    pub worker_memory_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { memory_bytes: 4 << 30, cpu_milli: 2000, pids: 1024, open_files: 16_384, worker_memory_bytes: 64 << 20 }
+    }
+}
+
+const MAX_LABELS: usize = 32 * 1024;
+
+impl Spec {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        check_name(&self.name)?;
+        let refuse = |reason: &str| Err(Error::Spec { reason: reason.to_owned() });
+        if self.hostname.is_empty()
+            || self.hostname.len() > 64
+            || !self
+                .hostname
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_' || byte == b'.')
+        {
+            return refuse("the host name must be 1 to 64 letters, digits, `-`, `_` and `.`");
+        }
+        // As they are written down and sent: a control character takes six bytes there.
+        if serde_json::to_string(&self.labels).is_ok_and(|text| text.len() > MAX_LABELS) {
+            return refuse("the labels are longer than 32 KiB");
+        }
+        let Limits { memory_bytes, cpu_milli, pids, open_files, worker_memory_bytes } = self.limits;
+        if memory_bytes < 4 << 20 || worker_memory_bytes < 4 << 20 {
+            return refuse("a memory limit is under 4 MiB");
+        }
+        if cpu_milli < 10 {
+            return refuse("the cpu limit is under a hundredth of a core");
+        }
+        if pids < 2 || open_files < 32 {
+            return refuse("fewer than 2 processes or 32 open files can't run anything");
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn check_name(name: &str) -> Result<(), Error> {
+    let fits = (1..=64).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+    if fits { Ok(()) } else { Err(Error::Name { name: name.to_owned() }) }
+}
+
+/// A sandbox that is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub limits: Limits,
+    pub dir: PathBuf,
+    /// Where the worker listens while it lives.
+    pub socket: PathBuf,
+    pub workspace: PathBuf,
+    pub spool: PathBuf,
+    /// What the worker writes to its standard error.
+    pub log: PathBuf,
+    pub alive: bool,
+    /// A worker was started in it, now or before.
+    pub started: bool,
+    /// How the worker ended, if it did under this launcher.
+    pub exit: Option<Exit>,
+    /// The host's ids that are its own, if it has such.
+    pub range: Option<Range>,
+    pub enforced: Enforced,
+}
+
+impl Place {
+    /// Connects to the worker, also where the socket's path is longer than an address can hold.
+    pub fn connect(&self) -> io::Result<UnixStream> {
+        let directory = File::open(self.socket.parent().unwrap_or(&self.dir))?;
+        UnixStream::connect(format!("/proc/self/fd/{}/sock", directory.as_raw_fd()))
+    }
+}
+
+/// Neighbouring ids of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    pub first: u32,
+    pub count: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    Exited(i32),
+    Signalled(i32),
+    OutOfMemory,
+    TimedOut,
+    /// It ended, and nobody who could know how was there.
+    Unknown,
+}
+
+/// How each limit is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enforced {
+    pub memory: Bound,
+    pub cpu: Bound,
+    pub pids: Bound,
+    pub open_files: Bound,
+    pub disk: Bound,
+    pub ids: Ids,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// For the sandbox as a whole, by the kernel.
+    Enforced,
+    /// For each process of it alone.
+    PerProcess,
+    No,
+}
+
+/// Whose ids the sandbox's processes have on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ids {
+    /// A range of its own, which nobody else has.
+    Own,
+    /// The launching user's sub-ids, the same for each of their sandboxes.
+    Shared,
+    /// The launching user's own id and no other.
+    Single,
+}
+
+/// What a sandbox uses; `None` is what isn't counted here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub memory: Option<u64>,
+    pub memory_peak: Option<u64>,
+    pub oom_kills: Option<u64>,
+    pub cpu_microseconds: Option<u64>,
+    pub processes: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        Spec { name: "sbx_1".into(), labels: BTreeMap::new(), limits: Limits::default(), hostname: "atoll".into() }
+    }
+
+    #[test]
+    fn refuses_names_that_could_leave_their_directory() {
+        for name in ["", ".", "..", "a/b", "A", "a-b", "ä", &"a".repeat(65)] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+        for name in ["a", "sbx_0190", &"a".repeat(64)] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn refuses_limits_that_nothing_can_run_under() {
+        assert!(spec().check().is_ok());
+        let with = |change: fn(&mut Spec)| {
+            let mut spec = spec();
+            change(&mut spec);
+            spec.check()
+        };
+        assert!(with(|spec| spec.limits.memory_bytes = 0).is_err());
+        assert!(with(|spec| spec.limits.cpu_milli = 9).is_err());
+        assert!(with(|spec| spec.limits.pids = 1).is_err());
+        assert!(with(|spec| spec.hostname = "a b".into()).is_err());
+        assert!(with(|spec| drop(spec.labels.insert("k".into(), "v".repeat(MAX_LABELS)))).is_err());
+    }
+}

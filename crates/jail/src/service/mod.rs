@@ -1,0 +1,186 @@
+//! The launcher process: one thread, one loop over its socket and the processes it watches.
+//!
+//! It ends when its client goes, and leaves the sandboxes alone: the next one finds them by their records.
+
+mod ending;
+mod housekeeping;
+mod probe;
+mod processes;
+mod requests;
+mod starting;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Resource, Rlimit};
+
+use crate::cgroup::{self, Groups};
+use crate::error::Error;
+use crate::maps::Source;
+use crate::place::{Exit, Usage};
+use crate::record::{Home, Record};
+use crate::seccomp::Filter;
+use crate::view::View;
+use crate::wire::{self, Answer, Asked, MAX_PACKET, Said, Settings};
+use crate::{inside, kernel};
+
+use ending::{Ending, Leaving};
+use processes::Tracked;
+
+/// What the hidden argument `launcher` runs: call it before any thread starts.
+pub fn launcher_main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // There is nobody else to tell.
+            let _ = writeln!(std::io::stderr(), "launcher: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Error> {
+    kernel::ignore_terminal_signals();
+    kernel::close_from(3).map_err(Error::protocol)?;
+    let socket = inside::take(0).map_err(Error::protocol)?;
+    let files = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: files.maximum, maximum: files.maximum };
+    // A descriptor is held for each sandbox; without more there are fewer sandboxes.
+    let _ = rustix::process::setrlimit(Resource::Nofile, raised);
+    let mut buffer = vec![0; MAX_PACKET];
+    let Some((settings, _)) = wire::receive::<Settings>(socket.as_fd(), &mut buffer)? else { return Ok(()) };
+    let mut service = Service::new(socket, settings);
+    service.say(&Said::Answer { id: 0, outcome: Ok(Answer::Done) })?;
+    service.serve(&mut buffer)
+}
+
+struct Service {
+    socket: OwnedFd,
+    settings: Settings,
+    view: View,
+    filter: Filter,
+    groups: Box<dyn Groups>,
+    ids: Source,
+    /// Held from when a request first needs the data directory, as long as this launcher lives.
+    lock: Option<File>,
+    store: Option<Store>,
+    sandboxes: BTreeMap<String, Sandbox>,
+    tracked: Vec<Tracked>,
+    leaving: Vec<Leaving>,
+}
+
+/// The data directory, once it is ours.
+struct Store {
+    sandboxes: PathBuf,
+    template: PathBuf,
+}
+
+struct Sandbox {
+    home: Home,
+    /// Absent in one that is half made.
+    record: Option<Record>,
+    exit: Option<Exit>,
+    /// Of the processes that have ended.
+    usage: Usage,
+    ending: Option<Ending>,
+}
+
+impl Service {
+    fn new(socket: OwnedFd, settings: Settings) -> Self {
+        Self {
+            view: View::of(settings.home.as_deref(), &settings.tools, &settings.data),
+            filter: Filter::new(),
+            groups: cgroup::find(&settings.deployment),
+            ids: Source::find(settings.id_base),
+            lock: None,
+            store: None,
+            sandboxes: BTreeMap::new(),
+            tracked: Vec::new(),
+            leaving: Vec::new(),
+            socket,
+            settings,
+        }
+    }
+
+    fn serve(&mut self, buffer: &mut [u8]) -> Result<(), Error> {
+        loop {
+            let ready = self.wait()?;
+            // From behind, as a process that has ended leaves the list.
+            for index in ready.processes.into_iter().rev() {
+                self.attend(index)?;
+            }
+            self.retry()?;
+            if ready.socket {
+                match wire::receive::<Asked>(self.socket.as_fd(), buffer)? {
+                    Some((asked, descriptors)) => self.handle(asked, descriptors)?,
+                    None => return Ok(()),
+                }
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<Ready, Error> {
+        let mut descriptors = vec![PollFd::new(&self.socket, PollFlags::IN)];
+        let mut owners = Vec::new();
+        for (index, tracked) in self.tracked.iter().enumerate() {
+            for descriptor in tracked.descriptors() {
+                descriptors.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+                owners.push(index);
+            }
+        }
+        let timeout = self.timeout().map(|after| Timespec {
+            tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(after.subsec_nanos()),
+        });
+        match rustix::event::poll(&mut descriptors, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Ready::default()),
+            Err(error) => return Err(Error::protocol(error)),
+        }
+        let is_ready = |descriptor: &PollFd<'_>| !descriptor.revents().is_empty();
+        let mut processes: Vec<usize> = owners
+            .into_iter()
+            .zip(&descriptors[1..])
+            .filter(|(_, descriptor)| is_ready(descriptor))
+            .map(|(index, _)| index)
+            .collect();
+        processes.dedup();
+        Ok(Ready { socket: is_ready(&descriptors[0]), processes })
+    }
+
+    /// How long the loop may sleep without missing something of its own.
+    fn timeout(&self) -> Option<Duration> {
+        let soon = (!self.leaving.is_empty()).then_some(Duration::from_millis(3));
+        let endings = self.sandboxes.values().filter_map(|sandbox| sandbox.ending.as_ref());
+        let deadline = endings.map(|ending| ending.deadline().saturating_duration_since(Instant::now())).min();
+        soon.into_iter().chain(deadline).min()
+    }
+
+    fn say(&self, said: &Said) -> Result<(), Error> {
+        match wire::send(self.socket.as_fd(), said, &[]) {
+            // The end of the socket is seen when it is read.
+            Err(Error::Gone) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn answer(&self, id: u64, outcome: Result<Answer, Error>) -> Result<(), Error> {
+        match self.say(&Said::Answer { id, outcome }) {
+            Err(Error::Spec { reason }) => self.say(&Said::Answer { id, outcome: Err(Error::Protocol { reason }) }),
+            outcome => outcome,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Ready {
+    socket: bool,
+    /// In the order of the list.
+    processes: Vec<usize>,
+}

@@ -1,0 +1,229 @@
+//! Finds out what this machine can do, by making a sandbox and looking how far that goes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Signal, WaitIdStatus};
+
+use super::requests::make;
+use super::starting::{null, strings};
+use super::{Service, housekeeping};
+use crate::cgroup::{Bounds, Leaf, ONE_SHOT};
+use crate::error::{AtStep, Errno, Error, Failure, Step};
+use crate::ids::Map;
+use crate::maps::Source;
+use crate::place::{Bound, Enforced, Limits, Spec};
+use crate::record::{Home, Record};
+use crate::report::{Ability, DiskBound, Missing, Report, Tier};
+use crate::setup::{Descriptor, Plan, Role};
+use crate::{maps, remove, start, template};
+
+/// Longer than any machine takes for one program.
+const PATIENCE: i64 = 20;
+
+impl Service {
+    pub(super) fn probe(&self) -> Report {
+        let outcome = self.attempt();
+        let map = self.ids.map(&[]).ok();
+        let enforced = outcome.as_ref().ok().and(map.as_ref()).map(|map| self.enforced(map));
+        let failed_at = |steps: &[Step]| match &outcome {
+            Err(error @ Error::Step { step, .. }) if steps.contains(step) => Ability::No { reason: error.to_string() },
+            _ => Ability::Yes,
+        };
+        Report {
+            tier: tier(enforced),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            architecture: std::env::consts::ARCH.to_owned(),
+            root: rustix::process::geteuid().is_root(),
+            isolation: match &outcome {
+                Ok(()) => Ability::Yes,
+                Err(error) => Ability::No { reason: error.to_string() },
+            },
+            user_namespaces: failed_at(&[Step::Clone, Step::Maps, Step::Ids, Step::Trees, Step::Root]),
+            id_ranges: self.id_ranges(),
+            seccomp: failed_at(&[Step::Seccomp]),
+            groups: self.groups.version(),
+            enforced,
+            disk: DiskBound::None,
+            visible: self.visible(),
+            inotify_instances: fs::read_to_string("/proc/sys/fs/inotify/max_user_instances")
+                .ok()
+                .and_then(|text| text.trim().parse().ok()),
+            missing: self.missing(outcome.err()),
+        }
+    }
+
+    fn id_ranges(&self) -> Ability {
+        match &self.ids {
+            Source::Ranges { .. } => match self.ids.map(&[]) {
+                Ok(_) => Ability::Yes,
+                Err(error) => Ability::No { reason: error.to_string() },
+            },
+            Source::Fixed { why_single: None, .. } => Ability::Yes,
+            Source::Fixed { why_single: Some(reason), .. } => Ability::No { reason: reason.clone() },
+        }
+    }
+
+    fn visible(&self) -> Vec<PathBuf> {
+        let links = self.view.links.iter().map(|(link, _)| link.clone());
+        let mut paths: Vec<PathBuf> = self.view.directories.iter().cloned().chain(links).collect();
+        paths.extend(["null", "zero", "full", "random", "urandom", "tty"].map(|name| Path::new("/dev").join(name)));
+        paths.sort();
+        paths
+    }
+
+    fn missing(&self, failure: Option<Error>) -> Vec<Missing> {
+        let missing = |what: String, remedy: &str| Missing { what, remedy: remedy.to_owned() };
+        let mut list = Vec::new();
+        if let Some(error) = failure {
+            let remedy = match &error {
+                Error::Step { remedy: Some(remedy), .. } => remedy.clone(),
+                _ => "Read the message: it names the step that failed.".to_owned(),
+            };
+            list.push(Missing { what: error.to_string(), remedy });
+        }
+        if let Some(lacks) = self.groups.lacks() {
+            let remedy = if rustix::process::geteuid().is_root() {
+                "Mount the cgroup controllers writable."
+            } else {
+                "Run it where cgroups are delegated: systemd-run --user --scope -p Delegate=yes atoll …, or a service with Delegate=yes."
+            };
+            list.push(missing(format!("limits hold for each process alone: {lacks}"), remedy));
+        }
+        if let Source::Fixed { why_single: Some(why), .. } = &self.ids {
+            let remedy = "Install the package uidmap and give this user ids: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 NAME.";
+            list.push(missing(format!("all of a sandbox runs under this user's own id: {why}"), remedy));
+        }
+        for (path, reason) in &self.view.refused {
+            list.push(missing(format!("{} is not shown inside: {reason}", path.display()), "Name another directory."));
+        }
+        if !self.settings.worker.is_file() {
+            let what = format!("the worker {} is missing", self.settings.worker.display());
+            list.push(missing(what, "Build it with `make worker`."));
+        }
+        let remedy = "Keep the data directory on a file system of its own: this version bounds no disk use.";
+        list.push(missing("a sandbox's disk use is not bounded".to_owned(), remedy));
+        list
+    }
+
+    /// Makes a sandbox beside the others, runs one program in it, and removes it again.
+    fn attempt(&self) -> Result<(), Error> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let base = std::env::temp_dir().join(format!("atoll-probe-{}-{now}", std::process::id()));
+        let map = self.ids.map(&[])?;
+        housekeeping::private_directory(&base)?;
+        let outcome = self.attempt_in(&base, &map);
+        let removed =
+            maps::spawn_within(&map, || remove::tree(&base).map_or_else(rustix::io::Errno::raw_os_error, |()| 0));
+        if let Ok(remover) = removed {
+            let _ = remover.wait();
+        }
+        outcome
+    }
+
+    fn attempt_in(&self, base: &Path, map: &Map) -> Result<(), Error> {
+        let name = "probe";
+        let template = match &self.store {
+            Some(store) => store.template.clone(),
+            None => template::make(&base.join("etc"))?,
+        };
+        let spec = Spec {
+            name: name.to_owned(),
+            labels: BTreeMap::new(),
+            limits: Limits::default(),
+            hostname: "atoll".to_owned(),
+        };
+        let record = Record { spec, map: map.clone(), enforced: self.enforced(map) };
+        let home = Home::new(base, name);
+        make(&home, &record)?;
+        // Only what it shows matters here, not what it does.
+        let worker = if self.settings.worker.is_file() { &self.settings.worker } else { Path::new("/bin/sh") };
+        let arguments = strings(["true".to_owned()])?;
+        let environment = strings(self.run_environment(name))?;
+        let null = null().map_err(|error| Error::file("open", Path::new("/dev/null"), error))?;
+        let descriptors = [0; 3].map(|_| Descriptor::Of(null.as_fd()));
+        let plan = Plan {
+            view: &self.view,
+            template: &template,
+            worker,
+            home: &home,
+            map,
+            hostname: "atoll",
+            limits: self.process_limits(&record.spec.limits),
+            filter: &self.filter,
+            role: Role::Agent,
+            arguments: &arguments,
+            environment: &environment,
+            descriptors: &descriptors,
+        };
+        let group = format!("probe{}", std::process::id());
+        let leaf = self.groups.make(&group, ONE_SHOT, Bounds::agent(&record.spec.limits));
+        let leaf = leaf.at(Step::Group).map_err(|failure| Error::step(name, failure))?;
+        let outcome = run_once(&plan, &leaf).map_err(|failure| Error::step(name, failure));
+        for _ in 0..50 {
+            if leaf.remove() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        outcome
+    }
+}
+
+fn run_once(plan: &Plan<'_>, leaf: &Leaf) -> Result<(), Failure> {
+    let mut started = start::start(plan, leaf, |_| Ok(()))?;
+    let mut descriptors = [PollFd::new(&started.process.descriptor, PollFlags::IN)];
+    let patience = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
+    if !matches!(rustix::event::poll(&mut descriptors, Some(&patience)), Ok(1)) {
+        let _ = rustix::process::pidfd_send_signal(&started.process.descriptor, Signal::KILL);
+    }
+    let status = started.process.wait().at(Step::Execute)?;
+    let mut text = Vec::new();
+    started.status.read_to_end(&mut text).at(Step::Execute)?;
+    match (start::said(&text), status.as_ref().and_then(WaitIdStatus::exit_status)) {
+        (Some(failure), _) => Err(failure),
+        (None, Some(0)) => Ok(()),
+        (None, _) => Err(Errno(libc::EIO)).at_with(Step::Execute, "it ended otherwise than expected"),
+    }
+}
+
+fn tier(enforced: Option<Enforced>) -> Tier {
+    match enforced {
+        None => Tier::None,
+        Some(Enforced {
+            memory: Bound::Enforced,
+            cpu: Bound::Enforced,
+            pids: Bound::Enforced,
+            disk: Bound::Enforced,
+            ..
+        }) => Tier::Strong,
+        Some(_) => Tier::Standard,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::Ids;
+
+    #[test]
+    fn only_what_is_enforced_counts() {
+        let all = Enforced {
+            memory: Bound::Enforced,
+            cpu: Bound::Enforced,
+            pids: Bound::Enforced,
+            open_files: Bound::PerProcess,
+            disk: Bound::Enforced,
+            ids: Ids::Own,
+        };
+        assert_eq!(tier(Some(all)), Tier::Strong);
+        assert_eq!(tier(Some(Enforced { disk: Bound::No, ..all })), Tier::Standard);
+        assert_eq!(tier(Some(Enforced { memory: Bound::PerProcess, ..all })), Tier::Standard);
+        assert_eq!(tier(None), Tier::None);
+    }
+}

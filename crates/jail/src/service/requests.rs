@@ -1,0 +1,184 @@
+//! What the launcher is asked for, one by one.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+
+use super::processes::{Kind, Tracked, sum};
+use super::{Sandbox, Service, Store};
+use crate::cgroup::Enforces;
+use crate::error::{Errno, Error};
+use crate::ids::Map;
+use crate::maps;
+use crate::place::{AGENT, Bound, Enforced, Ids, Place, Range, Spec, Usage, check_name};
+use crate::record::{Home, Record};
+use crate::remove;
+use crate::wire::{Answer, Asked, Request};
+
+impl Service {
+    /// Does what is asked and answers; what takes longer is answered when it is done.
+    pub(super) fn handle(&mut self, asked: Asked, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
+        let Asked { id, request } = asked;
+        match request {
+            Request::Probe => {
+                let report = self.probe();
+                return self.answer(id, Ok(Answer::Report(Box::new(report))));
+            }
+            Request::EndRun { run } => {
+                self.tracked.iter().filter(|tracked| tracked.kind == Kind::Run { run }).for_each(Tracked::kill);
+                return Ok(());
+            }
+            _ => {}
+        }
+        if let Err(error) = self.open() {
+            return self.answer(id, Err(error));
+        }
+        match request {
+            Request::Probe | Request::EndRun { .. } => Ok(()),
+            Request::Prepare(spec) => {
+                let place = self.prepare(spec).map(|place| Answer::Place(Box::new(place)));
+                self.answer(id, place)
+            }
+            Request::StartWorker { name } => match self.start_worker(id, &name) {
+                Ok(()) => Ok(()),
+                Err(error) => self.answer(id, Err(error)),
+            },
+            Request::Run { name, argv } => match self.run(id, &name, &argv, descriptors) {
+                Ok(()) => Ok(()),
+                Err(error) => self.answer(id, Err(error)),
+            },
+            Request::Find { name } => {
+                let place = self.known(&name).map(|place| Answer::Place(Box::new(place)));
+                self.answer(id, place)
+            }
+            Request::List => self.list(id),
+            Request::Kill { name } => self.kill(id, &name),
+            Request::Destroy { name } => match check_name(&name) {
+                Ok(()) => self.destroy(id, &name),
+                Err(error) => self.answer(id, Err(error)),
+            },
+            Request::Usage { name } => self.answer(id, self.usage(&name).map(Answer::Usage)),
+        }
+    }
+
+    fn list(&self, id: u64) -> Result<(), Error> {
+        for name in self.sandboxes.keys() {
+            match self.known(name) {
+                Ok(place) => self.answer(id, Ok(Answer::Item(Box::new(place))))?,
+                Err(Error::HalfMade { .. }) => {}
+                Err(error) => return self.answer(id, Err(error)),
+            }
+        }
+        self.answer(id, Ok(Answer::Done))
+    }
+
+    pub(super) fn known(&self, name: &str) -> Result<Place, Error> {
+        let (sandbox, record) = self.sandbox(name)?;
+        Ok(sandbox.home.place(record, self.has_worker(name), sandbox.exit))
+    }
+
+    pub(super) fn sandbox(&self, name: &str) -> Result<(&Sandbox, &Record), Error> {
+        let sandbox = self.sandboxes.get(name).ok_or_else(|| Error::Unknown { name: name.to_owned() })?;
+        let record = sandbox.record.as_ref().ok_or_else(|| Error::HalfMade { name: name.to_owned() })?;
+        Ok((sandbox, record))
+    }
+
+    pub(super) fn has_worker(&self, name: &str) -> bool {
+        self.tracked.iter().any(|tracked| tracked.sandbox == name && tracked.kind == Kind::Worker)
+    }
+
+    pub(super) fn store(&self) -> Result<&Store, Error> {
+        self.store.as_ref().ok_or_else(|| Error::protocol("the data directory isn't open"))
+    }
+
+    fn usage(&self, name: &str) -> Result<Usage, Error> {
+        let (sandbox, _) = self.sandbox(name)?;
+        let living = self.tracked.iter().filter(|tracked| tracked.sandbox == name).map(Tracked::usage);
+        Ok(living.fold(sandbox.usage, sum))
+    }
+
+    fn prepare(&mut self, spec: Spec) -> Result<Place, Error> {
+        spec.check()?;
+        let name = spec.name.clone();
+        if let Some(sandbox) = self.sandboxes.get(&name) {
+            return match sandbox.ending {
+                Some(_) => Err(Error::Ending { name }),
+                None => self.known(&name),
+            };
+        }
+        let map = self.ids.map(&self.used())?;
+        let enforced = self.enforced(&map);
+        let record = Record { spec, map, enforced };
+        let home = Home::new(&self.store()?.sandboxes, &name);
+        let made = make(&home, &record);
+        if made.is_err() && remove::tree(&home.directory).is_ok() {
+            return made.map(|()| home.place(&record, false, None));
+        }
+        let place = made.map(|()| home.place(&record, false, None));
+        let record = place.is_ok().then_some(record);
+        self.sandboxes.insert(name, Sandbox { home, record, exit: None, usage: Usage::default(), ending: None });
+        place
+    }
+
+    fn used(&self) -> Vec<Range> {
+        self.sandboxes.values().filter_map(|sandbox| sandbox.record.as_ref()?.map.range()).collect()
+    }
+
+    pub(super) fn enforced(&self, map: &Map) -> Enforced {
+        let Enforces { memory, cpu, pids } = self.groups.enforces();
+        Enforced {
+            memory: Enforces::bound(memory, Bound::PerProcess),
+            cpu: Enforces::bound(cpu, Bound::No),
+            pids: Enforces::bound(pids, Bound::PerProcess),
+            open_files: Bound::PerProcess,
+            disk: Bound::No,
+            ids: map.ids,
+        }
+    }
+}
+
+/// Makes a sandbox's directories. A draft of the record comes first: with it the rest can be removed under the right
+/// ids. It becomes the record when all is there.
+pub(super) fn make(home: &Home, record: &Record) -> Result<(), Error> {
+    let failed = |path: &std::path::Path, error: io::Error| Error::file("make", path, error);
+    let private =
+        |path: &std::path::Path| DirBuilder::new().mode(0o700).create(path).map_err(|error| failed(path, error));
+    private(&home.directory)?;
+    home.write_draft(record).map_err(|error| failed(&home.directory, error))?;
+    private(&home.link())?;
+    let modes =
+        [(home.workspace(), 0o755), (home.agent_home(), 0o755), (home.temporary(), 0o1777), (home.spool(), 0o700)];
+    for (path, mode) in &modes {
+        private(path)?;
+        fs::set_permissions(path, Permissions::from_mode(*mode)).map_err(|error| failed(path, error))?;
+    }
+    give(home, &record.map)?;
+    home.confirm().map_err(|error| failed(&home.directory, error))
+}
+
+/// Gives the directories to those inside who shall own them.
+fn give(home: &Home, map: &Map) -> Result<(), Error> {
+    let owners = [(home.workspace(), AGENT), (home.agent_home(), AGENT), (home.temporary(), 0), (home.spool(), 0)];
+    match map.ids {
+        Ids::Single => Ok(()),
+        Ids::Own => owners.iter().try_for_each(|(path, owner)| {
+            std::os::unix::fs::chown(path, map.user(*owner), map.group(*owner))
+                .map_err(|error| Error::file("give away", path, error))
+        }),
+        Ids::Shared => {
+            let name = home.directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let process = maps::spawn_within(map, || {
+                let given = owners
+                    .iter()
+                    .try_for_each(|(path, owner)| std::os::unix::fs::chown(path, Some(*owner), Some(*owner)));
+                given.map_or_else(|error| Errno::from(error).0, |()| 0)
+            })
+            .map_err(|failure| Error::step(&name, failure))?;
+            match process.wait().ok().flatten().and_then(|status| status.exit_status()) {
+                Some(0) => Ok(()),
+                number => Err(Error::file("give away", &home.directory, Errno(number.unwrap_or(libc::EIO)))),
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What a new process does on its way into a sandbox, in order, until it becomes the program.
+//!
+//! It starts with the launcher's id on the host, which the new user namespace doesn't know but which owns the
+//! directories to show: it takes hold of those first, becomes somebody inside, builds the root and gives up, one after
+//! the other, all that it no longer needs.
+
+mod devices;
+mod privilege;
+mod proc;
+mod root;
+mod trees;
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Resource, Rlimit};
+
+use crate::error::{AtStep, Errno, Failure, Step};
+use crate::ids::Map;
+use crate::kernel;
+use crate::record::Home;
+use crate::seccomp::Filter;
+use crate::view::View;
+
+pub(crate) use privilege::Role;
+
+/// All that the process needs to know.
+pub(crate) struct Plan<'a> {
+    pub view: &'a View,
+    pub template: &'a Path,
+    pub worker: &'a Path,
+    pub home: &'a Home,
+    pub map: &'a Map,
+    pub hostname: &'a str,
+    pub limits: ProcessLimits,
+    pub filter: &'a Filter,
+    pub role: Role,
+    pub arguments: &'a [CString],
+    pub environment: &'a [CString],
+    /// Those that the program has, from 0 on.
+    pub descriptors: &'a [Descriptor<'a>],
+}
+
+/// Limits that each process has by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ProcessLimits {
+    pub open_files: u64,
+    /// Where no cgroup bounds the memory.
+    pub data: Option<u64>,
+    /// Where no cgroup bounds the number of processes.
+    pub processes: Option<u64>,
+    /// How large each of the file systems in memory may grow.
+    pub shared_memory: u64,
+}
+
+pub(crate) enum Descriptor<'a> {
+    Of(BorrowedFd<'a>),
+    /// The spool, which only the process itself can take hold of.
+    Spool,
+}
+
+/// Becomes the program, or says on `status` why not. A program that runs closes `status` without a word.
+pub(crate) fn enter(plan: &Plan<'_>, wait: &File, status: BorrowedFd<'_>) -> i32 {
+    let outcome = prepare(plan, wait).and_then(|spool| {
+        let descriptors: Vec<BorrowedFd<'_>> = plan
+            .descriptors
+            .iter()
+            .map(|descriptor| match descriptor {
+                Descriptor::Of(descriptor) => *descriptor,
+                Descriptor::Spool => spool.as_fd(),
+            })
+            .collect();
+        kernel::arrange(&descriptors, status).at(Step::Descriptors)
+    });
+    let (failure, status) = match outcome {
+        Ok(status) => (become_program(plan), File::from(status)),
+        Err(failure) => match rustix::io::fcntl_dupfd_cloexec(status, 3) {
+            Ok(status) => (failure, File::from(status)),
+            Err(_) => return 71,
+        },
+    };
+    // Nobody is left to hear that this failed.
+    let _ = (&status).write_all(&serde_json::to_vec(&failure).unwrap_or_default());
+    71
+}
+
+fn prepare(plan: &Plan<'_>, wait: &File) -> Result<OwnedFd, Failure> {
+    released(wait)?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    // Only now is it in its cgroup, which becomes the root of what it can see of cgroups.
+    kernel::hide_groups_above().at_with(Step::EnterGroup, "namespace")?;
+    let trees = trees::Trees::open(plan)?;
+    privilege::become_root_inside(plan.map)?;
+    let spool = root::build(plan, trees)?;
+    kernel::loopback_up().at(Step::Network)?;
+    rustix::system::sethostname(plan.hostname.as_bytes()).at(Step::Hostname)?;
+    rustix::process::setsid().at(Step::Limits)?;
+    privilege::give_up(plan.role, plan.map).at(Step::Capabilities)?;
+    still_wanted(wait)?;
+    kernel::reset_signals().at(Step::Limits)?;
+    Ok(spool)
+}
+
+/// Waits until the launcher has written the id maps and moved this process into its cgroup.
+fn released(mut wait: &File) -> Result<(), Failure> {
+    let mut byte = [0];
+    match wait.read(&mut byte).at(Step::Wait)? {
+        0 => Err(Errno(libc::EPIPE)).at(Step::Wait),
+        _ => Ok(()),
+    }
+}
+
+/// Fails if the launcher ended meanwhile: it would have had to end a one-shot, which listens for that only from now on.
+fn still_wanted(wait: &File) -> Result<(), Failure> {
+    let mut descriptors = [PollFd::new(wait, PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    match rustix::event::poll(&mut descriptors, Some(&now)).at(Step::Wait)? {
+        0 => Ok(()),
+        _ => Err(Errno(libc::EPIPE)).at(Step::Wait),
+    }
+}
+
+fn limit(limits: ProcessLimits) -> rustix::io::Result<()> {
+    let set = |resource: Resource, wanted: u64| {
+        let hard = rustix::process::getrlimit(resource).maximum;
+        let value = Some(hard.map_or(wanted, |hard| hard.min(wanted)));
+        rustix::process::setrlimit(resource, Rlimit { current: value, maximum: value })
+    };
+    set(Resource::Core, 0)?;
+    set(Resource::Nofile, limits.open_files)?;
+    if let Some(data) = limits.data {
+        set(Resource::Data, data)?;
+    }
+    if let Some(processes) = limits.processes {
+        set(Resource::Nproc, processes)?;
+    }
+    Ok(())
+}
+
+fn become_program(plan: &Plan<'_>) -> Failure {
+    // Not earlier: a low number of open files would have been in the way of arranging them.
+    if let Err(failure) = limit(plan.limits).at(Step::Limits) {
+        return failure;
+    }
+    if let Err(errno) = plan.filter.install() {
+        return Failure { step: Step::Seccomp, detail: String::new(), source: errno };
+    }
+    let name = plan.arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let directories = if name.contains('/') { vec![""] } else { plan.view.path.split(':').collect() };
+    let mut last = Errno(libc::ENOENT);
+    for directory in directories {
+        let path = if directory.is_empty() { name.clone() } else { format!("{directory}/{name}") };
+        if let Ok(path) = CString::new(path) {
+            last = kernel::execute(&path, plan.arguments, plan.environment).into();
+        }
+        if !matches!(last.0, libc::ENOENT | libc::ENOTDIR) {
+            break;
+        }
+    }
+    Failure { step: Step::Execute, detail: name.chars().take(200).collect(), source: last }
+}

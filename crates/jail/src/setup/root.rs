@@ -1,0 +1,95 @@
+//! Builds the root on a small file system in memory and enters it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode};
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::trees::{Trees, hang};
+use super::{Plan, devices, proc};
+use crate::error::{AtStep, Failure, Step};
+use crate::kernel::{self, NO_DEVICES, NO_SUID, READ_ONLY};
+
+/// A directory that every system has, to hang the new root over for a moment.
+const MOUNT_POINT: &str = "/usr";
+
+/// Leaves the process in the new root, in its workspace, and the old root gone; returns the spool, which hangs nowhere.
+pub(super) fn build(plan: &Plan<'_>, trees: Trees) -> Result<OwnedFd, Failure> {
+    memory(Path::new(MOUNT_POINT), "mode=755,size=1m,nr_inodes=4k", Step::Root)?;
+    rustix::process::chdir(MOUNT_POINT).at(Step::Root)?;
+    for (tree, path) in &trees.shown {
+        let target = below(path);
+        make_directories(&target)?;
+        hang(tree, &target, Step::Root)?;
+    }
+    for (link, target) in &plan.view.links {
+        symlink(target, below(link)).at_with(Step::Root, link.display())?;
+    }
+    let directories = [
+        (&trees.etc, "etc"),
+        (&trees.workspace, "workspace"),
+        (&trees.agent_home, "home/agent"),
+        (&trees.temporary, "tmp"),
+    ];
+    for (tree, target) in directories {
+        make_directories(Path::new(target))?;
+        hang(tree, Path::new(target), Step::Root)?;
+    }
+    make_directories(Path::new("opt/atoll"))?;
+    make_file(Path::new("opt/atoll/worker"))?;
+    hang(&trees.worker, Path::new("opt/atoll/worker"), Step::Root)?;
+    make_directories(Path::new("run"))?;
+    memory(Path::new("run"), "mode=755,size=16m", Step::Root)?;
+    make_directories(Path::new("var"))?;
+    symlink("/tmp", "var/tmp").at_with(Step::Root, "var/tmp")?;
+    devices::build(&trees.devices, plan)?;
+    proc::build()?;
+    enter()?;
+    Ok(trees.spool)
+}
+
+/// Makes the current directory the root, and nothing else remain.
+fn enter() -> Result<(), Failure> {
+    // The old root ends up over the new one, at the same place, from where it can be taken off.
+    rustix::process::pivot_root(".", ".").at(Step::Pivot)?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH).at_with(Step::Pivot, "old root")?;
+    rustix::process::chdir("/").at(Step::Pivot)?;
+    let root =
+        rustix::fs::open("/", rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC, Mode::empty()).at(Step::Pivot)?;
+    kernel::set_attributes_of_one(root.as_fd(), READ_ONLY | NO_SUID | NO_DEVICES).at_with(Step::Pivot, "read-only")?;
+    rustix::process::chdir("/workspace").at_with(Step::Pivot, "/workspace")
+}
+
+/// A file system in memory, which counts as memory of whoever writes to it.
+pub(super) fn memory(target: &Path, options: &str, step: Step) -> Result<(), Failure> {
+    mount_memory(target, options, MountFlags::NOSUID | MountFlags::NODEV, step)
+}
+
+/// A directory that is empty for ever.
+pub(super) fn emptiness(target: &Path, step: Step) -> Result<(), Failure> {
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount_memory(target, "mode=555,size=4k,nr_inodes=1", flags, step)
+}
+
+fn mount_memory(target: &Path, options: &str, flags: MountFlags, step: Step) -> Result<(), Failure> {
+    let options = std::ffi::CString::new(options).map_err(io::Error::from).at(step)?;
+    rustix::mount::mount(c"tmpfs", target, c"tmpfs", flags, options.as_c_str()).at_with(step, target.display())
+}
+
+fn below(path: &Path) -> PathBuf {
+    path.strip_prefix("/").unwrap_or(path).to_path_buf()
+}
+
+/// All of it is fresh and ours, so there is no link in it to be led astray by.
+pub(super) fn make_directories(path: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(path).at_with(Step::Root, path.display())
+}
+
+pub(super) fn make_file(path: &Path) -> Result<(), Failure> {
+    let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o644)).map(drop).at_with(Step::Root, path.display())
+}

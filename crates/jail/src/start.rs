@@ -1,0 +1,70 @@
+//! The launcher's part in starting a process in a sandbox.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::pipe::PipeFlags;
+
+use crate::cgroup::Leaf;
+use crate::error::{AtStep, Failure, Step};
+use crate::kernel::{self, Process};
+use crate::maps;
+use crate::setup::{self, Plan};
+
+/// A process on its way in.
+pub(crate) struct Started {
+    pub process: Process,
+    /// Ends without a word once the program runs; otherwise says why it doesn't.
+    pub status: File,
+    /// Held until then: that it closes tells the process that its launcher is gone.
+    pub go: OwnedFd,
+}
+
+/// Starts a process, gives it its ids and its cgroup, and lets it go once `known` has written down who it is.
+pub(crate) fn start(
+    plan: &Plan<'_>,
+    leaf: &Leaf,
+    known: impl FnOnce(i32) -> Result<(), Failure>,
+) -> Result<Started, Failure> {
+    let (wait, go) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).at(Step::Descriptors)?;
+    let (status, said) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).at(Step::Descriptors)?;
+    let wait = File::from(wait);
+    let group = match (leaf.born_into, leaf.directories.first()) {
+        (true, Some(directory)) => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            Some(rustix::fs::openat(CWD, directory, flags, Mode::empty()).at_with(Step::Group, directory.display())?)
+        }
+        _ => None,
+    };
+    let process = kernel::spawn(kernel::NEW_NAMESPACES, group.as_ref().map(AsFd::as_fd), || {
+        kernel::close_copy(go.as_fd());
+        kernel::close_copy(status.as_fd());
+        setup::enter(plan, &wait, said.as_fd())
+    })
+    .at(Step::Clone)?;
+    let prepared = maps::write(process.pid, plan.map)
+        .and_then(|()| if group.is_some() { Ok(()) } else { leaf.enter(process.pid).at(Step::EnterGroup) })
+        .and_then(|()| known(process.pid))
+        .and_then(|()| File::from(go.try_clone().at(Step::Descriptors)?).write_all(b"!").at(Step::Wait));
+    match prepared {
+        Ok(()) => Ok(Started { process, status: File::from(status), go }),
+        Err(failure) => {
+            process.discard();
+            Err(failure)
+        }
+    }
+}
+
+/// What a process that could not become its program said.
+pub(crate) fn said(text: &[u8]) -> Option<Failure> {
+    if text.is_empty() {
+        return None;
+    }
+    Some(serde_json::from_slice(text).unwrap_or(Failure {
+        step: Step::Execute,
+        detail: "the process ended on its way".to_owned(),
+        source: crate::error::Errno(libc::EIO),
+    }))
+}

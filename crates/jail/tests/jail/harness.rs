@@ -1,0 +1,204 @@
+//! A launcher with a data directory of its own, and ways to look inside its sandboxes.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use atoll_jail::{Ability, Exit, Launcher, LauncherOptions, Limits, Spec};
+
+pub const LAUNCHER: &str = "ATOLL_JAIL_TEST_LAUNCHER";
+
+/// A worker for tests: it sleeps for ever, as a process that has started its agent.
+const WORKER: &str = "#!/bin/sh\nexec sleep 1000000\n";
+
+pub struct Harness {
+    pub launcher: Launcher,
+    pub options: LauncherOptions,
+    pub data: Data,
+}
+
+/// The data directory; sandboxes that a failed test has left alive end with it.
+pub struct Data {
+    _directory: tempfile::TempDir,
+    options: LauncherOptions,
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        let sandboxes = self.options.data_dir.join("sandboxes");
+        let alive = fs::read_dir(sandboxes).into_iter().flatten().flatten();
+        let alive: Vec<_> =
+            alive.filter(|entry| fs::read(entry.path().join("life.json")).is_ok_and(|life| !life.is_empty())).collect();
+        if alive.is_empty() {
+            return;
+        }
+        let launcher = Launcher::start(self.options.clone()).unwrap();
+        for entry in alive {
+            launcher.destroy(&entry.file_name().to_string_lossy()).unwrap();
+        }
+    }
+}
+
+/// What a one-shot said and how it ended.
+#[derive(Debug)]
+pub struct Output {
+    pub exit: Exit,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Harness {
+    /// `None`, and a word about it, where this machine can't make sandboxes.
+    pub fn new() -> Option<Self> {
+        Self::with_worker(WORKER)
+    }
+
+    pub fn with_worker(script: &str) -> Option<Self> {
+        possible().then(|| Self::with(script, |_| {}))
+    }
+
+    pub fn with(script: &str, change: impl FnOnce(&mut LauncherOptions)) -> Self {
+        Self::within(Path::new("/var/tmp"), script, change)
+    }
+
+    /// On a file system in memory, whose speed depends on nobody else.
+    pub fn in_memory() -> Option<Self> {
+        possible().then(|| Self::within(Path::new("/dev/shm"), WORKER, |_| {}))
+    }
+
+    fn within(directory: &Path, script: &str, change: impl FnOnce(&mut LauncherOptions)) -> Self {
+        let data = tempfile::Builder::new().prefix("atoll-jail-").tempdir_in(directory).unwrap();
+        let mut options = options(data.path(), script);
+        change(&mut options);
+        let data = Data { _directory: data, options: options.clone() };
+        Self { launcher: Launcher::start(options.clone()).unwrap(), options, data }
+    }
+
+    /// A sandbox without a worker.
+    pub fn prepared(&self, name: &str) -> atoll_jail::Place {
+        self.launcher.prepare(&spec(name)).unwrap()
+    }
+
+    /// Runs a shell script as `agent`.
+    pub fn shell(&self, name: &str, script: &str) -> Output {
+        run(&self.launcher, name, &["/bin/sh", "-c", script])
+    }
+
+    /// What a shell script says, which must succeed.
+    pub fn said(&self, name: &str, script: &str) -> String {
+        let output = self.shell(name, script);
+        assert_eq!(output.exit, Exit::Exited(0), "{script}: {output:?}");
+        output.stdout.trim().to_owned()
+    }
+}
+
+pub fn options(data: &Path, script: &str) -> LauncherOptions {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let worker = data.join("test-worker");
+    fs::write(&worker, script).unwrap();
+    fs::set_permissions(&worker, Permissions::from_mode(0o755)).unwrap();
+    // Eight letters of it name the cgroups, and tests run at once.
+    let deployment = format!("t{}{}", number, std::process::id());
+    let mut options = LauncherOptions::new(data.join("data"), worker, deployment);
+    options.exe = std::env::current_exe().unwrap();
+    options.args = ["launcher_entry", "--exact", "--nocapture", "--test-threads=1"].map(str::to_owned).to_vec();
+    options.env = vec![(LAUNCHER.to_owned(), "1".to_owned())];
+    options
+}
+
+pub fn spec(name: &str) -> Spec {
+    Spec {
+        name: name.to_owned(),
+        labels: BTreeMap::from([("atoll".to_owned(), "1".to_owned())]),
+        limits: Limits { memory_bytes: 256 << 20, pids: 200, ..Limits::default() },
+        hostname: "sandbox".to_owned(),
+    }
+}
+
+pub fn run(launcher: &Launcher, name: &str, argv: &[&str]) -> Output {
+    let argv: Vec<String> = argv.iter().map(|argument| (*argument).to_owned()).collect();
+    let (stdin, _) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    let (stdout, out) = pipe();
+    let (stderr, err) = pipe();
+    let mut running = launcher.run(name, &argv, stdin, out, err).unwrap();
+    let [stdout, stderr] = [stdout, stderr].map(|mut file| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).unwrap();
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    });
+    let exit = running.wait(Duration::from_secs(120)).unwrap();
+    Output { exit, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+}
+
+fn pipe() -> (fs::File, OwnedFd) {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    (fs::File::from(read), write)
+}
+
+/// Says that the test is skipped, and why; a line that can be looked for.
+pub fn skip(reason: &str) {
+    println!("SKIPPED {}: {reason}", std::thread::current().name().unwrap_or("a test"));
+}
+
+/// Whether this machine can make sandboxes at all.
+fn possible() -> bool {
+    static ISOLATION: OnceLock<Ability> = OnceLock::new();
+    let isolation = ISOLATION.get_or_init(|| {
+        let data = tempfile::Builder::new().prefix("atoll-jail-").tempdir_in("/var/tmp").unwrap();
+        Launcher::start(options(data.path(), WORKER)).unwrap().probe().unwrap().isolation
+    });
+    match isolation {
+        Ability::Yes => true,
+        Ability::No { reason } => {
+            skip(reason);
+            false
+        }
+    }
+}
+
+/// Whether sandboxes have ids of their own here; what is about these needs it.
+pub fn as_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skip("needs root");
+    }
+    root
+}
+
+/// Processes whose command line holds a text, over all of this machine.
+pub fn processes_with(text: &str) -> Vec<PathBuf> {
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| fs::read(path.join("cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(text)))
+        .collect()
+}
+
+/// The directories of cgroups below a deployment's.
+pub fn groups_of(options: &LauncherOptions) -> Vec<PathBuf> {
+    let wanted = format!("atoll-{}", options.deployment.chars().take(8).collect::<String>());
+    let mut found = Vec::new();
+    let mut left = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if entry.file_name().to_string_lossy() == wanted {
+                    found.push(entry.path());
+                } else {
+                    left.push(entry.path());
+                }
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,103 @@
+//! Limits, as far as this machine enforces them.
+
+use std::time::Duration;
+
+use atoll_jail::{Bound, Exit, Limits};
+
+use crate::harness::{Harness, skip, spec};
+use crate::isolation::wait_for;
+
+const HOG: &str = "head -c 300m /dev/zero | tail -c 299m >/dev/null";
+
+#[test]
+fn too_much_memory_is_told_from_another_end() {
+    let Some(harness) = Harness::new() else { return };
+    let place = harness.prepared("a");
+    if place.enforced.memory != Bound::Enforced {
+        return skip("memory_not_enforced");
+    }
+    let output = harness.shell("a", &format!("{HOG}; exit $?"));
+    // The shell survives tail and says how that ended.
+    assert_eq!(output.exit, Exit::OutOfMemory, "{output:?}");
+    let usage = harness.launcher.usage("a").unwrap();
+    assert!(usage.oom_kills.unwrap() >= 1, "{usage:?}");
+    assert!(usage.memory_peak.unwrap() >= 250 << 20, "{usage:?}");
+    // Files in memory count too.
+    let output = harness.shell(
+        "a",
+        "head -c 120m /dev/zero >/dev/shm/a && head -c 120m /dev/zero >/tmp/b; head -c 300m /dev/zero >/dev/shm/c",
+    );
+    assert_ne!(output.exit, Exit::Exited(0), "{output:?}");
+    assert_eq!(harness.shell("a", "kill -9 $$; exit 3").exit, Exit::Exited(3), "the first process can't kill itself");
+    assert_eq!(harness.shell("a", "sh -c 'kill -9 $$'; exit $?").exit, Exit::Exited(137));
+}
+
+#[test]
+fn the_agents_memory_is_not_the_workers() {
+    // The worker lets a child enter the agent's cgroup through the descriptors that it inherited, as the real one does.
+    let worker = format!(
+        "#!/bin/bash
+agent() {{ for n in $(seq 5 $((4 + ATOLL_CGROUP_FDS))); do echo 0 >&$n; done; cat /proc/self/cgroup >/tmp/groups; {HOG}; }}
+agent & wait $!
+cat <&$ATOLL_OOM_FD >/tmp/oom.new; mv /tmp/oom.new /tmp/oom
+exec sleep 100000
+"
+    );
+    let Some(harness) = Harness::with_worker(&worker) else { return };
+    let place = harness.prepared("a");
+    if place.enforced.memory != Bound::Enforced {
+        return skip("memory_not_enforced");
+    }
+    let place = harness.launcher.start_worker(&place.name).unwrap();
+    let told = wait_for(&place.dir.join("tmp/oom"));
+    assert!(told.lines().any(|line| line == "oom_kill 1"), "{told}");
+    assert!(wait_for(&place.dir.join("tmp/groups")).contains("/../agent"));
+    assert!(harness.launcher.find("a").unwrap().unwrap().alive);
+    assert_eq!(harness.launcher.usage("a").unwrap().oom_kills, Some(1));
+    harness.launcher.destroy("a").unwrap();
+}
+
+#[test]
+fn a_fork_bomb_ends_at_the_limit() {
+    let Some(harness) = Harness::new() else { return };
+    let mut wanted = spec("a");
+    wanted.limits.pids = 20;
+    let place = harness.launcher.prepare(&wanted).unwrap();
+    if place.enforced.pids == Bound::No {
+        return skip("pids not enforced");
+    }
+    let output = harness.shell("a", "for n in $(seq 60); do sleep 20 & done; echo started");
+    assert!(output.stderr.contains("fork"), "{output:?}");
+    let bomb = harness.shell("a", "b() { b | b & }; b; sleep 1");
+    assert_ne!(bomb.exit, Exit::Unknown);
+    assert_eq!(harness.said("a", "echo alive"), "alive");
+}
+
+#[test]
+fn open_files_are_bounded() {
+    let Some(harness) = Harness::new() else { return };
+    let mut wanted = spec("a");
+    wanted.limits.open_files = 40;
+    harness.launcher.prepare(&wanted).unwrap();
+    assert_eq!(harness.said("a", "ulimit -n; ulimit -Hn"), "40\n40");
+}
+
+#[test]
+fn processor_time_is_bounded_and_counted() {
+    let Some(harness) = Harness::new() else { return };
+    let mut wanted = spec("a");
+    wanted.limits = Limits { cpu_milli: 200, ..wanted.limits };
+    let place = harness.launcher.prepare(&wanted).unwrap();
+    if place.enforced.cpu != Bound::Enforced {
+        return skip("cpu not enforced");
+    }
+    let before = harness.launcher.usage("a").unwrap().cpu_microseconds.unwrap_or(0);
+    let output = harness.shell("a", "timeout 2 sh -c 'while :; do :; done'");
+    assert_eq!(output.exit, Exit::Exited(124), "{output:?}");
+    let Some(after) = harness.launcher.usage("a").unwrap().cpu_microseconds else {
+        return skip("processor time is not counted");
+    };
+    let used = Duration::from_micros(after - before);
+    assert!(used < Duration::from_millis(900), "a fifth of a core for two seconds, not {used:?}");
+    assert!(used > Duration::from_millis(20), "{used:?}");
+}

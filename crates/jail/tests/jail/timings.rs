@@ -1,0 +1,46 @@
+//! Figures, not promises: `cargo test --release -p atoll-jail timings -- --ignored --nocapture`.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::{Harness, run, spec};
+
+fn report(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let at = |part: usize| times[times.len() * part / 100];
+    println!("{what}: p50 {:?}, p95 {:?}, best {:?} of {}", at(50), at(95), times[0], times.len());
+}
+
+#[test]
+#[ignore = "figures for a person to read"]
+fn timings() {
+    let Some(harness) = Harness::in_memory() else { return };
+    let launcher = &harness.launcher;
+    launcher.list().unwrap();
+    let (mut preparing, mut starting, mut ending) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..100 {
+        let name = format!("t{number}");
+        let start = Instant::now();
+        launcher.prepare(&spec(&name)).unwrap();
+        preparing.push(start.elapsed());
+        let start = Instant::now();
+        launcher.start_worker(&name).unwrap();
+        starting.push(start.elapsed());
+        let start = Instant::now();
+        launcher.destroy(&name).unwrap();
+        ending.push(start.elapsed());
+    }
+    report("prepare", preparing);
+    report("start_worker, until it executes", starting);
+    report("destroy", ending);
+    harness.prepared("runs");
+    let mut running = Vec::new();
+    for _ in 0..100 {
+        let start = Instant::now();
+        run(launcher, "runs", &["/bin/true"]);
+        running.push(start.elapsed());
+    }
+    report("run of /bin/true, until its end", running);
+    let probe = Instant::now();
+    launcher.probe().unwrap();
+    println!("probe: {:?}", probe.elapsed());
+}
