@@ -1,8 +1,8 @@
 //! From values by key to the typed settings.
 
 use crate::config::{
-    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Github, Heartbeat, Limits, Log, Messages, Metrics,
-    Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
+    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Git, Github, Heartbeat, Limits, Local, Log, Messages,
+    Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
 };
 use crate::fake::Fake;
 use crate::load::Values;
@@ -63,6 +63,12 @@ impl Config {
             },
             provider: Provider { default: values.word("provider.default")? },
             providers: Providers { fake: values.need("providers.fake")? },
+            local: Local {
+                id_base: values.need("local.id_base")?,
+                tools: values.need::<Vec<String>>("local.tools")?.into_iter().map(PathBuf::from).collect(),
+                worker: values.maybe("local.worker"),
+            },
+            git: Git { branch_prefix: values.need("git.branch_prefix")? },
             agent: Agent { default: values.maybe("agent.default") },
             daytona: Daytona {
                 enabled: values.need("daytona.enabled")?,
@@ -83,6 +89,7 @@ impl Config {
 fn sandbox(values: &Values) -> Result<Sandbox, Unusable> {
     Ok(Sandbox {
         create_timeout: CreateTimeout {
+            local: values.need("sandbox.create_timeout.local")?,
             external: values.need("sandbox.create_timeout.external")?,
             fake: values.need("sandbox.create_timeout.fake")?,
         },
@@ -150,6 +157,7 @@ take! {
     String: Value::Text(text) => Some(text.clone());
     PathBuf: Value::Path(path) => Some(path.clone());
     bool: Value::Bool(value) => Some(*value);
+    u32: Value::Integer(value) => u32::try_from(*value).ok();
     usize: Value::Integer(value) => usize::try_from(*value).ok();
     // Zero is no limit.
     Option<NonZeroU32>: Value::Integer(value) => u32::try_from(*value).ok().map(NonZeroU32::new);

@@ -23,6 +23,8 @@ pub struct Config {
     pub retention: Retention,
     pub provider: Provider,
     pub providers: Providers,
+    pub local: Local,
+    pub git: Git,
     pub agent: Agent,
     pub daytona: Daytona,
     pub github: Github,
@@ -116,6 +118,7 @@ pub struct Sandbox {
 
 #[derive(Debug, Clone)]
 pub struct CreateTimeout {
+    pub local: Duration,
     pub external: Duration,
     pub fake: Duration,
 }
@@ -123,6 +126,7 @@ pub struct CreateTimeout {
 impl CreateTimeout {
     pub const fn of(&self, provider: ProviderKind) -> Duration {
         match provider {
+            ProviderKind::Local => self.local,
             ProviderKind::External => self.external,
             ProviderKind::Fake => self.fake,
         }
@@ -151,6 +155,19 @@ pub struct Provider {
 #[derive(Debug, Clone)]
 pub struct Providers {
     pub fake: Fake,
+}
+
+/// Sandboxes on this machine.
+#[derive(Debug, Clone)]
+pub struct Local {
+    pub id_base: u32,
+    pub tools: Vec<PathBuf>,
+    pub worker: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Git {
+    pub branch_prefix: String,
 }
 
 #[derive(Debug, Clone)]

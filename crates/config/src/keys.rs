@@ -179,6 +179,12 @@ pub(crate) const KEYS: &[Key] = &[
     Key::is("messages.lease", DURATION, "30s", "How long a worker may hold a message before it is offered again."),
     Key::is("heartbeat.interval", DURATION, "30s", "How often a worker says that it is alive."),
     Key::is(
+        "sandbox.create_timeout.local",
+        DURATION,
+        "30s",
+        "How long a sandbox on this machine may wait for its first heartbeat.",
+    ),
+    Key::is(
         "sandbox.create_timeout.external",
         DURATION,
         "24h",
@@ -228,7 +234,26 @@ pub(crate) const KEYS: &[Key] = &[
         .also(&[env::SANDBOX_MODEL]),
     Key::is("retention.events", ENDLESS, "never", "After how long the events of an ended sandbox are deleted."),
     Key::is("retention.idempotency", DURATION, "24h", "How long a repeated request is known by its idempotency key."),
-    Key::is("provider.default", PROVIDERS, "external", "Who makes a sandbox that names no provider."),
+    Key::is("provider.default", PROVIDERS, "local", "Who makes a sandbox that names no provider."),
+    Key::is(
+        "local.id_base",
+        Kind::Integer { least: 65_536, most: 4_000_000_000 },
+        "600000000",
+        "The first of the user and group ids that local sandboxes use on this machine, when the server is root.",
+    ),
+    Key::is(
+        "local.tools",
+        Kind::Paths,
+        "",
+        "Further directories that local sandboxes see, read-only, at their own path.",
+    ),
+    Key::none(
+        "local.worker",
+        Kind::Path,
+        "/usr/lib/atoll/atoll-worker",
+        "The worker's program for local sandboxes; without it, the one that this program carries or has beside it.",
+    ),
+    Key::is("git.branch_prefix", Kind::Text, "atoll", "What the branches of plain runs begin with."),
     Key::is(
         "providers.fake",
         Kind::Structure { read: fake::read, form: fake::FORM },

@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     Address,
     /// Names of hosts, each with an optional port.
     Hosts,
+    /// Absolute paths.
+    Paths,
     /// Never shown.
     Secret,
     /// Shown without its password.
@@ -59,6 +61,7 @@ impl Kind {
             }
             Self::Address => "an IP address with a port, like 127.0.0.1:7700 or \"[::1]:7700\"".into(),
             Self::Hosts => "a list of host names, each with an optional port and without a scheme".into(),
+            Self::Paths => "a list of absolute paths".into(),
             Self::Secret => "text on one line; it is not repeated here".into(),
             Self::SecretUrl { schemes } => format!(
                 "a URL that begins with {}, special characters in it percent-encoded; it is not repeated here",

@@ -80,6 +80,7 @@ pub(crate) fn read(kind: &Kind, written: &Written<'_>, places: &Places<'_>) -> R
     match kind {
         Kind::Structure { read, .. } => structure(*read, written),
         Kind::Hosts => hosts(written),
+        Kind::Paths => paths(written),
         _ => {
             let text = scalar(kind, written)?;
             let value = from_text(kind, text, matches!(written, Written::Node(_)), places);
@@ -143,8 +144,8 @@ fn from_text(kind: &Kind, text: &str, in_file: bool, places: &Places<'_>) -> Res
             let known = words().contains(&text);
             known.then(|| Value::Text(text.to_owned())).ok_or(None)?
         }
-        // Both have been read before, since they are more than one word.
-        Kind::Hosts | Kind::Structure { .. } => return Err(None),
+        // These have been read before, since they are more than one word.
+        Kind::Hosts | Kind::Paths | Kind::Structure { .. } => return Err(None),
     };
     Ok(value)
 }
@@ -169,8 +170,9 @@ pub(crate) fn path(text: &str, places: &Places<'_>) -> Result<PathBuf, String> {
     }
 }
 
-fn hosts(written: &Written<'_>) -> Result<Value, Refusal> {
-    let hosts: Vec<String> = match written {
+/// The items of a list, which in the environment stands in one text with commas.
+fn list(written: &Written<'_>) -> Result<Vec<String>, Refusal> {
+    Ok(match written {
         Written::Text(text) => {
             text.split(',').map(str::trim).filter(|host| !host.is_empty()).map(str::to_owned).collect()
         }
@@ -185,7 +187,19 @@ fn hosts(written: &Written<'_>) -> Result<Value, Refusal> {
             return Err(Refusal::WrongType("a single value"));
         }
         Written::Node(Node { content: Content::Map(_), .. }) => return Err(Refusal::WrongType("a mapping")),
-    };
+    })
+}
+
+fn paths(written: &Written<'_>) -> Result<Value, Refusal> {
+    let paths = list(written)?;
+    match paths.iter().find(|path| !path.starts_with('/') || path.chars().any(char::is_control)) {
+        Some(bad) => Err(Refusal::BadValue { given: bad.clone(), detail: Some("it is not absolute".into()) }),
+        None => Ok(Value::List(paths)),
+    }
+}
+
+fn hosts(written: &Written<'_>) -> Result<Value, Refusal> {
+    let hosts = list(written)?;
     match hosts.iter().find(|host| !is_host(host)) {
         Some(bad) => Err(Refusal::BadValue { given: bad.clone(), detail: None }),
         None => Ok(Value::List(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect())),

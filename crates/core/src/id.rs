@@ -50,6 +50,10 @@ macro_rules! typed_id {
             pub const fn from_uuid(uuid: Uuid) -> Self {
                 Self(uuid)
             }
+
+            pub const fn uuid(self) -> Uuid {
+                self.0
+            }
         }
 
         impl fmt::Display for $name {

@@ -14,6 +14,8 @@ words! {
         Timeout = "timeout",
         /// Complete the sandbox when its worker's grace for flushing is over.
         FlushGrace = "flush_grace",
+        /// Take the results out of a sandbox whose worker has left.
+        Results = "results",
         /// Remove the provider's sandbox.
         Remove = "remove",
         /// End the worker's token.

@@ -12,6 +12,8 @@ use bytes::Bytes;
 use futures_core::Stream;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -92,6 +94,42 @@ pub struct CreateSpec {
     pub identity: Identity,
     pub labels: BTreeMap<String, String>,
     pub settings: Settings,
+    /// What stands in the workspace before the worker starts.
+    pub source: Option<Source>,
+}
+
+/// A repository on its way in: a git bundle on this machine, and the branch that the work is done on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    pub bundle: PathBuf,
+    pub commit: String,
+    pub branch: String,
+    pub author: Author,
+}
+
+/// Who stands in the commits of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Author {
+    pub name: String,
+    pub email: String,
+}
+
+/// What git does over a sandbox's workspace. A workspace is hostile, so this never runs on the
+/// host: the provider runs it where only that workspace can be harmed, and without a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GitJob {
+    /// A bundle of everything since `base`, with what was left uncommitted as a last commit.
+    Out { base: String, message: String, author: Author },
+    /// What differs from `base`: a list as JSON, or the patch.
+    Diff { base: String, paths: Vec<String>, patch: bool },
+}
+
+/// How a `GitJob` ended; what it gave is in the file that it was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GitDone {
+    pub exit: Exit,
+    /// The beginning of its error output.
+    pub said: String,
 }
 
 words! {
@@ -107,6 +145,8 @@ pub struct Found {
     pub epoch: u64,
     pub labels: BTreeMap<String, String>,
     pub expires_at: Option<Timestamp>,
+    /// What the provider can't enforce here and somebody should know, in sentences.
+    pub notices: Vec<String>,
 }
 
 /// Three outcomes that must never be taken for each other.
@@ -263,6 +303,7 @@ pub trait Provider: Send + Sync {
         fn fork(id: &'a ProviderId, spec: &'a CreateSpec, key: &'a str) -> Found, "fork sandboxes";
         fn preview(id: &'a ProviderId, port: u16, lifetime: Option<Duration>) -> Preview, "show previews";
         fn set_network(id: &'a ProviderId, network: &'a Network) -> (), "change the network of a running sandbox";
+        fn git(id: &'a ProviderId, job: &'a GitJob, output: File) -> GitDone, "run git over a workspace";
         fn resources(id: &'a ProviderId) -> Usage, "measure resources";
     }
 }

@@ -96,7 +96,7 @@ words! {
 words! {
     /// Who makes sandboxes.
     "provider"
-    ProviderKind { External = "external", Fake = "fake" }
+    ProviderKind { Local = "local", External = "external", Fake = "fake" }
 }
 
 words! {
@@ -124,6 +124,7 @@ pub struct Repo {
     /// A directory of the server: only for an admin over loopback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// The commit that the work begins at; a branch or tag is looked up when the sandbox is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -104,15 +104,22 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The first whole frame of `buffer`: its kind, its payload and how many bytes it takes.
-fn first(buffer: &[u8]) -> Result<Option<(u8, &[u8], usize)>, BadFrame> {
+struct Frame<'a> {
+    kind: u8,
+    payload: &'a [u8],
+    /// How many bytes it takes on the wire.
+    used: usize,
+}
+
+/// The first whole frame of `buffer`.
+fn first(buffer: &[u8]) -> Result<Option<Frame<'_>>, BadFrame> {
     let Some((head, rest)) = buffer.split_first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_le_bytes(*head) as usize;
     if length == 0 || length > LONGEST {
         return Err(BadFrame::TooLong(length));
     }
     match rest.get(..length).and_then(<[u8]>::split_first) {
-        Some((kind, payload)) => Ok(Some((*kind, payload, length + 4))),
+        Some((kind, payload)) => Ok(Some(Frame { kind: *kind, payload, used: length + 4 })),
         None => Ok(None),
     }
 }
@@ -137,7 +144,7 @@ impl Ask {
 
     /// Takes the first whole frame off `buffer`, if there is one.
     pub fn decode(buffer: &mut Vec<u8>) -> Result<Option<Self>, BadFrame> {
-        let Some((kind, payload, used)) = first(buffer)? else { return Ok(None) };
+        let Some(Frame { kind, payload, used }) = first(buffer)? else { return Ok(None) };
         let ask = match kind {
             1 => Self::Start(read(payload)?),
             2 => Self::Stdin(payload.to_vec()),
@@ -164,7 +171,7 @@ impl Tell {
 
     /// Takes the first whole frame off `buffer`, if there is one.
     pub fn decode(buffer: &mut Vec<u8>) -> Result<Option<Self>, BadFrame> {
-        let Some((kind, payload, used)) = first(buffer)? else { return Ok(None) };
+        let Some(Frame { kind, payload, used }) = first(buffer)? else { return Ok(None) };
         let tell = match kind {
             1 => Self::Stdout(payload.to_vec()),
             2 => Self::Stderr(payload.to_vec()),

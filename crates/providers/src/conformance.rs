@@ -101,7 +101,7 @@ impl Bench<'_> {
             project: ProjectId::new(),
         };
         let labels = BTreeMap::from([("team/name".to_owned(), "reef".to_owned())]);
-        CreateSpec { identity, labels, settings: self.settings.clone() }
+        CreateSpec { identity, labels, settings: self.settings.clone(), source: None }
     }
 
     async fn create(&self, spec: &CreateSpec, key: &str) -> Result<Found, String> {

@@ -33,7 +33,7 @@ impl External {
 }
 
 fn found(id: &ProviderId, labels: BTreeMap<String, String>) -> Found {
-    Found { id: id.clone(), state: ProviderState::Running, epoch: 1, labels, expires_at: None }
+    Found { id: id.clone(), state: ProviderState::Running, epoch: 1, labels, expires_at: None, notices: Vec::new() }
 }
 
 fn sandbox_of(id: &ProviderId) -> Option<SandboxId> {

@@ -8,11 +8,13 @@ pub mod conformance;
 
 pub mod external;
 pub mod fake;
+pub mod local;
 #[cfg(test)]
 mod tests;
 
 pub use external::External;
 pub use fake::{Fake, FakeOptions};
+pub use local::{LinkHost, Local};
 
 use atoll_core::provider::{CreateSpec, Found, Page, ProviderId};
 use std::collections::BTreeMap;

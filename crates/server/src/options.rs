@@ -1,11 +1,13 @@
 //! What a server is started with. The command line fills this from the configuration.
 
 use atoll_core::sandbox::{ProviderKind, Resources};
+use atoll_jail::Launcher;
 use atoll_providers::fake::FakeOptions;
 use atoll_store::Location;
 use secrecy::SecretString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Debug, Clone)]
@@ -22,6 +24,8 @@ pub struct Options {
     pub policy: Policy,
     pub limits: Limits,
     pub fake: FakeOptions,
+    /// Makes sandboxes on this machine; or why it can't, in a sentence.
+    pub launcher: Result<Arc<Launcher>, String>,
     /// Values that must never be stored in an event.
     pub secrets: Vec<SecretString>,
 }
@@ -37,6 +41,7 @@ pub struct Tls {
 pub struct Policy {
     pub lease: Duration,
     pub heartbeat: Duration,
+    pub create_timeout_local: Duration,
     pub create_timeout_external: Duration,
     pub create_timeout_fake: Duration,
     pub flush_grace: Duration,
@@ -49,6 +54,8 @@ pub struct Policy {
     pub retain_idempotency: Duration,
     pub provider: ProviderKind,
     pub agent: Option<String>,
+    /// What the branches of plain runs begin with.
+    pub branch_prefix: String,
     pub model: Option<String>,
     pub image: Option<String>,
     pub snapshot: Option<String>,
@@ -61,6 +68,7 @@ impl Default for Policy {
         Self {
             lease: Duration::from_secs(30),
             heartbeat: Duration::from_secs(30),
+            create_timeout_local: Duration::from_secs(30),
             create_timeout_external: DAY,
             create_timeout_fake: Duration::from_secs(30),
             flush_grace: Duration::from_secs(30),
@@ -72,6 +80,7 @@ impl Default for Policy {
             retain_idempotency: DAY,
             provider: ProviderKind::External,
             agent: None,
+            branch_prefix: "atoll".into(),
             model: None,
             image: None,
             snapshot: None,

@@ -58,11 +58,15 @@ codes! {
     KeyGap = "key_gap", CONFLICT, "Events are missing before these";
     NotYourLease = "not_your_lease", CONFLICT, "The lease is not the message's current one";
     MessageNotQueued = "message_not_queued", CONFLICT, "The message can't be changed any more";
+    NoAgent = "no_agent", CONFLICT, "There is no agent to do the work";
+    NoRepository = "no_repository", CONFLICT, "The sandbox has no repository";
+    ProviderRefused = "provider_refused", CONFLICT, "The provider says no";
     ResultsPending = "results_pending", CONFLICT, "The results are not out yet";
     NameTaken = "name_taken", CONFLICT, "The name is taken";
     InUse = "in_use", CONFLICT, "Something still depends on it";
     TooLarge = "too_large", PAYLOAD_TOO_LARGE, "The body is too large";
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The body's type isn't understood";
+    NotARepository = "not_a_repository", UNPROCESSABLE_ENTITY, "The repository can't be used";
     Invalid = "invalid", UNPROCESSABLE_ENTITY, "The body is not valid";
     NotABatch = "not_a_batch", UNPROCESSABLE_ENTITY, "The body is not a batch of events";
     BlobMismatch = "blob_mismatch", UNPROCESSABLE_ENTITY, "The bytes don't have the hash of the path";
@@ -70,6 +74,8 @@ codes! {
     RateLimited = "rate_limited", TOO_MANY_REQUESTS, "Too many requests";
     TooManyReaders = "too_many_readers", TOO_MANY_REQUESTS, "Too many readers are connected";
     Internal = "internal", INTERNAL_SERVER_ERROR, "Something went wrong inside Atoll";
+    ProviderUnsupported = "provider_unsupported", CONFLICT, "The provider can't do that";
+    ProviderUnreachable = "provider_unreachable", SERVICE_UNAVAILABLE, "The provider can't be reached";
     StoreUnavailable = "store_unavailable", SERVICE_UNAVAILABLE, "The database can't be reached";
     DiskFull = "disk_full", SERVICE_UNAVAILABLE, "The disk is full";
     ShuttingDown = "shutting_down", SERVICE_UNAVAILABLE, "The server is stopping";
@@ -121,6 +127,19 @@ impl Problem {
     pub fn internal(what: impl std::fmt::Display) -> Self {
         tracing::error!(error = %what, "internal error");
         Self::new(Code::Internal, "the server's log says what happened")
+    }
+}
+
+impl From<atoll_core::provider::Error> for Problem {
+    fn from(error: atoll_core::provider::Error) -> Self {
+        use atoll_core::provider::Error as E;
+        let code = match &error {
+            E::Unsupported { .. } => Code::ProviderUnsupported,
+            E::Refused { .. } => Code::ProviderRefused,
+            E::Exhausted { .. } | E::Unreachable { .. } => Code::ProviderUnreachable,
+            E::Gone => Code::SandboxGone,
+        };
+        Self::new(code, error.to_string())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::api::worker::lease_waiting;
 use crate::app::{heartbeat, inbox, ingest};
+use crate::linked::Linked;
 use crate::options::Options;
 use crate::problem::Problem;
 use crate::state::App;
@@ -11,10 +12,12 @@ use atoll_core::provider::Provider;
 use atoll_core::sandbox::ProviderKind;
 use atoll_protocol::link::{LinkError, WorkerLink};
 use atoll_protocol::{Ack, Batch, BatchAnswer, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseRequest, Nack};
-use atoll_providers::{External, Fake};
+use atoll_providers::{External, Fake, LinkHost, Local};
 use std::sync::{Arc, Weak};
 
 pub struct Providers {
+    local: Local,
+    linked: Arc<Linked>,
     external: External,
     fake: Fake,
 }
@@ -22,14 +25,27 @@ pub struct Providers {
 impl Providers {
     pub fn new(options: &Options, app: &Arc<App>) -> Self {
         let link = Arc::new(InProcess(Arc::downgrade(app)));
-        Self { external: External::new(), fake: Fake::new(options.fake.clone(), link) }
+        let linked = Arc::new(Linked::new(app));
+        let local = Local::new(options.launcher.clone(), Arc::clone(&linked) as Arc<dyn LinkHost>);
+        Self { local, linked, external: External::new(), fake: Fake::new(options.fake.clone(), link) }
     }
 
     pub fn get(&self, kind: ProviderKind) -> &dyn Provider {
         match kind {
+            ProviderKind::Local => &self.local,
             ProviderKind::External => &self.external,
             ProviderKind::Fake => &self.fake,
         }
+    }
+}
+
+impl Providers {
+    pub fn local(&self) -> &Local {
+        &self.local
+    }
+
+    pub fn linked(&self) -> &Linked {
+        &self.linked
     }
 }
 

@@ -1,7 +1,7 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    blobs, events, gc, health, messages, projects, sandboxes, sessions, tokens, trajectory, users, worker,
+    blobs, diff, events, exec, gc, health, messages, projects, sandboxes, sessions, tokens, trajectory, users, worker,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{client, sse, worker as worker_stream};
@@ -30,6 +30,9 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sandboxes::stop))
         .routes(routes!(sandboxes::take_results))
         .routes(routes!(sandboxes::worker_token))
+        .routes(routes!(exec::start))
+        .routes(routes!(exec::attach))
+        .routes(routes!(diff::get))
         .routes(routes!(worker::events, events::list))
         .routes(routes!(sse::stream))
         .routes(routes!(trajectory::get))

@@ -8,14 +8,15 @@ use crate::options::Options;
 use crate::providers::Providers;
 use crate::state::{App, Parts};
 use crate::{listener, router};
-use atoll_core::id::{ProjectId, TokenId, UserId};
+use atoll_core::id::{ProjectId, SandboxId, TokenId, UserId};
 use atoll_core::principal::Role;
+use atoll_core::provider::{Provider, ProviderState, StopMode};
 use atoll_core::time::{Clock, SystemClock, Timestamp};
 use atoll_store::meta::{self, DirLock};
 use atoll_store::projects::{self, Project};
 use atoll_store::tokens::{self, Holder, Token};
 use atoll_store::users::{self, User};
-use atoll_store::{Store, Tx};
+use atoll_store::{Store, Tx, sandboxes};
 use secrecy::ExposeSecret;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -50,6 +51,8 @@ pub struct Server {
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
     jobs: JoinHandle<()>,
+    app: Arc<App>,
+    providers: Arc<Providers>,
     store: Store,
     _lock: DirLock,
 }
@@ -76,6 +79,7 @@ impl Server {
         let address = socket.local_addr().map_err(|source| Error::Listen { address: options.listen, source })?;
         let scheme = if options.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", reachable(address));
+        let server_id = server_id(&options.data_dir).map_err(|source| data_dir(&options.data_dir, source))?;
         let (stop, stopping) = watch::channel(false);
         let parts = Parts {
             store: store.clone(),
@@ -83,17 +87,20 @@ impl Server {
             blobs,
             deployment: first.deployment,
             default_project: first.project,
+            server_id,
             public_url: options.public_url.clone().unwrap_or_else(|| url.clone()),
             stopping: stopping.clone(),
         };
         let app = Arc::new(App::new(&options, parts));
         let providers = Arc::new(Providers::new(&options, &app));
+        app.set_providers(Arc::clone(&providers));
         let hosts = Hosts::new(address, &options.hosts, options.public_url.as_deref());
         let router = router::build(Arc::clone(&app), hosts);
+        providers.linked().open(router.clone());
         let serving = listener::serve(socket, options.tls.as_ref(), router, stopping).map_err(Error::Tls)?;
-        let jobs = tokio::spawn(Runner::new(app, providers).run());
+        let jobs = tokio::spawn(Runner::new(Arc::clone(&app), Arc::clone(&providers)).run());
         write_address(&options.data_dir, &url).map_err(|source| data_dir(&options.data_dir, source))?;
-        Ok(Self { address, url, admin_token, stop, serving, jobs, store, _lock: lock })
+        Ok(Self { address, url, admin_token, stop, serving, jobs, app, providers, store, _lock: lock })
     }
 
     /// Takes no new requests, lets open ones end, lets go of everything.
@@ -108,7 +115,23 @@ impl Server {
             self.serving.abort();
             self.jobs.abort();
         }
+        end_what_has_ended(&self.app, &self.providers).await;
         self.store.close().await;
+    }
+}
+
+/// Sandboxes on this machine that still work outlive the server, and its successor finds them. Of those
+/// that have ended only the files may be of use: their processes go.
+async fn end_what_has_ended(app: &App, providers: &Providers) {
+    let Ok(page) = providers.local().list(None).await else { return };
+    for found in page.items.into_iter().filter(|found| found.state == ProviderState::Running) {
+        let Ok(id) = found.id.0.parse::<SandboxId>() else { continue };
+        let row = app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, id).await?) })).await;
+        if matches!(row, Ok(Some(row)) if row.state.has_ended())
+            && let Err(error) = providers.local().stop(&found.id, StopMode::Force).await
+        {
+            tracing::warn!(sandbox = %id, %error, "the processes of an ended sandbox can't be ended");
+        }
     }
 }
 
@@ -210,6 +233,21 @@ async fn make_admin(tx: &mut dyn Tx, now: Timestamp) -> atoll_store::Result<secr
     };
     tokens::insert(tx, &token).await?;
     Ok(made)
+}
+
+/// The name of this data directory, made once. Two servers on one database have one each.
+fn server_id(data_dir: &Path) -> std::io::Result<String> {
+    let file = data_dir.join("server-id");
+    match std::fs::read_to_string(&file) {
+        Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        Ok(_) | Err(_) => {}
+    }
+    let name = uuid::Uuid::now_v7().to_string();
+    let beside = data_dir.join("server-id.new");
+    std::fs::write(&beside, format!("{name}\n"))?;
+    std::fs::rename(beside, file)?;
+    Ok(name)
 }
 
 /// Where the command line on the same machine finds this server.

@@ -8,6 +8,7 @@ use crate::hub::Hub;
 use crate::limiter::Limiter;
 use crate::options::{Options, Policy};
 use crate::problem::{Problem, Result};
+use crate::providers::Providers;
 use atoll_core::BoxFuture;
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::redact::Redactor;
@@ -16,7 +17,8 @@ use atoll_store::{Store, Tx};
 use metrics_exporter_prometheus::PrometheusHandle;
 use secrecy::ExposeSecret;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::{Notify, Semaphore, watch};
 
 pub struct App {
@@ -42,6 +44,10 @@ pub struct App {
     pub readers: Arc<Semaphore>,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
+    pub data_dir: PathBuf,
+    /// Names this data directory, which local sandboxes belong to.
+    pub server_id: String,
+    providers: OnceLock<Arc<Providers>>,
     owners: Mutex<HashMap<SandboxId, ProjectId>>,
 }
 
@@ -65,6 +71,7 @@ pub struct Parts {
     pub clock: Arc<dyn Clock>,
     pub blobs: Blobs,
     pub deployment: String,
+    pub server_id: String,
     pub default_project: ProjectId,
     pub public_url: String,
     pub stopping: watch::Receiver<bool>,
@@ -92,8 +99,22 @@ impl App {
             jobs: Arc::default(),
             readers: Arc::new(Semaphore::new(options.limits.readers)),
             stopping: parts.stopping,
+            data_dir: options.data_dir.clone(),
+            server_id: parts.server_id,
+            providers: OnceLock::new(),
             owners: Mutex::new(HashMap::new()),
         }
+    }
+
+    /// Said once, when the server starts: the providers need this in turn.
+    pub fn set_providers(&self, providers: Arc<Providers>) {
+        drop(self.providers.set(providers));
+    }
+
+    pub fn providers(&self) -> Result<Arc<Providers>> {
+        self.providers.get().cloned().ok_or_else(|| {
+            Problem::new(crate::problem::Code::ShuttingDown, "the server is not ready yet").retry_after(1)
+        })
     }
 
     /// Reads on one consistent view.

@@ -36,6 +36,14 @@ pub async fn put(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, due_at: Tim
     tx.execute(sql, &params).await.map(drop)
 }
 
+/// Adds a job unless one of its kind waits or is under way.
+pub async fn put_if_absent(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, due_at: Timestamp) -> Result<()> {
+    let sql = "INSERT INTO jobs (id, kind, sandbox_id, due_at, attempts, created_at)
+               VALUES (?1, ?2, ?3, ?4, 0, ?5) ON CONFLICT (sandbox_id, kind) DO NOTHING";
+    let params = [text(JobId::new()), text(kind), text(sandbox), micros(due_at), micros(due_at)];
+    tx.execute(sql, &params).await.map(drop)
+}
+
 pub async fn cancel(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId) -> Result<()> {
     let sql = "DELETE FROM jobs WHERE sandbox_id = ?1 AND kind = ?2";
     tx.execute(sql, &[text(sandbox), text(kind)]).await.map(drop)

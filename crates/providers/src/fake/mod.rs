@@ -162,7 +162,14 @@ impl Fake {
         state.made += 1;
         let id = ProviderId(format!("fake_{}_{}", spec.identity.sandbox, state.made));
         let running = ProviderState::Running;
-        let found = Found { id: id.clone(), state: running, epoch: EPOCH, labels: all_labels(spec), expires_at: None };
+        let found = Found {
+            id: id.clone(),
+            state: running,
+            epoch: EPOCH,
+            labels: all_labels(spec),
+            expires_at: None,
+            notices: Vec::new(),
+        };
         let worker = Worker {
             sandbox: spec.identity.sandbox,
             place: place.clone(),

@@ -1,7 +1,9 @@
 //! Handlers, one file per resource, and the JSON shapes they speak.
 
 pub mod blobs;
+pub mod diff;
 pub mod events;
+pub mod exec;
 pub mod gc;
 pub mod health;
 pub mod messages;

@@ -10,6 +10,7 @@ use crate::extract::{Body, Id, Params, page_size};
 use crate::once::{Answer, Once};
 use crate::problem::{Problem, Result};
 use crate::state::App;
+use atoll_core::event::TypePattern;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::principal::Action;
 use atoll_core::sandbox::{
@@ -17,13 +18,16 @@ use atoll_core::sandbox::{
     SandboxState, Settings, TakeResults,
 };
 use atoll_core::time::Timestamp;
-use atoll_store::projects::Among;
+use atoll_store::events;
+use atoll_store::projects::{self, Among};
 use atoll_store::sandboxes::{self, Filter, Sandbox};
+use atoll_store::sessions as session_rows;
 use axum::extract::State;
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a new sandbox should be. Everything has a default.
 #[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
@@ -178,6 +182,7 @@ pub async fn make(
     Body { value: new, hash }: Body<NewSandbox>,
 ) -> Result<Answer> {
     caller.must_not_be_worker()?;
+    let new = with_repository(&app, &caller, new).await?;
     let (who, public_url, default_project) = (caller.clone(), app.public_url.clone(), app.default_project);
     app.write_once(&caller, once, hash, move |work| {
         Box::pin(async move {
@@ -202,6 +207,46 @@ pub async fn make(
         })
     })
     .await
+}
+
+/// Settles which commit a sandbox on this machine begins at, before anything is made: what can't be
+/// had is said here. The rest of the request is checked where it is carried out.
+async fn with_repository(app: &App, caller: &Caller, mut new: NewSandbox) -> Result<NewSandbox> {
+    let session = new.session_id;
+    let (who, project) = (caller.clone(), new.project_id.unwrap_or(app.default_project));
+    let project = app
+        .read(move |tx| {
+            Box::pin(async move {
+                match session {
+                    Some(id) => {
+                        access::session(tx, &who, id, Action::Work).await?;
+                        let session = session_rows::get(tx, id).await?;
+                        Ok(session.ok_or_else(|| Problem::not_found("session"))?.project_id)
+                    }
+                    None => {
+                        access::check(tx, &who, project, Action::Work, "project").await?;
+                        Ok(project)
+                    }
+                }
+            })
+        })
+        .await?;
+    let project = app.read(move |tx| Box::pin(async move { Ok(projects::get(tx, project).await?) })).await?;
+    let defaults = project.as_ref().map(|project| project.defaults.clone()).unwrap_or_default();
+    let defaults: NewSandbox = serde_json::from_value(defaults.into()).unwrap_or_default();
+    let provider = new.provider.or(defaults.provider).unwrap_or(app.policy.provider);
+    if provider != ProviderKind::Local {
+        return Ok(new);
+    }
+    if let Some(repo) = &new.repo {
+        super::sessions::check_repo(repo, caller)?;
+    }
+    let repo = new.repo.take().or(defaults.repo).or(project.and_then(|project| project.repo));
+    if let Some(repo) = repo {
+        let title = new.title.clone().or_else(|| new.prompt.clone()).unwrap_or_default();
+        new.repo = Some(crate::repo::settle(repo, app.policy.branch_prefix.clone(), title).await?);
+    }
+    Ok(new)
 }
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -314,12 +359,60 @@ pub async fn stop(
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct Taken {
-    /// What was taken out by this call.
-    taken: Vec<String>,
+    /// What is out of it now.
+    taken: Vec<TakenResult>,
     sandbox: SandboxView,
 }
 
-/// Take the results out.
+/// One thing that came out of a sandbox.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum TakenResult {
+    Branch { branch: String, commit: String, repo: Option<String> },
+}
+
+/// The branches that the log tells of.
+async fn taken(app: &App, id: SandboxId) -> Result<Taken> {
+    app.read(move |tx| {
+        Box::pin(async move {
+            let row = sandboxes::get(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
+            let mut taken = Vec::new();
+            let branches = TypePattern::Exact("git.branch_created".into());
+            let filter = events::Filter { types: vec![branches], ..events::Filter::default() };
+            let (place, newest) = ((id, row.session_id), events::Order::NewestFirst);
+            for event in events::page(tx, place, &filter, newest, i64::MAX, 10).await?.events {
+                let data: serde_json::Value = serde_json::from_str(event.data.get()).unwrap_or_default();
+                let word = |key: &str| data.get(key).and_then(|value| value.as_str()).map(str::to_owned);
+                if let (Some(branch), Some(commit)) = (word("branch"), word("commit")) {
+                    taken.push(TakenResult::Branch { branch, commit, repo: word("repo") });
+                }
+            }
+            let labels = sandboxes::labels(tx, id).await?;
+            Ok(Taken { taken, sandbox: SandboxView::new(row, labels) })
+        })
+    })
+    .await
+}
+
+/// Until the results are out or have failed, or it takes too long to wait for.
+async fn until_out(app: &App, id: SandboxId) {
+    let mut states = app.hub.states();
+    let out = async {
+        loop {
+            let row = app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, id).await?) })).await;
+            if !matches!(row, Ok(Some(row)) if row.state == SandboxState::Completing) {
+                return;
+            }
+            // A word that was missed costs a second, not the answer.
+            drop(tokio::time::timeout(Duration::from_secs(1), states.recv()).await);
+        }
+    };
+    drop(tokio::time::timeout(RESULTS_WAIT, out).await);
+}
+
+const RESULTS_WAIT: Duration = Duration::from_secs(60);
+
+/// Take the results out, and say what they are.
 #[utoipa::path(post, path = "/sandboxes/{id}/results", tag = "sandboxes", params(("id" = SandboxId, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 200, body = Taken)))]
 pub async fn take_results(
@@ -329,15 +422,17 @@ pub async fn take_results(
     once: Once,
 ) -> Result<Answer> {
     let who = caller.clone();
+    // Asking for it twice is the same as once; what is out by then is in the answer.
     app.write_once(&caller, once, String::new(), move |work| {
         Box::pin(async move {
             access::sandbox(work.tx, &who, id, Action::Work).await?;
             let row = results::take(work, id, who.actor()).await?;
-            let sandbox = SandboxView::new(row, sandboxes::labels(work.tx, id).await?);
-            Answer::ok(Taken { taken: Vec::new(), sandbox })
+            Answer::ok(SandboxView::new(row, sandboxes::labels(work.tx, id).await?))
         })
     })
-    .await
+    .await?;
+    until_out(&app, id).await;
+    Answer::ok(taken(&app, id).await?)
 }
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]

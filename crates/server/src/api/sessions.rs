@@ -84,7 +84,7 @@ fn check_resources(resources: &Resources) -> Result<()> {
     Ok(())
 }
 
-fn check_repo(repo: &Repo, caller: &Caller) -> Result<()> {
+pub fn check_repo(repo: &Repo, caller: &Caller) -> Result<()> {
     let may_name_paths = caller.must_be_admin().is_ok() && caller.is_local;
     if repo.path.is_some() && !may_name_paths {
         return Err(Problem::forbidden(

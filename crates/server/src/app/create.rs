@@ -76,6 +76,8 @@ pub async fn next(work: &mut Work<'_>, session: &mut Session, plan: Plan) -> Res
 }
 
 async fn make(work: &mut Work<'_>, session: &mut Session, plan: Plan, cause: &'static str) -> Result<Made> {
+    let agent = plan.agent.clone().or_else(|| session.agent.clone());
+    refuse_without_agent(plan.provider, agent.as_deref(), plan.prompt.is_some())?;
     let mut sandbox = Sandbox {
         id: SandboxId::new(),
         session_id: session.id,
@@ -83,7 +85,7 @@ async fn make(work: &mut Work<'_>, session: &mut Session, plan: Plan, cause: &'s
         provider: plan.provider,
         provider_id: None,
         server_id: None,
-        agent: plan.agent.or_else(|| session.agent.clone()),
+        agent,
         settings: plan.settings,
         end: plan.end,
         state: SandboxState::Pending,
@@ -142,10 +144,24 @@ async fn make(work: &mut Work<'_>, session: &mut Session, plan: Plan, cause: &'s
     work.out.states.push((sandbox.id, sandbox.state));
     let worker = match plan.provider {
         ProviderKind::External => Some(worker_token(work, sandbox.id).await?),
-        ProviderKind::Fake => None,
+        ProviderKind::Local | ProviderKind::Fake => None,
     };
     metrics::counter!(crate::metrics::SANDBOXES_MADE, "provider" => plan.provider.as_str()).increment(1);
     Ok(Made { sandbox, labels: plan.labels, worker })
+}
+
+/// Where Atoll itself runs the agent it has to be one that it knows, said before anything is made.
+fn refuse_without_agent(provider: ProviderKind, agent: Option<&str>, has_prompt: bool) -> Result<()> {
+    match (provider, agent) {
+        (ProviderKind::External | ProviderKind::Fake, _) | (ProviderKind::Local, Some("demo")) => Ok(()),
+        (ProviderKind::Local, None) if !has_prompt => Ok(()),
+        (ProviderKind::Local, None) => {
+            Err(Problem::new(Code::NoAgent, "name one: \"agent\": \"demo\" needs no model and no key"))
+        }
+        (ProviderKind::Local, Some(other)) => {
+            Err(Problem::new(Code::NoAgent, format!("this version does not know an agent `{other}`; it has `demo`")))
+        }
+    }
 }
 
 /// A new worker token; it ends the old one.

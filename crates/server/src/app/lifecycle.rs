@@ -6,7 +6,7 @@ use atoll_core::event::{NewEvent, Source, kind};
 use atoll_core::job::JobKind;
 use atoll_core::lifecycle::{Effect, Trigger, next};
 use atoll_core::observe::Observation;
-use atoll_core::sandbox::{Activity, End, ProviderKind, Reason, SandboxState, TurnState};
+use atoll_core::sandbox::{Activity, End, ProviderKind, Reason, Results, SandboxState, TurnState};
 use atoll_store::sandboxes::Sandbox;
 use atoll_store::sessions::Session;
 use atoll_store::{jobs, messages, sandboxes, sessions};
@@ -45,6 +45,17 @@ pub async fn apply(
 ) -> Result<()> {
     let step = next(sandbox.phase(), trigger)?;
     sandbox.state = step.to.state;
+    match step.to.state {
+        SandboxState::Running if has_results(sandbox) => sandbox.results = Results::Pending,
+        // A person did not want them.
+        SandboxState::Completed if sandbox.results == Results::Pending => sandbox.results = Results::Lost,
+        SandboxState::Pending
+        | SandboxState::Creating
+        | SandboxState::Running
+        | SandboxState::Completing
+        | SandboxState::Completed
+        | SandboxState::Failed => {}
+    }
     sandbox.ending = step.to.ending;
     sandbox.activity = activity_on_entering(step.to.state);
     sandbox.state_since = work.now;
@@ -76,13 +87,17 @@ pub async fn apply(
     for effect in step.effects {
         leave_job(work, sandbox, effect).await?;
     }
+    if sandbox.state == SandboxState::Failed && sandbox.provider == ProviderKind::Local {
+        // Its files are kept for a look inside; its processes only as long as they have something to say.
+        jobs::put(work.tx, JobKind::FlushGrace, sandbox.id, work.steady + work.policy.flush_grace).await?;
+    }
     work.out.states.push((sandbox.id, sandbox.state));
     Ok(())
 }
 
 /// The deadlines of a life that is over.
 async fn drop_deadlines(work: &mut Work<'_>, sandbox: &Sandbox) -> Result<()> {
-    for kind in [JobKind::Create, JobKind::CreateTimeout, JobKind::Timeout, JobKind::FlushGrace] {
+    for kind in [JobKind::Create, JobKind::CreateTimeout, JobKind::Timeout, JobKind::FlushGrace, JobKind::Results] {
         jobs::cancel(work.tx, kind, sandbox.id).await?;
     }
     Ok(())
@@ -90,6 +105,7 @@ async fn drop_deadlines(work: &mut Work<'_>, sandbox: &Sandbox) -> Result<()> {
 
 fn create_timeout(work: &Work<'_>, provider: ProviderKind) -> Duration {
     match provider {
+        ProviderKind::Local => work.policy.create_timeout_local,
         ProviderKind::External => work.policy.create_timeout_external,
         ProviderKind::Fake => work.policy.create_timeout_fake,
     }
@@ -167,7 +183,7 @@ pub async fn observed(
             }
         }
         Observation::WorkerLeft => match sandbox.state {
-            SandboxState::Completing => apply(work, session, sandbox, Trigger::ResultsOut, None, None).await?,
+            SandboxState::Completing => flushed(work, session, sandbox).await?,
             SandboxState::Running => {
                 sandbox.worker_left = true;
                 sandbox.activity = Activity::Unreachable;
@@ -182,10 +198,10 @@ pub async fn observed(
 fn failure(data: &str) -> Reason {
     let said: serde_json::Value = serde_json::from_str(data).unwrap_or_default();
     let word = |key: &str| said.get(key).and_then(|value| value.as_str()).map(|text| bounded(text, 500));
-    let code = match word("reason").as_deref() {
-        Some("out_of_memory") => "out_of_memory",
-        _ => "agent_failed",
-    };
+    // Words that a worker of Atoll's own says; anything else is the agent's own and stands in the detail.
+    const KNOWN: [&str; 4] = ["out_of_memory", "agent_crashed", "agent_exited", "agent_not_started"];
+    let said_reason = word("reason").unwrap_or_default();
+    let code = KNOWN.into_iter().find(|known| said_reason == *known).unwrap_or("agent_failed");
     let detail = word("error").or_else(|| word("detail")).or_else(|| word("reason"));
     Reason::new(code, detail.unwrap_or_else(|| "the agent reported failure".into()))
 }
@@ -207,9 +223,29 @@ pub async fn finish_if_done(work: &mut Work<'_>, session: &mut Session, sandbox:
 /// A worker that has taken its leave has nothing left to flush: there is nothing to wait for.
 pub async fn complete_if_left(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox) -> Result<()> {
     if sandbox.state == SandboxState::Completing && sandbox.worker_left {
-        apply(work, session, sandbox, Trigger::ResultsOut, None, None).await?;
+        flushed(work, session, sandbox).await?;
     }
     Ok(())
+}
+
+/// The worker of a completing sandbox has nothing more to say: what is left are its results, if it has any.
+pub async fn flushed(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox) -> Result<()> {
+    if sandbox.results != Results::Pending {
+        return apply(work, session, sandbox, Trigger::ResultsOut, None, None).await;
+    }
+    jobs::cancel(work.tx, JobKind::FlushGrace, sandbox.id).await?;
+    // The worker's leave and its end both lead here; the results are taken once.
+    jobs::put_if_absent(work.tx, JobKind::Results, sandbox.id, work.steady).await?;
+    work.out.jobs = true;
+    Ok(())
+}
+
+/// Whether its work comes out as something of its own: a branch.
+pub fn has_results(sandbox: &Sandbox) -> bool {
+    match sandbox.provider {
+        ProviderKind::Local => sandbox.settings.repo.is_some(),
+        ProviderKind::External | ProviderKind::Fake => false,
+    }
 }
 
 /// Notes in the log that the worker's words may have been lost.

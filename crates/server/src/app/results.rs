@@ -31,8 +31,8 @@ pub async fn stop(work: &mut Work<'_>, id: SandboxId, choice: TakeResults, actor
     Ok(sandbox)
 }
 
-/// Takes out what is there. The providers of this version keep nothing that is not sent already,
-/// so that nothing is left to take: the list is empty, and a failed sandbox says so.
+/// Takes out what is there. Without a repository nothing is kept that is not sent already; with one,
+/// a job makes the branch.
 pub async fn take(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<Sandbox> {
     let (mut session, mut sandbox) = work.locked(id).await?;
     match sandbox.state {
@@ -49,8 +49,12 @@ pub async fn take(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<S
             let results_had_failed = code.starts_with("results_");
             let recover = Trigger::Recover { results_had_failed };
             lifecycle::apply(work, &mut session, &mut sandbox, recover, None, Some(actor.clone())).await?;
-            sandbox.results = Results::Taken;
-            lifecycle::apply(work, &mut session, &mut sandbox, Trigger::ResultsOut, None, Some(actor)).await?;
+            if sandbox.results == Results::Pending {
+                lifecycle::flushed(work, &mut session, &mut sandbox).await?;
+            } else {
+                sandbox.results = Results::Taken;
+                lifecycle::apply(work, &mut session, &mut sandbox, Trigger::ResultsOut, None, Some(actor)).await?;
+            }
         }
     }
     Ok(sandbox)

@@ -46,6 +46,10 @@ impl TokenCache {
     }
 }
 
+/// Set on requests that come over a local worker's own connection. Nothing from outside can set it.
+#[derive(Debug, Clone, Copy)]
+pub struct LinkedWorker(pub SandboxId);
+
 /// Somebody with a valid token.
 #[derive(Debug, Clone)]
 pub struct Caller {
@@ -136,6 +140,13 @@ impl FromRequestParts<Arc<App>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
+        if let Some(LinkedWorker(sandbox)) = parts.extensions.get() {
+            // There is no token to name it by; the sandbox's own id is as good.
+            let token = TokenId::from_uuid(sandbox.uuid());
+            let caller = Self { principal: Principal::Worker { token, sandbox: *sandbox }, is_local: false };
+            app.limiter.check(&caller, parts).await?;
+            return Ok(caller);
+        }
         let shown = bearer(parts).ok_or_else(Problem::unauthorized)?;
         let principal = authenticate(app, &shown).await?;
         let caller = Self { principal, is_local: is_local(parts) };

@@ -4,17 +4,21 @@ use super::{Done, back_off};
 use crate::app::lifecycle;
 use crate::problem::Result;
 use crate::providers::Providers;
+use crate::repo::{self, Packed};
 use crate::state::App;
+use atoll_core::event::{NewEvent, Source};
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::{CreateSpec, Error, Found, Identity};
-use atoll_core::sandbox::{Reason, SandboxState};
+use atoll_core::sandbox::{ProviderKind, Reason, SandboxState};
 use atoll_store::jobs::Job;
-use atoll_store::sandboxes;
+use atoll_store::sandboxes::{self, Sandbox};
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One provider call may take this long.
-const DEADLINE: Duration = Duration::from_secs(60);
+/// One provider call may take this long. A sandbox that is not there in its create timeout fails by
+/// another job; what is made of it afterwards is removed.
+const DEADLINE: Duration = Duration::from_secs(900);
 
 pub(crate) async fn create(app: &Arc<App>, providers: &Providers, job: &Job) -> Result<Done> {
     let id = job.sandbox_id;
@@ -27,36 +31,71 @@ pub(crate) async fn create(app: &Arc<App>, providers: &Providers, job: &Job) -> 
                 }
                 let labels = sandboxes::labels(work.tx, id).await?;
                 let wanted = sandbox.state.is_live() && sandbox.provider_id.is_none();
-                Ok(wanted.then_some((sandbox, labels)))
+                Ok(wanted.then_some((sandbox, labels, session.branch)))
             })
         })
         .await?;
-    let Some((sandbox, labels)) = asked else { return Ok(Done::Finished) };
+    let Some((sandbox, labels, branch)) = asked else { return Ok(Done::Finished) };
     let identity = Identity {
         deployment: app.deployment.clone(),
         sandbox: id,
         session: sandbox.session_id,
         project: sandbox.project_id,
     };
-    let spec = CreateSpec { identity, labels, settings: sandbox.settings.clone() };
+    // A bundle that is on its way in goes when the provider has it, or has failed.
+    let packed = match pack(app, &sandbox, branch).await {
+        Ok(packed) => packed,
+        Err(problem) if problem.code.status().is_server_error() => return Err(problem),
+        Err(problem) => {
+            let reason = Reason::new("source_failed", lifecycle::bounded(&problem.detail, 500));
+            return failed(app, job, reason).await;
+        }
+    };
+    let source = packed.as_ref().map(|packed| packed.source.clone());
+    let spec = CreateSpec { identity, labels, settings: sandbox.settings.clone(), source };
     let provider = providers.get(sandbox.provider);
     // The sandbox's own id is the key: asking twice makes one.
     let key = id.to_string();
     let call = tokio::time::timeout(DEADLINE, provider.create(&spec, &key));
     let made = call.await.unwrap_or_else(|_| Err(Error::Unreachable { detail: "it did not answer in time".into() }));
     match made {
-        Ok(found) => made_it(app, job, found).await,
+        Ok(found) => made_it(app, job, found, packed.as_ref().map(|packed| packed.uncommitted)).await,
         Err(error) if error.is_worth_a_retry() && job.attempts < 1 => Ok(Done::Later(Duration::from_secs(1))),
-        Err(error) => failed(app, job, &error).await,
+        Err(error) => {
+            let reason = Reason::new(error.code(), lifecycle::bounded(&error.to_string(), 500));
+            failed(app, job, reason).await
+        }
     }
 }
 
-async fn made_it(app: &App, job: &Job, found: Found) -> Result<Done> {
-    let id = job.sandbox_id;
+/// What stands in the workspace before the worker starts: the repository where the session's earlier
+/// sandbox left it on `branch`, else at its base. Only sandboxes on this machine have one yet.
+async fn pack(app: &App, sandbox: &Sandbox, branch: Option<String>) -> Result<Option<Packed>> {
+    match (sandbox.provider, &sandbox.settings.repo) {
+        (ProviderKind::Local, Some(repo)) => repo::pack(app, sandbox.id, repo.clone(), branch).await.map(Some),
+        (ProviderKind::Local, None) | (ProviderKind::External | ProviderKind::Fake, _) => Ok(None),
+    }
+}
+
+async fn made_it(app: &App, job: &Job, found: Found, uncommitted: Option<u64>) -> Result<Done> {
+    let (id, server_id) = (job.sandbox_id, app.server_id.clone());
     app.write(move |work| {
         Box::pin(async move {
             let (_, mut sandbox) = work.locked(id).await?;
             sandbox.provider_id = Some(found.id.0);
+            if sandbox.provider == ProviderKind::Local {
+                sandbox.server_id = Some(server_id);
+            }
+            let mut events = Vec::new();
+            if let (Some(uncommitted), Some(repo)) = (uncommitted, &sandbox.settings.repo) {
+                let data = json!({
+                    "commit": repo.base, "branch": repo.branch, "repo": repo.path, "uncommitted": uncommitted,
+                });
+                events.push(NewEvent::system("git.cloned", work.now, &data).by(Source::Forge, None));
+            }
+            let notices = found.notices.iter().map(|text| json!({ "text": text }));
+            events.extend(notices.map(|data| NewEvent::system("sandbox.notice", work.now, &data)));
+            work.log(&mut sandbox, events).await?;
             sandboxes::update(work.tx, &mut sandbox).await?;
             if sandbox.state.has_ended() {
                 // It was stopped while it was being made.
@@ -69,9 +108,8 @@ async fn made_it(app: &App, job: &Job, found: Found) -> Result<Done> {
     .await
 }
 
-async fn failed(app: &App, job: &Job, error: &Error) -> Result<Done> {
+async fn failed(app: &App, job: &Job, reason: Reason) -> Result<Done> {
     let (id, attempts) = (job.sandbox_id, job.attempts);
-    let reason = Reason::new(error.code(), lifecycle::bounded(&error.to_string(), 500));
     app.write(move |work| {
         Box::pin(async move {
             let (mut session, mut sandbox) = work.locked(id).await?;

@@ -1,11 +1,13 @@
 //! What happens when time is over.
 
-use super::Done;
+use super::{Done, back_off};
 use crate::app::lifecycle;
 use crate::problem::Result;
+use crate::providers::Providers;
 use crate::state::App;
 use atoll_core::lifecycle::Trigger;
-use atoll_core::sandbox::{Reason, Results, SandboxState};
+use atoll_core::provider::{Error, ProviderId, StopMode};
+use atoll_core::sandbox::{ProviderKind, Reason, Results, SandboxState};
 use atoll_store::jobs::Job;
 use atoll_store::{sandboxes, tokens};
 
@@ -35,8 +37,30 @@ pub(crate) async fn timeout(app: &App, job: &Job) -> Result<Done> {
 }
 
 /// The worker did not say that it is flushed: what it has sent is what there is.
-pub(crate) async fn flush_grace(app: &App, job: &Job) -> Result<Done> {
-    if_still(app, job, SandboxState::Completing, Trigger::ResultsOut, None).await
+pub(crate) async fn flush_grace(app: &App, providers: &Providers, job: &Job) -> Result<Done> {
+    let id = job.sandbox_id;
+    let row = app
+        .write(move |work| {
+            Box::pin(async move {
+                let (mut session, mut sandbox) = work.locked(id).await?;
+                if sandbox.state == SandboxState::Completing {
+                    lifecycle::flushed(work, &mut session, &mut sandbox).await?;
+                }
+                Ok(sandbox)
+            })
+        })
+        .await?;
+    // A failed one that is still there has had its time to speak, too: only its files are of use now.
+    if let (SandboxState::Failed, ProviderKind::Local, Some(name)) = (row.state, row.provider, row.provider_id) {
+        let stopped = providers.get(ProviderKind::Local).stop(&ProviderId(name), StopMode::Force).await;
+        if let Err(error) = stopped
+            && error != Error::Gone
+        {
+            tracing::warn!(sandbox = %id, %error, "the processes of a failed sandbox can't be ended; trying again");
+            return Ok(Done::Later(back_off(job.attempts)));
+        }
+    }
+    Ok(Done::Finished)
 }
 
 /// The worker of an ended sandbox has had its time to send the rest.

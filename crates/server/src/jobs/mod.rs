@@ -2,8 +2,10 @@
 
 mod create;
 mod deadline;
+pub(crate) mod gone;
 mod recover;
 mod remove;
+mod results;
 
 use crate::problem::Result;
 use crate::providers::Providers;
@@ -18,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// A job that is not finished within this comes again.
-const HOLD: Duration = Duration::from_secs(120);
+const HOLD: Duration = Duration::from_secs(3600);
 const AT_ONCE: i64 = 64;
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 const RETENTION_EVERY: Duration = Duration::from_secs(3600);
@@ -128,7 +130,8 @@ async fn run_one(app: &Arc<App>, providers: &Providers, job: Job) {
         JobKind::Create => create::create(app, providers, &job).await,
         JobKind::CreateTimeout => deadline::create_timeout(app, &job).await,
         JobKind::Timeout => deadline::timeout(app, &job).await,
-        JobKind::FlushGrace => deadline::flush_grace(app, &job).await,
+        JobKind::FlushGrace => deadline::flush_grace(app, providers, &job).await,
+        JobKind::Results => results::results(app, providers, &job).await,
         JobKind::Remove => remove::remove(app, providers, &job).await,
         JobKind::EndDrain => deadline::end_drain(app, &job).await,
     };

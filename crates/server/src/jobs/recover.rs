@@ -7,15 +7,17 @@ use crate::state::App;
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::capabilities::Listing;
-use atoll_core::provider::{Lookup, Provider, ProviderId};
-use atoll_core::sandbox::{Reason, Results, SandboxState};
+use atoll_core::provider::{Lookup, Provider, ProviderId, ProviderState};
+use atoll_core::sandbox::{ProviderKind, Reason, Results, SandboxState};
 use atoll_store::sandboxes::{Filter, Sandbox};
 use atoll_store::{jobs, sandboxes, streams};
+use std::sync::Arc;
 
 const AT_ONCE: i64 = 100;
 
-pub(crate) async fn recover(app: &App, providers: &Providers) -> Result<()> {
+pub(crate) async fn recover(app: &Arc<App>, providers: &Providers) -> Result<()> {
     app.write(|work| Box::pin(async move { Ok(jobs::release_all(work.tx).await?) })).await?;
+    sweep(app, providers).await?;
     for state in [SandboxState::Creating, SandboxState::Running, SandboxState::Completing] {
         let mut before: Option<String> = None;
         loop {
@@ -36,8 +38,42 @@ pub(crate) async fn recover(app: &App, providers: &Providers) -> Result<()> {
     Ok(())
 }
 
+/// Sandboxes of this data directory that no row knows of any more end.
+async fn sweep(app: &App, providers: &Providers) -> Result<()> {
+    let mut cursor: Option<String> = None;
+    loop {
+        let page = match providers.local().list(cursor.as_deref()).await {
+            Ok(page) => page,
+            Err(error) => {
+                tracing::warn!(%error, "can't look for local sandboxes that nobody owns");
+                return Ok(());
+            }
+        };
+        for found in page.items {
+            let Ok(id) = found.id.0.parse::<SandboxId>() else { continue };
+            let row = app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, id).await?) })).await?;
+            // One that is being made, or whose removal has its job, is somebody's.
+            if row.is_some_and(|row| row.state.is_live() || row.provider_id.is_some()) {
+                continue;
+            }
+            tracing::info!(sandbox = %id, "removing a sandbox that nobody owns");
+            if let Err(error) = providers.local().destroy(&found.id).await {
+                tracing::warn!(sandbox = %id, %error, "it can't be removed now");
+            }
+        }
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Ok(());
+        }
+    }
+}
+
 /// A sandbox whose provider no longer has it is lost, and says so.
-async fn look_after(app: &App, providers: &Providers, sandbox: Sandbox) -> Result<()> {
+async fn look_after(app: &Arc<App>, providers: &Providers, sandbox: Sandbox) -> Result<()> {
+    let is_local = sandbox.provider == ProviderKind::Local;
+    if is_local && sandbox.server_id.as_ref().is_some_and(|server| *server != app.server_id) {
+        return Ok(()); // another server's
+    }
     let provider = providers.get(sandbox.provider);
     let found = match (sandbox.provider_id, sandbox.state) {
         (Some(name), _) => provider.get(&ProviderId(name)).await,
@@ -53,7 +89,12 @@ async fn look_after(app: &App, providers: &Providers, sandbox: Sandbox) -> Resul
         (None, _) => return Ok(()),
     };
     match found {
-        Lookup::Found(_) => Ok(()),
+        Lookup::Found(found) => {
+            if is_local && found.state == ProviderState::Stopped {
+                tokio::spawn(super::gone::worker_gone(Arc::clone(app), sandbox.id));
+            }
+            Ok(())
+        }
         Lookup::Unreachable { detail } => {
             tracing::warn!(sandbox = %sandbox.id, %detail, "the provider can't say what became of a sandbox");
             Ok(())

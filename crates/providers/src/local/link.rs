@@ -1,0 +1,110 @@
+//! Connections to a worker in a local sandbox. Its end is a socket that it listens on; this side
+//! dials, and then answers what the worker asks: whoever can dial here is this machine's Atoll.
+
+use atoll_core::BoxFuture;
+use atoll_core::id::SandboxId;
+use atoll_protocol::exec::Opening;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+
+/// How many connections wait unused, so that no request of the worker has to wait for one.
+const UNUSED: usize = 2;
+const MOST: usize = 256;
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Who answers the workers: the server.
+pub trait LinkHost: Send + Sync {
+    /// Answers what comes over `connection` until it ends; `first` is told when the first request comes.
+    fn serve(&self, sandbox: SandboxId, connection: UnixStream, first: Arc<Notify>) -> BoxFuture<'static, ()>;
+    /// Nobody listens at the other end any more: the worker is dead.
+    fn worker_gone(&self, sandbox: SandboxId);
+}
+
+enum Change {
+    Used,
+    Ended { was_used: bool },
+}
+
+/// Connects and says what the connection is for. The socket is reached through its directory's
+/// descriptor: its own path may be longer than the kernel takes.
+pub(super) async fn dial(socket: &Path, opening: Opening) -> io::Result<UnixStream> {
+    let (Some(dir), Some(name)) = (socket.parent(), socket.file_name()) else {
+        return Err(io::Error::from(io::ErrorKind::NotFound));
+    };
+    let dir = std::fs::File::open(dir)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
+    let mut connection = UnixStream::connect(path).await?;
+    connection.write_all(&[opening.byte()]).await?;
+    Ok(connection)
+}
+
+fn is_dead(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound | io::ErrorKind::BrokenPipe)
+}
+
+/// Keeps connections to one worker until it is dead.
+pub(super) async fn keep(sandbox: SandboxId, socket: PathBuf, host: Arc<dyn LinkHost>) {
+    let (told, mut changes) = mpsc::unbounded_channel();
+    let mut serving = JoinSet::new();
+    let (mut unused, mut open) = (0_usize, 0_usize);
+    loop {
+        while unused < UNUSED && open < MOST {
+            match dial(&socket, Opening::Http).await {
+                Ok(connection) => {
+                    unused += 1;
+                    open += 1;
+                    serving.spawn(serve(sandbox, connection, Arc::clone(&host), told.clone()));
+                }
+                Err(error) if is_dead(&error) => {
+                    host.worker_gone(sandbox);
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%sandbox, %error, "could not connect to a worker; trying again");
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        }
+        tokio::select! {
+            change = changes.recv() => match change {
+                Some(Change::Used) => unused = unused.saturating_sub(1),
+                Some(Change::Ended { was_used }) => {
+                    open = open.saturating_sub(1);
+                    if !was_used {
+                        unused = unused.saturating_sub(1);
+                    }
+                }
+                None => return,
+            },
+            Some(_) = serving.join_next() => {}
+        }
+    }
+}
+
+async fn serve(
+    sandbox: SandboxId,
+    connection: UnixStream,
+    host: Arc<dyn LinkHost>,
+    told: mpsc::UnboundedSender<Change>,
+) {
+    let first = Arc::new(Notify::new());
+    let served = host.serve(sandbox, connection, Arc::clone(&first));
+    tokio::pin!(served);
+    let was_used = tokio::select! {
+        biased;
+        () = first.notified() => {
+            drop(told.send(Change::Used));
+            served.await;
+            true
+        }
+        () = &mut served => false,
+    };
+    drop(told.send(Change::Ended { was_used }));
+}

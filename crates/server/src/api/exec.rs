@@ -1,0 +1,164 @@
+//! `/sandboxes/{id}/exec`: a command in a sandbox, its output as it comes.
+
+use crate::auth::{Caller, access};
+use crate::extract::{Body, Id, Ids, Params};
+use crate::problem::{Problem, Result};
+use crate::state::App;
+use atoll_core::bounds;
+use atoll_core::id::SandboxId;
+use atoll_core::principal::Action;
+use atoll_core::provider::{Command, ExecEvent, ExecRef, ExecSpec, ProviderId};
+use atoll_core::sandbox::{ProviderKind, SandboxState};
+use atoll_store::sandboxes;
+use axum::extract::State;
+use axum::http::{HeaderName, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use serde::Deserialize;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const EXEC_ID: HeaderName = HeaderName::from_static("exec-id");
+
+/// What to run: `argv` as it is, or `shell` by /bin/sh.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewExec {
+    argv: Option<Vec<String>>,
+    shell: Option<String>,
+    /// Where it runs; the workspace unless named.
+    cwd: Option<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// Its whole input.
+    stdin: Option<String>,
+    #[schema(minimum = 1)]
+    timeout_s: Option<u32>,
+}
+
+impl NewExec {
+    fn spec(self) -> Result<ExecSpec> {
+        let command = match (self.argv, self.shell) {
+            (Some(argv), None) if argv.first().is_some_and(|program| !program.is_empty()) => Command::Argv(argv),
+            (None, Some(shell)) if !shell.trim().is_empty() => Command::Shell(shell),
+            (Some(_), Some(_)) => return Err(Problem::invalid("give `argv` or `shell`, not both")),
+            (_, _) => return Err(Problem::invalid("needs `argv` with a program, or `shell` with a command")),
+        };
+        let words: Vec<&String> = match &command {
+            Command::Argv(argv) => argv.iter().collect(),
+            Command::Shell(text) => vec![text],
+        };
+        if words.iter().chain(self.cwd.iter().collect::<Vec<_>>().iter()).any(|word| word.contains('\0')) {
+            return Err(Problem::invalid("a command can't hold NUL characters"));
+        }
+        if words.iter().map(|word| word.len()).sum::<usize>() > 128 * bounds::KB {
+            return Err(Problem::invalid("the command is longer than 128 KB"));
+        }
+        bounds::env(&self.env)?;
+        if self.timeout_s == Some(0) {
+            return Err(Problem::invalid("timeout_s: must be above 0"));
+        }
+        Ok(ExecSpec {
+            command,
+            cwd: self.cwd,
+            env: self.env,
+            stdin: self.stdin.is_some(),
+            terminal: None,
+            timeout: self.timeout_s.map(|seconds| Duration::from_secs(seconds.into())),
+        })
+    }
+}
+
+/// The sandbox's name at its provider, if the caller may work in it and something runs there.
+async fn place(app: &App, caller: Caller, id: SandboxId) -> Result<(ProviderKind, ProviderId)> {
+    app.read(move |tx| {
+        Box::pin(async move {
+            access::sandbox(tx, &caller, id, Action::Work).await?;
+            let row = sandboxes::get(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
+            super::diff::at_provider(&row).filter(|_| row.state != SandboxState::Pending).ok_or_else(|| {
+                Problem::new(crate::problem::Code::SandboxGone, "there is nothing of it to run a command in")
+                    .with("state", row.state.as_str())
+            })
+        })
+    })
+    .await
+}
+
+/// Run a command in a sandbox.
+///
+/// The answer is NDJSON while it runs: `{"stream","data"}` (`base64` instead of `data` where it is not
+/// UTF-8), at the end `{"exit":{"kind":"exited","code":0}}`. `Exec-Id` names it for attaching again.
+#[utoipa::path(post, path = "/sandboxes/{id}/exec", tag = "sandboxes", params(("id" = SandboxId, Path)),
+    request_body = NewExec, responses((status = 200, description = "NDJSON", content_type = "application/x-ndjson")))]
+pub async fn start(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Body { value, .. }: Body<NewExec>,
+) -> Result<Response> {
+    let (kind, place) = place(&app, caller, id).await?;
+    let input = value.stdin.clone();
+    let spec = value.spec()?;
+    let providers = app.providers()?;
+    let provider = providers.get(kind);
+    let exec = provider.exec(&place, &spec).await?;
+    if let Some(input) = input {
+        provider.write(&exec, Bytes::from(input)).await?;
+        provider.close_stdin(&exec).await?;
+    }
+    stream(&app, kind, exec, 0).await
+}
+
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct AttachQuery {
+    /// How many bytes of output are known already.
+    #[serde(default)]
+    cursor: u64,
+}
+
+/// Attach again to a command that was started before.
+#[utoipa::path(get, path = "/sandboxes/{id}/exec/{eid}", tag = "sandboxes",
+    params(("id" = SandboxId, Path), ("eid" = String, Path), AttachQuery),
+    responses((status = 200, description = "NDJSON", content_type = "application/x-ndjson")))]
+pub async fn attach(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Ids(id, exec): Ids<SandboxId, String>,
+    Params(query): Params<AttachQuery>,
+) -> Result<Response> {
+    let (kind, sandbox) = place(&app, caller, id).await?;
+    let exec = ExecRef { sandbox, exec, epoch: 1 };
+    stream(&app, kind, exec, query.cursor).await
+}
+
+async fn stream(app: &App, kind: ProviderKind, exec: ExecRef, cursor: u64) -> Result<Response> {
+    let providers = app.providers()?;
+    let attached = providers.get(kind).attach(&exec, cursor).await;
+    let events = attached.map_err(|error| match error {
+        atoll_core::provider::Error::Gone => Problem::not_found("command"),
+        error => error.into(),
+    })?;
+    let lines = events.map(|event| {
+        let line = match event {
+            Ok(ExecEvent::Output { stream, data, cursor }) => match std::str::from_utf8(&data) {
+                Ok(text) => json!({ "stream": stream, "data": text, "cursor": cursor }),
+                Err(_) => {
+                    let base64 = base64::engine::general_purpose::STANDARD.encode(&data);
+                    json!({ "stream": stream, "base64": base64, "cursor": cursor })
+                }
+            },
+            Ok(ExecEvent::Gap { cursor }) => json!({ "gap": cursor }),
+            Ok(ExecEvent::Ended(exit)) => json!({ "exit": exit }),
+            Err(error) => json!({ "error": error.to_string(), "exit": { "kind": "unknown" } }),
+        };
+        Ok::<_, std::convert::Infallible>(Bytes::from(format!("{line}\n")))
+    });
+    let headers = [(header::CONTENT_TYPE, "application/x-ndjson".to_owned()), (EXEC_ID, exec.exec)];
+    Ok((headers, axum::body::Body::from_stream(lines)).into_response())
+}
