@@ -45,6 +45,9 @@ pub(crate) struct Plan<'a> {
     pub descriptors: &'a [Descriptor<'a>],
 }
 
+/// What a one-shot may write to a file, be it one that its caller gave it for its output.
+const LONGEST_FILE: u64 = 16 << 30;
+
 /// Limits that each process has by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProcessLimits {
@@ -124,7 +127,7 @@ fn still_wanted(wait: &File) -> Result<(), Failure> {
     }
 }
 
-fn limit(limits: ProcessLimits) -> rustix::io::Result<()> {
+fn limit(limits: ProcessLimits, role: Role) -> rustix::io::Result<()> {
     let set = |resource: Resource, wanted: u64| {
         let hard = rustix::process::getrlimit(resource).maximum;
         let value = Some(hard.map_or(wanted, |hard| hard.min(wanted)));
@@ -132,6 +135,9 @@ fn limit(limits: ProcessLimits) -> rustix::io::Result<()> {
     };
     set(Resource::Core, 0)?;
     set(Resource::Nofile, limits.open_files)?;
+    if role == Role::Agent {
+        set(Resource::Fsize, LONGEST_FILE)?;
+    }
     if let Some(data) = limits.data {
         set(Resource::Data, data)?;
     }
@@ -143,7 +149,7 @@ fn limit(limits: ProcessLimits) -> rustix::io::Result<()> {
 
 fn become_program(plan: &Plan<'_>) -> Failure {
     // Not earlier: a low number of open files would have been in the way of arranging them.
-    if let Err(failure) = limit(plan.limits).at(Step::Limits) {
+    if let Err(failure) = limit(plan.limits, plan.role).at(Step::Limits) {
         return failure;
     }
     if let Err(errno) = plan.filter.install() {
