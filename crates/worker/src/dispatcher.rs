@@ -1,12 +1,13 @@
 //! The map of the worker: everything from outside comes in here, in one loop, and nowhere else.
 //!
 //! ```text
-//! stdin ─► Read ─┐                       ┌─► disk: events, journal
-//! disk ──► Done ─┤                       ├─► stdout: keys, messages, stop, errors
-//! server ► Report┼─► Outside ─► Running ─┼─► up-link: how far it may send
-//! signals ───────┤                       ├─► answers: what became of messages
-//! clocks ────────┘                       └─► down-link: leases, live text
+//! program ► Read ─┐                       ┌─► disk: events, journal
+//! disk ───► Done ─┤                       ├─► program: keys, messages, stop, errors
+//! server ► Report ┼─► Outside ─► Running ─┼─► up-link: how far it may send
+//! signals ────────┤                       ├─► answers: what became of messages
+//! clocks ─────────┘                       └─► down-link: leases, live text
 //! ```
+//! The program is one that speaks in lines on standard input and output, or the executor of an agent (`program`).
 //!
 //! Two rules hold it together. What must survive goes to disk first, and its effect follows when the
 //! disk says done: a key is printed, a message handed over, an answer sent. And nothing in the loop waits:
@@ -16,17 +17,17 @@ use crate::answers::{self, Answers};
 use crate::disk::{Disk, Done};
 use crate::downlink::{self, Downlink};
 use crate::heartbeat::{self, Beater};
-use crate::input::{self, Read};
-use crate::output::Output;
+use crate::input::Read;
+use crate::program::{Outlet, Program};
 use crate::setup::{Error, Worker};
 use crate::uplink::{self, Durable, Uplink};
 use crate::{Exit, disk};
 use atoll_core::sandbox::Activity;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+mod links;
 mod running;
 
 use running::Running;
@@ -74,12 +75,9 @@ enum Outside {
     FlushOver,
 }
 
-/// Runs a worker to its end.
-pub async fn run(worker: Worker) -> Result<Exit, Error> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut input = input::start(std::io::stdin())?;
-    let output = Output::start(std::io::stdout())?;
+/// Runs a worker to its end. What comes from `signals` tells it to go.
+pub async fn run(worker: Worker, mut program: Program, mut signals: mpsc::Receiver<()>) -> Result<Exit, Error> {
+    let manner = worker.manner;
     let mut disk = Disk::start(worker.writer, worker.journal_file)?;
 
     let (reports, mut reported) = mpsc::channel(REPORTS);
@@ -101,6 +99,7 @@ pub async fn run(worker: Worker) -> Result<Exit, Error> {
         activity: activity_seen,
         durable: durable_seen,
         reports: reports.clone(),
+        seldom: manner.seldom,
     };
     tokio::spawn(beater.run());
     let client = server.client();
@@ -112,7 +111,7 @@ pub async fn run(worker: Worker) -> Result<Exit, Error> {
         reports: reports.clone(),
     };
     tokio::spawn(teller.run());
-    if worker.messages {
+    if manner.messages {
         let downlink = Downlink {
             server,
             stream,
@@ -124,11 +123,12 @@ pub async fn run(worker: Worker) -> Result<Exit, Error> {
         tokio::spawn(downlink.run());
     }
 
-    let links = running::Links { durable, activity, phase, leases, answers, live };
-    let mut running = Running::new(worker.messages, worker.flush_timeout, worker.journal, progress, links);
+    let links = links::Links { durable, activity, phase, leases, answers, live };
+    let mut running = Running::new(manner, worker.journal, progress, links);
     running.tell_again(worker.answers);
 
     let exit = loop {
+        let Program { input, output } = &mut program;
         let take_input = running.takes_input() && disk.waiting() < DISK_WAITING && output.has_room();
         let output_full = !output.has_room();
         let (grace, flush) = (running.grace_ends(), running.flush_ends());
@@ -137,26 +137,26 @@ pub async fn run(worker: Worker) -> Result<Exit, Error> {
             done = disk.done() => Outside::Disk(done),
             Some(report) = reported.recv() => Outside::Report(report),
             () = output.written(), if output_full => Outside::Written,
-            () = either(&mut terminate, &mut interrupt) => Outside::Signal,
+            Some(()) = signals.recv() => Outside::Signal,
             () = at(grace) => Outside::GraceOver,
             () = at(flush) => Outside::FlushOver,
         };
-        let mut hands = Hands { disk: &mut disk, output: &output };
+        let rest = if running.closes_at(&outside) { program.rest() } else { Vec::new() };
+        let mut reach = Reach { disk: &mut disk, program: &program.output };
         let ended = match outside {
-            Outside::Read(Some(Read::Items(items))) => running.take(items, &mut hands),
-            Outside::Read(Some(Read::Ended(error))) => running.input_ended(error, &mut hands),
-            Outside::Read(None) => running.input_ended(None, &mut hands),
-            Outside::Disk(Done::Events { first, last }) => running.spooled(first, last, &mut hands),
-            Outside::Disk(Done::Journal(then)) => running.written_down(then, &mut hands),
+            Outside::Read(Some(Read::Items(items))) => running.take(items, &mut reach),
+            Outside::Read(Some(Read::Ended(error))) => running.input_ended(error, &mut reach),
+            Outside::Read(None) => running.input_ended(None, &mut reach),
+            Outside::Disk(Done::Events { first, last }) => running.spooled(first, last, &mut reach),
+            Outside::Disk(Done::Journal(then)) => running.written_down(then, &mut reach),
             Outside::Disk(Done::Full) => running.disk_full(),
             Outside::Report(Report::Uplink(report)) => running.uplink(report),
-            Outside::Report(Report::Heartbeat(report)) => running.heartbeat(report, &mut hands),
-            Outside::Report(Report::Downlink(report)) => running.downlink(report, &mut hands),
-            Outside::Report(Report::Answers(report)) => running.answered(report, &mut hands),
+            Outside::Report(Report::Heartbeat(report)) => running.heartbeat(report, &mut reach),
+            Outside::Report(Report::Downlink(report)) => running.downlink(report, &mut reach),
+            Outside::Report(Report::Answers(report)) => running.answered(report, &mut reach),
             Outside::Written => None,
-            Outside::Signal if running.is_closing() => Some(running.not_flushed()),
-            Outside::Signal => running.close_with(rest(&mut input), "terminated", &mut hands),
-            Outside::GraceOver => running.close_with(rest(&mut input), "", &mut hands),
+            Outside::Signal => running.signalled(rest, &mut reach),
+            Outside::GraceOver => running.close_with(rest, "", &mut reach),
             Outside::FlushOver => Some(running.not_flushed()),
         };
         let idle = disk.waiting() == 0;
@@ -164,41 +164,20 @@ pub async fn run(worker: Worker) -> Result<Exit, Error> {
             break exit;
         }
     };
-    let last_lines = async {
-        while !output.is_empty() {
-            output.written().await;
-        }
-    };
-    drop(timeout(LAST_LINES, last_lines).await);
+    drop(timeout(LAST_LINES, program.output.emptied()).await);
     drop(worker.lock);
     Ok(exit)
 }
 
 /// What the handlers act with.
-struct Hands<'a> {
+struct Reach<'a> {
     disk: &'a mut Disk,
-    output: &'a Output,
+    program: &'a Outlet,
 }
 
-impl Hands<'_> {
+impl Reach<'_> {
     fn journal(&mut self, record: crate::journal::Record, then: disk::Then) {
         self.disk.give(disk::Job::Journal { record, then });
-    }
-}
-
-/// What has been read already and not been looked at.
-fn rest(input: &mut mpsc::Receiver<Read>) -> Vec<input::Item> {
-    let mut items = Vec::new();
-    while let Ok(Read::Items(more)) = input.try_recv() {
-        items.extend(more);
-    }
-    items
-}
-
-async fn either(one: &mut Signal, other: &mut Signal) {
-    tokio::select! {
-        _ = one.recv() => {}
-        _ = other.recv() => {}
     }
 }
 

@@ -13,7 +13,7 @@ use futures_util::{SinkExt, StreamExt};
 use serde_json::value::RawValue;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, interval, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{self, Message, http::header::AUTHORIZATION};
@@ -111,7 +111,9 @@ impl Downlink {
         let path = self.server.path(&format!("stream?stream={}&boot={}", self.stream.id, self.stream.boot));
         let uri = format!("ws://{}{path}", self.server.dialer.host_header());
         let mut request = uri.into_client_request()?;
-        request.headers_mut().insert(AUTHORIZATION, self.server.authorization().map_err(Error::Token)?);
+        if let Some(token) = self.server.authorization().map_err(Error::Token)? {
+            request.headers_mut().insert(AUTHORIZATION, token);
+        }
         let config =
             WebSocketConfig::default().max_message_size(Some(LONGEST_FRAME)).max_frame_size(Some(LONGEST_FRAME));
         let connecting = async {
@@ -132,9 +134,11 @@ impl Downlink {
     async fn serve(&mut self, mut socket: Socket, backoff: &mut Backoff) -> Result<std::convert::Infallible, Error> {
         // What was said while the link was down is not news any more.
         while self.live.try_recv().is_ok() {}
-        let mut renew = interval(RENEW);
+        let mut renewed = Instant::now();
         let mut heard = Instant::now();
         let mut phase = self.phase.clone();
+        let mut leases = self.leases.clone();
+        let dies_silently = self.server.dialer.dies_silently();
         loop {
             tokio::select! {
                 received = socket.next() => {
@@ -143,8 +147,9 @@ impl Downlink {
                     backoff.reset();
                     self.receive(&mut socket, message).await?;
                 }
-                _ = renew.tick() => {
-                    let leases = self.leases.borrow().clone();
+                () = renewal_due(&mut leases, &mut renewed) => {
+                    renewed = Instant::now();
+                    let leases = leases.borrow().clone();
                     if !leases.is_empty() {
                         send(&mut socket, &WorkerFrame::Renew { leases }).await?;
                     }
@@ -155,7 +160,7 @@ impl Downlink {
                 }
                 // A message that came now would be given back, come again, be given back, and so on.
                 () = leaving(&mut phase) => return Err(Error::Over),
-                () = sleep_until(heard + SILENCE) => return Err(Error::Silent("the server was silent for 60 s")),
+                () = sleep_until(heard + SILENCE), if dies_silently => return Err(Error::Silent("the server was silent for 60 s")),
             }
         }
     }
@@ -192,6 +197,18 @@ impl Downlink {
     async fn report(&self, report: Report) -> Result<(), Error> {
         self.reports.send(Outward::Downlink(report)).await.map_err(|_| Error::Over)
     }
+}
+
+/// When there is something to renew, and it is time to. With nothing to renew, no clock runs.
+async fn renewal_due(leases: &mut watch::Receiver<Vec<LeaseId>>, renewed: &mut Instant) {
+    if leases.borrow().is_empty() {
+        // If nobody says so any more, the worker is going.
+        if leases.wait_for(|leases| !leases.is_empty()).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        *renewed = Instant::now();
+    }
+    sleep_until(*renewed + RENEW).await;
 }
 
 async fn leaving(phase: &mut watch::Receiver<Phase>) {

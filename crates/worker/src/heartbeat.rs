@@ -11,6 +11,7 @@ use atoll_core::sandbox::{Activity, SandboxState};
 use atoll_core::time::{Clock, SystemClock};
 use atoll_protocol::{Heartbeat, LeasedMessage, VERSION};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -21,9 +22,12 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(300);
 /// Between heartbeats while the server has not told how to start.
 const NOT_STARTED: Duration = Duration::from_secs(5);
+/// The runtime keeps far deadlines in ever coarser slots and looks at each of them again when its slot begins: 4 s,
+/// then 64 ms before. A deadline on an edge of all of them needs no second look, and the processor can sleep through.
+const EDGE: Duration = Duration::from_millis(1 << 15);
 
-/// As much of `HeartbeatAnswer` as this worker needs. It runs no agent, so settings that only a
-/// newer worker understands must not keep it from starting.
+/// As much of `HeartbeatAnswer` as this worker needs: settings that only a newer worker understands must not keep
+/// it from starting.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Answer {
     pub state: SandboxState,
@@ -32,11 +36,29 @@ pub struct Answer {
     pub start: Option<Start>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 pub struct Start {
+    #[serde(default)]
+    pub agent: Option<String>,
     /// The first message, leased to this worker.
     #[serde(default)]
     pub prompt: Option<LeasedMessage>,
+    #[serde(default)]
+    pub settings: Settings,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Settings {
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub repo: Option<Repo>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Repo {
+    #[serde(default)]
+    pub branch: Option<String>,
 }
 
 #[derive(Debug)]
@@ -52,6 +74,8 @@ pub struct Beater {
     pub activity: watch::Receiver<Activity>,
     pub durable: watch::Receiver<Durable>,
     pub reports: mpsc::Sender<Outward>,
+    /// When the runtime's clock started, where hundreds of idle workers share a machine.
+    pub seldom: Option<Instant>,
 }
 
 impl Beater {
@@ -119,12 +143,44 @@ impl Beater {
 
     /// Until the next one is due, or there is something new to tell.
     async fn pause(&mut self, sent: Instant, interval: Duration) {
+        let due = sent + interval;
+        let due = self.seldom.filter(|_| interval >= EDGE / 2).map_or(due, |start| next_edge(start, due));
         tokio::select! {
-            () = sleep_until(sent + interval) => {}
+            () = sleep_until(due) => {}
             changed = self.activity.changed() => match changed {
                 Ok(()) => sleep_until(sent + SHORTEST).await,
                 Err(_) => sleep(interval).await,
             },
         }
+    }
+}
+
+/// The first edge that is not before `due`. Half a millisecond early, since the runtime rounds up to whole ones and its
+/// clock did not start in the very moment that is known here.
+fn next_edge(start: Instant, due: Instant) -> Instant {
+    let edges = due.saturating_duration_since(start).as_millis().div_ceil(EDGE.as_millis());
+    start + EDGE * u32::try_from(edges).unwrap_or(u32::MAX) - Duration::from_micros(500)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_pauses_end_on_edges() {
+        let start = Instant::now();
+        let after = |span: Duration| next_edge(start, start + span) - start + Duration::from_micros(500);
+        assert_eq!(after(Duration::from_secs(30)), EDGE);
+        assert_eq!(after(EDGE), EDGE);
+        assert_eq!(after(EDGE + Duration::from_secs(30)), EDGE * 2);
+    }
+
+    #[test]
+    fn settings_of_a_newer_server_do_not_keep_it_from_starting() {
+        let answer = r#"{"state":"running","interval_s":30,"start":{"agent":"demo","more":1,
+            "settings":{"env":{"A":"b"},"repo":{"branch":"x","url":"y"},"network":{"policy":"new"}}}}"#;
+        let start = serde_json::from_str::<Answer>(answer).unwrap().start.unwrap();
+        assert_eq!((start.agent.as_deref(), start.settings.env["A"].as_str()), (Some("demo"), "b"));
+        assert_eq!(start.settings.repo.unwrap().branch.as_deref(), Some("x"));
     }
 }

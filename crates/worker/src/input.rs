@@ -44,7 +44,8 @@ impl Event {
         Some(Self { event_type, source: Source::Worker, at, turn: None, data: atoll_core::json::raw(data) })
     }
 
-    fn unparsed(line: &[u8], bytes: usize, reason: &str, at: Timestamp) -> Option<Self> {
+    /// A line that nobody understands: `line` is its beginning, `bytes` how long it was.
+    pub fn unparsed(line: &[u8], bytes: usize, reason: &str, at: Timestamp) -> Option<Self> {
         let excerpt = String::from_utf8_lossy(&line[..line.len().min(EXCERPT)]);
         let data = serde_json::json!({
             "excerpt": cut(&excerpt, EXCERPT),

@@ -12,10 +12,13 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
+mod accepting;
 mod dial;
+mod quiet;
 mod reply;
 
-pub use dial::{BadServer, Dialer, Io};
+pub use accepting::{Accepting, Connection};
+pub use dial::{BadServer, Dial, Dialer, Io};
 pub use reply::{Problem, Reply};
 
 /// From the first byte of a connection to the last byte of the answer.
@@ -29,16 +32,17 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 /// Where the server is and how one is known to it. Cheap to clone; each task makes a `Client` of it.
 #[derive(Debug, Clone)]
 pub struct Server {
-    pub dialer: Arc<Dialer>,
+    pub dialer: Arc<dyn Dial>,
     /// `/api/v1/sandboxes/<id>`, behind the server's own path.
     base: Arc<str>,
-    token: Arc<SecretString>,
+    /// None where the connection itself is the credential.
+    token: Option<Arc<SecretString>>,
 }
 
 impl Server {
-    pub fn new(dialer: Dialer, sandbox: SandboxId, token: SecretString) -> Self {
+    pub fn new(dialer: Arc<dyn Dial>, sandbox: SandboxId, token: Option<SecretString>) -> Self {
         let base = format!("{}/api/v1/sandboxes/{sandbox}", dialer.prefix());
-        Self { dialer: Arc::new(dialer), base: base.into(), token: Arc::new(token) }
+        Self { dialer, base: base.into(), token: token.map(Arc::new) }
     }
 
     /// The path of one of the sandbox's resources.
@@ -46,10 +50,11 @@ impl Server {
         format!("{}/{rest}", self.base)
     }
 
-    pub fn authorization(&self) -> Result<HeaderValue, Error> {
-        let mut value = HeaderValue::from_str(&format!("Bearer {}", self.token.expose_secret()))?;
+    pub fn authorization(&self) -> Result<Option<HeaderValue>, Error> {
+        let Some(token) = &self.token else { return Ok(None) };
+        let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()))?;
         value.set_sensitive(true);
-        Ok(value)
+        Ok(Some(value))
     }
 
     pub fn client(&self) -> Client {
@@ -114,11 +119,13 @@ impl Client {
     }
 
     fn request(&self, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>, Error> {
-        let request = Request::post(path)
+        let mut request = Request::post(path)
             .header(HOST, self.server.dialer.host_header())
             .header(USER_AGENT, AGENT)
-            .header(AUTHORIZATION, self.server.authorization()?)
             .header(CONTENT_TYPE, "application/json");
+        if let Some(token) = self.server.authorization()? {
+            request = request.header(AUTHORIZATION, token);
+        }
         Ok(request.body(Full::new(body))?)
     }
 

@@ -2,8 +2,9 @@
 
 use atoll_core::id::SandboxId;
 use atoll_worker::exit::SETUP_WRONG;
+use atoll_worker::program::Program;
 use atoll_worker::setup::Options;
-use atoll_worker::{Exit, dispatcher, setup};
+use atoll_worker::{Exit, demo, dispatcher, git, hands, init, setup, signals};
 use clap::Parser;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -65,6 +66,19 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    // What the worker itself starts, or whoever makes a sandbox. None of it is for people, so the help is silent about it.
+    let inner: Vec<String> = std::env::args().skip(1).collect();
+    match inner.first().map(String::as_str) {
+        Some("init") => init::main(),
+        Some("hands") => hands::main(),
+        Some("demo") => demo::main(&inner[1..]),
+        Some("git-in" | "git-out" | "git-diff") => git::main(inner),
+        Some(_) | None => by_hand(),
+    }
+}
+
+/// The worker of a program at its standard input and output.
+fn by_hand() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -101,7 +115,11 @@ fn start(arguments: Arguments) -> anyhow::Result<Exit> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let worker = setup::Worker::prepare(options)?;
-    let exit = runtime.block_on(Box::pin(dispatcher::run(worker)))?;
+    let run = async {
+        let told_to_go = signals::from_anyone()?;
+        Ok::<_, anyhow::Error>(dispatcher::run(worker, Program::of_lines()?, told_to_go).await?)
+    };
+    let exit = runtime.block_on(Box::pin(run))?;
     runtime.shutdown_background();
     Ok(exit)
 }

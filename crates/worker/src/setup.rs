@@ -1,7 +1,7 @@
 //! From options to a worker that can run, or a clear sentence why not.
 
 use crate::journal::{self, Answer, Journal};
-use crate::link::{BadServer, Dialer, Server};
+use crate::link::{BadServer, Dial, Dialer, Server};
 use crate::spool::{self, Outbox, Spool, Stream, Writer};
 use atoll_core::id::SandboxId;
 use secrecy::SecretString;
@@ -9,7 +9,12 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
+
+/// For a program to write its last lines after a stop.
+const STOP_GRACE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -21,6 +26,21 @@ pub struct Options {
     pub messages: bool,
     /// How long to go on sending after the end of the input; without it, as long as it takes.
     pub flush_timeout: Option<Duration>,
+}
+
+/// How a worker behaves towards whoever it works for.
+#[derive(Debug, Clone, Copy)]
+pub struct Manner {
+    /// Take messages and hand them over.
+    pub messages: bool,
+    /// How long to go on sending after the end of the input; without it, as long as it takes.
+    pub flush_timeout: Option<Duration>,
+    /// For last words after the sandbox has ended.
+    pub stop_grace: Duration,
+    /// For last work after the worker was told to go; without it, nothing is waited for.
+    pub leave_grace: Option<Duration>,
+    /// When the runtime's clock started, if the worker is one of many on its machine and should wake it seldom.
+    pub seldom: Option<Instant>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -40,8 +60,7 @@ pub enum Error {
 /// Everything that a run needs, with the spool locked and a stream begun.
 pub struct Worker {
     pub server: Server,
-    pub messages: bool,
-    pub flush_timeout: Option<Duration>,
+    pub manner: Manner,
     pub stream: Stream,
     pub spool: PathBuf,
     pub writer: Writer,
@@ -54,26 +73,33 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// A worker that dials the server and works for the program at its standard input and output.
     pub fn prepare(options: Options) -> Result<Self, Error> {
         let dialer = Dialer::new(&options.server)?;
         let token = read_token(&options.token_file)?;
-        let spool = Spool::open(&options.spool, options.sandbox)?;
-        let (journal, journal_file, answers) = journal::load(spool.dir())?;
-        let stream = spool.stream();
-        let (writer, outbox, lock) = spool.split()?;
-        Ok(Self {
-            server: Server::new(dialer, options.sandbox, token),
+        let manner = Manner {
             messages: options.messages,
             flush_timeout: options.flush_timeout,
-            stream,
-            spool: options.spool,
-            writer,
-            outbox,
-            journal,
-            journal_file,
-            answers,
-            lock,
-        })
+            stop_grace: STOP_GRACE,
+            leave_grace: None,
+            seldom: None,
+        };
+        Self::open(options.spool, options.sandbox, Arc::new(dialer), Some(token), manner)
+    }
+
+    pub fn open(
+        spool: PathBuf,
+        sandbox: SandboxId,
+        dialer: Arc<dyn Dial>,
+        token: Option<SecretString>,
+        manner: Manner,
+    ) -> Result<Self, Error> {
+        let opened = Spool::open(&spool, sandbox)?;
+        let (journal, journal_file, answers) = journal::load(opened.dir())?;
+        let stream = opened.stream();
+        let (writer, outbox, lock) = opened.split()?;
+        let server = Server::new(dialer, sandbox, token);
+        Ok(Self { server, manner, stream, spool, writer, outbox, journal, journal_file, answers, lock })
     }
 }
 

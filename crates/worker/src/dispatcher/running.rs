@@ -1,44 +1,31 @@
 //! What the worker knows while it runs, and what it does about each thing that happens.
 //! Each handler returns an `Exit` if the worker ends there.
 
-use super::{Hands, Phase};
+use super::links::Links;
+use super::{Outside, Reach};
 use crate::Exit;
 use crate::disk::{Job, Then};
 use crate::downlink::Live;
 use crate::input::{Event, Item};
 use crate::journal::{Answer, Arrival, Journal, Verdict};
+use crate::setup::Manner;
 use crate::spool::Progress;
 use crate::uplink::Durable;
 use crate::{answers, downlink, heartbeat, uplink};
 use atoll_core::event::kind;
-use atoll_core::id::{LeaseId, MessageId};
+use atoll_core::id::MessageId;
 use atoll_core::sandbox::{Activity, SandboxState};
 use atoll_core::time::{Clock, SystemClock};
 use atoll_protocol::LeasedMessage;
 use serde_json::json;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-
-/// For the program to write its last lines after a stop.
-const GRACE: Duration = Duration::from_secs(2);
 
 /// For a slow disk to take what was read, after the time for sending is over.
 const DISK_GRACE: Duration = Duration::from_secs(5);
 
-/// The ways to the tasks. They live as long as the loop, so sending can't fail in a way that matters.
-pub(super) struct Links {
-    pub durable: watch::Sender<Durable>,
-    pub activity: watch::Sender<Activity>,
-    pub phase: watch::Sender<Phase>,
-    pub leases: watch::Sender<Vec<LeaseId>>,
-    pub answers: mpsc::UnboundedSender<Answer>,
-    pub live: mpsc::Sender<Live>,
-}
-
 pub(super) struct Running {
-    messages: bool,
-    flush_timeout: Option<Duration>,
+    manner: Manner,
     links: Links,
     journal: Journal,
     clock: SystemClock,
@@ -50,6 +37,8 @@ pub(super) struct Running {
     started: bool,
     /// The state that ended the sandbox, and when the program's grace is over.
     stop: Option<(SandboxState, Instant)>,
+    /// When the grace of a worker that was told to go is over.
+    leaving: Option<Instant>,
     closing: Option<Closing>,
 }
 
@@ -63,16 +52,9 @@ struct Closing {
 }
 
 impl Running {
-    pub(super) fn new(
-        messages: bool,
-        flush_timeout: Option<Duration>,
-        journal: Journal,
-        progress: Progress,
-        links: Links,
-    ) -> Self {
+    pub(super) fn new(manner: Manner, journal: Journal, progress: Progress, links: Links) -> Self {
         Self {
-            messages,
-            flush_timeout,
+            manner,
             links,
             journal,
             clock: SystemClock::start(),
@@ -81,6 +63,7 @@ impl Running {
             progress,
             started: false,
             stop: None,
+            leaving: None,
             closing: None,
         }
     }
@@ -94,7 +77,17 @@ impl Running {
     }
 
     pub(super) fn grace_ends(&self) -> Option<Instant> {
-        self.stop.filter(|_| !self.is_closing()).map(|(_, ends)| ends)
+        let ends = [self.stop.map(|(_, ends)| ends), self.leaving];
+        ends.into_iter().flatten().min().filter(|_| !self.is_closing())
+    }
+
+    /// Whether what was read already is to be taken together with this: nothing more is read after it.
+    pub(super) fn closes_at(&self, outside: &Outside) -> bool {
+        match outside {
+            Outside::GraceOver => true,
+            Outside::Signal => self.manner.leave_grace.is_none() || self.leaving.is_some(),
+            Outside::Read(_) | Outside::Disk(_) | Outside::Report(_) | Outside::Written | Outside::FlushOver => false,
+        }
     }
 
     pub(super) fn flush_ends(&self) -> Option<Instant> {
@@ -127,7 +120,7 @@ impl Running {
 
     // From the program.
 
-    pub(super) fn take(&mut self, items: Vec<Item>, hands: &mut Hands<'_>) -> Option<Exit> {
+    pub(super) fn take(&mut self, items: Vec<Item>, reach: &mut Reach<'_>) -> Option<Exit> {
         let (first, mut events) = (self.next_key, Vec::new());
         for item in items {
             let followed = match item {
@@ -136,10 +129,10 @@ impl Running {
                     self.next_key += 1;
                     Ok(())
                 }
-                Item::Ack(ack) => self.answer(ack.id, Verdict::Ack { how: ack.how, turn: ack.turn }, hands),
+                Item::Ack(ack) => self.answer(ack.id, Verdict::Ack { how: ack.how, turn: ack.turn }, reach),
                 Item::Nack(nack) => {
                     let verdict = Verdict::Nack { handed: nack.handed, reason: nack.reason, retry: nack.retry };
-                    self.answer(nack.id, verdict, hands)
+                    self.answer(nack.id, verdict, reach)
                 }
                 Item::Live(data) => {
                     // Dropped when the link is down or slow: it is of this moment only.
@@ -149,59 +142,76 @@ impl Running {
                 Item::Activity(Activity::Starting) => Err("activity: `starting` is for the worker to say".to_owned()),
                 Item::Activity(activity) => {
                     self.started = true;
-                    self.set_activity(activity);
+                    self.links.set_activity(activity);
                     Ok(())
                 }
                 Item::Wrong(why) => Err(why),
             };
             if let Err(error) = followed {
-                hands.output.say(&json!({"error": error}));
+                reach.program.error(&error);
             }
         }
         if !events.is_empty() {
-            hands.disk.give(Job::Events { first, events });
+            reach.disk.give(Job::Events { first, events });
         }
         None
     }
 
-    fn answer(&mut self, id: MessageId, verdict: Verdict, hands: &mut Hands<'_>) -> Result<(), String> {
+    fn answer(&mut self, id: MessageId, verdict: Verdict, reach: &mut Reach<'_>) -> Result<(), String> {
         let (record, answer) = self.journal.answer(id, verdict).map_err(|error| error.to_string())?;
-        hands.journal(record, Then::Answer(answer));
+        reach.journal(record, Then::Answer(answer));
         self.publish_leases();
         Ok(())
     }
 
-    pub(super) fn input_ended(&mut self, error: Option<std::io::Error>, hands: &mut Hands<'_>) -> Option<Exit> {
+    pub(super) fn input_ended(&mut self, error: Option<std::io::Error>, reach: &mut Reach<'_>) -> Option<Exit> {
         if let Some(error) = error {
             tracing::error!(%error, "failed to read the input; it counts as ended");
         }
-        self.close("input_ended", hands)
+        self.close("input_ended", reach)
+    }
+
+    /// The worker was told to go. Whoever it works for may get a while for what is under way; being told again ends that.
+    pub(super) fn signalled(&mut self, rest: Vec<Item>, reach: &mut Reach<'_>) -> Option<Exit> {
+        match self.manner.leave_grace {
+            None if self.is_closing() => Some(self.not_flushed()),
+            Some(_) if self.is_closing() => None,
+            Some(grace) if self.leaving.is_none() => {
+                tracing::info!("told to go; what is under way may be finished");
+                self.leaving = Some(Instant::now() + grace);
+                self.links.phase.send_modify(|phase| phase.leaving = true);
+                reach.program.leave();
+                None
+            }
+            None | Some(_) => self.close_with(rest, "terminated", reach),
+        }
     }
 
     /// Takes what was read already, and nothing more.
-    pub(super) fn close_with(&mut self, rest: Vec<Item>, reason: &str, hands: &mut Hands<'_>) -> Option<Exit> {
-        self.take(rest, hands);
-        self.close(reason, hands)
+    pub(super) fn close_with(&mut self, rest: Vec<Item>, reason: &str, reach: &mut Reach<'_>) -> Option<Exit> {
+        self.take(rest, reach);
+        self.close(reason, reach)
     }
 
-    fn close(&mut self, reason: &str, hands: &mut Hands<'_>) -> Option<Exit> {
+    fn close(&mut self, reason: &str, reach: &mut Reach<'_>) -> Option<Exit> {
         if self.is_closing() {
             return None;
         }
         let reason = match self.stop {
             Some((state, _)) => format!("sandbox_{state}"),
+            None if self.leaving.is_some() => "terminated".to_owned(),
             None => reason.to_owned(),
         };
         for (record, answer) in self.journal.answer_all(&reason) {
-            hands.journal(record, Then::Answer(answer));
+            reach.journal(record, Then::Answer(answer));
         }
         self.publish_leases();
         let event = Event::of_worker(kind::AGENT_SHUTDOWN, self.clock.now(), &json!({"reason": reason}));
         let events: Vec<_> = event.into_iter().collect();
         let shutdown = self.next_key;
         self.next_key += i64::try_from(events.len()).unwrap_or(0);
-        hands.disk.give(Job::Events { first: shutdown, events });
-        let flush_ends = self.flush_timeout.map(|timeout| Instant::now() + timeout);
+        reach.disk.give(Job::Events { first: shutdown, events });
+        let flush_ends = self.manner.flush_timeout.map(|timeout| Instant::now() + timeout);
         self.closing = Some(Closing { shutdown, flush_ends, on_disk: false });
         self.links.phase.send_modify(|phase| phase.leaving = true);
         tracing::info!(reason, "no more input is taken; sending what is left");
@@ -210,7 +220,7 @@ impl Running {
 
     // From the disk.
 
-    pub(super) fn spooled(&mut self, first: i64, last: i64, hands: &mut Hands<'_>) -> Option<Exit> {
+    pub(super) fn spooled(&mut self, first: i64, last: i64, reach: &mut Reach<'_>) -> Option<Exit> {
         self.durable = last;
         // The worker's own last event has a key too, but nobody waits for it.
         let asked_for = match &mut self.closing {
@@ -220,16 +230,16 @@ impl Running {
             }
             None => last,
         };
-        hands.output.keys(first..=asked_for);
+        reach.program.keys(first..=asked_for);
         self.publish_durable();
         None
     }
 
-    pub(super) fn written_down(&mut self, then: Then, hands: &mut Hands<'_>) -> Option<Exit> {
+    pub(super) fn written_down(&mut self, then: Then, reach: &mut Reach<'_>) -> Option<Exit> {
         match then {
             Then::HandOver(message) => {
                 if self.journal.hand_over(message.id) {
-                    hands.output.say(&json!({"message": message}));
+                    reach.program.message(message);
                 }
             }
             Then::Answer(answer) => drop(self.links.answers.send(answer)),
@@ -256,15 +266,15 @@ impl Running {
         }
     }
 
-    pub(super) fn heartbeat(&mut self, report: heartbeat::Report, hands: &mut Hands<'_>) -> Option<Exit> {
+    pub(super) fn heartbeat(&mut self, report: heartbeat::Report, reach: &mut Reach<'_>) -> Option<Exit> {
         match report {
             heartbeat::Report::Answered(answer) => {
                 self.links.phase.send_if_modified(|phase| !std::mem::replace(&mut phase.registered, true));
                 if let Some(start) = answer.start {
-                    self.start(start, hands);
+                    self.start(start, reach);
                 }
                 if !answer.state.takes_messages() {
-                    self.stop(answer.state, hands);
+                    self.stop(answer.state, reach);
                 }
                 None
             }
@@ -277,70 +287,71 @@ impl Running {
         }
     }
 
-    fn start(&mut self, start: heartbeat::Start, hands: &mut Hands<'_>) {
+    fn start(&mut self, start: heartbeat::Start, reach: &mut Reach<'_>) {
         if !std::mem::replace(&mut self.started, true) {
-            let waits = self.messages && start.prompt.is_none();
-            self.set_activity(if waits { Activity::WaitingMessage } else { Activity::Working });
+            let waits = self.manner.messages && start.prompt.is_none();
+            self.links.set_activity(if waits { Activity::WaitingMessage } else { Activity::Working });
+            reach.program.begin(&start);
         }
         if let Some(prompt) = start.prompt {
-            if !self.messages {
+            if !self.manner.messages {
                 tracing::warn!(message = %prompt.id, "the sandbox has a prompt; it stays queued, as there is no --messages");
             }
-            self.message(prompt, hands);
+            self.message(prompt, reach);
         }
     }
 
-    pub(super) fn downlink(&mut self, report: downlink::Report, hands: &mut Hands<'_>) -> Option<Exit> {
+    pub(super) fn downlink(&mut self, report: downlink::Report, reach: &mut Reach<'_>) -> Option<Exit> {
         match report {
-            downlink::Report::Message(message) => self.message(*message, hands),
-            downlink::Report::Stop(state) => self.stop(state, hands),
+            downlink::Report::Message(message) => self.message(*message, reach),
+            downlink::Report::Stop(state) => self.stop(state, reach),
             downlink::Report::Ended(exit) => return Some(exit),
         }
         None
     }
 
     /// A message has been leased to this worker.
-    fn message(&mut self, message: LeasedMessage, hands: &mut Hands<'_>) {
+    fn message(&mut self, message: LeasedMessage, reach: &mut Reach<'_>) {
         let id = message.id;
         match self.journal.arrive(id, message.lease) {
             Arrival::New(record) => {
-                let unwanted = if !self.messages {
+                let unwanted = if !self.manner.messages {
                     Some("messages_not_taken")
-                } else if self.stop.is_some() || self.is_closing() {
+                } else if self.stop.is_some() || self.leaving.is_some() || self.is_closing() {
                     Some("worker_stopping")
                 } else {
                     None
                 };
                 match unwanted.and_then(|reason| self.journal.give_back(id, reason)) {
-                    Some((record, answer)) => hands.journal(record, Then::Answer(answer)),
-                    None => hands.journal(record, Then::HandOver(Box::new(message))),
+                    Some((record, answer)) => reach.journal(record, Then::Answer(answer)),
+                    None => reach.journal(record, Then::HandOver(Box::new(message))),
                 }
             }
-            Arrival::Held(record) => hands.journal(record, Then::Nothing),
+            Arrival::Held(record) => reach.journal(record, Then::Nothing),
             Arrival::Answered(record, answer) => {
                 tracing::info!(message = %id, "a message that was answered came again; it is answered again, not handed over");
-                hands.journal(record, Then::Answer(answer));
+                reach.journal(record, Then::Answer(answer));
             }
         }
         self.publish_leases();
     }
 
     /// The sandbox is ending: the program has a moment for its last lines.
-    fn stop(&mut self, state: SandboxState, hands: &mut Hands<'_>) {
+    fn stop(&mut self, state: SandboxState, reach: &mut Reach<'_>) {
         if self.stop.is_some() || state.takes_messages() {
             return;
         }
-        self.stop = Some((state, Instant::now() + GRACE));
+        self.stop = Some((state, Instant::now() + self.manner.stop_grace));
         self.links.phase.send_modify(|phase| phase.ended = true);
-        hands.output.say(&json!({"stop": state}));
+        reach.program.stop(state);
         self.publish_durable();
     }
 
-    pub(super) fn answered(&mut self, report: answers::Report, hands: &mut Hands<'_>) -> Option<Exit> {
+    pub(super) fn answered(&mut self, report: answers::Report, reach: &mut Reach<'_>) -> Option<Exit> {
         match report {
             answers::Report::Settled { id, lease } => {
                 if let Some(record) = self.journal.settle(id, lease) {
-                    hands.journal(record, Then::Nothing);
+                    reach.journal(record, Then::Nothing);
                 }
                 self.publish_durable();
                 None
@@ -351,17 +362,8 @@ impl Running {
 
     // To the tasks.
 
-    fn set_activity(&self, activity: Activity) {
-        self.links.activity.send_if_modified(|now| std::mem::replace(now, activity) != activity);
-    }
-
     fn publish_leases(&self) {
-        let leases = self.journal.leases();
-        self.links.leases.send_if_modified(|now| {
-            let changed = *now != leases;
-            *now = leases;
-            changed
-        });
+        self.links.set_leases(self.journal.leases());
     }
 
     /// How far the up-link may send. The last event of an ended sandbox is marked as final, and after
@@ -375,10 +377,6 @@ impl Running {
                 next.final_key = Some(closing.shutdown);
             }
         }
-        self.links.durable.send_if_modified(|now| {
-            next.last_key = next.last_key.max(now.last_key);
-            next.disk_full = now.disk_full;
-            std::mem::replace(now, next) != next
-        });
+        self.links.set_durable(next);
     }
 }

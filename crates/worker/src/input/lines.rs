@@ -23,6 +23,10 @@ pub struct Lines {
 }
 
 impl Lines {
+    pub const fn new() -> Self {
+        Self { begun: Vec::new(), too_long: None }
+    }
+
     pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Line<'_>)) {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             let (line, rest) = (&bytes[..end], &bytes[end + 1..]);

@@ -1,5 +1,6 @@
-//! How a connection is got. Today the worker dials; a connection that it was given is another variant.
+//! How a connection is got: the worker dials, or takes what was dialled to it (`accepting`).
 
+use atoll_core::BoxFuture;
 use hyper::Uri;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
@@ -16,6 +17,19 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
+/// A way to get connections to the server. Its `Debug` form says where they lead.
+pub trait Dial: Send + Sync + std::fmt::Debug {
+    fn dial(&self) -> BoxFuture<'_, io::Result<Box<dyn Io>>>;
+    /// What the `Host` header says.
+    fn host_header(&self) -> &str;
+    /// The path of the server's address, without a slash at its end.
+    fn prefix(&self) -> &str;
+    /// Whether a dead peer can look like a silent one. On the same machine it can't: the kernel says so at once.
+    fn dies_silently(&self) -> bool {
+        true
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum BadServer {
     #[error("`{0}` is not the address of a server; write it like https://atoll.example or http://127.0.0.1:7700")]
@@ -28,9 +42,7 @@ pub struct Dialer {
     host: String,
     port: u16,
     tls: Option<(TlsConnector, ServerName<'static>)>,
-    /// What the `Host` header says.
     authority: String,
-    /// The path of the server's address, without a slash at its end.
     prefix: String,
 }
 
@@ -71,21 +83,6 @@ impl Dialer {
         })
     }
 
-    pub fn host_header(&self) -> &str {
-        &self.authority
-    }
-
-    pub fn prefix(&self) -> &str {
-        &self.prefix
-    }
-
-    pub async fn dial(&self) -> io::Result<Box<dyn Io>> {
-        match tokio::time::timeout(CONNECT, self.connect()).await {
-            Ok(connected) => connected,
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("failed to connect to {self:?} in time"))),
-        }
-    }
-
     async fn connect(&self) -> io::Result<Box<dyn Io>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
@@ -93,6 +90,23 @@ impl Dialer {
             Some((connector, name)) => Ok(Box::new(connector.connect(name.clone(), stream).await?)),
             None => Ok(Box::new(stream)),
         }
+    }
+}
+
+impl Dial for Dialer {
+    fn dial(&self) -> BoxFuture<'_, io::Result<Box<dyn Io>>> {
+        Box::pin(async move {
+            let late = || io::Error::new(io::ErrorKind::TimedOut, format!("failed to connect to {self:?} in time"));
+            tokio::time::timeout(CONNECT, self.connect()).await.unwrap_or_else(|_| Err(late()))
+        })
+    }
+
+    fn host_header(&self) -> &str {
+        &self.authority
+    }
+
+    fn prefix(&self) -> &str {
+        &self.prefix
     }
 }
 

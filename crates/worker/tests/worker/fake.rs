@@ -1,5 +1,6 @@
 //! A server as a worker sees it, in memory. Follows the protocol, and fails where a test says so.
 
+use atoll_protocol::exec::Opening;
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use http_body_util::{BodyExt, Full};
@@ -8,8 +9,13 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::{Message, protocol::Role};
@@ -23,6 +29,9 @@ pub(crate) struct State {
     pub(crate) most_events: usize,
     pub(crate) refuse: Option<&'static str>,
     pub(crate) finals: u32,
+    /// What the first heartbeat is told to run.
+    pub(crate) agent: Option<&'static str>,
+    pub(crate) interval_s: u32,
     events: Vec<(String, Value)>,
     last_keys: BTreeMap<String, i64>,
     current: Option<(String, i64)>,
@@ -59,11 +68,66 @@ impl State {
 #[derive(Clone)]
 pub(crate) struct Fake {
     state: Arc<Mutex<State>>,
-    port: u16,
+    reached: Reached,
+    restarted: Arc<Notify>,
+}
+
+/// How a worker gets its connections.
+#[derive(Clone)]
+enum Reached {
+    /// It dials.
+    Port(u16),
+    /// This dials, and each connection says what it is for.
+    Socket(PathBuf),
 }
 
 impl Fake {
     pub(crate) fn start() -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let fake = Self::new(Reached::Port(listener.local_addr().unwrap().port()));
+        let served = fake.clone();
+        in_background(async move { served.serve(listener).await });
+        fake
+    }
+
+    /// A server that dials the worker's socket.
+    pub(crate) fn dialling(socket: &Path) -> Self {
+        let fake = Self::new(Reached::Socket(socket.to_owned()));
+        let served = fake.clone();
+        std::thread::spawn(move || {
+            loop {
+                // Every connection ends with its runtime, as it would with a server's process.
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = served.clone().dial() => {}
+                        () = served.restarted.notified() => {}
+                    }
+                });
+                drop(runtime);
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        fake
+    }
+
+    /// Ends every connection, and dials again a while later.
+    pub(crate) fn restart(&self) {
+        self.restarted.notify_one();
+    }
+
+    /// Another door to the same server, for whoever dials it himself and needs no token; gives its address.
+    pub(crate) fn beside(&self) -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let url = format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port());
+        let served = self.clone();
+        in_background(async move { served.serve(listener).await });
+        url
+    }
+
+    fn new(reached: Reached) -> Self {
         let state = State {
             state: "running",
             fail_events: 0,
@@ -72,6 +136,8 @@ impl Fake {
             most_events: 500,
             refuse: None,
             finals: 0,
+            agent: None,
+            interval_s: 1,
             events: Vec::new(),
             last_keys: BTreeMap::new(),
             current: None,
@@ -80,19 +146,14 @@ impl Fake {
             frames: Vec::new(),
             messages: Vec::new(),
         };
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let fake = Self { state: Arc::new(Mutex::new(state)), port: listener.local_addr().unwrap().port() };
-        let served = fake.clone();
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(served.serve(listener));
-        });
-        fake
+        Self { state: Arc::new(Mutex::new(state)), reached, restarted: Arc::default() }
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        match &self.reached {
+            Reached::Port(port) => format!("http://127.0.0.1:{port}"),
+            Reached::Socket(path) => panic!("{} is dialled", path.display()),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -103,14 +164,21 @@ impl Fake {
         act(&mut self.lock())
     }
 
-    pub(crate) fn queue(&self, content: &str) {
+    pub(crate) fn queue(&self, content: &str) -> Value {
+        self.queue_as("user_message", "steer", content)
+    }
+
+    /// Gives the message's id.
+    pub(crate) fn queue_as(&self, kind: &str, delivery: &str, content: &str) -> Value {
         let mut state = self.lock();
         let message = json!({
             "id": atoll_core::id::MessageId::new(), "session_id": atoll_core::id::SessionId::new(),
-            "type": "user_message", "delivery": "steer", "content": content, "position": state.messages.len(),
+            "type": kind, "delivery": delivery, "content": content, "position": state.messages.len(),
             "created_at": "2026-01-01T00:00:00Z", "lease_until": "2026-01-01T00:00:30Z",
         });
+        let id = message["id"].clone();
         state.messages.push(Queued { message, holder: None, done: false });
+        id
     }
 
     pub(crate) fn events(&self) -> Vec<Value> {
@@ -137,20 +205,51 @@ impl Fake {
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            let fake = self.clone();
-            let service = hyper::service::service_fn(move |request| {
-                let fake = fake.clone();
-                async move { Ok::<_, std::convert::Infallible>(fake.answer(request).await) }
-            });
-            let connection = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service)
-                .with_upgrades();
-            tokio::spawn(async move { drop(connection.await) });
+            self.serve_one(stream, Arc::default());
         }
     }
 
+    /// Keeps two connections that nothing was asked on.
+    async fn dial(self) {
+        let Reached::Socket(socket) = &self.reached else { return };
+        let used = Arc::new(Notify::new());
+        let mut unused = 0;
+        loop {
+            while unused < 2 {
+                match UnixStream::connect(socket).await {
+                    Ok(mut stream) => {
+                        stream.write_all(&[Opening::Http.byte()]).await.unwrap();
+                        self.serve_one(stream, used.clone());
+                        unused += 1;
+                    }
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+            used.notified().await;
+            unused -= 1;
+        }
+    }
+
+    fn serve_one(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, used: Arc<Notify>) {
+        let (fake, first) = (self.clone(), Arc::new(AtomicBool::new(true)));
+        let service = hyper::service::service_fn(move |request| {
+            if first.swap(false, Ordering::Relaxed) {
+                used.notify_one();
+            }
+            let fake = fake.clone();
+            async move { Ok::<_, std::convert::Infallible>(fake.answer(request).await) }
+        });
+        let connection =
+            hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades();
+        tokio::spawn(async move { drop(connection.await) });
+    }
+
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        assert_eq!(request.headers()["authorization"], "Bearer good");
+        let token = request.headers().get("authorization").map(|token| token.to_str().unwrap());
+        match &self.reached {
+            Reached::Port(_) => assert_eq!(token, Some("Bearer good")),
+            Reached::Socket(_) => assert_eq!(token, None, "the connection is the credential"),
+        }
         if let Some(code) = self.with(|state| state.refuse) {
             let status = if code == "unauthorized" { 401 } else { 409 };
             return respond(status, &json!({"code": code, "detail": "the test says so"}));
@@ -210,9 +309,12 @@ impl Fake {
                 queued.holder = None;
             }
         }
-        let mut answer = json!({"state": state.state, "interval_s": 1});
+        let mut answer = json!({"state": state.state, "interval_s": state.interval_s});
         if beat["activity"] == "starting" {
-            answer["start"] = json!({"settings": {"a_newer_server_s": "setting"}});
+            answer["start"] = json!({"settings": {"a_newer_server_s": "setting", "env": {"FROM_SETTINGS": "yes"}}});
+            if let Some(agent) = state.agent {
+                answer["start"]["agent"] = agent.into();
+            }
             if let Some(prompt) = state.lease(&stream) {
                 answer["start"]["prompt"] = prompt;
             }
@@ -281,6 +383,13 @@ impl Fake {
             }
         }
     }
+}
+
+fn in_background(serving: impl Future<Output = ()> + Send + 'static) {
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(serving);
+    });
 }
 
 fn respond(status: u16, body: &Value) -> Response<Full<Bytes>> {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod fake;
+mod inside;
 
 use fake::Fake;
 use serde_json::{Value, json};

@@ -1,0 +1,102 @@
+//! The variables of everything that runs in the sandbox. Nothing of the worker's own gets there but its `PATH`.
+
+use crate::heartbeat::Settings;
+use atoll_core::bounds::ENV_VALUE;
+use atoll_core::id::SandboxId;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// No pager, no editor and no question can hold up a command that nobody looks at.
+const QUIET: &[(&str, &str)] = &[
+    ("LANG", "C.UTF-8"),
+    ("TERM", "dumb"),
+    ("PAGER", "cat"),
+    ("GIT_PAGER", "cat"),
+    ("EDITOR", "true"),
+    ("GIT_EDITOR", "true"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+];
+
+#[derive(Debug)]
+pub struct Environment {
+    sandbox: SandboxId,
+    path: String,
+    home: String,
+    user: String,
+    /// Known when the server has said how to begin.
+    settings: Mutex<Settings>,
+}
+
+impl Environment {
+    pub fn new(sandbox: SandboxId, path: &str, home: &str, user: &str) -> Self {
+        let (path, home, user) = (path.to_owned(), home.to_owned(), user.to_owned());
+        Self { sandbox, path, home, user, settings: Mutex::default() }
+    }
+
+    pub fn set(&self, settings: Settings) {
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
+    }
+
+    /// For a command that somebody wants run.
+    pub fn of_command(&self, more: &BTreeMap<String, String>) -> Vec<(String, String)> {
+        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.base();
+        let given = settings.env.iter().chain(more);
+        all.extend(given.map(|(name, value)| (name.clone(), value.clone())));
+        all.into_iter().collect()
+    }
+
+    /// For the agent. What is too long is left out: it stands in the prompt anyway.
+    pub fn of_agent(&self, prompt: &str, more: Vec<(String, String)>) -> Vec<(String, String)> {
+        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.base();
+        all.extend(settings.env.iter().map(|(name, value)| (name.clone(), value.clone())));
+        all.insert("SANDBOX_ID".to_owned(), self.sandbox.to_string());
+        let branch = settings.repo.as_ref().and_then(|repo| repo.branch.clone());
+        let fits = |value: &String| value.len() <= ENV_VALUE && !value.contains('\0');
+        all.extend(branch.filter(fits).map(|branch| ("BRANCH_NAME".to_owned(), branch)));
+        let task = Some(prompt.to_owned()).filter(fits);
+        all.extend(task.map(|task| ("TASK_DESCRIPTION".to_owned(), task)));
+        all.extend(more);
+        all.into_iter().collect()
+    }
+
+    fn base(&self) -> BTreeMap<String, String> {
+        let own = [("PATH", &*self.path), ("HOME", &self.home), ("USER", &self.user), ("IS_SANDBOX", "1")];
+        let all = own.into_iter().chain(QUIET.iter().copied());
+        all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::heartbeat::Repo;
+
+    fn environment() -> Environment {
+        let environment = Environment::new(SandboxId::new(), "/bin", "/home/agent", "agent");
+        let env = [("TERM".to_owned(), "xterm".to_owned()), ("MINE".to_owned(), "1".to_owned())].into();
+        environment.set(Settings { env, repo: Some(Repo { branch: Some("work".to_owned()) }) });
+        environment
+    }
+
+    fn value<'a>(all: &'a [(String, String)], name: &str) -> Option<&'a str> {
+        all.iter().find(|(it, _)| it == name).map(|(_, value)| value.as_str())
+    }
+
+    #[test]
+    fn settings_come_before_what_is_usual_and_a_command_s_own_before_both() {
+        let all = environment().of_command(&[("MINE".to_owned(), "2".to_owned())].into());
+        assert_eq!((value(&all, "TERM"), value(&all, "MINE")), (Some("xterm"), Some("2")));
+        assert_eq!((value(&all, "HOME"), value(&all, "IS_SANDBOX")), (Some("/home/agent"), Some("1")));
+        assert_eq!((value(&all, "SANDBOX_ID"), value(&all, "CI")), (None, None));
+    }
+
+    #[test]
+    fn an_agent_knows_its_task_if_it_fits() {
+        let all = environment().of_agent("do it", vec![]);
+        assert_eq!((value(&all, "TASK_DESCRIPTION"), value(&all, "BRANCH_NAME")), (Some("do it"), Some("work")));
+        assert!(value(&all, "SANDBOX_ID").is_some_and(|id| id.starts_with("sbx_")));
+        assert_eq!(value(&environment().of_agent(&"x".repeat(ENV_VALUE + 1), vec![]), "TASK_DESCRIPTION"), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! One command for one connection: what the server asks comes in frames, what the command says goes back in frames.
+//!
+//! Three things go on beside each other, so that none can hold up another: input to the command, its output to the
+//! connection, and waiting for its end. A connection that breaks kills what it started.
+
+use crate::environment::Environment;
+use crate::hands::{Ending, Handle, Process, Program, Streams};
+use crate::link::Connection;
+use crate::memory::Memory;
+use atoll_protocol::exec::{Ask, End, Start, Tell};
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::{ReadHalf, WriteHalf, pipe};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+
+mod input;
+mod output;
+
+use input::Frames;
+use output::Output;
+
+/// Where a command runs that does not say.
+pub const WORKSPACE: &str = "/workspace";
+/// For the whole of `Start` to arrive.
+const OPENING: Duration = Duration::from_secs(10);
+
+/// What every exec needs.
+#[derive(Debug, Clone)]
+pub struct Exec {
+    pub hands: Handle,
+    pub environment: Arc<Environment>,
+    pub memory: Arc<Memory>,
+    pub cwd: PathBuf,
+}
+
+pub async fn serve(mut connection: Connection, exec: Exec) {
+    let (mut reader, mut writer) = connection.stream.split();
+    let mut frames = Frames::default();
+    let start = match timeout(OPENING, frames.next(&mut reader)).await {
+        Ok(Ok(Some(Ask::Start(start)))) => start,
+        Ok(Ok(Some(Ask::Stdin(_) | Ask::CloseStdin | Ask::Signal(_)))) => {
+            return end(&mut writer, End::NotStarted { error: "the first frame must say what to run".to_owned() })
+                .await;
+        }
+        Ok(Err(error)) => return end(&mut writer, End::NotStarted { error: error.to_string() }).await,
+        // The connection was closed, or nothing came.
+        Ok(Ok(None)) | Err(_) => return,
+    };
+    let running = match Running::start(&exec, start).await {
+        Ok(running) => running,
+        Err(error) => return end(&mut writer, End::NotStarted { error }).await,
+    };
+    if let Some(ended) = running.attend(frames, &mut reader, &mut writer).await {
+        end(&mut writer, ended).await;
+    }
+}
+
+async fn end(writer: &mut WriteHalf<'_>, ended: End) {
+    // If nobody hears it, nobody wants to know.
+    drop(writer.write_all(&Tell::Ended(ended).encode()).await);
+    drop(writer.shutdown().await);
+}
+
+struct Running {
+    process: Process,
+    input: Option<pipe::Sender>,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+    deadline: Option<Instant>,
+    memory: Arc<Memory>,
+    kills_before: Option<u64>,
+}
+
+impl Running {
+    async fn start(exec: &Exec, start: Start) -> Result<Self, String> {
+        let failed = |error: io::Error| format!("failed to make its pipes: {error}");
+        let (stdout, to_stdout) = output::pipe().map_err(failed)?;
+        let (stderr, to_stderr) = output::pipe().map_err(failed)?;
+        let (from_input, input) = if start.stdin {
+            let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+            (Some(theirs), Some(pipe::Sender::from_owned_fd(ours).map_err(failed)?))
+        } else {
+            (None, None)
+        };
+        let program = Program {
+            argv: start.argv,
+            cwd: start.cwd.map_or_else(|| exec.cwd.clone(), |cwd| exec.cwd.join(cwd)),
+            env: exec.environment.of_command(&start.env),
+            whole: false,
+        };
+        let kills_before = exec.memory.kills();
+        let streams = Streams { input: from_input, stdout: to_stdout, stderr: to_stderr };
+        let process = exec.hands.spawn(program, streams).await.map_err(|error| error.to_string())?;
+        let deadline = start.timeout_ms.map(|limit| Instant::now() + Duration::from_millis(limit));
+        Ok(Self { process, input, stdout, stderr, deadline, memory: exec.memory.clone(), kills_before })
+    }
+
+    /// Nothing if the connection was lost.
+    async fn attend(mut self, frames: Frames, reader: &mut ReadHalf<'_>, writer: &mut WriteHalf<'_>) -> Option<End> {
+        let (signals, mut asked) = mpsc::unbounded_channel();
+        let (at_its_end, ended) = oneshot::channel();
+        let output = Output::new(self.stdout, self.stderr).pass_on(writer, ended);
+        let input = input::feed(frames, reader, self.input, signals);
+        tokio::pin!(output, input);
+        let (mut at_its_end, mut ending, mut timed_out) = (Some(at_its_end), Ending::Lost, false);
+        let told = loop {
+            tokio::select! {
+                how = self.process.ended(), if at_its_end.is_some() => {
+                    ending = how;
+                    at_its_end = None;
+                }
+                // Ends after the command, when all that it wrote is sent.
+                told = &mut output => break told.is_ok(),
+                // Ends only with the connection.
+                () = &mut input => break false,
+                Some(signal) = asked.recv() => self.process.signal(signal),
+                () = at(self.deadline), if !timed_out => {
+                    timed_out = true;
+                    self.process.kill();
+                }
+            }
+        };
+        if !told {
+            self.process.kill();
+            return None;
+        }
+        Some(match ending {
+            _ if timed_out => End::TimedOut,
+            ending if self.memory.ended_it(self.kills_before, ending) => End::OutOfMemory,
+            Ending::Exited(code) => End::Exited { code },
+            Ending::Signalled(signal) => End::Signalled { signal },
+            Ending::Lost => End::Unknown,
+        })
+    }
+}
+
+/// At a point in time, or never.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,132 @@
+//! Frames from the connection: input goes to the command as it reads it, signals at once.
+
+use atoll_protocol::exec::{Ask, BadFrame};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::ReadHalf;
+use tokio::net::unix::pipe::Sender;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+const CHUNK: usize = 16 * 1024;
+/// Input that the command has not read; above it nothing more is taken from the connection.
+const UNREAD: usize = 256 * 1024;
+/// Between two looks whether a connection still is one, while nothing is read from it.
+const LOOK: Duration = Duration::from_secs(1);
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error(transparent)]
+    Frame(#[from] BadFrame),
+    #[error("failed to read the connection: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The frames of a connection.
+#[derive(Default)]
+pub(super) struct Frames {
+    buffer: Vec<u8>,
+}
+
+impl Frames {
+    /// The next one; nothing when the connection has ended. What was read is kept if this is dropped.
+    pub(super) async fn next(&mut self, reader: &mut ReadHalf<'_>) -> Result<Option<Ask>, Error> {
+        loop {
+            if let Some(ask) = Ask::decode(&mut self.buffer)? {
+                return Ok(Some(ask));
+            }
+            self.buffer.reserve(CHUNK);
+            if reader.read_buf(&mut self.buffer).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// Passes on what comes until the connection ends.
+pub(super) async fn feed(
+    mut frames: Frames,
+    reader: &mut ReadHalf<'_>,
+    input: Option<Sender>,
+    signals: mpsc::UnboundedSender<i32>,
+) {
+    let mut feeder = Feeder { input, unread: Vec::new(), closing: false };
+    loop {
+        let full = feeder.unread.len() >= UNREAD;
+        tokio::select! {
+            asked = frames.next(reader), if !full => match asked {
+                Ok(Some(Ask::Stdin(data))) => feeder.take(&data),
+                Ok(Some(Ask::CloseStdin)) => feeder.close(),
+                Ok(Some(Ask::Signal(signal))) => drop(signals.send(signal)),
+                Ok(Some(Ask::Start(_))) => tracing::warn!("a second command on one connection is not run"),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "an exec's connection can't be read");
+                    return;
+                }
+            },
+            () = feeder.writable(), if !feeder.unread.is_empty() => feeder.write(),
+            () = sleep(LOOK), if full => if is_closed(reader) {
+                return;
+            },
+        }
+    }
+}
+
+/// The command's input, and what it has not read.
+struct Feeder {
+    input: Option<Sender>,
+    unread: Vec<u8>,
+    closing: bool,
+}
+
+impl Feeder {
+    fn take(&mut self, data: &[u8]) {
+        if self.input.is_some() && !self.closing {
+            self.unread.extend_from_slice(data);
+            self.write();
+        }
+    }
+
+    fn close(&mut self) {
+        self.closing = true;
+        self.write();
+    }
+
+    async fn writable(&self) {
+        match &self.input {
+            // A failure shows when it is written to.
+            Some(input) => drop(input.writable().await),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn write(&mut self) {
+        let Some(input) = &self.input else { return };
+        let mut written = 0;
+        while written < self.unread.len() {
+            match input.try_write(&self.unread[written..]) {
+                Ok(length) => written += length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    // The command does not want its input.
+                    self.input = None;
+                    written = self.unread.len();
+                    break;
+                }
+            }
+        }
+        self.unread.drain(..written);
+        if self.unread.is_empty() && self.closing {
+            self.input = None;
+        }
+    }
+}
+
+fn is_closed(reader: &ReadHalf<'_>) -> bool {
+    let mut wanted = [PollFd::new(reader.as_ref(), PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut wanted, Some(&now)).is_ok_and(|ready| ready > 0)
+}

@@ -1,0 +1,136 @@
+//! What waits until the changes before it are told.
+
+use super::{Executor, Heard, LAST_TURN};
+use crate::driver::{Mark, Said, Told};
+use crate::hands::Ending;
+use crate::input::Item;
+use atoll_core::sandbox::Activity;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// As long as something waits for it. What is seen later is told later.
+const LONGEST: Duration = Duration::from_secs(2);
+/// For an agent that has given up to go by itself.
+const GIVING_UP: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(super) struct Gate {
+    pub then: Then,
+    /// Opens when this is said to be flushed.
+    number: u64,
+    until: Instant,
+    is_open: bool,
+}
+
+/// What is behind it.
+#[derive(Debug)]
+pub(super) enum Then {
+    /// The end of a tool or a turn.
+    Tell(Told),
+    AgentEnded(Ending),
+    Leave,
+}
+
+impl Gate {
+    pub(super) const fn until(&self) -> Instant {
+        self.until
+    }
+
+    pub(super) fn is_shut(&self, now: Instant) -> bool {
+        !self.is_open && now < self.until
+    }
+
+    pub(super) const fn reached(&mut self, number: u64) {
+        self.is_open |= number >= self.number;
+    }
+}
+
+impl Executor {
+    pub(super) fn take(&mut self, heard: Heard) {
+        match heard {
+            Heard::Nonsense(event) => {
+                self.outgoing.extend(event.map(|event| Item::Event(crate::input::Event { turn: self.turn(), ..event })))
+            }
+            Heard::Said(Said::Event(told)) => match &told.mark {
+                Mark::ToolEnds(_) | Mark::TurnEnds => self.through_gate(Then::Tell(told)),
+                Mark::Plain | Mark::TurnBegins | Mark::ToolBegins(_) | Mark::Asks | Mark::Answered => {
+                    self.talk.mark(&told.mark);
+                    self.tell_on(told);
+                }
+            },
+            Heard::Said(Said::Receipt { id, how }) => match self.talk.receipt(id, how) {
+                Some(ack) => self.outgoing.push(Item::Ack(ack)),
+                None => tracing::warn!(message = %id, "the agent confirms a message that it was not told"),
+            },
+            Heard::Said(Said::Idle) => self.is_idle(),
+            Heard::Said(Said::Failed { error }) => self.failed = Some((error, Instant::now() + GIVING_UP)),
+            Heard::Said(Said::Unparsed { reason }) => tracing::warn!(reason, "a line of the agent was not understood"),
+        }
+    }
+
+    /// Before this, everything that has changed until now.
+    pub(super) fn through_gate(&mut self, then: Then) {
+        if self.files.is_watching() {
+            let number = self.files.flush();
+            self.gate = Some(Gate { then, number, until: Instant::now() + LONGEST, is_open: false });
+        } else {
+            self.pass(then);
+        }
+    }
+
+    pub(super) fn pass(&mut self, then: Then) {
+        match then {
+            Then::Tell(told) => {
+                let mark = told.mark.clone();
+                self.tell_on(told);
+                self.talk.mark(&mark);
+                match &mark {
+                    Mark::TurnEnds => self.files.stop(),
+                    Mark::ToolEnds(tool) => self.tool_seen(tool),
+                    Mark::Plain | Mark::TurnBegins | Mark::ToolBegins(_) | Mark::Asks | Mark::Answered => {}
+                }
+            }
+            Then::AgentEnded(ending) => {
+                self.files.stop();
+                self.agent_ended(ending);
+            }
+            Then::Leave => {
+                self.files.stop();
+                self.leave();
+            }
+        }
+    }
+
+    fn tool_seen(&mut self, tool: &str) {
+        if let (Some(driver), Some(agent)) = (&mut self.driver, &mut self.agent)
+            && let Some(line) = driver.tool_seen(tool)
+        {
+            agent.tell(&line);
+        }
+    }
+
+    fn tell_on(&mut self, told: Told) {
+        match told.mark {
+            Mark::Asks => self.outgoing.push(Item::Activity(Activity::WaitingApproval)),
+            Mark::Answered => self.outgoing.push(Item::Activity(Activity::Working)),
+            Mark::Plain | Mark::TurnBegins | Mark::TurnEnds | Mark::ToolBegins(_) | Mark::ToolEnds(_) => {}
+        }
+        let turn = self.turn();
+        self.emit(told.event_type.as_str(), turn, told.data);
+    }
+
+    /// The agent takes the next message, or there is none and it waits.
+    pub(super) fn is_idle(&mut self) {
+        self.talk.idle();
+        self.interrupt = None;
+        if self.talk.waits() {
+            self.outgoing.push(Item::Activity(Activity::WaitingMessage));
+            self.waiting_due = Some(Instant::now() + LAST_TURN);
+        }
+    }
+
+    /// The running turn, or the last one.
+    pub(super) fn turn(&self) -> Option<i64> {
+        Some(self.talk.turn()).filter(|turn| *turn > 0)
+    }
+}

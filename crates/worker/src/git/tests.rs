@@ -1,0 +1,155 @@
+//! The three jobs on real repositories, with plain git playing the user and the agent.
+
+mod diff;
+mod input;
+mod out;
+
+use super::{Error, Place, perform};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// The user's repository, and a workspace that was filled from it.
+struct World {
+    directory: TempDir,
+    place: Place,
+}
+
+impl World {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place {
+            root: directory.path().join("workspace"),
+            temporary: directory.path().join("tmp"),
+            ..Place::default()
+        };
+        fs::create_dir(&place.root).unwrap();
+        fs::create_dir(&place.temporary).unwrap();
+        Self { directory, place }
+    }
+
+    /// A workspace with a small repository in it, and the commit it started from.
+    fn filled() -> (Self, String) {
+        let world = Self::new();
+        let own = world.repository(&[]);
+        let base = git(&own, ["rev-parse", "HEAD"]);
+        world.fill(&own, &[]).0.unwrap();
+        (world, base)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn root(&self) -> &Path {
+        &self.place.root
+    }
+
+    fn repository(&self, options: &[&str]) -> PathBuf {
+        let own = self.path("own");
+        fs::create_dir(&own).unwrap();
+        git(&own, [&["init", "-q", "-b", "main"], options].concat());
+        write(&own, "README.md", "one\ntwo\nthree\n");
+        write(&own, "src/code.rs", "fn main() {}\n");
+        write(&own, ".gitignore", "ignored\n");
+        commit(&own, "first");
+        own
+    }
+
+    /// Fills the workspace with a bundle of HEAD, made by git itself.
+    fn fill(&self, own: &Path, more: &[&str]) -> (Result<Value, Error>, Vec<u8>) {
+        git(own, ["update-ref", "refs/atoll/base", "HEAD"]);
+        let bundle = self.path("source.bundle");
+        git(own, ["bundle", "create", "-q", bundle.to_str().unwrap(), "refs/atoll/base"]);
+        self.fill_with(&fs::read(bundle).unwrap(), more)
+    }
+
+    fn fill_with(&self, bundle: &[u8], more: &[&str]) -> (Result<Value, Error>, Vec<u8>) {
+        let arguments = ["git-in", "--branch", "atoll/task", "--name", "Ann Lee", "--email", "ann@example.org"];
+        self.job(&[&arguments, more].concat(), bundle)
+    }
+
+    fn out(&self, base: &str) -> (Result<Value, Error>, Vec<u8>) {
+        let arguments = ["git-out", "--base", base, "--message", "What is left", "--name", "Ann", "--email", "a@b"];
+        self.job(&arguments, b"")
+    }
+
+    /// Takes the work out and into the user's repository, as its branch `result`.
+    fn taken(&self, base: &str) -> Value {
+        let (report, bundle) = self.out(base);
+        let report = report.unwrap();
+        let file = self.path("result.bundle");
+        fs::write(&file, bundle).unwrap();
+        let own = self.path("own");
+        git(&own, ["bundle", "verify", "-q", file.to_str().unwrap()]);
+        git(&own, ["fetch", "-q", "--force", file.to_str().unwrap(), "refs/atoll/result:refs/heads/result"]);
+        git(&own, ["fsck", "--strict"]);
+        assert_eq!(report["commit"], git(&own, ["rev-parse", "result"]));
+        report
+    }
+
+    fn diff(&self, base: &str, more: &[&str]) -> (Result<Value, Error>, String) {
+        let (report, output) = self.job(&[&["git-diff", "--base", base], more].concat(), b"");
+        (report, String::from_utf8_lossy(&output).into_owned())
+    }
+
+    fn job(&self, arguments: &[&str], input: &[u8]) -> (Result<Value, Error>, Vec<u8>) {
+        let mut from = tempfile::tempfile().unwrap();
+        from.write_all(input).unwrap();
+        from.rewind().unwrap();
+        let mut to: File = tempfile::tempfile().unwrap();
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let report = perform(arguments, &self.place, from, to.try_clone().unwrap());
+        to.rewind().unwrap();
+        let mut output = Vec::new();
+        to.read_to_end(&mut output).unwrap();
+        assert_eq!(fs::read_dir(&self.place.temporary).unwrap().count(), 0, "something is left in /tmp");
+        (report, output)
+    }
+}
+
+fn try_git<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = S>) -> Output {
+    let mut command = Command::new("git");
+    command.current_dir(directory).env_clear().env("PATH", std::env::var_os("PATH").unwrap());
+    command.envs([("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_CONFIG_GLOBAL", "/dev/null"), ("HOME", "/nonexistent")]);
+    command.args(["-c", "user.name=Agent", "-c", "user.email=agent@example.org", "-c", "protocol.file.allow=always"]);
+    command.args(arguments).output().unwrap()
+}
+
+fn git<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = S>) -> String {
+    let output = try_git(directory, arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+fn write(directory: &Path, name: &str, text: impl AsRef<[u8]>) {
+    let path = directory.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+fn commit(directory: &Path, message: &str) -> String {
+    git(directory, ["add", "-A"]);
+    git(directory, ["commit", "-q", "--allow-empty", "-m", message]);
+    git(directory, ["rev-parse", "HEAD"])
+}
+
+fn code(report: Result<Value, Error>) -> &'static str {
+    report.unwrap_err().code()
+}
+
+#[test]
+fn what_is_no_job_is_refused() {
+    let world = World::new();
+    for arguments in
+        [&[] as &[&str], &["git-push"], &["git-in"], &["git-out", "--base"], &["git-diff", "--base", "x", "y"]]
+    {
+        assert_eq!(code(world.job(arguments, b"").0), "arguments", "{arguments:?}");
+    }
+    let nowhere = super::command::Git::find_in(&world.place, "/nowhere".into());
+    assert!(nowhere.unwrap_err().to_string().contains("apt install git"));
+}

@@ -1,0 +1,140 @@
+//! `git-diff`.
+
+use super::{World, code, commit, git, try_git, write};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+fn listed(world: &World, base: &str, more: &[&str]) -> Vec<Value> {
+    let (report, output) = world.diff(base, more);
+    assert_eq!(report.unwrap(), Value::Null);
+    let listed: Value = serde_json::from_str(&output).unwrap();
+    assert_eq!((&listed["base"], listed.get("warnings")), (&json!(base), None));
+    listed["files"].as_array().unwrap().clone()
+}
+
+/// Every file in the workspace, its repository included.
+fn everything(directory: &Path) -> BTreeMap<PathBuf, (i64, i64, u64)> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let metadata = path.symlink_metadata().unwrap();
+        if metadata.is_dir() {
+            found.extend(everything(&path));
+        }
+        found.insert(path, (metadata.mtime(), metadata.mtime_nsec(), metadata.len()));
+    }
+    found
+}
+
+#[test]
+fn everything_that_differs_is_listed_and_nothing_is_written() {
+    let (world, base) = World::filled();
+    let root = world.root().to_owned();
+    assert_eq!(listed(&world, &base, &[]), [] as [Value; 0]);
+    write(&root, "committed", "x\n");
+    commit(&root, "by the agent");
+    write(&root, "README.md", "one\n2\nthree\nfour\n");
+    fs::rename(root.join("src/code.rs"), root.join("src/moved.rs")).unwrap();
+    write(&root, "new\nline", "a\nb\n");
+    write(&root, "picture", [0, 1, 2, 0]);
+    write(&root, "empty", "");
+    write(&root, "ignored", "x");
+    symlink("/nowhere", root.join("link")).unwrap();
+    fs::set_permissions(root.join(".gitignore"), fs::Permissions::from_mode(0o755)).unwrap();
+    git(&root, ["init", "-q", "nested"]);
+    write(&root, "nested/file", "x\n");
+    write(&root, "staged", "x\n");
+    git(&root, ["add", "staged"]);
+
+    let before = everything(&root);
+    let files = listed(&world, &base, &[]);
+    let patch = world.diff(&base, &["--patch"]).1;
+    assert_eq!(everything(&root), before);
+
+    let file = |path: &str, change: &str, added: u64, removed: u64, binary: bool| json!({ "path": path, "change": change, "added": added, "removed": removed, "binary": binary });
+    let mut moved = file("src/moved.rs", "renamed", 0, 0, false);
+    moved["old_path"] = json!("src/code.rs");
+    assert_eq!(
+        files,
+        [
+            file(".gitignore", "modified", 0, 0, false),
+            file("README.md", "modified", 2, 1, false),
+            file("committed", "added", 1, 0, false),
+            file("empty", "added", 0, 0, false),
+            file("link", "added", 1, 0, false),
+            file("nested/file", "added", 1, 0, false),
+            file("new\nline", "added", 2, 0, false),
+            file("picture", "added", 0, 0, true),
+            moved,
+            file("staged", "added", 1, 0, false),
+        ]
+    );
+    for expected in
+        ["-two\n+2\n three\n+four", "rename from src/code.rs", "Binary files", "new mode 100755", "+++ b/nested/file"]
+    {
+        assert!(patch.contains(expected), "{expected} is not in {patch}");
+    }
+    assert!(!patch.contains("ignored\n@@"));
+
+    // The patch is one that git takes.
+    let own = world.path("own");
+    git(&root, ["add", "README.md", "src"]);
+    fs::write(world.path("patch"), world.diff(&base, &["--patch", "--path", "README.md", "--path", "src"]).1).unwrap();
+    git(&own, ["apply", "--check", "../patch"]);
+}
+
+#[test]
+fn paths_narrow_it_and_mean_only_themselves() {
+    let (world, base) = World::filled();
+    let root = world.root().to_owned();
+    for name in ["a/x", "a/y", "b", "*", "-dash", ":(top)b"] {
+        write(&root, name, "x\n");
+    }
+    let names = |paths: &[&str]| {
+        let more: Vec<&str> = paths.iter().flat_map(|path| ["--path", path]).collect();
+        let files = listed(&world, &base, &more);
+        files.iter().map(|file| file["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&["a"]), ["a/x", "a/y"]);
+    assert_eq!(names(&["*"]), ["*"]);
+    assert_eq!(names(&["-dash", "b"]), ["-dash", "b"]);
+    assert_eq!(names(&[":(top)b"]), [":(top)b"]);
+    assert_eq!(names(&["nothing"]), [] as [&str; 0]);
+    assert_eq!(code(world.diff(&base, &["--path", "../own/README.md"]).0), "git_failed");
+}
+
+#[test]
+fn conflicts_show_as_the_file_stands() {
+    let (world, base) = World::filled();
+    let root = world.root().to_owned();
+    git(&root, ["checkout", "-q", "-b", "side"]);
+    write(&root, "README.md", "one\nside\nthree\n");
+    fs::remove_file(root.join("src/code.rs")).unwrap();
+    commit(&root, "side");
+    git(&root, ["checkout", "-q", "atoll/task"]);
+    write(&root, "README.md", "one\ntask\nthree\n");
+    write(&root, "src/code.rs", "changed\n");
+    commit(&root, "task");
+    assert!(!try_git(&root, ["merge", "side"]).status.success());
+    fs::remove_file(root.join("src/code.rs")).unwrap();
+    let files = listed(&world, &base, &[]);
+    let seen: Vec<_> =
+        files.iter().map(|file| (file["path"].as_str().unwrap(), file["change"].as_str().unwrap())).collect();
+    assert_eq!(seen, [("README.md", "modified"), ("src/code.rs", "deleted")]);
+    assert!(world.diff(&base, &["--patch"]).1.contains("+<<<<<<<"));
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let (world, base) = World::filled();
+    let absent = "0123456789abcdef0123456789abcdef01234567";
+    assert_eq!(code(world.diff(absent, &[]).0), "base_missing");
+    assert_eq!(code(world.diff("main", &[]).0), "arguments");
+    fs::remove_file(world.root().join(".git/index")).unwrap();
+    assert_eq!(listed(&world, &base, &[]), [] as [Value; 0]);
+    fs::remove_dir_all(world.root().join(".git")).unwrap();
+    assert_eq!(code(world.diff(&base, &[]).0), "no_repository");
+}

@@ -1,0 +1,141 @@
+//! `git-in`.
+
+use super::{World, code, commit, git, write};
+use serde_json::json;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::time::Instant;
+
+#[test]
+fn a_workspace_is_a_clean_repository_on_its_branch() {
+    let world = World::new();
+    let own = world.repository(&[]);
+    for name in ["with space", "two\nlines", "-dash", "größe/日本", "quote\"\\"] {
+        write(&own, name, name);
+    }
+    write(&own, "bin/run", "#!/bin/sh\n");
+    fs::set_permissions(own.join("bin/run"), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("/nowhere/at all", own.join("dangling")).unwrap();
+    git(&own, ["add", "-A"]);
+    git(&own, ["update-index", "--add", "--cacheinfo", "160000,0123456789abcdef0123456789abcdef01234567,module"]);
+    git(&own, ["commit", "-q", "-m", "awkward"]);
+    let base = git(&own, ["rev-parse", "HEAD"]);
+    let (report, output) = world.fill(&own, &["--base", &base]);
+    assert_eq!(report.unwrap(), json!({ "commit": base, "files": 11, "shallow": false }));
+    assert!(output.is_empty());
+
+    let root = world.root();
+    assert_eq!(git(root, ["status", "--porcelain", "-uall"]), "");
+    assert_eq!(git(root, ["symbolic-ref", "HEAD"]), "refs/heads/atoll/task");
+    assert_eq!(git(root, ["rev-parse", "HEAD"]), base);
+    assert_eq!(git(root, ["rev-list", "--count", "HEAD"]), "2");
+    assert_eq!(git(root, ["remote"]), "");
+    assert_eq!(git(root, ["for-each-ref", "--format=%(refname)"]), "refs/heads/atoll/task");
+    assert_eq!(fs::read_to_string(root.join("two\nlines")).unwrap(), "two\nlines");
+    assert_eq!(root.join("bin/run").metadata().unwrap().permissions().mode() & 0o111, 0o111);
+    assert_eq!(fs::read_link(root.join("dangling")).unwrap(), Path::new("/nowhere/at all"));
+    assert!(root.join("module").is_dir());
+    let settings = git(root, ["config", "--local", "--list", "--name-only"]);
+    let mut keys: Vec<&str> = settings.lines().filter(|key| !key.starts_with("core.")).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["user.email", "user.name"]);
+    assert_eq!(git(root, ["config", "--local", "user.name"]), "Ann Lee");
+    git(root, ["fsck", "--strict", "--no-dangling"]);
+}
+
+#[test]
+fn odd_names_of_people_are_kept() {
+    let world = World::new();
+    let own = world.repository(&[]);
+    let arguments = ["git-in", "--branch", "x", "--name", "-dash \"quote\" # ö", "--email", "--all"];
+    git(&own, ["update-ref", "refs/atoll/base", "HEAD"]);
+    git(&own, ["bundle", "create", "-q", "../source.bundle", "refs/atoll/base"]);
+    world.job(&arguments, &fs::read(world.path("source.bundle")).unwrap()).0.unwrap();
+    assert_eq!(git(world.root(), ["config", "--local", "user.name"]), "-dash \"quote\" # ö");
+    assert_eq!(git(world.root(), ["config", "--local", "user.email"]), "--all");
+}
+
+#[test]
+fn a_repository_named_by_sha256_goes_in() {
+    let world = World::new();
+    let own = world.repository(&["--object-format=sha256"]);
+    world.fill(&own, &[]).0.unwrap();
+    assert_eq!(git(world.root(), ["rev-parse", "HEAD"]).len(), 64);
+    assert_eq!(git(world.root(), ["status", "--porcelain"]), "");
+}
+
+#[test]
+fn a_shallow_history_ends_where_the_bundle_says() {
+    let world = World::new();
+    let own = world.repository(&[]);
+    write(&own, "more", "x");
+    let middle = commit(&own, "second");
+    write(&own, "more", "y");
+    let head = commit(&own, "third");
+    git(&own, ["clone", "-q", "--depth", "2", &format!("file://{}", own.display()), "../shallow"]);
+    let shallow = world.path("shallow");
+    git(&shallow, ["update-ref", "refs/atoll/base", "HEAD"]);
+    git(&shallow, ["update-ref", "refs/atoll/shallow/0", &middle]);
+    git(&shallow, ["bundle", "create", "-q", "../source.bundle", "refs/atoll/base", "refs/atoll/shallow/0"]);
+    let report = world.fill_with(&fs::read(world.path("source.bundle")).unwrap(), &[]).0.unwrap();
+    assert_eq!(report, json!({ "commit": head, "files": 4, "shallow": true }));
+    assert_eq!(git(world.root(), ["rev-list", "--count", "HEAD"]), "2");
+    git(world.root(), ["fsck", "--strict"]);
+    git(world.root(), ["status"]);
+}
+
+#[test]
+fn a_failure_says_why_and_leaves_the_workspace_empty() {
+    let world = World::new();
+    let own = world.repository(&[]);
+    git(&own, ["update-ref", "refs/atoll/base", "HEAD"]);
+    git(&own, ["update-ref", "refs/atoll/other", "HEAD"]);
+    git(&own, ["bundle", "create", "-q", "../good", "refs/atoll/base"]);
+    git(&own, ["bundle", "create", "-q", "../other", "refs/atoll/base", "refs/atoll/other"]);
+    let good = fs::read(world.path("good")).unwrap();
+    let other = fs::read(world.path("other")).unwrap();
+    let zeros = vec![0; 1 << 20];
+    let absent = "0123456789abcdef0123456789abcdef01234567";
+    for (bundle, more, expected) in [
+        (&good[..0], &[] as &[&str], "bad_bundle"),
+        (b"nonsense", &[], "bad_bundle"),
+        (&zeros, &[], "bad_bundle"),
+        (&good[..40], &[], "bad_bundle"),
+        (&good[..good.len() - 1], &[], "bad_bundle"),
+        (&other, &[], "bad_bundle"),
+        (&good, &["--base", absent], "base_mismatch"),
+    ] {
+        assert_eq!(code(world.fill_with(bundle, more).0), expected);
+        assert_eq!(fs::read_dir(world.root()).unwrap().count(), 0, "{expected}");
+    }
+    for branch in ["-x", "a..b", "HEAD", "a b", ""] {
+        let arguments = ["git-in", "--branch", branch, "--name", "n", "--email", "e"];
+        assert_eq!(code(world.job(&arguments, &good).0), "bad_branch", "{branch:?}");
+    }
+    let nameless = ["git-in", "--branch", "x", "--name", " ", "--email", "e"];
+    assert_eq!(code(world.job(&nameless, &good).0), "arguments");
+    // All is well after that.
+    world.fill_with(&good, &[]).0.unwrap();
+    assert_eq!(code(world.fill_with(&good, &[]).0), "not_empty");
+    assert_eq!(git(world.root(), ["status", "--porcelain"]), "");
+}
+
+#[test]
+fn of_many_files_git_reads_none_again() {
+    let world = World::new();
+    let own = world.repository(&[]);
+    for number in 0..3000 {
+        write(&own, &format!("many/{number}"), number.to_string());
+    }
+    commit(&own, "many");
+    world.fill(&own, &[]).0.unwrap();
+    let youngest = fs::read_dir(world.root().join("many")).unwrap();
+    let youngest = youngest.map(|entry| entry.unwrap().metadata().unwrap().modified().unwrap()).max().unwrap();
+    let index = world.root().join(".git/index").metadata().unwrap().modified().unwrap();
+    let second = |time: std::time::SystemTime| time.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    assert!(second(index) > second(youngest));
+    let began = Instant::now();
+    assert_eq!(git(world.root(), ["status", "--porcelain"]), "");
+    assert!(began.elapsed().as_secs() < 10);
+}

@@ -1,0 +1,296 @@
+//! `git-out`.
+
+use super::{World, code, commit, git, try_git, write};
+use serde_json::json;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::{Duration, Instant};
+
+fn files(world: &World, revision: &str) -> Vec<String> {
+    let listed =
+        git(&world.path("own"), ["-c", "core.quotePath=false", "ls-tree", "-r", "--name-only", "-z", revision]);
+    listed.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+fn show(world: &World, name: &str) -> String {
+    git(&world.path("own"), ["show", &format!("result:{name}")])
+}
+
+#[test]
+fn what_is_left_is_committed_and_comes_out_with_the_agent_s_own_commits() {
+    let (world, base) = World::filled();
+    let root = world.root().to_owned();
+    write(&root, "agent", "x");
+    let agents = commit(&root, "by the agent");
+    write(&root, "README.md", "changed\n");
+    write(&root, "new file\n", "x");
+    write(&root, "-dash", "x");
+    write(&root, "ignored", "x");
+    symlink("/nowhere", root.join("link")).unwrap();
+    write(&root, "run", "x");
+    fs::set_permissions(root.join("run"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::remove_file(root.join("src/code.rs")).unwrap();
+    write(&root, "staged", "x");
+    git(&root, ["add", "staged"]);
+    write(&root, "meant", "x");
+    git(&root, ["add", "-N", "meant"]);
+
+    let report = world.taken(&base);
+    assert_eq!((&report["commits"], &report["committed"], report.get("warnings")), (&json!(2), &json!(true), None));
+    let expected = ["-dash", ".gitignore", "README.md", "agent", "link", "meant", "new file\n", "run", "staged"];
+    assert_eq!(files(&world, "result"), expected);
+    let own = world.path("own");
+    assert_eq!(git(&own, ["log", "-1", "--format=%an <%ae>|%cn|%B", "result"]), "Ann <a@b>|Ann|What is left");
+    assert_eq!(git(&own, ["rev-parse", "result~1"]), agents);
+    assert!(git(&own, ["ls-tree", "result", "run"]).starts_with("100755"));
+    assert!(git(&own, ["ls-tree", "result", "link"]).starts_with("120000"));
+    // An agent that goes on finds its branch moved, and nothing left.
+    assert_eq!(git(&root, ["status", "--porcelain"]), "");
+    assert_eq!(git(&root, ["symbolic-ref", "HEAD"]), "refs/heads/atoll/task");
+    git(&root, ["fsck", "--strict"]);
+
+    // Again, without any change: the same commit, and nothing new made.
+    let again = world.taken(&base);
+    assert_eq!((&again["commit"], &again["committed"]), (&report["commit"], &json!(false)));
+}
+
+#[test]
+fn nothing_new_is_said_and_nothing_is_written() {
+    let (world, base) = World::filled();
+    write(world.root(), "ignored", "x");
+    let (report, output) = world.out(&base);
+    assert_eq!((report.unwrap(), output), (json!({ "nothing": true }), vec![]));
+    // Touched, not changed.
+    write(world.root(), "README.md", "one\ntwo\nthree\n");
+    assert_eq!(world.out(&base).0.unwrap(), json!({ "nothing": true }));
+}
+
+#[test]
+fn head_may_be_anywhere() {
+    let (world, base) = World::filled();
+    let root = world.root().to_owned();
+    git(&root, ["checkout", "-q", "--detach"]);
+    write(&root, "detached", "x");
+    assert_eq!(world.taken(&base)["commits"], 1);
+    git(&root, ["checkout", "-q", "-b", "other/branch"]);
+    write(&root, "other", "x");
+    assert_eq!(world.taken(&base)["commits"], 2);
+
+    // Back at the start, with the work on a branch that is not checked out.
+    git(&root, ["checkout", "-q", "atoll/task"]);
+    let report = world.out(&base).0.unwrap();
+    assert_eq!(report["nothing"], true);
+    assert!(report["warnings"][0].as_str().unwrap().contains("other/branch"), "{report}");
+
+    // A branch without a commit: the result builds on the start.
+    git(&root, ["checkout", "-q", "--orphan", "fresh"]);
+    write(&root, "orphan", "x");
+    assert_eq!(world.taken(&base)["commits"], 1);
+    assert_eq!(git(&world.path("own"), ["rev-parse", "result~1"]), base);
+}
+
+#[test]
+fn a_repository_made_anew_comes_out_whole() {
+    let (world, base) = World::filled();
+    let root = world.root().to_owned();
+    fs::remove_dir_all(root.join(".git")).unwrap();
+    assert_eq!(code(world.out(&base).0), "no_repository");
+    git(&root, ["init", "-q"]);
+    write(&root, "new", "x");
+    let report = world.taken(&base);
+    assert_eq!(report["commits"], 1);
+    assert_eq!(files(&world, "result"), [".gitignore", "README.md", "new", "src/code.rs"]);
+}
+
+#[test]
+fn a_damaged_repository_gives_what_it_can() {
+    let (world, base) = World::filled();
+    let root = world.root().to_owned();
+    write(&root, "new", "x");
+    write(&root, ".git/index", "nonsense");
+    write(&root, ".git/index.lock", "");
+    write(&root, ".git/HEAD.lock", "");
+    let report = world.taken(&base);
+    assert_eq!((report["commits"].as_u64(), report.get("warnings")), (Some(1), None));
+    assert_eq!(files(&world, "result"), [".gitignore", "README.md", "new", "src/code.rs"]);
+    assert_eq!(git(&root, ["status", "--porcelain"]), "");
+
+    fs::remove_file(root.join(".git/index")).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(root.join(".git/index")).status().unwrap();
+    assert!(made.success());
+    write(&root, "newer", "x");
+    assert_eq!(world.taken(&base)["commits"], 2);
+
+    write(&root, ".git/HEAD", "nonsense\n");
+    assert_eq!(code(world.out(&base).0), "broken_repository");
+    write(&root, ".git/HEAD", "ref: refs/heads/atoll/task\n");
+    write(&root, ".git/config", "[nonsense\n");
+    assert_eq!(code(world.out(&base).0), "broken_repository");
+}
+
+#[test]
+fn a_merge_with_conflicts_is_committed_as_it_stands() {
+    let (world, base) = World::filled();
+    let root = world.root().to_owned();
+    git(&root, ["checkout", "-q", "-b", "side"]);
+    write(&root, "README.md", "one\nside\nthree\n");
+    let side = commit(&root, "side");
+    git(&root, ["checkout", "-q", "atoll/task"]);
+    write(&root, "README.md", "one\ntask\nthree\n");
+    let task = commit(&root, "task");
+    assert!(!try_git(&root, ["merge", "side"]).status.success());
+    let report = world.taken(&base);
+    assert!(report["warnings"][0].as_str().unwrap().contains("merge"), "{report}");
+    assert_eq!(git(&world.path("own"), ["rev-parse", "result^1", "result^2"]), format!("{task}\n{side}"));
+    assert!(show(&world, "README.md").contains("<<<<<<<"));
+    assert_eq!(git(&root, ["status", "--porcelain"]), "");
+    assert!(!root.join(".git/MERGE_HEAD").exists());
+}
+
+#[test]
+fn a_rebase_is_left_as_it_is() {
+    let (world, base) = World::filled();
+    let root = world.root().to_owned();
+    git(&root, ["checkout", "-q", "-b", "side"]);
+    write(&root, "README.md", "one\nside\nthree\n");
+    let side = commit(&root, "side");
+    git(&root, ["checkout", "-q", "atoll/task"]);
+    write(&root, "README.md", "one\ntask\nthree\n");
+    commit(&root, "task");
+    assert!(!try_git(&root, ["rebase", "side"]).status.success());
+    let before = git(&root, ["status", "--porcelain=v2", "--branch"]);
+    let report = world.taken(&base);
+    assert!(report["warnings"][0].as_str().unwrap().contains("rebase"), "{report}");
+    assert!(report["warnings"][1].as_str().unwrap().contains("atoll/task"), "{report}");
+    assert_eq!(git(&world.path("own"), ["rev-parse", "result~1"]), side);
+    assert!(show(&world, "README.md").contains("<<<<<<<"));
+    assert_eq!(git(&root, ["status", "--porcelain=v2", "--branch"]), before);
+}
+
+#[test]
+fn the_files_of_nested_repositories_come_out() {
+    let (world, base) = World::filled();
+    let root = world.root().to_owned();
+    for name in ["nested", "nested/deep/er"] {
+        fs::create_dir_all(root.join(name)).unwrap();
+        git(&root.join(name), ["init", "-q"]);
+        write(&root, &format!("{name}/file"), "x");
+        write(&root, &format!("{name}/skip.log"), "x");
+        write(&root, &format!("{name}/.gitignore"), "*.log\n");
+    }
+    write(&root, "nested/committed", "x");
+    git(&root.join("nested"), ["add", "committed"]);
+    git(&root.join("nested"), ["commit", "-q", "-m", "x"]);
+    let report = world.taken(&base);
+    assert_eq!(report.get("warnings"), None);
+    let all = files(&world, "result");
+    let nested: Vec<&str> = all.iter().map(String::as_str).filter(|name| name.starts_with("nested")).collect();
+    let deep = ["nested/deep/er/.gitignore", "nested/deep/er/file", "nested/file"];
+    assert_eq!(nested, [&["nested/.gitignore", "nested/committed"], &deep[..]].concat());
+}
+
+#[test]
+fn what_git_cannot_take_is_left_out_and_said() {
+    let (world, base) = World::filled();
+    let root = world.root().to_owned();
+    write(&root, "good", "x");
+    write(&root, "git~1/file", "x");
+    write(&root, ".g\u{200c}it/file", "x");
+    write(&root, "zood", "x");
+    fs::create_dir(root.join("pipes")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(root.join("pipes/pipe")).status().unwrap().success());
+    let report = world.taken(&base);
+    let refused = [".g\u{200c}it/file", "git~1/file"].map(|name| format!("git does not take a file named {name:?}"));
+    assert_eq!(report["warnings"], json!(refused));
+    assert_eq!(files(&world, "result"), [".gitignore", "README.md", "good", "src/code.rs", "zood"]);
+}
+
+#[test]
+fn any_number_of_files_that_git_cannot_take_is_bounded() {
+    let (world, base) = World::filled();
+    for number in 0..300 {
+        write(world.root(), &format!("{number}/git~1/file"), "x");
+    }
+    write(world.root(), "good", "x");
+    let report = world.taken(&base);
+    let warnings = report["warnings"].as_array().unwrap();
+    assert_eq!(warnings.len(), 51);
+    assert!(warnings[50].as_str().unwrap().contains("there may be more"), "{}", warnings[50]);
+    assert_eq!(files(&world, "result"), [".gitignore", "README.md", "good", "src/code.rs"]);
+}
+
+#[test]
+fn hooks_filters_and_signatures_of_the_workspace_do_not_run() {
+    let (world, base) = World::filled();
+    let root = world.root().to_owned();
+    let canary = world.path("canary");
+    let script = world.path("script");
+    fs::write(&script, format!("#!/bin/sh\ntouch {}\nsleep 600\n", canary.display())).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = script.to_str().unwrap();
+    for hook in ["pre-commit", "commit-msg", "post-commit", "reference-transaction", "post-index-change"] {
+        write(&root, &format!(".git/hooks/{hook}"), format!("#!/bin/sh\nexec {script}\n"));
+        fs::set_permissions(root.join(".git/hooks").join(hook), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for (key, value) in [
+        ("filter.evil.clean", script),
+        ("filter.evil.process", script),
+        ("filter.evil.required", "true"),
+        ("commit.gpgSign", "true"),
+        ("gpg.program", script),
+        ("core.fsmonitor", script),
+        ("diff.external", script),
+        ("core.splitIndex", "true"),
+        ("core.bare", "true"),
+        ("core.worktree", "/nowhere"),
+    ] {
+        git(&root, ["config", "--file", ".git/config", key, value]);
+    }
+    write(&root, ".gitattributes", "* filter=evil\n");
+    write(&root, "README.md", "changed\n");
+    let began = Instant::now();
+    assert_eq!(world.taken(&base)["commits"], 1);
+    assert!(began.elapsed() < Duration::from_secs(60));
+    assert_eq!(show(&world, "README.md"), "changed");
+    assert!(!canary.exists());
+}
+
+#[test]
+fn a_job_that_takes_too_long_is_stopped() {
+    let (mut world, base) = World::filled();
+    world.place.quick = Duration::ZERO;
+    assert_eq!(code(world.out(&base).0), "timed_out");
+    assert_eq!(code(world.diff(&base, &[]).0), "timed_out");
+}
+
+#[test]
+fn what_is_too_large_is_stopped() {
+    let (mut world, base) = World::filled();
+    world.place.output_bytes = 100 << 10;
+    let noise: Vec<u8> = (0..200_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    write(world.root(), "noise", &noise);
+    let (report, output) = world.out(&base);
+    assert_eq!(code(report), "too_much");
+    assert!(output.len() < 200 << 10);
+    let text: String = noise.iter().map(|byte| format!("{byte}\n")).collect();
+    write(world.root(), "noise", text);
+    assert_eq!(code(world.diff(&base, &["--patch"]).0), "too_much");
+}
+
+#[test]
+fn arguments_are_checked() {
+    let (world, base) = World::filled();
+    write(world.root(), "new", "x");
+    assert_eq!(code(world.out("HEAD").0), "arguments");
+    assert_eq!(code(world.out("--all").0), "arguments");
+    let blank = ["git-out", "--base", &base, "--message", "m", "--name", " ", "--email", "e"];
+    assert_eq!(code(world.job(&blank, b"").0), "arguments");
+    let dashed = ["git-out", "--base", &base, "--message", "--amend\n\n# kept", "--name", "-n", "--email", "-e"];
+    let (report, _) = world.job(&dashed, b"");
+    assert_eq!(report.unwrap()["commits"], 1);
+    assert_eq!(git(world.root(), ["log", "-1", "--format=%B|%an"]), "--amend\n\n# kept\n|-n");
+    write(world.root(), "newer", "x");
+    let untitled = ["git-out", "--base", &base, "--message", " ", "--name", "n", "--email", "e"];
+    assert_eq!(world.job(&untitled, b"").0.unwrap()["commits"], 2);
+    assert_eq!(git(world.root(), ["log", "-1", "--format=%s"]), "Work of an agent");
+}

@@ -1,0 +1,318 @@
+//! The worker's side: starts the hands, asks them, and starts them anew when they die. What ran under them is killed
+//! then, by its process group: nobody is left to wait for it.
+
+use super::starter::Starter;
+use super::{Ending, Program, Reply, Request, wire};
+use crate::readiness;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+/// For hands that somebody stopped. A start takes a millisecond, but before it they may have to look at every file.
+const START: Duration = Duration::from_secs(60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The program itself: it is not there, or may not be run.
+    #[error("{0}")]
+    NotStarted(String),
+    #[error("the worker failed to start its helper process, which runs everything as the agent's user: {0}")]
+    NoHands(String),
+    #[error("the worker's helper process {0}, so nothing was started; try again")]
+    Lost(&'static str),
+}
+
+/// What becomes the input and outputs of a program. Without an input it reads nothing.
+#[derive(Debug)]
+pub struct Streams {
+    pub input: Option<OwnedFd>,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+/// A program that runs.
+#[derive(Debug)]
+pub struct Process {
+    id: u64,
+    hands: Handle,
+    ended: oneshot::Receiver<Ending>,
+}
+
+impl Process {
+    /// How it ended. May be asked again until it is known.
+    pub async fn ended(&mut self) -> Ending {
+        (&mut self.ended).await.unwrap_or(Ending::Lost)
+    }
+
+    /// To it and its process group.
+    pub fn signal(&self, signal: i32) {
+        self.hands.ask(Command::Signal { id: self.id, signal });
+    }
+
+    pub fn kill(&self) {
+        self.signal(Signal::KILL.as_raw());
+    }
+}
+
+/// How the rest of the worker reaches the hands. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl Handle {
+    pub async fn spawn(&self, program: Program, streams: Streams) -> Result<Process, Error> {
+        let (started, outcome) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
+        self.ask(Command::Spawn(Box::new(Spawn { program, streams, started, end })));
+        let id = outcome.await.unwrap_or(Err(Error::Lost("is going")))?;
+        Ok(Process { id, hands: self.clone(), ended })
+    }
+
+    /// Watches the files below `root`. What is seen comes through the pipe; it ends if the hands die.
+    pub fn watch(&self, root: PathBuf, pipe: OwnedFd) {
+        self.ask(Command::Watch { root, pipe });
+    }
+
+    pub fn flush(&self, number: u64) {
+        self.ask(Command::Flush { number });
+    }
+
+    pub fn unwatch(&self) {
+        self.ask(Command::Unwatch);
+    }
+
+    fn ask(&self, command: Command) {
+        // Only a worker that is going has no keeper.
+        drop(self.commands.send(command));
+    }
+}
+
+#[derive(Debug)]
+enum Command {
+    Spawn(Box<Spawn>),
+    Signal { id: u64, signal: i32 },
+    Watch { root: PathBuf, pipe: OwnedFd },
+    Flush { number: u64 },
+    Unwatch,
+}
+
+#[derive(Debug)]
+struct Spawn {
+    program: Program,
+    streams: Streams,
+    started: oneshot::Sender<Result<u64, Error>>,
+    end: oneshot::Sender<Ending>,
+}
+
+/// A program that was asked for.
+struct Child {
+    pid: Option<Pid>,
+    /// Who waits for its start, and until when.
+    started: Option<(oneshot::Sender<Result<u64, Error>>, Instant)>,
+    end: oneshot::Sender<Ending>,
+}
+
+struct Hands {
+    socket: AsyncFd<OwnedFd>,
+    pid: Pid,
+}
+
+pub struct Keeper {
+    starter: Starter,
+    commands: mpsc::UnboundedReceiver<Command>,
+    hands: Option<Hands>,
+    children: HashMap<u64, Child>,
+    last_id: u64,
+}
+
+impl Keeper {
+    pub fn new(starter: Starter) -> (Self, Handle) {
+        let (sender, commands) = mpsc::unbounded_channel();
+        let keeper = Self { starter, commands, hands: None, children: HashMap::new(), last_id: 0 };
+        (keeper, Handle { commands: sender })
+    }
+
+    /// Runs until nobody can ask any more.
+    pub async fn run(mut self) {
+        // They are wanted soon: by the first command, or by the agent.
+        if let Err(error) = self.ready() {
+            tracing::error!(error, "failed to start the helper process; trying again when it is needed");
+        }
+        loop {
+            let late = self.children.values().filter_map(|child| Some(child.started.as_ref()?.1)).min();
+            tokio::select! {
+                command = self.commands.recv() => match command {
+                    Some(command) => self.take(command).await,
+                    None => return,
+                },
+                reply = reply(self.hands.as_ref()) => match reply {
+                    Ok(Some(reply)) => self.hear(reply),
+                    Ok(None) => self.lost("died"),
+                    Err(error) => {
+                        tracing::warn!(%error, "the helper process can't be understood");
+                        self.lost("can't be understood");
+                    }
+                },
+                () = at(late) => self.lost("does not answer"),
+            }
+        }
+    }
+
+    /// Starts the hands if there are none.
+    fn ready(&mut self) -> Result<&Hands, String> {
+        let hands = match self.hands.take() {
+            Some(hands) => hands,
+            None => {
+                let (socket, pid) = self.starter.start().map_err(|error| error.to_string())?;
+                let both = Interest::READABLE | Interest::WRITABLE;
+                let socket = readiness::of(socket, both).map_err(|error| error.to_string())?;
+                Hands { socket, pid }
+            }
+        };
+        Ok(self.hands.insert(hands))
+    }
+
+    async fn take(&mut self, command: Command) {
+        match command {
+            Command::Spawn(spawn) => self.spawn(*spawn).await,
+            Command::Signal { id, signal } => {
+                if self.children.contains_key(&id) {
+                    self.send_or_lose(&Request::Signal { id, signal }, &[]).await;
+                }
+            }
+            Command::Watch { root, pipe } => match self.ready() {
+                Ok(_) => self.send_or_lose(&Request::Watch { root }, &[&pipe]).await,
+                // The pipe ends: whoever reads it sees that nobody watches.
+                Err(error) => tracing::warn!(error, "nobody can watch files"),
+            },
+            Command::Flush { number } => self.send_or_lose(&Request::Flush { number }, &[]).await,
+            Command::Unwatch => self.send_or_lose(&Request::Unwatch, &[]).await,
+        }
+    }
+
+    async fn spawn(&mut self, spawn: Spawn) {
+        let Spawn { program, streams, started, end } = spawn;
+        self.last_id += 1;
+        let id = self.last_id;
+        let request = Request::Spawn { id, program, has_input: streams.input.is_some() };
+        let descriptors: Vec<&OwnedFd> = streams.input.iter().chain([&streams.stdout, &streams.stderr]).collect();
+        // Hands that died a moment ago are noticed here, and a new pair gets the same request.
+        for _ in 0..2 {
+            if let Err(error) = self.ready() {
+                drop(started.send(Err(Error::NoHands(error))));
+                return;
+            }
+            match self.send(&request, &descriptors).await {
+                Ok(()) => {
+                    let child = Child { pid: None, started: Some((started, Instant::now() + START)), end };
+                    self.children.insert(id, child);
+                    return;
+                }
+                Err(error) if is_gone(&error) => self.lost("died"),
+                Err(error) => {
+                    drop(started.send(Err(Error::NotStarted(format!("failed to ask for it: {error}")))));
+                    return;
+                }
+            }
+        }
+        drop(started.send(Err(Error::Lost("died"))));
+    }
+
+    fn hear(&mut self, reply: Reply) {
+        match reply {
+            Reply::Started { id, pid } => {
+                // 1 and less would be everything when it is killed as a group.
+                let pid = Pid::from_raw(pid).filter(|pid| pid.as_raw_nonzero().get() > 1);
+                if let Some(child) = self.children.get_mut(&id) {
+                    child.pid = pid;
+                    if let Some((started, _)) = child.started.take() {
+                        drop(started.send(Ok(id)));
+                    }
+                }
+            }
+            Reply::Failed { id, error } => {
+                if let Some(Child { started: Some((started, _)), .. }) = self.children.remove(&id) {
+                    drop(started.send(Err(Error::NotStarted(error))));
+                }
+            }
+            Reply::Ended { id, ending } => {
+                if let Some(child) = self.children.remove(&id) {
+                    let _ = child.end.send(ending);
+                }
+            }
+        }
+    }
+
+    /// The hands are no more, or are not used any more: what ran under them ends too.
+    fn lost(&mut self, how: &'static str) {
+        let Some(hands) = self.hands.take() else { return };
+        tracing::warn!(how, running = self.children.len(), "the helper process is lost; another one is started");
+        let _ = kill_process(hands.pid, Signal::KILL);
+        for (_, child) in self.children.drain() {
+            if let Some(pid) = child.pid {
+                let _ = kill_process_group(pid, Signal::KILL);
+            }
+            if let Some((started, _)) = child.started {
+                drop(started.send(Err(Error::Lost(how))));
+            }
+            let _ = child.end.send(Ending::Lost);
+        }
+    }
+
+    async fn send_or_lose(&mut self, request: &Request, descriptors: &[&OwnedFd]) {
+        match self.send(request, descriptors).await {
+            Ok(()) => {}
+            Err(error) if is_gone(&error) => self.lost("died"),
+            Err(error) => tracing::warn!(%error, ?request, "failed to ask the helper process"),
+        }
+    }
+
+    async fn send(&self, request: &Request, descriptors: &[&OwnedFd]) -> io::Result<()> {
+        let Some(hands) = &self.hands else { return Ok(()) };
+        let descriptors: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
+        let sending = async {
+            loop {
+                let mut ready = hands.socket.writable().await?;
+                let sent = ready.try_io(|socket| wire::send(socket, request, &descriptors, SendFlags::DONTWAIT));
+                if let Ok(sent) = sent {
+                    return sent;
+                }
+            }
+        };
+        let stuck = || io::Error::from(io::ErrorKind::BrokenPipe);
+        tokio::time::timeout(START, sending).await.unwrap_or_else(|_| Err(stuck()))
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind as K;
+    matches!(error.kind(), K::BrokenPipe | K::ConnectionReset | K::NotConnected | K::ConnectionRefused)
+}
+
+async fn reply(hands: Option<&Hands>) -> io::Result<Option<Reply>> {
+    let Some(hands) = hands else { return std::future::pending().await };
+    loop {
+        let mut ready = hands.socket.readable().await?;
+        match ready.try_io(|socket| wire::receive_plain(socket, RecvFlags::DONTWAIT)) {
+            Ok(Err(error)) if is_gone(&error) => return Ok(None),
+            Ok(received) => return received,
+            Err(_) => {}
+        }
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
