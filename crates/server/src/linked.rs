@@ -14,7 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use std::io;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
@@ -26,32 +26,41 @@ const DUPLEX: usize = 64 << 10;
 /// Answers the workers of this machine's sandboxes.
 pub struct Linked {
     app: Weak<App>,
-    router: OnceLock<Router>,
+    /// The router holds the whole server: it is here only while that runs.
+    router: Mutex<Option<Router>>,
 }
 
 impl Linked {
     pub fn new(app: &Arc<App>) -> Self {
-        Self { app: Arc::downgrade(app), router: OnceLock::new() }
+        Self { app: Arc::downgrade(app), router: Mutex::default() }
     }
 
     /// From now on workers are answered.
     pub fn open(&self, router: Router) {
-        // It is said once, when the server starts.
-        drop(self.router.set(router));
+        *self.locked() = Some(router);
+    }
+
+    /// From now on nobody is answered any more.
+    pub fn close(&self) {
+        *self.locked() = None;
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<Router>> {
+        self.router.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A way in for what a dead worker left: the same requests, without a wire.
     pub fn inward(&self, sandbox: SandboxId) -> Option<Arc<dyn Dial>> {
-        let (app, router) = (self.app.upgrade()?, self.router.get()?.clone());
+        let (app, router) = (self.app.upgrade()?, self.locked().clone()?);
         Some(Arc::new(Inward { sandbox, router, stopping: app.stopping.clone() }))
     }
 }
 
 impl LinkHost for Linked {
     fn serve(&self, sandbox: SandboxId, connection: UnixStream, first: Arc<Notify>) -> BoxFuture<'static, ()> {
-        match (self.app.upgrade(), self.router.get()) {
+        match (self.app.upgrade(), self.locked().clone()) {
             (Some(app), Some(router)) => {
-                Box::pin(serve(router.clone(), sandbox, connection, Some(first), app.stopping.clone()))
+                Box::pin(serve(router, sandbox, connection, Some(first), app.stopping.clone()))
             }
             (None, _) | (_, None) => Box::pin(std::future::ready(())),
         }

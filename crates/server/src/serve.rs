@@ -116,6 +116,8 @@ impl Server {
             self.jobs.abort();
         }
         end_what_has_ended(&self.app, &self.providers).await;
+        self.providers.linked().close();
+        self.providers.local().disconnect_all();
         self.store.close().await;
     }
 }

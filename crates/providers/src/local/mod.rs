@@ -92,6 +92,13 @@ impl Local {
         links.insert(id, kept.abort_handle());
     }
 
+    /// Lets go of every worker; they live on, and are found again.
+    pub fn disconnect_all(&self) {
+        for (_, link) in locked(&self.links).drain() {
+            link.abort();
+        }
+    }
+
     fn disconnect(&self, id: &ProviderId) {
         if let Some(link) = locked(&self.links).remove(id) {
             link.abort();
@@ -119,7 +126,7 @@ impl Local {
         let id = ProviderId(name.to_owned());
         match self.place(&id).await {
             // It was made before, and perhaps has ended since: what it left is for the server to take.
-            Ok(place) if place.started => {
+            Ok(place) if place.alive || has_spooled(&place) => {
                 if place.alive {
                     self.connect(&place);
                 }
@@ -150,6 +157,11 @@ impl Local {
         }
         self.ask(move |launcher| launcher.start_worker(&name)).await
     }
+}
+
+/// Whether a worker ever said anything in it. One that was killed on its way in has not.
+fn has_spooled(place: &Place) -> bool {
+    place.started && std::fs::read_dir(&place.spool).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 fn limits(asked: Option<Resources>) -> Limits {

@@ -8,7 +8,7 @@ use crate::repo::{self, Packed};
 use crate::state::App;
 use atoll_core::event::{NewEvent, Source};
 use atoll_core::lifecycle::Trigger;
-use atoll_core::provider::{CreateSpec, Error, Found, Identity};
+use atoll_core::provider::{CreateSpec, Error, Found, Identity, ProviderState};
 use atoll_core::sandbox::{ProviderKind, Reason, SandboxState};
 use atoll_store::jobs::Job;
 use atoll_store::sandboxes::{self, Sandbox};
@@ -77,9 +77,10 @@ async fn pack(app: &App, sandbox: &Sandbox, branch: Option<String>) -> Result<Op
     }
 }
 
-async fn made_it(app: &App, job: &Job, found: Found, uncommitted: Option<u64>) -> Result<Done> {
+async fn made_it(app: &Arc<App>, job: &Job, found: Found, uncommitted: Option<u64>) -> Result<Done> {
     let (id, server_id) = (job.sandbox_id, app.server_id.clone());
-    app.write(move |work| {
+    let is_dead = found.state == ProviderState::Stopped;
+    let stored = app.write(move |work| {
         Box::pin(async move {
             let (_, mut sandbox) = work.locked(id).await?;
             sandbox.provider_id = Some(found.id.0);
@@ -104,8 +105,13 @@ async fn made_it(app: &App, job: &Job, found: Found, uncommitted: Option<u64>) -
             }
             Ok(Done::Finished)
         })
-    })
-    .await
+    });
+    let done = stored.await?;
+    if is_dead {
+        // An earlier server had made it, and its worker has died since.
+        tokio::spawn(super::gone::worker_gone(Arc::clone(app), id));
+    }
+    Ok(done)
 }
 
 async fn failed(app: &App, job: &Job, reason: Reason) -> Result<Done> {

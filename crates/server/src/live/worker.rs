@@ -2,7 +2,7 @@
 
 use super::Upgrade;
 use crate::app::{heartbeat, inbox};
-use crate::auth::Caller;
+use crate::auth::{Caller, LinkedWorker};
 use crate::extract::{Id, Params};
 use crate::follow::LOOK_AGAIN;
 use crate::problem::{Problem, Result};
@@ -12,6 +12,7 @@ use atoll_core::id::{LeaseId, MessageId, SandboxId, SessionId};
 use atoll_protocol::frame::{Command, ServerFrame, WorkerFrame};
 use atoll_protocol::{Ack, Heartbeat, LeaseRequest, Nack};
 use atoll_store::{messages, sandboxes};
+use axum::Extension;
 use axum::extract::State;
 use axum::extract::ws::{Message, WebSocket};
 use axum::response::Response;
@@ -44,6 +45,7 @@ pub async fn open(
     caller: Caller,
     Id(id): Id<SandboxId>,
     Params(query): Params<StreamQuery>,
+    linked: Option<Extension<LinkedWorker>>,
     Upgrade(upgrade): Upgrade,
 ) -> Result<Response> {
     caller.must_be_worker_of(id)?;
@@ -60,7 +62,16 @@ pub async fn open(
     let upgrade = upgrade.max_message_size(bounds::MB).max_frame_size(bounds::MB).read_buffer_size(4096);
     Ok(upgrade.on_upgrade(move |socket| async move {
         metrics::gauge!(crate::metrics::WORKERS).increment(1.0);
-        let mut connection = Connection { app, id, session, stream: query.stream, boot: query.boot, socket, asked: 0 };
+        let mut connection = Connection {
+            app,
+            id,
+            session,
+            stream: query.stream,
+            boot: query.boot,
+            socket,
+            asked: 0,
+            pings: linked.is_none(),
+        };
         drop(connection.serve().await);
         metrics::gauge!(crate::metrics::WORKERS).decrement(1.0);
     }))
@@ -74,6 +85,8 @@ struct Connection {
     boot: Option<i64>,
     socket: WebSocket,
     asked: u64,
+    /// On the same machine the kernel says when the other end is gone: an idle worker is left to sleep.
+    pings: bool,
 }
 
 /// Why the connection ends: the worker is gone, or has no say any more; it comes back or it stops.
@@ -108,7 +121,7 @@ impl Connection {
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                     Some(Ok(Message::Binary(_) | Message::Close(_)) | Err(_)) | None => return Ok(()),
                 },
-                _ = ping.tick() => {
+                _ = ping.tick(), if self.pings => {
                     self.asked += 1;
                     self.send(&ServerFrame::Ping { id: self.asked }).await?;
                 }
