@@ -2,8 +2,10 @@
 
 use crate::failure::{Failure, Result};
 use atoll_core::id::{SandboxId, SessionId};
+use serde_json::{Value, json};
 use std::fmt;
 use std::io::Read;
+use std::path::Path;
 use std::str::FromStr;
 
 /// One of a closed set of words; the refusal lists them.
@@ -67,23 +69,61 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
 
 /// Text as it is given, or the standard input for `-`.
 pub async fn text_or_stdin(given: &str) -> Result<String> {
-    /// More than the server takes of anything.
-    const MOST: u64 = 4 << 20;
     if given != "-" {
         return Ok(given.to_owned());
     }
     // On a thread of its own, so that an interrupt is heard meanwhile.
-    let read = tokio::task::spawn_blocking(|| {
-        let mut text = String::new();
-        std::io::stdin().lock().take(MOST).read_to_string(&mut text).map(|_| text)
-    });
-    let text = read.await.map_err(std::io::Error::other).flatten();
+    let text = tokio::task::spawn_blocking(stdin).await.map_err(std::io::Error::other).flatten();
     text.map_err(|error| Failure::input(format!("can't read the text from the standard input: {error}")))
+}
+
+/// All of the standard input.
+pub fn stdin() -> std::io::Result<String> {
+    /// More than the server takes of anything.
+    const MOST: u64 = 4 << 20;
+    let mut text = String::new();
+    std::io::stdin().lock().take(MOST).read_to_string(&mut text).map(|_| text)
+}
+
+/// A repository for a sandbox, by its absolute path; whether it is one, the server says.
+pub fn repository(given: &Path) -> Result<Value> {
+    if let Some(url) = given.to_str().filter(|text| is_url(text) && !given.exists()) {
+        return Err(Failure::input(format!("--repo takes a directory of this machine, and {url} is a URL"))
+            .next(format!("Clone it first: git clone {url}, then --repo with that directory.")));
+    }
+    let path = std::fs::canonicalize(given).map_err(|error| {
+        Failure::input(format!("--repo: can't use {}: {error}", given.display()))
+            .next("Name a directory with a git repository in it.")
+    })?;
+    let path = path.to_str().ok_or_else(|| {
+        Failure::input(format!("--repo: the name of {} is not UTF-8", path.display()))
+            .next("Rename it: the server takes no other names.")
+    })?;
+    Ok(json!({ "path": path }))
+}
+
+/// `https://…`, `ssh://…`, or `git@host:path` as git takes it.
+fn is_url(text: &str) -> bool {
+    let scp_like = || text.split_once(':').is_some_and(|(host, path)| host.contains('@') && !path.is_empty());
+    text.contains("://") || (scp_like() && !text.starts_with('/'))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn urls_are_told_from_paths() {
+        for url in ["https://example.org/x.git", "ssh://git@example.org/x", "git@example.org:x/y.git"] {
+            assert!(is_url(url), "{url}");
+            assert!(matches!(repository(Path::new(url)), Err(failure) if failure.exit() == 2), "{url}");
+        }
+        for path in [".", "/srv/x", "../a@b", "C:x", "/a@b:c"] {
+            assert!(!is_url(path), "{path}");
+        }
+        assert!(repository(Path::new(".")).unwrap()["path"].as_str().unwrap().starts_with('/'));
+        assert!(repository(Path::new("/nowhere/at/all")).is_err());
+    }
 
     #[test]
     fn targets_are_told_apart() {

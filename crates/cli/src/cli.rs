@@ -3,7 +3,8 @@
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::{
-    backup, compare, config, doctor, gc, inbox, openapi, project, reading, sandbox, serve, session, token, user,
+    backup, compare, config, doctor, gc, inbox, openapi, project, reading, run as run_task, sandbox, serve, session,
+    token, user, verify,
 };
 use clap::{Parser, Subcommand};
 
@@ -15,8 +16,9 @@ use clap::{Parser, Subcommand};
     max_term_width = 110,
     after_help = "\
 Examples:
-  atoll serve                                          start the server
-  atoll sandbox new --provider fake \"say hello\"        give an agent something to do
+  atoll run \"fix the flaky test\" --repo .              give an agent something to do, and watch
+  atoll serve                                          start a server that stays
+  atoll sandbox new \"fix the flaky test\"               give an agent something to do there
   atoll logs sbx_… --follow                            watch it
   atoll send sbx_… \"and now the tests\" --wait          talk to it
 
@@ -32,6 +34,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Give an agent one task, watch it work, talk to it, get a branch
+    Run(Box<run_task::Run>),
     /// Start the server
     Serve(serve::Serve),
     /// Make, list, look at, stop and remove sandboxes
@@ -62,8 +66,10 @@ pub enum Command {
     Backup(backup::Backup),
     /// Show every setting, its value and where it came from
     Config(config::Config),
-    /// Look at everything that a server needs, and say what to mend
+    /// Look at everything that a server and its sandboxes need, and say what to mend
     Doctor(doctor::Doctor),
+    /// Play one small task through, and say of every promise whether it held
+    Verify(verify::Verify),
     /// Print completions for a shell
     Completions(openapi::Completions),
     /// Print the API's OpenAPI document
@@ -72,7 +78,9 @@ pub enum Command {
 
 pub fn run(cli: &Cli, output: &Output) -> Result {
     match &cli.command {
+        Command::Run(run) => run_task::run(run, output),
         Command::Serve(serve) => serve::run(serve, output),
+        Command::Verify(verify) => verify::run(verify, output),
         Command::Backup(backup) => backup::run(backup, output),
         Command::Config(config) => config::run(config, output),
         Command::Completions(completions) => openapi::completions(completions, output),
@@ -111,9 +119,13 @@ async fn talk(command: &Command, output: &Output) -> Result {
         Command::Gc(gc) => gc::run(gc, output).await,
         Command::Doctor(doctor) => doctor::run(doctor, output).await,
         // Done before a runtime was made.
-        Command::Serve(_) | Command::Backup(_) | Command::Config(_) | Command::Completions(_) | Command::Openapi(_) => {
-            Ok(())
-        }
+        Command::Run(_)
+        | Command::Serve(_)
+        | Command::Verify(_)
+        | Command::Backup(_)
+        | Command::Config(_)
+        | Command::Completions(_)
+        | Command::Openapi(_) => Ok(()),
     }
 }
 

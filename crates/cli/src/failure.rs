@@ -9,6 +9,8 @@ use std::io;
 pub const WORK_FAILED: u8 = 1;
 /// No server, a refusal, bad input: nothing was tried, or it could not be.
 pub const SETUP_FAILED: u8 = 2;
+/// The work is done, but its results could not be taken out.
+pub const NOT_APPLIED: u8 = 3;
 pub const INTERRUPTED: u8 = 130;
 
 pub type Result<T = (), E = Failure> = std::result::Result<T, E>;

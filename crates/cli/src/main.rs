@@ -2,11 +2,16 @@
 
 use atoll::cli::{self, Cli};
 use atoll::failure::{Failure, SETUP_FAILED};
+use atoll::launcher;
 use atoll::output::{Output, note};
 use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Before anything else exists in this process: the launcher wants to be alone.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == launcher::ARGUMENT) {
+        return atoll_jail::launcher_main();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refused(&error),

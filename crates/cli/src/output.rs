@@ -38,6 +38,11 @@ impl Output {
         Ok(())
     }
 
+    /// Bytes as they are, where no terminal could obey them.
+    pub fn bytes(&self, bytes: &[u8]) -> Result {
+        Ok(self.writer.lock().unwrap_or_else(PoisonError::into_inner).write_all(bytes)?)
+    }
+
     /// One object as a line of JSON.
     pub fn object(&self, value: &impl Serialize) -> Result {
         let text = serde_json::to_string(value).map_err(std::io::Error::from)?;

@@ -72,7 +72,7 @@ pub fn write_secret(path: &Path, secret: &str, replace: bool) -> std::io::Result
 }
 
 /// A path as a shell takes it.
-fn quoted(path: &Path) -> String {
+pub fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-+,:@%".contains(&b);
     if !text.is_empty() && text.bytes().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }

@@ -1,5 +1,7 @@
 //! Talking to a server: one request, one answer, one kind of failure.
 
+mod base64;
+pub mod exec;
 mod find;
 pub mod follow;
 pub mod pages;
@@ -7,6 +9,7 @@ pub mod sse;
 
 use crate::failure::{Failure, Result};
 pub use find::{Connect, Found, recorded};
+use reqwest::header::ACCEPT;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
@@ -85,6 +88,13 @@ impl Client {
     /// An answer that goes on until one side ends it.
     pub async fn stream(&self, path: &str, query: &[(&str, String)]) -> Result<Response> {
         self.ask(self.request(Method::GET, path, query)).await
+    }
+
+    /// The answer in another form than JSON, as it is.
+    pub async fn get_as(&self, accept: &str, path: &str, query: &[(&str, String)]) -> Result<Vec<u8>> {
+        let asked = self.request(Method::GET, path, query).header(ACCEPT, accept).timeout(LONG_ANSWER);
+        let answer = self.ask(asked).await?;
+        Ok(answer.bytes().await.map_err(|error| self.unreachable(&error))?.to_vec())
     }
 
     pub fn not_atoll(&self, what: &str) -> Failure {

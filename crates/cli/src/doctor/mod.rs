@@ -1,9 +1,10 @@
-//! `atoll doctor`: looks at everything that a server needs, and says what to mend.
+//! `atoll doctor`: looks at everything that a server and its sandboxes need, and says what to mend.
 
 mod clock;
 mod database;
 mod disk;
 mod process;
+mod sandbox;
 mod server;
 
 use crate::failure::{Failure, Result, WORK_FAILED};
@@ -19,7 +20,8 @@ Examples:
   atoll doctor
   atoll doctor --data-dir /srv/atoll --json | jq -c 'select(.status != \"ok\")'
 
-The exit code is 1 when something fails. It changes nothing: what it writes to measure, it removes.")]
+The exit code is 1 when something fails. It changes nothing: what it writes to measure, it removes, and the
+sandbox that it makes to see how well sandboxes are isolated, it ends.")]
 pub struct Doctor {
     /// The data directory to look at [default: ATOLL_DATA_DIR, else the user's]
     #[arg(long, value_name = "DIR")]
@@ -126,5 +128,6 @@ async fn examine(config: &atoll_config::Config, report: &mut Report<'_>) -> Resu
         database::measure(&config.data_dir, report).await?;
         database::check(&config.database, report).await?;
     }
+    sandbox::check(config, report).await?;
     server::check(config, report).await
 }

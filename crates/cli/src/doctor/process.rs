@@ -14,7 +14,8 @@ pub fn check(report: &mut Report<'_>) -> Result {
     report.tell(worker())?;
     report.tell(descriptors())?;
     if rustix::process::geteuid().is_root() {
-        let remedy = "Give the server a user of its own: it needs no rights of root.";
+        let remedy = "A user of its own limits what a fault of the server can do; its sandboxes then need \
+                      ids in /etc/subuid and /etc/subgid.";
         report.tell(Check::warn("user", "this is root", remedy))?;
     }
     Ok(())

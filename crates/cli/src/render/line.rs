@@ -50,6 +50,16 @@ pub fn summary(entry: &Entry, most: usize) -> String {
             let how = [entry.text("how"), entry.text("reason")].into_iter().flatten().map(short).collect::<Vec<_>>();
             format!("{} {}", id(entry), how.join(", "))
         }
+        "sandbox.notice" => short(entry.said().unwrap_or_default()),
+        "git.cloned" => {
+            let words = ["commit", "repo"].into_iter().filter_map(|field| entry.text(field)).collect::<Vec<_>>();
+            let branch = entry.text("branch").map(|branch| format!(", branch {branch}")).unwrap_or_default();
+            short(&format!("{}{branch}", words.join(" of ")))
+        }
+        "git.branch_created" => {
+            let commits = data["commits"].as_i64().map(|commits| format!(", commits: {commits}")).unwrap_or_default();
+            short(&format!("{}{commits}", entry.text("branch").unwrap_or("?")))
+        }
         kind if kind.starts_with("sandbox.") => state(entry, most),
         kind if kind.starts_with("session.") => short(entry.text("title").unwrap_or_default()),
         _ => match entry.said().or(entry.text("reason")).or(entry.text("stop_reason")) {

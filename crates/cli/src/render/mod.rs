@@ -3,11 +3,14 @@
 
 pub mod fields;
 pub mod line;
+pub mod patch;
 pub mod prose;
+pub mod spans;
 pub mod style;
 pub mod table;
 pub mod text;
 pub mod time;
+pub mod width;
 
 #[cfg(test)]
 mod tests;

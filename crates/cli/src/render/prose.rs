@@ -80,6 +80,10 @@ fn told(entry: &Entry) -> Option<(String, &str)> {
         "message.delivered_unconfirmed" => {
             (format!("{} was handed over, but nobody confirms it", word("message_id")), reason(entry))
         }
+        "sandbox.notice" => ("to know:".to_owned(), said),
+        "git.cloned" => (format!("the workspace is at {}", line::summary(entry, HEAD)), ""),
+        "git.branch_created" => (format!("the work is on branch {}", line::summary(entry, HEAD)), ""),
+        "git.nothing_changed" => ("nothing was changed: there is no branch".to_owned(), ""),
         kind if kind.starts_with("sandbox.") => {
             let state = kind.trim_start_matches("sandbox.");
             let verb = if matches!(state, "completed" | "failed") { "has" } else { "is" };

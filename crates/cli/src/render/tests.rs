@@ -20,6 +20,9 @@ const TYPES: &[&str] = &[
     "message.acknowledged",
     "message.undeliverable",
     "sandbox.failed",
+    "sandbox.notice",
+    "git.cloned",
+    "git.branch_created",
     "session.opened",
     "something.else",
 ];
@@ -49,7 +52,7 @@ proptest! {
             "text": text, "content": other, "tool": other, "output": text, "input": {"command": text},
             "file_path": other, "change_type": text, "diff_preview": text, "message_id": other, "how": text,
             "reason": if at % 2 == 0 { json!(other) } else { json!({"code": text, "detail": other}) },
-            "outcome": text, "title": text, "decision": other, "approval_id": text, "delivery": other,
+            "outcome": text, "commit": text, "repo": other, "branch": text, "title": text, "decision": other, "approval_id": text, "delivery": other,
         });
         let mut entry = entry(TYPES[at], data);
         entry.actor = Some(text);
@@ -90,6 +93,10 @@ fn a_short_story() {
         ),
         ("agent.message", json!({"text": "done"})),
         ("agent.usage", json!({"tokens": 3})),
+        ("sandbox.notice", json!({"text": "not limited on this machine: disk space"})),
+        ("git.cloned", json!({"commit": "1a2b3c", "repo": "/src/x", "branch": "atoll/fix", "uncommitted": 0})),
+        ("git.branch_created", json!({"branch": "atoll/fix", "commits": 2, "files": []})),
+        ("git.nothing_changed", json!({"base": "1a2b3c"})),
         ("sandbox.failed", json!({"outcome": "failed", "reason": {"code": "agent_failed", "detail": "gave up"}})),
         ("custom.thing", json!({"a": 1})),
     ];

@@ -34,7 +34,9 @@ pub struct Remove {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  atoll sandbox results sbx_…")]
+  atoll sandbox results sbx_…
+
+With a repository the work becomes a branch of it, whatever state the sandbox is in.")]
 pub struct Results {
     id: SandboxId,
 }
@@ -56,13 +58,22 @@ pub async fn results(results: &Results, client: &Client, output: &Output) -> Res
     if output.json {
         return output.object(&answer);
     }
-    let taken: Vec<_> = answer["taken"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let said = if taken.is_empty() {
-        "nothing was left to take out".to_owned()
-    } else {
-        format!("taken: {}", taken.join(", "))
-    };
-    tell(&answer["sandbox"], &format!("; {}", text::inline(&said)), output)
+    let taken: Vec<_> = answer["taken"].as_array().into_iter().flatten().map(of_taken).collect();
+    let said = if taken.is_empty() { "nothing was left to take out".to_owned() } else { taken.join(", ") };
+    tell(&answer["sandbox"], &format!("; {said}"), output)
+}
+
+/// What came out, and where it is.
+fn of_taken(taken: &Value) -> String {
+    let said = |field: &str| text::inline(taken[field].as_str().unwrap_or("?"));
+    match taken["kind"].as_str() {
+        Some("branch") => {
+            let commit: String = said("commit").chars().take(8).collect();
+            let repo = taken["repo"].as_str().map(|repo| format!(" in {}", text::inline(repo))).unwrap_or_default();
+            format!("the work is on branch {} ({commit}){repo}", said("branch"))
+        }
+        _ => text::inline(&taken.to_string()),
+    }
 }
 
 fn tell(row: &Value, more: &str, output: &Output) -> Result {

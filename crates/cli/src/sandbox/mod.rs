@@ -1,6 +1,8 @@
-//! `atoll sandbox`: make, list, look at, stop, remove.
+//! `atoll sandbox`: make, list, look at, work in, stop, remove.
 
+mod diff;
 mod end;
+mod exec;
 mod list;
 pub mod new;
 mod show;
@@ -27,6 +29,10 @@ enum Command {
     Ls(list::List),
     /// Show one sandbox
     Show(show::Show),
+    /// Run a command in a sandbox
+    Exec(exec::Exec),
+    /// Show what the agent has changed in the workspace
+    Diff(diff::Diff),
     /// End a sandbox, with its results taken out first
     Stop(end::Stop),
     /// Remove a sandbox at its provider; its log stays
@@ -43,6 +49,8 @@ pub async fn run(sandbox: &Sandbox, output: &Output) -> Result {
         Command::New(new) => new::run(new, &client, output).await,
         Command::Ls(list) => list::run(list, &client, output).await,
         Command::Show(show) => show::run(show, &client, output).await,
+        Command::Exec(exec) => exec::run(exec, &client, output).await,
+        Command::Diff(diff) => diff::run(diff, &client, output).await,
         Command::Stop(stop) => end::stop(stop, &client, output).await,
         Command::Rm(remove) => end::remove(remove, &client, output).await,
         Command::Results(results) => end::results(results, &client, output).await,

@@ -1,7 +1,7 @@
 //! `atoll sandbox new` and `worker-token`.
 
 use super::id_of;
-use crate::arguments::{pair, text_or_stdin, word};
+use crate::arguments::{pair, repository, text_or_stdin, word};
 use crate::client::Client;
 use crate::failure::Result;
 use crate::output::Output;
@@ -15,9 +15,9 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  atoll sandbox new --provider fake \"say hello\"
-  atoll sandbox new --provider fake --end keep --label team=web
-  atoll sandbox new --title \"CI run 7\"            a worker that you start yourself
+  atoll sandbox new \"fix the flaky test\" --repo . --agent demo
+  atoll sandbox new --agent demo --end keep --label team=web
+  atoll sandbox new --provider external --title \"CI run 7\"      a worker that you start yourself
   atoll sandbox new --session ses_… \"go on\"
   atoll sandbox new - < prompt.md
 
@@ -26,7 +26,10 @@ and the command that starts the worker is printed.")]
 pub struct New {
     /// What the agent is to do; `-` reads it from the standard input; without it the agent waits
     prompt: Option<String>,
-    /// Who makes the sandbox: external or fake [default: the server's]
+    /// A directory of the server with a git repository for the agent to work on
+    #[arg(long, value_name = "PATH")]
+    repo: Option<PathBuf>,
+    /// Who makes the sandbox: local, external or fake [default: the server's]
     #[arg(long, value_parser = word::<ProviderKind>)]
     provider: Option<ProviderKind>,
     /// The agent that works in it
@@ -62,7 +65,7 @@ pub struct New {
 }
 
 impl New {
-    fn body(&self, prompt: Option<String>) -> Value {
+    fn body(&self, prompt: Option<String>) -> Result<Value> {
         let mut body = Map::new();
         let mut put = |field: &str, value: Option<Value>| body.extend(value.map(|value| (field.to_owned(), value)));
         let object = |pairs: &[(String, String)]| {
@@ -80,7 +83,8 @@ impl New {
         put("project_id", self.project.map(|id| id.to_string().into()));
         put("session_id", self.session.map(|id| id.to_string().into()));
         put("timeout_s", self.timeout_s.map(Value::from));
-        Value::Object(body)
+        put("repo", self.repo.as_deref().map(repository).transpose()?);
+        Ok(Value::Object(body))
     }
 }
 
@@ -90,7 +94,7 @@ pub async fn run(new: &New, client: &Client, output: &Output) -> Result {
         Some(text) => Some(text_or_stdin(text).await?),
         None => None,
     };
-    let made = client.post("/sandboxes", &new.body(prompt)).await?;
+    let made = client.post("/sandboxes", &new.body(prompt)?).await?;
     tell_made(made, new.token_file_out.as_deref(), client, output)
 }
 

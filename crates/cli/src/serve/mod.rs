@@ -7,9 +7,11 @@ use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::settings::{self, ConfigFiles};
 use atoll_config::{Level, Loaded, LogFormat};
+use atoll_jail::Launcher;
 use atoll_server::Server;
 use serde_json::json;
 use std::path::PathBuf;
+use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Debug, clap::Args)]
@@ -77,20 +79,24 @@ impl Serve {
 pub fn run(serve: &Serve, output: &Output) -> Result {
     let loaded = settings::load(serve.flags(), &serve.files)?;
     logging::start(&loaded.config.log)?;
+    let launcher = crate::launcher::start(&loaded.config);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::setup("runtime", format!("can't start threads: {error}")))?;
-    runtime.block_on(until_stopped(&loaded, output))
+    runtime.block_on(until_stopped(&loaded, launcher, output))
 }
 
-async fn until_stopped(loaded: &Loaded, output: &Output) -> Result {
+async fn until_stopped(loaded: &Loaded, launcher: Result<Arc<Launcher>, String>, output: &Output) -> Result {
     let cant_listen = |error| Failure::setup("signals", format!("can't listen to signals: {error}"));
     // Before the start, so that a signal during it is not lost.
     let mut terminate = signal(SignalKind::terminate()).map_err(cant_listen)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cant_listen)?;
     warn(loaded);
-    let server = Box::pin(Server::start(options::options(&loaded.config))).await.map_err(cant_start)?;
+    if let Err(why) = &launcher {
+        tracing::warn!("no sandboxes can be made on this machine: {why}");
+    }
+    let server = Box::pin(Server::start(options::options(&loaded.config, launcher))).await.map_err(cant_start)?;
     announce(loaded, &server, output)?;
     tokio::select! {
         _ = terminate.recv() => {}

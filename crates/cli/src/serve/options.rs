@@ -2,13 +2,15 @@
 
 use atoll_config::{Config, Database, Fake};
 use atoll_core::sandbox::Resources;
+use atoll_jail::Launcher;
 use atoll_providers::fake::{FakeOptions, Fault, FaultAt, FaultKind};
 use atoll_server::Options;
 use atoll_server::options::{Limits, Policy, Tls};
 use atoll_store::Location;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
-pub fn options(config: &Config) -> Options {
+pub fn options(config: &Config, launcher: Result<Arc<Launcher>, String>) -> Options {
     Options {
         listen: config.server.listen,
         data_dir: config.data_dir.clone(),
@@ -25,6 +27,7 @@ pub fn options(config: &Config) -> Options {
             readers: config.limits.max_live_streams,
         },
         fake: fake(&config.providers.fake),
+        launcher,
         secrets: config.secret_values(),
     }
 }
@@ -46,6 +49,7 @@ fn policy(config: &Config) -> Policy {
     Policy {
         lease: config.messages.lease,
         heartbeat: config.heartbeat.interval,
+        create_timeout_local: sandbox.create_timeout.local,
         create_timeout_external: sandbox.create_timeout.external,
         create_timeout_fake: sandbox.create_timeout.fake,
         flush_grace: sandbox.flush_grace,
@@ -57,6 +61,7 @@ fn policy(config: &Config) -> Policy {
         retain_idempotency: config.retention.idempotency,
         provider: config.provider.default,
         agent: config.agent.default.clone(),
+        branch_prefix: config.git.branch_prefix.clone(),
         model: sandbox.model.clone(),
         image: sandbox.image.clone(),
         snapshot: sandbox.snapshot.clone(),

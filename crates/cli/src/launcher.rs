@@ -1,0 +1,80 @@
+//! Starts the launcher, the process that makes sandboxes on this machine. It must be started before
+//! this one has threads: it is this program again, and what it inherits is kept small.
+
+use atoll_config::Config;
+use atoll_jail::{Launcher, LauncherOptions};
+use sha2::{Digest, Sha256};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The argument under which this program is the launcher.
+pub const ARGUMENT: &str = "launcher";
+
+/// The worker that this program carries; empty in a plain development build.
+static WORKER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/worker"));
+const BESIDE: &str = "atoll-worker";
+
+/// Or why sandboxes can't be made on this machine, in a sentence.
+pub fn start(config: &Config) -> Result<Arc<Launcher>, String> {
+    let data_dir = prepared(&config.data_dir)?;
+    let worker = worker(config, &data_dir)?;
+    let options = LauncherOptions {
+        id_base: config.local.id_base,
+        tools: config.local.tools.clone(),
+        ..LauncherOptions::new(data_dir.clone(), worker, name_of(&data_dir))
+    };
+    Launcher::start(options).map(Arc::new).map_err(|error| error.to_string())
+}
+
+fn prepared(data_dir: &Path) -> Result<PathBuf, String> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(data_dir);
+    made.and_then(|()| data_dir.canonicalize())
+        .map_err(|error| format!("can't use the data directory {}: {error}", data_dir.display()))
+}
+
+/// What the launcher's cgroups are named by: the data directory, which only one server has at a time.
+fn name_of(data_dir: &Path) -> String {
+    hex(&Sha256::digest(data_dir.as_os_str().as_encoded_bytes()))
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The worker's program: the configured one, the one that this program carries, or the one beside it.
+fn worker(config: &Config, data_dir: &Path) -> Result<PathBuf, String> {
+    if let Some(path) = &config.local.worker {
+        return existing(path.clone()).map_err(|path| format!("local.worker: there is no {}", path.display()));
+    }
+    if !WORKER.is_empty() {
+        return unpacked(data_dir).map_err(|error| format!("can't put the worker into the data directory: {error}"));
+    }
+    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(BESIDE)));
+    beside.and_then(|path| existing(path).ok()).ok_or_else(|| {
+        "this build carries no worker and has none beside it; build it with `make build`, or name one with local.worker"
+            .to_owned()
+    })
+}
+
+fn existing(path: PathBuf) -> Result<PathBuf, PathBuf> {
+    if path.is_file() { Ok(path) } else { Err(path) }
+}
+
+/// Written once for each version, whole or not at all: live sandboxes may be running an older one.
+fn unpacked(data_dir: &Path) -> io::Result<PathBuf> {
+    let file = data_dir.join(format!("worker-{}", hex(&Sha256::digest(WORKER))));
+    if fs::metadata(&file).is_ok_and(|found| found.len() == WORKER.len() as u64) {
+        return Ok(file);
+    }
+    let beside = file.with_extension(format!("new-{}", std::process::id()));
+    let mut options = File::options();
+    let mut written = options.write(true).create(true).truncate(true).mode(0o755).open(&beside)?;
+    written.write_all(WORKER)?;
+    written.sync_all()?;
+    drop(written);
+    fs::rename(&beside, &file)?;
+    Ok(file)
+}

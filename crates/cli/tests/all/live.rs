@@ -1,0 +1,123 @@
+//! `atoll run` on a terminal, which `script` makes.
+
+use crate::program::{atoll, clean, objects, serve, text};
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+
+/// A shell command on a terminal of 80 by 24.
+struct OnTerminal {
+    child: Child,
+    seen: Vec<u8>,
+    /// The end of what was waited for last.
+    at: usize,
+}
+
+impl OnTerminal {
+    fn start(data_dir: &std::path::Path, prompt: &str) -> Self {
+        let atoll = env!("CARGO_BIN_EXE_atoll");
+        // What the terminal is like afterwards is told after what it was like before.
+        let line = format!(
+            "stty cols 80 rows 24; before=$(stty -g); '{atoll}' run --provider fake '{prompt}'; code=$?; \
+             [ \"$(stty -g)\" = \"$before\" ] && echo restored; echo exit=$code"
+        );
+        // A test that waits for what does not come ends, too.
+        let mut command = Command::new("timeout");
+        command.args(["--foreground", "60", "script"]);
+        clean(&mut command);
+        command.args(["--quiet", "--flush", "--return", "--command", &line, "/dev/null"]);
+        command
+            .env("ATOLL_DATA_DIR", data_dir)
+            .env("TERM", "xterm-256color")
+            .env("SHELL", "/bin/sh")
+            .env_remove("NO_COLOR");
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        Self { child, seen: Vec::new(), at: 0 }
+    }
+
+    /// Reads until this was shown after what was waited for before.
+    fn until(&mut self, wanted: &str) {
+        let mut piece = [0; 4096];
+        loop {
+            let unread = &self.seen[self.at..];
+            let found = unread.windows(wanted.len()).position(|window| window == wanted.as_bytes());
+            if let Some(found) = found {
+                self.at += found + wanted.len();
+                return;
+            }
+            let length = self.child.stdout.as_mut().unwrap().read(&mut piece).unwrap();
+            assert!(length > 0, "it ended without {wanted:?}:\n{}", String::from_utf8_lossy(&self.seen));
+            self.seen.extend_from_slice(&piece[..length]);
+        }
+    }
+
+    fn press(&mut self, keys: &str) {
+        let keyboard = self.child.stdin.as_mut().unwrap();
+        keyboard.write_all(keys.as_bytes()).unwrap();
+        keyboard.flush().unwrap();
+    }
+
+    /// Everything that was shown.
+    fn end(mut self) -> String {
+        drop(self.child.stdin.take());
+        self.child.stdout.take().unwrap().read_to_end(&mut self.seen).unwrap();
+        self.child.wait().unwrap();
+        text(&std::mem::take(&mut self.seen))
+    }
+}
+
+impl Drop for OnTerminal {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[test]
+fn what_is_typed_reaches_the_agent_while_it_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut terminal = OnTerminal::start(dir.path(), "say begun\nask may I?\nsay done");
+    terminal.until("waits for your answer");
+    terminal.press("approve");
+    terminal.until("approve");
+    terminal.press("\r");
+    terminal.until("reached the agent in turn 1 (injected)");
+    terminal.until("done in");
+    let shown = terminal.end();
+    assert!(shown.contains("exit=0") && shown.contains("restored"), "{shown}");
+}
+
+#[test]
+fn a_terminal_that_goes_away_ends_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut terminal = OnTerminal::start(dir.path(), "say begun\nwait 600");
+    terminal.until("begun");
+    terminal.until("working");
+    terminal.child.kill().unwrap();
+    drop(terminal);
+    // The server inside gives its data directory free when the run is over.
+    let after = atoll(dir.path()).args(["run", "--provider", "fake", "--json", "say hello"]).output().unwrap();
+    assert_eq!(after.status.code(), Some(0), "{}", text(&after.stderr));
+    let (_server, _) = serve(dir.path(), "127.0.0.1:0");
+    let listed = atoll(dir.path()).args(["sandbox", "ls", "--json"]).output().unwrap();
+    let outcomes: Vec<_> = objects(&listed).iter().map(|row| row["outcome"].clone()).collect();
+    assert_eq!(outcomes, ["succeeded", "cancelled"]);
+}
+
+#[test]
+fn once_interrupts_and_twice_leaves() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut terminal = OnTerminal::start(dir.path(), "say begun\nwait 600");
+    terminal.until("begun");
+    terminal.until("turn 1");
+    terminal.press("\x03");
+    terminal.until("the agent was interrupted");
+    terminal.press("say I go on\nwait 600\r");
+    terminal.until("• ");
+    terminal.until("I go on");
+    terminal.press("\x03");
+    terminal.until("the agent was interrupted");
+    terminal.press("\x03");
+    terminal.until("stopped after");
+    let shown = terminal.end();
+    assert!(shown.contains("exit=130") && shown.contains("restored"), "{shown}");
+}

@@ -1,0 +1,9 @@
+//! The command line through the real program.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what is wrong by panicking")]
+
+mod canned;
+mod exec;
+mod live;
+mod program;
+mod run;
+mod verify;

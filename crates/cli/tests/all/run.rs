@@ -1,0 +1,197 @@
+//! `atoll run` where nobody sits at a terminal.
+
+use crate::program::{Running, atoll, objects, serve, text, with_input};
+use rustix::process::Signal;
+use std::path::Path;
+use std::process::Output;
+
+fn run(data_dir: &Path, prompt: &str, flags: &[&str]) -> Output {
+    atoll(data_dir).args(["run", "--provider", "fake", prompt]).args(flags).output().unwrap()
+}
+
+/// Without what is another one each time.
+fn redacted(shown: &str, data_dir: &Path) -> String {
+    let shown = shown.replace(&data_dir.display().to_string(), "DIR");
+    let words = shown.split_inclusive([' ', '\n', ',']).map(|word| {
+        let is_id = word.starts_with("sbx_");
+        let is_time = word.len() > 2
+            && word.as_bytes()[0].is_ascii_digit()
+            && word.trim_end_matches([',', '\n', ' ']).ends_with('s');
+        let end = &word[word.trim_end_matches([',', '\n', ' ']).len()..];
+        match (is_id, is_time) {
+            (true, _) => format!("sbx_…{end}"),
+            (_, true) => format!("TIME{end}"),
+            _ => word.to_owned(),
+        }
+    });
+    words.collect()
+}
+
+#[test]
+fn a_task_as_plain_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let done =
+        run(dir.path(), "say I \x1b[31mlook\nrun echo hi\nrun false\nedit a.txt one\nedit a.txt two\nfix it", &[]);
+    assert_eq!(text(&done.stderr), "");
+    assert_eq!(done.status.code(), Some(0));
+    insta::assert_snapshot!("plain", redacted(&text(&done.stdout), dir.path()));
+}
+
+#[test]
+fn a_task_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = run(dir.path(), "say hello\nfail no key", &["--json"]);
+    assert_eq!(done.status.code(), Some(1), "the work failed");
+    let lines = objects(&done);
+    let (first, last) = (lines.first().unwrap(), lines.last().unwrap());
+    assert_eq!(first["type"], "started");
+    assert!(first["sandbox"].as_str().unwrap().starts_with("sbx_"));
+    assert!(first["session"].as_str().unwrap().starts_with("ses_"));
+    assert_eq!(
+        (last["type"].as_str(), last["state"].as_str(), last["outcome"].as_str()),
+        (Some("done"), Some("failed"), Some("failed"))
+    );
+    assert_eq!((last["reason"]["code"].as_str(), last["exit"].as_i64()), (Some("agent_failed"), Some(1)));
+    let seqs: Vec<_> = lines[1..lines.len() - 1].iter().map(|event| event["seq"].as_u64().unwrap()).collect();
+    assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_prompt_may_be_piped_in() {
+    let dir = tempfile::tempdir().unwrap();
+    for dash in [&["run", "--provider", "fake"][..], &["run", "--provider", "fake", "-"]] {
+        let mut command = atoll(dir.path());
+        command.args(dash);
+        let done = with_input(command, "say hello\n");
+        assert!(text(&done.stdout).contains("• hello"), "{}", text(&done.stderr));
+    }
+}
+
+#[test]
+fn what_can_not_be_tried_says_why_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    for (arguments, wanted) in [
+        (&["run"][..], "the prompt is empty"),
+        (&["run", "  "], "the prompt is empty"),
+        (&["run", "x", "--repo", "https://example.org/x.git"], "git clone https://example.org/x.git"),
+        (&["run", "x", "--repo", "nowhere"], "nowhere"),
+        (&["run", "x", "--provider", "external"], "starts no agent"),
+        (&["run", "x", "--provider", "fake", "--keep"], "atoll serve"),
+        (&["run", "x", "--server", "http://127.0.0.1:9"], "no server answers"),
+        (&["run", "x", "--timeout", "0"], "--timeout"),
+    ] {
+        let done = atoll(dir.path()).args(arguments).env("ATOLL_TOKEN", "none").output().unwrap();
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(wanted) && said.lines().count() > 1, "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_server_that_runs_is_used_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, url) = serve(dir.path(), "127.0.0.1:0");
+    let done = run(dir.path(), "say hello", &[]);
+    let shown = text(&done.stdout);
+    assert!(shown.contains(&format!("on {url}")) && shown.contains("✓ done"), "{shown}");
+    let listed = atoll(dir.path()).args(["sandbox", "ls", "--json"]).output().unwrap();
+    assert_eq!(objects(&listed)[0]["outcome"], "succeeded");
+    server.signal(Signal::TERM);
+    assert_eq!(server.end().0, Some(0));
+}
+
+#[test]
+fn a_second_run_shares_the_first_ones_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = atoll(dir.path());
+    first.args(["run", "--provider", "fake", "say one\nwait 1"]);
+    let mut first = Running::start(first);
+    first.until("• one");
+    let second = run(dir.path(), "say two\nwait 2", &[]);
+    let shown = text(&second.stdout);
+    assert_eq!(second.status.code(), Some(0), "{shown}{}", text(&second.stderr));
+    assert!(shown.contains("on http://127.0.0.1:"), "{shown}");
+    let (exit, _, said) = first.end();
+    assert_eq!(exit, Some(0));
+    assert!(said.contains("1 other run is at work"), "{said}");
+}
+
+#[test]
+fn an_interrupt_ends_what_nobody_can_talk_to() {
+    let dir = tempfile::tempdir().unwrap();
+    for (signal, interrupted) in [(Signal::INT, true), (Signal::TERM, false)] {
+        let mut command = atoll(dir.path());
+        command.args(["run", "--provider", "fake", "say begun\nwait 600"]);
+        let mut running = Running::start(command);
+        running.until("• begun");
+        running.signal(signal);
+        let (exit, shown, _) = running.end();
+        assert_eq!(exit, Some(130), "{shown}");
+        assert!(shown.contains("stopped after"), "{shown}");
+        assert_eq!(shown.contains("the agent was interrupted"), interrupted, "{shown}");
+    }
+}
+
+#[test]
+fn when_nobody_reads_any_more_the_sandbox_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = atoll(dir.path());
+    command.args(["run", "--provider", "fake", "say begun\nwait 600"]);
+    let mut running = Running::start(command);
+    running.until("• begun");
+    running.stop_reading();
+    // It has nothing to say before this.
+    let send = atoll(dir.path()).args(["sandbox", "ls", "--json"]).output().unwrap();
+    let id = objects(&send)[0]["id"].as_str().unwrap().to_owned();
+    atoll(dir.path()).args(["send", &id, "say more"]).output().unwrap();
+    assert_eq!(running.code(), Some(0), "a closed pipe is no failure");
+    let (_server, _) = serve(dir.path(), "127.0.0.1:0");
+    let row = atoll(dir.path()).args(["sandbox", "show", &id, "--json"]).output().unwrap();
+    assert_eq!(objects(&row)[0]["outcome"], "cancelled");
+}
+
+#[test]
+fn who_leaves_a_server_that_stays_is_told_how_to_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, _) = serve(dir.path(), "127.0.0.1:0");
+    let mut command = atoll(dir.path());
+    command.args(["run", "--provider", "fake", "say begun\nwait 600"]);
+    let mut running = Running::start(command);
+    running.until("• begun");
+    running.signal(Signal::TERM);
+    let (exit, shown, _) = running.end();
+    assert_eq!(exit, Some(130));
+    assert!(shown.contains("goes on without you") && shown.contains("atoll sandbox stop sbx_"), "{shown}");
+    let listed = atoll(dir.path()).args(["sandbox", "ls", "--json"]).output().unwrap();
+    assert_eq!(objects(&listed)[0]["state"], "running");
+}
+
+#[test]
+fn kept_on_a_server_that_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, _) = serve(dir.path(), "127.0.0.1:0");
+    let done = run(dir.path(), "say hello", &["--keep", "--json"]);
+    assert_eq!(done.status.code(), Some(0));
+    let lines = objects(&done);
+    assert_eq!(lines.last().unwrap()["state"], "running");
+    let sandbox = lines[0]["sandbox"].as_str().unwrap();
+    let row = atoll(dir.path()).args(["sandbox", "show", sandbox, "--json"]).output().unwrap();
+    assert_eq!(objects(&row)[0]["activity"], "waiting_message");
+}
+
+#[test]
+fn a_server_that_goes_away_and_comes_back_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, url) = serve(dir.path(), "127.0.0.1:0");
+    let mut command = atoll(dir.path());
+    command.args(["run", "--provider", "fake", "say begun\nwait 600"]);
+    let mut running = Running::start(command);
+    running.until("• begun");
+    server.kill();
+    let (_server, _) = serve(dir.path(), url.trim_start_matches("http://"));
+    // A fake sandbox is gone with its server, which its next start says.
+    let (exit, shown, said) = running.end();
+    assert_eq!(exit, Some(2), "{shown}{said}");
+    assert!(said.contains("trying again, nothing will be missed"), "{said}");
+    assert!(shown.contains("(sandbox_lost)"), "{shown}");
+}

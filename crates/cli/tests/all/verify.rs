@@ -1,0 +1,21 @@
+//! `atoll verify` on fake sandboxes: what can be tried there holds, and nothing is left.
+
+use crate::program::{atoll, objects, text};
+
+#[test]
+fn what_fake_sandboxes_can_show_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let done =
+        atoll(dir.path()).args(["verify", "--provider", "fake", "--json"]).env("TMPDIR", dir.path()).output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}{}", text(&done.stdout), text(&done.stderr));
+    let lines = objects(&done);
+    let held = |name: &str| lines.iter().find(|line| line["promise"] == name).unwrap()["held"].as_bool();
+    for name in ["works", "steered", "logged", "edits", "clean"] {
+        assert_eq!(held(name), Some(true), "{name}");
+    }
+    for name in ["isolated", "hidden", "branch", "crash"] {
+        assert_eq!(held(name), None, "a fake sandbox proves nothing of {name}");
+    }
+    assert_eq!(lines.last().unwrap()["exit"], 0);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "everything is gone");
+}
