@@ -3,14 +3,14 @@
 use crate::figures::million::Million;
 use crate::plan::Plan;
 use crate::server::Server;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 pub struct Bench {
     pub plan: Plan,
-    program: PathBuf,
+    pub program: PathBuf,
     dir: PathBuf,
     /// Made by the first figure that needs it.
     pub million: Option<Million>,
@@ -30,6 +30,24 @@ impl Bench {
     /// An empty directory on the file system that is measured.
     pub fn scratch(&self) -> Result<TempDir> {
         Ok(tempfile::Builder::new().prefix("bench-").tempdir_in(&self.dir)?)
+    }
+
+    /// The static worker that `make worker` builds.
+    pub fn worker(&self) -> Result<PathBuf> {
+        let named = std::env::var_os("EMBED_WORKER").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let worker = named.unwrap_or_else(|| PathBuf::from("target/worker/atoll-worker"));
+        ensure!(worker.is_file(), "{} is not there: build it with `make worker`", worker.display());
+        Ok(worker.canonicalize()?)
+    }
+
+    /// The worker that a server with this data directory gives to its sandboxes.
+    pub fn worker_of(&self, data: &Path) -> Result<PathBuf> {
+        let entries = std::fs::read_dir(data)?.flatten();
+        let mut workers = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("worker-"));
+        match workers.next() {
+            Some(entry) => Ok(entry.path()),
+            None => Ok(self.program.with_file_name("atoll-worker")),
+        }
     }
 
     /// A new server on SQLite, or on the database that is named.

@@ -38,6 +38,10 @@ impl Client {
         self.send(Method::POST, path, body).await
     }
 
+    pub async fn delete(&mut self, path: &Uri) -> Result<Bytes> {
+        self.send(Method::DELETE, path, Bytes::new()).await
+    }
+
     pub async fn get(&mut self, path: &Uri) -> Result<Bytes> {
         self.send(Method::GET, path, Bytes::new()).await
     }

@@ -20,6 +20,14 @@ pub struct Plan {
     pub settle: Duration,
     /// How often each page is asked for.
     pub pages: usize,
+    /// Sandboxes made one after another in one turn.
+    pub sandboxes: usize,
+    /// Commands run one after another in one turn.
+    pub commands: usize,
+    /// Sandboxes that are left alone, for their memory.
+    pub idle: usize,
+    /// Steps of the agent whose events are timed.
+    pub steps: usize,
 }
 
 impl Plan {
@@ -34,6 +42,10 @@ impl Plan {
             events: 1_000_000,
             settle: Duration::from_secs(10),
             pages: 300,
+            sandboxes: 30,
+            commands: 100,
+            idle: 30,
+            steps: 500,
         }
     }
 
@@ -48,6 +60,10 @@ impl Plan {
             events: 20_000,
             settle: Duration::from_secs(1),
             pages: 30,
+            sandboxes: 5,
+            commands: 10,
+            idle: 5,
+            steps: 50,
         }
     }
 }

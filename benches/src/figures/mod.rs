@@ -1,13 +1,17 @@
 //! The figures, one file each; what two of them share stands beside them.
 
+mod agent_event;
 mod commit_server;
 mod fan_out;
 mod ingest;
 mod ingest_postgres;
 mod ingest_sqlite;
+mod local_work;
 mod memory;
 mod message;
 pub mod million;
+mod sandbox;
+mod sandbox_memory;
 mod single_event;
 mod trajectory;
 
@@ -27,11 +31,14 @@ pub enum Name {
     FanOut,
     Memory,
     Trajectory,
+    Sandbox,
+    SandboxMemory,
+    AgentEvent,
 }
 
 impl Name {
     /// In the order in which they are run. The memory is looked at before pages are read from the same server.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -39,6 +46,9 @@ impl Name {
         Self::FanOut,
         Self::Memory,
         Self::Trajectory,
+        Self::Sandbox,
+        Self::SandboxMemory,
+        Self::AgentEvent,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -50,6 +60,9 @@ impl Name {
             Self::FanOut => "fan-out",
             Self::Memory => "memory",
             Self::Trajectory => "trajectory",
+            Self::Sandbox => "sandbox",
+            Self::SandboxMemory => "sandbox-memory",
+            Self::AgentEvent => "agent-event",
         }
     }
 
@@ -63,6 +76,9 @@ impl Name {
             Self::FanOut => Box::pin(fan_out::measure(bench)).await,
             Self::Memory => Box::pin(memory::measure(bench)).await,
             Self::Trajectory => Box::pin(trajectory::measure(bench)).await,
+            Self::Sandbox => Box::pin(sandbox::measure(bench)).await,
+            Self::SandboxMemory => Box::pin(sandbox_memory::measure(bench)).await,
+            Self::AgentEvent => Box::pin(agent_event::measure(bench)).await,
         };
         measured.unwrap_or_else(|error| vec![Figure::failed(self.as_str(), &error)])
     }
