@@ -3,6 +3,7 @@
 
 pub mod actor;
 pub mod database;
+pub mod local;
 pub mod postgres;
 pub mod process;
 pub mod program;

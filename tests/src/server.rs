@@ -32,6 +32,7 @@ pub fn options(dir: &Path, database: &Database) -> Options {
         policy: Policy { flush_grace: Duration::from_secs(5), ..Policy::default() },
         limits: Limits { worker_requests: 0, messages: 0, writes: 0, readers: 1000 },
         fake: FakeOptions::default(),
+        launcher: Err("this test makes no local sandboxes".into()),
         secrets: vec!["known-secret-value-123".into()],
     }
 }

@@ -6,13 +6,38 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What each crate of the workspace may use of the others.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("atoll-core", &[]),
+    ("atoll-jail", &[]),
+    ("atoll-forge", &[]),
     ("atoll-protocol", &["atoll-core"]),
     ("atoll-config", &["atoll-core"]),
     ("atoll-store", &["atoll-core"]),
-    ("atoll-providers", &["atoll-core", "atoll-protocol"]),
-    ("atoll-worker", &["atoll-core", "atoll-protocol"]),
-    ("atoll-server", &["atoll-core", "atoll-protocol", "atoll-providers", "atoll-store"]),
-    ("atoll", &["atoll-config", "atoll-core", "atoll-protocol", "atoll-providers", "atoll-server", "atoll-store"]),
+    ("atoll-providers", &["atoll-core", "atoll-jail", "atoll-protocol"]),
+    ("atoll-worker", &["atoll-core", "atoll-forge", "atoll-jail", "atoll-protocol"]),
+    (
+        "atoll-server",
+        &[
+            "atoll-core",
+            "atoll-forge",
+            "atoll-jail",
+            "atoll-protocol",
+            "atoll-providers",
+            "atoll-store",
+            "atoll-worker",
+        ],
+    ),
+    (
+        "atoll",
+        &[
+            "atoll-config",
+            "atoll-core",
+            "atoll-forge",
+            "atoll-jail",
+            "atoll-protocol",
+            "atoll-providers",
+            "atoll-server",
+            "atoll-store",
+        ],
+    ),
 ];
 
 /// Crates that only one of ours may name: HTTP stands in the server, SQL in the store.

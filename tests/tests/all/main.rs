@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what is wrong by panicking")]
 
 mod architecture;
+mod conformance;
 mod fake;
 mod faults;
 mod flow;
@@ -11,6 +12,7 @@ mod hostile;
 mod inbox;
 mod kill;
 mod limits;
+mod local;
 mod paging;
 mod routes;
 mod store;

@@ -26,6 +26,9 @@ const EXPECTED: &[(&str, &str)] = &[
     ("POST /api/v1/sandboxes/{id}/stop", "11++34+333"),
     ("POST /api/v1/sandboxes/{id}/results", "11++34+333"),
     ("POST /api/v1/sandboxes/{id}/worker-token", "11++34+333"),
+    ("POST /api/v1/sandboxes/{id}/exec", "11++34+333"),
+    ("GET /api/v1/sandboxes/{id}/exec/{eid}", "11++34+333"),
+    ("GET /api/v1/sandboxes/{id}/diff", "11+++4+333"),
     ("POST /api/v1/sandboxes/{id}/events", "1133333+31"),
     ("GET /api/v1/sandboxes/{id}/events", "11+++4+333"),
     ("GET /api/v1/sandboxes/{id}/events/stream", "11+++4+333"),
@@ -152,6 +155,7 @@ impl World {
         match route.rsplit_once("/api/v1").map_or(route, |(_, path)| path) {
             "/sandboxes" => json!({ "project_id": self.project }),
             "/sandboxes/{id}/events" => json!({ "stream": stream, "events": [] }),
+            "/sandboxes/{id}/exec" => json!({ "argv": ["true"] }),
             "/sandboxes/{id}/heartbeat" => {
                 json!({ "stream": stream, "at": "2026-01-01T00:00:00Z", "activity": "working" })
             }
@@ -200,7 +204,8 @@ impl World {
                 _ => {}
             }
         }
-        let place = [("{id}", id.as_str()), ("{mid}", &message), ("{user}", &user), ("{sha256}", HELLO)];
+        let place =
+            [("{id}", id.as_str()), ("{mid}", &message), ("{user}", &user), ("{sha256}", HELLO), ("{eid}", "1")];
         let mut target = place.iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value));
         assert!(!target.contains('{'), "{route} names something that this test doesn't know");
         if path.ends_with("/{id}/stream") {

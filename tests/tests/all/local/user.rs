@@ -1,0 +1,197 @@
+//! The command line, for root and for an ordinary user: the same task, from start to end.
+
+use atoll_tests::local::repository::Repository;
+use atoll_tests::local::{directory, is_root, skipped, told, traces};
+use atoll_tests::process::{self, program};
+use serde_json::Value;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+const USER: u32 = 61_234;
+
+/// Whoever types the commands, with a home and programs that they may use.
+struct Person {
+    dir: TempDir,
+    uid: Option<u32>,
+}
+
+impl Person {
+    fn root() -> Self {
+        let dir = directory("atoll-person-");
+        std::fs::create_dir(dir.path().join("home")).unwrap();
+        Self { dir, uid: None }
+    }
+
+    /// Somebody without any privilege.
+    fn ordinary() -> Self {
+        let person = Self { uid: Some(USER), ..Self::root() };
+        std::fs::set_permissions(person.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        for name in ["atoll", "atoll-worker"] {
+            let copy = person.dir.path().join(name);
+            std::fs::copy(program(name), &copy).unwrap();
+            std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        own(&person.home());
+        person
+    }
+
+    fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    fn data(&self) -> PathBuf {
+        self.home().join("data")
+    }
+
+    fn atoll(&self, arguments: &[&str]) -> Output {
+        let mut command = match self.uid {
+            None => process::command("atoll"),
+            Some(uid) => {
+                let mut command = Command::new("setpriv");
+                command.args(["--pdeathsig", "KILL", "--"]).arg(self.dir.path().join("atoll")).stdin(Stdio::null());
+                command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").uid(uid).gid(uid);
+                command
+            }
+        };
+        command.args(arguments).env("HOME", self.home()).env("ATOLL_DATA_DIR", self.data()).current_dir(self.home());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        process::spawn(command).wait_with_output().unwrap()
+    }
+}
+
+/// Gives a directory and all that is in it to the ordinary user.
+fn own(dir: &Path) {
+    chown(dir, Some(USER), Some(USER)).unwrap();
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            own(&entry.path());
+        } else {
+            chown(entry.path(), Some(USER), Some(USER)).unwrap();
+        }
+    }
+}
+
+/// Why the tests of an ordinary user can't be made here.
+fn no_ordinary_user() -> Option<&'static str> {
+    if !is_root() {
+        return Some("only root can become somebody else");
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "true"]).uid(USER).gid(USER).current_dir("/");
+    let works = command.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    if works { None } else { Some("ordinary users may not make user namespaces") }
+}
+
+fn text(output: &Output) -> String {
+    format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("not JSON: {line}"))).collect()
+}
+
+/// `atoll run` on a repository: everything that is promised of it.
+fn one_task_from_start_to_end(person: &Person) -> Vec<Value> {
+    let repository = Repository::sample();
+    if person.uid.is_some() {
+        own(repository.path());
+    }
+    let before = repository.checkout();
+    let prompt = "say hello\nedit done.txt yes\nrun cat done.txt; id -u";
+    let output = person.atoll(&["run", prompt, "--repo", repository.text(), "--agent", "demo", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let events = lines(&output);
+    let done = events.last().unwrap();
+    assert_eq!((done["type"].as_str(), done["state"].as_str()), (Some("done"), Some("completed")), "{done}");
+    let branch = done["branch"].as_str().unwrap_or_else(|| panic!("a branch in {done}"));
+    assert_eq!(repository.show(branch, "done.txt").as_deref(), Some("yes\n"));
+    repository.is_untouched(&before, branch);
+    let ran = told(&events, "agent.tool_completed");
+    assert!(ran.iter().any(|data| data["output"] == "yes\n1000\n"), "{ran:?}");
+    assert_eq!(told(&events, "agent.file_edited").len(), 1);
+    events
+}
+
+fn nothing_is_left(person: &Person) {
+    let sandboxes = person.data().join("sandboxes");
+    let left: Vec<_> =
+        std::fs::read_dir(sandboxes).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
+    let left: Vec<_> = left.iter().filter(|name| name.to_string_lossy().starts_with("sbx_")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(traces::mounts_under(person.dir.path()), Vec::<String>::new());
+    if let Some(uid) = person.uid {
+        let processes = traces::of_user(uid);
+        assert!(
+            processes.iter().all(|process| process.ends_within(std::time::Duration::from_secs(5))),
+            "{processes:?}"
+        );
+    }
+}
+
+#[test]
+fn a_task_from_start_to_end_as_root() {
+    if !is_root() {
+        return skipped("a task as root", "these tests do not run as root");
+    }
+    let person = Person::root();
+    one_task_from_start_to_end(&person);
+    nothing_is_left(&person);
+}
+
+/// One after the other in one test: the user is the same, and so is what they leave behind.
+#[test]
+fn a_task_from_start_to_end_as_an_ordinary_user() {
+    if let Some(why) = no_ordinary_user() {
+        return skipped("an ordinary user", why);
+    }
+    let person = Person::ordinary();
+    let doctor = person.atoll(&["doctor"]);
+    let said = text(&doctor);
+    let tier = ["strong", "standard"].into_iter().find(|tier| said.contains(tier));
+    let tier = tier.unwrap_or_else(|| panic!("doctor names no tier: {said}"));
+
+    let events = one_task_from_start_to_end(&person);
+    let notices: Vec<&str> = told(&events, "sandbox.notice").iter().filter_map(|data| data["text"].as_str()).collect();
+    if tier == "standard" {
+        assert!(notices.iter().any(|text| text.contains("memory") || text.contains("limit")), "{notices:?}");
+        assert!(said.contains("memory"), "doctor says what is missing: {said}");
+    }
+    let verified = person.atoll(&["verify"]);
+    assert_eq!(verified.status.code(), Some(0), "{}", text(&verified));
+    nothing_is_left(&person);
+}
+
+#[test]
+fn a_failing_task_says_so_by_its_exit_code() {
+    let person = Person::root();
+    let output = person.atoll(&["run", "say a\nfail no luck", "--agent", "demo", "--provider", "local", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let done = lines(&output).pop().unwrap();
+    assert_eq!(done["reason"]["code"], "agent_failed", "{done}");
+    let empty = person.home();
+    let output = person.atoll(&["run", "say a", "--repo", empty.to_str().unwrap(), "--agent", "demo"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains("git init"), "{}", text(&output));
+    let output = person.atoll(&["run", "say a", "--repo", "https://example.org/x.git", "--agent", "demo"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+}
+
+#[test]
+fn verify_holds_and_doctor_names_the_tier() {
+    let person = Person::root();
+    let verified = person.atoll(&["verify"]);
+    assert_eq!(verified.status.code(), Some(0), "{}", text(&verified));
+    let said = text(&verified);
+    assert!(
+        said.lines().filter(|line| line.contains('✓') || line.contains("ok")).count() > 3,
+        "a line a promise: {said}"
+    );
+    let doctor = person.atoll(&["doctor"]);
+    let said = text(&doctor);
+    assert!(said.contains("strong") || said.contains("standard"), "{said}");
+    nothing_is_left(&person);
+}
