@@ -3,19 +3,22 @@
 
 CARGO ?= cargo
 
-build:
-	@scripts/need build
+# The worker first: `atoll` carries it, so that one file is all one installs.
+export EMBED_WORKER ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/worker/atoll-worker
+
+build: worker
 	$(CARGO) build --workspace --locked
 
-# A small example from start to end, on this machine, with nothing left running.
-run:
-	@scripts/need build
-	$(CARGO) build --locked -p atoll -p atoll-worker
+# An agent works in a real sandbox on a small sample repository; nothing keeps running afterwards.
+run: worker
+	@scripts/need git
+	$(CARGO) build --locked -p atoll
 	@scripts/demo
 
 # Everything. Services that tests need run on private ports and directories and end with them.
 test:
-	@scripts/need build postgresql python
+	@scripts/need build git postgresql python sandbox
+	@scripts/build-worker
 	@scripts/setup-fuzz
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
@@ -23,21 +26,20 @@ test:
 	$(CARGO) test --workspace --locked
 
 # The quick loop: format, lints, unit tests.
-check:
-	@scripts/need build
+check: worker
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked --exclude atoll-tests --lib
 
 # The figures beside their floors and bars.
-bench:
-	@scripts/need build postgresql
+bench: worker
+	@scripts/need postgresql sandbox
 	$(CARGO) build --release --locked -p atoll -p atoll-worker -p atoll-bench
 	target/release/atoll-bench
 
 # The whole of what `make test` does at a tenth.
-soak:
-	@scripts/need build postgresql python
+soak: worker
+	@scripts/need git postgresql python sandbox
 	@scripts/setup-fuzz
 	$(CARGO) build --workspace --locked
 	ATOLL_TEST_SCALE=1 $(CARGO) test --workspace --locked
