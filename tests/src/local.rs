@@ -257,7 +257,15 @@ impl Ground {
     pub async fn gone(&self, id: &str) {
         let deadline = Instant::now() + PATIENCE;
         while let Some(trace) = self.trace(id) {
-            assert!(Instant::now() < deadline, "it is still there: {trace}");
+            if Instant::now() > deadline {
+                let files = repository::files(&self.home_of(id));
+                let (files, processes): (Vec<_>, _) = (files.keys().collect(), traces::processes(id));
+                let row = self.row(id).await;
+                panic!(
+                    "it is still there: {trace}: {files:?} {processes:?}\n{row}\n{:#?}",
+                    self.admin.all_events(id).await
+                );
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -1,8 +1,10 @@
 //! A command in a sandbox: its output as it comes, and its end.
 
-use super::{Client, base64};
+use super::Client;
 use crate::failure::Result;
 use atoll_core::id::SandboxId;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use reqwest::Response;
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -77,7 +79,7 @@ impl Running<'_> {
 pub fn bytes_of(line: &Value) -> Option<Vec<u8>> {
     match line["data"].as_str() {
         Some(text) => Some(text.as_bytes().to_vec()),
-        None => line["base64"].as_str().and_then(base64::decode),
+        None => line["base64"].as_str().and_then(|text| STANDARD.decode(text).ok()),
     }
 }
 

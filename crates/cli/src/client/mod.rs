@@ -1,6 +1,5 @@
 //! Talking to a server: one request, one answer, one kind of failure.
 
-mod base64;
 pub mod exec;
 mod find;
 pub mod follow;

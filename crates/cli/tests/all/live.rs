@@ -30,7 +30,7 @@ impl OnTerminal {
             .env("TERM", "xterm-256color")
             .env("SHELL", "/bin/sh")
             .env_remove("NO_COLOR");
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         Self { child, seen: Vec::new(), at: 0 }
     }
 
@@ -65,9 +65,13 @@ impl OnTerminal {
     }
 }
 
+/// Takes the terminal away: `timeout` hands the signal on to `script`.
 impl Drop for OnTerminal {
     fn drop(&mut self) {
-        drop(self.child.kill());
+        let pid = rustix::process::Pid::from_child(&self.child);
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
         drop(self.child.wait());
     }
 }
@@ -92,7 +96,6 @@ fn a_terminal_that_goes_away_ends_it() {
     let mut terminal = OnTerminal::start(dir.path(), "say begun\nwait 600");
     terminal.until("begun");
     terminal.until("working");
-    terminal.child.kill().unwrap();
     drop(terminal);
     // The server inside gives its data directory free when the run is over.
     let after = atoll(dir.path()).args(["run", "--provider", "fake", "--json", "say hello"]).output().unwrap();

@@ -243,7 +243,7 @@ async fn with_repository(app: &App, caller: &Caller, mut new: NewSandbox) -> Res
     }
     let repo = new.repo.take().or(defaults.repo).or(project.and_then(|project| project.repo));
     if let Some(repo) = repo {
-        let title = new.title.clone().or_else(|| new.prompt.clone()).unwrap_or_default();
+        let title = new.title.clone().or_else(|| new.prompt.as_deref().map(create::title_of)).unwrap_or_default();
         new.repo = Some(crate::repo::settle(repo, app.policy.branch_prefix.clone(), title).await?);
     }
     Ok(new)

@@ -182,7 +182,7 @@ pub async fn worker_token(work: &mut Work<'_>, sandbox: SandboxId) -> Result<New
 }
 
 /// The first line of a prompt, cut at a word.
-fn title_of(prompt: &str) -> String {
+pub fn title_of(prompt: &str) -> String {
     let line: String = prompt.trim().lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
     if line.chars().count() <= 80 {
         return if line.is_empty() { "untitled".into() } else { line };

@@ -96,6 +96,8 @@ async fn drain(app: &Arc<App>, id: SandboxId, remains: &Remains) -> Result<i64> 
             }
             Ok(drained.left)
         }
+        // It was removed meanwhile, and nobody wanted what was in it.
+        Err(_) if !remains.spool.exists() => Ok(0),
         Err(error) => Err(Problem::internal(format!("the spool of {id}: {error}"))),
     }
 }

@@ -63,7 +63,7 @@ fn test_command(root: &Path, files: &[String]) -> Option<String> {
     } else if has("go.mod") {
         "go test ./..."
     } else if files.iter().any(|file| is_python_test(file)) {
-        "python3 -m unittest -q"
+        "python3 -B -m unittest -q"
     } else {
         return None;
     };
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(command(&[("Cargo.toml", "")]).as_deref(), Some("cargo test --offline --quiet"));
         assert_eq!(command(&[("package.json", r#"{"scripts":{"test":"x"}}"#)]).as_deref(), Some("npm test --silent"));
         assert_eq!(command(&[("package.json", "{}")]), None);
-        assert_eq!(command(&[("tests/test_a.py", "")]).as_deref(), Some("python3 -m unittest -q"));
+        assert_eq!(command(&[("tests/test_a.py", "")]).as_deref(), Some("python3 -B -m unittest -q"));
         assert_eq!(command(&[("README.md", "")]), None);
     }
 }

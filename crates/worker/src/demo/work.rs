@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 const SHOWN: usize = 50;
 /// The longest line of notes.
 const LINE: usize = 200;
-const UNITTEST: &str = "python3 -m unittest -q";
+const UNITTEST: &str = "python3 -B -m unittest -q";
 
 /// One piece of the work.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -91,6 +91,11 @@ impl Spool {
     /// Locks the directory, making it if needed, and begins a new stream.
     pub fn open(dir: &Path, sandbox: SandboxId) -> Result<Self, Error> {
         fs::create_dir_all(dir).context("make", dir)?;
+        Self::open_existing(dir, sandbox)
+    }
+
+    /// One that is there. Where it has been removed nothing is made in its place.
+    pub fn open_existing(dir: &Path, sandbox: SandboxId) -> Result<Self, Error> {
         let lock = lock(dir)?;
         belongs_to(dir, sandbox)?;
         let stream = Stream { boot: raise_boot(dir)?, id: Uuid::now_v7() };

@@ -229,7 +229,8 @@ impl Run {
             }
             let code = row["reason"]["code"].as_str().unwrap().to_owned();
             let true_of_it = match code.as_str() {
-                "worker_died" => life.worker_killed || life.agent_killed,
+                // Or it was just being started when the server was killed, and who starts it with it.
+                "worker_died" => life.worker_killed || life.agent_killed || !ran,
                 "agent_crashed" | "agent_failed" | "agent_exited" | "agent_not_started" => life.agent_killed,
                 // Cut off before there was anything to take over.
                 _ => !ran,
