@@ -1,7 +1,8 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    blobs, diff, events, exec, gc, health, messages, projects, sandboxes, sessions, tokens, trajectory, users, worker,
+    blobs, diff, events, exec, gc, health, messages, projects, results, sandboxes, sessions, tokens, trajectory, users,
+    worker,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{client, sse, worker as worker_stream};
@@ -28,7 +29,7 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sandboxes::make, sandboxes::list))
         .routes(routes!(sandboxes::get, sandboxes::remove))
         .routes(routes!(sandboxes::stop))
-        .routes(routes!(sandboxes::take_results))
+        .routes(routes!(results::take))
         .routes(routes!(sandboxes::worker_token))
         .routes(routes!(exec::start))
         .routes(routes!(exec::attach))

@@ -8,6 +8,7 @@ pub mod gc;
 pub mod health;
 pub mod messages;
 pub mod projects;
+pub mod results;
 pub mod sandboxes;
 pub mod sessions;
 pub mod tokens;

@@ -1,5 +1,6 @@
 //! The command line, for root and for an ordinary user: the same task, from start to end.
 
+use super::worker::{HANDS, LOOK, open_doors};
 use atoll_tests::local::repository::Repository;
 use atoll_tests::local::{directory, is_root, skipped, told, traces};
 use atoll_tests::process::{self, program};
@@ -162,7 +163,48 @@ fn a_task_from_start_to_end_as_an_ordinary_user() {
     }
     let verified = person.atoll(&["verify"]);
     assert_eq!(verified.status.code(), Some(0), "{}", text(&verified));
+    the_agent_is_kept_apart(&person);
     nothing_is_left(&person);
+    memory_is_bounded(&person);
+}
+
+/// Also where the agent, the worker and whoever runs them have one id on the host.
+fn the_agent_is_kept_apart(person: &Person) {
+    let repository = Repository::sample();
+    repository.write("look.py", LOOK);
+    repository.write("hands.sh", HANDS);
+    repository.git(&["add", "-A"]);
+    repository.git(&["commit", "-qm", "Look"]);
+    own(repository.path());
+    let prompt = "run /usr/bin/python3 look.py 1
+run /usr/bin/python3 look.py $(sh hands.sh)
+run kill -KILL 1; kill -TERM 1; kill -STOP 1; echo tried
+run grep -E 'Cap|NoNewPrivs|Seccomp:' /proc/self/status; ls /proc | grep -c '^[0-9]'";
+    let output = person.atoll(&["run", prompt, "--repo", repository.text(), "--agent", "demo", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let events = lines(&output);
+    let ran = told(&events, "agent.tool_completed");
+    let said: Vec<&str> = ran.iter().map(|data| data["output"].as_str().unwrap()).collect();
+    assert_eq!(said.len(), 4, "{said:?}");
+    assert_eq!(open_doors(said[0]), Vec::<String>::new(), "into the worker");
+    assert_eq!(open_doors(said[1]), Vec::<String>::new(), "into its hands");
+    assert!(said[2].contains("tried"), "{said:?}");
+    let held = said[3].lines().filter(|line| line.starts_with("Cap")).all(|line| line.ends_with("0000000000000000"));
+    assert!(held && said[3].contains("NoNewPrivs:\t1") && said[3].contains("Seccomp:\t2"), "{said:?}");
+    let processes: usize = said[3].lines().last().unwrap().parse().unwrap();
+    assert!(processes < 10, "{said:?}");
+}
+
+/// Without a cgroup each process has a bound of its own, and its end is not told as what nobody can know.
+fn memory_is_bounded(person: &Person) {
+    let output = person.atoll(&["run", "say a\noom", "--agent", "demo", "--memory", "0.1", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let events = lines(&output);
+    let code = events.last().unwrap()["reason"]["code"].as_str().unwrap().to_owned();
+    if code != "out_of_memory" {
+        assert_eq!(code, "agent_crashed", "{events:#?}");
+        skipped("out_of_memory for an ordinary user", "no cgroup is writable for them");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::process::Command;
 
 /// Tries to look into a process, by every door that there is. Prints what it got, one word a door.
-const LOOK: &str = r#"
+pub const LOOK: &str = r#"
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
 libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
@@ -63,7 +63,11 @@ if attached:
 
 const DOORS: usize = 13;
 
-fn open_doors(text: &str) -> Vec<String> {
+/// Prints the number of the worker's hands. Written so that the search does not find itself.
+pub const HANDS: &str =
+    "for p in /proc/[0-9]*; do grep -qaE 'worker.[h]ands' $p/cmdline && echo ${p#/proc/}; done; true";
+
+pub fn open_doors(text: &str) -> Vec<String> {
     assert_eq!(text.lines().count(), DOORS, "every door was tried: {text}");
     let open = text.lines().filter_map(|line| line.strip_suffix(" open"));
     open.map(str::to_owned).collect()
@@ -79,9 +83,7 @@ fn doors_that_open_outside() -> Vec<String> {
 
 /// Numbers inside of the worker and of its hands, which have the agent's id.
 async fn worker_processes(ground: &Ground, id: &str) -> Vec<String> {
-    // Written so that the search does not find itself.
-    let script = "for p in /proc/[0-9]*; do grep -qaE 'worker.[h]ands' $p/cmdline && echo ${p#/proc/}; done; true";
-    let found = ground.shell(id, script).await.well();
+    let found = ground.shell(id, HANDS).await.well();
     let mut pids: Vec<String> = found.lines().map(str::to_owned).collect();
     assert_eq!(pids.len(), 1, "it has hands");
     pids.push("1".into());
