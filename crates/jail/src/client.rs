@@ -61,6 +61,7 @@ impl LauncherOptions {
 pub struct Launcher {
     shared: Arc<Shared>,
     reader: Option<JoinHandle<()>>,
+    options: LauncherOptions,
 }
 
 /// A worker's end.
@@ -111,6 +112,7 @@ impl Launcher {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
+        let again = options.clone();
         let settings = Settings {
             data: std::path::absolute(&options.data_dir).map_err(failed)?,
             worker: std::path::absolute(&options.worker).map_err(failed)?,
@@ -128,10 +130,19 @@ impl Launcher {
                 move || shared.read(child)
             })
             .map_err(|error| Error::Launcher { path: options.exe.clone(), source: error.into() })?;
-        let launcher = Self { shared, reader: Some(reader) };
+        let launcher = Self { shared, reader: Some(reader), options: again };
         wire::send(launcher.shared.socket.as_fd(), &settings, &[])?;
         answer(&ready, "start", SHORT)?;
         Ok(launcher)
+    }
+
+    /// It has ended. The sandboxes live on, and another launcher with the same options finds them.
+    pub fn is_gone(&self) -> bool {
+        self.shared.lock().gone
+    }
+
+    pub fn options(&self) -> &LauncherOptions {
+        &self.options
     }
 
     /// What this machine can do, found by making a sandbox.

@@ -38,7 +38,7 @@ const EPOCH: u64 = 1;
 
 pub struct Local {
     /// Or why there is none, in a sentence.
-    launcher: Result<Arc<Launcher>, String>,
+    launcher: Result<Arc<Mutex<Arc<Launcher>>>, String>,
     host: Arc<dyn LinkHost>,
     links: Mutex<HashMap<ProviderId, AbortHandle>>,
     /// One at a time makes a sandbox of a name.
@@ -57,6 +57,7 @@ pub struct Remains {
 impl Local {
     /// `host` answers the workers.
     pub fn new(launcher: Result<Arc<Launcher>, String>, host: Arc<dyn LinkHost>) -> Self {
+        let launcher = launcher.map(|launcher| Arc::new(Mutex::new(launcher)));
         Self { launcher, host, links: Mutex::default(), making: Mutex::default(), commands: Arc::default() }
     }
 
@@ -69,7 +70,7 @@ impl Local {
             Ok(launcher) => Arc::clone(launcher),
             Err(why) => return Err(Error::Refused { detail: why.clone() }),
         };
-        match tokio::task::spawn_blocking(move || question(&launcher)).await {
+        match tokio::task::spawn_blocking(move || question(&*living(&launcher)?)).await {
             Ok(answer) => answer.map_err(|error| failure(&error)),
             Err(error) => Err(Error::Unreachable { detail: error.to_string() }),
         }
@@ -174,6 +175,16 @@ fn limits(asked: Option<Resources>) -> Limits {
         pids: asked.pids.unwrap_or(standard.pids),
         ..standard
     }
+}
+
+/// The launcher, or another in its place when it has ended: what it knew is on disk.
+fn living(launcher: &Mutex<Arc<Launcher>>) -> Result<Arc<Launcher>, atoll_jail::Error> {
+    let mut current = locked(launcher);
+    if current.is_gone() {
+        tracing::warn!("the launcher of local sandboxes has ended; starting another");
+        *current = Arc::new(Launcher::start(current.options().clone())?);
+    }
+    Ok(Arc::clone(&current))
 }
 
 /// Only names of our own form reach the file system.

@@ -75,6 +75,28 @@ async fn what_died_while_the_server_was_away_is_told_at_its_next_start() {
     ground.leave().await;
 }
 
+/// Who starts sandboxes is a process of its own, which can die alone: agents work on, what can't be done
+/// without it is refused with the reason, and the next start of the server brings it back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_launcher_that_is_killed_takes_no_sandbox_along() {
+    let mut ground = Ground::start();
+    let id = ground.kept(json!({})).await;
+    let mut launchers = traces::children(ground.server.pid());
+    launchers.retain(|process| process.file("cmdline").contains("launcher"));
+    assert_eq!(launchers.len(), 1, "{launchers:?}");
+    assert!(launchers[0].kill() && launchers[0].ends_within(Duration::from_secs(10)));
+    let message = ground.send(&id, json!({ "content": "say still here" })).await;
+    ground.delivered(&id, &message).await;
+    // Another one takes its place.
+    assert_eq!(ground.exec(&id, json!({ "argv": ["echo", "there"] })).await.well(), "there\n");
+    block_in_place(|| ground.server.start_again());
+    assert_eq!(ground.exec(&id, json!({ "argv": ["echo", "here"] })).await.well(), "here\n");
+    let next = ground.make(json!({ "prompt": "say next" })).await;
+    let row = ground.ended(&next).await;
+    assert_eq!(row["outcome"], "succeeded", "{row}");
+    ground.leave().await;
+}
+
 async fn ask(ground: &Ground, key: &str, body: &Value) -> Option<Value> {
     let request = ground.admin.request(Method::POST, "/sandboxes").header("Idempotency-Key", key).json(body);
     let response = request.send().await.ok()?;

@@ -205,6 +205,8 @@ fn memory_is_bounded(person: &Person) {
         assert_eq!(code, "agent_crashed", "{events:#?}");
         skipped("out_of_memory for an ordinary user", "no cgroup is writable for them");
     }
+    let processes = person.uid.map(traces::of_user).unwrap_or_default();
+    assert!(processes.iter().all(|process| process.ends_within(std::time::Duration::from_secs(5))), "{processes:?}");
 }
 
 #[test]
