@@ -1,5 +1,6 @@
 //! The real programs as processes of their own.
 
+use crate::local::traces::{self, Process};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -126,6 +127,8 @@ pub struct ServerProcess {
     pub address: SocketAddr,
     data_dir: PathBuf,
     arguments: Vec<String>,
+    /// Launchers of servers that were killed: they go by themselves, a moment later.
+    launchers: Vec<Process>,
 }
 
 fn serve(listen: SocketAddr, data_dir: &Path, arguments: &[String], log: &Log) -> Child {
@@ -150,7 +153,15 @@ impl ServerProcess {
             serde_json::from_str(&line).unwrap_or_else(|_| panic!("atoll serve did not start: {}", log.tail()));
         let url = listening["url"].as_str().unwrap().to_owned();
         let address = url.trim_start_matches("http://").parse().unwrap();
-        Self { child, log, url, address, data_dir: data_dir.to_owned(), arguments: arguments.to_vec() }
+        Self {
+            child,
+            log,
+            url,
+            address,
+            data_dir: data_dir.to_owned(),
+            arguments: arguments.to_vec(),
+            launchers: Vec::new(),
+        }
     }
 
     pub fn token(&self) -> String {
@@ -163,6 +174,9 @@ impl ServerProcess {
 
     /// SIGKILL, at once.
     pub fn kill(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.launchers.extend(traces::children(self.pid()));
+        }
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -196,6 +210,11 @@ impl ServerProcess {
 impl Drop for ServerProcess {
     fn drop(&mut self) {
         self.kill();
+        // Until they are gone they may still write to a directory that is removed next.
+        for launcher in &self.launchers {
+            launcher.ends_within(Duration::from_secs(5));
+            launcher.reap();
+        }
         self.log.show_if_failing("atoll serve");
     }
 }
