@@ -1,7 +1,7 @@
 //! Local sandboxes of a server under test, over its API.
 
 use crate::server::Server;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,13 @@ impl<'a> Work<'a> {
         let made = self.0.admin().await?.post(&"/api/v1/sandboxes".parse()?, body.to_string().into()).await?;
         let made: Value = serde_json::from_slice(&made)?;
         Ok(made["id"].as_str().context("a sandbox without id")?.to_owned())
+    }
+
+    pub async fn run_true(&self, id: &str) -> Result<()> {
+        let path = format!("/api/v1/sandboxes/{id}/exec").parse()?;
+        let said = self.0.admin().await?.post(&path, r#"{"argv":["true"]}"#.into()).await?;
+        ensure!(said.ends_with(b"{\"exit\":{\"code\":0,\"kind\":\"exited\"}}\n"), "{}", String::from_utf8_lossy(&said));
+        Ok(())
     }
 
     pub async fn until(&self, id: &str, states: &[&str]) -> Result<()> {

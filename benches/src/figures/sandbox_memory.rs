@@ -53,11 +53,13 @@ pub async fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     }
     for id in &made {
         work.until(id, &["running"]).await?;
+        // The hands are started when there is something for them to do.
+        work.run_true(id).await?;
     }
     tokio::time::sleep(bench.plan.settle).await;
     let worker = bench.worker_of(&dir.path().join("data"))?;
     let processes = Process::all(&worker);
-    ensure!(processes.len() >= count, "{} processes of {count} sandboxes were found", processes.len());
+    ensure!(processes.len() >= 2 * count, "{} processes of {count} sandboxes were found", processes.len());
     let before: f64 = processes.iter().map(Process::switches).sum();
     let memory: f64 = processes.iter().map(|process| process.number("smaps_rollup", "Pss:")).sum();
     tokio::time::sleep(WATCHED).await;
