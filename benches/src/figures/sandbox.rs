@@ -51,7 +51,15 @@ fn spec() -> CreateSpec {
 
 fn nothing() -> ExecSpec {
     let command = Run::Argv(vec!["/usr/bin/true".into()]);
-    ExecSpec { command, cwd: None, env: Default::default(), stdin: false, terminal: None, timeout: None }
+    ExecSpec {
+        command,
+        cwd: None,
+        env: Default::default(),
+        stdin: false,
+        as_root: false,
+        terminal: None,
+        timeout: None,
+    }
 }
 
 async fn run_true(local: &Local, id: &ProviderId) -> Result<()> {

@@ -181,6 +181,8 @@ pub struct ExecSpec {
     pub cwd: Option<String>,
     pub env: BTreeMap<String, String>,
     pub stdin: bool,
+    /// As the sandbox's own root, where it has one that may do something.
+    pub as_root: bool,
     pub terminal: Option<Size>,
     pub timeout: Option<Duration>,
 }

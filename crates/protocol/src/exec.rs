@@ -15,6 +15,12 @@ pub enum Opening {
     Http,
     /// One command, in frames.
     Exec,
+    /// One thing done to files, by a helper that runs as the agent.
+    Files,
+    /// The worker hands over the listening socket on which programs inside look for a proxy.
+    Outward,
+    /// While this connection is open nothing runs as the agent, so that the files below can be exchanged.
+    Quiet,
 }
 
 impl Opening {
@@ -22,6 +28,9 @@ impl Opening {
         match self {
             Self::Http => b'H',
             Self::Exec => b'X',
+            Self::Files => b'F',
+            Self::Outward => b'P',
+            Self::Quiet => b'Q',
         }
     }
 
@@ -29,6 +38,9 @@ impl Opening {
         match byte {
             b'H' => Some(Self::Http),
             b'X' => Some(Self::Exec),
+            b'F' => Some(Self::Files),
+            b'P' => Some(Self::Outward),
+            b'Q' => Some(Self::Quiet),
             _ => None,
         }
     }
@@ -45,8 +57,17 @@ pub struct Start {
     /// Keep its input open for `Stdin` frames; else it has none.
     #[serde(default)]
     pub stdin: bool,
+    /// It gets a terminal of this size: input and both outputs are that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<Terminal>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terminal {
+    pub columns: u16,
+    pub rows: u16,
 }
 
 /// How it ended. Unknown is never 0.
@@ -75,6 +96,7 @@ pub enum Ask {
     Stdin(Vec<u8>),
     CloseStdin,
     Signal(i32),
+    Resize(Terminal),
 }
 
 /// From the worker.
@@ -139,6 +161,7 @@ impl Ask {
             Self::Stdin(data) => frame(2, data),
             Self::CloseStdin => frame(3, &[]),
             Self::Signal(signal) => frame(4, &signal.to_le_bytes()),
+            Self::Resize(size) => json(5, size),
         }
     }
 
@@ -153,6 +176,7 @@ impl Ask {
                 let bytes = payload.try_into().map_err(|_| BadFrame::Payload("a signal has 4 bytes".into()))?;
                 Self::Signal(i32::from_le_bytes(bytes))
             }
+            5 => Self::Resize(read(payload)?),
             other => return Err(BadFrame::Kind(other)),
         };
         buffer.drain(..used);
@@ -189,9 +213,21 @@ mod tests {
 
     #[test]
     fn frames_come_back_as_they_went() {
-        let start =
-            Start { argv: vec!["true".into()], cwd: None, env: BTreeMap::new(), stdin: true, timeout_ms: Some(5) };
-        let asks = [Ask::Start(start), Ask::Stdin(b"hi".to_vec()), Ask::CloseStdin, Ask::Signal(-9)];
+        let start = Start {
+            argv: vec!["true".into()],
+            cwd: None,
+            env: BTreeMap::new(),
+            stdin: true,
+            terminal: None,
+            timeout_ms: Some(5),
+        };
+        let asks = [
+            Ask::Start(start),
+            Ask::Stdin(b"hi".to_vec()),
+            Ask::CloseStdin,
+            Ask::Signal(-9),
+            Ask::Resize(Terminal { columns: 80, rows: 24 }),
+        ];
         let mut wire: Vec<u8> = asks.iter().flat_map(Ask::encode).collect();
         for ask in asks {
             assert_eq!(Ask::decode(&mut wire).unwrap(), Some(ask));

@@ -212,6 +212,7 @@ fn shell(text: &str) -> ExecSpec {
         cwd: None,
         env: BTreeMap::new(),
         stdin: false,
+        as_root: false,
         terminal: None,
         timeout: Some(Duration::from_secs(60)),
     }

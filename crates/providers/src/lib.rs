@@ -8,13 +8,15 @@ pub mod conformance;
 
 pub mod external;
 pub mod fake;
+pub mod inside;
 pub mod local;
 #[cfg(test)]
 mod tests;
 
 pub use external::External;
 pub use fake::{Fake, FakeOptions};
-pub use local::{LinkHost, Local};
+pub use inside::LinkHost;
+pub use local::Local;
 
 use atoll_core::provider::{CreateSpec, Found, Page, ProviderId};
 use std::collections::BTreeMap;

@@ -53,6 +53,8 @@ async fn open(mut connection: Connection, pool: Arc<Accepting>, exec: Exec) {
     match Opening::from_byte(first[0]) {
         Some(Opening::Http) => pool.put(connection),
         Some(Opening::Exec) => exec::serve(connection, exec).await,
-        None => tracing::warn!(byte = first[0], "a connection of unknown kind is closed"),
+        Some(Opening::Files | Opening::Outward | Opening::Quiet) | None => {
+            tracing::warn!(byte = first[0], "a connection of unknown kind is closed")
+        }
     }
 }

@@ -43,7 +43,7 @@ pub async fn serve(mut connection: Connection, exec: Exec) {
     let mut frames = Frames::default();
     let start = match timeout(OPENING, frames.next(&mut reader)).await {
         Ok(Ok(Some(Ask::Start(start)))) => start,
-        Ok(Ok(Some(Ask::Stdin(_) | Ask::CloseStdin | Ask::Signal(_)))) => {
+        Ok(Ok(Some(Ask::Stdin(_) | Ask::CloseStdin | Ask::Signal(_) | Ask::Resize(_)))) => {
             return end(&mut writer, End::NotStarted { error: "the first frame must say what to run".to_owned() })
                 .await;
         }

@@ -69,6 +69,7 @@ impl Agent<'_> {
             cwd: None,
             env: BTreeMap::new(),
             stdin: false,
+            as_root: false,
             terminal: None,
             timeout: Some(COMMAND_TIMEOUT),
         };

@@ -7,13 +7,11 @@
 //! A sandbox is named by its id everywhere: its directory, its cgroup, its record. What the launcher
 //! finds on disk is what there is; nothing here is remembered that a restart would lose.
 
-mod exec;
 mod git;
-mod link;
 mod notices;
 
-pub use link::LinkHost;
-
+use crate::inside::exec::Commands;
+use crate::inside::{LinkHost, link};
 use crate::{all_labels, carries, locked};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
@@ -25,7 +23,6 @@ use atoll_core::sandbox::{ProviderKind, Resources};
 use atoll_jail::{Launcher, Limits, Place, Spec};
 use atoll_protocol::exec::Ask;
 use bytes::Bytes;
-use exec::Commands;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::PathBuf;

@@ -148,6 +148,7 @@ async fn every_task_ends_on_destroy_and_with_the_provider() {
         cwd: None,
         env: BTreeMap::new(),
         stdin: false,
+        as_root: false,
         terminal: None,
         timeout: None,
     };

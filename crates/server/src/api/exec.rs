@@ -67,6 +67,7 @@ impl NewExec {
             cwd: self.cwd,
             env: self.env,
             stdin: self.stdin.is_some(),
+            as_root: false,
             terminal: None,
             timeout: self.timeout_s.map(|seconds| Duration::from_secs(seconds.into())),
         })

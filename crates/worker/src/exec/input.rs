@@ -60,6 +60,8 @@ pub(super) async fn feed(
                 Ok(Some(Ask::Stdin(data))) => feeder.take(&data),
                 Ok(Some(Ask::CloseStdin)) => feeder.close(),
                 Ok(Some(Ask::Signal(signal))) => drop(signals.send(signal)),
+                // Without a terminal there is nothing to resize.
+                Ok(Some(Ask::Resize(_))) => {}
                 Ok(Some(Ask::Start(_))) => tracing::warn!("a second command on one connection is not run"),
                 Ok(None) => return,
                 Err(error) => {

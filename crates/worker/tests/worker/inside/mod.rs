@@ -164,6 +164,7 @@ fn start(argv: &[&str]) -> Start {
         cwd: None,
         env: std::collections::BTreeMap::new(),
         stdin: false,
+        terminal: None,
         timeout_ms: None,
     }
 }

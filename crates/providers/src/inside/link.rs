@@ -34,7 +34,7 @@ enum Change {
 
 /// Connects and says what the connection is for. The socket is reached through its directory's
 /// descriptor: its own path may be longer than the kernel takes.
-pub(super) async fn dial(socket: &Path, opening: Opening) -> io::Result<UnixStream> {
+pub(crate) async fn dial(socket: &Path, opening: Opening) -> io::Result<UnixStream> {
     let (Some(dir), Some(name)) = (socket.parent(), socket.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::NotFound));
     };
@@ -50,7 +50,7 @@ fn is_dead(error: &io::Error) -> bool {
 }
 
 /// Keeps connections to one worker until it is dead.
-pub(super) async fn keep(sandbox: SandboxId, socket: PathBuf, host: Arc<dyn LinkHost>) {
+pub(crate) async fn keep(sandbox: SandboxId, socket: PathBuf, host: Arc<dyn LinkHost>) {
     let (told, mut changes) = mpsc::unbounded_channel();
     let mut serving = JoinSet::new();
     let (mut unused, mut open) = (0_usize, 0_usize);

@@ -1,11 +1,11 @@
-//! Commands in a local sandbox, each over a connection of its own to the worker. What they print is
+//! Commands in a sandbox, each over a connection of its own to the worker. What they print is
 //! kept for a while, so that one can attach again; a reader that is slow slows the command down,
 //! and one that is gone does not.
 
 use super::link;
 use crate::locked;
 use atoll_core::provider::{Command, Error, ExecEvent, ExecRef, ExecSpec, ExecStream, Exit, OutputStream, ProviderId};
-use atoll_protocol::exec::{Ask, End, Opening, Start, Tell};
+use atoll_protocol::exec::{Ask, End, Opening, Start, Tell, Terminal};
 use bytes::Bytes;
 use futures_util::stream;
 use std::collections::{HashMap, VecDeque};
@@ -26,7 +26,7 @@ const PIECE: usize = 64 << 10;
 const NOT_FOUND: i32 = 127;
 
 #[derive(Default)]
-pub(super) struct Commands {
+pub(crate) struct Commands {
     running: Mutex<HashMap<String, Arc<Running>>>,
 }
 
@@ -109,7 +109,7 @@ fn exit(end: &End) -> Exit {
 }
 
 impl Commands {
-    pub(super) async fn start(
+    pub(crate) async fn start(
         self: &Arc<Self>,
         id: &ProviderId,
         epoch: u64,
@@ -124,6 +124,7 @@ impl Commands {
             cwd: spec.cwd.clone(),
             env: spec.env.clone(),
             stdin: spec.stdin,
+            terminal: spec.terminal.map(|size| Terminal { columns: size.columns, rows: size.rows }),
             timeout_ms: spec.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
         };
         let first = Ask::Start(start).encode();
@@ -164,12 +165,12 @@ impl Commands {
     }
 
     /// To one that has ended there is nothing to say, and that is no fault.
-    pub(super) fn ask(&self, exec: &ExecRef, ask: Ask) -> Result<(), Error> {
+    pub(crate) fn ask(&self, exec: &ExecRef, ask: Ask) -> Result<(), Error> {
         drop(self.get(exec)?.asks.send(ask));
         Ok(())
     }
 
-    pub(super) fn attach(&self, exec: &ExecRef, cursor: u64) -> Result<ExecStream, Error> {
+    pub(crate) fn attach(&self, exec: &ExecRef, cursor: u64) -> Result<ExecStream, Error> {
         let running = self.get(exec)?;
         locked(&running.kept).reader = Some(cursor);
         let changed = running.changed.subscribe();

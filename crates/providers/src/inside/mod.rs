@@ -1,0 +1,7 @@
+//! What a provider does through the worker in a sandbox, over connections to the worker's socket:
+//! the same wherever such a socket can be dialled.
+
+pub(crate) mod exec;
+pub mod link;
+
+pub use link::LinkHost;
