@@ -2,6 +2,7 @@
 
 mod canary;
 mod ends;
+mod fork;
 mod inside;
 mod isolation;
 mod kill;
@@ -9,6 +10,7 @@ mod limits;
 mod many;
 mod messages;
 mod restart;
+mod standing;
 mod user;
 mod work;
 mod worker;
