@@ -119,6 +119,8 @@ pub fn spec(name: &str) -> Spec {
         labels: BTreeMap::from([("atoll".to_owned(), "1".to_owned())]),
         limits: Limits { memory_bytes: 256 << 20, pids: 200, ..Limits::default() },
         hostname: "sandbox".to_owned(),
+        image: None,
+        snapshot: None,
     }
 }
 
