@@ -41,7 +41,9 @@ impl From<rustix::io::Errno> for Errno {
 pub enum Error {
     #[error("{name:?} can't name a sandbox: use 1 to 64 of a-z, 0-9 and _")]
     Name { name: String },
-    #[error("{name:?} can't name a snapshot or an image: use 1 to 64 of a-z, 0-9, `.`, `_` and `-`, the first a letter or digit")]
+    #[error(
+        "{name:?} can't name a snapshot or an image: use 1 to 64 of a-z, 0-9, `.`, `_` and `-`, the first a letter or digit"
+    )]
     Label { name: String },
     #[error("there is a {kind} named {name} already: choose another name, or forget that one first")]
     Taken { kind: Kept, name: String },

@@ -192,10 +192,7 @@ pub(crate) fn borrow(process: BorrowedFd<'_>, drop: impl FnOnce()) -> Result<[Ow
         let lent = hide().and_then(|()| {
             kernel::join(process, USER | MOUNTS).at(Step::Join)?;
             let attributes = NO_SUID | NO_DEVICES;
-            Ok([
-                trees::tree(Path::new("/workspace"), attributes)?,
-                trees::tree(Path::new("/home/agent"), attributes)?,
-            ])
+            Ok([trees::tree(Path::new("/workspace"), attributes)?, trees::tree(Path::new("/home/agent"), attributes)?])
         });
         let sent = match &lent {
             Ok(lent) => wire::send(theirs.as_fd(), &None::<Failure>, &lent.each_ref().map(AsFd::as_fd)),

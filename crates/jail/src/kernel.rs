@@ -220,13 +220,8 @@ pub(crate) fn copy_mounts() -> io::Result<()> {
 pub(crate) const USER: i32 = libc::CLONE_NEWUSER;
 pub(crate) const MOUNTS: i32 = libc::CLONE_NEWNS;
 pub(crate) const PROCESSES: i32 = libc::CLONE_NEWPID;
-pub(crate) const ALL: i32 = USER
-    | MOUNTS
-    | PROCESSES
-    | libc::CLONE_NEWNET
-    | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWCGROUP;
+pub(crate) const ALL: i32 =
+    USER | MOUNTS | PROCESSES | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
 
 /// Joins namespaces of a process; its pid namespace is that of this process's children only.
 pub(crate) fn join(process: BorrowedFd<'_>, namespaces: i32) -> io::Result<()> {

@@ -241,8 +241,7 @@ impl Layers {
             return Ok(());
         }
         let process = maps::spawn_within(&self.map, || {
-            let given =
-                wanted.iter().try_for_each(|(path, owner)| chown(layer.join(path), Some(*owner), Some(*owner)));
+            let given = wanted.iter().try_for_each(|(path, owner)| chown(layer.join(path), Some(*owner), Some(*owner)));
             given.map_or_else(|error| Errno::from(error).0, |()| 0)
         });
         let process = process.map_err(|failure| Error::step("new", failure))?;

@@ -199,7 +199,14 @@ mod tests {
     use super::*;
 
     fn spec() -> Spec {
-        Spec { name: "sbx_1".into(), labels: BTreeMap::new(), limits: Limits::default(), hostname: "atoll".into(), image: None, snapshot: None }
+        Spec {
+            name: "sbx_1".into(),
+            labels: BTreeMap::new(),
+            limits: Limits::default(),
+            hostname: "atoll".into(),
+            image: None,
+            snapshot: None,
+        }
     }
 
     #[test]

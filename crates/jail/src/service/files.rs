@@ -70,9 +70,8 @@ impl Service {
     /// Workspace and home of a process that has them stacked: they can't be stacked a second time.
     fn lent(&self, name: &str) -> Result<Option<[OwnedFd; 2]>, Error> {
         self.await_starting(name);
-        let has_files = |tracked: &&Tracked| {
-            tracked.sandbox == name && matches!(tracked.kind, Kind::Worker | Kind::Run { .. })
-        };
+        let has_files =
+            |tracked: &&Tracked| tracked.sandbox == name && matches!(tracked.kind, Kind::Worker | Kind::Run { .. });
         for tracked in self.tracked.iter().filter(has_files) {
             match join::borrow(tracked.hold.as_fd(), || self.close_copies()) {
                 Ok(lent) => return Ok(Some(lent)),

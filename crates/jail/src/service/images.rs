@@ -103,9 +103,10 @@ impl Service {
         };
         let layer = kept.layer.clone();
         let is_it = |base: &Option<crate::layers::Base>| base.as_ref().is_some_and(|base| base.layer == layer);
-        let sandbox = self.sandboxes.iter().find(|(_, sandbox)| {
-            sandbox.record.as_ref().is_some_and(|record| is_it(&record.stack.image))
-        });
+        let sandbox = self
+            .sandboxes
+            .iter()
+            .find(|(_, sandbox)| sandbox.record.as_ref().is_some_and(|record| is_it(&record.stack.image)));
         let snapshot = store.snapshots.kept.values().find(|kept| is_it(&kept.image));
         let by = sandbox
             .map(|(name, _)| format!("sandbox {name}"))

@@ -133,9 +133,10 @@ impl Service {
     }
 
     fn shown(&self, kept: &KeptSnapshot) -> Snapshot {
-        let sizes = self.store.as_ref().map(|store| {
-            kept.layers.iter().map(|layer| counted(&store.layers.layer(layer))).sum::<Option<u64>>()
-        });
+        let sizes = self
+            .store
+            .as_ref()
+            .map(|store| kept.layers.iter().map(|layer| counted(&store.layers.layer(layer))).sum::<Option<u64>>());
         Snapshot {
             name: kept.name.clone(),
             image: kept.image.as_ref().map(|base| base.name.clone()),

@@ -31,9 +31,13 @@ pub(super) struct Tracked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Worker,
-    Run { run: u64 },
+    Run {
+        run: u64,
+    },
     /// A program in the living sandbox itself.
-    Entered { run: u64 },
+    Entered {
+        run: u64,
+    },
     Remover,
     Importer,
     Counter,
@@ -144,7 +148,9 @@ impl Service {
         }
         let outcome = match tracked.kind {
             Kind::Worker => self.known(&name).map(|place| Answer::Place(Box::new(place))),
-            Kind::Run { .. } | Kind::Entered { .. } | Kind::Remover | Kind::Importer | Kind::Counter => Ok(Answer::Done),
+            Kind::Run { .. } | Kind::Entered { .. } | Kind::Remover | Kind::Importer | Kind::Counter => {
+                Ok(Answer::Done)
+            }
         };
         self.answer(starting.request, outcome)
     }

@@ -16,9 +16,9 @@ use super::files::Taken;
 use super::processes::{Kind, Starting, Tracked};
 use crate::cgroup::{Bounds, Held, Leaf, ONE_SHOT};
 use crate::error::{AtStep, Error, Failure, Step};
+use crate::inside;
 use crate::place::{AGENT, Limits};
 use crate::record::{Home, Identity, Life, Record};
-use crate::inside;
 use crate::setup::{Descriptor, Files, Plan, ProcessLimits, Role};
 use crate::start::{self, Started};
 

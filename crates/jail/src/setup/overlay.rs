@@ -63,12 +63,7 @@ pub(crate) fn stack(store: &OwnedFd, stack: &Stack, wanted: Wanted, scratch: Scr
     outcome
 }
 
-fn merge<T>(
-    stack: &Stack,
-    part: Part,
-    merged: &str,
-    take: fn(&Path) -> Result<T, Failure>,
-) -> Result<T, Failure> {
+fn merge<T>(stack: &Stack, part: Part, merged: &str, take: fn(&Path) -> Result<T, Failure>) -> Result<T, Failure> {
     reuse(&Path::new(&stack.top).join(part.work())).at_with(Step::Layers, "work directory")?;
     let options = CString::new(options(stack, part)).map_err(io::Error::from).at(Step::Layers)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
@@ -93,11 +88,9 @@ fn options(stack: &Stack, part: Part) -> String {
 fn reuse(work: &Path) -> rustix::io::Result<()> {
     let incompatible = work.join("work/incompat");
     let mark = incompatible.join("volatile");
-    for (path, flags) in [
-        (mark.join("dirty"), AtFlags::empty()),
-        (mark, AtFlags::REMOVEDIR),
-        (incompatible, AtFlags::REMOVEDIR),
-    ] {
+    for (path, flags) in
+        [(mark.join("dirty"), AtFlags::empty()), (mark, AtFlags::REMOVEDIR), (incompatible, AtFlags::REMOVEDIR)]
+    {
         match rustix::fs::unlinkat(CWD, path, flags) {
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::ISDIR) => {}
             outcome => outcome?,

@@ -28,7 +28,10 @@ pub(super) struct Archive {
 
 /// Something in the archive by its name.
 enum Held {
-    At { position: u64, size: u64 },
+    At {
+        position: u64,
+        size: u64,
+    },
     /// Another name of something: `docker save` names layers that are the same so.
     Link(String),
 }
