@@ -226,6 +226,17 @@ impl Launcher {
         self.done(Request::Destroy { name: name.to_owned() }, REMOVING)
     }
 
+    /// Stops all processes of a sandbox but its worker, and returns when they stand still. What is started in it
+    /// meanwhile stands still too. One that is paused already stays so.
+    pub fn pause(&self, name: &str) -> Result<Place, Error> {
+        self.place(Request::Pause { name: name.to_owned() })
+    }
+
+    /// Lets the processes of a paused sandbox go on.
+    pub fn resume(&self, name: &str) -> Result<Place, Error> {
+        self.place(Request::Resume { name: name.to_owned() })
+    }
+
     /// What a sandbox uses now, or used last.
     pub fn usage(&self, name: &str) -> Result<Usage, Error> {
         match self.ask(Request::Usage { name: name.to_owned() }, SHORT)? {

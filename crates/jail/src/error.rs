@@ -49,6 +49,10 @@ pub enum Error {
     HalfMade { name: String },
     #[error("sandbox {name} has a living worker: kill it before starting another")]
     Alive { name: String },
+    #[error("nothing runs in sandbox {name}: there is nothing to pause")]
+    NotAlive { name: String },
+    #[error("processes of sandbox {name} did not stand still within {seconds} s, and go on: pause it again later")]
+    NotPaused { name: String, seconds: u64 },
     #[error("sandbox {name} is being killed or destroyed: wait for its end")]
     Ending { name: String },
     #[error("sandbox {name}: failed to {step}{}: {source}{}", about(detail), hint(remedy))]

@@ -7,6 +7,7 @@
 //! [`inside`] is for the program that runs as a sandbox's first process.
 
 mod cgroup;
+mod census;
 mod client;
 mod error;
 mod ids;

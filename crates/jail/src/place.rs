@@ -96,6 +96,9 @@ pub struct Place {
     /// What the worker writes to its standard error.
     pub log: PathBuf,
     pub alive: bool,
+    /// Its processes stand still; only the worker goes on.
+    #[serde(default)]
+    pub paused: bool,
     /// A worker was started in it, now or before.
     pub started: bool,
     /// How the worker ended, if it did under this launcher.

@@ -50,6 +50,8 @@ pub(crate) enum Request {
     Kill { name: String },
     Destroy { name: String },
     Usage { name: String },
+    Pause { name: String },
+    Resume { name: String },
 }
 
 impl Request {
@@ -66,6 +68,8 @@ impl Request {
             Self::Kill { .. } => "kill",
             Self::Destroy { .. } => "destroy",
             Self::Usage { .. } => "usage",
+            Self::Pause { .. } => "pause",
+            Self::Resume { .. } => "resume",
         }
     }
 }

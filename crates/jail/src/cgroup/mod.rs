@@ -4,6 +4,7 @@
 //! what the agent does never counts against the worker. Groups exist only while processes are in them.
 
 mod files;
+mod freezer;
 mod none;
 mod v1;
 mod v2;
@@ -17,6 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::place::{Bound, Limits, Usage};
 use crate::report::GroupVersion;
+
+pub(crate) use freezer::Freezer;
 
 pub(crate) trait Groups {
     fn version(&self) -> GroupVersion;
@@ -98,6 +101,9 @@ pub(crate) struct Leaf {
     oom: Option<PathBuf>,
     cpu: Option<Clock>,
     pids: Option<PathBuf>,
+    /// What stops all of it; records of earlier versions have none.
+    #[serde(default)]
+    pub freezer: Option<Freezer>,
 }
 
 /// A file with the processor time used.

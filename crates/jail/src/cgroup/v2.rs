@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    Bounds, Clock, Enforces, Groups, Leaf, PERIOD, Trial, files, make_directory, quota, remove_upwards, sweep, write,
+    Bounds, Clock, Enforces, Freezer, Groups, Leaf, PERIOD, Trial, files, make_directory, quota, remove_upwards, sweep, write,
     write_if_there,
 };
 use crate::report::GroupVersion;
@@ -178,6 +178,8 @@ impl Version2 {
             oom: file(memory, "memory.events"),
             cpu: file(cpu, "cpu.stat").map(Clock::Microseconds),
             pids: file(pids, "pids.current"),
+            // Of kernel 5.2; the sandbox needs a newer one anyway.
+            freezer: Some(Freezer::Version2(directory.clone())),
             directories: vec![directory],
         }
     }

@@ -69,6 +69,9 @@ impl Service {
     fn kill_processes(&self, name: &str) {
         for tracked in self.tracked.iter().filter(|tracked| tracked.sandbox == name && tracked.kind != Kind::Remover) {
             tracked.kill();
+            for freezer in tracked.leaves.iter().filter_map(|leaf| leaf.freezer.as_ref()) {
+                freezer.release_dead();
+            }
         }
     }
 
@@ -90,6 +93,7 @@ impl Service {
 
     /// Tries again what could not be done yet, and gives up what takes too long.
     pub(super) fn retry(&mut self) -> Result<(), Error> {
+        self.go_on_pausing()?;
         let mut freed = Vec::new();
         self.leaving.retain(|leaving| {
             let done = leaving.leaf.remove() || leaving.since.elapsed() > GROUP_PATIENCE;

@@ -4,6 +4,7 @@
 
 mod ending;
 mod housekeeping;
+mod pausing;
 mod probe;
 mod processes;
 mod requests;
@@ -31,6 +32,7 @@ use crate::wire::{self, Answer, Asked, MAX_PACKET, Said, Settings};
 use crate::{inside, kernel};
 
 use ending::{Ending, Leaving};
+use pausing::Pausing;
 use processes::Tracked;
 
 /// What the hidden argument `launcher` runs: call it before any thread starts.
@@ -73,6 +75,7 @@ struct Service {
     sandboxes: BTreeMap<String, Sandbox>,
     tracked: Vec<Tracked>,
     leaving: Vec<Leaving>,
+    pausing: Vec<Pausing>,
 }
 
 /// The data directory, once it is ours.
@@ -103,6 +106,7 @@ impl Service {
             sandboxes: BTreeMap::new(),
             tracked: Vec::new(),
             leaving: Vec::new(),
+            pausing: Vec::new(),
             socket,
             settings,
         }
@@ -156,7 +160,7 @@ impl Service {
 
     /// How long the loop may sleep without missing something of its own.
     fn timeout(&self) -> Option<Duration> {
-        let soon = (!self.leaving.is_empty()).then_some(Duration::from_millis(3));
+        let soon = (!self.leaving.is_empty() || !self.pausing.is_empty()).then_some(Duration::from_millis(3));
         let endings = self.sandboxes.values().filter_map(|sandbox| sandbox.ending.as_ref());
         let deadline = endings.map(|ending| ending.deadline().saturating_duration_since(Instant::now())).min();
         soon.into_iter().chain(deadline).min()

@@ -58,6 +58,14 @@ impl Service {
                 Ok(()) => self.destroy(id, &name),
                 Err(error) => self.answer(id, Err(error)),
             },
+            Request::Pause { name } => match self.pause(id, &name) {
+                Ok(()) => Ok(()),
+                Err(error) => self.answer(id, Err(error)),
+            },
+            Request::Resume { name } => {
+                let place = self.resume(&name).map(|place| Answer::Place(Box::new(place)));
+                self.answer(id, place)
+            }
             Request::Usage { name } => self.answer(id, self.usage(&name).map(Answer::Usage)),
         }
     }
@@ -75,7 +83,8 @@ impl Service {
 
     pub(super) fn known(&self, name: &str) -> Result<Place, Error> {
         let (sandbox, record) = self.sandbox(name)?;
-        Ok(sandbox.home.place(record, self.has_worker(name), sandbox.exit))
+        let place = sandbox.home.place(record, self.has_worker(name), sandbox.exit);
+        Ok(Place { paused: self.is_paused(name), ..place })
     }
 
     pub(super) fn sandbox(&self, name: &str) -> Result<(&Sandbox, &Record), Error> {

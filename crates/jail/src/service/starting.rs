@@ -48,6 +48,7 @@ impl Service {
                 return Err(error);
             }
         };
+        Self::forget_pause(&sandbox.home, &agent);
         let started = self.begin_worker(&sandbox.home, record, &worker, &agent);
         self.track(request, name, Kind::Worker, vec![worker, agent], started)?;
         if let Some(sandbox) = self.sandboxes.get_mut(name) {

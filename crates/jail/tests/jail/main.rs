@@ -12,6 +12,7 @@ mod isolation;
 mod lifecycle;
 mod limits;
 mod ordinary;
+mod pausing;
 mod programs;
 mod timings;
 

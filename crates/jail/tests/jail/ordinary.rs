@@ -10,7 +10,7 @@ use crate::harness::{Harness, skip, spec};
 
 const USER: u32 = 54_321;
 
-fn possible() -> bool {
+pub fn possible() -> bool {
     let found = rustix::process::geteuid().is_root() && Path::new("/usr/bin/setpriv").exists();
     if !found {
         skip("needs root and /usr/bin/setpriv");
@@ -19,7 +19,7 @@ fn possible() -> bool {
 }
 
 /// Lets the launcher run as a user that is nobody else, after `before` has run as root in a mount namespace of its own.
-fn as_user(options: &mut LauncherOptions, before: &str) {
+pub fn as_user(options: &mut LauncherOptions, before: &str) {
     let data = options.data_dir.parent().unwrap().to_path_buf();
     // The test's own program may lie where the user can't go.
     let program = data.join("launcher");
