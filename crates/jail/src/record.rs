@@ -96,6 +96,11 @@ impl Home {
         self.directory.join("tmp")
     }
 
+    /// Where the sandbox can write what takes disk.
+    pub fn writable(&self) -> Vec<PathBuf> {
+        vec![self.workspace(), self.agent_home(), self.temporary()]
+    }
+
     pub fn spool(&self) -> PathBuf {
         self.directory.join("spool")
     }

@@ -12,7 +12,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::error::Error;
-use crate::place::{Exit, Place, Spec, Usage};
+use crate::place::{Clock, DiskUse, Exit, Place, Spec, Usage};
 use crate::report::Report;
 
 /// No packet is longer: the kernel takes none that does not fit into a socket's buffer.
@@ -50,6 +50,9 @@ pub(crate) enum Request {
     Kill { name: String },
     Destroy { name: String },
     Usage { name: String },
+    Disk { name: String },
+    StopWriters { name: String, everybody: bool },
+    Clocks,
     Pause { name: String },
     Resume { name: String },
 }
@@ -68,6 +71,9 @@ impl Request {
             Self::Kill { .. } => "kill",
             Self::Destroy { .. } => "destroy",
             Self::Usage { .. } => "usage",
+            Self::Disk { .. } => "count disk",
+            Self::StopWriters { .. } => "stop writers",
+            Self::Clocks => "clocks",
             Self::Pause { .. } => "pause",
             Self::Resume { .. } => "resume",
         }
@@ -91,6 +97,11 @@ pub(crate) enum Answer {
     /// One of a list, with more to come: `Done` ends it.
     Item(Box<Place>),
     Usage(Usage),
+    Disk(DiskUse),
+    /// So many processes were ended.
+    Stopped(u32),
+    /// Some of them, with more to come: `Done` ends it.
+    Clocks(Vec<Clock>),
 }
 
 /// Sends one packet.

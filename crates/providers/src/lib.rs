@@ -15,7 +15,7 @@ mod tests;
 
 pub use external::External;
 pub use fake::{Fake, FakeOptions};
-pub use inside::LinkHost;
+pub use inside::{LinkHost, Notice};
 pub use local::Local;
 
 use atoll_core::provider::{CreateSpec, Found, Page, ProviderId};

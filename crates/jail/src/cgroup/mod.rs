@@ -145,17 +145,27 @@ impl Leaf {
 
     pub fn usage(&self) -> Usage {
         let number = |path: &Option<PathBuf>| fs::read_to_string(path.as_ref()?).ok()?.trim().parse().ok();
-        let cpu_microseconds = self.cpu.as_ref().and_then(|clock| match clock {
-            Clock::Microseconds(path) => keyed(&fs::read_to_string(path).ok()?, "usage_usec"),
-            Clock::Nanoseconds(path) => number(&Some(path.clone())).map(|nanoseconds: u64| nanoseconds / 1000),
-        });
         Usage {
             memory: number(&self.memory),
             memory_peak: number(&self.peak),
             oom_kills: self.oom_kills(),
-            cpu_microseconds,
+            cpu_microseconds: self.clock(),
             processes: number(&self.pids),
         }
+    }
+
+    /// The processor time used, in microseconds.
+    pub fn clock(&self) -> Option<u64> {
+        match self.cpu.as_ref()? {
+            Clock::Microseconds(path) => keyed(&fs::read_to_string(path).ok()?, "usage_usec"),
+            Clock::Nanoseconds(path) => Some(fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()? / 1000),
+        }
+    }
+
+    /// The processes in it, if it is a cgroup at all.
+    pub fn members(&self) -> Option<Vec<i32>> {
+        let text = fs::read_to_string(self.directories.first()?.join("cgroup.procs")).ok()?;
+        Some(text.lines().filter_map(|line| line.trim().parse().ok()).collect())
     }
 
     /// Removes the leaf, and the groups above it when it was their last. `false` is: not yet, somebody is still on

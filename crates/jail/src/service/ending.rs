@@ -1,7 +1,6 @@
 //! How sandboxes end: first the processes, then the cgroups, then the files; who asked is told at the end.
 
 use std::fs;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +12,7 @@ use crate::error::{Errno, Error};
 use crate::ids::Map;
 use crate::place::Exit;
 use crate::wire::Answer;
-use crate::{kernel, maps, remove};
+use crate::{maps, remove};
 
 /// How long killed processes may take: the kernel lets none go that waits for a device.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -159,11 +158,7 @@ impl Service {
     pub(super) fn remover(&self, name: &str, path: &Path, map: Option<Map>) -> Result<Tracked, Error> {
         let map = map.unwrap_or_else(|| self.ids.without_record());
         let process = maps::spawn_within(&map, || {
-            // The launcher may end while this goes on: its client shall see that, and the next one not wait.
-            kernel::close_copy(self.socket.as_fd());
-            if let Some(lock) = &self.lock {
-                kernel::close_copy(lock.as_fd());
-            }
+            self.let_go_of_copies();
             remove::tree(path).map_or_else(rustix::io::Errno::raw_os_error, |()| 0)
         })
         .map_err(|failure| Error::step(name, failure))?;

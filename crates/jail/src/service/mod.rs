@@ -3,6 +3,7 @@
 //! It ends when its client goes, and leaves the sandboxes alone: the next one finds them by their records.
 
 mod ending;
+mod errands;
 mod housekeeping;
 mod pausing;
 mod probe;

@@ -23,6 +23,8 @@ pub(super) struct Pausing {
     request: u64,
     sandbox: String,
     since: Instant,
+    /// Its processes were told to.
+    told: bool,
 }
 
 impl Service {
@@ -34,23 +36,39 @@ impl Service {
         if self.worker(name).is_none_or(|worker| worker.starting.is_some()) {
             return Err(Error::NotAlive { name: name.to_owned() });
         }
+        self.pausing.push(Pausing { request, sandbox: name.to_owned(), since: Instant::now(), told: false });
+        self.go_on_pausing()
+    }
+
+    fn begin(&self, name: &str) -> Result<(), Error> {
+        let (sandbox, _) = self.sandbox(name)?;
         let failed = |error: std::io::Error| Error::file("pause the sandbox of", &sandbox.home.directory, error);
         match self.freezer(name) {
-            Some(freezer) => freezer.freeze().map_err(failed)?,
-            None => fs::write(sandbox.home.paused(), "").map_err(failed)?,
+            Some(freezer) => freezer.freeze().map_err(failed),
+            None => fs::write(sandbox.home.paused(), "").map_err(failed),
         }
-        self.pausing.push(Pausing { request, sandbox: name.to_owned(), since: Instant::now() });
-        self.go_on_pausing()
+    }
+
+    /// Somebody who ends writers has made it stand still for that, and will let it go on.
+    fn is_held_otherwise(&self, name: &str) -> bool {
+        self.tracked.iter().any(|tracked| tracked.sandbox == name && tracked.kind == Kind::Stopper)
     }
 
     /// Looks who stands still by now, and tells who waits for it.
     pub(super) fn go_on_pausing(&mut self) -> Result<(), Error> {
-        for pausing in std::mem::take(&mut self.pausing) {
-            let Pausing { request, sandbox: name, since } = &pausing;
-            if !self.is_paused(name) {
+        for mut pausing in std::mem::take(&mut self.pausing) {
+            if !pausing.told && !self.is_held_otherwise(&pausing.sandbox) {
+                if let Err(error) = self.begin(&pausing.sandbox) {
+                    self.answer(pausing.request, Err(error))?;
+                    continue;
+                }
+                pausing.told = true;
+            }
+            let Pausing { request, sandbox: name, since, told } = &pausing;
+            if *told && !self.is_paused(name) {
                 // It ended, or somebody resumed it.
                 self.answer(*request, Err(Error::NotAlive { name: name.clone() }))?;
-            } else if self.stands_still(name) {
+            } else if *told && self.stands_still(name) {
                 let place = self.known(name).map(|place| Answer::Place(Box::new(place)));
                 self.answer(*request, place)?;
             } else if since.elapsed() > PATIENCE {
@@ -74,7 +92,7 @@ impl Service {
     pub(super) fn is_paused(&self, name: &str) -> bool {
         let Some(sandbox) = self.sandboxes.get(name).filter(|_| self.worker(name).is_some()) else { return false };
         match self.freezer(name) {
-            Some(freezer) => freezer.is_freezing(),
+            Some(freezer) => freezer.is_freezing() && !self.is_held_otherwise(name),
             None => sandbox.home.paused().exists(),
         }
     }

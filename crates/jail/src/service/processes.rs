@@ -33,6 +33,10 @@ pub(super) enum Kind {
     Worker,
     Run { run: u64 },
     Remover,
+    /// Counts what the sandbox's files take.
+    Counter,
+    /// Ends those who write to them.
+    Stopper,
 }
 
 /// A process that hasn't become its program yet.
@@ -40,7 +44,7 @@ pub(super) struct Starting {
     pub request: u64,
     pub status: File,
     /// Held, so that the process sees if its launcher goes.
-    pub _go: OwnedFd,
+    pub _go: Option<OwnedFd>,
 }
 
 impl Tracked {
@@ -128,10 +132,15 @@ impl Service {
         let read = starting.status.read_to_end(&mut text);
         let Some(tracked) = self.tracked.get_mut(index) else { return Ok(()) };
         let failure = match read {
+            _ if matches!(tracked.kind, Kind::Counter | Kind::Stopper) => None,
             Ok(_) => start::said(&text),
             // Its end will tell.
             Err(_) => None,
         };
+        if matches!(tracked.kind, Kind::Counter | Kind::Stopper) {
+            let found = Self::found(&tracked.sandbox, &text);
+            return self.answer(starting.request, found);
+        }
         // A process that was killed on its way in closes its status without a word too; then its end is told next.
         let name = tracked.sandbox.clone();
         if let Some(failure) = failure {
@@ -140,7 +149,7 @@ impl Service {
         }
         let outcome = match tracked.kind {
             Kind::Worker => self.known(&name).map(|place| Answer::Place(Box::new(place))),
-            Kind::Run { .. } | Kind::Remover => Ok(Answer::Done),
+            Kind::Run { .. } | Kind::Remover | Kind::Counter | Kind::Stopper => Ok(Answer::Done),
         };
         self.answer(starting.request, outcome)
     }
@@ -164,6 +173,8 @@ impl Service {
             (Kind::Worker, None) => self.say(&Said::WorkerEnded { name: name.clone(), exit })?,
             (Kind::Run { run }, None) => self.say(&Said::RunEnded { run, exit })?,
             (Kind::Remover, None) => self.removed(&name, exit)?,
+            // What they found is told by now.
+            (Kind::Counter | Kind::Stopper, None) => {}
         }
         self.settle(&name)
     }

@@ -15,6 +15,7 @@ use crate::place::{AGENT, Bound, Enforced, Ids, Place, Range, Spec, Usage, check
 use crate::record::{Home, Record};
 use crate::remove;
 use crate::wire::{Answer, Asked, Request};
+use crate::writers::Whom;
 
 impl Service {
     /// Does what is asked and answers; what takes longer is answered when it is done.
@@ -58,6 +59,18 @@ impl Service {
                 Ok(()) => self.destroy(id, &name),
                 Err(error) => self.answer(id, Err(error)),
             },
+            Request::Disk { name } => match self.count_disk(id, &name) {
+                Ok(()) => Ok(()),
+                Err(error) => self.answer(id, Err(error)),
+            },
+            Request::StopWriters { name, everybody } => {
+                let whom = if everybody { Whom::Everybody } else { Whom::Writers };
+                match self.stop_writers(id, &name, whom) {
+                    Ok(()) => Ok(()),
+                    Err(error) => self.answer(id, Err(error)),
+                }
+            }
+            Request::Clocks => self.clocks(id),
             Request::Pause { name } => match self.pause(id, &name) {
                 Ok(()) => Ok(()),
                 Err(error) => self.answer(id, Err(error)),
@@ -141,7 +154,7 @@ impl Service {
             cpu: Enforces::bound(cpu, Bound::No),
             pids: Enforces::bound(pids, Bound::PerProcess),
             open_files: Bound::PerProcess,
-            disk: Bound::No,
+            disk: Bound::Watched,
             ids: map.ids,
         }
     }

@@ -113,7 +113,7 @@ impl Service {
                     kind,
                     hold: process.descriptor,
                     child: true,
-                    starting: Some(Starting { request, status, _go: go }),
+                    starting: Some(Starting { request, status, _go: Some(go) }),
                     failure: None,
                     leaves,
                 });

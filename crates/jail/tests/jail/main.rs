@@ -7,6 +7,7 @@
     reason = "a test fails by panicking, and says what it skips"
 )]
 
+mod disk;
 mod harness;
 mod isolation;
 mod lifecycle;

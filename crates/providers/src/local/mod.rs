@@ -7,6 +7,7 @@
 //! A sandbox is named by its id everywhere: its directory, its cgroup, its record. What the launcher
 //! finds on disk is what there is; nothing here is remembered that a restart would lose.
 
+mod disk;
 mod git;
 mod notices;
 
@@ -41,6 +42,7 @@ pub struct Local {
     /// One at a time makes a sandbox of a name.
     making: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     commands: Arc<Commands>,
+    disk: disk::Watch,
 }
 
 /// What is there when a worker is dead.
@@ -55,7 +57,14 @@ impl Local {
     /// `host` answers the workers.
     pub fn new(launcher: Result<Arc<Launcher>, String>, host: Arc<dyn LinkHost>) -> Self {
         let launcher = launcher.map(|launcher| Arc::new(Mutex::new(launcher)));
-        Self { launcher, host, links: Mutex::default(), making: Mutex::default(), commands: Arc::default() }
+        Self {
+            launcher,
+            host,
+            links: Mutex::default(),
+            making: Mutex::default(),
+            commands: Arc::default(),
+            disk: disk::Watch::default(),
+        }
     }
 
     /// Asks the launcher, which answers in its own time, on a thread where waiting is no harm.
@@ -81,6 +90,9 @@ impl Local {
     /// Sees to it that a living worker is connected.
     fn connect(&self, place: &Place) {
         let Ok(sandbox) = place.name.parse::<SandboxId>() else { return };
+        if let Ok(launcher) = &self.launcher {
+            self.disk.wake(launcher, &self.host);
+        }
         let mut links = locked(&self.links);
         let id = ProviderId(place.name.clone());
         if links.get(&id).is_some_and(|link| !link.is_finished()) {
@@ -92,6 +104,7 @@ impl Local {
 
     /// Lets go of every worker; they live on, and are found again.
     pub fn disconnect_all(&self) {
+        self.disk.stop();
         for (_, link) in locked(&self.links).drain() {
             link.abort();
         }
@@ -170,6 +183,7 @@ fn limits(asked: Option<Resources>) -> Limits {
         memory_bytes: asked.memory_gb.map_or(standard.memory_bytes, |gigabytes| whole(gigabytes * f64::from(1 << 30))),
         cpu_milli: asked.cpu.map_or(standard.cpu_milli, |cpu| u32::try_from(whole(cpu * 1000.0)).unwrap_or(u32::MAX)),
         pids: asked.pids.unwrap_or(standard.pids),
+        disk_bytes: asked.disk_gb.map_or(standard.disk_bytes, |gigabytes| whole(gigabytes * f64::from(1 << 30))),
         ..standard
     }
 }
@@ -198,6 +212,7 @@ fn failure(error: &atoll_jail::Error) -> Error {
         E::Ending { .. }
         | E::Alive { .. }
         | E::StillAlive { .. }
+        | E::NotPaused { .. }
         | E::NotRemoved { .. }
         | E::File { .. }
         | E::Gone
@@ -219,7 +234,11 @@ fn exit(exit: atoll_jail::Exit) -> Exit {
 fn found(place: &Place) -> Found {
     Found {
         id: ProviderId(place.name.clone()),
-        state: if place.alive { ProviderState::Running } else { ProviderState::Stopped },
+        state: match (place.alive, place.paused) {
+            (true, false) => ProviderState::Running,
+            (true, true) => ProviderState::Paused,
+            (false, _) => ProviderState::Stopped,
+        },
         epoch: EPOCH,
         labels: place.labels.clone(),
         expires_at: None,
@@ -236,7 +255,7 @@ impl Provider for Local {
         Capabilities {
             isolation: can::Isolation::Namespace,
             listing: can::Listing::Exact,
-            pause: can::PauseAbility::None,
+            pause: can::PauseAbility::Memory,
             fork: can::ForkAbility::None,
             snapshot: can::SnapshotAbility::None,
             egress: can::Egress::None,
@@ -310,6 +329,20 @@ impl Provider for Local {
         })
     }
 
+    fn pause<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let name = self.place(id).await?.name;
+            self.ask(move |launcher| launcher.pause(&name)).await.map(drop)
+        })
+    }
+
+    fn resume<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Found> {
+        Box::pin(async move {
+            let name = self.place(id).await?.name;
+            self.ask(move |launcher| launcher.resume(&name)).await.map(|place| found(&place))
+        })
+    }
+
     fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> Answer<'a, ExecRef> {
         Box::pin(async move {
             if spec.terminal.is_some() {
@@ -319,6 +352,9 @@ impl Provider for Local {
             let place = self.place(id).await?;
             if !place.alive {
                 return Err(Error::Refused { detail: "nothing runs in this sandbox any more".into() });
+            }
+            if place.paused {
+                return Err(Error::Refused { detail: "this sandbox is paused: resume it to run something in it".into() });
             }
             self.commands.start(id, EPOCH, &place.socket, spec).await
         })
@@ -353,11 +389,13 @@ impl Provider for Local {
     fn resources<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Usage> {
         Box::pin(async move {
             let name = self.place(id).await?.name;
-            let usage = self.ask(move |launcher| launcher.usage(&name)).await?;
+            let (usage, disk) =
+                self.ask(move |launcher| Ok((launcher.usage(&name)?, launcher.disk(&name)?))).await?;
             Ok(Usage {
                 cpu_seconds: Duration::from_micros(usage.cpu_microseconds.unwrap_or(0)).as_secs_f64(),
                 memory_bytes: usage.memory.unwrap_or(0),
                 pids: usage.processes.unwrap_or(0),
+                disk_bytes: disk.bytes,
                 ..Usage::default()
             })
         })
