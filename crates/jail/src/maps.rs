@@ -141,15 +141,14 @@ fn ask(program: &str, pid: i32, lines: &[ids::Line]) -> Result<(), Failure> {
 /// Starts a process that does `work` as root of a user namespace with the given map, where it may do with files of
 /// the mapped ids what the launcher's user may not. Root needs no namespace for that.
 pub(crate) fn spawn_within(map: &Map, work: impl FnOnce() -> i32) -> Result<kernel::Process, Failure> {
-    if map.ids == Ids::Shared { within(map, work) } else { kernel::spawn(0, None, work).at(Step::Clone) }
+    if map.ids != Ids::Shared {
+        return kernel::spawn(0, None, work).at(Step::Clone);
+    }
+    spawn_in_namespace(map, work)
 }
 
-/// The same where also what the launcher's user has closed to itself shall be open.
-pub(crate) fn spawn_as_owner(map: &Map, work: impl FnOnce() -> i32) -> Result<kernel::Process, Failure> {
-    if map.ids == Ids::Own { kernel::spawn(0, None, work).at(Step::Clone) } else { within(map, work) }
-}
-
-fn within(map: &Map, work: impl FnOnce() -> i32) -> Result<kernel::Process, Failure> {
+/// The same, and in a user namespace of its own for root too: it may do nothing to what has other ids.
+pub(crate) fn spawn_in_namespace(map: &Map, work: impl FnOnce() -> i32) -> Result<kernel::Process, Failure> {
     let (wait, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at(Step::Descriptors)?;
     let (wait, mut go) = (fs::File::from(wait), fs::File::from(go));
     let process = kernel::spawn(kernel::NEW_USER_NAMESPACE, None, || {
@@ -167,5 +166,14 @@ fn within(map: &Map, work: impl FnOnce() -> i32) -> Result<kernel::Process, Fail
             process.discard();
             Err(failure)
         }
+    }
+}
+
+/// For what only looks: also what the launcher's user has closed to itself is open to it.
+pub(crate) fn spawn_as_owner(map: &Map, work: impl FnOnce() -> i32) -> Result<kernel::Process, Failure> {
+    match map.ids {
+        Ids::Shared | Ids::Single => spawn_in_namespace(map, work),
+        // Root is let in everywhere.
+        Ids::Own => kernel::spawn(0, None, work).at(Step::Clone),
     }
 }

@@ -24,6 +24,8 @@ pub(crate) use freezer::Freezer;
 pub(crate) trait Groups {
     fn version(&self) -> GroupVersion;
     fn enforces(&self) -> Enforces;
+    /// Whether all of a leaf can be made to stand still.
+    fn freezes(&self) -> bool;
     /// Why it isn't more, in words for the owner of the machine.
     fn lacks(&self) -> Option<String>;
     /// Makes a leaf of a sandbox's group, with its limits set and nobody in it.

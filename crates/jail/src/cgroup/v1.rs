@@ -55,6 +55,10 @@ impl Groups for Version1 {
         Enforces { memory: self.memory.is_some(), cpu: self.cpu.is_some(), pids: self.pids.is_some() }
     }
 
+    fn freezes(&self) -> bool {
+        self.freezer.is_some()
+    }
+
     fn lacks(&self) -> Option<String> {
         let controllers = [("memory", &self.memory), ("cpu", &self.cpu), ("pids", &self.pids)];
         let lacking: Vec<&str> =

@@ -110,6 +110,10 @@ impl Groups for Version2 {
         self.enforces
     }
 
+    fn freezes(&self) -> bool {
+        true
+    }
+
     fn lacks(&self) -> Option<String> {
         let Enforces { memory, cpu, pids } = self.enforces;
         let lacking: Vec<&str> = [("memory", memory), ("cpu", cpu), ("pids", pids)]

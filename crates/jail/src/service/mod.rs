@@ -2,6 +2,7 @@
 //!
 //! It ends when its client goes, and leaves the sandboxes alone: the next one finds them by their records.
 
+mod abilities;
 mod ending;
 mod errands;
 mod housekeeping;
@@ -28,6 +29,7 @@ use crate::maps::Source;
 use crate::place::{Exit, Usage};
 use crate::record::{Home, Record};
 use crate::seccomp::Filter;
+use crate::setup::Landlock;
 use crate::view::View;
 use crate::wire::{self, Answer, Asked, MAX_PACKET, Said, Settings};
 use crate::{inside, kernel};
@@ -68,6 +70,7 @@ struct Service {
     settings: Settings,
     view: View,
     filter: Filter,
+    landlock: Landlock,
     groups: Box<dyn Groups>,
     ids: Source,
     /// Held from when a request first needs the data directory, as long as this launcher lives.
@@ -100,6 +103,7 @@ impl Service {
         Self {
             view: View::of(settings.home.as_deref(), &settings.tools, &settings.data),
             filter: Filter::new(),
+            landlock: Landlock::find(),
             groups: cgroup::find(&settings.deployment),
             ids: Source::find(settings.id_base),
             lock: None,

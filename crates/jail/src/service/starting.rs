@@ -187,6 +187,8 @@ impl Service {
             hostname: &record.spec.hostname,
             limits: self.process_limits(&record.spec.limits),
             filter: &self.filter,
+            landlock: self.landlock,
+            writable_root: false,
             role,
             arguments,
             environment,

@@ -16,7 +16,7 @@ pub(crate) enum Role {
 }
 
 /// From the launcher's id to root inside, where there is one: until here files could be reached as the launcher can.
-pub(super) fn become_root_inside(map: &Map) -> Result<(), Failure> {
+pub(crate) fn become_root_inside(map: &Map) -> Result<(), Failure> {
     if map.ids == Ids::Single {
         return Ok(());
     }

@@ -10,6 +10,7 @@
 mod disk;
 mod harness;
 mod isolation;
+mod landlock;
 mod lifecycle;
 mod limits;
 mod ordinary;
