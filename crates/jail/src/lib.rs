@@ -6,8 +6,8 @@
 //!
 //! [`inside`] is for the program that runs as a sandbox's first process.
 
-mod cgroup;
 mod census;
+mod cgroup;
 mod client;
 mod error;
 mod ids;

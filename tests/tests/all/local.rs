@@ -1,6 +1,7 @@
 //! Real sandboxes on this machine, with the demo agent at work in them.
 
 mod canary;
+mod disk;
 mod ends;
 mod inside;
 mod isolation;
@@ -8,7 +9,9 @@ mod kill;
 mod limits;
 mod many;
 mod messages;
+mod pause;
 mod restart;
+mod tier;
 mod user;
 mod work;
 mod worker;

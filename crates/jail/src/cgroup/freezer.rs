@@ -45,8 +45,9 @@ impl Freezer {
     pub fn is_frozen(&self) -> bool {
         match self {
             Self::Version1(directory) => state(directory).is_some_and(|state| state == "FROZEN"),
-            Self::Version2(directory) => fs::read_to_string(directory.join("cgroup.events"))
-                .is_ok_and(|text| keyed(&text, "frozen") == Some(1)),
+            Self::Version2(directory) => {
+                fs::read_to_string(directory.join("cgroup.events")).is_ok_and(|text| keyed(&text, "frozen") == Some(1))
+            }
         }
     }
 

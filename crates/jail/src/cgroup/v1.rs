@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    Bounds, Clock, Enforces, Freezer, Groups, Leaf, PERIOD, Trial, files, make_directory, quota, sweep, write, write_if_there,
+    Bounds, Clock, Enforces, Freezer, Groups, Leaf, PERIOD, Trial, files, make_directory, quota, sweep, write,
+    write_if_there,
 };
 use crate::report::GroupVersion;
 

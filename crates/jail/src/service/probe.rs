@@ -106,8 +106,10 @@ impl Service {
     }
 
     fn missing(&self, failure: Option<Error>, namespaces: Option<Errno>, overlay: Option<Errno>) -> Vec<Missing> {
-        let missing = |keeps_from: Option<Tier>, what: String, remedy: &str| {
-            Missing { what, remedy: remedy.to_owned(), keeps_from }
+        let missing = |keeps_from: Option<Tier>, what: String, remedy: &str| Missing {
+            what,
+            remedy: remedy.to_owned(),
+            keeps_from,
         };
         let is_root = rustix::process::geteuid().is_root();
         let mut list = Vec::new();

@@ -31,7 +31,9 @@ pub(super) struct Tracked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Worker,
-    Run { run: u64 },
+    Run {
+        run: u64,
+    },
     Remover,
     /// Counts what the sandbox's files take.
     Counter,

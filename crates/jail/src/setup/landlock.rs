@@ -46,7 +46,8 @@ impl Landlock {
         }
         // Of later versions nothing is wanted: what they add would have to be allowed again.
         let writing = AccessFs::from_write(ABI::V3);
-        let ruleset = Ruleset::default().handle_access(writing).and_then(|ruleset| ruleset.scope(Scope::from_all(ABI::V6)));
+        let ruleset =
+            Ruleset::default().handle_access(writing).and_then(|ruleset| ruleset.scope(Scope::from_all(ABI::V6)));
         let mut ruleset = ruleset.and_then(Ruleset::create).map_err(|error| number(&error)).at(Step::Landlock)?;
         for path in WRITABLE {
             let opened = PathFd::new(path).map_err(|error| opening(&error)).at_with(Step::Landlock, path)?;

@@ -10,6 +10,7 @@
 mod disk;
 mod git;
 mod notices;
+mod tier;
 
 use crate::inside::exec::Commands;
 use crate::inside::{LinkHost, link};
@@ -20,7 +21,7 @@ use atoll_core::provider::{
     Answer, Capabilities, CreateSpec, Error, ExecRef, ExecSpec, ExecStream, Exit, Found, GitDone, GitJob, Lookup, Page,
     Provider, ProviderId, ProviderState, StopMode, Usage, capabilities as can,
 };
-use atoll_core::sandbox::{ProviderKind, Resources};
+use atoll_core::sandbox::{IsolationTier, ProviderKind, Resources};
 use atoll_jail::{Launcher, Limits, Place, Spec};
 use atoll_protocol::exec::Ask;
 use bytes::Bytes;
@@ -43,6 +44,7 @@ pub struct Local {
     making: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     commands: Arc<Commands>,
     disk: disk::Watch,
+    tier: tier::Demand,
 }
 
 /// What is there when a worker is dead.
@@ -64,7 +66,13 @@ impl Local {
             making: Mutex::default(),
             commands: Arc::default(),
             disk: disk::Watch::default(),
+            tier: tier::Demand::default(),
         }
+    }
+
+    /// What each sandbox must have, whatever it asks for itself.
+    pub fn demanding(self, isolation: Option<IsolationTier>) -> Self {
+        Self { tier: tier::Demand::of(isolation), ..self }
     }
 
     /// Asks the launcher, which answers in its own time, on a thread where waiting is no harm.
@@ -148,6 +156,7 @@ impl Local {
             // Half made: begun again from nothing.
             Ok(_) | Err(_) => self.destroy(&id).await?,
         }
+        self.has_tier(spec.settings.isolation).await?;
         let made = self.make_anew(name.to_owned(), spec).await;
         if made.is_err() {
             // The reason for the failure is the one to tell; what can't be removed now is swept later.
@@ -354,7 +363,9 @@ impl Provider for Local {
                 return Err(Error::Refused { detail: "nothing runs in this sandbox any more".into() });
             }
             if place.paused {
-                return Err(Error::Refused { detail: "this sandbox is paused: resume it to run something in it".into() });
+                return Err(Error::Refused {
+                    detail: "this sandbox is paused: resume it to run something in it".into(),
+                });
             }
             self.commands.start(id, EPOCH, &place.socket, spec).await
         })
@@ -389,8 +400,7 @@ impl Provider for Local {
     fn resources<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Usage> {
         Box::pin(async move {
             let name = self.place(id).await?.name;
-            let (usage, disk) =
-                self.ask(move |launcher| Ok((launcher.usage(&name)?, launcher.disk(&name)?))).await?;
+            let (usage, disk) = self.ask(move |launcher| Ok((launcher.usage(&name)?, launcher.disk(&name)?))).await?;
             Ok(Usage {
                 cpu_seconds: Duration::from_micros(usage.cpu_microseconds.unwrap_or(0)).as_secs_f64(),
                 memory_bytes: usage.memory.unwrap_or(0),
