@@ -115,6 +115,14 @@ impl Ground {
         self.data().join("sandboxes").join(id)
     }
 
+    /// Where on the host a sandbox's workspace is written to.
+    pub fn workspace_of(&self, id: &str) -> PathBuf {
+        let record = std::fs::read(self.home_of(id).join("record.json")).unwrap();
+        let record: Value = serde_json::from_slice(&record).unwrap();
+        let top = record["stack"]["top"].as_str().unwrap();
+        self.data().join("layers").join(top).join("files/workspace")
+    }
+
     /// To be cleaned up also when the test fails.
     pub fn remember(&self, id: &str) {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).push(id.to_owned());

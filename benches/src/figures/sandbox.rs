@@ -10,7 +10,7 @@ use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::provider::{Command as Run, CreateSpec, ExecEvent, ExecSpec, Exit, Identity, Provider, ProviderId};
 use atoll_core::sandbox::Settings;
 use atoll_jail::{Launcher, LauncherOptions};
-use atoll_providers::{LinkHost, Local};
+use atoll_providers::{LinkHost, Local, Notice};
 use futures_util::StreamExt;
 use serde_json::json;
 use std::path::Path;
@@ -37,6 +37,8 @@ impl LinkHost for Nobody {
     }
 
     fn worker_gone(&self, _sandbox: SandboxId) {}
+
+    fn notice(&self, _sandbox: SandboxId, _notice: Notice) {}
 }
 
 fn spec() -> CreateSpec {

@@ -67,6 +67,7 @@ impl Config {
                 id_base: values.need("local.id_base")?,
                 tools: values.need::<Vec<String>>("local.tools")?.into_iter().map(PathBuf::from).collect(),
                 worker: values.maybe("local.worker"),
+                isolation: values.maybe_word("local.isolation")?,
             },
             git: Git { branch_prefix: values.need("git.branch_prefix")? },
             agent: Agent { default: values.maybe("agent.default") },
@@ -128,6 +129,10 @@ impl Values {
 
     fn need<T: Take>(&self, key: &'static str) -> Result<T, Unusable> {
         self.maybe(key).ok_or_else(|| Unusable::of(key))
+    }
+
+    fn maybe_word<T: FromStr>(&self, key: &'static str) -> Result<Option<T>, Unusable> {
+        self.maybe::<String>(key).map(|word| word.parse().map_err(|_| Unusable::of(key))).transpose()
     }
 
     fn word<T: FromStr>(&self, key: &'static str) -> Result<T, Unusable> {

@@ -1,7 +1,7 @@
 //! The settings as the rest of Atoll uses them.
 
 use crate::fake::Fake;
-use atoll_core::sandbox::ProviderKind;
+use atoll_core::sandbox::{IsolationTier, ProviderKind};
 use secrecy::SecretString;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -163,6 +163,7 @@ pub struct Local {
     pub id_base: u32,
     pub tools: Vec<PathBuf>,
     pub worker: Option<PathBuf>,
+    pub isolation: Option<IsolationTier>,
 }
 
 #[derive(Debug, Clone)]

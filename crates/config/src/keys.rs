@@ -4,7 +4,7 @@ use crate::config::{Level, LogFormat};
 use crate::env;
 use crate::fake;
 use crate::kind::Kind;
-use atoll_core::sandbox::ProviderKind;
+use atoll_core::sandbox::{IsolationTier, ProviderKind};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Default {
@@ -95,6 +95,7 @@ const PER_MINUTE: Kind = Kind::Integer { least: 0, most: 10_000_000 };
 const FORMATS: Kind = Kind::Word(|| LogFormat::ALL.iter().map(|word| word.as_str()).collect());
 const LEVELS: Kind = Kind::Word(|| Level::ALL.iter().map(|word| word.as_str()).collect());
 const PROVIDERS: Kind = Kind::Word(|| ProviderKind::ALL.iter().map(|word| word.as_str()).collect());
+const TIERS: Kind = Kind::Word(|| IsolationTier::ALL.iter().map(|word| word.as_str()).collect());
 const DATABASES: Kind = Kind::SecretUrl { schemes: &["postgres://", "postgresql://", "sqlite:"] };
 const REDIS: Kind = Kind::SecretUrl { schemes: &["redis://", "rediss://"] };
 
@@ -252,6 +253,12 @@ pub(crate) const KEYS: &[Key] = &[
         Kind::Path,
         "/usr/lib/atoll/atoll-worker",
         "The worker's program for local sandboxes; without it, the one that this program carries or has beside it.",
+    ),
+    Key::none(
+        "local.isolation",
+        TIERS,
+        "strong",
+        "The least isolation that sandboxes on this machine must have; where it can't be had, none is made.",
     ),
     Key::is("git.branch_prefix", Kind::Text, "atoll", "What the branches of plain runs begin with."),
     Key::is(

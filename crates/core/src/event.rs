@@ -76,6 +76,7 @@ pub mod kind {
     pub const APPROVAL_REQUESTED: &str = "approval.requested";
     pub const APPROVAL_RESOLVED: &str = "approval.resolved";
     pub const WORKER_REJECTED: &str = "worker.rejected";
+    pub const SANDBOX_DISK_FULL: &str = "sandbox.disk_full";
     pub const WORKER_LOST: &str = "worker.lost";
     pub const MESSAGE_QUEUED: &str = "message.queued";
     pub const MESSAGE_EDITED: &str = "message.edited";

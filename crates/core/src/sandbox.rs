@@ -112,6 +112,17 @@ words! {
 }
 
 words! {
+    /// How well a sandbox must be kept apart, from less to more.
+    "isolation tier"
+    IsolationTier {
+        /// Isolated; a limit may be watched only.
+        Standard = "standard",
+        /// Isolated, and every limit enforced.
+        Strong = "strong",
+    }
+}
+
+words! {
     "network policy"
     NetworkPolicy { None = "none", Allow = "allow", All = "all" }
 }
@@ -190,6 +201,9 @@ pub struct Settings {
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
+    /// Where less can be had, no sandbox is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<IsolationTier>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,6 @@
 //! What a server is started with. The command line fills this from the configuration.
 
-use atoll_core::sandbox::{ProviderKind, Resources};
+use atoll_core::sandbox::{IsolationTier, ProviderKind, Resources};
 use atoll_jail::Launcher;
 use atoll_providers::fake::FakeOptions;
 use atoll_store::Location;
@@ -60,6 +60,8 @@ pub struct Policy {
     pub image: Option<String>,
     pub snapshot: Option<String>,
     pub resources: Resources,
+    /// What every sandbox on this machine must have.
+    pub isolation: Option<IsolationTier>,
 }
 
 impl Default for Policy {
@@ -85,6 +87,7 @@ impl Default for Policy {
             image: None,
             snapshot: None,
             resources: Resources { memory_gb: Some(4.0), cpu: Some(2.0), disk_gb: Some(8.0), pids: None },
+            isolation: None,
         }
     }
 }

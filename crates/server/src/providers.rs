@@ -26,7 +26,8 @@ impl Providers {
     pub fn new(options: &Options, app: &Arc<App>) -> Self {
         let link = Arc::new(InProcess(Arc::downgrade(app)));
         let linked = Arc::new(Linked::new(app));
-        let local = Local::new(options.launcher.clone(), Arc::clone(&linked) as Arc<dyn LinkHost>);
+        let local = Local::new(options.launcher.clone(), Arc::clone(&linked) as Arc<dyn LinkHost>)
+            .demanding(options.policy.isolation);
         Self { local, linked, external: External::new(), fake: Fake::new(options.fake.clone(), link) }
     }
 

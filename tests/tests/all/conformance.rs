@@ -4,7 +4,7 @@ use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::Settings;
 use atoll_jail::{Launcher, LauncherOptions};
-use atoll_providers::{LinkHost, Local, conformance};
+use atoll_providers::{LinkHost, Local, Notice, conformance};
 use atoll_tests::process::program;
 use std::sync::Arc;
 use tokio::net::UnixStream;
@@ -22,6 +22,8 @@ impl LinkHost for Nobody {
     }
 
     fn worker_gone(&self, _sandbox: SandboxId) {}
+
+    fn notice(&self, _sandbox: SandboxId, _notice: Notice) {}
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,7 @@
 //! Real sandboxes on this machine, with the demo agent at work in them.
 
 mod canary;
+mod disk;
 mod ends;
 mod fork;
 mod inside;
@@ -9,8 +10,10 @@ mod kill;
 mod limits;
 mod many;
 mod messages;
+mod pause;
 mod restart;
 mod standing;
+mod tier;
 mod user;
 mod work;
 mod worker;

@@ -71,6 +71,7 @@ fn policy(config: &Config) -> Policy {
             disk_gb: Some(sandbox.disk_gb),
             pids: None,
         },
+        isolation: config.local.isolation,
     }
 }
 

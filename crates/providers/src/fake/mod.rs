@@ -236,7 +236,10 @@ impl Provider for Fake {
                 None => Err(refused(format!("there is no snapshot `{name}`"))),
             },
         };
-        Box::pin(self.make(spec, key, tree))
+        Box::pin(async move {
+            crate::demands_no_tier(self.kind(), spec)?;
+            self.make(spec, key, tree).await
+        })
     }
 
     fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, Lookup> {

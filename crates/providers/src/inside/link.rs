@@ -25,6 +25,16 @@ pub trait LinkHost: Send + Sync {
     fn serve(&self, sandbox: SandboxId, connection: UnixStream, first: Arc<Notify>) -> BoxFuture<'static, ()>;
     /// Nobody listens at the other end any more: the worker is dead.
     fn worker_gone(&self, sandbox: SandboxId);
+    /// Something of a sandbox that its provider saw by itself.
+    fn notice(&self, sandbox: SandboxId, notice: Notice);
+}
+
+/// What a provider tells of a sandbox unasked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// Its files take more than they may, in bytes, and so many processes that wrote were ended. Told once each time
+    /// that the limit is crossed.
+    DiskFull { used: u64, limit: u64, stopped: u32 },
 }
 
 enum Change {

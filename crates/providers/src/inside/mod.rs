@@ -4,4 +4,4 @@
 pub(crate) mod exec;
 pub mod link;
 
-pub use link::LinkHost;
+pub use link::{LinkHost, Notice};

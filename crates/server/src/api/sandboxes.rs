@@ -13,8 +13,8 @@ use crate::state::App;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::principal::Action;
 use atoll_core::sandbox::{
-    Activity, AgentLimits, Approvals, End, Mode, Network, Outcome, ProviderKind, Reason, Repo, Resources, Results,
-    SandboxState, Settings, TakeResults,
+    Activity, AgentLimits, Approvals, End, IsolationTier, Mode, Network, Outcome, ProviderKind, Reason, Repo,
+    Resources, Results, SandboxState, Settings, TakeResults,
 };
 use atoll_core::time::Timestamp;
 use atoll_store::projects::{self, Among};
@@ -52,6 +52,8 @@ pub struct NewSandbox {
     pub env: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "atoll_core::json::object")]
     pub resources: Option<Resources>,
+    /// Where less can be had, no sandbox is made; a project's demand can't be lowered.
+    pub isolation: Option<IsolationTier>,
     #[serde(default, deserialize_with = "atoll_core::json::object")]
     pub network: Option<Network>,
     #[serde(default, deserialize_with = "atoll_core::json::object")]
