@@ -182,7 +182,7 @@ impl Service {
             0
         });
         if let Ok(counter) = counter {
-            self.tracked.push(background(Kind::Counter, NOBODY, counter));
+            self.tracked.push(background(Kind::Measurer, NOBODY, counter));
         }
     }
 

@@ -40,7 +40,7 @@ pub(super) enum Kind {
     },
     Remover,
     Importer,
-    Counter,
+    Measurer,
 }
 
 /// A process that hasn't become its program yet.
@@ -148,7 +148,7 @@ impl Service {
         }
         let outcome = match tracked.kind {
             Kind::Worker => self.known(&name).map(|place| Answer::Place(Box::new(place))),
-            Kind::Run { .. } | Kind::Entered { .. } | Kind::Remover | Kind::Importer | Kind::Counter => {
+            Kind::Run { .. } | Kind::Entered { .. } | Kind::Remover | Kind::Importer | Kind::Measurer => {
                 Ok(Answer::Done)
             }
         };
@@ -175,7 +175,7 @@ impl Service {
             (Kind::Run { run } | Kind::Entered { run }, None) => self.say(&Said::RunEnded { run, exit })?,
             (Kind::Remover, None) => self.removed(&name, exit)?,
             (Kind::Importer, None) => self.imported(&name)?,
-            (Kind::Counter, None) => {}
+            (Kind::Measurer, None) => {}
         }
         self.settle(&name)
     }

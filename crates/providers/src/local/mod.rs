@@ -9,6 +9,7 @@
 
 mod git;
 mod notices;
+mod root;
 
 use crate::inside::exec::Commands;
 use crate::inside::{LinkHost, link};
@@ -203,6 +204,7 @@ fn failure(error: &atoll_jail::Error) -> Error {
         E::Unknown { .. } => Error::Gone,
         // What is in the way may be gone in a moment.
         E::Ending { .. }
+        | E::Busy { .. }
         | E::Alive { .. }
         | E::StillAlive { .. }
         | E::NotRemoved { .. }
@@ -326,6 +328,14 @@ impl Provider for Local {
             let place = self.place(id).await?;
             if !place.alive {
                 return Err(Error::Refused { detail: "nothing runs in this sandbox any more".into() });
+            }
+            if spec.as_root {
+                let launcher = match &self.launcher {
+                    Ok(launcher) => living(launcher).map_err(|error| failure(&error))?,
+                    Err(why) => return Err(Error::Refused { detail: why.clone() }),
+                };
+                let connection = root::serve(launcher, &place)?;
+                return self.commands.start_over(id, EPOCH, connection, spec).await;
             }
             self.commands.start(id, EPOCH, &place.socket, spec).await
         })
