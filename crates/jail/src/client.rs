@@ -2,6 +2,8 @@
 
 mod layers;
 
+pub use layers::Stopper;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

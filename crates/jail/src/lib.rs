@@ -33,8 +33,8 @@ mod wire;
 mod writers;
 
 pub use catalog::{Image, Snapshot};
-pub use client::{Ended, Launcher, LauncherOptions, Running};
+pub use client::{Ended, Launcher, LauncherOptions, Running, Stopper};
 pub use error::{Errno, Error, Kept, Step};
-pub use place::{AGENT, Bound, Clock, DiskUse, Enforced, Exit, Ids, Limits, Place, Range, Spec, Usage};
+pub use place::{AGENT, Bound, Clock, DiskUse, Enforced, Exit, Ids, Limits, Place, Program, Range, Spec, Usage};
 pub use report::{Ability, DiskBound, GroupVersion, Missing, Report, Tier};
 pub use service::launcher_main;

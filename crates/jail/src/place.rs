@@ -152,6 +152,17 @@ impl Place {
     }
 }
 
+/// What shall run in a sandbox that lives.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    pub argv: Vec<String>,
+    /// Besides what every program there has.
+    pub environment: BTreeMap<String, String>,
+    /// Where it starts; by default the workspace.
+    pub directory: Option<String>,
+    pub as_root: bool,
+}
+
 /// Neighbouring ids of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {

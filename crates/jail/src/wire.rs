@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::catalog::{Image, Snapshot};
 use crate::error::Error;
-use crate::place::{Clock, DiskUse, Exit, Place, Spec, Usage};
+use crate::place::{Clock, DiskUse, Exit, Place, Program, Spec, Usage};
 use crate::report::Report;
 
 /// No packet is longer: the kernel takes none that does not fit into a socket's buffer.
@@ -58,7 +58,7 @@ pub(crate) enum Request {
     ImportImage { image: String },
     Images,
     ForgetImage { image: String },
-    Enter { name: String, argv: Vec<String>, as_root: bool },
+    Enter { name: String, program: Program },
     Disk { name: String },
     StopWriters { name: String, everybody: bool },
     Clocks,

@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
 /// Holds the workers' connections and answers nothing: the contract needs no server.
-struct Nobody;
+pub struct Nobody;
 
 impl LinkHost for Nobody {
     fn serve(&self, _sandbox: SandboxId, connection: UnixStream, _first: Arc<Notify>) -> BoxFuture<'static, ()> {

@@ -12,6 +12,7 @@ mod many;
 mod messages;
 mod pause;
 mod restart;
+mod root;
 mod standing;
 mod tier;
 mod user;

@@ -86,7 +86,11 @@ impl Service {
             return Err(error);
         }
         if let Err(error) = self.exchange(name) {
-            // It goes on with what it had; nobody has seen the other.
+            // It goes on with what it had; nobody has seen the other. Should the record not be written, the next
+            // launcher sees by the mounts how it is.
+            if let Some(sandbox) = self.sandboxes.get_mut(name) {
+                sandbox.record = Some(old.clone());
+            }
             self.put_record(name, &old)?;
             self.discard_layers([fresh.as_str()]);
             return Err(error);
@@ -182,7 +186,7 @@ impl Service {
             0
         });
         if let Ok(counter) = counter {
-            self.tracked.push(background(Kind::Counter, NOBODY, counter));
+            self.tracked.push(background(Kind::Measurer, NOBODY, counter));
         }
     }
 

@@ -40,6 +40,8 @@ pub(super) enum Kind {
     },
     Remover,
     Importer,
+    /// Counts what sealed layers take.
+    Measurer,
     /// Counts what files take.
     Counter,
     /// Ends those who write to them.
@@ -160,6 +162,7 @@ impl Service {
             | Kind::Entered { .. }
             | Kind::Remover
             | Kind::Importer
+            | Kind::Measurer
             | Kind::Counter
             | Kind::Stopper => Ok(Answer::Done),
         };
@@ -186,8 +189,8 @@ impl Service {
             (Kind::Run { run } | Kind::Entered { run }, None) => self.say(&Said::RunEnded { run, exit })?,
             (Kind::Remover, None) => self.removed(&name, exit)?,
             (Kind::Importer, None) => self.imported(&name)?,
-            // What they found is told by now.
-            (Kind::Counter | Kind::Stopper, None) => {}
+            // What they found is told or written down by now.
+            (Kind::Measurer | Kind::Counter | Kind::Stopper, None) => {}
         }
         self.settle(&name)
     }

@@ -103,7 +103,7 @@ impl Service {
                 let outcome = self.forget_image(&image).map(|()| Answer::Done);
                 self.answer(id, outcome)
             }
-            Request::Enter { name, argv, as_root } => match self.enter(id, &name, &argv, as_root, descriptors) {
+            Request::Enter { name, program } => match self.enter(id, &name, &program, descriptors) {
                 Ok(()) => Ok(()),
                 Err(error) => self.answer(id, Err(error)),
             },

@@ -13,7 +13,7 @@ mod root;
 pub(crate) mod system;
 pub(crate) mod trees;
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -180,8 +180,8 @@ fn limit(limits: ProcessLimits, role: Role) -> rustix::io::Result<()> {
 }
 
 /// Becomes the program in a sandbox that is there: the process has joined it.
-pub(crate) fn enter_living(plan: &Plan<'_>, status: BorrowedFd<'_>) -> i32 {
-    let outcome = settle_in(plan).and_then(|()| {
+pub(crate) fn enter_living(plan: &Plan<'_>, directory: &CStr, status: BorrowedFd<'_>) -> i32 {
+    let outcome = settle_in(plan, directory).and_then(|()| {
         let descriptors: Vec<BorrowedFd<'_>> = plan
             .descriptors
             .iter()
@@ -195,11 +195,12 @@ pub(crate) fn enter_living(plan: &Plan<'_>, status: BorrowedFd<'_>) -> i32 {
     tell(plan, outcome, status)
 }
 
-fn settle_in(plan: &Plan<'_>) -> Result<(), Failure> {
+fn settle_in(plan: &Plan<'_>, directory: &CStr) -> Result<(), Failure> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     rustix::process::setsid().at(Step::Limits)?;
-    rustix::process::chdir("/workspace").at_with(Step::Join, "/workspace")?;
     privilege::give_up(plan.role, plan.map).at(Step::Capabilities)?;
+    // As whom it will run: only there where that one may go.
+    rustix::process::chdir(directory).at_with(Step::Join, directory.to_string_lossy())?;
     kernel::reset_signals().at(Step::Limits)
 }
 

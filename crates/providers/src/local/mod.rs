@@ -11,6 +11,7 @@ mod disk;
 mod git;
 mod layers;
 mod notices;
+mod root;
 mod tier;
 
 use crate::inside::exec::Commands;
@@ -388,6 +389,14 @@ impl Provider for Local {
                 return Err(Error::Refused {
                     detail: "this sandbox is paused: resume it to run something in it".into(),
                 });
+            }
+            if spec.as_root {
+                let launcher = match &self.launcher {
+                    Ok(launcher) => living(launcher).map_err(|error| failure(&error))?,
+                    Err(why) => return Err(Error::Refused { detail: why.clone() }),
+                };
+                let connection = root::serve(launcher, &place)?;
+                return self.commands.start_over(id, EPOCH, connection, spec).await;
             }
             self.commands.start(id, EPOCH, &place.socket, spec).await
         })
