@@ -11,4 +11,4 @@ mod messages;
 mod restart;
 mod user;
 mod work;
-mod worker;
+pub mod worker;
