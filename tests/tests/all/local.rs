@@ -9,6 +9,7 @@ mod limits;
 mod many;
 mod messages;
 mod restart;
+mod storm;
 mod user;
 mod work;
 pub mod worker;
