@@ -1,5 +1,6 @@
 //! Real sandboxes on this machine, with the demo agent at work in them.
 
+mod bombs;
 mod canary;
 mod ends;
 mod inside;
