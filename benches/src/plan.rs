@@ -26,6 +26,10 @@ pub struct Plan {
     pub commands: usize,
     /// Sandboxes that are left alone, for their memory.
     pub idle: usize,
+    /// Forks made one after another in one turn.
+    pub forks: usize,
+    /// In the large sandbox that is forked.
+    pub files: usize,
     /// Steps of the agent whose events are timed.
     pub steps: usize,
 }
@@ -45,6 +49,8 @@ impl Plan {
             sandboxes: 30,
             commands: 100,
             idle: 30,
+            forks: 10,
+            files: 100_000,
             steps: 500,
         }
     }
@@ -63,6 +69,8 @@ impl Plan {
             sandboxes: 5,
             commands: 10,
             idle: 5,
+            forks: 3,
+            files: 2000,
             steps: 50,
         }
     }

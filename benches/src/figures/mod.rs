@@ -3,6 +3,7 @@
 mod agent_event;
 mod commit_server;
 mod fan_out;
+mod fork;
 mod ingest;
 mod ingest_postgres;
 mod ingest_sqlite;
@@ -32,13 +33,14 @@ pub enum Name {
     Memory,
     Trajectory,
     Sandbox,
+    Fork,
     SandboxMemory,
     AgentEvent,
 }
 
 impl Name {
     /// In the order in which they are run. The memory is looked at before pages are read from the same server.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -47,6 +49,7 @@ impl Name {
         Self::Memory,
         Self::Trajectory,
         Self::Sandbox,
+        Self::Fork,
         Self::SandboxMemory,
         Self::AgentEvent,
     ];
@@ -61,6 +64,7 @@ impl Name {
             Self::Memory => "memory",
             Self::Trajectory => "trajectory",
             Self::Sandbox => "sandbox",
+            Self::Fork => "fork",
             Self::SandboxMemory => "sandbox-memory",
             Self::AgentEvent => "agent-event",
         }
@@ -77,6 +81,7 @@ impl Name {
             Self::Memory => Box::pin(memory::measure(bench)).await,
             Self::Trajectory => Box::pin(trajectory::measure(bench)).await,
             Self::Sandbox => Box::pin(sandbox::measure(bench)).await,
+            Self::Fork => fork::measure(bench),
             Self::SandboxMemory => Box::pin(sandbox_memory::measure(bench)).await,
             Self::AgentEvent => Box::pin(agent_event::measure(bench)).await,
         };

@@ -3,8 +3,8 @@
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::{
-    backup, compare, config, doctor, gc, inbox, openapi, project, reading, run as run_task, sandbox, serve, session,
-    token, user, verify,
+    backup, compare, config, doctor, gc, image, inbox, openapi, project, reading, run as run_task, sandbox, serve,
+    session, snapshot, token, user, verify,
 };
 use clap::{Parser, Subcommand};
 
@@ -54,6 +54,10 @@ pub enum Command {
     Message(inbox::queued::Message),
     /// Compare two sandboxes
     Compare(compare::Compare),
+    /// Files of sandboxes that are kept by name
+    Snapshot(snapshot::Snapshot),
+    /// Imported roots for sandboxes
+    Image(image::Image),
     /// Projects and their members
     Project(project::Project),
     /// The people of a deployment
@@ -113,6 +117,8 @@ async fn talk(command: &Command, output: &Output) -> Result {
         Command::Messages(messages) => inbox::list::run(messages, output).await,
         Command::Message(message) => inbox::queued::run(message, output).await,
         Command::Compare(compare) => compare::run(compare, output).await,
+        Command::Snapshot(snapshot) => snapshot::run(snapshot, output).await,
+        Command::Image(image) => image::run(image, output).await,
         Command::Project(project) => project::run(project, output).await,
         Command::User(user) => user::run(user, output).await,
         Command::Token(token) => token::run(token, output).await,

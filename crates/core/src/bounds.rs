@@ -63,6 +63,17 @@ pub fn line(field: &str, text: &str, most: usize) -> Result<(), OutOfBounds> {
     Ok(())
 }
 
+/// The name of an image or a snapshot: it is part of a path on the server's disk.
+pub fn stored_name(field: &str, name: &str) -> Result<(), OutOfBounds> {
+    let fits = (1..=64).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b))
+        && name.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit());
+    if fits {
+        return Ok(());
+    }
+    refuse(field, "must be 1 to 64 of a-z, 0-9, `.`, `_` and `-`, beginning with a letter or digit")
+}
+
 fn is_label_key(key: &str) -> bool {
     (1..=63).contains(&key.len())
         && key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._/-".contains(&b))

@@ -6,12 +6,15 @@
 //!
 //! [`inside`] is for the program that runs as a sandbox's first process.
 
+mod catalog;
 mod cgroup;
 mod client;
 mod error;
 mod ids;
 pub mod inside;
+mod join;
 mod kernel;
+mod layers;
 mod maps;
 mod place;
 mod record;
@@ -20,13 +23,16 @@ mod report;
 mod seccomp;
 mod service;
 mod setup;
+mod size;
 mod start;
 mod template;
+mod unpack;
 mod view;
 mod wire;
 
+pub use catalog::{Image, Snapshot};
 pub use client::{Ended, Launcher, LauncherOptions, Running};
-pub use error::{Errno, Error, Step};
+pub use error::{Errno, Error, Kept, Step};
 pub use place::{AGENT, Bound, Enforced, Exit, Ids, Limits, Place, Range, Spec, Usage};
 pub use report::{Ability, DiskBound, GroupVersion, Missing, Report, Tier};
 pub use service::launcher_main;

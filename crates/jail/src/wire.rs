@@ -11,6 +11,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::catalog::{Image, Snapshot};
 use crate::error::Error;
 use crate::place::{Exit, Place, Spec, Usage};
 use crate::report::Report;
@@ -50,6 +51,14 @@ pub(crate) enum Request {
     Kill { name: String },
     Destroy { name: String },
     Usage { name: String },
+    Fork { parent: String, spec: Spec },
+    Snapshot { name: String, snapshot: String },
+    Snapshots,
+    ForgetSnapshot { snapshot: String },
+    ImportImage { image: String },
+    Images,
+    ForgetImage { image: String },
+    Enter { name: String, argv: Vec<String>, as_root: bool },
 }
 
 impl Request {
@@ -66,6 +75,14 @@ impl Request {
             Self::Kill { .. } => "kill",
             Self::Destroy { .. } => "destroy",
             Self::Usage { .. } => "usage",
+            Self::Fork { .. } => "fork",
+            Self::Snapshot { .. } => "snapshot",
+            Self::Snapshots => "list snapshots",
+            Self::ForgetSnapshot { .. } => "forget snapshot",
+            Self::ImportImage { .. } => "import image",
+            Self::Images => "list images",
+            Self::ForgetImage { .. } => "forget image",
+            Self::Enter { .. } => "enter",
         }
     }
 }
@@ -87,6 +104,9 @@ pub(crate) enum Answer {
     /// One of a list, with more to come: `Done` ends it.
     Item(Box<Place>),
     Usage(Usage),
+    /// One, or one of a list that `Done` ends.
+    Snapshot(Snapshot),
+    Image(Image),
 }
 
 /// Sends one packet.

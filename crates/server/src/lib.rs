@@ -27,6 +27,7 @@ mod providers;
 mod repo;
 mod retention;
 pub mod router;
+mod samples;
 mod serve;
 pub mod state;
 

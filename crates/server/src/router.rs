@@ -1,8 +1,8 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    blobs, diff, events, exec, gc, health, messages, projects, results, sandboxes, sessions, tokens, trajectory, users,
-    worker,
+    blobs, diff, events, exec, fork, gc, health, images, messages, pause, projects, resources, results, sandboxes,
+    sessions, snapshots, tokens, trajectory, users, worker,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{client, sse, worker as worker_stream};
@@ -30,6 +30,11 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sandboxes::get, sandboxes::remove))
         .routes(routes!(sandboxes::stop))
         .routes(routes!(results::take))
+        .routes(routes!(pause::pause))
+        .routes(routes!(pause::resume))
+        .routes(routes!(fork::fork))
+        .routes(routes!(snapshots::make))
+        .routes(routes!(resources::series))
         .routes(routes!(sandboxes::worker_token))
         .routes(routes!(exec::start))
         .routes(routes!(exec::attach))
@@ -61,6 +66,10 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(tokens::make, tokens::list))
         .routes(routes!(tokens::remove))
         .routes(routes!(tokens::ticket))
+        .routes(routes!(snapshots::list))
+        .routes(routes!(snapshots::remove))
+        .routes(routes!(images::list, images::import))
+        .routes(routes!(images::remove))
         .routes(routes!(gc::run))
 }
 

@@ -98,7 +98,11 @@ impl Server {
         let router = router::build(Arc::clone(&app), hosts);
         providers.linked().open(router.clone());
         let serving = listener::serve(socket, options.tls.as_ref(), router, stopping).map_err(Error::Tls)?;
-        let jobs = tokio::spawn(Runner::new(Arc::clone(&app), Arc::clone(&providers)).run());
+        let runner = Runner::new(Arc::clone(&app), Arc::clone(&providers)).run();
+        let watching = crate::samples::watch(Arc::clone(&app));
+        let jobs = tokio::spawn(async move {
+            tokio::join!(runner, watching);
+        });
         write_address(&options.data_dir, &url).map_err(|source| data_dir(&options.data_dir, source))?;
         Ok(Self { address, url, admin_token, stop, serving, jobs, app, providers, store, _lock: lock })
     }

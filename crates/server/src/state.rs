@@ -9,6 +9,7 @@ use crate::limiter::Limiter;
 use crate::options::{Options, Policy};
 use crate::problem::{Problem, Result};
 use crate::providers::Providers;
+use crate::samples::Samples;
 use atoll_core::BoxFuture;
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::redact::Redactor;
@@ -42,6 +43,8 @@ pub struct App {
     pub jobs: Arc<Notify>,
     /// Readers that may still connect.
     pub readers: Arc<Semaphore>,
+    /// What sandboxes used in the last hour.
+    pub samples: Samples,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
     pub data_dir: PathBuf,
@@ -97,6 +100,7 @@ impl App {
             default_project: parts.default_project,
             public_url: parts.public_url,
             jobs: Arc::default(),
+            samples: Samples::default(),
             readers: Arc::new(Semaphore::new(options.limits.readers)),
             stopping: parts.stopping,
             data_dir: options.data_dir.clone(),

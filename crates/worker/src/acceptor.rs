@@ -2,13 +2,15 @@
 //! is for.
 
 use crate::exec::{self, Exec};
+use crate::executor::Quiet;
 use crate::link::{Accepting, Connection};
+use crate::quiet;
 use atoll_protocol::exec::Opening;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 
 /// More wait in the socket's own queue.
@@ -22,6 +24,7 @@ pub struct Acceptor {
     pub listener: UnixListener,
     pub pool: Arc<Accepting>,
     pub exec: Exec,
+    pub asks: mpsc::Sender<Quiet>,
 }
 
 impl Acceptor {
@@ -31,8 +34,8 @@ impl Acceptor {
             let Ok(counted) = count.clone().acquire_owned().await else { return };
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    let (pool, exec) = (self.pool.clone(), self.exec.clone());
-                    tokio::spawn(open(Connection::new(stream, counted), pool, exec));
+                    let (pool, exec, asks) = (self.pool.clone(), self.exec.clone(), self.asks.clone());
+                    tokio::spawn(open(Connection::new(stream, counted), pool, exec, asks));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "failed to accept a connection of the server");
@@ -43,7 +46,7 @@ impl Acceptor {
     }
 }
 
-async fn open(mut connection: Connection, pool: Arc<Accepting>, exec: Exec) {
+async fn open(mut connection: Connection, pool: Arc<Accepting>, exec: Exec, asks: mpsc::Sender<Quiet>) {
     let mut first = [0];
     match timeout(OPENING, connection.stream.read_exact(&mut first)).await {
         Ok(Ok(_)) => {}
@@ -53,7 +56,8 @@ async fn open(mut connection: Connection, pool: Arc<Accepting>, exec: Exec) {
     match Opening::from_byte(first[0]) {
         Some(Opening::Http) => pool.put(connection),
         Some(Opening::Exec) => exec::serve(connection, exec).await,
-        Some(Opening::Files | Opening::Outward | Opening::Quiet) | None => {
+        Some(Opening::Quiet) => quiet::serve(connection, asks, exec.hands).await,
+        Some(Opening::Files | Opening::Outward) | None => {
             tracing::warn!(byte = first[0], "a connection of unknown kind is closed")
         }
     }

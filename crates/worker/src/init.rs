@@ -133,6 +133,8 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
     let listener = UnixListener::from(socket);
     listener.set_nonblocking(true).map_err(failed("listen"))?;
     let listener = tokio::net::UnixListener::from_std(listener).map_err(failed("listen"))?;
+    // It stands nowhere in the agent's files, which can then be exchanged.
+    std::env::set_current_dir("/").map_err(failed("leave the workspace"))?;
     let worker = std::env::current_exe().map_err(failed("find its own program"))?;
 
     let other_user = Some(user).filter(|user| *user != rustix::process::geteuid().as_raw());
@@ -147,7 +149,8 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
     let pool = Arc::new(Accepting::default());
     let exec =
         Exec { hands: hands.clone(), environment: environment.clone(), memory: memory.clone(), cwd: workspace.clone() };
-    tokio::spawn(Acceptor { listener, pool: pool.clone(), exec }.run());
+    let (asks, quiet) = tokio::sync::mpsc::channel(1);
+    tokio::spawn(Acceptor { listener, pool: pool.clone(), exec, asks }.run());
 
     let manner = Manner {
         messages: true,
@@ -160,7 +163,7 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
     // Beside the rest: a command needs no spool, and a disk may be slow.
     let opening = spawn_blocking(move || Worker::open(spool_path, sandbox, pool, None, manner));
     let prepared = opening.await.map_err(|error| failed("open the spool")(error.into()))??;
-    let program = executor::start(executor::Tools { hands, environment, memory, worker, workspace });
+    let program = executor::start(executor::Tools { hands, environment, memory, worker, workspace }, quiet);
     let exit = dispatcher::run(prepared, program, told_to_go).await?;
     drop(spool);
     Ok(exit)

@@ -37,6 +37,7 @@ pub mod link;
 pub mod memory;
 pub mod output;
 pub mod program;
+mod quiet;
 mod readiness;
 pub mod resources;
 pub mod setup;

@@ -3,6 +3,7 @@
 mod bombs;
 mod canary;
 mod ends;
+mod fork;
 mod inside;
 mod isolation;
 mod kill;
@@ -10,6 +11,7 @@ mod limits;
 mod many;
 mod messages;
 mod restart;
+mod standing;
 mod storm;
 mod user;
 mod work;

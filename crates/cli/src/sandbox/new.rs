@@ -38,6 +38,12 @@ pub struct New {
     /// The model that the agent uses
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
+    /// An imported root to work in, instead of this machine's programs
+    #[arg(long, value_name = "NAME")]
+    image: Option<String>,
+    /// The kept files that it begins with
+    #[arg(long, value_name = "NAME")]
+    snapshot: Option<String>,
     /// The session's title
     #[arg(long)]
     title: Option<String>,
@@ -76,6 +82,8 @@ impl New {
         put("provider", self.provider.map(|word| word.as_str().into()));
         put("agent", self.agent.clone().map(Value::from));
         put("model", self.model.clone().map(Value::from));
+        put("image", self.image.clone().map(Value::from));
+        put("snapshot", self.snapshot.clone().map(Value::from));
         put("title", self.title.clone().map(Value::from));
         put("end", self.end.map(|word| word.as_str().into()));
         put("labels", object(&self.labels));

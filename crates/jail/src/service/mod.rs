@@ -3,7 +3,11 @@
 //! It ends when its client goes, and leaves the sandboxes alone: the next one finds them by their records.
 
 mod ending;
+mod entering;
+mod files;
 mod housekeeping;
+mod images;
+mod layering;
 mod probe;
 mod processes;
 mod requests;
@@ -20,8 +24,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
 
+use crate::catalog::{KeptImage, KeptSnapshot, Shelf};
 use crate::cgroup::{self, Groups};
 use crate::error::Error;
+use crate::layers::Layers;
 use crate::maps::Source;
 use crate::place::{Exit, Usage};
 use crate::record::{Home, Record};
@@ -31,6 +37,8 @@ use crate::wire::{self, Answer, Asked, MAX_PACKET, Said, Settings};
 use crate::{inside, kernel};
 
 use ending::{Ending, Leaving};
+pub(crate) use housekeeping::private_directory;
+use images::Importing;
 use processes::Tracked;
 
 /// What the hidden argument `launcher` runs: call it before any thread starts.
@@ -73,12 +81,18 @@ struct Service {
     sandboxes: BTreeMap<String, Sandbox>,
     tracked: Vec<Tracked>,
     leaving: Vec<Leaving>,
+    imports: Vec<Importing>,
+    /// By the first id of a sandbox's range: the user namespace by which layers show with its ids.
+    mappings: BTreeMap<u32, OwnedFd>,
 }
 
 /// The data directory, once it is ours.
 struct Store {
     sandboxes: PathBuf,
     template: PathBuf,
+    layers: Layers,
+    snapshots: Shelf<KeptSnapshot>,
+    images: Shelf<KeptImage>,
 }
 
 struct Sandbox {
@@ -103,6 +117,8 @@ impl Service {
             sandboxes: BTreeMap::new(),
             tracked: Vec::new(),
             leaving: Vec::new(),
+            imports: Vec::new(),
+            mappings: BTreeMap::new(),
             socket,
             settings,
         }

@@ -31,8 +31,16 @@ pub(super) struct Tracked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Worker,
-    Run { run: u64 },
+    Run {
+        run: u64,
+    },
+    /// A program in the living sandbox itself.
+    Entered {
+        run: u64,
+    },
     Remover,
+    Importer,
+    Counter,
 }
 
 /// A process that hasn't become its program yet.
@@ -140,7 +148,9 @@ impl Service {
         }
         let outcome = match tracked.kind {
             Kind::Worker => self.known(&name).map(|place| Answer::Place(Box::new(place))),
-            Kind::Run { .. } | Kind::Remover => Ok(Answer::Done),
+            Kind::Run { .. } | Kind::Entered { .. } | Kind::Remover | Kind::Importer | Kind::Counter => {
+                Ok(Answer::Done)
+            }
         };
         self.answer(starting.request, outcome)
     }
@@ -162,14 +172,16 @@ impl Service {
         match (kind, failure) {
             (_, Some((request, error))) => self.answer(request, Err(error))?,
             (Kind::Worker, None) => self.say(&Said::WorkerEnded { name: name.clone(), exit })?,
-            (Kind::Run { run }, None) => self.say(&Said::RunEnded { run, exit })?,
+            (Kind::Run { run } | Kind::Entered { run }, None) => self.say(&Said::RunEnded { run, exit })?,
             (Kind::Remover, None) => self.removed(&name, exit)?,
+            (Kind::Importer, None) => self.imported(&name)?,
+            (Kind::Counter, None) => {}
         }
         self.settle(&name)
     }
 }
 
-fn has_spoken(status: &File) -> bool {
+pub(super) fn has_spoken(status: &File) -> bool {
     let mut descriptors = [PollFd::new(status, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut descriptors, Some(&now)).is_ok_and(|ready| ready > 0)

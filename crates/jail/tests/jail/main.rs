@@ -8,7 +8,9 @@
 )]
 
 mod harness;
+mod images;
 mod isolation;
+mod layers;
 mod lifecycle;
 mod limits;
 mod ordinary;

@@ -147,7 +147,14 @@ impl Local {
 
     async fn make_anew(&self, name: String, spec: &CreateSpec) -> Result<Place, Error> {
         let limits = limits(spec.settings.resources);
-        let jail = Spec { name: name.clone(), labels: all_labels(spec), limits, hostname: "atoll".to_owned() };
+        let jail = Spec {
+            name: name.clone(),
+            labels: all_labels(spec),
+            limits,
+            hostname: "atoll".to_owned(),
+            image: None,
+            snapshot: None,
+        };
         self.ask(move |launcher| launcher.prepare(&jail)).await?;
         if let Some(source) = spec.source.clone() {
             let workspace = name.clone();

@@ -343,6 +343,7 @@ pub async fn stop(
     once: Once,
     Body { value, hash }: Body<Stop>,
 ) -> Result<Answer> {
+    super::pause::wake(&app, &caller, id).await?;
     let who = caller.clone();
     app.write_once(&caller, once, hash, move |work| {
         Box::pin(async move {

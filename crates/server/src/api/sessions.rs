@@ -196,10 +196,12 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
         tools: new.tools.or(defaults.tools),
         system_prompt: new.system_prompt.or(defaults.system_prompt),
         mcp: new.mcp.or(defaults.mcp),
+        forked_from: None,
         secrets: new.secrets.or(defaults.secrets),
     };
     let end = if new.prompt.is_some() { End::WhenDone } else { End::Keep };
     Ok(Plan {
+        id: SandboxId::new(),
         project,
         provider: new.provider.or(defaults.provider).unwrap_or(policy.provider),
         agent: new.agent.or(defaults.agent).or_else(|| policy.agent.clone()),
@@ -360,7 +362,9 @@ pub async fn fork(
     app.write_once(&caller, once, hash, move |work| {
         Box::pin(async move {
             access::session(work.tx, &who, id, Action::Work).await?;
-            Answer::created(SessionView::from(app_sessions::fork(work, id, value.title, who.actor()).await?))
+            Answer::created(SessionView::from(
+                app_sessions::fork(work, id, SessionId::new(), value.title, who.actor()).await?,
+            ))
         })
     })
     .await

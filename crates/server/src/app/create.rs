@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 /// What was asked for, checked and filled with defaults.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// What it will be called.
+    pub id: SandboxId,
     pub project: ProjectId,
     pub provider: ProviderKind,
     pub agent: Option<String>,
@@ -79,7 +81,7 @@ async fn make(work: &mut Work<'_>, session: &mut Session, plan: Plan, cause: &'s
     let agent = plan.agent.clone().or_else(|| session.agent.clone());
     refuse_without_agent(plan.provider, agent.as_deref(), plan.prompt.is_some())?;
     let mut sandbox = Sandbox {
-        id: SandboxId::new(),
+        id: plan.id,
         session_id: session.id,
         project_id: session.project_id,
         provider: plan.provider,

@@ -19,7 +19,8 @@ pub async fn heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> 
     fence::admit(work, &session, &mut sandbox, beat.stream, beat.boot).await?;
     keep_sample(work, &mut sandbox, beat).await?;
     alive(work, &mut session, &mut sandbox).await?;
-    if sandbox.state == SandboxState::Running && may_claim(beat.activity) && sandbox.activity != beat.activity {
+    let may_change = sandbox.state == SandboxState::Running && sandbox.activity != Activity::Paused;
+    if may_change && may_claim(beat.activity) && sandbox.activity != beat.activity {
         sandbox.activity = beat.activity;
         sandboxes::update(work.tx, &mut sandbox).await?;
     }

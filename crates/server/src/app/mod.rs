@@ -10,6 +10,7 @@ pub mod heartbeat;
 pub mod inbox;
 pub mod ingest;
 pub mod lifecycle;
+pub mod pausing;
 pub mod results;
 pub mod sessions;
 
