@@ -215,8 +215,14 @@ impl World {
                 _ => {}
             }
         }
-        let place =
-            [("{id}", id.as_str()), ("{mid}", &message), ("{user}", &user), ("{sha256}", HELLO), ("{eid}", "1"), ("{name}", "nothing")];
+        let place = [
+            ("{id}", id.as_str()),
+            ("{mid}", &message),
+            ("{user}", &user),
+            ("{sha256}", HELLO),
+            ("{eid}", "1"),
+            ("{name}", "nothing"),
+        ];
         let mut target = place.iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value));
         assert!(!target.contains('{'), "{route} names something that this test doesn't know");
         if path.ends_with("/{id}/stream") {

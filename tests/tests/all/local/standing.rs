@@ -20,7 +20,11 @@ async fn a_paused_sandbox_stands_still_and_goes_on() {
     let before = size();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(size(), before, "nothing runs");
-    ground.admin.post(&format!("/sandboxes/{id}/exec"), json!({ "shell": "true" })).await.refused(409, "sandbox_paused");
+    ground
+        .admin
+        .post(&format!("/sandboxes/{id}/exec"), json!({ "shell": "true" }))
+        .await
+        .refused(409, "sandbox_paused");
     ground.admin.post(&format!("/sandboxes/{id}/fork"), json!({})).await.refused(409, "sandbox_paused");
     // Twice is the same as once.
     ground.admin.post(&format!("/sandboxes/{id}/pause"), json!({})).await.expect(200);
