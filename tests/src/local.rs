@@ -97,11 +97,17 @@ impl Ground {
 
     /// With more lines of configuration.
     pub fn start_with(config: &str) -> Self {
+        Self::start_in(config, &[])
+    }
+
+    /// With more in the server's environment.
+    pub fn start_in(config: &str, environment: &[(String, String)]) -> Self {
         let dir = directory("atoll-local-");
         let (data, file) = (dir.path().join("data"), dir.path().join("atoll.yaml"));
         std::fs::create_dir(&data).unwrap();
         std::fs::write(&file, format!("{CONFIG}{config}")).unwrap();
-        let server = ServerProcess::start(&data, &["--config".to_owned(), file.to_str().unwrap().to_owned()]);
+        let arguments = ["--config".to_owned(), file.to_str().unwrap().to_owned()];
+        let server = ServerProcess::start_with(&data, &arguments, environment);
         let admin = Actor::new(&server.url, Some(&server.token()));
         Self { server, admin, dir, made: Mutex::default() }
     }

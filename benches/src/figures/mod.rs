@@ -11,8 +11,10 @@ mod local_work;
 mod memory;
 mod message;
 pub mod million;
+mod neighbour;
 mod sandbox;
 mod sandbox_memory;
+mod sandboxes_at_once;
 mod single_event;
 mod trajectory;
 
@@ -34,13 +36,15 @@ pub enum Name {
     Trajectory,
     Sandbox,
     Fork,
+    SandboxesAtOnce,
+    Neighbour,
     SandboxMemory,
     AgentEvent,
 }
 
 impl Name {
     /// In the order in which they are run. The memory is looked at before pages are read from the same server.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -50,6 +54,8 @@ impl Name {
         Self::Trajectory,
         Self::Sandbox,
         Self::Fork,
+        Self::SandboxesAtOnce,
+        Self::Neighbour,
         Self::SandboxMemory,
         Self::AgentEvent,
     ];
@@ -65,6 +71,8 @@ impl Name {
             Self::Trajectory => "trajectory",
             Self::Sandbox => "sandbox",
             Self::Fork => "fork",
+            Self::SandboxesAtOnce => "sandboxes-at-once",
+            Self::Neighbour => "neighbour",
             Self::SandboxMemory => "sandbox-memory",
             Self::AgentEvent => "agent-event",
         }
@@ -82,6 +90,8 @@ impl Name {
             Self::Trajectory => Box::pin(trajectory::measure(bench)).await,
             Self::Sandbox => Box::pin(sandbox::measure(bench)).await,
             Self::Fork => fork::measure(bench),
+            Self::SandboxesAtOnce => Box::pin(sandboxes_at_once::measure(bench)).await,
+            Self::Neighbour => Box::pin(neighbour::measure(bench)).await,
             Self::SandboxMemory => Box::pin(sandbox_memory::measure(bench)).await,
             Self::AgentEvent => Box::pin(agent_event::measure(bench)).await,
         };

@@ -1,5 +1,6 @@
 //! Real sandboxes on this machine, with the demo agent at work in them.
 
+mod bombs;
 mod canary;
 mod disk;
 mod ends;
@@ -14,7 +15,8 @@ mod pause;
 mod restart;
 mod root;
 mod standing;
+mod storm;
 mod tier;
 mod user;
 mod work;
-mod worker;
+pub mod worker;

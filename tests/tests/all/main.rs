@@ -3,6 +3,7 @@
 
 mod architecture;
 mod conformance;
+mod escape;
 mod fake;
 mod faults;
 mod flow;
