@@ -97,11 +97,17 @@ impl Ground {
 
     /// With more lines of configuration.
     pub fn start_with(config: &str) -> Self {
+        Self::start_as(config, &[])
+    }
+
+    /// The same with further flags of `atoll serve`.
+    pub fn start_as(config: &str, flags: &[&str]) -> Self {
         let dir = directory("atoll-local-");
         let (data, file) = (dir.path().join("data"), dir.path().join("atoll.yaml"));
         std::fs::create_dir(&data).unwrap();
         std::fs::write(&file, format!("{CONFIG}{config}")).unwrap();
-        let server = ServerProcess::start(&data, &["--config".to_owned(), file.to_str().unwrap().to_owned()]);
+        let arguments = ["--config", file.to_str().unwrap()].iter().chain(flags).map(|flag| (*flag).to_owned());
+        let server = ServerProcess::start(&data, &arguments.collect::<Vec<_>>());
         let admin = Actor::new(&server.url, Some(&server.token()));
         Self { server, admin, dir, made: Mutex::default() }
     }

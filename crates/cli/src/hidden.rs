@@ -23,7 +23,7 @@ impl Unseen {
 
 impl Drop for Unseen {
     fn drop(&mut self) {
-        drop(termios::tcsetattr(std::io::stdin(), OptionalActions::Now, &self.before));
+        let _shown: Result<(), _> = termios::tcsetattr(std::io::stdin(), OptionalActions::Now, &self.before);
     }
 }
 

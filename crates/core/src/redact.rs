@@ -61,10 +61,11 @@ impl Redactor {
         if by_text.is_none() && !hides {
             return None;
         }
-        let Ok(mut value) = serde_json::from_str::<Value>(text) else {
-            return Some(Value::from(REDACTED).to_string());
-        };
-        (self.in_value(&mut value) || by_text.is_some()).then(|| value.to_string())
+        let whole = || serde_json::json!({ "redacted": "the whole of it" }).to_string();
+        let Ok(mut value) = serde_json::from_str::<Value>(text) else { return Some(whole()) };
+        let found = self.in_value(&mut value) || by_text.is_some();
+        // A secret that is itself a piece of JSON can't be cut out of it.
+        found.then(|| value.to_string()).map(|text| if self.redact(&text).is_some() { whole() } else { text })
     }
 
     fn in_value(&self, value: &mut Value) -> bool {

@@ -53,6 +53,10 @@ fn json_stays_json() {
     assert_eq!(value(r#"["\u0068unter2!"]"#), serde_json::json!([REDACTED]));
     assert_eq!(value(r#"{"hunter2!":{"a":["hunter2!"]}}"#), serde_json::json!({ REDACTED: { "a": [REDACTED] } }));
     assert_eq!(redactor.redact_json(r#"{"a":"\u00e4"}"#), None);
+    // A secret that is JSON itself.
+    let key = r#""key":"abcdef","more":1"#;
+    let redacted = Redactor::new([key]).redact_json(&format!("{{{key}}}")).unwrap();
+    assert_eq!(redacted, r#"{"redacted":"the whole of it"}"#);
     assert_eq!(Redactor::default().redact_json(r#"{"a":"\u0061toll"}"#), None);
 }
 

@@ -61,12 +61,13 @@ impl From<Secret> for SecretView {
 pub struct NewSecret {
     /// 1 byte to 64 KiB of text; 32 KiB where it is exposed.
     #[serde(deserialize_with = "hidden")]
-    #[schema(value_type = String)]
+    #[schema(value_type = String, min_length = 1, max_length = 65536)]
     value: SecretString,
     /// Whose; the deployment's where absent, which takes an admin.
     project_id: Option<ProjectId>,
     /// Hosts that it may be sent to, such as `api.example.org` or `*.example.org`.
     #[serde(default)]
+    #[schema(max_items = 50)]
     upstreams: Vec<String>,
     /// Puts it into the environment of sandboxes that name it, as this variable. Whoever works there can read it.
     expose: Option<String>,
@@ -104,7 +105,7 @@ fn checked(name: &str) -> Result<()> {
 ///
 /// Its value can be used and replaced, but never read again. Asking twice is the same as asking once, so that there
 /// is no `Idempotency-Key` here: nothing of the request is kept but the sealed value.
-#[utoipa::path(put, path = "/secrets/{name}", tag = "secrets", params(("name" = String, Path)),
+#[utoipa::path(put, path = "/secrets/{name}", tag = "secrets", params(("name" = String, Path, pattern = "^[A-Z_][A-Z0-9_]{0,63}$")),
     request_body = NewSecret,
     responses((status = 200, body = SecretView, description = "Replaced"), (status = 201, body = SecretView)))]
 pub async fn put(
@@ -186,7 +187,7 @@ pub struct RemoveQuery {
 }
 
 /// Remove a secret. Sandboxes that hold its value keep it until they end.
-#[utoipa::path(delete, path = "/secrets/{name}", tag = "secrets", params(("name" = String, Path), RemoveQuery),
+#[utoipa::path(delete, path = "/secrets/{name}", tag = "secrets", params(("name" = String, Path, pattern = "^[A-Z_][A-Z0-9_]{0,63}$"), RemoveQuery),
     responses((status = 200, body = SecretView)))]
 pub async fn remove(
     State(app): State<Arc<App>>,

@@ -99,7 +99,7 @@ pub async fn reseal(work: &mut Work<'_>, ring: &Ring) -> Result<Resealed> {
 
 /// Lets the redactor know every value that opens, and says in a sentence what does not.
 pub async fn learn_all(store: &Store, known: &Secrets) -> Result<Option<String>> {
-    let (mut after, mut ring, mut failed, mut count) = (None, None, None, 0_u64);
+    let (mut after, mut ring, mut failed, mut count, mut values) = (None, None, None, 0_u64, Vec::new());
     loop {
         let page = store
             .read(move |tx| Box::pin(async move { Ok::<_, Problem>(secrets::page(tx, after, PAGE).await?) }))
@@ -113,7 +113,6 @@ pub async fn learn_all(store: &Store, known: &Secrets) -> Result<Option<String>>
                 Err(error) => return Ok(Some(format!("secrets can't be opened: {error}"))),
             },
         };
-        let mut values = Vec::new();
         for row in page {
             match open(&row, ring) {
                 Ok(value) => values.push(value),
@@ -123,8 +122,8 @@ pub async fn learn_all(store: &Store, known: &Secrets) -> Result<Option<String>>
                 }
             }
         }
-        known.learn(&values);
     }
+    known.learn(&values);
     Ok(failed.map(|error| format!("{count} secrets can't be opened; of the first: {error}")))
 }
 

@@ -7,7 +7,8 @@ use crate::problem::{Code, Problem, Result};
 use atoll_core::redact::Redactor;
 use keys::{Place, Ring};
 use secrecy::{ExposeSecret, SecretString};
-use std::collections::VecDeque;
+use sha2::{Digest, Sha256};
+use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -33,13 +34,15 @@ struct Known {
     fixed: Vec<SecretString>,
     /// Every value since the start, also those that were replaced: sandboxes may still hold them.
     learned: VecDeque<SecretString>,
+    /// By a hash, which is enough to know that one is there already.
+    hashes: HashSet<[u8; 32]>,
     redactor: Arc<Redactor>,
 }
 
 impl Secrets {
     pub fn new(data_dir: &Path, key: Option<SecretString>, fixed: Vec<SecretString>) -> Self {
         let redactor = Arc::new(Redactor::new(fixed.iter().map(|secret| secret.expose_secret())));
-        let known = Known { fixed, learned: VecDeque::new(), redactor };
+        let known = Known { fixed, learned: VecDeque::new(), hashes: HashSet::new(), redactor };
         Self { place: Place::new(data_dir, key), making: Mutex::default(), known: RwLock::new(known) }
     }
 
@@ -66,28 +69,31 @@ impl Secrets {
 
     /// From now on these values are taken out. To be called before anybody can have them.
     pub fn learn(&self, values: &[SecretString]) {
-        let knows = |known: &Known, value: &SecretString| {
-            known.learned.iter().any(|it| it.expose_secret() == value.expose_secret())
-        };
         let all_known = {
             let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-            values.iter().all(|value| knows(&known, value))
+            values.iter().all(|value| known.hashes.contains(&hash(value)))
         };
         if all_known {
             return;
         }
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         for value in values {
-            if !knows(&known, value) {
+            if known.hashes.insert(hash(value)) {
                 known.learned.push_back(value.clone());
             }
         }
         while known.learned.len() > LEARNED {
-            known.learned.pop_front();
+            if let Some(oldest) = known.learned.pop_front() {
+                known.hashes.remove(&hash(&oldest));
+            }
         }
         let redactor = Redactor::new(known.fixed.iter().chain(&known.learned).map(|secret| secret.expose_secret()));
         known.redactor = Arc::new(redactor);
     }
+}
+
+fn hash(value: &SecretString) -> [u8; 32] {
+    Sha256::digest(value.expose_secret().as_bytes()).into()
 }
 
 #[cfg(test)]
