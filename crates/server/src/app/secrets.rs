@@ -173,6 +173,14 @@ pub async fn check(work: &mut Work<'_>, project: ProjectId, settings: &mut Setti
     Ok(())
 }
 
+/// Says in the log what the sandbox holds from now on, by name.
+fn exposure(work: &Work<'_>, told: &[(String, String)]) -> NewEvent {
+    let words: Vec<String> = told.iter().map(|(name, variable)| format!("{name} as {variable}")).collect();
+    let list: Vec<_> = told.iter().map(|(name, variable)| json!({ "name": name, "variable": variable })).collect();
+    let data = json!({ "text": format!("inside, for whoever works there: {}", words.join(", ")), "secrets": list });
+    NewEvent::system("secrets.exposed", work.now, &data)
+}
+
 /// The variables that a starting sandbox gets. They are in no row and no event; that it has them is in both.
 pub async fn hand_over(work: &mut Work<'_>, sandbox: &mut Sandbox) -> Result<BTreeMap<String, String>> {
     let mut variables = BTreeMap::new();
@@ -196,7 +204,7 @@ pub async fn hand_over(work: &mut Work<'_>, sandbox: &mut Sandbox) -> Result<BTr
         };
         match opened {
             Ok((variable, value)) => {
-                told.push(json!({ "name": name, "variable": variable }));
+                told.push((name.clone(), variable.clone()));
                 // A variable that the sandbox's own settings have since taken stays theirs.
                 if !sandbox.settings.env.contains_key(&variable) {
                     variables.insert(variable, value.expose_secret().to_owned());
@@ -210,7 +218,7 @@ pub async fn hand_over(work: &mut Work<'_>, sandbox: &mut Sandbox) -> Result<BTr
     // Before the sandbox can show them to anybody.
     work.secrets.learn(&values);
     if !told.is_empty() {
-        events.push(NewEvent::system("sandbox.secrets_exposed", work.now, &json!({ "secrets": told })));
+        events.push(exposure(work, &told));
     }
     names.sort_unstable();
     names.dedup();
