@@ -100,14 +100,23 @@ impl Ground {
         Self::start_in(config, &[])
     }
 
+    /// The same with further flags of `atoll serve`.
+    pub fn start_as(config: &str, flags: &[&str]) -> Self {
+        Self::start_wholly(config, flags, &[])
+    }
+
     /// With more in the server's environment.
     pub fn start_in(config: &str, environment: &[(String, String)]) -> Self {
+        Self::start_wholly(config, &[], environment)
+    }
+
+    fn start_wholly(config: &str, flags: &[&str], environment: &[(String, String)]) -> Self {
         let dir = directory("atoll-local-");
         let (data, file) = (dir.path().join("data"), dir.path().join("atoll.yaml"));
         std::fs::create_dir(&data).unwrap();
         std::fs::write(&file, format!("{CONFIG}{config}")).unwrap();
-        let arguments = ["--config".to_owned(), file.to_str().unwrap().to_owned()];
-        let server = ServerProcess::start_with(&data, &arguments, environment);
+        let arguments = ["--config", file.to_str().unwrap()].iter().chain(flags).map(|flag| (*flag).to_owned());
+        let server = ServerProcess::start_with(&data, &arguments.collect::<Vec<_>>(), environment);
         let admin = Actor::new(&server.url, Some(&server.token()));
         Self { server, admin, dir, made: Mutex::default() }
     }

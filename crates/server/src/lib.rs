@@ -28,6 +28,7 @@ mod repo;
 mod retention;
 pub mod router;
 mod samples;
+pub mod secrets;
 mod serve;
 pub mod state;
 

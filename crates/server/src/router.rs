@@ -2,7 +2,7 @@
 
 use crate::api::{
     blobs, diff, events, exec, fork, gc, health, images, messages, pause, projects, resources, results, sandboxes,
-    sessions, snapshots, tokens, trajectory, users, worker,
+    secrets, sessions, snapshots, tokens, trajectory, users, worker,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{client, sse, worker as worker_stream};
@@ -70,6 +70,9 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(snapshots::remove))
         .routes(routes!(images::list, images::import))
         .routes(routes!(images::remove))
+        .routes(routes!(secrets::list))
+        .routes(routes!(secrets::rotate))
+        .routes(routes!(secrets::put, secrets::remove))
         .routes(routes!(gc::run))
 }
 

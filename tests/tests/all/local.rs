@@ -14,6 +14,7 @@ mod messages;
 mod pause;
 mod restart;
 mod root;
+mod secrets;
 mod standing;
 mod storm;
 mod tier;

@@ -16,4 +16,5 @@ mod limits;
 mod local;
 mod paging;
 mod routes;
+mod secrets;
 mod store;

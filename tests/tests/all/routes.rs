@@ -82,6 +82,10 @@ const EXPECTED: &[(&str, &str)] = &[
     ("GET /api/v1/images", "11+++++333"),
     ("POST /api/v1/images", "11+3333333"),
     ("DELETE /api/v1/images/{name}", "11+3333333"),
+    ("GET /api/v1/secrets", "11+++++333"),
+    ("PUT /api/v1/secrets/{name}", "11+3343333"),
+    ("DELETE /api/v1/secrets/{name}", "11+3343333"),
+    ("POST /api/v1/secrets/rotate", "11+3333333"),
     ("POST /api/v1/gc", "11+3333333"),
 ];
 
@@ -176,6 +180,7 @@ impl World {
             path if path.ends_with("/messages") => json!({ "content": "x" }),
             "/projects" | "/users" | "/tokens" => json!({ "name": uuid::Uuid::now_v7() }),
             "/projects/{id}/members/{user}" => json!({ "role": "viewer" }),
+            "/secrets/{name}" => json!({ "value": "a value", "project_id": self.project }),
             _ => json!({}),
         }
     }
@@ -221,7 +226,7 @@ impl World {
             ("{user}", &user),
             ("{sha256}", HELLO),
             ("{eid}", "1"),
-            ("{name}", "nothing"),
+            ("{name}", if path.contains("/secrets/") { "NAME" } else { "nothing" }),
         ];
         let mut target = place.iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value));
         assert!(!target.contains('{'), "{route} names something that this test doesn't know");
@@ -230,6 +235,12 @@ impl World {
         }
         if route == "POST /api/v1/images" {
             target.push_str("?name=one");
+        }
+        if method == "DELETE" && path.ends_with("/secrets/{name}") {
+            let body = json!({ "value": "a value", "project_id": self.project });
+            let set = self.admin.put("/secrets/NAME", body).await;
+            assert!([200, 201].contains(&set.status.as_u16()), "{}", set.body);
+            target.push_str(&format!("?project_id={}", self.project));
         }
         let mut request = actor.request(method.parse().unwrap(), &target);
         if path.ends_with("/{id}/stream") || path.ends_with("/ws") {

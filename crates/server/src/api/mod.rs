@@ -14,6 +14,7 @@ pub mod projects;
 pub mod resources;
 pub mod results;
 pub mod sandboxes;
+pub mod secrets;
 pub mod sessions;
 pub mod snapshots;
 pub mod tokens;
