@@ -2,6 +2,7 @@
 //! Nobody shows a token there; the connection itself says which sandbox speaks.
 
 use crate::auth::LinkedWorker;
+use crate::egress;
 use crate::jobs::gone;
 use crate::state::App;
 use atoll_core::BoxFuture;
@@ -64,6 +65,10 @@ impl LinkHost for Linked {
             }
             (None, _) | (_, None) => Box::pin(std::future::ready(())),
         }
+    }
+
+    fn outward(&self, sandbox: SandboxId, listener: std::net::TcpListener) -> BoxFuture<'static, ()> {
+        Box::pin(egress::serve(self.app.clone(), sandbox, listener))
     }
 
     fn worker_gone(&self, sandbox: SandboxId) {

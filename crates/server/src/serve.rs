@@ -92,6 +92,7 @@ impl Server {
             stopping: stopping.clone(),
         };
         let app = Arc::new(App::new(&options, parts));
+        app.egress.set_own(address);
         let providers = Arc::new(Providers::new(&options, &app));
         app.set_providers(Arc::clone(&providers));
         let hosts = Hosts::new(address, &options.hosts, options.public_url.as_deref());

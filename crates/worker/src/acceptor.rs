@@ -3,6 +3,7 @@
 
 use crate::exec::{self, Exec};
 use crate::link::{Accepting, Connection};
+use crate::outward::{self, Outward};
 use atoll_protocol::exec::Opening;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub struct Acceptor {
     pub listener: UnixListener,
     pub pool: Arc<Accepting>,
     pub exec: Exec,
+    pub outward: Option<Arc<Outward>>,
 }
 
 impl Acceptor {
@@ -31,8 +33,8 @@ impl Acceptor {
             let Ok(counted) = count.clone().acquire_owned().await else { return };
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    let (pool, exec) = (self.pool.clone(), self.exec.clone());
-                    tokio::spawn(open(Connection::new(stream, counted), pool, exec));
+                    let (pool, exec, outward) = (self.pool.clone(), self.exec.clone(), self.outward.clone());
+                    tokio::spawn(open(Connection::new(stream, counted), pool, exec, outward));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "failed to accept a connection of the server");
@@ -43,7 +45,7 @@ impl Acceptor {
     }
 }
 
-async fn open(mut connection: Connection, pool: Arc<Accepting>, exec: Exec) {
+async fn open(mut connection: Connection, pool: Arc<Accepting>, exec: Exec, way_out: Option<Arc<Outward>>) {
     let mut first = [0];
     match timeout(OPENING, connection.stream.read_exact(&mut first)).await {
         Ok(Ok(_)) => {}
@@ -53,7 +55,8 @@ async fn open(mut connection: Connection, pool: Arc<Accepting>, exec: Exec) {
     match Opening::from_byte(first[0]) {
         Some(Opening::Http) => pool.put(connection),
         Some(Opening::Exec) => exec::serve(connection, exec).await,
-        Some(Opening::Files | Opening::Outward | Opening::Quiet) | None => {
+        Some(Opening::Outward) => outward::hand_over(&connection.stream, way_out.as_deref()).await,
+        Some(Opening::Files | Opening::Quiet) | None => {
             tracing::warn!(byte = first[0], "a connection of unknown kind is closed")
         }
     }

@@ -11,6 +11,7 @@ use crate::exit::SETUP_WRONG;
 use crate::hands::{Keeper, Starter};
 use crate::link::Accepting;
 use crate::memory::Memory;
+use crate::outward::Outward;
 use crate::setup::{self, Manner, Worker};
 use crate::{Exit, executor, signals};
 use atoll_core::id::SandboxId;
@@ -133,6 +134,9 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
     let listener = UnixListener::from(socket);
     listener.set_nonblocking(true).map_err(failed("listen"))?;
     let listener = tokio::net::UnixListener::from_std(listener).map_err(failed("listen"))?;
+    let outward = Outward::open().map(Arc::new).inspect_err(|error| {
+        tracing::warn!(%error, "programs in this sandbox have no way out: its proxy's port can't be listened on");
+    });
     let worker = std::env::current_exe().map_err(failed("find its own program"))?;
 
     let other_user = Some(user).filter(|user| *user != rustix::process::geteuid().as_raw());
@@ -147,7 +151,7 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
     let pool = Arc::new(Accepting::default());
     let exec =
         Exec { hands: hands.clone(), environment: environment.clone(), memory: memory.clone(), cwd: workspace.clone() };
-    tokio::spawn(Acceptor { listener, pool: pool.clone(), exec }.run());
+    tokio::spawn(Acceptor { listener, pool: pool.clone(), exec, outward: outward.ok() }.run());
 
     let manner = Manner {
         messages: true,

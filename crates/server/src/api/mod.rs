@@ -7,6 +7,7 @@ pub mod exec;
 pub mod gc;
 pub mod health;
 pub mod messages;
+pub mod network;
 pub mod projects;
 pub mod results;
 pub mod sandboxes;
