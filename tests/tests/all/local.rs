@@ -8,6 +8,7 @@ mod kill;
 mod limits;
 mod many;
 mod messages;
+mod network;
 mod restart;
 mod user;
 mod work;

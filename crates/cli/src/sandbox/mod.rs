@@ -4,6 +4,7 @@ mod diff;
 mod end;
 mod exec;
 mod list;
+pub mod network;
 pub mod new;
 mod show;
 
@@ -33,6 +34,8 @@ enum Command {
     Exec(exec::Exec),
     /// Show what the agent has changed in the workspace
     Diff(diff::Diff),
+    /// Show or change what a sandbox may reach
+    Network(network::Network),
     /// End a sandbox, with its results taken out first
     Stop(end::Stop),
     /// Remove a sandbox at its provider; its log stays
@@ -51,6 +54,7 @@ pub async fn run(sandbox: &Sandbox, output: &Output) -> Result {
         Command::Show(show) => show::run(show, &client, output).await,
         Command::Exec(exec) => exec::run(exec, &client, output).await,
         Command::Diff(diff) => diff::run(diff, &client, output).await,
+        Command::Network(network) => network::run(network, &client, output).await,
         Command::Stop(stop) => end::stop(stop, &client, output).await,
         Command::Rm(remove) => end::remove(remove, &client, output).await,
         Command::Results(results) => end::results(results, &client, output).await,

@@ -54,7 +54,9 @@ impl Connector {
 
     /// Said once, when the server listens.
     pub fn set_own(&self, address: SocketAddr) {
-        drop(self.own.set(address));
+        if self.own.set(address).is_err() {
+            tracing::debug!("where this server listens was said before");
+        }
     }
 
     pub async fn open(&self, outlet: &Arc<Outlet>, target: &Target, purpose: Purpose) -> Result<Connected, Failure> {

@@ -46,7 +46,7 @@ struct Kept {
     sender: client::SendRequest<Incoming>,
     way: Arc<Way>,
     by_proxy: bool,
-    driving: Driving,
+    _driving: Driving,
 }
 
 /// Ends with whoever uses it.
@@ -134,7 +134,7 @@ async fn keep(service: &Arc<Service>, connected: Connected) -> Result<Kept, Fail
             },
         }
     });
-    Ok(Kept { sender, way, by_proxy, driving: Driving(driving) })
+    Ok(Kept { sender, way, by_proxy, _driving: Driving(driving) })
 }
 
 impl Conversation {

@@ -5,7 +5,7 @@ use super::quiet::Quiet;
 use super::refusal::Refusal;
 use atoll_core::id::SandboxId;
 use atoll_core::network::{Rule, Target};
-use atoll_core::sandbox::{Network, NetworkPolicy};
+use atoll_core::sandbox::Network;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -66,10 +66,6 @@ impl Outlet {
         }
         let rule = Arc::clone(&self.rule.borrow().rule);
         if rule.permits(target) { Ok(()) } else { Err(Refusal::Policy(rule.policy())) }
-    }
-
-    pub fn policy(&self) -> NetworkPolicy {
-        self.rule.borrow().rule.policy()
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -153,6 +149,7 @@ impl Way {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_core::sandbox::NetworkPolicy;
 
     fn allow(host: &str) -> Network {
         Network { policy: NetworkPolicy::Allow, allow: vec![host.to_owned()] }

@@ -56,7 +56,7 @@ async fn carry_tls(service: &Arc<Service>, mut client: Stream, server: Stream, w
     let Ok(Some(hello)) = hello.await else { return };
     let refusal = match hello {
         Hello::Complete { server_name } => match fits(&way.target, server_name) {
-            Ok(()) => return copy(service, client, Box::new(server), first, way).await,
+            Ok(()) => return copy(service, client, server, first, way).await,
             Err(refusal) => refusal,
         },
         Hello::Incomplete | Hello::NotTls | Hello::Malformed => Refusal::NotTls,
