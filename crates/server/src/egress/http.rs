@@ -187,7 +187,7 @@ impl Conversation {
         let wanted = headers::switching(request.headers());
         let client = wanted.is_some().then(|| hyper::upgrade::on(&mut request));
         headers::strip(request.headers_mut(), wanted.as_ref());
-        let host = if target.port == 80 { target.host.to_string() } else { target.to_string() };
+        let host = host_header(&target);
         let unusable = |error: &dyn std::fmt::Display| Failure::Failed(format!("{target} can't be asked: {error}"));
         let value = HeaderValue::from_str(&host).map_err(|error| unusable(&error))?;
         request.headers_mut().insert(HOST, value);
@@ -288,7 +288,7 @@ impl Conversation {
             *request.uri_mut() = Uri::from(path.clone());
             return Ok(());
         }
-        let authority = kept.way.target.to_string();
+        let authority = host_header(&kept.way.target);
         *request.uri_mut() = Uri::builder().scheme("http").authority(authority).path_and_query(path.clone()).build()?;
         let upstream = self.service.connector().upstream.as_ref();
         if let Some(authorization) = upstream.and_then(|upstream| upstream.authorization.as_ref()) {
@@ -298,6 +298,11 @@ impl Conversation {
         }
         Ok(())
     }
+}
+
+/// As it stands in a URL and in its `Host`.
+fn host_header(target: &Target) -> String {
+    if target.port == 80 { target.host.to_string() } else { target.to_string() }
 }
 
 const NOT_A_PROXY_REQUEST: &str = "this is Atoll's proxy for programs in this sandbox, not a web server: name it in \

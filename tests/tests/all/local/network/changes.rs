@@ -1,8 +1,8 @@
 //! A policy is changed while the sandbox runs, and survives the server.
 
-use super::serving::{Site, echo};
-use super::{allow, curl, ground, network_of};
-use atoll_tests::local::{PATIENCE, told};
+use super::serving::{Site, echo, forwarder};
+use super::{allow, curl, ground, network_of, python};
+use atoll_tests::local::{Ground, PATIENCE, told};
 use atoll_tests::process::command;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -24,16 +24,39 @@ async fn a_change_counts_at_once_also_for_what_is_open() {
 
     // A connection that stays open and says when it is cut.
     let script = format!(
-        "printf 'CONNECT localhost:{port} HTTP/1.1\\r\\n\\r\\n' > /tmp/ask; (cat /tmp/ask; sleep 60) \
-         | timeout 60 curl -sN --noproxy '*' telnet://127.0.0.1:7709 > /tmp/open; echo ended >> /tmp/ended"
+        r#"
+import socket
+s = socket.create_connection(("127.0.0.1", 7709))
+s.settimeout(60)
+s.sendall(b"CONNECT localhost:{port} HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n")
+got = b""
+while not got.endswith(b"hello\n"): got += s.recv(1000)
+s.sendall(b"one")
+got = b""
+while got != b"one": got += s.recv(3)
+try:
+    print("cut", s.recv(1))
+except ConnectionResetError:
+    print("cut b''")
+"#
     );
-    ground.shell(&id, &format!("sh -c \"{}\" > /dev/null 2>&1 & true", script.replace('\\', "\\\\"))).await.well();
-    let wait = "for n in $(seq 200); do grep -q hello /tmp/open 2>/dev/null && break; sleep 0.05; done; cat /tmp/open";
-    assert!(ground.shell(&id, wait).await.well().contains("hello"));
-    let began = Instant::now();
-    ground.admin.put(&path, json!({ "policy": "allow", "allow": [two] })).await.expect(200);
-    let wait = "for n in $(seq 400); do test -e /tmp/ended && break; sleep 0.05; done; cat /tmp/ended";
-    assert_eq!(ground.shell(&id, wait).await.well(), "ended\n");
+    let change = async {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let view = network_of(&ground, &id).await;
+            let line = view["hosts"].as_array().unwrap().iter().find(|line| line["port"] == port).cloned();
+            if line.is_some_and(|line| line["sent"] == 3 && line["received"] == 9) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{view}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let began = Instant::now();
+        ground.admin.put(&path, json!({ "policy": "allow", "allow": [two] })).await.expect(200);
+        began
+    };
+    let (ran, began) = tokio::join!(python(&ground, &id, &script), change);
+    assert_eq!(ran.well(), "cut b''\n");
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(curl(&ground, &id, &url).await.starts_with("HTTP/1.1 200"), "the other host is still there");
     ground.admin.put(&path, json!({ "policy": "none" })).await.expect(200);
@@ -122,5 +145,31 @@ async fn the_command_line_shows_and_changes_it() {
     assert!(said.starts_with("policy none\n") && said.contains("c.example"), "{said}");
     let (code, said) = run(&["--allow", "https://x"]);
     assert!(code != Some(0) && said.contains("without a scheme"), "{said}");
+    ground.leave().await;
+}
+
+/// A server that reaches the Internet only by a proxy takes its sandboxes' connections there too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_s_own_proxy_is_honoured() {
+    let site = Site::start().await;
+    let (port, asked, serving) = forwarder(site.port).await;
+    let config = format!("network: {{upstream_proxy: \"http://me:secret@127.0.0.1:{port}\"}}\n");
+    let ground = Ground::start_with(&config);
+    let id = ground.kept(allow(&["name.invalid", "name.invalid:8080"])).await;
+    // Nobody here knows that name; the proxy may.
+    let answer = curl(&ground, &id, "http://name.invalid/by/url").await;
+    assert!(answer.contains("GET http://name.invalid/by/url HTTP/1.1"), "{answer}");
+    assert!(answer.contains("host: name.invalid\r\n"), "{answer}");
+    let answer = curl(&ground, &id, "--proxytunnel http://name.invalid:8080/by/tunnel").await;
+    assert!(answer.contains("GET /by/tunnel HTTP/1.1"), "{answer}");
+    let asked = asked.lock().unwrap().to_lowercase();
+    assert!(asked.contains("connect name.invalid:8080 http/1.1\r\n"), "{asked}");
+    assert_eq!(asked.matches("proxy-authorization: basic bwu6c2vjcmv0\r\n").count(), 2, "me:secret: {asked}");
+    // It is no way around the rules.
+    assert!(curl(&ground, &id, "http://other.invalid/").await.contains("x-atoll-refused: policy"));
+    ground.admin.put(&format!("/sandboxes/{id}/network"), json!({ "policy": "all" })).await.expect(200);
+    let private = curl(&ground, &id, "http://169.254.169.254/").await;
+    assert!(private.contains("x-atoll-refused: private_address"), "{private}");
+    serving.abort();
     ground.leave().await;
 }

@@ -1,6 +1,5 @@
 //! Servers outside of the sandbox.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +16,6 @@ struct Heard {
 /// Answers plain HTTP: `/size/N` with so many bytes, all else with the request as it came.
 pub struct Site {
     pub port: u16,
-    pub address: SocketAddr,
     heard: Arc<Mutex<Heard>>,
     serving: JoinHandle<()>,
 }
@@ -37,7 +35,7 @@ impl Site {
                 tokio::spawn(answer(stream, Arc::clone(&noted)));
             }
         });
-        Ok(Self { port: address.port(), address, heard, serving })
+        Ok(Self { port: address.port(), heard, serving })
     }
 
     pub fn requests(&self) -> usize {
@@ -163,4 +161,36 @@ impl Drop for TlsSite {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// A proxy that takes every tunnel to one port of this machine, and tells what it was asked.
+pub async fn forwarder(to: u16) -> (u16, Arc<Mutex<String>>, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let asked = Arc::<Mutex<String>>::default();
+    let noted = Arc::clone(&asked);
+    let serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let noted = Arc::clone(&noted);
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    match stream.read_buf(&mut head).await {
+                        Ok(0) | Err(_) => return,
+                        Ok(_) => {}
+                    }
+                }
+                let text = String::from_utf8_lossy(&head).into_owned();
+                noted.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
+                let mut server = TcpStream::connect(("127.0.0.1", to)).await.unwrap();
+                if text.starts_with("CONNECT ") {
+                    stream.write_all(b"HTTP/1.1 200 Here\r\n\r\n").await.unwrap();
+                } else {
+                    server.write_all(&head).await.unwrap();
+                }
+                drop(tokio::io::copy_bidirectional(&mut stream, &mut server).await);
+            });
+        }
+    });
+    (port, asked, serving)
 }

@@ -45,7 +45,8 @@ async fn the_server_s_name_is_the_host_that_was_asked_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_usual_ports_carry_only_what_they_are_for() {
-    let host = format!("127.{}.{}.{}", rand::random_range(1..255), rand::random_range(0..255), rand::random_range(1..255));
+    let host =
+        format!("127.{}.{}.{}", rand::random_range(1..255), rand::random_range(0..255), rand::random_range(1..255));
     let Ok(plain) = Site::start_on(&format!("{host}:80")).await else {
         assert!(!is_root());
         return skipped("ports 80 and 443", "an ordinary user can't listen there");

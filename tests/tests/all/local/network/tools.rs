@@ -1,10 +1,10 @@
 //! The tools that agents use, against the registries that this machine reaches.
 
 use super::{allow, refusal};
-use atoll_tests::local::{Ground, skipped};
+use atoll_tests::local::{Ground, directory, skipped};
 use serde_json::{Map, Value, json};
 use std::net::ToSocketAddrs;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 /// Whether a host answers, seen from the host itself.
 fn reaches(url: &str) -> bool {
@@ -52,7 +52,7 @@ const TOOLS: &[Tool] = &[
     Tool {
         name: "npm",
         hosts: &["registry.npmjs.org"],
-        script: "cd /tmp && npm pack --silent left-pad 2>&1",
+        script: "cd /tmp && npm pack left-pad 2>&1",
         says: "left-pad-",
     },
     Tool {
@@ -100,5 +100,46 @@ async fn the_usual_tools_work_through_it() {
         assert!(ran.stdout.contains("403") || ran.stderr.contains("403"), "{}: {ran:?}", tool.name);
         refusal(&ground, &id, "policy").await;
         ground.leave().await;
+    }
+}
+
+/// A repository, served by a program of its own, cloned and fetched from inside.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn git_clones_through_it() {
+    let dir = directory("atoll-git-");
+    let made = Command::new("sh")
+        .args(["-c", "git init -q work && cd work && echo hello > file && git add file && git -c user.name=a -c user.email=a@b commit -qm one && git clone -q --bare . ../site.git && cd ../site.git && git update-server-info"])
+        .current_dir(dir.path())
+        .status()
+        .unwrap();
+    assert!(made.success());
+    // Not the one loopback address that programs never take to a proxy.
+    let host = "127.7.7.7";
+    let port = std::net::TcpListener::bind((host, 0)).unwrap().local_addr().unwrap().port();
+    let serving = Command::new("/usr/bin/python3")
+        .args(["-m", "http.server", "--bind", host, &port.to_string()])
+        .current_dir(dir.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _serving = Ends(serving);
+    super::until("the repository is served", || std::net::TcpStream::connect((host, port)).is_ok()).await;
+    let place = format!("{host}:{port}");
+    let ground = super::ground(&[place.clone()]);
+    let id = ground.kept(allow(&[&place])).await;
+    let script = format!("cd /tmp && git clone -q http://{place}/site.git cloned && cat cloned/file");
+    assert_eq!(ground.shell(&id, &script).await.well(), "hello\n");
+    let refused = ground.shell(&id, &format!("git ls-remote http://{host}:1/site.git")).await;
+    assert!(refused.stderr.contains("403"), "{refused:?}");
+    ground.leave().await;
+}
+
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
     }
 }
