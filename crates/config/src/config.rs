@@ -1,6 +1,7 @@
 //! The settings as the rest of Atoll uses them.
 
 use crate::fake::Fake;
+use atoll_core::network::Exception;
 use atoll_core::sandbox::{IsolationTier, ProviderKind};
 use secrecy::SecretString;
 use std::net::SocketAddr;
@@ -25,6 +26,7 @@ pub struct Config {
     pub provider: Provider,
     pub providers: Providers,
     pub local: Local,
+    pub network: Network,
     pub git: Git,
     pub agent: Agent,
     pub daytona: Daytona,
@@ -171,6 +173,15 @@ pub struct Local {
     pub tools: Vec<PathBuf>,
     pub worker: Option<PathBuf>,
     pub isolation: Option<IsolationTier>,
+}
+
+/// What leaves sandboxes, beside what each may by its policy.
+#[derive(Debug, Clone)]
+pub struct Network {
+    pub allow_private: Vec<Exception>,
+    /// 0 is no limit.
+    pub max_bytes: u64,
+    pub upstream_proxy: Option<SecretString>,
 }
 
 #[derive(Debug, Clone)]

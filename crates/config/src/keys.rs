@@ -266,6 +266,24 @@ pub(crate) const KEYS: &[Key] = &[
         "strong",
         "The least isolation that sandboxes on this machine must have; where it can't be had, none is made.",
     ),
+    Key::is(
+        "network.allow_private",
+        Kind::Places,
+        "",
+        "Places that sandboxes may reach although their addresses are not public, if their policy allows the host.",
+    ),
+    Key::is(
+        "network.max_bytes",
+        Kind::Integer { least: 0, most: 1 << 60 },
+        "0",
+        "What one sandbox may send and receive in all, in bytes; 0 is no limit.",
+    ),
+    Key::none(
+        "network.upstream_proxy",
+        Kind::SecretUrl { schemes: &["http://"] },
+        "http://proxy.example.org:3128",
+        "The proxy through which sandboxes reach the Internet; without it, the one of HTTPS_PROXY or HTTP_PROXY.",
+    ),
     Key::is("git.branch_prefix", Kind::Text, "atoll", "What the branches of plain runs begin with."),
     Key::is(
         "providers.fake",

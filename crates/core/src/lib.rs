@@ -14,6 +14,7 @@ pub mod job;
 pub mod json;
 pub mod lifecycle;
 pub mod message;
+pub mod network;
 pub mod observe;
 pub mod principal;
 pub mod provider;

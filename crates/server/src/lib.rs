@@ -9,6 +9,7 @@ pub mod app;
 mod auth;
 mod blobs;
 mod cursor;
+mod egress;
 mod extract;
 mod follow;
 mod guard;

@@ -1,8 +1,8 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    blobs, diff, events, exec, fork, gc, health, images, messages, pause, projects, resources, results, sandboxes,
-    secrets, sessions, snapshots, tokens, trajectory, users, worker,
+    blobs, diff, events, exec, fork, gc, health, images, messages, network, pause, projects, resources, results,
+    sandboxes, secrets, sessions, snapshots, tokens, trajectory, users, worker,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{client, sse, worker as worker_stream};
@@ -39,6 +39,7 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(exec::start))
         .routes(routes!(exec::attach))
         .routes(routes!(diff::get))
+        .routes(routes!(network::get, network::change))
         .routes(routes!(worker::events, events::list))
         .routes(routes!(sse::stream))
         .routes(routes!(trajectory::get))

@@ -98,6 +98,7 @@ impl Server {
             Ok(Some(sentence)) => tracing::warn!("{sentence}"),
             Err(problem) => tracing::warn!(detail = problem.detail, "the secrets could not be read"),
         }
+        app.egress.set_own(address);
         let providers = Arc::new(Providers::new(&options, &app));
         app.set_providers(Arc::clone(&providers));
         let hosts = Hosts::new(address, &options.hosts, options.public_url.as_deref());

@@ -4,6 +4,7 @@ use crate::app::{Outbox, Work};
 use crate::auth::TokenCache;
 use crate::auth::tickets::Tickets;
 use crate::blobs::Blobs;
+use crate::egress::Egress;
 use crate::hub::Hub;
 use crate::limiter::Limiter;
 use crate::options::{Options, Policy};
@@ -47,6 +48,8 @@ pub struct App {
     pub samples: Samples,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
+    /// What leaves the sandboxes.
+    pub egress: Arc<Egress>,
     pub data_dir: PathBuf,
     /// Names this data directory, which local sandboxes belong to.
     pub server_id: String,
@@ -55,7 +58,10 @@ pub struct App {
 }
 
 /// Tells the rest of the server what is durable now.
-fn tell(hub: &Hub, jobs: &Notify, out: Outbox) {
+fn tell(hub: &Hub, jobs: &Notify, egress: &Egress, out: Outbox) {
+    for (sandbox, version, network) in out.networks {
+        egress.set(sandbox, version, Some(&network));
+    }
     hub.publish(out.events);
     for session in out.inboxes {
         hub.inbox_changed(session);
@@ -103,6 +109,7 @@ impl App {
             samples: Samples::default(),
             readers: Arc::new(Semaphore::new(options.limits.readers)),
             stopping: parts.stopping,
+            egress: Arc::new(Egress::new(&options.outward)),
             data_dir: options.data_dir.clone(),
             server_id: parts.server_id,
             providers: OnceLock::new(),
@@ -138,9 +145,9 @@ impl App {
     {
         let (now, steady, policy) = (self.clock.now(), self.clock.steady(), Arc::clone(&self.policy));
         let (redactor, secrets) = (self.redactor(), Arc::clone(&self.secrets));
-        let (hub, jobs) = (Arc::clone(&self.hub), Arc::clone(&self.jobs));
+        let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
         let told = move |(value, out): (R, Outbox)| {
-            tell(&hub, &jobs, out);
+            tell(&hub, &jobs, &egress, out);
             value
         };
         let done = self.store.write_then(

@@ -205,7 +205,7 @@ pub async fn update(tx: &mut dyn Tx, s: &mut Sandbox) -> Result<()> {
     }
 }
 
-/// Writes what was chosen for it. The caller holds the session's lock.
+/// Writes the settings, which `update` leaves alone since they hardly ever change. The caller writes the row too.
 pub async fn set_settings(tx: &mut dyn Tx, s: &Sandbox) -> Result<()> {
     let settings = serde_json::to_string(&s.settings).map_err(Error::internal)?;
     tx.execute("UPDATE sandboxes SET settings = ?2 WHERE id = ?1", &[text(s.id), settings.into()]).await.map(drop)

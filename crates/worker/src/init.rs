@@ -3,7 +3,7 @@
 //! It inherits everything that it needs as descriptors, and nothing that it starts inherits them again. The server
 //! dials the socket; the spool is a directory that is mounted nowhere; the hands do all that touches the agent's files.
 
-use crate::acceptor::Acceptor;
+use crate::acceptor::{Acceptor, Doors};
 use crate::dispatcher;
 use crate::environment::Environment;
 use crate::exec::{self, Exec};
@@ -11,6 +11,7 @@ use crate::exit::SETUP_WRONG;
 use crate::hands::{Keeper, Starter};
 use crate::link::Accepting;
 use crate::memory::Memory;
+use crate::outward::Outward;
 use crate::setup::{self, Manner, Worker};
 use crate::{Exit, executor, signals};
 use atoll_core::id::SandboxId;
@@ -135,6 +136,9 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
     let listener = tokio::net::UnixListener::from_std(listener).map_err(failed("listen"))?;
     // It stands nowhere in the agent's files, which can then be exchanged.
     std::env::set_current_dir("/").map_err(failed("leave the workspace"))?;
+    let outward = Outward::open().map(Arc::new).inspect_err(|error| {
+        tracing::warn!(%error, "programs in this sandbox have no way out: its proxy's port can't be listened on");
+    });
     let worker = std::env::current_exe().map_err(failed("find its own program"))?;
 
     let other_user = Some(user).filter(|user| *user != rustix::process::geteuid().as_raw());
@@ -150,7 +154,8 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
     let exec =
         Exec { hands: hands.clone(), environment: environment.clone(), memory: memory.clone(), cwd: workspace.clone() };
     let (asks, quiet) = tokio::sync::mpsc::channel(1);
-    tokio::spawn(Acceptor { listener, pool: pool.clone(), exec, asks }.run());
+    let doors = Doors { pool: pool.clone(), exec, outward: outward.ok(), asks };
+    tokio::spawn(Acceptor { listener, doors: Arc::new(doors) }.run());
 
     let manner = Manner {
         messages: true,

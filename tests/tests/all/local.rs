@@ -11,6 +11,7 @@ mod kill;
 mod limits;
 mod many;
 mod messages;
+mod network;
 mod pause;
 mod restart;
 mod root;

@@ -34,6 +34,8 @@ const EXPECTED: &[(&str, &str)] = &[
     ("POST /api/v1/sandboxes/{id}/exec", "11++34+333"),
     ("GET /api/v1/sandboxes/{id}/exec/{eid}", "11++34+333"),
     ("GET /api/v1/sandboxes/{id}/diff", "11+++4+333"),
+    ("GET /api/v1/sandboxes/{id}/network", "11+++4+333"),
+    ("PUT /api/v1/sandboxes/{id}/network", "11++34+333"),
     ("POST /api/v1/sandboxes/{id}/events", "1133333+31"),
     ("GET /api/v1/sandboxes/{id}/events", "11+++4+333"),
     ("GET /api/v1/sandboxes/{id}/events/stream", "11+++4+333"),

@@ -5,6 +5,7 @@ mod end;
 mod exec;
 mod hold;
 mod list;
+pub mod network;
 pub mod new;
 mod show;
 
@@ -44,6 +45,8 @@ enum Command {
     Snapshot(hold::Snapshot),
     /// Show what a sandbox uses now
     Usage(hold::Usage),
+    /// Show or change what a sandbox may reach
+    Network(network::Network),
     /// End a sandbox, with its results taken out first
     Stop(end::Stop),
     /// Remove a sandbox at its provider; its log stays
@@ -67,6 +70,7 @@ pub async fn run(sandbox: &Sandbox, output: &Output) -> Result {
         Command::Fork(fork) => hold::fork(fork, &client, output).await,
         Command::Snapshot(snapshot) => hold::snapshot(snapshot, &client, output).await,
         Command::Usage(usage) => hold::usage(usage, &client, output).await,
+        Command::Network(network) => network::run(network, &client, output).await,
         Command::Stop(stop) => end::stop(stop, &client, output).await,
         Command::Rm(remove) => end::remove(remove, &client, output).await,
         Command::Results(results) => end::results(results, &client, output).await,

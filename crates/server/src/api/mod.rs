@@ -9,6 +9,7 @@ pub mod gc;
 pub mod health;
 pub mod images;
 pub mod messages;
+pub mod network;
 pub mod pause;
 pub mod projects;
 pub mod resources;

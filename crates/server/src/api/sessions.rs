@@ -156,12 +156,7 @@ fn check(new: &NewSandbox, caller: &Caller) -> Result<()> {
         bounds::amount("limits.cost_usd", cost, 1e6)?;
     }
     if let Some(network) = &new.network {
-        if network.allow.len() > 200 {
-            return Err(Problem::invalid("network.allow: at most 200"));
-        }
-        for host in &network.allow {
-            bounds::line("network.allow", host, 255)?;
-        }
+        crate::app::network::check(network)?;
     }
     new.repo.as_ref().map_or(Ok(()), |repo| check_repo(repo, caller))
 }

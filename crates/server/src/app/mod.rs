@@ -10,6 +10,7 @@ pub mod heartbeat;
 pub mod inbox;
 pub mod ingest;
 pub mod lifecycle;
+pub mod network;
 pub mod notices;
 pub mod pausing;
 pub mod results;
@@ -21,7 +22,7 @@ use crate::problem::{Problem, Result};
 use atoll_core::event::{Event, NewEvent, Source};
 use atoll_core::id::{SandboxId, SessionId};
 use atoll_core::redact::Redactor;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{Network, SandboxState};
 use atoll_core::time::Timestamp;
 use atoll_store::sandboxes::Sandbox;
 use atoll_store::sessions::{self as session_rows, Session};
@@ -35,6 +36,8 @@ pub struct Outbox {
     pub inboxes: Vec<SessionId>,
     pub states: Vec<(SandboxId, SandboxState)>,
     pub jobs: bool,
+    /// Network policies with the version of the row that holds them.
+    pub networks: Vec<(SandboxId, i64, Network)>,
 }
 
 /// One transaction in progress.
