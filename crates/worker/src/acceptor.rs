@@ -3,6 +3,7 @@
 
 use crate::exec::{self, Exec};
 use crate::link::{Accepting, Connection};
+use crate::transfer;
 use atoll_protocol::exec::Opening;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +54,8 @@ async fn open(mut connection: Connection, pool: Arc<Accepting>, exec: Exec) {
     match Opening::from_byte(first[0]) {
         Some(Opening::Http) => pool.put(connection),
         Some(Opening::Exec) => exec::serve(connection, exec).await,
-        Some(Opening::Files | Opening::Outward | Opening::Quiet) | None => {
+        Some(Opening::Files) => transfer::serve(connection, exec).await,
+        Some(Opening::Outward | Opening::Quiet) | None => {
             tracing::warn!(byte = first[0], "a connection of unknown kind is closed")
         }
     }
