@@ -1,7 +1,7 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    blobs, diff, events, exec, gc, health, messages, projects, results, sandboxes, sessions, tokens, trajectory, users,
+    blobs, diff, events, exec, files, gc, health, messages, projects, results, sandboxes, sessions, tokens, trajectory, users,
     worker,
 };
 use crate::guard::{self, Hosts};
@@ -33,6 +33,12 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sandboxes::worker_token))
         .routes(routes!(exec::start))
         .routes(routes!(exec::attach))
+        .routes(routes!(files::content::get, files::content::write, files::delete))
+        .routes(routes!(files::list))
+        .routes(routes!(files::stat))
+        .routes(routes!(files::rename))
+        .routes(routes!(files::make_directory))
+        .routes(routes!(files::tree::get, files::tree::put))
         .routes(routes!(diff::get))
         .routes(routes!(worker::events, events::list))
         .routes(routes!(sse::stream))

@@ -28,6 +28,15 @@ const EXPECTED: &[(&str, &str)] = &[
     ("POST /api/v1/sandboxes/{id}/worker-token", "11++34+333"),
     ("POST /api/v1/sandboxes/{id}/exec", "11++34+333"),
     ("GET /api/v1/sandboxes/{id}/exec/{eid}", "11++34+333"),
+    ("GET /api/v1/sandboxes/{id}/files", "11+++4+333"),
+    ("PUT /api/v1/sandboxes/{id}/files", "11++34+333"),
+    ("DELETE /api/v1/sandboxes/{id}/files", "11++34+333"),
+    ("GET /api/v1/sandboxes/{id}/files/list", "11+++4+333"),
+    ("GET /api/v1/sandboxes/{id}/files/stat", "11+++4+333"),
+    ("POST /api/v1/sandboxes/{id}/files/move", "11++34+333"),
+    ("POST /api/v1/sandboxes/{id}/files/directory", "11++34+333"),
+    ("GET /api/v1/sandboxes/{id}/files/tar", "11+++4+333"),
+    ("PUT /api/v1/sandboxes/{id}/files/tar", "11++34+333"),
     ("GET /api/v1/sandboxes/{id}/diff", "11+++4+333"),
     ("POST /api/v1/sandboxes/{id}/events", "1133333+31"),
     ("GET /api/v1/sandboxes/{id}/events", "11+++4+333"),
@@ -156,6 +165,8 @@ impl World {
             "/sandboxes" => json!({ "project_id": self.project }),
             "/sandboxes/{id}/events" => json!({ "stream": stream, "events": [] }),
             "/sandboxes/{id}/exec" => json!({ "argv": ["true"] }),
+            "/sandboxes/{id}/files/move" => json!({ "from": "a", "to": "b" }),
+            "/sandboxes/{id}/files/directory" => json!({ "path": "a" }),
             "/sandboxes/{id}/heartbeat" => {
                 json!({ "stream": stream, "at": "2026-01-01T00:00:00Z", "activity": "working" })
             }
@@ -210,6 +221,9 @@ impl World {
         assert!(!target.contains('{'), "{route} names something that this test doesn't know");
         if path.ends_with("/{id}/stream") {
             target.push_str(&format!("?stream={}", worker.stream));
+        }
+        if path.contains("/files") && method != "POST" {
+            target.push_str("?path=a");
         }
         let mut request = actor.request(method.parse().unwrap(), &target);
         if path.ends_with("/{id}/stream") || path.ends_with("/ws") {
