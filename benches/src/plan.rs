@@ -28,6 +28,9 @@ pub struct Plan {
     pub idle: usize,
     /// Steps of the agent whose events are timed.
     pub steps: usize,
+    /// Of the tree that is moved in and out: files of some kilobytes, and of 8 MB.
+    pub small_files: usize,
+    pub large_files: usize,
 }
 
 impl Plan {
@@ -46,6 +49,8 @@ impl Plan {
             commands: 100,
             idle: 30,
             steps: 500,
+            small_files: 2000,
+            large_files: 20,
         }
     }
 
@@ -64,6 +69,8 @@ impl Plan {
             commands: 10,
             idle: 5,
             steps: 50,
+            small_files: 200,
+            large_files: 4,
         }
     }
 }

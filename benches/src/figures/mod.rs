@@ -3,6 +3,7 @@
 mod agent_event;
 mod commit_server;
 mod fan_out;
+mod files;
 mod ingest;
 mod ingest_postgres;
 mod ingest_sqlite;
@@ -34,11 +35,12 @@ pub enum Name {
     Sandbox,
     SandboxMemory,
     AgentEvent,
+    Files,
 }
 
 impl Name {
     /// In the order in which they are run. The memory is looked at before pages are read from the same server.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -49,6 +51,7 @@ impl Name {
         Self::Sandbox,
         Self::SandboxMemory,
         Self::AgentEvent,
+        Self::Files,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -63,6 +66,7 @@ impl Name {
             Self::Sandbox => "sandbox",
             Self::SandboxMemory => "sandbox-memory",
             Self::AgentEvent => "agent-event",
+            Self::Files => "files",
         }
     }
 
@@ -79,6 +83,7 @@ impl Name {
             Self::Sandbox => Box::pin(sandbox::measure(bench)).await,
             Self::SandboxMemory => Box::pin(sandbox_memory::measure(bench)).await,
             Self::AgentEvent => Box::pin(agent_event::measure(bench)).await,
+            Self::Files => Box::pin(files::measure(bench)).await,
         };
         measured.unwrap_or_else(|error| vec![Figure::failed(self.as_str(), &error)])
     }

@@ -20,7 +20,9 @@ use std::time::Duration;
 pub mod capabilities;
 pub mod files;
 pub use capabilities::Capabilities;
-pub use files::{Download, FileDone, FileEntry, FileError, FileFault, FileJob, FileKind, Uploaded, Worked, WriteOptions};
+pub use files::{
+    Download, FileDone, FileEntry, FileError, FileFault, FileJob, FileKind, Uploaded, Worked, WriteOptions,
+};
 
 pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, Error>> + Send>>;
 pub type ExecStream = Pin<Box<dyn Stream<Item = Result<ExecEvent, Error>> + Send>>;

@@ -1,8 +1,8 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    blobs, diff, events, exec, files, gc, health, messages, projects, results, sandboxes, sessions, tokens, trajectory, users,
-    worker,
+    blobs, diff, events, exec, files, gc, health, messages, projects, results, sandboxes, sessions, tokens, trajectory,
+    users, worker,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{client, sse, worker as worker_stream};

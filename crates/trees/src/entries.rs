@@ -172,7 +172,8 @@ impl<R: BufRead> Entries<R> {
         for property in PaxExtensions::new(&bytes) {
             let property = property.map_err(|_| Error::Malformed("the properties of an entry can't be read"))?;
             let value = property.value_bytes();
-            let number = || std::str::from_utf8(value).ok().and_then(|text| text.split('.').next()?.parse::<i64>().ok());
+            let number =
+                || std::str::from_utf8(value).ok().and_then(|text| text.split('.').next()?.parse::<i64>().ok());
             match (property.key_bytes(), &mut of_next) {
                 (b"path", Some(next)) => next.path = Some(value.to_vec()),
                 (b"linkpath", Some(next)) => next.target = Some(value.to_vec()),

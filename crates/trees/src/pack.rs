@@ -162,14 +162,7 @@ impl<W: Write, P: FnMut(u64)> Packer<W, P> {
         Ok(Put::Done)
     }
 
-    fn header(
-        &mut self,
-        found: &Stat,
-        kind: EntryType,
-        size: u64,
-        path: &[u8],
-        target: &[u8],
-    ) -> Result<(), Error> {
+    fn header(&mut self, found: &Stat, kind: EntryType, size: u64, path: &[u8], target: &[u8]) -> Result<(), Error> {
         if path.len() > 100 {
             self.long(EntryType::GNULongName, path)?;
         }

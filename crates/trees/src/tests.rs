@@ -163,32 +163,53 @@ fn nothing_leaves_the_destination() {
     let attempts: Vec<(&str, Box<dyn Fn(&Ground) -> Vec<Vec<u8>>>)> = vec![
         ("an absolute path", Box::new(move |ground| vec![file(&absolute(ground), "evil")])),
         ("going up", Box::new(|_| vec![file("../out/secret", "evil"), file("a/../../out/secret", "evil")])),
-        ("a link to a directory, and a file in it", Box::new(move |ground| {
-            vec![link("door", &out(ground)), file("door/secret", "evil"), file("door/new", "evil")]
-        })),
+        (
+            "a link to a directory, and a file in it",
+            Box::new(move |ground| {
+                vec![link("door", &out(ground)), file("door/secret", "evil"), file("door/new", "evil")]
+            }),
+        ),
         ("a link that goes up", Box::new(|_| vec![link("door", "../out"), file("door/secret", "evil")])),
-        ("a link to a file, and a file of its name", Box::new(|_| {
-            vec![link("a", "../out/secret"), file("a", "evil")]
-        })),
-        ("a hard link", Box::new(move |ground| {
-            vec![hard("a", &format!("{}/secret", out(ground))), hard("b", "../out/secret"), file("a", "evil")]
-        })),
-        ("a hard link through a link", Box::new(|_| {
-            vec![link("door", "../out"), hard("a", "door/secret"), file("a", "evil")]
-        })),
-        ("a hard link of a link", Box::new(|_| vec![
-            raw(EntryType::Directory, b"d/", b"", b""), link("d/up", "../d"), hard("up", "d/up"), file("up/x", "evil"),
-        ])),
-        ("a chain of links", Box::new(|_| vec![
-            link("s", "."), link("door", "s/s/../../out"), file("door/secret", "evil"),
-        ])),
-        ("a link in a directory's place", Box::new(|_| vec![
-            file("d/x", "1"), link("d", "../out"), file("d/secret", "evil"),
-        ])),
-        ("devices", Box::new(|_| vec![
-            raw(EntryType::Char, b"null", b"", b""), raw(EntryType::Block, b"disk", b"", b""),
-            raw(EntryType::Fifo, b"fifo", b"", b""),
-        ])),
+        ("a link to a file, and a file of its name", Box::new(|_| vec![link("a", "../out/secret"), file("a", "evil")])),
+        (
+            "a hard link",
+            Box::new(move |ground| {
+                vec![hard("a", &format!("{}/secret", out(ground))), hard("b", "../out/secret"), file("a", "evil")]
+            }),
+        ),
+        (
+            "a hard link through a link",
+            Box::new(|_| vec![link("door", "../out"), hard("a", "door/secret"), file("a", "evil")]),
+        ),
+        (
+            "a hard link of a link",
+            Box::new(|_| {
+                vec![
+                    raw(EntryType::Directory, b"d/", b"", b""),
+                    link("d/up", "../d"),
+                    hard("up", "d/up"),
+                    file("up/x", "evil"),
+                ]
+            }),
+        ),
+        (
+            "a chain of links",
+            Box::new(|_| vec![link("s", "."), link("door", "s/s/../../out"), file("door/secret", "evil")]),
+        ),
+        (
+            "a link in a directory's place",
+            Box::new(|_| vec![file("d/x", "1"), link("d", "../out"), file("d/secret", "evil")]),
+        ),
+        (
+            "devices",
+            Box::new(|_| {
+                vec![
+                    raw(EntryType::Char, b"null", b"", b""),
+                    raw(EntryType::Block, b"disk", b"", b""),
+                    raw(EntryType::Fifo, b"fifo", b"", b""),
+                ]
+            }),
+        ),
     ];
     for (what, entries) in attempts {
         for links in [Links::Any, Links::Inside] {

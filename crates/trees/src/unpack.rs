@@ -59,12 +59,7 @@ impl Tally {
 }
 
 /// Unpacks below `root`; `progress` hears how many bytes each piece has.
-pub fn unpack(
-    input: impl BufRead,
-    root: OwnedFd,
-    links: Links,
-    mut progress: impl FnMut(u64),
-) -> Result<Tally, Error> {
+pub fn unpack(input: impl BufRead, root: OwnedFd, links: Links, mut progress: impl FnMut(u64)) -> Result<Tally, Error> {
     let mut entries = Entries::new(input);
     let mut place = Place { root, current: None, tally: Tally::default(), closed_later: Vec::new(), links };
     while let Some(entry) = entries.next()? {
@@ -205,9 +200,10 @@ impl Place {
 
     /// Opens a directory below the root, part by part.
     fn walk(&self, directory: &[u8], make: bool) -> Result<OwnedFd, Errno> {
-        let below_current = self.current.as_ref().and_then(|(current, opened)| {
-            Some((directory.strip_prefix(&current[..])?.strip_prefix(b"/")?, opened))
-        });
+        let below_current = self
+            .current
+            .as_ref()
+            .and_then(|(current, opened)| Some((directory.strip_prefix(&current[..])?.strip_prefix(b"/")?, opened)));
         let (rest, from) = below_current.unwrap_or((directory, &self.root));
         let mut at: Option<OwnedFd> = None;
         for part in rest.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {

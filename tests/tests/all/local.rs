@@ -2,6 +2,7 @@
 
 mod canary;
 mod ends;
+mod files;
 mod inside;
 mod isolation;
 mod kill;

@@ -75,7 +75,8 @@ fn permissions(kind: &str, mode: &str) -> String {
         "device" => 'c',
         _ => '-',
     };
-    let bits = (0..9).rev().zip("rwxrwxrwx".chars()).map(|(bit, letter)| if mode >> bit & 1 == 1 { letter } else { '-' });
+    let bits =
+        (0..9).rev().zip("rwxrwxrwx".chars()).map(|(bit, letter)| if mode >> bit & 1 == 1 { letter } else { '-' });
     std::iter::once(first).chain(bits).collect()
 }
 

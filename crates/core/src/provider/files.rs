@@ -83,19 +83,37 @@ pub struct FileEntry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileJob {
     /// Of a directory, sorted by name, those after `after`.
-    List { path: String, after: Option<String>, limit: u32 },
+    List {
+        path: String,
+        after: Option<String>,
+        limit: u32,
+    },
     /// A link is not followed.
-    Stat { path: String },
+    Stat {
+        path: String,
+    },
     /// With those above it that are not there.
-    MakeDirectory { path: String },
-    Move { from: String, to: String, replace: bool },
-    Delete { path: String, recursive: bool },
+    MakeDirectory {
+        path: String,
+    },
+    Move {
+        from: String,
+        to: String,
+        replace: bool,
+    },
+    Delete {
+        path: String,
+        recursive: bool,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileDone {
     /// `next` is where the rest begins.
-    Listed { entries: Vec<FileEntry>, next: Option<String> },
+    Listed {
+        entries: Vec<FileEntry>,
+        next: Option<String>,
+    },
     Seen(FileEntry),
     Done,
 }

@@ -3,8 +3,8 @@
 use super::{Bench, Verdict, ensure, shell, told, whole};
 use atoll_core::provider::capabilities::{FileAbility, ForkAbility, OutputAbility, PauseAbility, SnapshotAbility};
 use atoll_core::provider::{
-    CreateSpec, Error, Exit, FileDone, FileFault, FileJob, FileKind, Lookup, ProviderId, ProviderState, Range, Transfer,
-    Worked, WriteOptions,
+    CreateSpec, Error, Exit, FileDone, FileFault, FileJob, FileKind, Lookup, ProviderId, ProviderState, Range,
+    Transfer, Worked, WriteOptions,
 };
 use atoll_core::sandbox::Settings;
 use bytes::Bytes;

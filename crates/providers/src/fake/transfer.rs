@@ -4,9 +4,7 @@ use super::files::{fault, file_entry};
 use super::ground::Place;
 use super::tree::{MAX_BYTES, TreeError, within};
 use crate::locked;
-use atoll_core::provider::{
-    ByteStream, Download, Error, FileError, FileFault, Range, Transfer, Uploaded, Worked,
-};
+use atoll_core::provider::{ByteStream, Download, Error, FileError, FileFault, Range, Transfer, Uploaded, Worked};
 use atoll_core::sandbox::ProviderKind;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;

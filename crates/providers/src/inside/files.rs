@@ -278,7 +278,8 @@ mod tests {
 
     #[tokio::test]
     async fn nonsense_is_an_error_of_the_provider() {
-        for wire in [&[0, 0, 0, 0, 1][..], &[255, 255, 255, 255, 2], &[2, 0, 0, 0, 9, 1], &[3, 0, 0, 0, 3, b'{', b'x']] {
+        for wire in [&[0, 0, 0, 0, 1][..], &[255, 255, 255, 255, 2], &[2, 0, 0, 0, 9, 1], &[3, 0, 0, 0, 3, b'{', b'x']]
+        {
             let mut from = wire;
             assert!(matches!(Answers::default().next(&mut from).await, Err(Error::Unreachable { .. })), "{wire:?}");
         }

@@ -21,7 +21,9 @@ pub(super) fn of(path: &str, error: impl Into<io::Error>) -> FileError {
             (FileFault::NoSpace, format!("the sandbox has no room for `{path}`"))
         }
         Some(Errno::NAMETOOLONG) => (FileFault::TooLong, "the path, or a name in it, is too long".to_owned()),
-        Some(Errno::LOOP) => (FileFault::UnsupportedKind, format!("`{path}` is a symbolic link, or leads through a loop of them")),
+        Some(Errno::LOOP) => {
+            (FileFault::UnsupportedKind, format!("`{path}` is a symbolic link, or leads through a loop of them"))
+        }
         Some(Errno::NXIO | Errno::NODEV) => (FileFault::UnsupportedKind, format!("`{path}` is no file")),
         Some(Errno::XDEV) => {
             let detail = format!("`{path}` is on another file system: copy it there and delete it here");

@@ -5,8 +5,6 @@
 mod content;
 mod fault;
 mod jobs;
-#[cfg(test)]
-mod tests;
 mod wire;
 
 use crate::exec::Exec;

@@ -41,7 +41,9 @@ async fn open(from: &Inside<'_>) -> Result<Opened> {
     }
     match from.client.stream(&from.at(""), &query).await {
         // By a link.
-        Err(Failure::Told(told)) if told.code == "file_is_directory" => Ok(Opened::Tree(from.client.stream(&from.at("/tar"), &query).await?)),
+        Err(Failure::Told(told)) if told.code == "file_is_directory" => {
+            Ok(Opened::Tree(from.client.stream(&from.at("/tar"), &query).await?))
+        }
         opened => Ok(Opened::File(opened?, mode(&found))),
     }
 }

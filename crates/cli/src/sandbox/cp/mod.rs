@@ -145,7 +145,9 @@ pub async fn run(copy: &Copy, client: &Client, output: &Output) -> Result {
             (Side::Inside { id, path }, Side::Here(to)) => {
                 down::to_here(&Inside { client, id: *id, path }, to, output).await
             }
-            (Side::Inside { id, path }, Side::Stream) => down::to_stdout(&Inside { client, id: *id, path }, output).await,
+            (Side::Inside { id, path }, Side::Stream) => {
+                down::to_stdout(&Inside { client, id: *id, path }, output).await
+            }
             (Side::Inside { .. }, Side::Inside { .. }) => {
                 Err(Failure::input("both sides are in a sandbox; copy to this machine first, and from there"))
             }

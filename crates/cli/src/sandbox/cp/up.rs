@@ -94,8 +94,7 @@ async fn tree(from: &Path, to: &Inside<'_>, output: &Output) -> Result<Copied> {
     // `.` and `..` have no name: what is in them goes into the destination itself.
     let path = destination(to, name_of(from)?).await?;
     let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root: OwnedFd =
-        rustix::fs::open(from, how, Mode::empty()).map_err(|error| unreadable(from, &error.into()))?;
+    let root: OwnedFd = rustix::fs::open(from, how, Mode::empty()).map_err(|error| unreadable(from, &error.into()))?;
     let progress = Progress::start(output, None);
     let (sender, pieces) = channel();
     let count = progress.counter();

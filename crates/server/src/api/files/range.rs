@@ -6,7 +6,10 @@ use atoll_core::time::Timestamp;
 /// The part that a `Range` header asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    From { offset: u64, length: Option<u64> },
+    From {
+        offset: u64,
+        length: Option<u64>,
+    },
     /// So many bytes from the end.
     Last(u64),
 }
@@ -45,8 +48,7 @@ pub(super) fn is_among(header: &str, tag: &str) -> bool {
 /// `Sat, 31 Jan 2026 12:00:00 GMT`.
 pub(super) fn http_date(nanoseconds: i64) -> Option<String> {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let written = Timestamp::from_micros(nanoseconds.div_euclid(1000)).to_string();
     let (date, time) = written.split_once('T')?;
     let mut date = date.split('-');
