@@ -3,6 +3,7 @@
 mod agent_event;
 mod commit_server;
 mod fan_out;
+mod files;
 mod fork;
 mod ingest;
 mod ingest_postgres;
@@ -40,11 +41,12 @@ pub enum Name {
     Neighbour,
     SandboxMemory,
     AgentEvent,
+    Files,
 }
 
 impl Name {
     /// In the order in which they are run. The memory is looked at before pages are read from the same server.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -58,6 +60,7 @@ impl Name {
         Self::Neighbour,
         Self::SandboxMemory,
         Self::AgentEvent,
+        Self::Files,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -75,6 +78,7 @@ impl Name {
             Self::Neighbour => "neighbour",
             Self::SandboxMemory => "sandbox-memory",
             Self::AgentEvent => "agent-event",
+            Self::Files => "files",
         }
     }
 
@@ -94,6 +98,7 @@ impl Name {
             Self::Neighbour => Box::pin(neighbour::measure(bench)).await,
             Self::SandboxMemory => Box::pin(sandbox_memory::measure(bench)).await,
             Self::AgentEvent => Box::pin(agent_event::measure(bench)).await,
+            Self::Files => Box::pin(files::measure(bench)).await,
         };
         measured.unwrap_or_else(|error| vec![Figure::failed(self.as_str(), &error)])
     }

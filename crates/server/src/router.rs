@@ -1,7 +1,7 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    blobs, diff, events, exec, fork, gc, health, images, messages, network, pause, projects, resources, results,
+    blobs, diff, events, exec, files, fork, gc, health, images, messages, network, pause, projects, resources, results,
     sandboxes, secrets, sessions, snapshots, tokens, trajectory, users, worker,
 };
 use crate::guard::{self, Hosts};
@@ -38,6 +38,12 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sandboxes::worker_token))
         .routes(routes!(exec::start))
         .routes(routes!(exec::attach))
+        .routes(routes!(files::content::get, files::content::write, files::delete))
+        .routes(routes!(files::list))
+        .routes(routes!(files::stat))
+        .routes(routes!(files::rename))
+        .routes(routes!(files::make_directory))
+        .routes(routes!(files::tree::get, files::tree::put))
         .routes(routes!(diff::get))
         .routes(routes!(network::get, network::change))
         .routes(routes!(worker::events, events::list))

@@ -2,6 +2,7 @@
 //! the same wherever such a socket can be dialled.
 
 pub(crate) mod exec;
+pub(crate) mod files;
 pub mod link;
 mod outward;
 

@@ -15,13 +15,14 @@ mod root;
 mod tier;
 
 use crate::inside::exec::Commands;
-use crate::inside::{LinkHost, link};
+use crate::inside::{LinkHost, files, link};
 use crate::{all_labels, carries, locked};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{
-    Answer, ByteStream, Capabilities, CreateSpec, Error, ExecRef, ExecSpec, ExecStream, Exit, Found, GitDone, GitJob,
-    ImageRef, Lookup, Page, Provider, ProviderId, ProviderState, SnapshotRef, StopMode, Usage, capabilities as can,
+    Answer, ByteStream, Capabilities, CreateSpec, Download, Error, ExecRef, ExecSpec, ExecStream, Exit, FileDone,
+    FileJob, Found, GitDone, GitJob, ImageRef, Lookup, Page, Provider, ProviderId, ProviderState, SnapshotRef,
+    StopMode, Transfer, Uploaded, Usage, Worked, capabilities as can,
 };
 use atoll_core::sandbox::{IsolationTier, Network, ProviderKind, Resources};
 use atoll_jail::{Launcher, Limits, Place, Spec};
@@ -95,6 +96,16 @@ impl Local {
     async fn place(&self, id: &ProviderId) -> Result<Place, Error> {
         let name = name(id)?;
         self.ask(move |launcher| launcher.find(&name)).await?.ok_or(Error::Gone)
+    }
+
+    /// The socket of a living worker, through which its files are reached.
+    async fn worker(&self, id: &ProviderId) -> Result<PathBuf, Error> {
+        let place = self.place(id).await?;
+        if !place.alive {
+            let detail = "nothing runs in this sandbox any more, so its files can't be reached";
+            return Err(Error::Refused { detail: detail.into() });
+        }
+        Ok(place.socket)
     }
 
     /// Sees to it that a living worker is connected.
@@ -293,7 +304,7 @@ impl Provider for Local {
             egress: can::Egress::Domains,
             output: can::OutputAbility::Split,
             attach: can::AttachAbility::FromCursor,
-            files: can::FileAbility::None,
+            files: can::FileAbility::Root,
             preview: can::PreviewAbility::None,
             max_memory_gb: None,
             max_cpu: None,
@@ -449,6 +460,23 @@ impl Provider for Local {
 
     fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> Answer<'a, ()> {
         Box::pin(async move { self.commands.ask(exec, Ask::Signal(signal)) })
+    }
+
+    fn upload<'a>(
+        &'a self,
+        id: &'a ProviderId,
+        transfer: &'a Transfer,
+        data: ByteStream,
+    ) -> Answer<'a, Worked<Uploaded>> {
+        Box::pin(async move { files::upload(&self.worker(id).await?, transfer, data).await })
+    }
+
+    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> Answer<'a, Worked<Download>> {
+        Box::pin(async move { files::download(&self.worker(id).await?, transfer).await })
+    }
+
+    fn files<'a>(&'a self, id: &'a ProviderId, job: &'a FileJob) -> Answer<'a, Worked<FileDone>> {
+        Box::pin(async move { files::run(&self.worker(id).await?, job).await })
     }
 
     fn git<'a>(&'a self, id: &'a ProviderId, job: &'a GitJob, output: File) -> Answer<'a, GitDone> {

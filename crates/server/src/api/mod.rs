@@ -4,6 +4,7 @@ pub mod blobs;
 pub mod diff;
 pub mod events;
 pub mod exec;
+pub mod files;
 pub mod fork;
 pub mod gc;
 pub mod health;
