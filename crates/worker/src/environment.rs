@@ -17,6 +17,8 @@ const QUIET: &[(&str, &str)] = &[
     ("GIT_TERMINAL_PROMPT", "0"),
 ];
 
+const SEEN: &[(&str, &str)] = &[("LANG", "C.UTF-8"), ("TERM", "xterm-256color")];
+
 #[derive(Debug)]
 pub struct Environment {
     sandbox: SandboxId,
@@ -46,6 +48,17 @@ impl Environment {
         all.into_iter().collect()
     }
 
+    /// For a command on a terminal, where somebody looks: pagers and editors are welcome.
+    pub fn of_terminal(&self, more: &BTreeMap<String, String>) -> Vec<(String, String)> {
+        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.own();
+        let usual = SEEN.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        all.extend(usual);
+        let given = settings.env.iter().chain(more);
+        all.extend(given.map(|(name, value)| (name.clone(), value.clone())));
+        all.into_iter().collect()
+    }
+
     /// For the agent. What is too long is left out: it stands in the prompt anyway.
     pub fn of_agent(&self, prompt: &str, more: Vec<(String, String)>) -> Vec<(String, String)> {
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,9 +75,14 @@ impl Environment {
     }
 
     fn base(&self) -> BTreeMap<String, String> {
+        let mut all = self.own();
+        all.extend(QUIET.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        all
+    }
+
+    fn own(&self) -> BTreeMap<String, String> {
         let own = [("PATH", &*self.path), ("HOME", &self.home), ("USER", &self.user), ("IS_SANDBOX", "1")];
-        let all = own.into_iter().chain(QUIET.iter().copied());
-        all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        own.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 }
 
@@ -90,6 +108,14 @@ mod tests {
         assert_eq!((value(&all, "TERM"), value(&all, "MINE")), (Some("xterm"), Some("2")));
         assert_eq!((value(&all, "HOME"), value(&all, "IS_SANDBOX")), (Some("/home/agent"), Some("1")));
         assert_eq!((value(&all, "SANDBOX_ID"), value(&all, "CI")), (None, None));
+    }
+
+    #[test]
+    fn on_a_terminal_somebody_looks() {
+        let plain = Environment::new(SandboxId::new(), "/bin", "/home/agent", "agent").of_terminal(&BTreeMap::new());
+        assert_eq!((value(&plain, "TERM"), value(&plain, "PAGER")), (Some("xterm-256color"), None));
+        let all = environment().of_terminal(&[("MINE".to_owned(), "2".to_owned())].into());
+        assert_eq!((value(&all, "TERM"), value(&all, "MINE"), value(&all, "EDITOR")), (Some("xterm"), Some("2"), None));
     }
 
     #[test]

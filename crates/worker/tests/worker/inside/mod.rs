@@ -5,6 +5,8 @@ mod agent;
 mod commands;
 mod ends;
 mod figures;
+mod terminal;
+mod trees;
 
 use crate::fake::Fake;
 use crate::{SANDBOX, until};
