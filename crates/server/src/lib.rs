@@ -29,6 +29,7 @@ mod retention;
 pub mod router;
 mod serve;
 pub mod state;
+mod terminals;
 
 pub use options::Options;
 pub use serve::{Error, Server};

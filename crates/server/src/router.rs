@@ -1,11 +1,11 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    blobs, diff, events, exec, gc, health, messages, projects, results, sandboxes, sessions, tokens, trajectory, users,
+    blobs, commands, diff, events, exec, gc, health, messages, projects, results, sandboxes, sessions, tokens, trajectory, users,
     worker,
 };
 use crate::guard::{self, Hosts};
-use crate::live::{client, sse, worker as worker_stream};
+use crate::live::{client, sse, terminal, worker as worker_stream};
 use crate::problem::{Code, Problem};
 use crate::state::App;
 use axum::Router;
@@ -31,8 +31,12 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sandboxes::stop))
         .routes(routes!(results::take))
         .routes(routes!(sandboxes::worker_token))
-        .routes(routes!(exec::start))
-        .routes(routes!(exec::attach))
+        .routes(routes!(exec::start, commands::list))
+        .routes(routes!(exec::attach, commands::end))
+        .routes(routes!(commands::signal))
+        .routes(routes!(commands::resize))
+        .routes(routes!(commands::write))
+        .routes(routes!(terminal::open))
         .routes(routes!(diff::get))
         .routes(routes!(worker::events, events::list))
         .routes(routes!(sse::stream))

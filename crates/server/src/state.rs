@@ -9,6 +9,7 @@ use crate::limiter::Limiter;
 use crate::options::{Options, Policy};
 use crate::problem::{Problem, Result};
 use crate::providers::Providers;
+use crate::terminals::Terminals;
 use atoll_core::BoxFuture;
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::redact::Redactor;
@@ -30,6 +31,7 @@ pub struct App {
     pub limiter: Limiter,
     pub tokens: TokenCache,
     pub tickets: Tickets,
+    pub terminals: Terminals,
     pub redactor: Arc<Redactor>,
     pub metrics: PrometheusHandle,
     pub metrics_public: bool,
@@ -90,6 +92,7 @@ impl App {
             limiter: Limiter::new(options.limits),
             tokens: TokenCache::default(),
             tickets: Tickets::default(),
+            terminals: Terminals::default(),
             redactor: Arc::new(Redactor::new(options.secrets.iter().map(|secret| secret.expose_secret()))),
             metrics: crate::metrics::install(),
             metrics_public: options.metrics_public,

@@ -2,6 +2,7 @@
 //! the same wherever such a socket can be dialled.
 
 pub(crate) mod exec;
+mod kept;
 pub mod link;
 
 pub use link::LinkHost;

@@ -16,8 +16,8 @@ use crate::{all_labels, carries, locked};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{
-    Answer, Capabilities, CreateSpec, Error, ExecRef, ExecSpec, ExecStream, Exit, Found, GitDone, GitJob, Lookup, Page,
-    Provider, ProviderId, ProviderState, StopMode, Usage, capabilities as can,
+    Answer, Capabilities, CreateSpec, Error, ExecInfo, ExecRef, ExecSpec, ExecStream, Exit, Found, GitDone, GitJob,
+    Lookup, Page, Provider, ProviderId, ProviderState, Size, StopMode, Usage, capabilities as can,
 };
 use atoll_core::sandbox::{ProviderKind, Resources};
 use atoll_jail::{Launcher, Limits, Place, Spec};
@@ -312,10 +312,6 @@ impl Provider for Local {
 
     fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> Answer<'a, ExecRef> {
         Box::pin(async move {
-            if spec.terminal.is_some() {
-                let ability = "give commands a terminal";
-                return Err(Error::Unsupported { provider: ProviderKind::Local, ability });
-            }
             let place = self.place(id).await?;
             if !place.alive {
                 return Err(Error::Refused { detail: "nothing runs in this sandbox any more".into() });
@@ -329,10 +325,7 @@ impl Provider for Local {
     }
 
     fn write<'a>(&'a self, exec: &'a ExecRef, data: Bytes) -> Answer<'a, ()> {
-        Box::pin(async move {
-            data.chunks(atoll_protocol::exec::LONGEST / 2)
-                .try_for_each(|piece| self.commands.ask(exec, Ask::Stdin(piece.to_vec())))
-        })
+        Box::pin(async move { self.commands.write(exec, &data).await })
     }
 
     fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> Answer<'a, ()> {
@@ -341,6 +334,14 @@ impl Provider for Local {
 
     fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> Answer<'a, ()> {
         Box::pin(async move { self.commands.ask(exec, Ask::Signal(signal)) })
+    }
+
+    fn resize<'a>(&'a self, exec: &'a ExecRef, size: Size) -> Answer<'a, ()> {
+        Box::pin(async move { self.commands.resize(exec, size) })
+    }
+
+    fn execs<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Vec<ExecInfo>> {
+        Box::pin(async move { Ok(self.commands.list(id)) })
     }
 
     fn git<'a>(&'a self, id: &'a ProviderId, job: &'a GitJob, output: File) -> Answer<'a, GitDone> {
