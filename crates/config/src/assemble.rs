@@ -2,7 +2,7 @@
 
 use crate::config::{
     Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Git, Github, Heartbeat, Limits, Local, Log, Messages,
-    Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Timeout, Tls,
+    Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Terminal, Timeout, Tls,
 };
 use crate::fake::Fake;
 use crate::load::Values;
@@ -59,6 +59,7 @@ impl Config {
             messages: Messages { lease: values.need("messages.lease")? },
             heartbeat: Heartbeat { interval: values.need("heartbeat.interval")? },
             sandbox: sandbox(values)?,
+            terminal: Terminal { linger: values.need("terminal.linger")? },
             retention: Retention {
                 events: values.need("retention.events")?,
                 idempotency: values.need("retention.idempotency")?,

@@ -22,6 +22,7 @@ pub struct Config {
     pub messages: Messages,
     pub heartbeat: Heartbeat,
     pub sandbox: Sandbox,
+    pub terminal: Terminal,
     pub retention: Retention,
     pub provider: Provider,
     pub providers: Providers,
@@ -123,6 +124,11 @@ pub struct Sandbox {
     pub snapshot: Option<String>,
     pub image: Option<String>,
     pub model: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Terminal {
+    pub linger: Duration,
 }
 
 #[derive(Debug, Clone)]

@@ -239,6 +239,12 @@ pub(crate) const KEYS: &[Key] = &[
         .also(&[env::SANDBOX_IMAGE]),
     Key::none("sandbox.model", Kind::Text, "provider/model", "The model of a sandbox that names none.")
         .also(&[env::SANDBOX_MODEL]),
+    Key::is(
+        "terminal.linger",
+        DURATION,
+        "10m",
+        "How long a terminal that nobody looks at any more waits for somebody to come back.",
+    ),
     Key::is("retention.events", ENDLESS, "never", "After how long the events of an ended sandbox are deleted."),
     Key::is("retention.idempotency", DURATION, "24h", "How long a repeated request is known by its idempotency key."),
     Key::is("provider.default", PROVIDERS, "local", "Who makes a sandbox that names no provider."),

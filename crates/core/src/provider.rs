@@ -207,6 +207,22 @@ pub struct ExecRef {
     pub epoch: u64,
 }
 
+/// A command that runs, or ended a while ago.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecInfo {
+    pub exec: String,
+    pub argv: Vec<String>,
+    /// The size of its terminal, if it has one.
+    pub terminal: Option<Size>,
+    /// Since it was started.
+    pub age: Duration,
+    /// Where its output ends by now.
+    pub cursor: u64,
+    /// How many follow it at the moment.
+    pub readers: usize,
+    pub ended: Option<Exit>,
+}
+
 words! {
     "output stream"
     OutputStream { Stdout = "stdout", Stderr = "stderr" }
@@ -341,6 +357,7 @@ pub trait Provider: Send + Sync {
         fn close_stdin(exec: &'a ExecRef) -> (), "write to commands";
         fn signal(exec: &'a ExecRef, signal: i32) -> (), "signal commands";
         fn resize(exec: &'a ExecRef, size: Size) -> (), "resize terminals";
+        fn execs(id: &'a ProviderId) -> Vec<ExecInfo>, "list commands";
         fn upload(id: &'a ProviderId, transfer: &'a Transfer, data: ByteStream) -> Worked<Uploaded>, "take files in";
         fn download(id: &'a ProviderId, transfer: &'a Transfer) -> Worked<Download>, "give files out";
         fn files(id: &'a ProviderId, job: &'a FileJob) -> Worked<FileDone>, "look at files";

@@ -67,6 +67,8 @@ pub struct Policy {
     /// `None`: no limit.
     pub timeout_when_done: Option<Duration>,
     pub timeout_keep: Option<Duration>,
+    /// For a terminal that nobody looks at.
+    pub terminal_linger: Duration,
     pub retain_events: Option<Duration>,
     pub retain_idempotency: Duration,
     pub provider: ProviderKind,
@@ -95,6 +97,7 @@ impl Default for Policy {
             keep_failed_for: DAY,
             timeout_when_done: Some(Duration::from_secs(3600)),
             timeout_keep: None,
+            terminal_linger: Duration::from_secs(600),
             retain_events: None,
             retain_idempotency: DAY,
             provider: ProviderKind::External,

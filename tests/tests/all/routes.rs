@@ -32,6 +32,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("GET /api/v1/sandboxes/{id}/resources", "11+++4+333"),
     ("POST /api/v1/sandboxes/{id}/worker-token", "11++34+333"),
     ("POST /api/v1/sandboxes/{id}/exec", "11++34+333"),
+    ("GET /api/v1/sandboxes/{id}/exec", "11+++4+333"),
     ("GET /api/v1/sandboxes/{id}/exec/{eid}", "11++34+333"),
     ("GET /api/v1/sandboxes/{id}/files", "11+++4+333"),
     ("PUT /api/v1/sandboxes/{id}/files", "11++34+333"),
@@ -42,6 +43,12 @@ const EXPECTED: &[(&str, &str)] = &[
     ("POST /api/v1/sandboxes/{id}/files/directory", "11++34+333"),
     ("GET /api/v1/sandboxes/{id}/files/tar", "11+++4+333"),
     ("PUT /api/v1/sandboxes/{id}/files/tar", "11++34+333"),
+    ("DELETE /api/v1/sandboxes/{id}/exec/{eid}", "11++34+333"),
+    ("POST /api/v1/sandboxes/{id}/exec/{eid}/signal", "11++34+333"),
+    ("POST /api/v1/sandboxes/{id}/exec/{eid}/resize", "11++34+333"),
+    ("POST /api/v1/sandboxes/{id}/exec/{eid}/stdin", "11++34+333"),
+    // To open one; at one that is there a viewer may look.
+    ("GET /api/v1/sandboxes/{id}/terminal", "11++34+333"),
     ("GET /api/v1/sandboxes/{id}/diff", "11+++4+333"),
     ("GET /api/v1/sandboxes/{id}/network", "11+++4+333"),
     ("PUT /api/v1/sandboxes/{id}/network", "11++34+333"),
@@ -184,6 +191,8 @@ impl World {
             "/sandboxes/{id}/exec" => json!({ "argv": ["true"] }),
             "/sandboxes/{id}/files/move" => json!({ "from": "a", "to": "b" }),
             "/sandboxes/{id}/files/directory" => json!({ "path": "a" }),
+            "/sandboxes/{id}/exec/{eid}/signal" => json!({ "signal": "TERM" }),
+            "/sandboxes/{id}/exec/{eid}/resize" => json!({ "cols": 80, "rows": 24 }),
             "/sandboxes/{id}/heartbeat" => {
                 json!({ "stream": stream, "at": "2026-01-01T00:00:00Z", "activity": "working" })
             }
@@ -259,7 +268,7 @@ impl World {
             target.push_str("?path=a");
         }
         let mut request = actor.request(method.parse().unwrap(), &target);
-        if path.ends_with("/{id}/stream") || path.ends_with("/ws") {
+        if path.ends_with("/{id}/stream") || path.ends_with("/ws") || path.ends_with("/terminal") {
             request = request.header("connection", "Upgrade").header("upgrade", "websocket");
             request =
                 request.header("sec-websocket-version", "13").header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");

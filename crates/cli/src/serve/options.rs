@@ -75,6 +75,7 @@ fn policy(config: &Config) -> Policy {
         keep_failed_for: sandbox.keep_failed_for,
         timeout_when_done: sandbox.timeout.when_done,
         timeout_keep: sandbox.timeout.keep,
+        terminal_linger: config.terminal.linger,
         retain_events: config.retention.events,
         retain_idempotency: config.retention.idempotency,
         provider: config.provider.default,

@@ -3,6 +3,7 @@
 
 pub(crate) mod exec;
 pub(crate) mod files;
+mod kept;
 pub mod link;
 mod outward;
 

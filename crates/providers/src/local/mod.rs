@@ -20,9 +20,9 @@ use crate::{all_labels, carries, locked};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{
-    Answer, ByteStream, Capabilities, CreateSpec, Download, Error, ExecRef, ExecSpec, ExecStream, Exit, FileDone,
-    FileJob, Found, GitDone, GitJob, ImageRef, Lookup, Page, Provider, ProviderId, ProviderState, SnapshotRef,
-    StopMode, Transfer, Uploaded, Usage, Worked, capabilities as can,
+    Answer, ByteStream, Capabilities, CreateSpec, Download, Error, ExecInfo, ExecRef, ExecSpec, ExecStream, Exit,
+    FileDone, FileJob, Found, GitDone, GitJob, ImageRef, Lookup, Page, Provider, ProviderId, ProviderState, Size,
+    SnapshotRef, StopMode, Transfer, Uploaded, Usage, Worked, capabilities as can,
 };
 use atoll_core::sandbox::{IsolationTier, Network, ProviderKind, Resources};
 use atoll_jail::{Launcher, Limits, Place, Spec};
@@ -388,10 +388,6 @@ impl Provider for Local {
 
     fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> Answer<'a, ExecRef> {
         Box::pin(async move {
-            if spec.terminal.is_some() {
-                let ability = "give commands a terminal";
-                return Err(Error::Unsupported { provider: ProviderKind::Local, ability });
-            }
             let place = self.place(id).await?;
             if !place.alive {
                 return Err(Error::Refused { detail: "nothing runs in this sandbox any more".into() });
@@ -448,10 +444,7 @@ impl Provider for Local {
     }
 
     fn write<'a>(&'a self, exec: &'a ExecRef, data: Bytes) -> Answer<'a, ()> {
-        Box::pin(async move {
-            data.chunks(atoll_protocol::exec::LONGEST / 2)
-                .try_for_each(|piece| self.commands.ask(exec, Ask::Stdin(piece.to_vec())))
-        })
+        Box::pin(async move { self.commands.write(exec, &data).await })
     }
 
     fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> Answer<'a, ()> {
@@ -477,6 +470,14 @@ impl Provider for Local {
 
     fn files<'a>(&'a self, id: &'a ProviderId, job: &'a FileJob) -> Answer<'a, Worked<FileDone>> {
         Box::pin(async move { files::run(&self.worker(id).await?, job).await })
+    }
+
+    fn resize<'a>(&'a self, exec: &'a ExecRef, size: Size) -> Answer<'a, ()> {
+        Box::pin(async move { self.commands.resize(exec, size) })
+    }
+
+    fn execs<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Vec<ExecInfo>> {
+        Box::pin(async move { Ok(self.commands.list(id)) })
     }
 
     fn git<'a>(&'a self, id: &'a ProviderId, job: &'a GitJob, output: File) -> Answer<'a, GitDone> {

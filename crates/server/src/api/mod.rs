@@ -1,6 +1,7 @@
 //! Handlers, one file per resource, and the JSON shapes they speak.
 
 pub mod blobs;
+pub mod commands;
 pub mod diff;
 pub mod events;
 pub mod exec;

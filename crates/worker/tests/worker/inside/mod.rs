@@ -6,6 +6,8 @@ mod commands;
 mod ends;
 mod figures;
 mod files;
+mod terminal;
+mod trees;
 
 use crate::fake::Fake;
 use crate::{SANDBOX, until};
