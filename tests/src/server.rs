@@ -3,7 +3,7 @@
 use crate::actor::Actor;
 use crate::database::{Database, Kind};
 use atoll_core::time::Clock;
-use atoll_providers::FakeOptions;
+use atoll_providers::{DockerOptions, FakeOptions};
 use atoll_server::options::{Limits, Policy};
 use atoll_server::{Options, Server};
 use std::path::Path;
@@ -33,6 +33,7 @@ pub fn options(dir: &Path, database: &Database) -> Options {
         limits: Limits { worker_requests: 0, messages: 0, writes: 0, readers: 1000 },
         fake: FakeOptions::default(),
         launcher: Err("this test makes no local sandboxes".into()),
+        docker: DockerOptions::default(),
         secrets: vec!["known-secret-value-123".into()],
     }
 }

@@ -2,6 +2,7 @@
 
 mod agent_event;
 mod commit_server;
+mod docker;
 mod fan_out;
 mod ingest;
 mod ingest_postgres;
@@ -33,12 +34,13 @@ pub enum Name {
     Trajectory,
     Sandbox,
     SandboxMemory,
+    Docker,
     AgentEvent,
 }
 
 impl Name {
     /// In the order in which they are run. The memory is looked at before pages are read from the same server.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -48,6 +50,7 @@ impl Name {
         Self::Trajectory,
         Self::Sandbox,
         Self::SandboxMemory,
+        Self::Docker,
         Self::AgentEvent,
     ];
 
@@ -62,6 +65,7 @@ impl Name {
             Self::Trajectory => "trajectory",
             Self::Sandbox => "sandbox",
             Self::SandboxMemory => "sandbox-memory",
+            Self::Docker => "docker",
             Self::AgentEvent => "agent-event",
         }
     }
@@ -78,6 +82,7 @@ impl Name {
             Self::Trajectory => Box::pin(trajectory::measure(bench)).await,
             Self::Sandbox => Box::pin(sandbox::measure(bench)).await,
             Self::SandboxMemory => Box::pin(sandbox_memory::measure(bench)).await,
+            Self::Docker => Box::pin(docker::measure(bench)).await,
             Self::AgentEvent => Box::pin(agent_event::measure(bench)).await,
         };
         measured.unwrap_or_else(|error| vec![Figure::failed(self.as_str(), &error)])

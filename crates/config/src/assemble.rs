@@ -1,8 +1,8 @@
 //! From values by key to the typed settings.
 
 use crate::config::{
-    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Git, Github, Heartbeat, Limits, Local, Log, Messages,
-    Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
+    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Docker, Git, Github, Heartbeat, Limits, Local, Log,
+    Messages, Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
 };
 use crate::fake::Fake;
 use crate::load::Values;
@@ -68,6 +68,11 @@ impl Config {
                 tools: values.need::<Vec<String>>("local.tools")?.into_iter().map(PathBuf::from).collect(),
                 worker: values.maybe("local.worker"),
             },
+            docker: Docker {
+                socket: values.need("docker.socket")?,
+                image: values.maybe("docker.image"),
+                worker: values.maybe("docker.worker"),
+            },
             git: Git { branch_prefix: values.need("git.branch_prefix")? },
             agent: Agent { default: values.maybe("agent.default") },
             daytona: Daytona {
@@ -90,6 +95,7 @@ fn sandbox(values: &Values) -> Result<Sandbox, Unusable> {
     Ok(Sandbox {
         create_timeout: CreateTimeout {
             local: values.need("sandbox.create_timeout.local")?,
+            docker: values.need("sandbox.create_timeout.docker")?,
             external: values.need("sandbox.create_timeout.external")?,
             fake: values.need("sandbox.create_timeout.fake")?,
         },

@@ -24,6 +24,7 @@ pub struct Config {
     pub provider: Provider,
     pub providers: Providers,
     pub local: Local,
+    pub docker: Docker,
     pub git: Git,
     pub agent: Agent,
     pub daytona: Daytona,
@@ -119,6 +120,7 @@ pub struct Sandbox {
 #[derive(Debug, Clone)]
 pub struct CreateTimeout {
     pub local: Duration,
+    pub docker: Duration,
     pub external: Duration,
     pub fake: Duration,
 }
@@ -127,6 +129,7 @@ impl CreateTimeout {
     pub const fn of(&self, provider: ProviderKind) -> Duration {
         match provider {
             ProviderKind::Local => self.local,
+            ProviderKind::Docker => self.docker,
             ProviderKind::External => self.external,
             ProviderKind::Fake => self.fake,
         }
@@ -162,6 +165,14 @@ pub struct Providers {
 pub struct Local {
     pub id_base: u32,
     pub tools: Vec<PathBuf>,
+    pub worker: Option<PathBuf>,
+}
+
+/// Sandboxes as containers.
+#[derive(Debug, Clone)]
+pub struct Docker {
+    pub socket: String,
+    pub image: Option<String>,
     pub worker: Option<PathBuf>,
 }
 

@@ -26,6 +26,7 @@ pub const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 pub const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
 
 pub const DATABASE_URL: &str = "DATABASE_URL";
+pub const DOCKER_HOST: &str = "DOCKER_HOST";
 pub const REDIS_URL: &str = "REDIS_URL";
 pub const DAYTONA_API_KEY: &str = "DAYTONA_API_KEY";
 pub const DAYTONA_API_URL: &str = "DAYTONA_API_URL";

@@ -3,6 +3,7 @@
 
 mod architecture;
 mod conformance;
+mod docker;
 mod fake;
 mod faults;
 mod flow;

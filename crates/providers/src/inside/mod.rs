@@ -2,6 +2,21 @@
 //! the same wherever such a socket can be dialled.
 
 pub(crate) mod exec;
+pub(crate) mod git;
 pub mod link;
 
 pub use link::LinkHost;
+
+use atoll_core::provider::Exit;
+use std::path::PathBuf;
+
+/// The worker's program as it stands in every sandbox.
+pub(crate) const WORKER: &str = "/opt/atoll/worker";
+
+/// What is there when a worker is dead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remains {
+    pub spool: PathBuf,
+    /// Unknown when nobody saw it.
+    pub exit: Exit,
+}

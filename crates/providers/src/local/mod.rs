@@ -11,7 +11,7 @@ mod git;
 mod notices;
 
 use crate::inside::exec::Commands;
-use crate::inside::{LinkHost, link};
+use crate::inside::{LinkHost, Remains, link};
 use crate::{all_labels, carries, locked};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
@@ -25,7 +25,6 @@ use atoll_protocol::exec::Ask;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::AbortHandle;
@@ -41,14 +40,6 @@ pub struct Local {
     /// One at a time makes a sandbox of a name.
     making: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     commands: Arc<Commands>,
-}
-
-/// What is there when a worker is dead.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remains {
-    pub spool: PathBuf,
-    /// Unknown when an earlier server started it.
-    pub exit: Exit,
 }
 
 impl Local {
@@ -103,7 +94,7 @@ impl Local {
         }
     }
 
-    /// What a dead worker left behind.
+    /// What a dead worker left behind. How it ended is unknown when an earlier server started it.
     pub async fn remains(&self, sandbox: SandboxId) -> Result<Remains, Error> {
         let place = self.place(&ProviderId(sandbox.to_string())).await?;
         Ok(Remains { spool: place.spool, exit: place.exit.map_or(Exit::Unknown, exit) })
@@ -162,7 +153,7 @@ fn has_spooled(place: &Place) -> bool {
     place.started && std::fs::read_dir(&place.spool).is_ok_and(|mut entries| entries.next().is_some())
 }
 
-fn limits(asked: Option<Resources>) -> Limits {
+pub(crate) fn limits(asked: Option<Resources>) -> Limits {
     let (asked, standard) = (asked.unwrap_or_default(), Limits::default());
     // Far inside what f64 holds exactly; nonsense saturates.
     let whole = |figure: f64| figure as u64;
