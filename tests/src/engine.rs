@@ -168,7 +168,7 @@ impl Drop for Engine {
         self.log.show_if_failing("dockerd");
         for line in traces::mounts_under(self.dir.path()) {
             if let Some(place) = line.split(' ').nth(4) {
-                drop(unmount(place, UnmountFlags::DETACH));
+                let _ = unmount(place, UnmountFlags::DETACH);
             }
         }
         for group in traces::cgroups(&self.group) {

@@ -16,6 +16,7 @@ use std::process::{Command, ExitCode};
 
 /// The socket's name in the link directory.
 const SOCKET: &str = "sock";
+const UNFINISHED: &str = "sock.new";
 /// The container's own memory counters: in a unified hierarchy, and in one of its own.
 const COUNTERS: [(&str, &str); 2] = [
     ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.peak"),
@@ -57,17 +58,24 @@ pub fn prepare(mounts: &Mounts, owned: &[&Path], user: u32, limit: Option<u64>) 
     for directory in owned {
         give_to(directory, user)?;
     }
-    let path = mounts.link.join(SOCKET);
-    match std::fs::remove_file(&path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("remove", &path)(error)),
-    }
-    let socket = UnixListener::bind(&path).map_err(failed("listen at", &path))?;
+    let socket = listen(&mounts.link)?;
     let spool = directory(&mounts.spool).map_err(failed("open", &mounts.spool))?;
     let kept = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL;
     keep_only(kept).map_err(failed("give up the privileges of", Path::new("the worker")))?;
     Ok(Prepared { socket: socket.into(), spool, memory: Memory { limit, ..counters() } })
+}
+
+/// The socket has its name only when it can be dialled: whoever finds it and is refused takes the worker for dead.
+fn listen(directory: &Path) -> Result<UnixListener, Error> {
+    let (new, path) = (directory.join(UNFINISHED), directory.join(SOCKET));
+    match std::fs::remove_file(&new) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed("remove", &new)(error)),
+    }
+    let socket = UnixListener::bind(&new).map_err(failed("listen at", &new))?;
+    std::fs::rename(&new, &path).map_err(failed("listen at", &path))?;
+    Ok(socket)
 }
 
 /// Only root passes through it from here on. Whose it is was decided by the image, so it is looked at first.
@@ -146,6 +154,7 @@ fn become_agent(arguments: &[String]) -> Result<std::convert::Infallible, Error>
 mod tests {
     use super::*;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn what_is_the_workers_is_shut_and_what_is_the_agents_is_given() {
@@ -159,6 +168,17 @@ mod tests {
         give_to(&home, own).unwrap();
         give_to(&home, own).unwrap();
         assert_eq!(std::fs::metadata(&home).unwrap().uid(), own);
+    }
+
+    #[test]
+    fn the_socket_takes_the_place_of_one_that_a_dead_worker_left() {
+        let dir = tempfile::tempdir().unwrap();
+        for _ in 0..2 {
+            let _listener = listen(dir.path()).unwrap();
+            UnixStream::connect(dir.path().join(SOCKET)).unwrap();
+        }
+        assert!(!dir.path().join(UNFINISHED).exists());
+        assert!(UnixStream::connect(dir.path().join(SOCKET)).is_err(), "nobody listens any more");
     }
 
     #[test]

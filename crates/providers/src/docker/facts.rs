@@ -51,8 +51,8 @@ impl Facts {
         let mut said = Vec::new();
         match self.root {
             Root::Same => said.push(
-                "root in this container has the id of this machine's root, held only by what it may not do; \
-                 an engine with userns-remap, or one without root, holds it better"
+                "users in this container have the ids of this machine's users, also this machine's root; only what \
+                 they may not do holds them: an engine with userns-remap, or one without root, holds them better"
                     .into(),
             ),
             Root::Mapped { .. } | Root::Rootless => {}
