@@ -2,6 +2,7 @@
 
 mod agent_event;
 mod commit_server;
+mod docker;
 mod fan_out;
 mod files;
 mod fork;
@@ -40,13 +41,14 @@ pub enum Name {
     SandboxesAtOnce,
     Neighbour,
     SandboxMemory,
+    Docker,
     AgentEvent,
     Files,
 }
 
 impl Name {
     /// In the order in which they are run. The memory is looked at before pages are read from the same server.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -59,6 +61,7 @@ impl Name {
         Self::SandboxesAtOnce,
         Self::Neighbour,
         Self::SandboxMemory,
+        Self::Docker,
         Self::AgentEvent,
         Self::Files,
     ];
@@ -77,6 +80,7 @@ impl Name {
             Self::SandboxesAtOnce => "sandboxes-at-once",
             Self::Neighbour => "neighbour",
             Self::SandboxMemory => "sandbox-memory",
+            Self::Docker => "docker",
             Self::AgentEvent => "agent-event",
             Self::Files => "files",
         }
@@ -97,6 +101,7 @@ impl Name {
             Self::SandboxesAtOnce => Box::pin(sandboxes_at_once::measure(bench)).await,
             Self::Neighbour => Box::pin(neighbour::measure(bench)).await,
             Self::SandboxMemory => Box::pin(sandbox_memory::measure(bench)).await,
+            Self::Docker => Box::pin(docker::measure(bench)).await,
             Self::AgentEvent => Box::pin(agent_event::measure(bench)).await,
             Self::Files => Box::pin(files::measure(bench)).await,
         };

@@ -1,8 +1,9 @@
 //! From values by key to the typed settings.
 
 use crate::config::{
-    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Git, Github, Heartbeat, Limits, Local, Log, Messages,
-    Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Terminal, Timeout, Tls,
+    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Docker, Git, Github, Heartbeat, Limits, Local, Log,
+    Messages, Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Terminal,
+    Timeout, Tls,
 };
 use crate::fake::Fake;
 use crate::load::Values;
@@ -77,6 +78,11 @@ impl Config {
                 max_bytes: values.need("network.max_bytes")?,
                 upstream_proxy: values.maybe("network.upstream_proxy"),
             },
+            docker: Docker {
+                socket: values.need("docker.socket")?,
+                image: values.maybe("docker.image"),
+                worker: values.maybe("docker.worker"),
+            },
             git: Git { branch_prefix: values.need("git.branch_prefix")? },
             agent: Agent { default: values.maybe("agent.default") },
             daytona: Daytona {
@@ -99,6 +105,7 @@ fn sandbox(values: &Values) -> Result<Sandbox, Unusable> {
     Ok(Sandbox {
         create_timeout: CreateTimeout {
             local: values.need("sandbox.create_timeout.local")?,
+            docker: values.need("sandbox.create_timeout.docker")?,
             external: values.need("sandbox.create_timeout.external")?,
             fake: values.need("sandbox.create_timeout.fake")?,
         },

@@ -5,8 +5,8 @@
 //! part that it drives: threads for stdin (`input`), stdout (`output`) and the disk (`disk`), and
 //! tasks for the server (`uplink`, `downlink`, `heartbeat`, `answers`), each with a connection of its own.
 //!
-//! Started by hand it works for the program at its standard input and output. As the first process of a local sandbox
-//! (`init`) it is dialled by the server (`acceptor`), runs the agent itself (`executor`, one `driver` per agent, `demo`
+//! Started by hand it works for the program at its standard input and output. As the first process of a sandbox (`init`;
+//! `container` where an engine made it) it is dialled by the server (`acceptor`), runs the agent itself (`executor`, one `driver` per agent, `demo`
 //! being an agent too), commands for others (`exec`) and what they do with files (`transfer`), all of it through a helper
 //! that has the agent's rights (`hands`). What a dead one left, the server sends itself (`drain`). The one way out of the
 //! sandbox is the server's too (`outward`).
@@ -17,6 +17,7 @@
 pub mod acceptor;
 pub mod answers;
 pub mod backoff;
+pub mod container;
 pub mod demo;
 pub mod disk;
 pub mod dispatcher;

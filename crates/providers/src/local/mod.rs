@@ -15,7 +15,7 @@ mod root;
 mod tier;
 
 use crate::inside::exec::Commands;
-use crate::inside::{LinkHost, files, link};
+use crate::inside::{LinkHost, Remains, files, link};
 use crate::{all_labels, carries, locked};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
@@ -30,7 +30,6 @@ use atoll_protocol::exec::Ask;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::AbortHandle;
@@ -48,14 +47,6 @@ pub struct Local {
     commands: Arc<Commands>,
     disk: disk::Watch,
     tier: tier::Demand,
-}
-
-/// What is there when a worker is dead.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remains {
-    pub spool: PathBuf,
-    /// Unknown when an earlier server started it.
-    pub exit: Exit,
 }
 
 impl Local {
@@ -137,7 +128,7 @@ impl Local {
         }
     }
 
-    /// What a dead worker left behind.
+    /// What a dead worker left behind. How it ended is unknown when an earlier server started it.
     pub async fn remains(&self, sandbox: SandboxId) -> Result<Remains, Error> {
         let place = self.place(&ProviderId(sandbox.to_string())).await?;
         Ok(Remains { spool: place.spool, exit: place.exit.map_or(Exit::Unknown, exit) })
@@ -218,6 +209,7 @@ fn wanted(spec: &CreateSpec) -> Spec {
 }
 
 fn limits(asked: Option<Resources>) -> Limits {
+pub(crate) fn limits(asked: Option<Resources>) -> Limits {
     let (asked, standard) = (asked.unwrap_or_default(), Limits::default());
     // Far inside what f64 holds exactly; nonsense saturates.
     let whole = |figure: f64| figure as u64;

@@ -16,6 +16,9 @@ use std::time::Instant;
 /// How often one looks for ends where the kernel can't say when.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
+/// Well above what a worker ever is by its size.
+const FIRST_TO_GO: &str = "500";
+
 struct Child {
     id: u64,
     pid: Pid,
@@ -34,6 +37,9 @@ pub(super) struct Hands<S> {
 
 /// Serves the socket at standard input until its other end is closed.
 pub fn main() -> ExitCode {
+    // Where worker and agent share one bound of memory, the agent goes first; all that is started here inherits it.
+    // Where it can't be said, the kernel chooses the largest, which is the agent too.
+    drop(std::fs::write("/proc/self/oom_score_adj", FIRST_TO_GO));
     // Nothing that runs as the same user may look into it. It is no boundary: what it may do, the agent may.
     drop(atoll_jail::inside::prepare_init());
     rustix::process::umask(Mode::from_raw_mode(0o022));
