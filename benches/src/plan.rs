@@ -26,6 +26,16 @@ pub struct Plan {
     pub commands: usize,
     /// Sandboxes that are left alone, for their memory.
     pub idle: usize,
+    /// How long those are watched for what wakes them.
+    pub watched: Duration,
+    /// Sandboxes that are made at once.
+    pub at_once: usize,
+    /// Commands of a neighbour in one turn, in quiet and beside bombs.
+    pub neighbour: usize,
+    /// Forks made one after another in one turn.
+    pub forks: usize,
+    /// In the large sandbox that is forked.
+    pub files: usize,
     /// Steps of the agent whose events are timed.
     pub steps: usize,
 }
@@ -44,7 +54,12 @@ impl Plan {
             pages: 300,
             sandboxes: 30,
             commands: 100,
-            idle: 30,
+            idle: 300,
+            watched: Duration::from_secs(90),
+            at_once: 100,
+            neighbour: 400,
+            forks: 10,
+            files: 100_000,
             steps: 500,
         }
     }
@@ -63,6 +78,11 @@ impl Plan {
             sandboxes: 5,
             commands: 10,
             idle: 5,
+            watched: Duration::from_secs(10),
+            at_once: 10,
+            neighbour: 50,
+            forks: 3,
+            files: 2000,
             steps: 50,
         }
     }

@@ -4,6 +4,7 @@
 pub mod actor;
 pub mod database;
 pub mod local;
+pub mod ordinary;
 pub mod postgres;
 pub mod process;
 pub mod program;

@@ -3,6 +3,7 @@
 mod agent_event;
 mod commit_server;
 mod fan_out;
+mod fork;
 mod ingest;
 mod ingest_postgres;
 mod ingest_sqlite;
@@ -10,8 +11,10 @@ mod local_work;
 mod memory;
 mod message;
 pub mod million;
+mod neighbour;
 mod sandbox;
 mod sandbox_memory;
+mod sandboxes_at_once;
 mod single_event;
 mod trajectory;
 
@@ -32,13 +35,16 @@ pub enum Name {
     Memory,
     Trajectory,
     Sandbox,
+    Fork,
+    SandboxesAtOnce,
+    Neighbour,
     SandboxMemory,
     AgentEvent,
 }
 
 impl Name {
     /// In the order in which they are run. The memory is looked at before pages are read from the same server.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -47,6 +53,9 @@ impl Name {
         Self::Memory,
         Self::Trajectory,
         Self::Sandbox,
+        Self::Fork,
+        Self::SandboxesAtOnce,
+        Self::Neighbour,
         Self::SandboxMemory,
         Self::AgentEvent,
     ];
@@ -61,6 +70,9 @@ impl Name {
             Self::Memory => "memory",
             Self::Trajectory => "trajectory",
             Self::Sandbox => "sandbox",
+            Self::Fork => "fork",
+            Self::SandboxesAtOnce => "sandboxes-at-once",
+            Self::Neighbour => "neighbour",
             Self::SandboxMemory => "sandbox-memory",
             Self::AgentEvent => "agent-event",
         }
@@ -77,6 +89,9 @@ impl Name {
             Self::Memory => Box::pin(memory::measure(bench)).await,
             Self::Trajectory => Box::pin(trajectory::measure(bench)).await,
             Self::Sandbox => Box::pin(sandbox::measure(bench)).await,
+            Self::Fork => fork::measure(bench),
+            Self::SandboxesAtOnce => Box::pin(sandboxes_at_once::measure(bench)).await,
+            Self::Neighbour => Box::pin(neighbour::measure(bench)).await,
             Self::SandboxMemory => Box::pin(sandbox_memory::measure(bench)).await,
             Self::AgentEvent => Box::pin(agent_event::measure(bench)).await,
         };

@@ -2,12 +2,13 @@
 
 use crate::config::{
     Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Git, Github, Heartbeat, Limits, Local, Log, Messages,
-    Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
+    Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Timeout, Tls,
 };
 use crate::fake::Fake;
 use crate::load::Values;
 use crate::url;
 use crate::value::{self, Places, Value};
+use atoll_core::network::Exception;
 use secrecy::{ExposeSecret, SecretString};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -37,6 +38,7 @@ impl Config {
             database: database(values, places, &data_dir)?,
             data_dir,
             redis_url: values.maybe("redis_url"),
+            secret: Secret { key: values.maybe("secret.key") },
             server: Server {
                 listen: values.need("server.listen")?,
                 insecure_listen: values.need("server.insecure_listen")?,
@@ -68,6 +70,11 @@ impl Config {
                 tools: values.need::<Vec<String>>("local.tools")?.into_iter().map(PathBuf::from).collect(),
                 worker: values.maybe("local.worker"),
                 isolation: values.maybe_word("local.isolation")?,
+            },
+            network: Network {
+                allow_private: values.need("network.allow_private")?,
+                max_bytes: values.need("network.max_bytes")?,
+                upstream_proxy: values.maybe("network.upstream_proxy"),
             },
             git: Git { branch_prefix: values.need("git.branch_prefix")? },
             agent: Agent { default: values.maybe("agent.default") },
@@ -163,6 +170,8 @@ take! {
     PathBuf: Value::Path(path) => Some(path.clone());
     bool: Value::Bool(value) => Some(*value);
     u32: Value::Integer(value) => u32::try_from(*value).ok();
+    u64: Value::Integer(value) => Some(*value);
+    Vec<Exception>: Value::List(items) => items.iter().map(|item| item.parse().ok()).collect();
     usize: Value::Integer(value) => usize::try_from(*value).ok();
     // Zero is no limit.
     Option<NonZeroU32>: Value::Integer(value) => u32::try_from(*value).ok().map(NonZeroU32::new);

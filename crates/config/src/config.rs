@@ -1,6 +1,7 @@
 //! The settings as the rest of Atoll uses them.
 
 use crate::fake::Fake;
+use atoll_core::network::Exception;
 use atoll_core::sandbox::{IsolationTier, ProviderKind};
 use secrecy::SecretString;
 use std::net::SocketAddr;
@@ -13,6 +14,7 @@ pub struct Config {
     pub data_dir: PathBuf,
     pub database: Database,
     pub redis_url: Option<SecretString>,
+    pub secret: Secret,
     pub server: Server,
     pub metrics: Metrics,
     pub log: Log,
@@ -24,6 +26,7 @@ pub struct Config {
     pub provider: Provider,
     pub providers: Providers,
     pub local: Local,
+    pub network: Network,
     pub git: Git,
     pub agent: Agent,
     pub daytona: Daytona,
@@ -42,6 +45,12 @@ pub enum Database {
     Postgres {
         url: SecretString,
     },
+}
+
+#[derive(Debug, Clone)]
+pub struct Secret {
+    /// 32 bytes in base64.
+    pub key: Option<SecretString>,
 }
 
 #[derive(Debug, Clone)]
@@ -164,6 +173,15 @@ pub struct Local {
     pub tools: Vec<PathBuf>,
     pub worker: Option<PathBuf>,
     pub isolation: Option<IsolationTier>,
+}
+
+/// What leaves sandboxes, beside what each may by its policy.
+#[derive(Debug, Clone)]
+pub struct Network {
+    pub allow_private: Vec<Exception>,
+    /// 0 is no limit.
+    pub max_bytes: u64,
+    pub upstream_proxy: Option<SecretString>,
 }
 
 #[derive(Debug, Clone)]

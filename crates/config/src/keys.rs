@@ -118,6 +118,12 @@ pub(crate) const KEYS: &[Key] = &[
     )
     .also(&[env::REDIS_URL])
     .without_effect("this version does not use Redis; one server works without it"),
+    Key::none(
+        "secret.key",
+        Kind::Secret,
+        "YW4gZXhhbXBsZSwgMzIgYnl0ZXM6IG5ldmVyIHVzZS4=",
+        "What stored secrets are sealed with: 32 bytes in base64; without it, `secret-keys` in the data directory.",
+    ),
     Key::is("server.listen", Kind::Address, "127.0.0.1:7700", "The address and port that the server listens on.")
         .flag("listen"),
     Key::is(
@@ -259,6 +265,24 @@ pub(crate) const KEYS: &[Key] = &[
         TIERS,
         "strong",
         "The least isolation that sandboxes on this machine must have; where it can't be had, none is made.",
+    ),
+    Key::is(
+        "network.allow_private",
+        Kind::Places,
+        "",
+        "Places that sandboxes may reach although their addresses are not public, if their policy allows the host.",
+    ),
+    Key::is(
+        "network.max_bytes",
+        Kind::Integer { least: 0, most: 1 << 60 },
+        "0",
+        "What one sandbox may send and receive in all, in bytes; 0 is no limit.",
+    ),
+    Key::none(
+        "network.upstream_proxy",
+        Kind::SecretUrl { schemes: &["http://"] },
+        "http://proxy.example.org:3128",
+        "The proxy through which sandboxes reach the Internet; without it, the one of HTTPS_PROXY or HTTP_PROXY.",
     ),
     Key::is("git.branch_prefix", Kind::Text, "atoll", "What the branches of plain runs begin with."),
     Key::is(

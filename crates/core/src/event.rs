@@ -84,6 +84,8 @@ pub mod kind {
     pub const MESSAGE_ACKNOWLEDGED: &str = "message.acknowledged";
     pub const MESSAGE_UNDELIVERABLE: &str = "message.undeliverable";
     pub const MESSAGE_UNCONFIRMED: &str = "message.delivered_unconfirmed";
+    pub const NETWORK_CHANGED: &str = "network.changed";
+    pub const NETWORK_REFUSED: &str = "network.refused";
     pub const SESSION_OPENED: &str = "session.opened";
     pub const SESSION_CHANGED: &str = "session.changed";
     pub const SESSION_CLOSED: &str = "session.closed";

@@ -41,6 +41,9 @@ pub enum Error {
     /// A time-out or fault on the way: worth another try under the same key.
     #[error("the provider could not be reached: {detail}")]
     Unreachable { detail: String },
+    /// Not in the middle of what it does: may be asked again a little later.
+    #[error("not now: {detail}")]
+    Busy { detail: String },
     #[error("the provider no longer has this sandbox")]
     Gone,
 }
@@ -49,7 +52,11 @@ impl Error {
     pub const fn is_worth_a_retry(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
-            Self::Unsupported { .. } | Self::Refused { .. } | Self::Exhausted { .. } | Self::Gone => false,
+            Self::Unsupported { .. }
+            | Self::Refused { .. }
+            | Self::Exhausted { .. }
+            | Self::Busy { .. }
+            | Self::Gone => false,
         }
     }
 
@@ -60,6 +67,7 @@ impl Error {
             Self::Refused { .. } => "provider_refused",
             Self::Exhausted { .. } => "provider_exhausted",
             Self::Unreachable { .. } => "provider_unreachable",
+            Self::Busy { .. } => "provider_busy",
             Self::Gone => "provider_gone",
         }
     }
@@ -238,10 +246,26 @@ pub enum Transfer {
     Tar { root: String },
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Files that are kept by name, to begin sandboxes with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SnapshotRef {
     pub name: String,
+    /// What it alone takes on disk; unknown until it is counted.
     pub bytes: Option<u64>,
+    /// The image below it.
+    pub image: Option<String>,
+    pub created_at: Option<Timestamp>,
+}
+
+/// A root that was imported, to begin sandboxes with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ImageRef {
+    pub name: String,
+    pub bytes: Option<u64>,
+    pub layers: u32,
+    pub created_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -302,6 +326,13 @@ pub trait Provider: Send + Sync {
         fn upload(id: &'a ProviderId, transfer: &'a Transfer, data: ByteStream) -> (), "take files in";
         fn download(id: &'a ProviderId, transfer: &'a Transfer) -> ByteStream, "give files out";
         fn snapshot(id: &'a ProviderId, name: &'a str) -> SnapshotRef, "make snapshots";
+        fn snapshots() -> Vec<SnapshotRef>, "keep snapshots";
+        fn forget_snapshot(name: &'a str) -> (), "keep snapshots";
+        fn images() -> Vec<ImageRef>, "keep images";
+        fn import_image(name: &'a str, archive: ByteStream) -> ImageRef, "import images";
+        fn forget_image(name: &'a str) -> (), "keep images";
+        /// The files of `id` as they are now, under a new identity. Nothing runs in it until `create` is
+        /// called with the same identity.
         fn fork(id: &'a ProviderId, spec: &'a CreateSpec, key: &'a str) -> Found, "fork sandboxes";
         fn preview(id: &'a ProviderId, port: u16, lifetime: Option<Duration>) -> Preview, "show previews";
         fn set_network(id: &'a ProviderId, network: &'a Network) -> (), "change the network of a running sandbox";

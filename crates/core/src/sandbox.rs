@@ -1,5 +1,6 @@
 //! What a sandbox is and what can be said of one.
 
+use crate::id::SandboxId;
 use crate::words;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -217,9 +218,15 @@ pub struct Settings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub mcp: Option<serde_json::Map<String, serde_json::Value>>,
+    /// The sandbox whose files this one began with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<SandboxId>,
     /// Names of the project's secrets that the sandbox may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
+    /// Those of them whose values stand in its environment: whoever works in it can read them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exposed_secrets: Vec<String>,
 }
 
 /// Why a sandbox is where it is: a stable code and a sentence.

@@ -1,5 +1,9 @@
 //! The server's handle on its launcher.
 
+mod layers;
+
+pub use layers::Stopper;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -174,23 +178,8 @@ impl Launcher {
         stdout: OwnedFd,
         stderr: OwnedFd,
     ) -> Result<Running, Error> {
-        let (sender, end) = channel();
-        let id = {
-            let mut state = self.shared.lock();
-            state.last += 1;
-            let id = state.last;
-            state.runs.insert(id, sender);
-            id
-        };
-        let running = Running { shared: Arc::clone(&self.shared), run: id, end, exit: None };
         let request = Request::Run { name: name.to_owned(), argv: argv.to_vec() };
-        let started = self.shared.expect(id).and_then(|answers| {
-            self.shared.send(id, request, &[stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
-            answer(&answers, "run", SHORT)
-        });
-        self.shared.lock().waiting.remove(&id);
-        started?;
-        Ok(running)
+        self.begin(request, [stdin, stdout, stderr])
     }
 
     pub fn find(&self, name: &str) -> Result<Option<Place>, Error> {

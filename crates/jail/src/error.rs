@@ -41,6 +41,26 @@ impl From<rustix::io::Errno> for Errno {
 pub enum Error {
     #[error("{name:?} can't name a sandbox: use 1 to 64 of a-z, 0-9 and _")]
     Name { name: String },
+    #[error(
+        "{name:?} can't name a snapshot or an image: use 1 to 64 of a-z, 0-9, `.`, `_` and `-`, the first a letter or digit"
+    )]
+    Label { name: String },
+    #[error("there is a {kind} named {name} already: choose another name, or forget that one first")]
+    Taken { kind: Kept, name: String },
+    #[error("no {kind} is named {name}")]
+    NotKept { kind: Kept, name: String },
+    #[error("the {kind} {name} is used by {by}: destroy or forget that first")]
+    InUse { kind: Kept, name: String, by: String },
+    #[error("the archive can't become the image {name}: {reason}")]
+    Archive { name: String, reason: String },
+    #[error("sandbox {name} is busy: {reason}; try again when that is over")]
+    Busy { name: String, reason: String },
+    #[error("sandbox {name} stands on {layers} layers, and no more can be stacked: begin a new one with its results")]
+    TooDeep { name: String, layers: usize },
+    #[error("sandbox {name} has no living worker: start it first")]
+    NotAlive { name: String },
+    #[error("sandbox {name} has no root to run as: {reason}")]
+    NoRoot { name: String, reason: String },
     #[error("the sandbox's description is not usable: {reason}")]
     Spec { reason: String },
     #[error("no sandbox is named {name}")]
@@ -49,8 +69,6 @@ pub enum Error {
     HalfMade { name: String },
     #[error("sandbox {name} has a living worker: kill it before starting another")]
     Alive { name: String },
-    #[error("nothing runs in sandbox {name}: there is nothing to pause")]
-    NotAlive { name: String },
     #[error("processes of sandbox {name} did not stand still within {seconds} s, and go on: pause it again later")]
     NotPaused { name: String, seconds: u64 },
     #[error("sandbox {name} is being killed or destroyed: wait for its end")]
@@ -79,6 +97,23 @@ pub enum Error {
     Timeout { request: String, seconds: u64 },
     #[error("launcher and client don't understand each other: {reason}")]
     Protocol { reason: String },
+}
+
+/// What is kept by a name of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kept {
+    Snapshot,
+    Image,
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Snapshot => "snapshot",
+            Self::Image => "image",
+        })
+    }
 }
 
 fn about(detail: &str) -> String {
@@ -152,6 +187,10 @@ pub enum Step {
     Landlock,
     Seccomp,
     Execute,
+    Join,
+    Quiet,
+    Layers,
+    Exchange,
 }
 
 impl fmt::Display for Step {
@@ -176,6 +215,10 @@ impl fmt::Display for Step {
             Self::Landlock => "lock the files that are not the sandbox's own",
             Self::Seccomp => "install the system call filter",
             Self::Execute => "execute the program",
+            Self::Join => "join the living sandbox",
+            Self::Quiet => "end what runs in the sandbox",
+            Self::Layers => "stack the layers of files",
+            Self::Exchange => "exchange the sandbox's files",
         })
     }
 }
@@ -201,6 +244,12 @@ impl Step {
             (Self::Pivot, libc::EINVAL) => "The root of this machine is a ramfs: run from a disk or an overlay.",
             (Self::Execute, libc::ENOENT) => {
                 "The program or its loader is not visible inside: link it statically, or put it below /usr or a tool directory."
+            }
+            (Self::Layers, libc::EINVAL | libc::ENODEV | libc::EOPNOTSUPP) => {
+                "Layers need overlayfs in user namespaces (kernel 5.11 or newer) and a data directory on a file system that can carry them, as ext4, xfs or btrfs."
+            }
+            (Self::Exchange, libc::EBUSY) => {
+                "Something inside still has a file open for writing: try again when its worker is quiet."
             }
             (Self::Execute, libc::EACCES) => "The program is not executable by the sandbox's user: chmod a+rx it.",
             _ => return None,

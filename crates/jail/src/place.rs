@@ -23,6 +23,12 @@ pub struct Spec {
     pub labels: BTreeMap<String, String>,
     pub limits: Limits,
     pub hostname: String,
+    /// The imported root that it shall have instead of what the host shows.
+    #[serde(default)]
+    pub image: Option<String>,
+    /// The snapshot that it shall begin with.
+    #[serde(default)]
+    pub snapshot: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,8 +96,17 @@ impl Spec {
         if pids < 2 || open_files < 32 {
             return refuse("fewer than 2 processes or 32 open files can't run anything");
         }
-        Ok(())
+        self.image.iter().chain(&self.snapshot).try_for_each(|name| check_label(name))
     }
+}
+
+/// The name of a snapshot or an image.
+pub(crate) fn check_label(name: &str) -> Result<(), Error> {
+    let letter = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let fits = (1..=64).contains(&name.len())
+        && name.as_bytes().first().is_some_and(letter)
+        && name.bytes().all(|byte| letter(&byte) || matches!(byte, b'.' | b'_' | b'-'));
+    if fits { Ok(()) } else { Err(Error::Label { name: name.to_owned() }) }
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), Error> {
@@ -109,7 +124,10 @@ pub struct Place {
     pub dir: PathBuf,
     /// Where the worker listens while it lives.
     pub socket: PathBuf,
+    /// Where on the host its workspace is written to: all of it, or what has changed since it was forked or snapshotted.
     pub workspace: PathBuf,
+    /// The imported root that it has.
+    pub image: Option<String>,
     pub spool: PathBuf,
     /// What the worker writes to its standard error.
     pub log: PathBuf,
@@ -132,6 +150,17 @@ impl Place {
         let directory = File::open(self.socket.parent().unwrap_or(&self.dir))?;
         UnixStream::connect(format!("/proc/self/fd/{}/sock", directory.as_raw_fd()))
     }
+}
+
+/// What shall run in a sandbox that lives.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    pub argv: Vec<String>,
+    /// Besides what every program there has.
+    pub environment: BTreeMap<String, String>,
+    /// Where it starts; by default the workspace.
+    pub directory: Option<String>,
+    pub as_root: bool,
 }
 
 /// Neighbouring ids of the host.
@@ -181,6 +210,8 @@ pub enum Bound {
 pub enum Ids {
     /// A range of its own, which nobody else has.
     Own,
+    /// A range that all sandboxes have: ids of mounts can't be mapped here.
+    Common,
     /// The launching user's sub-ids, the same for each of their sandboxes.
     Shared,
     /// The launching user's own id and no other.
@@ -218,7 +249,24 @@ mod tests {
     use super::*;
 
     fn spec() -> Spec {
-        Spec { name: "sbx_1".into(), labels: BTreeMap::new(), limits: Limits::default(), hostname: "atoll".into() }
+        Spec {
+            name: "sbx_1".into(),
+            labels: BTreeMap::new(),
+            limits: Limits::default(),
+            hostname: "atoll".into(),
+            image: None,
+            snapshot: None,
+        }
+    }
+
+    #[test]
+    fn refuses_names_of_snapshots_that_could_leave_their_directory() {
+        for name in ["", ".", "..", "a/b", "A", ".a", "-a", "ä", &"a".repeat(65)] {
+            assert!(check_label(name).is_err(), "{name}");
+        }
+        for name in ["a", "0", "debian-12.1_x", &"a".repeat(64)] {
+            assert!(check_label(name).is_ok(), "{name}");
+        }
     }
 
     #[test]

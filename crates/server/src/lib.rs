@@ -9,6 +9,7 @@ pub mod app;
 mod auth;
 mod blobs;
 mod cursor;
+mod egress;
 mod extract;
 mod follow;
 mod guard;
@@ -27,6 +28,8 @@ mod providers;
 mod repo;
 mod retention;
 pub mod router;
+mod samples;
+pub mod secrets;
 mod serve;
 pub mod state;
 

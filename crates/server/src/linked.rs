@@ -3,6 +3,7 @@
 
 use crate::app::notices;
 use crate::auth::LinkedWorker;
+use crate::egress;
 use crate::jobs::gone;
 use crate::state::App;
 use atoll_core::BoxFuture;
@@ -65,6 +66,10 @@ impl LinkHost for Linked {
             }
             (None, _) | (_, None) => Box::pin(std::future::ready(())),
         }
+    }
+
+    fn outward(&self, sandbox: SandboxId, listener: std::net::TcpListener) -> BoxFuture<'static, ()> {
+        Box::pin(egress::serve(self.app.clone(), sandbox, listener))
     }
 
     fn worker_gone(&self, sandbox: SandboxId) {

@@ -1,5 +1,6 @@
 //! What a server is started with. The command line fills this from the configuration.
 
+use atoll_core::network::Exception;
 use atoll_core::sandbox::{IsolationTier, ProviderKind, Resources};
 use atoll_jail::Launcher;
 use atoll_providers::fake::FakeOptions;
@@ -24,16 +25,32 @@ pub struct Options {
     pub policy: Policy,
     pub limits: Limits,
     pub fake: FakeOptions,
+    pub outward: Outward,
     /// Makes sandboxes on this machine; or why it can't, in a sentence.
     pub launcher: Result<Arc<Launcher>, String>,
     /// Values that must never be stored in an event.
     pub secrets: Vec<SecretString>,
+    /// Seals the stored secrets, in base64; without it a key in the data directory does.
+    pub secret_key: Option<SecretString>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Tls {
     pub certificate: PathBuf,
     pub key: PathBuf,
+}
+
+/// What sandboxes reach, beside what each may by its policy.
+#[derive(Debug, Clone, Default)]
+pub struct Outward {
+    /// Places that are not public and may be reached nevertheless.
+    pub allow_private: Vec<Exception>,
+    /// The proxy that this server itself must use, `http://[user:password@]host:port`.
+    pub upstream_proxy: Option<SecretString>,
+    /// What is reached without it, in the form of the variable `NO_PROXY`.
+    pub no_proxy: String,
+    /// What one sandbox may transfer in all; 0 is no limit.
+    pub max_bytes: u64,
 }
 
 /// How long things may take, and what holds where a request is silent.

@@ -1,8 +1,8 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    blobs, diff, events, exec, gc, health, messages, projects, results, sandboxes, sessions, tokens, trajectory, users,
-    worker,
+    blobs, diff, events, exec, fork, gc, health, images, messages, network, pause, projects, resources, results,
+    sandboxes, secrets, sessions, snapshots, tokens, trajectory, users, worker,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{client, sse, worker as worker_stream};
@@ -30,10 +30,16 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sandboxes::get, sandboxes::remove))
         .routes(routes!(sandboxes::stop))
         .routes(routes!(results::take))
+        .routes(routes!(pause::pause))
+        .routes(routes!(pause::resume))
+        .routes(routes!(fork::fork))
+        .routes(routes!(snapshots::make))
+        .routes(routes!(resources::series))
         .routes(routes!(sandboxes::worker_token))
         .routes(routes!(exec::start))
         .routes(routes!(exec::attach))
         .routes(routes!(diff::get))
+        .routes(routes!(network::get, network::change))
         .routes(routes!(worker::events, events::list))
         .routes(routes!(sse::stream))
         .routes(routes!(trajectory::get))
@@ -61,6 +67,13 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(tokens::make, tokens::list))
         .routes(routes!(tokens::remove))
         .routes(routes!(tokens::ticket))
+        .routes(routes!(snapshots::list))
+        .routes(routes!(snapshots::remove))
+        .routes(routes!(images::list, images::import))
+        .routes(routes!(images::remove))
+        .routes(routes!(secrets::list))
+        .routes(routes!(secrets::rotate))
+        .routes(routes!(secrets::put, secrets::remove))
         .routes(routes!(gc::run))
 }
 

@@ -8,7 +8,7 @@
 //! Started by hand it works for the program at its standard input and output. As the first process of a local sandbox
 //! (`init`) it is dialled by the server (`acceptor`), runs the agent itself (`executor`, one `driver` per agent, `demo`
 //! being an agent too) and commands for others (`exec`), all of it through a helper that has the agent's rights (`hands`).
-//! What a dead one left, the server sends itself (`drain`).
+//! What a dead one left, the server sends itself (`drain`). The one way out of the sandbox is the server's too (`outward`).
 //!
 //! What is deliberately absent: nothing here waits for the server before it answers the program.
 //! A key is printed when the event is on disk, whether there is a network or not.
@@ -36,7 +36,9 @@ pub mod journal;
 pub mod link;
 pub mod memory;
 pub mod output;
+pub mod outward;
 pub mod program;
+mod quiet;
 mod readiness;
 pub mod resources;
 pub mod setup;

@@ -3,6 +3,7 @@
 
 mod architecture;
 mod conformance;
+mod escape;
 mod fake;
 mod faults;
 mod flow;
@@ -15,4 +16,5 @@ mod limits;
 mod local;
 mod paging;
 mod routes;
+mod secrets;
 mod store;

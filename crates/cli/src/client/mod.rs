@@ -8,11 +8,12 @@ pub mod sse;
 
 use crate::failure::{Failure, Result};
 pub use find::{Connect, Found, recorded};
-use reqwest::header::ACCEPT;
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 use std::error::Error;
+use std::path::Path;
 use std::time::Duration;
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -70,6 +71,15 @@ impl Client {
 
     pub async fn post_long(&self, path: &str, body: &Value) -> Result<Value> {
         self.answer(self.request(Method::POST, path, &[]).timeout(LONG_ANSWER).json(body)).await
+    }
+
+    /// A file as the body, as it is; `-` is the input.
+    pub async fn post_file(&self, path: &str, query: &[(&str, String)], file: &Path) -> Result<Value> {
+        let name = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
+        let opened = tokio::fs::File::open(name).await;
+        let body = opened.map_err(|error| Failure::input(format!("can't read {}: {error}", file.display())))?;
+        let asked = self.request(Method::POST, path, query).header(CONTENT_TYPE, "application/octet-stream");
+        self.answer(asked.timeout(LONG_ANSWER).body(reqwest::Body::from(body))).await
     }
 
     pub async fn patch(&self, path: &str, body: &Value) -> Result<Value> {

@@ -118,6 +118,7 @@ fn of_demand(demanded: IsolationTier, found: &atoll_jail::Report) -> Option<Chec
 const fn ids(ids: Ids) -> &'static str {
     match ids {
         Ids::Own => "each sandbox has ids of its own",
+        Ids::Common => "all sandboxes have the same ids",
         Ids::Shared => "sandboxes share this user's sub-ids",
         Ids::Single => "sandboxes run under this user's own id",
     }

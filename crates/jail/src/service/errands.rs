@@ -9,6 +9,7 @@ use rustix::pipe::PipeFlags;
 use super::Service;
 use super::processes::{Kind, Starting, Tracked};
 use crate::error::{AtStep, Errno, Error, Step};
+use crate::layers::Part;
 use crate::place::Clock;
 use crate::wire::Answer;
 use crate::writers::Whom;
@@ -21,7 +22,12 @@ impl Service {
     /// Counts a sandbox's files, under its ids: some are closed to this user, but not to the sandbox's root.
     pub(super) fn count_disk(&mut self, request: u64, name: &str) -> Result<(), Error> {
         let (sandbox, record) = self.sandbox(name)?;
-        let roots = sandbox.home.writable();
+        // All that it can see and that was ever written in it; an imported root is everybody's.
+        let layers = &self.store()?.layers.directory;
+        let stack = [&record.stack.top].into_iter().chain(&record.stack.below);
+        let parts =
+            stack.flat_map(|layer| [Part::Files, Part::System].map(|part| layers.join(layer).join(part.directory())));
+        let roots: Vec<_> = parts.chain([sandbox.home.temporary()]).collect();
         let about = sandbox.home.directory.clone();
         let work = move || {
             let counted = measure::trees(&roots).map(Answer::Disk);
@@ -52,7 +58,7 @@ impl Service {
         let failed = |failure| Error::step(name, failure);
         let (answer, said) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).at(Step::Descriptors).map_err(failed)?;
         let process = spawn(Box::new(|| {
-            self.let_go_of_copies();
+            self.close_copies();
             kernel::close_copy(answer.as_fd());
             let text = serde_json::to_vec(&work()).unwrap_or_default();
             let Ok(said) = said.try_clone() else { return 71 };
@@ -70,14 +76,6 @@ impl Service {
             leaves: Vec::new(),
         });
         Ok(())
-    }
-
-    /// The launcher may end while a process of it goes on: its client shall see that, and the next one not wait.
-    pub(super) fn let_go_of_copies(&self) {
-        kernel::close_copy(self.socket.as_fd());
-        if let Some(lock) = &self.lock {
-            kernel::close_copy(lock.as_fd());
-        }
     }
 
     /// What an errand found; one that was ended on its way found nothing.

@@ -4,8 +4,12 @@
 
 mod abilities;
 mod ending;
+mod entering;
 mod errands;
+mod files;
 mod housekeeping;
+mod images;
+mod layering;
 mod pausing;
 mod probe;
 mod processes;
@@ -23,8 +27,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
 
+use crate::catalog::{KeptImage, KeptSnapshot, Shelf};
 use crate::cgroup::{self, Groups};
 use crate::error::Error;
+use crate::layers::Layers;
 use crate::maps::Source;
 use crate::place::{Exit, Usage};
 use crate::record::{Home, Record};
@@ -35,6 +41,8 @@ use crate::wire::{self, Answer, Asked, MAX_PACKET, Said, Settings};
 use crate::{inside, kernel};
 
 use ending::{Ending, Leaving};
+pub(crate) use housekeeping::private_directory;
+use images::Importing;
 use pausing::Pausing;
 use processes::Tracked;
 
@@ -79,6 +87,9 @@ struct Service {
     sandboxes: BTreeMap<String, Sandbox>,
     tracked: Vec<Tracked>,
     leaving: Vec<Leaving>,
+    imports: Vec<Importing>,
+    /// By the first id of a sandbox's range: the user namespace by which layers show with its ids.
+    mappings: BTreeMap<u32, OwnedFd>,
     pausing: Vec<Pausing>,
 }
 
@@ -86,6 +97,9 @@ struct Service {
 struct Store {
     sandboxes: PathBuf,
     template: PathBuf,
+    layers: Layers,
+    snapshots: Shelf<KeptSnapshot>,
+    images: Shelf<KeptImage>,
 }
 
 struct Sandbox {
@@ -111,6 +125,8 @@ impl Service {
             sandboxes: BTreeMap::new(),
             tracked: Vec::new(),
             leaving: Vec::new(),
+            imports: Vec::new(),
+            mappings: BTreeMap::new(),
             pausing: Vec::new(),
             socket,
             settings,

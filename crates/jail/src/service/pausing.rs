@@ -72,7 +72,7 @@ impl Service {
                 let place = self.known(name).map(|place| Answer::Place(Box::new(place)));
                 self.answer(*request, place)?;
             } else if since.elapsed() > PATIENCE {
-                self.let_go(name)?;
+                self.let_go_on(name)?;
                 let error = Error::NotPaused { name: name.clone(), seconds: PATIENCE.as_secs() };
                 self.answer(*request, Err(error))?;
             } else {
@@ -84,7 +84,7 @@ impl Service {
 
     pub(super) fn resume(&mut self, name: &str) -> Result<Place, Error> {
         self.sandbox(name)?;
-        self.let_go(name)?;
+        self.let_go_on(name)?;
         self.known(name)
     }
 
@@ -108,7 +108,7 @@ impl Service {
         }
     }
 
-    fn let_go(&self, name: &str) -> Result<(), Error> {
+    fn let_go_on(&self, name: &str) -> Result<(), Error> {
         let (sandbox, _) = self.sandbox(name)?;
         match self.freezer(name) {
             Some(freezer) => {

@@ -16,11 +16,13 @@ use super::{Service, abilities, housekeeping};
 use crate::cgroup::{Bounds, Leaf, ONE_SHOT};
 use crate::error::{AtStep, Errno, Error, Failure, Step, namespaces_refused};
 use crate::ids::Map;
+use crate::layers::{Beginning, Layers, Stack, mapped};
 use crate::maps::Source;
 use crate::place::{Bound, Enforced, Ids, Limits, Spec};
 use crate::record::{Home, Record};
 use crate::report::{Ability, DiskBound, Missing, Report, Tier};
-use crate::setup::{Descriptor, Plan, Role};
+use crate::setup::overlay::Wanted;
+use crate::setup::{Descriptor, Files, Plan, Role};
 use crate::{maps, remove, start, template};
 
 /// Longer than any machine takes for one program.
@@ -168,9 +170,10 @@ impl Service {
     fn attempt(&self) -> Result<(), Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let base = std::env::temp_dir().join(format!("atoll-probe-{}-{now}", std::process::id()));
-        let map = self.ids.map(&[])?;
         housekeeping::private_directory(&base)?;
-        let outcome = self.attempt_in(&base, &map);
+        let layers = Layers::open(&base.join("layers"), &self.ids)?;
+        let map = layers.map_for_another(&self.ids, &[])?;
+        let outcome = self.attempt_in(&base, &layers, &map);
         let removed =
             maps::spawn_within(&map, || remove::tree(&base).map_or_else(rustix::io::Errno::raw_os_error, |()| 0));
         if let Ok(remover) = removed {
@@ -179,7 +182,7 @@ impl Service {
         outcome
     }
 
-    fn attempt_in(&self, base: &Path, map: &Map) -> Result<(), Error> {
+    fn attempt_in(&self, base: &Path, layers: &Layers, map: &Map) -> Result<(), Error> {
         let name = "probe";
         let template = match &self.store {
             Some(store) => store.template.clone(),
@@ -190,8 +193,18 @@ impl Service {
             labels: BTreeMap::new(),
             limits: Limits::default(),
             hostname: "atoll".to_owned(),
+            image: None,
+            snapshot: None,
         };
-        let record = Record { spec, map: map.clone(), enforced: self.enforced(map) };
+        let stack = Stack { top: layers.make(Beginning::Empty, false)?, below: Vec::new(), image: None };
+        let taken = match layers.shown(map).map_err(|failure| Error::step(name, failure))? {
+            None => None,
+            Some(namespace) => {
+                let take = |path: PathBuf| mapped(&path, &namespace).map_err(|failure| Error::step(name, failure));
+                Some([take(layers.workspace(&stack.top))?, take(layers.agent_home(&stack.top))?])
+            }
+        };
+        let record = Record { spec, map: map.clone(), enforced: self.enforced(map), stack };
         let home = Home::new(base, name);
         make(&home, &record)?;
         // Only what it shows matters here, not what it does.
@@ -205,6 +218,14 @@ impl Service {
             template: &template,
             worker,
             home: &home,
+            files: Files {
+                layers,
+                stack: &record.stack,
+                wanted: Wanted { files: false, system: false },
+                store: None,
+                taken,
+            },
+            path: &self.view.path,
             map,
             hostname: "atoll",
             limits: self.process_limits(&record.spec.limits),

@@ -34,8 +34,15 @@ pub(super) enum Kind {
     Run {
         run: u64,
     },
+    /// A program in the living sandbox itself.
+    Entered {
+        run: u64,
+    },
     Remover,
-    /// Counts what the sandbox's files take.
+    Importer,
+    /// Counts what sealed layers take.
+    Measurer,
+    /// Counts what files take.
     Counter,
     /// Ends those who write to them.
     Stopper,
@@ -151,7 +158,13 @@ impl Service {
         }
         let outcome = match tracked.kind {
             Kind::Worker => self.known(&name).map(|place| Answer::Place(Box::new(place))),
-            Kind::Run { .. } | Kind::Remover | Kind::Counter | Kind::Stopper => Ok(Answer::Done),
+            Kind::Run { .. }
+            | Kind::Entered { .. }
+            | Kind::Remover
+            | Kind::Importer
+            | Kind::Measurer
+            | Kind::Counter
+            | Kind::Stopper => Ok(Answer::Done),
         };
         self.answer(starting.request, outcome)
     }
@@ -173,16 +186,17 @@ impl Service {
         match (kind, failure) {
             (_, Some((request, error))) => self.answer(request, Err(error))?,
             (Kind::Worker, None) => self.say(&Said::WorkerEnded { name: name.clone(), exit })?,
-            (Kind::Run { run }, None) => self.say(&Said::RunEnded { run, exit })?,
+            (Kind::Run { run } | Kind::Entered { run }, None) => self.say(&Said::RunEnded { run, exit })?,
             (Kind::Remover, None) => self.removed(&name, exit)?,
-            // What they found is told by now.
-            (Kind::Counter | Kind::Stopper, None) => {}
+            (Kind::Importer, None) => self.imported(&name)?,
+            // What they found is told or written down by now.
+            (Kind::Measurer | Kind::Counter | Kind::Stopper, None) => {}
         }
         self.settle(&name)
     }
 }
 
-fn has_spoken(status: &File) -> bool {
+pub(super) fn has_spoken(status: &File) -> bool {
     let mut descriptors = [PollFd::new(status, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut descriptors, Some(&now)).is_ok_and(|ready| ready > 0)

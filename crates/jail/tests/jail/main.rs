@@ -9,8 +9,10 @@
 
 mod disk;
 mod harness;
+mod images;
 mod isolation;
 mod landlock;
+mod layers;
 mod lifecycle;
 mod limits;
 mod ordinary;

@@ -36,15 +36,39 @@ pub fn as_user(options: &mut LauncherOptions, before: &str) {
     options.home = None;
 }
 
+/// A launcher of a user with sub-ids.
+pub fn with_sub_ids(worker: &str) -> Option<Harness> {
+    if !possible() {
+        return None;
+    }
+    if !Path::new("/usr/bin/newuidmap").exists() {
+        skip("newuidmap is not installed");
+        return None;
+    }
+    let files = "
+        dir=$PWD; cp /etc/passwd /etc/group $dir; echo 'ordinary:x:54321:54321::/nonexistent:/bin/sh' >>$dir/passwd
+        echo 'ordinary:200000:65536' >$dir/subuid; echo 'ordinary:200000:65536' >$dir/subgid
+        for f in passwd subuid subgid; do test -e /etc/$f || { echo \"no /etc/$f\" >&2; exit 1; }; mount --bind $dir/$f /etc/$f; done";
+    for file in ["/etc/subuid", "/etc/subgid"] {
+        if !Path::new(file).exists() {
+            skip("there is no /etc/subuid to hang another over");
+            return None;
+        }
+    }
+    Some(Harness::with(worker, |options| as_user(options, files)))
+}
+
+/// A launcher of a user with one id and no more.
+pub fn with_one_id(worker: &str) -> Option<Harness> {
+    possible().then(|| Harness::with(worker, |options| as_user(options, "")))
+}
+
 const WORKER: &str = "#!/bin/sh\n{ id -u; grep -E 'Cap(Prm|Eff)' /proc/$$/status; echo x >&4; } >/tmp/seen.new 2>/dev/null\nmv /tmp/seen.new /tmp/seen\nexec sleep 100000\n";
 
 #[test]
 fn without_sub_ids_everything_is_one_id() {
-    if !possible() {
-        return;
-    }
+    let Some(harness) = with_one_id(WORKER) else { return };
     let as_root = Harness::with(WORKER, |_| {}).launcher.probe().unwrap();
-    let harness = Harness::with(WORKER, |options| as_user(options, ""));
     let report = harness.launcher.probe().unwrap();
     assert_eq!(report.tier, Tier::Standard, "{report:#?}");
     assert!(!report.root && report.missing.iter().any(|missing| missing.what.contains("own id")), "{report:#?}");
@@ -74,22 +98,7 @@ fn without_sub_ids_everything_is_one_id() {
 
 #[test]
 fn with_sub_ids_the_agent_is_another() {
-    if !possible() {
-        return;
-    }
-    if !Path::new("/usr/bin/newuidmap").exists() {
-        return skip("newuidmap is not installed");
-    }
-    let files = "
-        dir=$PWD; cp /etc/passwd /etc/group $dir; echo 'ordinary:x:54321:54321::/nonexistent:/bin/sh' >>$dir/passwd
-        echo 'ordinary:200000:65536' >$dir/subuid; echo 'ordinary:200000:65536' >$dir/subgid
-        for f in passwd subuid subgid; do test -e /etc/$f || { echo \"no /etc/$f\" >&2; exit 1; }; mount --bind $dir/$f /etc/$f; done";
-    for file in ["/etc/subuid", "/etc/subgid"] {
-        if !Path::new(file).exists() {
-            return skip("there is no /etc/subuid to hang another over");
-        }
-    }
-    let harness = Harness::with(WORKER, |options| as_user(options, files));
+    let Some(harness) = with_sub_ids(WORKER) else { return };
     let report = harness.launcher.probe().unwrap();
     assert_eq!(report.tier, Tier::Standard, "{report:#?}");
     let place = harness.prepared("a");

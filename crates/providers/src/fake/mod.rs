@@ -370,7 +370,7 @@ impl Provider for Fake {
             }
             let bytes = Some(tree.bytes() as u64);
             state.snapshots.insert(name.to_owned(), Snapshot { of: id.clone(), tree });
-            Ok(SnapshotRef { name: name.to_owned(), bytes })
+            Ok(SnapshotRef { name: name.to_owned(), bytes, image: None, created_at: None })
         })
     }
 

@@ -108,6 +108,10 @@ fn exit(end: &End) -> Exit {
     }
 }
 
+fn lost(error: std::io::Error) -> Error {
+    Error::Unreachable { detail: format!("its worker does not answer: {error}") }
+}
+
 impl Commands {
     pub(crate) async fn start(
         self: &Arc<Self>,
@@ -116,9 +120,18 @@ impl Commands {
         socket: &Path,
         spec: &ExecSpec,
     ) -> Result<ExecRef, Error> {
-        let lost =
-            |error: std::io::Error| Error::Unreachable { detail: format!("its worker does not answer: {error}") };
-        let mut connection = link::dial(socket, Opening::Exec).await.map_err(lost)?;
+        let connection = link::dial(socket, Opening::Exec).await.map_err(lost)?;
+        self.start_over(id, epoch, connection, spec).await
+    }
+
+    /// The same over a connection at whose other end somebody does what a worker does.
+    pub(crate) async fn start_over(
+        self: &Arc<Self>,
+        id: &ProviderId,
+        epoch: u64,
+        mut connection: UnixStream,
+        spec: &ExecSpec,
+    ) -> Result<ExecRef, Error> {
         let start = Start {
             argv: argv(&spec.command),
             cwd: spec.cwd.clone(),

@@ -3,5 +3,6 @@
 
 pub(crate) mod exec;
 pub mod link;
+mod outward;
 
 pub use link::{LinkHost, Notice};

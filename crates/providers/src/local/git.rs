@@ -34,7 +34,7 @@ fn argv(job: &GitJob) -> Vec<String> {
     argv
 }
 
-fn broken(what: &str, error: &std::io::Error) -> Error {
+pub(super) fn broken(what: &str, error: &std::io::Error) -> Error {
     Error::Unreachable { detail: format!("{what}: {error}") }
 }
 

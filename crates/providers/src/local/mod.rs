@@ -9,7 +9,9 @@
 
 mod disk;
 mod git;
+mod layers;
 mod notices;
+mod root;
 mod tier;
 
 use crate::inside::exec::Commands;
@@ -18,10 +20,10 @@ use crate::{all_labels, carries, locked};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{
-    Answer, Capabilities, CreateSpec, Error, ExecRef, ExecSpec, ExecStream, Exit, Found, GitDone, GitJob, Lookup, Page,
-    Provider, ProviderId, ProviderState, StopMode, Usage, capabilities as can,
+    Answer, ByteStream, Capabilities, CreateSpec, Error, ExecRef, ExecSpec, ExecStream, Exit, Found, GitDone, GitJob,
+    ImageRef, Lookup, Page, Provider, ProviderId, ProviderState, SnapshotRef, StopMode, Usage, capabilities as can,
 };
-use atoll_core::sandbox::{IsolationTier, ProviderKind, Resources};
+use atoll_core::sandbox::{IsolationTier, Network, ProviderKind, Resources};
 use atoll_jail::{Launcher, Limits, Place, Spec};
 use atoll_protocol::exec::Ask;
 use bytes::Bytes;
@@ -151,6 +153,16 @@ impl Local {
                 }
                 return Ok(found(&place));
             }
+            // A fork has its files, and only waits to be started.
+            Ok(place) if spec.settings.forked_from.is_some() && !place.started => {
+                let name = place.name;
+                let place = self.ask(move |launcher| launcher.start_worker(&name)).await?;
+                self.connect(&place);
+                return Ok(found(&place));
+            }
+            Ok(_) | Err(Error::Gone) if spec.settings.forked_from.is_some() => {
+                return Err(Error::Refused { detail: "the files that it was forked with are gone; fork again".into() });
+            }
             Err(Error::Gone) => {}
             Err(error @ Error::Unreachable { .. }) => return Err(error),
             // Half made: begun again from nothing.
@@ -168,8 +180,7 @@ impl Local {
     }
 
     async fn make_anew(&self, name: String, spec: &CreateSpec) -> Result<Place, Error> {
-        let limits = limits(spec.settings.resources);
-        let jail = Spec { name: name.clone(), labels: all_labels(spec), limits, hostname: "atoll".to_owned() };
+        let jail = wanted(spec);
         self.ask(move |launcher| launcher.prepare(&jail)).await?;
         if let Some(source) = spec.source.clone() {
             let workspace = name.clone();
@@ -182,6 +193,17 @@ impl Local {
 /// Whether a worker ever said anything in it. One that was killed on its way in has not.
 fn has_spooled(place: &Place) -> bool {
     place.started && std::fs::read_dir(&place.spool).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+fn wanted(spec: &CreateSpec) -> Spec {
+    Spec {
+        name: spec.identity.sandbox.to_string(),
+        labels: all_labels(spec),
+        limits: limits(spec.settings.resources),
+        hostname: "atoll".to_owned(),
+        image: spec.settings.image.clone(),
+        snapshot: spec.settings.snapshot.clone(),
+    }
 }
 
 fn limits(asked: Option<Resources>) -> Limits {
@@ -217,6 +239,7 @@ fn failure(error: &atoll_jail::Error) -> Error {
     let detail = error.to_string();
     match error {
         E::Unknown { .. } => Error::Gone,
+        E::Busy { .. } => Error::Busy { detail },
         // What is in the way may be gone in a moment.
         E::Ending { .. }
         | E::Alive { .. }
@@ -265,9 +288,9 @@ impl Provider for Local {
             isolation: can::Isolation::Namespace,
             listing: can::Listing::Exact,
             pause: can::PauseAbility::Memory,
-            fork: can::ForkAbility::None,
-            snapshot: can::SnapshotAbility::None,
-            egress: can::Egress::None,
+            fork: can::ForkAbility::Idle,
+            snapshot: can::SnapshotAbility::Live,
+            egress: can::Egress::Domains,
             output: can::OutputAbility::Split,
             attach: can::AttachAbility::FromCursor,
             files: can::FileAbility::None,
@@ -367,8 +390,46 @@ impl Provider for Local {
                     detail: "this sandbox is paused: resume it to run something in it".into(),
                 });
             }
+            if spec.as_root {
+                let launcher = match &self.launcher {
+                    Ok(launcher) => living(launcher).map_err(|error| failure(&error))?,
+                    Err(why) => return Err(Error::Refused { detail: why.clone() }),
+                };
+                let connection = root::serve(launcher, &place)?;
+                return self.commands.start_over(id, EPOCH, connection, spec).await;
+            }
             self.commands.start(id, EPOCH, &place.socket, spec).await
         })
+    }
+
+    fn snapshot<'a>(&'a self, id: &'a ProviderId, name: &'a str) -> Answer<'a, SnapshotRef> {
+        Box::pin(self.keep_files(id, name))
+    }
+
+    fn snapshots(&self) -> Answer<'_, Vec<SnapshotRef>> {
+        Box::pin(self.list_snapshots())
+    }
+
+    fn forget_snapshot<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        let name = name.to_owned();
+        Box::pin(self.forget(move |launcher| launcher.forget_snapshot(&name)))
+    }
+
+    fn images(&self) -> Answer<'_, Vec<ImageRef>> {
+        Box::pin(self.list_images())
+    }
+
+    fn import_image<'a>(&'a self, name: &'a str, archive: ByteStream) -> Answer<'a, ImageRef> {
+        Box::pin(self.take_image(name, archive))
+    }
+
+    fn forget_image<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        let name = name.to_owned();
+        Box::pin(self.forget(move |launcher| launcher.forget_image(&name)))
+    }
+
+    fn fork<'a>(&'a self, id: &'a ProviderId, spec: &'a CreateSpec, _key: &'a str) -> Answer<'a, Found> {
+        Box::pin(self.fork_files(id, spec))
     }
 
     fn attach<'a>(&'a self, exec: &'a ExecRef, cursor: u64) -> Answer<'a, ExecStream> {
@@ -395,6 +456,11 @@ impl Provider for Local {
             let (name, job) = (self.place(id).await?.name, job.clone());
             self.ask(move |launcher| Ok(git::run(launcher, &name, &job, output))).await?
         })
+    }
+
+    /// What leaves a sandbox passes the server's proxy, which decides by what is stored: here is nothing to change.
+    fn set_network<'a>(&'a self, id: &'a ProviderId, _network: &'a Network) -> Answer<'a, ()> {
+        Box::pin(async move { self.place(id).await.map(drop) })
     }
 
     fn resources<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Usage> {

@@ -27,6 +27,9 @@ pub(super) fn notices(enforced: &Enforced) -> Vec<String> {
     }
     match enforced.ids {
         Ids::Own | Ids::Shared => {}
+        Ids::Common => said.push(
+            "all sandboxes have the same user ids on the host, as this kernel or file system can't map ids of mounts".into(),
+        ),
         Ids::Single => said.push(
             "worker and agent have the same user id, as this user has no id ranges (/etc/subuid); `atoll doctor` says more"
                 .into(),

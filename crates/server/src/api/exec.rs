@@ -36,6 +36,9 @@ pub struct NewExec {
     env: BTreeMap<String, String>,
     /// Its whole input.
     stdin: Option<String>,
+    /// As the sandbox's own root, where it has an imported one.
+    #[serde(default)]
+    root: bool,
     #[schema(minimum = 1)]
     timeout_s: Option<u32>,
 }
@@ -67,7 +70,7 @@ impl NewExec {
             cwd: self.cwd,
             env: self.env,
             stdin: self.stdin.is_some(),
-            as_root: false,
+            as_root: self.root,
             terminal: None,
             timeout: self.timeout_s.map(|seconds| Duration::from_secs(seconds.into())),
         })
@@ -80,6 +83,7 @@ async fn place(app: &App, caller: Caller, id: SandboxId) -> Result<(ProviderKind
         Box::pin(async move {
             access::sandbox(tx, &caller, id, Action::Work).await?;
             let row = sandboxes::get(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
+            crate::app::pausing::refuse_paused(&row)?;
             super::diff::at_provider(&row).filter(|_| row.state != SandboxState::Pending).ok_or_else(|| {
                 Problem::new(crate::problem::Code::SandboxGone, "there is nothing of it to run a command in")
                     .with("state", row.state.as_str())

@@ -90,6 +90,16 @@ impl Handle {
         self.ask(Command::Unwatch);
     }
 
+    /// Ends the hands and all that they started. Nothing is started until what this gives is dropped.
+    pub async fn rest(&self) -> oneshot::Sender<()> {
+        let (rested, done) = oneshot::channel();
+        let (hold, over) = oneshot::channel();
+        self.ask(Command::Rest { rested, over });
+        // Without a keeper nothing is started either.
+        drop(done.await);
+        hold
+    }
+
     fn ask(&self, command: Command) {
         // Only a worker that is going has no keeper.
         drop(self.commands.send(command));
@@ -103,6 +113,7 @@ enum Command {
     Watch { root: PathBuf, pipe: OwnedFd },
     Flush { number: u64 },
     Unwatch,
+    Rest { rested: oneshot::Sender<()>, over: oneshot::Receiver<()> },
 }
 
 #[derive(Debug)]
@@ -196,6 +207,12 @@ impl Keeper {
             },
             Command::Flush { number } => self.send_or_lose(&Request::Flush { number }, &[]).await,
             Command::Unwatch => self.send_or_lose(&Request::Unwatch, &[]).await,
+            Command::Rest { rested, over } => {
+                self.end("rests");
+                // Whoever asked may have gone; then `over` ends at once.
+                let _ = rested.send(());
+                drop(over.await);
+            }
         }
     }
 
@@ -254,8 +271,14 @@ impl Keeper {
 
     /// The hands are no more, or are not used any more: what ran under them ends too.
     fn lost(&mut self, how: &'static str) {
+        if self.hands.is_some() {
+            tracing::warn!(how, running = self.children.len(), "the helper process is lost; another one is started");
+        }
+        self.end(how);
+    }
+
+    fn end(&mut self, how: &'static str) {
         let Some(hands) = self.hands.take() else { return };
-        tracing::warn!(how, running = self.children.len(), "the helper process is lost; another one is started");
         let _ = kill_process(hands.pid, Signal::KILL);
         for (_, child) in self.children.drain() {
             if let Some(pid) = child.pid {
