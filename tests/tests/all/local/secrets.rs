@@ -23,7 +23,7 @@ fn atoll(ground: &Ground, arguments: &[&str], input: &str) -> (bool, String) {
 fn holding(dir: &Path, words: &[&str]) -> String {
     let mut command = Command::new("grep");
     command.args(["-rlaF", "--exclude-dir=sandboxes"]);
-    words.iter().for_each(|word| drop(command.args(["-e", word])));
+    command.args(words.iter().flat_map(|word| ["-e", word]));
     String::from_utf8(command.arg(dir).output().unwrap().stdout).unwrap()
 }
 
