@@ -19,6 +19,7 @@ pub mod principal;
 pub mod provider;
 pub mod redact;
 pub mod sandbox;
+pub mod secret;
 pub mod session;
 pub mod time;
 pub mod word;
