@@ -2,7 +2,7 @@
 
 use crate::config::{
     Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Git, Github, Heartbeat, Limits, Local, Log, Messages,
-    Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
+    Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Timeout, Tls,
 };
 use crate::fake::Fake;
 use crate::load::Values;
@@ -37,6 +37,7 @@ impl Config {
             database: database(values, places, &data_dir)?,
             data_dir,
             redis_url: values.maybe("redis_url"),
+            secret: Secret { key: values.maybe("secret.key") },
             server: Server {
                 listen: values.need("server.listen")?,
                 insecure_listen: values.need("server.insecure_listen")?,

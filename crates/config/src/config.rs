@@ -13,6 +13,7 @@ pub struct Config {
     pub data_dir: PathBuf,
     pub database: Database,
     pub redis_url: Option<SecretString>,
+    pub secret: Secret,
     pub server: Server,
     pub metrics: Metrics,
     pub log: Log,
@@ -42,6 +43,12 @@ pub enum Database {
     Postgres {
         url: SecretString,
     },
+}
+
+#[derive(Debug, Clone)]
+pub struct Secret {
+    /// 32 bytes in base64.
+    pub key: Option<SecretString>,
 }
 
 #[derive(Debug, Clone)]

@@ -117,6 +117,12 @@ pub(crate) const KEYS: &[Key] = &[
     )
     .also(&[env::REDIS_URL])
     .without_effect("this version does not use Redis; one server works without it"),
+    Key::none(
+        "secret.key",
+        Kind::Secret,
+        "YW4gZXhhbXBsZSwgMzIgYnl0ZXM6IG5ldmVyIHVzZS4=",
+        "What stored secrets are sealed with: 32 bytes in base64; without it, `secret-keys` in the data directory.",
+    ),
     Key::is("server.listen", Kind::Address, "127.0.0.1:7700", "The address and port that the server listens on.")
         .flag("listen"),
     Key::is(

@@ -27,6 +27,7 @@ mod providers;
 mod repo;
 mod retention;
 pub mod router;
+pub mod secrets;
 mod serve;
 pub mod state;
 

@@ -28,6 +28,8 @@ pub struct Options {
     pub launcher: Result<Arc<Launcher>, String>,
     /// Values that must never be stored in an event.
     pub secrets: Vec<SecretString>,
+    /// Seals the stored secrets, in base64; without it a key in the data directory does.
+    pub secret_key: Option<SecretString>,
 }
 
 #[derive(Debug, Clone)]

@@ -63,6 +63,7 @@ codes! {
     ProviderRefused = "provider_refused", CONFLICT, "The provider says no";
     ResultsPending = "results_pending", CONFLICT, "The results are not out yet";
     NameTaken = "name_taken", CONFLICT, "The name is taken";
+    SecretKeyUnusable = "secret_key_unusable", CONFLICT, "A secret can't be sealed or opened";
     InUse = "in_use", CONFLICT, "Something still depends on it";
     TooLarge = "too_large", PAYLOAD_TOO_LARGE, "The body is too large";
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The body's type isn't understood";

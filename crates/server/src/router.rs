@@ -1,8 +1,8 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    blobs, diff, events, exec, gc, health, messages, projects, results, sandboxes, sessions, tokens, trajectory, users,
-    worker,
+    blobs, diff, events, exec, gc, health, messages, projects, results, sandboxes, secrets, sessions, tokens,
+    trajectory, users, worker,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{client, sse, worker as worker_stream};
@@ -61,6 +61,9 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(tokens::make, tokens::list))
         .routes(routes!(tokens::remove))
         .routes(routes!(tokens::ticket))
+        .routes(routes!(secrets::list))
+        .routes(routes!(secrets::rotate))
+        .routes(routes!(secrets::put, secrets::remove))
         .routes(routes!(gc::run))
 }
 

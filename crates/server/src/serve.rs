@@ -92,6 +92,12 @@ impl Server {
             stopping: stopping.clone(),
         };
         let app = Arc::new(App::new(&options, parts));
+        // A lost key must not keep everything else from working.
+        match crate::app::secrets::learn_all(&store, &app.secrets).await {
+            Ok(None) => {}
+            Ok(Some(sentence)) => tracing::warn!("{sentence}"),
+            Err(problem) => tracing::warn!(detail = problem.detail, "the secrets could not be read"),
+        }
         let providers = Arc::new(Providers::new(&options, &app));
         app.set_providers(Arc::clone(&providers));
         let hosts = Hosts::new(address, &options.hosts, options.public_url.as_deref());

@@ -9,13 +9,13 @@ use crate::limiter::Limiter;
 use crate::options::{Options, Policy};
 use crate::problem::{Problem, Result};
 use crate::providers::Providers;
+use crate::secrets::Secrets;
 use atoll_core::BoxFuture;
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::redact::Redactor;
 use atoll_core::time::Clock;
 use atoll_store::{Store, Tx};
 use metrics_exporter_prometheus::PrometheusHandle;
-use secrecy::ExposeSecret;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -30,7 +30,7 @@ pub struct App {
     pub limiter: Limiter,
     pub tokens: TokenCache,
     pub tickets: Tickets,
-    pub redactor: Arc<Redactor>,
+    pub secrets: Arc<Secrets>,
     pub metrics: PrometheusHandle,
     pub metrics_public: bool,
     /// Names this deployment at its providers.
@@ -90,7 +90,7 @@ impl App {
             limiter: Limiter::new(options.limits),
             tokens: TokenCache::default(),
             tickets: Tickets::default(),
-            redactor: Arc::new(Redactor::new(options.secrets.iter().map(|secret| secret.expose_secret()))),
+            secrets: Arc::new(Secrets::new(&options.data_dir, options.secret_key.clone(), options.secrets.clone())),
             metrics: crate::metrics::install(),
             metrics_public: options.metrics_public,
             deployment: parts.deployment,
@@ -133,7 +133,7 @@ impl App {
         F: for<'w, 't> FnOnce(&'w mut Work<'t>) -> BoxFuture<'w, Result<R>> + Send + 'static,
     {
         let (now, steady, policy) = (self.clock.now(), self.clock.steady(), Arc::clone(&self.policy));
-        let redactor = Arc::clone(&self.redactor);
+        let (redactor, secrets) = (self.redactor(), Arc::clone(&self.secrets));
         let (hub, jobs) = (Arc::clone(&self.hub), Arc::clone(&self.jobs));
         let told = move |(value, out): (R, Outbox)| {
             tell(&hub, &jobs, out);
@@ -142,7 +142,7 @@ impl App {
         let done = self.store.write_then(
             move |tx| {
                 Box::pin(async move {
-                    let mut begun = Work { tx, out: Outbox::default(), now, steady, policy, redactor };
+                    let mut begun = Work { tx, out: Outbox::default(), now, steady, policy, redactor, secrets };
                     let value = work(&mut begun).await?;
                     Ok((value, begun.out))
                 })
@@ -150,6 +150,11 @@ impl App {
             told,
         );
         done.await
+    }
+
+    /// What takes known secrets out of text now.
+    pub fn redactor(&self) -> Arc<Redactor> {
+        self.secrets.redactor()
     }
 
     /// Which project a sandbox belongs to; that never changes.

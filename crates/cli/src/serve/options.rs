@@ -29,6 +29,7 @@ pub fn options(config: &Config, launcher: Result<Arc<Launcher>, String>) -> Opti
         fake: fake(&config.providers.fake),
         launcher,
         secrets: config.secret_values(),
+        secret_key: config.secret.key.clone(),
     }
 }
 

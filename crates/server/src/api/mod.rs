@@ -10,6 +10,7 @@ pub mod messages;
 pub mod projects;
 pub mod results;
 pub mod sandboxes;
+pub mod secrets;
 pub mod sessions;
 pub mod tokens;
 pub mod trajectory;

@@ -89,6 +89,8 @@ pub struct SandboxView {
     pub agent: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub settings: Settings,
+    /// Secrets whose values stand in its environment.
+    pub exposed_secrets: Vec<String>,
     pub turn: Option<i64>,
     pub first_seq: i64,
     pub last_seq: i64,
@@ -136,6 +138,7 @@ impl SandboxView {
             provider_id: row.provider_id,
             agent: row.agent,
             labels,
+            exposed_secrets: std::mem::take(&mut settings.exposed_secrets),
             settings,
             turn: row.turn,
             first_seq: row.first_seq,
@@ -241,6 +244,7 @@ async fn with_repository(app: &App, caller: &Caller, mut new: NewSandbox) -> Res
     let repo = new.repo.take().or(defaults.repo).or(project.and_then(|project| project.repo));
     if let Some(repo) = repo {
         let title = new.title.clone().or_else(|| new.prompt.as_deref().map(create::title_of)).unwrap_or_default();
+        let title = app.redactor().redact(&title).unwrap_or(title);
         new.repo = Some(crate::repo::settle(repo, app.policy.branch_prefix.clone(), title).await?);
     }
     Ok(new)

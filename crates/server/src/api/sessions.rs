@@ -130,6 +130,9 @@ fn check(new: &NewSandbox, caller: &Caller) -> Result<()> {
     if new.timeout_s == Some(0) {
         return Err(Problem::invalid("timeout_s: must be above 0"));
     }
+    for name in new.secrets.iter().flatten() {
+        atoll_core::secret::name("secrets", name)?;
+    }
     for (field, names) in [("tools", &new.tools), ("secrets", &new.secrets)] {
         for name in names.iter().flatten() {
             bounds::line(field, name, bounds::NAME_CHARS)?;
@@ -197,6 +200,7 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
         system_prompt: new.system_prompt.or(defaults.system_prompt),
         mcp: new.mcp.or(defaults.mcp),
         secrets: new.secrets.or(defaults.secrets),
+        exposed_secrets: Vec::new(),
     };
     let end = if new.prompt.is_some() { End::WhenDone } else { End::Keep };
     Ok(Plan {

@@ -11,6 +11,7 @@ pub mod inbox;
 pub mod ingest;
 pub mod lifecycle;
 pub mod results;
+pub mod secrets;
 pub mod sessions;
 
 use crate::options::Policy;
@@ -44,13 +45,14 @@ pub struct Work<'t> {
     pub steady: Timestamp,
     pub policy: std::sync::Arc<Policy>,
     pub redactor: std::sync::Arc<Redactor>,
+    pub secrets: std::sync::Arc<crate::secrets::Secrets>,
 }
 
 /// JSON without the secrets that are known.
 pub fn redacted(data: Box<RawValue>, redactor: &Redactor) -> Box<RawValue> {
-    match redactor.redact(data.get()) {
+    match redactor.redact_json(data.get()) {
         None => data,
-        // What was taken out was inside a string; if not, the whole thing goes rather than leak.
+        // It is JSON again; if it were not, the whole thing would go rather than leak.
         Some(text) => RawValue::from_string(text)
             .unwrap_or_else(|_| atoll_core::json::raw(&serde_json::json!({ "redacted": "the whole of it" }))),
     }
