@@ -50,6 +50,9 @@ pub struct New {
     /// A variable of the sandbox's environment; several times
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
+    /// A secret that it may use, by name; several times
+    #[arg(long = "secret", value_name = "NAME")]
+    secrets: Vec<String>,
     /// The project that it belongs to [default: the default project]
     #[arg(long, value_name = "ID")]
     project: Option<ProjectId>,
@@ -80,6 +83,7 @@ impl New {
         put("end", self.end.map(|word| word.as_str().into()));
         put("labels", object(&self.labels));
         put("env", object(&self.env));
+        put("secrets", (!self.secrets.is_empty()).then(|| json!(self.secrets)));
         put("project_id", self.project.map(|id| id.to_string().into()));
         put("session_id", self.session.map(|id| id.to_string().into()));
         put("timeout_s", self.timeout_s.map(Value::from));
