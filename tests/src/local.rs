@@ -97,11 +97,18 @@ impl Ground {
 
     /// With more lines of configuration.
     pub fn start_with(config: &str) -> Self {
+        Self::start_as(config, &[])
+    }
+
+    /// The same with further flags of `atoll serve`.
+    pub fn start_as(config: &str, flags: &[&str]) -> Self {
         let dir = directory("atoll-local-");
         let (data, file) = (dir.path().join("data"), dir.path().join("atoll.yaml"));
         std::fs::create_dir(&data).unwrap();
         std::fs::write(&file, format!("{CONFIG}{config}")).unwrap();
-        let server = ServerProcess::start(&data, &["--config".to_owned(), file.to_str().unwrap().to_owned()]);
+        let mut arguments = vec!["--config".to_owned(), file.to_str().unwrap().to_owned()];
+        arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        let server = ServerProcess::start(&data, &arguments);
         let admin = Actor::new(&server.url, Some(&server.token()));
         Self { server, admin, dir, made: Mutex::default() }
     }

@@ -34,6 +34,7 @@ pub fn options(dir: &Path, database: &Database) -> Options {
         fake: FakeOptions::default(),
         launcher: Err("this test makes no local sandboxes".into()),
         secrets: vec!["known-secret-value-123".into()],
+        secret_key: None,
     }
 }
 

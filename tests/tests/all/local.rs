@@ -9,6 +9,7 @@ mod limits;
 mod many;
 mod messages;
 mod restart;
+mod secrets;
 mod user;
 mod work;
 mod worker;

@@ -15,4 +15,5 @@ mod limits;
 mod local;
 mod paging;
 mod routes;
+mod secrets;
 mod store;

@@ -72,6 +72,10 @@ const EXPECTED: &[(&str, &str)] = &[
     ("GET /api/v1/tokens", "11++++3333"),
     ("DELETE /api/v1/tokens/{id}", "11+4444333"),
     ("POST /api/v1/ws-tickets", "11+++++333"),
+    ("GET /api/v1/secrets", "11+++++333"),
+    ("PUT /api/v1/secrets/{name}", "11+3343333"),
+    ("DELETE /api/v1/secrets/{name}", "11+3343333"),
+    ("POST /api/v1/secrets/rotate", "11+3333333"),
     ("POST /api/v1/gc", "11+3333333"),
 ];
 
@@ -165,6 +169,7 @@ impl World {
             path if path.ends_with("/messages") => json!({ "content": "x" }),
             "/projects" | "/users" | "/tokens" => json!({ "name": uuid::Uuid::now_v7() }),
             "/projects/{id}/members/{user}" => json!({ "role": "viewer" }),
+            "/secrets/{name}" => json!({ "value": "a value", "project_id": self.project }),
             _ => json!({}),
         }
     }
@@ -204,12 +209,24 @@ impl World {
                 _ => {}
             }
         }
-        let place =
-            [("{id}", id.as_str()), ("{mid}", &message), ("{user}", &user), ("{sha256}", HELLO), ("{eid}", "1")];
+        let place = [
+            ("{id}", id.as_str()),
+            ("{mid}", &message),
+            ("{user}", &user),
+            ("{sha256}", HELLO),
+            ("{eid}", "1"),
+            ("{name}", "NAME"),
+        ];
         let mut target = place.iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value));
         assert!(!target.contains('{'), "{route} names something that this test doesn't know");
         if path.ends_with("/{id}/stream") {
             target.push_str(&format!("?stream={}", worker.stream));
+        }
+        if method == "DELETE" && path.ends_with("/secrets/{name}") {
+            let body = json!({ "value": "a value", "project_id": self.project });
+            let set = self.admin.put("/secrets/NAME", body).await;
+            assert!([200, 201].contains(&set.status.as_u16()), "{}", set.body);
+            target.push_str(&format!("?project_id={}", self.project));
         }
         let mut request = actor.request(method.parse().unwrap(), &target);
         if path.ends_with("/{id}/stream") || path.ends_with("/ws") {

@@ -97,7 +97,8 @@ async fn secrets_stay_inside(kind: Kind) {
     let mut worker = HandWorker::new(&admin, &sandbox);
     let start = worker.heartbeat("starting").await.expect(200);
     assert_eq!(start["start"]["settings"]["env"]["API_KEY"], "from-the-request");
-    assert_eq!(start["start"]["prompt"]["content"], format!("use {KNOWN}"));
+    // A known secret in a message is a mistake that the agent is spared.
+    assert_eq!(start["start"]["prompt"]["content"], "use [redacted]");
     let shown = [
         admin.get(&path("")).await.expect(200),
         admin.get("/sandboxes").await.expect(200),
