@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn it_opens_only_where_it_belongs() {
-        let changes: [(&str, fn(&mut Secret)); 6] = [
+        type Change = (&'static str, fn(&mut Secret));
+        let changes: [Change; 6] = [
             ("id", |row| row.id = SecretId::new()),
             ("project", |row| row.project_id = Some(ProjectId::new())),
             ("deployment", |row| row.project_id = None),
