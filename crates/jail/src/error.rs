@@ -41,6 +41,26 @@ impl From<rustix::io::Errno> for Errno {
 pub enum Error {
     #[error("{name:?} can't name a sandbox: use 1 to 64 of a-z, 0-9 and _")]
     Name { name: String },
+    #[error(
+        "{name:?} can't name a snapshot or an image: use 1 to 64 of a-z, 0-9, `.`, `_` and `-`, the first a letter or digit"
+    )]
+    Label { name: String },
+    #[error("there is a {kind} named {name} already: choose another name, or forget that one first")]
+    Taken { kind: Kept, name: String },
+    #[error("no {kind} is named {name}")]
+    NotKept { kind: Kept, name: String },
+    #[error("the {kind} {name} is used by {by}: destroy or forget that first")]
+    InUse { kind: Kept, name: String, by: String },
+    #[error("the archive can't become the image {name}: {reason}")]
+    Archive { name: String, reason: String },
+    #[error("sandbox {name} is busy: {reason}; try again when that is over")]
+    Busy { name: String, reason: String },
+    #[error("sandbox {name} stands on {layers} layers, and no more can be stacked: begin a new one with its results")]
+    TooDeep { name: String, layers: usize },
+    #[error("sandbox {name} has no living worker: start it first")]
+    NotAlive { name: String },
+    #[error("sandbox {name} has no root to run as: {reason}")]
+    NoRoot { name: String, reason: String },
     #[error("the sandbox's description is not usable: {reason}")]
     Spec { reason: String },
     #[error("no sandbox is named {name}")]
@@ -49,6 +69,8 @@ pub enum Error {
     HalfMade { name: String },
     #[error("sandbox {name} has a living worker: kill it before starting another")]
     Alive { name: String },
+    #[error("processes of sandbox {name} did not stand still within {seconds} s, and go on: pause it again later")]
+    NotPaused { name: String, seconds: u64 },
     #[error("sandbox {name} is being killed or destroyed: wait for its end")]
     Ending { name: String },
     #[error("sandbox {name}: failed to {step}{}: {source}{}", about(detail), hint(remedy))]
@@ -75,6 +97,23 @@ pub enum Error {
     Timeout { request: String, seconds: u64 },
     #[error("launcher and client don't understand each other: {reason}")]
     Protocol { reason: String },
+}
+
+/// What is kept by a name of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kept {
+    Snapshot,
+    Image,
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Snapshot => "snapshot",
+            Self::Image => "image",
+        })
+    }
 }
 
 fn about(detail: &str) -> String {
@@ -145,8 +184,13 @@ pub enum Step {
     Hostname,
     Limits,
     Capabilities,
+    Landlock,
     Seccomp,
     Execute,
+    Join,
+    Quiet,
+    Layers,
+    Exchange,
 }
 
 impl fmt::Display for Step {
@@ -168,8 +212,13 @@ impl fmt::Display for Step {
             Self::Hostname => "set the host name",
             Self::Limits => "set the process limits",
             Self::Capabilities => "give up the capabilities",
+            Self::Landlock => "lock the files that are not the sandbox's own",
             Self::Seccomp => "install the system call filter",
             Self::Execute => "execute the program",
+            Self::Join => "join the living sandbox",
+            Self::Quiet => "end what runs in the sandbox",
+            Self::Layers => "stack the layers of files",
+            Self::Exchange => "exchange the sandbox's files",
         })
     }
 }
@@ -185,7 +234,7 @@ impl Step {
                 "The kernel allows no more namespaces: raise user.max_user_namespaces (sysctl -w user.max_user_namespaces=15000)."
             }
             (
-                Self::Clone | Self::Maps | Self::EnterGroup | Self::Trees | Self::Root | Self::Network,
+                Self::Clone | Self::Maps | Self::EnterGroup | Self::Trees | Self::Ids | Self::Root | Self::Network,
                 libc::EPERM | libc::EACCES,
             ) => return Some(namespaces_refused()),
             (Self::Maps, libc::ENOENT) => "newuidmap and newgidmap are missing: install the package uidmap.",
@@ -196,6 +245,12 @@ impl Step {
             (Self::Execute, libc::ENOENT) => {
                 "The program or its loader is not visible inside: link it statically, or put it below /usr or a tool directory."
             }
+            (Self::Layers, libc::EINVAL | libc::ENODEV | libc::EOPNOTSUPP) => {
+                "Layers need overlayfs in user namespaces (kernel 5.11 or newer) and a data directory on a file system that can carry them, as ext4, xfs or btrfs."
+            }
+            (Self::Exchange, libc::EBUSY) => {
+                "Something inside still has a file open for writing: try again when its worker is quiet."
+            }
             (Self::Execute, libc::EACCES) => "The program is not executable by the sandbox's user: chmod a+rx it.",
             _ => return None,
         };
@@ -204,14 +259,18 @@ impl Step {
 }
 
 /// Why the kernel refuses user namespaces, by the settings that distributions refuse them with.
-fn namespaces_refused() -> String {
+pub(crate) fn namespaces_refused() -> String {
     let reads = |path: &str, wanted: &str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == wanted);
     if reads("/proc/sys/user/max_user_namespaces", "0") {
         "User namespaces are switched off: sysctl -w user.max_user_namespaces=15000.".to_owned()
     } else if reads("/proc/sys/kernel/unprivileged_userns_clone", "0") {
         "User namespaces are root's only: sysctl -w kernel.unprivileged_userns_clone=1.".to_owned()
     } else if reads("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
-        "AppArmor restricts user namespaces: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or give this program an AppArmor profile with `userns,`.".to_owned()
+        let program = std::env::current_exe().unwrap_or_else(|_| "/usr/bin/atoll".into());
+        format!(
+            "AppArmor refuses user namespaces to programs without a profile. Either write `abi <abi/4.0>, include <tunables/global> profile atoll {} flags=(unconfined) {{ userns, }}` to /etc/apparmor.d/atoll and run: apparmor_parser -r /etc/apparmor.d/atoll. Or allow them to all: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0.",
+            program.display()
+        )
     } else {
         "Something refuses user namespaces to this process, as a container's seccomp profile does: run outside of it, or allow them.".to_owned()
     }

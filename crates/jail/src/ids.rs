@@ -31,6 +31,18 @@ impl Map {
         Self { ids: Ids::Own, users: lines.clone(), groups: lines }
     }
 
+    /// The same range for all.
+    pub fn common(range: Range) -> Self {
+        Self { ids: Ids::Common, ..Self::own(range) }
+    }
+
+    /// The range as a whole, as the map of a mount: what is stored under `stored` is seen under this one's ids.
+    pub fn from_stored(&self, stored: Range) -> Option<Self> {
+        let own = self.range()?;
+        let lines = vec![Line { inside: stored.first, outside: own.first, count: own.count.min(stored.count) }];
+        Some(Self { ids: Ids::Own, users: lines.clone(), groups: lines })
+    }
+
     /// An ordinary user as root inside, their sub-ids as everybody else.
     pub fn shared(user: u32, group: u32, users: Range, groups: Range) -> Self {
         let lines = |own, Range { first, count }| {

@@ -116,18 +116,35 @@ pub(crate) const NO_SUID: u64 = libc::MOUNT_ATTR_NOSUID;
 pub(crate) const NO_DEVICES: u64 = libc::MOUNT_ATTR_NODEV;
 pub(crate) const NO_EXECUTION: u64 = libc::MOUNT_ATTR_NOEXEC;
 
+impl MountAttributes {
+    fn set(set: u64) -> Self {
+        Self { set, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 }
+    }
+}
+
 /// Sets attributes on a mount and all below it, and cuts it off from mounts made elsewhere.
 pub(crate) fn set_mount_attributes(mount: BorrowedFd<'_>, set: u64) -> io::Result<()> {
-    mount_setattr(mount, set, libc::AT_RECURSIVE)
+    mount_setattr(mount, &MountAttributes::set(set), libc::AT_RECURSIVE)
 }
 
 /// The same for one mount alone.
 pub(crate) fn set_attributes_of_one(mount: BorrowedFd<'_>, set: u64) -> io::Result<()> {
-    mount_setattr(mount, set, 0)
+    mount_setattr(mount, &MountAttributes::set(set), 0)
 }
 
-fn mount_setattr(mount: BorrowedFd<'_>, set: u64, flags: i32) -> io::Result<()> {
-    let attributes = MountAttributes { set, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
+/// Takes attributes from one mount alone.
+pub(crate) fn clear_attributes_of_one(mount: BorrowedFd<'_>, clear: u64) -> io::Result<()> {
+    mount_setattr(mount, &MountAttributes { clear, ..MountAttributes::set(0) }, 0)
+}
+
+/// Lets a mount that hangs nowhere yet show its files with the ids that `namespace` maps theirs to.
+pub(crate) fn map_ids(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>, set: u64) -> io::Result<()> {
+    let user_namespace = u64::try_from(namespace.as_raw_fd()).unwrap_or(u64::MAX);
+    let attributes = MountAttributes { user_namespace, ..MountAttributes::set(set | libc::MOUNT_ATTR_IDMAP) };
+    mount_setattr(mount, &attributes, 0)
+}
+
+fn mount_setattr(mount: BorrowedFd<'_>, attributes: &MountAttributes, flags: i32) -> io::Result<()> {
     let flags = flags | libc::AT_EMPTY_PATH;
     // SAFETY: the path is a C string, the structure valid and of the given size.
     let failed = unsafe {
@@ -136,7 +153,7 @@ fn mount_setattr(mount: BorrowedFd<'_>, set: u64, flags: i32) -> io::Result<()> 
             mount.as_raw_fd(),
             c"".as_ptr(),
             flags,
-            &raw const attributes,
+            std::ptr::from_ref(attributes),
             size_of::<MountAttributes>(),
         )
     };
@@ -185,11 +202,55 @@ pub(crate) fn execute(program: &CStr, arguments: &[CString], environment: &[CStr
     io::Error::last_os_error()
 }
 
+/// The version of Landlock that this kernel has switched on; 0 is none.
+pub(crate) fn landlock_version() -> i32 {
+    const VERSION: libc::c_ulong = 1;
+    // SAFETY: with this flag the kernel only answers; there is no structure to read.
+    let found =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<libc::c_void>(), 0_usize, VERSION) };
+    i32::try_from(found.max(0)).unwrap_or(0)
+}
+
 /// Makes this process's cgroups the root of what it sees of them.
 pub(crate) fn hide_groups_above() -> io::Result<()> {
     // SAFETY: a new cgroup namespace changes nothing of this process's memory or descriptors.
     let failed = unsafe { libc::unshare(libc::CLONE_NEWCGROUP) };
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A mount namespace of its own, as it is now.
+pub(crate) fn copy_mounts() -> io::Result<()> {
+    // SAFETY: a copy of the mount namespace changes nothing of this process's memory or descriptors.
+    let failed = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Namespaces of another process that can be joined.
+pub(crate) const USER: i32 = libc::CLONE_NEWUSER;
+pub(crate) const MOUNTS: i32 = libc::CLONE_NEWNS;
+pub(crate) const PROCESSES: i32 = libc::CLONE_NEWPID;
+pub(crate) const ALL: i32 =
+    USER | MOUNTS | PROCESSES | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
+
+/// Joins namespaces of a process; its pid namespace is that of this process's children only.
+pub(crate) fn join(process: BorrowedFd<'_>, namespaces: i32) -> io::Result<()> {
+    // SAFETY: namespaces change nothing of this process's memory or descriptors.
+    let failed = unsafe { libc::setns(process.as_raw_fd(), namespaces) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Ends all processes that this one can see and may end, but the first and itself.
+pub(crate) fn kill_all() {
+    // SAFETY: it only sends signals; that there is nobody left is no failure.
+    unsafe { libc::kill(-1, libc::SIGKILL) };
+}
+
+/// Ends this process by a signal, as one that it waited for has ended.
+pub(crate) fn end_by(signal: i32) -> i32 {
+    dispose(signal, libc::SIG_DFL);
+    // SAFETY: it only sends a signal.
+    unsafe { libc::raise(signal) };
+    128 + signal
 }
 
 /// What a terminal sends to everybody in front of it, and what a closed pipe does.

@@ -6,13 +6,18 @@
 //!
 //! [`inside`] is for the program that runs as a sandbox's first process.
 
+mod catalog;
+mod census;
 mod cgroup;
 mod client;
 mod error;
 mod ids;
 pub mod inside;
+mod join;
 mod kernel;
+mod layers;
 mod maps;
+mod measure;
 mod place;
 mod record;
 mod remove;
@@ -22,11 +27,14 @@ mod service;
 mod setup;
 mod start;
 mod template;
+mod unpack;
 mod view;
 mod wire;
+mod writers;
 
-pub use client::{Ended, Launcher, LauncherOptions, Running};
-pub use error::{Errno, Error, Step};
-pub use place::{AGENT, Bound, Enforced, Exit, Ids, Limits, Place, Range, Spec, Usage};
+pub use catalog::{Image, Snapshot};
+pub use client::{Ended, Launcher, LauncherOptions, Running, Stopper};
+pub use error::{Errno, Error, Kept, Step};
+pub use place::{AGENT, Bound, Clock, DiskUse, Enforced, Exit, Ids, Limits, Place, Program, Range, Spec, Usage};
 pub use report::{Ability, DiskBound, GroupVersion, Missing, Report, Tier};
 pub use service::launcher_main;

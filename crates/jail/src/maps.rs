@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -48,6 +48,14 @@ impl Source {
                 };
                 Self::Fixed { map: Map::single(user, group), why_single: Some(why.to_owned()) }
             }
+        }
+    }
+
+    /// A range in which files can be stored, where each sandbox has ids of its own.
+    pub fn stored(&self) -> Result<Option<Range>, Error> {
+        match self {
+            Self::Ranges { .. } => Ok(self.map(&[])?.range()),
+            Self::Fixed { .. } => Ok(None),
         }
     }
 
@@ -97,7 +105,7 @@ fn tool(name: &str) -> Option<PathBuf> {
 /// Gives a process in a new user namespace its ids.
 pub(crate) fn write(pid: i32, map: &Map) -> Result<(), Failure> {
     match map.ids {
-        Ids::Own => {
+        Ids::Own | Ids::Common => {
             put(pid, "uid_map", &lines(&map.users))?;
             put(pid, "gid_map", &lines(&map.groups))
         }
@@ -144,6 +152,11 @@ pub(crate) fn spawn_within(map: &Map, work: impl FnOnce() -> i32) -> Result<kern
     if map.ids != Ids::Shared {
         return kernel::spawn(0, None, work).at(Step::Clone);
     }
+    spawn_in_namespace(map, work)
+}
+
+/// The same, and in a user namespace of its own for root too: it may do nothing to what has other ids.
+pub(crate) fn spawn_in_namespace(map: &Map, work: impl FnOnce() -> i32) -> Result<kernel::Process, Failure> {
     let (wait, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at(Step::Descriptors)?;
     let (wait, mut go) = (fs::File::from(wait), fs::File::from(go));
     let process = kernel::spawn(kernel::NEW_USER_NAMESPACE, None, || {
@@ -161,5 +174,34 @@ pub(crate) fn spawn_within(map: &Map, work: impl FnOnce() -> i32) -> Result<kern
             process.discard();
             Err(failure)
         }
+    }
+}
+
+/// A user namespace with the given map, in which nobody is: mounts can show their ids by it.
+pub(crate) fn namespace(map: &Map) -> Result<OwnedFd, Failure> {
+    let (wait, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at(Step::Descriptors)?;
+    let wait = fs::File::from(wait);
+    let process = kernel::spawn(kernel::NEW_USER_NAMESPACE, None, || {
+        kernel::close_copy(go.as_fd());
+        // Until it is ended, or its launcher is.
+        let _ = (&wait).read(&mut [0]);
+        0
+    })
+    .at(Step::Clone)?;
+    let opened = write(process.pid, map).and_then(|()| {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        let path = format!("/proc/{}/ns/user", process.pid);
+        rustix::fs::open(path, flags, rustix::fs::Mode::empty()).at_with(Step::Maps, "namespace")
+    });
+    process.discard();
+    opened
+}
+
+/// For what only looks: also what the launcher's user has closed to itself is open to it.
+pub(crate) fn spawn_as_owner(map: &Map, work: impl FnOnce() -> i32) -> Result<kernel::Process, Failure> {
+    match map.ids {
+        Ids::Shared | Ids::Single => spawn_in_namespace(map, work),
+        // Root is let in everywhere.
+        Ids::Own | Ids::Common => kernel::spawn(0, None, work).at(Step::Clone),
     }
 }

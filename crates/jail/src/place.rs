@@ -23,6 +23,12 @@ pub struct Spec {
     pub labels: BTreeMap<String, String>,
     pub limits: Limits,
     pub hostname: String,
+    /// The imported root that it shall have instead of what the host shows.
+    #[serde(default)]
+    pub image: Option<String>,
+    /// The snapshot that it shall begin with.
+    #[serde(default)]
+    pub snapshot: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,11 +41,26 @@ pub struct Limits {
     /// Of each process.
     pub open_files: u64,
     pub worker_memory_bytes: u64,
+    /// What its files may take on disk.
+    #[serde(default = "disk_bytes")]
+    pub disk_bytes: u64,
+}
+
+/// For records of earlier versions.
+fn disk_bytes() -> u64 {
+    8 << 30
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { memory_bytes: 4 << 30, cpu_milli: 2000, pids: 1024, open_files: 16_384, worker_memory_bytes: 64 << 20 }
+        Self {
+            memory_bytes: 4 << 30,
+            cpu_milli: 2000,
+            pids: 1024,
+            open_files: 16_384,
+            worker_memory_bytes: 64 << 20,
+            disk_bytes: disk_bytes(),
+        }
     }
 }
 
@@ -62,9 +83,12 @@ impl Spec {
         if serde_json::to_string(&self.labels).is_ok_and(|text| text.len() > MAX_LABELS) {
             return refuse("the labels are longer than 32 KiB");
         }
-        let Limits { memory_bytes, cpu_milli, pids, open_files, worker_memory_bytes } = self.limits;
+        let Limits { memory_bytes, cpu_milli, pids, open_files, worker_memory_bytes, disk_bytes } = self.limits;
         if memory_bytes < 4 << 20 || worker_memory_bytes < 4 << 20 {
             return refuse("a memory limit is under 4 MiB");
+        }
+        if disk_bytes < 1 << 20 {
+            return refuse("the disk limit is under 1 MiB");
         }
         if cpu_milli < 10 {
             return refuse("the cpu limit is under a hundredth of a core");
@@ -72,8 +96,17 @@ impl Spec {
         if pids < 2 || open_files < 32 {
             return refuse("fewer than 2 processes or 32 open files can't run anything");
         }
-        Ok(())
+        self.image.iter().chain(&self.snapshot).try_for_each(|name| check_label(name))
     }
+}
+
+/// The name of a snapshot or an image.
+pub(crate) fn check_label(name: &str) -> Result<(), Error> {
+    let letter = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let fits = (1..=64).contains(&name.len())
+        && name.as_bytes().first().is_some_and(letter)
+        && name.bytes().all(|byte| letter(&byte) || matches!(byte, b'.' | b'_' | b'-'));
+    if fits { Ok(()) } else { Err(Error::Label { name: name.to_owned() }) }
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), Error> {
@@ -91,11 +124,17 @@ pub struct Place {
     pub dir: PathBuf,
     /// Where the worker listens while it lives.
     pub socket: PathBuf,
+    /// Where on the host its workspace is written to: all of it, or what has changed since it was forked or snapshotted.
     pub workspace: PathBuf,
+    /// The imported root that it has.
+    pub image: Option<String>,
     pub spool: PathBuf,
     /// What the worker writes to its standard error.
     pub log: PathBuf,
     pub alive: bool,
+    /// Its processes stand still; only the worker goes on.
+    #[serde(default)]
+    pub paused: bool,
     /// A worker was started in it, now or before.
     pub started: bool,
     /// How the worker ended, if it did under this launcher.
@@ -111,6 +150,17 @@ impl Place {
         let directory = File::open(self.socket.parent().unwrap_or(&self.dir))?;
         UnixStream::connect(format!("/proc/self/fd/{}/sock", directory.as_raw_fd()))
     }
+}
+
+/// What shall run in a sandbox that lives.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    pub argv: Vec<String>,
+    /// Besides what every program there has.
+    pub environment: BTreeMap<String, String>,
+    /// Where it starts; by default the workspace.
+    pub directory: Option<String>,
+    pub as_root: bool,
 }
 
 /// Neighbouring ids of the host.
@@ -149,6 +199,8 @@ pub enum Bound {
     Enforced,
     /// For each process of it alone.
     PerProcess,
+    /// Looked at now and then; who goes over it is stopped.
+    Watched,
     No,
 }
 
@@ -158,6 +210,8 @@ pub enum Bound {
 pub enum Ids {
     /// A range of its own, which nobody else has.
     Own,
+    /// A range that all sandboxes have: ids of mounts can't be mapped here.
+    Common,
     /// The launching user's sub-ids, the same for each of their sandboxes.
     Shared,
     /// The launching user's own id and no other.
@@ -174,12 +228,45 @@ pub struct Usage {
     pub processes: Option<u64>,
 }
 
+/// What a sandbox's files take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskUse {
+    /// On disk: a hole in a file takes none, and a file with several names counts once.
+    pub bytes: u64,
+    pub files: u64,
+}
+
+/// The processor time that a living sandbox has used, in microseconds, where it is counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    pub name: String,
+    pub worker: Option<u64>,
+    pub agent: Option<u64>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn spec() -> Spec {
-        Spec { name: "sbx_1".into(), labels: BTreeMap::new(), limits: Limits::default(), hostname: "atoll".into() }
+        Spec {
+            name: "sbx_1".into(),
+            labels: BTreeMap::new(),
+            limits: Limits::default(),
+            hostname: "atoll".into(),
+            image: None,
+            snapshot: None,
+        }
+    }
+
+    #[test]
+    fn refuses_names_of_snapshots_that_could_leave_their_directory() {
+        for name in ["", ".", "..", "a/b", "A", ".a", "-a", "ä", &"a".repeat(65)] {
+            assert!(check_label(name).is_err(), "{name}");
+        }
+        for name in ["a", "0", "debian-12.1_x", &"a".repeat(64)] {
+            assert!(check_label(name).is_ok(), "{name}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a sandbox's directory says about it, so that the next launcher finds it again.
 //!
-//! `record.json` is written once, when the sandbox is prepared; `life.json` each time a worker starts, before its first
-//! instruction. Nothing is flushed to the disk: after a crash of the machine no process lives, and files of the
+//! `record.json` is written when the sandbox is prepared and replaced when its files are sealed; `life.json` is written
+//! each time a worker starts, before its first instruction. Nothing is flushed to the disk: after a crash of the machine no process lives, and files of the
 //! workspace are no safer than these.
 
 use std::fs::{self, OpenOptions};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::cgroup::Leaf;
 use crate::ids::Map;
+use crate::layers::Stack;
 use crate::place::{Enforced, Exit, Place, Spec};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +22,7 @@ pub(crate) struct Record {
     pub spec: Spec,
     pub map: Map,
     pub enforced: Enforced,
+    pub stack: Stack,
 }
 
 /// A worker that was started.
@@ -84,14 +86,6 @@ impl Home {
         Self { directory: sandboxes.join(name) }
     }
 
-    pub fn workspace(&self) -> PathBuf {
-        self.directory.join("workspace")
-    }
-
-    pub fn agent_home(&self) -> PathBuf {
-        self.directory.join("home")
-    }
-
     pub fn temporary(&self) -> PathBuf {
         self.directory.join("tmp")
     }
@@ -121,6 +115,11 @@ impl Home {
         self.directory.join("life.json")
     }
 
+    /// Says that the sandbox is paused, where no cgroup does.
+    pub fn paused(&self) -> PathBuf {
+        self.directory.join("paused")
+    }
+
     pub fn read(&self) -> Option<Record> {
         read(&self.record())
     }
@@ -132,6 +131,12 @@ impl Home {
 
     pub fn write_draft(&self, record: &Record) -> io::Result<()> {
         fs::write(self.draft(), serde_json::to_vec(record)?)
+    }
+
+    /// Puts another record in the place of the one that is there: either is whole at any time.
+    pub fn replace(&self, record: &Record) -> io::Result<()> {
+        self.write_draft(record)?;
+        self.confirm()
     }
 
     /// From now on the sandbox is whole.
@@ -153,17 +158,19 @@ impl Home {
         let _ = OpenOptions::new().write(true).truncate(true).open(self.life());
     }
 
-    pub fn place(&self, record: &Record, alive: bool, exit: Option<Exit>) -> Place {
+    pub fn place(&self, record: &Record, workspace: PathBuf, alive: bool, exit: Option<Exit>) -> Place {
         Place {
             name: record.spec.name.clone(),
             labels: record.spec.labels.clone(),
             limits: record.spec.limits,
             dir: self.directory.clone(),
             socket: self.link().join("sock"),
-            workspace: self.workspace(),
+            workspace,
+            image: record.stack.image.as_ref().map(|base| base.name.clone()),
             spool: self.spool(),
             log: self.log(),
             alive,
+            paused: false,
             started: self.life().exists(),
             exit,
             range: record.map.range(),

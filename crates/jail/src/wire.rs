@@ -11,8 +11,9 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::catalog::{Image, Snapshot};
 use crate::error::Error;
-use crate::place::{Exit, Place, Spec, Usage};
+use crate::place::{Clock, DiskUse, Exit, Place, Program, Spec, Usage};
 use crate::report::Report;
 
 /// No packet is longer: the kernel takes none that does not fit into a socket's buffer.
@@ -50,6 +51,19 @@ pub(crate) enum Request {
     Kill { name: String },
     Destroy { name: String },
     Usage { name: String },
+    Fork { parent: String, spec: Spec },
+    Snapshot { name: String, snapshot: String },
+    Snapshots,
+    ForgetSnapshot { snapshot: String },
+    ImportImage { image: String },
+    Images,
+    ForgetImage { image: String },
+    Enter { name: String, program: Program },
+    Disk { name: String },
+    StopWriters { name: String, everybody: bool },
+    Clocks,
+    Pause { name: String },
+    Resume { name: String },
 }
 
 impl Request {
@@ -66,6 +80,19 @@ impl Request {
             Self::Kill { .. } => "kill",
             Self::Destroy { .. } => "destroy",
             Self::Usage { .. } => "usage",
+            Self::Fork { .. } => "fork",
+            Self::Snapshot { .. } => "snapshot",
+            Self::Snapshots => "list snapshots",
+            Self::ForgetSnapshot { .. } => "forget snapshot",
+            Self::ImportImage { .. } => "import image",
+            Self::Images => "list images",
+            Self::ForgetImage { .. } => "forget image",
+            Self::Enter { .. } => "enter",
+            Self::Disk { .. } => "count disk",
+            Self::StopWriters { .. } => "stop writers",
+            Self::Clocks => "clocks",
+            Self::Pause { .. } => "pause",
+            Self::Resume { .. } => "resume",
         }
     }
 }
@@ -87,6 +114,14 @@ pub(crate) enum Answer {
     /// One of a list, with more to come: `Done` ends it.
     Item(Box<Place>),
     Usage(Usage),
+    /// One, or one of a list that `Done` ends.
+    Snapshot(Snapshot),
+    Image(Image),
+    Disk(DiskUse),
+    /// So many processes were ended.
+    Stopped(u32),
+    /// Some of them, with more to come: `Done` ends it.
+    Clocks(Vec<Clock>),
 }
 
 /// Sends one packet.

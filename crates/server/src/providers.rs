@@ -28,7 +28,8 @@ impl Providers {
     pub fn new(options: &Options, app: &Arc<App>) -> Self {
         let link = Arc::new(InProcess(Arc::downgrade(app)));
         let linked = Arc::new(Linked::new(app));
-        let local = Local::new(options.launcher.clone(), Arc::clone(&linked) as Arc<dyn LinkHost>);
+        let local = Local::new(options.launcher.clone(), Arc::clone(&linked) as Arc<dyn LinkHost>)
+            .demanding(options.policy.isolation);
         let home = options.data_dir.canonicalize().unwrap_or_else(|_| options.data_dir.clone()).join("docker");
         let docker =
             Docker::new(options.docker.clone(), &app.server_id, home, Arc::clone(&linked) as Arc<dyn LinkHost>);
@@ -108,7 +109,7 @@ impl WorkerLink for InProcess {
         let batch = batch.clone();
         Box::pin(async move {
             let app = self.app()?;
-            let checked = ingest::check(batch, &app.redactor).map_err(refused)?;
+            let checked = ingest::check(batch, &app.redactor()).map_err(refused)?;
             let work = app.write(move |work| Box::pin(async move { ingest::ingest(work, sandbox, checked).await }));
             work.await.map_err(refused)
         })

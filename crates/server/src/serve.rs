@@ -92,13 +92,24 @@ impl Server {
             stopping: stopping.clone(),
         };
         let app = Arc::new(App::new(&options, parts));
+        // A lost key must not keep everything else from working.
+        match crate::app::secrets::learn_all(&store, &app.secrets).await {
+            Ok(None) => {}
+            Ok(Some(sentence)) => tracing::warn!("{sentence}"),
+            Err(problem) => tracing::warn!(detail = problem.detail, "the secrets could not be read"),
+        }
+        app.egress.set_own(address);
         let providers = Arc::new(Providers::new(&options, &app));
         app.set_providers(Arc::clone(&providers));
         let hosts = Hosts::new(address, &options.hosts, options.public_url.as_deref());
         let router = router::build(Arc::clone(&app), hosts);
         providers.linked().open(router.clone());
         let serving = listener::serve(socket, options.tls.as_ref(), router, stopping).map_err(Error::Tls)?;
-        let jobs = tokio::spawn(Runner::new(Arc::clone(&app), Arc::clone(&providers)).run());
+        let runner = Runner::new(Arc::clone(&app), Arc::clone(&providers)).run();
+        let watching = crate::samples::watch(Arc::clone(&app));
+        let jobs = tokio::spawn(async move {
+            tokio::join!(runner, watching);
+        });
         write_address(&options.data_dir, &url).map_err(|source| data_dir(&options.data_dir, source))?;
         Ok(Self { address, url, admin_token, stop, serving, jobs, app, providers, store, _lock: lock })
     }

@@ -4,7 +4,7 @@
 //! in a container it makes them itself (`container`). The server dials the socket; the spool is a directory that the
 //! agent can't reach; the hands do all that touches the agent's files.
 
-use crate::acceptor::Acceptor;
+use crate::acceptor::{Acceptor, Doors};
 use crate::container::{self, Mounts};
 use crate::dispatcher;
 use crate::environment::Environment;
@@ -13,6 +13,7 @@ use crate::exit::SETUP_WRONG;
 use crate::hands::{Keeper, Starter};
 use crate::link::Accepting;
 use crate::memory::Memory;
+use crate::outward::Outward;
 use crate::setup::{self, Manner, Worker};
 use crate::{Exit, executor, signals};
 use atoll_core::id::SandboxId;
@@ -164,6 +165,11 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
     let listener = UnixListener::from(socket);
     listener.set_nonblocking(true).map_err(failed("listen"))?;
     let listener = tokio::net::UnixListener::from_std(listener).map_err(failed("listen"))?;
+    // It stands nowhere in the agent's files, which can then be exchanged.
+    std::env::set_current_dir("/").map_err(failed("leave the workspace"))?;
+    let outward = Outward::open().map(Arc::new).inspect_err(|error| {
+        tracing::warn!(%error, "programs in this sandbox have no way out: its proxy's port can't be listened on");
+    });
     let worker = std::env::current_exe().map_err(failed("find its own program"))?;
 
     let other_user = Some(user).filter(|user| *user != rustix::process::geteuid().as_raw());
@@ -178,7 +184,9 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
     let pool = Arc::new(Accepting::default());
     let exec =
         Exec { hands: hands.clone(), environment: environment.clone(), memory: memory.clone(), cwd: workspace.clone() };
-    tokio::spawn(Acceptor { listener, pool: pool.clone(), exec }.run());
+    let (asks, quiet) = tokio::sync::mpsc::channel(1);
+    let doors = Doors { pool: pool.clone(), exec, outward: outward.ok(), asks };
+    tokio::spawn(Acceptor { listener, doors: Arc::new(doors) }.run());
 
     let manner = Manner {
         messages: true,
@@ -191,7 +199,7 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
     // Beside the rest: a command needs no spool, and a disk may be slow.
     let opening = spawn_blocking(move || Worker::open(spool_path, sandbox, pool, None, manner));
     let prepared = opening.await.map_err(|error| failed("open the spool")(error.into()))??;
-    let program = executor::start(executor::Tools { hands, environment, memory, worker, workspace });
+    let program = executor::start(executor::Tools { hands, environment, memory, worker, workspace }, quiet);
     let exit = dispatcher::run(prepared, program, told_to_go).await?;
     drop(spool);
     Ok(exit)

@@ -1,19 +1,18 @@
 //! How sandboxes end: first the processes, then the cgroups, then the files; who asked is told at the end.
 
 use std::fs;
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::housekeeping::GONE;
 use super::processes::{Kind, Tracked};
 use super::{Sandbox, Service};
 use crate::cgroup::Leaf;
 use crate::error::{Errno, Error};
 use crate::ids::Map;
+use crate::layers::GONE;
 use crate::place::Exit;
 use crate::wire::Answer;
-use crate::{kernel, maps, remove};
+use crate::{maps, remove};
 
 /// How long killed processes may take: the kernel lets none go that waits for a device.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -69,6 +68,9 @@ impl Service {
     fn kill_processes(&self, name: &str) {
         for tracked in self.tracked.iter().filter(|tracked| tracked.sandbox == name && tracked.kind != Kind::Remover) {
             tracked.kill();
+            for freezer in tracked.leaves.iter().filter_map(|leaf| leaf.freezer.as_ref()) {
+                freezer.release_dead();
+            }
         }
     }
 
@@ -90,6 +92,7 @@ impl Service {
 
     /// Tries again what could not be done yet, and gives up what takes too long.
     pub(super) fn retry(&mut self) -> Result<(), Error> {
+        self.go_on_pausing()?;
         let mut freed = Vec::new();
         self.leaving.retain(|leaving| {
             let done = leaving.leaf.remove() || leaving.since.elapsed() > GROUP_PATIENCE;
@@ -137,7 +140,7 @@ impl Service {
 
     /// Removing may take long and, for an ordinary user, needs the sandbox's ids: a process of its own does it.
     fn start_remover(&self, name: &str) -> Result<Tracked, Error> {
-        let Some(Sandbox { home, .. }) = self.sandboxes.get(name) else {
+        let Some(Sandbox { home, record, .. }) = self.sandboxes.get(name) else {
             return Err(Error::Unknown { name: name.to_owned() });
         };
         // Under another name, so that a half-removed one is never taken for a sandbox.
@@ -149,18 +152,20 @@ impl Service {
         {
             return Err(Error::file("rename", &home.directory, error));
         }
-        self.remover(name, &gone, map)
+        // Its record is out of the way: what it alone referred to goes with it.
+        let stack = record.as_ref().map(|record| record.stack.clone());
+        let mut paths = self.let_go(Some(name), stack.iter().flat_map(|stack| stack.layers()));
+        paths.push(gone);
+        self.remover(name, paths, map)
     }
 
-    pub(super) fn remover(&self, name: &str, path: &Path, map: Option<Map>) -> Result<Tracked, Error> {
+    pub(super) fn remover(&self, name: &str, paths: Vec<PathBuf>, map: Option<Map>) -> Result<Tracked, Error> {
         let map = map.unwrap_or_else(|| self.ids.without_record());
         let process = maps::spawn_within(&map, || {
-            // The launcher may end while this goes on: its client shall see that, and the next one not wait.
-            kernel::close_copy(self.socket.as_fd());
-            if let Some(lock) = &self.lock {
-                kernel::close_copy(lock.as_fd());
-            }
-            remove::tree(path).map_or_else(rustix::io::Errno::raw_os_error, |()| 0)
+            self.close_copies();
+            let outcomes = paths.iter().map(|path| remove::tree(path));
+            let failed = outcomes.fold(None, |failed, outcome| outcome.err().or(failed));
+            failed.map_or(0, rustix::io::Errno::raw_os_error)
         })
         .map_err(|failure| Error::step(name, failure))?;
         Ok(Tracked {

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::processes::{Kind, Tracked};
 use super::{Sandbox, Service, Store};
+use crate::catalog::Shelf;
 use crate::error::Error;
+use crate::layers::{GONE, Layers};
 use crate::place::{Usage, check_name};
 use crate::record::{Home, Record};
 use crate::{remove, template};
-
-/// How directories are called that are being removed.
-pub(super) const GONE: &str = ".gone-";
 
 /// How long a launcher whose server is gone may take to end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
@@ -32,6 +31,9 @@ impl Service {
         if self.lock.is_none() {
             self.lock = Some(lock(&sandboxes.join(".lock"))?);
         }
+        let layers = Layers::open(&self.settings.data.join("layers"), &self.ids)?;
+        let snapshots = Shelf::open(self.settings.data.join("snapshots"))?;
+        let images = Shelf::open(self.settings.data.join("images"))?;
         let templates = self.settings.data.join("etc");
         let template = template::make(&templates)?;
         let lives = self.take_over(&sandboxes)?;
@@ -39,7 +41,9 @@ impl Service {
         self.groups.sweep(&names);
         let shown: Vec<&Path> = lives.iter().map(|path| path.as_path()).chain([template.as_path()]).collect();
         template::prune(&templates, &shown);
-        self.store = Some(Store { sandboxes, template });
+        self.store = Some(Store { sandboxes, template, layers, snapshots, images });
+        self.mend_stacks();
+        self.sweep_layers();
         Ok(())
     }
 
@@ -52,7 +56,7 @@ impl Service {
             if name.starts_with(GONE) {
                 let map = Home::new(sandboxes, &name).read_map();
                 // What can't be removed now is tried again next time.
-                if let Ok(remover) = self.remover(&name, &entry.path(), map) {
+                if let Ok(remover) = self.remover(&name, vec![entry.path()], map) {
                     self.tracked.push(remover);
                 }
                 continue;
@@ -98,7 +102,7 @@ impl Service {
     }
 }
 
-pub(super) fn private_directory(path: &Path) -> Result<(), Error> {
+pub(crate) fn private_directory(path: &Path) -> Result<(), Error> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)

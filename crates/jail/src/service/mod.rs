@@ -2,8 +2,15 @@
 //!
 //! It ends when its client goes, and leaves the sandboxes alone: the next one finds them by their records.
 
+mod abilities;
 mod ending;
+mod entering;
+mod errands;
+mod files;
 mod housekeeping;
+mod images;
+mod layering;
+mod pausing;
 mod probe;
 mod processes;
 mod requests;
@@ -20,17 +27,23 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
 
+use crate::catalog::{KeptImage, KeptSnapshot, Shelf};
 use crate::cgroup::{self, Groups};
 use crate::error::Error;
+use crate::layers::Layers;
 use crate::maps::Source;
 use crate::place::{Exit, Usage};
 use crate::record::{Home, Record};
 use crate::seccomp::Filter;
+use crate::setup::Landlock;
 use crate::view::View;
 use crate::wire::{self, Answer, Asked, MAX_PACKET, Said, Settings};
 use crate::{inside, kernel};
 
 use ending::{Ending, Leaving};
+pub(crate) use housekeeping::private_directory;
+use images::Importing;
+use pausing::Pausing;
 use processes::Tracked;
 
 /// What the hidden argument `launcher` runs: call it before any thread starts.
@@ -65,6 +78,7 @@ struct Service {
     settings: Settings,
     view: View,
     filter: Filter,
+    landlock: Landlock,
     groups: Box<dyn Groups>,
     ids: Source,
     /// Held from when a request first needs the data directory, as long as this launcher lives.
@@ -73,12 +87,19 @@ struct Service {
     sandboxes: BTreeMap<String, Sandbox>,
     tracked: Vec<Tracked>,
     leaving: Vec<Leaving>,
+    imports: Vec<Importing>,
+    /// By the first id of a sandbox's range: the user namespace by which layers show with its ids.
+    mappings: BTreeMap<u32, OwnedFd>,
+    pausing: Vec<Pausing>,
 }
 
 /// The data directory, once it is ours.
 struct Store {
     sandboxes: PathBuf,
     template: PathBuf,
+    layers: Layers,
+    snapshots: Shelf<KeptSnapshot>,
+    images: Shelf<KeptImage>,
 }
 
 struct Sandbox {
@@ -96,6 +117,7 @@ impl Service {
         Self {
             view: View::of(settings.home.as_deref(), &settings.tools, &settings.data),
             filter: Filter::new(),
+            landlock: Landlock::find(),
             groups: cgroup::find(&settings.deployment),
             ids: Source::find(settings.id_base),
             lock: None,
@@ -103,6 +125,9 @@ impl Service {
             sandboxes: BTreeMap::new(),
             tracked: Vec::new(),
             leaving: Vec::new(),
+            imports: Vec::new(),
+            mappings: BTreeMap::new(),
+            pausing: Vec::new(),
             socket,
             settings,
         }
@@ -156,7 +181,7 @@ impl Service {
 
     /// How long the loop may sleep without missing something of its own.
     fn timeout(&self) -> Option<Duration> {
-        let soon = (!self.leaving.is_empty()).then_some(Duration::from_millis(3));
+        let soon = (!self.leaving.is_empty() || !self.pausing.is_empty()).then_some(Duration::from_millis(3));
         let endings = self.sandboxes.values().filter_map(|sandbox| sandbox.ending.as_ref());
         let deadline = endings.map(|ending| ending.deadline().saturating_duration_since(Instant::now())).min();
         soon.into_iter().chain(deadline).min()

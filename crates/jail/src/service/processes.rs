@@ -31,8 +31,21 @@ pub(super) struct Tracked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Worker,
-    Run { run: u64 },
+    Run {
+        run: u64,
+    },
+    /// A program in the living sandbox itself.
+    Entered {
+        run: u64,
+    },
     Remover,
+    Importer,
+    /// Counts what sealed layers take.
+    Measurer,
+    /// Counts what files take.
+    Counter,
+    /// Ends those who write to them.
+    Stopper,
 }
 
 /// A process that hasn't become its program yet.
@@ -40,7 +53,7 @@ pub(super) struct Starting {
     pub request: u64,
     pub status: File,
     /// Held, so that the process sees if its launcher goes.
-    pub _go: OwnedFd,
+    pub _go: Option<OwnedFd>,
 }
 
 impl Tracked {
@@ -128,10 +141,15 @@ impl Service {
         let read = starting.status.read_to_end(&mut text);
         let Some(tracked) = self.tracked.get_mut(index) else { return Ok(()) };
         let failure = match read {
+            _ if matches!(tracked.kind, Kind::Counter | Kind::Stopper) => None,
             Ok(_) => start::said(&text),
             // Its end will tell.
             Err(_) => None,
         };
+        if matches!(tracked.kind, Kind::Counter | Kind::Stopper) {
+            let found = Self::found(&tracked.sandbox, &text);
+            return self.answer(starting.request, found);
+        }
         // A process that was killed on its way in closes its status without a word too; then its end is told next.
         let name = tracked.sandbox.clone();
         if let Some(failure) = failure {
@@ -140,7 +158,13 @@ impl Service {
         }
         let outcome = match tracked.kind {
             Kind::Worker => self.known(&name).map(|place| Answer::Place(Box::new(place))),
-            Kind::Run { .. } | Kind::Remover => Ok(Answer::Done),
+            Kind::Run { .. }
+            | Kind::Entered { .. }
+            | Kind::Remover
+            | Kind::Importer
+            | Kind::Measurer
+            | Kind::Counter
+            | Kind::Stopper => Ok(Answer::Done),
         };
         self.answer(starting.request, outcome)
     }
@@ -162,14 +186,17 @@ impl Service {
         match (kind, failure) {
             (_, Some((request, error))) => self.answer(request, Err(error))?,
             (Kind::Worker, None) => self.say(&Said::WorkerEnded { name: name.clone(), exit })?,
-            (Kind::Run { run }, None) => self.say(&Said::RunEnded { run, exit })?,
+            (Kind::Run { run } | Kind::Entered { run }, None) => self.say(&Said::RunEnded { run, exit })?,
             (Kind::Remover, None) => self.removed(&name, exit)?,
+            (Kind::Importer, None) => self.imported(&name)?,
+            // What they found is told or written down by now.
+            (Kind::Measurer | Kind::Counter | Kind::Stopper, None) => {}
         }
         self.settle(&name)
     }
 }
 
-fn has_spoken(status: &File) -> bool {
+pub(super) fn has_spoken(status: &File) -> bool {
     let mut descriptors = [PollFd::new(status, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut descriptors, Some(&now)).is_ok_and(|ready| ready > 0)

@@ -8,13 +8,14 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use super::processes::{Kind, Tracked, sum};
 use super::{Sandbox, Service, Store};
 use crate::cgroup::Enforces;
-use crate::error::{Errno, Error};
+use crate::error::Error;
 use crate::ids::Map;
-use crate::maps;
-use crate::place::{AGENT, Bound, Enforced, Ids, Place, Range, Spec, Usage, check_name};
+use crate::layers::Stack;
+use crate::place::{Bound, Enforced, Ids, Place, Range, Spec, Usage, check_name};
 use crate::record::{Home, Record};
 use crate::remove;
 use crate::wire::{Answer, Asked, Request};
+use crate::writers::Whom;
 
 impl Service {
     /// Does what is asked and answers; what takes longer is answered when it is done.
@@ -26,7 +27,8 @@ impl Service {
                 return self.answer(id, Ok(Answer::Report(Box::new(report))));
             }
             Request::EndRun { run } => {
-                self.tracked.iter().filter(|tracked| tracked.kind == Kind::Run { run }).for_each(Tracked::kill);
+                let is_it = |kind| kind == Kind::Run { run } || kind == Kind::Entered { run };
+                self.tracked.iter().filter(|tracked| is_it(tracked.kind)).for_each(Tracked::kill);
                 return Ok(());
             }
             _ => {}
@@ -58,7 +60,53 @@ impl Service {
                 Ok(()) => self.destroy(id, &name),
                 Err(error) => self.answer(id, Err(error)),
             },
+            Request::Disk { name } => match self.count_disk(id, &name) {
+                Ok(()) => Ok(()),
+                Err(error) => self.answer(id, Err(error)),
+            },
+            Request::StopWriters { name, everybody } => {
+                let whom = if everybody { Whom::Everybody } else { Whom::Writers };
+                match self.stop_writers(id, &name, whom) {
+                    Ok(()) => Ok(()),
+                    Err(error) => self.answer(id, Err(error)),
+                }
+            }
+            Request::Clocks => self.clocks(id),
+            Request::Pause { name } => match self.pause(id, &name) {
+                Ok(()) => Ok(()),
+                Err(error) => self.answer(id, Err(error)),
+            },
+            Request::Resume { name } => {
+                let place = self.resume(&name).map(|place| Answer::Place(Box::new(place)));
+                self.answer(id, place)
+            }
             Request::Usage { name } => self.answer(id, self.usage(&name).map(Answer::Usage)),
+            Request::Fork { parent, spec } => {
+                let place = self.fork(&parent, spec).map(|place| Answer::Place(Box::new(place)));
+                self.answer(id, place)
+            }
+            Request::Snapshot { name, snapshot } => {
+                let made = self.snapshot(&name, &snapshot).map(Answer::Snapshot);
+                self.answer(id, made)
+            }
+            Request::Snapshots => self.list_snapshots(id),
+            Request::ForgetSnapshot { snapshot } => {
+                let outcome = self.forget_snapshot(&snapshot).map(|()| Answer::Done);
+                self.answer(id, outcome)
+            }
+            Request::ImportImage { image } => match self.import(id, &image, descriptors) {
+                Ok(()) => Ok(()),
+                Err(error) => self.answer(id, Err(error)),
+            },
+            Request::Images => self.list_images(id),
+            Request::ForgetImage { image } => {
+                let outcome = self.forget_image(&image).map(|()| Answer::Done);
+                self.answer(id, outcome)
+            }
+            Request::Enter { name, program } => match self.enter(id, &name, &program, descriptors) {
+                Ok(()) => Ok(()),
+                Err(error) => self.answer(id, Err(error)),
+            },
         }
     }
 
@@ -75,7 +123,9 @@ impl Service {
 
     pub(super) fn known(&self, name: &str) -> Result<Place, Error> {
         let (sandbox, record) = self.sandbox(name)?;
-        Ok(sandbox.home.place(record, self.has_worker(name), sandbox.exit))
+        let workspace = self.store()?.layers.workspace(&record.stack.top);
+        let place = sandbox.home.place(record, workspace, self.has_worker(name), sandbox.exit);
+        Ok(Place { paused: self.is_paused(name), ..place })
     }
 
     pub(super) fn sandbox(&self, name: &str) -> Result<(&Sandbox, &Record), Error> {
@@ -107,18 +157,34 @@ impl Service {
                 None => self.known(&name),
             };
         }
-        let map = self.ids.map(&self.used())?;
+        let stack = self.stack_for(&spec)?;
+        self.make_sandbox(spec, stack)
+    }
+
+    /// Makes a sandbox whose top layer is there.
+    pub(super) fn make_sandbox(&mut self, spec: Spec, stack: Stack) -> Result<Place, Error> {
+        let name = spec.name.clone();
+        let store = self.store()?;
+        let map = store.layers.map_for_another(&self.ids, &self.used())?;
+        let (home, workspace) = (Home::new(&store.sandboxes, &name), store.layers.workspace(&stack.top));
         let enforced = self.enforced(&map);
-        let record = Record { spec, map, enforced };
-        let home = Home::new(&self.store()?.sandboxes, &name);
+        let record = Record { spec, map, enforced, stack };
         let made = make(&home, &record);
-        if made.is_err() && remove::tree(&home.directory).is_ok() {
-            return made.map(|()| home.place(&record, false, None));
+        if let Err(error) = made {
+            for path in store.layers.discard([record.stack.top.as_str()]) {
+                // What stays is swept when the next launcher starts.
+                let _ = remove::tree(&path);
+            }
+            if remove::tree(&home.directory).is_err() {
+                let half = Sandbox { home, record: None, exit: None, usage: Usage::default(), ending: None };
+                self.sandboxes.insert(name, half);
+            }
+            return Err(error);
         }
-        let place = made.map(|()| home.place(&record, false, None));
-        let record = place.is_ok().then_some(record);
+        let place = home.place(&record, workspace, false, None);
+        let record = Some(record);
         self.sandboxes.insert(name, Sandbox { home, record, exit: None, usage: Usage::default(), ending: None });
-        place
+        Ok(place)
     }
 
     fn used(&self) -> Vec<Range> {
@@ -132,7 +198,7 @@ impl Service {
             cpu: Enforces::bound(cpu, Bound::No),
             pids: Enforces::bound(pids, Bound::PerProcess),
             open_files: Bound::PerProcess,
-            disk: Bound::No,
+            disk: Bound::Watched,
             ids: map.ids,
         }
     }
@@ -147,8 +213,7 @@ pub(super) fn make(home: &Home, record: &Record) -> Result<(), Error> {
     private(&home.directory)?;
     home.write_draft(record).map_err(|error| failed(&home.directory, error))?;
     private(&home.link())?;
-    let modes =
-        [(home.workspace(), 0o755), (home.agent_home(), 0o755), (home.temporary(), 0o1777), (home.spool(), 0o700)];
+    let modes = [(home.temporary(), 0o1777), (home.spool(), 0o700)];
     for (path, mode) in &modes {
         private(path)?;
         fs::set_permissions(path, Permissions::from_mode(*mode)).map_err(|error| failed(path, error))?;
@@ -157,28 +222,14 @@ pub(super) fn make(home: &Home, record: &Record) -> Result<(), Error> {
     home.confirm().map_err(|error| failed(&home.directory, error))
 }
 
-/// Gives the directories to those inside who shall own them.
+/// Gives the directories to those inside who shall own them: root, which as an ordinary user's launcher it is already.
 fn give(home: &Home, map: &Map) -> Result<(), Error> {
-    let owners = [(home.workspace(), AGENT), (home.agent_home(), AGENT), (home.temporary(), 0), (home.spool(), 0)];
+    let owners = [home.temporary(), home.spool()];
     match map.ids {
-        Ids::Single => Ok(()),
-        Ids::Own => owners.iter().try_for_each(|(path, owner)| {
-            std::os::unix::fs::chown(path, map.user(*owner), map.group(*owner))
+        Ids::Single | Ids::Shared => Ok(()),
+        Ids::Own | Ids::Common => owners.iter().try_for_each(|path| {
+            std::os::unix::fs::chown(path, map.user(0), map.group(0))
                 .map_err(|error| Error::file("give away", path, error))
         }),
-        Ids::Shared => {
-            let name = home.directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            let process = maps::spawn_within(map, || {
-                let given = owners
-                    .iter()
-                    .try_for_each(|(path, owner)| std::os::unix::fs::chown(path, Some(*owner), Some(*owner)));
-                given.map_or_else(|error| Errno::from(error).0, |()| 0)
-            })
-            .map_err(|failure| Error::step(&name, failure))?;
-            match process.wait().ok().flatten().and_then(|status| status.exit_status()) {
-                Some(0) => Ok(()),
-                number => Err(Error::file("give away", &home.directory, Errno(number.unwrap_or(libc::EIO)))),
-            }
-        }
     }
 }

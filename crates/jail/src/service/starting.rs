@@ -12,12 +12,14 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::Service;
+use super::files::Taken;
 use super::processes::{Kind, Starting, Tracked};
 use crate::cgroup::{Bounds, Held, Leaf, ONE_SHOT};
 use crate::error::{AtStep, Error, Failure, Step};
+use crate::inside;
 use crate::place::{AGENT, Limits};
 use crate::record::{Home, Identity, Life, Record};
-use crate::setup::{Descriptor, Plan, ProcessLimits, Role};
+use crate::setup::{Descriptor, Files, Plan, ProcessLimits, Role};
 use crate::start::{self, Started};
 
 /// Where the worker is inside.
@@ -38,6 +40,7 @@ impl Service {
             return Err(Error::Alive { name: name.to_owned() });
         }
         self.free_groups(name)?;
+        let files = self.take_files(name, Role::Worker)?;
         let (sandbox, record) = self.sandbox(name)?;
         let limits = &record.spec.limits;
         let worker = self.leaf(name, "worker", Bounds::worker(limits))?;
@@ -48,7 +51,8 @@ impl Service {
                 return Err(error);
             }
         };
-        let started = self.begin_worker(&sandbox.home, record, &worker, &agent);
+        Self::forget_pause(&sandbox.home, &agent);
+        let started = self.begin_worker(&sandbox.home, record, files, &worker, &agent);
         self.track(request, name, Kind::Worker, vec![worker, agent], started)?;
         if let Some(sandbox) = self.sandboxes.get_mut(name) {
             sandbox.exit = None;
@@ -62,18 +66,19 @@ impl Service {
         if arguments.is_empty() || given.len() != 3 {
             return Err(Error::Spec { reason: "a program to run needs a name and three descriptors".to_owned() });
         }
+        let files = self.take_files(name, Role::Agent)?;
         let (sandbox, record) = self.sandbox(name)?;
         let leaf = self.leaf(name, &format!("{ONE_SHOT}{run}"), Bounds::agent(&record.spec.limits))?;
         let environment = strings(self.run_environment(name))?;
         let descriptors: Vec<Descriptor<'_>> =
             given.iter().map(|descriptor| Descriptor::Of(descriptor.as_fd())).collect();
         let started = self
-            .plan(&sandbox.home, record, Role::Agent, &arguments, &environment, &descriptors)
+            .plan(&sandbox.home, record, files, Role::Agent, &arguments, &environment, &descriptors)
             .and_then(|plan| start::start(&plan, &leaf, |_| Ok(())).map_err(|failure| Error::step(name, failure)));
         self.track(run, name, Kind::Run { run }, vec![leaf], started)
     }
 
-    fn may_start(&self, name: &str) -> Result<(), Error> {
+    pub(super) fn may_start(&self, name: &str) -> Result<(), Error> {
         match self.sandbox(name)?.0.ending {
             Some(_) => Err(Error::Ending { name: name.to_owned() }),
             None => Ok(()),
@@ -97,7 +102,7 @@ impl Service {
     }
 
     /// Watches a process that was started; if it was not, its cgroups go again.
-    fn track(
+    pub(super) fn track(
         &mut self,
         request: u64,
         name: &str,
@@ -112,7 +117,7 @@ impl Service {
                     kind,
                     hold: process.descriptor,
                     child: true,
-                    starting: Some(Starting { request, status, _go: go }),
+                    starting: Some(Starting { request, status, _go: Some(go) }),
                     failure: None,
                     leaves,
                 });
@@ -125,7 +130,14 @@ impl Service {
         }
     }
 
-    fn begin_worker(&self, home: &Home, record: &Record, worker: &Leaf, agent: &Leaf) -> Result<Started, Error> {
+    fn begin_worker(
+        &self,
+        home: &Home,
+        record: &Record,
+        files: Taken,
+        worker: &Leaf,
+        agent: &Leaf,
+    ) -> Result<Started, Error> {
         let name = &record.spec.name;
         let prepared =
             listen(&home.link()).and_then(|listener| Ok((listener, null()?, log(&home.log())?, agent.hold()?)));
@@ -143,7 +155,7 @@ impl Service {
             format!("ATOLL_SANDBOX={name}"),
             format!("ATOLL_AGENT_UID={AGENT}"),
             format!("ATOLL_CGROUP_FDS={}", admissions.len()),
-            format!("PATH={}", self.view.path),
+            format!("PATH={}", self.path(files.wanted.system)),
             "LANG=C.UTF-8".to_owned(),
         ];
         descriptors.extend(admissions.iter().map(|file| Descriptor::Of(file.as_fd())));
@@ -158,7 +170,7 @@ impl Service {
         }
         let arguments = strings([WORKER, "init"].map(str::to_owned))?;
         let environment = strings(environment)?;
-        let plan = self.plan(home, record, Role::Worker, &arguments, &environment, &descriptors)?;
+        let plan = self.plan(home, record, files, Role::Worker, &arguments, &environment, &descriptors)?;
         let template = plan.template.to_path_buf();
         let known = |pid| -> Result<(), Failure> {
             let process = Identity::of(pid).at_with(Step::Wait, "identity")?;
@@ -168,16 +180,22 @@ impl Service {
         start::start(&plan, worker, known).map_err(|failure| Error::step(name, failure))
     }
 
-    fn plan<'a>(
+    #[allow(clippy::too_many_arguments, reason = "each is one part of the plan")]
+    pub(super) fn plan<'a>(
         &'a self,
         home: &'a Home,
         record: &'a Record,
+        taken: Taken,
         role: Role,
         arguments: &'a [CString],
         environment: &'a [CString],
         descriptors: &'a [Descriptor<'a>],
     ) -> Result<Plan<'a>, Error> {
+        let Taken { wanted, store, trees } = taken;
+        let layers = &self.store()?.layers;
         Ok(Plan {
+            path: self.path(wanted.system),
+            files: Files { layers, stack: &record.stack, wanted, store, taken: trees },
             view: &self.view,
             template: &self.store()?.template,
             worker: &self.settings.worker,
@@ -186,11 +204,18 @@ impl Service {
             hostname: &record.spec.hostname,
             limits: self.process_limits(&record.spec.limits),
             filter: &self.filter,
+            landlock: self.landlock,
+            writable_root: false,
             role,
             arguments,
             environment,
             descriptors,
         })
+    }
+
+    /// Where programs are looked for: an imported root knows nothing of the host's tools.
+    pub(super) fn path(&self, imported: bool) -> &str {
+        if imported { inside::PATH } else { &self.view.path }
     }
 
     pub(super) fn process_limits(&self, limits: &Limits) -> ProcessLimits {

@@ -5,12 +5,15 @@
 //! the other, all that it no longer needs.
 
 mod devices;
-mod privilege;
+mod landlock;
+pub(crate) mod overlay;
+pub(crate) mod privilege;
 mod proc;
 mod root;
-mod trees;
+pub(crate) mod system;
+pub(crate) mod trees;
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,11 +25,14 @@ use rustix::process::{Resource, Rlimit};
 use crate::error::{AtStep, Errno, Failure, Step};
 use crate::ids::Map;
 use crate::kernel;
+use crate::layers::{Layers, Stack};
 use crate::record::Home;
 use crate::seccomp::Filter;
 use crate::view::View;
 
-pub(crate) use privilege::Role;
+pub(crate) use landlock::Landlock;
+use overlay::Wanted;
+pub(crate) use privilege::{Role, become_root_inside};
 
 /// All that the process needs to know.
 pub(crate) struct Plan<'a> {
@@ -34,15 +40,33 @@ pub(crate) struct Plan<'a> {
     pub template: &'a Path,
     pub worker: &'a Path,
     pub home: &'a Home,
+    pub files: Files<'a>,
     pub map: &'a Map,
     pub hostname: &'a str,
     pub limits: ProcessLimits,
     pub filter: &'a Filter,
+    pub landlock: Landlock,
+    /// The root is the sandbox's own, and not only parts of it.
+    pub writable_root: bool,
     pub role: Role,
     pub arguments: &'a [CString],
     pub environment: &'a [CString],
     /// Those that the program has, from 0 on.
     pub descriptors: &'a [Descriptor<'a>],
+    /// Where programs are looked for.
+    pub path: &'a str,
+}
+
+/// Where workspace, home and an imported root come from.
+pub(crate) struct Files<'a> {
+    pub layers: &'a Layers,
+    pub stack: &'a Stack,
+    /// What has to be stacked.
+    pub wanted: Wanted,
+    /// All layers with their ids mapped, which only the launcher can do.
+    pub store: Option<OwnedFd>,
+    /// Workspace and home, which the launcher took hold of.
+    pub taken: Option<[OwnedFd; 2]>,
 }
 
 /// What a one-shot may write to a file, be it one that its caller gave it for its output.
@@ -79,6 +103,11 @@ pub(crate) fn enter(plan: &Plan<'_>, wait: &File, status: BorrowedFd<'_>) -> i32
             .collect();
         kernel::arrange(&descriptors, status).at(Step::Descriptors)
     });
+    tell(plan, outcome, status)
+}
+
+/// Becomes the program, or says why not.
+fn tell(plan: &Plan<'_>, outcome: Result<OwnedFd, Failure>, status: BorrowedFd<'_>) -> i32 {
     let (failure, status) = match outcome {
         Ok(status) => (become_program(plan), File::from(status)),
         Err(failure) => match rustix::io::fcntl_dupfd_cloexec(status, 3) {
@@ -97,12 +126,15 @@ fn prepare(plan: &Plan<'_>, wait: &File) -> Result<OwnedFd, Failure> {
     // Only now is it in its cgroup, which becomes the root of what it can see of cgroups.
     kernel::hide_groups_above().at_with(Step::EnterGroup, "namespace")?;
     let trees = trees::Trees::open(plan)?;
-    privilege::become_root_inside(plan.map)?;
+    become_root_inside(plan.map)?;
     let spool = root::build(plan, trees)?;
     kernel::loopback_up().at(Step::Network)?;
     rustix::system::sethostname(plan.hostname.as_bytes()).at(Step::Hostname)?;
     rustix::process::setsid().at(Step::Limits)?;
     privilege::give_up(plan.role, plan.map).at(Step::Capabilities)?;
+    if !plan.writable_root {
+        plan.landlock.close(spool.as_fd())?;
+    }
     still_wanted(wait)?;
     kernel::reset_signals().at(Step::Limits)?;
     Ok(spool)
@@ -135,7 +167,7 @@ fn limit(limits: ProcessLimits, role: Role) -> rustix::io::Result<()> {
     };
     set(Resource::Core, 0)?;
     set(Resource::Nofile, limits.open_files)?;
-    if role == Role::Agent {
+    if role != Role::Worker {
         set(Resource::Fsize, LONGEST_FILE)?;
     }
     if let Some(data) = limits.data {
@@ -147,6 +179,31 @@ fn limit(limits: ProcessLimits, role: Role) -> rustix::io::Result<()> {
     Ok(())
 }
 
+/// Becomes the program in a sandbox that is there: the process has joined it.
+pub(crate) fn enter_living(plan: &Plan<'_>, directory: &CStr, status: BorrowedFd<'_>) -> i32 {
+    let outcome = settle_in(plan, directory).and_then(|()| {
+        let descriptors: Vec<BorrowedFd<'_>> = plan
+            .descriptors
+            .iter()
+            .filter_map(|descriptor| match descriptor {
+                Descriptor::Of(descriptor) => Some(*descriptor),
+                Descriptor::Spool => None,
+            })
+            .collect();
+        kernel::arrange(&descriptors, status).at(Step::Descriptors)
+    });
+    tell(plan, outcome, status)
+}
+
+fn settle_in(plan: &Plan<'_>, directory: &CStr) -> Result<(), Failure> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    rustix::process::setsid().at(Step::Limits)?;
+    privilege::give_up(plan.role, plan.map).at(Step::Capabilities)?;
+    // As whom it will run: only there where that one may go.
+    rustix::process::chdir(directory).at_with(Step::Join, directory.to_string_lossy())?;
+    kernel::reset_signals().at(Step::Limits)
+}
+
 fn become_program(plan: &Plan<'_>) -> Failure {
     // Not earlier: a low number of open files would have been in the way of arranging them.
     if let Err(failure) = limit(plan.limits, plan.role).at(Step::Limits) {
@@ -156,7 +213,7 @@ fn become_program(plan: &Plan<'_>) -> Failure {
         return Failure { step: Step::Seccomp, detail: String::new(), source: errno };
     }
     let name = plan.arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let directories = if name.contains('/') { vec![""] } else { plan.view.path.split(':').collect() };
+    let directories = if name.contains('/') { vec![""] } else { plan.path.split(':').collect() };
     let mut last = Errno(libc::ENOENT);
     for directory in directories {
         let path = if directory.is_empty() { name.clone() } else { format!("{directory}/{name}") };

@@ -9,18 +9,42 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode};
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use super::overlay::{self, Scratch, Stacked};
 use super::trees::{Trees, hang};
-use super::{Plan, devices, proc};
-use crate::error::{AtStep, Failure, Step};
+use super::{Plan, Role, devices, proc, system};
+use crate::error::{AtStep, Errno, Failure, Step};
 use crate::kernel::{self, NO_DEVICES, NO_SUID, READ_ONLY};
 
 /// A directory that every system has, to hang the new root over for a moment.
 const MOUNT_POINT: &str = "/usr";
 
-/// Leaves the process in the new root, in its workspace, and the old root gone; returns the spool, which hangs nowhere.
+/// Leaves the process in the new root, and the old root gone; returns the spool, which hangs nowhere.
 pub(super) fn build(plan: &Plan<'_>, trees: Trees) -> Result<OwnedFd, Failure> {
     memory(Path::new(MOUNT_POINT), "mode=755,size=1m,nr_inodes=4k", Step::Root)?;
     rustix::process::chdir(MOUNT_POINT).at(Step::Root)?;
+    let Stacked { files, system } = stacked(plan, &trees)?;
+    match &system {
+        Some(system) => system::build(system)?,
+        None => build_from_host(plan, &trees)?,
+    }
+    let Some([workspace, home]) = files.as_ref().or(trees.files.as_ref()) else {
+        return Err(Errno(libc::ENOENT)).at_with(Step::Layers, "files");
+    };
+    for (tree, target) in [(workspace, "workspace"), (home, "home/agent"), (&trees.temporary, "tmp")] {
+        make_directories(Path::new(target))?;
+        hang(tree, Path::new(target), Step::Root)?;
+    }
+    system::hang_worker(&trees.worker, Path::new("."))?;
+    make_directories(Path::new("run"))?;
+    memory(Path::new("run"), "mode=755,size=16m", Step::Root)?;
+    devices::build(&trees.devices, plan)?;
+    proc::build()?;
+    enter(plan.role)?;
+    Ok(trees.spool)
+}
+
+/// What is seen of the host, in a root without an image.
+fn build_from_host(plan: &Plan<'_>, trees: &Trees) -> Result<(), Failure> {
     for (tree, path) in &trees.shown {
         let target = below(path);
         make_directories(&target)?;
@@ -29,31 +53,31 @@ pub(super) fn build(plan: &Plan<'_>, trees: Trees) -> Result<OwnedFd, Failure> {
     for (link, target) in &plan.view.links {
         symlink(target, below(link)).at_with(Step::Root, link.display())?;
     }
-    let directories = [
-        (&trees.etc, "etc"),
-        (&trees.workspace, "workspace"),
-        (&trees.agent_home, "home/agent"),
-        (&trees.temporary, "tmp"),
-    ];
-    for (tree, target) in directories {
-        make_directories(Path::new(target))?;
-        hang(tree, Path::new(target), Step::Root)?;
-    }
+    make_directories(Path::new("etc"))?;
+    hang(&trees.etc, Path::new("etc"), Step::Root)?;
     make_directories(Path::new("opt/atoll"))?;
     make_file(Path::new("opt/atoll/worker"))?;
-    hang(&trees.worker, Path::new("opt/atoll/worker"), Step::Root)?;
-    make_directories(Path::new("run"))?;
-    memory(Path::new("run"), "mode=755,size=16m", Step::Root)?;
     make_directories(Path::new("var"))?;
-    symlink("/tmp", "var/tmp").at_with(Step::Root, "var/tmp")?;
-    devices::build(&trees.devices, plan)?;
-    proc::build()?;
-    enter()?;
-    Ok(trees.spool)
+    symlink("/tmp", "var/tmp").at_with(Step::Root, "var/tmp")
+}
+
+/// Below [`MOUNT_POINT`], gone when the layers are stacked.
+const SCRATCH: Scratch = Scratch { store: "/usr/.store", merged: "/usr/.merged" };
+
+fn stacked(plan: &Plan<'_>, trees: &Trees) -> Result<Stacked, Failure> {
+    let Some(store) = &trees.store else { return Ok(Stacked::default()) };
+    for path in [SCRATCH.store, SCRATCH.merged] {
+        make_directories(Path::new(path))?;
+    }
+    let stacked = overlay::stack(store, plan.files.stack, plan.files.wanted, SCRATCH)?;
+    for path in [SCRATCH.store, SCRATCH.merged] {
+        fs::remove_dir(path).at_with(Step::Layers, path)?;
+    }
+    Ok(stacked)
 }
 
 /// Makes the current directory the root, and nothing else remain.
-fn enter() -> Result<(), Failure> {
+fn enter(role: Role) -> Result<(), Failure> {
     // The old root ends up over the new one, at the same place, from where it can be taken off.
     rustix::process::pivot_root(".", ".").at(Step::Pivot)?;
     rustix::mount::unmount(".", UnmountFlags::DETACH).at_with(Step::Pivot, "old root")?;
@@ -61,7 +85,11 @@ fn enter() -> Result<(), Failure> {
     let root =
         rustix::fs::open("/", rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC, Mode::empty()).at(Step::Pivot)?;
     kernel::set_attributes_of_one(root.as_fd(), READ_ONLY | NO_SUID | NO_DEVICES).at_with(Step::Pivot, "read-only")?;
-    rustix::process::chdir("/workspace").at_with(Step::Pivot, "/workspace")
+    match role {
+        // It stays at the root: its workspace may be exchanged while it lives.
+        Role::Worker => Ok(()),
+        Role::Agent | Role::Root => rustix::process::chdir("/workspace").at_with(Step::Pivot, "/workspace"),
+    }
 }
 
 /// A file system in memory, which counts as memory of whoever writes to it.

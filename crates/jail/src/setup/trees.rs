@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 
-use super::Plan;
+use super::{Files, Plan};
 use crate::error::{AtStep, Failure, Step};
 use crate::kernel::{self, NO_DEVICES, NO_EXECUTION, NO_SUID, READ_ONLY};
 
@@ -18,8 +18,10 @@ pub(super) struct Trees {
     pub shown: Vec<(OwnedFd, PathBuf)>,
     pub etc: OwnedFd,
     pub worker: OwnedFd,
-    pub workspace: OwnedFd,
-    pub agent_home: OwnedFd,
+    /// Workspace and home, unless they are to be stacked.
+    pub files: Option<[OwnedFd; 2]>,
+    /// All layers, where some are to be stacked.
+    pub store: Option<OwnedFd>,
     pub temporary: OwnedFd,
     pub spool: OwnedFd,
     pub devices: Vec<(OwnedFd, &'static str)>,
@@ -31,12 +33,13 @@ impl Trees {
         let own = NO_SUID | NO_DEVICES;
         let shown = |path: &PathBuf| Ok((tree(path, fixed)?, path.clone()));
         let device = |name: &'static str| Ok((tree(&Path::new("/dev").join(name), NO_SUID | NO_EXECUTION)?, name));
+        let directories = if plan.files.wanted.system { &[] } else { plan.view.directories.as_slice() };
         Ok(Self {
-            shown: plan.view.directories.iter().map(shown).collect::<Result<_, _>>()?,
+            shown: directories.iter().map(shown).collect::<Result<_, _>>()?,
             etc: tree(plan.template, fixed)?,
             worker: tree(plan.worker, fixed)?,
-            workspace: tree(&plan.home.workspace(), own)?,
-            agent_home: tree(&plan.home.agent_home(), own)?,
+            files: files(plan, own)?,
+            store: store(plan)?,
             temporary: tree(&plan.home.temporary(), own)?,
             spool: tree(&plan.home.spool(), own | NO_EXECUTION)?,
             devices: DEVICES.into_iter().map(device).collect::<Result<_, _>>()?,
@@ -44,8 +47,29 @@ impl Trees {
     }
 }
 
+fn files(plan: &Plan<'_>, attributes: u64) -> Result<Option<[OwnedFd; 2]>, Failure> {
+    let Files { layers, stack, taken, wanted, .. } = &plan.files;
+    if let Some([workspace, home]) = taken {
+        return Ok(Some([workspace.try_clone().at(Step::Trees)?, home.try_clone().at(Step::Trees)?]));
+    }
+    if wanted.files {
+        return Ok(None);
+    }
+    let [workspace, home] = [layers.workspace(&stack.top), layers.agent_home(&stack.top)];
+    Ok(Some([tree(&workspace, attributes)?, tree(&home, attributes)?]))
+}
+
+fn store(plan: &Plan<'_>) -> Result<Option<OwnedFd>, Failure> {
+    let Files { layers, store, wanted, .. } = &plan.files;
+    match store {
+        Some(store) => Ok(Some(store.try_clone().at(Step::Trees)?)),
+        None if wanted.files || wanted.system => Ok(Some(tree(&layers.directory, NO_SUID | NO_DEVICES)?)),
+        None => Ok(None),
+    }
+}
+
 /// A copy of the mount at a path, with all below it and the attributes given.
-pub(super) fn tree(path: &Path, attributes: u64) -> Result<OwnedFd, Failure> {
+pub(crate) fn tree(path: &Path, attributes: u64) -> Result<OwnedFd, Failure> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let tree = rustix::mount::open_tree(CWD, path, flags).at_with(Step::Trees, path.display())?;
     kernel::set_mount_attributes(tree.as_fd(), attributes).at_with(Step::Trees, path.display())?;
@@ -53,7 +77,7 @@ pub(super) fn tree(path: &Path, attributes: u64) -> Result<OwnedFd, Failure> {
 }
 
 /// Hangs a tree over a path below the current directory.
-pub(super) fn hang(tree: &OwnedFd, path: &Path, step: Step) -> Result<(), Failure> {
+pub(crate) fn hang(tree: &OwnedFd, path: &Path, step: Step) -> Result<(), Failure> {
     rustix::mount::move_mount(tree, c"", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .at_with(step, path.display())
 }

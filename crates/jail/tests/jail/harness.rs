@@ -8,9 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use atoll_jail::{Ability, Exit, Launcher, LauncherOptions, Limits, Spec};
+use atoll_jail::{Ability, Exit, Launcher, LauncherOptions, Limits, Running, Spec};
 
 pub const LAUNCHER: &str = "ATOLL_JAIL_TEST_LAUNCHER";
 
@@ -98,6 +98,46 @@ impl Harness {
     }
 }
 
+impl Harness {
+    /// The same sandboxes under another launcher, after the first was killed.
+    pub fn killed(self) -> Self {
+        let pid = launcher_of(&self.options);
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let Self { launcher, options, data } = self;
+        drop(launcher);
+        Self { launcher: Launcher::start(options.clone()).unwrap(), options, data }
+    }
+
+    /// The layers that are there; those on their way out are waited for.
+    pub fn layers(&self) -> Vec<String> {
+        let start = Instant::now();
+        loop {
+            let entries = fs::read_dir(self.options.data_dir.join("layers")).unwrap().flatten();
+            let names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            if !names.iter().any(|name| name.starts_with('.')) {
+                return names;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{names:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The process that holds the lock of a data directory: the test process has several launchers.
+pub fn launcher_of(options: &LauncherOptions) -> u32 {
+    let lock = options.data_dir.join("sandboxes/.lock");
+    let holds = |path: &Path| {
+        fs::read_dir(path.join("fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|entry| fs::read_link(entry.path()).is_ok_and(|to| to == lock))
+    };
+    let found = processes_with("launcher_entry").into_iter().find(|path| holds(path)).unwrap();
+    found.file_name().unwrap().to_str().unwrap().parse().unwrap()
+}
+
 pub fn options(data: &Path, script: &str) -> LauncherOptions {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -119,15 +159,31 @@ pub fn spec(name: &str) -> Spec {
         labels: BTreeMap::from([("atoll".to_owned(), "1".to_owned())]),
         limits: Limits { memory_bytes: 256 << 20, pids: 200, ..Limits::default() },
         hostname: "sandbox".to_owned(),
+        image: None,
+        snapshot: None,
     }
 }
 
 pub fn run(launcher: &Launcher, name: &str, argv: &[&str]) -> Output {
+    output(argv, |argv, [stdin, stdout, stderr]| launcher.run(name, argv, stdin, stdout, stderr)).unwrap()
+}
+
+/// Runs a shell script in the living sandbox itself.
+pub fn enter(launcher: &Launcher, name: &str, as_root: bool, script: &str) -> Result<Output, atoll_jail::Error> {
+    output(&["/bin/sh", "-c", script], |argv, [stdin, stdout, stderr]| {
+        launcher.enter(name, argv, as_root, stdin, stdout, stderr)
+    })
+}
+
+fn output(
+    argv: &[&str],
+    start: impl FnOnce(&[String], [OwnedFd; 3]) -> Result<Running, atoll_jail::Error>,
+) -> Result<Output, atoll_jail::Error> {
     let argv: Vec<String> = argv.iter().map(|argument| (*argument).to_owned()).collect();
     let (stdin, _) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     let (stdout, out) = pipe();
     let (stderr, err) = pipe();
-    let mut running = launcher.run(name, &argv, stdin, out, err).unwrap();
+    let mut running = start(&argv, [stdin, out, err])?;
     let [stdout, stderr] = [stdout, stderr].map(|mut file| {
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -136,7 +192,7 @@ pub fn run(launcher: &Launcher, name: &str, argv: &[&str]) -> Output {
         })
     });
     let exit = running.wait(Duration::from_secs(120)).unwrap();
-    Output { exit, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+    Ok(Output { exit, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() })
 }
 
 fn pipe() -> (fs::File, OwnedFd) {

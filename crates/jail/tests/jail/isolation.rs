@@ -86,9 +86,13 @@ fn ids_inside_are_a_range_of_their_own_outside() {
     assert_ne!(one_range.first, other_range.first);
     assert!(one_range.first >= harness.options.id_base && one_range.count == 65_536);
     harness.said("a", "touch /workspace/f /home/agent/f /tmp/f /dev/shm/f");
-    for path in ["workspace/f", "home/f", "tmp/f"] {
-        let metadata = fs::metadata(one.dir.join(path)).unwrap();
-        assert_eq!((metadata.uid(), metadata.gid()), (one_range.first + 1000, one_range.first + 1000));
+    let owner = |path: &Path| fs::metadata(path).map(|found| (found.uid(), found.gid())).unwrap();
+    assert_eq!(owner(&one.dir.join("tmp/f")), (one_range.first + 1000, one_range.first + 1000));
+    // What can be shared is stored under ids that nobody's processes have.
+    let stored = owner(&harness.options.data_dir.join("layers")).0;
+    assert!(stored >= harness.options.id_base && stored != one_range.first && stored != other_range.first);
+    for path in [one.workspace.join("f"), one.workspace.with_file_name("home").join("f")] {
+        assert_eq!(owner(&path), (stored + 1000, stored + 1000), "{}", path.display());
     }
     assert_eq!(
         harness.said("a", "stat -c %U /workspace /home/agent /tmp /usr /etc | tr '\\n' ' '"),

@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use atoll_jail::{Bound, Ended, Error, Exit, Launcher, LauncherOptions, Step};
+use atoll_jail::{Bound, Ended, Error, Exit, Launcher, Step};
 
-use crate::harness::{Harness, groups_of, options, processes_with, run, spec};
+use crate::harness::{Harness, groups_of, launcher_of, options, processes_with, run, spec};
 use crate::isolation::wait_for;
 
 /// A worker that leaves a daemon behind, in a session of its own and without a parent but pid 1.
@@ -22,22 +21,8 @@ fn null() -> OwnedFd {
     fs::OpenOptions::new().read(true).write(true).open("/dev/null").unwrap().into()
 }
 
-fn mounts() -> BTreeSet<String> {
+pub fn mounts() -> BTreeSet<String> {
     fs::read_to_string("/proc/self/mounts").unwrap().lines().map(str::to_owned).collect()
-}
-
-fn launcher_of(options: &LauncherOptions) -> u32 {
-    // The test process has several; ours is the child that holds the lock of this data directory.
-    let lock = options.data_dir.join("sandboxes/.lock");
-    let holds = |path: &Path| {
-        fs::read_dir(path.join("fd"))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .any(|entry| fs::read_link(entry.path()).is_ok_and(|to| to == lock))
-    };
-    let found = processes_with("launcher_entry").into_iter().find(|path| holds(path)).unwrap();
-    found.file_name().unwrap().to_str().unwrap().parse().unwrap()
 }
 
 #[test]

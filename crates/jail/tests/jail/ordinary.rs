@@ -4,13 +4,13 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 
-use atoll_jail::{Bound, Error, Exit, Ids, LauncherOptions, Step, Tier};
+use atoll_jail::{Ability, Bound, Error, Exit, Ids, LauncherOptions, Step, Tier};
 
 use crate::harness::{Harness, skip, spec};
 
 const USER: u32 = 54_321;
 
-fn possible() -> bool {
+pub fn possible() -> bool {
     let found = rustix::process::geteuid().is_root() && Path::new("/usr/bin/setpriv").exists();
     if !found {
         skip("needs root and /usr/bin/setpriv");
@@ -19,7 +19,7 @@ fn possible() -> bool {
 }
 
 /// Lets the launcher run as a user that is nobody else, after `before` has run as root in a mount namespace of its own.
-fn as_user(options: &mut LauncherOptions, before: &str) {
+pub fn as_user(options: &mut LauncherOptions, before: &str) {
     let data = options.data_dir.parent().unwrap().to_path_buf();
     // The test's own program may lie where the user can't go.
     let program = data.join("launcher");
@@ -36,17 +36,48 @@ fn as_user(options: &mut LauncherOptions, before: &str) {
     options.home = None;
 }
 
+/// A launcher of a user with sub-ids.
+pub fn with_sub_ids(worker: &str) -> Option<Harness> {
+    if !possible() {
+        return None;
+    }
+    if !Path::new("/usr/bin/newuidmap").exists() {
+        skip("newuidmap is not installed");
+        return None;
+    }
+    let files = "
+        dir=$PWD; cp /etc/passwd /etc/group $dir; echo 'ordinary:x:54321:54321::/nonexistent:/bin/sh' >>$dir/passwd
+        echo 'ordinary:200000:65536' >$dir/subuid; echo 'ordinary:200000:65536' >$dir/subgid
+        for f in passwd subuid subgid; do test -e /etc/$f || { echo \"no /etc/$f\" >&2; exit 1; }; mount --bind $dir/$f /etc/$f; done";
+    for file in ["/etc/subuid", "/etc/subgid"] {
+        if !Path::new(file).exists() {
+            skip("there is no /etc/subuid to hang another over");
+            return None;
+        }
+    }
+    Some(Harness::with(worker, |options| as_user(options, files)))
+}
+
+/// A launcher of a user with one id and no more.
+pub fn with_one_id(worker: &str) -> Option<Harness> {
+    possible().then(|| Harness::with(worker, |options| as_user(options, "")))
+}
+
 const WORKER: &str = "#!/bin/sh\n{ id -u; grep -E 'Cap(Prm|Eff)' /proc/$$/status; echo x >&4; } >/tmp/seen.new 2>/dev/null\nmv /tmp/seen.new /tmp/seen\nexec sleep 100000\n";
 
 #[test]
 fn without_sub_ids_everything_is_one_id() {
-    if !possible() {
-        return;
-    }
-    let harness = Harness::with(WORKER, |options| as_user(options, ""));
+    let Some(harness) = with_one_id(WORKER) else { return };
+    let as_root = Harness::with(WORKER, |_| {}).launcher.probe().unwrap();
     let report = harness.launcher.probe().unwrap();
     assert_eq!(report.tier, Tier::Standard, "{report:#?}");
     assert!(!report.root && report.missing.iter().any(|missing| missing.what.contains("own id")), "{report:#?}");
+    assert_eq!((&report.overlay, &report.landlock), (&Ability::Yes, &as_root.landlock), "{report:#?}");
+    let lacks = report.lacks(Tier::Strong).unwrap();
+    for remedy in ["Delegate=yes", "usermod --add-subuids", "watched, not bounded"] {
+        assert!(lacks.contains(remedy), "{remedy}: {lacks}");
+    }
+    assert_eq!(report.lacks(Tier::Standard), None);
     let place = harness.prepared("a");
     assert_eq!((place.enforced.ids, place.range), (Ids::Single, None));
     assert_eq!(place.enforced.memory, Bound::PerProcess, "cgroups here are root's");
@@ -67,22 +98,7 @@ fn without_sub_ids_everything_is_one_id() {
 
 #[test]
 fn with_sub_ids_the_agent_is_another() {
-    if !possible() {
-        return;
-    }
-    if !Path::new("/usr/bin/newuidmap").exists() {
-        return skip("newuidmap is not installed");
-    }
-    let files = "
-        dir=$PWD; cp /etc/passwd /etc/group $dir; echo 'ordinary:x:54321:54321::/nonexistent:/bin/sh' >>$dir/passwd
-        echo 'ordinary:200000:65536' >$dir/subuid; echo 'ordinary:200000:65536' >$dir/subgid
-        for f in passwd subuid subgid; do test -e /etc/$f || { echo \"no /etc/$f\" >&2; exit 1; }; mount --bind $dir/$f /etc/$f; done";
-    for file in ["/etc/subuid", "/etc/subgid"] {
-        if !Path::new(file).exists() {
-            return skip("there is no /etc/subuid to hang another over");
-        }
-    }
-    let harness = Harness::with(WORKER, |options| as_user(options, files));
+    let Some(harness) = with_sub_ids(WORKER) else { return };
     let report = harness.launcher.probe().unwrap();
     assert_eq!(report.tier, Tier::Standard, "{report:#?}");
     let place = harness.prepared("a");
@@ -112,6 +128,9 @@ fn without_user_namespaces_it_is_refused_with_the_remedy() {
     });
     let report = harness.launcher.probe().unwrap();
     assert_eq!(report.tier, Tier::None, "{report:#?}");
+    assert!(matches!(&report.user_namespaces, Ability::No { .. }), "{report:#?}");
+    let lacks = report.lacks(Tier::Standard).unwrap();
+    assert!(lacks.contains("sysctl -w user.max_user_namespaces=15000"), "{lacks}");
     let error = harness.launcher.prepare(&spec("a")).and_then(|_| harness.launcher.start_worker("a")).unwrap_err();
     match error {
         Error::Step { step: Step::Clone, remedy: Some(remedy), .. } => {

@@ -40,6 +40,22 @@ fn timings() {
         running.push(start.elapsed());
     }
     report("run of /bin/true, until its end", running);
+    harness.prepared("forked");
+    launcher.start_worker("forked").unwrap();
+    let (mut forking, mut beginning) = (Vec::new(), Vec::new());
+    for number in 0..50 {
+        run(launcher, "forked", &["/bin/touch", &format!("/workspace/change{number}")]);
+        let name = format!("f{number}");
+        let start = Instant::now();
+        launcher.fork("forked", &spec(&name)).unwrap();
+        forking.push(start.elapsed());
+        let start = Instant::now();
+        launcher.start_worker(&name).unwrap();
+        beginning.push(start.elapsed());
+        launcher.destroy(&name).unwrap();
+    }
+    report("fork of one that lives", forking);
+    report("start_worker of a fork", beginning);
     let probe = Instant::now();
     launcher.probe().unwrap();
     println!("probe: {:?}", probe.elapsed());

@@ -2,10 +2,13 @@
 //! the same wherever such a socket can be dialled.
 
 pub(crate) mod exec;
+pub(crate) mod files;
 pub(crate) mod git;
+mod kept;
 pub mod link;
+mod outward;
 
-pub use link::LinkHost;
+pub use link::{LinkHost, Notice};
 
 use atoll_core::provider::Exit;
 use std::path::PathBuf;

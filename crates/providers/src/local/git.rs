@@ -18,7 +18,7 @@ fn argv(arguments: Vec<String>) -> Vec<String> {
     std::iter::once(WORKER.to_owned()).chain(arguments).collect()
 }
 
-fn broken(what: &str, error: &std::io::Error) -> Error {
+pub(super) fn broken(what: &str, error: &std::io::Error) -> Error {
     Error::Unreachable { detail: format!("{what}: {error}") }
 }
 

@@ -146,7 +146,8 @@ pub async fn observed(
     turn: Option<i64>,
     data: &str,
 ) -> Result<()> {
-    let running = sandbox.state == SandboxState::Running;
+    // What a paused sandbox had still to say changes nothing of its being paused.
+    let running = sandbox.state == SandboxState::Running && sandbox.activity != Activity::Paused;
     match observation {
         Observation::Nothing => {}
         Observation::TurnStarted => {
@@ -178,7 +179,7 @@ pub async fn observed(
             }
         }
         Observation::AgentFailed => {
-            if running {
+            if sandbox.state == SandboxState::Running {
                 let reason = failure(data);
                 apply(work, session, sandbox, Trigger::WorkFailed, Some(reason), None).await?;
             }

@@ -71,7 +71,9 @@ pub(crate) async fn create(app: &Arc<App>, providers: &Providers, job: &Job) -> 
 /// What stands in the workspace before the worker starts: the repository where the session's earlier
 /// sandbox left it on `branch`, else at its base. Only sandboxes on this machine have one yet.
 async fn pack(app: &App, sandbox: &Sandbox, branch: Option<String>) -> Result<Option<Packed>> {
-    match (sandbox.provider, &sandbox.settings.repo) {
+    // A fork has its repository already, with all that was done in it.
+    let repo = sandbox.settings.repo.as_ref().filter(|_| sandbox.settings.forked_from.is_none());
+    match (sandbox.provider, repo) {
         (ProviderKind::Local | ProviderKind::Docker, Some(repo)) => {
             repo::pack(app, sandbox.id, repo.clone(), branch).await.map(Some)
         }

@@ -1,0 +1,105 @@
+//! Which files a process gets: as they are, stacked afresh, or lent by one that has them already.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::Service;
+use super::processes::{Kind, Tracked};
+use crate::error::{AtStep, Error, Step};
+use crate::ids::Map;
+use crate::layers::mapped;
+use crate::setup::Role;
+use crate::setup::overlay::Wanted;
+use crate::{join, kernel};
+
+/// What the launcher took hold of for a process.
+pub(super) struct Taken {
+    pub wanted: Wanted,
+    pub store: Option<OwnedFd>,
+    pub trees: Option<[OwnedFd; 2]>,
+}
+
+/// How long a process that is on its way in may take to have its files.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Service {
+    pub(super) fn take_files(&mut self, name: &str, role: Role) -> Result<Taken, Error> {
+        let (_, record) = self.sandbox(name)?;
+        let (stack, map) = (record.stack.clone(), record.map.clone());
+        // A one-shot works on the files with the host's tools, whatever root the sandbox has.
+        let system = role == Role::Worker && stack.image.is_some();
+        let stacked = !stack.below.is_empty();
+        let trees = if stacked { self.lent(name)? } else { None };
+        let wanted = Wanted { files: stacked && trees.is_none(), system };
+        let failed = |failure| Error::step(name, failure);
+        let (store, trees) = match self.mapping(&map).map_err(failed)? {
+            None => (None, trees),
+            Some(namespace) => {
+                let layers = &self.store()?.layers;
+                let needs_store = wanted.files || wanted.system;
+                let store = if needs_store { Some(layers.tree(&namespace).map_err(failed)?) } else { None };
+                let trees = match trees {
+                    None if !stacked => {
+                        let workspace = mapped(&layers.workspace(&stack.top), &namespace).map_err(failed)?;
+                        Some([workspace, mapped(&layers.agent_home(&stack.top), &namespace).map_err(failed)?])
+                    }
+                    trees => trees,
+                };
+                (store, trees)
+            }
+        };
+        Ok(Taken { wanted, store, trees })
+    }
+
+    /// The user namespace by which layers show with a sandbox's ids. One for a range is made once: ranges are used
+    /// again and again.
+    pub(super) fn mapping(&mut self, map: &Map) -> Result<Option<OwnedFd>, crate::error::Failure> {
+        let Some(range) = map.range() else { return Ok(None) };
+        if let Some(known) = self.mappings.get(&range.first) {
+            return known.try_clone().map(Some).at(Step::Descriptors);
+        }
+        let Some(store) = &self.store else { return Ok(None) };
+        let Some(made) = store.layers.shown(map)? else { return Ok(None) };
+        let copy = made.try_clone().at(Step::Descriptors)?;
+        self.mappings.insert(range.first, made);
+        Ok(Some(copy))
+    }
+
+    /// Workspace and home of a process that has them stacked: they can't be stacked a second time.
+    fn lent(&self, name: &str) -> Result<Option<[OwnedFd; 2]>, Error> {
+        self.await_starting(name);
+        let has_files =
+            |tracked: &&Tracked| tracked.sandbox == name && matches!(tracked.kind, Kind::Worker | Kind::Run { .. });
+        for tracked in self.tracked.iter().filter(has_files) {
+            match join::borrow(tracked.hold.as_fd(), || self.close_copies()) {
+                Ok(lent) => return Ok(Some(lent)),
+                // It has ended meanwhile, and its mounts with it.
+                Err(failure) if failure.source.0 == libc::ESRCH => {}
+                Err(failure) => return Err(Error::step(name, failure)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until no process is on its way into a sandbox: it is in, or has failed.
+    pub(super) fn await_starting(&self, name: &str) {
+        let started = Instant::now();
+        for tracked in self.tracked.iter().filter(|tracked| tracked.sandbox == name) {
+            let Some(starting) = &tracked.starting else { continue };
+            let left = PATIENCE.saturating_sub(started.elapsed());
+            let timeout = Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(0), tv_nsec: 0 };
+            // Its status is only looked at: who asked for it is told in turn.
+            let _ = rustix::event::poll(&mut [PollFd::new(&starting.status, PollFlags::IN)], Some(&timeout));
+        }
+    }
+
+    /// For a copy of this process that outlives a request: nobody shall take it for the launcher.
+    pub(super) fn close_copies(&self) {
+        kernel::close_copy(self.socket.as_fd());
+        if let Some(lock) = &self.lock {
+            kernel::close_copy(lock.as_fd());
+        }
+    }
+}

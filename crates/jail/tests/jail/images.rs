@@ -1,0 +1,435 @@
+//! Imported roots: archives of all forms, hostile ones, and what sandboxes do with them.
+
+use std::fs::{self, File};
+use std::io::{Seek, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use atoll_jail::{Error, Exit, Image, Kept, Spec};
+use flate2::write::GzEncoder;
+use serde_json::json;
+use tar::{Builder, EntryType, Header};
+
+use crate::harness::{Harness, enter, skip, spec};
+use crate::{lifecycle, ordinary};
+
+const WORKER: &str = "#!/bin/sh\nexec sleep 1000000\n";
+
+/// An archive that is being written.
+#[derive(Default)]
+struct Tar(Vec<Item>);
+
+struct Item {
+    path: String,
+    kind: EntryType,
+    content: Vec<u8>,
+    link: String,
+    mode: u32,
+    owner: u64,
+}
+
+impl Tar {
+    fn item(mut self, path: &str, kind: EntryType, content: &[u8], link: &str, mode: u32, owner: u64) -> Self {
+        let (path, link) = (path.to_owned(), link.to_owned());
+        self.0.push(Item { path, kind, content: content.to_vec(), link, mode, owner });
+        self
+    }
+
+    fn file(self, path: &str, content: impl AsRef<[u8]>) -> Self {
+        self.item(path, EntryType::Regular, content.as_ref(), "", 0o644, 0)
+    }
+
+    fn directory(self, path: &str) -> Self {
+        self.item(path, EntryType::Directory, b"", "", 0o755, 0)
+    }
+
+    fn link(self, path: &str, target: &str) -> Self {
+        self.item(path, EntryType::Symlink, b"", target, 0o777, 0)
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut builder = Builder::new(Vec::new());
+        for Item { path, kind, content, link, mode, owner } in &self.0 {
+            let mut header = Header::new_gnu();
+            header.set_entry_type(*kind);
+            header.set_mode(*mode);
+            header.set_uid(*owner);
+            header.set_gid(*owner);
+            header.set_mtime(1_000_000_000);
+            header.set_size(content.len() as u64);
+            // By hand: hostile names are what the crate itself would refuse to write.
+            header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+            header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
+            header.set_cksum();
+            builder.append(&header, content.as_slice()).unwrap();
+        }
+        builder.into_inner().unwrap()
+    }
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn archive(bytes: &[u8]) -> OwnedFd {
+    let mut file: File = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    file.rewind().unwrap();
+    file.into()
+}
+
+/// A root of one static program with many names.
+fn busybox() -> Option<&'static Tar> {
+    static ROOT: OnceLock<Option<Tar>> = OnceLock::new();
+    let root = ROOT.get_or_init(|| {
+        let program = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists())?;
+        let program = fs::read(program).unwrap();
+        // A program that needs a loader would find none.
+        if program.windows(6).any(|part| part == b"ld-lin") {
+            return None;
+        }
+        let mut root = Tar::default();
+        for path in ["./", "usr/", "usr/bin/", "etc/", "var/", "root/", "tmp/", "opt/", "home/"] {
+            root = root.directory(path);
+        }
+        root = root.link("bin", "usr/bin").item("usr/bin/busybox", EntryType::Regular, &program, "", 0o755, 0);
+        for name in ["sh", "cat", "ls", "id", "stat", "chown", "chmod", "mkdir", "rm", "sleep", "echo", "touch", "test", "grep", "ln", "mv"] {
+            root = root.link(&format!("usr/bin/{name}"), "busybox");
+        }
+        root = root
+            .file("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nsomebody:x:1000:1000::/home/somebody:/bin/sh\ndaemon:x:33:33::/:/bin/sh\n")
+            .file("etc/group", "root:x:0:\n")
+            .link("etc/resolv.conf", "../run/resolv.conf")
+            .file("etc/marker", "image\n")
+            .item("var/owned", EntryType::Regular, b"x", "", 0o640, 33)
+            .item("usr/hard", EntryType::Link, b"", "etc/marker", 0o644, 0)
+            .item("null", EntryType::Char, b"", "", 0o666, 0);
+        Some(root)
+    });
+    if root.is_none() {
+        skip("needs a static busybox");
+    }
+    root.as_ref()
+}
+
+fn on(image: &str, name: &str) -> Spec {
+    Spec { image: Some(image.to_owned()), ..spec(name) }
+}
+
+fn import(harness: &Harness, name: &str, bytes: &[u8]) -> Result<Image, Error> {
+    harness.launcher.import_image(name, archive(bytes))
+}
+
+impl Harness {
+    fn inside(&self, name: &str, as_root: bool, script: &str) -> String {
+        let output = enter(&self.launcher, name, as_root, script).unwrap();
+        assert_eq!(output.exit, Exit::Exited(0), "{script}: {output:?}");
+        output.stdout.trim().to_owned()
+    }
+}
+
+/// The whole story, for whoever runs the launcher.
+fn a_root_of_its_own(harness: &Harness) {
+    let Some(root) = busybox() else { return };
+    let before = lifecycle::mounts();
+    let image = import(harness, "tiny", &gzip(&root.bytes())).unwrap();
+    assert_eq!((image.layers, image.skipped), (1, 1));
+    assert!(image.bytes > 100_000);
+    harness.launcher.prepare(&on("tiny", "a")).unwrap();
+    let place = harness.launcher.start_worker("a").unwrap();
+    assert_eq!(place.image.as_deref(), Some("tiny"));
+    // The image and nothing of the host.
+    assert_eq!(
+        harness.inside(
+            "a",
+            false,
+            "id -u; id -un; cat /etc/marker /usr/hard; ls /usr/bin/git /usr/lib 2>/dev/null; ls /"
+        ),
+        "1000\nagent\nimage\nimage\nbin\ndev\netc\nhome\nopt\nproc\nroot\nrun\ntmp\nusr\nvar\nworkspace"
+    );
+    assert_eq!(
+        harness.inside(
+            "a",
+            false,
+            "stat -c '%u %a' /var/owned /etc/marker; ls -d /home/*; grep -c name /etc/resolv.conf"
+        ),
+        "33 640\n0 644\n/home/agent\n1"
+    );
+    assert_ne!(
+        enter(&harness.launcher, "a", false, "echo x >/etc/marker || mkdir /usr/x || touch /x").unwrap().exit,
+        Exit::Exited(0)
+    );
+    // Its root may change it, in its own system and nowhere else.
+    harness.inside("a", true, "echo changed >/etc/marker; mkdir -p /usr/lib/new; touch /usr/lib/new/f; chown 33:33 /usr/lib/new/f; chmod 4755 /usr/lib/new/f; rm /var/owned; echo r >/root/f");
+    assert_eq!(
+        harness.inside(
+            "a",
+            true,
+            "id -u; stat -c %u /usr/lib/new/f; touch /proc/sys/kernel/x /x 2>/dev/null || echo no"
+        ),
+        "0\n33\nno"
+    );
+    let status = harness.inside("a", true, "grep -E 'NoNewPrivs|Seccomp:|CapBnd' /proc/self/status");
+    assert!(
+        status.contains("NoNewPrivs:\t1") && status.contains("Seccomp:\t2") && !status.contains("CapBnd:\t000001ff"),
+        "{status}"
+    );
+    assert_ne!(
+        enter(&harness.launcher, "a", true, "mount -t tmpfs x /tmp || chroot / true").unwrap().exit,
+        Exit::Exited(0)
+    );
+    assert_eq!(harness.inside("a", false, "cat /etc/marker; echo w >/workspace/f"), "changed");
+    // One-shots have the host's tools, whatever the root.
+    assert_eq!(harness.said("a", "cat f; ls /usr/bin/env; ls /etc/marker 2>/dev/null || true"), "w\n/usr/bin/env");
+    // Forks and snapshots have the system too.
+    harness.launcher.fork("a", &spec("b")).unwrap();
+    harness.inside("a", true, "echo again >/etc/marker; rm -r /usr/lib/new");
+    harness.launcher.start_worker("b").unwrap();
+    assert_eq!(harness.inside("b", false, "cat /etc/marker f; ls /usr/lib/new; test ! -e /var/owned"), "changed\nw\nf");
+    assert_eq!(harness.inside("a", false, "cat /etc/marker f; ls /opt/atoll"), "again\nw\nworker");
+    harness.launcher.snapshot("b", "with-system").unwrap();
+    harness.inside("b", true, "echo later >/etc/marker");
+    harness.launcher.kill("b").unwrap();
+    harness.launcher.start_worker("b").unwrap();
+    assert_eq!(harness.inside("b", false, "cat /etc/marker"), "later");
+    harness.launcher.prepare(&Spec { snapshot: Some("with-system".into()), ..spec("c") }).unwrap();
+    assert_eq!(harness.launcher.start_worker("c").unwrap().image.as_deref(), Some("tiny"));
+    assert_eq!(harness.inside("c", false, "cat /etc/marker f"), "changed\nw");
+    // Its root may spoil it for itself and for nobody else.
+    harness.inside("c", true, "rm -rf /opt; ln -s /proc/1/root/tmp /opt; mv /etc /usr/etc 2>/dev/null; true");
+    harness.launcher.kill("c").unwrap();
+    let spoiled = harness.launcher.start_worker("c");
+    assert!(spoiled.is_err() || spoiled.is_ok_and(|place| place.alive));
+    // It stays as long as somebody needs it.
+    let used = |by: &str| Err(Error::InUse { kind: Kept::Image, name: "tiny".into(), by: by.into() });
+    assert_eq!(harness.launcher.forget_image("tiny"), used("sandbox a"));
+    for name in ["a", "b", "c"] {
+        harness.launcher.destroy(name).unwrap();
+    }
+    assert_eq!(harness.launcher.forget_image("tiny"), used("snapshot with-system"));
+    harness.launcher.forget_snapshot("with-system").unwrap();
+    harness.launcher.forget_image("tiny").unwrap();
+    assert_eq!(harness.launcher.images().unwrap(), []);
+    assert_eq!(harness.layers(), Vec::<String>::new());
+    assert_eq!(lifecycle::mounts(), before);
+}
+
+#[test]
+fn a_sandbox_can_have_a_root_of_its_own() {
+    let Some(harness) = Harness::new() else { return };
+    a_root_of_its_own(&harness);
+}
+
+#[test]
+fn so_can_that_of_a_user_with_sub_ids() {
+    let Some(harness) = ordinary::with_sub_ids(WORKER) else { return };
+    a_root_of_its_own(&harness);
+}
+
+#[test]
+fn with_one_id_there_is_no_root_inside() {
+    let Some(harness) = ordinary::with_one_id(WORKER) else { return };
+    let Some(root) = busybox() else { return };
+    import(&harness, "tiny", &root.bytes()).unwrap();
+    harness.launcher.prepare(&on("tiny", "a")).unwrap();
+    harness.launcher.start_worker("a").unwrap();
+    assert_eq!(harness.inside("a", false, "id -u; cat /etc/marker"), "1000\nimage");
+    assert!(matches!(enter(&harness.launcher, "a", true, "true"), Err(Error::NoRoot { .. })));
+}
+
+#[test]
+fn without_an_image_there_is_no_root_and_without_a_worker_no_way_in() {
+    let Some(harness) = Harness::new() else { return };
+    harness.prepared("a");
+    assert_eq!(enter(&harness.launcher, "a", false, "true").unwrap_err(), Error::NotAlive { name: "a".into() });
+    harness.launcher.start_worker("a").unwrap();
+    let refused = enter(&harness.launcher, "a", true, "true").unwrap_err();
+    assert!(refused.to_string().contains("imported root"), "{refused}");
+    let said =
+        enter(&harness.launcher, "a", false, "id -u; pwd; cat /proc/1/comm; grep CapBnd /proc/self/status; exit 7")
+            .unwrap();
+    assert_eq!(said.exit, Exit::Exited(7));
+    assert_eq!(said.stdout, "1000\n/workspace\nsleep\nCapBnd:\t0000000000000000\n");
+    assert_eq!(enter(&harness.launcher, "a", false, "kill -9 $$").unwrap().exit, Exit::Signalled(9));
+    let missing = Spec { image: Some("none".into()), ..spec("b") };
+    assert!(matches!(harness.launcher.prepare(&missing), Err(Error::NotKept { kind: Kept::Image, .. })));
+}
+
+/// Layers as `docker save` writes them: what one hides of those before it is gone, what it hides of its own is not.
+fn layers() -> Option<[Vec<u8>; 3]> {
+    let base = busybox()?.bytes();
+    let second = Tar::default()
+        .directory("data")
+        .file("data/one", "1")
+        .file("data/two", "2")
+        .directory("other")
+        .file("other/old", "x")
+        .file("etc/marker", "second\n");
+    let third = Tar::default()
+        .file("data/.wh.one", "")
+        .file("data/three", "3")
+        .file("other/new", "y")
+        .file("other/.wh..wh..opq", "")
+        .file("data/.wh.missing", "");
+    Some([base, second.bytes(), gzip(&third.bytes())])
+}
+
+fn check_layers(harness: &Harness, image: &str) {
+    let name = image.replace('-', "_");
+    harness.launcher.prepare(&on(image, &name)).unwrap();
+    harness.launcher.start_worker(&name).unwrap();
+    assert_eq!(
+        harness.inside(&name, false, "cat /etc/marker; cd /; ls data other"),
+        "second\ndata:\nthree\ntwo\n\nother:\nnew"
+    );
+}
+
+#[test]
+fn archives_of_docker_and_oci_are_layers() {
+    let Some(harness) = Harness::new() else { return };
+    let Some([one, two, three]) = layers() else { return };
+    let manifest =
+        json!([{ "Config": "c.json", "RepoTags": ["x:1"], "Layers": ["a/layer.tar", "b/layer.tar", "c/layer.tar"] }]);
+    let saved = Tar::default()
+        .directory("a")
+        .file("a/layer.tar", &one)
+        .file("real/layer.tar", &two)
+        .link("b/layer.tar", "../real/layer.tar")
+        .file("c/layer.tar", &three)
+        .file("manifest.json", manifest.to_string());
+    let image = import(&harness, "docker-save", &saved.bytes()).unwrap();
+    assert_eq!(image.layers, 3);
+    check_layers(&harness, "docker-save");
+
+    let layer = |digest: &str| json!({ "mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": format!("sha256:{digest}") });
+    let manifest = json!({ "schemaVersion": 2, "layers": [layer("aa"), layer("bb"), layer("cc")] });
+    let nested = json!({ "manifests": [
+        { "digest": "sha256:99", "platform": { "architecture": "sparc" } },
+        { "digest": "sha256:11", "platform": { "architecture": if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" } } },
+    ] });
+    let index = json!({ "schemaVersion": 2, "manifests": [{ "digest": "sha256:22" }] });
+    let oci = Tar::default()
+        .file("oci-layout", r#"{"imageLayoutVersion":"1.0.0"}"#)
+        .file("index.json", index.to_string())
+        .file("blobs/sha256/22", nested.to_string())
+        .file("blobs/sha256/11", manifest.to_string())
+        .file("blobs/sha256/aa", gzip(&one))
+        .file("blobs/sha256/bb", &two)
+        .file("blobs/sha256/cc", &three);
+    import(&harness, "oci", &gzip(&oci.bytes())).unwrap();
+    check_layers(&harness, "oci");
+    assert_eq!(harness.launcher.images().unwrap().len(), 2);
+    assert!(matches!(import(&harness, "oci", b""), Err(Error::Taken { kind: Kept::Image, .. })));
+    // Through a pipe, which can't be read twice.
+    let (read, mut write) = std::io::pipe().unwrap();
+    let bytes = oci.bytes();
+    let writer = std::thread::spawn(move || write.write_all(&bytes));
+    harness.launcher.import_image("piped", read.into()).unwrap();
+    writer.join().unwrap().unwrap();
+    check_layers(&harness, "piped");
+}
+
+#[test]
+fn hostile_archives_reach_nothing() {
+    let Some(harness) = Harness::new() else { return };
+    let outside = tempfile::Builder::new().prefix("atoll-outside-").tempdir_in("/var/tmp").unwrap();
+    fs::set_permissions(outside.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    fs::write(outside.path().join("kept"), "kept").unwrap();
+    let path = outside.path().to_str().unwrap();
+    let up = "../".repeat(12);
+    let kind = |path: &str, kind, link: &str| Tar::default().item(path, kind, b"", link, 0o777, 0);
+    let layered = |layer: Tar| {
+        let manifest = json!([{ "Layers": ["l.tar"] }]);
+        Tar::default().file("manifest.json", manifest.to_string()).file("l.tar", layer.bytes())
+    };
+    let table: Vec<(&str, Vec<u8>, bool)> = vec![
+        ("a path that goes up", Tar::default().file(&format!("{up}var/tmp/x"), "x").bytes(), false),
+        ("one that goes up later", Tar::default().file(&format!("a/{up}x"), "x").bytes(), false),
+        ("an absolute path", Tar::default().file(&format!("{path}/planted"), "x").bytes(), true),
+        ("a file through an absolute link", Tar::default().link("l", path).file("l/planted", "x").bytes(), false),
+        (
+            "a file through a link that goes up",
+            Tar::default().link("l", &format!("{up}{path}")).file("l/planted", "x").bytes(),
+            false,
+        ),
+        (
+            "a file through a link that stays inside",
+            Tar::default().directory("in").link("l", "/../../in").file("l/planted", "x").bytes(),
+            true,
+        ),
+        ("a file over a link", Tar::default().link("l", &format!("{path}/kept")).file("l", "x").bytes(), true),
+        ("a hard link out", kind("h", EntryType::Link, &format!("{path}/kept")).bytes(), false),
+        ("a hard link that goes up", kind("h", EntryType::Link, &format!("{up}{path}/kept")).bytes(), false),
+        (
+            "a hard link through a link",
+            Tar::default().link("l", path).item("h", EntryType::Link, b"", "l/kept", 0o777, 0).bytes(),
+            false,
+        ),
+        ("a device", kind("d", EntryType::Block, "").bytes(), true),
+        ("links in a circle", Tar::default().link("a", "b").link("b", "a").file("a/x", "x").bytes(), false),
+        ("hides what is above", layered(Tar::default().file(".wh...", "")).bytes(), false),
+        ("hides through a link", layered(Tar::default().link("l", path).file("l/.wh.kept", "")).bytes(), true),
+        ("hides all through a link", layered(Tar::default().link("l", path).file("l/.wh..wh..opq", "")).bytes(), true),
+        (
+            "a layer out of the archive",
+            Tar::default().file("manifest.json", r#"[{"Layers":["../../../etc/shadow"]}]"#).bytes(),
+            false,
+        ),
+        ("a layer that is missing", Tar::default().file("manifest.json", r#"[{"Layers":["x"]}]"#).bytes(), false),
+        (
+            "a layer that is itself a link",
+            Tar::default().file("manifest.json", r#"[{"Layers":["x"]}]"#).link("x", "x").bytes(),
+            false,
+        ),
+        ("a list that is a pipe", Tar::default().item("etc/passwd", EntryType::Fifo, b"", "", 0o666, 0).bytes(), true),
+        (
+            "a user beyond all ids",
+            Tar::default().item("u", EntryType::Regular, b"x", "", 0o4777, 2_000_000).bytes(),
+            true,
+        ),
+        ("zstd", vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0, 0, 0], false),
+        ("noise", vec![7; 4096], false),
+        ("nothing", Vec::new(), false),
+        ("half an archive", Tar::default().file("f", vec![1; 5000]).bytes()[..2000].to_vec(), false),
+    ];
+    for (number, (what, bytes, fits)) in table.into_iter().enumerate() {
+        let name = format!("hostile{number}");
+        let outcome = import(&harness, &name, &bytes);
+        assert_eq!(outcome.is_ok(), fits, "{what}: {outcome:?}");
+        if let Err(error) = outcome {
+            assert!(matches!(&error, Error::Archive { reason, .. } if !reason.is_empty()), "{what}: {error}");
+        }
+        let left: Vec<_> = fs::read_dir(outside.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        assert_eq!(left, ["kept"], "{what}");
+        assert_eq!(fs::read_to_string(outside.path().join("kept")).unwrap(), "kept", "{what}");
+        assert!(!Path::new("/var/tmp/x").exists(), "{what}");
+    }
+    let images = harness.launcher.images().unwrap();
+    assert_eq!(harness.layers().len(), images.len(), "what failed has left nothing");
+}
+
+/// With a whole distribution: `cargo test -p atoll-jail a_real_root -- --ignored`, with its archive in a variable.
+#[test]
+#[ignore = "needs an archive of a distribution's root in ATOLL_TEST_ROOT"]
+fn a_real_root() {
+    let Some(path) = std::env::var_os("ATOLL_TEST_ROOT") else { return skip("ATOLL_TEST_ROOT is not set") };
+    let Some(harness) = Harness::new() else { return };
+    let started = std::time::Instant::now();
+    let image = harness.launcher.import_image("debian", File::open(path).unwrap().into()).unwrap();
+    println!("{image:?} in {:?}", started.elapsed());
+    harness.launcher.prepare(&on("debian", "a")).unwrap();
+    harness.launcher.start_worker("a").unwrap();
+    println!("{}", harness.inside("a", false, "cat /etc/os-release | head -1; id; perl -e 'print \"perl\\n\"'"));
+    let script = "set -e; mkdir -p /tmp/p/DEBIAN /tmp/p/usr/bin /tmp/p/etc; printf 'Package: tiny\\nVersion: 1\\nArchitecture: all\\nMaintainer: x <x@x>\\nDescription: x\\n' >/tmp/p/DEBIAN/control; printf '#!/bin/sh\\nuseradd -r tiny || adduser --system tiny\\n' >/tmp/p/DEBIAN/postinst; chmod 755 /tmp/p/DEBIAN/postinst; printf '#!/bin/sh\\necho installed\\n' >/tmp/p/usr/bin/tiny; chmod 755 /tmp/p/usr/bin/tiny; dpkg-deb --build --root-owner-group /tmp/p /tmp/tiny.deb; apt-get install -y /tmp/tiny.deb; dpkg -s tiny; id tiny";
+    println!("{}", harness.inside("a", true, script));
+    assert_eq!(harness.inside("a", false, "tiny"), "installed");
+    harness.launcher.fork("a", &spec("b")).unwrap();
+    harness.launcher.start_worker("b").unwrap();
+    assert_eq!(harness.inside("b", false, "tiny"), "installed");
+    harness.inside("a", true, "apt-get purge -y tiny");
+    assert_eq!(harness.inside("b", false, "tiny"), "installed");
+    assert_ne!(enter(&harness.launcher, "a", false, "tiny").unwrap().exit, Exit::Exited(0));
+}
