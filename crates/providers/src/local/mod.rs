@@ -30,6 +30,7 @@ use atoll_protocol::exec::Ask;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::AbortHandle;
@@ -208,7 +209,6 @@ fn wanted(spec: &CreateSpec) -> Spec {
     }
 }
 
-fn limits(asked: Option<Resources>) -> Limits {
 pub(crate) fn limits(asked: Option<Resources>) -> Limits {
     let (asked, standard) = (asked.unwrap_or_default(), Limits::default());
     // Far inside what f64 holds exactly; nonsense saturates.

@@ -55,6 +55,7 @@ pub async fn serve(connection: Connection, exec: Exec) {
             cwd: exec.cwd.clone(),
             env: Vec::new(),
             whole: true,
+            terminal: None,
         };
         exec.hands.spawn(program, streams).await.map_err(io::Error::other)
     };

@@ -3,15 +3,13 @@
 use atoll_tests::local::{Ground, directory, has_ended, is_root, skipped};
 use atoll_tests::process::{self, program};
 use serde_json::{Value, json};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
-fn doctor(before: &str, config: &str) -> (Output, Vec<Value>) {
+fn doctor(mut command: Command, config: &str) -> (Output, Vec<Value>) {
     let dir = directory("atoll-doctor-test-");
     let file = dir.path().join("atoll.yaml");
     std::fs::write(&file, config).unwrap();
-    let mut command = process::command("sh");
-    let script = format!("{before} exec \"$0\" doctor --json --data-dir \"$1\" --config \"$2\"");
-    command.args(["-c", &script]).arg(program("atoll")).arg(dir.path().join("data")).arg(&file);
+    command.args(["doctor", "--json", "--data-dir"]).arg(dir.path().join("data")).arg("--config").arg(&file);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = process::spawn(command).wait_with_output().unwrap();
     let lines = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -20,8 +18,20 @@ fn doctor(before: &str, config: &str) -> (Output, Vec<Value>) {
     (output, checks)
 }
 
+fn atoll() -> Command {
+    process::command("atoll")
+}
+
+/// In a user namespace of its own the number can be lowered, and nobody else notices.
+fn atoll_without_user_namespaces() -> Command {
+    let mut command = Command::new("unshare");
+    let script = "echo 0 >/proc/sys/user/max_user_namespaces || exit 77; exec \"$0\" \"$@\"";
+    command.args(["-Ur", "sh", "-c", script]).arg(program("atoll")).stdin(Stdio::null());
+    command
+}
+
 fn is_strong() -> bool {
-    let (_, checks) = doctor("", "{}");
+    let (_, checks) = doctor(atoll(), "{}");
     checks.iter().any(|check| check["check"] == "sandboxes" && check["detail"].to_string().contains("tier strong"))
 }
 
@@ -69,7 +79,7 @@ async fn a_whole_machine_can_demand_one() {
     let row = ground.until(&id, has_ended).await;
     assert_eq!(row["reason"]["code"], "provider_unsupported", "one that can't promise it: {row}");
     ground.leave().await;
-    let (output, checks) = doctor("", config);
+    let (output, checks) = doctor(atoll(), config);
     assert_eq!(output.status.code(), Some(1));
     let failed: Vec<&Value> = checks.iter().filter(|check| check["status"] == "fail").collect();
     assert!(failed.iter().any(|check| check["detail"].to_string().contains("demands `strong`")), "{failed:?}");
@@ -77,7 +87,7 @@ async fn a_whole_machine_can_demand_one() {
 
 #[test]
 fn doctor_names_each_ability_and_the_remedy_for_what_is_missing() {
-    let (_, checks) = doctor("", "{}");
+    let (_, checks) = doctor(atoll(), "{}");
     for name in ["sandboxes", "namespaces", "id ranges", "system calls", "landlock", "overlay", "pause", "isolation"] {
         assert!(checks.iter().any(|check| check["check"] == name), "{name}: {checks:#?}");
     }
@@ -87,9 +97,7 @@ fn doctor_names_each_ability_and_the_remedy_for_what_is_missing() {
     if !is_root() {
         return skipped("a machine without user namespaces", "only root can imitate one");
     }
-    // In a user namespace of its own the number can be lowered, and nobody else notices.
-    let without = "[ -n \"$INSIDE\" ] || INSIDE=1 exec unshare -Ur sh -c \"$(cat <<'E'\necho 0 >/proc/sys/user/max_user_namespaces || exit 77; exec \"$0\" doctor --json --data-dir \"$1\" --config \"$2\"\nE\n)\" \"$0\" \"$1\" \"$2\";";
-    let (output, checks) = doctor(without, "{}");
+    let (output, checks) = doctor(atoll_without_user_namespaces(), "{}");
     if output.status.code() == Some(77) || checks.is_empty() {
         return skipped("a machine without user namespaces", "they can't be switched off in a namespace here");
     }

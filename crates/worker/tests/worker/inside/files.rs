@@ -194,9 +194,7 @@ fn files_are_listed_moved_and_deleted() {
         fs::write(sandbox.file(name), "12").unwrap();
     }
     symlink("../elsewhere", sandbox.file("link")).unwrap();
-    let strange = std::os::unix::ffi::OsStrExt::as_bytes("x".as_ref()).to_vec();
-    let strange = [&strange[..], b"\xff"].concat();
-    let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&strange);
+    let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"x\xff");
     fs::write(sandbox.path("workspace").join(name), "").unwrap();
     let (mut all, mut after) = (Vec::new(), None);
     loop {
