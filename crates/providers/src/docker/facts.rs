@@ -57,7 +57,9 @@ impl Facts {
             Some(IsolationTier::Strong) => "the disk of a container is not bounded; use the provider `local`",
         };
         let demanded = demanded.map_or("", IsolationTier::as_str);
-        Err(Error::Refused { detail: format!("isolation `{demanded}` is demanded, and a container gives less: {lacks}") })
+        Err(Error::Refused {
+            detail: format!("isolation `{demanded}` is demanded, and a container gives less: {lacks}"),
+        })
     }
 
     /// What somebody should know before trusting a container as much as a local sandbox.
