@@ -1,12 +1,16 @@
 //! Sandboxes as containers of a Docker engine that the tests start for themselves.
 
 use crate::conformance::{Nobody, keeps_every_promise};
+use atoll_core::id::{ProjectId, SandboxId, SessionId};
+use atoll_core::provider::{Command, CreateSpec, ExecEvent, ExecSpec, Exit, Identity, Provider, Size};
 use atoll_core::sandbox::Settings;
 use atoll_providers::{Docker, DockerOptions};
 use atoll_tests::engine::{self, Engine, IMAGE};
 use atoll_tests::local::repository::Repository;
 use atoll_tests::local::{Ground, assert_whole, directory, said, skipped, told};
+use futures_util::StreamExt;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -108,6 +112,39 @@ async fn a_task_in_a_container_ends_as_a_branch() {
     end(ground, &engine).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_in_a_container_can_have_a_terminal() {
+    let Some((engine, worker)) = block_in_place(|| engine("terminals in containers")) else { return };
+    let dir = directory("atoll-docker-");
+    let options = DockerOptions { socket: engine.socket(), image: Some(IMAGE.to_owned()), worker: Ok(worker) };
+    let docker = Docker::new(options, "terminals", dir.path().join("docker"), Arc::new(Nobody));
+    let (sandbox, session, project) = (SandboxId::new(), SessionId::new(), ProjectId::new());
+    let identity = Identity { deployment: "terminals".to_owned(), sandbox, session, project };
+    let spec = CreateSpec { identity, labels: BTreeMap::new(), settings: Settings::default(), source: None };
+    let id = docker.create(&spec, "terminals").await.unwrap().id;
+    let wanted = ExecSpec {
+        command: Command::Shell("stty size; tty".to_owned()),
+        cwd: None,
+        env: BTreeMap::new(),
+        stdin: true,
+        as_root: false,
+        terminal: Some(Size { columns: 101, rows: 37 }),
+        timeout: Some(PATIENCE),
+    };
+    let exec = docker.exec(&id, &wanted).await.unwrap();
+    let (mut events, mut seen, mut end) = (docker.attach(&exec, 0).await.unwrap(), String::new(), None);
+    while let Some(event) = events.next().await {
+        match event.unwrap() {
+            ExecEvent::Output { data, .. } => seen.push_str(&String::from_utf8_lossy(&data)),
+            ExecEvent::Gap { .. } => panic!("so little is kept"),
+            ExecEvent::Ended(exit) => end = Some(exit),
+        }
+    }
+    assert_eq!(end, Some(Exit::Exited { code: 0 }), "{seen}");
+    assert!(seen.contains("37 101") && seen.contains("/dev/pts/"), "{seen}");
+    docker.destroy(&id).await.unwrap();
+}
+
 /// What the worker promises to be in a container: out of the agent's reach, and nearly without power.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_agent_in_a_container_has_no_power_and_no_way_to_the_worker() {
@@ -132,6 +169,11 @@ async fn the_agent_in_a_container_has_no_power_and_no_way_to_the_worker() {
     let field = |name: &str| worker.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     assert_eq!((field("CapEff:"), field("CapBnd:")), ("00000000000000e0".into(), "0000000000000000".into()));
     assert_eq!(ground.shell(&id, "ls /sys/class/net").await.well(), "lo\n", "there is no way out");
+    let refused = ground.shell(&id, "wget -q -O - http://example.org/").await;
+    assert!(
+        refused.code() != Some(0) && refused.stderr.contains("403"),
+        "but by the proxy, which says no: {refused:?}"
+    );
 
     // Worker and agent share one bound here, and it is the agent that goes.
     let big = "dd if=/dev/zero of=/dev/null bs=400M count=1";

@@ -1,5 +1,7 @@
 //! What an engine is like, once for all of its containers: who root is in them, and what it can't hold them to.
 
+use atoll_core::provider::Error;
+use atoll_core::sandbox::IsolationTier;
 use bollard::models::SystemInfo;
 
 /// Who a container's root is on this machine.
@@ -44,6 +46,20 @@ impl Facts {
             unbounded: bounds.iter().filter(|(_, bound)| *bound == Some(false)).map(|(name, _)| *name).collect(),
             filters_calls: named("seccomp"),
         }
+    }
+
+    /// Refused when more is demanded than a container of this engine is kept apart.
+    pub(super) fn reach(&self, demanded: Option<IsolationTier>) -> Result<(), Error> {
+        let lacks = match demanded {
+            None => return Ok(()),
+            Some(IsolationTier::Standard) if self.filters_calls => return Ok(()),
+            Some(IsolationTier::Standard) => "this engine filters no system calls (seccomp is off)",
+            Some(IsolationTier::Strong) => "the disk of a container is not bounded; use the provider `local`",
+        };
+        let demanded = demanded.map_or("", IsolationTier::as_str);
+        Err(Error::Refused {
+            detail: format!("isolation `{demanded}` is demanded, and a container gives less: {lacks}"),
+        })
     }
 
     /// What somebody should know before trusting a container as much as a local sandbox.
@@ -100,6 +116,16 @@ mod tests {
         assert_eq!(Facts::of(&info(&["name=rootless"], "/home/u/docker")).root, Root::Rootless);
         // Where its ids can't be told, nothing better is claimed.
         assert_eq!(Facts::of(&info(&["name=userns"], "/var/lib/docker")).root, Root::Same);
+    }
+
+    #[test]
+    fn more_than_a_container_gives_is_refused() {
+        let plain = Facts::of(&info(&["name=seccomp,profile=default"], "/var/lib/docker"));
+        assert_eq!((plain.reach(None), plain.reach(Some(IsolationTier::Standard))), (Ok(()), Ok(())));
+        let said = plain.reach(Some(IsolationTier::Strong)).unwrap_err().to_string();
+        assert!(said.contains("`strong` is demanded") && said.contains("disk"), "{said}");
+        let open = Facts::of(&info(&[], "/var/lib/docker"));
+        assert!(open.reach(Some(IsolationTier::Standard)).is_err());
     }
 
     #[test]

@@ -95,6 +95,7 @@ impl Docker {
                 detail: "no image is named for it; name one with `image`, or for all with docker.image".into(),
             })?;
         shape::check_image(&image)?;
+        self.engine.facts().await?.reach(spec.settings.isolation)?;
         if self.engine.facts().await?.root == Root::Same && !is_root() {
             let detail = "its container's root could not reach what this server keeps for it: \
                           run the server as root, or use an engine that runs as this user (rootless)";

@@ -17,15 +17,16 @@ mod shape;
 
 use crate::inside::exec::Commands;
 use crate::inside::git::arguments;
-use crate::inside::{LinkHost, Remains, link};
+use crate::inside::{LinkHost, Remains, files, link};
 use crate::{carries, locked};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{
-    Answer, Capabilities, CreateSpec, Error, ExecRef, ExecSpec, ExecStream, Exit, Found, GitDone, GitJob, Lookup, Page,
-    Provider, ProviderId, ProviderState, StopMode, Usage, capabilities as can,
+    Answer, ByteStream, Capabilities, CreateSpec, Download, Error, ExecInfo, ExecRef, ExecSpec, ExecStream, Exit,
+    FileDone, FileJob, Found, GitDone, GitJob, Lookup, Page, Provider, ProviderId, ProviderState, Size, StopMode,
+    Transfer, Uploaded, Usage, Worked, capabilities as can,
 };
-use atoll_core::sandbox::ProviderKind;
+use atoll_core::sandbox::{Network, ProviderKind};
 use atoll_protocol::exec::Ask;
 use bollard::query_parameters::StatsOptions;
 use bytes::Bytes;
@@ -110,6 +111,16 @@ impl Docker {
             expires_at: None,
             notices: self.engine.facts().await?.notices(),
         })
+    }
+
+    /// Where the worker of a container that runs listens.
+    async fn socket(&self, id: &ProviderId) -> Result<PathBuf, Error> {
+        let place = self.place(id)?;
+        match self.phase(&place).await? {
+            Some(Phase::Running) => Ok(place.socket()),
+            Some(Phase::Paused) => Err(Error::Refused { detail: "this sandbox is paused; resume it first".into() }),
+            Some(Phase::Made | Phase::Ending | Phase::Ended(_)) | None => Err(nothing_runs()),
+        }
     }
 
     /// Sees to it that a living worker is connected.
@@ -217,10 +228,10 @@ impl Provider for Docker {
             pause: can::PauseAbility::Memory,
             fork: can::ForkAbility::None,
             snapshot: can::SnapshotAbility::None,
-            egress: can::Egress::None,
+            egress: can::Egress::Domains,
             output: can::OutputAbility::Split,
             attach: can::AttachAbility::FromCursor,
-            files: can::FileAbility::None,
+            files: can::FileAbility::Root,
             preview: can::PreviewAbility::None,
             max_memory_gb: None,
             max_cpu: None,
@@ -323,20 +334,11 @@ impl Provider for Docker {
 
     fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> Answer<'a, ExecRef> {
         Box::pin(async move {
-            if spec.terminal.is_some() {
-                let ability = "give commands a terminal";
-                return Err(Error::Unsupported { provider: ProviderKind::Docker, ability });
-            }
             if spec.as_root {
                 let detail = "root in a container may do nothing that the agent may not, so commands run as the agent";
                 return Err(Error::Refused { detail: detail.into() });
             }
-            let place = self.place(id)?;
-            match self.phase(&place).await? {
-                Some(Phase::Running) => self.commands.start(id, EPOCH, &place.socket(), spec).await,
-                Some(Phase::Paused) => Err(Error::Refused { detail: "this sandbox is paused; resume it first".into() }),
-                Some(Phase::Made | Phase::Ending | Phase::Ended(_)) | None => Err(nothing_runs()),
-            }
+            self.commands.start(id, EPOCH, &self.socket(id).await?, spec).await
         })
     }
 
@@ -345,10 +347,7 @@ impl Provider for Docker {
     }
 
     fn write<'a>(&'a self, exec: &'a ExecRef, data: Bytes) -> Answer<'a, ()> {
-        Box::pin(async move {
-            data.chunks(atoll_protocol::exec::LONGEST / 2)
-                .try_for_each(|piece| self.commands.ask(exec, Ask::Stdin(piece.to_vec())))
-        })
+        Box::pin(async move { self.commands.write(exec, &data).await })
     }
 
     fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> Answer<'a, ()> {
@@ -357,6 +356,36 @@ impl Provider for Docker {
 
     fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> Answer<'a, ()> {
         Box::pin(async move { self.commands.ask(exec, Ask::Signal(signal)) })
+    }
+
+    fn resize<'a>(&'a self, exec: &'a ExecRef, size: Size) -> Answer<'a, ()> {
+        Box::pin(async move { self.commands.resize(exec, size) })
+    }
+
+    fn execs<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Vec<ExecInfo>> {
+        Box::pin(async move { Ok(self.commands.list(id)) })
+    }
+
+    fn upload<'a>(
+        &'a self,
+        id: &'a ProviderId,
+        transfer: &'a Transfer,
+        data: ByteStream,
+    ) -> Answer<'a, Worked<Uploaded>> {
+        Box::pin(async move { files::upload(&self.socket(id).await?, transfer, data).await })
+    }
+
+    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> Answer<'a, Worked<Download>> {
+        Box::pin(async move { files::download(&self.socket(id).await?, transfer).await })
+    }
+
+    fn files<'a>(&'a self, id: &'a ProviderId, job: &'a FileJob) -> Answer<'a, Worked<FileDone>> {
+        Box::pin(async move { files::run(&self.socket(id).await?, job).await })
+    }
+
+    /// What leaves a sandbox passes the server's proxy, which decides by what is stored: here is nothing to change.
+    fn set_network<'a>(&'a self, id: &'a ProviderId, _network: &'a Network) -> Answer<'a, ()> {
+        Box::pin(async move { self.place(id).map(drop) })
     }
 
     fn git<'a>(&'a self, id: &'a ProviderId, job: &'a GitJob, output: File) -> Answer<'a, GitDone> {
