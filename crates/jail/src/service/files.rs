@@ -7,9 +7,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Service;
 use super::processes::{Kind, Tracked};
-use crate::error::{AtStep, Error, Step};
+use crate::error::{AtStep, Error, Failure, Step};
 use crate::ids::Map;
-use crate::layers::mapped;
+use crate::layers::{Beginning, Stack, mapped};
 use crate::setup::Role;
 use crate::setup::overlay::Wanted;
 use crate::{join, kernel};
@@ -55,7 +55,7 @@ impl Service {
 
     /// The user namespace by which layers show with a sandbox's ids. One for a range is made once: ranges are used
     /// again and again.
-    pub(super) fn mapping(&mut self, map: &Map) -> Result<Option<OwnedFd>, crate::error::Failure> {
+    pub(super) fn mapping(&mut self, map: &Map) -> Result<Option<OwnedFd>, Failure> {
         let Some(range) = map.range() else { return Ok(None) };
         if let Some(known) = self.mappings.get(&range.first) {
             return known.try_clone().map(Some).at(Step::Descriptors);
@@ -65,6 +65,33 @@ impl Service {
         let copy = made.try_clone().at(Step::Descriptors)?;
         self.mappings.insert(range.first, made);
         Ok(Some(copy))
+    }
+
+    /// Fails where layers can't be stacked. That is tried once.
+    pub(super) fn must_stack(&mut self, name: &str) -> Result<(), Error> {
+        let outcome = match &self.stackable {
+            Some(outcome) => outcome.clone(),
+            None => {
+                let outcome = self.try_stacking()?;
+                self.stackable = Some(outcome.clone());
+                outcome
+            }
+        };
+        outcome.map_err(|failure| Error::step(name, failure))
+    }
+
+    fn try_stacking(&mut self) -> Result<Result<(), Failure>, Error> {
+        let layers = &self.store()?.layers;
+        let map = layers.map_for_another(&self.ids, &[])?;
+        let below = layers.make(Beginning::Empty, false)?;
+        let stack = Stack { top: layers.make(Beginning::Above, false)?, below: vec![below], image: None };
+        let outcome = self.mapping(&map).and_then(|namespace| {
+            let Some(service) = &self.store else { return Ok(()) };
+            let store = namespace.map(|namespace| service.layers.tree(&namespace)).transpose()?;
+            join::try_stacking(&service.layers, &map, &stack, store, || self.close_copies())
+        });
+        self.discard_layers(stack.layers());
+        Ok(outcome)
     }
 
     /// Workspace and home of a process that has them stacked: they can't be stacked a second time.

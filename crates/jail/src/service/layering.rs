@@ -24,7 +24,10 @@ const NOBODY: &str = ".layers";
 
 impl Service {
     /// What a new sandbox stands on, with a fresh top.
-    pub(super) fn stack_for(&self, spec: &Spec) -> Result<Stack, Error> {
+    pub(super) fn stack_for(&mut self, spec: &Spec) -> Result<Stack, Error> {
+        if spec.image.is_some() || spec.snapshot.is_some() {
+            self.must_stack(&spec.name)?;
+        }
         let store = self.store()?;
         let missing = |kind, name: &str| Error::NotKept { kind, name: name.to_owned() };
         let image = match &spec.image {
@@ -78,7 +81,8 @@ impl Service {
         if old.stack.below.len() >= MOST {
             return Err(Error::TooDeep { name: name.to_owned(), layers: old.stack.below.len() });
         }
-        let fresh = layers.make(Beginning::Above, old.stack.image.is_some())?;
+        self.must_stack(name)?;
+        let fresh = self.store()?.layers.make(Beginning::Above, old.stack.image.is_some())?;
         let mut record = old.clone();
         record.stack = old.stack.sealed(fresh.clone());
         if let Err(error) = self.put_record(name, &record) {

@@ -26,7 +26,7 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::catalog::{KeptImage, KeptSnapshot, Shelf};
 use crate::cgroup::{self, Groups};
-use crate::error::Error;
+use crate::error::{Error, Failure};
 use crate::layers::Layers;
 use crate::maps::Source;
 use crate::place::{Exit, Usage};
@@ -84,6 +84,8 @@ struct Service {
     imports: Vec<Importing>,
     /// By the first id of a sandbox's range: the user namespace by which layers show with its ids.
     mappings: BTreeMap<u32, OwnedFd>,
+    /// Whether layers can be stacked here, once that was tried.
+    stackable: Option<Result<(), Failure>>,
 }
 
 /// The data directory, once it is ours.
@@ -119,6 +121,7 @@ impl Service {
             leaving: Vec::new(),
             imports: Vec::new(),
             mappings: BTreeMap::new(),
+            stackable: None,
             socket,
             settings,
         }

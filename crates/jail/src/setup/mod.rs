@@ -8,7 +8,7 @@ mod devices;
 pub(crate) mod overlay;
 pub(crate) mod privilege;
 mod proc;
-mod root;
+pub(crate) mod root;
 pub(crate) mod system;
 pub(crate) mod trees;
 

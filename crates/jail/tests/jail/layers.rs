@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use atoll_jail::{Error, Exit, Kept, Place, Spec, Step};
+use atoll_jail::{Error, Exit, Ids, Kept, Place, Spec, Step};
 
 use crate::harness::{Harness, as_root, enter, launcher_of, run, spec};
 use crate::{isolation::wait_for, ordinary};
@@ -299,4 +299,35 @@ fn a_launcher_may_be_killed_at_any_step() {
         harness.launcher.destroy(&place.name).unwrap();
     }
     assert_eq!(harness.layers(), Vec::<String>::new());
+}
+
+#[test]
+fn where_ids_cannot_be_mapped_all_have_one_range_and_where_layers_cannot_be_stacked_it_is_said() {
+    if !as_root() {
+        return;
+    }
+    // An overlay can do neither.
+    let harness = Harness::with(WORKER, |options| {
+        let data = options.data_dir.display().to_string();
+        let command = format!("{} {}", options.exe.display(), options.args.join(" "));
+        let script = format!(
+            "set -e; mkdir -p {data}/low {data}/up {data}/work {data}/all; mount -t overlay overlay -o lowerdir={data}/low,upperdir={data}/up,workdir={data}/work {data}/all; exec {command}"
+        );
+        options.exe = "/usr/bin/unshare".into();
+        options.args = ["-m", "/bin/sh", "-c", &script].map(str::to_owned).to_vec();
+        options.data_dir.push("all");
+    });
+    let [one, other] = ["a", "b"].map(|name| harness.prepared(name));
+    assert_eq!((one.enforced.ids, other.enforced.ids), (Ids::Common, Ids::Common));
+    assert_eq!(harness.said("a", "id -u; touch f; stat -c %U f . ~ /tmp"), "1000\nagent\nagent\nagent\nroot");
+    for name in ["a", "b"] {
+        let error = harness.launcher.fork(name, &spec("c")).unwrap_err();
+        assert!(matches!(error, Error::Step { step: Step::Layers, .. }), "{error}");
+        assert!(error.to_string().contains("ext4"), "{error}");
+        harness.launcher.start_worker(name).unwrap();
+    }
+    assert_eq!(harness.entered("a", "ls"), "f", "it goes on as it was");
+    for name in ["a", "b"] {
+        harness.launcher.destroy(name).unwrap();
+    }
 }
