@@ -90,6 +90,7 @@ fn of_ability(name: &'static str, ability: &Ability) -> Check {
 const fn ids(ids: Ids) -> &'static str {
     match ids {
         Ids::Own => "each sandbox has ids of its own",
+        Ids::Common => "all sandboxes have the same range of ids",
         Ids::Shared => "sandboxes share this user's sub-ids",
         Ids::Single => "sandboxes run under this user's own id",
     }

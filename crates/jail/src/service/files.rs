@@ -9,7 +9,9 @@ use super::Service;
 use super::processes::{Kind, Tracked};
 use crate::error::{AtStep, Error, Failure, Step};
 use crate::ids::Map;
-use crate::layers::{Beginning, Stack, mapped};
+use crate::layers::{Beginning, Stack, can_map, mapped};
+use crate::place::Ids;
+use crate::report::Missing;
 use crate::setup::Role;
 use crate::setup::overlay::Wanted;
 use crate::{join, kernel};
@@ -65,6 +67,29 @@ impl Service {
         let copy = made.try_clone().at(Step::Descriptors)?;
         self.mappings.insert(range.first, made);
         Ok(Some(copy))
+    }
+
+    /// The map that a sandbox would get here, without making anything.
+    pub(super) fn map_here(&self) -> Result<Map, Error> {
+        if let Some(store) = &self.store {
+            return store.layers.map_for_another(&self.ids, &self.used());
+        }
+        let map = self.ids.map(&[])?;
+        let (Some(range), Some(there)) = (map.range(), self.settings.data.ancestors().find(|path| path.exists()))
+        else {
+            return Ok(map);
+        };
+        Ok(if can_map(there, range, &map).is_ok() { map } else { Map::common(range) })
+    }
+
+    /// What keeps sandboxes from ids of their own, and what to do about it.
+    pub(super) fn lacks_mapping(&self) -> Option<Missing> {
+        let common = self.map_here().is_ok_and(|map| map.ids == Ids::Common);
+        common.then(|| Missing {
+            what: "all sandboxes have the same range of ids: this kernel, or the data directory's file system, can't map ids of mounts"
+                .to_owned(),
+            remedy: "Use Linux 5.19 or newer with the data directory on ext4, xfs or btrfs.".to_owned(),
+        })
     }
 
     /// Fails where layers can't be stacked. That is tried once.

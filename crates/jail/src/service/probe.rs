@@ -31,7 +31,7 @@ const PATIENCE: i64 = 20;
 impl Service {
     pub(super) fn probe(&self) -> Report {
         let outcome = self.attempt();
-        let map = self.ids.map(&[]).ok();
+        let map = self.map_here().ok();
         let enforced = outcome.as_ref().ok().and(map.as_ref()).map(|map| self.enforced(map));
         let failed_at = |steps: &[Step]| match &outcome {
             Err(error @ Error::Step { step, .. }) if steps.contains(step) => Ability::No { reason: error.to_string() },
@@ -101,6 +101,7 @@ impl Service {
             let remedy = "Install the package uidmap and give this user ids: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 NAME.";
             list.push(missing(format!("all of a sandbox runs under this user's own id: {why}"), remedy));
         }
+        list.extend(self.lacks_mapping());
         for (path, reason) in &self.view.refused {
             list.push(missing(format!("{} is not shown inside: {reason}", path.display()), "Name another directory."));
         }

@@ -274,14 +274,14 @@ fn a_launcher_may_be_killed_at_any_step() {
     let Some(mut harness) = Harness::new() else { return };
     harness.prepared("a");
     harness.launcher.start_worker("a").unwrap();
-    for round in 0..16_u64 {
+    for round in 0..10_u64 {
         harness.entered("a", &format!("echo {round} >file"));
         let pid = rustix::process::Pid::from_raw(launcher_of(&harness.options).cast_signed()).unwrap();
         let name = format!("f{round}");
         std::thread::scope(|scope| {
             let launcher = &harness.launcher;
             let forking = scope.spawn(move || launcher.fork("a", &spec(&name)));
-            std::thread::sleep(Duration::from_micros(round * 400));
+            std::thread::sleep(Duration::from_micros(round * 600));
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
             assert!(matches!(forking.join().unwrap(), Ok(_) | Err(Error::Gone)));
         });
@@ -319,6 +319,9 @@ fn where_ids_cannot_be_mapped_all_have_one_range_and_where_layers_cannot_be_stac
     });
     let [one, other] = ["a", "b"].map(|name| harness.prepared(name));
     assert_eq!((one.enforced.ids, other.enforced.ids), (Ids::Common, Ids::Common));
+    let report = harness.launcher.probe().unwrap();
+    assert_eq!(report.enforced.map(|enforced| enforced.ids), Some(Ids::Common));
+    assert!(report.missing.iter().any(|missing| missing.what.contains("same range")), "{report:#?}");
     assert_eq!(harness.said("a", "id -u; touch f; stat -c %U f . ~ /tmp"), "1000\nagent\nagent\nagent\nroot");
     for name in ["a", "b"] {
         let error = harness.launcher.fork(name, &spec("c")).unwrap_err();
