@@ -37,6 +37,9 @@ struct Arguments {
     /// Small sizes, to see that everything works; the numbers mean little
     #[arg(long)]
     quick: bool,
+    /// So many idle sandboxes instead of 300, where there is little memory
+    #[arg(long, value_name = "COUNT")]
+    idle: Option<usize>,
     /// Fail when a bar is not met
     #[arg(long)]
     strict: bool,
@@ -71,7 +74,8 @@ fn say(text: &str, code: ExitCode) -> ExitCode {
 async fn run(arguments: &Arguments) -> Result<ExitCode> {
     std::fs::create_dir_all(&arguments.dir).with_context(|| format!("can't make {}", arguments.dir.display()))?;
     let dir = arguments.dir.canonicalize()?;
-    let plan = if arguments.quick { Plan::quick() } else { Plan::full() };
+    let mut plan = if arguments.quick { Plan::quick() } else { Plan::full() };
+    plan.idle = arguments.idle.unwrap_or(plan.idle).max(1);
     let mut machine = Machine::look(&dir, plan.appends)?;
     bench::note(&machine.to_string());
     let mut bench = Bench::new(server::find(arguments.server.clone())?, dir, plan);

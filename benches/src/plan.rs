@@ -26,12 +26,21 @@ pub struct Plan {
     pub commands: usize,
     /// Sandboxes that are left alone, for their memory.
     pub idle: usize,
+    /// How long those are watched for what wakes them.
+    pub watched: Duration,
+    /// Sandboxes that are made at once.
+    pub at_once: usize,
+    /// Commands of a neighbour in one turn, in quiet and beside bombs.
+    pub neighbour: usize,
     /// Forks made one after another in one turn.
     pub forks: usize,
     /// In the large sandbox that is forked.
     pub files: usize,
     /// Steps of the agent whose events are timed.
     pub steps: usize,
+    /// Of the tree that is moved in and out: files of some kilobytes, and of 8 MB.
+    pub small_files: usize,
+    pub large_files: usize,
 }
 
 impl Plan {
@@ -48,10 +57,15 @@ impl Plan {
             pages: 300,
             sandboxes: 30,
             commands: 100,
-            idle: 30,
+            idle: 300,
+            watched: Duration::from_secs(90),
+            at_once: 100,
+            neighbour: 400,
             forks: 10,
             files: 100_000,
             steps: 500,
+            small_files: 2000,
+            large_files: 20,
         }
     }
 
@@ -69,9 +83,14 @@ impl Plan {
             sandboxes: 5,
             commands: 10,
             idle: 5,
+            watched: Duration::from_secs(10),
+            at_once: 10,
+            neighbour: 50,
             forks: 3,
             files: 2000,
             steps: 50,
+            small_files: 200,
+            large_files: 4,
         }
     }
 }

@@ -3,7 +3,9 @@
 
 pub mod actor;
 pub mod database;
+pub mod engine;
 pub mod local;
+pub mod ordinary;
 pub mod postgres;
 pub mod process;
 pub mod program;

@@ -79,6 +79,12 @@ impl Log {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
+    pub fn whole(&self) -> String {
+        let mut bytes = vec![0; self.0.metadata().unwrap().len() as usize];
+        let length = self.0.read_at(&mut bytes, 0).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
     /// Shows it if the test is failing.
     pub fn show_if_failing(&self, whose: &str) {
         if std::thread::panicking() {
@@ -127,13 +133,21 @@ pub struct ServerProcess {
     pub address: SocketAddr,
     data_dir: PathBuf,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     /// Launchers of servers that were killed: they go by themselves, a moment later.
     launchers: Vec<Process>,
 }
 
-fn serve(listen: SocketAddr, data_dir: &Path, arguments: &[String], log: &Log) -> Child {
+fn serve(
+    listen: SocketAddr,
+    data_dir: &Path,
+    arguments: &[String],
+    environment: &[(String, String)],
+    log: &Log,
+) -> Child {
     let mut command = command("atoll");
     command.args(["serve", "--json", "--listen", &listen.to_string()]).arg("--data-dir").arg(data_dir);
+    command.envs(environment.iter().cloned());
     command.args(arguments).env("ATOLL_LOG_LEVEL", "warn").stdout(Stdio::piped()).stderr(log.stdio());
     spawn(command)
 }
@@ -141,12 +155,17 @@ fn serve(listen: SocketAddr, data_dir: &Path, arguments: &[String], log: &Log) -
 impl ServerProcess {
     /// On a free port; `arguments` are further flags of `atoll serve`.
     pub fn start(data_dir: &Path, arguments: &[String]) -> Self {
-        Self::start_on(lasting_address(), data_dir, arguments)
+        Self::start_with(data_dir, arguments, &[])
     }
 
-    fn start_on(listen: SocketAddr, data_dir: &Path, arguments: &[String]) -> Self {
+    /// With more in its environment.
+    pub fn start_with(data_dir: &Path, arguments: &[String], environment: &[(String, String)]) -> Self {
+        Self::start_on(lasting_address(), data_dir, arguments, environment)
+    }
+
+    fn start_on(listen: SocketAddr, data_dir: &Path, arguments: &[String], environment: &[(String, String)]) -> Self {
         let log = Log::new();
-        let mut child = serve(listen, data_dir, arguments, &log);
+        let mut child = serve(listen, data_dir, arguments, environment, &log);
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let listening: Value =
@@ -160,12 +179,18 @@ impl ServerProcess {
             address,
             data_dir: data_dir.to_owned(),
             arguments: arguments.to_vec(),
+            environment: environment.to_vec(),
             launchers: Vec::new(),
         }
     }
 
     pub fn token(&self) -> String {
         std::fs::read_to_string(self.data_dir.join("admin-token")).unwrap().trim().to_owned()
+    }
+
+    /// All that it said on its error output.
+    pub fn said(&self) -> String {
+        self.log.whole()
     }
 
     pub fn pid(&self) -> u32 {
@@ -184,13 +209,14 @@ impl ServerProcess {
     /// Another one on the same data, at the same address.
     pub fn start_again(&mut self) {
         self.kill();
-        *self = Self::start_on(self.address, &self.data_dir.clone(), &self.arguments.clone());
+        *self =
+            Self::start_on(self.address, &self.data_dir.clone(), &self.arguments.clone(), &self.environment.clone());
     }
 
     /// Another one on the same data that does not live to say that it is there, or only just.
     pub fn start_and_kill(&mut self, after: Duration) {
         self.kill();
-        let mut child = serve(self.address, &self.data_dir, &self.arguments, &self.log);
+        let mut child = serve(self.address, &self.data_dir, &self.arguments, &self.environment, &self.log);
         std::thread::sleep(after);
         drop(child.kill());
         drop(child.wait());

@@ -2,7 +2,9 @@
 
 mod agent_event;
 mod commit_server;
+mod docker;
 mod fan_out;
+mod files;
 mod fork;
 mod ingest;
 mod ingest_postgres;
@@ -11,8 +13,10 @@ mod local_work;
 mod memory;
 mod message;
 pub mod million;
+mod neighbour;
 mod sandbox;
 mod sandbox_memory;
+mod sandboxes_at_once;
 mod single_event;
 mod trajectory;
 
@@ -34,13 +38,17 @@ pub enum Name {
     Trajectory,
     Sandbox,
     Fork,
+    SandboxesAtOnce,
+    Neighbour,
     SandboxMemory,
+    Docker,
     AgentEvent,
+    Files,
 }
 
 impl Name {
     /// In the order in which they are run. The memory is looked at before pages are read from the same server.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 15] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -50,8 +58,12 @@ impl Name {
         Self::Trajectory,
         Self::Sandbox,
         Self::Fork,
+        Self::SandboxesAtOnce,
+        Self::Neighbour,
         Self::SandboxMemory,
+        Self::Docker,
         Self::AgentEvent,
+        Self::Files,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -65,8 +77,12 @@ impl Name {
             Self::Trajectory => "trajectory",
             Self::Sandbox => "sandbox",
             Self::Fork => "fork",
+            Self::SandboxesAtOnce => "sandboxes-at-once",
+            Self::Neighbour => "neighbour",
             Self::SandboxMemory => "sandbox-memory",
+            Self::Docker => "docker",
             Self::AgentEvent => "agent-event",
+            Self::Files => "files",
         }
     }
 
@@ -82,8 +98,12 @@ impl Name {
             Self::Trajectory => Box::pin(trajectory::measure(bench)).await,
             Self::Sandbox => Box::pin(sandbox::measure(bench)).await,
             Self::Fork => fork::measure(bench),
+            Self::SandboxesAtOnce => Box::pin(sandboxes_at_once::measure(bench)).await,
+            Self::Neighbour => Box::pin(neighbour::measure(bench)).await,
             Self::SandboxMemory => Box::pin(sandbox_memory::measure(bench)).await,
+            Self::Docker => Box::pin(docker::measure(bench)).await,
             Self::AgentEvent => Box::pin(agent_event::measure(bench)).await,
+            Self::Files => Box::pin(files::measure(bench)).await,
         };
         measured.unwrap_or_else(|error| vec![Figure::failed(self.as_str(), &error)])
     }

@@ -3,8 +3,8 @@
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::{
-    backup, compare, config, doctor, gc, inbox, openapi, project, reading, run as run_task, sandbox, serve, session,
-    token, user, verify,
+    backup, compare, config, doctor, gc, image, inbox, openapi, project, reading, run as run_task, sandbox, secret,
+    serve, session, snapshot, token, user, verify,
 };
 use clap::{Parser, Subcommand};
 
@@ -54,12 +54,18 @@ pub enum Command {
     Message(inbox::queued::Message),
     /// Compare two sandboxes
     Compare(compare::Compare),
+    /// Files of sandboxes that are kept by name
+    Snapshot(snapshot::Snapshot),
+    /// Imported roots for sandboxes
+    Image(image::Image),
     /// Projects and their members
     Project(project::Project),
     /// The people of a deployment
     User(user::User),
     /// What people and programs show to the server
     Token(token::Token),
+    /// Values that stay in the server, and where they may go
+    Secret(secret::Secret),
     /// Remove what retention says may go
     Gc(gc::Gc),
     /// Copy the database and the blobs while the server runs
@@ -113,11 +119,14 @@ async fn talk(command: &Command, output: &Output) -> Result {
         Command::Messages(messages) => inbox::list::run(messages, output).await,
         Command::Message(message) => inbox::queued::run(message, output).await,
         Command::Compare(compare) => compare::run(compare, output).await,
+        Command::Snapshot(snapshot) => snapshot::run(snapshot, output).await,
+        Command::Image(image) => image::run(image, output).await,
         Command::Project(project) => project::run(project, output).await,
         Command::User(user) => user::run(user, output).await,
         Command::Token(token) => token::run(token, output).await,
         Command::Gc(gc) => gc::run(gc, output).await,
         Command::Doctor(doctor) => doctor::run(doctor, output).await,
+        Command::Secret(secret) => secret::run(secret, output).await,
         // Done before a runtime was made.
         Command::Run(_)
         | Command::Serve(_)

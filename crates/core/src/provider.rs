@@ -18,7 +18,11 @@ use std::pin::Pin;
 use std::time::Duration;
 
 pub mod capabilities;
+pub mod files;
 pub use capabilities::Capabilities;
+pub use files::{
+    Download, FileDone, FileEntry, FileError, FileFault, FileJob, FileKind, Uploaded, Worked, WriteOptions,
+};
 
 pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, Error>> + Send>>;
 pub type ExecStream = Pin<Box<dyn Stream<Item = Result<ExecEvent, Error>> + Send>>;
@@ -41,6 +45,9 @@ pub enum Error {
     /// A time-out or fault on the way: worth another try under the same key.
     #[error("the provider could not be reached: {detail}")]
     Unreachable { detail: String },
+    /// Not in the middle of what it does: may be asked again a little later.
+    #[error("not now: {detail}")]
+    Busy { detail: String },
     #[error("the provider no longer has this sandbox")]
     Gone,
 }
@@ -49,7 +56,11 @@ impl Error {
     pub const fn is_worth_a_retry(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
-            Self::Unsupported { .. } | Self::Refused { .. } | Self::Exhausted { .. } | Self::Gone => false,
+            Self::Unsupported { .. }
+            | Self::Refused { .. }
+            | Self::Exhausted { .. }
+            | Self::Busy { .. }
+            | Self::Gone => false,
         }
     }
 
@@ -60,6 +71,7 @@ impl Error {
             Self::Refused { .. } => "provider_refused",
             Self::Exhausted { .. } => "provider_exhausted",
             Self::Unreachable { .. } => "provider_unreachable",
+            Self::Busy { .. } => "provider_busy",
             Self::Gone => "provider_gone",
         }
     }
@@ -195,6 +207,22 @@ pub struct ExecRef {
     pub epoch: u64,
 }
 
+/// A command that runs, or ended a while ago.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecInfo {
+    pub exec: String,
+    pub argv: Vec<String>,
+    /// The size of its terminal, if it has one.
+    pub terminal: Option<Size>,
+    /// Since it was started.
+    pub age: Duration,
+    /// Where its output ends by now.
+    pub cursor: u64,
+    /// How many follow it at the moment.
+    pub readers: usize,
+    pub ended: Option<Exit>,
+}
+
 words! {
     "output stream"
     OutputStream { Stdout = "stdout", Stderr = "stderr" }
@@ -234,14 +262,44 @@ pub struct Range {
 /// What is moved in or out: one file, or a tree as tar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transfer {
-    File { path: String, range: Option<Range> },
+    /// On its way in without a range it takes the place of the one that is there only when it is whole.
+    File {
+        path: String,
+        range: Option<Range>,
+        /// Only of use on its way in.
+        write: WriteOptions,
+    },
+    /// What is in a directory, which is made if it is not there; on its way out also one file.
     Tar { root: String },
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+impl Transfer {
+    /// The whole of one file.
+    pub fn file(path: &str) -> Self {
+        Self::File { path: path.to_owned(), range: None, write: WriteOptions::default() }
+    }
+}
+
+/// Files that are kept by name, to begin sandboxes with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SnapshotRef {
     pub name: String,
+    /// What it alone takes on disk; unknown until it is counted.
     pub bytes: Option<u64>,
+    /// The image below it.
+    pub image: Option<String>,
+    pub created_at: Option<Timestamp>,
+}
+
+/// A root that was imported, to begin sandboxes with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ImageRef {
+    pub name: String,
+    pub bytes: Option<u64>,
+    pub layers: u32,
+    pub created_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -299,9 +357,18 @@ pub trait Provider: Send + Sync {
         fn close_stdin(exec: &'a ExecRef) -> (), "write to commands";
         fn signal(exec: &'a ExecRef, signal: i32) -> (), "signal commands";
         fn resize(exec: &'a ExecRef, size: Size) -> (), "resize terminals";
-        fn upload(id: &'a ProviderId, transfer: &'a Transfer, data: ByteStream) -> (), "take files in";
-        fn download(id: &'a ProviderId, transfer: &'a Transfer) -> ByteStream, "give files out";
+        fn execs(id: &'a ProviderId) -> Vec<ExecInfo>, "list commands";
+        fn upload(id: &'a ProviderId, transfer: &'a Transfer, data: ByteStream) -> Worked<Uploaded>, "take files in";
+        fn download(id: &'a ProviderId, transfer: &'a Transfer) -> Worked<Download>, "give files out";
+        fn files(id: &'a ProviderId, job: &'a FileJob) -> Worked<FileDone>, "look at files";
         fn snapshot(id: &'a ProviderId, name: &'a str) -> SnapshotRef, "make snapshots";
+        fn snapshots() -> Vec<SnapshotRef>, "keep snapshots";
+        fn forget_snapshot(name: &'a str) -> (), "keep snapshots";
+        fn images() -> Vec<ImageRef>, "keep images";
+        fn import_image(name: &'a str, archive: ByteStream) -> ImageRef, "import images";
+        fn forget_image(name: &'a str) -> (), "keep images";
+        /// The files of `id` as they are now, under a new identity. Nothing runs in it until `create` is
+        /// called with the same identity.
         fn fork(id: &'a ProviderId, spec: &'a CreateSpec, key: &'a str) -> Found, "fork sandboxes";
         fn preview(id: &'a ProviderId, port: u16, lifetime: Option<Duration>) -> Preview, "show previews";
         fn set_network(id: &'a ProviderId, network: &'a Network) -> (), "change the network of a running sandbox";

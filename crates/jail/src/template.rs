@@ -22,7 +22,7 @@ const FROM_HOST: [&str; 10] = [
     "crypto-policies",
 ];
 
-const GENERATED: [(&str, &str); 7] = [
+const GENERATED: [(&str, &str); 9] = [
     (
         "passwd",
         "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:agent:/home/agent:{shell}\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -36,6 +36,13 @@ const GENERATED: [(&str, &str); 7] = [
     ("resolv.conf", "# No name server: the sandbox has no network but its loopback.\n"),
     ("profile", "umask 022\n"),
     ("shells", "/bin/sh\n/bin/bash\n"),
+    (
+        "fonts/fonts.conf",
+        "<?xml version=\"1.0\"?>\n<fontconfig>\n  <dir>/usr/share/fonts</dir>\n  <dir>/usr/local/share/fonts</dir>\n  \
+         <cachedir prefix=\"xdg\">fontconfig</cachedir>\n</fontconfig>\n",
+    ),
+    // Debian's Chromium does not start without a file in this directory. A jail in the jail it can't have.
+    ("chromium.d/sandbox", "export CHROMIUM_FLAGS=\"$CHROMIUM_FLAGS --no-sandbox\"\n"),
 ];
 
 /// Directories can be deep, but a loop of mounts can be endless.
@@ -71,6 +78,7 @@ fn fill(directory: &Path, host: &Path) -> io::Result<()> {
     let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
     for (name, text) in GENERATED {
         let path = directory.join(name);
+        make_directories_above(directory, name)?;
         fs::write(&path, text.replace("{shell}", shell))?;
         fs::set_permissions(&path, Permissions::from_mode(0o644))?;
     }
@@ -81,12 +89,15 @@ fn fill(directory: &Path, host: &Path) -> io::Result<()> {
             continue;
         }
         let to = directory.join(name);
-        for above in Path::new(name).ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
-            make_directory(&directory.join(above))?;
-        }
+        make_directories_above(directory, name)?;
         copy(&from, &to, MAX_DEPTH)?;
     }
     Ok(())
+}
+
+fn make_directories_above(directory: &Path, name: &str) -> io::Result<()> {
+    let above: Vec<_> = Path::new(name).ancestors().skip(1).collect();
+    above.into_iter().rev().try_for_each(|above| make_directory(&directory.join(above)))
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {

@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 /// The longest frame: output comes in smaller pieces, a command line must fit.
 pub const LONGEST: usize = 1 << 20;
 
+/// What the worker answers on a `Quiet` connection once it is quiet; anything else is a sentence that says why not.
+pub const QUIET: u8 = 0;
+
 /// What the first byte of a connection to a worker says of the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {

@@ -2,13 +2,17 @@
 //! is for.
 
 use crate::exec::{self, Exec};
+use crate::executor::Quiet;
 use crate::link::{Accepting, Connection};
+use crate::outward::{self, Outward};
+use crate::quiet;
+use crate::transfer;
 use atoll_protocol::exec::Opening;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 
 /// More wait in the socket's own queue.
@@ -20,8 +24,16 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 pub struct Acceptor {
     pub listener: UnixListener,
+    pub doors: Arc<Doors>,
+}
+
+/// Where a connection may lead.
+#[derive(Debug)]
+pub struct Doors {
     pub pool: Arc<Accepting>,
     pub exec: Exec,
+    pub outward: Option<Arc<Outward>>,
+    pub asks: mpsc::Sender<Quiet>,
 }
 
 impl Acceptor {
@@ -31,8 +43,7 @@ impl Acceptor {
             let Ok(counted) = count.clone().acquire_owned().await else { return };
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    let (pool, exec) = (self.pool.clone(), self.exec.clone());
-                    tokio::spawn(open(Connection::new(stream, counted), pool, exec));
+                    tokio::spawn(open(Connection::new(stream, counted), self.doors.clone()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "failed to accept a connection of the server");
@@ -43,7 +54,7 @@ impl Acceptor {
     }
 }
 
-async fn open(mut connection: Connection, pool: Arc<Accepting>, exec: Exec) {
+async fn open(mut connection: Connection, doors: Arc<Doors>) {
     let mut first = [0];
     match timeout(OPENING, connection.stream.read_exact(&mut first)).await {
         Ok(Ok(_)) => {}
@@ -51,10 +62,11 @@ async fn open(mut connection: Connection, pool: Arc<Accepting>, exec: Exec) {
         Ok(Err(_)) | Err(_) => return,
     }
     match Opening::from_byte(first[0]) {
-        Some(Opening::Http) => pool.put(connection),
-        Some(Opening::Exec) => exec::serve(connection, exec).await,
-        Some(Opening::Files | Opening::Outward | Opening::Quiet) | None => {
-            tracing::warn!(byte = first[0], "a connection of unknown kind is closed")
-        }
+        Some(Opening::Http) => doors.pool.put(connection),
+        Some(Opening::Exec) => exec::serve(connection, doors.exec.clone()).await,
+        Some(Opening::Outward) => outward::hand_over(&connection.stream, doors.outward.as_deref()).await,
+        Some(Opening::Quiet) => quiet::serve(connection, doors.asks.clone(), doors.exec.hands.clone()).await,
+        Some(Opening::Files) => transfer::serve(connection, doors.exec.clone()).await,
+        None => tracing::warn!(byte = first[0], "a connection of unknown kind is closed"),
     }
 }

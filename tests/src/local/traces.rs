@@ -121,6 +121,15 @@ pub fn mounts_under(dir: &Path) -> Vec<String> {
     table.lines().filter(|line| line.contains(dir.to_str().unwrap())).map(str::to_owned).collect()
 }
 
+/// Processes of this machine, in whatever namespace, that have something of `dir` mounted.
+pub fn living_in(dir: &Path) -> Vec<String> {
+    let shows = |pid: &u32| {
+        let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        table.contains(dir.to_str().unwrap())
+    };
+    all_pids().into_iter().filter(shows).map(|pid| format!("{pid} {}", command_line(pid))).collect()
+}
+
 /// The directories of a sandbox in every cgroup hierarchy.
 pub fn cgroups(id: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();

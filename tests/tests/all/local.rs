@@ -1,15 +1,25 @@
 //! Real sandboxes on this machine, with the demo agent at work in them.
 
+mod bombs;
 mod canary;
+mod disk;
 mod ends;
+mod files;
+mod fork;
 mod inside;
 mod isolation;
 mod kill;
 mod limits;
 mod many;
 mod messages;
+mod network;
+mod pause;
 mod restart;
 mod root;
+mod secrets;
+mod standing;
+mod storm;
+mod tier;
 mod user;
 mod work;
-mod worker;
+pub mod worker;

@@ -8,11 +8,12 @@ pub mod sse;
 
 use crate::failure::{Failure, Result};
 pub use find::{Connect, Found, recorded};
-use reqwest::header::ACCEPT;
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 use std::error::Error;
+use std::path::Path;
 use std::time::Duration;
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -72,6 +73,15 @@ impl Client {
         self.answer(self.request(Method::POST, path, &[]).timeout(LONG_ANSWER).json(body)).await
     }
 
+    /// A file as the body, as it is; `-` is the input.
+    pub async fn post_file(&self, path: &str, query: &[(&str, String)], file: &Path) -> Result<Value> {
+        let name = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
+        let opened = tokio::fs::File::open(name).await;
+        let body = opened.map_err(|error| Failure::input(format!("can't read {}: {error}", file.display())))?;
+        let asked = self.request(Method::POST, path, query).header(CONTENT_TYPE, "application/octet-stream");
+        self.answer(asked.timeout(LONG_ANSWER).body(reqwest::Body::from(body))).await
+    }
+
     pub async fn patch(&self, path: &str, body: &Value) -> Result<Value> {
         self.answer(self.request(Method::PATCH, path, &[]).timeout(ANSWER).json(body)).await
     }
@@ -87,6 +97,18 @@ impl Client {
     /// An answer that goes on until one side ends it.
     pub async fn stream(&self, path: &str, query: &[(&str, String)]) -> Result<Response> {
         self.ask(self.request(Method::GET, path, query)).await
+    }
+
+    /// The next bytes of such an answer; nothing after the last.
+    pub async fn piece(&self, answer: &mut Response) -> Result<Option<bytes::Bytes>> {
+        answer.chunk().await.map_err(|error| {
+            Failure::work("broke_off", format!("the answer of {} broke off: {}", self.found.url, innermost(&error)))
+        })
+    }
+
+    /// A body as it comes, for as long as it takes.
+    pub async fn put_stream(&self, path: &str, query: &[(&str, String)], body: reqwest::Body) -> Result<Value> {
+        self.answer(self.request(Method::PUT, path, query).body(body)).await
     }
 
     /// The answer in another form than JSON, as it is.

@@ -5,6 +5,7 @@ pub mod fields;
 pub mod line;
 pub mod patch;
 pub mod prose;
+pub mod size;
 pub mod spans;
 pub mod style;
 pub mod table;

@@ -40,6 +40,9 @@ pub struct Exec {
     /// A variable of its environment; several times
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
+    /// As the sandbox's own root, which only one with an imported root has
+    #[arg(long)]
+    root: bool,
     /// End it after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout: Option<u32>,
@@ -55,6 +58,7 @@ impl Exec {
         put("argv", Some(self.argv.clone().into()).filter(|_| self.shell.is_none()));
         put("shell", self.shell.clone().map(Value::from));
         put("cwd", self.cwd.clone().map(Value::from));
+        put("root", self.root.then_some(Value::Bool(true)));
         put("timeout_s", self.timeout.map(Value::from));
         put("stdin", stdin.map(Value::from));
         let env = self.env.iter().map(|(name, value)| (name.clone(), Value::from(value.clone())));

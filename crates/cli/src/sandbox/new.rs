@@ -1,6 +1,7 @@
 //! `atoll sandbox new` and `worker-token`.
 
 use super::id_of;
+use super::network::Choice;
 use crate::arguments::{pair, repository, text_or_stdin, word};
 use crate::client::Client;
 use crate::failure::Result;
@@ -38,6 +39,12 @@ pub struct New {
     /// The model that the agent uses
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
+    /// An imported root to work in, instead of this machine's programs
+    #[arg(long, value_name = "NAME")]
+    image: Option<String>,
+    /// The kept files that it begins with
+    #[arg(long, value_name = "NAME")]
+    snapshot: Option<String>,
     /// The session's title
     #[arg(long)]
     title: Option<String>,
@@ -50,6 +57,9 @@ pub struct New {
     /// A variable of the sandbox's environment; several times
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
+    /// A secret that it may use, by name; several times
+    #[arg(long = "secret", value_name = "NAME")]
+    secrets: Vec<String>,
     /// The project that it belongs to [default: the default project]
     #[arg(long, value_name = "ID")]
     project: Option<ProjectId>,
@@ -59,6 +69,8 @@ pub struct New {
     /// End it after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout_s: Option<u32>,
+    #[command(flatten)]
+    network: Choice,
     /// A new file for the worker's token [default: worker-ID.token in the data directory]
     #[arg(long, value_name = "FILE")]
     token_file_out: Option<PathBuf>,
@@ -76,13 +88,17 @@ impl New {
         put("provider", self.provider.map(|word| word.as_str().into()));
         put("agent", self.agent.clone().map(Value::from));
         put("model", self.model.clone().map(Value::from));
+        put("image", self.image.clone().map(Value::from));
+        put("snapshot", self.snapshot.clone().map(Value::from));
         put("title", self.title.clone().map(Value::from));
         put("end", self.end.map(|word| word.as_str().into()));
         put("labels", object(&self.labels));
         put("env", object(&self.env));
+        put("secrets", (!self.secrets.is_empty()).then(|| json!(self.secrets)));
         put("project_id", self.project.map(|id| id.to_string().into()));
         put("session_id", self.session.map(|id| id.to_string().into()));
         put("timeout_s", self.timeout_s.map(Value::from));
+        put("network", self.network.body());
         put("repo", self.repo.as_deref().map(repository).transpose()?);
         Ok(Value::Object(body))
     }

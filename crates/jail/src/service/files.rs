@@ -89,6 +89,7 @@ impl Service {
             what: "all sandboxes have the same range of ids: this kernel, or the data directory's file system, can't map ids of mounts"
                 .to_owned(),
             remedy: "Use Linux 5.19 or newer with the data directory on ext4, xfs or btrfs.".to_owned(),
+            keeps_from: None,
         })
     }
 

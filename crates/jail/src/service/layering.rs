@@ -17,7 +17,7 @@ use crate::join::{self, Exchange};
 use crate::layers::{Base, Beginning, MOST, Stack};
 use crate::place::{Place, Spec, check_label};
 use crate::wire::Answer;
-use crate::{kernel, maps, size};
+use crate::{kernel, maps, measure};
 
 /// Who the layers' remover works for.
 const NOBODY: &str = ".layers";
@@ -72,6 +72,9 @@ impl Service {
         self.await_starting(name);
         if self.tracked.iter().any(|tracked| tracked.sandbox == name && matches!(tracked.kind, Kind::Run { .. })) {
             return Err(Error::Busy { name: name.to_owned(), reason: "a program works on its files".to_owned() });
+        }
+        if self.is_paused(name) {
+            return Err(Error::Busy { name: name.to_owned(), reason: "it is paused".to_owned() });
         }
         let (_, record) = self.sandbox(name)?;
         let (old, layers) = (record.clone(), &self.store()?.layers);
@@ -182,9 +185,9 @@ impl Service {
         let counter = maps::spawn_within(&store.layers.map, || {
             self.close_copies();
             for path in &uncounted {
-                let bytes = size::of(path);
+                let Ok(found) = measure::trees(std::slice::from_ref(path)) else { continue };
                 // Without it the size is unknown, no more.
-                let _ = fs::write(path.join("bytes.new"), bytes.to_string());
+                let _ = fs::write(path.join("bytes.new"), found.bytes.to_string());
                 let _ = fs::rename(path.join("bytes.new"), path.join("bytes"));
             }
             0

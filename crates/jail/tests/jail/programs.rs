@@ -1,12 +1,18 @@
-//! What developers run, runs.
+//! What developers run, runs: under the filter, without capabilities, with the host's tools read-only.
 
 use std::path::Path;
 
-use crate::harness::{Harness, skip};
+use atoll_jail::Limits;
+
+use crate::harness::{Harness, skip, spec};
 
 fn runs(program: &str, script: &str) {
+    runs_within(program, spec("a").limits, script);
+}
+
+fn runs_within(program: &str, limits: Limits, script: &str) {
     let Some(harness) = Harness::new() else { return };
-    harness.prepared("a");
+    harness.launcher.prepare(&atoll_jail::Spec { limits, ..spec("a") }).unwrap();
     if harness.shell("a", &format!("command -v {program}")).stdout.is_empty() {
         return skip("it is not installed where sandboxes see it");
     }
@@ -49,6 +55,90 @@ fn cargo() {
         "cargo",
         "cargo --version; cargo init -q --name x --vcs none x; cd x; cargo run -q --offline | grep Hello; echo fine",
     );
+}
+
+/// With a dependency, a build script and tests, as `cargo` is used.
+#[test]
+fn cargo_with_two_crates() {
+    let limits = Limits { memory_bytes: 1 << 30, ..spec("a").limits };
+    runs_within(
+        "cargo",
+        limits,
+        r#"cargo new -q --vcs none app; cargo new -q --vcs none --lib app/part; cd app
+printf '[dependencies]\npart = { path = "part" }\n' >dependencies
+sed -i '/^\[dependencies\]/d' Cargo.toml; cat dependencies >>Cargo.toml
+echo 'fn main() { println!("cargo:rustc-env=BUILT=yes"); }' >build.rs
+echo 'pub fn sum(a: u32, b: u32) -> u32 { a + b } #[test] fn sums() { assert_eq!(sum(2, 2), 4); }' >part/src/lib.rs
+echo 'fn main() { println!("{} {}", part::sum(40, 2), env!("BUILT")); }' >src/main.rs
+cargo build -q --offline; ./target/debug/app | grep -qx '42 yes'; cargo test -q --offline -p part >/dev/null; echo fine"#,
+    );
+}
+
+/// Its runtime makes its own threads and asks the kernel directly.
+#[test]
+fn go() {
+    let limits = Limits { memory_bytes: 1 << 30, pids: 400, ..spec("a").limits };
+    let program = r#"package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"sync"
+)
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func main() {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(err)
+	go func() {
+		connection, _ := listener.Accept()
+		io.WriteString(connection, "fi")
+		connection.Close()
+	}()
+	connection, err := net.Dial("tcp", listener.Addr().String())
+	must(err)
+	first, err := io.ReadAll(connection)
+	must(err)
+	var group sync.WaitGroup
+	for n := 0; n < 50; n++ {
+		group.Add(1)
+		go func() { defer group.Done() }()
+	}
+	group.Wait()
+	second, err := exec.Command("echo", "-n", "ne").Output()
+	must(err)
+	fmt.Println(string(first) + string(second))
+}
+"#;
+    let build = "go mod init example.org/x 2>/dev/null; CGO_ENABLED=0 go build -o app .; go vet .; ./app";
+    runs_within("go", limits, &format!("mkdir g; cd g; cat >main.go <<'END'\n{program}END\n{build}"));
+}
+
+/// A page with a script, a worker thread and a canvas, in the browser that agents test with.
+#[test]
+fn chromium() {
+    let limits = Limits { memory_bytes: 2 << 30, pids: 1000, ..spec("a").limits };
+    let page = "<p id=a></p><canvas id=c></canvas><script>
+document.getElementById('c').getContext('2d').fillRect(0, 0, 5, 5);
+const worker = new Worker(URL.createObjectURL(new Blob(['postMessage(6 * 7)'])));
+worker.onmessage = event => document.getElementById('a').textContent = 'is ' + event.data;
+</script>
+";
+    let browser = "timeout 100 chromium --headless --no-sandbox --disable-gpu --virtual-time-budget=5000";
+    let look = format!(
+        "{browser} --dump-dom file://$PWD/page.html >seen 2>said || {{ tail -5 said; exit 1; }}
+grep -q 'is 42' seen || {{ cat seen; tail -5 said; exit 1; }}
+if grep Fontconfig said; then exit 1; fi
+{browser} --screenshot=shot.png file://$PWD/page.html >/dev/null 2>&1; test -s shot.png; echo fine"
+    );
+    runs_within("chromium", limits, &format!("cat >page.html <<'END'\n{page}END\n{look}"));
 }
 
 #[test]

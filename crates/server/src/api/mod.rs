@@ -1,20 +1,37 @@
 //! Handlers, one file per resource, and the JSON shapes they speak.
 
 pub mod blobs;
+pub mod commands;
 pub mod diff;
 pub mod events;
 pub mod exec;
+pub mod files;
+pub mod fork;
 pub mod gc;
 pub mod health;
+pub mod images;
 pub mod messages;
+pub mod network;
+pub mod pause;
 pub mod projects;
+pub mod resources;
 pub mod results;
 pub mod sandboxes;
+pub mod secrets;
 pub mod sessions;
+pub mod snapshots;
 pub mod tokens;
 pub mod trajectory;
 pub mod users;
 pub mod worker;
+
+/// What a provider does not know by this name is not there.
+fn unknown(error: atoll_core::provider::Error, what: &str) -> crate::problem::Problem {
+    match error {
+        atoll_core::provider::Error::Gone => crate::problem::Problem::not_found(what),
+        error => error.into(),
+    }
+}
 
 /// One page of a list.
 #[derive(Debug, serde::Serialize, utoipa::ToSchema)]

@@ -5,7 +5,7 @@ use super::inbox::{self, Draft};
 use super::{Work, lifecycle};
 use crate::problem::{Code, Problem, Result};
 use atoll_core::event::{NewEvent, Source, kind};
-use atoll_core::id::SessionId;
+use atoll_core::id::{SandboxId, SessionId};
 use atoll_core::lifecycle::Trigger;
 use atoll_core::sandbox::{End, ProviderKind, Reason, SandboxState, TurnState};
 use atoll_core::session::SessionState;
@@ -28,7 +28,11 @@ pub async fn plan_like_last(work: &mut Work<'_>, session: &Session, actor: Strin
         Some(sandbox) => sandboxes::labels(work.tx, sandbox.id).await?,
         None => Default::default(),
     };
+    let mut settings = last.as_ref().map(|sandbox| sandbox.settings.clone()).unwrap_or_default();
+    // Its files are those of its branch, not those that its last sandbox began with.
+    settings.forked_from = None;
     Ok(Plan {
+        id: SandboxId::new(),
         project: session.project_id,
         provider: last.as_ref().map_or(work.policy.provider, |sandbox| sandbox.provider),
         agent: session.agent.clone(),
@@ -36,7 +40,7 @@ pub async fn plan_like_last(work: &mut Work<'_>, session: &Session, actor: Strin
         title: None,
         end: last.as_ref().map_or(End::Keep, |sandbox| sandbox.end),
         labels,
-        settings: last.map(|sandbox| sandbox.settings).unwrap_or_default(),
+        settings,
         actor,
     })
 }
@@ -58,7 +62,7 @@ pub async fn send(work: &mut Work<'_>, id: SessionId, draft: Draft) -> Result<(M
 }
 
 /// A message to a sandbox: only while it can still reach the agent.
-pub async fn send_to_sandbox(work: &mut Work<'_>, id: atoll_core::id::SandboxId, draft: Draft) -> Result<Message> {
+pub async fn send_to_sandbox(work: &mut Work<'_>, id: SandboxId, draft: Draft) -> Result<Message> {
     let (mut session, sandbox) = work.locked(id).await?;
     let refuse = |code, detail: &str| {
         Err(Problem::new(code, detail).with("session_id", session.id.to_string()).with("state", sandbox.state.as_str()))
@@ -83,11 +87,19 @@ pub async fn resume(work: &mut Work<'_>, id: SessionId, provider: Option<Provide
 }
 
 /// A new session that goes on from where this one is; both go their own ways.
-pub async fn fork(work: &mut Work<'_>, id: SessionId, title: Option<String>, actor: String) -> Result<Session> {
+pub async fn fork(
+    work: &mut Work<'_>,
+    id: SessionId,
+    fork: SessionId,
+    title: Option<String>,
+    actor: String,
+) -> Result<Session> {
     let parent = locked(work, id).await?;
     let session = Session {
-        id: SessionId::new(),
-        title: title.unwrap_or_else(|| format!("{} (fork)", parent.title)),
+        id: fork,
+        title: title
+            .map(|title| work.redactor.redact(&title).unwrap_or(title))
+            .unwrap_or_else(|| format!("{} (fork)", parent.title)),
         branch: None,
         state: SessionState::Open,
         sandbox_id: None,
@@ -120,7 +132,8 @@ pub struct Change {
 
 pub async fn change(work: &mut Work<'_>, id: SessionId, change: Change, actor: String) -> Result<Session> {
     let mut session = locked(work, id).await?;
-    session.title = change.title.unwrap_or(session.title);
+    let title = change.title.map(|title| work.redactor.redact(&title).unwrap_or(title));
+    session.title = title.unwrap_or(session.title);
     session.updated_at = work.now;
     let closing = change.state == Some(SessionState::Closed) && session.state == SessionState::Open;
     let reopening = change.state == Some(SessionState::Open) && session.state == SessionState::Closed;

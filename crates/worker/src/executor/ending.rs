@@ -155,7 +155,7 @@ impl Executor {
         let (interrupt, failed) = (self.interrupt.take(), self.failed.take());
         self.take_back_opening();
         // It was made to go, and what it had not confirmed is answered with everything else.
-        if self.leaving != Leaving::No {
+        if self.leaving != Leaving::No || self.stillness.is_asked() {
             return;
         }
         match interrupt.filter(Interrupt::was_forced) {

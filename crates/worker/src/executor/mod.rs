@@ -22,6 +22,7 @@ use atoll_protocol::LeasedMessage;
 use ending::{Interrupt, Leaving};
 use files::Files;
 use gate::{Gate, Then};
+use quiet::Stillness;
 use serde_json::json;
 use serde_json::value::RawValue;
 use std::collections::VecDeque;
@@ -37,6 +38,7 @@ mod ending;
 mod failure;
 mod files;
 mod gate;
+mod quiet;
 mod tail;
 mod talk;
 #[cfg(test)]
@@ -50,6 +52,8 @@ const ENOUGH: usize = 256;
 const LAST_TURN: Duration = Duration::from_millis(200);
 /// For the first look at all files. The agent is told its prompt after it, but does not wait for ever.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
+
+pub use quiet::Quiet;
 
 /// What the dispatcher wants.
 #[derive(Debug)]
@@ -75,10 +79,10 @@ pub struct Tools {
 }
 
 /// Starts the executor; the dispatcher works for what it gives.
-pub fn start(tools: Tools) -> Program {
+pub fn start(tools: Tools, quiet: mpsc::Receiver<Quiet>) -> Program {
     let (orders, taken) = mpsc::unbounded_channel();
     let (items, input) = mpsc::channel(WAITING);
-    tokio::spawn(Executor::new(tools, taken, items).run());
+    tokio::spawn(Executor::new(tools, taken, quiet, items).run());
     Program { input, output: Outlet::Executor(orders) }
 }
 
@@ -91,6 +95,7 @@ enum Heard {
 struct Executor {
     tools: Tools,
     orders: mpsc::UnboundedReceiver<Order>,
+    quiet: mpsc::Receiver<Quiet>,
     items: mpsc::Sender<Read>,
     clock: SystemClock,
     /// None until the server has said how to begin.
@@ -112,15 +117,22 @@ struct Executor {
     failed: Option<(String, Instant)>,
     waiting_due: Option<Instant>,
     leaving: Leaving,
+    stillness: Stillness,
     outgoing: Vec<Item>,
 }
 
 impl Executor {
-    fn new(tools: Tools, orders: mpsc::UnboundedReceiver<Order>, items: mpsc::Sender<Read>) -> Self {
+    fn new(
+        tools: Tools,
+        orders: mpsc::UnboundedReceiver<Order>,
+        quiet: mpsc::Receiver<Quiet>,
+        items: mpsc::Sender<Read>,
+    ) -> Self {
         let files = Files::new(tools.hands.clone(), tools.workspace.clone());
         Self {
             tools,
             orders,
+            quiet,
             items,
             clock: SystemClock::start(),
             driver: None,
@@ -136,6 +148,7 @@ impl Executor {
             failed: None,
             waiting_due: None,
             leaving: Leaving::No,
+            stillness: Stillness::No,
             outgoing: Vec::new(),
         }
     }
@@ -160,6 +173,8 @@ impl Executor {
                 },
                 seen = self.files.next(), if self.outgoing.len() < ENOUGH => self.see(seen),
                 spoken = next(self.agent.as_mut(), listen) => self.hear(spoken),
+                Some(quiet) = self.quiet.recv() => self.be_quiet(quiet),
+                () = self.stillness.over() => self.stillness = Stillness::No,
                 () = at(due) => {}
             }
         }
@@ -205,6 +220,7 @@ impl Executor {
                 return;
             }
         }
+        self.settle_stillness();
         self.be_firm(Instant::now());
         if self.waiting_due.is_some_and(|due| due <= Instant::now()) {
             self.waiting_due = None;
@@ -253,7 +269,7 @@ impl Executor {
 
     /// Tells the agent what there is to tell; says whether there was something.
     async fn tell_next(&mut self, now: Instant) -> bool {
-        if !matches!(self.leaving, Leaving::No) || self.driver.is_none() {
+        if !matches!(self.leaving, Leaving::No) || self.stillness.is_asked() || self.driver.is_none() {
             return false;
         }
         if let Some((message, until)) = self.opening.take() {
@@ -297,7 +313,7 @@ impl Executor {
         let driver::Command { argv, env } = driver.command(&launch);
         let task = self.task.get_or_insert_with(|| message.content.clone());
         let env = self.tools.environment.of_agent(task, env);
-        let program = Runs { argv, cwd: self.tools.workspace.clone(), env, whole: true };
+        let program = Runs { argv, cwd: self.tools.workspace.clone(), env, whole: true, terminal: None };
         let kills = self.tools.memory.kills();
         let agent = Agent::start(&self.tools.hands, program, kills).await.map_err(|error| error.to_string())?;
         self.agent = Some(agent);

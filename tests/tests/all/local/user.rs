@@ -1,41 +1,43 @@
 //! The command line, for root and for an ordinary user: the same task, from start to end.
 
 use super::worker::{HANDS, LOOK, open_doors};
-use atoll_tests::local::repository::Repository;
+use atoll_tests::local::repository::{Repository, git};
 use atoll_tests::local::{directory, is_root, skipped, told, traces};
+use atoll_tests::ordinary::{self, Ids, own};
 use atoll_tests::process::{self, program};
 use serde_json::Value;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 const USER: u32 = 61_234;
 
+/// Somebody else, who has a range of ids besides.
+const USER_WITH_RANGE: u32 = 61_235;
+
 /// Whoever types the commands, with a home and programs that they may use.
 struct Person {
     dir: TempDir,
     uid: Option<u32>,
+    ids: Ids,
 }
 
 impl Person {
     fn root() -> Self {
         let dir = directory("atoll-person-");
         std::fs::create_dir(dir.path().join("home")).unwrap();
-        Self { dir, uid: None }
+        Self { dir, uid: None, ids: Ids::Own }
     }
 
     /// Somebody without any privilege.
-    fn ordinary() -> Self {
-        let person = Self { uid: Some(USER), ..Self::root() };
+    fn ordinary(uid: u32, ids: Ids) -> Self {
+        let person = Self { uid: Some(uid), ids, ..Self::root() };
         std::fs::set_permissions(person.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         for name in ["atoll", "atoll-worker"] {
-            let copy = person.dir.path().join(name);
-            std::fs::copy(program(name), &copy).unwrap();
-            std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o755)).unwrap();
+            ordinary::install(&program(name), &person.dir.path().join(name));
         }
-        own(&person.home());
+        own(&person.home(), uid);
         person
     }
 
@@ -50,40 +52,12 @@ impl Person {
     fn atoll(&self, arguments: &[&str]) -> Output {
         let mut command = match self.uid {
             None => process::command("atoll"),
-            Some(uid) => {
-                let mut command = Command::new("setpriv");
-                command.args(["--pdeathsig", "KILL", "--"]).arg(self.dir.path().join("atoll")).stdin(Stdio::null());
-                command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").uid(uid).gid(uid);
-                command
-            }
+            Some(uid) => ordinary::command(uid, self.ids, self.dir.path(), &self.dir.path().join("atoll")),
         };
         command.args(arguments).env("HOME", self.home()).env("ATOLL_DATA_DIR", self.data()).current_dir(self.home());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         process::spawn(command).wait_with_output().unwrap()
     }
-}
-
-/// Gives a directory and all that is in it to the ordinary user.
-fn own(dir: &Path) {
-    chown(dir, Some(USER), Some(USER)).unwrap();
-    for entry in std::fs::read_dir(dir).unwrap().flatten() {
-        if entry.file_type().unwrap().is_dir() {
-            own(&entry.path());
-        } else {
-            chown(entry.path(), Some(USER), Some(USER)).unwrap();
-        }
-    }
-}
-
-/// Why the tests of an ordinary user can't be made here.
-fn no_ordinary_user() -> Option<&'static str> {
-    if !is_root() {
-        return Some("only root can become somebody else");
-    }
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "true"]).uid(USER).gid(USER).current_dir("/");
-    let works = command.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
-    if works { None } else { Some("ordinary users may not make user namespaces") }
 }
 
 fn text(output: &Output) -> String {
@@ -98,8 +72,8 @@ fn lines(output: &Output) -> Vec<Value> {
 /// `atoll run` on a repository: everything that is promised of it.
 fn one_task_from_start_to_end(person: &Person) -> Vec<Value> {
     let repository = Repository::sample();
-    if person.uid.is_some() {
-        own(repository.path());
+    if let Some(uid) = person.uid {
+        own(repository.path(), uid);
     }
     let before = repository.checkout();
     let prompt = "say hello\nedit done.txt yes\nrun cat done.txt; id -u";
@@ -146,10 +120,10 @@ fn a_task_from_start_to_end_as_root() {
 /// One after the other in one test: the user is the same, and so is what they leave behind.
 #[test]
 fn a_task_from_start_to_end_as_an_ordinary_user() {
-    if let Some(why) = no_ordinary_user() {
+    if let Some(why) = ordinary::missing(USER, Ids::Own) {
         return skipped("an ordinary user", why);
     }
-    let person = Person::ordinary();
+    let person = Person::ordinary(USER, Ids::Own);
     let doctor = person.atoll(&["doctor"]);
     let said = text(&doctor);
     let tier = ["strong", "standard"].into_iter().find(|tier| said.contains(tier));
@@ -175,7 +149,7 @@ fn the_agent_is_kept_apart(person: &Person) {
     repository.write("hands.sh", HANDS);
     repository.git(&["add", "-A"]);
     repository.git(&["commit", "-qm", "Look"]);
-    own(repository.path());
+    own(repository.path(), person.uid.unwrap());
     let prompt = "run /usr/bin/python3 look.py 1
 run /usr/bin/python3 look.py $(sh hands.sh)
 run kill -KILL 1; kill -TERM 1; kill -STOP 1; echo tried
@@ -207,6 +181,54 @@ fn memory_is_bounded(person: &Person) {
     }
     let processes = person.uid.map(traces::of_user).unwrap_or_default();
     assert!(processes.iter().all(|process| process.ends_within(std::time::Duration::from_secs(5))), "{processes:?}");
+}
+
+/// Doctor says what does not hold for them, and the demonstration of the README works.
+#[test]
+fn with_a_range_of_ids_an_ordinary_user_has_worker_and_agent_apart() {
+    if let Some(why) = ordinary::missing(USER_WITH_RANGE, Ids::Range) {
+        return skipped("an ordinary user with a range of ids", why);
+    }
+    let person = Person::ordinary(USER_WITH_RANGE, Ids::Range);
+    let said = text(&person.atoll(&["doctor"]));
+    let limits = said.lines().find(|line| line.contains("limits")).unwrap_or_else(|| panic!("no limits in {said}"));
+    assert!(limits.contains("memory") && limits.contains("cpu") && limits.contains("disk"), "{limits}");
+    assert!(!said.contains("under this user's own id"), "{said}");
+    let events = one_task_from_start_to_end(&person);
+    let notices: Vec<&str> = told(&events, "sandbox.notice").iter().filter_map(|data| data["text"].as_str()).collect();
+    assert!(!notices.iter().any(|text| text.contains("same user id")), "worker and agent are two: {notices:?}");
+    the_agent_is_kept_apart(&person);
+    demonstration(&person);
+    nothing_is_left(&person);
+}
+
+/// What `make run` does once everything is built.
+fn demonstration(person: &Person) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let place = person.home().join("demo");
+    let copy = |from: &str| {
+        let to = place.join(from);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        let done = Command::new("cp").arg("-r").arg(root.join(from)).arg(&to).status().unwrap();
+        assert!(done.success());
+    };
+    copy("scripts/demo");
+    copy("examples/greeting");
+    std::fs::create_dir_all(place.join("target/debug")).unwrap();
+    for name in ["atoll", "atoll-worker"] {
+        ordinary::install(&program(name), &place.join("target/debug").join(name));
+    }
+    let uid = person.uid.unwrap();
+    own(&place.join("examples"), uid);
+    for dir in ["", "scripts", "target", "target/debug"] {
+        std::os::unix::fs::chown(place.join(dir), Some(uid), Some(uid)).unwrap();
+    }
+    let mut command = ordinary::command(uid, person.ids, person.dir.path(), Path::new("bash"));
+    command.arg(place.join("scripts/demo")).current_dir(&place).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = process::spawn(command).wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let branches = git(&place.join("target/demo/greeting"), &["branch", "--list", "atoll/*"]);
+    assert_eq!(branches.lines().count(), 1, "{branches} {}", text(&output));
 }
 
 #[test]

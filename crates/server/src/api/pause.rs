@@ -1,0 +1,75 @@
+//! `/sandboxes/{id}/pause` and `/resume`: everything in it stands still, and goes on.
+
+use super::sandboxes::SandboxView;
+use crate::app::pausing;
+use crate::auth::{Caller, access};
+use crate::extract::Id;
+use crate::once::Answer;
+use crate::problem::{Code, Problem, Result};
+use crate::state::App;
+use atoll_core::id::SandboxId;
+use atoll_core::principal::Action;
+use atoll_core::provider::ProviderId;
+use atoll_core::sandbox::{Activity, ProviderKind};
+use atoll_store::sandboxes::{self, Sandbox};
+use axum::extract::State;
+use std::sync::Arc;
+
+/// The sandbox as its provider knows it, for whom may work in it.
+pub(super) async fn place(app: &App, caller: &Caller, id: SandboxId) -> Result<(Sandbox, ProviderKind, ProviderId)> {
+    let who = caller.clone();
+    let row = app.read(move |tx| {
+        Box::pin(async move {
+            access::sandbox(tx, &who, id, Action::Work).await?;
+            sandboxes::get(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))
+        })
+    });
+    let row = row.await?;
+    let gone = || Problem::new(Code::SandboxGone, "its provider has nothing of it").with("state", row.state.as_str());
+    let (kind, place) = super::diff::at_provider(&row).ok_or_else(gone)?;
+    Ok((row, kind, place))
+}
+
+/// Let everything in a sandbox stand still. It keeps its memory.
+#[utoipa::path(post, path = "/sandboxes/{id}/pause", tag = "sandboxes", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = SandboxView)))]
+pub async fn pause(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<SandboxId>) -> Result<Answer> {
+    let (row, kind, place) = place(&app, &caller, id).await?;
+    pausing::check(&row)?;
+    app.providers()?.get(kind).pause(&place).await?;
+    app.write(move |work| {
+        Box::pin(async move {
+            let row = pausing::paused(work, id, caller.actor()).await?;
+            Answer::ok(SandboxView::new(row, sandboxes::labels(work.tx, id).await?))
+        })
+    })
+    .await
+}
+
+/// Let a paused sandbox go on.
+#[utoipa::path(post, path = "/sandboxes/{id}/resume", tag = "sandboxes", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = SandboxView)))]
+pub async fn resume(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<SandboxId>) -> Result<Answer> {
+    let (row, kind, place) = place(&app, &caller, id).await?;
+    pausing::check(&row)?;
+    app.providers()?.get(kind).resume(&place).await?;
+    app.write(move |work| {
+        Box::pin(async move {
+            let row = pausing::resumed(work, id, caller.actor()).await?;
+            Answer::ok(SandboxView::new(row, sandboxes::labels(work.tx, id).await?))
+        })
+    })
+    .await
+}
+
+/// Whoever is to end must be able to hear of it: a paused sandbox goes on before it is stopped. If
+/// that fails it is ended by force, as every one that does not listen.
+pub(super) async fn wake(app: &App, caller: &Caller, id: SandboxId) -> Result<()> {
+    let Ok((row, kind, place)) = place(app, caller, id).await else { return Ok(()) };
+    if row.activity == Activity::Paused
+        && let Err(error) = app.providers()?.get(kind).resume(&place).await
+    {
+        tracing::warn!(sandbox = %id, %error, "a paused sandbox that is to stop can't go on");
+    }
+    Ok(())
+}
