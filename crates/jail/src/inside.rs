@@ -47,11 +47,11 @@ pub fn prepare_init() -> io::Result<()> {
 }
 
 /// Lets this process, and all it will start, write only to what is the sandbox's own: a second lock beside the mounts,
-/// where the kernel has it. Where the root itself can be written to, as an imported one, all of it is the sandbox's own.
+/// where the kernel has it. Where the system can be written to, as in an imported root, all of it is the sandbox's own.
 /// Call it before any thread starts.
 pub fn lock_files() -> io::Result<()> {
-    let root = rustix::fs::statvfs("/")?;
-    if !root.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
+    let system = rustix::fs::statvfs("/usr")?;
+    if !system.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
         return Ok(());
     }
     Landlock::find().close(Reach::All).map_err(|failure| io::Error::from_raw_os_error(failure.source.0))

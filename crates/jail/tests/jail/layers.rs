@@ -334,3 +334,15 @@ fn where_ids_cannot_be_mapped_all_have_one_range_and_where_layers_cannot_be_stac
         harness.launcher.destroy(name).unwrap();
     }
 }
+
+#[test]
+fn one_that_is_paused_is_not_forked() {
+    let Some(harness) = Harness::new() else { return };
+    harness.prepared("a");
+    harness.launcher.start_worker("a").unwrap();
+    harness.launcher.pause("a").unwrap();
+    let refused = harness.launcher.fork("a", &spec("b"));
+    assert!(matches!(&refused, Err(Error::Busy { reason, .. }) if reason.contains("paused")), "{refused:?}");
+    harness.launcher.resume("a").unwrap();
+    harness.fork("a", "b");
+}
