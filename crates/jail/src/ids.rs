@@ -37,7 +37,7 @@ impl Map {
     }
 
     /// The range as a whole, as the map of a mount: what is stored under `stored` is seen under this one's ids.
-    pub fn from_stored(&self, stored: Range) -> Option<Self> {
+    pub fn mapping_of(&self, stored: Range) -> Option<Self> {
         let own = self.range()?;
         let lines = vec![Line { inside: stored.first, outside: own.first, count: own.count.min(stored.count) }];
         Some(Self { ids: Ids::Own, users: lines.clone(), groups: lines })

@@ -22,7 +22,7 @@ use crate::layers::{Layers, Stack};
 use crate::setup::overlay::{self, Scratch, Stacked, Wanted};
 use crate::setup::{self, Plan, privilege, system, trees};
 use crate::start::said;
-use crate::wire;
+use crate::{maps, wire};
 
 /// Two file systems in memory that every sandbox has, to hang layers over for a moment.
 const SCRATCH: Scratch = Scratch { store: "/dev/shm", merged: "/run" };
@@ -182,6 +182,32 @@ fn others() -> std::io::Result<usize> {
         }
     }
     Ok(count)
+}
+
+/// Sees whether layers can be stacked here: before anything is sealed that could then not be shown any more.
+pub(crate) fn try_stacking(
+    layers: &Layers,
+    map: &Map,
+    stack: &Stack,
+    store: Option<OwnedFd>,
+    drop: impl FnOnce(),
+) -> Result<(), Failure> {
+    let (status, said) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).at(Step::Descriptors)?;
+    let process = maps::spawn_in_namespace(map, || {
+        drop();
+        kernel::close_copy(status.as_fd());
+        let outcome = kernel::copy_mounts().at(Step::Layers).and_then(|()| {
+            let store = match store {
+                Some(store) => store,
+                None => trees::tree(&layers.directory, NO_SUID | NO_DEVICES)?,
+            };
+            privilege::become_root_inside(map)?;
+            setup::root::try_stacking(&store, stack, Wanted { files: true, system: false })
+        });
+        report(outcome, said.as_fd())
+    })?;
+    std::mem::drop(said);
+    finished(&process, File::from(status))
 }
 
 /// Workspace and home of a living process's mount namespace, as trees that hang nowhere.

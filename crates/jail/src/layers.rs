@@ -105,8 +105,6 @@ pub(crate) struct Layers {
     pub directory: PathBuf,
     /// Under which ids files are stored.
     pub map: Map,
-    /// Why sandboxes can't have ids of their own, where that is so.
-    pub why_common: Option<String>,
 }
 
 impl Layers {
@@ -115,18 +113,18 @@ impl Layers {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.map_err(|error| Error::file("make the directory", directory, error))?;
         let directory = fs::canonicalize(directory).map_err(|error| Error::file("find", directory, error))?;
-        let (map, why_common) = match source {
-            Source::Fixed { map, .. } => (map.clone(), None),
+        let map = match source {
+            Source::Fixed { map, .. } => map.clone(),
             Source::Ranges { .. } => {
                 let stored = stored(&directory, source)?;
                 let map = Map::own(stored);
                 match can_map(&directory, stored, &map) {
-                    Ok(()) => (map, None),
-                    Err(failure) => (Map::common(stored), Some(failure.source.to_string())),
+                    Ok(()) => map,
+                    Err(_) => Map::common(stored),
                 }
             }
         };
-        let layers = Self { directory, map, why_common };
+        let layers = Self { directory, map };
         layers.give(&layers.directory, 0).map_err(|error| Error::file("give away", &layers.directory, error))?;
         Ok(layers)
     }
@@ -144,7 +142,7 @@ impl Layers {
 
     /// The user namespace by which files show with a sandbox's ids, where they are stored with others.
     pub fn shown(&self, map: &Map) -> Result<Option<OwnedFd>, Failure> {
-        match self.map.range().and_then(|stored| map.from_stored(stored)) {
+        match self.map.range().and_then(|stored| map.mapping_of(stored)) {
             Some(mapping) => Ok(Some(maps::namespace(&mapping)?)),
             None => Ok(None),
         }
@@ -305,8 +303,8 @@ fn stored(directory: &Path, source: &Source) -> Result<Range, Error> {
 }
 
 /// Whether this kernel and this file system can show files under other ids than they are stored.
-fn can_map(directory: &Path, stored: Range, map: &Map) -> Result<(), Failure> {
-    let mapping = map.from_stored(stored).ok_or(Errno(libc::EINVAL)).at(Step::Maps)?;
+pub(crate) fn can_map(directory: &Path, stored: Range, map: &Map) -> Result<(), Failure> {
+    let mapping = map.mapping_of(stored).ok_or(Errno(libc::EINVAL)).at(Step::Maps)?;
     mapped(directory, &maps::namespace(&mapping)?).map(drop)
 }
 

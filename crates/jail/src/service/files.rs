@@ -7,9 +7,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Service;
 use super::processes::{Kind, Tracked};
-use crate::error::{AtStep, Error, Step};
+use crate::error::{AtStep, Error, Failure, Step};
 use crate::ids::Map;
-use crate::layers::mapped;
+use crate::layers::{Beginning, Stack, can_map, mapped};
+use crate::place::Ids;
+use crate::report::Missing;
 use crate::setup::Role;
 use crate::setup::overlay::Wanted;
 use crate::{join, kernel};
@@ -55,7 +57,7 @@ impl Service {
 
     /// The user namespace by which layers show with a sandbox's ids. One for a range is made once: ranges are used
     /// again and again.
-    pub(super) fn mapping(&mut self, map: &Map) -> Result<Option<OwnedFd>, crate::error::Failure> {
+    pub(super) fn mapping(&mut self, map: &Map) -> Result<Option<OwnedFd>, Failure> {
         let Some(range) = map.range() else { return Ok(None) };
         if let Some(known) = self.mappings.get(&range.first) {
             return known.try_clone().map(Some).at(Step::Descriptors);
@@ -65,6 +67,57 @@ impl Service {
         let copy = made.try_clone().at(Step::Descriptors)?;
         self.mappings.insert(range.first, made);
         Ok(Some(copy))
+    }
+
+    /// The map that a sandbox would get here, without making anything.
+    pub(super) fn map_here(&self) -> Result<Map, Error> {
+        if let Some(store) = &self.store {
+            return store.layers.map_for_another(&self.ids, &self.used());
+        }
+        let map = self.ids.map(&[])?;
+        let (Some(range), Some(there)) = (map.range(), self.settings.data.ancestors().find(|path| path.exists()))
+        else {
+            return Ok(map);
+        };
+        Ok(if can_map(there, range, &map).is_ok() { map } else { Map::common(range) })
+    }
+
+    /// What keeps sandboxes from ids of their own, and what to do about it.
+    pub(super) fn lacks_mapping(&self) -> Option<Missing> {
+        let common = self.map_here().is_ok_and(|map| map.ids == Ids::Common);
+        common.then(|| Missing {
+            what: "all sandboxes have the same range of ids: this kernel, or the data directory's file system, can't map ids of mounts"
+                .to_owned(),
+            remedy: "Use Linux 5.19 or newer with the data directory on ext4, xfs or btrfs.".to_owned(),
+            keeps_from: None,
+        })
+    }
+
+    /// Fails where layers can't be stacked. That is tried once.
+    pub(super) fn must_stack(&mut self, name: &str) -> Result<(), Error> {
+        let outcome = match &self.stackable {
+            Some(outcome) => outcome.clone(),
+            None => {
+                let outcome = self.try_stacking()?;
+                self.stackable = Some(outcome.clone());
+                outcome
+            }
+        };
+        outcome.map_err(|failure| Error::step(name, failure))
+    }
+
+    fn try_stacking(&mut self) -> Result<Result<(), Failure>, Error> {
+        let layers = &self.store()?.layers;
+        let map = layers.map_for_another(&self.ids, &[])?;
+        let below = layers.make(Beginning::Empty, false)?;
+        let stack = Stack { top: layers.make(Beginning::Above, false)?, below: vec![below], image: None };
+        let outcome = self.mapping(&map).and_then(|namespace| {
+            let Some(service) = &self.store else { return Ok(()) };
+            let store = namespace.map(|namespace| service.layers.tree(&namespace)).transpose()?;
+            join::try_stacking(&service.layers, &map, &stack, store, || self.close_copies())
+        });
+        self.discard_layers(stack.layers());
+        Ok(outcome)
     }
 
     /// Workspace and home of a process that has them stacked: they can't be stacked a second time.

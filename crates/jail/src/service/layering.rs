@@ -24,7 +24,10 @@ const NOBODY: &str = ".layers";
 
 impl Service {
     /// What a new sandbox stands on, with a fresh top.
-    pub(super) fn stack_for(&self, spec: &Spec) -> Result<Stack, Error> {
+    pub(super) fn stack_for(&mut self, spec: &Spec) -> Result<Stack, Error> {
+        if spec.image.is_some() || spec.snapshot.is_some() {
+            self.must_stack(&spec.name)?;
+        }
         let store = self.store()?;
         let missing = |kind, name: &str| Error::NotKept { kind, name: name.to_owned() };
         let image = match &spec.image {
@@ -70,6 +73,9 @@ impl Service {
         if self.tracked.iter().any(|tracked| tracked.sandbox == name && matches!(tracked.kind, Kind::Run { .. })) {
             return Err(Error::Busy { name: name.to_owned(), reason: "a program works on its files".to_owned() });
         }
+        if self.is_paused(name) {
+            return Err(Error::Busy { name: name.to_owned(), reason: "it is paused".to_owned() });
+        }
         let (_, record) = self.sandbox(name)?;
         let (old, layers) = (record.clone(), &self.store()?.layers);
         if !old.stack.below.is_empty() && layers.is_untouched(&old.stack.top) {
@@ -78,7 +84,8 @@ impl Service {
         if old.stack.below.len() >= MOST {
             return Err(Error::TooDeep { name: name.to_owned(), layers: old.stack.below.len() });
         }
-        let fresh = layers.make(Beginning::Above, old.stack.image.is_some())?;
+        self.must_stack(name)?;
+        let fresh = self.store()?.layers.make(Beginning::Above, old.stack.image.is_some())?;
         let mut record = old.clone();
         record.stack = old.stack.sealed(fresh.clone());
         if let Err(error) = self.put_record(name, &record) {

@@ -29,7 +29,7 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::catalog::{KeptImage, KeptSnapshot, Shelf};
 use crate::cgroup::{self, Groups};
-use crate::error::Error;
+use crate::error::{Error, Failure};
 use crate::layers::Layers;
 use crate::maps::Source;
 use crate::place::{Exit, Usage};
@@ -90,6 +90,8 @@ struct Service {
     imports: Vec<Importing>,
     /// By the first id of a sandbox's range: the user namespace by which layers show with its ids.
     mappings: BTreeMap<u32, OwnedFd>,
+    /// Whether layers can be stacked here, once that was tried.
+    stackable: Option<Result<(), Failure>>,
     pausing: Vec<Pausing>,
 }
 
@@ -127,6 +129,7 @@ impl Service {
             leaving: Vec::new(),
             imports: Vec::new(),
             mappings: BTreeMap::new(),
+            stackable: None,
             pausing: Vec::new(),
             socket,
             settings,

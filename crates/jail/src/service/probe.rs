@@ -31,7 +31,7 @@ const PATIENCE: i64 = 20;
 impl Service {
     pub(super) fn probe(&self) -> Report {
         let outcome = self.attempt();
-        let map = self.ids.map(&[]).ok();
+        let map = self.map_here().ok();
         let enforced = outcome.as_ref().ok().and(map.as_ref()).map(|map| self.enforced(map));
         let failed_at = |steps: &[Step]| match &outcome {
             Err(error @ Error::Step { step, .. }) if steps.contains(step) => Ability::No { reason: error.to_string() },
@@ -153,6 +153,7 @@ impl Service {
             let remedy = "A kernel of 5.11 or newer with overlayfs is needed: modprobe overlay.";
             list.push(missing(None, format!("no forks and snapshots: no overlay can be mounted: {errno}"), remedy));
         }
+        list.extend(self.lacks_mapping());
         for (path, reason) in &self.view.refused {
             let what = format!("{} is not shown inside: {reason}", path.display());
             list.push(missing(None, what, "Name another directory."));

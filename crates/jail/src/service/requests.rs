@@ -187,7 +187,7 @@ impl Service {
         Ok(place)
     }
 
-    fn used(&self) -> Vec<Range> {
+    pub(super) fn used(&self) -> Vec<Range> {
         self.sandboxes.values().filter_map(|sandbox| sandbox.record.as_ref()?.map.range()).collect()
     }
 

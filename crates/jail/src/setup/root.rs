@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode};
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::overlay::{self, Scratch, Stacked};
+use super::overlay::{self, Scratch, Stacked, Wanted};
 use super::trees::{Trees, hang};
 use super::{Plan, Role, devices, proc, system};
 use crate::error::{AtStep, Errno, Failure, Step};
 use crate::kernel::{self, NO_DEVICES, NO_SUID, READ_ONLY};
+use crate::layers::Stack;
 
 /// A directory that every system has, to hang the new root over for a moment.
 const MOUNT_POINT: &str = "/usr";
@@ -61,15 +62,27 @@ fn build_from_host(plan: &Plan<'_>, trees: &Trees) -> Result<(), Failure> {
     symlink("/tmp", "var/tmp").at_with(Step::Root, "var/tmp")
 }
 
+/// Stacks layers in a mount namespace of its own and forgets them, to see whether it can be done.
+pub(crate) fn try_stacking(store: &OwnedFd, stack: &Stack, wanted: Wanted) -> Result<(), Failure> {
+    memory(Path::new(MOUNT_POINT), "mode=755,size=1m,nr_inodes=4k", Step::Layers)?;
+    stack_here(store, stack, wanted).map(drop)
+}
+
 /// Below [`MOUNT_POINT`], gone when the layers are stacked.
 const SCRATCH: Scratch = Scratch { store: "/usr/.store", merged: "/usr/.merged" };
 
 fn stacked(plan: &Plan<'_>, trees: &Trees) -> Result<Stacked, Failure> {
-    let Some(store) = &trees.store else { return Ok(Stacked::default()) };
+    match &trees.store {
+        Some(store) => stack_here(store, plan.files.stack, plan.files.wanted),
+        None => Ok(Stacked::default()),
+    }
+}
+
+fn stack_here(store: &OwnedFd, stack: &Stack, wanted: Wanted) -> Result<Stacked, Failure> {
     for path in [SCRATCH.store, SCRATCH.merged] {
         make_directories(Path::new(path))?;
     }
-    let stacked = overlay::stack(store, plan.files.stack, plan.files.wanted, SCRATCH)?;
+    let stacked = overlay::stack(store, stack, wanted, SCRATCH)?;
     for path in [SCRATCH.store, SCRATCH.merged] {
         fs::remove_dir(path).at_with(Step::Layers, path)?;
     }

@@ -97,12 +97,12 @@ impl Archive {
             };
         }
         match self.json("index.json").filter(|_| self.entries.contains_key("oci-layout")) {
-            Some(index) => self.from_index(&index, 4).map(Content::Layers),
+            Some(index) => self.layers_of(&index, 4).map(Content::Layers),
             None => Ok(Content::Root),
         }
     }
 
-    fn from_index(&self, index: &Value, depth: u32) -> Result<Vec<String>, String> {
+    fn layers_of(&self, index: &Value, depth: u32) -> Result<Vec<String>, String> {
         let list = index.get("manifests").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let chosen = match list {
             [one] => one,
@@ -116,7 +116,7 @@ impl Archive {
         let manifest = manifest.ok_or("a manifest that its index.json names is missing")?;
         if manifest.get("manifests").is_some() {
             return match depth.checked_sub(1) {
-                Some(depth) => self.from_index(&manifest, depth),
+                Some(depth) => self.layers_of(&manifest, depth),
                 None => Err("its lists of images have no end".to_owned()),
             };
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use atoll_jail::{Error, Exit, Kept, Place, Spec, Step};
+use atoll_jail::{Error, Exit, Ids, Kept, Place, Spec, Step};
 
 use crate::harness::{Harness, as_root, enter, launcher_of, run, spec};
 use crate::{isolation::wait_for, ordinary};
@@ -274,14 +274,14 @@ fn a_launcher_may_be_killed_at_any_step() {
     let Some(mut harness) = Harness::new() else { return };
     harness.prepared("a");
     harness.launcher.start_worker("a").unwrap();
-    for round in 0..16_u64 {
+    for round in 0..10_u64 {
         harness.entered("a", &format!("echo {round} >file"));
         let pid = rustix::process::Pid::from_raw(launcher_of(&harness.options).cast_signed()).unwrap();
         let name = format!("f{round}");
         std::thread::scope(|scope| {
             let launcher = &harness.launcher;
             let forking = scope.spawn(move || launcher.fork("a", &spec(&name)));
-            std::thread::sleep(Duration::from_micros(round * 400));
+            std::thread::sleep(Duration::from_micros(round * 600));
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
             assert!(matches!(forking.join().unwrap(), Ok(_) | Err(Error::Gone)));
         });
@@ -299,4 +299,50 @@ fn a_launcher_may_be_killed_at_any_step() {
         harness.launcher.destroy(&place.name).unwrap();
     }
     assert_eq!(harness.layers(), Vec::<String>::new());
+}
+
+#[test]
+fn where_ids_cannot_be_mapped_all_have_one_range_and_where_layers_cannot_be_stacked_it_is_said() {
+    if !as_root() {
+        return;
+    }
+    // An overlay can do neither.
+    let harness = Harness::with(WORKER, |options| {
+        let data = options.data_dir.display().to_string();
+        let command = format!("{} {}", options.exe.display(), options.args.join(" "));
+        let script = format!(
+            "set -e; mkdir -p {data}/low {data}/up {data}/work {data}/all; mount -t overlay overlay -o lowerdir={data}/low,upperdir={data}/up,workdir={data}/work {data}/all; exec {command}"
+        );
+        options.exe = "/usr/bin/unshare".into();
+        options.args = ["-m", "/bin/sh", "-c", &script].map(str::to_owned).to_vec();
+        options.data_dir.push("all");
+    });
+    let [one, other] = ["a", "b"].map(|name| harness.prepared(name));
+    assert_eq!((one.enforced.ids, other.enforced.ids), (Ids::Common, Ids::Common));
+    let report = harness.launcher.probe().unwrap();
+    assert_eq!(report.enforced.map(|enforced| enforced.ids), Some(Ids::Common));
+    assert!(report.missing.iter().any(|missing| missing.what.contains("same range")), "{report:#?}");
+    assert_eq!(harness.said("a", "id -u; touch f; stat -c %U f . ~ /tmp"), "1000\nagent\nagent\nagent\nroot");
+    for name in ["a", "b"] {
+        let error = harness.launcher.fork(name, &spec("c")).unwrap_err();
+        assert!(matches!(error, Error::Step { step: Step::Layers, .. }), "{error}");
+        assert!(error.to_string().contains("ext4"), "{error}");
+        harness.launcher.start_worker(name).unwrap();
+    }
+    assert_eq!(harness.entered("a", "ls"), "f", "it goes on as it was");
+    for name in ["a", "b"] {
+        harness.launcher.destroy(name).unwrap();
+    }
+}
+
+#[test]
+fn one_that_is_paused_is_not_forked() {
+    let Some(harness) = Harness::new() else { return };
+    harness.prepared("a");
+    harness.launcher.start_worker("a").unwrap();
+    harness.launcher.pause("a").unwrap();
+    let refused = harness.launcher.fork("a", &spec("b"));
+    assert!(matches!(&refused, Err(Error::Busy { reason, .. }) if reason.contains("paused")), "{refused:?}");
+    harness.launcher.resume("a").unwrap();
+    harness.fork("a", "b");
 }
