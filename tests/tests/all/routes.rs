@@ -157,6 +157,7 @@ impl World {
         match route.rsplit_once("/api/v1").map_or(route, |(_, path)| path) {
             "/sandboxes" => json!({ "project_id": self.project }),
             "/sandboxes/{id}/events" => json!({ "stream": stream, "events": [] }),
+            "/sandboxes/{id}/network" => json!({ "policy": "none" }),
             "/sandboxes/{id}/exec" => json!({ "argv": ["true"] }),
             "/sandboxes/{id}/heartbeat" => {
                 json!({ "stream": stream, "at": "2026-01-01T00:00:00Z", "activity": "working" })
