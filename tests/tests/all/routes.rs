@@ -188,6 +188,7 @@ impl World {
             "/sandboxes" => json!({ "project_id": self.project }),
             "/sandboxes/{id}/events" => json!({ "stream": stream, "events": [] }),
             "/sandboxes/{id}/snapshot" => json!({ "name": "one" }),
+            "/sandboxes/{id}/network" => json!({ "policy": "none" }),
             "/sandboxes/{id}/exec" => json!({ "argv": ["true"] }),
             "/sandboxes/{id}/files/move" => json!({ "from": "a", "to": "b" }),
             "/sandboxes/{id}/files/directory" => json!({ "path": "a" }),

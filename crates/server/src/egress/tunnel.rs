@@ -167,14 +167,14 @@ mod tests {
 
     #[test]
     fn the_name_in_the_handshake_is_the_host_that_was_asked_for() {
-        let fits = |target: &str, name: Option<&str>| {
+        let good = |target: &str, name: Option<&str>| {
             fits(&Target::parse(target, None).unwrap(), name.map(str::to_owned)).is_ok()
         };
-        assert!(fits("example.org:443", Some("example.org")) && fits("example.org:443", Some("EXAMPLE.org.")));
-        assert!(!fits("example.org:443", Some("other.org")) && !fits("example.org:443", None));
-        assert!(!fits("example.org:443", Some("www.example.org")) && !fits("example.org:443", Some("192.0.2.1")));
-        assert!(fits("192.0.2.1:443", None) && !fits("192.0.2.1:443", Some("example.org")));
-        assert!(fits("[2001:db8::1]:443", None));
+        assert!(good("example.org:443", Some("example.org")) && good("example.org:443", Some("EXAMPLE.org.")));
+        assert!(!good("example.org:443", Some("other.org")) && !good("example.org:443", None));
+        assert!(!good("example.org:443", Some("www.example.org")) && !good("example.org:443", Some("192.0.2.1")));
+        assert!(good("192.0.2.1:443", None) && !good("192.0.2.1:443", Some("example.org")));
+        assert!(good("[2001:db8::1]:443", None));
     }
 
     #[test]

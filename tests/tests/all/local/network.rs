@@ -217,6 +217,39 @@ print(talk(smuggled + "GET /smuggled HTTP/1.1\nHost: other.example\n\n"))
     ground.leave().await;
 }
 
+/// As web sockets do, by the URL and inside a tunnel.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_protocol_goes_through() {
+    let site = Site::start().await;
+    let ground = ground(&["127.0.0.0/8".to_owned(), "::1".to_owned()]);
+    let id = ground.kept(allow(&[&format!("localhost:{}", site.port)])).await;
+    let script = format!(
+        r#"
+import socket
+def switch(before, url):
+    s = socket.create_connection(("127.0.0.1", 7709))
+    s.settimeout(20)
+    if before:
+        s.sendall(before)
+        assert s.recv(4096).startswith(b"HTTP/1.1 200")
+    s.sendall(b"GET " + url + b" HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: keep-alive, Upgrade\r\nUpgrade: echo\r\n\r\n")
+    got = b""
+    while not got.endswith(b"here "): got += s.recv(4096)
+    assert got.startswith(b"HTTP/1.1 101"), got
+    s.sendall(b"any \x00 bytes")
+    got = b""
+    while len(got) < 11: got += s.recv(4096)
+    return got
+print(switch(b"", b"http://localhost:{port}/"))
+print(switch(b"CONNECT localhost:{port} HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n", b"/"))
+"#,
+        port = site.port
+    );
+    let said = python(&ground, &id, &script).await.well();
+    assert_eq!(said, "b'any \\x00 bytes'\n".repeat(2));
+    ground.leave().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_that_makes_no_sense_is_refused() {
     let ground = Ground::start();

@@ -13,7 +13,8 @@ struct Heard {
     text: String,
 }
 
-/// Answers plain HTTP: `/size/N` with so many bytes, all else with the request as it came.
+/// Answers plain HTTP: `/size/N` with so many bytes, all else with the request as it came. On request it changes to
+/// another protocol and sends back what it gets.
 pub struct Site {
     pub port: u16,
     heard: Arc<Mutex<Heard>>,
@@ -88,6 +89,13 @@ async fn answer(mut stream: TcpStream, heard: Arc<Mutex<Heard>>) {
             let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
             heard.requests += 1;
             heard.text.push_str(&head);
+        }
+        if lower.contains("\r\nupgrade: echo\r\n") {
+            let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nhere ";
+            drop(stream.write_all(switched.as_bytes()).await);
+            let (mut read, mut write) = stream.split();
+            drop(tokio::io::copy(&mut read, &mut write).await);
+            return;
         }
         let path = head.split(' ').nth(1).unwrap_or_default();
         let body = match path.strip_prefix("/size/").and_then(|size| size.parse().ok()) {
