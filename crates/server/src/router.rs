@@ -1,8 +1,8 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    blobs, commands, diff, events, exec, gc, health, messages, projects, results, sandboxes, sessions, tokens, trajectory, users,
-    worker,
+    blobs, commands, diff, events, exec, gc, health, messages, projects, results, sandboxes, sessions, tokens,
+    trajectory, users, worker,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{client, sse, terminal, worker as worker_stream};

@@ -5,6 +5,7 @@ mod end;
 mod exec;
 mod list;
 pub mod new;
+mod shell;
 mod show;
 
 use crate::client::{Client, Connect};
@@ -31,6 +32,8 @@ enum Command {
     Show(show::Show),
     /// Run a command in a sandbox
     Exec(exec::Exec),
+    /// Open a terminal in a sandbox
+    Shell(shell::Shell),
     /// Show what the agent has changed in the workspace
     Diff(diff::Diff),
     /// End a sandbox, with its results taken out first
@@ -50,6 +53,7 @@ pub async fn run(sandbox: &Sandbox, output: &Output) -> Result {
         Command::Ls(list) => list::run(list, &client, output).await,
         Command::Show(show) => show::run(show, &client, output).await,
         Command::Exec(exec) => exec::run(exec, &client, output).await,
+        Command::Shell(shell) => shell::run(shell, &client, output).await,
         Command::Diff(diff) => diff::run(diff, &client, output).await,
         Command::Stop(stop) => end::stop(stop, &client, output).await,
         Command::Rm(remove) => end::remove(remove, &client, output).await,

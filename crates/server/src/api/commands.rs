@@ -86,11 +86,7 @@ async fn command(app: &App, caller: Caller, id: SandboxId, exec: String) -> Resu
 /// One that has ended already stays as it is.
 #[utoipa::path(delete, path = "/sandboxes/{id}/exec/{eid}", tag = "sandboxes",
     params(("id" = SandboxId, Path), ("eid" = String, Path)), responses((status = 200)))]
-pub async fn end(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Ids(id, exec): Ids<SandboxId, String>,
-) -> Result<Answer> {
+pub async fn end(State(app): State<Arc<App>>, caller: Caller, Ids(id, exec): Ids<SandboxId, String>) -> Result<Answer> {
     let (kind, exec) = command(&app, caller, id, exec).await?;
     app.providers()?.get(kind).signal(&exec, KILL).await.map_err(of_command)?;
     Answer::ok(json!({ "id": exec.exec }))

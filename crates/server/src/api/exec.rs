@@ -191,13 +191,7 @@ pub(crate) fn of_command(error: Error) -> Problem {
     }
 }
 
-async fn stream(
-    app: &App,
-    kind: ProviderKind,
-    exec: ExecRef,
-    cursor: u64,
-    viewer: Option<Viewer>,
-) -> Result<Response> {
+async fn stream(app: &App, kind: ProviderKind, exec: ExecRef, cursor: u64, viewer: Option<Viewer>) -> Result<Response> {
     let providers = app.providers()?;
     let events = providers.get(kind).attach(&exec, cursor).await.map_err(of_command)?;
     let lines = events.map(move |event| {

@@ -204,16 +204,9 @@ fn problem(problem: &Problem) -> Value {
     json!({ "type": "problem", "code": problem.code.as_str(), "detail": problem.detail })
 }
 
-async fn show(
-    app: &App,
-    opened: &Opened,
-    mut sink: Sink,
-    mut events: ExecStream,
-    mut said: mpsc::Receiver<Value>,
-) {
+async fn show(app: &App, opened: &Opened, mut sink: Sink, mut events: ExecStream, mut said: mpsc::Receiver<Value>) {
     let Opened { exec, cursor, until, may_type, .. } = opened;
-    let first =
-        json!({ "type": "opened", "exec": exec.exec, "cursor": cursor, "until": until, "may_type": may_type });
+    let first = json!({ "type": "opened", "exec": exec.exec, "cursor": cursor, "until": until, "may_type": may_type });
     let mut next = Some(text(&first));
     let mut stopping = app.stopping.clone();
     let mut ping = tokio::time::interval_at(Instant::now() + PING, PING);
