@@ -9,6 +9,7 @@ mod limits;
 mod many;
 mod messages;
 mod restart;
+mod shell;
 mod terminal;
 mod user;
 mod work;

@@ -120,7 +120,12 @@ impl<'a> Session<'a> {
             Some(exec) => query.extend([("exec", exec.clone()), ("cursor", self.cursor.to_string())]),
             None => query.extend(self.more.iter().cloned()),
         }
-        self.client.terminal(self.sandbox, &query).await
+        self.client.terminal(self.sandbox, &query).await.map_err(|failure| match &failure {
+            Failure::Told(told) if told.code == "not_found" && self.exec.is_some() => {
+                failure.next(format!("`atoll sandbox shell {}` opens a new one.", self.sandbox))
+            }
+            _ => failure,
+        })
     }
 
     async fn talk(
