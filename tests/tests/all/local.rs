@@ -20,6 +20,8 @@ mod secrets;
 mod standing;
 mod storm;
 mod tier;
+mod shell;
+mod terminal;
 mod user;
 mod work;
 pub mod worker;

@@ -69,6 +69,11 @@ impl Running<'_> {
         }
     }
 
+    /// Its name, to come back to it.
+    pub fn id(&self) -> Option<String> {
+        self.answer.headers().get("exec-id").and_then(|id| id.to_str().ok()).map(str::to_owned)
+    }
+
     /// Whether the next line has yet to come over the wire.
     pub fn is_waiting(&self) -> bool {
         self.ready.is_empty()

@@ -132,7 +132,7 @@ impl<'a> Follow<'a> {
 }
 
 /// Whether waiting can mend it: the server is away, stopping or too busy.
-fn passes(failure: &Failure) -> bool {
+pub fn passes(failure: &Failure) -> bool {
     const PASSING: &[&str] = &[
         "no_server",
         "not_atoll",

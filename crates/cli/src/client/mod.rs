@@ -5,6 +5,7 @@ mod find;
 pub mod follow;
 pub mod pages;
 pub mod sse;
+pub mod terminal;
 
 use crate::failure::{Failure, Result};
 pub use find::{Connect, Found, recorded};

@@ -7,7 +7,7 @@ mod leaving;
 mod orders;
 mod place;
 mod request;
-mod signals;
+pub mod signals;
 mod story;
 mod task;
 mod terminal;

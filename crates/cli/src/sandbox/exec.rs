@@ -23,6 +23,7 @@ Examples:
   atoll sandbox exec sbx_… -- cargo test
   atoll sandbox exec sbx_… --shell 'ls | wc -l' --cwd src
   atoll sandbox exec sbx_… -- git apply < change.patch
+  atoll sandbox exec sbx_… -t -- htop
 
 What is piped in becomes the command's input. The exit code is the command's own, or 128 and the signal that
 ended it; 124 when its time ran out, 125 when its memory ran out, 126 when nobody can say how it ended.")]
@@ -49,6 +50,9 @@ pub struct Exec {
     /// Give it no input, whatever is piped in
     #[arg(long)]
     no_stdin: bool,
+    /// Give it a terminal, shown in this one; Ctrl-] leaves it
+    #[arg(short = 't', long = "terminal", conflicts_with = "no_stdin")]
+    terminal: bool,
 }
 
 impl Exec {
@@ -68,6 +72,9 @@ impl Exec {
 }
 
 pub async fn run(exec: &Exec, client: &Client, output: &Output) -> Result {
+    if exec.terminal {
+        return super::shell::on_terminal(exec.id, exec.body(None), client, output).await;
+    }
     let stdin = if !exec.no_stdin && is_piped_in() { Some(crate::arguments::text_or_stdin("-").await?) } else { None };
     let mut running = client.exec(exec.id, &exec.body(stdin)).await?;
     let mut streams = Streams::new(output);
@@ -84,6 +91,11 @@ pub async fn run(exec: &Exec, client: &Client, output: &Output) -> Result {
     if let Some(said) = said.filter(|_| !output.json) {
         output.note(&format!("atoll: {said}"));
     }
+    nothing_but_the_code(code)
+}
+
+/// All has been said but the code.
+pub(super) const fn nothing_but_the_code(code: u8) -> Result {
     if code == 0 { Ok(()) } else { Err(Failure::Silent(code)) }
 }
 
@@ -99,7 +111,7 @@ fn is_piped_in() -> bool {
 }
 
 /// The exit code, and a sentence where it says too little.
-fn ended(exit: Option<&Value>) -> (u8, Option<&'static str>) {
+pub(super) fn ended(exit: Option<&Value>) -> (u8, Option<&'static str>) {
     let number = |field: &str| exit.and_then(|exit| u8::try_from(exit[field].as_i64()?).ok());
     match exit.and_then(|exit| exit["kind"].as_str()) {
         Some("exited") => number("code").map_or((UNKNOWN, Some(NOBODY_KNOWS)), |code| (code, None)),

@@ -9,6 +9,7 @@ mod hold;
 mod list;
 pub mod network;
 pub mod new;
+mod shell;
 mod show;
 
 use crate::client::{Client, Connect};
@@ -39,6 +40,8 @@ enum Command {
     Files(files::Files),
     /// Copy files and directories in or out
     Cp(cp::Copy),
+    /// Open a terminal in a sandbox
+    Shell(shell::Shell),
     /// Show what the agent has changed in the workspace
     Diff(diff::Diff),
     /// Let everything in a sandbox stand still
@@ -72,6 +75,7 @@ pub async fn run(sandbox: &Sandbox, output: &Output) -> Result {
         Command::Exec(exec) => exec::run(exec, &client, output).await,
         Command::Files(files) => files::run(files, &client, output).await,
         Command::Cp(copy) => cp::run(copy, &client, output).await,
+        Command::Shell(shell) => shell::run(shell, &client, output).await,
         Command::Diff(diff) => diff::run(diff, &client, output).await,
         Command::Pause(pause) => hold::pause(pause, &client, output).await,
         Command::Resume(resume) => hold::resume(resume, &client, output).await,
