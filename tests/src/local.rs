@@ -100,13 +100,23 @@ impl Ground {
         Self::start_in(config, &[])
     }
 
+    /// The same with further flags of `atoll serve`.
+    pub fn start_as(config: &str, flags: &[&str]) -> Self {
+        Self::start_wholly(config, flags, &[])
+    }
+
     /// With more in the server's environment.
     pub fn start_in(config: &str, environment: &[(String, String)]) -> Self {
+        Self::start_wholly(config, &[], environment)
+    }
+
+    fn start_wholly(config: &str, flags: &[&str], environment: &[(String, String)]) -> Self {
         let dir = directory("atoll-local-");
         let (data, file) = (dir.path().join("data"), dir.path().join("atoll.yaml"));
         std::fs::create_dir(&data).unwrap();
         std::fs::write(&file, format!("{CONFIG}{config}")).unwrap();
-        let arguments = ["--config".to_owned(), file.to_str().unwrap().to_owned()];
+        let mut arguments = vec!["--config".to_owned(), file.to_str().unwrap().to_owned()];
+        arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let server = ServerProcess::start_with(&data, &arguments, environment);
         let admin = Actor::new(&server.url, Some(&server.token()));
         Self { server, admin, dir, made: Mutex::default() }
@@ -119,6 +129,14 @@ impl Ground {
     /// Where a sandbox is on the host.
     pub fn home_of(&self, id: &str) -> PathBuf {
         self.data().join("sandboxes").join(id)
+    }
+
+    /// Where on the host a sandbox's workspace is written to.
+    pub fn workspace_of(&self, id: &str) -> PathBuf {
+        let record = std::fs::read(self.home_of(id).join("record.json")).unwrap();
+        let record: Value = serde_json::from_slice(&record).unwrap();
+        let top = record["stack"]["top"].as_str().unwrap();
+        self.data().join("layers").join(top).join("files/workspace")
     }
 
     /// To be cleaned up also when the test fails.

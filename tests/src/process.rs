@@ -79,6 +79,12 @@ impl Log {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
+    pub fn whole(&self) -> String {
+        let mut bytes = vec![0; self.0.metadata().unwrap().len() as usize];
+        let length = self.0.read_at(&mut bytes, 0).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
     /// Shows it if the test is failing.
     pub fn show_if_failing(&self, whose: &str) {
         if std::thread::panicking() {
@@ -180,6 +186,11 @@ impl ServerProcess {
 
     pub fn token(&self) -> String {
         std::fs::read_to_string(self.data_dir.join("admin-token")).unwrap().trim().to_owned()
+    }
+
+    /// All that it said on its error output.
+    pub fn said(&self) -> String {
+        self.log.whole()
     }
 
     pub fn pid(&self) -> u32 {

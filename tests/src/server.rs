@@ -3,8 +3,8 @@
 use crate::actor::Actor;
 use crate::database::{Database, Kind};
 use atoll_core::time::Clock;
-use atoll_providers::FakeOptions;
-use atoll_server::options::{Limits, Policy};
+use atoll_providers::{DockerOptions, FakeOptions};
+use atoll_server::options::{Limits, Outward, Policy};
 use atoll_server::{Options, Server};
 use std::path::Path;
 use std::sync::Arc;
@@ -32,8 +32,11 @@ pub fn options(dir: &Path, database: &Database) -> Options {
         policy: Policy { flush_grace: Duration::from_secs(5), ..Policy::default() },
         limits: Limits { worker_requests: 0, messages: 0, writes: 0, readers: 1000 },
         fake: FakeOptions::default(),
+        outward: Outward::default(),
         launcher: Err("this test makes no local sandboxes".into()),
+        docker: DockerOptions::default(),
         secrets: vec!["known-secret-value-123".into()],
+        secret_key: None,
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::{
-    backup, compare, config, doctor, gc, image, inbox, openapi, project, reading, run as run_task, sandbox, serve,
-    session, snapshot, token, user, verify,
+    backup, compare, config, doctor, gc, image, inbox, openapi, project, reading, run as run_task, sandbox, secret,
+    serve, session, snapshot, token, user, verify,
 };
 use clap::{Parser, Subcommand};
 
@@ -64,6 +64,8 @@ pub enum Command {
     User(user::User),
     /// What people and programs show to the server
     Token(token::Token),
+    /// Values that stay in the server, and where they may go
+    Secret(secret::Secret),
     /// Remove what retention says may go
     Gc(gc::Gc),
     /// Copy the database and the blobs while the server runs
@@ -124,6 +126,7 @@ async fn talk(command: &Command, output: &Output) -> Result {
         Command::Token(token) => token::run(token, output).await,
         Command::Gc(gc) => gc::run(gc, output).await,
         Command::Doctor(doctor) => doctor::run(doctor, output).await,
+        Command::Secret(secret) => secret::run(secret, output).await,
         // Done before a runtime was made.
         Command::Run(_)
         | Command::Serve(_)

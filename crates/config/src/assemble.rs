@@ -1,13 +1,15 @@
 //! From values by key to the typed settings.
 
 use crate::config::{
-    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Git, Github, Heartbeat, Limits, Local, Log, Messages,
-    Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
+    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Docker, Git, Github, Heartbeat, Limits, Local, Log,
+    Messages, Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Terminal,
+    Timeout, Tls,
 };
 use crate::fake::Fake;
 use crate::load::Values;
 use crate::url;
 use crate::value::{self, Places, Value};
+use atoll_core::network::Exception;
 use secrecy::{ExposeSecret, SecretString};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -37,6 +39,7 @@ impl Config {
             database: database(values, places, &data_dir)?,
             data_dir,
             redis_url: values.maybe("redis_url"),
+            secret: Secret { key: values.maybe("secret.key") },
             server: Server {
                 listen: values.need("server.listen")?,
                 insecure_listen: values.need("server.insecure_listen")?,
@@ -57,6 +60,7 @@ impl Config {
             messages: Messages { lease: values.need("messages.lease")? },
             heartbeat: Heartbeat { interval: values.need("heartbeat.interval")? },
             sandbox: sandbox(values)?,
+            terminal: Terminal { linger: values.need("terminal.linger")? },
             retention: Retention {
                 events: values.need("retention.events")?,
                 idempotency: values.need("retention.idempotency")?,
@@ -67,6 +71,17 @@ impl Config {
                 id_base: values.need("local.id_base")?,
                 tools: values.need::<Vec<String>>("local.tools")?.into_iter().map(PathBuf::from).collect(),
                 worker: values.maybe("local.worker"),
+                isolation: values.maybe_word("local.isolation")?,
+            },
+            network: Network {
+                allow_private: values.need("network.allow_private")?,
+                max_bytes: values.need("network.max_bytes")?,
+                upstream_proxy: values.maybe("network.upstream_proxy"),
+            },
+            docker: Docker {
+                socket: values.need("docker.socket")?,
+                image: values.maybe("docker.image"),
+                worker: values.maybe("docker.worker"),
             },
             git: Git { branch_prefix: values.need("git.branch_prefix")? },
             agent: Agent { default: values.maybe("agent.default") },
@@ -90,6 +105,7 @@ fn sandbox(values: &Values) -> Result<Sandbox, Unusable> {
     Ok(Sandbox {
         create_timeout: CreateTimeout {
             local: values.need("sandbox.create_timeout.local")?,
+            docker: values.need("sandbox.create_timeout.docker")?,
             external: values.need("sandbox.create_timeout.external")?,
             fake: values.need("sandbox.create_timeout.fake")?,
         },
@@ -130,6 +146,10 @@ impl Values {
         self.maybe(key).ok_or_else(|| Unusable::of(key))
     }
 
+    fn maybe_word<T: FromStr>(&self, key: &'static str) -> Result<Option<T>, Unusable> {
+        self.maybe::<String>(key).map(|word| word.parse().map_err(|_| Unusable::of(key))).transpose()
+    }
+
     fn word<T: FromStr>(&self, key: &'static str) -> Result<T, Unusable> {
         self.need::<String>(key)?.parse().map_err(|_| Unusable::of(key))
     }
@@ -158,6 +178,8 @@ take! {
     PathBuf: Value::Path(path) => Some(path.clone());
     bool: Value::Bool(value) => Some(*value);
     u32: Value::Integer(value) => u32::try_from(*value).ok();
+    u64: Value::Integer(value) => Some(*value);
+    Vec<Exception>: Value::List(items) => items.iter().map(|item| item.parse().ok()).collect();
     usize: Value::Integer(value) => usize::try_from(*value).ok();
     // Zero is no limit.
     Option<NonZeroU32>: Value::Integer(value) => u32::try_from(*value).ok().map(NonZeroU32::new);

@@ -3,11 +3,13 @@
 use crate::error::Problem;
 use crate::load::Values;
 use crate::value::Value;
+use secrecy::ExposeSecret;
 
 pub(crate) fn check(values: &Values, problems: &mut Vec<Problem>) {
     data_dir(values, problems);
     tls(values, problems);
     listen(values, problems);
+    secret_key(values, problems);
     daytona(values, problems);
 }
 
@@ -50,6 +52,18 @@ fn listen(values: &Values, problems: &mut Vec<Problem>) {
              give `server.tls_cert` and `server.tls_key`, listen on 127.0.0.1, or allow it with --insecure-listen"
         );
         problems.push(conflict(values, "server.listen", detail));
+    }
+}
+
+/// Only its form: whether it is the right one shows when it opens something.
+fn secret_key(values: &Values, problems: &mut Vec<Problem>) {
+    let Some(Value::Secret(key)) = values.get("secret.key") else { return };
+    let digits = key.expose_secret().trim_end_matches('=');
+    let is_base64 = digits.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+' || b == b'/');
+    if digits.len() != 43 || !is_base64 {
+        let detail =
+            "must be 32 bytes in base64, as `head -c 32 /dev/urandom | base64` makes them; it is not repeated here";
+        problems.push(conflict(values, "secret.key", detail));
     }
 }
 

@@ -1,7 +1,8 @@
 //! The settings as the rest of Atoll uses them.
 
 use crate::fake::Fake;
-use atoll_core::sandbox::ProviderKind;
+use atoll_core::network::Exception;
+use atoll_core::sandbox::{IsolationTier, ProviderKind};
 use secrecy::SecretString;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -13,6 +14,7 @@ pub struct Config {
     pub data_dir: PathBuf,
     pub database: Database,
     pub redis_url: Option<SecretString>,
+    pub secret: Secret,
     pub server: Server,
     pub metrics: Metrics,
     pub log: Log,
@@ -20,10 +22,13 @@ pub struct Config {
     pub messages: Messages,
     pub heartbeat: Heartbeat,
     pub sandbox: Sandbox,
+    pub terminal: Terminal,
     pub retention: Retention,
     pub provider: Provider,
     pub providers: Providers,
     pub local: Local,
+    pub network: Network,
+    pub docker: Docker,
     pub git: Git,
     pub agent: Agent,
     pub daytona: Daytona,
@@ -42,6 +47,12 @@ pub enum Database {
     Postgres {
         url: SecretString,
     },
+}
+
+#[derive(Debug, Clone)]
+pub struct Secret {
+    /// 32 bytes in base64.
+    pub key: Option<SecretString>,
 }
 
 #[derive(Debug, Clone)]
@@ -117,8 +128,14 @@ pub struct Sandbox {
 }
 
 #[derive(Debug, Clone)]
+pub struct Terminal {
+    pub linger: Duration,
+}
+
+#[derive(Debug, Clone)]
 pub struct CreateTimeout {
     pub local: Duration,
+    pub docker: Duration,
     pub external: Duration,
     pub fake: Duration,
 }
@@ -127,6 +144,7 @@ impl CreateTimeout {
     pub const fn of(&self, provider: ProviderKind) -> Duration {
         match provider {
             ProviderKind::Local => self.local,
+            ProviderKind::Docker => self.docker,
             ProviderKind::External => self.external,
             ProviderKind::Fake => self.fake,
         }
@@ -162,6 +180,24 @@ pub struct Providers {
 pub struct Local {
     pub id_base: u32,
     pub tools: Vec<PathBuf>,
+    pub worker: Option<PathBuf>,
+    pub isolation: Option<IsolationTier>,
+}
+
+/// What leaves sandboxes, beside what each may by its policy.
+#[derive(Debug, Clone)]
+pub struct Network {
+    pub allow_private: Vec<Exception>,
+    /// 0 is no limit.
+    pub max_bytes: u64,
+    pub upstream_proxy: Option<SecretString>,
+}
+
+/// Sandboxes as containers.
+#[derive(Debug, Clone)]
+pub struct Docker {
+    pub socket: String,
+    pub image: Option<String>,
     pub worker: Option<PathBuf>,
 }
 

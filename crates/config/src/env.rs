@@ -25,7 +25,13 @@ pub const TEST_PREFIX: &str = "ATOLL_TEST_";
 pub const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 pub const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
 
+/// The proxy that programs on this machine use, and what they reach without it; the first that is set counts. Read
+/// where the server is started: they are not Atoll's to refuse.
+pub const PROXIES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY"];
+pub const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
+
 pub const DATABASE_URL: &str = "DATABASE_URL";
+pub const DOCKER_HOST: &str = "DOCKER_HOST";
 pub const REDIS_URL: &str = "REDIS_URL";
 pub const DAYTONA_API_KEY: &str = "DAYTONA_API_KEY";
 pub const DAYTONA_API_URL: &str = "DAYTONA_API_URL";

@@ -4,7 +4,7 @@ use crate::config::{Level, LogFormat};
 use crate::env;
 use crate::fake;
 use crate::kind::Kind;
-use atoll_core::sandbox::ProviderKind;
+use atoll_core::sandbox::{IsolationTier, ProviderKind};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Default {
@@ -95,6 +95,7 @@ const PER_MINUTE: Kind = Kind::Integer { least: 0, most: 10_000_000 };
 const FORMATS: Kind = Kind::Word(|| LogFormat::ALL.iter().map(|word| word.as_str()).collect());
 const LEVELS: Kind = Kind::Word(|| Level::ALL.iter().map(|word| word.as_str()).collect());
 const PROVIDERS: Kind = Kind::Word(|| ProviderKind::ALL.iter().map(|word| word.as_str()).collect());
+const TIERS: Kind = Kind::Word(|| IsolationTier::ALL.iter().map(|word| word.as_str()).collect());
 const DATABASES: Kind = Kind::SecretUrl { schemes: &["postgres://", "postgresql://", "sqlite:"] };
 const REDIS: Kind = Kind::SecretUrl { schemes: &["redis://", "rediss://"] };
 
@@ -117,6 +118,12 @@ pub(crate) const KEYS: &[Key] = &[
     )
     .also(&[env::REDIS_URL])
     .without_effect("this version does not use Redis; one server works without it"),
+    Key::none(
+        "secret.key",
+        Kind::Secret,
+        "YW4gZXhhbXBsZSwgMzIgYnl0ZXM6IG5ldmVyIHVzZS4=",
+        "What stored secrets are sealed with: 32 bytes in base64; without it, `secret-keys` in the data directory.",
+    ),
     Key::is("server.listen", Kind::Address, "127.0.0.1:7700", "The address and port that the server listens on.")
         .flag("listen"),
     Key::is(
@@ -185,6 +192,12 @@ pub(crate) const KEYS: &[Key] = &[
         "How long a sandbox on this machine may wait for its first heartbeat.",
     ),
     Key::is(
+        "sandbox.create_timeout.docker",
+        DURATION,
+        "10m",
+        "How long a sandbox of the `docker` provider may wait for its first heartbeat.",
+    ),
+    Key::is(
         "sandbox.create_timeout.external",
         DURATION,
         "24h",
@@ -232,6 +245,12 @@ pub(crate) const KEYS: &[Key] = &[
         .also(&[env::SANDBOX_IMAGE]),
     Key::none("sandbox.model", Kind::Text, "provider/model", "The model of a sandbox that names none.")
         .also(&[env::SANDBOX_MODEL]),
+    Key::is(
+        "terminal.linger",
+        DURATION,
+        "10m",
+        "How long a terminal that nobody looks at any more waits for somebody to come back.",
+    ),
     Key::is("retention.events", ENDLESS, "never", "After how long the events of an ended sandbox are deleted."),
     Key::is("retention.idempotency", DURATION, "24h", "How long a repeated request is known by its idempotency key."),
     Key::is("provider.default", PROVIDERS, "local", "Who makes a sandbox that names no provider."),
@@ -252,6 +271,49 @@ pub(crate) const KEYS: &[Key] = &[
         Kind::Path,
         "/usr/lib/atoll/atoll-worker",
         "The worker's program for local sandboxes; without it, the one that this program carries or has beside it.",
+    ),
+    Key::none(
+        "local.isolation",
+        TIERS,
+        "strong",
+        "The least isolation that sandboxes on this machine must have; where it can't be had, none is made.",
+    ),
+    Key::is(
+        "network.allow_private",
+        Kind::Places,
+        "",
+        "Places that sandboxes may reach although their addresses are not public, if their policy allows the host.",
+    ),
+    Key::is(
+        "network.max_bytes",
+        Kind::Integer { least: 0, most: 1 << 60 },
+        "0",
+        "What one sandbox may send and receive in all, in bytes; 0 is no limit.",
+    ),
+    Key::none(
+        "network.upstream_proxy",
+        Kind::SecretUrl { schemes: &["http://"] },
+        "http://proxy.example.org:3128",
+        "The proxy through which sandboxes reach the Internet; without it, the one of HTTPS_PROXY or HTTP_PROXY.",
+    ),
+    Key::is(
+        "docker.socket",
+        Kind::Text,
+        "unix:///var/run/docker.sock",
+        "Where the Docker engine of the `docker` provider listens; it must be on this machine.",
+    )
+    .also(&[env::DOCKER_HOST]),
+    Key::none(
+        "docker.image",
+        Kind::Text,
+        "debian:stable",
+        "The image of a container when a sandbox names none; it is never pulled by itself.",
+    ),
+    Key::none(
+        "docker.worker",
+        Kind::Path,
+        "/usr/lib/atoll/atoll-worker",
+        "The worker's program for containers, which must be static; without it, the one for local sandboxes.",
     ),
     Key::is("git.branch_prefix", Kind::Text, "atoll", "What the branches of plain runs begin with."),
     Key::is(

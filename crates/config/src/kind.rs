@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     Hosts,
     /// Absolute paths.
     Paths,
+    /// Hosts with a port, addresses and ranges of addresses.
+    Places,
     /// Never shown.
     Secret,
     /// Shown without its password.
@@ -62,6 +64,7 @@ impl Kind {
             Self::Address => "an IP address with a port, like 127.0.0.1:7700 or \"[::1]:7700\"".into(),
             Self::Hosts => "a list of host names, each with an optional port and without a scheme".into(),
             Self::Paths => "a list of absolute paths".into(),
+            Self::Places => "a list of host:port, addresses, and ranges like 10.1.0.0/16".into(),
             Self::Secret => "text on one line; it is not repeated here".into(),
             Self::SecretUrl { schemes } => format!(
                 "a URL that begins with {}, special characters in it percent-encoded; it is not repeated here",

@@ -4,6 +4,7 @@ use crate::duration;
 use crate::kind::Kind;
 use crate::url;
 use crate::yaml::{Content, Node, plain_bool};
+use atoll_core::network::Exception;
 use secrecy::{ExposeSecret, SecretString};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -81,6 +82,7 @@ pub(crate) fn read(kind: &Kind, written: &Written<'_>, places: &Places<'_>) -> R
         Kind::Structure { read, .. } => structure(*read, written),
         Kind::Hosts => hosts(written),
         Kind::Paths => paths(written),
+        Kind::Places => places_of(written),
         _ => {
             let text = scalar(kind, written)?;
             let value = from_text(kind, text, matches!(written, Written::Node(_)), places);
@@ -145,7 +147,7 @@ fn from_text(kind: &Kind, text: &str, in_file: bool, places: &Places<'_>) -> Res
             known.then(|| Value::Text(text.to_owned())).ok_or(None)?
         }
         // These have been read before, since they are more than one word.
-        Kind::Hosts | Kind::Paths | Kind::Structure { .. } => return Err(None),
+        Kind::Hosts | Kind::Paths | Kind::Places | Kind::Structure { .. } => return Err(None),
     };
     Ok(value)
 }
@@ -196,6 +198,16 @@ fn paths(written: &Written<'_>) -> Result<Value, Refusal> {
         Some(bad) => Err(Refusal::BadValue { given: bad.clone(), detail: Some("it is not absolute".into()) }),
         None => Ok(Value::List(paths)),
     }
+}
+
+fn places_of(written: &Written<'_>) -> Result<Value, Refusal> {
+    let places = list(written)?;
+    for place in &places {
+        if let Err(error) = place.parse::<Exception>() {
+            return Err(Refusal::BadValue { given: place.clone(), detail: Some(error.to_string()) });
+        }
+    }
+    Ok(Value::List(places))
 }
 
 fn hosts(written: &Written<'_>) -> Result<Value, Refusal> {

@@ -31,7 +31,7 @@ pub struct OutOfBounds {
     pub detail: String,
 }
 
-fn refuse<T>(field: &str, detail: impl Into<String>) -> Result<T, OutOfBounds> {
+pub(crate) fn refuse<T>(field: &str, detail: impl Into<String>) -> Result<T, OutOfBounds> {
     Err(OutOfBounds { field: field.to_owned(), detail: detail.into() })
 }
 
@@ -117,20 +117,30 @@ const RESERVED_ENV: &[&str] = &[
 ];
 const RESERVED_ENV_PREFIXES: &[&str] = &["ATOLL_", "LD_", "GIT_CONFIG"];
 
+/// The name of a variable that a sandbox may be given.
+pub fn variable(field: &str, name: &str) -> Result<(), OutOfBounds> {
+    if !(is_capital_name(name) && name.len() <= 255) {
+        return refuse(field, "a name begins with A-Z or `_` and goes on with A-Z, 0-9 and `_`");
+    }
+    if RESERVED_ENV.contains(&name) || RESERVED_ENV_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        return refuse(field, format!("`{name}` is reserved"));
+    }
+    Ok(())
+}
+
+/// `[A-Z_][A-Z0-9_]*`
+pub(crate) fn is_capital_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    let first = bytes.next().is_some_and(|b| b.is_ascii_uppercase() || b == b'_');
+    first && bytes.all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
+}
+
 pub fn env(env: &BTreeMap<String, String>) -> Result<(), OutOfBounds> {
     if env.len() > ENV {
         return refuse("env", format!("there are {}; at most {ENV} are allowed", env.len()));
     }
     for (name, value) in env {
-        let mut bytes = name.bytes();
-        let first = bytes.next().is_some_and(|b| b.is_ascii_uppercase() || b == b'_');
-        let rest = bytes.all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
-        if !(first && rest && name.len() <= 255) {
-            return refuse("env", "a name begins with A-Z or `_` and goes on with A-Z, 0-9 and `_`");
-        }
-        if RESERVED_ENV.contains(&name.as_str()) || RESERVED_ENV_PREFIXES.iter().any(|p| name.starts_with(p)) {
-            return refuse("env", format!("`{name}` is reserved"));
-        }
+        variable("env", name)?;
         if value.len() > ENV_VALUE || value.contains('\0') {
             return refuse("env", format!("`{name}` has more than {ENV_VALUE} bytes or a NUL"));
         }

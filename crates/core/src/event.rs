@@ -76,6 +76,7 @@ pub mod kind {
     pub const APPROVAL_REQUESTED: &str = "approval.requested";
     pub const APPROVAL_RESOLVED: &str = "approval.resolved";
     pub const WORKER_REJECTED: &str = "worker.rejected";
+    pub const SANDBOX_DISK_FULL: &str = "sandbox.disk_full";
     pub const WORKER_LOST: &str = "worker.lost";
     pub const MESSAGE_QUEUED: &str = "message.queued";
     pub const MESSAGE_EDITED: &str = "message.edited";
@@ -83,6 +84,12 @@ pub mod kind {
     pub const MESSAGE_ACKNOWLEDGED: &str = "message.acknowledged";
     pub const MESSAGE_UNDELIVERABLE: &str = "message.undeliverable";
     pub const MESSAGE_UNCONFIRMED: &str = "message.delivered_unconfirmed";
+    pub const NETWORK_CHANGED: &str = "network.changed";
+    pub const NETWORK_REFUSED: &str = "network.refused";
+    pub const FILES_WRITTEN: &str = "files.written";
+    pub const FILES_MADE: &str = "files.made";
+    pub const FILES_MOVED: &str = "files.moved";
+    pub const FILES_DELETED: &str = "files.deleted";
     pub const SESSION_OPENED: &str = "session.opened";
     pub const SESSION_CHANGED: &str = "session.changed";
     pub const SESSION_CLOSED: &str = "session.closed";

@@ -121,6 +121,7 @@ typed_id!(UserId, "usr", "user");
 typed_id!(TokenId, "tok", "token");
 typed_id!(LeaseId, "lea", "lease");
 typed_id!(JobId, "job", "job");
+typed_id!(SecretId, "sec", "secret");
 
 #[cfg(test)]
 mod tests {

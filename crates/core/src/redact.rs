@@ -1,96 +1,149 @@
 //! Takes known secret values out of text on its way into the log.
+//!
+//! It keeps what an agent shows by mistake out of what is stored. An agent that means to pass a secret on can write
+//! it in a form that nobody looks for.
+
+mod forms;
+mod patterns;
+
+use patterns::Patterns;
+use serde_json::Value;
+use std::sync::Arc;
 
 /// What stands in a secret's place.
 pub const REDACTED: &str = "[redacted]";
 
-/// A secret shorter than this would blank out ordinary words.
-const SHORTEST: usize = 8;
-
-const TOKEN_PREFIX: &str = "atoll_";
-const TOKEN_SECRET: usize = 43;
-
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Redactor {
-    /// Each value as it is, and as it stands inside a JSON string where that differs.
-    values: Vec<String>,
+    patterns: Arc<Patterns>,
+}
+
+impl Default for Redactor {
+    fn default() -> Self {
+        Self::new([])
+    }
 }
 
 impl std::fmt::Debug for Redactor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Redactor({} values)", self.values.len())
+        write!(f, "Redactor({} texts)", self.patterns.count())
     }
 }
 
 impl Redactor {
+    /// Knows these values in all their usual forms, and Atoll's own tokens by their form.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut values = Vec::new();
-        for secret in secrets.into_iter().filter(|secret| secret.len() >= SHORTEST) {
-            values.push(secret.to_owned());
-            let quoted = serde_json::Value::from(secret).to_string();
-            let escaped = quoted[1..quoted.len() - 1].to_owned();
-            if escaped != secret {
-                values.push(escaped);
-            }
-        }
-        // Longest first, so that a secret inside another one doesn't leave half of it standing.
-        values.sort_by_key(|value| std::cmp::Reverse(value.len()));
-        Self { values }
+        Self { patterns: Arc::new(Patterns::new(secrets.into_iter().flat_map(forms::of))) }
     }
 
     /// `None` when there is nothing to take out.
     pub fn redact(&self, text: &str) -> Option<String> {
-        let mut changed: Option<String> = None;
-        for value in &self.values {
-            let current = changed.as_deref().unwrap_or(text);
-            if current.contains(value.as_str()) {
-                changed = Some(current.replace(value.as_str(), REDACTED));
+        if self.patterns.count() == 0 && !text.contains("atoll_") {
+            return None;
+        }
+        let mut out = Vec::new();
+        let (_, found) = self.patterns.pass(text.as_bytes(), text.len(), 0, REDACTED.as_bytes(), &mut out);
+        // What was taken out began and ended at characters.
+        found.then(|| String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into()))
+    }
+
+    /// The same for JSON text, which stays JSON: where a secret is found outside of a string, or could hide behind
+    /// escapes, each text in it is looked at by itself.
+    pub fn redact_json(&self, text: &str) -> Option<String> {
+        let hides = self.patterns.count() > 0 && text.contains("\\u");
+        let by_text = self.redact(text);
+        if let Some(redacted) = &by_text
+            && !hides
+            && serde_json::from_str::<serde::de::IgnoredAny>(redacted).is_ok()
+        {
+            return by_text;
+        }
+        if by_text.is_none() && !hides {
+            return None;
+        }
+        let whole = || serde_json::json!({ "redacted": "the whole of it" }).to_string();
+        let Ok(mut value) = serde_json::from_str::<Value>(text) else { return Some(whole()) };
+        let found = self.in_value(&mut value) || by_text.is_some();
+        // A secret that is itself a piece of JSON can't be cut out of it.
+        found.then(|| value.to_string()).map(|text| if self.redact(&text).is_some() { whole() } else { text })
+    }
+
+    fn in_value(&self, value: &mut Value) -> bool {
+        match value {
+            Value::Null | Value::Bool(_) => false,
+            Value::Number(number) => {
+                let redacted = self.redact(&number.to_string());
+                let found = redacted.is_some();
+                if found {
+                    *value = REDACTED.into();
+                }
+                found
+            }
+            Value::String(text) => match self.redact(text) {
+                Some(redacted) => {
+                    *text = redacted;
+                    true
+                }
+                None => false,
+            },
+            Value::Array(items) => items.iter_mut().fold(false, |found, item| self.in_value(item) | found),
+            Value::Object(fields) => {
+                let mut found = false;
+                for (name, mut item) in std::mem::take(fields) {
+                    found |= self.in_value(&mut item);
+                    let redacted = self.redact(&name);
+                    found |= redacted.is_some();
+                    fields.insert(redacted.unwrap_or(name), item);
+                }
+                found
             }
         }
-        let current = changed.as_deref().unwrap_or(text);
-        own_tokens(current).or(changed)
+    }
+
+    /// For what comes in pieces.
+    pub fn stream(&self) -> Stream {
+        Stream { redactor: self.clone(), held: Vec::new(), covered: 0, found: false }
     }
 }
 
-/// Atoll's own tokens are known by their form: `atoll_<id>_<secret>`.
-fn own_tokens(text: &str) -> Option<String> {
-    let mut result = String::new();
-    let mut rest = text;
-    while let Some(start) = rest.find(TOKEN_PREFIX) {
-        let tail = &rest[start + TOKEN_PREFIX.len()..];
-        let length = tail.bytes().take_while(|b| b.is_ascii_alphanumeric() || *b == b'_' || *b == b'-').count();
-        let is_token = tail[..length].split_once('_').is_some_and(|(_, secret)| secret.len() >= TOKEN_SECRET);
-        let end = start + TOKEN_PREFIX.len() + if is_token { length } else { 0 };
-        result.push_str(&rest[..if is_token { start } else { end }]);
-        if is_token {
-            result.push_str(REDACTED);
-        }
-        rest = &rest[end..];
+/// Redacts bytes as they come. It holds back as many as the longest secret has.
+#[derive(Debug)]
+pub struct Stream {
+    redactor: Redactor,
+    held: Vec<u8>,
+    /// How many of the held bytes belong to what was taken out already.
+    covered: usize,
+    found: bool,
+}
+
+impl Stream {
+    /// What can be passed on now.
+    pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.held.extend_from_slice(bytes);
+        let undecided = self.redactor.patterns.longest() - 1;
+        self.pass(self.held.len().saturating_sub(undecided))
     }
-    if result.contains(REDACTED) {
-        result.push_str(rest);
-        Some(result)
-    } else {
-        None
+
+    /// The rest.
+    pub fn end(&mut self) -> Vec<u8> {
+        self.pass(self.held.len())
+    }
+
+    /// Whether anything was taken out.
+    pub const fn found(&self) -> bool {
+        self.found
+    }
+
+    fn pass(&mut self, until: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(until);
+        let patterns = &self.redactor.patterns;
+        let (covered, found) = patterns.pass(&self.held, until, self.covered, REDACTED.as_bytes(), &mut out);
+        self.covered = covered;
+        self.found |= found;
+        self.held.drain(..until);
+        out
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn known_values_go_also_inside_json_strings() {
-        let redactor = Redactor::new(["p\"ss/word1", "short", "longersecret", "longersecret-2"]);
-        assert_eq!(redactor.redact(r#"{"a":"x p\"ss/word1 y"}"#).unwrap(), r#"{"a":"x [redacted] y"}"#);
-        assert_eq!(redactor.redact("longersecret-2 short").unwrap(), "[redacted] short");
-        assert_eq!(redactor.redact("nothing here"), None);
-    }
-
-    #[test]
-    fn own_tokens_go_without_being_known() {
-        let token = format!("atoll_01k2_{}", "s".repeat(43));
-        let text = format!("see atoll_core and {token}, twice {token}.");
-        assert_eq!(Redactor::default().redact(&text).unwrap(), "see atoll_core and [redacted], twice [redacted].");
-        assert_eq!(Redactor::default().redact("atoll_ atoll_x_y"), None);
-    }
-}
+mod tests;

@@ -97,7 +97,18 @@ words! {
 words! {
     /// Who makes sandboxes.
     "provider"
-    ProviderKind { Local = "local", External = "external", Fake = "fake" }
+    ProviderKind { Local = "local", Docker = "docker", External = "external", Fake = "fake" }
+}
+
+impl ProviderKind {
+    /// The server itself dials the workers in its sandboxes and runs agents there; what a dead worker left is on
+    /// this machine's disk, and so belongs to one server.
+    pub const fn is_on_this_machine(self) -> bool {
+        match self {
+            Self::Local | Self::Docker => true,
+            Self::External | Self::Fake => false,
+        }
+    }
 }
 
 words! {
@@ -109,6 +120,17 @@ words! {
 words! {
     "approvals policy"
     Approvals { Full = "full", Edits = "edits", Ask = "ask" }
+}
+
+words! {
+    /// How well a sandbox must be kept apart, from less to more.
+    "isolation tier"
+    IsolationTier {
+        /// Isolated; a limit may be watched only.
+        Standard = "standard",
+        /// Isolated, and every limit enforced.
+        Strong = "strong",
+    }
 }
 
 words! {
@@ -190,6 +212,9 @@ pub struct Settings {
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
+    /// Where less can be had, no sandbox is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<IsolationTier>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -210,6 +235,9 @@ pub struct Settings {
     /// Names of the project's secrets that the sandbox may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
+    /// Those of them whose values stand in its environment: whoever works in it can read them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exposed_secrets: Vec<String>,
 }
 
 /// Why a sandbox is where it is: a stable code and a sentence.

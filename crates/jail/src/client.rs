@@ -2,6 +2,8 @@
 
 mod layers;
 
+pub use layers::Stopper;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::place::{Exit, Place, Spec, Usage};
+use crate::place::{Clock, DiskUse, Exit, Place, Spec, Usage};
 use crate::report::Report;
 use crate::wire::{self, Answer, Asked, MAX_PACKET, Request, Said, Settings};
 
@@ -96,6 +98,8 @@ impl fmt::Debug for Shared {
 const SHORT: Duration = Duration::from_secs(30);
 /// Longer than the launcher itself waits for processes to go.
 const ENDING: Duration = Duration::from_secs(60);
+/// So does counting.
+const COUNTING: Duration = Duration::from_secs(300);
 /// Removing a large workspace takes its time.
 const REMOVING: Duration = Duration::from_secs(600);
 
@@ -213,12 +217,57 @@ impl Launcher {
         self.done(Request::Destroy { name: name.to_owned() }, REMOVING)
     }
 
+    /// Stops all processes of a sandbox but its worker, and returns when they stand still. What is started in it
+    /// meanwhile stands still too. One that is paused already stays so.
+    pub fn pause(&self, name: &str) -> Result<Place, Error> {
+        self.place(Request::Pause { name: name.to_owned() })
+    }
+
+    /// Lets the processes of a paused sandbox go on.
+    pub fn resume(&self, name: &str) -> Result<Place, Error> {
+        self.place(Request::Resume { name: name.to_owned() })
+    }
+
     /// What a sandbox uses now, or used last.
     pub fn usage(&self, name: &str) -> Result<Usage, Error> {
         match self.ask(Request::Usage { name: name.to_owned() }, SHORT)? {
             Answer::Usage(usage) => Ok(usage),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// What a sandbox's files take on disk, counted now.
+    pub fn disk(&self, name: &str) -> Result<DiskUse, Error> {
+        match self.ask(Request::Disk { name: name.to_owned() }, COUNTING)? {
+            Answer::Disk(found) => Ok(found),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends the processes of a sandbox that have a file open for writing, or all but the worker's own if `everybody`;
+    /// says how many.
+    pub fn stop_writers(&self, name: &str, everybody: bool) -> Result<u32, Error> {
+        match self.ask(Request::StopWriters { name: name.to_owned(), everybody }, ENDING)? {
+            Answer::Stopped(count) => Ok(count),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The processor time of every living sandbox.
+    pub fn clocks(&self) -> Result<Vec<Clock>, Error> {
+        let (id, answers) = self.shared.next()?;
+        let outcome = self.shared.send(id, Request::Clocks, &[]).and_then(|()| {
+            let mut clocks = Vec::new();
+            loop {
+                match answer(&answers, "clocks", SHORT)? {
+                    Answer::Clocks(some) => clocks.extend(some),
+                    Answer::Done => return Ok(clocks),
+                    other => return Err(unexpected(&other)),
+                }
+            }
+        });
+        self.shared.lock().waiting.remove(&id);
+        outcome
     }
 
     /// Tells from now on of each worker that ends. It is silent for ever when the launcher is gone.

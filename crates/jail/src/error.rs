@@ -69,6 +69,8 @@ pub enum Error {
     HalfMade { name: String },
     #[error("sandbox {name} has a living worker: kill it before starting another")]
     Alive { name: String },
+    #[error("processes of sandbox {name} did not stand still within {seconds} s, and go on: pause it again later")]
+    NotPaused { name: String, seconds: u64 },
     #[error("sandbox {name} is being killed or destroyed: wait for its end")]
     Ending { name: String },
     #[error("sandbox {name}: failed to {step}{}: {source}{}", about(detail), hint(remedy))]
@@ -182,6 +184,7 @@ pub enum Step {
     Hostname,
     Limits,
     Capabilities,
+    Landlock,
     Seccomp,
     Execute,
     Join,
@@ -209,6 +212,7 @@ impl fmt::Display for Step {
             Self::Hostname => "set the host name",
             Self::Limits => "set the process limits",
             Self::Capabilities => "give up the capabilities",
+            Self::Landlock => "lock the files that are not the sandbox's own",
             Self::Seccomp => "install the system call filter",
             Self::Execute => "execute the program",
             Self::Join => "join the living sandbox",
@@ -230,7 +234,7 @@ impl Step {
                 "The kernel allows no more namespaces: raise user.max_user_namespaces (sysctl -w user.max_user_namespaces=15000)."
             }
             (
-                Self::Clone | Self::Maps | Self::EnterGroup | Self::Trees | Self::Root | Self::Network,
+                Self::Clone | Self::Maps | Self::EnterGroup | Self::Trees | Self::Ids | Self::Root | Self::Network,
                 libc::EPERM | libc::EACCES,
             ) => return Some(namespaces_refused()),
             (Self::Maps, libc::ENOENT) => "newuidmap and newgidmap are missing: install the package uidmap.",
@@ -255,14 +259,18 @@ impl Step {
 }
 
 /// Why the kernel refuses user namespaces, by the settings that distributions refuse them with.
-fn namespaces_refused() -> String {
+pub(crate) fn namespaces_refused() -> String {
     let reads = |path: &str, wanted: &str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == wanted);
     if reads("/proc/sys/user/max_user_namespaces", "0") {
         "User namespaces are switched off: sysctl -w user.max_user_namespaces=15000.".to_owned()
     } else if reads("/proc/sys/kernel/unprivileged_userns_clone", "0") {
         "User namespaces are root's only: sysctl -w kernel.unprivileged_userns_clone=1.".to_owned()
     } else if reads("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
-        "AppArmor restricts user namespaces: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or give this program an AppArmor profile with `userns,`.".to_owned()
+        let program = std::env::current_exe().unwrap_or_else(|_| "/usr/bin/atoll".into());
+        format!(
+            "AppArmor refuses user namespaces to programs without a profile. Either write `abi <abi/4.0>, include <tunables/global> profile atoll {} flags=(unconfined) {{ userns, }}` to /etc/apparmor.d/atoll and run: apparmor_parser -r /etc/apparmor.d/atoll. Or allow them to all: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0.",
+            program.display()
+        )
     } else {
         "Something refuses user namespaces to this process, as a container's seccomp profile does: run outside of it, or allow them.".to_owned()
     }

@@ -3,6 +3,7 @@
 //! An overlay's upper layer can't be changed under the processes that use it, nor mounted twice. So a sandbox's files are
 //! exchanged when nothing but its first process is left, and lent to one-shots while it lives.
 
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -214,7 +215,13 @@ pub(crate) fn borrow(process: BorrowedFd<'_>, drop: impl FnOnce()) -> Result<[Ow
 /// Runs the plan's program in the sandbox of `process`, in its agent's cgroups, and ends as it ends.
 ///
 /// This is what the process does that is made for it: in the pid namespace can only be a child of it.
-pub(crate) fn enter(plan: &Plan<'_>, process: BorrowedFd<'_>, admissions: &[File], status: BorrowedFd<'_>) -> i32 {
+pub(crate) fn enter(
+    plan: &Plan<'_>,
+    directory: &CStr,
+    process: BorrowedFd<'_>,
+    admissions: &[File],
+    status: BorrowedFd<'_>,
+) -> i32 {
     let joined = hide()
         .and_then(|()| kernel::join(process, kernel::ALL).at(Step::Join))
         .and_then(|()| privilege::become_root_inside(plan.map))
@@ -227,7 +234,7 @@ pub(crate) fn enter(plan: &Plan<'_>, process: BorrowedFd<'_>, admissions: &[File
             kernel::spawn(0, None, || {
                 let admitted = admissions.iter().try_for_each(|mut file| file.write_all(b"0"));
                 match admitted.at(Step::EnterGroup) {
-                    Ok(()) => setup::enter_living(plan, status),
+                    Ok(()) => setup::enter_living(plan, directory, status),
                     Err(failure) => report(Err(failure), status),
                 }
             })

@@ -202,6 +202,15 @@ pub(crate) fn execute(program: &CStr, arguments: &[CString], environment: &[CStr
     io::Error::last_os_error()
 }
 
+/// The version of Landlock that this kernel has switched on; 0 is none.
+pub(crate) fn landlock_version() -> i32 {
+    const VERSION: libc::c_ulong = 1;
+    // SAFETY: with this flag the kernel only answers; there is no structure to read.
+    let found =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<libc::c_void>(), 0_usize, VERSION) };
+    i32::try_from(found.max(0)).unwrap_or(0)
+}
+
 /// Makes this process's cgroups the root of what it sees of them.
 pub(crate) fn hide_groups_above() -> io::Result<()> {
     // SAFETY: a new cgroup namespace changes nothing of this process's memory or descriptors.

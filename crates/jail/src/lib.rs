@@ -7,6 +7,7 @@
 //! [`inside`] is for the program that runs as a sandbox's first process.
 
 mod catalog;
+mod census;
 mod cgroup;
 mod client;
 mod error;
@@ -16,6 +17,7 @@ mod join;
 mod kernel;
 mod layers;
 mod maps;
+mod measure;
 mod place;
 mod record;
 mod remove;
@@ -23,16 +25,16 @@ mod report;
 mod seccomp;
 mod service;
 mod setup;
-mod size;
 mod start;
 mod template;
 mod unpack;
 mod view;
 mod wire;
+mod writers;
 
 pub use catalog::{Image, Snapshot};
-pub use client::{Ended, Launcher, LauncherOptions, Running};
+pub use client::{Ended, Launcher, LauncherOptions, Running, Stopper};
 pub use error::{Errno, Error, Kept, Step};
-pub use place::{AGENT, Bound, Enforced, Exit, Ids, Limits, Place, Range, Spec, Usage};
+pub use place::{AGENT, Bound, Clock, DiskUse, Enforced, Exit, Ids, Limits, Place, Program, Range, Spec, Usage};
 pub use report::{Ability, DiskBound, GroupVersion, Missing, Report, Tier};
 pub use service::launcher_main;

@@ -196,3 +196,12 @@ pub(crate) fn namespace(map: &Map) -> Result<OwnedFd, Failure> {
     process.discard();
     opened
 }
+
+/// For what only looks: also what the launcher's user has closed to itself is open to it.
+pub(crate) fn spawn_as_owner(map: &Map, work: impl FnOnce() -> i32) -> Result<kernel::Process, Failure> {
+    match map.ids {
+        Ids::Shared | Ids::Single => spawn_in_namespace(map, work),
+        // Root is let in everywhere.
+        Ids::Own | Ids::Common => kernel::spawn(0, None, work).at(Step::Clone),
+    }
+}

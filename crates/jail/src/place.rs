@@ -41,11 +41,26 @@ pub struct Limits {
     /// Of each process.
     pub open_files: u64,
     pub worker_memory_bytes: u64,
+    /// What its files may take on disk.
+    #[serde(default = "disk_bytes")]
+    pub disk_bytes: u64,
+}
+
+/// For records of earlier versions.
+fn disk_bytes() -> u64 {
+    8 << 30
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { memory_bytes: 4 << 30, cpu_milli: 2000, pids: 1024, open_files: 16_384, worker_memory_bytes: 64 << 20 }
+        Self {
+            memory_bytes: 4 << 30,
+            cpu_milli: 2000,
+            pids: 1024,
+            open_files: 16_384,
+            worker_memory_bytes: 64 << 20,
+            disk_bytes: disk_bytes(),
+        }
     }
 }
 
@@ -68,9 +83,12 @@ impl Spec {
         if serde_json::to_string(&self.labels).is_ok_and(|text| text.len() > MAX_LABELS) {
             return refuse("the labels are longer than 32 KiB");
         }
-        let Limits { memory_bytes, cpu_milli, pids, open_files, worker_memory_bytes } = self.limits;
+        let Limits { memory_bytes, cpu_milli, pids, open_files, worker_memory_bytes, disk_bytes } = self.limits;
         if memory_bytes < 4 << 20 || worker_memory_bytes < 4 << 20 {
             return refuse("a memory limit is under 4 MiB");
+        }
+        if disk_bytes < 1 << 20 {
+            return refuse("the disk limit is under 1 MiB");
         }
         if cpu_milli < 10 {
             return refuse("the cpu limit is under a hundredth of a core");
@@ -114,6 +132,9 @@ pub struct Place {
     /// What the worker writes to its standard error.
     pub log: PathBuf,
     pub alive: bool,
+    /// Its processes stand still; only the worker goes on.
+    #[serde(default)]
+    pub paused: bool,
     /// A worker was started in it, now or before.
     pub started: bool,
     /// How the worker ended, if it did under this launcher.
@@ -129,6 +150,17 @@ impl Place {
         let directory = File::open(self.socket.parent().unwrap_or(&self.dir))?;
         UnixStream::connect(format!("/proc/self/fd/{}/sock", directory.as_raw_fd()))
     }
+}
+
+/// What shall run in a sandbox that lives.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    pub argv: Vec<String>,
+    /// Besides what every program there has.
+    pub environment: BTreeMap<String, String>,
+    /// Where it starts; by default the workspace.
+    pub directory: Option<String>,
+    pub as_root: bool,
 }
 
 /// Neighbouring ids of the host.
@@ -167,6 +199,8 @@ pub enum Bound {
     Enforced,
     /// For each process of it alone.
     PerProcess,
+    /// Looked at now and then; who goes over it is stopped.
+    Watched,
     No,
 }
 
@@ -192,6 +226,22 @@ pub struct Usage {
     pub oom_kills: Option<u64>,
     pub cpu_microseconds: Option<u64>,
     pub processes: Option<u64>,
+}
+
+/// What a sandbox's files take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskUse {
+    /// On disk: a hole in a file takes none, and a file with several names counts once.
+    pub bytes: u64,
+    pub files: u64,
+}
+
+/// The processor time that a living sandbox has used, in microseconds, where it is counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    pub name: String,
+    pub worker: Option<u64>,
+    pub agent: Option<u64>,
 }
 
 #[cfg(test)]

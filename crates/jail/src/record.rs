@@ -115,6 +115,11 @@ impl Home {
         self.directory.join("life.json")
     }
 
+    /// Says that the sandbox is paused, where no cgroup does.
+    pub fn paused(&self) -> PathBuf {
+        self.directory.join("paused")
+    }
+
     pub fn read(&self) -> Option<Record> {
         read(&self.record())
     }
@@ -165,6 +170,7 @@ impl Home {
             spool: self.spool(),
             log: self.log(),
             alive,
+            paused: false,
             started: self.life().exists(),
             exit,
             range: record.map.range(),

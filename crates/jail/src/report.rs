@@ -17,6 +17,12 @@ pub struct Report {
     pub user_namespaces: Ability,
     pub id_ranges: Ability,
     pub seccomp: Ability,
+    /// A second lock on the files.
+    pub landlock: Ability,
+    /// Layers over each other, as forks and snapshots are made of.
+    pub overlay: Ability,
+    /// Whole sandboxes can be frozen; else each process is stopped by itself.
+    pub freezer: Ability,
     pub groups: GroupVersion,
     /// Absent when no sandbox can be made.
     pub enforced: Option<Enforced>,
@@ -67,4 +73,28 @@ pub enum DiskBound {
 pub struct Missing {
     pub what: String,
     pub remedy: String,
+    /// The lowest tier that can't be had for lack of it; none, if it only makes something worse.
+    pub keeps_from: Option<Tier>,
+}
+
+impl Report {
+    /// What keeps this machine from a tier, and the remedies, in sentences; nothing if it has the tier.
+    pub fn lacks(&self, tier: Tier) -> Option<String> {
+        if self.tier >= tier {
+            return None;
+        }
+        let reasons = self.missing.iter().filter(|missing| missing.keeps_from.is_some_and(|lowest| lowest <= tier));
+        let reasons: Vec<String> = reasons.map(|missing| format!("{}. {}", missing.what, missing.remedy)).collect();
+        Some(if reasons.is_empty() { "run `atoll doctor` to see why".to_owned() } else { reasons.join(" ") })
+    }
+}
+
+impl Tier {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Standard => "standard",
+            Self::Strong => "strong",
+        }
+    }
 }

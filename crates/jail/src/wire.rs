@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::catalog::{Image, Snapshot};
 use crate::error::Error;
-use crate::place::{Exit, Place, Spec, Usage};
+use crate::place::{Clock, DiskUse, Exit, Place, Program, Spec, Usage};
 use crate::report::Report;
 
 /// No packet is longer: the kernel takes none that does not fit into a socket's buffer.
@@ -58,7 +58,12 @@ pub(crate) enum Request {
     ImportImage { image: String },
     Images,
     ForgetImage { image: String },
-    Enter { name: String, argv: Vec<String>, as_root: bool },
+    Enter { name: String, program: Program },
+    Disk { name: String },
+    StopWriters { name: String, everybody: bool },
+    Clocks,
+    Pause { name: String },
+    Resume { name: String },
 }
 
 impl Request {
@@ -83,6 +88,11 @@ impl Request {
             Self::Images => "list images",
             Self::ForgetImage { .. } => "forget image",
             Self::Enter { .. } => "enter",
+            Self::Disk { .. } => "count disk",
+            Self::StopWriters { .. } => "stop writers",
+            Self::Clocks => "clocks",
+            Self::Pause { .. } => "pause",
+            Self::Resume { .. } => "resume",
         }
     }
 }
@@ -107,6 +117,11 @@ pub(crate) enum Answer {
     /// One, or one of a list that `Done` ends.
     Snapshot(Snapshot),
     Image(Image),
+    Disk(DiskUse),
+    /// So many processes were ended.
+    Stopped(u32),
+    /// Some of them, with more to come: `Done` ends it.
+    Clocks(Vec<Clock>),
 }
 
 /// Sends one packet.

@@ -6,6 +6,7 @@
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
+pub mod docker;
 pub mod external;
 pub mod fake;
 pub mod inside;
@@ -13,12 +14,14 @@ pub mod local;
 #[cfg(test)]
 mod tests;
 
+pub use docker::{Docker, DockerOptions};
 pub use external::External;
 pub use fake::{Fake, FakeOptions};
-pub use inside::LinkHost;
+pub use inside::{LinkHost, Notice};
 pub use local::Local;
 
-use atoll_core::provider::{CreateSpec, Found, Page, ProviderId};
+use atoll_core::provider::{CreateSpec, Error, Found, Page, ProviderId};
+use atoll_core::sandbox::ProviderKind;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -39,6 +42,14 @@ fn all_labels(spec: &CreateSpec) -> BTreeMap<String, String> {
     let mut labels = spec.labels.clone();
     labels.extend(spec.identity.labels());
     labels
+}
+
+/// For providers that can't say how well their sandboxes are kept apart: who demands a tier is refused.
+fn demands_no_tier(provider: ProviderKind, spec: &CreateSpec) -> Result<(), Error> {
+    match spec.settings.isolation {
+        None => Ok(()),
+        Some(_) => Err(Error::Unsupported { provider, ability: "promise an isolation tier" }),
+    }
 }
 
 const PAGE: usize = 100;

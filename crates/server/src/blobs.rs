@@ -2,6 +2,8 @@
 
 use crate::problem::{Code, Problem, Result};
 use atoll_core::bounds;
+use atoll_core::redact::Redactor;
+use atoll_store::blobs::Stored;
 use axum::body::{Body, HttpBody};
 use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
@@ -25,6 +27,10 @@ fn io(error: &std::io::Error) -> Problem {
     Problem::from(atoll_store::Error::Unavailable { detail: error.to_string() })
 }
 
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn too_large() -> Problem {
     Problem::new(Code::TooLarge, format!("a blob has at most {} bytes", bounds::BLOB_BYTES))
 }
@@ -44,47 +50,55 @@ impl Blobs {
         self.root.join(&sha256[..2]).join(sha256)
     }
 
-    /// Takes the bytes in, durable before it returns; says how many there were.
-    pub async fn put(&self, sha256: &str, body: Body) -> Result<u64> {
+    /// Takes the bytes in, without the secrets that are known, durable before it returns; says what was stored.
+    pub async fn put(&self, sha256: &str, body: Body, redactor: &Redactor) -> Result<Stored> {
         if body.size_hint().lower() > bounds::BLOB_BYTES as u64 {
             crate::extract::drain(body).await;
             return Err(too_large());
         }
         let incoming = self.root.join("incoming").join(uuid::Uuid::now_v7().to_string());
-        let taken = self.receive(&incoming, sha256, body).await;
+        let taken = self.receive(&incoming, sha256, body, redactor).await;
         if taken.is_err() {
             drop(tokio::fs::remove_file(&incoming).await);
         }
         taken
     }
 
-    async fn receive(&self, incoming: &Path, sha256: &str, body: Body) -> Result<u64> {
+    async fn receive(&self, incoming: &Path, sha256: &str, body: Body, redactor: &Redactor) -> Result<Stored> {
         let mut file = tokio::fs::File::create(incoming).await.map_err(|error| io(&error))?;
-        let mut hash = Sha256::new();
-        let mut size = 0u64;
+        let (mut sent, mut kept) = (Sha256::new(), Sha256::new());
+        let (mut size, mut stored) = (0, 0);
+        let mut redacting = redactor.stream();
         let mut chunks = body.into_data_stream();
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|_| Problem::new(Code::BadRequest, "the body broke off"))?;
-            size += chunk.len() as u64;
-            if size > bounds::BLOB_BYTES as u64 {
+            size += chunk.len();
+            if size > bounds::BLOB_BYTES {
                 return Err(too_large());
             }
-            hash.update(&chunk);
-            file.write_all(&chunk).await.map_err(|error| io(&error))?;
+            sent.update(&chunk);
+            let keep = redacting.push(&chunk);
+            kept.update(&keep);
+            stored += keep.len();
+            file.write_all(&keep).await.map_err(|error| io(&error))?;
         }
-        let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        if found != sha256 {
+        let rest = redacting.end();
+        kept.update(&rest);
+        stored += rest.len();
+        file.write_all(&rest).await.map_err(|error| io(&error))?;
+        if hex(sent) != sha256 {
             return Err(Problem::new(Code::BlobMismatch, "the bytes that arrived have another SHA-256"));
         }
         file.sync_all().await.map_err(|error| io(&error))?;
-        let place = self.path(sha256);
+        let stored = Stored { sha256: hex(kept), size: i64::try_from(stored).unwrap_or(i64::MAX) };
+        let place = self.path(&stored.sha256);
         if let Some(parent) = place.parent() {
             tokio::fs::create_dir_all(parent).await.map_err(|error| io(&error))?;
             tokio::fs::rename(incoming, &place).await.map_err(|error| io(&error))?;
             let directory = tokio::fs::File::open(parent).await.map_err(|error| io(&error))?;
             directory.sync_all().await.map_err(|error| io(&error))?;
         }
-        Ok(size)
+        Ok(stored)
     }
 
     pub async fn get(&self, sha256: &str) -> Result<tokio::fs::File> {

@@ -9,6 +9,7 @@ pub mod app;
 mod auth;
 mod blobs;
 mod cursor;
+mod egress;
 mod extract;
 mod follow;
 mod guard;
@@ -28,8 +29,10 @@ mod repo;
 mod retention;
 pub mod router;
 mod samples;
+pub mod secrets;
 mod serve;
 pub mod state;
+mod terminals;
 
 pub use options::Options;
 pub use serve::{Error, Server};

@@ -1,12 +1,14 @@
 //! The link of workers in local sandboxes: this side dials, and then serves HTTP on the connection.
 //! Nobody shows a token there; the connection itself says which sandbox speaks.
 
+use crate::app::notices;
 use crate::auth::LinkedWorker;
+use crate::egress;
 use crate::jobs::gone;
 use crate::state::App;
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
-use atoll_providers::LinkHost;
+use atoll_providers::{LinkHost, Notice};
 use atoll_worker::link::{Dial, Io};
 use axum::Router;
 use axum::body::Body;
@@ -66,9 +68,19 @@ impl LinkHost for Linked {
         }
     }
 
+    fn outward(&self, sandbox: SandboxId, listener: std::net::TcpListener) -> BoxFuture<'static, ()> {
+        Box::pin(egress::serve(self.app.clone(), sandbox, listener))
+    }
+
     fn worker_gone(&self, sandbox: SandboxId) {
         if let Some(app) = self.app.upgrade() {
             tokio::spawn(gone::worker_gone(app, sandbox));
+        }
+    }
+
+    fn notice(&self, sandbox: SandboxId, notice: Notice) {
+        if let Some(app) = self.app.upgrade() {
+            tokio::spawn(notices::write_down(app, sandbox, notice));
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What a server is started with. The command line fills this from the configuration.
 
-use atoll_core::sandbox::{ProviderKind, Resources};
+use atoll_core::network::Exception;
+use atoll_core::sandbox::{IsolationTier, ProviderKind, Resources};
 use atoll_jail::Launcher;
+use atoll_providers::DockerOptions;
 use atoll_providers::fake::FakeOptions;
 use atoll_store::Location;
 use secrecy::SecretString;
@@ -24,10 +26,14 @@ pub struct Options {
     pub policy: Policy,
     pub limits: Limits,
     pub fake: FakeOptions,
+    pub outward: Outward,
     /// Makes sandboxes on this machine; or why it can't, in a sentence.
     pub launcher: Result<Arc<Launcher>, String>,
+    pub docker: DockerOptions,
     /// Values that must never be stored in an event.
     pub secrets: Vec<SecretString>,
+    /// Seals the stored secrets, in base64; without it a key in the data directory does.
+    pub secret_key: Option<SecretString>,
 }
 
 #[derive(Debug, Clone)]
@@ -36,12 +42,26 @@ pub struct Tls {
     pub key: PathBuf,
 }
 
+/// What sandboxes reach, beside what each may by its policy.
+#[derive(Debug, Clone, Default)]
+pub struct Outward {
+    /// Places that are not public and may be reached nevertheless.
+    pub allow_private: Vec<Exception>,
+    /// The proxy that this server itself must use, `http://[user:password@]host:port`.
+    pub upstream_proxy: Option<SecretString>,
+    /// What is reached without it, in the form of the variable `NO_PROXY`.
+    pub no_proxy: String,
+    /// What one sandbox may transfer in all; 0 is no limit.
+    pub max_bytes: u64,
+}
+
 /// How long things may take, and what holds where a request is silent.
 #[derive(Debug, Clone)]
 pub struct Policy {
     pub lease: Duration,
     pub heartbeat: Duration,
     pub create_timeout_local: Duration,
+    pub create_timeout_docker: Duration,
     pub create_timeout_external: Duration,
     pub create_timeout_fake: Duration,
     pub flush_grace: Duration,
@@ -50,6 +70,8 @@ pub struct Policy {
     /// `None`: no limit.
     pub timeout_when_done: Option<Duration>,
     pub timeout_keep: Option<Duration>,
+    /// For a terminal that nobody looks at.
+    pub terminal_linger: Duration,
     pub retain_events: Option<Duration>,
     pub retain_idempotency: Duration,
     pub provider: ProviderKind,
@@ -60,6 +82,8 @@ pub struct Policy {
     pub image: Option<String>,
     pub snapshot: Option<String>,
     pub resources: Resources,
+    /// What every sandbox on this machine must have.
+    pub isolation: Option<IsolationTier>,
 }
 
 impl Default for Policy {
@@ -69,6 +93,7 @@ impl Default for Policy {
             lease: Duration::from_secs(30),
             heartbeat: Duration::from_secs(30),
             create_timeout_local: Duration::from_secs(30),
+            create_timeout_docker: Duration::from_secs(600),
             create_timeout_external: DAY,
             create_timeout_fake: Duration::from_secs(30),
             flush_grace: Duration::from_secs(30),
@@ -76,6 +101,7 @@ impl Default for Policy {
             keep_failed_for: DAY,
             timeout_when_done: Some(Duration::from_secs(3600)),
             timeout_keep: None,
+            terminal_linger: Duration::from_secs(600),
             retain_events: None,
             retain_idempotency: DAY,
             provider: ProviderKind::External,
@@ -85,6 +111,7 @@ impl Default for Policy {
             image: None,
             snapshot: None,
             resources: Resources { memory_gb: Some(4.0), cpu: Some(2.0), disk_gb: Some(8.0), pids: None },
+            isolation: None,
         }
     }
 }

@@ -4,19 +4,21 @@ use crate::app::{Outbox, Work};
 use crate::auth::TokenCache;
 use crate::auth::tickets::Tickets;
 use crate::blobs::Blobs;
+use crate::egress::Egress;
 use crate::hub::Hub;
 use crate::limiter::Limiter;
 use crate::options::{Options, Policy};
 use crate::problem::{Problem, Result};
 use crate::providers::Providers;
 use crate::samples::Samples;
+use crate::secrets::Secrets;
+use crate::terminals::Terminals;
 use atoll_core::BoxFuture;
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::redact::Redactor;
 use atoll_core::time::Clock;
 use atoll_store::{Store, Tx};
 use metrics_exporter_prometheus::PrometheusHandle;
-use secrecy::ExposeSecret;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -31,7 +33,8 @@ pub struct App {
     pub limiter: Limiter,
     pub tokens: TokenCache,
     pub tickets: Tickets,
-    pub redactor: Arc<Redactor>,
+    pub secrets: Arc<Secrets>,
+    pub terminals: Terminals,
     pub metrics: PrometheusHandle,
     pub metrics_public: bool,
     /// Names this deployment at its providers.
@@ -47,6 +50,8 @@ pub struct App {
     pub samples: Samples,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
+    /// What leaves the sandboxes.
+    pub egress: Arc<Egress>,
     pub data_dir: PathBuf,
     /// Names this data directory, which local sandboxes belong to.
     pub server_id: String,
@@ -55,7 +60,10 @@ pub struct App {
 }
 
 /// Tells the rest of the server what is durable now.
-fn tell(hub: &Hub, jobs: &Notify, out: Outbox) {
+fn tell(hub: &Hub, jobs: &Notify, egress: &Egress, out: Outbox) {
+    for (sandbox, version, network) in out.networks {
+        egress.set(sandbox, version, Some(&network));
+    }
     hub.publish(out.events);
     for session in out.inboxes {
         hub.inbox_changed(session);
@@ -93,7 +101,8 @@ impl App {
             limiter: Limiter::new(options.limits),
             tokens: TokenCache::default(),
             tickets: Tickets::default(),
-            redactor: Arc::new(Redactor::new(options.secrets.iter().map(|secret| secret.expose_secret()))),
+            secrets: Arc::new(Secrets::new(&options.data_dir, options.secret_key.clone(), options.secrets.clone())),
+            terminals: Terminals::default(),
             metrics: crate::metrics::install(),
             metrics_public: options.metrics_public,
             deployment: parts.deployment,
@@ -103,6 +112,7 @@ impl App {
             samples: Samples::default(),
             readers: Arc::new(Semaphore::new(options.limits.readers)),
             stopping: parts.stopping,
+            egress: Arc::new(Egress::new(&options.outward)),
             data_dir: options.data_dir.clone(),
             server_id: parts.server_id,
             providers: OnceLock::new(),
@@ -137,16 +147,16 @@ impl App {
         F: for<'w, 't> FnOnce(&'w mut Work<'t>) -> BoxFuture<'w, Result<R>> + Send + 'static,
     {
         let (now, steady, policy) = (self.clock.now(), self.clock.steady(), Arc::clone(&self.policy));
-        let redactor = Arc::clone(&self.redactor);
-        let (hub, jobs) = (Arc::clone(&self.hub), Arc::clone(&self.jobs));
+        let (redactor, secrets) = (self.redactor(), Arc::clone(&self.secrets));
+        let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
         let told = move |(value, out): (R, Outbox)| {
-            tell(&hub, &jobs, out);
+            tell(&hub, &jobs, &egress, out);
             value
         };
         let done = self.store.write_then(
             move |tx| {
                 Box::pin(async move {
-                    let mut begun = Work { tx, out: Outbox::default(), now, steady, policy, redactor };
+                    let mut begun = Work { tx, out: Outbox::default(), now, steady, policy, redactor, secrets };
                     let value = work(&mut begun).await?;
                     Ok((value, begun.out))
                 })
@@ -154,6 +164,11 @@ impl App {
             told,
         );
         done.await
+    }
+
+    /// What takes known secrets out of text now.
+    pub fn redactor(&self) -> Arc<Redactor> {
+        self.secrets.redactor()
     }
 
     /// Which project a sandbox belongs to; that never changes.

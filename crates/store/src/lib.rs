@@ -17,6 +17,7 @@ mod postgres;
 pub mod projects;
 pub mod retention;
 pub mod sandboxes;
+pub mod secrets;
 pub mod sessions;
 pub mod sql;
 mod sqlite;

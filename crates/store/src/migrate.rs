@@ -9,8 +9,10 @@ pub(crate) struct Migration {
 }
 
 /// In order; a released one is never changed.
-pub(crate) const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, sql: include_str!("../migrations/0001_first.sql") }];
+pub(crate) const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, sql: include_str!("../migrations/0001_first.sql") },
+    Migration { version: 2, sql: include_str!("../migrations/0002_secrets.sql") },
+];
 
 pub(crate) const LATEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 

@@ -39,9 +39,9 @@ pub async fn cut(tx: &mut dyn Tx, sandbox: &mut Sandbox, count: i64) -> Result<(
     sandboxes::update(tx, sandbox).await
 }
 
-/// Takes old blobs of ended sandboxes off the books and names them.
+/// Takes old blobs of ended sandboxes off the books and names their files.
 pub async fn forget_blobs(tx: &mut dyn Tx, before: Timestamp, limit: i64) -> Result<Vec<String>> {
-    let sql = "SELECT b.sandbox_id, b.sha256 FROM blobs b JOIN sandboxes s ON s.id = b.sandbox_id
+    let sql = "SELECT b.sandbox_id, b.sha256, COALESCE(b.stored, b.sha256) FROM blobs b JOIN sandboxes s ON s.id = b.sandbox_id
                WHERE b.created_at < ?1 AND s.ended_at < ?1 ORDER BY b.sha256 LIMIT ?2";
     let rows = tx.query(sql, &[micros(before), limit.into()]).await?;
     let mut names = Vec::new();
@@ -49,7 +49,7 @@ pub async fn forget_blobs(tx: &mut dyn Tx, before: Timestamp, limit: i64) -> Res
         let (sandbox, sha256) = (row.text()?, row.text()?);
         tx.execute("DELETE FROM blobs WHERE sandbox_id = ?1 AND sha256 = ?2", &[sandbox.into(), (&sha256).into()])
             .await?;
-        names.push(sha256);
+        names.push(row.text()?);
     }
     Ok(names)
 }

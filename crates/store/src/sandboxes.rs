@@ -205,6 +205,12 @@ pub async fn update(tx: &mut dyn Tx, s: &mut Sandbox) -> Result<()> {
     }
 }
 
+/// Writes the settings, which `update` leaves alone since they hardly ever change. The caller writes the row too.
+pub async fn set_settings(tx: &mut dyn Tx, s: &Sandbox) -> Result<()> {
+    let settings = serde_json::to_string(&s.settings).map_err(Error::internal)?;
+    tx.execute("UPDATE sandboxes SET settings = ?2 WHERE id = ?1", &[text(s.id), settings.into()]).await.map(drop)
+}
+
 pub async fn get(tx: &mut dyn Tx, id: SandboxId) -> Result<Option<Sandbox>> {
     first(tx.query(select!("WHERE s.id = ?1"), &[text(id)]).await?).map(sandbox).transpose()
 }

@@ -4,7 +4,9 @@
 use crate::exec::{self, Exec};
 use crate::executor::Quiet;
 use crate::link::{Accepting, Connection};
+use crate::outward::{self, Outward};
 use crate::quiet;
+use crate::transfer;
 use atoll_protocol::exec::Opening;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +24,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 pub struct Acceptor {
     pub listener: UnixListener,
+    pub doors: Arc<Doors>,
+}
+
+/// Where a connection may lead.
+#[derive(Debug)]
+pub struct Doors {
     pub pool: Arc<Accepting>,
     pub exec: Exec,
+    pub outward: Option<Arc<Outward>>,
     pub asks: mpsc::Sender<Quiet>,
 }
 
@@ -34,8 +43,7 @@ impl Acceptor {
             let Ok(counted) = count.clone().acquire_owned().await else { return };
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    let (pool, exec, asks) = (self.pool.clone(), self.exec.clone(), self.asks.clone());
-                    tokio::spawn(open(Connection::new(stream, counted), pool, exec, asks));
+                    tokio::spawn(open(Connection::new(stream, counted), self.doors.clone()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "failed to accept a connection of the server");
@@ -46,7 +54,7 @@ impl Acceptor {
     }
 }
 
-async fn open(mut connection: Connection, pool: Arc<Accepting>, exec: Exec, asks: mpsc::Sender<Quiet>) {
+async fn open(mut connection: Connection, doors: Arc<Doors>) {
     let mut first = [0];
     match timeout(OPENING, connection.stream.read_exact(&mut first)).await {
         Ok(Ok(_)) => {}
@@ -54,11 +62,11 @@ async fn open(mut connection: Connection, pool: Arc<Accepting>, exec: Exec, asks
         Ok(Err(_)) | Err(_) => return,
     }
     match Opening::from_byte(first[0]) {
-        Some(Opening::Http) => pool.put(connection),
-        Some(Opening::Exec) => exec::serve(connection, exec).await,
-        Some(Opening::Quiet) => quiet::serve(connection, asks, exec.hands).await,
-        Some(Opening::Files | Opening::Outward) | None => {
-            tracing::warn!(byte = first[0], "a connection of unknown kind is closed")
-        }
+        Some(Opening::Http) => doors.pool.put(connection),
+        Some(Opening::Exec) => exec::serve(connection, doors.exec.clone()).await,
+        Some(Opening::Outward) => outward::hand_over(&connection.stream, doors.outward.as_deref()).await,
+        Some(Opening::Quiet) => quiet::serve(connection, doors.asks.clone(), doors.exec.hands.clone()).await,
+        Some(Opening::Files) => transfer::serve(connection, doors.exec.clone()).await,
+        None => tracing::warn!(byte = first[0], "a connection of unknown kind is closed"),
     }
 }

@@ -2,7 +2,9 @@
 
 mod bombs;
 mod canary;
+mod disk;
 mod ends;
+mod files;
 mod fork;
 mod inside;
 mod isolation;
@@ -10,9 +12,14 @@ mod kill;
 mod limits;
 mod many;
 mod messages;
+mod network;
+mod pause;
 mod restart;
+mod root;
+mod secrets;
 mod standing;
 mod storm;
+mod tier;
 mod user;
 mod work;
 pub mod worker;

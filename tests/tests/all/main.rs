@@ -3,6 +3,7 @@
 
 mod architecture;
 mod conformance;
+mod docker;
 mod escape;
 mod fake;
 mod faults;
@@ -16,4 +17,5 @@ mod limits;
 mod local;
 mod paging;
 mod routes;
+mod secrets;
 mod store;

@@ -3,16 +3,17 @@
 use super::{Check, Report};
 use crate::failure::Result;
 use atoll_config::Config;
-use atoll_jail::{Ability, Bound, Enforced, GroupVersion, Ids, Tier};
+use atoll_core::sandbox::IsolationTier;
+use atoll_jail::{Ability, Bound, Enforced, GroupVersion, Ids, Missing, Tier};
 use std::path::{Path, PathBuf};
 
 const CHECK: &str = "sandboxes";
 
 pub async fn check(config: &Config, report: &mut Report<'_>) -> Result {
-    let config = config.clone();
+    let (config, demanded) = (config.clone(), config.local.isolation);
     let probed = tokio::task::spawn_blocking(move || probe(&config)).await.map_err(|error| error.to_string()).flatten();
     let checks = match probed {
-        Ok(found) => judge(&found),
+        Ok(found) => judge(&found, demanded),
         Err(why) => {
             let remedy = "Mend that, and run `atoll doctor` again; the providers `external` and `fake` work without.";
             vec![Check::fail(CHECK, format!("none can be made on this machine: {why}"), remedy)]
@@ -47,7 +48,7 @@ impl Drop for Scratch {
 }
 
 /// What was found, as things to read. Pure.
-fn judge(found: &atoll_jail::Report) -> Vec<Check> {
+fn judge(found: &atoll_jail::Report, demanded: Option<IsolationTier>) -> Vec<Check> {
     let groups = match found.groups {
         GroupVersion::V2 => "cgroups version 2",
         GroupVersion::V1 => "cgroups version 1",
@@ -62,15 +63,22 @@ fn judge(found: &atoll_jail::Report) -> Vec<Check> {
             Check::fail(CHECK, format!("tier none: none can be made ({machine})"), remedy)
         }
     }];
-    let abilities =
-        [("namespaces", &found.user_namespaces), ("system calls", &found.seccomp), ("isolation", &found.isolation)];
+    checks.extend(demanded.and_then(|demanded| of_demand(demanded, found)));
+    let abilities = [
+        ("namespaces", &found.user_namespaces),
+        ("id ranges", &found.id_ranges),
+        ("system calls", &found.seccomp),
+        ("landlock", &found.landlock),
+        ("overlay", &found.overlay),
+        ("pause", &found.freezer),
+        ("isolation", &found.isolation),
+    ];
     checks.extend(abilities.into_iter().map(|(name, ability)| of_ability(name, ability)));
     if let Some(enforced) = &found.enforced {
         checks.push(Check::ok("ids", ids(enforced.ids)));
         checks.push(Check::ok("limits", limits(enforced)));
     }
-    let missing = found.missing.iter();
-    checks.extend(missing.map(|missing| Check::warn("missing", missing.what.clone(), missing.remedy.clone())));
+    checks.extend(found.missing.iter().map(of_missing));
     let visible: Vec<_> = found.visible.iter().map(|path| path.display().to_string()).collect();
     if found.tier != Tier::None {
         checks.push(Check::ok("visible", format!("of this machine, read-only: {}", visible.join(", "))));
@@ -87,9 +95,30 @@ fn of_ability(name: &'static str, ability: &Ability) -> Check {
     }
 }
 
+fn of_missing(missing: &Missing) -> Check {
+    let detail = match missing.keeps_from {
+        Some(tier @ (Tier::Strong | Tier::Standard)) => format!("for tier {}: {}", tier.as_str(), missing.what),
+        Some(Tier::None) | None => missing.what.clone(),
+    };
+    Check::warn("missing", detail, missing.remedy.clone())
+}
+
+/// The configuration wants more than there is: every sandbox will be refused.
+fn of_demand(demanded: IsolationTier, found: &atoll_jail::Report) -> Option<Check> {
+    let tier = match demanded {
+        IsolationTier::Standard => Tier::Standard,
+        IsolationTier::Strong => Tier::Strong,
+    };
+    let given = found.tier.as_str();
+    let detail = format!("local.isolation demands `{demanded}`, and this machine gives `{given}`: none will be made");
+    let remedy = "What is missing stands below; or demand less with local.isolation.";
+    found.lacks(tier).map(|_| Check::fail(CHECK, detail, remedy))
+}
+
 const fn ids(ids: Ids) -> &'static str {
     match ids {
         Ids::Own => "each sandbox has ids of its own",
+        Ids::Common => "all sandboxes have the same ids",
         Ids::Shared => "sandboxes share this user's sub-ids",
         Ids::Single => "sandboxes run under this user's own id",
     }
@@ -110,6 +139,7 @@ fn limits(enforced: &Enforced) -> String {
     let parts = [
         (with(Bound::Enforced), "for the whole sandbox"),
         (with(Bound::PerProcess), "for each process"),
+        (with(Bound::Watched), "watched, and who takes too much stopped"),
         (with(Bound::No), "not at all"),
     ];
     let parts = parts.into_iter().filter(|(names, _)| !names.is_empty());
@@ -133,7 +163,7 @@ fn inotify(most: u64, place: &Path) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_jail::{DiskBound, Missing};
+    use atoll_jail::DiskBound;
 
     fn report(tier: Tier) -> atoll_jail::Report {
         atoll_jail::Report {
@@ -145,27 +175,35 @@ mod tests {
             user_namespaces: Ability::Yes,
             id_ranges: Ability::Yes,
             seccomp: Ability::Yes,
+            landlock: Ability::Yes,
+            overlay: Ability::Yes,
+            freezer: Ability::Yes,
             groups: GroupVersion::V1,
             enforced: Some(Enforced {
                 memory: Bound::Enforced,
                 cpu: Bound::Enforced,
                 pids: Bound::Enforced,
                 open_files: Bound::PerProcess,
-                disk: Bound::No,
+                disk: Bound::Watched,
                 ids: Ids::Own,
             }),
-            disk: DiskBound::None,
+            disk: DiskBound::Watched,
             visible: vec!["/usr".into(), "/bin".into()],
             inotify_instances: Some(128),
             missing: vec![Missing {
-                what: "a sandbox's disk use is not bounded".into(),
+                what: "a sandbox's disk use is watched, not bounded".into(),
                 remedy: "A file system.".into(),
+                keeps_from: Some(Tier::Strong),
             }],
         }
     }
 
     fn shown(found: &atoll_jail::Report) -> String {
-        let lines = judge(found).into_iter().map(|check| {
+        told(judge(found, None))
+    }
+
+    fn told(checks: Vec<Check>) -> String {
+        let lines = checks.into_iter().map(|check| {
             let remedy = check.remedy.map(|remedy| format!("\n  {remedy}")).unwrap_or_default();
             format!("{:?} {}: {}{remedy}", check.status, check.check, check.detail)
         });
@@ -178,13 +216,24 @@ mod tests {
     }
 
     #[test]
+    fn what_the_configuration_demands_in_vain_is_a_failure() {
+        let said = told(judge(&report(Tier::Standard), Some(IsolationTier::Strong)));
+        assert!(said.contains("Fail sandboxes: local.isolation demands `strong`"), "{said}");
+        assert_eq!(told(judge(&report(Tier::Standard), Some(IsolationTier::Standard))), shown(&report(Tier::Standard)));
+    }
+
+    #[test]
     fn where_none_can_be_made_it_is_a_failure_with_its_remedy() {
         let reason = "making namespaces: Operation not permitted".to_owned();
         let found = atoll_jail::Report {
             isolation: Ability::No { reason: reason.clone() },
             user_namespaces: Ability::No { reason: reason.clone() },
             enforced: None,
-            missing: vec![Missing { what: reason, remedy: "sysctl kernel.unprivileged_userns_clone=1".into() }],
+            missing: vec![Missing {
+                what: reason,
+                remedy: "sysctl kernel.unprivileged_userns_clone=1".into(),
+                keeps_from: Some(Tier::Standard),
+            }],
             ..report(Tier::None)
         };
         insta::assert_snapshot!("none", shown(&found));

@@ -50,7 +50,11 @@ pub fn summary(entry: &Entry, most: usize) -> String {
             let how = [entry.text("how"), entry.text("reason")].into_iter().flatten().map(short).collect::<Vec<_>>();
             format!("{} {}", id(entry), how.join(", "))
         }
-        "sandbox.notice" => short(entry.said().unwrap_or_default()),
+        "network.refused" => {
+            let again = data["count"].as_u64().filter(|count| *count > 1).map(|count| format!(" ({count} times)"));
+            short(&format!("{}{}", entry.text("detail").unwrap_or_default(), again.unwrap_or_default()))
+        }
+        "sandbox.notice" | "sandbox.disk_full" => short(entry.said().unwrap_or_default()),
         "git.cloned" => {
             let words = ["commit", "repo"].into_iter().filter_map(|field| entry.text(field)).collect::<Vec<_>>();
             let branch = entry.text("branch").map(|branch| format!(", branch {branch}")).unwrap_or_default();

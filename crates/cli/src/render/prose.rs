@@ -80,7 +80,7 @@ fn told(entry: &Entry) -> Option<(String, &str)> {
         "message.delivered_unconfirmed" => {
             (format!("{} was handed over, but nobody confirms it", word("message_id")), reason(entry))
         }
-        "sandbox.notice" => ("to know:".to_owned(), said),
+        "sandbox.notice" | "sandbox.disk_full" => ("to know:".to_owned(), said),
         "git.cloned" => (format!("the workspace is at {}", line::summary(entry, HEAD)), ""),
         "git.branch_created" => (format!("the work is on branch {}", line::summary(entry, HEAD)), ""),
         "git.nothing_changed" => ("nothing was changed: there is no branch".to_owned(), ""),

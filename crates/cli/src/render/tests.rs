@@ -21,6 +21,7 @@ const TYPES: &[&str] = &[
     "message.undeliverable",
     "sandbox.failed",
     "sandbox.notice",
+    "sandbox.disk_full",
     "git.cloned",
     "git.branch_created",
     "session.opened",

@@ -18,6 +18,7 @@ use crate::arguments::word;
 use crate::client::Connect;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::sandbox::network::Choice as Network;
 use crate::settings::{self, ConfigFiles};
 use atoll_core::sandbox::ProviderKind;
 use place::Choice;
@@ -60,6 +61,8 @@ pub struct Run {
     /// Processors for the agent and all it starts
     #[arg(long, value_name = "N")]
     cpu: Option<f64>,
+    #[command(flatten)]
+    network: Network,
     #[command(flatten)]
     files: ConfigFiles,
     #[command(flatten)]

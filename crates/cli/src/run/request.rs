@@ -60,6 +60,7 @@ pub fn body(run: &Run, wanted: &Wanted, agent: &str) -> Value {
     put("provider", run.provider.map(|word| word.as_str().into()));
     put("end", Some(if run.keep { "keep" } else { "when_done" }.into()));
     put("timeout_s", run.timeout.map(Value::from));
+    put("network", run.network.body());
     put("repo", wanted.repo.clone());
     let mut resources = Map::new();
     resources.extend(run.memory.map(|memory| ("memory_gb".to_owned(), memory.into())));

@@ -1,10 +1,13 @@
 //! `atoll sandbox`: make, list, look at, work in, stop, remove.
 
+mod cp;
 mod diff;
 mod end;
 mod exec;
+mod files;
 mod hold;
 mod list;
+pub mod network;
 pub mod new;
 mod show;
 
@@ -32,6 +35,10 @@ enum Command {
     Show(show::Show),
     /// Run a command in a sandbox
     Exec(exec::Exec),
+    /// List the files of a sandbox
+    Files(files::Files),
+    /// Copy files and directories in or out
+    Cp(cp::Copy),
     /// Show what the agent has changed in the workspace
     Diff(diff::Diff),
     /// Let everything in a sandbox stand still
@@ -44,6 +51,8 @@ enum Command {
     Snapshot(hold::Snapshot),
     /// Show what a sandbox uses now
     Usage(hold::Usage),
+    /// Show or change what a sandbox may reach
+    Network(network::Network),
     /// End a sandbox, with its results taken out first
     Stop(end::Stop),
     /// Remove a sandbox at its provider; its log stays
@@ -61,12 +70,15 @@ pub async fn run(sandbox: &Sandbox, output: &Output) -> Result {
         Command::Ls(list) => list::run(list, &client, output).await,
         Command::Show(show) => show::run(show, &client, output).await,
         Command::Exec(exec) => exec::run(exec, &client, output).await,
+        Command::Files(files) => files::run(files, &client, output).await,
+        Command::Cp(copy) => cp::run(copy, &client, output).await,
         Command::Diff(diff) => diff::run(diff, &client, output).await,
         Command::Pause(pause) => hold::pause(pause, &client, output).await,
         Command::Resume(resume) => hold::resume(resume, &client, output).await,
         Command::Fork(fork) => hold::fork(fork, &client, output).await,
         Command::Snapshot(snapshot) => hold::snapshot(snapshot, &client, output).await,
         Command::Usage(usage) => hold::usage(usage, &client, output).await,
+        Command::Network(network) => network::run(network, &client, output).await,
         Command::Stop(stop) => end::stop(stop, &client, output).await,
         Command::Rm(remove) => end::remove(remove, &client, output).await,
         Command::Results(results) => end::results(results, &client, output).await,

@@ -1,6 +1,7 @@
 //! `atoll sandbox new` and `worker-token`.
 
 use super::id_of;
+use super::network::Choice;
 use crate::arguments::{pair, repository, text_or_stdin, word};
 use crate::client::Client;
 use crate::failure::Result;
@@ -56,6 +57,9 @@ pub struct New {
     /// A variable of the sandbox's environment; several times
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
+    /// A secret that it may use, by name; several times
+    #[arg(long = "secret", value_name = "NAME")]
+    secrets: Vec<String>,
     /// The project that it belongs to [default: the default project]
     #[arg(long, value_name = "ID")]
     project: Option<ProjectId>,
@@ -65,6 +69,8 @@ pub struct New {
     /// End it after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout_s: Option<u32>,
+    #[command(flatten)]
+    network: Choice,
     /// A new file for the worker's token [default: worker-ID.token in the data directory]
     #[arg(long, value_name = "FILE")]
     token_file_out: Option<PathBuf>,
@@ -88,9 +94,11 @@ impl New {
         put("end", self.end.map(|word| word.as_str().into()));
         put("labels", object(&self.labels));
         put("env", object(&self.env));
+        put("secrets", (!self.secrets.is_empty()).then(|| json!(self.secrets)));
         put("project_id", self.project.map(|id| id.to_string().into()));
         put("session_id", self.session.map(|id| id.to_string().into()));
         put("timeout_s", self.timeout_s.map(Value::from));
+        put("network", self.network.body());
         put("repo", self.repo.as_deref().map(repository).transpose()?);
         Ok(Value::Object(body))
     }

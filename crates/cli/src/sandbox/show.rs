@@ -45,6 +45,8 @@ pub fn print(row: &Value, output: &Output) -> Result {
         .maybe("agent", &row["agent"])
         .maybe("model", &row["settings"]["model"])
         .maybe("labels", &row["labels"])
+        .maybe("secrets", &listed(&row["settings"]["secrets"]))
+        .maybe("exposed secrets", &listed(&row["exposed_secrets"]))
         .maybe("turn", &row["turn"])
         .put("events", format!("{} to {}", row["first_seq"], row["last_seq"]))
         .put("cost", format!("${:.4} model, ${:.4} compute", cost("model"), cost("compute")))
@@ -54,6 +56,12 @@ pub fn print(row: &Value, output: &Output) -> Result {
         .maybe("last heartbeat", &shortened(&row["last_heartbeat"]))
         .maybe("ended", &shortened(&row["ended_at"]))
         .print(output)
+}
+
+/// Nothing where nothing is named.
+fn listed(names: &Value) -> Value {
+    let names: Vec<&str> = names.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if names.is_empty() { Value::Null } else { names.join(", ").into() }
 }
 
 fn shortened(at: &Value) -> Value {

@@ -1,12 +1,14 @@
 //! From the configuration to what the server is started with.
 
-use atoll_config::{Config, Database, Fake};
+use atoll_config::{Config, Database, Docker, Fake, env};
 use atoll_core::sandbox::Resources;
 use atoll_jail::Launcher;
+use atoll_providers::DockerOptions;
 use atoll_providers::fake::{FakeOptions, Fault, FaultAt, FaultKind};
 use atoll_server::Options;
-use atoll_server::options::{Limits, Policy, Tls};
+use atoll_server::options::{Limits, Outward, Policy, Tls};
 use atoll_store::Location;
+use secrecy::SecretString;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -27,9 +29,33 @@ pub fn options(config: &Config, launcher: Result<Arc<Launcher>, String>) -> Opti
             readers: config.limits.max_live_streams,
         },
         fake: fake(&config.providers.fake),
+        outward: outward(config),
         launcher,
+        docker: docker(config),
         secrets: config.secret_values(),
+        secret_key: config.secret.key.clone(),
     }
+}
+
+/// The server's own proxy is what the configuration says, else what is usual for programs on this machine.
+fn outward(config: &Config) -> Outward {
+    let variable = |names: &[&str]| {
+        let values = names.iter().filter_map(|name| std::env::var(name).ok());
+        values.map(|value| value.trim().to_owned()).find(|value| !value.is_empty())
+    };
+    let usual = || variable(&env::PROXIES).map(SecretString::from);
+    Outward {
+        allow_private: config.network.allow_private.clone(),
+        upstream_proxy: config.network.upstream_proxy.clone().or_else(usual),
+        no_proxy: variable(&env::NO_PROXY).unwrap_or_default(),
+        max_bytes: config.network.max_bytes,
+    }
+}
+
+fn docker(config: &Config) -> DockerOptions {
+    let Docker { socket, image, .. } = &config.docker;
+    let worker = crate::launcher::worker_of_containers(config);
+    DockerOptions { socket: socket.clone(), image: image.clone(), worker }
 }
 
 pub fn location(database: &Database) -> Location {
@@ -50,6 +76,7 @@ fn policy(config: &Config) -> Policy {
         lease: config.messages.lease,
         heartbeat: config.heartbeat.interval,
         create_timeout_local: sandbox.create_timeout.local,
+        create_timeout_docker: sandbox.create_timeout.docker,
         create_timeout_external: sandbox.create_timeout.external,
         create_timeout_fake: sandbox.create_timeout.fake,
         flush_grace: sandbox.flush_grace,
@@ -57,6 +84,7 @@ fn policy(config: &Config) -> Policy {
         keep_failed_for: sandbox.keep_failed_for,
         timeout_when_done: sandbox.timeout.when_done,
         timeout_keep: sandbox.timeout.keep,
+        terminal_linger: config.terminal.linger,
         retain_events: config.retention.events,
         retain_idempotency: config.retention.idempotency,
         provider: config.provider.default,
@@ -71,6 +99,7 @@ fn policy(config: &Config) -> Policy {
             disk_gb: Some(sandbox.disk_gb),
             pids: None,
         },
+        isolation: config.local.isolation,
     }
 }
 

@@ -4,6 +4,7 @@
 //! what the agent does never counts against the worker. Groups exist only while processes are in them.
 
 mod files;
+mod freezer;
 mod none;
 mod v1;
 mod v2;
@@ -18,9 +19,13 @@ use serde::{Deserialize, Serialize};
 use crate::place::{Bound, Limits, Usage};
 use crate::report::GroupVersion;
 
+pub(crate) use freezer::Freezer;
+
 pub(crate) trait Groups {
     fn version(&self) -> GroupVersion;
     fn enforces(&self) -> Enforces;
+    /// Whether all of a leaf can be made to stand still.
+    fn freezes(&self) -> bool;
     /// Why it isn't more, in words for the owner of the machine.
     fn lacks(&self) -> Option<String>;
     /// Makes a leaf of a sandbox's group, with its limits set and nobody in it.
@@ -98,6 +103,9 @@ pub(crate) struct Leaf {
     oom: Option<PathBuf>,
     cpu: Option<Clock>,
     pids: Option<PathBuf>,
+    /// What stops all of it; records of earlier versions have none.
+    #[serde(default)]
+    pub freezer: Option<Freezer>,
 }
 
 /// A file with the processor time used.
@@ -139,17 +147,27 @@ impl Leaf {
 
     pub fn usage(&self) -> Usage {
         let number = |path: &Option<PathBuf>| fs::read_to_string(path.as_ref()?).ok()?.trim().parse().ok();
-        let cpu_microseconds = self.cpu.as_ref().and_then(|clock| match clock {
-            Clock::Microseconds(path) => keyed(&fs::read_to_string(path).ok()?, "usage_usec"),
-            Clock::Nanoseconds(path) => number(&Some(path.clone())).map(|nanoseconds: u64| nanoseconds / 1000),
-        });
         Usage {
             memory: number(&self.memory),
             memory_peak: number(&self.peak),
             oom_kills: self.oom_kills(),
-            cpu_microseconds,
+            cpu_microseconds: self.clock(),
             processes: number(&self.pids),
         }
+    }
+
+    /// The processor time used, in microseconds.
+    pub fn clock(&self) -> Option<u64> {
+        match self.cpu.as_ref()? {
+            Clock::Microseconds(path) => keyed(&fs::read_to_string(path).ok()?, "usage_usec"),
+            Clock::Nanoseconds(path) => Some(fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()? / 1000),
+        }
+    }
+
+    /// The processes in it, if it is a cgroup at all.
+    pub fn members(&self) -> Option<Vec<i32>> {
+        let text = fs::read_to_string(self.directories.first()?.join("cgroup.procs")).ok()?;
+        Some(text.lines().filter_map(|line| line.trim().parse().ok()).collect())
     }
 
     /// Removes the leaf, and the groups above it when it was their last. `false` is: not yet, somebody is still on

@@ -17,6 +17,10 @@ impl Groups for NoGroups {
         Enforces::default()
     }
 
+    fn freezes(&self) -> bool {
+        false
+    }
+
     fn lacks(&self) -> Option<String> {
         Some("no cgroup is writable for this user".to_owned())
     }

@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    Bounds, Clock, Enforces, Groups, Leaf, PERIOD, Trial, files, make_directory, quota, sweep, write, write_if_there,
+    Bounds, Clock, Enforces, Freezer, Groups, Leaf, PERIOD, Trial, files, make_directory, quota, sweep, write,
+    write_if_there,
 };
 use crate::report::GroupVersion;
 
@@ -17,6 +18,7 @@ pub(super) struct Version1 {
     cpu: Option<PathBuf>,
     pids: Option<PathBuf>,
     accounting: Option<PathBuf>,
+    freezer: Option<PathBuf>,
 }
 
 impl Version1 {
@@ -27,8 +29,13 @@ impl Version1 {
             let own = files::version_1(&mounts, &membership, controller)?.own;
             usable(&own).then(|| own.join(name))
         };
-        let found =
-            Self { memory: usable("memory"), cpu: usable("cpu"), pids: usable("pids"), accounting: usable("cpuacct") };
+        let found = Self {
+            memory: usable("memory"),
+            cpu: usable("cpu"),
+            pids: usable("pids"),
+            accounting: usable("cpuacct"),
+            freezer: usable("freezer"),
+        };
         let enforces = found.enforces();
         (enforces.memory || enforces.cpu || enforces.pids).then_some(found)
     }
@@ -49,6 +56,10 @@ impl Groups for Version1 {
         Enforces { memory: self.memory.is_some(), cpu: self.cpu.is_some(), pids: self.pids.is_some() }
     }
 
+    fn freezes(&self) -> bool {
+        self.freezer.is_some()
+    }
+
     fn lacks(&self) -> Option<String> {
         let controllers = [("memory", &self.memory), ("cpu", &self.cpu), ("pids", &self.pids)];
         let lacking: Vec<&str> =
@@ -66,7 +77,8 @@ impl Groups for Version1 {
     }
 
     fn sweep(&self, keep: &BTreeSet<String>) {
-        for directory in [&self.memory, &self.cpu, &self.pids, &self.accounting].into_iter().flatten() {
+        let all = [&self.memory, &self.cpu, &self.pids, &self.accounting, &self.freezer];
+        for directory in all.into_iter().flatten() {
             sweep(directory, keep);
         }
     }
@@ -90,6 +102,8 @@ impl Version1 {
         let cpu = self.cpu.as_deref().map(&mut open).transpose()?;
         let pids = self.pids.as_deref().map(&mut open).transpose()?;
         let accounting = self.accounting.as_deref().map(&mut open).transpose()?;
+        // Last: who enters a frozen one stops at once, and is to have entered all others by then.
+        made.freezer = self.freezer.as_deref().map(&mut open).transpose()?.map(Freezer::Version1);
         if let Some(memory) = memory {
             let limit = bounds.memory_bytes.to_string();
             write(&memory.join("memory.limit_in_bytes"), &limit)?;

@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    Bounds, Clock, Enforces, Groups, Leaf, PERIOD, Trial, files, make_directory, quota, remove_upwards, sweep, write,
-    write_if_there,
+    Bounds, Clock, Enforces, Freezer, Groups, Leaf, PERIOD, Trial, files, make_directory, quota, remove_upwards, sweep,
+    write, write_if_there,
 };
 use crate::report::GroupVersion;
 
@@ -110,6 +110,10 @@ impl Groups for Version2 {
         self.enforces
     }
 
+    fn freezes(&self) -> bool {
+        true
+    }
+
     fn lacks(&self) -> Option<String> {
         let Enforces { memory, cpu, pids } = self.enforces;
         let lacking: Vec<&str> = [("memory", memory), ("cpu", cpu), ("pids", pids)]
@@ -178,6 +182,8 @@ impl Version2 {
             oom: file(memory, "memory.events"),
             cpu: file(cpu, "cpu.stat").map(Clock::Microseconds),
             pids: file(pids, "pids.current"),
+            // Of kernel 5.2; the sandbox needs a newer one anyway.
+            freezer: Some(Freezer::Version2(directory.clone())),
             directories: vec![directory],
         }
     }

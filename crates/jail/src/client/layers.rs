@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use super::{Launcher, Running, SHORT, answer, unexpected};
+use super::{Launcher, Running, SHORT, Shared, answer, unexpected};
 use crate::catalog::{Image, Snapshot};
 use crate::error::Error;
-use crate::place::{Place, Spec};
+use crate::place::{Place, Program, Spec};
 use crate::wire::{Answer, Request};
 
 /// An archive of many gigabytes takes its time.
@@ -81,8 +81,13 @@ impl Launcher {
         stdout: OwnedFd,
         stderr: OwnedFd,
     ) -> Result<Running, Error> {
-        let request = Request::Enter { name: name.to_owned(), argv: argv.to_vec(), as_root };
-        self.begin(request, [stdin, stdout, stderr])
+        let program = Program { argv: argv.to_vec(), as_root, ..Program::default() };
+        self.enter_with(name, program, [stdin, stdout, stderr])
+    }
+
+    /// The same, with all that can be said about a program; `descriptors` are its standard input, output and error.
+    pub fn enter_with(&self, name: &str, program: Program, descriptors: [OwnedFd; 3]) -> Result<Running, Error> {
+        self.begin(Request::Enter { name: name.to_owned(), program }, descriptors)
     }
 
     /// Starts a program whose end is told later.
@@ -120,5 +125,25 @@ impl Launcher {
         });
         self.shared.lock().waiting.remove(&id);
         outcome
+    }
+}
+
+/// Ends a program that somebody else waits for.
+#[derive(Debug, Clone)]
+pub struct Stopper {
+    shared: Arc<Shared>,
+    run: u64,
+}
+
+impl Stopper {
+    /// Kills it; one that has ended is no failure.
+    pub fn stop(&self) -> Result<(), Error> {
+        self.shared.send(0, Request::EndRun { run: self.run }, &[])
+    }
+}
+
+impl Running {
+    pub fn stopper(&self) -> Stopper {
+        Stopper { shared: Arc::clone(&self.shared), run: self.run }
     }
 }

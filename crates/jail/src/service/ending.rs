@@ -1,7 +1,6 @@
 //! How sandboxes end: first the processes, then the cgroups, then the files; who asked is told at the end.
 
 use std::fs;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +12,7 @@ use crate::ids::Map;
 use crate::layers::GONE;
 use crate::place::Exit;
 use crate::wire::Answer;
-use crate::{kernel, maps, remove};
+use crate::{maps, remove};
 
 /// How long killed processes may take: the kernel lets none go that waits for a device.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -69,6 +68,9 @@ impl Service {
     fn kill_processes(&self, name: &str) {
         for tracked in self.tracked.iter().filter(|tracked| tracked.sandbox == name && tracked.kind != Kind::Remover) {
             tracked.kill();
+            for freezer in tracked.leaves.iter().filter_map(|leaf| leaf.freezer.as_ref()) {
+                freezer.release_dead();
+            }
         }
     }
 
@@ -90,6 +92,7 @@ impl Service {
 
     /// Tries again what could not be done yet, and gives up what takes too long.
     pub(super) fn retry(&mut self) -> Result<(), Error> {
+        self.go_on_pausing()?;
         let mut freed = Vec::new();
         self.leaving.retain(|leaving| {
             let done = leaving.leaf.remove() || leaving.since.elapsed() > GROUP_PATIENCE;
@@ -159,11 +162,7 @@ impl Service {
     pub(super) fn remover(&self, name: &str, paths: Vec<PathBuf>, map: Option<Map>) -> Result<Tracked, Error> {
         let map = map.unwrap_or_else(|| self.ids.without_record());
         let process = maps::spawn_within(&map, || {
-            // The launcher may end while this goes on: its client shall see that, and the next one not wait.
-            kernel::close_copy(self.socket.as_fd());
-            if let Some(lock) = &self.lock {
-                kernel::close_copy(lock.as_fd());
-            }
+            self.close_copies();
             let outcomes = paths.iter().map(|path| remove::tree(path));
             let failed = outcomes.fold(None, |failed, outcome| outcome.err().or(failed));
             failed.map_or(0, rustix::io::Errno::raw_os_error)

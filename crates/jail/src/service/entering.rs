@@ -1,5 +1,6 @@
 //! Starts programs in sandboxes that live, beside all that runs there.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,29 +11,25 @@ use super::files::Taken;
 use super::processes::{Kind, Tracked};
 use super::starting::strings;
 use crate::error::{AtStep, Error, Step};
+use crate::place::Program;
 use crate::setup::overlay::Wanted;
 use crate::setup::{Descriptor, Role};
 use crate::start::Started;
 use crate::{join, kernel};
 
 impl Service {
-    pub(super) fn enter(
-        &mut self,
-        run: u64,
-        name: &str,
-        argv: &[String],
-        as_root: bool,
-        given: Vec<OwnedFd>,
-    ) -> Result<(), Error> {
+    pub(super) fn enter(&mut self, run: u64, name: &str, program: &Program, given: Vec<OwnedFd>) -> Result<(), Error> {
         self.may_start(name)?;
+        let Program { argv, environment, directory, as_root } = program;
         let arguments = strings(argv.iter().cloned())?;
+        let directory = strings(directory.clone())?.pop().unwrap_or_else(|| c"/workspace".to_owned());
         if arguments.is_empty() || given.len() != 3 {
             return Err(Error::Spec { reason: "a program to run needs a name and three descriptors".to_owned() });
         }
         self.await_starting(name);
         let (sandbox, record) = self.sandbox(name)?;
         let imported = record.stack.image.is_some();
-        if as_root {
+        if *as_root {
             let reason = match (imported, record.map.has_root()) {
                 (false, _) => "only one with an imported root has; what the host shows is read-only",
                 (true, false) => "this user has no id ranges (/etc/subuid), so there is only `agent` inside",
@@ -49,10 +46,10 @@ impl Service {
         let failed = |failure| Error::step(name, failure);
         let held = worker.leaves.get(1).map(|agent| agent.hold()).transpose();
         let admissions = held.at(Step::Group).map_err(failed)?.map(|held| held.admissions).unwrap_or_default();
-        let environment = strings(self.entered_environment(name, imported, as_root))?;
+        let environment = strings(self.entered_environment(name, imported, *as_root, environment))?;
         let descriptors: Vec<Descriptor<'_>> =
             given.iter().map(|descriptor| Descriptor::Of(descriptor.as_fd())).collect();
-        let role = if as_root { Role::Root } else { Role::Agent };
+        let role = if *as_root { Role::Root } else { Role::Agent };
         let taken = Taken { wanted: Wanted { files: false, system: imported }, store: None, trees: None };
         let plan = self.plan(&sandbox.home, record, taken, role, &arguments, &environment, &descriptors)?;
         let (status, said) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).at(Step::Descriptors).map_err(failed)?;
@@ -60,23 +57,31 @@ impl Service {
         let process = kernel::spawn(0, None, || {
             self.close_copies();
             kernel::close_copy(status.as_fd());
-            join::enter(&plan, worker.hold.as_fd(), &admissions, said.as_fd())
+            join::enter(&plan, &directory, worker.hold.as_fd(), &admissions, said.as_fd())
         });
         let started = process.at(Step::Clone).map_err(failed);
         let started = started.map(|process| Started { process, status: File::from(status), go });
         self.track(run, name, Kind::Entered { run }, Vec::new(), started)
     }
 
-    fn entered_environment(&self, name: &str, imported: bool, as_root: bool) -> Vec<String> {
+    fn entered_environment(
+        &self,
+        name: &str,
+        imported: bool,
+        as_root: bool,
+        more: &BTreeMap<String, String>,
+    ) -> Vec<String> {
         let (home, user) = if as_root { ("/root", "root") } else { ("/home/agent", "agent") };
-        vec![
-            format!("ATOLL_SANDBOX={name}"),
-            format!("PATH={}", self.path(imported)),
-            "LANG=C.UTF-8".to_owned(),
-            format!("HOME={home}"),
-            format!("USER={user}"),
-            format!("LOGNAME={user}"),
-            "IS_SANDBOX=1".to_owned(),
-        ]
+        let mut all = BTreeMap::from([
+            ("ATOLL_SANDBOX", name),
+            ("PATH", self.path(imported)),
+            ("LANG", "C.UTF-8"),
+            ("HOME", home),
+            ("USER", user),
+            ("LOGNAME", user),
+            ("IS_SANDBOX", "1"),
+        ]);
+        all.extend(more.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        all.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
     }
 }

@@ -17,7 +17,7 @@ use crate::join::{self, Exchange};
 use crate::layers::{Base, Beginning, MOST, Stack};
 use crate::place::{Place, Spec, check_label};
 use crate::wire::Answer;
-use crate::{kernel, maps, size};
+use crate::{kernel, maps, measure};
 
 /// Who the layers' remover works for.
 const NOBODY: &str = ".layers";
@@ -86,7 +86,11 @@ impl Service {
             return Err(error);
         }
         if let Err(error) = self.exchange(name) {
-            // It goes on with what it had; nobody has seen the other.
+            // It goes on with what it had; nobody has seen the other. Should the record not be written, the next
+            // launcher sees by the mounts how it is.
+            if let Some(sandbox) = self.sandboxes.get_mut(name) {
+                sandbox.record = Some(old.clone());
+            }
             self.put_record(name, &old)?;
             self.discard_layers([fresh.as_str()]);
             return Err(error);
@@ -174,15 +178,15 @@ impl Service {
         let counter = maps::spawn_within(&store.layers.map, || {
             self.close_copies();
             for path in &uncounted {
-                let bytes = size::of(path);
+                let Ok(found) = measure::trees(std::slice::from_ref(path)) else { continue };
                 // Without it the size is unknown, no more.
-                let _ = fs::write(path.join("bytes.new"), bytes.to_string());
+                let _ = fs::write(path.join("bytes.new"), found.bytes.to_string());
                 let _ = fs::rename(path.join("bytes.new"), path.join("bytes"));
             }
             0
         });
         if let Ok(counter) = counter {
-            self.tracked.push(background(Kind::Counter, NOBODY, counter));
+            self.tracked.push(background(Kind::Measurer, NOBODY, counter));
         }
     }
 

@@ -2,12 +2,15 @@
 //!
 //! It ends when its client goes, and leaves the sandboxes alone: the next one finds them by their records.
 
+mod abilities;
 mod ending;
 mod entering;
+mod errands;
 mod files;
 mod housekeeping;
 mod images;
 mod layering;
+mod pausing;
 mod probe;
 mod processes;
 mod requests;
@@ -32,6 +35,7 @@ use crate::maps::Source;
 use crate::place::{Exit, Usage};
 use crate::record::{Home, Record};
 use crate::seccomp::Filter;
+use crate::setup::Landlock;
 use crate::view::View;
 use crate::wire::{self, Answer, Asked, MAX_PACKET, Said, Settings};
 use crate::{inside, kernel};
@@ -39,6 +43,7 @@ use crate::{inside, kernel};
 use ending::{Ending, Leaving};
 pub(crate) use housekeeping::private_directory;
 use images::Importing;
+use pausing::Pausing;
 use processes::Tracked;
 
 /// What the hidden argument `launcher` runs: call it before any thread starts.
@@ -73,6 +78,7 @@ struct Service {
     settings: Settings,
     view: View,
     filter: Filter,
+    landlock: Landlock,
     groups: Box<dyn Groups>,
     ids: Source,
     /// Held from when a request first needs the data directory, as long as this launcher lives.
@@ -84,6 +90,7 @@ struct Service {
     imports: Vec<Importing>,
     /// By the first id of a sandbox's range: the user namespace by which layers show with its ids.
     mappings: BTreeMap<u32, OwnedFd>,
+    pausing: Vec<Pausing>,
 }
 
 /// The data directory, once it is ours.
@@ -110,6 +117,7 @@ impl Service {
         Self {
             view: View::of(settings.home.as_deref(), &settings.tools, &settings.data),
             filter: Filter::new(),
+            landlock: Landlock::find(),
             groups: cgroup::find(&settings.deployment),
             ids: Source::find(settings.id_base),
             lock: None,
@@ -119,6 +127,7 @@ impl Service {
             leaving: Vec::new(),
             imports: Vec::new(),
             mappings: BTreeMap::new(),
+            pausing: Vec::new(),
             socket,
             settings,
         }
@@ -172,7 +181,7 @@ impl Service {
 
     /// How long the loop may sleep without missing something of its own.
     fn timeout(&self) -> Option<Duration> {
-        let soon = (!self.leaving.is_empty()).then_some(Duration::from_millis(3));
+        let soon = (!self.leaving.is_empty() || !self.pausing.is_empty()).then_some(Duration::from_millis(3));
         let endings = self.sandboxes.values().filter_map(|sandbox| sandbox.ending.as_ref());
         let deadline = endings.map(|ending| ending.deadline().saturating_duration_since(Instant::now())).min();
         soon.into_iter().chain(deadline).min()

@@ -12,13 +12,13 @@ use rustix::process::{Signal, WaitIdStatus};
 
 use super::requests::make;
 use super::starting::{null, strings};
-use super::{Service, housekeeping};
+use super::{Service, abilities, housekeeping};
 use crate::cgroup::{Bounds, Leaf, ONE_SHOT};
-use crate::error::{AtStep, Errno, Error, Failure, Step};
+use crate::error::{AtStep, Errno, Error, Failure, Step, namespaces_refused};
 use crate::ids::Map;
 use crate::layers::{Beginning, Layers, Stack, mapped};
 use crate::maps::Source;
-use crate::place::{Bound, Enforced, Limits, Spec};
+use crate::place::{Bound, Enforced, Ids, Limits, Spec};
 use crate::record::{Home, Record};
 use crate::report::{Ability, DiskBound, Missing, Report, Tier};
 use crate::setup::overlay::Wanted;
@@ -37,6 +37,8 @@ impl Service {
             Err(error @ Error::Step { step, .. }) if steps.contains(step) => Ability::No { reason: error.to_string() },
             _ => Ability::Yes,
         };
+        let namespaces = abilities::user_namespaces();
+        let overlay = map.as_ref().filter(|_| namespaces.is_ok()).map(abilities::overlay);
         Report {
             tier: tier(enforced),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -46,17 +48,43 @@ impl Service {
                 Ok(()) => Ability::Yes,
                 Err(error) => Ability::No { reason: error.to_string() },
             },
-            user_namespaces: failed_at(&[Step::Clone, Step::Maps, Step::Ids, Step::Trees, Step::Root]),
+            user_namespaces: match &namespaces {
+                Ok(()) => failed_at(&[Step::Clone, Step::Maps, Step::Ids, Step::Trees, Step::Root]),
+                Err(reason) => Ability::No { reason: format!("the kernel makes none: {reason}") },
+            },
             id_ranges: self.id_ranges(),
             seccomp: failed_at(&[Step::Seccomp]),
+            landlock: self.landlock_ability(),
+            overlay: match &overlay {
+                Some(Ok(())) => Ability::Yes,
+                Some(Err(reason)) => Ability::No { reason: format!("mounting an overlay: {reason}") },
+                None => Ability::No { reason: "there is no user namespace to mount it in".to_owned() },
+            },
+            freezer: if self.groups.freezes() {
+                Ability::Yes
+            } else {
+                Ability::No { reason: "no cgroup freezes: a pause stops each process by a signal".to_owned() }
+            },
             groups: self.groups.version(),
+            disk: match enforced.map(|enforced| enforced.disk) {
+                Some(Bound::Enforced) => DiskBound::Enforced,
+                Some(Bound::Watched) => DiskBound::Watched,
+                Some(Bound::PerProcess | Bound::No) | None => DiskBound::None,
+            },
             enforced,
-            disk: DiskBound::None,
             visible: self.visible(),
             inotify_instances: fs::read_to_string("/proc/sys/fs/inotify/max_user_instances")
                 .ok()
                 .and_then(|text| text.trim().parse().ok()),
-            missing: self.missing(outcome.err()),
+            missing: self.missing(outcome.err(), namespaces.err(), overlay.and_then(Result::err)),
+        }
+    }
+
+    fn landlock_ability(&self) -> Ability {
+        match self.landlock.version() {
+            0 => Ability::No { reason: "this kernel has no Landlock, or has it switched off".to_owned() },
+            _ if self.landlock.is_usable() => Ability::Yes,
+            old => Ability::No { reason: format!("its version {old} forbids to move files between directories") },
         }
     }
 
@@ -79,37 +107,62 @@ impl Service {
         paths
     }
 
-    fn missing(&self, failure: Option<Error>) -> Vec<Missing> {
-        let missing = |what: String, remedy: &str| Missing { what, remedy: remedy.to_owned() };
+    fn missing(&self, failure: Option<Error>, namespaces: Option<Errno>, overlay: Option<Errno>) -> Vec<Missing> {
+        let missing = |keeps_from: Option<Tier>, what: String, remedy: &str| Missing {
+            what,
+            remedy: remedy.to_owned(),
+            keeps_from,
+        };
+        let is_root = rustix::process::geteuid().is_root();
         let mut list = Vec::new();
-        if let Some(error) = failure {
+        if let Some(errno) = namespaces {
+            let remedy = Step::Clone.remedy(errno).unwrap_or_else(namespaces_refused);
+            list.push(missing(Some(Tier::Standard), format!("no user namespace can be made: {errno}"), &remedy));
+        }
+        if let Some(error) = failure.filter(|_| namespaces.is_none()) {
             let remedy = match &error {
                 Error::Step { remedy: Some(remedy), .. } => remedy.clone(),
                 _ => "Read the message: it names the step that failed.".to_owned(),
             };
-            list.push(Missing { what: error.to_string(), remedy });
+            // The remedy stands beside it.
+            let what = match &error {
+                Error::Step { step, source, .. } => format!("no sandbox can be made: failed to {step}: {source}"),
+                other => other.to_string(),
+            };
+            list.push(missing(Some(Tier::Standard), what, &remedy));
         }
         if let Some(lacks) = self.groups.lacks() {
-            let remedy = if rustix::process::geteuid().is_root() {
-                "Mount the cgroup controllers writable."
+            let remedy = if is_root {
+                "Mount the cgroup controllers writable; in a service of systemd: Delegate=yes."
             } else {
-                "Run it where cgroups are delegated: systemd-run --user --scope -p Delegate=yes atoll …, or a service with Delegate=yes."
+                "Run the server where cgroups are delegated: systemd-run --user --scope -p Delegate=yes atoll serve, or a service with Delegate=yes."
             };
-            list.push(missing(format!("limits hold for each process alone: {lacks}"), remedy));
+            let what = format!("limits hold for each process alone: {lacks}");
+            list.push(missing(Some(Tier::Strong), what, remedy));
         }
         if let Source::Fixed { why_single: Some(why), .. } = &self.ids {
-            let remedy = "Install the package uidmap and give this user ids: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 NAME.";
-            list.push(missing(format!("all of a sandbox runs under this user's own id: {why}"), remedy));
+            let remedy = "Install the package uidmap and give this user ids: sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $(id -un).";
+            let what = format!("all of a sandbox runs under this user's own id: {why}");
+            list.push(missing(Some(Tier::Strong), what, remedy));
+        }
+        if let Ability::No { reason } = self.landlock_ability() {
+            let remedy = "A kernel of 5.19 or newer has it; switch it on with lsm=landlock,… on the kernel's command line, before the modules of /sys/kernel/security/lsm.";
+            list.push(missing(None, format!("files have no second lock: {reason}"), remedy));
+        }
+        if let Some(errno) = overlay {
+            let remedy = "A kernel of 5.11 or newer with overlayfs is needed: modprobe overlay.";
+            list.push(missing(None, format!("no forks and snapshots: no overlay can be mounted: {errno}"), remedy));
         }
         for (path, reason) in &self.view.refused {
-            list.push(missing(format!("{} is not shown inside: {reason}", path.display()), "Name another directory."));
+            let what = format!("{} is not shown inside: {reason}", path.display());
+            list.push(missing(None, what, "Name another directory."));
         }
         if !self.settings.worker.is_file() {
             let what = format!("the worker {} is missing", self.settings.worker.display());
-            list.push(missing(what, "Build it with `make worker`."));
+            list.push(missing(Some(Tier::Standard), what, "Build it with `make worker`."));
         }
-        let remedy = "Keep the data directory on a file system of its own: this version bounds no disk use.";
-        list.push(missing("a sandbox's disk use is not bounded".to_owned(), remedy));
+        let remedy = "This version has no hard bound: keep the data directory on a file system of its own, so that nothing else suffers in the second that a look takes.";
+        list.push(missing(Some(Tier::Strong), "a sandbox's disk use is watched, not bounded".to_owned(), remedy));
         list
     }
 
@@ -177,6 +230,8 @@ impl Service {
             hostname: "atoll",
             limits: self.process_limits(&record.spec.limits),
             filter: &self.filter,
+            landlock: self.landlock,
+            writable_root: false,
             role: Role::Agent,
             arguments: &arguments,
             environment: &environment,
@@ -221,8 +276,9 @@ fn tier(enforced: Option<Enforced>) -> Tier {
             cpu: Bound::Enforced,
             pids: Bound::Enforced,
             disk: Bound::Enforced,
-            ..
-        }) => Tier::Strong,
+            ids,
+            open_files: _,
+        }) if ids != Ids::Single => Tier::Strong,
         Some(_) => Tier::Standard,
     }
 }
@@ -230,7 +286,6 @@ fn tier(enforced: Option<Enforced>) -> Tier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::Ids;
 
     #[test]
     fn only_what_is_enforced_counts() {
@@ -244,6 +299,8 @@ mod tests {
         };
         assert_eq!(tier(Some(all)), Tier::Strong);
         assert_eq!(tier(Some(Enforced { disk: Bound::No, ..all })), Tier::Standard);
+        assert_eq!(tier(Some(Enforced { disk: Bound::Watched, ..all })), Tier::Standard);
+        assert_eq!(tier(Some(Enforced { ids: Ids::Single, ..all })), Tier::Standard);
         assert_eq!(tier(Some(Enforced { memory: Bound::PerProcess, ..all })), Tier::Standard);
         assert_eq!(tier(None), Tier::None);
     }

@@ -40,7 +40,12 @@ pub(super) enum Kind {
     },
     Remover,
     Importer,
+    /// Counts what sealed layers take.
+    Measurer,
+    /// Counts what files take.
     Counter,
+    /// Ends those who write to them.
+    Stopper,
 }
 
 /// A process that hasn't become its program yet.
@@ -48,7 +53,7 @@ pub(super) struct Starting {
     pub request: u64,
     pub status: File,
     /// Held, so that the process sees if its launcher goes.
-    pub _go: OwnedFd,
+    pub _go: Option<OwnedFd>,
 }
 
 impl Tracked {
@@ -136,10 +141,15 @@ impl Service {
         let read = starting.status.read_to_end(&mut text);
         let Some(tracked) = self.tracked.get_mut(index) else { return Ok(()) };
         let failure = match read {
+            _ if matches!(tracked.kind, Kind::Counter | Kind::Stopper) => None,
             Ok(_) => start::said(&text),
             // Its end will tell.
             Err(_) => None,
         };
+        if matches!(tracked.kind, Kind::Counter | Kind::Stopper) {
+            let found = Self::found(&tracked.sandbox, &text);
+            return self.answer(starting.request, found);
+        }
         // A process that was killed on its way in closes its status without a word too; then its end is told next.
         let name = tracked.sandbox.clone();
         if let Some(failure) = failure {
@@ -148,9 +158,13 @@ impl Service {
         }
         let outcome = match tracked.kind {
             Kind::Worker => self.known(&name).map(|place| Answer::Place(Box::new(place))),
-            Kind::Run { .. } | Kind::Entered { .. } | Kind::Remover | Kind::Importer | Kind::Counter => {
-                Ok(Answer::Done)
-            }
+            Kind::Run { .. }
+            | Kind::Entered { .. }
+            | Kind::Remover
+            | Kind::Importer
+            | Kind::Measurer
+            | Kind::Counter
+            | Kind::Stopper => Ok(Answer::Done),
         };
         self.answer(starting.request, outcome)
     }
@@ -175,7 +189,8 @@ impl Service {
             (Kind::Run { run } | Kind::Entered { run }, None) => self.say(&Said::RunEnded { run, exit })?,
             (Kind::Remover, None) => self.removed(&name, exit)?,
             (Kind::Importer, None) => self.imported(&name)?,
-            (Kind::Counter, None) => {}
+            // What they found is told or written down by now.
+            (Kind::Measurer | Kind::Counter | Kind::Stopper, None) => {}
         }
         self.settle(&name)
     }

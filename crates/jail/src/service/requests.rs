@@ -15,6 +15,7 @@ use crate::place::{Bound, Enforced, Ids, Place, Range, Spec, Usage, check_name};
 use crate::record::{Home, Record};
 use crate::remove;
 use crate::wire::{Answer, Asked, Request};
+use crate::writers::Whom;
 
 impl Service {
     /// Does what is asked and answers; what takes longer is answered when it is done.
@@ -59,6 +60,26 @@ impl Service {
                 Ok(()) => self.destroy(id, &name),
                 Err(error) => self.answer(id, Err(error)),
             },
+            Request::Disk { name } => match self.count_disk(id, &name) {
+                Ok(()) => Ok(()),
+                Err(error) => self.answer(id, Err(error)),
+            },
+            Request::StopWriters { name, everybody } => {
+                let whom = if everybody { Whom::Everybody } else { Whom::Writers };
+                match self.stop_writers(id, &name, whom) {
+                    Ok(()) => Ok(()),
+                    Err(error) => self.answer(id, Err(error)),
+                }
+            }
+            Request::Clocks => self.clocks(id),
+            Request::Pause { name } => match self.pause(id, &name) {
+                Ok(()) => Ok(()),
+                Err(error) => self.answer(id, Err(error)),
+            },
+            Request::Resume { name } => {
+                let place = self.resume(&name).map(|place| Answer::Place(Box::new(place)));
+                self.answer(id, place)
+            }
             Request::Usage { name } => self.answer(id, self.usage(&name).map(Answer::Usage)),
             Request::Fork { parent, spec } => {
                 let place = self.fork(&parent, spec).map(|place| Answer::Place(Box::new(place)));
@@ -82,7 +103,7 @@ impl Service {
                 let outcome = self.forget_image(&image).map(|()| Answer::Done);
                 self.answer(id, outcome)
             }
-            Request::Enter { name, argv, as_root } => match self.enter(id, &name, &argv, as_root, descriptors) {
+            Request::Enter { name, program } => match self.enter(id, &name, &program, descriptors) {
                 Ok(()) => Ok(()),
                 Err(error) => self.answer(id, Err(error)),
             },
@@ -103,7 +124,8 @@ impl Service {
     pub(super) fn known(&self, name: &str) -> Result<Place, Error> {
         let (sandbox, record) = self.sandbox(name)?;
         let workspace = self.store()?.layers.workspace(&record.stack.top);
-        Ok(sandbox.home.place(record, workspace, self.has_worker(name), sandbox.exit))
+        let place = sandbox.home.place(record, workspace, self.has_worker(name), sandbox.exit);
+        Ok(Place { paused: self.is_paused(name), ..place })
     }
 
     pub(super) fn sandbox(&self, name: &str) -> Result<(&Sandbox, &Record), Error> {
@@ -176,7 +198,7 @@ impl Service {
             cpu: Enforces::bound(cpu, Bound::No),
             pids: Enforces::bound(pids, Bound::PerProcess),
             open_files: Bound::PerProcess,
-            disk: Bound::No,
+            disk: Bound::Watched,
             ids: map.ids,
         }
     }

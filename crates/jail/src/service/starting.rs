@@ -51,6 +51,7 @@ impl Service {
                 return Err(error);
             }
         };
+        Self::forget_pause(&sandbox.home, &agent);
         let started = self.begin_worker(&sandbox.home, record, files, &worker, &agent);
         self.track(request, name, Kind::Worker, vec![worker, agent], started)?;
         if let Some(sandbox) = self.sandboxes.get_mut(name) {
@@ -116,7 +117,7 @@ impl Service {
                     kind,
                     hold: process.descriptor,
                     child: true,
-                    starting: Some(Starting { request, status, _go: go }),
+                    starting: Some(Starting { request, status, _go: Some(go) }),
                     failure: None,
                     leaves,
                 });
@@ -203,6 +204,8 @@ impl Service {
             hostname: &record.spec.hostname,
             limits: self.process_limits(&record.spec.limits),
             filter: &self.filter,
+            landlock: self.landlock,
+            writable_root: false,
             role,
             arguments,
             environment,

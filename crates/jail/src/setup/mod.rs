@@ -5,6 +5,7 @@
 //! the other, all that it no longer needs.
 
 mod devices;
+mod landlock;
 pub(crate) mod overlay;
 pub(crate) mod privilege;
 mod proc;
@@ -12,7 +13,7 @@ mod root;
 pub(crate) mod system;
 pub(crate) mod trees;
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,8 +30,9 @@ use crate::record::Home;
 use crate::seccomp::Filter;
 use crate::view::View;
 
+pub(crate) use landlock::Landlock;
 use overlay::Wanted;
-pub(crate) use privilege::Role;
+pub(crate) use privilege::{Role, become_root_inside};
 
 /// All that the process needs to know.
 pub(crate) struct Plan<'a> {
@@ -43,6 +45,9 @@ pub(crate) struct Plan<'a> {
     pub hostname: &'a str,
     pub limits: ProcessLimits,
     pub filter: &'a Filter,
+    pub landlock: Landlock,
+    /// The root is the sandbox's own, and not only parts of it.
+    pub writable_root: bool,
     pub role: Role,
     pub arguments: &'a [CString],
     pub environment: &'a [CString],
@@ -121,12 +126,15 @@ fn prepare(plan: &Plan<'_>, wait: &File) -> Result<OwnedFd, Failure> {
     // Only now is it in its cgroup, which becomes the root of what it can see of cgroups.
     kernel::hide_groups_above().at_with(Step::EnterGroup, "namespace")?;
     let trees = trees::Trees::open(plan)?;
-    privilege::become_root_inside(plan.map)?;
+    become_root_inside(plan.map)?;
     let spool = root::build(plan, trees)?;
     kernel::loopback_up().at(Step::Network)?;
     rustix::system::sethostname(plan.hostname.as_bytes()).at(Step::Hostname)?;
     rustix::process::setsid().at(Step::Limits)?;
     privilege::give_up(plan.role, plan.map).at(Step::Capabilities)?;
+    if !plan.writable_root {
+        plan.landlock.close(spool.as_fd())?;
+    }
     still_wanted(wait)?;
     kernel::reset_signals().at(Step::Limits)?;
     Ok(spool)
@@ -172,8 +180,8 @@ fn limit(limits: ProcessLimits, role: Role) -> rustix::io::Result<()> {
 }
 
 /// Becomes the program in a sandbox that is there: the process has joined it.
-pub(crate) fn enter_living(plan: &Plan<'_>, status: BorrowedFd<'_>) -> i32 {
-    let outcome = settle_in(plan).and_then(|()| {
+pub(crate) fn enter_living(plan: &Plan<'_>, directory: &CStr, status: BorrowedFd<'_>) -> i32 {
+    let outcome = settle_in(plan, directory).and_then(|()| {
         let descriptors: Vec<BorrowedFd<'_>> = plan
             .descriptors
             .iter()
@@ -187,11 +195,12 @@ pub(crate) fn enter_living(plan: &Plan<'_>, status: BorrowedFd<'_>) -> i32 {
     tell(plan, outcome, status)
 }
 
-fn settle_in(plan: &Plan<'_>) -> Result<(), Failure> {
+fn settle_in(plan: &Plan<'_>, directory: &CStr) -> Result<(), Failure> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     rustix::process::setsid().at(Step::Limits)?;
-    rustix::process::chdir("/workspace").at_with(Step::Join, "/workspace")?;
     privilege::give_up(plan.role, plan.map).at(Step::Capabilities)?;
+    // As whom it will run: only there where that one may go.
+    rustix::process::chdir(directory).at_with(Step::Join, directory.to_string_lossy())?;
     kernel::reset_signals().at(Step::Limits)
 }
 

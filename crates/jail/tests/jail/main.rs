@@ -7,13 +7,16 @@
     reason = "a test fails by panicking, and says what it skips"
 )]
 
+mod disk;
 mod harness;
 mod images;
 mod isolation;
+mod landlock;
 mod layers;
 mod lifecycle;
 mod limits;
 mod ordinary;
+mod pausing;
 mod programs;
 mod timings;
 

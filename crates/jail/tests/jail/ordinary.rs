@@ -4,13 +4,13 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 
-use atoll_jail::{Bound, Error, Exit, Ids, LauncherOptions, Step, Tier};
+use atoll_jail::{Ability, Bound, Error, Exit, Ids, LauncherOptions, Step, Tier};
 
 use crate::harness::{Harness, skip, spec};
 
 const USER: u32 = 54_321;
 
-fn possible() -> bool {
+pub fn possible() -> bool {
     let found = rustix::process::geteuid().is_root() && Path::new("/usr/bin/setpriv").exists();
     if !found {
         skip("needs root and /usr/bin/setpriv");
@@ -19,7 +19,7 @@ fn possible() -> bool {
 }
 
 /// Lets the launcher run as a user that is nobody else, after `before` has run as root in a mount namespace of its own.
-fn as_user(options: &mut LauncherOptions, before: &str) {
+pub fn as_user(options: &mut LauncherOptions, before: &str) {
     let data = options.data_dir.parent().unwrap().to_path_buf();
     // The test's own program may lie where the user can't go.
     let program = data.join("launcher");
@@ -68,9 +68,16 @@ const WORKER: &str = "#!/bin/sh\n{ id -u; grep -E 'Cap(Prm|Eff)' /proc/$$/status
 #[test]
 fn without_sub_ids_everything_is_one_id() {
     let Some(harness) = with_one_id(WORKER) else { return };
+    let as_root = Harness::with(WORKER, |_| {}).launcher.probe().unwrap();
     let report = harness.launcher.probe().unwrap();
     assert_eq!(report.tier, Tier::Standard, "{report:#?}");
     assert!(!report.root && report.missing.iter().any(|missing| missing.what.contains("own id")), "{report:#?}");
+    assert_eq!((&report.overlay, &report.landlock), (&Ability::Yes, &as_root.landlock), "{report:#?}");
+    let lacks = report.lacks(Tier::Strong).unwrap();
+    for remedy in ["Delegate=yes", "usermod --add-subuids", "watched, not bounded"] {
+        assert!(lacks.contains(remedy), "{remedy}: {lacks}");
+    }
+    assert_eq!(report.lacks(Tier::Standard), None);
     let place = harness.prepared("a");
     assert_eq!((place.enforced.ids, place.range), (Ids::Single, None));
     assert_eq!(place.enforced.memory, Bound::PerProcess, "cgroups here are root's");
@@ -121,6 +128,9 @@ fn without_user_namespaces_it_is_refused_with_the_remedy() {
     });
     let report = harness.launcher.probe().unwrap();
     assert_eq!(report.tier, Tier::None, "{report:#?}");
+    assert!(matches!(&report.user_namespaces, Ability::No { .. }), "{report:#?}");
+    let lacks = report.lacks(Tier::Standard).unwrap();
+    assert!(lacks.contains("sysctl -w user.max_user_namespaces=15000"), "{lacks}");
     let error = harness.launcher.prepare(&spec("a")).and_then(|_| harness.launcher.start_worker("a")).unwrap_err();
     match error {
         Error::Step { step: Step::Clone, remedy: Some(remedy), .. } => {

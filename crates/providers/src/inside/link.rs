@@ -1,6 +1,7 @@
 //! Connections to a worker in a local sandbox. Its end is a socket that it listens on; this side
 //! dials, and then answers what the worker asks: whoever can dial here is this machine's Atoll.
 
+use super::outward;
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_protocol::exec::Opening;
@@ -17,7 +18,7 @@ use tokio::task::JoinSet;
 /// How many connections wait unused, so that no request of the worker has to wait for one.
 const UNUSED: usize = 2;
 const MOST: usize = 256;
-const AGAIN: Duration = Duration::from_millis(100);
+pub(super) const AGAIN: Duration = Duration::from_millis(100);
 
 /// Who answers the workers: the server.
 pub trait LinkHost: Send + Sync {
@@ -25,6 +26,23 @@ pub trait LinkHost: Send + Sync {
     fn serve(&self, sandbox: SandboxId, connection: UnixStream, first: Arc<Notify>) -> BoxFuture<'static, ()>;
     /// Nobody listens at the other end any more: the worker is dead.
     fn worker_gone(&self, sandbox: SandboxId);
+    /// Something of a sandbox that its provider saw by itself.
+    fn notice(&self, sandbox: SandboxId, notice: Notice);
+    /// Carries what programs in the sandbox send to `listener`, a socket in the sandbox's own network. The future is
+    /// dropped when the link ends, and everything of it must end with it: an open socket keeps that network alive.
+    fn outward(&self, sandbox: SandboxId, listener: std::net::TcpListener) -> BoxFuture<'static, ()> {
+        // A host that carries nothing lets go of it.
+        drop((sandbox, listener));
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// What a provider tells of a sandbox unasked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// Its files take more than they may, in bytes, and so many processes that wrote were ended. Told once each time
+    /// that the limit is crossed.
+    DiskFull { used: u64, limit: u64, stopped: u32 },
 }
 
 enum Change {
@@ -45,7 +63,7 @@ pub(crate) async fn dial(socket: &Path, opening: Opening) -> io::Result<UnixStre
     Ok(connection)
 }
 
-fn is_dead(error: &io::Error) -> bool {
+pub(super) fn is_dead(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound | io::ErrorKind::BrokenPipe)
 }
 
@@ -53,6 +71,7 @@ fn is_dead(error: &io::Error) -> bool {
 pub(crate) async fn keep(sandbox: SandboxId, socket: PathBuf, host: Arc<dyn LinkHost>) {
     let (told, mut changes) = mpsc::unbounded_channel();
     let mut serving = JoinSet::new();
+    serving.spawn(outward::keep(sandbox, socket.clone(), Arc::clone(&host)));
     let (mut unused, mut open) = (0_usize, 0_usize);
     loop {
         while unused < UNUSED && open < MOST {

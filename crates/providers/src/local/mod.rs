@@ -7,19 +7,24 @@
 //! A sandbox is named by its id everywhere: its directory, its cgroup, its record. What the launcher
 //! finds on disk is what there is; nothing here is remembered that a restart would lose.
 
+mod disk;
 mod git;
+mod layers;
 mod notices;
+mod root;
+mod tier;
 
 use crate::inside::exec::Commands;
-use crate::inside::{LinkHost, link};
+use crate::inside::{LinkHost, Remains, files, link};
 use crate::{all_labels, carries, locked};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{
-    Answer, Capabilities, CreateSpec, Error, ExecRef, ExecSpec, ExecStream, Exit, Found, GitDone, GitJob, Lookup, Page,
-    Provider, ProviderId, ProviderState, StopMode, Usage, capabilities as can,
+    Answer, ByteStream, Capabilities, CreateSpec, Download, Error, ExecInfo, ExecRef, ExecSpec, ExecStream, Exit,
+    FileDone, FileJob, Found, GitDone, GitJob, ImageRef, Lookup, Page, Provider, ProviderId, ProviderState, Size,
+    SnapshotRef, StopMode, Transfer, Uploaded, Usage, Worked, capabilities as can,
 };
-use atoll_core::sandbox::{ProviderKind, Resources};
+use atoll_core::sandbox::{IsolationTier, Network, ProviderKind, Resources};
 use atoll_jail::{Launcher, Limits, Place, Spec};
 use atoll_protocol::exec::Ask;
 use bytes::Bytes;
@@ -41,21 +46,28 @@ pub struct Local {
     /// One at a time makes a sandbox of a name.
     making: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     commands: Arc<Commands>,
-}
-
-/// What is there when a worker is dead.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remains {
-    pub spool: PathBuf,
-    /// Unknown when an earlier server started it.
-    pub exit: Exit,
+    disk: disk::Watch,
+    tier: tier::Demand,
 }
 
 impl Local {
     /// `host` answers the workers.
     pub fn new(launcher: Result<Arc<Launcher>, String>, host: Arc<dyn LinkHost>) -> Self {
         let launcher = launcher.map(|launcher| Arc::new(Mutex::new(launcher)));
-        Self { launcher, host, links: Mutex::default(), making: Mutex::default(), commands: Arc::default() }
+        Self {
+            launcher,
+            host,
+            links: Mutex::default(),
+            making: Mutex::default(),
+            commands: Arc::default(),
+            disk: disk::Watch::default(),
+            tier: tier::Demand::default(),
+        }
+    }
+
+    /// What each sandbox must have, whatever it asks for itself.
+    pub fn demanding(self, isolation: Option<IsolationTier>) -> Self {
+        Self { tier: tier::Demand::of(isolation), ..self }
     }
 
     /// Asks the launcher, which answers in its own time, on a thread where waiting is no harm.
@@ -78,9 +90,22 @@ impl Local {
         self.ask(move |launcher| launcher.find(&name)).await?.ok_or(Error::Gone)
     }
 
+    /// The socket of a living worker, through which its files are reached.
+    async fn worker(&self, id: &ProviderId) -> Result<PathBuf, Error> {
+        let place = self.place(id).await?;
+        if !place.alive {
+            let detail = "nothing runs in this sandbox any more, so its files can't be reached";
+            return Err(Error::Refused { detail: detail.into() });
+        }
+        Ok(place.socket)
+    }
+
     /// Sees to it that a living worker is connected.
     fn connect(&self, place: &Place) {
         let Ok(sandbox) = place.name.parse::<SandboxId>() else { return };
+        if let Ok(launcher) = &self.launcher {
+            self.disk.wake(launcher, &self.host);
+        }
         let mut links = locked(&self.links);
         let id = ProviderId(place.name.clone());
         if links.get(&id).is_some_and(|link| !link.is_finished()) {
@@ -92,6 +117,7 @@ impl Local {
 
     /// Lets go of every worker; they live on, and are found again.
     pub fn disconnect_all(&self) {
+        self.disk.stop();
         for (_, link) in locked(&self.links).drain() {
             link.abort();
         }
@@ -103,7 +129,7 @@ impl Local {
         }
     }
 
-    /// What a dead worker left behind.
+    /// What a dead worker left behind. How it ended is unknown when an earlier server started it.
     pub async fn remains(&self, sandbox: SandboxId) -> Result<Remains, Error> {
         let place = self.place(&ProviderId(sandbox.to_string())).await?;
         Ok(Remains { spool: place.spool, exit: place.exit.map_or(Exit::Unknown, exit) })
@@ -130,11 +156,22 @@ impl Local {
                 }
                 return Ok(found(&place));
             }
+            // A fork has its files, and only waits to be started.
+            Ok(place) if spec.settings.forked_from.is_some() && !place.started => {
+                let name = place.name;
+                let place = self.ask(move |launcher| launcher.start_worker(&name)).await?;
+                self.connect(&place);
+                return Ok(found(&place));
+            }
+            Ok(_) | Err(Error::Gone) if spec.settings.forked_from.is_some() => {
+                return Err(Error::Refused { detail: "the files that it was forked with are gone; fork again".into() });
+            }
             Err(Error::Gone) => {}
             Err(error @ Error::Unreachable { .. }) => return Err(error),
             // Half made: begun again from nothing.
             Ok(_) | Err(_) => self.destroy(&id).await?,
         }
+        self.has_tier(spec.settings.isolation).await?;
         let made = self.make_anew(name.to_owned(), spec).await;
         if made.is_err() {
             // The reason for the failure is the one to tell; what can't be removed now is swept later.
@@ -146,15 +183,7 @@ impl Local {
     }
 
     async fn make_anew(&self, name: String, spec: &CreateSpec) -> Result<Place, Error> {
-        let limits = limits(spec.settings.resources);
-        let jail = Spec {
-            name: name.clone(),
-            labels: all_labels(spec),
-            limits,
-            hostname: "atoll".to_owned(),
-            image: None,
-            snapshot: None,
-        };
+        let jail = wanted(spec);
         self.ask(move |launcher| launcher.prepare(&jail)).await?;
         if let Some(source) = spec.source.clone() {
             let workspace = name.clone();
@@ -169,7 +198,18 @@ fn has_spooled(place: &Place) -> bool {
     place.started && std::fs::read_dir(&place.spool).is_ok_and(|mut entries| entries.next().is_some())
 }
 
-fn limits(asked: Option<Resources>) -> Limits {
+fn wanted(spec: &CreateSpec) -> Spec {
+    Spec {
+        name: spec.identity.sandbox.to_string(),
+        labels: all_labels(spec),
+        limits: limits(spec.settings.resources),
+        hostname: "atoll".to_owned(),
+        image: spec.settings.image.clone(),
+        snapshot: spec.settings.snapshot.clone(),
+    }
+}
+
+pub(crate) fn limits(asked: Option<Resources>) -> Limits {
     let (asked, standard) = (asked.unwrap_or_default(), Limits::default());
     // Far inside what f64 holds exactly; nonsense saturates.
     let whole = |figure: f64| figure as u64;
@@ -177,6 +217,7 @@ fn limits(asked: Option<Resources>) -> Limits {
         memory_bytes: asked.memory_gb.map_or(standard.memory_bytes, |gigabytes| whole(gigabytes * f64::from(1 << 30))),
         cpu_milli: asked.cpu.map_or(standard.cpu_milli, |cpu| u32::try_from(whole(cpu * 1000.0)).unwrap_or(u32::MAX)),
         pids: asked.pids.unwrap_or(standard.pids),
+        disk_bytes: asked.disk_gb.map_or(standard.disk_bytes, |gigabytes| whole(gigabytes * f64::from(1 << 30))),
         ..standard
     }
 }
@@ -201,10 +242,12 @@ fn failure(error: &atoll_jail::Error) -> Error {
     let detail = error.to_string();
     match error {
         E::Unknown { .. } => Error::Gone,
+        E::Busy { .. } => Error::Busy { detail },
         // What is in the way may be gone in a moment.
         E::Ending { .. }
         | E::Alive { .. }
         | E::StillAlive { .. }
+        | E::NotPaused { .. }
         | E::NotRemoved { .. }
         | E::File { .. }
         | E::Gone
@@ -226,7 +269,11 @@ fn exit(exit: atoll_jail::Exit) -> Exit {
 fn found(place: &Place) -> Found {
     Found {
         id: ProviderId(place.name.clone()),
-        state: if place.alive { ProviderState::Running } else { ProviderState::Stopped },
+        state: match (place.alive, place.paused) {
+            (true, false) => ProviderState::Running,
+            (true, true) => ProviderState::Paused,
+            (false, _) => ProviderState::Stopped,
+        },
         epoch: EPOCH,
         labels: place.labels.clone(),
         expires_at: None,
@@ -243,13 +290,13 @@ impl Provider for Local {
         Capabilities {
             isolation: can::Isolation::Namespace,
             listing: can::Listing::Exact,
-            pause: can::PauseAbility::None,
-            fork: can::ForkAbility::None,
-            snapshot: can::SnapshotAbility::None,
-            egress: can::Egress::None,
+            pause: can::PauseAbility::Memory,
+            fork: can::ForkAbility::Idle,
+            snapshot: can::SnapshotAbility::Live,
+            egress: can::Egress::Domains,
             output: can::OutputAbility::Split,
             attach: can::AttachAbility::FromCursor,
-            files: can::FileAbility::None,
+            files: can::FileAbility::Root,
             preview: can::PreviewAbility::None,
             max_memory_gb: None,
             max_cpu: None,
@@ -317,18 +364,71 @@ impl Provider for Local {
         })
     }
 
+    fn pause<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let name = self.place(id).await?.name;
+            self.ask(move |launcher| launcher.pause(&name)).await.map(drop)
+        })
+    }
+
+    fn resume<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Found> {
+        Box::pin(async move {
+            let name = self.place(id).await?.name;
+            self.ask(move |launcher| launcher.resume(&name)).await.map(|place| found(&place))
+        })
+    }
+
     fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> Answer<'a, ExecRef> {
         Box::pin(async move {
-            if spec.terminal.is_some() {
-                let ability = "give commands a terminal";
-                return Err(Error::Unsupported { provider: ProviderKind::Local, ability });
-            }
             let place = self.place(id).await?;
             if !place.alive {
                 return Err(Error::Refused { detail: "nothing runs in this sandbox any more".into() });
             }
+            if place.paused {
+                return Err(Error::Refused {
+                    detail: "this sandbox is paused: resume it to run something in it".into(),
+                });
+            }
+            if spec.as_root {
+                let launcher = match &self.launcher {
+                    Ok(launcher) => living(launcher).map_err(|error| failure(&error))?,
+                    Err(why) => return Err(Error::Refused { detail: why.clone() }),
+                };
+                let connection = root::serve(launcher, &place)?;
+                return self.commands.start_over(id, EPOCH, connection, spec).await;
+            }
             self.commands.start(id, EPOCH, &place.socket, spec).await
         })
+    }
+
+    fn snapshot<'a>(&'a self, id: &'a ProviderId, name: &'a str) -> Answer<'a, SnapshotRef> {
+        Box::pin(self.keep_files(id, name))
+    }
+
+    fn snapshots(&self) -> Answer<'_, Vec<SnapshotRef>> {
+        Box::pin(self.list_snapshots())
+    }
+
+    fn forget_snapshot<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        let name = name.to_owned();
+        Box::pin(self.forget(move |launcher| launcher.forget_snapshot(&name)))
+    }
+
+    fn images(&self) -> Answer<'_, Vec<ImageRef>> {
+        Box::pin(self.list_images())
+    }
+
+    fn import_image<'a>(&'a self, name: &'a str, archive: ByteStream) -> Answer<'a, ImageRef> {
+        Box::pin(self.take_image(name, archive))
+    }
+
+    fn forget_image<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+        let name = name.to_owned();
+        Box::pin(self.forget(move |launcher| launcher.forget_image(&name)))
+    }
+
+    fn fork<'a>(&'a self, id: &'a ProviderId, spec: &'a CreateSpec, _key: &'a str) -> Answer<'a, Found> {
+        Box::pin(self.fork_files(id, spec))
     }
 
     fn attach<'a>(&'a self, exec: &'a ExecRef, cursor: u64) -> Answer<'a, ExecStream> {
@@ -336,10 +436,7 @@ impl Provider for Local {
     }
 
     fn write<'a>(&'a self, exec: &'a ExecRef, data: Bytes) -> Answer<'a, ()> {
-        Box::pin(async move {
-            data.chunks(atoll_protocol::exec::LONGEST / 2)
-                .try_for_each(|piece| self.commands.ask(exec, Ask::Stdin(piece.to_vec())))
-        })
+        Box::pin(async move { self.commands.write(exec, &data).await })
     }
 
     fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> Answer<'a, ()> {
@@ -350,6 +447,31 @@ impl Provider for Local {
         Box::pin(async move { self.commands.ask(exec, Ask::Signal(signal)) })
     }
 
+    fn upload<'a>(
+        &'a self,
+        id: &'a ProviderId,
+        transfer: &'a Transfer,
+        data: ByteStream,
+    ) -> Answer<'a, Worked<Uploaded>> {
+        Box::pin(async move { files::upload(&self.worker(id).await?, transfer, data).await })
+    }
+
+    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> Answer<'a, Worked<Download>> {
+        Box::pin(async move { files::download(&self.worker(id).await?, transfer).await })
+    }
+
+    fn files<'a>(&'a self, id: &'a ProviderId, job: &'a FileJob) -> Answer<'a, Worked<FileDone>> {
+        Box::pin(async move { files::run(&self.worker(id).await?, job).await })
+    }
+
+    fn resize<'a>(&'a self, exec: &'a ExecRef, size: Size) -> Answer<'a, ()> {
+        Box::pin(async move { self.commands.resize(exec, size) })
+    }
+
+    fn execs<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Vec<ExecInfo>> {
+        Box::pin(async move { Ok(self.commands.list(id)) })
+    }
+
     fn git<'a>(&'a self, id: &'a ProviderId, job: &'a GitJob, output: File) -> Answer<'a, GitDone> {
         Box::pin(async move {
             let (name, job) = (self.place(id).await?.name, job.clone());
@@ -357,14 +479,20 @@ impl Provider for Local {
         })
     }
 
+    /// What leaves a sandbox passes the server's proxy, which decides by what is stored: here is nothing to change.
+    fn set_network<'a>(&'a self, id: &'a ProviderId, _network: &'a Network) -> Answer<'a, ()> {
+        Box::pin(async move { self.place(id).await.map(drop) })
+    }
+
     fn resources<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Usage> {
         Box::pin(async move {
             let name = self.place(id).await?.name;
-            let usage = self.ask(move |launcher| launcher.usage(&name)).await?;
+            let (usage, disk) = self.ask(move |launcher| Ok((launcher.usage(&name)?, launcher.disk(&name)?))).await?;
             Ok(Usage {
                 cpu_seconds: Duration::from_micros(usage.cpu_microseconds.unwrap_or(0)).as_secs_f64(),
                 memory_bytes: usage.memory.unwrap_or(0),
                 pids: usage.processes.unwrap_or(0),
+                disk_bytes: disk.bytes,
                 ..Usage::default()
             })
         })

@@ -21,6 +21,10 @@ pub(super) fn notices(enforced: &Enforced) -> Vec<String> {
     if !alone.is_empty() {
         said.push(format!("limited only for each process by itself: {}", alone.join(", ")));
     }
+    let watched = named(Bound::Watched);
+    if !watched.is_empty() {
+        said.push(format!("watched, not bounded: {}; who takes too much is stopped", watched.join(", ")));
+    }
     match enforced.ids {
         Ids::Own | Ids::Shared => {}
         Ids::Common => said.push(
@@ -51,5 +55,7 @@ mod tests {
         assert_eq!(said[0], "not limited on this machine: processor time, disk space");
         assert_eq!(said[1], "limited only for each process by itself: memory");
         assert_eq!(said.len(), 3);
+        let said = notices(&Enforced { disk: Bound::Watched, ..all() });
+        assert_eq!(said, ["watched, not bounded: disk space; who takes too much is stopped"]);
     }
 }

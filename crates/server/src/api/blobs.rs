@@ -29,6 +29,8 @@ impl FromStr for Hash {
 }
 
 /// Take in a blob, before the event that names it.
+///
+/// Known secrets are taken out of what is stored; it keeps its name.
 #[utoipa::path(put, path = "/sandboxes/{id}/blobs/{sha256}", tag = "worker",
     params(("id" = SandboxId, Path), ("sha256" = String, Path, description = "64 lower-case hexadecimal digits")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses((status = 200)))]
@@ -40,9 +42,9 @@ pub async fn put(
 ) -> Result<Answer> {
     caller.must_be_worker_of(id)?;
     app.read(move |tx| Box::pin(async move { access::blobs_of(tx, &caller, id).await })).await?;
-    let size = app.blobs.put(&sha256, request.into_body()).await?;
-    let (name, bytes) = (sha256.clone(), i64::try_from(size).unwrap_or(i64::MAX));
-    app.write(move |work| Box::pin(async move { Ok(blobs::insert(work.tx, id, &name, bytes, work.now).await?) }))
+    let stored = app.blobs.put(&sha256, request.into_body(), &app.redactor()).await?;
+    let (name, size) = (sha256.clone(), stored.size);
+    app.write(move |work| Box::pin(async move { Ok(blobs::insert(work.tx, id, &name, &stored, work.now).await?) }))
         .await?;
     Answer::ok(serde_json::json!({ "sha256": sha256, "size": size }))
 }
@@ -57,14 +59,14 @@ pub async fn get(
     Ids(id, Hash(sha256)): Ids<SandboxId, Hash>,
 ) -> Result<Response> {
     let name = sha256.clone();
-    let size = app.read(move |tx| {
+    let stored = app.read(move |tx| {
         Box::pin(async move {
             access::blobs_of(tx, &caller, id).await?;
-            blobs::size(tx, id, &name).await?.ok_or_else(|| Problem::not_found("blob"))
+            blobs::get(tx, id, &name).await?.ok_or_else(|| Problem::not_found("blob"))
         })
     });
-    let size = size.await?;
-    let file = app.blobs.get(&sha256).await?;
+    let stored = stored.await?;
+    let file = app.blobs.get(&stored.sha256).await?;
     let chunks = stream::try_unfold(file, |mut file| async move {
         let mut chunk = vec![0u8; 64 * 1024];
         let count = file.read(&mut chunk).await?;
@@ -73,8 +75,8 @@ pub async fn get(
     });
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
-        (header::CONTENT_LENGTH, size.to_string()),
-        (header::ETAG, format!("\"{sha256}\"")),
+        (header::CONTENT_LENGTH, stored.size.to_string()),
+        (header::ETAG, format!("\"{}\"", stored.sha256)),
         (header::CONTENT_DISPOSITION, "attachment".to_owned()),
     ];
     Ok((headers, Body::from_stream(chunks)).into_response())

@@ -1,19 +1,23 @@
 //! Handlers, one file per resource, and the JSON shapes they speak.
 
 pub mod blobs;
+pub mod commands;
 pub mod diff;
 pub mod events;
 pub mod exec;
+pub mod files;
 pub mod fork;
 pub mod gc;
 pub mod health;
 pub mod images;
 pub mod messages;
+pub mod network;
 pub mod pause;
 pub mod projects;
 pub mod resources;
 pub mod results;
 pub mod sandboxes;
+pub mod secrets;
 pub mod sessions;
 pub mod snapshots;
 pub mod tokens;

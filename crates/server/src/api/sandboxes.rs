@@ -13,8 +13,8 @@ use crate::state::App;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::principal::Action;
 use atoll_core::sandbox::{
-    Activity, AgentLimits, Approvals, End, Mode, Network, Outcome, ProviderKind, Reason, Repo, Resources, Results,
-    SandboxState, Settings, TakeResults,
+    Activity, AgentLimits, Approvals, End, IsolationTier, Mode, Network, Outcome, ProviderKind, Reason, Repo,
+    Resources, Results, SandboxState, Settings, TakeResults,
 };
 use atoll_core::time::Timestamp;
 use atoll_store::projects::{self, Among};
@@ -52,6 +52,8 @@ pub struct NewSandbox {
     pub env: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "atoll_core::json::object")]
     pub resources: Option<Resources>,
+    /// Where less can be had, no sandbox is made; a project's demand can't be lowered.
+    pub isolation: Option<IsolationTier>,
     #[serde(default, deserialize_with = "atoll_core::json::object")]
     pub network: Option<Network>,
     #[serde(default, deserialize_with = "atoll_core::json::object")]
@@ -89,6 +91,8 @@ pub struct SandboxView {
     pub agent: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub settings: Settings,
+    /// Secrets whose values stand in its environment.
+    pub exposed_secrets: Vec<String>,
     pub turn: Option<i64>,
     pub first_seq: i64,
     pub last_seq: i64,
@@ -136,6 +140,7 @@ impl SandboxView {
             provider_id: row.provider_id,
             agent: row.agent,
             labels,
+            exposed_secrets: std::mem::take(&mut settings.exposed_secrets),
             settings,
             turn: row.turn,
             first_seq: row.first_seq,
@@ -232,7 +237,7 @@ async fn with_repository(app: &App, caller: &Caller, mut new: NewSandbox) -> Res
     let defaults = project.as_ref().map(|project| project.defaults.clone()).unwrap_or_default();
     let defaults: NewSandbox = serde_json::from_value(defaults.into()).unwrap_or_default();
     let provider = new.provider.or(defaults.provider).unwrap_or(app.policy.provider);
-    if provider != ProviderKind::Local {
+    if !provider.is_on_this_machine() {
         return Ok(new);
     }
     if let Some(repo) = &new.repo {
@@ -241,6 +246,7 @@ async fn with_repository(app: &App, caller: &Caller, mut new: NewSandbox) -> Res
     let repo = new.repo.take().or(defaults.repo).or(project.and_then(|project| project.repo));
     if let Some(repo) = repo {
         let title = new.title.clone().or_else(|| new.prompt.as_deref().map(create::title_of)).unwrap_or_default();
+        let title = app.redactor().redact(&title).unwrap_or(title);
         new.repo = Some(crate::repo::settle(repo, app.policy.branch_prefix.clone(), title).await?);
     }
     Ok(new)

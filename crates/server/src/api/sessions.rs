@@ -130,6 +130,9 @@ fn check(new: &NewSandbox, caller: &Caller) -> Result<()> {
     if new.timeout_s == Some(0) {
         return Err(Problem::invalid("timeout_s: must be above 0"));
     }
+    for name in new.secrets.iter().flatten() {
+        atoll_core::secret::name("secrets", name)?;
+    }
     for (field, names) in [("tools", &new.tools), ("secrets", &new.secrets)] {
         for name in names.iter().flatten() {
             bounds::line(field, name, bounds::NAME_CHARS)?;
@@ -153,12 +156,7 @@ fn check(new: &NewSandbox, caller: &Caller) -> Result<()> {
         bounds::amount("limits.cost_usd", cost, 1e6)?;
     }
     if let Some(network) = &new.network {
-        if network.allow.len() > 200 {
-            return Err(Problem::invalid("network.allow: at most 200"));
-        }
-        for host in &network.allow {
-            bounds::line("network.allow", host, 255)?;
-        }
+        crate::app::network::check(network)?;
     }
     new.repo.as_ref().map_or(Ok(()), |repo| check_repo(repo, caller))
 }
@@ -190,6 +188,7 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
             disk_gb: asked.disk_gb.or(standard.disk_gb),
             pids: asked.pids.or(standard.pids),
         }),
+        isolation: new.isolation.max(defaults.isolation),
         network: new.network.or(defaults.network),
         limits: new.limits.or(defaults.limits),
         timeout_s: new.timeout_s.or(defaults.timeout_s),
@@ -198,6 +197,7 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
         mcp: new.mcp.or(defaults.mcp),
         forked_from: None,
         secrets: new.secrets.or(defaults.secrets),
+        exposed_secrets: Vec::new(),
     };
     let end = if new.prompt.is_some() { End::WhenDone } else { End::Keep };
     Ok(Plan {

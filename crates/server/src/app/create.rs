@@ -1,6 +1,6 @@
 //! Makes a sandbox, and the session it belongs to where there is none yet.
 
-use super::{Work, inbox};
+use super::{Work, inbox, secrets};
 use crate::auth::secret::{self, NewSecret};
 use crate::problem::{Code, Problem, Result};
 use atoll_core::event::{NewEvent, Source, kind};
@@ -43,6 +43,7 @@ pub struct Made {
 /// A session with its first sandbox.
 pub async fn first(work: &mut Work<'_>, plan: Plan) -> Result<Made> {
     let title = plan.title.clone().or_else(|| plan.prompt.as_deref().map(title_of));
+    let title = title.map(|title| work.redactor.redact(&title).unwrap_or(title));
     let mut session = Session {
         id: SessionId::new(),
         project_id: plan.project,
@@ -77,7 +78,8 @@ pub async fn next(work: &mut Work<'_>, session: &mut Session, plan: Plan) -> Res
     make(work, session, plan, kind::SESSION_RESUMED).await
 }
 
-async fn make(work: &mut Work<'_>, session: &mut Session, plan: Plan, cause: &'static str) -> Result<Made> {
+async fn make(work: &mut Work<'_>, session: &mut Session, mut plan: Plan, cause: &'static str) -> Result<Made> {
+    secrets::check(work, session.project_id, &mut plan.settings).await?;
     let agent = plan.agent.clone().or_else(|| session.agent.clone());
     refuse_without_agent(plan.provider, agent.as_deref(), plan.prompt.is_some())?;
     let mut sandbox = Sandbox {
@@ -146,7 +148,7 @@ async fn make(work: &mut Work<'_>, session: &mut Session, plan: Plan, cause: &'s
     work.out.states.push((sandbox.id, sandbox.state));
     let worker = match plan.provider {
         ProviderKind::External => Some(worker_token(work, sandbox.id).await?),
-        ProviderKind::Local | ProviderKind::Fake => None,
+        ProviderKind::Local | ProviderKind::Docker | ProviderKind::Fake => None,
     };
     metrics::counter!(crate::metrics::SANDBOXES_MADE, "provider" => plan.provider.as_str()).increment(1);
     Ok(Made { sandbox, labels: plan.labels, worker })
@@ -155,12 +157,13 @@ async fn make(work: &mut Work<'_>, session: &mut Session, plan: Plan, cause: &'s
 /// Where Atoll itself runs the agent it has to be one that it knows, said before anything is made.
 fn refuse_without_agent(provider: ProviderKind, agent: Option<&str>, has_prompt: bool) -> Result<()> {
     match (provider, agent) {
-        (ProviderKind::External | ProviderKind::Fake, _) | (ProviderKind::Local, Some("demo")) => Ok(()),
-        (ProviderKind::Local, None) if !has_prompt => Ok(()),
-        (ProviderKind::Local, None) => {
+        (ProviderKind::External | ProviderKind::Fake, _)
+        | (ProviderKind::Local | ProviderKind::Docker, Some("demo")) => Ok(()),
+        (ProviderKind::Local | ProviderKind::Docker, None) if !has_prompt => Ok(()),
+        (ProviderKind::Local | ProviderKind::Docker, None) => {
             Err(Problem::new(Code::NoAgent, "name one: \"agent\": \"demo\" needs no model and no key"))
         }
-        (ProviderKind::Local, Some(other)) => {
+        (ProviderKind::Local | ProviderKind::Docker, Some(other)) => {
             Err(Problem::new(Code::NoAgent, format!("this version does not know an agent `{other}`; it has `demo`")))
         }
     }

@@ -1,6 +1,6 @@
 //! A worker's sign of life.
 
-use super::{Work, fence, inbox, ingest, lifecycle};
+use super::{Work, fence, inbox, ingest, lifecycle, secrets};
 use crate::problem::Result;
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
@@ -25,7 +25,7 @@ pub async fn heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> 
         sandboxes::update(work.tx, &mut sandbox).await?;
     }
     let starting = beat.activity == Activity::Starting && sandbox.state == SandboxState::Running;
-    let start = if starting { Some(start(work, &session, &sandbox, beat).await?) } else { None };
+    let start = if starting { Some(start(work, &session, &mut sandbox, beat).await?) } else { None };
     let interval_s = u32::try_from(work.policy.heartbeat.as_secs().max(1)).unwrap_or(u32::MAX);
     Ok(HeartbeatAnswer { state: sandbox.state, interval_s, start })
 }
@@ -61,16 +61,19 @@ const fn may_claim(activity: Activity) -> bool {
     }
 }
 
-async fn start(work: &mut Work<'_>, session: &Session, sandbox: &Sandbox, beat: &Heartbeat) -> Result<Start> {
+async fn start(work: &mut Work<'_>, session: &Session, sandbox: &mut Sandbox, beat: &Heartbeat) -> Result<Start> {
     let has_past = session.native_id.is_some() || session.transcript.is_some();
     let resume =
         has_past.then(|| Resume { native_id: session.native_id.clone(), transcript: session.transcript.clone() });
+    let exposed = secrets::hand_over(work, sandbox).await?;
+    let mut settings = sandbox.settings.clone();
+    settings.env.extend(exposed);
     Ok(Start {
         sandbox_id: sandbox.id,
         session_id: session.id,
         agent: sandbox.agent.clone(),
         prompt: inbox::first_message(work, session, sandbox, beat.stream).await?,
-        settings: sandbox.settings.clone(),
+        settings,
         resume,
     })
 }

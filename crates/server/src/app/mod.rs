@@ -10,8 +10,11 @@ pub mod heartbeat;
 pub mod inbox;
 pub mod ingest;
 pub mod lifecycle;
+pub mod network;
+pub mod notices;
 pub mod pausing;
 pub mod results;
+pub mod secrets;
 pub mod sessions;
 
 use crate::options::Policy;
@@ -19,7 +22,7 @@ use crate::problem::{Problem, Result};
 use atoll_core::event::{Event, NewEvent, Source};
 use atoll_core::id::{SandboxId, SessionId};
 use atoll_core::redact::Redactor;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{Network, SandboxState};
 use atoll_core::time::Timestamp;
 use atoll_store::sandboxes::Sandbox;
 use atoll_store::sessions::{self as session_rows, Session};
@@ -33,6 +36,8 @@ pub struct Outbox {
     pub inboxes: Vec<SessionId>,
     pub states: Vec<(SandboxId, SandboxState)>,
     pub jobs: bool,
+    /// Network policies with the version of the row that holds them.
+    pub networks: Vec<(SandboxId, i64, Network)>,
 }
 
 /// One transaction in progress.
@@ -45,13 +50,14 @@ pub struct Work<'t> {
     pub steady: Timestamp,
     pub policy: std::sync::Arc<Policy>,
     pub redactor: std::sync::Arc<Redactor>,
+    pub secrets: std::sync::Arc<crate::secrets::Secrets>,
 }
 
 /// JSON without the secrets that are known.
 pub fn redacted(data: Box<RawValue>, redactor: &Redactor) -> Box<RawValue> {
-    match redactor.redact(data.get()) {
+    match redactor.redact_json(data.get()) {
         None => data,
-        // What was taken out was inside a string; if not, the whole thing goes rather than leak.
+        // It is JSON again; if it were not, the whole thing would go rather than leak.
         Some(text) => RawValue::from_string(text)
             .unwrap_or_else(|_| atoll_core::json::raw(&serde_json::json!({ "redacted": "the whole of it" }))),
     }

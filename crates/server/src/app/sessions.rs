@@ -97,7 +97,9 @@ pub async fn fork(
     let parent = locked(work, id).await?;
     let session = Session {
         id: fork,
-        title: title.unwrap_or_else(|| format!("{} (fork)", parent.title)),
+        title: title
+            .map(|title| work.redactor.redact(&title).unwrap_or(title))
+            .unwrap_or_else(|| format!("{} (fork)", parent.title)),
         branch: None,
         state: SessionState::Open,
         sandbox_id: None,
@@ -130,7 +132,8 @@ pub struct Change {
 
 pub async fn change(work: &mut Work<'_>, id: SessionId, change: Change, actor: String) -> Result<Session> {
     let mut session = locked(work, id).await?;
-    session.title = change.title.unwrap_or(session.title);
+    let title = change.title.map(|title| work.redactor.redact(&title).unwrap_or(title));
+    session.title = title.unwrap_or(session.title);
     session.updated_at = work.now;
     let closing = change.state == Some(SessionState::Closed) && session.state == SessionState::Open;
     let reopening = change.state == Some(SessionState::Open) && session.state == SessionState::Closed;

@@ -252,7 +252,7 @@ impl Connection {
         let frame = json!({ "type": "live", "sandbox_id": self.id, "after_seq": after_seq, "data": data });
         let text = frame.to_string();
         if text.len() <= bounds::EVENT_DATA {
-            let text = self.app.redactor.redact(&text).unwrap_or(text);
+            let text = self.app.redactor().redact(&text).unwrap_or(text);
             self.app.hub.live(self.id, text);
         }
     }

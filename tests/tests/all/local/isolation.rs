@@ -40,7 +40,7 @@ async fn nothing_of_an_agent_runs_in_the_server_s_process_or_directory() {
     let server = ground.server.pid();
     let of_server = |name: &str| format!("/proc/{server}/{name}");
     let agents = agents(&id, "sleep");
-    let workspace = identity(&ground.home_of(&id).join("workspace"));
+    let workspace = identity(&ground.workspace_of(&id));
     for process in &agents {
         assert_ne!(process.pid, server);
         for namespace in NAMESPACES {

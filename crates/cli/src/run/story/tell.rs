@@ -166,7 +166,7 @@ fn answer(entry: &Entry) -> String {
 /// What is said of the sandbox itself and of the repository; its end is told when all is over.
 fn place(entry: &Entry) -> Option<Told> {
     match entry.event_type.as_str() {
-        "sandbox.notice" => entry.text("text").map(Told::warning),
+        "sandbox.notice" | "sandbox.disk_full" => entry.text("text").map(Told::warning),
         "git.branch_created" | "git.nothing_changed" => None,
         kind if kind.starts_with("sandbox.") => None,
         kind => Some(Told::fact(&format!("{kind}: {}", line::summary(entry, 300)))),

@@ -1,0 +1,251 @@
+//! Watches what sandboxes take on disk, where no file system bounds it: those that are at work are counted about every
+//! second; in one that is over its limit whoever writes is stopped, and its host is told once.
+
+use crate::inside::{LinkHost, Notice};
+use crate::locked;
+use atoll_core::id::SandboxId;
+use atoll_jail::{Clock, Error, Launcher};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+const EVERY: Duration = Duration::from_secs(1);
+/// Where processor time isn't counted, nobody can be seen to be idle.
+const UNCOUNTED: Duration = Duration::from_secs(5);
+/// A look may take a twentieth of the time at most: it isn't repeated before so many times what it took.
+const REST: u32 = 20;
+/// What the worker needs for itself, in microseconds: more is work on files.
+const WORKERS_OWN: u64 = 200_000;
+const AT_ONCE: usize = 4;
+/// What may be added by the way to one that is over its limit before all of it is ended.
+const SLACK: u64 = 1 << 20;
+
+/// The watch of one provider; it sleeps while no sandbox lives.
+#[derive(Default)]
+pub(super) struct Watch {
+    wake: Arc<Notify>,
+    running: Mutex<Option<AbortHandle>>,
+}
+
+impl Watch {
+    /// There is a sandbox to watch.
+    pub fn wake(&self, launcher: &Arc<Mutex<Arc<Launcher>>>, host: &Arc<dyn LinkHost>) {
+        let mut running = locked(&self.running);
+        if running.as_ref().is_none_or(AbortHandle::is_finished) {
+            let watching = watch(Arc::clone(launcher), Arc::clone(host), Arc::clone(&self.wake));
+            *running = Some(tokio::spawn(watching).abort_handle());
+        }
+        self.wake.notify_one();
+    }
+
+    pub fn stop(&self) {
+        if let Some(running) = locked(&self.running).take() {
+            running.abort();
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What is known of one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    /// When its files were last counted.
+    clock: Option<Clock>,
+    not_before: Instant,
+    looking: bool,
+    /// What it took at the last look, if that was too much.
+    over: Option<u64>,
+}
+
+impl Seen {
+    fn new(now: Instant) -> Self {
+        Self { clock: None, not_before: now, looking: false, over: None }
+    }
+
+    fn is_due(&self, clock: &Clock, now: Instant) -> bool {
+        !self.looking && now >= self.not_before && self.clock.as_ref().is_none_or(|last| has_worked(last, clock))
+    }
+
+    fn begin(&mut self, clock: Clock) {
+        self.clock = Some(clock);
+        self.looking = true;
+    }
+
+    /// Takes note of a look, and says what the host should hear.
+    fn end(&mut self, look: Result<Look, Error>, now: Instant) -> Option<Notice> {
+        self.looking = false;
+        let Ok(look) = look else {
+            // It is ending, or can't be counted: looked at again when there is something new.
+            self.not_before = now + EVERY;
+            return None;
+        };
+        let counted = self.clock.as_ref().is_some_and(|clock| clock.agent.is_some());
+        let rest = (look.took * REST).max(if counted { EVERY / 2 } else { UNCOUNTED });
+        self.not_before = now + rest;
+        let was_over = self.over.is_some();
+        self.over = look.is_over().then_some(look.used);
+        (look.is_over() && !was_over).then_some(Notice::DiskFull {
+            used: look.used,
+            limit: look.limit,
+            stopped: look.stopped,
+        })
+    }
+}
+
+fn has_worked(last: &Clock, now: &Clock) -> bool {
+    let worker = match (last.worker, now.worker) {
+        (Some(last), Some(now)) => now.saturating_sub(last) > WORKERS_OWN,
+        _ => false,
+    };
+    worker || now.agent.is_none() || now.agent != last.agent
+}
+
+/// One look at a sandbox's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Look {
+    used: u64,
+    limit: u64,
+    stopped: u32,
+    took: Duration,
+}
+
+impl Look {
+    const fn is_over(&self) -> bool {
+        self.used > self.limit
+    }
+}
+
+/// Who comes back to write faster than it is stopped has to go with all that it belongs to.
+fn everybody(before: Option<u64>, used: u64, limit: u64) -> bool {
+    before.is_some_and(|before| used > before.saturating_add(SLACK.max(limit / 100)))
+}
+
+fn look(launcher: &Launcher, name: &str, before: Option<u64>) -> Result<Look, Error> {
+    let place = launcher.find(name)?.ok_or_else(|| Error::Unknown { name: name.to_owned() })?;
+    let start = Instant::now();
+    let used = launcher.disk(name)?.bytes;
+    let took = start.elapsed();
+    let limit = place.limits.disk_bytes;
+    let stopped = if used > limit { launcher.stop_writers(name, everybody(before, used, limit))? } else { 0 };
+    Ok(Look { used, limit, stopped, took })
+}
+
+async fn watch(launcher: Arc<Mutex<Arc<Launcher>>>, host: Arc<dyn LinkHost>, wake: Arc<Notify>) {
+    let mut known: HashMap<String, Seen> = HashMap::new();
+    let mut looks: JoinSet<(String, Result<Look, Error>)> = JoinSet::new();
+    loop {
+        let clocks = asked(&launcher, |launcher| launcher.clocks()).await;
+        if clocks.as_ref().is_ok_and(Vec::is_empty) {
+            known.clear();
+            wake.notified().await;
+            continue;
+        }
+        // If the launcher can't answer now, it will later.
+        let clocks = clocks.unwrap_or_default();
+        known.retain(|name, _| clocks.iter().any(|clock| clock.name == *name));
+        for clock in clocks {
+            let now = Instant::now();
+            let seen = known.entry(clock.name.clone()).or_insert_with(|| Seen::new(now));
+            if looks.len() < AT_ONCE && seen.is_due(&clock, now) {
+                let (launcher, name, before) = (Arc::clone(&launcher), clock.name.clone(), seen.over);
+                seen.begin(clock);
+                looks.spawn(async move {
+                    let subject = name.clone();
+                    (name, asked(&launcher, move |launcher| look(launcher, &subject, before)).await)
+                });
+            }
+        }
+        let until = Instant::now() + EVERY;
+        while let Ok(Some(done)) = tokio::time::timeout_at(until, next(&mut looks)).await {
+            let Ok((name, look)) = done else { continue };
+            let Some(seen) = known.get_mut(&name) else { continue };
+            let notice = seen.end(look, Instant::now());
+            if let (Some(notice), Ok(sandbox)) = (notice, name.parse::<SandboxId>()) {
+                host.notice(sandbox, notice);
+            }
+        }
+        tokio::time::sleep_until(until).await;
+    }
+}
+
+/// The next look that is done; never, if there is none.
+async fn next<T: 'static>(looks: &mut JoinSet<T>) -> Option<Result<T, tokio::task::JoinError>> {
+    match looks.join_next().await {
+        Some(done) => Some(done),
+        None => std::future::pending().await,
+    }
+}
+
+async fn asked<T: Send + 'static>(
+    launcher: &Arc<Mutex<Arc<Launcher>>>,
+    question: impl FnOnce(&Launcher) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let launcher = Arc::clone(launcher);
+    let answer = tokio::task::spawn_blocking(move || question(&*super::living(&launcher)?)).await;
+    answer.unwrap_or(Err(Error::Gone))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock(worker: u64, agent: u64) -> Clock {
+        Clock { name: "a".into(), worker: Some(worker), agent: Some(agent) }
+    }
+
+    fn took(used: u64, milliseconds: u64) -> Result<Look, Error> {
+        Ok(Look { used, limit: 100, stopped: 2, took: Duration::from_millis(milliseconds) })
+    }
+
+    #[test]
+    fn only_who_worked_is_looked_at_and_not_too_often() {
+        let start = Instant::now();
+        let after = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut seen = Seen::new(start);
+        assert!(seen.is_due(&clock(0, 0), start), "the first time");
+        seen.begin(clock(0, 0));
+        assert!(!seen.is_due(&clock(0, 9), start), "it is being looked at");
+        assert_eq!(seen.end(took(50, 100), start), None);
+        assert!(!seen.is_due(&clock(0, 9), after(1999)), "a look of 100 ms is followed by 2 s of rest");
+        assert!(seen.is_due(&clock(0, 9), after(2000)));
+        assert!(!seen.is_due(&clock(0, 0), after(900_000)), "idle ones cost nothing");
+        assert!(!seen.is_due(&clock(WORKERS_OWN, 0), after(900_000)), "nor does their worker");
+        assert!(seen.is_due(&clock(WORKERS_OWN + 1, 0), after(900_000)), "unless it works on files");
+        let uncounted = Clock { agent: None, worker: None, ..clock(0, 0) };
+        seen.begin(uncounted.clone());
+        seen.end(took(50, 1), start);
+        assert!(!seen.is_due(&uncounted, after(4999)) && seen.is_due(&uncounted, after(5000)));
+    }
+
+    #[test]
+    fn each_crossing_is_told_once() {
+        let now = Instant::now();
+        let mut seen = Seen::new(now);
+        assert_eq!(seen.end(took(100, 1), now), None, "the limit itself is allowed");
+        let full = Notice::DiskFull { used: 101, limit: 100, stopped: 2 };
+        assert_eq!(seen.end(took(101, 1), now), Some(full.clone()));
+        assert_eq!(seen.end(took(150, 1), now), None);
+        assert_eq!(seen.over, Some(150));
+        assert_eq!(seen.end(Err(Error::Gone), now), None);
+        assert_eq!(seen.over, Some(150));
+        assert_eq!(seen.end(took(90, 1), now), None);
+        assert_eq!(seen.end(took(101, 1), now), Some(full), "again");
+    }
+
+    #[test]
+    fn who_goes_on_growing_is_ended_as_a_whole() {
+        let limit = 1 << 30;
+        assert!(!everybody(None, 2 * limit, limit));
+        assert!(!everybody(Some(limit + 1), limit + 1 + SLACK, limit), "a log grows a little");
+        assert!(everybody(Some(limit + 1), limit + 2 + limit / 100, limit));
+        assert!(everybody(Some(100), 101 + SLACK, 50));
+    }
+}

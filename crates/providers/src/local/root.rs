@@ -1,0 +1,180 @@
+//! Commands as a sandbox's own root. Its worker can't start these: it has given up what they need. The launcher does, and
+//! here stands in between for the worker: the same frames, over a pair of sockets.
+
+use atoll_core::provider::Error;
+use atoll_jail::{Exit, Launcher, Place, Program, Running, Stopper};
+use atoll_protocol::exec::{Ask, End, Start, Tell};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::sync::mpsc;
+
+const PIECE: usize = 64 << 10;
+/// Output that waits until it is taken.
+const WAITING: usize = 4;
+/// Longer than anything runs.
+const NEVER: Duration = Duration::from_secs(365 * 86_400);
+
+/// The end of a connection that carries one command, as a worker's would.
+pub(super) fn serve(launcher: Arc<Launcher>, place: &Place) -> Result<UnixStream, Error> {
+    if place.image.is_none() {
+        let detail = "only a sandbox with an imported root has a root to run as; here what the host shows is read-only";
+        return Err(Error::Refused { detail: detail.into() });
+    }
+    let (ours, theirs) = UnixStream::pair().map_err(|error| super::git::broken("no connection to be had", &error))?;
+    let name = place.name.clone();
+    tokio::spawn(async move {
+        let (mut read, mut write) = theirs.into_split();
+        let mut buffer = Vec::new();
+        let end = match next(&mut read, &mut buffer).await {
+            Some(Ask::Start(start)) => match begin(launcher, name, &start).await {
+                Ok(begun) => carry(begun, &start, &mut read, buffer, &mut write).await,
+                Err(error) => End::NotStarted { error },
+            },
+            Some(_) | None => End::Unknown,
+        };
+        // Nobody listens any more: then nobody misses it.
+        drop(write.write_all(&Tell::Ended(end).encode()).await);
+    });
+    Ok(ours)
+}
+
+struct Begun {
+    running: Running,
+    input: Option<pipe::Sender>,
+    output: pipe::Receiver,
+    errors: pipe::Receiver,
+}
+
+fn readable() -> std::io::Result<(pipe::Receiver, OwnedFd)> {
+    let (read, write) = std::io::pipe()?;
+    Ok((pipe::Receiver::from_owned_fd(read.into())?, write.into()))
+}
+
+async fn begin(launcher: Arc<Launcher>, name: String, start: &Start) -> Result<Begun, String> {
+    if start.terminal.is_some() {
+        return Err("a command as root has no terminal".into());
+    }
+    let failed = |error: std::io::Error| error.to_string();
+    let (output, theirs) = readable().map_err(failed)?;
+    let (errors, theirs_too) = readable().map_err(failed)?;
+    let (read, write) = std::io::pipe().map_err(failed)?;
+    let input = pipe::Sender::from_owned_fd(write.into()).map_err(failed)?;
+    let program = Program {
+        argv: start.argv.clone(),
+        environment: start.env.clone(),
+        directory: start.cwd.clone(),
+        as_root: true,
+    };
+    let entering = move || launcher.enter_with(&name, program, [read.into(), theirs, theirs_too]);
+    let running = match tokio::task::spawn_blocking(entering).await {
+        Ok(running) => running.map_err(|error| error.to_string())?,
+        Err(error) => return Err(error.to_string()),
+    };
+    Ok(Begun { running, input: start.stdin.then_some(input), output, errors })
+}
+
+async fn carry(
+    begun: Begun,
+    start: &Start,
+    read: &mut (impl AsyncRead + Unpin),
+    buffer: Vec<u8>,
+    write: &mut (impl tokio::io::AsyncWrite + Unpin),
+) -> End {
+    let Begun { mut running, input, output, errors } = begun;
+    let stopper = running.stopper();
+    let timeout = start.timeout_ms.map_or(NEVER, Duration::from_millis);
+    let mut ended = tokio::task::spawn_blocking(move || running.wait(timeout));
+    let (told, mut tells) = mpsc::channel(WAITING);
+    let printing =
+        [tokio::spawn(print(output, told.clone(), Tell::Stdout)), tokio::spawn(print(errors, told, Tell::Stderr))];
+    let asking = obey(read, buffer, input, &stopper);
+    tokio::pin!(asking);
+    let mut asked = false;
+    let exit = loop {
+        tokio::select! {
+            Some(tell) = tells.recv() => if write.write_all(&tell.encode()).await.is_err() {
+                // Whoever wanted it is gone.
+                drop(stopper.stop());
+            },
+            () = &mut asking, if !asked => asked = true,
+            exit = &mut ended => break exit,
+        }
+    };
+    // What it left running may hold its output open; what the command itself printed is in the pipes by now.
+    let rest = async {
+        while let Some(tell) = tells.recv().await {
+            if write.write_all(&tell.encode()).await.is_err() {
+                break;
+            }
+        }
+    };
+    drop(tokio::time::timeout(Duration::from_secs(1), rest).await);
+    printing.iter().for_each(tokio::task::JoinHandle::abort);
+    match exit {
+        Ok(Ok(exit)) => match exit {
+            Exit::Exited(code) => End::Exited { code },
+            Exit::Signalled(signal) => End::Signalled { signal },
+            Exit::OutOfMemory => End::OutOfMemory,
+            Exit::TimedOut => End::TimedOut,
+            Exit::Unknown => End::Unknown,
+        },
+        Ok(Err(_)) | Err(_) => End::Unknown,
+    }
+}
+
+async fn print(mut pipe: pipe::Receiver, told: mpsc::Sender<Tell>, kind: fn(Vec<u8>) -> Tell) {
+    let mut piece = vec![0; PIECE];
+    while let Ok(count @ 1..) = pipe.read(&mut piece).await {
+        if told.send(kind(piece.get(..count).unwrap_or_default().to_vec())).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Does what is asked of the command until nobody asks any more, which ends it.
+async fn obey(
+    read: &mut (impl AsyncRead + Unpin),
+    mut buffer: Vec<u8>,
+    mut input: Option<pipe::Sender>,
+    stopper: &Stopper,
+) {
+    while let Some(ask) = next(read, &mut buffer).await {
+        match ask {
+            Ask::Stdin(data) => {
+                // One that reads no more is not in need of it.
+                if let Some(pipe) = &mut input
+                    && pipe.write_all(&data).await.is_err()
+                {
+                    input = None;
+                }
+            }
+            Ask::CloseStdin => input = None,
+            // The launcher knows one way to end what it has started.
+            Ask::Signal(_) => drop(stopper.stop()),
+            Ask::Start(_) | Ask::Resize(_) => {}
+        }
+    }
+    drop(stopper.stop());
+}
+
+async fn next(read: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> Option<Ask> {
+    let mut piece = vec![0; PIECE];
+    loop {
+        match Ask::decode(buffer) {
+            Ok(Some(ask)) => return Some(ask),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, "what is asked of a command can't be read");
+                return None;
+            }
+        }
+        match read.read(&mut piece).await {
+            Ok(0) | Err(_) => return None,
+            Ok(count) => buffer.extend_from_slice(piece.get(..count).unwrap_or_default()),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Headers that are for the next station only.
+
+use axum::http::HeaderMap;
+use axum::http::header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE};
+
+/// What a request wants to change to, if it wants that.
+pub fn switching(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asks = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let asks = asks.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
+    headers.get(UPGRADE).filter(|_| asks).cloned()
+}
+
+/// Takes out what is not for the other end: all that `Connection` names, what is always meant for the next station,
+/// and everything that is said to a proxy. `keeping` is the change of protocol that both sides agree on.
+pub fn strip(headers: &mut HeaderMap, keeping: Option<&HeaderValue>) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|word| word.trim().parse().ok())
+        .collect();
+    let to_proxies = headers.keys().filter(|name| name.as_str().starts_with("proxy-")).cloned();
+    let always = [CONNECTION, TE, UPGRADE, HeaderName::from_static("keep-alive")];
+    // Framing is not a header's to switch off: whoever writes the message anew sets it.
+    let gone: Vec<HeaderName> =
+        named.into_iter().filter(|name| !is_framing(name)).chain(to_proxies).chain(always).collect();
+    for name in gone {
+        headers.remove(name);
+    }
+    if let Some(protocol) = keeping {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol.clone());
+    }
+}
+
+fn is_framing(name: &HeaderName) -> bool {
+    ["content-length", "transfer-encoding", "host"].contains(&name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
+        }
+        map
+    }
+
+    #[test]
+    fn what_is_for_the_next_station_goes_no_further() {
+        let mut map = headers(&[
+            ("connection", "close, X-Mine"),
+            ("connection", "content-length"),
+            ("x-mine", "1"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-authorization", "Basic x"),
+            ("proxy-connection", "keep-alive"),
+            ("te", "trailers"),
+            ("upgrade", "h2c"),
+            ("content-length", "3"),
+            ("accept", "*/*"),
+        ]);
+        assert_eq!(switching(&map), None);
+        strip(&mut map, None);
+        let mut left: Vec<_> = map.keys().map(|name| name.as_str().to_owned()).collect();
+        left.sort();
+        assert_eq!(left, ["accept", "content-length"]);
+    }
+
+    #[test]
+    fn a_change_of_protocol_is_kept() {
+        let mut map = headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]);
+        let wanted = switching(&map);
+        assert_eq!(wanted.as_ref().and_then(|it| it.to_str().ok()), Some("websocket"));
+        strip(&mut map, wanted.as_ref());
+        assert_eq!(
+            (&map[CONNECTION], &map[UPGRADE]),
+            (&HeaderValue::from_static("upgrade"), &HeaderValue::from_static("websocket"))
+        );
+    }
+}
