@@ -10,6 +10,8 @@ use std::process::Command;
 
 use rustix::io::FdFlags;
 
+use crate::setup::{Landlock, Reach};
+
 /// Where programs are looked for inside, before the tool directories that the launcher adds.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
@@ -42,6 +44,17 @@ pub fn prepare_init() -> io::Result<()> {
     sets.inheritable = rustix::thread::CapabilitySet::empty();
     rustix::thread::set_capabilities(None, sets)?;
     Ok(())
+}
+
+/// Lets this process, and all it will start, write only to what is the sandbox's own: a second lock beside the mounts,
+/// where the kernel has it. Where the root itself can be written to, as an imported one, all of it is the sandbox's own.
+/// Call it before any thread starts.
+pub fn lock_files() -> io::Result<()> {
+    let root = rustix::fs::statvfs("/")?;
+    if !root.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
+        return Ok(());
+    }
+    Landlock::find().close(Reach::All).map_err(|failure| io::Error::from_raw_os_error(failure.source.0))
 }
 
 /// SIGTERM, SIGINT and SIGCHLD as a descriptor that can be polled.

@@ -18,6 +18,9 @@ const HELD: usize = 64;
 /// What a unit of `st_blocks` is, whatever the file system's own.
 const BLOCK: u64 = 512;
 
+/// What a file takes at least, however empty: its entry and what the file system keeps of it.
+const LEAST: u64 = 4096;
+
 /// Counts trees together, a file with several names once.
 pub(crate) fn trees(roots: &[PathBuf]) -> Result<DiskUse, Errno> {
     let mut count = Count::default();
@@ -119,7 +122,7 @@ impl Count {
             return;
         }
         self.found.files += 1;
-        self.found.bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK;
+        self.found.bytes += (u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK).max(LEAST);
     }
 }
 

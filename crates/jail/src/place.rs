@@ -231,7 +231,8 @@ pub struct Usage {
 /// What a sandbox's files take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskUse {
-    /// On disk: a hole in a file takes none, and a file with several names counts once.
+    /// On disk: a hole in a file takes none, a file with several names counts once, and the least that one takes is
+    /// 4 KiB.
     pub bytes: u64,
     pub files: u64,
 }

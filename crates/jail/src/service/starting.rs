@@ -205,7 +205,7 @@ impl Service {
             limits: self.process_limits(&record.spec.limits),
             filter: &self.filter,
             landlock: self.landlock,
-            writable_root: false,
+            writable_root: wanted.system,
             role,
             arguments,
             environment,

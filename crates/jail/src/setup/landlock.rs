@@ -1,7 +1,9 @@
 //! A second lock on the files, independent of the mounts: whatever is mounted how, nothing is written, made or removed
 //! but below the directories that are the sandbox's own. Reading needs no lock: only what may be read is mounted.
 //!
-//! An imported root is the sandbox's own as a whole and has no such lock.
+//! It holds directories, not their names: where a fork hangs new ones over the old, what was locked before could not
+//! write to them. So a worker, which lives through forks, isn't locked; its hands lock themselves whenever they start,
+//! and with them all that the agent is. An imported root is the sandbox's own as a whole and has no such lock.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -39,23 +41,37 @@ impl Landlock {
         self.version
     }
 
-    /// Locks this process and all it starts; `spool` hangs nowhere, so it is named by its descriptor.
-    pub(super) fn close(self, spool: BorrowedFd<'_>) -> Result<(), Failure> {
+    /// Locks this process and all it starts.
+    pub fn close(self, reach: Reach) -> Result<(), Failure> {
         if !self.is_usable() {
             return Ok(());
         }
         // Of later versions nothing is wanted: what they add would have to be allowed again.
         let writing = AccessFs::from_write(ABI::V3);
-        let ruleset =
-            Ruleset::default().handle_access(writing).and_then(|ruleset| ruleset.scope(Scope::from_all(ABI::V6)));
+        let ruleset = Ruleset::default().handle_access(writing).and_then(|ruleset| match reach {
+            Reach::Itself => ruleset.scope(Scope::from_all(ABI::V6)),
+            Reach::All => Ok(ruleset),
+        });
         let mut ruleset = ruleset.and_then(Ruleset::create).map_err(|error| number(&error)).at(Step::Landlock)?;
         for path in WRITABLE {
-            let opened = PathFd::new(path).map_err(|error| opening(&error)).at_with(Step::Landlock, path)?;
-            ruleset = allow(ruleset, opened.as_fd(), writing, path)?;
+            match PathFd::new(path).map_err(|error| opening(&error)) {
+                Ok(opened) => ruleset = allow(ruleset, opened.as_fd(), writing, path)?,
+                // What isn't there can't be written to.
+                Err(Errno(libc::ENOENT)) => {}
+                Err(errno) => return Err(errno).at_with(Step::Landlock, path),
+            }
         }
-        let ruleset = allow(ruleset, spool, writing, "spool")?;
         ruleset.restrict_self().map(drop).map_err(|error| number(&error)).at(Step::Landlock)
     }
+}
+
+/// Whom a locked process may send signals, and whose abstract sockets it may connect to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Itself and what it has started.
+    Itself,
+    /// All that its namespaces let it: others of its sandbox were locked at another time.
+    All,
 }
 
 fn allow(

@@ -30,7 +30,7 @@ use crate::record::Home;
 use crate::seccomp::Filter;
 use crate::view::View;
 
-pub(crate) use landlock::Landlock;
+pub(crate) use landlock::{Landlock, Reach};
 use overlay::Wanted;
 pub(crate) use privilege::{Role, become_root_inside};
 
@@ -132,8 +132,9 @@ fn prepare(plan: &Plan<'_>, wait: &File) -> Result<OwnedFd, Failure> {
     rustix::system::sethostname(plan.hostname.as_bytes()).at(Step::Hostname)?;
     rustix::process::setsid().at(Step::Limits)?;
     privilege::give_up(plan.role, plan.map).at(Step::Capabilities)?;
-    if !plan.writable_root {
-        plan.landlock.close(spool.as_fd())?;
+    match plan.role {
+        Role::Agent if !plan.writable_root => plan.landlock.close(Reach::Itself)?,
+        Role::Agent | Role::Worker | Role::Root => {}
     }
     still_wanted(wait)?;
     kernel::reset_signals().at(Step::Limits)?;

@@ -57,7 +57,7 @@ echo done",
 }
 
 #[test]
-fn a_worker_is_locked_too_and_has_its_spool() {
+fn a_worker_has_its_spool() {
     let Some(harness) = Harness::with_worker(
         "#!/bin/bash\nset -e\ncd /proc/self/fd/4\nmkdir a b; echo x >a/f; mv a/f b/g; cat b/g >/tmp/seen.new; mv /tmp/seen.new /tmp/seen; exec sleep 10000\n",
     ) else {

@@ -43,6 +43,9 @@ pub fn main() -> ExitCode {
     // Nothing that runs as the same user may look into it. It is no boundary: what it may do, the agent may.
     drop(atoll_jail::inside::prepare_init());
     rustix::process::umask(Mode::from_raw_mode(0o022));
+    if atoll_jail::inside::lock_files().is_err() {
+        return ExitCode::FAILURE;
+    }
     let mut hands = Hands::new(io::stdin());
     let served = hands.serve();
     for child in &hands.children {
