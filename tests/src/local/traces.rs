@@ -137,9 +137,11 @@ pub fn cgroups(id: &str) -> Vec<PathBuf> {
     while let Some(dir) = open.pop() {
         let Ok(entries) = std::fs::read_dir(&dir) else { continue };
         for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-            if entry.file_name() == id {
+            let name = entry.file_name();
+            if name == id {
                 found.push(entry.path());
-            } else {
+            } else if !name.to_string_lossy().starts_with("sbx_") {
+                // One sandbox is not in another, and there may be hundreds.
                 open.push(entry.path());
             }
         }

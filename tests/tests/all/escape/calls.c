@@ -311,6 +311,16 @@ static long fill(void) {
     }
     return 0;
 }
+static long many_files(void) {
+    char path[256];
+    for (long at = 0; at < number(0); at++) {
+        snprintf(path, sizeof path, "%s/%ld", word(1), at);
+        int file = open(path, O_WRONLY | O_CREAT, 0600);
+        /* The last one stays open, as that of whoever is still at it. */
+        if (file < 0 || dup2(file, 100) < 0 || close(file) < 0 || usleep((useconds_t)number(2)) < 0) return -1;
+    }
+    return 0;
+}
 
 #include "reach.h"
 
@@ -339,7 +349,7 @@ static const struct {
     {"real-time", real_time}, {"hurry", hurry}, {"socket", open_socket},
     {"connect", connect_to}, {"datagram", datagram_to}, {"connect-path", connect_path},
     {"connect-abstract", connect_abstract}, {"forks", forks}, {"allocate", allocate}, {"descriptors", descriptors},
-    {"fill", fill},
+    {"fill", fill}, {"many-files", many_files},
 };
 
 /* In a child, so that being killed for it is an answer too. */

@@ -157,6 +157,9 @@ impl Table {
         let body = json!({ "shell": format!("{WORDS}\ncd /tmp\n{script}"), "env": { "CALLS": CALLS_INSIDE },
             "timeout_s": 30 });
         let ran = ground.exec(id, body).await;
+        if ran.stdout.is_empty() && ran.exit == json!({ "kind": "signalled", "signal": 9 }) {
+            return "REFUSED SIGKILL, and all around it".to_owned();
+        }
         outcome(&format!("{}\n{}{}", ran.stdout, ran.stderr, ran.exit))
     }
 

@@ -144,7 +144,16 @@ pub async fn secrets(ground: &Ground, table: &mut Table, id: &str, in_environmen
     argv.extend(halves.iter().map(String::as_str));
     let found = ground.exec(id, json!({ "argv": argv, "stdin": SEARCH })).await.well();
     assert_eq!(found, "", "no secret of the server is inside");
-    ground.shell(id, &format!("echo {} > /workspace/told", token)).await.well();
+    // Nor in what is kept of it on the host, which is what a snapshot holds.
+    let kept = ["layers", "sandboxes"].map(|name| ground.data().join(name));
+    for word in [&token, in_environment] {
+        let output =
+            Command::new("grep").args(["-rla", "-e", word]).args(&kept).stderr(Stdio::null()).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "", "a secret is in a layer");
+    }
+    let output = Command::new("grep").args(["-la", "-e", &token, "admin-token"]).current_dir(ground.data()).output();
+    assert_eq!(output.unwrap().stdout, b"admin-token\n", "the same search finds it where it is");
+    ground.shell(id, &format!("echo {token} > /workspace/told")).await.well();
     let found = ground.exec(id, json!({ "argv": argv, "stdin": SEARCH })).await.well();
     assert_eq!(found, "/workspace/told\n", "the search finds what is there");
     table.held(
