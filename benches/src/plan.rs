@@ -38,6 +38,9 @@ pub struct Plan {
     pub files: usize,
     /// Steps of the agent whose events are timed.
     pub steps: usize,
+    /// Of the tree that is moved in and out: files of some kilobytes, and of 8 MB.
+    pub small_files: usize,
+    pub large_files: usize,
 }
 
 impl Plan {
@@ -61,6 +64,8 @@ impl Plan {
             forks: 10,
             files: 100_000,
             steps: 500,
+            small_files: 2000,
+            large_files: 20,
         }
     }
 
@@ -84,6 +89,8 @@ impl Plan {
             forks: 3,
             files: 2000,
             steps: 50,
+            small_files: 200,
+            large_files: 4,
         }
     }
 }

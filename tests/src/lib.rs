@@ -3,6 +3,7 @@
 
 pub mod actor;
 pub mod database;
+pub mod engine;
 pub mod local;
 pub mod ordinary;
 pub mod postgres;

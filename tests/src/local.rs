@@ -115,8 +115,9 @@ impl Ground {
         let (data, file) = (dir.path().join("data"), dir.path().join("atoll.yaml"));
         std::fs::create_dir(&data).unwrap();
         std::fs::write(&file, format!("{CONFIG}{config}")).unwrap();
-        let arguments = ["--config", file.to_str().unwrap()].iter().chain(flags).map(|flag| (*flag).to_owned());
-        let server = ServerProcess::start_with(&data, &arguments.collect::<Vec<_>>(), environment);
+        let mut arguments = vec!["--config".to_owned(), file.to_str().unwrap().to_owned()];
+        arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        let server = ServerProcess::start_with(&data, &arguments, environment);
         let admin = Actor::new(&server.url, Some(&server.token()));
         Self { server, admin, dir, made: Mutex::default() }
     }

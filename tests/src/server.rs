@@ -3,7 +3,7 @@
 use crate::actor::Actor;
 use crate::database::{Database, Kind};
 use atoll_core::time::Clock;
-use atoll_providers::FakeOptions;
+use atoll_providers::{DockerOptions, FakeOptions};
 use atoll_server::options::{Limits, Outward, Policy};
 use atoll_server::{Options, Server};
 use std::path::Path;
@@ -34,6 +34,7 @@ pub fn options(dir: &Path, database: &Database) -> Options {
         fake: FakeOptions::default(),
         outward: Outward::default(),
         launcher: Err("this test makes no local sandboxes".into()),
+        docker: DockerOptions::default(),
         secrets: vec!["known-secret-value-123".into()],
         secret_key: None,
     }

@@ -2,7 +2,9 @@
 
 mod agent_event;
 mod commit_server;
+mod docker;
 mod fan_out;
+mod files;
 mod fork;
 mod ingest;
 mod ingest_postgres;
@@ -39,12 +41,14 @@ pub enum Name {
     SandboxesAtOnce,
     Neighbour,
     SandboxMemory,
+    Docker,
     AgentEvent,
+    Files,
 }
 
 impl Name {
     /// In the order in which they are run. The memory is looked at before pages are read from the same server.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -57,7 +61,9 @@ impl Name {
         Self::SandboxesAtOnce,
         Self::Neighbour,
         Self::SandboxMemory,
+        Self::Docker,
         Self::AgentEvent,
+        Self::Files,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -74,7 +80,9 @@ impl Name {
             Self::SandboxesAtOnce => "sandboxes-at-once",
             Self::Neighbour => "neighbour",
             Self::SandboxMemory => "sandbox-memory",
+            Self::Docker => "docker",
             Self::AgentEvent => "agent-event",
+            Self::Files => "files",
         }
     }
 
@@ -93,7 +101,9 @@ impl Name {
             Self::SandboxesAtOnce => Box::pin(sandboxes_at_once::measure(bench)).await,
             Self::Neighbour => Box::pin(neighbour::measure(bench)).await,
             Self::SandboxMemory => Box::pin(sandbox_memory::measure(bench)).await,
+            Self::Docker => Box::pin(docker::measure(bench)).await,
             Self::AgentEvent => Box::pin(agent_event::measure(bench)).await,
+            Self::Files => Box::pin(files::measure(bench)).await,
         };
         measured.unwrap_or_else(|error| vec![Figure::failed(self.as_str(), &error)])
     }

@@ -26,7 +26,7 @@ const BAR_CREATE: f64 = 2.5;
 const BAR_EXEC: f64 = 5.0;
 
 /// Nobody answers the workers: what is measured needs no server.
-struct Nobody;
+pub(super) struct Nobody;
 
 impl LinkHost for Nobody {
     fn serve(&self, _sandbox: SandboxId, connection: UnixStream, _first: Arc<Notify>) -> BoxFuture<'static, ()> {
@@ -64,9 +64,9 @@ fn nothing() -> ExecSpec {
     }
 }
 
-pub(super) async fn run_true(local: &Local, id: &ProviderId) -> Result<()> {
-    let exec = local.exec(id, &nothing()).await?;
-    let mut events = local.attach(&exec, 0).await?;
+pub(super) async fn run_true(provider: &dyn Provider, id: &ProviderId) -> Result<()> {
+    let exec = provider.exec(id, &nothing()).await?;
+    let mut events = provider.attach(&exec, 0).await?;
     while let Some(event) = events.next().await {
         match event? {
             ExecEvent::Ended(Exit::Exited { code: 0 }) => return Ok(()),
@@ -77,15 +77,15 @@ pub(super) async fn run_true(local: &Local, id: &ProviderId) -> Result<()> {
     bail!("`true` has no end")
 }
 
-async fn creations(local: &Local, count: usize) -> Result<Latencies> {
+pub(super) async fn creations(provider: &dyn Provider, count: usize) -> Result<Latencies> {
     let mut latencies = Latencies::default();
     for _ in 0..count {
         let spec = spec();
         let began = Instant::now();
-        let found = local.create(&spec, "bench").await?;
-        run_true(local, &found.id).await?;
+        let found = provider.create(&spec, "bench").await?;
+        run_true(provider, &found.id).await?;
         latencies.push(began.elapsed());
-        local.destroy(&found.id).await?;
+        provider.destroy(&found.id).await?;
     }
     Ok(latencies)
 }
@@ -101,7 +101,7 @@ pub(super) async fn commands(local: &Local, id: &ProviderId, count: usize) -> Re
 }
 
 /// One of the programs beside which it is measured, again and again.
-fn programs(count: usize, mut command: impl FnMut() -> Command) -> Result<Latencies> {
+pub(super) fn programs(count: usize, mut command: impl FnMut() -> Command) -> Result<Latencies> {
     let mut latencies = Latencies::default();
     for _ in 0..count {
         let mut command = command();

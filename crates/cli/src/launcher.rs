@@ -59,6 +59,14 @@ fn worker(config: &Config, data_dir: &Path) -> Result<PathBuf, String> {
     })
 }
 
+/// The worker's program for containers: theirs, or the same as for local sandboxes.
+pub fn worker_of_containers(config: &Config) -> Result<PathBuf, String> {
+    match &config.docker.worker {
+        Some(path) => existing(path.clone()).map_err(|path| format!("docker.worker: there is no {}", path.display())),
+        None => worker(config, &prepared(&config.data_dir)?),
+    }
+}
+
 fn existing(path: PathBuf) -> Result<PathBuf, PathBuf> {
     if path.is_file() { Ok(path) } else { Err(path) }
 }

@@ -1,8 +1,9 @@
 //! From values by key to the typed settings.
 
 use crate::config::{
-    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Git, Github, Heartbeat, Limits, Local, Log, Messages,
-    Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Timeout, Tls,
+    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Docker, Git, Github, Heartbeat, Limits, Local, Log,
+    Messages, Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Terminal,
+    Timeout, Tls,
 };
 use crate::fake::Fake;
 use crate::load::Values;
@@ -59,6 +60,7 @@ impl Config {
             messages: Messages { lease: values.need("messages.lease")? },
             heartbeat: Heartbeat { interval: values.need("heartbeat.interval")? },
             sandbox: sandbox(values)?,
+            terminal: Terminal { linger: values.need("terminal.linger")? },
             retention: Retention {
                 events: values.need("retention.events")?,
                 idempotency: values.need("retention.idempotency")?,
@@ -75,6 +77,11 @@ impl Config {
                 allow_private: values.need("network.allow_private")?,
                 max_bytes: values.need("network.max_bytes")?,
                 upstream_proxy: values.maybe("network.upstream_proxy"),
+            },
+            docker: Docker {
+                socket: values.need("docker.socket")?,
+                image: values.maybe("docker.image"),
+                worker: values.maybe("docker.worker"),
             },
             git: Git { branch_prefix: values.need("git.branch_prefix")? },
             agent: Agent { default: values.maybe("agent.default") },
@@ -98,6 +105,7 @@ fn sandbox(values: &Values) -> Result<Sandbox, Unusable> {
     Ok(Sandbox {
         create_timeout: CreateTimeout {
             local: values.need("sandbox.create_timeout.local")?,
+            docker: values.need("sandbox.create_timeout.docker")?,
             external: values.need("sandbox.create_timeout.external")?,
             fake: values.need("sandbox.create_timeout.fake")?,
         },

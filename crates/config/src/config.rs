@@ -22,11 +22,13 @@ pub struct Config {
     pub messages: Messages,
     pub heartbeat: Heartbeat,
     pub sandbox: Sandbox,
+    pub terminal: Terminal,
     pub retention: Retention,
     pub provider: Provider,
     pub providers: Providers,
     pub local: Local,
     pub network: Network,
+    pub docker: Docker,
     pub git: Git,
     pub agent: Agent,
     pub daytona: Daytona,
@@ -126,8 +128,14 @@ pub struct Sandbox {
 }
 
 #[derive(Debug, Clone)]
+pub struct Terminal {
+    pub linger: Duration,
+}
+
+#[derive(Debug, Clone)]
 pub struct CreateTimeout {
     pub local: Duration,
+    pub docker: Duration,
     pub external: Duration,
     pub fake: Duration,
 }
@@ -136,6 +144,7 @@ impl CreateTimeout {
     pub const fn of(&self, provider: ProviderKind) -> Duration {
         match provider {
             ProviderKind::Local => self.local,
+            ProviderKind::Docker => self.docker,
             ProviderKind::External => self.external,
             ProviderKind::Fake => self.fake,
         }
@@ -182,6 +191,14 @@ pub struct Network {
     /// 0 is no limit.
     pub max_bytes: u64,
     pub upstream_proxy: Option<SecretString>,
+}
+
+/// Sandboxes as containers.
+#[derive(Debug, Clone)]
+pub struct Docker {
+    pub socket: String,
+    pub image: Option<String>,
+    pub worker: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone)]

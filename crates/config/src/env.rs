@@ -31,6 +31,7 @@ pub const PROXIES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "http_proxy", "HTT
 pub const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
 
 pub const DATABASE_URL: &str = "DATABASE_URL";
+pub const DOCKER_HOST: &str = "DOCKER_HOST";
 pub const REDIS_URL: &str = "REDIS_URL";
 pub const DAYTONA_API_KEY: &str = "DAYTONA_API_KEY";
 pub const DAYTONA_API_URL: &str = "DAYTONA_API_URL";

@@ -192,6 +192,12 @@ pub(crate) const KEYS: &[Key] = &[
         "How long a sandbox on this machine may wait for its first heartbeat.",
     ),
     Key::is(
+        "sandbox.create_timeout.docker",
+        DURATION,
+        "10m",
+        "How long a sandbox of the `docker` provider may wait for its first heartbeat.",
+    ),
+    Key::is(
         "sandbox.create_timeout.external",
         DURATION,
         "24h",
@@ -239,6 +245,12 @@ pub(crate) const KEYS: &[Key] = &[
         .also(&[env::SANDBOX_IMAGE]),
     Key::none("sandbox.model", Kind::Text, "provider/model", "The model of a sandbox that names none.")
         .also(&[env::SANDBOX_MODEL]),
+    Key::is(
+        "terminal.linger",
+        DURATION,
+        "10m",
+        "How long a terminal that nobody looks at any more waits for somebody to come back.",
+    ),
     Key::is("retention.events", ENDLESS, "never", "After how long the events of an ended sandbox are deleted."),
     Key::is("retention.idempotency", DURATION, "24h", "How long a repeated request is known by its idempotency key."),
     Key::is("provider.default", PROVIDERS, "local", "Who makes a sandbox that names no provider."),
@@ -283,6 +295,25 @@ pub(crate) const KEYS: &[Key] = &[
         Kind::SecretUrl { schemes: &["http://"] },
         "http://proxy.example.org:3128",
         "The proxy through which sandboxes reach the Internet; without it, the one of HTTPS_PROXY or HTTP_PROXY.",
+    ),
+    Key::is(
+        "docker.socket",
+        Kind::Text,
+        "unix:///var/run/docker.sock",
+        "Where the Docker engine of the `docker` provider listens; it must be on this machine.",
+    )
+    .also(&[env::DOCKER_HOST]),
+    Key::none(
+        "docker.image",
+        Kind::Text,
+        "debian:stable",
+        "The image of a container when a sandbox names none; it is never pulled by itself.",
+    ),
+    Key::none(
+        "docker.worker",
+        Kind::Path,
+        "/usr/lib/atoll/atoll-worker",
+        "The worker's program for containers, which must be static; without it, the one for local sandboxes.",
     ),
     Key::is("git.branch_prefix", Kind::Text, "atoll", "What the branches of plain runs begin with."),
     Key::is(

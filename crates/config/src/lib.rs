@@ -29,8 +29,8 @@ mod yaml;
 mod tests;
 
 pub use config::{
-    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Github, Heartbeat, Level, Limits, Log, LogFormat,
-    Messages, Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
+    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Docker, Github, Heartbeat, Level, Limits, Log,
+    LogFormat, Messages, Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
 };
 pub use error::{Error, Problem};
 pub use example::example;

@@ -86,6 +86,10 @@ pub mod kind {
     pub const MESSAGE_UNCONFIRMED: &str = "message.delivered_unconfirmed";
     pub const NETWORK_CHANGED: &str = "network.changed";
     pub const NETWORK_REFUSED: &str = "network.refused";
+    pub const FILES_WRITTEN: &str = "files.written";
+    pub const FILES_MADE: &str = "files.made";
+    pub const FILES_MOVED: &str = "files.moved";
+    pub const FILES_DELETED: &str = "files.deleted";
     pub const SESSION_OPENED: &str = "session.opened";
     pub const SESSION_CHANGED: &str = "session.changed";
     pub const SESSION_CLOSED: &str = "session.closed";

@@ -18,7 +18,11 @@ use std::pin::Pin;
 use std::time::Duration;
 
 pub mod capabilities;
+pub mod files;
 pub use capabilities::Capabilities;
+pub use files::{
+    Download, FileDone, FileEntry, FileError, FileFault, FileJob, FileKind, Uploaded, Worked, WriteOptions,
+};
 
 pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, Error>> + Send>>;
 pub type ExecStream = Pin<Box<dyn Stream<Item = Result<ExecEvent, Error>> + Send>>;
@@ -203,6 +207,22 @@ pub struct ExecRef {
     pub epoch: u64,
 }
 
+/// A command that runs, or ended a while ago.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecInfo {
+    pub exec: String,
+    pub argv: Vec<String>,
+    /// The size of its terminal, if it has one.
+    pub terminal: Option<Size>,
+    /// Since it was started.
+    pub age: Duration,
+    /// Where its output ends by now.
+    pub cursor: u64,
+    /// How many follow it at the moment.
+    pub readers: usize,
+    pub ended: Option<Exit>,
+}
+
 words! {
     "output stream"
     OutputStream { Stdout = "stdout", Stderr = "stderr" }
@@ -242,8 +262,22 @@ pub struct Range {
 /// What is moved in or out: one file, or a tree as tar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transfer {
-    File { path: String, range: Option<Range> },
+    /// On its way in without a range it takes the place of the one that is there only when it is whole.
+    File {
+        path: String,
+        range: Option<Range>,
+        /// Only of use on its way in.
+        write: WriteOptions,
+    },
+    /// What is in a directory, which is made if it is not there; on its way out also one file.
     Tar { root: String },
+}
+
+impl Transfer {
+    /// The whole of one file.
+    pub fn file(path: &str) -> Self {
+        Self::File { path: path.to_owned(), range: None, write: WriteOptions::default() }
+    }
 }
 
 /// Files that are kept by name, to begin sandboxes with.
@@ -323,8 +357,10 @@ pub trait Provider: Send + Sync {
         fn close_stdin(exec: &'a ExecRef) -> (), "write to commands";
         fn signal(exec: &'a ExecRef, signal: i32) -> (), "signal commands";
         fn resize(exec: &'a ExecRef, size: Size) -> (), "resize terminals";
-        fn upload(id: &'a ProviderId, transfer: &'a Transfer, data: ByteStream) -> (), "take files in";
-        fn download(id: &'a ProviderId, transfer: &'a Transfer) -> ByteStream, "give files out";
+        fn execs(id: &'a ProviderId) -> Vec<ExecInfo>, "list commands";
+        fn upload(id: &'a ProviderId, transfer: &'a Transfer, data: ByteStream) -> Worked<Uploaded>, "take files in";
+        fn download(id: &'a ProviderId, transfer: &'a Transfer) -> Worked<Download>, "give files out";
+        fn files(id: &'a ProviderId, job: &'a FileJob) -> Worked<FileDone>, "look at files";
         fn snapshot(id: &'a ProviderId, name: &'a str) -> SnapshotRef, "make snapshots";
         fn snapshots() -> Vec<SnapshotRef>, "keep snapshots";
         fn forget_snapshot(name: &'a str) -> (), "keep snapshots";

@@ -97,7 +97,18 @@ words! {
 words! {
     /// Who makes sandboxes.
     "provider"
-    ProviderKind { Local = "local", External = "external", Fake = "fake" }
+    ProviderKind { Local = "local", Docker = "docker", External = "external", Fake = "fake" }
+}
+
+impl ProviderKind {
+    /// The server itself dials the workers in its sandboxes and runs agents there; what a dead worker left is on
+    /// this machine's disk, and so belongs to one server.
+    pub const fn is_on_this_machine(self) -> bool {
+        match self {
+            Self::Local | Self::Docker => true,
+            Self::External | Self::Fake => false,
+        }
+    }
 }
 
 words! {

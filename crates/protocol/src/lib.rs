@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 pub mod exec;
+pub mod files;
 pub mod frame;
 pub mod link;
 #[cfg(test)]

@@ -9,7 +9,7 @@ use atoll_core::BoxFuture;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::provider::{
     Command, CreateSpec, Error, ExecEvent, ExecRef, ExecSpec, Exit, Found, Identity, OutputStream, Provider,
-    ProviderId, Range, Transfer,
+    ProviderId, Transfer, Worked,
 };
 use atoll_core::sandbox::Settings;
 use bytes::{Bytes, BytesMut};
@@ -46,6 +46,9 @@ const PROMISES: &[(&str, Check)] = promises! {
     "a command that takes too long is timed out" => commands::timeout,
     "a file comes out as it went in, also in part" => files::ranges,
     "a missing file is not a missing sandbox" => files::missing_file,
+    "half a file leaves the old one" => files::half_a_file,
+    "files are listed, looked at, moved and deleted" => files::housekeeping,
+    "a tree comes out as it went in" => files::trees,
     "a fork begins with the files and is isolated both ways" => files::fork,
     "a snapshot is what it was taken of" => files::snapshot,
     "a paused sandbox stands still and goes on" => files::pause,
@@ -178,21 +181,32 @@ impl Bench<'_> {
     async fn upload(&self, id: &ProviderId, path: &str, content: &'static [u8]) -> Verdict {
         let chunks = content.chunks(5).map(|chunk| Ok(Bytes::from_static(chunk)));
         let data = Box::pin(futures_util::stream::iter(chunks));
-        self.provider.upload(id, &whole(path), data).await.map_err(told("upload"))
+        let done = self.provider.upload(id, &whole(path), data).await.map_err(told("upload"))?;
+        let done = done.map_err(|error| format!("upload: {error}"))?;
+        ensure!(done.bytes == content.len() as u64, "{} bytes went in, and {} are told", content.len(), done.bytes);
+        Ok(())
     }
 
-    async fn download(&self, id: &ProviderId, path: &str, range: Option<Range>) -> Result<Bytes, Error> {
-        let transfer = Transfer::File { path: path.to_owned(), range };
-        let mut stream = self.provider.download(id, &transfer).await?;
+    async fn download(&self, id: &ProviderId, transfer: &Transfer) -> Result<Worked<Bytes>, Error> {
+        let mut download = match self.provider.download(id, transfer).await? {
+            Ok(download) => download,
+            Err(error) => return Ok(Err(error)),
+        };
         let mut content = BytesMut::new();
-        while let Some(chunk) = stream.next().await {
+        while let Some(chunk) = download.data.next().await {
             content.extend_from_slice(&chunk?);
         }
-        Ok(content.freeze())
+        Ok(Ok(content.freeze()))
+    }
+
+    /// What must be there.
+    async fn content(&self, id: &ProviderId, transfer: &Transfer) -> Result<Bytes, String> {
+        let seen = self.download(id, transfer).await.map_err(told("download"))?;
+        seen.map_err(|error| format!("download: {error}"))
     }
 
     async fn holds(&self, id: &ProviderId, path: &str, content: &str) -> Verdict {
-        let seen = self.download(id, path, None).await.map_err(told("download"))?;
+        let seen = self.content(id, &whole(path)).await?;
         ensure!(seen == content, "{path} holds {seen:?} instead of {content:?}");
         Ok(())
     }
@@ -203,7 +217,7 @@ fn told(what: &str) -> impl Fn(Error) -> String {
 }
 
 fn whole(path: &str) -> Transfer {
-    Transfer::File { path: path.to_owned(), range: None }
+    Transfer::file(path)
 }
 
 fn shell(text: &str) -> ExecSpec {

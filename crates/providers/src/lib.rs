@@ -6,6 +6,7 @@
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
+pub mod docker;
 pub mod external;
 pub mod fake;
 pub mod inside;
@@ -13,6 +14,7 @@ pub mod local;
 #[cfg(test)]
 mod tests;
 
+pub use docker::{Docker, DockerOptions};
 pub use external::External;
 pub use fake::{Fake, FakeOptions};
 pub use inside::{LinkHost, Notice};

@@ -32,6 +32,7 @@ mod samples;
 pub mod secrets;
 mod serve;
 pub mod state;
+mod terminals;
 
 pub use options::Options;
 pub use serve::{Error, Server};

@@ -3,6 +3,7 @@
 use atoll_core::network::Exception;
 use atoll_core::sandbox::{IsolationTier, ProviderKind, Resources};
 use atoll_jail::Launcher;
+use atoll_providers::DockerOptions;
 use atoll_providers::fake::FakeOptions;
 use atoll_store::Location;
 use secrecy::SecretString;
@@ -28,6 +29,7 @@ pub struct Options {
     pub outward: Outward,
     /// Makes sandboxes on this machine; or why it can't, in a sentence.
     pub launcher: Result<Arc<Launcher>, String>,
+    pub docker: DockerOptions,
     /// Values that must never be stored in an event.
     pub secrets: Vec<SecretString>,
     /// Seals the stored secrets, in base64; without it a key in the data directory does.
@@ -59,6 +61,7 @@ pub struct Policy {
     pub lease: Duration,
     pub heartbeat: Duration,
     pub create_timeout_local: Duration,
+    pub create_timeout_docker: Duration,
     pub create_timeout_external: Duration,
     pub create_timeout_fake: Duration,
     pub flush_grace: Duration,
@@ -67,6 +70,8 @@ pub struct Policy {
     /// `None`: no limit.
     pub timeout_when_done: Option<Duration>,
     pub timeout_keep: Option<Duration>,
+    /// For a terminal that nobody looks at.
+    pub terminal_linger: Duration,
     pub retain_events: Option<Duration>,
     pub retain_idempotency: Duration,
     pub provider: ProviderKind,
@@ -88,6 +93,7 @@ impl Default for Policy {
             lease: Duration::from_secs(30),
             heartbeat: Duration::from_secs(30),
             create_timeout_local: Duration::from_secs(30),
+            create_timeout_docker: Duration::from_secs(600),
             create_timeout_external: DAY,
             create_timeout_fake: Duration::from_secs(30),
             flush_grace: Duration::from_secs(30),
@@ -95,6 +101,7 @@ impl Default for Policy {
             keep_failed_for: DAY,
             timeout_when_done: Some(Duration::from_secs(3600)),
             timeout_keep: None,
+            terminal_linger: Duration::from_secs(600),
             retain_events: None,
             retain_idempotency: DAY,
             provider: ProviderKind::External,

@@ -64,6 +64,16 @@ codes! {
     NoRepository = "no_repository", CONFLICT, "The sandbox has no repository";
     ProviderRefused = "provider_refused", CONFLICT, "The provider says no";
     ResultsPending = "results_pending", CONFLICT, "The results are not out yet";
+    FileNotFound = "file_not_found", NOT_FOUND, "There is no such file in the sandbox";
+    FileIsDirectory = "file_is_directory", CONFLICT, "It is a directory";
+    NotADirectory = "not_a_directory", CONFLICT, "It is no directory";
+    FileDenied = "file_denied", CONFLICT, "The agent's user may not do that";
+    FileExists = "file_exists", CONFLICT, "There is something already";
+    DirectoryNotEmpty = "directory_not_empty", CONFLICT, "The directory is not empty";
+    FileUnsupported = "file_unsupported", CONFLICT, "That can't be done with such a file";
+    FileChanged = "file_changed", CONFLICT, "The file changed meanwhile";
+    SandboxFull = "sandbox_full", INSUFFICIENT_STORAGE, "The sandbox has no room left";
+    RangeNotSatisfiable = "range_not_satisfiable", RANGE_NOT_SATISFIABLE, "No byte of the file is in that range";
     NameTaken = "name_taken", CONFLICT, "The name is taken";
     SecretKeyUnusable = "secret_key_unusable", CONFLICT, "A secret can't be sealed or opened";
     InUse = "in_use", CONFLICT, "Something still depends on it";

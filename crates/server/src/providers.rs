@@ -8,15 +8,17 @@ use crate::problem::Problem;
 use crate::state::App;
 use atoll_core::BoxFuture;
 use atoll_core::id::{MessageId, SandboxId};
-use atoll_core::provider::Provider;
+use atoll_core::provider::{Error, Provider};
 use atoll_core::sandbox::ProviderKind;
 use atoll_protocol::link::{LinkError, WorkerLink};
 use atoll_protocol::{Ack, Batch, BatchAnswer, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseRequest, Nack};
-use atoll_providers::{External, Fake, LinkHost, Local};
+use atoll_providers::inside::Remains;
+use atoll_providers::{Docker, External, Fake, LinkHost, Local};
 use std::sync::{Arc, Weak};
 
 pub struct Providers {
     local: Local,
+    docker: Docker,
     linked: Arc<Linked>,
     external: External,
     fake: Fake,
@@ -28,12 +30,16 @@ impl Providers {
         let linked = Arc::new(Linked::new(app));
         let local = Local::new(options.launcher.clone(), Arc::clone(&linked) as Arc<dyn LinkHost>)
             .demanding(options.policy.isolation);
-        Self { local, linked, external: External::new(), fake: Fake::new(options.fake.clone(), link) }
+        let home = options.data_dir.canonicalize().unwrap_or_else(|_| options.data_dir.clone()).join("docker");
+        let docker =
+            Docker::new(options.docker.clone(), &app.server_id, home, Arc::clone(&linked) as Arc<dyn LinkHost>);
+        Self { local, docker, linked, external: External::new(), fake: Fake::new(options.fake.clone(), link) }
     }
 
     pub fn get(&self, kind: ProviderKind) -> &dyn Provider {
         match kind {
             ProviderKind::Local => &self.local,
+            ProviderKind::Docker => &self.docker,
             ProviderKind::External => &self.external,
             ProviderKind::Fake => &self.fake,
         }
@@ -43,6 +49,26 @@ impl Providers {
 impl Providers {
     pub fn local(&self) -> &Local {
         &self.local
+    }
+
+    /// Those whose sandboxes outlive a server and are its successor's to find.
+    pub fn on_this_machine(&self) -> [&dyn Provider; 2] {
+        [&self.local, &self.docker]
+    }
+
+    /// What a dead worker on this machine left behind.
+    pub async fn remains(&self, kind: ProviderKind, sandbox: SandboxId) -> Result<Remains, Error> {
+        match kind {
+            ProviderKind::Local => self.local.remains(sandbox).await,
+            ProviderKind::Docker => self.docker.remains(sandbox).await,
+            ProviderKind::External | ProviderKind::Fake => Err(Error::Gone),
+        }
+    }
+
+    /// Lets go of every worker on this machine; they live on.
+    pub fn disconnect_all(&self) {
+        self.local.disconnect_all();
+        self.docker.disconnect_all();
     }
 
     pub fn linked(&self) -> &Linked {

@@ -1,11 +1,11 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    blobs, diff, events, exec, fork, gc, health, images, messages, network, pause, projects, resources, results,
-    sandboxes, secrets, sessions, snapshots, tokens, trajectory, users, worker,
+    blobs, commands, diff, events, exec, files, fork, gc, health, images, messages, network, pause, projects,
+    resources, results, sandboxes, secrets, sessions, snapshots, tokens, trajectory, users, worker,
 };
 use crate::guard::{self, Hosts};
-use crate::live::{client, sse, worker as worker_stream};
+use crate::live::{client, sse, terminal, worker as worker_stream};
 use crate::problem::{Code, Problem};
 use crate::state::App;
 use axum::Router;
@@ -36,8 +36,18 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(snapshots::make))
         .routes(routes!(resources::series))
         .routes(routes!(sandboxes::worker_token))
-        .routes(routes!(exec::start))
-        .routes(routes!(exec::attach))
+        .routes(routes!(exec::start, commands::list))
+        .routes(routes!(exec::attach, commands::end))
+        .routes(routes!(commands::signal))
+        .routes(routes!(commands::resize))
+        .routes(routes!(commands::write))
+        .routes(routes!(terminal::open))
+        .routes(routes!(files::content::get, files::content::write, files::delete))
+        .routes(routes!(files::list))
+        .routes(routes!(files::stat))
+        .routes(routes!(files::rename))
+        .routes(routes!(files::make_directory))
+        .routes(routes!(files::tree::get, files::tree::put))
         .routes(routes!(diff::get))
         .routes(routes!(network::get, network::change))
         .routes(routes!(worker::events, events::list))

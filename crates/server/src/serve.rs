@@ -126,22 +126,24 @@ impl Server {
             self.serving.abort();
             self.jobs.abort();
         }
-        end_what_has_ended(&self.app, &self.providers).await;
+        for provider in self.providers.on_this_machine() {
+            end_what_has_ended(&self.app, provider).await;
+        }
         self.providers.linked().close();
-        self.providers.local().disconnect_all();
+        self.providers.disconnect_all();
         self.store.close().await;
     }
 }
 
 /// Sandboxes on this machine that still work outlive the server, and its successor finds them. Of those
 /// that have ended only the files may be of use: their processes go.
-async fn end_what_has_ended(app: &App, providers: &Providers) {
-    let Ok(page) = providers.local().list(None).await else { return };
+async fn end_what_has_ended(app: &App, provider: &dyn Provider) {
+    let Ok(page) = provider.list(None).await else { return };
     for found in page.items.into_iter().filter(|found| found.state == ProviderState::Running) {
         let Ok(id) = found.id.0.parse::<SandboxId>() else { continue };
         let row = app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, id).await?) })).await;
         if matches!(row, Ok(Some(row)) if row.state.has_ended())
-            && let Err(error) = providers.local().stop(&found.id, StopMode::Force).await
+            && let Err(error) = provider.stop(&found.id, StopMode::Force).await
         {
             tracing::warn!(sandbox = %id, %error, "the processes of an ended sandbox can't be ended");
         }

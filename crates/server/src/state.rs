@@ -12,6 +12,7 @@ use crate::problem::{Problem, Result};
 use crate::providers::Providers;
 use crate::samples::Samples;
 use crate::secrets::Secrets;
+use crate::terminals::Terminals;
 use atoll_core::BoxFuture;
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::redact::Redactor;
@@ -33,6 +34,7 @@ pub struct App {
     pub tokens: TokenCache,
     pub tickets: Tickets,
     pub secrets: Arc<Secrets>,
+    pub terminals: Terminals,
     pub metrics: PrometheusHandle,
     pub metrics_public: bool,
     /// Names this deployment at its providers.
@@ -100,6 +102,7 @@ impl App {
             tokens: TokenCache::default(),
             tickets: Tickets::default(),
             secrets: Arc::new(Secrets::new(&options.data_dir, options.secret_key.clone(), options.secrets.clone())),
+            terminals: Terminals::default(),
             metrics: crate::metrics::install(),
             metrics_public: options.metrics_public,
             deployment: parts.deployment,

@@ -6,6 +6,7 @@ use crate::executor::Quiet;
 use crate::link::{Accepting, Connection};
 use crate::outward::{self, Outward};
 use crate::quiet;
+use crate::transfer;
 use atoll_protocol::exec::Opening;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,7 @@ async fn open(mut connection: Connection, doors: Arc<Doors>) {
         Some(Opening::Exec) => exec::serve(connection, doors.exec.clone()).await,
         Some(Opening::Outward) => outward::hand_over(&connection.stream, doors.outward.as_deref()).await,
         Some(Opening::Quiet) => quiet::serve(connection, doors.asks.clone(), doors.exec.hands.clone()).await,
-        Some(Opening::Files) | None => tracing::warn!(byte = first[0], "a connection of unknown kind is closed"),
+        Some(Opening::Files) => transfer::serve(connection, doors.exec.clone()).await,
+        None => tracing::warn!(byte = first[0], "a connection of unknown kind is closed"),
     }
 }

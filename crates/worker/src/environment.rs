@@ -33,6 +33,7 @@ const WAY_OUT: &[(&str, &str)] = &[
     ("no_proxy", NOT_BY_PROXY),
     ("NODE_USE_ENV_PROXY", "1"),
 ];
+const SEEN: &[(&str, &str)] = &[("LANG", "C.UTF-8"), ("TERM", "xterm-256color")];
 
 #[derive(Debug)]
 pub struct Environment {
@@ -63,6 +64,17 @@ impl Environment {
         all.into_iter().collect()
     }
 
+    /// For a command on a terminal, where somebody looks: pagers and editors are welcome.
+    pub fn of_terminal(&self, more: &BTreeMap<String, String>) -> Vec<(String, String)> {
+        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.own();
+        let usual = SEEN.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        all.extend(usual);
+        let given = settings.env.iter().chain(more);
+        all.extend(given.map(|(name, value)| (name.clone(), value.clone())));
+        all.into_iter().collect()
+    }
+
     /// For the agent. What is too long is left out: it stands in the prompt anyway.
     pub fn of_agent(&self, prompt: &str, more: Vec<(String, String)>) -> Vec<(String, String)> {
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,8 +91,14 @@ impl Environment {
     }
 
     fn base(&self) -> BTreeMap<String, String> {
+        let mut all = self.own();
+        all.extend(QUIET.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        all
+    }
+
+    fn own(&self) -> BTreeMap<String, String> {
         let own = [("PATH", &*self.path), ("HOME", &self.home), ("USER", &self.user), ("IS_SANDBOX", "1")];
-        let all = own.into_iter().chain(QUIET.iter().copied()).chain(WAY_OUT.iter().copied());
+        let all = own.into_iter().chain(WAY_OUT.iter().copied());
         all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 }
@@ -118,6 +136,14 @@ mod tests {
         assert_eq!(value(&all, "NO_PROXY"), value(&all, "no_proxy"));
         let mine = [("HTTPS_PROXY".to_owned(), "http://127.0.0.1:9".to_owned())].into();
         assert_eq!(value(&environment().of_command(&mine), "HTTPS_PROXY"), Some("http://127.0.0.1:9"));
+    }
+
+    #[test]
+    fn on_a_terminal_somebody_looks() {
+        let plain = Environment::new(SandboxId::new(), "/bin", "/home/agent", "agent").of_terminal(&BTreeMap::new());
+        assert_eq!((value(&plain, "TERM"), value(&plain, "PAGER")), (Some("xterm-256color"), None));
+        let all = environment().of_terminal(&[("MINE".to_owned(), "2".to_owned())].into());
+        assert_eq!((value(&all, "TERM"), value(&all, "MINE"), value(&all, "EDITOR")), (Some("xterm"), Some("2"), None));
     }
 
     #[test]

@@ -9,20 +9,24 @@ use crate::link::Connection;
 use crate::memory::Memory;
 use atoll_protocol::exec::{Ask, End, Start, Tell};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Signal;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::unix::{ReadHalf, WriteHalf, pipe};
+use tokio::net::unix::pipe::Sender;
+use tokio::net::unix::{ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
 mod input;
 mod output;
+mod terminal;
 
-use input::Frames;
+use input::{Frames, Input};
 use output::Output;
+use terminal::Terminal;
 
 /// Where a command runs that does not say.
 pub const WORKSPACE: &str = "/workspace";
@@ -68,9 +72,8 @@ async fn end(writer: &mut WriteHalf<'_>, ended: End) {
 
 struct Running {
     process: Process,
-    input: Option<pipe::Sender>,
-    stdout: pipe::Receiver,
-    stderr: pipe::Receiver,
+    input: Option<Input>,
+    output: Output,
     deadline: Option<Instant>,
     memory: Arc<Memory>,
     kills_before: Option<u64>,
@@ -78,33 +81,21 @@ struct Running {
 
 impl Running {
     async fn start(exec: &Exec, start: Start) -> Result<Self, String> {
-        let failed = |error: io::Error| format!("failed to make its pipes: {error}");
-        let (stdout, to_stdout) = output::pipe().map_err(failed)?;
-        let (stderr, to_stderr) = output::pipe().map_err(failed)?;
-        let (from_input, input) = if start.stdin {
-            let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
-            (Some(theirs), Some(pipe::Sender::from_owned_fd(ours).map_err(failed)?))
-        } else {
-            (None, None)
-        };
-        let program = Program {
-            argv: start.argv,
-            cwd: start.cwd.map_or_else(|| exec.cwd.clone(), |cwd| exec.cwd.join(cwd)),
-            env: exec.environment.of_command(&start.env),
-            whole: false,
-        };
         let kills_before = exec.memory.kills();
-        let streams = Streams { input: from_input, stdout: to_stdout, stderr: to_stderr };
-        let process = exec.hands.spawn(program, streams).await.map_err(|error| error.to_string())?;
-        let deadline = start.timeout_ms.map(|limit| Instant::now() + Duration::from_millis(limit));
-        Ok(Self { process, input, stdout, stderr, deadline, memory: exec.memory.clone(), kills_before })
+        let timeout_ms = start.timeout_ms;
+        let (process, input, output) = match start.terminal {
+            Some(_) => on_terminal(exec, start).await?,
+            None => with_pipes(exec, start).await?,
+        };
+        let deadline = timeout_ms.map(|limit| Instant::now() + Duration::from_millis(limit));
+        Ok(Self { process, input, output, deadline, memory: exec.memory.clone(), kills_before })
     }
 
     /// Nothing if the connection was lost.
     async fn attend(mut self, frames: Frames, reader: &mut ReadHalf<'_>, writer: &mut WriteHalf<'_>) -> Option<End> {
         let (signals, mut asked) = mpsc::unbounded_channel();
         let (at_its_end, ended) = oneshot::channel();
-        let output = Output::new(self.stdout, self.stderr).pass_on(writer, ended);
+        let output = self.output.pass_on(writer, ended);
         let input = input::feed(frames, reader, self.input, signals);
         tokio::pin!(output, input);
         let (mut at_its_end, mut ending, mut timed_out) = (Some(at_its_end), Ending::Lost, false);
@@ -118,7 +109,10 @@ impl Running {
                 told = &mut output => break told.is_ok(),
                 // Ends only with the connection.
                 () = &mut input => break false,
-                Some(signal) = asked.recv() => self.process.signal(signal),
+                Some(signal) = asked.recv() => match signal {
+                    signal if signal == Signal::KILL.as_raw() => self.process.kill(),
+                    signal => self.process.signal(signal),
+                },
                 () = at(self.deadline), if !timed_out => {
                     timed_out = true;
                     self.process.kill();
@@ -137,6 +131,42 @@ impl Running {
             Ending::Lost => End::Unknown,
         })
     }
+}
+
+type Begun = (Process, Option<Input>, Output);
+
+async fn with_pipes(exec: &Exec, start: Start) -> Result<Begun, String> {
+    let failed = |error: io::Error| format!("failed to make its pipes: {error}");
+    let (stdout, to_stdout) = output::pipe().map_err(failed)?;
+    let (stderr, to_stderr) = output::pipe().map_err(failed)?;
+    let (from_input, input) = if start.stdin {
+        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        (Some(theirs), Some(Input::Pipe(Sender::from_owned_fd(ours).map_err(failed)?)))
+    } else {
+        (None, None)
+    };
+    let env = exec.environment.of_command(&start.env);
+    let streams = Streams { input: from_input, stdout: to_stdout, stderr: to_stderr };
+    let process = exec.hands.spawn(program(exec, start, env), streams).await.map_err(|error| error.to_string())?;
+    Ok((process, input, Output::of_pipes(stdout, stderr)))
+}
+
+async fn on_terminal(exec: &Exec, start: Start) -> Result<Begun, String> {
+    let size = start.terminal.filter(|size| size.columns > 0 && size.rows > 0);
+    let size = size.ok_or("a terminal has at least one column and one row")?;
+    let env = exec.environment.of_terminal(&start.env);
+    let started = exec.hands.spawn_on_terminal(program(exec, start, env), size).await;
+    let (process, descriptor) = started.map_err(|error| error.to_string())?;
+    let terminal = Terminal::new(descriptor).map_err(|error| {
+        process.kill();
+        format!("failed to use its terminal: {error}")
+    })?;
+    Ok((process, Some(Input::Terminal(terminal.clone())), Output::of_terminal(terminal)))
+}
+
+fn program(exec: &Exec, start: Start, env: Vec<(String, String)>) -> Program {
+    let cwd = start.cwd.map_or_else(|| exec.cwd.clone(), |cwd| exec.cwd.join(cwd));
+    Program { argv: start.argv, cwd, env, whole: false, terminal: None }
 }
 
 /// At a point in time, or never.

@@ -1,9 +1,11 @@
-//! The worker as the first process of a local sandbox.
+//! The worker as the first process of a sandbox.
 //!
-//! It inherits everything that it needs as descriptors, and nothing that it starts inherits them again. The server
-//! dials the socket; the spool is a directory that is mounted nowhere; the hands do all that touches the agent's files.
+//! In a local one it inherits everything that it needs as descriptors, and nothing that it starts inherits them again;
+//! in a container it makes them itself (`container`). The server dials the socket; the spool is a directory that the
+//! agent can't reach; the hands do all that touches the agent's files.
 
 use crate::acceptor::{Acceptor, Doors};
+use crate::container::{self, Mounts};
 use crate::dispatcher;
 use crate::environment::Environment;
 use crate::exec::{self, Exec};
@@ -19,7 +21,7 @@ use atoll_jail::inside::{self, Signals};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -42,23 +44,25 @@ const LEAVE_GRACE: Duration = Duration::from_secs(16);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the variable {0} is missing or makes no sense: `init` is started by the launcher of local sandboxes")]
+    #[error("the variable {0} is missing or makes no sense: `init` is started by whoever makes a sandbox")]
     Variable(&'static str),
     #[error("descriptor {descriptor} ({what}) was not inherited")]
     Descriptor { descriptor: i32, what: &'static str, source: io::Error },
     #[error("failed to {action}")]
     Start { action: &'static str, source: io::Error },
     #[error(transparent)]
+    Container(#[from] container::Error),
+    #[error(transparent)]
     Setup(#[from] setup::Error),
 }
 
-/// What the launcher left for it.
+/// What whoever made the sandbox left for it.
 struct Inherited {
     sandbox: SandboxId,
     user: u32,
     path: String,
     socket: OwnedFd,
-    /// Mounted nowhere: it is there as long as the descriptor is.
+    /// In a local sandbox it is mounted nowhere: it is there as long as the descriptor is.
     spool: OwnedFd,
     groups: Vec<OwnedFd>,
     memory: Memory,
@@ -66,12 +70,35 @@ struct Inherited {
 
 impl Inherited {
     fn take() -> Result<Self, Error> {
+        match optional("ATOLL_LINK_DIR")? {
+            Some(link) => Self::make(Mounts { link, spool: variable("ATOLL_SPOOL_DIR")? }),
+            None => Self::of_launcher(),
+        }
+    }
+
+    /// In a container nothing can be inherited.
+    fn make(mounts: Mounts) -> Result<Self, Error> {
+        let user = variable("ATOLL_AGENT_UID")?;
+        let owned = [Path::new(exec::WORKSPACE), Path::new(HOME)];
+        let made = container::prepare(&mounts, &owned, user, optional("ATOLL_MEMORY_LIMIT")?)?;
+        Ok(Self {
+            sandbox: variable("ATOLL_SANDBOX")?,
+            user,
+            path: search(),
+            socket: made.socket,
+            spool: made.spool,
+            groups: Vec::new(),
+            memory: made.memory,
+        })
+    }
+
+    fn of_launcher() -> Result<Self, Error> {
         let count: i32 = variable("ATOLL_CGROUP_FDS")?;
         let group = |number| take(number, "cgroup.procs of the agent's leaf");
         Ok(Self {
             sandbox: variable("ATOLL_SANDBOX")?,
             user: variable("ATOLL_AGENT_UID")?,
-            path: std::env::var("PATH").unwrap_or_else(|_| inside::PATH.to_owned()),
+            path: search(),
             socket: take(SOCKET, "the server's socket")?,
             spool: take(SPOOL, "the spool")?,
             groups: (FIRST_GROUP..FIRST_GROUP.saturating_add(count)).map(group).collect::<Result<_, _>>()?,
@@ -82,6 +109,10 @@ impl Inherited {
             },
         })
     }
+}
+
+fn search() -> String {
+    std::env::var("PATH").unwrap_or_else(|_| inside::PATH.to_owned())
 }
 
 fn take(descriptor: i32, what: &'static str) -> Result<OwnedFd, Error> {

@@ -5,10 +5,11 @@
 //! part that it drives: threads for stdin (`input`), stdout (`output`) and the disk (`disk`), and
 //! tasks for the server (`uplink`, `downlink`, `heartbeat`, `answers`), each with a connection of its own.
 //!
-//! Started by hand it works for the program at its standard input and output. As the first process of a local sandbox
-//! (`init`) it is dialled by the server (`acceptor`), runs the agent itself (`executor`, one `driver` per agent, `demo`
-//! being an agent too) and commands for others (`exec`), all of it through a helper that has the agent's rights (`hands`).
-//! What a dead one left, the server sends itself (`drain`). The one way out of the sandbox is the server's too (`outward`).
+//! Started by hand it works for the program at its standard input and output. As the first process of a sandbox (`init`;
+//! `container` where an engine made it) it is dialled by the server (`acceptor`), runs the agent itself (`executor`, one `driver` per agent, `demo`
+//! being an agent too), commands for others (`exec`) and what they do with files (`transfer`), all of it through a helper
+//! that has the agent's rights (`hands`). What a dead one left, the server sends itself (`drain`). The one way out of the
+//! sandbox is the server's too (`outward`).
 //!
 //! What is deliberately absent: nothing here waits for the server before it answers the program.
 //! A key is printed when the event is on disk, whether there is a network or not.
@@ -16,6 +17,7 @@
 pub mod acceptor;
 pub mod answers;
 pub mod backoff;
+pub mod container;
 pub mod demo;
 pub mod disk;
 pub mod dispatcher;
@@ -44,6 +46,7 @@ pub mod resources;
 pub mod setup;
 pub mod signals;
 pub mod spool;
+pub mod transfer;
 pub mod uplink;
 
 pub use exit::Exit;

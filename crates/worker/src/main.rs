@@ -4,7 +4,7 @@ use atoll_core::id::SandboxId;
 use atoll_worker::exit::SETUP_WRONG;
 use atoll_worker::program::Program;
 use atoll_worker::setup::Options;
-use atoll_worker::{Exit, demo, dispatcher, git, hands, init, setup, signals};
+use atoll_worker::{Exit, container, demo, dispatcher, git, hands, init, setup, signals, transfer};
 use clap::Parser;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -71,6 +71,8 @@ fn main() -> ExitCode {
     match inner.first().map(String::as_str) {
         Some("init") => init::main(),
         Some("hands") => hands::main(),
+        Some("files") => transfer::main(),
+        Some("as-agent") => container::as_agent(&inner[1..]),
         Some("demo") => demo::main(&inner[1..]),
         Some("git-in" | "git-out" | "git-diff") => git::main(inner),
         Some(_) | None => by_hand(),

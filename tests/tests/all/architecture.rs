@@ -8,11 +8,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("atoll-core", &[]),
     ("atoll-jail", &[]),
     ("atoll-forge", &[]),
+    ("atoll-trees", &[]),
     ("atoll-protocol", &["atoll-core"]),
     ("atoll-config", &["atoll-core"]),
     ("atoll-store", &["atoll-core"]),
     ("atoll-providers", &["atoll-core", "atoll-jail", "atoll-protocol"]),
-    ("atoll-worker", &["atoll-core", "atoll-forge", "atoll-jail", "atoll-protocol"]),
+    ("atoll-worker", &["atoll-core", "atoll-forge", "atoll-jail", "atoll-protocol", "atoll-trees"]),
     (
         "atoll-server",
         &[
@@ -36,6 +37,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "atoll-providers",
             "atoll-server",
             "atoll-store",
+            "atoll-trees",
         ],
     ),
 ];

@@ -2,6 +2,7 @@
 
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
+use atoll_core::provider::Provider;
 use atoll_core::sandbox::Settings;
 use atoll_jail::{Launcher, LauncherOptions};
 use atoll_providers::{LinkHost, Local, Notice, conformance};
@@ -31,6 +32,15 @@ impl LinkHost for Nobody {
     fn notice(&self, _sandbox: SandboxId, _notice: Notice) {}
 }
 
+pub async fn keeps_every_promise(provider: &dyn Provider, settings: &Settings) {
+    let verdicts = conformance::check(provider, settings).await;
+    let broken: Vec<String> = verdicts
+        .into_iter()
+        .filter_map(|(promise, verdict)| verdict.err().map(|seen| format!("{promise}: {seen}")))
+        .collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_local_provider_keeps_every_promise() {
     let dir = tempfile::Builder::new().prefix("atoll-conformance-").tempdir().unwrap();
@@ -40,12 +50,7 @@ async fn the_local_provider_keeps_every_promise() {
     };
     let launcher = tokio::task::spawn_blocking(move || Launcher::start(options)).await.unwrap().unwrap();
     let local = Local::new(Ok(Arc::new(launcher)), Arc::new(Nobody));
-    let verdicts = conformance::check(&local, &Settings::default()).await;
-    let broken: Vec<String> = verdicts
-        .into_iter()
-        .filter_map(|(promise, verdict)| verdict.err().map(|seen| format!("{promise}: {seen}")))
-        .collect();
-    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    keeps_every_promise(&local, &Settings::default()).await;
     let left = std::fs::read_dir(dir.path().join("sandboxes")).unwrap().map(|entry| entry.unwrap().file_name());
     let left: Vec<_> = left.filter(|name| name != ".lock").collect();
     assert!(left.is_empty(), "{left:?} are left");

@@ -4,6 +4,7 @@ mod bombs;
 mod canary;
 mod disk;
 mod ends;
+mod files;
 mod fork;
 mod inside;
 mod isolation;

@@ -3,6 +3,7 @@
 
 mod architecture;
 mod conformance;
+mod docker;
 mod escape;
 mod fake;
 mod faults;

@@ -32,7 +32,23 @@ const EXPECTED: &[(&str, &str)] = &[
     ("GET /api/v1/sandboxes/{id}/resources", "11+++4+333"),
     ("POST /api/v1/sandboxes/{id}/worker-token", "11++34+333"),
     ("POST /api/v1/sandboxes/{id}/exec", "11++34+333"),
+    ("GET /api/v1/sandboxes/{id}/exec", "11+++4+333"),
     ("GET /api/v1/sandboxes/{id}/exec/{eid}", "11++34+333"),
+    ("GET /api/v1/sandboxes/{id}/files", "11+++4+333"),
+    ("PUT /api/v1/sandboxes/{id}/files", "11++34+333"),
+    ("DELETE /api/v1/sandboxes/{id}/files", "11++34+333"),
+    ("GET /api/v1/sandboxes/{id}/files/list", "11+++4+333"),
+    ("GET /api/v1/sandboxes/{id}/files/stat", "11+++4+333"),
+    ("POST /api/v1/sandboxes/{id}/files/move", "11++34+333"),
+    ("POST /api/v1/sandboxes/{id}/files/directory", "11++34+333"),
+    ("GET /api/v1/sandboxes/{id}/files/tar", "11+++4+333"),
+    ("PUT /api/v1/sandboxes/{id}/files/tar", "11++34+333"),
+    ("DELETE /api/v1/sandboxes/{id}/exec/{eid}", "11++34+333"),
+    ("POST /api/v1/sandboxes/{id}/exec/{eid}/signal", "11++34+333"),
+    ("POST /api/v1/sandboxes/{id}/exec/{eid}/resize", "11++34+333"),
+    ("POST /api/v1/sandboxes/{id}/exec/{eid}/stdin", "11++34+333"),
+    // To open one; at one that is there a viewer may look.
+    ("GET /api/v1/sandboxes/{id}/terminal", "11++34+333"),
     ("GET /api/v1/sandboxes/{id}/diff", "11+++4+333"),
     ("GET /api/v1/sandboxes/{id}/network", "11+++4+333"),
     ("PUT /api/v1/sandboxes/{id}/network", "11++34+333"),
@@ -173,6 +189,10 @@ impl World {
             "/sandboxes/{id}/events" => json!({ "stream": stream, "events": [] }),
             "/sandboxes/{id}/snapshot" => json!({ "name": "one" }),
             "/sandboxes/{id}/exec" => json!({ "argv": ["true"] }),
+            "/sandboxes/{id}/files/move" => json!({ "from": "a", "to": "b" }),
+            "/sandboxes/{id}/files/directory" => json!({ "path": "a" }),
+            "/sandboxes/{id}/exec/{eid}/signal" => json!({ "signal": "TERM" }),
+            "/sandboxes/{id}/exec/{eid}/resize" => json!({ "cols": 80, "rows": 24 }),
             "/sandboxes/{id}/heartbeat" => {
                 json!({ "stream": stream, "at": "2026-01-01T00:00:00Z", "activity": "working" })
             }
@@ -244,8 +264,11 @@ impl World {
             assert!([200, 201].contains(&set.status.as_u16()), "{}", set.body);
             target.push_str(&format!("?project_id={}", self.project));
         }
+        if path.contains("/files") && method != "POST" {
+            target.push_str("?path=a");
+        }
         let mut request = actor.request(method.parse().unwrap(), &target);
-        if path.ends_with("/{id}/stream") || path.ends_with("/ws") {
+        if path.ends_with("/{id}/stream") || path.ends_with("/ws") || path.ends_with("/terminal") {
             request = request.header("connection", "Upgrade").header("upgrade", "websocket");
             request =
                 request.header("sec-websocket-version", "13").header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");

@@ -99,6 +99,18 @@ impl Client {
         self.ask(self.request(Method::GET, path, query)).await
     }
 
+    /// The next bytes of such an answer; nothing after the last.
+    pub async fn piece(&self, answer: &mut Response) -> Result<Option<bytes::Bytes>> {
+        answer.chunk().await.map_err(|error| {
+            Failure::work("broke_off", format!("the answer of {} broke off: {}", self.found.url, innermost(&error)))
+        })
+    }
+
+    /// A body as it comes, for as long as it takes.
+    pub async fn put_stream(&self, path: &str, query: &[(&str, String)], body: reqwest::Body) -> Result<Value> {
+        self.answer(self.request(Method::PUT, path, query).body(body)).await
+    }
+
     /// The answer in another form than JSON, as it is.
     pub async fn get_as(&self, accept: &str, path: &str, query: &[(&str, String)]) -> Result<Vec<u8>> {
         let asked = self.request(Method::GET, path, query).header(ACCEPT, accept).timeout(LONG_ANSWER);

@@ -1,8 +1,10 @@
 //! `atoll sandbox`: make, list, look at, work in, stop, remove.
 
+mod cp;
 mod diff;
 mod end;
 mod exec;
+mod files;
 mod hold;
 mod list;
 pub mod network;
@@ -33,6 +35,10 @@ enum Command {
     Show(show::Show),
     /// Run a command in a sandbox
     Exec(exec::Exec),
+    /// List the files of a sandbox
+    Files(files::Files),
+    /// Copy files and directories in or out
+    Cp(cp::Copy),
     /// Show what the agent has changed in the workspace
     Diff(diff::Diff),
     /// Let everything in a sandbox stand still
@@ -64,6 +70,8 @@ pub async fn run(sandbox: &Sandbox, output: &Output) -> Result {
         Command::Ls(list) => list::run(list, &client, output).await,
         Command::Show(show) => show::run(show, &client, output).await,
         Command::Exec(exec) => exec::run(exec, &client, output).await,
+        Command::Files(files) => files::run(files, &client, output).await,
+        Command::Cp(copy) => cp::run(copy, &client, output).await,
         Command::Diff(diff) => diff::run(diff, &client, output).await,
         Command::Pause(pause) => hold::pause(pause, &client, output).await,
         Command::Resume(resume) => hold::resume(resume, &client, output).await,

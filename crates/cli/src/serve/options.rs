@@ -1,8 +1,9 @@
 //! From the configuration to what the server is started with.
 
-use atoll_config::{Config, Database, Fake, env};
+use atoll_config::{Config, Database, Docker, Fake, env};
 use atoll_core::sandbox::Resources;
 use atoll_jail::Launcher;
+use atoll_providers::DockerOptions;
 use atoll_providers::fake::{FakeOptions, Fault, FaultAt, FaultKind};
 use atoll_server::Options;
 use atoll_server::options::{Limits, Outward, Policy, Tls};
@@ -30,6 +31,7 @@ pub fn options(config: &Config, launcher: Result<Arc<Launcher>, String>) -> Opti
         fake: fake(&config.providers.fake),
         outward: outward(config),
         launcher,
+        docker: docker(config),
         secrets: config.secret_values(),
         secret_key: config.secret.key.clone(),
     }
@@ -50,6 +52,12 @@ fn outward(config: &Config) -> Outward {
     }
 }
 
+fn docker(config: &Config) -> DockerOptions {
+    let Docker { socket, image, .. } = &config.docker;
+    let worker = crate::launcher::worker_of_containers(config);
+    DockerOptions { socket: socket.clone(), image: image.clone(), worker }
+}
+
 pub fn location(database: &Database) -> Location {
     match database {
         Database::Sqlite { path } => Location::Sqlite(path.clone()),
@@ -68,6 +76,7 @@ fn policy(config: &Config) -> Policy {
         lease: config.messages.lease,
         heartbeat: config.heartbeat.interval,
         create_timeout_local: sandbox.create_timeout.local,
+        create_timeout_docker: sandbox.create_timeout.docker,
         create_timeout_external: sandbox.create_timeout.external,
         create_timeout_fake: sandbox.create_timeout.fake,
         flush_grace: sandbox.flush_grace,
@@ -75,6 +84,7 @@ fn policy(config: &Config) -> Policy {
         keep_failed_for: sandbox.keep_failed_for,
         timeout_when_done: sandbox.timeout.when_done,
         timeout_keep: sandbox.timeout.keep,
+        terminal_linger: config.terminal.linger,
         retain_events: config.retention.events,
         retain_idempotency: config.retention.idempotency,
         provider: config.provider.default,

@@ -22,6 +22,28 @@ pub fn answering(content_type: &'static str, answer: Vec<u8>) -> (String, mpsc::
     (url, asked)
 }
 
+/// One that gives each request the first answer whose path its own contains; others get a refusal.
+pub fn answering_each(answers: Vec<(&'static str, &'static str, Vec<u8>)>) -> (String, mpsc::Receiver<Asked>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, asked) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            let mut line = [0; 200];
+            let seen = stream.peek(&mut line).unwrap();
+            let line = String::from_utf8_lossy(&line[..seen]).into_owned();
+            let path = line.split(' ').nth(1).unwrap_or_default();
+            let found = answers.iter().find(|(part, ..)| path.contains(part));
+            let Some((_, content_type, answer)) = found else { return };
+            if sender.send(give(stream, content_type, answer)).is_err() {
+                return;
+            }
+        }
+    });
+    (url, asked)
+}
+
 fn give(stream: TcpStream, content_type: &str, answer: &[u8]) -> Asked {
     let mut lines = BufReader::new(stream.try_clone().unwrap());
     let mut line = String::new();

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what is wrong by panicking")]
 
 mod canned;
+mod cp;
 mod exec;
 mod live;
 mod program;

@@ -4,7 +4,7 @@ use super::{Bench, Verdict, ensure, shell, told, whole};
 use atoll_core::provider::capabilities::{
     AttachAbility, Egress, FileAbility, ForkAbility, OutputAbility, PauseAbility, PreviewAbility, SnapshotAbility,
 };
-use atoll_core::provider::{ByteStream, Error, ExecRef, Lookup, ProviderId};
+use atoll_core::provider::{ByteStream, Error, ExecRef, FileJob, Lookup, ProviderId};
 use atoll_core::sandbox::{Network, NetworkPolicy};
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -104,6 +104,7 @@ pub(super) async fn unknown_is_gone(bench: &Bench<'_>) -> Verdict {
     if can.files != FileAbility::None {
         is_gone("upload", bench.provider.upload(at, &whole("a"), untouched().0).await)?;
         is_gone("download", bench.provider.download(at, &whole("a")).await)?;
+        is_gone("files", bench.provider.files(at, &look()).await)?;
     }
     Ok(())
 }
@@ -136,6 +137,7 @@ pub(super) async fn inability_is_said(bench: &Bench<'_>) -> Verdict {
         is_unsupported("upload", provider.upload(at, &whole("a"), data).await)?;
         ensure!(!touched.load(Ordering::SeqCst), "upload is unsupported, but read its data first");
         is_unsupported("download", provider.download(at, &whole("a")).await)?;
+        is_unsupported("files", provider.files(at, &look()).await)?;
     }
     if can.preview == PreviewAbility::None {
         is_unsupported("preview", provider.preview(at, 8080, None).await)?;
@@ -163,6 +165,10 @@ fn is_unsupported<T>(what: &str, answer: Result<T, Error>) -> Verdict {
         Err(other) => Err(format!("{what} is not unsupported, but: {other}")),
         Ok(_) => Err(format!("{what} went well, though the capabilities say none")),
     }
+}
+
+fn look() -> FileJob {
+    FileJob::Stat { path: "a".to_owned() }
 }
 
 /// Data that knows whether somebody looked at it.

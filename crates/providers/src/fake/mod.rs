@@ -8,6 +8,7 @@
 mod desk;
 mod diff;
 mod faults;
+mod files;
 mod ground;
 mod process;
 mod script;
@@ -22,8 +23,9 @@ pub use faults::{FakeOptions, Fault, FaultAt, FaultKind};
 use crate::{all_labels, carries, locked};
 use atoll_core::BoxFuture;
 use atoll_core::provider::{
-    Answer, ByteStream, Capabilities, CreateSpec, Error, ExecRef, ExecSpec, ExecStream, Found, Lookup, Page, Provider,
-    ProviderId, ProviderState, SnapshotRef, Transfer, Usage, capabilities as can,
+    Answer, ByteStream, Capabilities, CreateSpec, Download, Error, ExecRef, ExecSpec, ExecStream, FileDone, FileJob,
+    Found, Lookup, Page, Provider, ProviderId, ProviderState, SnapshotRef, Transfer, Uploaded, Usage, Worked,
+    capabilities as can,
 };
 use atoll_core::sandbox::ProviderKind;
 use atoll_core::time::{Clock, SystemClock};
@@ -344,7 +346,12 @@ impl Provider for Fake {
         })
     }
 
-    fn upload<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer, data: ByteStream) -> Answer<'a, ()> {
+    fn upload<'a>(
+        &'a self,
+        id: &'a ProviderId,
+        transfer: &'a Transfer,
+        data: ByteStream,
+    ) -> Answer<'a, Worked<Uploaded>> {
         Box::pin(async move {
             let (path, range) = transfer::file(transfer)?;
             let place = self.place(id)?;
@@ -352,12 +359,16 @@ impl Provider for Fake {
         })
     }
 
-    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> Answer<'a, ByteStream> {
+    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> Answer<'a, Worked<Download>> {
         Box::pin(async move {
             let (path, range) = transfer::file(transfer)?;
             let place = self.place(id)?;
-            transfer::download(&place, path, range)
+            Ok(transfer::download(&place, path, range))
         })
+    }
+
+    fn files<'a>(&'a self, id: &'a ProviderId, job: &'a FileJob) -> Answer<'a, Worked<FileDone>> {
+        Box::pin(async move { Ok(files::run(&mut locked(&self.place(id)?.ground.tree), job)) })
     }
 
     fn snapshot<'a>(&'a self, id: &'a ProviderId, name: &'a str) -> Answer<'a, SnapshotRef> {

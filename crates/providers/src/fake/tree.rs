@@ -41,6 +41,18 @@ impl Tree {
         Ok(())
     }
 
+    /// Every file below a directory, which is empty for the root, with its path below it.
+    pub(super) fn below<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, &'a Bytes)> {
+        let start = if directory.is_empty() { String::new() } else { format!("{directory}/") };
+        self.files.iter().filter_map(move |(name, data)| Some((name.strip_prefix(&start)?, data)))
+    }
+
+    pub(super) fn remove(&mut self, name: &str) -> Option<Bytes> {
+        let removed = self.files.remove(name)?;
+        self.bytes -= removed.len();
+        Some(removed)
+    }
+
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }

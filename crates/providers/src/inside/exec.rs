@@ -1,93 +1,53 @@
 //! Commands in a sandbox, each over a connection of its own to the worker. What they print is
-//! kept for a while, so that one can attach again; a reader that is slow slows the command down,
-//! and one that is gone does not.
+//! kept for a while, so that one can attach again, and several can read at once; a reader that is slow
+//! slows the command down, and one that is gone does not. A terminal is slowed down by nobody.
 
+use super::kept::Kept;
 use super::link;
 use crate::locked;
-use atoll_core::provider::{Command, Error, ExecEvent, ExecRef, ExecSpec, ExecStream, Exit, OutputStream, ProviderId};
-use atoll_protocol::exec::{Ask, End, Opening, Start, Tell, Terminal};
+use atoll_core::provider::{
+    Command, Error, ExecEvent, ExecInfo, ExecRef, ExecSpec, ExecStream, Exit, OutputStream, ProviderId, Size,
+};
+use atoll_protocol::exec::{Ask, End, LONGEST, Opening, Start, Tell, Terminal};
 use bytes::Bytes;
 use futures_util::stream;
-use std::collections::{HashMap, VecDeque};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
-/// How much output is kept for each command.
-const KEPT: usize = 4 << 20;
 /// How long an ended command can still be asked for.
 const REMEMBERED: Duration = Duration::from_secs(600);
 const PIECE: usize = 64 << 10;
+/// Input that waits here because the command does not read it; whoever writes more waits too. More than one request
+/// holds, so that a command that reads late can be given its input first.
+const UNSENT: usize = 8 << 20;
 /// What a shell answers when there is no such program.
 const NOT_FOUND: i32 = 127;
 
 #[derive(Default)]
 pub(crate) struct Commands {
-    running: Mutex<HashMap<String, Arc<Running>>>,
+    /// In the order of their beginnings, by which they are named.
+    running: Mutex<BTreeMap<String, Arc<Running>>>,
 }
 
 struct Running {
     sandbox: ProviderId,
+    argv: Vec<String>,
+    began: Instant,
+    /// Of its terminal, if it has one.
+    size: Mutex<Option<Size>>,
     kept: Mutex<Kept>,
     /// Counts every change of `kept`.
     changed: watch::Sender<u64>,
     asks: mpsc::UnboundedSender<Ask>,
-}
-
-#[derive(Default)]
-struct Kept {
-    pieces: VecDeque<(u64, OutputStream, Bytes)>,
-    bytes: usize,
-    /// Where the next piece begins.
-    next: u64,
-    ended: Option<Exit>,
-    /// How far the reader is that attached last; `None`: nobody reads.
-    reader: Option<u64>,
-}
-
-impl Kept {
-    fn push(&mut self, stream: OutputStream, data: Bytes) {
-        let cursor = self.next;
-        self.next += data.len() as u64;
-        self.bytes += data.len();
-        self.pieces.push_back((cursor, stream, data));
-    }
-
-    /// Room for more, made by forgetting only what nobody is waiting for.
-    fn has_room(&mut self) -> bool {
-        let read = self.reader.unwrap_or(u64::MAX);
-        while self.bytes > KEPT {
-            match self.pieces.front() {
-                Some((cursor, _, data)) if cursor + data.len() as u64 <= read => {
-                    self.bytes -= data.len();
-                    self.pieces.pop_front();
-                }
-                Some(_) => return false,
-                None => break,
-            }
-        }
-        true
-    }
-
-    /// What follows at `cursor`.
-    fn after(&self, cursor: u64) -> Option<ExecEvent> {
-        let first = self.pieces.front().map_or(self.next, |(first, ..)| *first);
-        if cursor < first {
-            return Some(ExecEvent::Gap { cursor: first });
-        }
-        let found = self.pieces.iter().find(|(start, _, data)| cursor < start + data.len() as u64);
-        if let Some((start, stream, data)) = found {
-            let skip = usize::try_from(cursor.saturating_sub(*start)).unwrap_or(0);
-            let data = data.slice(skip.min(data.len())..);
-            let cursor = start + skip as u64 + data.len() as u64;
-            return Some(ExecEvent::Output { stream: *stream, cursor, data });
-        }
-        self.ended.map(ExecEvent::Ended)
-    }
+    /// One permit for each byte of input that may still wait; closed at the end.
+    room: Semaphore,
 }
 
 fn argv(command: &Command) -> Vec<String> {
@@ -141,13 +101,21 @@ impl Commands {
             timeout_ms: spec.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
         };
         let first = Ask::Start(start).encode();
-        if first.len() > atoll_protocol::exec::LONGEST {
+        if first.len() > LONGEST {
             return Err(Error::Refused { detail: "the command line and its environment are longer than 1 MB".into() });
         }
         connection.write_all(&first).await.map_err(lost)?;
         let (asks, asked) = mpsc::unbounded_channel();
-        let running =
-            Arc::new(Running { sandbox: id.clone(), kept: Mutex::default(), changed: watch::Sender::new(0), asks });
+        let running = Arc::new(Running {
+            sandbox: id.clone(),
+            argv: argv(&spec.command),
+            began: Instant::now(),
+            size: Mutex::new(spec.terminal),
+            kept: Mutex::new(Kept::new(spec.terminal.is_some())),
+            changed: watch::Sender::new(0),
+            asks,
+            room: Semaphore::new(UNSENT),
+        });
         let exec = uuid::Uuid::now_v7().simple().to_string();
         locked(&self.running).insert(exec.clone(), Arc::clone(&running));
         tokio::spawn(Arc::clone(self).carry(exec.clone(), running, connection, asked));
@@ -164,9 +132,10 @@ impl Commands {
         let (read, write) = connection.into_split();
         let exit = tokio::select! {
             exit = listen(&running, read) => exit,
-            never = speak(asked, write) => match never {},
+            never = speak(&running, asked, write) => match never {},
         };
-        locked(&running.kept).ended = Some(exit);
+        running.room.close();
+        locked(&running.kept).end(exit);
         running.changed.send_modify(|count| *count += 1);
         tokio::time::sleep(REMEMBERED).await;
         locked(&self.running).remove(&exec);
@@ -183,18 +152,70 @@ impl Commands {
         Ok(())
     }
 
+    /// Cut into frames that the worker takes, and not faster than the command reads.
+    pub(crate) async fn write(&self, exec: &ExecRef, data: &Bytes) -> Result<(), Error> {
+        let running = self.get(exec)?;
+        for piece in data.chunks(LONGEST / 2) {
+            let needed = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+            let Ok(room) = running.room.acquire_many(needed).await else { return Ok(()) };
+            // Given back when it is sent.
+            room.forget();
+            drop(running.asks.send(Ask::Stdin(piece.to_vec())));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn resize(&self, exec: &ExecRef, size: Size) -> Result<(), Error> {
+        let running = self.get(exec)?;
+        {
+            let mut known = locked(&running.size);
+            if known.is_none() {
+                return Err(Error::Refused { detail: "this command has no terminal".into() });
+            }
+            if size.columns == 0 || size.rows == 0 {
+                return Err(Error::Refused { detail: "a terminal has at least one column and one row".into() });
+            }
+            *known = Some(size);
+        }
+        drop(running.asks.send(Ask::Resize(Terminal { columns: size.columns, rows: size.rows })));
+        Ok(())
+    }
+
+    /// Those of a sandbox that can still be attached to, oldest first.
+    pub(crate) fn list(&self, sandbox: &ProviderId) -> Vec<ExecInfo> {
+        let all = locked(&self.running);
+        let of_it = all.iter().filter(|(_, running)| running.sandbox == *sandbox);
+        of_it.map(|(exec, running)| running.info(exec)).collect()
+    }
+
     pub(crate) fn attach(&self, exec: &ExecRef, cursor: u64) -> Result<ExecStream, Error> {
         let running = self.get(exec)?;
-        locked(&running.kept).reader = Some(cursor);
+        let number = locked(&running.kept).enter(cursor);
         let changed = running.changed.subscribe();
-        let reader = Reader { running, changed, cursor, over: false };
+        let reader = Reader { running, changed, number, cursor, over: false };
         Ok(Box::pin(stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) })))
+    }
+}
+
+impl Running {
+    fn info(&self, exec: &str) -> ExecInfo {
+        let kept = locked(&self.kept);
+        ExecInfo {
+            exec: exec.to_owned(),
+            argv: self.argv.clone(),
+            terminal: *locked(&self.size),
+            age: self.began.elapsed(),
+            cursor: kept.cursor(),
+            readers: kept.reader_count(),
+            ended: kept.ended(),
+        }
     }
 }
 
 struct Reader {
     running: Arc<Running>,
     changed: watch::Receiver<u64>,
+    number: u64,
     cursor: u64,
     over: bool,
 }
@@ -213,7 +234,7 @@ impl Reader {
                         ExecEvent::Output { cursor, .. } | ExecEvent::Gap { cursor } => self.cursor = *cursor,
                         ExecEvent::Ended(_) => self.over = true,
                     }
-                    locked(&self.running.kept).reader = Some(self.cursor);
+                    locked(&self.running.kept).move_on(self.number, self.cursor);
                     self.running.changed.send_modify(|count| *count += 1);
                     return Some(Ok(event));
                 }
@@ -225,7 +246,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        locked(&self.running.kept).reader = None;
+        locked(&self.running.kept).leave(self.number);
         self.running.changed.send_modify(|count| *count += 1);
     }
 }
@@ -273,10 +294,13 @@ async fn listen(running: &Running, mut read: OwnedReadHalf) -> Exit {
     }
 }
 
-async fn speak(mut asked: mpsc::UnboundedReceiver<Ask>, mut write: OwnedWriteHalf) -> std::convert::Infallible {
+async fn speak(running: &Running, mut asked: mpsc::UnboundedReceiver<Ask>, mut write: OwnedWriteHalf) -> Infallible {
     while let Some(ask) = asked.recv().await {
         if write.write_all(&ask.encode()).await.is_err() {
             break;
+        }
+        if let Ask::Stdin(data) = &ask {
+            running.room.add_permits(data.len());
         }
     }
     // The end is the other half's to tell; this half stays open for it.

@@ -1,37 +1,21 @@
 //! Git over a workspace, in a jail of its own: no network, no agent, nothing of the host but a pipe.
 
-use atoll_core::provider::{Author, Error, Exit, GitDone, GitJob, Source};
+use crate::inside::WORKER;
+use crate::inside::git::{arguments, arguments_in};
+use atoll_core::provider::{Error, Exit, GitDone, GitJob, Source};
 use atoll_jail::Launcher;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// The worker's program as it stands in every sandbox.
-const WORKER: &str = "/opt/atoll/worker";
 /// Long enough for very large repositories; who asks has a shorter patience of their own.
 const DEADLINE: Duration = Duration::from_secs(1200);
 /// How much of what git says in error is kept.
 const SAID: u64 = 64 << 10;
 
-fn author(author: &Author) -> [String; 4] {
-    ["--name".into(), author.name.clone(), "--email".into(), author.email.clone()]
-}
-
-fn argv(job: &GitJob) -> Vec<String> {
-    let mut argv = vec![WORKER.to_owned()];
-    match job {
-        GitJob::Out { base, message, author: by } => {
-            argv.extend(["git-out", "--base", base, "--message", message].map(str::to_owned));
-            argv.extend(author(by));
-        }
-        GitJob::Diff { base, paths, patch } => {
-            argv.extend(["git-diff", "--base", base].map(str::to_owned));
-            argv.extend(paths.iter().flat_map(|path| ["--path".to_owned(), path.clone()]));
-            argv.extend(patch.then(|| "--patch".to_owned()));
-        }
-    }
-    argv
+fn argv(arguments: Vec<String>) -> Vec<String> {
+    std::iter::once(WORKER.to_owned()).chain(arguments).collect()
 }
 
 pub(super) fn broken(what: &str, error: &std::io::Error) -> Error {
@@ -66,16 +50,13 @@ fn nothing() -> Result<File, Error> {
 }
 
 pub(super) fn run(launcher: &Launcher, name: &str, job: &GitJob, output: File) -> Result<GitDone, Error> {
-    run_one(launcher, name, &argv(job), nothing()?.into(), output.into())
+    run_one(launcher, name, &argv(arguments(job)), nothing()?.into(), output.into())
 }
 
 /// Puts a repository into a fresh workspace.
 pub(super) fn take_in(launcher: &Launcher, name: &str, source: &Source) -> Result<(), Error> {
     let bundle = File::open(&source.bundle).map_err(|error| broken("the repository's bundle can't be read", &error))?;
-    let mut argv: Vec<String> =
-        [WORKER, "git-in", "--branch", &source.branch, "--base", &source.commit].map(str::to_owned).into();
-    argv.extend(author(&source.author));
-    let done = run_one(launcher, name, &argv, bundle.into(), nothing()?.into())?;
+    let done = run_one(launcher, name, &argv(arguments_in(source)), bundle.into(), nothing()?.into())?;
     match done.exit {
         Exit::Exited { code: 0 } => Ok(()),
         Exit::TimedOut => {

@@ -15,13 +15,14 @@ mod root;
 mod tier;
 
 use crate::inside::exec::Commands;
-use crate::inside::{LinkHost, link};
+use crate::inside::{LinkHost, Remains, files, link};
 use crate::{all_labels, carries, locked};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{
-    Answer, ByteStream, Capabilities, CreateSpec, Error, ExecRef, ExecSpec, ExecStream, Exit, Found, GitDone, GitJob,
-    ImageRef, Lookup, Page, Provider, ProviderId, ProviderState, SnapshotRef, StopMode, Usage, capabilities as can,
+    Answer, ByteStream, Capabilities, CreateSpec, Download, Error, ExecInfo, ExecRef, ExecSpec, ExecStream, Exit,
+    FileDone, FileJob, Found, GitDone, GitJob, ImageRef, Lookup, Page, Provider, ProviderId, ProviderState, Size,
+    SnapshotRef, StopMode, Transfer, Uploaded, Usage, Worked, capabilities as can,
 };
 use atoll_core::sandbox::{IsolationTier, Network, ProviderKind, Resources};
 use atoll_jail::{Launcher, Limits, Place, Spec};
@@ -47,14 +48,6 @@ pub struct Local {
     commands: Arc<Commands>,
     disk: disk::Watch,
     tier: tier::Demand,
-}
-
-/// What is there when a worker is dead.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remains {
-    pub spool: PathBuf,
-    /// Unknown when an earlier server started it.
-    pub exit: Exit,
 }
 
 impl Local {
@@ -97,6 +90,16 @@ impl Local {
         self.ask(move |launcher| launcher.find(&name)).await?.ok_or(Error::Gone)
     }
 
+    /// The socket of a living worker, through which its files are reached.
+    async fn worker(&self, id: &ProviderId) -> Result<PathBuf, Error> {
+        let place = self.place(id).await?;
+        if !place.alive {
+            let detail = "nothing runs in this sandbox any more, so its files can't be reached";
+            return Err(Error::Refused { detail: detail.into() });
+        }
+        Ok(place.socket)
+    }
+
     /// Sees to it that a living worker is connected.
     fn connect(&self, place: &Place) {
         let Ok(sandbox) = place.name.parse::<SandboxId>() else { return };
@@ -126,7 +129,7 @@ impl Local {
         }
     }
 
-    /// What a dead worker left behind.
+    /// What a dead worker left behind. How it ended is unknown when an earlier server started it.
     pub async fn remains(&self, sandbox: SandboxId) -> Result<Remains, Error> {
         let place = self.place(&ProviderId(sandbox.to_string())).await?;
         Ok(Remains { spool: place.spool, exit: place.exit.map_or(Exit::Unknown, exit) })
@@ -206,7 +209,7 @@ fn wanted(spec: &CreateSpec) -> Spec {
     }
 }
 
-fn limits(asked: Option<Resources>) -> Limits {
+pub(crate) fn limits(asked: Option<Resources>) -> Limits {
     let (asked, standard) = (asked.unwrap_or_default(), Limits::default());
     // Far inside what f64 holds exactly; nonsense saturates.
     let whole = |figure: f64| figure as u64;
@@ -293,7 +296,7 @@ impl Provider for Local {
             egress: can::Egress::Domains,
             output: can::OutputAbility::Split,
             attach: can::AttachAbility::FromCursor,
-            files: can::FileAbility::None,
+            files: can::FileAbility::Root,
             preview: can::PreviewAbility::None,
             max_memory_gb: None,
             max_cpu: None,
@@ -377,10 +380,6 @@ impl Provider for Local {
 
     fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> Answer<'a, ExecRef> {
         Box::pin(async move {
-            if spec.terminal.is_some() {
-                let ability = "give commands a terminal";
-                return Err(Error::Unsupported { provider: ProviderKind::Local, ability });
-            }
             let place = self.place(id).await?;
             if !place.alive {
                 return Err(Error::Refused { detail: "nothing runs in this sandbox any more".into() });
@@ -437,10 +436,7 @@ impl Provider for Local {
     }
 
     fn write<'a>(&'a self, exec: &'a ExecRef, data: Bytes) -> Answer<'a, ()> {
-        Box::pin(async move {
-            data.chunks(atoll_protocol::exec::LONGEST / 2)
-                .try_for_each(|piece| self.commands.ask(exec, Ask::Stdin(piece.to_vec())))
-        })
+        Box::pin(async move { self.commands.write(exec, &data).await })
     }
 
     fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> Answer<'a, ()> {
@@ -449,6 +445,31 @@ impl Provider for Local {
 
     fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> Answer<'a, ()> {
         Box::pin(async move { self.commands.ask(exec, Ask::Signal(signal)) })
+    }
+
+    fn upload<'a>(
+        &'a self,
+        id: &'a ProviderId,
+        transfer: &'a Transfer,
+        data: ByteStream,
+    ) -> Answer<'a, Worked<Uploaded>> {
+        Box::pin(async move { files::upload(&self.worker(id).await?, transfer, data).await })
+    }
+
+    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> Answer<'a, Worked<Download>> {
+        Box::pin(async move { files::download(&self.worker(id).await?, transfer).await })
+    }
+
+    fn files<'a>(&'a self, id: &'a ProviderId, job: &'a FileJob) -> Answer<'a, Worked<FileDone>> {
+        Box::pin(async move { files::run(&self.worker(id).await?, job).await })
+    }
+
+    fn resize<'a>(&'a self, exec: &'a ExecRef, size: Size) -> Answer<'a, ()> {
+        Box::pin(async move { self.commands.resize(exec, size) })
+    }
+
+    fn execs<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Vec<ExecInfo>> {
+        Box::pin(async move { Ok(self.commands.list(id)) })
     }
 
     fn git<'a>(&'a self, id: &'a ProviderId, job: &'a GitJob, output: File) -> Answer<'a, GitDone> {

@@ -43,9 +43,8 @@ async fn a_prompt_is_one_turn_told_as_events() {
         assert_eq!(row.acks.iter().map(|(_, how, turn)| (*how, *turn)).collect::<Vec<_>>(), [(How::NewTurn, Some(1))]);
         assert_eq!(row.heartbeats[0].1, Activity::Starting);
     });
-    let path = "/workspace/src/a.txt".to_owned();
-    let mut file = scene.fake.download(&scene.id, &Transfer::File { path, range: None }).await.unwrap();
-    assert_eq!(file.next().await.unwrap().unwrap(), "one two\n");
+    let mut file = scene.fake.download(&scene.id, &Transfer::file("/workspace/src/a.txt")).await.unwrap().unwrap();
+    assert_eq!(file.data.next().await.unwrap().unwrap(), "one two\n");
     scene.link.assert_orderly();
 }
 

@@ -66,11 +66,12 @@ async fn the_suite_notices_broken_promises() {
     let liar = Liar(Fake::new(FakeOptions::default(), Recorder::new()));
     let verdicts = conformance::check(&liar, &Settings::default()).await;
     let kept: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict.is_ok()).map(|(promise, _)| *promise).collect();
-    // It does run commands, and says rightly that it shows no previews.
+    // It does run commands, and says rightly that it shows no previews and moves no trees.
     let expected = [
         "what it can't do is unsupported, before any side effect",
         "exit codes are the command's own",
         "a command that takes too long is timed out",
+        "a tree comes out as it went in",
     ];
     assert_eq!(kept, expected, "{verdicts:#?}");
 }

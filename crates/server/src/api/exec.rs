@@ -2,12 +2,13 @@
 
 use crate::auth::{Caller, access};
 use crate::extract::{Body, Id, Ids, Params};
-use crate::problem::{Problem, Result};
+use crate::problem::{Code, Problem, Result};
 use crate::state::App;
+use crate::terminals::Viewer;
 use atoll_core::bounds;
 use atoll_core::id::SandboxId;
 use atoll_core::principal::Action;
-use atoll_core::provider::{Command, ExecEvent, ExecRef, ExecSpec, ProviderId};
+use atoll_core::provider::{Command, Error, ExecEvent, ExecRef, ExecSpec, ProviderId, Size};
 use atoll_core::sandbox::{ProviderKind, SandboxState};
 use atoll_store::sandboxes;
 use axum::extract::State;
@@ -16,12 +17,13 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use bytes::Bytes;
 use futures_util::StreamExt;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+const LARGEST_TERMINAL: u16 = 1000;
 const EXEC_ID: HeaderName = HeaderName::from_static("exec-id");
 
 /// What to run: `argv` as it is, or `shell` by /bin/sh.
@@ -41,6 +43,34 @@ pub struct NewExec {
     root: bool,
     #[schema(minimum = 1)]
     timeout_s: Option<u32>,
+    /// It gets a terminal of this size; `GET …/terminal?exec=` shows it. What it prints is one stream.
+    terminal: Option<TerminalSize>,
+}
+
+/// The size of a terminal, in characters.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TerminalSize {
+    #[schema(minimum = 1, maximum = 1000)]
+    pub cols: u16,
+    #[schema(minimum = 1, maximum = 1000)]
+    pub rows: u16,
+}
+
+impl TerminalSize {
+    pub fn checked(self) -> Result<Size> {
+        let fits = |number: u16| (1..=LARGEST_TERMINAL).contains(&number);
+        if fits(self.cols) && fits(self.rows) {
+            return Ok(Size { columns: self.cols, rows: self.rows });
+        }
+        Err(Problem::invalid(format!("cols, rows: whole numbers from 1 to {LARGEST_TERMINAL}")))
+    }
+}
+
+impl From<Size> for TerminalSize {
+    fn from(size: Size) -> Self {
+        Self { cols: size.columns, rows: size.rows }
+    }
 }
 
 impl NewExec {
@@ -71,21 +101,26 @@ impl NewExec {
             env: self.env,
             stdin: self.stdin.is_some(),
             as_root: self.root,
-            terminal: None,
+            terminal: self.terminal.map(TerminalSize::checked).transpose()?,
             timeout: self.timeout_s.map(|seconds| Duration::from_secs(seconds.into())),
         })
     }
 }
 
-/// The sandbox's name at its provider, if the caller may work in it and something runs there.
-async fn place(app: &App, caller: Caller, id: SandboxId) -> Result<(ProviderKind, ProviderId)> {
+/// The sandbox's name at its provider, if the caller may do this with it and something runs there.
+pub(crate) async fn place(
+    app: &App,
+    caller: Caller,
+    id: SandboxId,
+    action: Action,
+) -> Result<(ProviderKind, ProviderId)> {
     app.read(move |tx| {
         Box::pin(async move {
-            access::sandbox(tx, &caller, id, Action::Work).await?;
+            access::sandbox(tx, &caller, id, action).await?;
             let row = sandboxes::get(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
             crate::app::pausing::refuse_paused(&row)?;
             super::diff::at_provider(&row).filter(|_| row.state != SandboxState::Pending).ok_or_else(|| {
-                Problem::new(crate::problem::Code::SandboxGone, "there is nothing of it to run a command in")
+                Problem::new(Code::SandboxGone, "there is nothing of it to run a command in")
                     .with("state", row.state.as_str())
             })
         })
@@ -105,7 +140,7 @@ pub async fn start(
     Id(id): Id<SandboxId>,
     Body { value, .. }: Body<NewExec>,
 ) -> Result<Response> {
-    let (kind, place) = place(&app, caller, id).await?;
+    let (kind, place) = place(&app, caller, id, Action::Work).await?;
     let input = value.stdin.clone();
     let spec = value.spec()?;
     let providers = app.providers()?;
@@ -115,7 +150,9 @@ pub async fn start(
         provider.write(&exec, Bytes::from(input)).await?;
         provider.close_stdin(&exec).await?;
     }
-    stream(&app, kind, exec, 0).await
+    // A terminal is given up when nobody looks at it; whoever reads this answer does.
+    let viewer = spec.terminal.map(|_| Viewer::enter(&app, kind, &exec));
+    stream(&app, kind, exec, 0, viewer).await
 }
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -137,19 +174,33 @@ pub async fn attach(
     Ids(id, exec): Ids<SandboxId, String>,
     Params(query): Params<AttachQuery>,
 ) -> Result<Response> {
-    let (kind, sandbox) = place(&app, caller, id).await?;
-    let exec = ExecRef { sandbox, exec, epoch: 1 };
-    stream(&app, kind, exec, query.cursor).await
+    let (kind, sandbox) = place(&app, caller, id, Action::Work).await?;
+    stream(&app, kind, named(sandbox, exec), query.cursor, None).await
 }
 
-async fn stream(app: &App, kind: ProviderKind, exec: ExecRef, cursor: u64) -> Result<Response> {
-    let providers = app.providers()?;
-    let attached = providers.get(kind).attach(&exec, cursor).await;
-    let events = attached.map_err(|error| match error {
-        atoll_core::provider::Error::Gone => Problem::not_found("command"),
+/// A command by the name that its beginning was answered with.
+pub(crate) const fn named(sandbox: ProviderId, exec: String) -> ExecRef {
+    ExecRef { sandbox, exec, epoch: 1 }
+}
+
+/// What a provider says of one command: if it doesn't know it, that means not the sandbox.
+pub(crate) fn of_command(error: Error) -> Problem {
+    match error {
+        Error::Gone => Problem::new(
+            Code::NotFound,
+            "there is no such command any more: commands and terminals end with the server that started them, \
+             and are forgotten a while after their end",
+        ),
         error => error.into(),
-    })?;
-    let lines = events.map(|event| {
+    }
+}
+
+async fn stream(app: &App, kind: ProviderKind, exec: ExecRef, cursor: u64, viewer: Option<Viewer>) -> Result<Response> {
+    let providers = app.providers()?;
+    let events = providers.get(kind).attach(&exec, cursor).await.map_err(of_command)?;
+    let lines = events.map(move |event| {
+        // Leaves with the answer.
+        let _viewer = &viewer;
         let line = match event {
             Ok(ExecEvent::Output { stream, data, cursor }) => match std::str::from_utf8(&data) {
                 Ok(text) => json!({ "stream": stream, "data": text, "cursor": cursor }),

@@ -1,9 +1,11 @@
 //! Handlers, one file per resource, and the JSON shapes they speak.
 
 pub mod blobs;
+pub mod commands;
 pub mod diff;
 pub mod events;
 pub mod exec;
+pub mod files;
 pub mod fork;
 pub mod gc;
 pub mod health;

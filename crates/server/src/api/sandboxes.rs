@@ -237,7 +237,7 @@ async fn with_repository(app: &App, caller: &Caller, mut new: NewSandbox) -> Res
     let defaults = project.as_ref().map(|project| project.defaults.clone()).unwrap_or_default();
     let defaults: NewSandbox = serde_json::from_value(defaults.into()).unwrap_or_default();
     let provider = new.provider.or(defaults.provider).unwrap_or(app.policy.provider);
-    if provider != ProviderKind::Local {
+    if !provider.is_on_this_machine() {
         return Ok(new);
     }
     if let Some(repo) = &new.repo {

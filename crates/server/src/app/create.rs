@@ -148,7 +148,7 @@ async fn make(work: &mut Work<'_>, session: &mut Session, mut plan: Plan, cause:
     work.out.states.push((sandbox.id, sandbox.state));
     let worker = match plan.provider {
         ProviderKind::External => Some(worker_token(work, sandbox.id).await?),
-        ProviderKind::Local | ProviderKind::Fake => None,
+        ProviderKind::Local | ProviderKind::Docker | ProviderKind::Fake => None,
     };
     metrics::counter!(crate::metrics::SANDBOXES_MADE, "provider" => plan.provider.as_str()).increment(1);
     Ok(Made { sandbox, labels: plan.labels, worker })
@@ -157,12 +157,13 @@ async fn make(work: &mut Work<'_>, session: &mut Session, mut plan: Plan, cause:
 /// Where Atoll itself runs the agent it has to be one that it knows, said before anything is made.
 fn refuse_without_agent(provider: ProviderKind, agent: Option<&str>, has_prompt: bool) -> Result<()> {
     match (provider, agent) {
-        (ProviderKind::External | ProviderKind::Fake, _) | (ProviderKind::Local, Some("demo")) => Ok(()),
-        (ProviderKind::Local, None) if !has_prompt => Ok(()),
-        (ProviderKind::Local, None) => {
+        (ProviderKind::External | ProviderKind::Fake, _)
+        | (ProviderKind::Local | ProviderKind::Docker, Some("demo")) => Ok(()),
+        (ProviderKind::Local | ProviderKind::Docker, None) if !has_prompt => Ok(()),
+        (ProviderKind::Local | ProviderKind::Docker, None) => {
             Err(Problem::new(Code::NoAgent, "name one: \"agent\": \"demo\" needs no model and no key"))
         }
-        (ProviderKind::Local, Some(other)) => {
+        (ProviderKind::Local | ProviderKind::Docker, Some(other)) => {
             Err(Problem::new(Code::NoAgent, format!("this version does not know an agent `{other}`; it has `demo`")))
         }
     }

@@ -87,7 +87,7 @@ pub async fn apply(
     for effect in step.effects {
         leave_job(work, sandbox, effect).await?;
     }
-    if sandbox.state == SandboxState::Failed && sandbox.provider == ProviderKind::Local {
+    if sandbox.state == SandboxState::Failed && sandbox.provider.is_on_this_machine() {
         // Its files are kept for a look inside; its processes only as long as they have something to say.
         jobs::put(work.tx, JobKind::FlushGrace, sandbox.id, work.steady + work.policy.flush_grace).await?;
     }
@@ -106,6 +106,7 @@ async fn drop_deadlines(work: &mut Work<'_>, sandbox: &Sandbox) -> Result<()> {
 fn create_timeout(work: &Work<'_>, provider: ProviderKind) -> Duration {
     match provider {
         ProviderKind::Local => work.policy.create_timeout_local,
+        ProviderKind::Docker => work.policy.create_timeout_docker,
         ProviderKind::External => work.policy.create_timeout_external,
         ProviderKind::Fake => work.policy.create_timeout_fake,
     }
@@ -244,7 +245,7 @@ pub async fn flushed(work: &mut Work<'_>, session: &mut Session, sandbox: &mut S
 /// Whether its work comes out as something of its own: a branch.
 pub fn has_results(sandbox: &Sandbox) -> bool {
     match sandbox.provider {
-        ProviderKind::Local => sandbox.settings.repo.is_some(),
+        ProviderKind::Local | ProviderKind::Docker => sandbox.settings.repo.is_some(),
         ProviderKind::External | ProviderKind::Fake => false,
     }
 }

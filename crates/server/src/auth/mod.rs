@@ -136,6 +136,14 @@ pub fn is_local(parts: &Parts) -> bool {
     parts.extensions.get::<ConnectInfo<Peer>>().is_some_and(|info| info.0.0.ip().to_canonical().is_loopback())
 }
 
+/// A caller by a one-time ticket, for clients that can't send headers; else as everywhere.
+pub async fn by_ticket(parts: &mut Parts, app: &Arc<App>, ticket: Option<&str>) -> Result<Caller> {
+    let Some(ticket) = ticket else { return Caller::from_request_parts(parts, app).await };
+    let mut caller = app.tickets.redeem(ticket).ok_or_else(Problem::unauthorized)?;
+    caller.is_local = is_local(parts);
+    Ok(caller)
+}
+
 impl FromRequestParts<Arc<App>> for Caller {
     type Rejection = Problem;
 

@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn the_name_in_the_handshake_is_the_host_that_was_asked_for() {
         let fits = |target: &str, name: Option<&str>| {
-            super::fits(&Target::parse(target, None).unwrap(), name.map(str::to_owned)).is_ok()
+            fits(&Target::parse(target, None).unwrap(), name.map(str::to_owned)).is_ok()
         };
         assert!(fits("example.org:443", Some("example.org")) && fits("example.org:443", Some("EXAMPLE.org.")));
         assert!(!fits("example.org:443", Some("other.org")) && !fits("example.org:443", None));

@@ -74,8 +74,12 @@ async fn pack(app: &App, sandbox: &Sandbox, branch: Option<String>) -> Result<Op
     // A fork has its repository already, with all that was done in it.
     let repo = sandbox.settings.repo.as_ref().filter(|_| sandbox.settings.forked_from.is_none());
     match (sandbox.provider, repo) {
-        (ProviderKind::Local, Some(repo)) => repo::pack(app, sandbox.id, repo.clone(), branch).await.map(Some),
-        (ProviderKind::Local, None) | (ProviderKind::External | ProviderKind::Fake, _) => Ok(None),
+        (ProviderKind::Local | ProviderKind::Docker, Some(repo)) => {
+            repo::pack(app, sandbox.id, repo.clone(), branch).await.map(Some)
+        }
+        (ProviderKind::Local | ProviderKind::Docker, None) | (ProviderKind::External | ProviderKind::Fake, _) => {
+            Ok(None)
+        }
     }
 }
 
@@ -86,7 +90,7 @@ async fn made_it(app: &Arc<App>, job: &Job, found: Found, uncommitted: Option<u6
         Box::pin(async move {
             let (_, mut sandbox) = work.locked(id).await?;
             sandbox.provider_id = Some(found.id.0);
-            if sandbox.provider == ProviderKind::Local {
+            if sandbox.provider.is_on_this_machine() {
                 sandbox.server_id = Some(server_id);
             }
             let mut events = Vec::new();

@@ -7,7 +7,7 @@ use crate::providers::Providers;
 use crate::state::App;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::{Error, ProviderId, StopMode};
-use atoll_core::sandbox::{ProviderKind, Reason, Results, SandboxState};
+use atoll_core::sandbox::{Reason, Results, SandboxState};
 use atoll_store::jobs::Job;
 use atoll_store::{sandboxes, tokens};
 
@@ -51,8 +51,8 @@ pub(crate) async fn flush_grace(app: &App, providers: &Providers, job: &Job) -> 
         })
         .await?;
     // A failed one that is still there has had its time to speak, too: only its files are of use now.
-    if let (SandboxState::Failed, ProviderKind::Local, Some(name)) = (row.state, row.provider, row.provider_id) {
-        let stopped = providers.get(ProviderKind::Local).stop(&ProviderId(name), StopMode::Force).await;
+    if let (SandboxState::Failed, true, Some(name)) = (row.state, row.provider.is_on_this_machine(), row.provider_id) {
+        let stopped = providers.get(row.provider).stop(&ProviderId(name), StopMode::Force).await;
         if let Err(error) = stopped
             && error != Error::Gone
         {

@@ -8,8 +8,8 @@ use atoll_core::event::{NewEvent, kind};
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::{Error, Exit};
-use atoll_core::sandbox::{ProviderKind, Reason, SandboxState};
-use atoll_providers::local::Remains;
+use atoll_core::sandbox::{Reason, SandboxState};
+use atoll_providers::inside::Remains;
 use atoll_store::sandboxes;
 use serde_json::json;
 use std::sync::Arc;
@@ -33,9 +33,9 @@ pub(crate) async fn worker_gone(app: Arc<App>, id: SandboxId) {
 
 async fn look_after(app: &Arc<App>, id: SandboxId) -> Result<()> {
     let row = app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, id).await?) })).await?;
-    let Some(row) = row.filter(|row| row.provider == ProviderKind::Local) else { return Ok(()) };
+    let Some(row) = row.filter(|row| row.provider.is_on_this_machine()) else { return Ok(()) };
     let providers = app.providers()?;
-    let remains = match providers.local().remains(id).await {
+    let remains = match providers.remains(row.provider, id).await {
         Ok(remains) => Some(remains),
         Err(Error::Gone) => None,
         Err(error) => return Err(error.into()),

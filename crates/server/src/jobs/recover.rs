@@ -8,7 +8,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::capabilities::Listing;
 use atoll_core::provider::{Lookup, Provider, ProviderId, ProviderState};
-use atoll_core::sandbox::{ProviderKind, Reason, Results, SandboxState};
+use atoll_core::sandbox::{Reason, Results, SandboxState};
 use atoll_store::sandboxes::{Filter, Sandbox};
 use atoll_store::{jobs, sandboxes, streams};
 use std::sync::Arc;
@@ -17,7 +17,9 @@ const AT_ONCE: i64 = 100;
 
 pub(crate) async fn recover(app: &Arc<App>, providers: &Providers) -> Result<()> {
     app.write(|work| Box::pin(async move { Ok(jobs::release_all(work.tx).await?) })).await?;
-    sweep(app, providers).await?;
+    for provider in providers.on_this_machine() {
+        sweep(app, provider).await?;
+    }
     for state in [SandboxState::Creating, SandboxState::Running, SandboxState::Completing] {
         let mut before: Option<String> = None;
         loop {
@@ -39,13 +41,13 @@ pub(crate) async fn recover(app: &Arc<App>, providers: &Providers) -> Result<()>
 }
 
 /// Sandboxes of this data directory that no row knows of any more end.
-async fn sweep(app: &App, providers: &Providers) -> Result<()> {
+async fn sweep(app: &App, provider: &dyn Provider) -> Result<()> {
     let mut cursor: Option<String> = None;
     loop {
-        let page = match providers.local().list(cursor.as_deref()).await {
+        let page = match provider.list(cursor.as_deref()).await {
             Ok(page) => page,
             Err(error) => {
-                tracing::warn!(%error, "can't look for local sandboxes that nobody owns");
+                tracing::warn!(provider = %provider.kind(), %error, "can't look for sandboxes that nobody owns");
                 return Ok(());
             }
         };
@@ -57,7 +59,7 @@ async fn sweep(app: &App, providers: &Providers) -> Result<()> {
                 continue;
             }
             tracing::info!(sandbox = %id, "removing a sandbox that nobody owns");
-            if let Err(error) = providers.local().destroy(&found.id).await {
+            if let Err(error) = provider.destroy(&found.id).await {
                 tracing::warn!(sandbox = %id, %error, "it can't be removed now");
             }
         }
@@ -70,8 +72,8 @@ async fn sweep(app: &App, providers: &Providers) -> Result<()> {
 
 /// A sandbox whose provider no longer has it is lost, and says so.
 async fn look_after(app: &Arc<App>, providers: &Providers, sandbox: Sandbox) -> Result<()> {
-    let is_local = sandbox.provider == ProviderKind::Local;
-    if is_local && sandbox.server_id.as_ref().is_some_and(|server| *server != app.server_id) {
+    let is_here = sandbox.provider.is_on_this_machine();
+    if is_here && sandbox.server_id.as_ref().is_some_and(|server| *server != app.server_id) {
         return Ok(()); // another server's
     }
     let provider = providers.get(sandbox.provider);
@@ -90,7 +92,7 @@ async fn look_after(app: &Arc<App>, providers: &Providers, sandbox: Sandbox) -> 
     };
     match found {
         Lookup::Found(found) => {
-            if is_local && found.state == ProviderState::Stopped {
+            if is_here && found.state == ProviderState::Stopped {
                 tokio::spawn(super::gone::worker_gone(Arc::clone(app), sandbox.id));
             }
             Ok(())

@@ -9,7 +9,7 @@ use crate::state::App;
 use atoll_core::event::{NewEvent, Source};
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::{Error, Exit, GitJob, Provider, ProviderId, StopMode};
-use atoll_core::sandbox::{ProviderKind, Reason, Results, SandboxState};
+use atoll_core::sandbox::{Reason, Results, SandboxState};
 use atoll_forge::Outcome;
 use atoll_store::jobs::Job;
 use atoll_store::sandboxes::{self, Sandbox};
@@ -67,7 +67,7 @@ async fn take(
     session: &Session,
     row: &Sandbox,
 ) -> std::result::Result<Outcome, Failed> {
-    let provider: &dyn Provider = providers.get(ProviderKind::Local);
+    let provider: &dyn Provider = providers.get(row.provider);
     let Some(name) = row.provider_id.clone() else { return Err(Error::Gone.into()) };
     let id = ProviderId(name);
     // Nothing writes to the workspace any more from here on.

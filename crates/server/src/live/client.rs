@@ -47,14 +47,7 @@ impl FromRequestParts<Arc<App>> for Reader {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
         let Params(query) = Params::<TicketQuery>::from_request_parts(parts, app).await?;
-        match query.ticket {
-            Some(ticket) => {
-                let mut caller = app.tickets.redeem(&ticket).ok_or_else(Problem::unauthorized)?;
-                caller.is_local = auth::is_local(parts);
-                Ok(Self(caller))
-            }
-            None => Ok(Self(Caller::from_request_parts(parts, app).await?)),
-        }
+        Ok(Self(auth::by_ticket(parts, app, query.ticket.as_deref()).await?))
     }
 }
 

@@ -1,8 +1,9 @@
-//! Connections that stay open: SSE and WebSocket for readers, WebSocket for workers.
+//! Connections that stay open: SSE and WebSocket for readers, WebSocket for workers and for terminals.
 
 pub mod client;
 pub mod feed;
 pub mod sse;
+pub mod terminal;
 pub mod worker;
 
 use crate::problem::{Code, Problem, Result};

@@ -1,8 +1,10 @@
 //! Frames from the connection: input goes to the command as it reads it, signals at once.
 
-use atoll_protocol::exec::{Ask, BadFrame};
+use super::terminal::Terminal;
+use atoll_protocol::exec::{Ask, BadFrame, Terminal as Size};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::ReadHalf;
@@ -49,7 +51,7 @@ impl Frames {
 pub(super) async fn feed(
     mut frames: Frames,
     reader: &mut ReadHalf<'_>,
-    input: Option<Sender>,
+    input: Option<Input>,
     signals: mpsc::UnboundedSender<i32>,
 ) {
     let mut feeder = Feeder { input, unread: Vec::new(), closing: false };
@@ -60,8 +62,7 @@ pub(super) async fn feed(
                 Ok(Some(Ask::Stdin(data))) => feeder.take(&data),
                 Ok(Some(Ask::CloseStdin)) => feeder.close(),
                 Ok(Some(Ask::Signal(signal))) => drop(signals.send(signal)),
-                // Without a terminal there is nothing to resize.
-                Ok(Some(Ask::Resize(_))) => {}
+                Ok(Some(Ask::Resize(size))) => feeder.resize(size),
                 Ok(Some(Ask::Start(_))) => tracing::warn!("a second command on one connection is not run"),
                 Ok(None) => return,
                 Err(error) => {
@@ -77,9 +78,32 @@ pub(super) async fn feed(
     }
 }
 
+/// Where input goes.
+pub(super) enum Input {
+    Pipe(Sender),
+    Terminal(Arc<Terminal>),
+}
+
+impl Input {
+    async fn writable(&self) {
+        match self {
+            // A failure shows when it is written to.
+            Self::Pipe(pipe) => drop(pipe.writable().await),
+            Self::Terminal(terminal) => terminal.writable().await,
+        }
+    }
+
+    fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Pipe(pipe) => pipe.try_write(data),
+            Self::Terminal(terminal) => terminal.try_write(data),
+        }
+    }
+}
+
 /// The command's input, and what it has not read.
 struct Feeder {
-    input: Option<Sender>,
+    input: Option<Input>,
     unread: Vec<u8>,
     closing: bool,
 }
@@ -92,15 +116,26 @@ impl Feeder {
         }
     }
 
+    /// A terminal stays open: its program is told in the terminal's way that no more comes.
     fn close(&mut self) {
-        self.closing = true;
+        match &self.input {
+            Some(Input::Terminal(terminal)) => self.unread.push(terminal.end_of_input()),
+            Some(Input::Pipe(_)) | None => self.closing = true,
+        }
         self.write();
+    }
+
+    fn resize(&self, size: Size) {
+        match &self.input {
+            Some(Input::Terminal(terminal)) if size.columns > 0 && size.rows > 0 => terminal.resize(size),
+            // Without a terminal there is nothing to resize.
+            Some(Input::Terminal(_) | Input::Pipe(_)) | None => {}
+        }
     }
 
     async fn writable(&self) {
         match &self.input {
-            // A failure shows when it is written to.
-            Some(input) => drop(input.writable().await),
+            Some(input) => input.writable().await,
             None => std::future::pending().await,
         }
     }

@@ -313,7 +313,7 @@ impl Executor {
         let driver::Command { argv, env } = driver.command(&launch);
         let task = self.task.get_or_insert_with(|| message.content.clone());
         let env = self.tools.environment.of_agent(task, env);
-        let program = Runs { argv, cwd: self.tools.workspace.clone(), env, whole: true };
+        let program = Runs { argv, cwd: self.tools.workspace.clone(), env, whole: true, terminal: None };
         let kills = self.tools.memory.kills();
         let agent = Agent::start(&self.tools.hands, program, kills).await.map_err(|error| error.to_string())?;
         self.agent = Some(agent);

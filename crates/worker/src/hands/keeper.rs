@@ -4,6 +4,8 @@
 use super::starter::Starter;
 use super::{Ending, Program, Reply, Request, wire};
 use crate::readiness;
+use atoll_protocol::exec::Terminal;
+use rustix::fs::{FileType, major, minor};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::collections::HashMap;
@@ -57,8 +59,9 @@ impl Process {
         self.hands.ask(Command::Signal { id: self.id, signal });
     }
 
+    /// Ends it with everything that it started, also what left its process group.
     pub fn kill(&self) {
-        self.signal(Signal::KILL.as_raw());
+        self.hands.ask(Command::Kill { id: self.id });
     }
 }
 
@@ -70,11 +73,23 @@ pub struct Handle {
 
 impl Handle {
     pub async fn spawn(&self, program: Program, streams: Streams) -> Result<Process, Error> {
+        Ok(self.start(Program { terminal: None, ..program }, Some(streams)).await?.0)
+    }
+
+    /// On a terminal of its own. The worker's end of it is certainly one, and nothing else is certain about it.
+    pub async fn spawn_on_terminal(&self, program: Program, size: Terminal) -> Result<(Process, OwnedFd), Error> {
+        let (process, terminal) = self.start(Program { terminal: Some(size), ..program }, None).await?;
+        terminal.map(|terminal| (process, terminal)).ok_or_else(|| {
+            Error::NotStarted("the helper process handed over something else than a terminal".to_owned())
+        })
+    }
+
+    async fn start(&self, program: Program, streams: Option<Streams>) -> Result<(Process, Option<OwnedFd>), Error> {
         let (started, outcome) = oneshot::channel();
         let (end, ended) = oneshot::channel();
         self.ask(Command::Spawn(Box::new(Spawn { program, streams, started, end })));
-        let id = outcome.await.unwrap_or(Err(Error::Lost("is going")))?;
-        Ok(Process { id, hands: self.clone(), ended })
+        let Begun { id, terminal } = outcome.await.unwrap_or(Err(Error::Lost("is going")))?;
+        Ok((Process { id, hands: self.clone(), ended }, terminal))
     }
 
     /// Watches the files below `root`. What is seen comes through the pipe; it ends if the hands die.
@@ -110,6 +125,7 @@ impl Handle {
 enum Command {
     Spawn(Box<Spawn>),
     Signal { id: u64, signal: i32 },
+    Kill { id: u64 },
     Watch { root: PathBuf, pipe: OwnedFd },
     Flush { number: u64 },
     Unwatch,
@@ -119,16 +135,23 @@ enum Command {
 #[derive(Debug)]
 struct Spawn {
     program: Program,
-    streams: Streams,
-    started: oneshot::Sender<Result<u64, Error>>,
+    /// None with a terminal.
+    streams: Option<Streams>,
+    started: oneshot::Sender<Result<Begun, Error>>,
     end: oneshot::Sender<Ending>,
+}
+
+#[derive(Debug)]
+struct Begun {
+    id: u64,
+    terminal: Option<OwnedFd>,
 }
 
 /// A program that was asked for.
 struct Child {
     pid: Option<Pid>,
     /// Who waits for its start, and until when.
-    started: Option<(oneshot::Sender<Result<u64, Error>>, Instant)>,
+    started: Option<(oneshot::Sender<Result<Begun, Error>>, Instant)>,
     end: oneshot::Sender<Ending>,
 }
 
@@ -166,7 +189,7 @@ impl Keeper {
                     None => return,
                 },
                 reply = reply(self.hands.as_ref()) => match reply {
-                    Ok(Some(reply)) => self.hear(reply),
+                    Ok(Some((reply, beside))) => self.hear(reply, beside),
                     Ok(None) => self.lost("died"),
                     Err(error) => {
                         tracing::warn!(%error, "the helper process can't be understood");
@@ -200,6 +223,11 @@ impl Keeper {
                     self.send_or_lose(&Request::Signal { id, signal }, &[]).await;
                 }
             }
+            Command::Kill { id } => {
+                if self.children.contains_key(&id) {
+                    self.send_or_lose(&Request::Kill { id }, &[]).await;
+                }
+            }
             Command::Watch { root, pipe } => match self.ready() {
                 Ok(_) => self.send_or_lose(&Request::Watch { root }, &[&pipe]).await,
                 // The pipe ends: whoever reads it sees that nobody watches.
@@ -220,8 +248,10 @@ impl Keeper {
         let Spawn { program, streams, started, end } = spawn;
         self.last_id += 1;
         let id = self.last_id;
-        let request = Request::Spawn { id, program, has_input: streams.input.is_some() };
-        let descriptors: Vec<&OwnedFd> = streams.input.iter().chain([&streams.stdout, &streams.stderr]).collect();
+        let input = streams.as_ref().and_then(|streams| streams.input.as_ref());
+        let outputs = streams.iter().flat_map(|streams| [&streams.stdout, &streams.stderr]);
+        let request = Request::Spawn { id, program, has_input: input.is_some() };
+        let descriptors: Vec<&OwnedFd> = input.into_iter().chain(outputs).collect();
         // Hands that died a moment ago are noticed here, and a new pair gets the same request.
         for _ in 0..2 {
             if let Err(error) = self.ready() {
@@ -244,7 +274,7 @@ impl Keeper {
         drop(started.send(Err(Error::Lost("died"))));
     }
 
-    fn hear(&mut self, reply: Reply) {
+    fn hear(&mut self, reply: Reply, beside: Option<OwnedFd>) {
         match reply {
             Reply::Started { id, pid } => {
                 // 1 and less would be everything when it is killed as a group.
@@ -252,7 +282,7 @@ impl Keeper {
                 if let Some(child) = self.children.get_mut(&id) {
                     child.pid = pid;
                     if let Some((started, _)) = child.started.take() {
-                        drop(started.send(Ok(id)));
+                        drop(started.send(Ok(Begun { id, terminal: beside.filter(is_terminal) })));
                     }
                 }
             }
@@ -316,16 +346,26 @@ impl Keeper {
     }
 }
 
+/// The upper end of a pseudo-terminal. Writing to anything else could do, with the worker's rights, what the agent may
+/// not.
+fn is_terminal(descriptor: &OwnedFd) -> bool {
+    const UPPER_END: (u32, u32) = (5, 2);
+    rustix::fs::fstat(descriptor).is_ok_and(|found| {
+        FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice
+            && (major(found.st_rdev), minor(found.st_rdev)) == UPPER_END
+    })
+}
+
 fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind as K;
     matches!(error.kind(), K::BrokenPipe | K::ConnectionReset | K::NotConnected | K::ConnectionRefused)
 }
 
-async fn reply(hands: Option<&Hands>) -> io::Result<Option<Reply>> {
+async fn reply(hands: Option<&Hands>) -> io::Result<Option<(Reply, Option<OwnedFd>)>> {
     let Some(hands) = hands else { return std::future::pending().await };
     loop {
         let mut ready = hands.socket.readable().await?;
-        match ready.try_io(|socket| wire::receive_plain(socket, RecvFlags::DONTWAIT)) {
+        match ready.try_io(|socket| wire::receive_untrusted(socket, RecvFlags::DONTWAIT)) {
             Ok(Err(error)) if is_gone(&error) => return Ok(None),
             Ok(received) => return received,
             Err(_) => {}

@@ -5,6 +5,7 @@
 //! `keeper` is the worker's side, `process` the other one, `wire` what goes between them. The worker does not trust
 //! what its hands say further than the agent: they run as the same user.
 
+use atoll_protocol::exec::Terminal;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ mod spawn;
 mod starter;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod watching;
 mod wire;
 
@@ -31,6 +33,8 @@ pub struct Program {
     pub env: Vec<(String, String)>,
     /// Its end is the end of everything in its process group; else what it left behind lives on.
     pub whole: bool,
+    /// It gets a terminal of this size, in place of descriptors.
+    pub terminal: Option<Terminal>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +50,10 @@ enum Request {
         id: u64,
         signal: i32,
     },
+    /// To everything that it started, also what left its process group.
+    Kill {
+        id: u64,
+    },
     /// Watch the files below `root`; what is seen is written to the descriptor that comes along.
     Watch {
         root: PathBuf,
@@ -59,9 +67,19 @@ enum Request {
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Reply {
-    Started { id: u64, pid: i32 },
-    Failed { id: u64, error: String },
-    Ended { id: u64, ending: Ending },
+    /// With the worker's end of its terminal as a descriptor, if it has one.
+    Started {
+        id: u64,
+        pid: i32,
+    },
+    Failed {
+        id: u64,
+        error: String,
+    },
+    Ended {
+        id: u64,
+        ending: Ending,
+    },
 }
 
 /// How a process ended.

@@ -2,7 +2,7 @@
 //! changes of files. It ends with the worker.
 
 use super::watching::Watching;
-use super::{Ending, Program, Reply, Request, spawn, wire};
+use super::{Ending, Program, Reply, Request, spawn, tree, wire};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -15,6 +15,9 @@ use std::time::Instant;
 
 /// How often one looks for ends where the kernel can't say when.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// Well above what a worker ever is by its size.
+const FIRST_TO_GO: &str = "500";
 
 struct Child {
     id: u64,
@@ -34,6 +37,9 @@ pub(super) struct Hands<S> {
 
 /// Serves the socket at standard input until its other end is closed.
 pub fn main() -> ExitCode {
+    // Where worker and agent share one bound of memory, the agent goes first; all that is started here inherits it.
+    // Where it can't be said, the kernel chooses the largest, which is the agent too.
+    drop(std::fs::write("/proc/self/oom_score_adj", FIRST_TO_GO));
     // Nothing that runs as the same user may look into it. It is no boundary: what it may do, the agent may.
     drop(atoll_jail::inside::prepare_init());
     rustix::process::umask(Mode::from_raw_mode(0o022));
@@ -114,6 +120,16 @@ impl<S: AsFd> Hands<S> {
                 if let (Some(child), Some(signal)) = (child, Signal::from_named_raw(signal)) {
                     // It can only fail because everything in the group has ended: then it is as wished.
                     let _ = kill_process_group(child.pid, signal);
+                    // A shell with a terminal puts what it runs into groups of their own.
+                    if let Some(group) = tree::in_front(child.pid) {
+                        let _ = kill_process_group(group, signal);
+                    }
+                }
+                Ok(())
+            }
+            Request::Kill { id } => {
+                if let Some(child) = self.children.iter().find(|child| child.id == id) {
+                    tree::end(child.pid, id);
                 }
                 Ok(())
             }
@@ -137,21 +153,21 @@ impl<S: AsFd> Hands<S> {
     }
 
     fn spawn(&mut self, id: u64, program: &Program, has_input: bool, descriptors: Vec<OwnedFd>) -> io::Result<()> {
-        let mut descriptors = descriptors.into_iter();
-        let input = if has_input { descriptors.next() } else { None };
-        let started = match (descriptors.next(), descriptors.next()) {
-            (Some(stdout), Some(stderr)) => spawn::spawn(program, input, [stdout, stderr]),
-            _ => Err("the request came without its descriptors".to_owned()),
+        let started = match program.terminal {
+            Some(size) => spawn::on_terminal(id, program, size).map(|(pid, terminal)| (pid, Some(terminal))),
+            None => with_streams(id, program, has_input, descriptors).map(|pid| (pid, None)),
         };
-        let pid = started.and_then(|pid| {
+        let started = started.and_then(|(pid, terminal)| {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            pid.ok_or_else(|| "the kernel gave it no process id".to_owned())
+            Ok((pid.ok_or_else(|| "the kernel gave it no process id".to_owned())?, terminal))
         });
-        match pid {
-            Ok(pid) => {
+        match started {
+            Ok((pid, terminal)) => {
                 let end = pidfd_open(pid, PidfdFlags::empty()).ok();
                 self.children.push(Child { id, pid, end, whole: program.whole });
-                self.say(&Reply::Started { id, pid: pid.as_raw_nonzero().get() })
+                let beside: Vec<_> = terminal.iter().map(AsFd::as_fd).collect();
+                let reply = Reply::Started { id, pid: pid.as_raw_nonzero().get() };
+                wire::send(&self.socket, &reply, &beside, SendFlags::empty())
             }
             Err(error) => self.say(&Reply::Failed { id, error }),
         }
@@ -183,5 +199,14 @@ impl<S: AsFd> Hands<S> {
 
     fn say(&self, reply: &Reply) -> io::Result<()> {
         wire::send(&self.socket, reply, &[], SendFlags::empty())
+    }
+}
+
+fn with_streams(id: u64, program: &Program, has_input: bool, descriptors: Vec<OwnedFd>) -> Result<u32, String> {
+    let mut descriptors = descriptors.into_iter();
+    let input = if has_input { descriptors.next() } else { None };
+    match (descriptors.next(), descriptors.next()) {
+        (Some(stdout), Some(stderr)) => spawn::spawn(id, program, input, [stdout, stderr]),
+        _ => Err("the request came without its descriptors".to_owned()),
     }
 }

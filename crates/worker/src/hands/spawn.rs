@@ -1,29 +1,75 @@
 //! Starting one program, by the short way: `posix_spawn` instead of a copy of this process. The standard library takes
 //! it when neither a search along another `PATH` nor code of ours has to run in between, so the search is done here.
+//! One with a terminal takes the long way: it has to make that its own.
 
-use super::Program;
+use super::{Program, tree};
+use atoll_jail::inside::{Session, child};
+use atoll_protocol::exec::Terminal;
 use rustix::fs::{Access, access};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{InputModes, OptionalActions, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Gives the process id, or a sentence why it was not started.
-pub(super) fn spawn(program: &Program, input: Option<OwnedFd>, outputs: [OwnedFd; 2]) -> Result<u32, String> {
+pub(super) fn spawn(id: u64, program: &Program, input: Option<OwnedFd>, outputs: [OwnedFd; 2]) -> Result<u32, String> {
+    let mut command = command(id, program)?;
+    let [stdout, stderr] = outputs;
+    command.process_group(0).stdin(input.map_or_else(Stdio::null, Stdio::from)).stdout(stdout).stderr(stderr);
+    start(&mut command, program)
+}
+
+/// The same on a terminal of its own, whose other end comes along.
+pub(super) fn on_terminal(id: u64, program: &Program, size: Terminal) -> Result<(u32, OwnedFd), String> {
+    let mut command = command(id, program)?;
+    let failed = |error: rustix::io::Errno| format!("failed to make a terminal: {error}");
+    let (ours, theirs) = terminal(size).map_err(failed)?;
+    let (input, output) = (theirs.try_clone(), theirs.try_clone());
+    let (Ok(input), Ok(output)) = (input, output) else { return Err(failed(rustix::io::Errno::MFILE)) };
+    command.stdin(input).stdout(output).stderr(theirs);
+    let pid = start(child(&mut command, Session::Terminal), program)?;
+    Ok((pid, ours))
+}
+
+/// Both ends, in the size that its program shall find.
+fn terminal(size: Terminal) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let ours = openpt(flags)?;
+    unlockpt(&ours)?;
+    let theirs = ioctl_tiocgptpeer(&ours, flags)?;
+    tcsetwinsize(&ours, Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 })?;
+    let mut manner = tcgetattr(&theirs)?;
+    // Whoever rubs out a character rubs out all of its bytes.
+    manner.input_modes |= InputModes::IUTF8;
+    tcsetattr(&theirs, OptionalActions::Now, &manner)?;
+    Ok((ours, theirs))
+}
+
+fn command(id: u64, program: &Program) -> Result<Command, String> {
     let Some((name, arguments)) = program.argv.split_first() else { return Err("there is nothing to run".to_owned()) };
     if !program.cwd.is_dir() {
         return Err(format!("failed to run `{name}`: its working directory {} is not there", program.cwd.display()));
     }
     let search = program.env.iter().find(|(variable, _)| variable == "PATH").map_or("", |(_, value)| value);
     let path = find(name, search)?;
-    let [stdout, stderr] = outputs;
     let mut command = Command::new(path);
-    command.arg0(name).args(arguments).current_dir(&program.cwd).env_clear().process_group(0);
+    command.arg0(name).args(arguments).current_dir(&program.cwd).env_clear();
     command.envs(program.env.iter().map(|(variable, value)| (variable, value)));
-    command.stdin(input.map_or_else(Stdio::null, Stdio::from)).stdout(stdout).stderr(stderr);
+    if !program.whole {
+        command.env(tree::MARK, id.to_string());
+    }
+    Ok(command)
+}
+
+fn start(command: &mut Command, program: &Program) -> Result<u32, String> {
     match command.spawn() {
         Ok(child) => Ok(child.id()),
-        Err(error) => Err(format!("failed to run `{name}`: {error}")),
+        Err(error) => {
+            let name = program.argv.first().map_or("", String::as_str);
+            Err(format!("failed to run `{name}`: {error}"))
+        }
     }
 }
 

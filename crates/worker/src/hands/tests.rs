@@ -39,7 +39,7 @@ fn packets_of_any_size_come_through_with_their_descriptors() {
 fn nobody_makes_the_worker_read_a_file() {
     let (one, other) = pair();
     wire::send(&one, &request(&"x".repeat(100_000)), &[], SendFlags::empty()).unwrap();
-    assert!(wire::receive_plain::<Request>(&other, RecvFlags::empty()).is_err());
+    assert!(wire::receive_untrusted::<Request>(&other, RecvFlags::empty()).is_err());
 }
 
 /// A program under hands that run in a thread, with everything that it said.
@@ -59,7 +59,7 @@ impl Try {
         let to_stderr = to_stdout.try_clone().unwrap();
         let argv = argv.iter().map(|word| (*word).to_owned()).collect();
         let env = vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())];
-        let program = Program { argv, cwd: "/".into(), env, whole };
+        let program = Program { argv, cwd: "/".into(), env, whole, terminal: None };
         let request = Request::Spawn { id, program, has_input: false };
         wire::send(&self.socket, &request, &[to_stdout.as_fd(), to_stderr.as_fd()], SendFlags::empty()).unwrap();
         stdout.into()
@@ -70,7 +70,7 @@ impl Try {
     }
 
     fn hear(&self) -> Reply {
-        wire::receive_plain(&self.socket, RecvFlags::empty()).unwrap().unwrap()
+        wire::receive_untrusted(&self.socket, RecvFlags::empty()).unwrap().unwrap().0
     }
 
     fn end(self) {

@@ -56,13 +56,25 @@ fn in_memory(bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// The next packet of somebody who is not to be trusted with a descriptor; nothing when the other side is gone.
-pub(super) fn receive_plain<T: DeserializeOwned>(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<T>> {
+/// The next packet of somebody who is not to be trusted with more than one descriptor, which must be looked at before
+/// it is used; nothing when the other side is gone.
+pub(super) fn receive_untrusted<T: DeserializeOwned>(
+    socket: impl AsFd,
+    flags: RecvFlags,
+) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     let mut buffer = vec![0; INLINE + 1];
-    let (length, _) = rustix::net::recv(socket, &mut buffer, flags)?;
-    match buffer.get(..length).and_then(<[u8]>::split_first) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut buffer)], &mut beside, flags | RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptor = None;
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptor = rights.last();
+        }
+    }
+    match buffer.get(..received.bytes).and_then(<[u8]>::split_first) {
         None => Ok(None),
-        Some((&HERE, json)) => Ok(Some(serde_json::from_slice(json)?)),
+        Some((&HERE, json)) => Ok(Some((serde_json::from_slice(json)?, descriptor))),
         Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "a packet of unknown kind")),
     }
 }

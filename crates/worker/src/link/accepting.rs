@@ -25,6 +25,11 @@ impl Connection {
     pub const fn new(stream: UnixStream, counted: OwnedSemaphorePermit) -> Self {
         Self { stream, counted }
     }
+
+    /// For somebody else to use; what it counts as is to be kept for as long.
+    pub fn into_std(self) -> io::Result<(std::os::unix::net::UnixStream, OwnedSemaphorePermit)> {
+        Ok((self.stream.into_std()?, self.counted))
+    }
 }
 
 /// One that the server serves on.

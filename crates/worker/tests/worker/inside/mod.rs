@@ -5,6 +5,9 @@ mod agent;
 mod commands;
 mod ends;
 mod figures;
+mod files;
+mod terminal;
+mod trees;
 
 use crate::fake::Fake;
 use crate::{SANDBOX, until};
@@ -124,11 +127,15 @@ impl Sandbox {
     }
 
     fn connect(&self) -> UnixStream {
+        self.connect_for(Opening::Exec)
+    }
+
+    fn connect_for(&self, opening: Opening) -> UnixStream {
         let socket = self.path("sock");
         until("the worker", || UnixStream::connect(&socket).is_ok());
         let mut stream = UnixStream::connect(&socket).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.write_all(&[Opening::Exec.byte()]).unwrap();
+        stream.write_all(&[opening.byte()]).unwrap();
         stream
     }
 

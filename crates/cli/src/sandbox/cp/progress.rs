@@ -1,0 +1,74 @@
+//! How far it is, on a terminal only.
+
+use crate::output::Output;
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+
+/// Before the first time, and between two.
+const EVERY: Duration = Duration::from_millis(300);
+
+pub(super) struct Progress {
+    bytes: Arc<AtomicU64>,
+    shown: Option<AbortHandle>,
+}
+
+impl Progress {
+    pub(super) fn start(output: &Output, total: Option<u64>) -> Self {
+        let bytes = Arc::new(AtomicU64::new(0));
+        let shown = (std::io::stderr().is_terminal() && !output.json).then(|| {
+            let bytes = Arc::clone(&bytes);
+            let show = async move {
+                loop {
+                    tokio::time::sleep(EVERY).await;
+                    let line = line(bytes.load(Ordering::Relaxed), total);
+                    drop(write!(std::io::stderr().lock(), "\r\x1b[K{line}"));
+                }
+            };
+            tokio::spawn(show).abort_handle()
+        });
+        Self { bytes, shown }
+    }
+
+    /// For whoever moves the bytes.
+    pub(super) fn counter(&self) -> impl Fn(u64) + Send + Sync + 'static {
+        let bytes = Arc::clone(&self.bytes);
+        move |count| {
+            bytes.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(shown) = self.shown.take() {
+            shown.abort();
+            drop(write!(std::io::stderr().lock(), "\r\x1b[K"));
+        }
+    }
+}
+
+fn line(bytes: u64, total: Option<u64>) -> String {
+    let megabytes = |bytes: u64| format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10);
+    match total {
+        Some(total) if total > 0 => {
+            let percent = u128::from(bytes) * 100 / u128::from(total);
+            format!("{} of {} ({percent} %)", megabytes(bytes), megabytes(total))
+        }
+        _ => megabytes(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::line;
+
+    #[test]
+    fn it_says_how_much_of_how_much() {
+        assert_eq!(line(1_250_000, None), "1.2 MB");
+        assert_eq!(line(1_000_000, Some(4_000_000)), "1.0 MB of 4.0 MB (25 %)");
+        assert_eq!(line(0, Some(0)), "0.0 MB");
+    }
+}

@@ -1,0 +1,76 @@
+//! The worker's end of a command's terminal: what is typed goes in, what is shown comes out.
+
+use crate::readiness;
+use atoll_protocol::exec::Terminal as Size;
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::termios::{SpecialCodeIndex, Winsize, tcgetattr, tcsetwinsize};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Ctrl-D, where the terminal does not say what ends its input.
+const END: u8 = 4;
+
+#[derive(Debug)]
+pub(super) struct Terminal {
+    descriptor: AsyncFd<OwnedFd>,
+}
+
+impl Terminal {
+    pub(super) fn new(descriptor: OwnedFd) -> io::Result<Arc<Self>> {
+        ioctl_fionbio(&descriptor, true)?;
+        let descriptor = readiness::of(descriptor, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(Arc::new(Self { descriptor }))
+    }
+
+    pub(super) async fn readable(&self) {
+        // A failure shows when it is read.
+        drop(self.descriptor.readable().await);
+    }
+
+    pub(super) async fn writable(&self) {
+        drop(self.descriptor.writable().await);
+    }
+
+    /// As much as fits: the kernel gives it in small pieces. Nothing (0) while nobody has the other end open.
+    pub(super) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.descriptor.try_io(Interest::READABLE, |descriptor| fill(descriptor, buffer))
+    }
+
+    /// What is there now, asked of the kernel itself.
+    pub(super) fn read_now(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        fill(self.descriptor.get_ref(), buffer)
+    }
+
+    pub(super) fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        self.descriptor.try_io(Interest::WRITABLE, |descriptor| Ok(rustix::io::write(descriptor, data)?))
+    }
+
+    pub(super) fn resize(&self, size: Size) {
+        let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+        if let Err(error) = tcsetwinsize(self.descriptor.get_ref(), size) {
+            tracing::warn!(%error, "a terminal can't be resized");
+        }
+    }
+
+    /// The key that ends the input of whoever reads lines.
+    pub(super) fn end_of_input(&self) -> u8 {
+        tcgetattr(self.descriptor.get_ref()).map_or(END, |manner| manner.special_codes[SpecialCodeIndex::VEOF])
+    }
+}
+
+fn fill(descriptor: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match rustix::io::read(descriptor, &mut buffer[filled..]) {
+            Ok(0) | Err(Errno::IO) => break,
+            Ok(length) => filled += length,
+            Err(Errno::INTR) => {}
+            Err(_) if filled > 0 => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(filled)
+}
