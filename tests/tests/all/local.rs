@@ -9,6 +9,7 @@ mod fork;
 mod inside;
 mod isolation;
 mod kill;
+mod landlock;
 mod limits;
 mod many;
 mod messages;

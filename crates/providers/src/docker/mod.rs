@@ -241,7 +241,10 @@ impl Provider for Docker {
 
     /// The sandbox's own id is the key: there can only be one container of that name.
     fn create<'a>(&'a self, spec: &'a CreateSpec, _key: &'a str) -> Answer<'a, Found> {
-        Box::pin(self.make(spec))
+        Box::pin(async move {
+            crate::demands_no_tier(self.kind(), spec)?;
+            self.make(spec).await
+        })
     }
 
     fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, Lookup> {

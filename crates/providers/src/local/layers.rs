@@ -26,6 +26,7 @@ struct Stillness {
 impl Local {
     pub(super) async fn fork_files(&self, id: &ProviderId, spec: &CreateSpec) -> Result<Found, Error> {
         let parent = self.place(id).await?;
+        self.has_tier(spec.settings.isolation).await?;
         let still = still(&parent).await?;
         let jail = super::wanted(spec);
         let made = self.ask(move |launcher| launcher.fork(&parent.name, &jail)).await;
