@@ -71,7 +71,7 @@ fn a_hostile_tree_stays_in_its_place() {
 }
 
 #[test]
-fn half_a_tree_and_half_a_file_are_failures() {
+fn half_a_tree_is_a_failure() {
     let dir = tempfile::tempdir().unwrap();
     let half = entry(b'0', "good", "", b"hello");
     let (url, _asked) =

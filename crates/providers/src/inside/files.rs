@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LONG_PATIENCE: Duration = Duration::from_secs(600);
 /// What is read at once.
 const ROOM: usize = 256 << 10;
+/// What may wait in the socket.
+const ON_THE_WAY: usize = 1 << 20;
 /// More entries than a page has are not listened to.
 const MOST_ENTRIES: usize = 1000;
 
@@ -110,6 +112,8 @@ impl Answers {
 async fn ask(socket: &Path, job: &Job) -> Result<UnixStream, Error> {
     let asked = async {
         let mut connection = link::dial(socket, Opening::Files).await?;
+        // Only for speed: each side is woken less often.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&connection, ON_THE_WAY);
         connection.write_all(&job.frame()).await?;
         Ok(connection)
     };

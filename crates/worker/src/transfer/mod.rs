@@ -20,7 +20,16 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use tokio::sync::Semaphore;
 use wire::Incoming;
+
+/// How many helpers may run beside each other. Whoever reads slowly must not take the connections that the worker
+/// itself needs, nor the processes that the agent may have.
+const AT_ONCE: usize = 32;
+static FREE: Semaphore = Semaphore::const_new(AT_ONCE);
+
+/// What may wait in the socket.
+const ON_THE_WAY: usize = 1 << 20;
 
 /// Why a request did not end well.
 enum Stop {
@@ -45,6 +54,10 @@ pub async fn serve(connection: Connection, exec: Exec) {
         Ok(taken) => taken,
         Err(error) => return tracing::warn!(%error, "a connection for files can't be used"),
     };
+    let Ok(_free) = FREE.try_acquire() else {
+        let detail = format!("{AT_ONCE} requests for files are under way in this sandbox; try again later");
+        return refuse(&stream, detail);
+    };
     let started = async {
         stream.set_nonblocking(false)?;
         let input = OwnedFd::from(stream.try_clone()?);
@@ -65,12 +78,14 @@ pub async fn serve(connection: Connection, exec: Exec) {
             drop(stream);
             let _ = process.ended().await;
         }
-        Err(error) => {
-            let failed = FileError::new(FileFault::Failed, format!("failed to start the helper for files: {error}"));
-            // A few bytes into an empty socket; if they have no room, its end says enough.
-            let _ = rustix::net::send(&stream, &failed_frame(&failed), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-        }
+        Err(error) => refuse(&stream, format!("failed to start the helper for files: {error}")),
     }
+}
+
+fn refuse(stream: &UnixStream, detail: String) {
+    let failed = FileError::new(FileFault::Failed, detail);
+    // A few bytes into an empty socket; if they have no room, its end says enough.
+    let _ = rustix::net::send(stream, &failed_frame(&failed), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
 /// The helper: one request from the connection at standard input. It runs in the workspace.
@@ -79,6 +94,8 @@ pub fn main() -> ExitCode {
     drop(atoll_jail::inside::prepare_init());
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let Ok(socket) = io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
+    // Only for speed: each side is woken less often.
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, ON_THE_WAY);
     if answer(&UnixStream::from(socket)).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -245,6 +245,24 @@ fn a_tree_goes_out_and_in() {
 }
 
 #[test]
+fn slow_readers_take_nothing_from_others() {
+    let sandbox = Sandbox::start();
+    sandbox.ask("dd if=/dev/zero of=large bs=1M count=8 status=none");
+    let mut slow: Vec<UnixStream> = (0..40).map(|_| begin(&sandbox, &read("large"))).collect();
+    let refused = |stream: &mut UnixStream| {
+        let mut start = [0; HEAD];
+        stream.read_exact(&mut start).unwrap();
+        Tell::from_byte(start[HEAD - 1]).unwrap() == Tell::Failed
+    };
+    let count = slow.iter_mut().map(refused).filter(|refused| *refused).count();
+    assert_eq!(count, 8, "a number of them are served, and the others hear that they are too many");
+    assert_eq!(sandbox.ask("echo commands run"), "commands run\n");
+    drop(slow);
+    until("the helpers' end", || no_helper(&sandbox));
+    until("room", || ask(&sandbox, &read("large")).data.len() == 8 << 20);
+}
+
+#[test]
 fn a_lost_connection_ends_what_it_started() {
     let sandbox = Sandbox::start();
     sandbox.ask("dd if=/dev/zero of=large bs=1M count=64 status=none");
