@@ -42,17 +42,11 @@ pub struct Traffic {
     pub refused: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Table {
     hosts: HashMap<(String, u16), Arc<Counts>>,
     rest: Arc<Counts>,
     pub total: Arc<Counts>,
-}
-
-impl Default for Table {
-    fn default() -> Self {
-        Self { hosts: HashMap::new(), rest: Arc::default(), total: Arc::default() }
-    }
 }
 
 impl Table {

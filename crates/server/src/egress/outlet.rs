@@ -137,7 +137,7 @@ impl Way {
                 return Some(refusal);
             }
             let quiet = self.age().saturating_sub(Duration::from_millis(self.moved.load(Ordering::Relaxed)));
-            let Some(left) = IDLE.checked_sub(quiet).filter(|left| !left.is_zero()) else { return None };
+            let left = IDLE.checked_sub(quiet).filter(|left| !left.is_zero())?;
             tokio::select! {
                 changed = rule.changed() => if changed.is_err() { return None },
                 () = tokio::time::sleep(left) => {}

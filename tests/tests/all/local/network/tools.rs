@@ -126,7 +126,7 @@ async fn git_clones_through_it() {
     let _serving = Ends(serving);
     super::until("the repository is served", || std::net::TcpStream::connect((host, port)).is_ok()).await;
     let place = format!("{host}:{port}");
-    let ground = super::ground(&[place.clone()]);
+    let ground = super::ground(std::slice::from_ref(&place));
     let id = ground.kept(allow(&[&place])).await;
     let script = format!("cd /tmp && git clone -q http://{place}/site.git cloned && cat cloned/file");
     assert_eq!(ground.shell(&id, &script).await.well(), "hello\n");
