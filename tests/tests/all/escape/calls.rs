@@ -98,7 +98,7 @@ pub fn kernel() -> Vec<Row> {
     rows
 }
 
-/// Terminals, devices and privilege. `planted` stands in the sandbox's `/tmp`, and at `outside` on the host.
+/// Terminals, devices and privilege. What is planted stands in the sandbox's `/tmp`, and below `outside` on the host.
 pub fn privilege(outside: &str) -> Vec<Row> {
     let fields = [("CapEff", "0000000000000000"), ("CapPrm", "0000000000000000"), ("CapBnd", "0000000000000000")];
     let mut rows = vec![
