@@ -23,14 +23,16 @@ Examples:
   tar c . | atoll sandbox cp - sbx_…:/tmp/all.tar
   atoll sandbox cp sbx_…:/tmp/log - | less
 
-One side is ID:PATH, absolute inside the sandbox or below its workspace. A directory is copied with everything in it,
-into DST if that is a directory, else as DST. `-` is the standard input or output; a directory goes there as tar.
-What a tree from a sandbox holds beside files, directories and links that stay within it is not copied: each is named,
-and the exit code is 1.")]
+One side is ID:PATH, absolute inside the sandbox or below its workspace. A directory is copied with all
+that is in it: into DST if that is a directory, else as DST. `-` is the standard input or output, where a
+directory is a tar. A tree from a sandbox is copied without what is neither file nor directory nor a link
+that stays within it: this is named, and the exit code is 1.")]
 pub struct Copy {
     /// A file or directory here, ID:PATH in a sandbox, or `-`
+    #[arg(value_name = "SRC")]
     source: Side,
     /// The same
+    #[arg(value_name = "DST")]
     destination: Side,
 }
 
