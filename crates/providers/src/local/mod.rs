@@ -391,8 +391,13 @@ impl Provider for Local {
             }
             if spec.as_root {
                 let launcher = match &self.launcher {
-                    Ok(launcher) => living(launcher).map_err(|error| failure(&error))?,
+                    Ok(launcher) => Arc::clone(launcher),
                     Err(why) => return Err(Error::Refused { detail: why.clone() }),
+                };
+                let found = tokio::task::spawn_blocking(move || living(&launcher)).await;
+                let launcher = match found {
+                    Ok(launcher) => launcher.map_err(|error| failure(&error))?,
+                    Err(error) => return Err(Error::Unreachable { detail: error.to_string() }),
                 };
                 let connection = root::serve(launcher, &place)?;
                 return self.commands.start_over(id, EPOCH, connection, spec).await;

@@ -18,6 +18,20 @@ const WAITING: usize = 4;
 /// Longer than anything runs.
 const NEVER: Duration = Duration::from_secs(365 * 86_400);
 
+/// Where the worker listens for what wants out, as it tells the commands that it starts itself.
+const PROXY: &str = "http://127.0.0.1:7709";
+const USUAL: &[(&str, &str)] = &[
+    ("HTTP_PROXY", PROXY),
+    ("HTTPS_PROXY", PROXY),
+    ("http_proxy", PROXY),
+    ("https_proxy", PROXY),
+    ("NO_PROXY", "localhost,127.0.0.1,::1"),
+    ("no_proxy", "localhost,127.0.0.1,::1"),
+    ("TERM", "dumb"),
+    // Nobody is there to answer a package's questions.
+    ("DEBIAN_FRONTEND", "noninteractive"),
+];
+
 /// The end of a connection that carries one command, as a worker's would.
 pub(super) fn serve(launcher: Arc<Launcher>, place: &Place) -> Result<UnixStream, Error> {
     if place.image.is_none() {
@@ -63,9 +77,11 @@ async fn begin(launcher: Arc<Launcher>, name: String, start: &Start) -> Result<B
     let (errors, theirs_too) = readable().map_err(failed)?;
     let (read, write) = std::io::pipe().map_err(failed)?;
     let input = pipe::Sender::from_owned_fd(write.into()).map_err(failed)?;
+    let usual = USUAL.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let given = start.env.iter().map(|(name, value)| (name.clone(), value.clone()));
     let program = Program {
         argv: start.argv.clone(),
-        environment: start.env.clone(),
+        environment: usual.chain(given).collect(),
         directory: start.cwd.clone(),
         as_root: true,
     };
