@@ -91,7 +91,8 @@ async fn a_person_works_leaves_and_comes_back() {
         screen.until("\x1b[?25l");
         screen.press("\x1d");
         // What was left on is switched off.
-        screen.until("\x1b[?25h\x1b[?1049l");
+        screen.until("\x1b[?25h");
+        screen.until("\x1b[?1049l");
         screen.until("--exec ");
         screen.until("restored\r\ncode=0");
         let list = process::command("atoll")

@@ -64,7 +64,9 @@ impl View {
     }
 
     async fn until(&mut self, wanted: &str) {
+        let deadline = Instant::now() + PATIENCE;
         while !self.text().contains(wanted) {
+            assert!(Instant::now() < deadline, "{wanted:?} does not come: {}", self.text());
             assert!(self.hear().await, "it closed without {wanted:?}: {} {:?}", self.text(), self.said);
         }
     }
@@ -129,7 +131,7 @@ async fn a_shell_has_a_real_terminal() {
     view.press("fg\r").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     view.press("\x03").await;
-    view.press("echo \"it en''ded by $?\"\r").await;
+    view.press("echo it en''ded by $?\r").await;
     view.until("it ended by 130").await;
     // Nobody types for others with TIOCSTI.
     view.press("python3 -c 'import fcntl; fcntl.ioctl(0, 0x5412, b\"x\")' 2>&1 | tail -1\r").await;

@@ -46,7 +46,9 @@ pub async fn run(shell: &Shell, client: &Client, output: &Output) -> Result {
     }
     if shell.argv.is_empty() {
         let more = shell.cwd.iter().map(|cwd| ("cwd", cwd.clone())).collect();
-        return attend(Session::new(client, shell.id, shell.exec.clone(), more), output).await;
+        let session = Session::new(client, shell.id, shell.exec.clone(), more);
+        let session = if shell.exec.is_some() { session.old() } else { session };
+        return attend(session, output).await;
     }
     let mut body = json!({ "argv": shell.argv });
     if let Some(cwd) = &shell.cwd {

@@ -33,7 +33,9 @@ pub struct Session<'a> {
     pub more: Vec<(&'static str, String)>,
     cursor: u64,
     modes: Modes,
-    /// Up to here output is from before, and until then nothing is typed.
+    /// What it shows first is from before: others have answered it.
+    is_old: bool,
+    /// Up to here it is, and until then nothing is typed.
     old_until: u64,
     deaf_until: Option<Instant>,
     said: bool,
@@ -55,7 +57,12 @@ impl<'a> Session<'a> {
         more: Vec<(&'static str, String)>,
     ) -> Self {
         let (cursor, modes) = (0, Modes::default());
-        Self { client, sandbox, exec, more, cursor, modes, old_until: 0, deaf_until: None, said: false }
+        Self { client, sandbox, exec, more, cursor, modes, is_old: false, old_until: 0, deaf_until: None, said: false }
+    }
+
+    /// One that was there before.
+    pub fn old(self) -> Self {
+        Self { is_old: true, ..self }
     }
 
     /// To the end of the terminal, which it gives, or until one leaves.
@@ -194,7 +201,9 @@ impl<'a> Session<'a> {
                 self.exec = word["exec"].as_str().map(str::to_owned).or(self.exec.take());
                 self.cursor = cursor().unwrap_or(self.cursor);
                 let until = word["until"].as_u64().unwrap_or(0);
-                self.old_until = if until > self.cursor { until } else { 0 };
+                // What it missed in between, when it connects again, is new to this terminal.
+                let is_old = std::mem::take(&mut self.is_old) && until > self.cursor;
+                self.old_until = if is_old { until } else { 0 };
                 if !std::mem::replace(&mut self.said, true) {
                     let how = if word["may_type"] == false { "you may look, not type; " } else { "" };
                     self.note(&format!("{how}Ctrl-] leaves the terminal, which goes on"));
