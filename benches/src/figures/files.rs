@@ -38,6 +38,8 @@ fn plant(root: &Path, small: usize, large: usize) -> Result<u64> {
 
 fn timed(mut command: Command) -> Result<f64> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
+    // What the one before wrote is not to be waited for by this one.
+    ensure!(Command::new("sync").status()?.success(), "`sync` failed");
     let began = Instant::now();
     let status = command.status()?;
     let took = began.elapsed().as_secs_f64();

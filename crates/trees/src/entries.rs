@@ -62,7 +62,7 @@ impl<R: BufRead> Entries<R> {
 
     /// The next one; what was not read of the last one's data is passed over. After the last one the input is read to
     /// its end, so that whoever sends it can end.
-    pub fn next(&mut self) -> Result<Option<Entry>, Error> {
+    pub fn advance(&mut self) -> Result<Option<Entry>, Error> {
         self.pass_over()?;
         let mut extension = Extension::default();
         loop {

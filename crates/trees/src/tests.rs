@@ -156,11 +156,14 @@ fn the_system_s_tar_and_this_one_understand_each_other() {
     assert_eq!(fs::read(into.join("deep").join("d".repeat(120)).join("long")).unwrap().len(), 700_000);
 }
 
+/// The entries of a tar that means harm.
+type Attempt = Box<dyn Fn(&Ground) -> Vec<Vec<u8>>>;
+
 #[test]
 fn nothing_leaves_the_destination() {
     let out = |ground: &Ground| ground.dir.path().join("out").to_str().unwrap().to_owned();
     let absolute = |ground: &Ground| format!("{}/secret", out(ground));
-    let attempts: Vec<(&str, Box<dyn Fn(&Ground) -> Vec<Vec<u8>>>)> = vec![
+    let attempts: Vec<(&str, Attempt)> = vec![
         ("an absolute path", Box::new(move |ground| vec![file(&absolute(ground), "evil")])),
         ("going up", Box::new(|_| vec![file("../out/secret", "evil"), file("a/../../out/secret", "evil")])),
         (

@@ -62,7 +62,7 @@ impl Tally {
 pub fn unpack(input: impl BufRead, root: OwnedFd, links: Links, mut progress: impl FnMut(u64)) -> Result<Tally, Error> {
     let mut entries = Entries::new(input);
     let mut place = Place { root, current: None, tally: Tally::default(), closed_later: Vec::new(), links };
-    while let Some(entry) = entries.next()? {
+    while let Some(entry) = entries.advance()? {
         let path = match below(&entry.path) {
             Ok(path) => path,
             Err(why) => {
@@ -157,10 +157,9 @@ impl Place {
 
     fn directory(&mut self, path: &[u8], mode: u32) -> Result<(), Stop> {
         let (parent, name) = self.parent(path)?;
-        if make_directory(parent, name, mode).map_err(|error| stop(path, error))? && mode & 0o700 != 0o700 {
-            if self.closed_later.len() < CLOSED_LATER {
-                self.closed_later.push((path.to_vec(), mode));
-            }
+        let made = make_directory(parent, name, mode).map_err(|error| stop(path, error))?;
+        if made && mode & 0o700 != 0o700 && self.closed_later.len() < CLOSED_LATER {
+            self.closed_later.push((path.to_vec(), mode));
         }
         Ok(())
     }

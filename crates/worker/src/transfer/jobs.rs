@@ -32,7 +32,7 @@ pub(super) fn entry(name: &[u8], found: &Stat, target: Option<&[u8]>) -> FileEnt
         kind: kind(found),
         size: u64::try_from(found.st_size).unwrap_or(0),
         mode: found.st_mode & 0o7777,
-        modified: found.st_mtime.saturating_mul(1_000_000_000).saturating_add_unsigned(found.st_mtime_nsec as u64),
+        modified: found.st_mtime.saturating_mul(1_000_000_000).saturating_add_unsigned(found.st_mtime_nsec),
         target: target.map(atoll_trees::shown),
         inode: found.st_ino,
     }
@@ -139,5 +139,5 @@ pub(super) fn hexadecimal(bytes: &[u8]) -> String {
 
 fn bytes_of(text: &str) -> Option<Vec<u8>> {
     let digits = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
-    (text.len() % 2 == 0).then(|| (0..text.len()).step_by(2).map(digits).collect())?
+    text.len().is_multiple_of(2).then(|| (0..text.len()).step_by(2).map(digits).collect())?
 }
