@@ -162,7 +162,7 @@ type Attempt = Box<dyn Fn(&Ground) -> Vec<Vec<u8>>>;
 #[test]
 fn nothing_leaves_the_destination() {
     let out = |ground: &Ground| ground.dir.path().join("out").to_str().unwrap().to_owned();
-    let absolute = |ground: &Ground| format!("{}/secret", out(ground));
+    let absolute = move |ground: &Ground| format!("{}/secret", out(ground));
     let attempts: Vec<(&str, Attempt)> = vec![
         ("an absolute path", Box::new(move |ground| vec![file(&absolute(ground), "evil")])),
         ("going up", Box::new(|_| vec![file("../out/secret", "evil"), file("a/../../out/secret", "evil")])),
