@@ -108,7 +108,8 @@ fn mean_of(points: &[Point]) -> Option<Point> {
 
 /// What it uses now, and a point of its series.
 pub async fn now(app: &App, provider: &dyn Provider, sandbox: SandboxId, place: &ProviderId) -> Result<Point> {
-    let usage = provider.resources(place).await?;
+    let mut usage = provider.resources(place).await?;
+    usage.network_bytes = usage.network_bytes.max(app.egress.bytes(sandbox));
     Ok(app.samples.add(sandbox, app.clock.now(), usage))
 }
 
