@@ -1,6 +1,7 @@
 //! Files, and what is made of whole sandboxes: forks, snapshots, pauses.
 
 use super::{Bench, Verdict, ensure, shell, told, whole};
+use atoll_core::id::SandboxId;
 use atoll_core::provider::capabilities::{FileAbility, ForkAbility, OutputAbility, PauseAbility, SnapshotAbility};
 use atoll_core::provider::{
     CreateSpec, Error, Exit, FileDone, FileFault, FileJob, FileKind, Lookup, ProviderId, ProviderState, Range,
@@ -170,12 +171,15 @@ pub(super) async fn fork(bench: &Bench<'_>) -> Verdict {
     }
     let parent = bench.make().await?;
     bench.upload(&parent, PATH, b"shared").await?;
-    let spec = bench.spec();
+    let mut spec = bench.spec();
+    spec.settings.forked_from = Some(SandboxId::new());
     let forked = bench.provider.fork(&parent, &spec, "fork").await.map_err(told("fork"))?;
     crate::locked(&bench.made).push(forked.id.clone());
     let again = bench.provider.fork(&parent, &spec, "fork").await.map_err(told("the same fork"))?;
     ensure!(again.id == forked.id, "one key gave {:?} and {:?}", forked.id, again.id);
     ensure!(parent != forked.id, "a fork is its parent");
+    let started = bench.create(&spec, "fork").await?;
+    ensure!(started.id == forked.id, "the fork {:?} was started as {:?}", forked.id, started.id);
     bench.finds(&spec.identity.labels(), 1).await?;
 
     bench.holds(&forked.id, PATH, "shared").await?;
@@ -198,9 +202,13 @@ pub(super) async fn snapshot(bench: &Bench<'_>) -> Verdict {
     let taken = bench.provider.snapshot(&id, &name).await.map_err(told("snapshot"))?;
     ensure!(taken.name == name, "it is called {:?}", taken.name);
     bench.upload(&id, PATH, b"as it became").await?;
-    let settings = Settings { snapshot: Some(name), ..spec.settings };
+    let settings = Settings { snapshot: Some(name.clone()), ..spec.settings };
     let made = bench.create(&CreateSpec { settings, ..spec }, "from-snapshot").await?;
     bench.holds(&made.id, PATH, "as it was").await?;
+    match bench.provider.forget_snapshot(&name).await {
+        Ok(()) | Err(Error::Unsupported { .. }) => {}
+        Err(error) => return Err(format!("it can't be forgotten: {error}")),
+    }
 
     let spec = bench.spec();
     let settings = Settings { snapshot: Some("nobody-took-this".to_owned()), ..spec.settings };

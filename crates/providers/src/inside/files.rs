@@ -32,6 +32,11 @@ fn unreachable(detail: impl std::fmt::Display) -> Error {
 }
 
 fn lost(error: &io::Error) -> Error {
+    // Nobody listens there any more.
+    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) {
+        let detail = "nothing runs in this sandbox any more, so its files can't be reached";
+        return Error::Refused { detail: detail.into() };
+    }
     unreachable(format!("does not answer: {error}"))
 }
 

@@ -91,7 +91,7 @@ impl Seen {
         let rest = (look.took * REST).max(if counted { EVERY / 2 } else { UNCOUNTED });
         self.not_before = now + rest;
         let was_over = self.over.is_some();
-        self.over = look.is_over().then_some(look.used);
+        self.over = look.is_over().then_some(look.left);
         (look.is_over() && !was_over).then_some(Notice::DiskFull {
             used: look.used,
             limit: look.limit,
@@ -112,6 +112,8 @@ fn has_worked(last: &Clock, now: &Clock) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Look {
     used: u64,
+    /// What they took once those who wrote were stopped.
+    left: u64,
     limit: u64,
     stopped: u32,
     took: Duration,
@@ -135,7 +137,8 @@ fn look(launcher: &Launcher, name: &str, before: Option<u64>) -> Result<Look, Er
     let took = start.elapsed();
     let limit = place.limits.disk_bytes;
     let stopped = if used > limit { launcher.stop_writers(name, everybody(before, used, limit))? } else { 0 };
-    Ok(Look { used, limit, stopped, took })
+    let left = if stopped > 0 { launcher.disk(name)?.bytes } else { used };
+    Ok(Look { used, left, limit, stopped, took })
 }
 
 async fn watch(launcher: Arc<Mutex<Arc<Launcher>>>, host: Arc<dyn LinkHost>, wake: Arc<Notify>) {
@@ -202,7 +205,7 @@ mod tests {
     }
 
     fn took(used: u64, milliseconds: u64) -> Result<Look, Error> {
-        Ok(Look { used, limit: 100, stopped: 2, took: Duration::from_millis(milliseconds) })
+        Ok(Look { used, left: used, limit: 100, stopped: 2, took: Duration::from_millis(milliseconds) })
     }
 
     #[test]

@@ -15,8 +15,7 @@ use atoll_store::sandboxes::{self, Sandbox};
 use axum::extract::State;
 use std::sync::Arc;
 
-/// The sandbox as its provider knows it, for whom may work in it.
-pub(super) async fn place(app: &App, caller: &Caller, id: SandboxId) -> Result<(Sandbox, ProviderKind, ProviderId)> {
+async fn row(app: &App, caller: &Caller, id: SandboxId) -> Result<Sandbox> {
     let who = caller.clone();
     let row = app.read(move |tx| {
         Box::pin(async move {
@@ -24,7 +23,12 @@ pub(super) async fn place(app: &App, caller: &Caller, id: SandboxId) -> Result<(
             sandboxes::get(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))
         })
     });
-    let row = row.await?;
+    row.await
+}
+
+/// The sandbox as its provider knows it, for whom may work in it.
+pub(super) async fn place(app: &App, caller: &Caller, id: SandboxId) -> Result<(Sandbox, ProviderKind, ProviderId)> {
+    let row = row(app, caller, id).await?;
     let gone = || Problem::new(Code::SandboxGone, "its provider has nothing of it").with("state", row.state.as_str());
     let (kind, place) = super::diff::at_provider(&row).ok_or_else(gone)?;
     Ok((row, kind, place))
@@ -34,8 +38,8 @@ pub(super) async fn place(app: &App, caller: &Caller, id: SandboxId) -> Result<(
 #[utoipa::path(post, path = "/sandboxes/{id}/pause", tag = "sandboxes", params(("id" = SandboxId, Path)),
     responses((status = 200, body = SandboxView)))]
 pub async fn pause(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<SandboxId>) -> Result<Answer> {
-    let (row, kind, place) = place(&app, &caller, id).await?;
-    pausing::check(&row)?;
+    pausing::check(&row(&app, &caller, id).await?)?;
+    let (_, kind, place) = place(&app, &caller, id).await?;
     app.providers()?.get(kind).pause(&place).await?;
     app.write(move |work| {
         Box::pin(async move {
@@ -50,8 +54,8 @@ pub async fn pause(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<Sandb
 #[utoipa::path(post, path = "/sandboxes/{id}/resume", tag = "sandboxes", params(("id" = SandboxId, Path)),
     responses((status = 200, body = SandboxView)))]
 pub async fn resume(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<SandboxId>) -> Result<Answer> {
-    let (row, kind, place) = place(&app, &caller, id).await?;
-    pausing::check(&row)?;
+    pausing::check(&row(&app, &caller, id).await?)?;
+    let (_, kind, place) = place(&app, &caller, id).await?;
     app.providers()?.get(kind).resume(&place).await?;
     app.write(move |work| {
         Box::pin(async move {

@@ -72,7 +72,7 @@ async fn what_a_sandbox_uses_is_seen_from_outside() {
     let now = &seen["now"];
     assert!(now["cpu"].as_f64().unwrap() > 0.0 && now["pids"].as_u64().unwrap() >= 2, "{seen}");
     assert!(now["memory_bytes"].as_u64().unwrap() > 100_000, "{seen}");
-    assert!(seen["items"].as_array().unwrap().len() >= 2 && seen["limits"]["disk_gb"].as_f64().is_some(), "{seen}");
+    assert!(!seen["items"].as_array().unwrap().is_empty() && seen["limits"]["disk_gb"].as_f64().is_some(), "{seen}");
     for bad in ["step=1", "step=99999", "since=yesterday", "what=1"] {
         ground.admin.get(&format!("{path}?{bad}")).await.refused(400, "bad_request");
     }

@@ -142,7 +142,10 @@ async fn the_agent_finds_neither_the_spool_nor_the_link() {
     let data = ground.data();
     assert!(!mounts.contains("/spool") && !mounts.contains("/link"), "{mounts}");
     for line in mounts.lines().filter(|line| line.contains(data.to_str().unwrap())) {
-        let own = ["workspace", "home", "tmp"].iter().any(|name| line.contains(&format!("/{id}/{name}")));
+        let own = line.contains(&format!("/{id}/tmp"))
+            || ["workspace", "home"]
+                .iter()
+                .any(|name| line.contains("/layers/") && line.contains(&format!("/files/{name}")));
         // What is generated for all of them.
         let shown = own || line.contains(" /etc ro,") || line.contains(" /opt/atoll/worker ro,");
         assert!(shown, "a mount of the data directory: {line}");

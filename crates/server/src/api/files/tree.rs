@@ -41,7 +41,7 @@ pub async fn get(
 ///
 /// Nothing of it leaves the directory: what would is passed over, counted and named in the answer.
 #[utoipa::path(put, path = "/sandboxes/{id}/files/tar", tag = "files", params(("id" = SandboxId, Path), PathQuery),
-    request_body(content = Vec<u8>, content_type = "application/x-tar"), responses((status = 200, body = Uploaded)))]
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses((status = 200, body = Uploaded)))]
 pub async fn put(
     State(app): State<Arc<App>>,
     caller: Caller,
