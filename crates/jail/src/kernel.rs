@@ -253,6 +253,19 @@ pub(crate) fn end_by(signal: i32) -> i32 {
     128 + signal
 }
 
+/// A child that has ended and that nobody has waited for; it stays so.
+pub(crate) fn ended_child() -> Option<i32> {
+    let mut information = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the pointer is valid for writing; the structure may be all zeroes.
+    let failed = unsafe { libc::waitid(libc::P_ALL, 0, information.as_mut_ptr(), flags) };
+    // SAFETY: zeroed is a valid value of it, and the call only fills it.
+    let information = unsafe { information.assume_init() };
+    // SAFETY: of a structure that waitid filled, or of zeroes, the process id can be read.
+    let pid = unsafe { information.si_pid() };
+    (failed == 0 && pid > 0).then_some(pid)
+}
+
 /// What a terminal sends to everybody in front of it, and what a closed pipe does.
 const IGNORED: [i32; 4] = [libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE];
 

@@ -46,6 +46,9 @@ use images::Importing;
 use pausing::Pausing;
 use processes::Tracked;
 
+/// How often one looks for the ends of others' children while a sandbox ends: nobody tells of them.
+const ORPHANS: Duration = Duration::from_millis(20);
+
 /// What the hidden argument `launcher` runs: call it before any thread starts.
 pub fn launcher_main() -> ExitCode {
     match run() {
@@ -61,6 +64,9 @@ pub fn launcher_main() -> ExitCode {
 fn run() -> Result<(), Error> {
     kernel::ignore_terminal_signals();
     kernel::close_from(3).map_err(Error::protocol)?;
+    // A program that entered a sandbox and lost its parent comes here: the sandbox can't end before somebody has taken
+    // note of that program's end, and not every machine's first process does so soon.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(Error::protocol)?;
     let socket = inside::take(0).map_err(Error::protocol)?;
     let files = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: files.maximum, maximum: files.maximum };
@@ -143,6 +149,7 @@ impl Service {
             for index in ready.processes.into_iter().rev() {
                 self.attend(index)?;
             }
+            self.reap_orphans();
             self.retry()?;
             if ready.socket {
                 match wire::receive::<Asked>(self.socket.as_fd(), buffer)? {
@@ -185,9 +192,10 @@ impl Service {
     /// How long the loop may sleep without missing something of its own.
     fn timeout(&self) -> Option<Duration> {
         let soon = (!self.leaving.is_empty() || !self.pausing.is_empty()).then_some(Duration::from_millis(3));
+        let ending = self.sandboxes.values().any(|sandbox| sandbox.ending.is_some()).then_some(ORPHANS);
         let endings = self.sandboxes.values().filter_map(|sandbox| sandbox.ending.as_ref());
         let deadline = endings.map(|ending| ending.deadline().saturating_duration_since(Instant::now())).min();
-        soon.into_iter().chain(deadline).min()
+        soon.into_iter().chain(ending).chain(deadline).min()
     }
 
     fn say(&self, said: &Said) -> Result<(), Error> {

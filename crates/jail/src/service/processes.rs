@@ -2,17 +2,17 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions};
 
 use super::Service;
 use crate::cgroup::Leaf;
 use crate::error::Error;
 use crate::place::{Exit, Usage};
-use crate::start;
 use crate::wire::{Answer, Said};
+use crate::{kernel, start};
 
 /// A process that is watched.
 pub(super) struct Tracked {
@@ -69,6 +69,11 @@ impl Tracked {
 
     pub fn usage(&self) -> Usage {
         self.leaves.iter().map(Leaf::usage).fold(Usage::default(), sum)
+    }
+
+    fn is(&self, pid: i32) -> bool {
+        let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.hold.as_raw_fd())).unwrap_or_default();
+        about.lines().any(|line| line.strip_prefix("Pid:").is_some_and(|found| found.trim() == pid.to_string()))
     }
 
     fn ended(&self) -> bool {
@@ -167,6 +172,20 @@ impl Service {
             | Kind::Stopper => Ok(Answer::Done),
         };
         self.answer(starting.request, outcome)
+    }
+
+    /// Takes note of the ends of those whose parents are gone.
+    pub(super) fn reap_orphans(&self) {
+        while let Some(pid) = kernel::ended_child() {
+            // Its own turn comes.
+            if self.tracked.iter().any(|tracked| tracked.is(pid)) {
+                return;
+            }
+            let reaped = Pid::from_raw(pid).map(|pid| rustix::process::waitpid(Some(pid), WaitOptions::NOHANG));
+            if !matches!(reaped, Some(Ok(Some(_)))) {
+                return;
+            }
+        }
     }
 
     /// Takes note of an end, and lets everything go that ended with it.
