@@ -334,6 +334,12 @@ impl Drop for Ground {
             traces::wipe(&id);
         }
         // Directories of a sandbox may be closed to whoever has not its ids, but not to root.
-        drop(std::fs::remove_dir_all(self.dir.path()));
+        // A launcher that lost its server may still be writing there for a moment.
+        for _ in 0..100 {
+            if std::fs::remove_dir_all(self.dir.path()).is_ok() || !self.dir.path().exists() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }

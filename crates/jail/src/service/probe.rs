@@ -172,13 +172,18 @@ impl Service {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let base = std::env::temp_dir().join(format!("atoll-probe-{}-{now}", std::process::id()));
         housekeeping::private_directory(&base)?;
-        let layers = Layers::open(&base.join("layers"), &self.ids)?;
-        let map = layers.map_for_another(&self.ids, &[])?;
-        let outcome = self.attempt_in(&base, &layers, &map);
-        let removed =
-            maps::spawn_within(&map, || remove::tree(&base).map_or_else(rustix::io::Errno::raw_os_error, |()| 0));
-        if let Ok(remover) = removed {
-            let _ = remover.wait();
+        let ground = Layers::open(&base.join("layers"), &self.ids)
+            .and_then(|layers| Ok((layers.map_for_another(&self.ids, &[])?, layers)));
+        let (outcome, map) = match ground {
+            Ok((map, layers)) => (self.attempt_in(&base, &layers, &map), Some(map)),
+            Err(error) => (Err(error), None),
+        };
+        let remove = || remove::tree(&base).map_or_else(rustix::io::Errno::raw_os_error, |()| 0);
+        let remover = map.as_ref().map(|map| maps::spawn_within(map, remove));
+        match remover {
+            Some(Ok(remover)) => drop(remover.wait()),
+            // Nothing is in it that has another's ids.
+            Some(Err(_)) | None => drop(remove::tree(&base)),
         }
         outcome
     }
