@@ -23,10 +23,14 @@ const AT_ONCE: usize = 4;
 /// What may be added by the way to one that is over its limit before all of it is ended.
 const SLACK: u64 = 1 << 20;
 
+/// What the files of each living sandbox took when they were last counted.
+type Counted = Arc<Mutex<HashMap<String, u64>>>;
+
 /// The watch of one provider; it sleeps while no sandbox lives.
 #[derive(Default)]
 pub(super) struct Watch {
     wake: Arc<Notify>,
+    counted: Counted,
     running: Mutex<Option<AbortHandle>>,
 }
 
@@ -35,10 +39,16 @@ impl Watch {
     pub fn wake(&self, launcher: &Arc<Mutex<Arc<Launcher>>>, host: &Arc<dyn LinkHost>) {
         let mut running = locked(&self.running);
         if running.as_ref().is_none_or(AbortHandle::is_finished) {
-            let watching = watch(Arc::clone(launcher), Arc::clone(host), Arc::clone(&self.wake));
+            let watching =
+                watch(Arc::clone(launcher), Arc::clone(host), Arc::clone(&self.wake), Arc::clone(&self.counted));
             *running = Some(tokio::spawn(watching).abort_handle());
         }
         self.wake.notify_one();
+    }
+
+    /// What a sandbox's files take, as far as is known: whoever works is counted about every second.
+    pub fn last(&self, name: &str) -> Option<u64> {
+        locked(&self.counted).get(name).copied()
     }
 
     pub fn stop(&self) {
@@ -141,19 +151,21 @@ fn look(launcher: &Launcher, name: &str, before: Option<u64>) -> Result<Look, Er
     Ok(Look { used, left, limit, stopped, took })
 }
 
-async fn watch(launcher: Arc<Mutex<Arc<Launcher>>>, host: Arc<dyn LinkHost>, wake: Arc<Notify>) {
+async fn watch(launcher: Arc<Mutex<Arc<Launcher>>>, host: Arc<dyn LinkHost>, wake: Arc<Notify>, counted: Counted) {
     let mut known: HashMap<String, Seen> = HashMap::new();
     let mut looks: JoinSet<(String, Result<Look, Error>)> = JoinSet::new();
     loop {
         let clocks = asked(&launcher, |launcher| launcher.clocks()).await;
         if clocks.as_ref().is_ok_and(Vec::is_empty) {
             known.clear();
+            locked(&counted).clear();
             wake.notified().await;
             continue;
         }
         // If the launcher can't answer now, it will later.
         let clocks = clocks.unwrap_or_default();
         known.retain(|name, _| clocks.iter().any(|clock| clock.name == *name));
+        locked(&counted).retain(|name, _| known.contains_key(name));
         for clock in clocks {
             let now = Instant::now();
             let seen = known.entry(clock.name.clone()).or_insert_with(|| Seen::new(now));
@@ -170,6 +182,9 @@ async fn watch(launcher: Arc<Mutex<Arc<Launcher>>>, host: Arc<dyn LinkHost>, wak
         while let Ok(Some(done)) = tokio::time::timeout_at(until, next(&mut looks)).await {
             let Ok((name, look)) = done else { continue };
             let Some(seen) = known.get_mut(&name) else { continue };
+            if let Ok(look) = &look {
+                locked(&counted).insert(name.clone(), look.left);
+            }
             let notice = seen.end(look, Instant::now());
             if let (Some(notice), Ok(sandbox)) = (notice, name.parse::<SandboxId>()) {
                 host.notice(sandbox, notice);

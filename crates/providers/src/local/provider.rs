@@ -228,12 +228,18 @@ impl Provider for Local {
     fn resources<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Usage> {
         Box::pin(async move {
             let name = self.place(id).await?.name;
-            let (usage, disk) = self.ask(move |launcher| Ok((launcher.usage(&name)?, launcher.disk(&name)?))).await?;
+            let known = self.disk.last(&name);
+            let (usage, disk_bytes) = self
+                .ask(move |launcher| {
+                    let disk = known.map_or_else(|| launcher.disk(&name).map(|found| found.bytes), Ok);
+                    Ok((launcher.usage(&name)?, disk?))
+                })
+                .await?;
             Ok(Usage {
                 cpu_seconds: Duration::from_micros(usage.cpu_microseconds.unwrap_or(0)).as_secs_f64(),
                 memory_bytes: usage.memory.unwrap_or(0),
                 pids: usage.processes.unwrap_or(0),
-                disk_bytes: disk.bytes,
+                disk_bytes,
                 ..Usage::default()
             })
         })
