@@ -5,6 +5,7 @@ use crate::bench::{Bench, note};
 use crate::report::{Figure, Verdict};
 use crate::stats::{Latencies, median};
 use anyhow::{Context, Result, ensure};
+use atoll_core::id::SandboxId;
 use atoll_jail::{Exit, Launcher, LauncherOptions, Limits, Spec};
 use rustix::fs::FallocateFlags;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -102,23 +103,24 @@ pub fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         LauncherOptions { exe: bench.program.clone(), ..LauncherOptions::new(data, bench.worker()?, "forks") };
     let launcher = Launcher::start(options)?;
     let count = bench.plan.forks;
-    for (name, files) in [("small", SMALL_FILES.min(bench.plan.files)), ("large", bench.plan.files)] {
+    let [of_few, of_many] = [(); 2].map(|()| SandboxId::new().to_string());
+    for (name, files) in [(&of_few, SMALL_FILES.min(bench.plan.files)), (&of_many, bench.plan.files)] {
         let place = launcher.prepare(&spec(name))?;
         fill(&place.workspace, files)?;
         launcher.start_worker(name)?;
     }
-    forks(&launcher, "small", 2)?;
+    forks(&launcher, &of_few, 2)?;
     let (mut small, mut large, mut floors) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..bench.plan.rounds {
         floors.push(mounts(&dir.path().join(format!("mounts{round}")), count)?.p50());
-        small.push(forks(&launcher, "small", count)?.p50());
-        large.push(forks(&launcher, "large", count)?.p50());
+        small.push(forks(&launcher, &of_few, count)?.p50());
+        large.push(forks(&launcher, &of_many, count)?.p50());
         if let (Some(small), Some(large), Some(floor)) = (small.last(), large.last(), floors.last()) {
             note(&format!("  fork of 50 MB {small:.2} ms, of the large one {large:.2} ms, one mount {floor:.2} ms"));
         }
     }
-    for name in ["small", "large"] {
-        launcher.destroy(name)?;
+    for name in [of_few, of_many] {
+        launcher.destroy(&name)?;
     }
     let [small_ms, large_ms, floor] = [&small, &large, &floors].map(|all| median(all.iter().copied()));
     let gigabytes = bench.plan.files as f64 * FILE_BYTES as f64 / 1e9;

@@ -52,7 +52,7 @@ pub(super) fn spec() -> CreateSpec {
 }
 
 fn nothing() -> ExecSpec {
-    let command = Run::Argv(vec!["/usr/bin/true".into()]);
+    let command = Run::Argv(vec!["true".into()]);
     ExecSpec {
         command,
         cwd: None,
