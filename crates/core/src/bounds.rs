@@ -74,6 +74,12 @@ pub fn stored_name(field: &str, name: &str) -> Result<(), OutOfBounds> {
     refuse(field, "must be 1 to 64 of a-z, 0-9, `.`, `_` and `-`, beginning with a letter or digit")
 }
 
+/// A snapshot's, which is kept with its project's id before it.
+pub fn snapshot_name(field: &str, name: &str) -> Result<(), OutOfBounds> {
+    stored_name(field, name)?;
+    if name.len() > 32 { refuse(field, "must have at most 32 characters") } else { Ok(()) }
+}
+
 fn is_label_key(key: &str) -> bool {
     (1..=63).contains(&key.len())
         && key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._/-".contains(&b))

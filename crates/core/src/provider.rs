@@ -280,6 +280,11 @@ impl Transfer {
     }
 }
 
+/// What a project's snapshot is called at its provider: one project never begins with the files of another.
+pub fn snapshot_of(project: ProjectId, name: &str) -> String {
+    format!("{project}.{name}")
+}
+
 /// Files that are kept by name, to begin sandboxes with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

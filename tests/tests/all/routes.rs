@@ -96,7 +96,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("DELETE /api/v1/tokens/{id}", "11+4444333"),
     ("POST /api/v1/ws-tickets", "11+++++333"),
     ("GET /api/v1/snapshots", "11+++++333"),
-    ("DELETE /api/v1/snapshots/{name}", "11+3333333"),
+    ("DELETE /api/v1/snapshots/{name}", "11++34+333"),
     ("GET /api/v1/images", "11+++++333"),
     ("POST /api/v1/images", "11+3333333"),
     ("DELETE /api/v1/images/{name}", "11+3333333"),
@@ -255,6 +255,9 @@ impl World {
         assert!(!target.contains('{'), "{route} names something that this test doesn't know");
         if path.ends_with("/{id}/stream") {
             target.push_str(&format!("?stream={}", worker.stream));
+        }
+        if path.contains("/snapshots/") {
+            target.push_str(&format!("?project_id={}", self.project));
         }
         if route == "POST /api/v1/images" {
             target.push_str("?name=one");

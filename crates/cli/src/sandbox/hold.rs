@@ -48,7 +48,7 @@ Examples:
   atoll snapshot ls")]
 pub struct Snapshot {
     id: SandboxId,
-    /// 1 to 64 of a-z, 0-9, `.`, `_` and `-`
+    /// 1 to 32 of a-z, 0-9, `.`, `_` and `-`
     name: String,
 }
 

@@ -5,7 +5,7 @@ use super::Local;
 use crate::inside::link;
 use atoll_core::provider::{ByteStream, CreateSpec, Error, Found, ImageRef, ProviderId, SnapshotRef};
 use atoll_core::time::Timestamp;
-use atoll_jail::{Image, Launcher, Place, Snapshot};
+use atoll_jail::{Image, Launcher, Place, Snapshot, Spec};
 use atoll_protocol::exec::{Opening, QUIET};
 use futures_util::StreamExt;
 use std::time::Duration;
@@ -28,7 +28,8 @@ impl Local {
         let parent = self.place(id).await?;
         self.has_tier(spec.settings.isolation).await?;
         let still = still(&parent).await?;
-        let jail = super::wanted(spec);
+        // Its root and its files are the parent's.
+        let jail = Spec { image: None, snapshot: None, ..super::wanted(spec) };
         let made = self.ask(move |launcher| launcher.fork(&parent.name, &jail)).await;
         drop(still);
         made.map(|place| super::found(&place))

@@ -1,11 +1,11 @@
 //! `/images`: imported roots, to begin sandboxes with.
 
-use super::snapshots::checked;
 use crate::auth::Caller;
 use crate::extract::{Id, Params};
 use crate::once::Answer;
 use crate::problem::Result;
 use crate::state::App;
+use atoll_core::bounds;
 use atoll_core::provider::{Error, ImageRef};
 use atoll_core::sandbox::ProviderKind;
 use axum::Json;
@@ -47,7 +47,7 @@ pub async fn import(
     request: Request,
 ) -> Result<Answer> {
     caller.must_be_admin()?;
-    checked(&query.name)?;
+    bounds::stored_name("name", &query.name)?;
     let body: Body = request.into_body();
     let broken = |error: axum::Error| Error::Refused { detail: format!("the archive broke off: {error}") };
     let archive = Box::pin(body.into_data_stream().map(move |piece| piece.map_err(broken)));

@@ -8,7 +8,7 @@ use crate::repo::{self, Packed};
 use crate::state::App;
 use atoll_core::event::{NewEvent, Source};
 use atoll_core::lifecycle::Trigger;
-use atoll_core::provider::{CreateSpec, Error, Found, Identity, ProviderState};
+use atoll_core::provider::{CreateSpec, Error, Found, Identity, ProviderState, snapshot_of};
 use atoll_core::sandbox::{ProviderKind, Reason, SandboxState};
 use atoll_store::jobs::Job;
 use atoll_store::sandboxes::{self, Sandbox};
@@ -52,7 +52,9 @@ pub(crate) async fn create(app: &Arc<App>, providers: &Providers, job: &Job) -> 
         }
     };
     let source = packed.as_ref().map(|packed| packed.source.clone());
-    let spec = CreateSpec { identity, labels, settings: sandbox.settings.clone(), source };
+    let mut settings = sandbox.settings.clone();
+    settings.snapshot = settings.snapshot.map(|name| snapshot_of(sandbox.project_id, &name));
+    let spec = CreateSpec { identity, labels, settings, source };
     let provider = providers.get(sandbox.provider);
     // The sandbox's own id is the key: asking twice makes one.
     let key = id.to_string();

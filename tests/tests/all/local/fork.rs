@@ -108,7 +108,23 @@ async fn a_snapshot_begins_others_and_outlives_its_sandbox() {
     ground.admin.delete(&format!("/sandboxes/{id}?force=true")).await.expect(200);
     ground.gone(&id).await;
 
+    // Another project has none of that name, and sees none.
+    let project = ground.admin.post("/projects", json!({ "name": "elsewhere" })).await.expect(201);
+    let foreign = ground.make(json!({ "snapshot": "base-1", "project_id": project["id"], "prompt": "say hi" })).await;
+    assert_eq!(ground.ended(&foreign).await["state"], "failed");
+    ground
+        .admin
+        .delete(&format!("/snapshots/base-1?project_id={}", project["id"].as_str().unwrap()))
+        .await
+        .refused(404, "not_found");
+
     let next = ground.kept(json!({ "snapshot": "base-1" })).await;
+    let forked = fork(&ground, &next, json!({})).await;
+    assert_eq!(
+        ground.shell(&forked, "cat a.txt").await.well(),
+        "kept\n",
+        "what began with a snapshot is forked like any"
+    );
     assert_eq!(ground.shell(&next, "cat a.txt ~/b.txt; stat -c %U a.txt").await.well(), "kept\nmine\nagent\n");
     let list = ground.admin.get("/snapshots").await.expect(200);
     assert_eq!((list["items"].as_array().unwrap().len(), &list["items"][0]["name"]), (1, &json!("base-1")), "{list}");
