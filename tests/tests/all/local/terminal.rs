@@ -65,8 +65,12 @@ impl View {
 
     async fn until(&mut self, wanted: &str) {
         let deadline = Instant::now() + PATIENCE;
-        while !self.text().contains(wanted) {
-            assert!(Instant::now() < deadline, "{wanted:?} does not come: {}", self.text());
+        let mut looked_at = 0;
+        // Only what is new is looked at: there may be megabytes of it.
+        while !String::from_utf8_lossy(&self.shown[looked_at..]).contains(wanted) {
+            looked_at = self.shown.len().saturating_sub(wanted.len());
+            let end = || String::from_utf8_lossy(&self.shown[self.shown.len().saturating_sub(1000)..]).into_owned();
+            assert!(Instant::now() < deadline, "{wanted:?} does not come: {}", end());
             assert!(self.hear().await, "it closed without {wanted:?}: {} {:?}", self.text(), self.said);
         }
     }
