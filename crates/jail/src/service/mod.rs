@@ -46,8 +46,9 @@ use images::Importing;
 use pausing::Pausing;
 use processes::Tracked;
 
-/// How often one looks for the ends of others' children while a sandbox ends: nobody tells of them.
-const ORPHANS: Duration = Duration::from_millis(20);
+/// How often one looks for what nobody tells of: the ends of others' children while a sandbox ends, and processes that
+/// begin in one whose pause is a signal to each.
+const UNTOLD: Duration = Duration::from_millis(20);
 
 /// What the hidden argument `launcher` runs: call it before any thread starts.
 pub fn launcher_main() -> ExitCode {
@@ -150,6 +151,7 @@ impl Service {
                 self.attend(index)?;
             }
             self.reap_orphans();
+            self.hold_newcomers();
             self.retry()?;
             if ready.socket {
                 match wire::receive::<Asked>(self.socket.as_fd(), buffer)? {
@@ -192,10 +194,11 @@ impl Service {
     /// How long the loop may sleep without missing something of its own.
     fn timeout(&self) -> Option<Duration> {
         let soon = (!self.leaving.is_empty() || !self.pausing.is_empty()).then_some(Duration::from_millis(3));
-        let ending = self.sandboxes.values().any(|sandbox| sandbox.ending.is_some()).then_some(ORPHANS);
+        let ending = self.sandboxes.values().any(|sandbox| sandbox.ending.is_some()).then_some(UNTOLD);
+        let held = self.held_by_signals().next().map(|_| UNTOLD);
         let endings = self.sandboxes.values().filter_map(|sandbox| sandbox.ending.as_ref());
         let deadline = endings.map(|ending| ending.deadline().saturating_duration_since(Instant::now())).min();
-        soon.into_iter().chain(ending).chain(deadline).min()
+        soon.into_iter().chain(ending).chain(held).chain(deadline).min()
     }
 
     fn say(&self, said: &Said) -> Result<(), Error> {

@@ -97,6 +97,18 @@ impl Service {
         }
     }
 
+    /// Those whose pause is a signal to each process: whoever is started meanwhile has not had it.
+    pub(super) fn held_by_signals(&self) -> impl Iterator<Item = &String> {
+        let held = |name: &&String| self.freezer(name).is_none() && self.is_paused(name);
+        self.sandboxes.keys().filter(|_| !self.groups.freezes()).filter(held)
+    }
+
+    pub(super) fn hold_newcomers(&self) {
+        for name in self.held_by_signals() {
+            self.stands_still(name);
+        }
+    }
+
     fn stands_still(&self, name: &str) -> bool {
         match self.freezer(name) {
             Some(freezer) => freezer.is_frozen(),
