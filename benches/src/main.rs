@@ -55,6 +55,8 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    // As the server does.
+    atoll_jail::prompt(atoll_jail::Heirs::Same);
     // One thread for all clients: the server should have the rest of the machine.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -26,6 +26,8 @@ pub fn start(config: &Config) -> Result<Arc<Launcher>, String> {
         tools: config.local.tools.clone(),
         ..LauncherOptions::new(data_dir.clone(), worker, name_of(&data_dir))
     };
+    // Of this process too: between a person and an agent nothing should wait for a busy agent's turn to end.
+    atoll_jail::prompt(atoll_jail::Heirs::Same);
     Launcher::start(options).map(Arc::new).map_err(|error| error.to_string())
 }
 

@@ -145,6 +145,7 @@ pub fn main() -> ExitCode {
 fn start(inherited: Inherited) -> Result<Exit, Error> {
     let failed = |action| move |source| Error::Start { action, source };
     inside::prepare_init().map_err(failed("shut itself off from the agent"))?;
+    atoll_jail::prompt(atoll_jail::Heirs::Ordinary);
     // Before any thread: each inherits what is blocked.
     let signals = Signals::new().map_err(failed("read signals"))?;
     let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(io::stderr);
