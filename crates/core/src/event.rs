@@ -69,6 +69,15 @@ pub mod kind {
     pub const AGENT_MESSAGE_INJECTED: &str = "agent.message_injected";
     pub const AGENT_INTERRUPTED: &str = "agent.interrupted";
     pub const AGENT_UNPARSED: &str = "agent.unparsed";
+    pub const AGENT_THINKING: &str = "agent.thinking";
+    pub const AGENT_SYSTEM_MESSAGE: &str = "agent.system_message";
+    pub const AGENT_STREAM_ERROR: &str = "agent.stream_error";
+    pub const AGENT_ERROR: &str = "agent.error";
+    pub const AGENT_PLAN: &str = "agent.plan";
+    pub const AGENT_SUBAGENT_INVOKED: &str = "agent.subagent_invoked";
+    pub const AGENT_SUBAGENT_COMPLETED: &str = "agent.subagent_completed";
+    pub const AGENT_SKILL_INVOKED: &str = "agent.skill_invoked";
+    pub const AGENT_SKILL_COMPLETED: &str = "agent.skill_completed";
     pub const AGENT_USAGE: &str = "agent.usage";
     pub const AGENT_TOOL_USE: &str = "agent.tool_use";
     pub const AGENT_TOOL_COMPLETED: &str = "agent.tool_completed";

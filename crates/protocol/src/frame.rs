@@ -1,6 +1,7 @@
 //! Frames of the worker's WebSocket, as JSON text.
 
 use crate::{Ack, Heartbeat, HeartbeatAnswer, LeasedMessage, Nack};
+use atoll_core::approval::ApprovalAnswer;
 use atoll_core::id::{LeaseId, MessageId};
 use atoll_core::sandbox::SandboxState;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,11 @@ use serde::{Deserialize, Serialize};
 pub enum ServerFrame {
     Message {
         message: LeasedMessage,
+    },
+    /// What became of something that the agent asked; again after each new connection, until the worker says that the
+    /// agent has it.
+    Approval {
+        answer: ApprovalAnswer,
     },
     /// Something for the worker itself to do.
     Command {

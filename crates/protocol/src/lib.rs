@@ -137,6 +137,20 @@ pub struct Start {
     pub settings: Settings,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<Resume>,
+    /// Where the agent's program lies in the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<Gateway>,
+}
+
+/// How the sandbox reaches models. The key is a placeholder that is good for nothing elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Gateway {
+    /// The origin, without a path; each API has its own below it: `/anthropic`, `/openai/v1`, `/gemini`.
+    pub base_url: String,
+    pub key: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

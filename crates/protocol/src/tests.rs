@@ -60,6 +60,8 @@ fn heartbeat_answer() -> HeartbeatAnswer {
             prompt: Some(message()),
             settings: Settings::default(),
             resume: Some(Resume { native_id: Some("abc".into()), transcript: None }),
+            program: Some("/opt/agents/demo".into()),
+            gateway: Some(Gateway { base_url: "http://127.0.0.1:7709".into(), key: "placeholder".into() }),
         }),
     }
 }

@@ -5,6 +5,7 @@ use crate::backoff::Backoff;
 use crate::dispatcher::{Phase, Report as Outward};
 use crate::link::{Io, Problem, Server, chain};
 use crate::spool::Stream;
+use atoll_core::approval::ApprovalAnswer;
 use atoll_core::id::LeaseId;
 use atoll_core::sandbox::SandboxState;
 use atoll_protocol::LeasedMessage;
@@ -32,6 +33,8 @@ const LONGEST_FRAME: usize = 8 * atoll_core::bounds::MB;
 pub enum Report {
     /// A message, leased to this worker.
     Message(Box<LeasedMessage>),
+    /// What became of something that the agent asked.
+    Answer(Box<ApprovalAnswer>),
     Stop(SandboxState),
     Ended(Exit),
 }
@@ -174,6 +177,7 @@ impl Downlink {
         };
         match frame {
             Ok(ServerFrame::Message { message }) => self.report(Report::Message(Box::new(message))).await,
+            Ok(ServerFrame::Approval { answer }) => self.report(Report::Answer(Box::new(answer))).await,
             Ok(ServerFrame::Command { command: Command::Stop { state }, .. }) => self.report(Report::Stop(state)).await,
             Ok(ServerFrame::Command { id, command: Command::Unknown }) => {
                 tracing::warn!(id, "a command of a newer server is passed over");

@@ -51,6 +51,10 @@ impl Environment {
         Self { sandbox, path, home, user, settings: Mutex::default() }
     }
 
+    pub fn home(&self) -> &str {
+        &self.home
+    }
+
     pub fn set(&self, settings: Settings) {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
     }
@@ -111,7 +115,7 @@ mod tests {
     fn environment() -> Environment {
         let environment = Environment::new(SandboxId::new(), "/bin", "/home/agent", "agent");
         let env = [("TERM".to_owned(), "xterm".to_owned()), ("MINE".to_owned(), "1".to_owned())].into();
-        environment.set(Settings { env, repo: Some(Repo { branch: Some("work".to_owned()) }) });
+        environment.set(Settings { env, repo: Some(Repo { branch: Some("work".to_owned()) }), ..Settings::default() });
         environment
     }
 

@@ -166,7 +166,7 @@ async fn on_terminal(exec: &Exec, start: Start) -> Result<Begun, String> {
 
 fn program(exec: &Exec, start: Start, env: Vec<(String, String)>) -> Program {
     let cwd = start.cwd.map_or_else(|| exec.cwd.clone(), |cwd| exec.cwd.join(cwd));
-    Program { argv: start.argv, cwd, env, whole: false, terminal: None }
+    Program { argv: start.argv, cwd, env, whole: false, terminal: None, files: Vec::new() }
 }
 
 /// At a point in time, or never.

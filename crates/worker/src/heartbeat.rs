@@ -7,10 +7,11 @@ use crate::link::{Client, Reply};
 use crate::resources::Resources;
 use crate::spool::Stream;
 use crate::uplink::Durable;
-use atoll_core::sandbox::{Activity, SandboxState};
+use atoll_core::sandbox::{Activity, AgentLimits, Approvals, Mode, SandboxState};
 use atoll_core::time::{Clock, SystemClock};
-use atoll_protocol::{Heartbeat, LeasedMessage, VERSION};
-use serde::Deserialize;
+use atoll_protocol::{Gateway, Heartbeat, LeasedMessage, Resume, VERSION};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,14 +46,41 @@ pub struct Start {
     pub prompt: Option<LeasedMessage>,
     #[serde(default)]
     pub settings: Settings,
+    #[serde(default)]
+    pub resume: Option<Resume>,
+    /// Where the agent's program lies in the sandbox.
+    #[serde(default)]
+    pub program: Option<PathBuf>,
+    #[serde(default)]
+    pub gateway: Option<Gateway>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Settings {
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     #[serde(default)]
     pub repo: Option<Repo>,
+    #[serde(default)]
+    pub model: Option<String>,
+    #[serde(default, deserialize_with = "known")]
+    pub mode: Option<Mode>,
+    #[serde(default, deserialize_with = "known")]
+    pub approvals: Option<Approvals>,
+    #[serde(default)]
+    pub tools: Option<Vec<String>>,
+    #[serde(default)]
+    pub system_prompt: Option<String>,
+    #[serde(default)]
+    pub mcp: Option<serde_json::Map<String, serde_json::Value>>,
+    #[serde(default, deserialize_with = "known")]
+    pub limits: Option<AgentLimits>,
+}
+
+/// What only a newer worker understands counts as not said.
+fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Option<T>, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    Ok(serde_json::from_value(value).ok())
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]

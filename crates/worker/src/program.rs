@@ -5,6 +5,7 @@ use crate::executor::Order;
 use crate::heartbeat::Start;
 use crate::input::{self, Item, Read};
 use crate::output::Output;
+use atoll_core::approval::ApprovalAnswer;
 use atoll_core::sandbox::SandboxState;
 use atoll_protocol::LeasedMessage;
 use serde_json::json;
@@ -55,6 +56,14 @@ impl Outlet {
         match self {
             Self::Lines(output) => output.say(&json!({"message": message})),
             Self::Executor(orders) => drop(orders.send(Order::Message(message))),
+        }
+    }
+
+    /// A program at the other end of two pipes reads it as a line, like a message.
+    pub fn answer(&self, answer: Box<ApprovalAnswer>) {
+        match self {
+            Self::Lines(output) => output.say(&json!({"approval": answer})),
+            Self::Executor(orders) => drop(orders.send(Order::Answer(answer))),
         }
     }
 

@@ -202,6 +202,8 @@ impl WorkerLink for Recorder {
                     prompt: row.prompt.clone(),
                     settings: Settings::default(),
                     resume: None,
+                    program: None,
+                    gateway: None,
                 });
                 Ok(HeartbeatAnswer { state: row.state(), interval_s: INTERVAL_S, start })
             })

@@ -75,6 +75,8 @@ async fn start(work: &mut Work<'_>, session: &Session, sandbox: &mut Sandbox, be
         prompt: inbox::first_message(work, session, sandbox, beat.stream).await?,
         settings,
         resume,
+        program: None,
+        gateway: None,
     })
 }
 

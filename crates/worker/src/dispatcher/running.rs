@@ -304,6 +304,7 @@ impl Running {
     pub(super) fn downlink(&mut self, report: downlink::Report, reach: &mut Reach<'_>) -> Option<Exit> {
         match report {
             downlink::Report::Message(message) => self.message(*message, reach),
+            downlink::Report::Answer(answer) => reach.program.answer(answer),
             downlink::Report::Stop(state) => self.stop(state, reach),
             downlink::Report::Ended(exit) => return Some(exit),
         }

@@ -1,7 +1,7 @@
 //! The demo agent: lines of JSON both ways, made for this.
 
 use super::{Abilities, Command, Driver, Launch, Mark, Said, Standing, Told};
-use crate::demo::wire::{In, Out, Prompt, WATCHED};
+use crate::demo::wire::{Answer, Decision, In, Out, Prompt, WATCHED};
 use atoll_core::bounds;
 use atoll_core::event::{EventType, kind};
 use atoll_core::message::MessageType;
@@ -16,10 +16,10 @@ impl Driver for Demo {
         Abilities { steer: true, queue: true, interrupt: true, approvals: true, hooks: true, ..Abilities::default() }
     }
 
-    fn command(&self, launch: &Launch<'_>) -> Command {
+    fn command(&mut self, launch: &Launch<'_>) -> Command {
         let worker = launch.worker.to_string_lossy().into_owned();
         let argv = vec![worker, "demo".to_owned(), launch.turns.to_string(), WATCHED.to_owned()];
-        Command { argv, env: Vec::new() }
+        Command { argv, ..Command::default() }
     }
 
     fn tell(&mut self, message: &LeasedMessage, standing: Standing) -> Vec<u8> {
@@ -38,6 +38,16 @@ impl Driver for Demo {
 
     fn tool_seen(&mut self, tool_use_id: &str) -> Option<Vec<u8>> {
         Some(written(&In::Seen { tool_use_id: tool_use_id.to_owned() }))
+    }
+
+    /// Its questions are events of its own, and named there.
+    fn answer(&mut self, ask: &str, answer: super::Answer) -> Vec<u8> {
+        let (decision, reason) = match answer {
+            super::Answer::Allow { context, .. } => (Decision::Allow, context),
+            super::Answer::Words(_) => (Decision::Allow, None),
+            super::Answer::Deny { reason } => (Decision::Deny, Some(reason)),
+        };
+        written(&In::Answer(Answer { approval_id: ask.to_owned(), decision, reason }))
     }
 
     fn line(&mut self, line: &[u8]) -> Vec<Said> {
@@ -167,7 +177,9 @@ mod tests {
 
     #[test]
     fn it_is_the_worker_itself() {
-        let command = Demo.command(&Launch { worker: Path::new("/opt/atoll/worker"), turns: 3 });
+        let settings = crate::heartbeat::Settings::default();
+        let launch = Launch { turns: 3, ..Launch::plain(Path::new("/opt/atoll/worker"), &settings) };
+        let command = Demo.command(&launch);
         assert_eq!(command.argv, ["/opt/atoll/worker", "demo", "3", "watched"]);
     }
 }

@@ -3,14 +3,20 @@
 //! A driver is pure: bytes in, meaning out. The executor owns the process, the turns and the clocks, so that these are
 //! the same for every agent.
 
+use crate::heartbeat::Settings;
+use atoll_core::bounds;
 use atoll_core::event::EventType;
 use atoll_core::id::MessageId;
 use atoll_core::message::How;
-use atoll_protocol::LeasedMessage;
+use atoll_protocol::{Gateway, LeasedMessage};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+mod claude;
 mod demo;
+mod shown;
 
 /// What an agent can do through its driver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,16 +41,36 @@ pub struct Abilities {
 pub struct Launch<'a> {
     /// The worker's own program, as it is found in the sandbox.
     pub worker: &'a Path,
+    pub workspace: &'a Path,
+    /// The agent's home directory.
+    pub home: &'a Path,
     /// How many turns there were before, of an agent that is started again.
     pub turns: i64,
+    pub settings: &'a Settings,
+    /// Where the agent's own program lies in the sandbox; absent for one that is looked for by its name.
+    pub program: Option<&'a Path>,
+    /// The models that the server lets it reach.
+    pub gateway: Option<&'a Gateway>,
+    /// The agent's own name for the conversation that it goes on with.
+    pub native_id: Option<&'a str>,
 }
 
 /// How to start the agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Command {
     pub argv: Vec<String>,
     /// Beside what every agent gets.
     pub env: Vec<(String, String)>,
+    /// Written before it starts, each time: its settings, without any secret.
+    pub files: Vec<Placed>,
+}
+
+/// A file of the agent's home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placed {
+    /// Below the home directory.
+    pub path: PathBuf,
+    pub text: String,
 }
 
 /// Where the agent is when it is told something.
@@ -69,10 +95,66 @@ pub enum Said {
     Failed {
         error: String,
     },
+    /// What the protocol wants said back to it, at once.
+    Reply(Vec<u8>),
+    /// Streamed text: shown while it comes, stored as a message when it is whole.
+    Live(Box<RawValue>),
+    /// It wants to know something, and waits for [`Driver::answer`].
+    Asks(Ask),
+    /// Its own name for the conversation.
+    Native {
+        id: String,
+    },
+    /// It was told to wait by its model.
+    RateLimited {
+        wait: Option<Duration>,
+    },
+    /// A tool has run; the agent waits until what it changed was looked at.
+    ToolRan {
+        tool_use_id: String,
+    },
     /// Nobody knows, and why.
     Unparsed {
         reason: String,
     },
+}
+
+/// Something that the agent waits for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ask {
+    /// The driver's own name for it; no two open ones have the same.
+    pub id: String,
+    pub kind: AskKind,
+    pub tool_use_id: Option<String>,
+    /// In the agent's words.
+    pub tool: String,
+    pub input: Value,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AskKind {
+    /// Each tool before it runs: rules answer, no person does.
+    BeforeTool,
+    /// The agent's own rules leave this to a person.
+    Permission,
+    /// It has a question; the input holds it.
+    Question,
+}
+
+/// What became of an [`Ask`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    Allow {
+        /// Other input than what the agent wanted.
+        input: Option<Value>,
+        /// Said to the agent beside it.
+        context: Option<String>,
+    },
+    Deny {
+        reason: String,
+    },
+    /// To a question.
+    Words(Value),
 }
 
 /// An event of the agent; its turn and time are the executor's to say.
@@ -98,20 +180,44 @@ pub enum Mark {
 
 pub trait Driver: Send + std::fmt::Debug {
     fn abilities(&self) -> Abilities;
-    fn command(&self, launch: &Launch<'_>) -> Command;
+    /// A process of it is about to be started: whatever was known of an earlier one is forgotten.
+    fn command(&mut self, launch: &Launch<'_>) -> Command;
+    /// What the started process is told before anything else.
+    fn greeting(&mut self) -> Vec<u8> {
+        Vec::new()
+    }
     /// The line that tells the agent a message, with its end.
     fn tell(&mut self, message: &LeasedMessage, standing: Standing) -> Vec<u8>;
     /// Everything that a tool changed has been looked at: the line that tells so to an agent that waits for it.
     fn tool_seen(&mut self, tool_use_id: &str) -> Option<Vec<u8>>;
     /// What a line of the agent says, without its end; never blank.
     fn line(&mut self, line: &[u8]) -> Vec<Said>;
+    /// The line that answers what it asked.
+    fn answer(&mut self, ask: &str, answer: Answer) -> Vec<u8>;
+}
+
+/// An event whose data is known to be small. Whatever is wrong with it is a fault of its driver, and said.
+fn event(event_type: &str, data: &Value, mark: Mark) -> Said {
+    let data = atoll_core::json::raw(data);
+    match (EventType::new(event_type), bounds::event_data(data.get())) {
+        (Ok(event_type), Ok(())) => Said::Event(Told { event_type, data, mark }),
+        (Err(error), _) => Said::Unparsed { reason: error.to_string() },
+        (_, Err(error)) => Said::Unparsed { reason: error.to_string() },
+    }
+}
+
+fn line_of(value: &Value) -> Vec<u8> {
+    let mut line = value.to_string().into_bytes();
+    line.push(b'\n');
+    line
 }
 
 /// The names of all agents that there is a driver for.
-pub const NAMES: &[&str] = &["demo"];
+pub const NAMES: &[&str] = &["claude", "demo"];
 
 pub fn find(name: &str) -> Option<Box<dyn Driver>> {
     match name {
+        "claude" => Some(Box::<claude::Claude>::default()),
         "demo" => Some(Box::new(demo::Demo)),
         _ => None,
     }
@@ -120,6 +226,22 @@ pub fn find(name: &str) -> Option<Box<dyn Driver>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl<'a> Launch<'a> {
+        /// Of a new conversation, with nothing that is not needed.
+        pub(super) fn plain(worker: &'a Path, settings: &'a Settings) -> Self {
+            Self {
+                worker,
+                workspace: Path::new("/workspace"),
+                home: Path::new("/home/agent"),
+                turns: 0,
+                settings,
+                program: None,
+                gateway: None,
+                native_id: None,
+            }
+        }
+    }
 
     #[test]
     fn every_name_has_a_driver() {

@@ -152,6 +152,7 @@ impl Executor {
 
     pub(super) fn agent_ended(&mut self, ending: Ending) {
         let Some(agent) = self.agent.take() else { return };
+        self.forget_questions("the agent ended");
         let (interrupt, failed) = (self.interrupt.take(), self.failed.take());
         self.take_back_opening();
         // It was made to go, and what it had not confirmed is answered with everything else.

@@ -27,6 +27,8 @@ pub(super) struct Gate {
 pub(super) enum Then {
     /// The end of a tool or a turn.
     Tell(Told),
+    /// A tool has run, and the agent waits for a word that its changes were seen.
+    Ran(String),
     AgentEnded(Ending),
     Leave,
 }
@@ -64,6 +66,13 @@ impl Executor {
             },
             Heard::Said(Said::Idle) => self.is_idle(),
             Heard::Said(Said::Failed { error }) => self.failed = Some((error, Instant::now() + GIVING_UP)),
+            Heard::Said(Said::Asks(ask)) => self.asked(ask),
+            Heard::Said(Said::ToolRan { tool_use_id }) => self.through_gate(Then::Ran(tool_use_id)),
+            Heard::Said(Said::Live(data)) => self.outgoing.push(Item::Live(data)),
+            Heard::Said(Said::Native { id }) => self.native_id = Some(id),
+            Heard::Said(Said::RateLimited { .. }) => self.outgoing.push(Item::Activity(Activity::RateLimited)),
+            // Told at once, when it was heard.
+            Heard::Said(Said::Reply(_)) => {}
             Heard::Said(Said::Unparsed { reason }) => tracing::warn!(reason, "a line of the agent was not understood"),
         }
     }
@@ -90,6 +99,7 @@ impl Executor {
                     Mark::Plain | Mark::TurnBegins | Mark::ToolBegins(_) | Mark::Asks | Mark::Answered => {}
                 }
             }
+            Then::Ran(tool) => self.tool_seen(&tool),
             Then::AgentEnded(ending) => {
                 self.files.stop();
                 self.agent_ended(ending);
@@ -123,6 +133,7 @@ impl Executor {
     pub(super) fn is_idle(&mut self) {
         self.talk.idle();
         self.interrupt = None;
+        self.forget_questions("the turn is over");
         if self.talk.waits() {
             self.outgoing.push(Item::Activity(Activity::WaitingMessage));
             self.waiting_due = Some(Instant::now() + LAST_TURN);

@@ -10,15 +10,17 @@
 use crate::driver::{self, Driver, Launch, Said, Standing};
 use crate::environment::Environment;
 use crate::hands::{Handle, Program as Runs, Seen};
-use crate::heartbeat::Start;
+use crate::heartbeat::{Settings, Start};
 use crate::input::{Event, Item, MAX_LINE, Nack, Read};
 use crate::memory::Memory;
 use crate::program::{Outlet, Program};
 use agent::{Agent, Spoken};
+use asking::Asking;
+use atoll_core::approval::ApprovalAnswer;
 use atoll_core::event::{EventType, Source, kind};
 use atoll_core::sandbox::Activity;
 use atoll_core::time::{Clock, SystemClock};
-use atoll_protocol::LeasedMessage;
+use atoll_protocol::{Gateway, LeasedMessage};
 use ending::{Interrupt, Leaving};
 use files::Files;
 use gate::{Gate, Then};
@@ -34,11 +36,13 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 mod agent;
+mod asking;
 mod ending;
 mod failure;
 mod files;
 mod gate;
 mod quiet;
+mod rules;
 mod tail;
 mod talk;
 #[cfg(test)]
@@ -61,6 +65,8 @@ pub enum Order {
     /// The server has said how to begin.
     Begin(Box<Start>),
     Message(Box<LeasedMessage>),
+    /// What became of something that the agent asked.
+    Answer(Box<ApprovalAnswer>),
     /// The sandbox is ending: so does the agent.
     Stop,
     /// The worker was told to go: the agent may finish the tool that it uses.
@@ -118,6 +124,13 @@ struct Executor {
     waiting_due: Option<Instant>,
     leaving: Leaving,
     stillness: Stillness,
+    asking: Asking,
+    settings: Settings,
+    /// What the server said about the agent's program, and how it reaches models.
+    program: Option<PathBuf>,
+    gateway: Option<Gateway>,
+    /// The agent's own name for the conversation.
+    native_id: Option<String>,
     outgoing: Vec<Item>,
 }
 
@@ -149,6 +162,11 @@ impl Executor {
             waiting_due: None,
             leaving: Leaving::No,
             stillness: Stillness::No,
+            asking: Asking::default(),
+            settings: Settings::default(),
+            program: None,
+            gateway: None,
+            native_id: None,
             outgoing: Vec::new(),
         }
     }
@@ -189,7 +207,8 @@ impl Executor {
         let gate = self.gate.as_ref().map(Gate::until);
         let interrupt = self.interrupt.as_ref().and_then(Interrupt::until);
         let failed = self.failed.as_ref().map(|(_, until)| *until);
-        [opening, gate, interrupt, failed, self.waiting_due, self.leaving.until()].into_iter().flatten().min()
+        let dues = [opening, gate, interrupt, failed, self.waiting_due, self.leaving.until(), self.asking.until()];
+        dues.into_iter().flatten().min()
     }
 
     /// Does everything that can be done now.
@@ -222,6 +241,7 @@ impl Executor {
         }
         self.settle_stillness();
         self.be_firm(Instant::now());
+        self.deny_late(Instant::now());
         if self.waiting_due.is_some_and(|due| due <= Instant::now()) {
             self.waiting_due = None;
             let turn = Some(self.talk.turn()).filter(|turn| *turn > 0);
@@ -241,13 +261,17 @@ impl Executor {
                     self.talk.arrive(*message);
                 }
             }
+            Order::Answer(answer) => self.answered(*answer),
             Order::Stop => self.leaving.now(),
             Order::Leave => self.leaving.after_tool(),
         }
     }
 
     fn begin(&mut self, start: Start) {
-        self.tools.environment.set(start.settings);
+        self.tools.environment.set(start.settings.clone());
+        self.settings = start.settings;
+        (self.program, self.gateway) = (start.program, start.gateway);
+        self.native_id = start.resume.and_then(|resume| resume.native_id);
         let Some(name) = start.agent else {
             self.has_no_agent = true;
             return;
@@ -308,14 +332,26 @@ impl Executor {
     }
 
     async fn start_agent(&mut self, message: &LeasedMessage) -> Result<(), String> {
-        let Some(driver) = &self.driver else { return Err("there is no agent".to_owned()) };
-        let launch = Launch { worker: &self.tools.worker, turns: self.talk.turn() };
-        let driver::Command { argv, env } = driver.command(&launch);
+        let Some(driver) = &mut self.driver else { return Err("there is no agent".to_owned()) };
+        let home = PathBuf::from(self.tools.environment.home());
+        let launch = Launch {
+            worker: &self.tools.worker,
+            workspace: &self.tools.workspace,
+            home: &home,
+            turns: self.talk.turn(),
+            settings: &self.settings,
+            program: self.program.as_deref(),
+            gateway: self.gateway.as_ref(),
+            native_id: self.native_id.as_deref(),
+        };
+        let driver::Command { argv, env, files } = driver.command(&launch);
+        let files = files.into_iter().map(|file| (home.join(file.path), file.text)).collect();
         let task = self.task.get_or_insert_with(|| message.content.clone());
         let env = self.tools.environment.of_agent(task, env);
-        let program = Runs { argv, cwd: self.tools.workspace.clone(), env, whole: true, terminal: None };
+        let program = Runs { argv, cwd: self.tools.workspace.clone(), env, whole: true, terminal: None, files };
         let kills = self.tools.memory.kills();
-        let agent = Agent::start(&self.tools.hands, program, kills).await.map_err(|error| error.to_string())?;
+        let mut agent = Agent::start(&self.tools.hands, program, kills).await.map_err(|error| error.to_string())?;
+        agent.tell(&driver.greeting());
         self.agent = Some(agent);
         Ok(())
     }
@@ -340,6 +376,13 @@ impl Executor {
                 }
             };
             for said in said {
+                // The protocol's own words wait for nothing: the agent may be held up by them.
+                if let Said::Reply(bytes) = &said
+                    && let Some(agent) = &mut self.agent
+                {
+                    agent.tell(bytes);
+                    continue;
+                }
                 self.heard.push_back(match said {
                     Said::Unparsed { reason } => {
                         Heard::Nonsense(Event::unparsed(&line, bytes, &reason, self.clock.now()))

@@ -35,6 +35,9 @@ pub struct Program {
     pub whole: bool,
     /// It gets a terminal of this size, in place of descriptors.
     pub terminal: Option<Terminal>,
+    /// Written before it starts.
+    #[serde(default)]
+    pub files: Vec<(PathBuf, String)>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]

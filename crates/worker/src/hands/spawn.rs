@@ -8,7 +8,10 @@ use atoll_protocol::exec::Terminal;
 use rustix::fs::{Access, access};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{InputModes, OptionalActions, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
+use std::fs;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -52,6 +55,9 @@ fn command(id: u64, program: &Program) -> Result<Command, String> {
     if !program.cwd.is_dir() {
         return Err(format!("failed to run `{name}`: its working directory {} is not there", program.cwd.display()));
     }
+    for (path, text) in &program.files {
+        place(path, text).map_err(|error| format!("failed to write {} for `{name}`: {error}", path.display()))?;
+    }
     let search = program.env.iter().find(|(variable, _)| variable == "PATH").map_or("", |(_, value)| value);
     let path = find(name, search)?;
     let mut command = Command::new(path);
@@ -61,6 +67,21 @@ fn command(id: u64, program: &Program) -> Result<Command, String> {
         command.env(tree::MARK, id.to_string());
     }
     Ok(command)
+}
+
+/// Whole or not at all; what stands at its place, be it a link, is replaced and not followed.
+fn place(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    let beside = path.with_extension("atoll-new");
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    file.write_all(text.as_bytes())?;
+    fs::rename(&beside, path)
 }
 
 fn start(command: &mut Command, program: &Program) -> Result<u32, String> {

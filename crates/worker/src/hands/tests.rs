@@ -59,7 +59,7 @@ impl Try {
         let to_stderr = to_stdout.try_clone().unwrap();
         let argv = argv.iter().map(|word| (*word).to_owned()).collect();
         let env = vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())];
-        let program = Program { argv, cwd: "/".into(), env, whole, terminal: None };
+        let program = Program { argv, cwd: "/".into(), env, whole, terminal: None, files: Vec::new() };
         let request = Request::Spawn { id, program, has_input: false };
         wire::send(&self.socket, &request, &[to_stdout.as_fd(), to_stderr.as_fd()], SendFlags::empty()).unwrap();
         stdout.into()

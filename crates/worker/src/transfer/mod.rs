@@ -69,6 +69,7 @@ pub async fn serve(connection: Connection, exec: Exec) {
             env: Vec::new(),
             whole: true,
             terminal: None,
+            files: Vec::new(),
         };
         exec.hands.spawn(program, streams).await.map_err(io::Error::other)
     };
