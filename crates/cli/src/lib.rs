@@ -4,6 +4,7 @@
 //! the answer through `render` and `output`, or ends with a `failure`.
 
 mod arguments;
+mod approvals;
 mod backup;
 pub mod cli;
 mod client;
