@@ -46,21 +46,32 @@ pub(crate) enum Form {
     Text,
 }
 
-/// Where in which script a request stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+/// Which script a conversation plays, and what has happened since it began.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Course {
     /// The script that a prompt named; none if none did.
     pub(crate) named: Option<String>,
     /// How many prompts named a script: the second time is not the first.
     pub(crate) begun: usize,
-    /// Results of tools, and turns that ended, since then.
-    pub(crate) position: usize,
+    pub(crate) marks: Vec<Mark>,
 }
+
+/// What moves a script on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// A tool gave something back.
+    Result,
+    /// The model spoke without calling anything, and a user went on after that.
+    WentOn,
+}
+
+/// How an agent asks for the rest of an answer whose stream broke: nobody has gone on, it is the same turn.
+const REST_WANTED: &[&str] = &["Your response above was cut off mid-stream"];
 
 impl Conversation {
     /// Read from the conversation alone: the same request always stands at the same place.
-    pub(crate) fn place(&self) -> Place {
-        let mut place = Place { named: None, begun: 0, position: 0 };
+    pub(crate) fn course(&self) -> Course {
+        let mut course = Course::default();
         // The model's latest words: whether there are any, and whether they called a tool.
         let mut said = None;
         for entry in &self.entries {
@@ -69,21 +80,20 @@ impl Conversation {
                 Entry::Said => said = said.or(Some(false)),
                 Entry::Called => said = Some(true),
                 Entry::Result(_) => {
-                    place.position += 1;
+                    course.marks.push(Mark::Result);
                     said = None;
                 }
                 Entry::Told(text) => {
                     if let Some(name) = tag(text) {
-                        place = Place { named: Some(name.to_owned()), begun: place.begun + 1, position: 0 };
-                    } else if said == Some(false) {
-                        // Words without a call end a turn, and somebody went on after it.
-                        place.position += 1;
+                        course = Course { named: Some(name.to_owned()), begun: course.begun + 1, marks: Vec::new() };
+                    } else if said == Some(false) && !REST_WANTED.iter().any(|wanted| text.contains(wanted)) {
+                        course.marks.push(Mark::WentOn);
                     }
                     said = None;
                 }
             }
         }
-        place
+        course
     }
 
     /// Whether the model has been told this text; with `new`, since it last said something.
@@ -180,31 +190,37 @@ mod tests {
         Entry::Result(text.into())
     }
 
-    fn place(entries: &[Entry]) -> (Option<String>, usize, usize) {
-        let place = Conversation { entries: entries.to_vec(), ..Conversation::default() }.place();
-        (place.named, place.begun, place.position)
+    fn course(entries: &[Entry]) -> (Option<String>, usize, Vec<Mark>) {
+        let course = Conversation { entries: entries.to_vec(), ..Conversation::default() }.course();
+        (course.named, course.begun, course.marks)
     }
 
     #[test]
-    fn the_place_is_read_from_the_conversation() {
+    fn the_course_is_read_from_the_conversation() {
         use Entry::{Called, Said};
-        assert_eq!(place(&[told("do it")]), (None, 0, 0));
-        assert_eq!(place(&[told("do it #script:a.")]), (Some("a".into()), 1, 0));
+        use Mark::{Result, WentOn};
+        let a = || Some("a".to_owned());
+        assert_eq!(course(&[told("do it")]), (None, 0, vec![]));
+        assert_eq!(course(&[told("do it #script:a.")]), (a(), 1, vec![]));
         let begun = [told("x #script:a y"), Said, Called, result("")];
-        assert_eq!(place(&begun), (Some("a".into()), 1, 1));
-        // A message in between moves nothing, whether it stands alone or behind a result.
-        assert_eq!(place(&[&begun[..], &[told("and this")]].concat()), (Some("a".into()), 1, 1));
-        // Two calls at once are two results.
-        assert_eq!(place(&[told("#script:a"), Called, Called, result(""), result("")]), (Some("a".into()), 1, 2));
-        // An ended turn counts once somebody goes on.
+        assert_eq!(course(&begun), (a(), 1, vec![Result]));
+        // A message in between moves nothing.
+        assert_eq!(course(&[&begun[..], &[told("and this")]].concat()), (a(), 1, vec![Result]));
+        assert_eq!(
+            course(&[told("#script:a"), Called, Called, result(""), result("")]),
+            (a(), 1, vec![Result, Result])
+        );
+        // An ended turn counts once somebody goes on, and not when the agent only wants the rest of it.
         let ended = [&begun[..], &[Said]].concat();
-        assert_eq!(place(&ended), (Some("a".into()), 1, 1));
-        assert_eq!(place(&[&ended[..], &[told("go on"), told("more")]].concat()), (Some("a".into()), 1, 2));
+        assert_eq!(course(&ended), (a(), 1, vec![Result]));
+        assert_eq!(course(&[&ended[..], &[told("go on"), told("more")]].concat()), (a(), 1, vec![Result, WentOn]));
+        let rest = told("Your response above was cut off mid-stream. Resume directly.");
+        assert_eq!(course(&[&ended[..], &[rest]].concat()), (a(), 1, vec![Result]));
         // A new name begins anew, and the same name too.
-        assert_eq!(place(&[&ended[..], &[told("#script:b")]].concat()), (Some("b".into()), 2, 0));
-        assert_eq!(place(&[&ended[..], &[told("#script:a")]].concat()), (Some("a".into()), 2, 0));
+        assert_eq!(course(&[&ended[..], &[told("#script:b")]].concat()), (Some("b".into()), 2, vec![]));
+        assert_eq!(course(&[&ended[..], &[told("#script:a")]].concat()), (a(), 2, vec![]));
         // What a tool printed chooses nothing.
-        assert_eq!(place(&[told("#script:a"), Called, result("#script:b")]), (Some("a".into()), 1, 1));
+        assert_eq!(course(&[told("#script:a"), Called, result("#script:b")]), (a(), 1, vec![Result]));
     }
 
     #[test]

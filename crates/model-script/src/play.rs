@@ -1,7 +1,7 @@
 //! Which answer a request gets: a pure rule over the scripts, the conversation, and what has failed before.
 
-use crate::answer::{Answer, Block, Content, Piece, Refusal, Reply};
-use crate::conversation::{Conversation, Place, tokens};
+use crate::answer::{Answer, Block, Call, Content, Piece, Refusal, Reply};
+use crate::conversation::{Conversation, Course, Mark, tokens};
 use crate::script::{Cut, Expect, Fail, Script, Scripts, Step, Times, Usage, seconds};
 use crate::tools;
 use std::collections::HashMap;
@@ -46,37 +46,81 @@ pub(crate) fn decide(scripts: &Scripts, asked: &Conversation, session: &str, fai
         // A side question, such as one for a title.
         return aside(asked);
     }
-    let place = asked.place();
-    let script = match &place.named {
+    let course = asked.course();
+    let script = match &course.named {
         Some(name) => scripts.named(name),
         None => scripts.first(),
     };
     let Some(script) = script else {
         let there_are = scripts.names().collect::<Vec<_>>().join(", ");
-        let named = place.named.clone().unwrap_or_default();
-        return trouble(asked, &place, None, format!("there is no script `{named}`; there are: {there_are}"));
+        let place = Place { begun: course.begun, position: 0 };
+        let named = course.named.unwrap_or_default();
+        return trouble(asked, place, None, format!("there is no script `{named}`; there are: {there_are}"));
     };
     let cwd = script.cwd.as_deref().or_else(|| asked.working_directory());
-    let mut start = 0;
-    for answer in answers(script) {
-        let mut calls = Vec::new();
-        for (_, step) in answer.steps() {
-            match tools::calls(step, asked, cwd) {
-                Ok(more) => calls.extend(more),
-                Err(why) if start >= place.position => return trouble(asked, &place, Some(script), why),
-                // Already behind us; it ended its turn.
-                Err(_) => {}
-            }
+    let parts: Vec<_> = parts(script).map(|part| Resolved::new(part, asked, cwd)).collect();
+    let place = Place { begun: course.begun, position: position(&parts, &course) };
+    match parts.into_iter().nth(place.position) {
+        Some(Resolved { part, calls: Ok(calls) }) => {
+            let blocks = blocks(&part, calls);
+            Playing { script, asked, place, session }.answer(&part, blocks, failures)
         }
-        if start >= place.position {
-            let blocks = blocks(&answer, calls);
-            return Playing { script, asked, place: &place, session }.answer(&answer, blocks, failures);
+        Some(Resolved { calls: Err(why), .. }) => trouble(asked, place, Some(script), why),
+        None => {
+            let answer = plain(asked, place, &script.name, format!("The script {} has no more steps.", script.name));
+            let script = Some(script.name.clone());
+            Decision { reply: at_once(answer), script, position: place.position, problem: None }
         }
-        start += calls.len().max(1);
     }
-    let text = format!("The script {} has no more steps.", script.name);
-    let answer = plain(asked, &place, &script.name, text);
-    Decision { reply: at_once(answer), script: Some(script.name.clone()), position: place.position, problem: None }
+}
+
+/// Where in a script a request stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    /// How often scripts have been begun in this conversation.
+    begun: usize,
+    /// How many answers of the script have been given.
+    position: usize,
+}
+
+/// How many answers the conversation shows to have been given in whole: a call's when its results are there, a turn's
+/// last one when somebody went on. One that broke off before its calls is given again.
+fn position(parts: &[Resolved<'_>], course: &Course) -> usize {
+    let mut position = 0;
+    let mut results = 0;
+    for mark in &course.marks {
+        let wanted = parts.get(position).map_or(0, Resolved::results);
+        match mark {
+            Mark::Result => {
+                results += 1;
+                if results >= wanted {
+                    position += 1;
+                    results = 0;
+                }
+            }
+            Mark::WentOn => position += usize::from(wanted == 0),
+        }
+    }
+    // Some results but not all: the agent leaves the others out for good.
+    position + usize::from(results > 0)
+}
+
+/// An answer's steps with the calls that they are for this agent.
+struct Resolved<'a> {
+    part: Part<'a>,
+    calls: Result<Vec<Call>, String>,
+}
+
+impl<'a> Resolved<'a> {
+    fn new(part: Part<'a>, asked: &Conversation, cwd: Option<&str>) -> Self {
+        let calls = part.steps().map(|(_, step)| tools::calls(step, asked, cwd)).collect::<Result<Vec<_>, _>>();
+        Self { part, calls: calls.map(|calls| calls.concat()) }
+    }
+
+    /// How many results come back for it; none if it ends the turn.
+    fn results(&self) -> usize {
+        self.calls.as_ref().map_or(0, Vec::len)
+    }
 }
 
 /// The steps of one answer: up to the calls that the agent must make before it comes back, or to the turn's end.
@@ -92,7 +136,7 @@ impl<'a> Part<'a> {
     }
 }
 
-fn answers(script: &Script) -> impl Iterator<Item = Part<'_>> {
+fn parts(script: &Script) -> impl Iterator<Item = Part<'_>> {
     let ends = |step: &Step| step.is_call() || matches!(step, Step::End);
     let mut first = 0;
     let parts = script.steps.split_inclusive(ends).map(move |steps| {
@@ -105,7 +149,7 @@ fn answers(script: &Script) -> impl Iterator<Item = Part<'_>> {
     parts.chain(open.then_some(Part { first: script.steps.len(), steps: &[] }))
 }
 
-fn blocks(part: &Part<'_>, calls: Vec<crate::answer::Call>) -> Vec<Block> {
+fn blocks(part: &Part<'_>, calls: Vec<Call>) -> Vec<Block> {
     let mut blocks: Vec<_> = part.steps().filter_map(|(_, step)| words(step)).collect();
     blocks.extend(calls.into_iter().map(Block::Call));
     if !blocks.iter().any(|block| matches!(block, Block::Text(_) | Block::Call(_))) {
@@ -143,7 +187,7 @@ fn words(step: &Step) -> Option<Block> {
 struct Playing<'a> {
     script: &'a Script,
     asked: &'a Conversation,
-    place: &'a Place,
+    place: Place,
     session: &'a str,
 }
 
@@ -201,13 +245,13 @@ fn refusal(fail: &Fail) -> Refusal {
 }
 
 fn aside(asked: &Conversation) -> Decision {
-    let place = Place { named: None, begun: 0, position: 0 };
-    let answer = plain(asked, &place, "aside", "ok".to_owned());
+    let place = Place { begun: 0, position: 0 };
+    let answer = plain(asked, place, "aside", "ok".to_owned());
     Decision { reply: at_once(answer), script: None, position: 0, problem: None }
 }
 
 /// The agent is told too, so that a person who looks at it sees why it ends.
-fn trouble(asked: &Conversation, place: &Place, script: Option<&Script>, why: String) -> Decision {
+fn trouble(asked: &Conversation, place: Place, script: Option<&Script>, why: String) -> Decision {
     let name = script.map_or("none", |script| script.name.as_str());
     let answer = plain(asked, place, name, format!("The script failed: {why}."));
     Decision {
@@ -222,13 +266,13 @@ fn at_once(answer: Answer) -> Reply {
     Reply { delay: Duration::ZERO, content: Content::Answer(answer) }
 }
 
-fn plain(asked: &Conversation, place: &Place, name: &str, text: String) -> Answer {
+fn plain(asked: &Conversation, place: Place, name: &str, text: String) -> Answer {
     let blocks = vec![Block::text(text)];
     Answer { id: id(name, place), usage: counted(asked, &blocks), blocks, cut: None }
 }
 
 /// The same for the same place, and another for every other one: agents tell calls apart by it.
-fn id(name: &str, place: &Place) -> String {
+fn id(name: &str, place: Place) -> String {
     let name: String = name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect();
     format!("{name}_{}_{}", place.begun, place.position)
 }

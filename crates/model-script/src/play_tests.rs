@@ -76,6 +76,16 @@ fn a_script_is_played_from_start_to_end() {
 }
 
 #[test]
+fn an_answer_that_broke_off_is_given_again() {
+    let scripts = Scripts::parse(STEPS).unwrap();
+    let broken = after(&[], &[Entry::Said, Entry::Told("go on where you were".into())]);
+    assert_eq!(called(&decide(&scripts, &broken, "", &mut Failures::default())), ["Write"]);
+    // One of two results: the other never comes.
+    let half = after(&["", "hear me"], &[]);
+    assert_eq!(called(&decide(&scripts, &half, "", &mut Failures::default())), ["Bash"]);
+}
+
+#[test]
 fn a_call_at_the_end_is_followed_by_an_end() {
     let scripts = Scripts::parse("- run: ls").unwrap();
     let tools = shells();

@@ -26,6 +26,7 @@ pub struct Request {
     pub session: String,
     /// The script that answered; none for side questions.
     pub script: Option<String>,
+    /// How many answers of the script were given before.
     pub position: usize,
     /// Why the script could not be played as it is written.
     pub problem: Option<String>,

@@ -117,8 +117,12 @@ impl Offered<'_> {
             let items: Vec<_> = items.iter().enumerate().map(|(index, item)| plan_item(tool, index, item)).collect();
             return Ok(vec![filled(tool, &[(ITEMS, items.into())])]);
         }
-        let Some(tool) = self.find(PLANNERS_BY_ITEM) else {
-            return Err(self.none_of("make a plan", &[PLANNERS, PLANNERS_BY_ITEM]));
+        // Claude Code offers most tools only to those who search for them, and takes their calls all the same.
+        let hidden = Tool { name: "TaskCreate".into(), form: Form::Object(Value::Null) };
+        let tool = match self.find(PLANNERS_BY_ITEM) {
+            Some(tool) => tool,
+            None if self.find(&["ToolSearch"]).is_some() => &hidden,
+            None => return Err(self.none_of("make a plan", &[PLANNERS, PLANNERS_BY_ITEM])),
         };
         let one = |item: &PlanItem| {
             let step = Value::from(item.step.as_str());
