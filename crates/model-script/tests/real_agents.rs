@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use atoll_model_script::{Listen, Outcome, Request, ScriptedModel, Scripts};
 use serde_json::Value;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::sync::Arc;
@@ -68,7 +69,9 @@ impl Stage {
         if !program.exists() {
             let required = std::env::var_os("ATOLL_REQUIRE_AGENTS").is_some_and(|value| !value.is_empty());
             ensure!(!required, "{} is missing: run scripts/agents", program.display());
-            println!("skipped: {test}: {} is missing; scripts/agents installs it", program.display());
+            let line = format!("skipped: {test}: {} is missing; scripts/agents installs it\n", program.display());
+            // Not by `eprint!`, which the test runner keeps back when a test passes.
+            drop(std::io::stderr().write_all(line.as_bytes()));
             return Ok(None);
         }
         let place = tempfile::tempdir()?;
