@@ -63,9 +63,9 @@ struct Stage {
 impl Stage {
     /// Nothing where the agent is not installed: the test is skipped, by name.
     async fn set(agent: &str, test: &str) -> Result<Option<Self>> {
-        let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-        let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"));
-        let program = target.join("agents/bin").join(agent);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the workspace")?;
+        let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+        let program = root.join(target).join("agents/bin").join(agent);
         if !program.exists() {
             let required = std::env::var_os("ATOLL_REQUIRE_AGENTS").is_some_and(|value| !value.is_empty());
             ensure!(!required, "{} is missing: run scripts/agents", program.display());
