@@ -103,7 +103,8 @@ async fn say(connect: &Connect, approval: &str, word: &Value, done: &str, output
     let sandbox = match (fits.next().and_then(|item| item["sandbox_id"].as_str()), fits.next()) {
         (Some(sandbox), None) => sandbox,
         (None, _) => {
-            let detail = format!("nothing waits for an answer by the name `{}`; see `atoll approvals`", text::inline(approval));
+            let detail =
+                format!("nothing waits for an answer by the name `{}`; see `atoll approvals`", text::inline(approval));
             return Err(Failure::refused("not_found", detail));
         }
         (Some(_), Some(_)) => {

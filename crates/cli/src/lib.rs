@@ -3,8 +3,8 @@
 //! `cli` is the map: every command and the file that does it. A command asks `client`, and shows
 //! the answer through `render` and `output`, or ends with a `failure`.
 
-mod arguments;
 mod approvals;
+mod arguments;
 mod backup;
 pub mod cli;
 mod client;
@@ -18,6 +18,7 @@ mod hidden;
 mod image;
 mod inbox;
 pub mod launcher;
+mod model_script;
 mod openapi;
 pub mod output;
 mod project;

@@ -1,8 +1,8 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    approvals, blobs, commands, diff, events, exec, files, fork, gc, health, images, messages, network, pause, projects,
-    resources, results, sandboxes, secrets, sessions, snapshots, tokens, trajectory, users, worker,
+    approvals, blobs, commands, diff, events, exec, files, fork, gc, health, images, messages, network, pause,
+    projects, resources, results, sandboxes, secrets, sessions, snapshots, tokens, trajectory, users, worker,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{client, sse, terminal, worker as worker_stream};

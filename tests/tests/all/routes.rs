@@ -178,7 +178,8 @@ impl World {
         let sent = self.admin.post(&format!("{path}/messages"), json!({ "content": "x" })).await.expect(201);
         let put = worker.actor.request(Method::PUT, &format!("{path}/blobs/{HELLO}")).body("hello");
         worker.actor.send(put).await.expect(200);
-        let asked = json!({ "event_type": "approval.requested", "source": "agent", "event_data": { "approval_id": ASKED } });
+        let asked =
+            json!({ "event_type": "approval.requested", "source": "agent", "event_data": { "approval_id": ASKED } });
         worker.actor.post(&format!("{path}/events"), asked).await.expect(200);
         if drained {
             self.admin.post(&format!("{path}/stop"), json!({ "results": "discard" })).await.expect(200);

@@ -36,12 +36,7 @@ pub async fn observed(work: &mut Work<'_>, sandbox: SandboxId, event: &NewEvent)
 }
 
 /// A person's word. The first one counts; the same one again changes nothing.
-pub async fn answer(
-    work: &mut Work<'_>,
-    id: SandboxId,
-    answer: ApprovalAnswer,
-    actor: String,
-) -> Result<Approval> {
+pub async fn answer(work: &mut Work<'_>, id: SandboxId, answer: ApprovalAnswer, actor: String) -> Result<Approval> {
     let (session, mut sandbox) = work.locked(id).await?;
     let gone = || Problem::not_found("approval");
     let row = approvals::get(work.tx, id, &answer.approval_id).await?.ok_or_else(gone)?;
@@ -55,7 +50,8 @@ pub async fn answer(
             if row.answer().as_ref() == Some(&answer) {
                 return Ok(row);
             }
-            let decision = row.decision.map_or("it is not waited for any more".to_owned(), |it| format!("it was `{it}`"));
+            let decision =
+                row.decision.map_or("it is not waited for any more".to_owned(), |it| format!("it was `{it}`"));
             let detail = format!("this has been decided already: {decision}");
             return Err(Problem::new(Code::ApprovalResolved, detail));
         }

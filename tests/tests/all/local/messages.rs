@@ -93,7 +93,8 @@ async fn a_person_s_word_reaches_the_agent_that_waits_for_it() {
         let id = ground.make(json!({ "prompt": "ask may I?\nsay went on" })).await;
         ground.until(&id, |row| row["activity"] == "waiting_approval").await;
         let waiting = ground.admin.get("/approvals").await.expect(200);
-        let waiting: Vec<_> = waiting["items"].as_array().unwrap().iter().filter(|item| item["sandbox_id"] == *id).collect();
+        let waiting: Vec<_> =
+            waiting["items"].as_array().unwrap().iter().filter(|item| item["sandbox_id"] == *id).collect();
         assert_eq!((waiting.len(), &waiting[0]["state"]), (1, &json!("open")));
         assert_eq!(waiting[0]["request"]["text"], "may I?");
         let approval = waiting[0]["approval_id"].as_str().unwrap();
@@ -114,7 +115,8 @@ async fn a_person_s_word_reaches_the_agent_that_waits_for_it() {
         let all = ground.admin.get(&format!("/sandboxes/{id}/approvals")).await.expect(200);
         assert_eq!(all["items"][0]["state"], "resolved");
     }
-    let nobody = ground.admin.post("/sandboxes/sbx_00000000000000000000000000/approvals/x", json!({ "decision": "deny" }));
+    let nobody =
+        ground.admin.post("/sandboxes/sbx_00000000000000000000000000/approvals/x", json!({ "decision": "deny" }));
     nobody.await.expect(404);
     ground.leave().await;
 }
