@@ -42,6 +42,8 @@ pub struct Ground {
     pub admin: Actor,
     dir: TempDir,
     made: Mutex<Vec<String>>,
+    /// Its sandboxes may have no cgroups to find them by.
+    ordinary: bool,
 }
 
 /// A command that ran in a sandbox.
@@ -131,7 +133,7 @@ impl Ground {
         let how = How { arguments, environment: environment.to_vec(), person };
         let server = ServerProcess::start_as(&data, how);
         let admin = Actor::new(&server.url, Some(&server.token()));
-        Self { server, admin, dir, made: Mutex::default() }
+        Self { server, admin, dir, made: Mutex::default(), ordinary: user.is_some() }
     }
 
     pub fn data(&self) -> PathBuf {
@@ -344,6 +346,9 @@ impl Drop for Ground {
         self.server.kill();
         for id in self.made() {
             traces::wipe(&id);
+        }
+        if self.ordinary {
+            traces::end_all_in(self.dir.path());
         }
         // Directories of a sandbox may be closed to whoever has not its ids, but not to root.
         // A launcher that lost its server may still be writing there for a moment.

@@ -170,7 +170,11 @@ async fn whole_table(user: Option<(u32, Ids)>, least: usize) {
     table.attempts(&ground, &id, "the worker", others::worker("its hands", hands.trim())).await;
     let home = ground.home_of(&id);
     table.attempts(&ground, &id, "the worker", others::held_by_the_worker(home.to_str().unwrap())).await;
-    table.attempts(&ground, &id, "the worker", others::signals()).await;
+    if user.is_some_and(|(_, ids)| ids == Ids::Own) {
+        others::deaf(&ground, &mut table, &id).await;
+    } else {
+        table.attempts(&ground, &id, "the worker", others::signals()).await;
+    }
     assert!(worker.is_none_or(|worker| worker.is_alive()), "the worker lives");
 
     let neighbours = leaf(&other, "agent");
@@ -189,7 +193,7 @@ async fn whole_table(user: Option<(u32, Ids)>, least: usize) {
     bombs::attempts(&ground, &mut table).await;
     copies::streams(&mut table, &id);
     copies::trees(&ground, &mut table, &id).await;
-    traces::swaps(&ground, &mut table, Path::new(&bait.canary)).await;
+    traces::swaps(&ground, &mut table, Path::new(&bait.canary), user.map(|(user, _)| user)).await;
     traces::orphans(&ground, &mut table).await;
     table.close(least);
     ground.leave().await;

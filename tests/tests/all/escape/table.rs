@@ -156,7 +156,7 @@ impl Table {
 
     async fn inside(ground: &Ground, id: &str, script: &str) -> String {
         let body = json!({ "shell": format!("{WORDS}\ncd /tmp\n{script}"), "env": { "CALLS": CALLS_INSIDE },
-            "timeout_s": 30 });
+            "timeout_s": 120 });
         let ran = ground.exec(id, body).await;
         if ran.stdout.is_empty() && ran.exit == json!({ "kind": "signalled", "signal": 9 }) {
             return "REFUSED SIGKILL, and all around it".to_owned();

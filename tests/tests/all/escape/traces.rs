@@ -3,6 +3,7 @@
 use super::table::Table;
 use atoll_tests::local::repository::Repository;
 use atoll_tests::local::{Ground, PATIENCE, directory, has_ended, traces};
+use atoll_tests::ordinary::own;
 use serde_json::{Value, json};
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -28,12 +29,21 @@ fn a_careless_reader_is_fooled(canary: &Path) -> bool {
     fooled
 }
 
+/// One that belongs to whoever runs the server.
+fn repository_of(user: Option<u32>) -> Repository {
+    let repository = Repository::sample();
+    if let Some(user) = user {
+        own(repository.path(), user);
+    }
+    repository
+}
+
 /// Links that come and go under the eyes of whoever reads the workspace, and in what is taken out of it.
-pub async fn swaps(ground: &Ground, table: &mut Table, canary: &Path) {
+pub async fn swaps(ground: &Ground, table: &mut Table, canary: &Path, user: Option<u32>) {
     const GROUP: &str = "what comes out";
     let word = std::fs::read_to_string(canary).unwrap();
     assert!(a_careless_reader_is_fooled(canary), "the game works");
-    let repository = Repository::sample();
+    let repository = repository_of(user);
     let before = repository.checkout();
     let id = ground.kept(json!({ "repo": { "path": repository.text() } })).await;
     let swap = format!("nohup sh -c '{SWAP}' swap {} >/dev/null 2>&1 &", canary.display());
@@ -63,7 +73,7 @@ pub async fn swaps(ground: &Ground, table: &mut Table, canary: &Path) {
     repository.is_untouched(&before, name.trim());
     table.held(GROUP, "links and hooks among the results", "taken as links, no hook ran".into(), CARELESS);
 
-    let other = Repository::sample();
+    let other = repository_of(user);
     let before = other.checkout();
     let id = ground.kept(json!({ "repo": { "path": other.text() } })).await;
     let (row, written) = taken(ground, &id, CLIMBING).await;
