@@ -1,6 +1,7 @@
 //! What a provider does through the worker in a sandbox, over connections to the worker's socket:
 //! the same wherever such a socket can be dialled.
 
+mod clock;
 pub(crate) mod exec;
 pub(crate) mod files;
 pub(crate) mod git;
