@@ -155,8 +155,19 @@ pub(crate) fn copy(original: &Path, path: &Path) -> io::Result<()> {
     ask(parent.as_fd(), SNAPSHOT_CREATE, &mut arguments)
 }
 
-/// Removes a volume with all in it; the kernel gives its room back soon after.
-pub(crate) fn destroy(path: &Path) -> io::Result<()> {
+/// Removes a volume with all in it; the kernel gives its room back soon after. On a full file system even that needs
+/// room, which what was deleted before gives only with the next commit.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match destroy(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+            rustix::fs::syncfs(File::open(path)?)?;
+            destroy(path)
+        }
+        outcome => outcome,
+    }
+}
+
+fn destroy(path: &Path) -> io::Result<()> {
     let (parent, name) = split(path)?;
     ask(parent.as_fd(), SNAPSHOT_DESTROY, &mut volume_arguments(&name)?)
 }

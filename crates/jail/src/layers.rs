@@ -274,17 +274,17 @@ impl Layers {
     /// Takes layers out of use: from here on they are only to be removed.
     pub fn discard<'a>(&self, ids: impl IntoIterator<Item = &'a str>) -> Vec<PathBuf> {
         ids.into_iter()
+            .filter(|id| !Self::is_gone(&self.layer(id)))
             .filter_map(|id| {
                 let gone = self.directory.join(format!("{GONE}{id}"));
                 fs::rename(self.layer(id), &gone).ok().map(|()| gone)
             })
-            .filter(|gone| !Self::is_gone(gone))
             .collect()
     }
 
     /// A volume goes in one step; what is none is removed file by file.
     fn is_gone(path: &Path) -> bool {
-        btrfs::is_volume(path) && btrfs::destroy(path).is_ok()
+        btrfs::is_volume(path) && btrfs::remove(path).is_ok()
     }
 
     /// What is left of layers that were being removed, and those that nobody refers to, now on their way out.

@@ -162,9 +162,10 @@ fn mounted(directory: &Path) -> Result<Option<PathBuf>, Error> {
 
 /// The source of the last mount at a directory, by the kernel's list.
 fn source(list: &str, directory: &Path) -> Option<PathBuf> {
-    let line = list.lines().rev().find(|line| {
-        line.split(' ').nth(4).is_some_and(|point| Path::new(&plain(point)) == directory)
-    })?;
+    let line = list
+        .lines()
+        .rev()
+        .find(|line| line.split(' ').nth(4).is_some_and(|point| Path::new(&plain(point)) == directory))?;
     Some(PathBuf::from(plain(line.split_once(" - ")?.1.split(' ').nth(1)?)))
 }
 

@@ -89,13 +89,7 @@ impl Layers {
         self.or_discarded(&id, || self.bound(&id, SPOOL, 0)).map(|()| id.clone())
     }
 
-    fn finish_volume(
-        &self,
-        id: String,
-        empty: bool,
-        bytes: Option<u64>,
-        beside: i64,
-    ) -> Result<(String, i64), Error> {
+    fn finish_volume(&self, id: String, empty: bool, bytes: Option<u64>, beside: i64) -> Result<(String, i64), Error> {
         self.or_discarded(&id, || {
             if empty {
                 self.fill(&id, crate::layers::Beginning::Empty, false)?;
@@ -117,7 +111,7 @@ impl Layers {
         let outcome = closed.map_err(|error| Error::file("make", &layer, error)).and_then(|()| work());
         if outcome.is_err() {
             // What stays is swept when the next launcher starts.
-            let _ = btrfs::destroy(&layer);
+            let _ = btrfs::remove(&layer);
         }
         outcome
     }

@@ -11,7 +11,8 @@ use crate::layers::Layers;
 use crate::pool::{LEAST, Pool};
 use crate::report::{Missing, Tier};
 
-const REMEDY: &str = "Set local.disk_pool_gb, or put the data directory on btrfs and switch its quotas on (btrfs quota enable).";
+const REMEDY: &str =
+    "Set local.disk_pool_gb, or put the data directory on btrfs and switch its quotas on (btrfs quota enable).";
 
 impl Service {
     /// Nothing, if it does; else what is missing.
@@ -30,7 +31,9 @@ impl Service {
             return match self.try_pool() {
                 Ok(()) => None,
                 Err(Error::Impossible { reason, remedy }) => missing(reason, remedy.as_deref().unwrap_or(REMEDY)),
-                Err(error) => missing(error.to_string(), "Mend that; a pool needs loop devices and btrfs in the kernel."),
+                Err(error) => {
+                    missing(error.to_string(), "Mend that; a pool needs loop devices and btrfs in the kernel.")
+                }
             };
         }
         let there = self.settings.disk.ancestors().find(|path| path.exists())?;

@@ -97,9 +97,8 @@ impl Service {
     pub(super) fn scratch(&self, stack: &Stack, name: &str) -> Result<Option<[OwnedFd; 2]>, Error> {
         let Some(volume) = &stack.volume else { return Ok(None) };
         let layers = &self.store()?.layers;
-        let take = |path: PathBuf, attributes| {
-            trees::tree(&path, attributes).map_err(|failure| Error::step(name, failure))
-        };
+        let take =
+            |path: PathBuf, attributes| trees::tree(&path, attributes).map_err(|failure| Error::step(name, failure));
         let own = NO_SUID | NO_DEVICES;
         let spool = layers.layer(&volume.spool).join("spool");
         Ok(Some([take(layers.temporary(&stack.top), own)?, take(spool, own | NO_EXECUTION)?]))

@@ -87,6 +87,10 @@ impl Harness {
     fn within(directory: &Path, script: &str, change: impl FnOnce(&mut LauncherOptions)) -> Self {
         let data = tempfile::Builder::new().prefix("atoll-jail-").tempdir_in(directory).unwrap();
         let mut options = options(data.path(), script);
+        // The same tests, in a pool: `ATOLL_JAIL_TEST_POOL=1`.
+        if std::env::var_os("ATOLL_JAIL_TEST_POOL").is_some() {
+            options.disk_pool = Some(2 << 30);
+        }
         change(&mut options);
         let data = Data { _directory: data, options: options.clone() };
         Self { launcher: Launcher::start(options.clone()).unwrap(), options, data }

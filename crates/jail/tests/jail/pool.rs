@@ -88,10 +88,14 @@ fn who_fills_its_disk_is_refused_and_nobody_else() {
 #[test]
 fn many_small_files_are_bounded_too() {
     let Some(harness) = pooled() else { return };
-    harness.launcher.prepare(&small("a")).unwrap();
-    let bomb = "mkdir d; cd d; i=0; while [ $i -lt 400000 ]; do i=$((i+1)); true >$i-$i-$i-$i-$i-$i-$i-$i || break; done 2>/dev/null; echo $i";
-    let count: u64 = harness.said("a", bomb).parse().unwrap();
-    assert!((100..400_000).contains(&count), "{count}");
+    let limits = Limits { disk_bytes: 4 << 20, ..spec("a").limits };
+    harness.launcher.prepare(&Spec { limits, ..spec("a") }).unwrap();
+    let name = "x".repeat(200);
+    let bomb = format!(
+        "mkdir d; cd d; i=0; while [ $i -lt 50000 ]; do i=$((i+1)); true >{name}$i || break; done 2>/dev/null; echo $i"
+    );
+    let count: u64 = harness.said("a", &bomb).parse().unwrap();
+    assert!((100..50_000).contains(&count), "{count}");
     assert_eq!(harness.said("a", "cd /workspace; rm -r d; echo ok >f; cat f"), "ok");
     leave(harness);
 }
@@ -127,7 +131,10 @@ fn forks_and_snapshots_are_isolated_and_bounded() {
         assert_eq!(ran.exit, Exit::Exited(0), "{script}: {ran:?}");
         ran.stdout.trim().to_owned()
     };
-    inside("parent", "head -c 16M /dev/urandom >half; echo one >kept; echo secret >/tmp/own; sleep 1000 >/dev/null 2>&1 &");
+    inside(
+        "parent",
+        "head -c 16M /dev/urandom >half; echo one >kept; echo secret >/tmp/own; sleep 1000 >/dev/null 2>&1 &",
+    );
     let child = harness.launcher.fork("parent", &small("child")).unwrap();
     assert_eq!(child.enforced.disk, Bound::Enforced);
     assert_eq!(inside("parent", "echo two >kept; pgrep -x sleep | wc -l"), "2", "the parent was not disturbed");
@@ -152,7 +159,10 @@ fn forks_and_snapshots_are_isolated_and_bounded() {
     assert_eq!(harness.said("again", "rm over; echo x >fine; cat fine"), "x");
     harness.launcher.destroy("again").unwrap();
     harness.launcher.destroy("child").unwrap();
-    assert!(matches!(harness.launcher.prepare(&Spec { snapshot: Some("none".into()), ..small("b") }), Err(Error::NotKept { .. })));
+    assert!(matches!(
+        harness.launcher.prepare(&Spec { snapshot: Some("none".into()), ..small("b") }),
+        Err(Error::NotKept { .. })
+    ));
     harness.launcher.forget_snapshot("base").unwrap();
     leave(harness);
 }
@@ -189,7 +199,11 @@ fn a_pool_grows_and_does_not_shrink_and_is_strong() {
     let again = |mut harness: Harness, bytes: Option<u64>| {
         drop(harness.launcher);
         harness.options.disk_pool = bytes;
-        Harness { launcher: Launcher::start(harness.options.clone()).unwrap(), options: harness.options, data: harness.data }
+        Harness {
+            launcher: Launcher::start(harness.options.clone()).unwrap(),
+            options: harness.options,
+            data: harness.data,
+        }
     };
     harness = again(harness, Some(2 * GIB));
     assert_eq!(harness.said("a", "cat /workspace/f"), "kept");
