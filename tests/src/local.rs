@@ -150,7 +150,9 @@ impl Ground {
         let record = std::fs::read(self.home_of(id).join("record.json")).unwrap();
         let record: Value = serde_json::from_slice(&record).unwrap();
         let top = record["stack"]["top"].as_str().unwrap();
-        self.data().join("layers").join(top).join("files/workspace")
+        let pool = self.data().join("pool/layers").join(top);
+        let layer = if pool.exists() { pool } else { self.data().join("layers").join(top) };
+        layer.join("files/workspace")
     }
 
     /// To be cleaned up also when the test fails.

@@ -22,12 +22,16 @@ impl Service {
     /// Counts a sandbox's files, under its ids: some are closed to this user, but not to the sandbox's root.
     pub(super) fn count_disk(&mut self, request: u64, name: &str) -> Result<(), Error> {
         let (sandbox, record) = self.sandbox(name)?;
+        if let Some(found) = self.counted_by_kernel(record)? {
+            return self.answer(request, Ok(Answer::Disk(found)));
+        }
         // All that it can see and that was ever written in it; an imported root is everybody's.
-        let layers = &self.store()?.layers.directory;
+        let store = &self.store()?.layers;
+        let layers = &store.directory;
         let stack = [&record.stack.top].into_iter().chain(&record.stack.below);
         let parts =
             stack.flat_map(|layer| [Part::Files, Part::System].map(|part| layers.join(layer).join(part.directory())));
-        let roots: Vec<_> = parts.chain([sandbox.home.temporary()]).collect();
+        let roots: Vec<_> = parts.chain([sandbox.home.temporary(store, &record.stack)]).collect();
         let about = sandbox.home.directory.clone();
         let work = move || {
             let counted = measure::trees(&roots).map(Answer::Disk);

@@ -9,7 +9,7 @@ mod kept;
 pub mod link;
 mod outward;
 
-pub use link::{LinkHost, Notice};
+pub use link::{Kept, LinkHost, Notice};
 
 use atoll_core::provider::Exit;
 use std::path::PathBuf;
