@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::catalog::{Image, Snapshot};
 use crate::error::Error;
+use crate::owner::Owner;
 use crate::place::{Clock, DiskUse, Exit, Place, Program, Spec, Usage};
 use crate::report::Report;
 
@@ -30,6 +31,9 @@ pub(crate) struct Settings {
     pub home: Option<PathBuf>,
     pub tools: Vec<PathBuf>,
     pub deployment: String,
+    /// Who the server is, where that isn't who the launcher is.
+    #[serde(default)]
+    pub owner: Option<Owner>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -64,6 +68,7 @@ pub(crate) enum Request {
     Clocks,
     Pause { name: String },
     Resume { name: String },
+    Spool { name: String },
 }
 
 impl Request {
@@ -93,6 +98,7 @@ impl Request {
             Self::Clocks => "clocks",
             Self::Pause { .. } => "pause",
             Self::Resume { .. } => "resume",
+            Self::Spool { .. } => "hand out the spool",
         }
     }
 }

@@ -3,6 +3,7 @@
 mod bombs;
 mod canary;
 mod disk;
+mod dropped;
 mod ends;
 mod files;
 mod fork;
@@ -15,6 +16,7 @@ mod many;
 mod messages;
 mod network;
 mod pause;
+mod protected;
 mod restart;
 mod root;
 mod secrets;

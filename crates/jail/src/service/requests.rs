@@ -11,6 +11,7 @@ use crate::cgroup::Enforces;
 use crate::error::Error;
 use crate::ids::Map;
 use crate::layers::Stack;
+use crate::owner::{Owner, give_spool};
 use crate::place::{Bound, Enforced, Ids, Place, Range, Spec, Usage, check_name};
 use crate::record::{Home, Record};
 use crate::remove;
@@ -80,6 +81,10 @@ impl Service {
                 let place = self.resume(&name).map(|place| Answer::Place(Box::new(place)));
                 self.answer(id, place)
             }
+            Request::Spool { name } => {
+                let place = self.hand_out_spool(&name).map(|place| Answer::Place(Box::new(place)));
+                self.answer(id, place)
+            }
             Request::Usage { name } => self.answer(id, self.usage(&name).map(Answer::Usage)),
             Request::Fork { parent, spec } => {
                 let place = self.fork(&parent, spec).map(|place| Answer::Place(Box::new(place)));
@@ -110,6 +115,16 @@ impl Service {
         }
     }
 
+    /// As long as the worker lives its spool is its own.
+    fn hand_out_spool(&self, name: &str) -> Result<Place, Error> {
+        let (sandbox, _) = self.sandbox(name)?;
+        if let Some(owner) = self.settings.owner.filter(|_| !self.has_worker(name)) {
+            let spool = sandbox.home.spool();
+            give_spool(&spool, owner.user, owner.group).map_err(|error| Error::file("give away", &spool, error))?;
+        }
+        self.known(name)
+    }
+
     fn list(&self, id: u64) -> Result<(), Error> {
         for name in self.sandboxes.keys() {
             match self.known(name) {
@@ -125,7 +140,7 @@ impl Service {
         let (sandbox, record) = self.sandbox(name)?;
         let workspace = self.store()?.layers.workspace(&record.stack.top);
         let place = sandbox.home.place(record, workspace, self.has_worker(name), sandbox.exit);
-        Ok(Place { paused: self.is_paused(name), ..place })
+        Ok(Place { paused: self.is_paused(name), unprotected: sandbox.unprotected.clone(), ..place })
     }
 
     pub(super) fn sandbox(&self, name: &str) -> Result<(&Sandbox, &Record), Error> {
@@ -169,21 +184,22 @@ impl Service {
         let (home, workspace) = (Home::new(&store.sandboxes, &name), store.layers.workspace(&stack.top));
         let enforced = self.enforced(&map);
         let record = Record { spec, map, enforced, stack };
-        let made = make(&home, &record);
+        let admit =
+            |owner: Owner| owner.admit_to(&home).map_err(|error| Error::file("give access to", &home.directory, error));
+        let made = make(&home, &record).and_then(|()| self.settings.owner.map_or(Ok(()), admit));
         if let Err(error) = made {
             for path in store.layers.discard([record.stack.top.as_str()]) {
                 // What stays is swept when the next launcher starts.
                 let _ = remove::tree(&path);
             }
             if remove::tree(&home.directory).is_err() {
-                let half = Sandbox { home, record: None, exit: None, usage: Usage::default(), ending: None };
+                let half = Sandbox::found(home, None);
                 self.sandboxes.insert(name, half);
             }
             return Err(error);
         }
         let place = home.place(&record, workspace, false, None);
-        let record = Some(record);
-        self.sandboxes.insert(name, Sandbox { home, record, exit: None, usage: Usage::default(), ending: None });
+        self.sandboxes.insert(name, Sandbox::found(home, Some(record)));
         Ok(place)
     }
 
