@@ -18,6 +18,7 @@ mod limits;
 mod ordinary;
 mod pausing;
 mod programs;
+mod protected;
 mod timings;
 
 /// Not a test: what the others start as their launcher.
