@@ -48,6 +48,7 @@ impl Config {
                     .maybe("server.tls_cert")
                     .and_then(|cert| Some(Tls { cert, key: values.maybe("server.tls_key")? })),
                 public_url: values.maybe("server.public_url"),
+                user: values.maybe("server.user"),
             },
             metrics: Metrics { public: values.need("metrics.public")? },
             log: Log { format: values.word("log.format")?, level: values.word("log.level")? },
@@ -120,6 +121,7 @@ fn sandbox(values: &Values) -> Result<Sandbox, Unusable> {
         memory_gb: values.need("sandbox.memory_gb")?,
         cpu: values.need("sandbox.cpu")?,
         disk_gb: values.need("sandbox.disk_gb")?,
+        protected: values.need("sandbox.protected")?,
         snapshot: values.maybe("sandbox.snapshot"),
         image: values.maybe("sandbox.image"),
         model: values.maybe("sandbox.model"),

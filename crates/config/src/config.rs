@@ -64,6 +64,8 @@ pub struct Server {
     pub tls: Option<Tls>,
     /// Without a slash at the end.
     pub public_url: Option<String>,
+    /// Whom it becomes when root starts it.
+    pub user: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +124,8 @@ pub struct Sandbox {
     pub memory_gb: f64,
     pub cpu: f64,
     pub disk_gb: f64,
+    /// Paths of the workspace that no agent may change.
+    pub protected: Vec<String>,
     pub snapshot: Option<String>,
     pub image: Option<String>,
     pub model: Option<String>,

@@ -155,6 +155,12 @@ pub(crate) const KEYS: &[Key] = &[
         "How workers on other machines reach the server; stands in the commands that start them.",
     )
     .flag("public-url"),
+    Key::none(
+        "server.user",
+        Kind::Text,
+        "atoll",
+        "The user, by name or number, that `atoll serve` becomes when root starts it; only the launcher stays root.",
+    ),
     Key::is("metrics.public", Kind::Bool, "false", "Serves `/metrics` to callers without a token."),
     Key::is("log.format", FORMATS, "text", "How log lines are written: `text` for people, `json` for programs.")
         .flag("log-format"),
@@ -238,6 +244,12 @@ pub(crate) const KEYS: &[Key] = &[
     Key::is("sandbox.disk_gb", Kind::Number { most: 65536.0 }, "8", "Disk of a sandbox that names none, in GiB.")
         .also(&[env::SANDBOX_DISK_GB])
         .in_file_also(&["daytona.sandbox_disk_gb"]),
+    Key::is(
+        "sandbox.protected",
+        Kind::Protected,
+        "",
+        "Paths of the workspace that no agent on this machine may change; projects and requests add their own.",
+    ),
     Key::none("sandbox.snapshot", Kind::Text, "base", "The snapshot that a sandbox starts from if it names none.")
         .also(&[env::SANDBOX_SNAPSHOT])
         .in_file_also(&["daytona.snapshot"]),

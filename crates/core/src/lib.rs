@@ -18,6 +18,7 @@ pub mod message;
 pub mod network;
 pub mod observe;
 pub mod principal;
+pub mod protected;
 pub mod provider;
 pub mod redact;
 pub mod sandbox;

@@ -84,6 +84,8 @@ pub struct Policy {
     pub resources: Resources,
     /// What every sandbox on this machine must have.
     pub isolation: Option<IsolationTier>,
+    /// Paths of the workspace that no agent on this machine may change.
+    pub protected: Vec<String>,
 }
 
 impl Default for Policy {
@@ -112,6 +114,7 @@ impl Default for Policy {
             snapshot: None,
             resources: Resources { memory_gb: Some(4.0), cpu: Some(2.0), disk_gb: Some(8.0), pids: None },
             isolation: None,
+            protected: Vec::new(),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod bombs;
 mod canary;
 mod disk;
+mod dropped;
 mod ends;
 mod files;
 mod fork;
@@ -16,6 +17,7 @@ mod messages;
 mod network;
 mod pause;
 mod pool;
+mod protected;
 mod restart;
 mod root;
 mod secrets;

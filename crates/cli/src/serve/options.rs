@@ -100,6 +100,7 @@ fn policy(config: &Config) -> Policy {
             pids: None,
         },
         isolation: config.local.isolation,
+        protected: sandbox.protected.clone(),
     }
 }
 

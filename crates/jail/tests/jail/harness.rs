@@ -177,6 +177,7 @@ pub fn spec(name: &str) -> Spec {
         hostname: "sandbox".to_owned(),
         image: None,
         snapshot: None,
+        protected: Vec::new(),
     }
 }
 

@@ -54,6 +54,9 @@ pub struct NewSandbox {
     pub resources: Option<Resources>,
     /// Where less can be had, no sandbox is made; a project's demand can't be lowered.
     pub isolation: Option<IsolationTier>,
+    /// Paths of the workspace that the agent must not change, besides those that its project and the server name.
+    #[serde(default)]
+    pub protected: Vec<String>,
     #[serde(default, deserialize_with = "atoll_core::json::object")]
     pub network: Option<Network>,
     #[serde(default, deserialize_with = "atoll_core::json::object")]

@@ -13,6 +13,7 @@ use crate::state::App;
 use atoll_core::bounds;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::principal::Action;
+use atoll_core::protected;
 use atoll_core::sandbox::{End, ProviderKind, Repo, Resources, Settings};
 use atoll_core::session::SessionState;
 use atoll_core::time::Timestamp;
@@ -147,6 +148,7 @@ fn check(new: &NewSandbox, caller: &Caller) -> Result<()> {
     }
     bounds::labels(&new.labels)?;
     bounds::env(&new.env)?;
+    protected::paths("protected", &new.protected)?;
     if let Some(resources) = &new.resources {
         check_resources(resources)?;
     }
@@ -174,6 +176,10 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
     labels.extend(new.labels);
     let asked = new.resources.or(defaults.resources).unwrap_or_default();
     let standard = policy.resources;
+    let provider = new.provider.or(defaults.provider).unwrap_or(policy.provider);
+    // What holds for all on this machine is no reason to refuse a worker elsewhere.
+    let of_all = if provider.is_on_this_machine() { policy.protected.as_slice() } else { &[] };
+    let protected = protected::paths("protected", new.protected.iter().chain(&defaults.protected).chain(of_all))?;
     let settings = Settings {
         model: new.model.or(defaults.model).or_else(|| policy.model.clone()),
         mode: new.mode.or(defaults.mode),
@@ -189,6 +195,7 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
             pids: asked.pids.or(standard.pids),
         }),
         isolation: new.isolation.max(defaults.isolation),
+        protected,
         network: new.network.or(defaults.network),
         limits: new.limits.or(defaults.limits),
         timeout_s: new.timeout_s.or(defaults.timeout_s),
@@ -203,7 +210,7 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
     Ok(Plan {
         id: SandboxId::new(),
         project,
-        provider: new.provider.or(defaults.provider).unwrap_or(policy.provider),
+        provider,
         agent: new.agent.or(defaults.agent).or_else(|| policy.agent.clone()),
         prompt: new.prompt,
         title: new.title,
