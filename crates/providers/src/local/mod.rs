@@ -296,7 +296,7 @@ mod tests {
     fn a_snapshot_is_named_as_whoever_asks_named_it() {
         let project = ProjectId::new();
         let said = |name: String| failure(&atoll_jail::Error::NotKept { kind: atoll_jail::Kept::Snapshot, name });
-        let plain = "no snapshot is named v1.2: `atoll snapshot list` shows those that there are";
+        let plain = "no snapshot is named v1.2: `atoll snapshot ls` shows those that there are";
         assert_eq!(said(format!("{project}.v1.2")), Error::Refused { detail: plain.into() });
         assert_eq!(said("v1.2".into()), Error::Refused { detail: plain.into() });
     }
