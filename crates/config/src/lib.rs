@@ -29,7 +29,7 @@ mod yaml;
 mod tests;
 
 pub use config::{
-    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Docker, Github, Heartbeat, Level, Limits, Log,
+    Agent, Agents, Anthropic, Config, CreateTimeout, Database, Daytona, Docker, Github, Heartbeat, Level, Limits, Log,
     LogFormat, Messages, Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
 };
 pub use error::{Error, Problem};

@@ -32,6 +32,7 @@ pub fn options(config: &Config, launcher: Result<Arc<Launcher>, String>) -> Opti
         outward: outward(config),
         launcher,
         docker: docker(config),
+        agents: crate::agents::options(config),
         secrets: config.secret_values(),
         secret_key: config.secret.key.clone(),
     }

@@ -1,6 +1,7 @@
 //! Makes a sandbox, and the session it belongs to where there is none yet.
 
 use super::{Work, inbox, secrets};
+use crate::agents::Agents;
 use crate::auth::secret::{self, NewSecret};
 use crate::problem::{Code, Problem, Result};
 use atoll_core::event::{NewEvent, Source, kind};
@@ -81,7 +82,7 @@ pub async fn next(work: &mut Work<'_>, session: &mut Session, plan: Plan) -> Res
 async fn make(work: &mut Work<'_>, session: &mut Session, mut plan: Plan, cause: &'static str) -> Result<Made> {
     secrets::check(work, session.project_id, &mut plan.settings).await?;
     let agent = plan.agent.clone().or_else(|| session.agent.clone());
-    refuse_without_agent(plan.provider, agent.as_deref(), plan.prompt.is_some())?;
+    let agent = settled(&work.agents, plan.provider, agent, &plan.settings, plan.prompt.is_some())?;
     let mut sandbox = Sandbox {
         id: plan.id,
         session_id: session.id,
@@ -154,18 +155,33 @@ async fn make(work: &mut Work<'_>, session: &mut Session, mut plan: Plan, cause:
     Ok(Made { sandbox, labels: plan.labels, worker })
 }
 
-/// Where Atoll itself runs the agent it has to be one that it knows, said before anything is made.
-fn refuse_without_agent(provider: ProviderKind, agent: Option<&str>, has_prompt: bool) -> Result<()> {
+/// Where Atoll itself runs the agent, it has to be one that can work there: said before anything is made. Nobody who
+/// names none gets the demo.
+fn settled(
+    agents: &Agents,
+    provider: ProviderKind,
+    agent: Option<String>,
+    settings: &Settings,
+    has_prompt: bool,
+) -> Result<Option<String>> {
     match (provider, agent) {
-        (ProviderKind::External | ProviderKind::Fake, _)
-        | (ProviderKind::Local | ProviderKind::Docker, Some("demo")) => Ok(()),
-        (ProviderKind::Local | ProviderKind::Docker, None) if !has_prompt => Ok(()),
-        (ProviderKind::Local | ProviderKind::Docker, None) => {
-            Err(Problem::new(Code::NoAgent, "name one: \"agent\": \"demo\" needs no model and no key"))
+        (ProviderKind::External | ProviderKind::Fake, agent) => Ok(agent),
+        (ProviderKind::Local | ProviderKind::Docker, Some(name)) => {
+            agents.check(&name, settings)?;
+            Ok(Some(name))
         }
-        (ProviderKind::Local | ProviderKind::Docker, Some(other)) => {
-            Err(Problem::new(Code::NoAgent, format!("this version does not know an agent `{other}`; it has `demo`")))
-        }
+        (ProviderKind::Local | ProviderKind::Docker, None) => match agents.first(settings) {
+            None if has_prompt => Err(agents.none(settings)),
+            found => Ok(found),
+        },
+    }
+}
+
+/// A sandbox that was made when there was no agent has none to hear anything.
+pub fn refuse_unheard(work: &Work<'_>, sandbox: &Sandbox) -> Result<()> {
+    match &sandbox.agent {
+        None if sandbox.provider.is_on_this_machine() => Err(work.agents.none(&sandbox.settings)),
+        Some(_) | None => Ok(()),
     }
 }
 

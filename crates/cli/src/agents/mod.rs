@@ -1,0 +1,41 @@
+//! `atoll agents`: which agents' programs are on this machine, and how to get one.
+
+use atoll_agents::{Agent, Places};
+use atoll_config::Config;
+use atoll_server::agents::AgentOptions;
+use std::collections::BTreeSet;
+
+/// What a server on this machine knows of agents.
+pub fn options(config: &Config) -> AgentOptions {
+    AgentOptions { places: places(config), keys: keys(config) }
+}
+
+/// Where agents' programs are looked for.
+pub fn places(config: &Config) -> Places {
+    let named = |agent: Agent| {
+        let agents = &config.agents;
+        match agent {
+            Agent::Acp => &agents.acp,
+            Agent::Claude => &agents.claude,
+            Agent::Codex => &agents.codex,
+            Agent::Gemini => &agents.gemini,
+            Agent::Opencode => &agents.opencode,
+        }
+        .clone()
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    Places {
+        // The launcher follows no link on the way to a program.
+        data_dir: config.data_dir.canonicalize().unwrap_or_else(|_| config.data_dir.clone()),
+        configured: Agent::ALL.iter().filter_map(|agent| Some((*agent, named(*agent)?))).collect(),
+        path: std::env::split_paths(&path).filter(|directory| directory.is_absolute()).collect(),
+    }
+}
+
+/// The variables for models' keys that there is a value for.
+fn keys(config: &Config) -> BTreeSet<String> {
+    let known: BTreeSet<&str> = Agent::ALL.iter().flat_map(|agent| agent.keys()).copied().collect();
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let configured = config.anthropic.api_key.is_some().then_some("ANTHROPIC_API_KEY");
+    known.into_iter().filter(is_set).chain(configured).map(str::to_owned).collect()
+}
