@@ -6,6 +6,7 @@ mod disk;
 mod ends;
 mod files;
 mod fork;
+mod gateway;
 mod inside;
 mod isolation;
 mod kill;
