@@ -143,7 +143,7 @@ pub(crate) fn read_models(written: serde_json::Value) -> Result<serde_json::Valu
     for (index, model) in models.iter().enumerate() {
         let names = [Some(&model.name), model.model.as_ref()];
         let is_plain = |name: &&String| !name.is_empty() && name.len() <= 200 && !name.chars().any(char::is_control);
-        if !names.iter().flatten().all(|name| is_plain(&name)) {
+        if !names.iter().flatten().all(is_plain) {
             return Err("a model has no name".to_owned());
         }
         let name = &model.name;

@@ -134,6 +134,7 @@ impl Server {
         }
         self.providers.linked().close();
         self.providers.disconnect_all();
+        self.app.gateway.settled().await;
         self.store.close().await;
     }
 }

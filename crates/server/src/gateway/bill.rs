@@ -39,6 +39,7 @@ pub struct Bill {
     /// What the input is thought to be.
     input: u64,
     phase: Phase,
+    open: Arc<()>,
 }
 
 /// Who is to pay for what.
@@ -54,7 +55,8 @@ impl Bill {
     /// What it holds is reserved already.
     pub fn new(app: &Arc<App>, account: Arc<Account>, item: Item) -> Self {
         let Item { upstream, model, price, input, held } = item;
-        Self { app: Arc::downgrade(app), account, upstream, model, price, held, input, phase: Phase::Open }
+        let (app, open) = (Arc::downgrade(app), Arc::clone(&app.gateway.open));
+        Self { app, account, upstream, model, price, held, input, phase: Phase::Open, open }
     }
 
     pub fn sent(&mut self) {
@@ -108,6 +110,7 @@ impl Drop for Bill {
         let (Some(used), Some(app)) = (used, self.app.upgrade()) else { return };
         let (account, upstream, model) =
             (Arc::clone(&self.account), std::mem::take(&mut self.upstream), std::mem::take(&mut self.model));
+        let open = Arc::clone(&self.open);
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             let sandbox = account.sandbox;
@@ -125,7 +128,7 @@ impl Drop for Bill {
                 tracing::warn!(%sandbox, detail = %problem.detail, "what a model was used for could not be written down");
             }
             // Until here: whoever reads the row from now on reads this in it.
-            drop(account);
+            drop((account, open));
         });
     }
 }

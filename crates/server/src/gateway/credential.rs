@@ -21,7 +21,10 @@ const MOST: usize = 1000;
 
 /// What was read of the store a moment ago.
 #[derive(Default)]
-pub struct Credentials(Mutex<HashMap<(ProjectId, String), (Instant, Option<SecretString>)>>);
+pub struct Credentials(Mutex<HashMap<(ProjectId, String), Read>>);
+
+/// When, and what was there.
+type Read = (Instant, Option<SecretString>);
 
 impl Credentials {
     /// Nothing where the upstream wants none.

@@ -3,7 +3,7 @@
 use super::path;
 use crate::egress::headers::strip;
 use atoll_core::model::{Api, Auth};
-use axum::http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, COOKIE, HOST, TRANSFER_ENCODING};
+use axum::http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
 use subtle::ConstantTimeEq;
@@ -30,8 +30,9 @@ pub fn shows(headers: &HeaderMap, query: &str, key: &str) -> bool {
 /// As they go to the upstream. What a client says of its body no longer counts: it is written anew.
 pub fn prepare(headers: &mut HeaderMap, api: Api, auth: Auth, key: Option<&SecretString>) {
     strip(headers, None);
-    for name in [&API_KEY, &GOOGLE_KEY, &AZURE_KEY, &AUTHORIZATION, &COOKIE, &HOST, &CONTENT_LENGTH, &TRANSFER_ENCODING]
-    {
+    let (keys, framing) =
+        ([API_KEY, GOOGLE_KEY, AZURE_KEY, AUTHORIZATION, COOKIE], [CONTENT_LENGTH, TRANSFER_ENCODING]);
+    for name in keys.into_iter().chain(framing).chain([HOST, EXPECT]) {
         headers.remove(name);
     }
     // What is compressed can't be counted.

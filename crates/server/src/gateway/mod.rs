@@ -56,6 +56,8 @@ const LARGEST: usize = 64 << 20;
 const IN_HAND: usize = 256 << 10;
 /// For there to be room for another one.
 const ROOM: Duration = Duration::from_secs(30);
+/// For what is under way when the server stops.
+const SETTLING: Duration = Duration::from_secs(2);
 const MOST_ACCOUNTS: usize = 10_000;
 
 pub struct Gateway {
@@ -65,6 +67,8 @@ pub struct Gateway {
     credentials: Credentials,
     accounts: Mutex<HashMap<SandboxId, Arc<Account>>>,
     room: Arc<Semaphore>,
+    /// Held by every bill until it is written down.
+    open: Arc<()>,
 }
 
 impl Gateway {
@@ -76,12 +80,21 @@ impl Gateway {
             credentials: Credentials::default(),
             accounts: Mutex::default(),
             room: Arc::new(Semaphore::new(IN_HAND)),
+            open: Arc::default(),
         })
     }
 
     /// What a sandbox shows in place of a key.
     pub fn placeholder(&self, sandbox: SandboxId) -> String {
         self.placeholders.of(sandbox)
+    }
+
+    /// Waits, though not for long, until everything that was used is written down.
+    pub async fn settled(&self) {
+        let deadline = tokio::time::Instant::now() + SETTLING;
+        while Arc::strong_count(&self.open) > 1 && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     fn listed(&self, name: &str) -> Option<&Model> {
