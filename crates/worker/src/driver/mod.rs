@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod claude;
+mod codex;
 mod demo;
+mod rpc;
 mod shown;
 
 /// What an agent can do through its driver.
@@ -213,11 +215,12 @@ fn line_of(value: &Value) -> Vec<u8> {
 }
 
 /// The names of all agents that there is a driver for.
-pub const NAMES: &[&str] = &["claude", "demo"];
+pub const NAMES: &[&str] = &["claude", "codex", "demo"];
 
 pub fn find(name: &str) -> Option<Box<dyn Driver>> {
     match name {
         "claude" => Some(Box::<claude::Claude>::default()),
+        "codex" => Some(Box::<codex::Codex>::default()),
         "demo" => Some(Box::new(demo::Demo)),
         _ => None,
     }
