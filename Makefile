@@ -6,6 +6,9 @@ CARGO ?= cargo
 # The worker first: `atoll` carries it, so that one file is all one installs.
 export EMBED_WORKER ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/worker/atoll-worker
 
+# A machine without the agents skips their tests and says so; CI does not skip.
+export ATOLL_REQUIRE_AGENTS ?= $(if $(CI),1)
+
 build: worker
 	$(CARGO) build --workspace --locked
 
@@ -20,6 +23,7 @@ test:
 	@scripts/need build git postgresql python sandbox
 	@scripts/build-worker
 	@scripts/setup-fuzz
+	@scripts/agents
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) build --workspace --locked
@@ -41,6 +45,7 @@ bench: worker
 soak: worker
 	@scripts/need git postgresql python sandbox
 	@scripts/setup-fuzz
+	@scripts/agents
 	$(CARGO) build --workspace --locked
 	ATOLL_TEST_SCALE=1 $(CARGO) test --workspace --locked
 

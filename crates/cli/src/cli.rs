@@ -3,8 +3,8 @@
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::{
-    backup, compare, config, doctor, gc, image, inbox, openapi, project, reading, run as run_task, sandbox, secret,
-    serve, session, snapshot, token, user, verify,
+    backup, compare, config, doctor, gc, image, inbox, model_script, openapi, project, reading, run as run_task,
+    sandbox, secret, serve, session, snapshot, token, user, verify,
 };
 use clap::{Parser, Subcommand};
 
@@ -76,6 +76,8 @@ pub enum Command {
     Doctor(doctor::Doctor),
     /// Play one small task through, and say of every promise whether it held
     Verify(verify::Verify),
+    /// Play a model from a script, to try agents without a real one
+    ModelScript(model_script::ModelScript),
     /// Print completions for a shell
     Completions(openapi::Completions),
     /// Print the API's OpenAPI document
@@ -108,7 +110,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result {
     }
 }
 
-/// The commands that ask a server.
+/// The commands that ask a server, or are one for as long as they run.
 async fn talk(command: &Command, output: &Output) -> Result {
     match command {
         Command::Sandbox(sandbox) => sandbox::run(sandbox, output).await,
@@ -127,6 +129,7 @@ async fn talk(command: &Command, output: &Output) -> Result {
         Command::Gc(gc) => gc::run(gc, output).await,
         Command::Doctor(doctor) => doctor::run(doctor, output).await,
         Command::Secret(secret) => secret::run(secret, output).await,
+        Command::ModelScript(model_script) => model_script::run(model_script, output).await,
         // Done before a runtime was made.
         Command::Run(_)
         | Command::Serve(_)

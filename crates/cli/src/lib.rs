@@ -17,6 +17,7 @@ mod hidden;
 mod image;
 mod inbox;
 pub mod launcher;
+mod model_script;
 mod openapi;
 pub mod output;
 mod project;

@@ -37,3 +37,4 @@ pub use example::example;
 pub use fake::{Fake, Fault, FaultAt, FaultKind};
 pub use load::{Inputs, Loaded, load};
 pub use source::{Shown, Source, Warning};
+pub use yaml::yaml_value;

@@ -62,6 +62,16 @@ pub(crate) fn parse(text: &str) -> Result<Option<Node>, Malformed> {
     }
 }
 
+/// Any YAML as JSON, for other files than settings; what is wrong is said in words.
+pub fn yaml_value(text: &str) -> Result<Json, String> {
+    match parse(text) {
+        Ok(Some(node)) => node.to_json(),
+        Ok(None) => Ok(Json::Null),
+        Err(Malformed { line: Some(line), detail }) => Err(format!("line {line}: {detail}")),
+        Err(Malformed { line: None, detail }) => Err(detail),
+    }
+}
+
 struct Reader<'a> {
     parser: Parser<'a, granit_parser::StrInput<'a>>,
 }

@@ -12,6 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("atoll-protocol", &["atoll-core"]),
     ("atoll-config", &["atoll-core"]),
     ("atoll-store", &["atoll-core"]),
+    ("atoll-model-script", &["atoll-config"]),
     ("atoll-providers", &["atoll-core", "atoll-jail", "atoll-protocol"]),
     ("atoll-worker", &["atoll-core", "atoll-forge", "atoll-jail", "atoll-protocol", "atoll-trees"]),
     (
@@ -33,6 +34,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "atoll-core",
             "atoll-forge",
             "atoll-jail",
+            "atoll-model-script",
             "atoll-protocol",
             "atoll-providers",
             "atoll-server",
@@ -42,9 +44,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Crates that only one of ours may name: HTTP stands in the server, SQL in the store.
+/// Crates that only one of ours may name: HTTP stands in the server (the scripted model is one too), SQL in the store.
 const ONLY_IN: &[(&str, &[&str])] = &[
-    ("axum", &["atoll-server"]),
+    ("axum", &["atoll-model-script", "atoll-server"]),
     ("utoipa-axum", &["atoll-server"]),
     ("sqlx", &["atoll-store"]),
     ("rusqlite", &["atoll-store"]),
