@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+mod acp;
 mod claude;
 mod codex;
 mod demo;
@@ -215,13 +216,15 @@ fn line_of(value: &Value) -> Vec<u8> {
 }
 
 /// The names of all agents that there is a driver for.
-pub const NAMES: &[&str] = &["claude", "codex", "demo"];
+pub const NAMES: &[&str] = &["acp", "claude", "codex", "demo", "gemini"];
 
 pub fn find(name: &str) -> Option<Box<dyn Driver>> {
     match name {
+        "acp" => Some(Box::new(acp::Acp::new(acp::Program::Other))),
         "claude" => Some(Box::<claude::Claude>::default()),
         "codex" => Some(Box::<codex::Codex>::default()),
         "demo" => Some(Box::new(demo::Demo)),
+        "gemini" => Some(Box::new(acp::Acp::new(acp::Program::Gemini))),
         _ => None,
     }
 }

@@ -131,6 +131,8 @@ impl Executor {
 
     /// The agent takes the next message, or there is none and it waits.
     pub(super) fn is_idle(&mut self) {
+        let over = self.talk.broken_off();
+        self.outgoing.extend(over.into_iter().map(Item::Ack));
         self.talk.idle();
         self.interrupt = None;
         self.forget_questions("the turn is over");

@@ -16,6 +16,7 @@ pub(super) struct Turn {
     /// Under which tool another agent's conversation runs.
     parents: BTreeMap<String, String>,
     spent: Tokens,
+    is_running: bool,
     /// That it failed has been told already.
     error_told: bool,
 }
@@ -50,7 +51,7 @@ impl Turn {
 
     pub(super) fn begins(&mut self, thread: Option<&str>) -> Said {
         self.tools.clear();
-        self.error_told = false;
+        (self.is_running, self.error_told) = (true, false);
         let mut data = if self.about.is_object() { self.about.clone() } else { json!({"agent": "codex"}) };
         data["native_id"] = thread.into();
         event(kind::AGENT_STARTED, &data, Mark::TurnBegins)
@@ -61,7 +62,7 @@ impl Turn {
         self.tools.get(id).map_or((None, json!({})), |tool| (Some(&tool.name), tool.input.clone()))
     }
 
-    pub(super) fn noticed(&mut self, method: &str, params: Value, is_ours: bool, is_running: bool) -> Vec<Said> {
+    pub(super) fn noticed(&mut self, method: &str, params: Value, is_ours: bool) -> Vec<Said> {
         match method {
             "item/started" | "item/completed" => {
                 let parent = if is_ours { None } else { self.parent(&params["threadId"]) };
@@ -76,7 +77,7 @@ impl Turn {
                 None => vec![Said::Unparsed { reason: "a piece of text without text".to_owned() }],
             },
             "turn/plan/updated" if is_ours => vec![plan(&params["plan"])],
-            "thread/tokenUsage/updated" => self.usage(&params["tokenUsage"]["total"], is_ours, is_running),
+            "thread/tokenUsage/updated" => self.usage(&params["tokenUsage"]["total"], is_ours),
             "error" => self.error(&params),
             "warning" | "configWarning" | "guardianWarning" | "deprecationNotice" | "model/rerouted" => {
                 let data = json!({"subtype": method, "data": shown::bounded(&params)});
@@ -157,7 +158,7 @@ impl Turn {
     }
 
     /// What it says is the sum; what came before this process was told by another one.
-    fn usage(&mut self, total: &Value, is_ours: bool, is_running: bool) -> Vec<Said> {
+    fn usage(&mut self, total: &Value, is_ours: bool) -> Vec<Said> {
         if !is_ours {
             return Vec::new();
         }
@@ -172,7 +173,7 @@ impl Turn {
         let more = |now: i64, before: i64| now.saturating_sub(before).max(0);
         let (cached, written) = (more(now.cached, before.cached), more(now.written, before.written));
         let (input, output) = (more(now.input, before.input), more(now.output, before.output));
-        if !is_running || input + output == 0 {
+        if !self.is_running || input + output == 0 {
             return Vec::new();
         }
         // Those from the cache are among those that went in.
@@ -202,6 +203,7 @@ impl Turn {
 
     pub(super) fn over(&mut self, turn: &Value, interrupt: Option<&LeasedMessage>) -> Vec<Said> {
         self.tools.clear();
+        self.is_running = false;
         match turn["status"].as_str() {
             Some("completed") => {
                 let data = json!({"stop_reason": "end_turn", "duration_ms": turn["durationMs"]});

@@ -100,13 +100,12 @@ impl Driver for Codex {
     fn tell(&mut self, message: &LeasedMessage, _: Standing) -> Vec<u8> {
         match message.message_type {
             MessageType::Interrupt => {
-                self.interrupt = Some(message.clone());
-                match self.running {
-                    Running::Starting => Vec::new(),
-                    Running::Nothing if !self.held.is_empty() => Vec::new(),
-                    // A turn that is over by now refuses it, which confirms it too.
-                    Running::Nothing | Running::Turn(_) => self.break_off(),
+                match &self.running {
+                    // There is nothing to break off: the turn is over by now.
+                    Running::Nothing if self.held.is_empty() => return Vec::new(),
+                    Running::Nothing | Running::Starting | Running::Turn(_) => self.interrupt = Some(message.clone()),
                 }
+                self.break_off()
             }
             MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System => {
                 self.held.push_back(Held { message: message.clone(), is_late: false });
@@ -166,11 +165,9 @@ impl Codex {
         lines
     }
 
+    /// One that has no name yet is broken off as soon as it has.
     fn break_off(&mut self) -> Vec<u8> {
-        let turn = match &self.running {
-            Running::Turn(turn) => turn.as_str(),
-            Running::Nothing | Running::Starting => "",
-        };
+        let (Running::Turn(turn), true) = (&self.running, self.interrupt.is_some()) else { return Vec::new() };
         let params = json!({"threadId": self.thread, "turnId": turn});
         self.ask("turn/interrupt", &params, Sent::Interrupt)
     }
@@ -194,9 +191,9 @@ impl Codex {
                 self.told.retain(|told| told.message.id != id);
                 failed(&format!("it could not begin a turn: {error}"))
             }
-            (Sent::Steer(_) | Sent::Interrupt, Ok(_)) => Vec::new(),
+            // A turn that can't be broken off any more is over, which is told for itself.
+            (Sent::Steer(_), Ok(_)) | (Sent::Interrupt, _) => Vec::new(),
             (Sent::Steer(id), Err(_)) => self.came_too_late(id),
-            (Sent::Interrupt, Err(_)) => self.confirm_interrupt().into_iter().collect(),
         }
     }
 
@@ -227,10 +224,7 @@ impl Codex {
     fn turn_is(&mut self, turn: &Value) -> Vec<Said> {
         if let (Some(id), Running::Starting) = (turn["id"].as_str(), &self.running) {
             self.running = Running::Turn(id.to_owned());
-            let mut lines = Vec::new();
-            if self.interrupt.is_some() {
-                lines.extend(self.break_off());
-            }
+            let mut lines = self.break_off();
             lines.extend(self.tell_held());
             if !lines.is_empty() {
                 return vec![Said::Reply(lines)];
@@ -270,10 +264,7 @@ impl Codex {
                 self.asks.resolved(&params["requestId"]);
                 Vec::new()
             }
-            method => {
-                let is_running = self.running != Running::Nothing;
-                self.turn.noticed(method, params, is_ours, is_running)
-            }
+            method => self.turn.noticed(method, params, is_ours),
         }
     }
 
@@ -289,15 +280,12 @@ impl Codex {
         }
     }
 
-    fn confirm_interrupt(&mut self) -> Option<Said> {
-        self.interrupt.take().map(|message| Said::Receipt { id: message.id, how: How::Injected })
-    }
-
     fn turn_over(&mut self, turn: &Value) -> Vec<Said> {
         self.running = Running::Nothing;
         self.asks.forget();
-        let interrupt = self.interrupt.clone();
-        let mut said: Vec<Said> = self.confirm_interrupt().into_iter().collect();
+        let interrupt = self.interrupt.take();
+        let confirmed = interrupt.as_ref().map(|message| Said::Receipt { id: message.id, how: How::Injected });
+        let mut said: Vec<Said> = confirmed.into_iter().collect();
         said.extend(self.turn.over(turn, interrupt.as_ref()));
         // What the turn had taken and not come to is not in the conversation: it begins the next one.
         for Told { message, .. } in std::mem::take(&mut self.told).into_iter().rev() {
