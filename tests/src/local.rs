@@ -4,7 +4,8 @@ pub mod repository;
 pub mod traces;
 
 use crate::actor::Actor;
-use crate::process::ServerProcess;
+use crate::ordinary::{Ids, Person, own};
+use crate::process::{How, ServerProcess};
 use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -41,6 +42,8 @@ pub struct Ground {
     pub admin: Actor,
     dir: TempDir,
     made: Mutex<Vec<String>>,
+    /// Its sandboxes may have no cgroups to find them by.
+    ordinary: bool,
 }
 
 /// A command that ran in a sandbox.
@@ -102,24 +105,35 @@ impl Ground {
 
     /// The same with further flags of `atoll serve`.
     pub fn start_as(config: &str, flags: &[&str]) -> Self {
-        Self::start_wholly(config, flags, &[])
+        Self::start_wholly(config, flags, &[], None)
     }
 
     /// With more in the server's environment.
     pub fn start_in(config: &str, environment: &[(String, String)]) -> Self {
-        Self::start_wholly(config, &[], environment)
+        Self::start_wholly(config, &[], environment, None)
     }
 
-    fn start_wholly(config: &str, flags: &[&str], environment: &[(String, String)]) -> Self {
+    /// All of that, and by somebody without any privilege.
+    pub fn start_wholly(
+        config: &str,
+        flags: &[&str],
+        environment: &[(String, String)],
+        user: Option<(u32, Ids)>,
+    ) -> Self {
         let dir = directory("atoll-local-");
         let (data, file) = (dir.path().join("data"), dir.path().join("atoll.yaml"));
         std::fs::create_dir(&data).unwrap();
         std::fs::write(&file, format!("{CONFIG}{config}")).unwrap();
         let mut arguments = vec!["--config".to_owned(), file.to_str().unwrap().to_owned()];
         arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
-        let server = ServerProcess::start_with(&data, &arguments, environment);
+        let person = user.map(|(user, ids)| {
+            own(&data, user);
+            Person::settle(user, ids, dir.path())
+        });
+        let how = How { arguments, environment: environment.to_vec(), person };
+        let server = ServerProcess::start_as(&data, how);
         let admin = Actor::new(&server.url, Some(&server.token()));
-        Self { server, admin, dir, made: Mutex::default() }
+        Self { server, admin, dir, made: Mutex::default(), ordinary: user.is_some() }
     }
 
     pub fn data(&self) -> PathBuf {
@@ -136,7 +150,9 @@ impl Ground {
         let record = std::fs::read(self.home_of(id).join("record.json")).unwrap();
         let record: Value = serde_json::from_slice(&record).unwrap();
         let top = record["stack"]["top"].as_str().unwrap();
-        self.data().join("layers").join(top).join("files/workspace")
+        let pool = self.data().join("pool/layers").join(top);
+        let layer = if pool.exists() { pool } else { self.data().join("layers").join(top) };
+        layer.join("files/workspace")
     }
 
     /// To be cleaned up also when the test fails.
@@ -332,6 +348,9 @@ impl Drop for Ground {
         self.server.kill();
         for id in self.made() {
             traces::wipe(&id);
+        }
+        if self.ordinary {
+            traces::end_all_in(self.dir.path());
         }
         // Directories of a sandbox may be closed to whoever has not its ids, but not to root.
         // A launcher that lost its server may still be writing there for a moment.

@@ -65,6 +65,31 @@ pub fn command(user: u32, ids: Ids, dir: &Path, program: &Path) -> Command {
     command
 }
 
+/// Who runs a program, and the directory that has it and their home.
+#[derive(Debug, Clone)]
+pub struct Person {
+    pub user: u32,
+    pub ids: Ids,
+    pub dir: std::path::PathBuf,
+}
+
+impl Person {
+    /// Settles somebody in a directory, with the programs that they need.
+    pub fn settle(user: u32, ids: Ids, dir: &Path) -> Self {
+        std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::create_dir(dir.join("home")).unwrap();
+        own(&dir.join("home"), user);
+        for name in ["atoll", "atoll-worker"] {
+            install(&crate::process::program(name), &dir.join(name));
+        }
+        Self { user, ids, dir: dir.to_owned() }
+    }
+
+    pub fn command(&self, name: &str) -> Command {
+        command(self.user, self.ids, &self.dir, &self.dir.join(name))
+    }
+}
+
 /// Puts a program where the user can run it.
 pub fn install(from: &Path, to: &Path) {
     if std::fs::hard_link(from, to).is_err() {

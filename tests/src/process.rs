@@ -1,6 +1,7 @@
 //! The real programs as processes of their own.
 
 use crate::local::traces::{self, Process};
+use crate::ordinary::Person;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -125,6 +126,16 @@ pub fn lasting_address() -> SocketAddr {
     }
 }
 
+/// How `atoll serve` is started.
+#[derive(Debug, Clone, Default)]
+pub struct How {
+    /// Further flags.
+    pub arguments: Vec<String>,
+    pub environment: Vec<(String, String)>,
+    /// By whom; else by whoever runs these tests.
+    pub person: Option<Person>,
+}
+
 /// `atoll serve` as a process. Killed when dropped.
 pub struct ServerProcess {
     child: Child,
@@ -132,56 +143,39 @@ pub struct ServerProcess {
     pub url: String,
     pub address: SocketAddr,
     data_dir: PathBuf,
-    arguments: Vec<String>,
-    environment: Vec<(String, String)>,
+    how: How,
     /// Launchers of servers that were killed: they go by themselves, a moment later.
     launchers: Vec<Process>,
 }
 
-fn serve(
-    listen: SocketAddr,
-    data_dir: &Path,
-    arguments: &[String],
-    environment: &[(String, String)],
-    log: &Log,
-) -> Child {
-    let mut command = command("atoll");
+fn serve(listen: SocketAddr, data_dir: &Path, how: &How, log: &Log) -> Child {
+    let mut command = how.person.as_ref().map_or_else(|| command("atoll"), |person| person.command("atoll"));
     command.args(["serve", "--json", "--listen", &listen.to_string()]).arg("--data-dir").arg(data_dir);
-    command.envs(environment.iter().cloned());
-    command.args(arguments).env("ATOLL_LOG_LEVEL", "warn").stdout(Stdio::piped()).stderr(log.stdio());
+    command.envs(how.environment.iter().cloned());
+    command.args(&how.arguments).env("ATOLL_LOG_LEVEL", "warn").stdout(Stdio::piped()).stderr(log.stdio());
     spawn(command)
 }
 
 impl ServerProcess {
     /// On a free port; `arguments` are further flags of `atoll serve`.
     pub fn start(data_dir: &Path, arguments: &[String]) -> Self {
-        Self::start_with(data_dir, arguments, &[])
+        Self::start_as(data_dir, How { arguments: arguments.to_vec(), ..How::default() })
     }
 
-    /// With more in its environment.
-    pub fn start_with(data_dir: &Path, arguments: &[String], environment: &[(String, String)]) -> Self {
-        Self::start_on(lasting_address(), data_dir, arguments, environment)
+    pub fn start_as(data_dir: &Path, how: How) -> Self {
+        Self::start_on(lasting_address(), data_dir, how)
     }
 
-    fn start_on(listen: SocketAddr, data_dir: &Path, arguments: &[String], environment: &[(String, String)]) -> Self {
+    fn start_on(listen: SocketAddr, data_dir: &Path, how: How) -> Self {
         let log = Log::new();
-        let mut child = serve(listen, data_dir, arguments, environment, &log);
+        let mut child = serve(listen, data_dir, &how, &log);
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let listening: Value =
             serde_json::from_str(&line).unwrap_or_else(|_| panic!("atoll serve did not start: {}", log.tail()));
         let url = listening["url"].as_str().unwrap().to_owned();
         let address = url.trim_start_matches("http://").parse().unwrap();
-        Self {
-            child,
-            log,
-            url,
-            address,
-            data_dir: data_dir.to_owned(),
-            arguments: arguments.to_vec(),
-            environment: environment.to_vec(),
-            launchers: Vec::new(),
-        }
+        Self { child, log, url, address, data_dir: data_dir.to_owned(), how, launchers: Vec::new() }
     }
 
     pub fn token(&self) -> String {
@@ -209,14 +203,13 @@ impl ServerProcess {
     /// Another one on the same data, at the same address.
     pub fn start_again(&mut self) {
         self.kill();
-        *self =
-            Self::start_on(self.address, &self.data_dir.clone(), &self.arguments.clone(), &self.environment.clone());
+        *self = Self::start_on(self.address, &self.data_dir.clone(), self.how.clone());
     }
 
     /// Another one on the same data that does not live to say that it is there, or only just.
     pub fn start_and_kill(&mut self, after: Duration) {
         self.kill();
-        let mut child = serve(self.address, &self.data_dir, &self.arguments, &self.environment, &self.log);
+        let mut child = serve(self.address, &self.data_dir, &self.how, &self.log);
         std::thread::sleep(after);
         drop(child.kill());
         drop(child.wait());

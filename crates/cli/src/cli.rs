@@ -3,8 +3,8 @@
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::{
-    backup, compare, config, doctor, gc, image, inbox, model_script, openapi, project, reading, run as run_task,
-    sandbox, secret, serve, session, snapshot, token, user, verify,
+    approvals, backup, compare, config, doctor, gc, image, inbox, model_script, openapi, project, reading,
+    run as run_task, sandbox, secret, serve, session, snapshot, token, user, verify,
 };
 use clap::{Parser, Subcommand};
 
@@ -52,6 +52,12 @@ pub enum Command {
     Messages(inbox::list::Messages),
     /// Change, take back or move a queued message
     Message(inbox::queued::Message),
+    /// List what agents wait for a person's word about
+    Approvals(approvals::Approvals),
+    /// Allow what an agent waits for, or answer its question
+    Approve(approvals::Approve),
+    /// Deny what an agent waits for
+    Deny(approvals::Deny),
     /// Compare two sandboxes
     Compare(compare::Compare),
     /// Files of sandboxes that are kept by name
@@ -120,6 +126,9 @@ async fn talk(command: &Command, output: &Output) -> Result {
         Command::Send(send) => inbox::send::run(send, output).await,
         Command::Messages(messages) => inbox::list::run(messages, output).await,
         Command::Message(message) => inbox::queued::run(message, output).await,
+        Command::Approvals(approvals) => approvals::list(approvals, output).await,
+        Command::Approve(approve) => approvals::approve(approve, output).await,
+        Command::Deny(deny) => approvals::deny(deny, output).await,
         Command::Compare(compare) => compare::run(compare, output).await,
         Command::Snapshot(snapshot) => snapshot::run(snapshot, output).await,
         Command::Image(image) => image::run(image, output).await,

@@ -19,11 +19,19 @@ const BESIDE: &str = "atoll-worker";
 
 /// Or why sandboxes can't be made on this machine, in a sentence.
 pub fn start(config: &Config) -> Result<Arc<Launcher>, String> {
+    start_for(config, &config.data_dir)
+}
+
+/// The same, for a look at what can be done where `probed` is.
+pub fn start_for(config: &Config, probed: &Path) -> Result<Arc<Launcher>, String> {
     let data_dir = prepared(&config.data_dir)?;
     let worker = worker(config, &data_dir)?;
     let options = LauncherOptions {
         id_base: config.local.id_base,
         tools: config.local.tools.clone(),
+        // Far inside what f64 holds exactly.
+        disk_pool: config.local.disk_pool_gb.map(|gigabytes| (gigabytes * f64::from(1 << 30)) as u64),
+        probed_disk: Some(probed.to_path_buf()),
         ..LauncherOptions::new(data_dir.clone(), worker, name_of(&data_dir))
     };
     // Of this process too: between a person and an agent nothing should wait for a busy agent's turn to end.

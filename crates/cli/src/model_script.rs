@@ -58,7 +58,10 @@ pub async fn run(model_script: &ModelScript, output: &Output) -> Result {
         (listen, _) => listen,
     };
     let listen = Listen { tcp, unix: model_script.unix.clone(), record: model_script.record.clone() };
-    let model = ScriptedModel::start_on(scripts, listen).await.map_err(|error| Failure::setup("listen", error))?;
+    let model = ScriptedModel::start_on(scripts, listen).await.map_err(|error| {
+        Failure::setup("listen", error)
+            .next("Name another place; a socket file on which nobody listens can be removed.")
+    })?;
     let unix = model.unix().map(|path| path.display().to_string());
     if output.json {
         output.object(&json!({ "type": "listening", "url": model.base_url(), "unix": unix, "scripts": names }))?;
@@ -72,4 +75,36 @@ pub async fn run(model_script: &ModelScript, output: &Output) -> Result {
     let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     terminated.recv().await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Args;
+
+    #[test]
+    fn the_script_in_the_help_is_one() {
+        let help = ModelScript::augment_args(clap::Command::new("model-script")).render_long_help().to_string();
+        let (_, script) = help.split_once("\n  scripts:\n").unwrap();
+        let (script, _) = script.split_once("\n\n").unwrap();
+        let scripts = Scripts::parse(&format!("scripts:\n{script}\n")).unwrap();
+        assert_eq!(scripts.names().collect::<Vec<_>>(), ["hello"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_script_is_refused_with_its_place() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("script.yaml");
+        let command = ModelScript { file: file.clone(), listen: None, unix: None, record: None };
+        let output = Output::new(false);
+        let refused = run(&command, &output).await.unwrap_err();
+        assert_eq!(refused.exit(), crate::failure::SETUP_FAILED);
+        std::fs::write(&file, "- say: hello\n- shout: hello\n").unwrap();
+        let shown = run(&command, &output).await.unwrap_err().shown(false).unwrap();
+        assert!(shown.contains("step 2: unknown variant `shout`"), "{shown}");
+        std::fs::write(&file, "- say: hello\n").unwrap();
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let command = ModelScript { listen: Some(taken.local_addr().unwrap()), ..command };
+        assert!(run(&command, &output).await.unwrap_err().shown(false).unwrap().contains("can't listen on 127.0.0.1:"));
+    }
 }

@@ -72,6 +72,7 @@ impl Config {
                 tools: values.need::<Vec<String>>("local.tools")?.into_iter().map(PathBuf::from).collect(),
                 worker: values.maybe("local.worker"),
                 isolation: values.maybe_word("local.isolation")?,
+                disk_pool_gb: values.maybe("local.disk_pool_gb"),
             },
             network: Network {
                 allow_private: values.need("network.allow_private")?,

@@ -182,6 +182,8 @@ pub struct Local {
     pub tools: Vec<PathBuf>,
     pub worker: Option<PathBuf>,
     pub isolation: Option<IsolationTier>,
+    /// In GiB.
+    pub disk_pool_gb: Option<f64>,
 }
 
 /// What leaves sandboxes, beside what each may by its policy.

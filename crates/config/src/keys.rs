@@ -278,6 +278,12 @@ pub(crate) const KEYS: &[Key] = &[
         "strong",
         "The least isolation that sandboxes on this machine must have; where it can't be had, none is made.",
     ),
+    Key::none(
+        "local.disk_pool_gb",
+        Kind::Number { most: 65536.0 },
+        "50",
+        "Keep the files of local sandboxes in a pool of so many GiB, in which the kernel bounds the disk of each; for root.",
+    ),
     Key::is(
         "network.allow_private",
         Kind::Places,

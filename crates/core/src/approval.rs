@@ -14,6 +14,18 @@ words! {
     }
 }
 
+words! {
+    "state of an approval"
+    ApprovalState {
+        /// The agent waits.
+        Open = "open",
+        /// A person has said; the agent may not have heard it.
+        Answered = "answered",
+        /// The agent waits no more.
+        Resolved = "resolved",
+    }
+}
+
 /// The answer, on its way to the worker. The same one may come twice.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -83,6 +83,8 @@ pub mod kind {
     pub const AGENT_TOOL_COMPLETED: &str = "agent.tool_completed";
     pub const AGENT_FILE_EDITED: &str = "agent.file_edited";
     pub const APPROVAL_REQUESTED: &str = "approval.requested";
+    /// A person has said what is to become of it; the agent may not have heard it yet.
+    pub const APPROVAL_ANSWERED: &str = "approval.answered";
     pub const APPROVAL_RESOLVED: &str = "approval.resolved";
     pub const WORKER_REJECTED: &str = "worker.rejected";
     pub const SANDBOX_DISK_FULL: &str = "sandbox.disk_full";

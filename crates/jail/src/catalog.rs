@@ -45,6 +45,9 @@ pub(crate) struct KeptSnapshot {
     /// The newest first.
     pub layers: Vec<String>,
     pub image: Option<Base>,
+    /// Of a store that bounds: what a sandbox that begins with it takes besides what the kernel counts.
+    #[serde(default)]
+    pub beside: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,7 +129,8 @@ mod tests {
     fn what_is_kept_is_found_again_and_what_is_broken_is_noticed() {
         let base = tempfile::tempdir().unwrap();
         let open = || Shelf::<KeptSnapshot>::open(base.path().join("snapshots")).unwrap();
-        let value = KeptSnapshot { name: "v1.2".into(), created_at: 1, layers: vec!["a".into()], image: None };
+        let value =
+            KeptSnapshot { name: "v1.2".into(), created_at: 1, layers: vec!["a".into()], image: None, beside: None };
         open().keep("v1.2", value.clone()).unwrap();
         fs::write(base.path().join("snapshots/half.new"), "{").unwrap();
         let mut shelf = open();

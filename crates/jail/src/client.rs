@@ -39,6 +39,10 @@ pub struct LauncherOptions {
     pub tools: Vec<PathBuf>,
     /// Names the cgroups.
     pub deployment: String,
+    /// How large the pool shall be in which sandboxes' files are kept, in bytes: only for root.
+    pub disk_pool: Option<u64>,
+    /// Whose disk a probe is about, if not the data directory's.
+    pub probed_disk: Option<PathBuf>,
 }
 
 impl LauncherOptions {
@@ -55,6 +59,8 @@ impl LauncherOptions {
             home: std::env::home_dir(),
             tools: Vec::new(),
             deployment: deployment.into(),
+            disk_pool: None,
+            probed_disk: None,
         }
     }
 }
@@ -126,6 +132,8 @@ impl Launcher {
             home: options.home,
             tools: options.tools,
             deployment: options.deployment,
+            pool: options.disk_pool,
+            disk: std::path::absolute(options.probed_disk.as_ref().unwrap_or(&options.data_dir)).map_err(failed)?,
         };
         let shared = Arc::new(Shared { socket: ours, state: Mutex::default() });
         let ready = shared.expect(0)?;

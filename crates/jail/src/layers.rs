@@ -14,11 +14,13 @@ use rustix::fs::CWD;
 use rustix::mount::OpenTreeFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::btrfs::{self, Quota};
 use crate::error::{AtStep, Errno, Error, Failure, Step};
 use crate::ids::{Map, RANGE};
 use crate::kernel;
 use crate::maps::{self, Source};
 use crate::place::{AGENT, Ids, Range};
+use crate::volumes::Volume;
 
 /// How many layers may lie below one: what the kernel takes in one page of options, with room to spare.
 pub(crate) const MOST: usize = 180;
@@ -34,6 +36,9 @@ pub(crate) struct Stack {
     /// Sealed, the newest first.
     pub below: Vec<String>,
     pub image: Option<Base>,
+    /// The top holds all of it, in a store that bounds: nothing lies below it, and an image is only named.
+    #[serde(default)]
+    pub volume: Option<Volume>,
 }
 
 /// The imported root below all of them.
@@ -47,19 +52,20 @@ impl Stack {
     /// All that must stay as long as this is there.
     pub fn layers(&self) -> impl Iterator<Item = &str> {
         let image = self.image.as_ref().map(|base| base.layer.as_str());
-        [self.top.as_str()].into_iter().chain(self.below.iter().map(String::as_str)).chain(image)
+        let spool = self.volume.as_ref().map(|volume| volume.spool.as_str());
+        [self.top.as_str()].into_iter().chain(self.below.iter().map(String::as_str)).chain(image).chain(spool)
     }
 
     /// The same with another on top.
     pub fn sealed(&self, top: String) -> Self {
         let below = [self.top.clone()].into_iter().chain(self.below.iter().cloned()).collect();
-        Self { top, below, image: self.image.clone() }
+        Self { top, below, image: self.image.clone(), volume: None }
     }
 
     /// What lay below before the top was sealed, if it was sealed last.
     pub fn unsealed(&self) -> Option<Self> {
         let (top, below) = self.below.split_first()?;
-        Some(Self { top: top.clone(), below: below.to_vec(), image: self.image.clone() })
+        Some(Self { top: top.clone(), below: below.to_vec(), image: self.image.clone(), volume: None })
     }
 }
 
@@ -105,6 +111,8 @@ pub(crate) struct Layers {
     pub directory: PathBuf,
     /// Under which ids files are stored.
     pub map: Map,
+    /// How the file system counts what each layer takes, where it does and this user can bound it.
+    pub quota: Option<Quota>,
 }
 
 impl Layers {
@@ -124,7 +132,8 @@ impl Layers {
                 }
             }
         };
-        let layers = Self { directory, map };
+        let quota = btrfs::quota(&directory).filter(|_| rustix::process::geteuid().is_root());
+        let layers = Self { directory, map, quota };
         layers.give(&layers.directory, 0).map_err(|error| Error::file("give away", &layers.directory, error))?;
         Ok(layers)
     }
@@ -178,11 +187,15 @@ impl Layers {
     }
 
     fn claim(&self) -> Result<String, Error> {
+        self.claim_with(|path| DirBuilder::new().mode(0o700).create(path))
+    }
+
+    pub(crate) fn claim_with(&self, make: impl Fn(&Path) -> std::io::Result<()>) -> Result<String, Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut number = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         loop {
             let id = name(number);
-            match DirBuilder::new().mode(0o700).create(self.layer(&id)) {
+            match make(&self.layer(&id)) {
                 Ok(()) => return Ok(id),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number = number.wrapping_add(1),
                 Err(error) => return Err(Error::file("make", &self.layer(&id), error)),
@@ -190,7 +203,7 @@ impl Layers {
         }
     }
 
-    fn fill(&self, id: &str, beginning: Beginning, system: bool) -> Result<(), Error> {
+    pub(crate) fn fill(&self, id: &str, beginning: Beginning, system: bool) -> Result<(), Error> {
         let mut wanted: Vec<(PathBuf, u32)> = vec![(PathBuf::new(), 0)];
         let mut part = |part: Part, above: bool| {
             wanted.push((part.directory().into(), 0));
@@ -261,11 +274,17 @@ impl Layers {
     /// Takes layers out of use: from here on they are only to be removed.
     pub fn discard<'a>(&self, ids: impl IntoIterator<Item = &'a str>) -> Vec<PathBuf> {
         ids.into_iter()
+            .filter(|id| !Self::is_gone(&self.layer(id)))
             .filter_map(|id| {
                 let gone = self.directory.join(format!("{GONE}{id}"));
                 fs::rename(self.layer(id), &gone).ok().map(|()| gone)
             })
             .collect()
+    }
+
+    /// A volume goes in one step; what is none is removed file by file.
+    fn is_gone(path: &Path) -> bool {
+        btrfs::is_volume(path) && btrfs::remove(path).is_ok()
     }
 
     /// What is left of layers that were being removed, and those that nobody refers to, now on their way out.
@@ -274,7 +293,7 @@ impl Layers {
         let names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         let (gone, there): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.starts_with(GONE));
         let mut paths = self.discard(there.iter().map(String::as_str).filter(|name| !used.contains(*name)));
-        paths.extend(gone.into_iter().map(|name| self.directory.join(name)));
+        paths.extend(gone.into_iter().map(|name| self.directory.join(name)).filter(|gone| !Self::is_gone(gone)));
         paths
     }
 
@@ -325,7 +344,7 @@ mod tests {
     use super::*;
 
     fn stack(top: &str, below: &[&str]) -> Stack {
-        Stack { top: top.into(), below: below.iter().map(|id| (*id).to_owned()).collect(), image: None }
+        Stack { top: top.into(), below: below.iter().map(|id| (*id).to_owned()).collect(), image: None, volume: None }
     }
 
     #[test]

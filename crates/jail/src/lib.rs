@@ -6,6 +6,7 @@
 //!
 //! [`inside`] is for the program that runs as a sandbox's first process.
 
+mod btrfs;
 mod catalog;
 mod census;
 mod cgroup;
@@ -16,10 +17,12 @@ pub mod inside;
 mod join;
 mod kernel;
 mod layers;
+mod loops;
 mod maps;
 mod measure;
 mod place;
 mod prompt;
+mod pool;
 mod record;
 mod remove;
 mod report;
@@ -30,6 +33,7 @@ mod start;
 mod template;
 mod unpack;
 mod view;
+mod volumes;
 mod wire;
 mod writers;
 

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ const LEAST: u64 = 4096;
 
 /// Counts trees together, a file with several names once.
 pub(crate) fn trees(roots: &[PathBuf]) -> Result<DiskUse, Errno> {
-    let mut count = Count::default();
+    let mut count = Count { most: u64::MAX, ..Count::default() };
     for root in roots {
         match open(CWD.as_fd(), root.as_path()) {
             Ok(top) => count.tree(top)?,
@@ -34,8 +34,21 @@ pub(crate) fn trees(roots: &[PathBuf]) -> Result<DiskUse, Errno> {
     Ok(count.found)
 }
 
+/// Counts a tree, but no more than about so many files of it.
+pub(crate) fn some(root: &Path, most: u64) -> Result<DiskUse, Errno> {
+    let mut count = Count { most, ..Count::default() };
+    match open(CWD.as_fd(), root) {
+        Ok(top) => count.tree(top)?,
+        Err(Errno::NOENT) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(count.found)
+}
+
 #[derive(Default)]
 struct Count {
+    /// Enough is known then.
+    most: u64,
     found: DiskUse,
     /// Files with more than one name.
     seen: HashSet<(u64, u64)>,
@@ -63,6 +76,9 @@ impl Count {
         let mut levels = vec![self.level(&top, 0)?];
         let mut current = top;
         while let Some(level) = levels.last_mut() {
+            if self.found.files >= self.most {
+                return Ok(());
+            }
             if let Some(name) = level.left.pop() {
                 match open(current.as_fd(), name.as_c_str()) {
                     Ok(below) => {
@@ -99,6 +115,9 @@ impl Count {
             let name = entry.file_name();
             if name == c"." || name == c".." {
                 continue;
+            }
+            if self.found.files >= self.most {
+                break;
             }
             if entry.file_type() == FileType::Directory {
                 left.push(name.to_owned());
@@ -143,7 +162,6 @@ fn up(below: &OwnedFd, levels: &[Level]) -> Result<Option<OwnedFd>, Errno> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
-    use std::path::Path;
 
     use super::*;
 
@@ -172,6 +190,9 @@ mod tests {
         assert!((1 << 20..(1 << 20) + (64 << 10)).contains(&grown), "{grown}");
         assert_eq!(trees(&[tree.clone(), base.path().join("missing")]).unwrap(), full);
         assert_eq!(counted(&base.path().join("missing")), DiskUse::default());
+        assert_eq!(some(&tree, u64::MAX).unwrap(), full);
+        let part = some(&tree, 4).unwrap();
+        assert!((4..=5).contains(&part.files) && part.bytes <= full.bytes, "{part:?}");
     }
 
     #[test]

@@ -234,7 +234,11 @@ pub struct DiskUse {
     /// On disk: a hole in a file takes none, a file with several names counts once, and the least that one takes is
     /// 4 KiB.
     pub bytes: u64,
+    /// Not counted, and 0, where the kernel itself counts what they take.
     pub files: u64,
+    /// What is left for all sandboxes together, where the kernel bounds each.
+    #[serde(default)]
+    pub room: Option<u64>,
 }
 
 /// The processor time that a living sandbox has used, in microseconds, where it is counted.

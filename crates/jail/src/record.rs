@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::cgroup::Leaf;
 use crate::ids::Map;
-use crate::layers::Stack;
+use crate::layers::{Layers, Stack};
 use crate::place::{Enforced, Exit, Place, Spec};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,12 +86,18 @@ impl Home {
         Self { directory: sandboxes.join(name) }
     }
 
-    pub fn temporary(&self) -> PathBuf {
-        self.directory.join("tmp")
+    pub fn temporary(&self, layers: &Layers, stack: &Stack) -> PathBuf {
+        match &stack.volume {
+            Some(_) => layers.temporary(&stack.top),
+            None => self.directory.join("tmp"),
+        }
     }
 
-    pub fn spool(&self) -> PathBuf {
-        self.directory.join("spool")
+    pub fn spool(&self, layers: &Layers, stack: &Stack) -> PathBuf {
+        match &stack.volume {
+            Some(volume) => layers.layer(&volume.spool).join("spool"),
+            None => self.directory.join("spool"),
+        }
     }
 
     pub fn link(&self) -> PathBuf {
@@ -158,16 +164,16 @@ impl Home {
         let _ = OpenOptions::new().write(true).truncate(true).open(self.life());
     }
 
-    pub fn place(&self, record: &Record, workspace: PathBuf, alive: bool, exit: Option<Exit>) -> Place {
+    pub fn place(&self, record: &Record, layers: &Layers, alive: bool, exit: Option<Exit>) -> Place {
         Place {
             name: record.spec.name.clone(),
             labels: record.spec.labels.clone(),
             limits: record.spec.limits,
             dir: self.directory.clone(),
             socket: self.link().join("sock"),
-            workspace,
+            workspace: layers.workspace(&record.stack.top),
             image: record.stack.image.as_ref().map(|base| base.name.clone()),
-            spool: self.spool(),
+            spool: self.spool(layers, &record.stack),
             log: self.log(),
             alive,
             paused: false,

@@ -30,6 +30,10 @@ pub(crate) struct Settings {
     pub home: Option<PathBuf>,
     pub tools: Vec<PathBuf>,
     pub deployment: String,
+    /// How large the pool for sandboxes' files shall be, in bytes.
+    pub pool: Option<u64>,
+    /// Where the data directory will be, for a probe that is made elsewhere.
+    pub disk: PathBuf,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

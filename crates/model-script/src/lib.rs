@@ -12,6 +12,7 @@
 
 mod answer;
 mod conversation;
+mod forms;
 mod play;
 mod record;
 mod running;

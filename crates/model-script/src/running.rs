@@ -4,6 +4,7 @@ use crate::record::{Book, Request};
 use crate::script::{Malformed, Scripts};
 use crate::server::{Model, router};
 use axum::Router;
+use axum::serve::{Listener, ListenerExt};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -60,13 +61,15 @@ impl ScriptedModel {
             let failed = |source| Error::Listen { address: address.to_string(), source };
             let listener = TcpListener::bind(address).await.map_err(failed)?;
             model.address = Some(listener.local_addr().map_err(failed)?);
-            model.tasks.push(tokio::spawn(serve_tcp(listener, router.clone())));
+            // Streams are many small pieces, each of which somebody waits for.
+            let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+            model.tasks.push(tokio::spawn(accept(listener, router.clone())));
         }
         if let Some(path) = listen.unix {
             let failed = |source| Error::Listen { address: path.display().to_string(), source };
             let listener = UnixListener::bind(&path).map_err(failed)?;
             model.unix = Some(path);
-            model.tasks.push(tokio::spawn(serve_unix(listener, router)));
+            model.tasks.push(tokio::spawn(accept(listener, router)));
         }
         Ok(model)
     }
@@ -116,34 +119,12 @@ fn opened(file: PathBuf) -> Result<File, Error> {
     OpenOptions::new().create(true).append(true).open(&file).map_err(|source| Error::Record { file, source })
 }
 
-/// After a refused accept, such as for want of descriptors.
-const BREATH: Duration = Duration::from_millis(50);
-
-async fn serve_tcp(listener: TcpListener, router: Router) {
+async fn accept(mut listener: impl Listener, router: Router) {
     // The set ends its connections when it is dropped: a model that is gone answers nobody.
     let mut connections = JoinSet::new();
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                // Streams are many small pieces, each of which somebody waits for.
-                drop(stream.set_nodelay(true));
-                connections.spawn(serve(stream, router.clone()));
-            }
-            Err(_) => tokio::time::sleep(BREATH).await,
-        }
-        while connections.try_join_next().is_some() {}
-    }
-}
-
-async fn serve_unix(listener: UnixListener, router: Router) {
-    let mut connections = JoinSet::new();
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                connections.spawn(serve(stream, router.clone()));
-            }
-            Err(_) => tokio::time::sleep(BREATH).await,
-        }
+        let (stream, _) = listener.accept().await;
+        connections.spawn(serve(stream, router.clone()));
         while connections.try_join_next().is_some() {}
     }
 }

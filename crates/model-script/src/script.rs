@@ -3,6 +3,7 @@
 //! A file is YAML (so JSON too): a list of steps, or `scripts:` with several named ones. `docs/model-script.md`
 //! describes each step.
 
+use crate::forms::{CutForm, ExpectForm, FailForm, PlanItemForm};
 use serde::Deserialize;
 use serde_json::Value;
 use std::time::Duration;
@@ -158,112 +159,6 @@ pub struct Usage {
     pub output: u64,
     pub cache_read: u64,
     pub cache_write: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum PlanItemForm {
-    Text(String),
-    Whole {
-        step: String,
-        #[serde(default)]
-        status: PlanStatus,
-    },
-}
-
-impl From<PlanItemForm> for PlanItem {
-    fn from(form: PlanItemForm) -> Self {
-        match form {
-            PlanItemForm::Text(step) => Self { step, status: PlanStatus::Pending },
-            PlanItemForm::Whole { step, status } => Self { step, status },
-        }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ExpectForm {
-    Text(String),
-    Whole {
-        text: String,
-        #[serde(default)]
-        new: bool,
-    },
-}
-
-impl From<ExpectForm> for Expect {
-    fn from(form: ExpectForm) -> Self {
-        match form {
-            ExpectForm::Text(text) => Self { text, new: false },
-            ExpectForm::Whole { text, new } => Self { text, new },
-        }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum TimesForm {
-    Count(u32),
-    Word(Always),
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Always {
-    Always,
-}
-
-impl From<Option<TimesForm>> for Times {
-    fn from(form: Option<TimesForm>) -> Self {
-        match form {
-            None => Self::Count(1),
-            Some(TimesForm::Count(count)) => Self::Count(count),
-            Some(TimesForm::Word(Always::Always)) => Self::Always,
-        }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum FailForm {
-    Status(u16),
-    Whole {
-        status: u16,
-        retry_after: Option<u32>,
-        kind: Option<String>,
-        message: Option<String>,
-        body: Option<Value>,
-        times: Option<TimesForm>,
-    },
-}
-
-impl From<FailForm> for Fail {
-    fn from(form: FailForm) -> Self {
-        match form {
-            FailForm::Status(status) => {
-                Self { status, retry_after: None, kind: None, message: None, body: None, times: Times::Count(1) }
-            }
-            FailForm::Whole { status, retry_after, kind, message, body, times } => {
-                Self { status, retry_after, kind, message, body, times: times.into() }
-            }
-        }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum CutForm {
-    After(usize),
-    Whole { after: usize, times: Option<TimesForm> },
-}
-
-impl From<CutForm> for Cut {
-    fn from(form: CutForm) -> Self {
-        match form {
-            CutForm::After(after) => Self { after, times: Times::Count(1) },
-            CutForm::Whole { after, times } => Self { after, times: times.into() },
-        }
-    }
 }
 
 /// Why a file is no script.

@@ -63,3 +63,11 @@ fn what_is_wrong_is_said_with_its_place() {
     assert!(refused("scripts: [{name: a, steps: [], then: 1}]").contains("no `then`"));
     assert!(refused("- write: {file: a}").contains("missing field `content`"));
 }
+
+#[test]
+fn the_script_in_the_documentation_is_one() {
+    let page = include_str!("../../../docs/model-script.md");
+    let (_, script) = page.split_once("```yaml\n").unwrap();
+    let (script, _) = script.split_once("```").unwrap();
+    assert_eq!(Scripts::parse(script).unwrap().first().unwrap().steps.len(), 7);
+}

@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use atoll_model_script::{Listen, Outcome, Request, ScriptedModel, Scripts};
 use serde_json::Value;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::sync::Arc;
@@ -62,13 +63,15 @@ struct Stage {
 impl Stage {
     /// Nothing where the agent is not installed: the test is skipped, by name.
     async fn set(agent: &str, test: &str) -> Result<Option<Self>> {
-        let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-        let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"));
-        let program = target.join("agents/bin").join(agent);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the workspace")?;
+        let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+        let program = root.join(target).join("agents/bin").join(agent);
         if !program.exists() {
             let required = std::env::var_os("ATOLL_REQUIRE_AGENTS").is_some_and(|value| !value.is_empty());
             ensure!(!required, "{} is missing: run scripts/agents", program.display());
-            println!("skipped: {test}: {} is missing; scripts/agents installs it", program.display());
+            let line = format!("skipped: {test}: {} is missing; scripts/agents installs it\n", program.display());
+            // Not by `eprint!`, which the test runner keeps back when a test passes.
+            drop(std::io::stderr().write_all(line.as_bytes()));
             return Ok(None);
         }
         let place = tempfile::tempdir()?;

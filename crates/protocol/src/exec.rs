@@ -1,4 +1,5 @@
-//! One command in a sandbox over a connection of its own: frames in both directions.
+//! One command in a sandbox over a connection of its own: frames in both directions. Whoever wants no more of it closes
+//! the half that they speak on: it is killed, and what it printed until then and its end still come.
 //!
 //! A frame is its length (u32, little-endian, of kind and payload), one byte for the kind, and the payload.
 
@@ -63,8 +64,6 @@ pub struct Start {
     /// It gets a terminal of this size: input and both outputs are that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Terminal>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout_ms: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +83,6 @@ pub enum End {
         signal: i32,
     },
     OutOfMemory,
-    TimedOut,
     /// It could not be started at all, and why.
     NotStarted {
         error: String,
@@ -216,14 +214,7 @@ mod tests {
 
     #[test]
     fn frames_come_back_as_they_went() {
-        let start = Start {
-            argv: vec!["true".into()],
-            cwd: None,
-            env: BTreeMap::new(),
-            stdin: true,
-            terminal: None,
-            timeout_ms: Some(5),
-        };
+        let start = Start { argv: vec!["true".into()], cwd: None, env: BTreeMap::new(), stdin: true, terminal: None };
         let asks = [
             Ask::Start(start),
             Ask::Stdin(b"hi".to_vec()),

@@ -17,7 +17,7 @@ mod tests;
 pub use docker::{Docker, DockerOptions};
 pub use external::External;
 pub use fake::{Fake, FakeOptions};
-pub use inside::{LinkHost, Notice};
+pub use inside::{Kept, LinkHost, Notice};
 pub use local::Local;
 
 use atoll_core::provider::{CreateSpec, Error, Found, Page, ProviderId};

@@ -52,6 +52,7 @@ codes! {
     SessionClosed = "session_closed", CONFLICT, "The session is closed";
     SandboxEnding = "sandbox_ending", CONFLICT, "The sandbox is ending";
     SandboxEnded = "sandbox_ended", CONFLICT, "The sandbox has ended";
+    ApprovalResolved = "approval_resolved", CONFLICT, "This has been decided already";
     SandboxBusy = "sandbox_busy", CONFLICT, "The sandbox is in the middle of something";
     SandboxPaused = "sandbox_paused", CONFLICT, "The sandbox is paused";
     SandboxGone = "sandbox_gone", CONFLICT, "The provider no longer has the sandbox";

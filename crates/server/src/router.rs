@@ -1,8 +1,8 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    blobs, commands, diff, events, exec, files, fork, gc, health, images, messages, network, pause, projects,
-    resources, results, sandboxes, secrets, sessions, snapshots, tokens, trajectory, users, worker,
+    approvals, blobs, commands, diff, events, exec, files, fork, gc, health, images, messages, network, pause,
+    projects, resources, results, sandboxes, secrets, sessions, snapshots, tokens, trajectory, users, worker,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{client, sse, terminal, worker as worker_stream};
@@ -48,6 +48,9 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(files::rename))
         .routes(routes!(files::make_directory))
         .routes(routes!(files::tree::get, files::tree::put))
+        .routes(routes!(approvals::waiting))
+        .routes(routes!(approvals::list))
+        .routes(routes!(approvals::answer))
         .routes(routes!(diff::get))
         .routes(routes!(network::get, network::change))
         .routes(routes!(worker::events, events::list))

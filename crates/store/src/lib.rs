@@ -4,6 +4,7 @@
 //! them out: SQLite, with one writer that groups commits, and PostgreSQL. `Store::write` returns
 //! after the commit is durable, or with an error and nothing stored.
 
+pub mod approvals;
 pub mod backup;
 pub mod blobs;
 pub mod error;

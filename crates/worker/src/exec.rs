@@ -1,7 +1,7 @@
 //! One command for one connection: what the server asks comes in frames, what the command says goes back in frames.
 //!
 //! Three things go on beside each other, so that none can hold up another: input to the command, its output to the
-//! connection, and waiting for its end. A connection that breaks kills what it started.
+//! connection, and waiting for its end. A connection on which nobody speaks any more kills what it started.
 
 use crate::environment::Environment;
 use crate::hands::{Ending, Handle, Process, Program, Streams};
@@ -18,7 +18,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::Sender;
 use tokio::net::unix::{ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 
 mod input;
 mod output;
@@ -74,7 +74,6 @@ struct Running {
     process: Process,
     input: Option<Input>,
     output: Output,
-    deadline: Option<Instant>,
     memory: Arc<Memory>,
     kills_before: Option<u64>,
 }
@@ -82,13 +81,11 @@ struct Running {
 impl Running {
     async fn start(exec: &Exec, start: Start) -> Result<Self, String> {
         let kills_before = exec.memory.kills();
-        let timeout_ms = start.timeout_ms;
         let (process, input, output) = match start.terminal {
             Some(_) => on_terminal(exec, start).await?,
             None => with_pipes(exec, start).await?,
         };
-        let deadline = timeout_ms.map(|limit| Instant::now() + Duration::from_millis(limit));
-        Ok(Self { process, input, output, deadline, memory: exec.memory.clone(), kills_before })
+        Ok(Self { process, input, output, memory: exec.memory.clone(), kills_before })
     }
 
     /// Nothing if the connection was lost.
@@ -98,7 +95,7 @@ impl Running {
         let output = self.output.pass_on(writer, ended);
         let input = input::feed(frames, reader, self.input, signals);
         tokio::pin!(output, input);
-        let (mut at_its_end, mut ending, mut timed_out) = (Some(at_its_end), Ending::Lost, false);
+        let (mut at_its_end, mut ending, mut wanted) = (Some(at_its_end), Ending::Lost, true);
         let told = loop {
             tokio::select! {
                 how = self.process.ended(), if at_its_end.is_some() => {
@@ -107,16 +104,15 @@ impl Running {
                 }
                 // Ends after the command, when all that it wrote is sent.
                 told = &mut output => break told.is_ok(),
-                // Ends only with the connection.
-                () = &mut input => break false,
+                // Nobody speaks any more. Whoever still listens is told how it ended.
+                () = &mut input, if wanted => {
+                    wanted = false;
+                    self.process.kill();
+                }
                 Some(signal) = asked.recv() => match signal {
                     signal if signal == Signal::KILL.as_raw() => self.process.kill(),
                     signal => self.process.signal(signal),
                 },
-                () = at(self.deadline), if !timed_out => {
-                    timed_out = true;
-                    self.process.kill();
-                }
             }
         };
         if !told {
@@ -124,7 +120,6 @@ impl Running {
             return None;
         }
         Some(match ending {
-            _ if timed_out => End::TimedOut,
             ending if self.memory.ended_it(self.kills_before, ending) => End::OutOfMemory,
             Ending::Exited(code) => End::Exited { code },
             Ending::Signalled(signal) => End::Signalled { signal },
@@ -167,12 +162,4 @@ async fn on_terminal(exec: &Exec, start: Start) -> Result<Begun, String> {
 fn program(exec: &Exec, start: Start, env: Vec<(String, String)>) -> Program {
     let cwd = start.cwd.map_or_else(|| exec.cwd.clone(), |cwd| exec.cwd.join(cwd));
     Program { argv: start.argv, cwd, env, whole: false, terminal: None, files: Vec::new() }
-}
-
-/// At a point in time, or never.
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
-    }
 }

@@ -123,11 +123,24 @@ pub fn mounts_under(dir: &Path) -> Vec<String> {
 
 /// Processes of this machine, in whatever namespace, that have something of `dir` mounted.
 pub fn living_in(dir: &Path) -> Vec<String> {
-    let shows = |pid: &u32| {
-        let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-        table.contains(dir.to_str().unwrap())
-    };
-    all_pids().into_iter().filter(shows).map(|pid| format!("{pid} {}", command_line(pid))).collect()
+    let living = all_pids().into_iter().filter(|pid| shows(*pid, dir));
+    living.map(|pid| format!("{pid} {}", command_line(pid))).collect()
+}
+
+fn shows(pid: u32, dir: &Path) -> bool {
+    let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    table.contains(dir.to_str().unwrap())
+}
+
+/// Ends those, for a test that fails.
+pub fn end_all_in(dir: &Path) {
+    for pid in all_pids() {
+        if let Some(process) = Process::open(pid, || shows(pid, dir)) {
+            process.kill();
+            process.ends_within(Duration::from_secs(2));
+            process.reap();
+        }
+    }
 }
 
 /// The directories of a sandbox in every cgroup hierarchy.

@@ -5,13 +5,16 @@
 
 mod bombs;
 mod calls;
+mod copies;
 mod others;
 mod reach;
+mod stored;
 mod table;
 mod traces;
 
 use atoll_tests::local::traces::{leaf, worker};
 use atoll_tests::local::{Ground, is_root, skipped};
+use atoll_tests::ordinary::{self, Ids};
 use reach::Listening;
 use rustix::fs::{FileType, Mode};
 use serde_json::json;
@@ -117,17 +120,27 @@ fn plant(table: &Table, tmp: &Path, root_inside: Option<u32>) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_attempt_gets_out() {
+/// Everything, in sandboxes of a server that runs as root or as somebody without any privilege. What is to succeed
+/// elsewhere is tried by root.
+async fn whole_table(user: Option<(u32, Ids)>, least: usize) {
+    let whose = match user {
+        None => "attempts to get out",
+        Some((_, Ids::Own)) => "attempts to get out, of an ordinary user's sandboxes",
+        Some((_, Ids::Range)) => "attempts to get out, of sandboxes of a user with a range of ids",
+    };
     if !is_root() {
-        return skipped("attempts to get out", "only root can show that they succeed elsewhere");
+        return skipped(whose, "only root can show that they succeed elsewhere");
     }
-    let mut table = match Table::new() {
+    if let Some(why) = user.and_then(|(user, ids)| ordinary::missing(user, ids)) {
+        return skipped(whose, why);
+    }
+    let mut table = match Table::new(whose) {
         Ok(table) => table,
-        Err(why) => return skipped("attempts to get out", &why),
+        Err(why) => return skipped(whose, &why),
     };
     let secret = format!("secret{}", uuid::Uuid::new_v4().simple());
-    let ground = Ground::start_in("", &[("MODEL_KEY".to_owned(), secret.clone())]);
+    let environment = [("MODEL_KEY".to_owned(), secret.clone())];
+    let ground = Ground::start_wholly("", &["--log-level", "trace"], &environment, user);
     let (id, other) = (ground.kept(json!({})).await, ground.kept(json!({})).await);
     for sandbox in [&id, &other] {
         table.equip(&ground, sandbox).await;
@@ -157,20 +170,46 @@ async fn no_attempt_gets_out() {
     table.attempts(&ground, &id, "the worker", others::worker("its hands", hands.trim())).await;
     let home = ground.home_of(&id);
     table.attempts(&ground, &id, "the worker", others::held_by_the_worker(home.to_str().unwrap())).await;
-    table.attempts(&ground, &id, "the worker", others::signals()).await;
+    if user.is_some_and(|(_, ids)| ids == Ids::Own) {
+        others::deaf(&ground, &mut table, &id).await;
+    } else {
+        table.attempts(&ground, &id, "the worker", others::signals()).await;
+    }
     assert!(worker.is_none_or(|worker| worker.is_alive()), "the worker lives");
 
     let neighbours = leaf(&other, "agent");
     let neighbour = neighbours.iter().find(|process| process.file("cmdline").contains("atoll-neighbour"));
+    if neighbour.is_none() {
+        let why = "without cgroups it is not known which it is";
+        table.skipped("processes of the host", "signal a process of another sandbox", why);
+    }
     let pids = others::pids(ground.server.pid(), neighbour.map(|process| process.pid));
     table.attempts(&ground, &id, "processes of the host", pids).await;
     let home = ground.home_of(&other);
     let rows = others::neighbour(&other, home.to_str().unwrap());
     table.attempts(&ground, &id, "another sandbox", rows).await;
     traces::secrets(&ground, &mut table, &id, &secret).await;
+    stored::attempts(&ground, &mut table).await;
     bombs::attempts(&ground, &mut table).await;
-    traces::swaps(&ground, &mut table, Path::new(&bait.canary)).await;
+    copies::streams(&mut table, &id);
+    copies::trees(&ground, &mut table, &id).await;
+    traces::swaps(&ground, &mut table, Path::new(&bait.canary), user.map(|(user, _)| user)).await;
     traces::orphans(&ground, &mut table).await;
-    table.close(150);
+    table.close(least);
     ground.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_attempt_gets_out() {
+    whole_table(None, 180).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_attempt_gets_out_of_an_ordinary_user_s_sandboxes() {
+    whole_table(Some((61_243, Ids::Own)), 150).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_attempt_gets_out_of_sandboxes_with_a_range_of_ids() {
+    whole_table(Some((61_244, Ids::Range)), 150).await;
 }

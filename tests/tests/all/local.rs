@@ -15,6 +15,7 @@ mod many;
 mod messages;
 mod network;
 mod pause;
+mod pool;
 mod restart;
 mod root;
 mod secrets;

@@ -49,6 +49,9 @@ const EXPECTED: &[(&str, &str)] = &[
     ("POST /api/v1/sandboxes/{id}/exec/{eid}/stdin", "11++34+333"),
     // To open one; at one that is there a viewer may look.
     ("GET /api/v1/sandboxes/{id}/terminal", "11++34+333"),
+    ("GET /api/v1/approvals", "11+++++333"),
+    ("GET /api/v1/sandboxes/{id}/approvals", "11+++4+333"),
+    ("POST /api/v1/sandboxes/{id}/approvals/{approval_id}", "11++34+333"),
     ("GET /api/v1/sandboxes/{id}/diff", "11+++4+333"),
     ("GET /api/v1/sandboxes/{id}/network", "11+++4+333"),
     ("PUT /api/v1/sandboxes/{id}/network", "11++34+333"),
@@ -107,6 +110,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("POST /api/v1/gc", "11+3333333"),
 ];
 
+const ASKED: &str = "apr_1";
 const HELLO: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 const PRINCIPALS: [&str; 10] = [
     "nobody",
@@ -174,6 +178,9 @@ impl World {
         let sent = self.admin.post(&format!("{path}/messages"), json!({ "content": "x" })).await.expect(201);
         let put = worker.actor.request(Method::PUT, &format!("{path}/blobs/{HELLO}")).body("hello");
         worker.actor.send(put).await.expect(200);
+        let asked =
+            json!({ "event_type": "approval.requested", "source": "agent", "event_data": { "approval_id": ASKED } });
+        worker.actor.post(&format!("{path}/events"), asked).await.expect(200);
         if drained {
             self.admin.post(&format!("{path}/stop"), json!({ "results": "discard" })).await.expect(200);
             let last = json!({ "stream": worker.stream, "final": true, "events": [] });
@@ -188,6 +195,7 @@ impl World {
             "/sandboxes" => json!({ "project_id": self.project }),
             "/sandboxes/{id}/events" => json!({ "stream": stream, "events": [] }),
             "/sandboxes/{id}/snapshot" => json!({ "name": "one" }),
+            "/sandboxes/{id}/approvals/{approval_id}" => json!({ "decision": "allow" }),
             "/sandboxes/{id}/network" => json!({ "policy": "none" }),
             "/sandboxes/{id}/exec" => json!({ "argv": ["true"] }),
             "/sandboxes/{id}/files/move" => json!({ "from": "a", "to": "b" }),
@@ -249,6 +257,7 @@ impl World {
             ("{user}", &user),
             ("{sha256}", HELLO),
             ("{eid}", "1"),
+            ("{approval_id}", ASKED),
             ("{name}", if path.contains("/secrets/") { "NAME" } else { "nothing" }),
         ];
         let mut target = place.iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value));

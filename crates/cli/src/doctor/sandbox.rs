@@ -26,8 +26,8 @@ pub async fn check(config: &Config, report: &mut Report<'_>) -> Result {
 fn probe(config: &Config) -> Result<atoll_jail::Report, String> {
     let scratch = Scratch::new()?;
     let mut config = config.clone();
-    config.data_dir.clone_from(&scratch.0);
-    let launcher = crate::launcher::start(&config)?;
+    let data_dir = std::mem::replace(&mut config.data_dir, scratch.0.clone());
+    let launcher = crate::launcher::start_for(&config, &data_dir)?;
     launcher.probe().map_err(|error| error.to_string())
 }
 

@@ -6,6 +6,11 @@
 /// Terminal control that types for another process, or into the console.
 pub(super) const FORBIDDEN_IOCTLS: &[u32] = &[0x5412, 0x541c];
 
+/// The requests of btrfs: whoever makes a volume of their own has left the bounds of the one that it lies in.
+pub(super) const VOLUMES: u32 = 0x9400;
+/// Those of them that other file systems know too: to share what files have in common.
+pub(super) const CLONING: &[u32] = &[0x4004_9409, 0x4020_940d, 0xc018_9436];
+
 /// The execution domains that programs ask for: the plain one, two for old programs, and the question which it is.
 pub(super) const PERSONALITIES: &[u32] = &[0, 0x0008, 0x2_0000, 0x2_0008, 0xffff_ffff];
 

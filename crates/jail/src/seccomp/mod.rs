@@ -58,7 +58,15 @@ fn checked() -> [(libc::c_long, Check); 5] {
         (libc::SYS_clone, Check::NoneOf { argument: 0, bits: namespaces.cast_unsigned(), errno: libc::EPERM }),
         (libc::SYS_socket, Check::only(0, families, libc::EAFNOSUPPORT)),
         (libc::SYS_socketpair, Check::only(0, vec![libc::AF_UNIX], libc::EAFNOSUPPORT)),
-        (libc::SYS_ioctl, Check::Except { argument: 1, values: calls::FORBIDDEN_IOCTLS.to_vec(), errno: libc::EPERM }),
+        (
+            libc::SYS_ioctl,
+            Check::Requests {
+                argument: 1,
+                forbidden: calls::FORBIDDEN_IOCTLS.to_vec(),
+                family: calls::VOLUMES,
+                but: calls::CLONING.to_vec(),
+            },
+        ),
         (libc::SYS_personality, Check::Only { argument: 0, values: calls::PERSONALITIES.to_vec(), errno: libc::EPERM }),
     ]
 }
@@ -123,6 +131,13 @@ mod tests {
             assert_eq!(verdict(libc::SYS_ioctl, &[0, 0x541c | high]), errno(libc::EPERM));
         }
         assert_eq!(verdict(libc::SYS_ioctl, &[0, 0x5413]), ALLOW);
+        // A volume that somebody inside makes would have no bound. To make one, to copy one, to destroy one.
+        for request in [0x5000_940e_u64, 0x5000_9401, 0x5000_9417, 0x5000_9418, 0x5000_940f, 0x5000_943f] {
+            assert_eq!(verdict(libc::SYS_ioctl, &[0, request]), errno(libc::ENOTTY), "{request:x}");
+        }
+        for request in [0x4004_9409_u64, 0x4020_940d, 0xc018_9436] {
+            assert_eq!(verdict(libc::SYS_ioctl, &[0, request]), ALLOW, "cp makes use of it: {request:x}");
+        }
         assert_eq!(verdict(libc::SYS_personality, &[0xffff_ffff]), ALLOW);
         assert_eq!(verdict(libc::SYS_personality, &[0x0040_0000]), errno(libc::EPERM));
     }

@@ -19,8 +19,8 @@ pub(super) enum Verdict {
 pub(super) enum Check {
     /// Allowed with these values.
     Only { argument: u32, values: Vec<u32>, errno: i32 },
-    /// Allowed but with these values.
-    Except { argument: u32, values: Vec<u32>, errno: i32 },
+    /// Allowed but with these values, and but for a family of requests, of which only some are let through.
+    Requests { argument: u32, forbidden: Vec<u32>, family: u32, but: Vec<u32> },
     /// Allowed with none of these bits.
     NoneOf { argument: u32, bits: u32, errno: i32 },
 }
@@ -49,7 +49,11 @@ const JUMP: u16 = 0x05;
 const IF_EQUAL: u16 = 0x15;
 const IF_AT_LEAST: u16 = 0x35;
 const IF_ANY_BIT: u16 = 0x45;
+const AND: u16 = 0x54;
 const RETURN: u16 = 0x06;
+
+/// The byte of a request's number that names its family.
+const FAMILY: u32 = 0xff00;
 
 fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
     sock_filter { code, jt, jf, k }
@@ -128,11 +132,11 @@ fn leaf(rule: &Verdict) -> BpfProgram {
             errno(*number),
             allow,
         ],
+        Verdict::Check(Check::Requests { argument, forbidden, family, but }) => {
+            requests(*argument, forbidden, *family, but, allow)
+        }
         Verdict::Check(Check::Only { argument, values, errno: number }) => {
             compare(*argument, values, errno(*number), allow)
-        }
-        Verdict::Check(Check::Except { argument, values, errno: number }) => {
-            compare(*argument, values, allow, errno(*number))
         }
     }
 }
@@ -145,6 +149,21 @@ fn compare(argument: u32, values: &[u32], otherwise: sock_filter, hit: sock_filt
         program.push(instruction(IF_EQUAL, over, 0, *value));
     }
     program.extend([otherwise, hit]);
+    program
+}
+
+/// Forbidden ones are refused; others of the family don't exist here (`ENOTTY`), but for some.
+fn requests(argument: u32, forbidden: &[u32], family: u32, but: &[u32], allow: sock_filter) -> BpfProgram {
+    let over = |instructions: usize| u8::try_from(instructions).unwrap_or(u8::MAX);
+    let mut program = vec![instruction(LOAD, 0, 0, argument_offset(argument))];
+    for (index, value) in forbidden.iter().enumerate() {
+        program.push(instruction(IF_EQUAL, over(forbidden.len() - index + but.len() + 2), 0, *value));
+    }
+    for (index, value) in but.iter().enumerate() {
+        program.push(instruction(IF_EQUAL, over(but.len() - index + 1), 0, *value));
+    }
+    program.extend([instruction(AND, 0, 0, FAMILY), instruction(IF_EQUAL, 2, 0, family)]);
+    program.extend([allow, errno(libc::EPERM), errno(libc::ENOTTY)]);
     program
 }
 
@@ -166,6 +185,7 @@ pub(super) fn interpret(program: &[sock_filter], architecture: u32, call: u32, a
                 let offset = k as usize;
                 accumulator = u32::from_ne_bytes(data[offset..offset + 4].try_into().unwrap());
             }
+            AND => accumulator &= k,
             JUMP => at += k as usize,
             IF_EQUAL => at += branch(accumulator == k),
             IF_AT_LEAST => at += branch(accumulator >= k),

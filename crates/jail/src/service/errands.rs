@@ -10,7 +10,7 @@ use super::Service;
 use super::processes::{Kind, Starting, Tracked};
 use crate::error::{AtStep, Errno, Error, Step};
 use crate::layers::Part;
-use crate::place::Clock;
+use crate::place::{Clock, Ids};
 use crate::wire::Answer;
 use crate::writers::Whom;
 use crate::{kernel, maps, measure, writers};
@@ -22,12 +22,16 @@ impl Service {
     /// Counts a sandbox's files, under its ids: some are closed to this user, but not to the sandbox's root.
     pub(super) fn count_disk(&mut self, request: u64, name: &str) -> Result<(), Error> {
         let (sandbox, record) = self.sandbox(name)?;
+        if let Some(found) = self.counted_by_kernel(record)? {
+            return self.answer(request, Ok(Answer::Disk(found)));
+        }
         // All that it can see and that was ever written in it; an imported root is everybody's.
-        let layers = &self.store()?.layers.directory;
+        let store = &self.store()?.layers;
+        let layers = &store.directory;
         let stack = [&record.stack.top].into_iter().chain(&record.stack.below);
         let parts =
             stack.flat_map(|layer| [Part::Files, Part::System].map(|part| layers.join(layer).join(part.directory())));
-        let roots: Vec<_> = parts.chain([sandbox.home.temporary()]).collect();
+        let roots: Vec<_> = parts.chain([sandbox.home.temporary(store, &record.stack)]).collect();
         let about = sandbox.home.directory.clone();
         let work = move || {
             let counted = measure::trees(&roots).map(Answer::Disk);
@@ -38,11 +42,18 @@ impl Service {
     }
 
     pub(super) fn stop_writers(&mut self, request: u64, name: &str, whom: Whom) -> Result<(), Error> {
-        let (sandbox, _) = self.sandbox(name)?;
+        let (sandbox, record) = self.sandbox(name)?;
         // Who is paused writes nothing.
         let life = sandbox.home.read_life().filter(|_| self.has_worker(name) && !self.is_paused(name));
         let Some(life) = life else { return self.answer(request, Ok(Answer::Stopped(0))) };
-        let work = move || Ok(Answer::Stopped(writers::stop(&life, whom)));
+        // What processes of other ids have open is closed to this user, but not to the sandbox's root.
+        let owner = self.worker(name).filter(|_| record.map.ids == Ids::Shared);
+        let owner = owner.and_then(|worker| worker.hold.try_clone().ok());
+        let work = move || {
+            // If that fails all that can't be looked at count as writers.
+            let _ = owner.map(|owner| kernel::join(owner.as_fd(), libc::CLONE_NEWUSER));
+            Ok(Answer::Stopped(writers::stop(&life, whom)))
+        };
         self.send_out(request, name, Kind::Stopper, |work| kernel::spawn(0, None, work).at(Step::Clone), work)
     }
 

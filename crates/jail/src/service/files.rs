@@ -21,6 +21,8 @@ pub(super) struct Taken {
     pub wanted: Wanted,
     pub store: Option<OwnedFd>,
     pub trees: Option<[OwnedFd; 2]>,
+    /// Temporary files and spool, where they lie with the layers.
+    pub scratch: Option<[OwnedFd; 2]>,
 }
 
 /// How long a process that is on its way in may take to have its files.
@@ -52,7 +54,8 @@ impl Service {
                 (store, trees)
             }
         };
-        Ok(Taken { wanted, store, trees })
+        let scratch = self.scratch(&stack, name)?;
+        Ok(Taken { wanted, store, trees, scratch })
     }
 
     /// The user namespace by which layers show with a sandbox's ids. One for a range is made once: ranges are used
@@ -110,7 +113,7 @@ impl Service {
         let layers = &self.store()?.layers;
         let map = layers.map_for_another(&self.ids, &[])?;
         let below = layers.make(Beginning::Empty, false)?;
-        let stack = Stack { top: layers.make(Beginning::Above, false)?, below: vec![below], image: None };
+        let stack = Stack { top: layers.make(Beginning::Above, false)?, below: vec![below], image: None, volume: None };
         let outcome = self.mapping(&map).and_then(|namespace| {
             let Some(service) = &self.store else { return Ok(()) };
             let store = namespace.map(|namespace| service.layers.tree(&namespace)).transpose()?;

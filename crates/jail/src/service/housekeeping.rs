@@ -12,6 +12,7 @@ use crate::catalog::Shelf;
 use crate::error::Error;
 use crate::layers::{GONE, Layers};
 use crate::place::{Usage, check_name};
+use crate::pool::Pool;
 use crate::record::{Home, Record};
 use crate::{remove, template};
 
@@ -31,12 +32,16 @@ impl Service {
         if self.lock.is_none() {
             self.lock = Some(lock(&sandboxes.join(".lock"))?);
         }
-        let layers = Layers::open(&self.settings.data.join("layers"), &self.ids)?;
+        if self.pool.is_none() {
+            self.pool = Pool::open(&self.settings.data, self.settings.pool)?;
+        }
+        let above = self.pool.as_ref().map_or(&self.settings.data, |pool| &pool.directory);
+        let layers = Layers::open(&above.join("layers"), &self.ids)?;
         let snapshots = Shelf::open(self.settings.data.join("snapshots"))?;
         let images = Shelf::open(self.settings.data.join("images"))?;
         let templates = self.settings.data.join("etc");
         let template = template::make(&templates)?;
-        let lives = self.take_over(&sandboxes)?;
+        let lives = self.take_over(&sandboxes, &layers)?;
         let names: BTreeSet<String> = self.tracked.iter().map(|tracked| tracked.sandbox.clone()).collect();
         self.groups.sweep(&names);
         let shown: Vec<&Path> = lives.iter().map(|path| path.as_path()).chain([template.as_path()]).collect();
@@ -48,7 +53,7 @@ impl Service {
     }
 
     /// Finds the sandboxes and which of them live; returns the templates that these show.
-    fn take_over(&mut self, sandboxes: &Path) -> Result<Vec<std::path::PathBuf>, Error> {
+    fn take_over(&mut self, sandboxes: &Path, layers: &Layers) -> Result<Vec<std::path::PathBuf>, Error> {
         let mut templates = Vec::new();
         let entries = fs::read_dir(sandboxes).map_err(|error| Error::file("read", sandboxes, error))?;
         for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
@@ -94,7 +99,7 @@ impl Service {
             }
             if let Some(record) = record.as_mut().filter(|_| !self.has_worker(&name)) {
                 // Its next worker gets what this launcher can give.
-                record.enforced = self.enforced(&record.map);
+                record.enforced = self.enforced(&record.map, layers.bounds(&record.stack));
             }
             self.sandboxes.insert(name, Sandbox { home, record, exit: None, usage: Usage::default(), ending: None });
         }

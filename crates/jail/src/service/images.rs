@@ -38,7 +38,10 @@ impl Service {
         if busy || store.images.kept.contains_key(name) {
             return Err(Error::Taken { kind: Kept::Image, name: name.to_owned() });
         }
-        let layer = store.layers.make(Beginning::Root, true)?;
+        let layer = match store.layers.quota {
+            Some(_) => store.layers.make_root_volume()?,
+            None => store.layers.make(Beginning::Root, true)?,
+        };
         match self.start_importer(&layer, &archive) {
             Ok((process, report)) => {
                 self.tracked.push(background(Kind::Importer, &key(&layer), process));

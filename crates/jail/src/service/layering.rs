@@ -25,6 +25,9 @@ const NOBODY: &str = ".layers";
 impl Service {
     /// What a new sandbox stands on, with a fresh top.
     pub(super) fn stack_for(&mut self, spec: &Spec) -> Result<Stack, Error> {
+        if let Some(stack) = self.volume_for(spec)? {
+            return Ok(stack);
+        }
         if spec.image.is_some() || spec.snapshot.is_some() {
             self.must_stack(&spec.name)?;
         }
@@ -39,15 +42,12 @@ impl Service {
         };
         let Some(name) = &spec.snapshot else {
             let top = store.layers.make(Beginning::Empty, image.is_some())?;
-            return Ok(Stack { top, below: Vec::new(), image });
+            return Ok(Stack { top, below: Vec::new(), image, volume: None });
         };
         let kept = store.snapshots.kept.get(name).ok_or_else(|| missing(Kept::Snapshot, name))?;
-        if image.is_some() && image != kept.image {
-            let has = kept.image.as_ref().map_or("what the host shows", |base| base.name.as_str());
-            return Err(Error::Spec { reason: format!("the snapshot {name} has another root: {has}") });
-        }
+        same_root(image.as_ref(), kept)?;
         let top = store.layers.make(Beginning::Above, kept.image.is_some())?;
-        Ok(Stack { top, below: kept.layers.clone(), image: kept.image.clone() })
+        Ok(Stack { top, below: kept.layers.clone(), image: kept.image.clone(), volume: None })
     }
 
     pub(super) fn fork(&mut self, parent: &str, spec: Spec) -> Result<Place, Error> {
@@ -61,13 +61,22 @@ impl Service {
         if spec.image.is_some() || spec.snapshot.is_some() {
             return Err(Error::Spec { reason: "a fork has its parent's files, not an image's or a snapshot's".into() });
         }
+        if let Some(stack) = self.fork_volume(parent, spec.limits.disk_bytes)? {
+            return self.make_sandbox(spec, stack);
+        }
         let (below, image) = self.seal(parent)?;
         let top = self.store()?.layers.make(Beginning::Above, image.is_some())?;
-        self.make_sandbox(spec, Stack { top, below, image })
+        self.make_sandbox(spec, Stack { top, below, image, volume: None })
     }
 
     /// Lets a sandbox go on with a fresh top; returns what lies below it now.
     fn seal(&mut self, name: &str) -> Result<(Vec<String>, Option<Base>), Error> {
+        self.may_seal(name)?;
+        self.seal_now(name)
+    }
+
+    /// Nobody is at work on its files whom the launcher let in.
+    pub(super) fn may_seal(&self, name: &str) -> Result<(), Error> {
         self.may_start(name)?;
         self.await_starting(name);
         if self.tracked.iter().any(|tracked| tracked.sandbox == name && matches!(tracked.kind, Kind::Run { .. })) {
@@ -76,6 +85,10 @@ impl Service {
         if self.is_paused(name) {
             return Err(Error::Busy { name: name.to_owned(), reason: "it is paused".to_owned() });
         }
+        Ok(())
+    }
+
+    fn seal_now(&mut self, name: &str) -> Result<(Vec<String>, Option<Base>), Error> {
         let (_, record) = self.sandbox(name)?;
         let (old, layers) = (record.clone(), &self.store()?.layers);
         if !old.stack.below.is_empty() && layers.is_untouched(&old.stack.top) {
@@ -136,8 +149,16 @@ impl Service {
         if self.store()?.snapshots.kept.contains_key(snapshot) {
             return Err(Error::Taken { kind: Kept::Snapshot, name: snapshot.to_owned() });
         }
-        let (layers, image) = self.seal(name)?;
-        let kept = KeptSnapshot { name: snapshot.to_owned(), created_at: now(), layers, image };
+        let kept = match self.copy_for_keeping(name)? {
+            Some((layer, image, beside)) => {
+                let (layers, beside) = (vec![layer], Some(beside));
+                KeptSnapshot { name: snapshot.to_owned(), created_at: now(), layers, image, beside }
+            }
+            None => {
+                let (layers, image) = self.seal(name)?;
+                KeptSnapshot { name: snapshot.to_owned(), created_at: now(), layers, image, beside: None }
+            }
+        };
         self.store_mut()?.snapshots.keep(snapshot, kept.clone())?;
         self.count(&kept.layers);
         Ok(self.shown(&kept))
@@ -250,7 +271,8 @@ impl Service {
             return;
         }
         let used = self.used_layers(None);
-        let paths = self.store().map(|store| store.layers.sweep(&used)).unwrap_or_default();
+        let mut paths = self.store().map(|store| store.layers.sweep(&used)).unwrap_or_default();
+        paths.extend(self.left_in(&used));
         self.remove_in_background(paths);
     }
 
@@ -277,6 +299,15 @@ impl Service {
     pub(super) fn store_mut(&mut self) -> Result<&mut super::Store, Error> {
         self.store.as_mut().ok_or_else(|| Error::protocol("the data directory isn't open"))
     }
+}
+
+/// A snapshot belongs to the root that it was taken of.
+pub(super) fn same_root(image: Option<&Base>, kept: &KeptSnapshot) -> Result<(), Error> {
+    if image.is_none() || image == kept.image.as_ref() {
+        return Ok(());
+    }
+    let has = kept.image.as_ref().map_or("what the host shows", |base| base.name.as_str());
+    Err(Error::Spec { reason: format!("the snapshot {} has another root: {has}", kept.name) })
 }
 
 /// A process that works beside the loop.

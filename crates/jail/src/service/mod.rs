@@ -3,6 +3,7 @@
 //! It ends when its client goes, and leaves the sandboxes alone: the next one finds them by their records.
 
 mod abilities;
+mod bounding;
 mod ending;
 mod entering;
 mod errands;
@@ -15,6 +16,7 @@ mod probe;
 mod processes;
 mod requests;
 mod starting;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -33,6 +35,7 @@ use crate::error::{Error, Failure};
 use crate::layers::Layers;
 use crate::maps::Source;
 use crate::place::{Exit, Usage};
+use crate::pool::Pool;
 use crate::record::{Home, Record};
 use crate::seccomp::Filter;
 use crate::setup::Landlock;
@@ -77,7 +80,11 @@ fn run() -> Result<(), Error> {
     let Some((settings, _)) = wire::receive::<Settings>(socket.as_fd(), &mut buffer)? else { return Ok(()) };
     let mut service = Service::new(socket, settings);
     service.say(&Said::Answer { id: 0, outcome: Ok(Answer::Done) })?;
-    service.serve(&mut buffer)
+    let outcome = service.serve(&mut buffer);
+    if let Some(pool) = &service.pool {
+        pool.close();
+    }
+    outcome
 }
 
 struct Service {
@@ -90,6 +97,8 @@ struct Service {
     ids: Source,
     /// Held from when a request first needs the data directory, as long as this launcher lives.
     lock: Option<File>,
+    /// Mounted as long as this launcher works.
+    pool: Option<Pool>,
     store: Option<Store>,
     sandboxes: BTreeMap<String, Sandbox>,
     tracked: Vec<Tracked>,
@@ -130,6 +139,7 @@ impl Service {
             groups: cgroup::find(&settings.deployment),
             ids: Source::find(settings.id_base),
             lock: None,
+            pool: None,
             store: None,
             sandboxes: BTreeMap::new(),
             tracked: Vec::new(),

@@ -32,7 +32,9 @@ impl Service {
     pub(super) fn probe(&self) -> Report {
         let outcome = self.attempt();
         let map = self.map_here().ok();
-        let enforced = outcome.as_ref().ok().and(map.as_ref()).map(|map| self.enforced(map));
+        let unbounded = self.lacks_bound();
+        let bounded = unbounded.is_none();
+        let enforced = outcome.as_ref().ok().and(map.as_ref()).map(|map| self.enforced(map, bounded));
         let failed_at = |steps: &[Step]| match &outcome {
             Err(error @ Error::Step { step, .. }) if steps.contains(step) => Ability::No { reason: error.to_string() },
             _ => Ability::Yes,
@@ -76,7 +78,11 @@ impl Service {
             inotify_instances: fs::read_to_string("/proc/sys/fs/inotify/max_user_instances")
                 .ok()
                 .and_then(|text| text.trim().parse().ok()),
-            missing: self.missing(outcome.err(), namespaces.err(), overlay.and_then(Result::err)),
+            missing: {
+                let mut missing = self.missing(outcome.err(), namespaces.err(), overlay.and_then(Result::err));
+                missing.extend(unbounded.into_iter().chain(self.pool_too_large()));
+                missing
+            },
         }
     }
 
@@ -162,8 +168,6 @@ impl Service {
             let what = format!("the worker {} is missing", self.settings.worker.display());
             list.push(missing(Some(Tier::Standard), what, "Build it with `make worker`."));
         }
-        let remedy = "This version has no hard bound: keep the data directory on a file system of its own, so that nothing else suffers in the second that a look takes.";
-        list.push(missing(Some(Tier::Strong), "a sandbox's disk use is watched, not bounded".to_owned(), remedy));
         list
     }
 
@@ -202,7 +206,7 @@ impl Service {
             image: None,
             snapshot: None,
         };
-        let stack = Stack { top: layers.make(Beginning::Empty, false)?, below: Vec::new(), image: None };
+        let stack = Stack { top: layers.make(Beginning::Empty, false)?, below: Vec::new(), image: None, volume: None };
         let taken = match layers.shown(map).map_err(|failure| Error::step(name, failure))? {
             None => None,
             Some(namespace) => {
@@ -210,9 +214,9 @@ impl Service {
                 Some([take(layers.workspace(&stack.top))?, take(layers.agent_home(&stack.top))?])
             }
         };
-        let record = Record { spec, map: map.clone(), enforced: self.enforced(map), stack };
+        let record = Record { spec, map: map.clone(), enforced: self.enforced(map, false), stack };
         let home = Home::new(base, name);
-        make(&home, &record)?;
+        make(&home, &record, layers)?;
         // Only what it shows matters here, not what it does.
         let worker = if self.settings.worker.is_file() { &self.settings.worker } else { Path::new("/bin/sh") };
         let arguments = strings(["true".to_owned()])?;
@@ -230,6 +234,7 @@ impl Service {
                 wanted: Wanted { files: false, system: false },
                 store: None,
                 taken,
+                scratch: None,
             },
             path: &self.view.path,
             map,

@@ -4,13 +4,14 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::PathBuf;
 
 use super::processes::{Kind, Tracked, sum};
 use super::{Sandbox, Service, Store};
 use crate::cgroup::Enforces;
 use crate::error::Error;
 use crate::ids::Map;
-use crate::layers::Stack;
+use crate::layers::{Layers, Stack};
 use crate::place::{Bound, Enforced, Ids, Place, Range, Spec, Usage, check_name};
 use crate::record::{Home, Record};
 use crate::remove;
@@ -123,8 +124,7 @@ impl Service {
 
     pub(super) fn known(&self, name: &str) -> Result<Place, Error> {
         let (sandbox, record) = self.sandbox(name)?;
-        let workspace = self.store()?.layers.workspace(&record.stack.top);
-        let place = sandbox.home.place(record, workspace, self.has_worker(name), sandbox.exit);
+        let place = sandbox.home.place(record, &self.store()?.layers, self.has_worker(name), sandbox.exit);
         Ok(Place { paused: self.is_paused(name), ..place })
     }
 
@@ -166,12 +166,13 @@ impl Service {
         let name = spec.name.clone();
         let store = self.store()?;
         let map = store.layers.map_for_another(&self.ids, &self.used())?;
-        let (home, workspace) = (Home::new(&store.sandboxes, &name), store.layers.workspace(&stack.top));
-        let enforced = self.enforced(&map);
+        let home = Home::new(&store.sandboxes, &name);
+        let enforced = self.enforced(&map, store.layers.bounds(&stack));
         let record = Record { spec, map, enforced, stack };
-        let made = make(&home, &record);
+        let made = make(&home, &record, &store.layers);
         if let Err(error) = made {
-            for path in store.layers.discard([record.stack.top.as_str()]) {
+            let spool = record.stack.volume.iter().map(|volume| volume.spool.as_str());
+            for path in store.layers.discard([record.stack.top.as_str()].into_iter().chain(spool)) {
                 // What stays is swept when the next launcher starts.
                 let _ = remove::tree(&path);
             }
@@ -181,7 +182,7 @@ impl Service {
             }
             return Err(error);
         }
-        let place = home.place(&record, workspace, false, None);
+        let place = home.place(&record, &store.layers, false, None);
         let record = Some(record);
         self.sandboxes.insert(name, Sandbox { home, record, exit: None, usage: Usage::default(), ending: None });
         Ok(place)
@@ -191,14 +192,14 @@ impl Service {
         self.sandboxes.values().filter_map(|sandbox| sandbox.record.as_ref()?.map.range()).collect()
     }
 
-    pub(super) fn enforced(&self, map: &Map) -> Enforced {
+    pub(super) fn enforced(&self, map: &Map, bounded: bool) -> Enforced {
         let Enforces { memory, cpu, pids } = self.groups.enforces();
         Enforced {
             memory: Enforces::bound(memory, Bound::PerProcess),
             cpu: Enforces::bound(cpu, Bound::No),
             pids: Enforces::bound(pids, Bound::PerProcess),
             open_files: Bound::PerProcess,
-            disk: Bound::Watched,
+            disk: if bounded { Bound::Enforced } else { Bound::Watched },
             ids: map.ids,
         }
     }
@@ -206,28 +207,27 @@ impl Service {
 
 /// Makes a sandbox's directories. A draft of the record comes first: with it the rest can be removed under the right
 /// ids. It becomes the record when all is there.
-pub(super) fn make(home: &Home, record: &Record) -> Result<(), Error> {
+pub(super) fn make(home: &Home, record: &Record, layers: &Layers) -> Result<(), Error> {
     let failed = |path: &std::path::Path, error: io::Error| Error::file("make", path, error);
     let private =
         |path: &std::path::Path| DirBuilder::new().mode(0o700).create(path).map_err(|error| failed(path, error));
     private(&home.directory)?;
     home.write_draft(record).map_err(|error| failed(&home.directory, error))?;
     private(&home.link())?;
-    let modes = [(home.temporary(), 0o1777), (home.spool(), 0o700)];
+    let modes = [(home.temporary(layers, &record.stack), 0o1777), (home.spool(layers, &record.stack), 0o700)];
     for (path, mode) in &modes {
         private(path)?;
         fs::set_permissions(path, Permissions::from_mode(*mode)).map_err(|error| failed(path, error))?;
     }
-    give(home, &record.map)?;
+    give(&modes.map(|(path, _)| path), &record.map)?;
     home.confirm().map_err(|error| failed(&home.directory, error))
 }
 
 /// Gives the directories to those inside who shall own them: root, which as an ordinary user's launcher it is already.
-fn give(home: &Home, map: &Map) -> Result<(), Error> {
-    let owners = [home.temporary(), home.spool()];
+fn give(paths: &[PathBuf], map: &Map) -> Result<(), Error> {
     match map.ids {
         Ids::Single | Ids::Shared => Ok(()),
-        Ids::Own | Ids::Common => owners.iter().try_for_each(|path| {
+        Ids::Own | Ids::Common => paths.iter().try_for_each(|path| {
             std::os::unix::fs::chown(path, map.user(0), map.group(0))
                 .map_err(|error| Error::file("give away", path, error))
         }),

@@ -191,11 +191,11 @@ impl Service {
         environment: &'a [CString],
         descriptors: &'a [Descriptor<'a>],
     ) -> Result<Plan<'a>, Error> {
-        let Taken { wanted, store, trees } = taken;
+        let Taken { wanted, store, trees, scratch } = taken;
         let layers = &self.store()?.layers;
         Ok(Plan {
             path: self.path(wanted.system),
-            files: Files { layers, stack: &record.stack, wanted, store, taken: trees },
+            files: Files { layers, stack: &record.stack, wanted, store, taken: trees, scratch },
             view: &self.view,
             template: &self.store()?.template,
             worker: &self.settings.worker,

@@ -67,6 +67,8 @@ pub(crate) struct Files<'a> {
     pub store: Option<OwnedFd>,
     /// Workspace and home, which the launcher took hold of.
     pub taken: Option<[OwnedFd; 2]>,
+    /// Temporary files and spool, where they lie with the layers and the launcher took hold of them.
+    pub scratch: Option<[OwnedFd; 2]>,
 }
 
 /// What a one-shot may write to a file, be it one that its caller gave it for its output.

@@ -64,6 +64,10 @@ pub(crate) fn stack(store: &OwnedFd, stack: &Stack, wanted: Wanted, scratch: Scr
 }
 
 fn merge<T>(stack: &Stack, part: Part, merged: &str, take: fn(&Path) -> Result<T, Failure>) -> Result<T, Failure> {
+    // Of a store that bounds: it holds all by itself.
+    if stack.volume.is_some() {
+        return take(&Path::new(&stack.top).join(part.directory()));
+    }
     reuse(&Path::new(&stack.top).join(part.work())).at_with(Step::Layers, "work directory")?;
     let options = CString::new(options(stack, part)).map_err(io::Error::from).at(Step::Layers)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
@@ -133,6 +137,7 @@ mod tests {
             top: "t".into(),
             below: vec!["b".into(), "a".into()],
             image: Some(Base { name: "debian".into(), layer: "i".into() }),
+            volume: None,
         };
         let text = options(&stack, Part::System);
         assert!(text.starts_with("lowerdir=b/system:a/system:i/system,upperdir=t/system,workdir=t/system-work,"));

@@ -34,14 +34,15 @@ impl Trees {
         let shown = |path: &PathBuf| Ok((tree(path, fixed)?, path.clone()));
         let device = |name: &'static str| Ok((tree(&Path::new("/dev").join(name), NO_SUID | NO_EXECUTION)?, name));
         let directories = if plan.files.wanted.system { &[] } else { plan.view.directories.as_slice() };
+        let [temporary, spool] = scratch(plan, own)?;
         Ok(Self {
             shown: directories.iter().map(shown).collect::<Result<_, _>>()?,
             etc: tree(plan.template, fixed)?,
             worker: tree(plan.worker, fixed)?,
             files: files(plan, own)?,
             store: store(plan)?,
-            temporary: tree(&plan.home.temporary(), own)?,
-            spool: tree(&plan.home.spool(), own | NO_EXECUTION)?,
+            temporary,
+            spool,
             devices: DEVICES.into_iter().map(device).collect::<Result<_, _>>()?,
         })
     }
@@ -57,6 +58,15 @@ fn files(plan: &Plan<'_>, attributes: u64) -> Result<Option<[OwnedFd; 2]>, Failu
     }
     let [workspace, home] = [layers.workspace(&stack.top), layers.agent_home(&stack.top)];
     Ok(Some([tree(&workspace, attributes)?, tree(&home, attributes)?]))
+}
+
+fn scratch(plan: &Plan<'_>, attributes: u64) -> Result<[OwnedFd; 2], Failure> {
+    let Files { layers, stack, scratch, .. } = &plan.files;
+    if let Some([temporary, spool]) = scratch {
+        return Ok([temporary.try_clone().at(Step::Trees)?, spool.try_clone().at(Step::Trees)?]);
+    }
+    let temporary = tree(&plan.home.temporary(layers, stack), attributes)?;
+    Ok([temporary, tree(&plan.home.spool(layers, stack), attributes | NO_EXECUTION)?])
 }
 
 fn store(plan: &Plan<'_>) -> Result<Option<OwnedFd>, Failure> {

@@ -74,7 +74,7 @@ fn counts(harness: &Harness) {
          mkdir -p /home/agent/closed; head -c 1000000 /dev/zero | tr '\\0' x >/home/agent/closed/f; chmod 000 /home/agent/closed
          head -c 1000000 /dev/zero | tr '\\0' x >/tmp/f",
     );
-    let DiskUse { bytes, files } = harness.launcher.disk("a").unwrap();
+    let DiskUse { bytes, files, .. } = harness.launcher.disk("a").unwrap();
     assert_eq!(files, empty.files + 5, "two of the names are one file");
     let grown = bytes - empty.bytes;
     assert!((4_000_000..4_200_000).contains(&grown), "{grown}");

@@ -67,6 +67,18 @@ impl Harness {
         Self::within(Path::new("/var/tmp"), script, change)
     }
 
+    /// With a pool of so many bytes, in which the kernel bounds each sandbox; `None`, and a word about it, where there
+    /// can't be one.
+    pub fn with_pool(script: &str, bytes: u64) -> Option<Self> {
+        (possible() && pools()).then(|| Self::with(script, |options| options.disk_pool = Some(bytes)))
+    }
+
+    /// Where layers lie.
+    pub fn store(&self) -> PathBuf {
+        let data = &self.options.data_dir;
+        if self.options.disk_pool.is_some() { data.join("pool/layers") } else { data.join("layers") }
+    }
+
     /// On a file system in memory, whose speed depends on nobody else.
     pub fn in_memory() -> Option<Self> {
         possible().then(|| Self::within(Path::new("/dev/shm"), WORKER, |_| {}))
@@ -75,6 +87,10 @@ impl Harness {
     fn within(directory: &Path, script: &str, change: impl FnOnce(&mut LauncherOptions)) -> Self {
         let data = tempfile::Builder::new().prefix("atoll-jail-").tempdir_in(directory).unwrap();
         let mut options = options(data.path(), script);
+        // The same tests, in a pool: `ATOLL_JAIL_TEST_POOL=1`.
+        if std::env::var_os("ATOLL_JAIL_TEST_POOL").is_some() {
+            options.disk_pool = Some(2 << 30);
+        }
         change(&mut options);
         let data = Data { _directory: data, options: options.clone() };
         Self { launcher: Launcher::start(options.clone()).unwrap(), options, data }
@@ -113,7 +129,7 @@ impl Harness {
     pub fn layers(&self) -> Vec<String> {
         let start = Instant::now();
         loop {
-            let entries = fs::read_dir(self.options.data_dir.join("layers")).unwrap().flatten();
+            let entries = fs::read_dir(self.store()).unwrap().flatten();
             let names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
             if !names.iter().any(|name| name.starts_with('.')) {
                 return names;
@@ -219,6 +235,22 @@ fn possible() -> bool {
             false
         }
     }
+}
+
+/// Whether a pool can be made here.
+fn pools() -> bool {
+    static LACKS: OnceLock<Option<String>> = OnceLock::new();
+    let lacks = LACKS.get_or_init(|| {
+        let data = tempfile::Builder::new().prefix("atoll-jail-").tempdir_in("/var/tmp").unwrap();
+        let options = LauncherOptions { disk_pool: Some(1 << 30), ..options(data.path(), WORKER) };
+        let report = Launcher::start(options).unwrap().probe().unwrap();
+        let missing = report.missing.iter().find(|missing| missing.what.contains("disk use"));
+        missing.map(|missing| missing.what.clone())
+    });
+    if let Some(lacks) = lacks {
+        skip(lacks);
+    }
+    lacks.is_none()
 }
 
 /// Whether sandboxes have ids of their own here; what is about these needs it.

@@ -17,6 +17,7 @@ mod lifecycle;
 mod limits;
 mod ordinary;
 mod pausing;
+mod pool;
 mod programs;
 mod timings;
 

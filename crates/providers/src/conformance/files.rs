@@ -4,8 +4,8 @@ use super::{Bench, Verdict, ensure, shell, told, whole};
 use atoll_core::id::SandboxId;
 use atoll_core::provider::capabilities::{FileAbility, ForkAbility, OutputAbility, PauseAbility, SnapshotAbility};
 use atoll_core::provider::{
-    CreateSpec, Error, Exit, FileDone, FileFault, FileJob, FileKind, Lookup, ProviderId, ProviderState, Range,
-    Transfer, Worked, WriteOptions,
+    CreateSpec, Error, ExecSpec, Exit, FileDone, FileFault, FileJob, FileKind, Lookup, ProviderId, ProviderState,
+    Range, Transfer, Worked, WriteOptions,
 };
 use atoll_core::sandbox::Settings;
 use bytes::Bytes;
@@ -225,7 +225,9 @@ pub(super) async fn pause(bench: &Bench<'_>) -> Verdict {
     }
     let id = bench.make().await?;
     let runs = bench.provider.capabilities().output != OutputAbility::None && ability == PauseAbility::Memory;
-    let exec = if runs { Some(bench.exec(&id, &shell("sleep 0.3; echo after")).await?) } else { None };
+    // More than its time passes while it stands still, which does not count.
+    let timed = ExecSpec { timeout: Some(std::time::Duration::from_millis(900)), ..shell("sleep 0.3; echo after") };
+    let exec = if runs { Some(bench.exec(&id, &timed).await?) } else { None };
     bench.provider.pause(&id).await.map_err(told("pause"))?;
     bench.provider.pause(&id).await.map_err(told("pause of a paused one"))?;
     let seen = bench.provider.get(&id).await;

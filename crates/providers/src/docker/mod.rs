@@ -310,8 +310,11 @@ impl Provider for Docker {
             match self.phase(&place).await? {
                 Some(Phase::Paused) => Ok(()),
                 Some(Phase::Running) => {
-                    let paused = self.engine.client().await?.pause_container(&place.name()).await;
-                    paused.map_err(|error| self.engine.told(&error))
+                    let pause = async {
+                        let paused = self.engine.client().await?.pause_container(&place.name()).await;
+                        paused.map_err(|error| self.engine.told(&error))
+                    };
+                    self.commands.pausing(id, pause).await
                 }
                 Some(Phase::Made | Phase::Ending | Phase::Ended(_)) | None => Err(nothing_runs()),
             }
@@ -329,6 +332,7 @@ impl Provider for Docker {
                 Some(Phase::Running) => {}
                 Some(Phase::Made | Phase::Ending | Phase::Ended(_)) | None => return Err(nothing_runs()),
             }
+            self.commands.resumed(id);
             let phase = self.phase(&place).await?;
             self.connect(&place, phase);
             self.found(&place, phase).await

@@ -3,8 +3,10 @@
 use super::process::Table;
 use super::tree::Tree;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 /// A task that ends when its owner lets go of it.
 pub(super) struct Task(AbortHandle);
@@ -44,6 +46,19 @@ impl Ground {
     pub(super) async fn thawed(&self) {
         // It can't fail: `self` holds the sender.
         let _ = self.frozen.subscribe().wait_for(|frozen| !frozen).await;
+    }
+
+    /// Returns when the sandbox has moved for so long; time in which it is frozen does not count.
+    pub(super) async fn moved_for(&self, mut span: Duration) {
+        loop {
+            self.thawed().await;
+            let (began, mut frozen) = (Instant::now(), self.frozen.subscribe());
+            let freezing = async { drop(frozen.wait_for(|frozen| *frozen).await) };
+            tokio::select! {
+                () = tokio::time::sleep(span) => return,
+                () = freezing => span = span.saturating_sub(began.elapsed()),
+            }
+        }
     }
 }
 

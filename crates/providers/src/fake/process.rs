@@ -119,7 +119,10 @@ impl Table {
         let task = Task::spawn(async move {
             let script = script.run(&voice, input);
             let exit = match timeout {
-                Some(span) => tokio::time::timeout(span, script).await.unwrap_or(Exit::TimedOut),
+                Some(span) => tokio::select! {
+                    exit = script => exit,
+                    () = voice.ground.moved_for(span) => Exit::TimedOut,
+                },
                 None => script.await,
             };
             voice.ground.thawed().await;

@@ -2,6 +2,7 @@
 //! kept for a while, so that one can attach again, and several can read at once; a reader that is slow
 //! slows the command down, and one that is gone does not. A terminal is slowed down by nobody.
 
+use super::clock::Clock;
 use super::kept::Kept;
 use super::link;
 use crate::locked;
@@ -46,6 +47,7 @@ struct Running {
     /// Counts every change of `kept`.
     changed: watch::Sender<u64>,
     asks: mpsc::UnboundedSender<Ask>,
+    clock: Clock,
     /// One permit for each byte of input that may still wait; closed at the end.
     room: Semaphore,
 }
@@ -62,7 +64,6 @@ fn exit(end: &End) -> Exit {
         End::Exited { code } => Exit::Exited { code: *code },
         End::Signalled { signal } => Exit::Signalled { signal: *signal },
         End::OutOfMemory => Exit::OutOfMemory,
-        End::TimedOut => Exit::TimedOut,
         End::NotStarted { .. } => Exit::Exited { code: NOT_FOUND },
         End::Unknown => Exit::Unknown,
     }
@@ -98,7 +99,6 @@ impl Commands {
             env: spec.env.clone(),
             stdin: spec.stdin,
             terminal: spec.terminal.map(|size| Terminal { columns: size.columns, rows: size.rows }),
-            timeout_ms: spec.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
         };
         let first = Ask::Start(start).encode();
         if first.len() > LONGEST {
@@ -114,6 +114,7 @@ impl Commands {
             kept: Mutex::new(Kept::new(spec.terminal.is_some())),
             changed: watch::Sender::new(0),
             asks,
+            clock: Clock::new(spec.timeout),
             room: Semaphore::new(UNSENT),
         });
         let exec = uuid::Uuid::now_v7().simple().to_string();
@@ -130,9 +131,16 @@ impl Commands {
         asked: mpsc::UnboundedReceiver<Ask>,
     ) {
         let (read, write) = connection.into_split();
+        let listening = listen(&running, read);
+        tokio::pin!(listening);
         let exit = tokio::select! {
-            exit = listen(&running, read) => exit,
+            exit = &mut listening => exit,
             never = speak(&running, asked, write) => match never {},
+            // Nobody speaks to it any more, whereupon the worker ends it and tells the rest.
+            () = running.clock.run_out() => {
+                listening.await;
+                Exit::TimedOut
+            }
         };
         running.room.close();
         locked(&running.kept).end(exit);
@@ -179,6 +187,31 @@ impl Commands {
         }
         drop(running.asks.send(Ask::Resize(Terminal { columns: size.columns, rows: size.rows })));
         Ok(())
+    }
+
+    /// The time of a sandbox's commands stands from the moment in which it is asked to stand still.
+    pub(crate) async fn pausing<T>(
+        &self,
+        sandbox: &ProviderId,
+        pause: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        self.each_clock(sandbox, Clock::stand);
+        let paused = pause.await;
+        match &paused {
+            // Also of who was started meanwhile.
+            Ok(_) => self.each_clock(sandbox, Clock::stand),
+            Err(_) => self.each_clock(sandbox, Clock::go_on),
+        }
+        paused
+    }
+
+    pub(crate) fn resumed(&self, sandbox: &ProviderId) {
+        self.each_clock(sandbox, Clock::go_on);
+    }
+
+    fn each_clock(&self, sandbox: &ProviderId, change: fn(&Clock)) {
+        let all = locked(&self.running);
+        all.values().filter(|running| running.sandbox == *sandbox).for_each(|running| change(&running.clock));
     }
 
     /// Those of a sandbox that can still be attached to, oldest first.

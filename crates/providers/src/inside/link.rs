@@ -40,9 +40,19 @@ pub trait LinkHost: Send + Sync {
 /// What a provider tells of a sandbox unasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// Its files take more than they may, in bytes, and so many processes that wrote were ended. Told once each time
-    /// that the limit is crossed.
-    DiskFull { used: u64, limit: u64, stopped: u32 },
+    /// Its files take as much as they may, in bytes, or more. Told once each time that it comes to that.
+    DiskFull { used: u64, limit: u64, kept: Kept },
+}
+
+/// How a disk's limit is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// So many processes that wrote were ended.
+    Stopped(u32),
+    /// Writing fails.
+    Refused,
+    /// Writing fails, and not for its own limit: what all sandboxes share is used up.
+    SharedFull,
 }
 
 enum Change {

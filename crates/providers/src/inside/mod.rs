@@ -1,6 +1,7 @@
 //! What a provider does through the worker in a sandbox, over connections to the worker's socket:
 //! the same wherever such a socket can be dialled.
 
+mod clock;
 pub(crate) mod exec;
 pub(crate) mod files;
 pub(crate) mod git;
@@ -8,7 +9,7 @@ mod kept;
 pub mod link;
 mod outward;
 
-pub use link::{LinkHost, Notice};
+pub use link::{Kept, LinkHost, Notice};
 
 use atoll_core::provider::Exit;
 use std::path::PathBuf;

@@ -1,10 +1,11 @@
-//! Watches what sandboxes take on disk, where no file system bounds it: those that are at work are counted about every
-//! second; in one that is over its limit whoever writes is stopped, and its host is told once.
+//! Watches what sandboxes take on disk: those that are at work are counted about every second. Where no file system
+//! bounds it, whoever writes in one that is over its limit is stopped; where one does, writing fails by itself. Their host
+//! is told once either way.
 
-use crate::inside::{LinkHost, Notice};
+use crate::inside::{Kept, LinkHost, Notice};
 use crate::locked;
 use atoll_core::id::SandboxId;
-use atoll_jail::{Clock, Error, Launcher};
+use atoll_jail::{Bound, Clock, DiskUse, Error, Launcher};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,6 +23,8 @@ const WORKERS_OWN: u64 = 200_000;
 const AT_ONCE: usize = 4;
 /// What may be added by the way to one that is over its limit before all of it is ended.
 const SLACK: u64 = 1 << 20;
+/// So little left is nothing to write into.
+const NEARLY: u64 = 4 << 20;
 
 /// What the files of each living sandbox took when they were last counted.
 type Counted = Arc<Mutex<HashMap<String, u64>>>;
@@ -105,7 +108,7 @@ impl Seen {
         (look.is_over() && !was_over).then_some(Notice::DiskFull {
             used: look.used,
             limit: look.limit,
-            stopped: look.stopped,
+            kept: look.kept,
         })
     }
 }
@@ -125,14 +128,26 @@ struct Look {
     /// What they took once those who wrote were stopped.
     left: u64,
     limit: u64,
-    stopped: u32,
+    kept: Kept,
+    /// There was no room for more.
+    full: bool,
     took: Duration,
 }
 
 impl Look {
     const fn is_over(&self) -> bool {
-        self.used > self.limit
+        self.full
     }
+}
+
+/// Why a sandbox whose bound the kernel keeps can write no more, if so. It never takes all that it may: what a write
+/// needs is set aside first, and given back when that is too much.
+fn refused(found: &DiskUse, limit: u64) -> Option<Kept> {
+    let nearly = (NEARLY + limit / 1000).min(limit / 8);
+    if found.bytes.saturating_add(nearly) >= limit {
+        return Some(Kept::Refused);
+    }
+    found.room.is_some_and(|room| room < NEARLY).then_some(Kept::SharedFull)
 }
 
 /// Who comes back to write faster than it is stopped has to go with all that it belongs to.
@@ -143,12 +158,18 @@ fn everybody(before: Option<u64>, used: u64, limit: u64) -> bool {
 fn look(launcher: &Launcher, name: &str, before: Option<u64>) -> Result<Look, Error> {
     let place = launcher.find(name)?.ok_or_else(|| Error::Unknown { name: name.to_owned() })?;
     let start = Instant::now();
-    let used = launcher.disk(name)?.bytes;
-    let took = start.elapsed();
+    let found = launcher.disk(name)?;
+    let (used, took) = (found.bytes, start.elapsed());
     let limit = place.limits.disk_bytes;
-    let stopped = if used > limit { launcher.stop_writers(name, everybody(before, used, limit))? } else { 0 };
+    if place.enforced.disk == Bound::Enforced {
+        let kept = refused(&found, limit);
+        let full = kept.is_some();
+        return Ok(Look { used, left: used, limit, kept: kept.unwrap_or(Kept::Refused), full, took });
+    }
+    let full = used > limit;
+    let stopped = if full { launcher.stop_writers(name, everybody(before, used, limit))? } else { 0 };
     let left = if stopped > 0 { launcher.disk(name)?.bytes } else { used };
-    Ok(Look { used, left, limit, stopped, took })
+    Ok(Look { used, left, limit, kept: Kept::Stopped(stopped), full, took })
 }
 
 async fn watch(launcher: Arc<Mutex<Arc<Launcher>>>, host: Arc<dyn LinkHost>, wake: Arc<Notify>, counted: Counted) {
@@ -220,7 +241,8 @@ mod tests {
     }
 
     fn took(used: u64, milliseconds: u64) -> Result<Look, Error> {
-        Ok(Look { used, left: used, limit: 100, stopped: 2, took: Duration::from_millis(milliseconds) })
+        let (kept, full) = (Kept::Stopped(2), used > 100);
+        Ok(Look { used, left: used, limit: 100, kept, full, took: Duration::from_millis(milliseconds) })
     }
 
     #[test]
@@ -248,7 +270,7 @@ mod tests {
         let now = Instant::now();
         let mut seen = Seen::new(now);
         assert_eq!(seen.end(took(100, 1), now), None, "the limit itself is allowed");
-        let full = Notice::DiskFull { used: 101, limit: 100, stopped: 2 };
+        let full = Notice::DiskFull { used: 101, limit: 100, kept: Kept::Stopped(2) };
         assert_eq!(seen.end(took(101, 1), now), Some(full.clone()));
         assert_eq!(seen.end(took(150, 1), now), None);
         assert_eq!(seen.over, Some(150));
@@ -256,6 +278,20 @@ mod tests {
         assert_eq!(seen.over, Some(150));
         assert_eq!(seen.end(took(90, 1), now), None);
         assert_eq!(seen.end(took(101, 1), now), Some(full), "again");
+    }
+
+    #[test]
+    fn a_bound_that_the_kernel_keeps_is_told_when_it_is_nearly_reached() {
+        let found = |bytes, room| DiskUse { bytes, files: 0, room: Some(room) };
+        let limit = 64 << 20;
+        assert_eq!(refused(&found(59 << 20, limit), limit), None);
+        assert_eq!(refused(&found(61 << 20, limit), limit), Some(Kept::Refused));
+        assert_eq!(refused(&found(1 << 19, limit), 1 << 20), None, "a small one isn't full from the start");
+        assert_eq!(refused(&found(1 << 20, 1 << 20), limit), Some(Kept::SharedFull));
+        assert_eq!(refused(&DiskUse { room: None, ..found(1, 0) }, limit), None);
+        let large = 100 << 30;
+        assert_eq!(refused(&found(99 << 30, large), large), None);
+        assert_eq!(refused(&found(large - (50 << 20), large), large), Some(Kept::Refused));
     }
 
     #[test]

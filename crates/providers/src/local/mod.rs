@@ -18,7 +18,7 @@ mod tier;
 use crate::inside::exec::Commands;
 use crate::inside::{LinkHost, Remains, link};
 use crate::{all_labels, locked};
-use atoll_core::id::SandboxId;
+use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::provider::{CreateSpec, Error, Exit, Found, Provider, ProviderId, ProviderState};
 use atoll_core::sandbox::{IsolationTier, Resources};
 use atoll_jail::{Launcher, Limits, Place, Spec};
@@ -88,6 +88,9 @@ impl Local {
         if !place.alive {
             let detail = "nothing runs in this sandbox any more, so its files can't be reached";
             return Err(Error::Refused { detail: detail.into() });
+        }
+        if place.paused {
+            return Err(paused());
         }
         Ok(place.socket)
     }
@@ -231,7 +234,7 @@ fn name(id: &ProviderId) -> Result<String, Error> {
 
 fn failure(error: &atoll_jail::Error) -> Error {
     use atoll_jail::Error as E;
-    let detail = error.to_string();
+    let detail = without_projects(&error.to_string());
     match error {
         E::Unknown { .. } => Error::Gone,
         E::Busy { .. } => Error::Busy { detail },
@@ -246,6 +249,20 @@ fn failure(error: &atoll_jail::Error) -> Error {
         | E::Timeout { .. } => Error::Unreachable { detail },
         _ => Error::Refused { detail },
     }
+}
+
+/// The launcher knows snapshots by their project and their name; who asks knows them by their name.
+fn without_projects(text: &str) -> String {
+    let words = text.split(' ').map(|word| match word.split_once('.') {
+        Some((project, name)) if project.parse::<ProjectId>().is_ok() => name,
+        Some(_) | None => word,
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Whoever would do it stands still.
+fn paused() -> Error {
+    Error::Refused { detail: "this sandbox is paused: resume it first".into() }
 }
 
 fn exit(exit: atoll_jail::Exit) -> Exit {
@@ -270,5 +287,19 @@ fn found(place: &Place) -> Found {
         labels: place.labels.clone(),
         expires_at: None,
         notices: notices::notices(&place.enforced),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_named_as_whoever_asks_named_it() {
+        let project = ProjectId::new();
+        let said = |name: String| failure(&atoll_jail::Error::NotKept { kind: atoll_jail::Kept::Snapshot, name });
+        let plain = "no snapshot is named v1.2: `atoll snapshot list` shows those that there are";
+        assert_eq!(said(format!("{project}.v1.2")), Error::Refused { detail: plain.into() });
+        assert_eq!(said("v1.2".into()), Error::Refused { detail: plain.into() });
     }
 }

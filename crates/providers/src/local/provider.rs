@@ -1,6 +1,6 @@
 //! The contract, kept: each call, and where it is carried out.
 
-use super::{EPOCH, Local, failure, found, git, living, name, root};
+use super::{EPOCH, Local, failure, found, git, living, name, paused, root};
 use crate::carries;
 use crate::inside::files;
 use atoll_core::BoxFuture;
@@ -103,14 +103,16 @@ impl Provider for Local {
     fn pause<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, ()> {
         Box::pin(async move {
             let name = self.place(id).await?.name;
-            self.ask(move |launcher| launcher.pause(&name)).await.map(drop)
+            self.commands.pausing(id, self.ask(move |launcher| launcher.pause(&name))).await.map(drop)
         })
     }
 
     fn resume<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Found> {
         Box::pin(async move {
             let name = self.place(id).await?.name;
-            self.ask(move |launcher| launcher.resume(&name)).await.map(|place| found(&place))
+            let place = self.ask(move |launcher| launcher.resume(&name)).await?;
+            self.commands.resumed(id);
+            Ok(found(&place))
         })
     }
 
@@ -121,9 +123,7 @@ impl Provider for Local {
                 return Err(Error::Refused { detail: "nothing runs in this sandbox any more".into() });
             }
             if place.paused {
-                return Err(Error::Refused {
-                    detail: "this sandbox is paused: resume it to run something in it".into(),
-                });
+                return Err(paused());
             }
             if spec.as_root {
                 let launcher = match &self.launcher {

@@ -4,12 +4,13 @@
 use atoll_core::provider::Error;
 use atoll_jail::{Exit, Launcher, Place, Program, Running, Stopper};
 use atoll_protocol::exec::{Ask, End, Start, Tell};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::net::unix::pipe;
+use tokio::net::unix::{OwnedReadHalf, pipe};
 use tokio::sync::mpsc;
 
 const PIECE: usize = 64 << 10;
@@ -17,6 +18,8 @@ const PIECE: usize = 64 << 10;
 const WAITING: usize = 4;
 /// Longer than anything runs.
 const NEVER: Duration = Duration::from_secs(365 * 86_400);
+/// Between two looks whether a connection still is one, while nothing is read from it.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Where the worker listens for what wants out, as it tells the commands that it starts itself.
 const PROXY: &str = "http://127.0.0.1:7709";
@@ -45,7 +48,7 @@ pub(super) fn serve(launcher: Arc<Launcher>, place: &Place) -> Result<UnixStream
         let mut buffer = Vec::new();
         let end = match next(&mut read, &mut buffer).await {
             Some(Ask::Start(start)) => match begin(launcher, name, &start).await {
-                Ok(begun) => carry(begun, &start, &mut read, buffer, &mut write).await,
+                Ok(begun) => carry(begun, &mut read, buffer, &mut write).await,
                 Err(error) => End::NotStarted { error },
             },
             Some(_) | None => End::Unknown,
@@ -95,15 +98,13 @@ async fn begin(launcher: Arc<Launcher>, name: String, start: &Start) -> Result<B
 
 async fn carry(
     begun: Begun,
-    start: &Start,
-    read: &mut (impl AsyncRead + Unpin),
+    read: &mut OwnedReadHalf,
     buffer: Vec<u8>,
     write: &mut (impl tokio::io::AsyncWrite + Unpin),
 ) -> End {
     let Begun { mut running, input, output, errors } = begun;
     let stopper = running.stopper();
-    let timeout = start.timeout_ms.map_or(NEVER, Duration::from_millis);
-    let mut ended = tokio::task::spawn_blocking(move || running.wait(timeout));
+    let mut ended = tokio::task::spawn_blocking(move || running.wait(NEVER));
     let (told, mut tells) = mpsc::channel(WAITING);
     let printing =
         [tokio::spawn(print(output, told.clone(), Tell::Stdout)), tokio::spawn(print(errors, told, Tell::Stderr))];
@@ -135,8 +136,7 @@ async fn carry(
             Exit::Exited(code) => End::Exited { code },
             Exit::Signalled(signal) => End::Signalled { signal },
             Exit::OutOfMemory => End::OutOfMemory,
-            Exit::TimedOut => End::TimedOut,
-            Exit::Unknown => End::Unknown,
+            Exit::TimedOut | Exit::Unknown => End::Unknown,
         },
         Ok(Err(_)) | Err(_) => End::Unknown,
     }
@@ -152,20 +152,18 @@ async fn print(mut pipe: pipe::Receiver, told: mpsc::Sender<Tell>, kind: fn(Vec<
 }
 
 /// Does what is asked of the command until nobody asks any more, which ends it.
-async fn obey(
-    read: &mut (impl AsyncRead + Unpin),
-    mut buffer: Vec<u8>,
-    mut input: Option<pipe::Sender>,
-    stopper: &Stopper,
-) {
+async fn obey(read: &mut OwnedReadHalf, mut buffer: Vec<u8>, mut input: Option<pipe::Sender>, stopper: &Stopper) {
     while let Some(ask) = next(read, &mut buffer).await {
         match ask {
             Ask::Stdin(data) => {
-                // One that reads no more is not in need of it.
-                if let Some(pipe) = &mut input
-                    && pipe.write_all(&data).await.is_err()
-                {
-                    input = None;
+                let Some(pipe) = &mut input else { continue };
+                tokio::select! {
+                    // One that reads no more is not in need of it.
+                    written = pipe.write_all(&data) => if written.is_err() {
+                        input = None;
+                    },
+                    // One that does not read must not hide that nobody wants it any more.
+                    () = closed(read) => break,
                 }
             }
             Ask::CloseStdin => input = None,
@@ -175,6 +173,17 @@ async fn obey(
         }
     }
     drop(stopper.stop());
+}
+
+async fn closed(read: &OwnedReadHalf) {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let is_closed = || {
+        let mut wanted = [PollFd::new(read.as_ref(), PollFlags::RDHUP)];
+        poll(&mut wanted, Some(&now)).is_ok_and(|ready| ready > 0)
+    };
+    while !is_closed() {
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 async fn next(read: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> Option<Ask> {

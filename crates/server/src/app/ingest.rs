@@ -1,6 +1,6 @@
 //! Takes a worker's batch into the log: fence, dedupe, number, append, observe.
 
-use super::{Work, fence, lifecycle, redacted};
+use super::{Work, approvals, fence, lifecycle, redacted};
 use crate::problem::{Code, Problem, Result};
 use atoll_core::bounds;
 use atoll_core::event::{EventType, NewEvent, Source, kind};
@@ -160,6 +160,7 @@ async fn append(
     let mut run = Vec::with_capacity(events.len());
     for event in events {
         let observation = observe(event.event_type.as_str());
+        approvals::observed(work, sandbox.id, &event).await?;
         let turn = event.turn;
         // The server's own rejections say nothing about the agent.
         if observation == Observation::Nothing || event.source == Source::System {

@@ -4,6 +4,7 @@
 //! and the jobs it leaves are committed together; what the rest of the server should know is
 //! collected in the `Outbox` and told after the commit.
 
+pub mod approvals;
 pub mod create;
 pub mod fence;
 pub mod heartbeat;

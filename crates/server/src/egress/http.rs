@@ -15,6 +15,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1 as client;
+use hyper::ext::ReasonPhrase;
 use hyper::server::conn::http1 as server;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
@@ -166,7 +167,7 @@ impl Conversation {
             None => (written.to_owned(), written.to_owned(), 0),
         };
         self.service.refused(&host, port, refusal);
-        said(StatusCode::FORBIDDEN, Some(refusal.code()), refusal.sentence(sandbox, &place))
+        said(StatusCode::FORBIDDEN, Some(refusal), refusal.sentence(sandbox, &place))
     }
 
     async fn connect(&self, mut request: Request<Incoming>) -> Result<Response<Body>, Failure> {
@@ -312,13 +313,14 @@ fn empty() -> Body {
     Full::new(Bytes::new()).map_err(|never| match never {}).boxed()
 }
 
-fn said(status: StatusCode, code: Option<&'static str>, sentence: String) -> Response<Body> {
+fn said(status: StatusCode, refusal: Option<&Refusal>, sentence: String) -> Response<Body> {
     let mut response = Response::new(Full::from(format!("{sentence}\n")).map_err(|never| match never {}).boxed());
     *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    if let Some(code) = code {
-        headers.insert("x-atoll-refused", HeaderValue::from_static(code));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    if let Some(refusal) = refusal {
+        response.headers_mut().insert("x-atoll-refused", HeaderValue::from_static(refusal.code()));
+        // Many programs show of a tunnel that is refused nothing but this line.
+        response.extensions_mut().insert(ReasonPhrase::from_static(refusal.phrase().as_bytes()));
     }
     response
 }

@@ -32,6 +32,20 @@ impl Refusal {
         }
     }
 
+    /// Stands after the 403 in its first line.
+    pub const fn phrase(&self) -> &'static str {
+        match self {
+            Self::Policy(_) => "Forbidden (Atoll: this sandbox's network policy does not allow the host)",
+            Self::BadHost => "Forbidden (Atoll: not a plain host name or address)",
+            Self::Private { .. } => "Forbidden (Atoll: the host's address is not a public one)",
+            Self::OwnServer => "Forbidden (Atoll: a sandbox never reaches the Atoll server)",
+            Self::ServerName { .. } => "Forbidden (Atoll: the TLS handshake names another server)",
+            Self::NotTls => "Forbidden (Atoll: only TLS goes to port 443)",
+            Self::HostHeader => "Forbidden (Atoll: the Host header is not the URL's)",
+            Self::Cap { .. } => "Forbidden (Atoll: this sandbox has transferred all that it may)",
+        }
+    }
+
     /// `place` is what was asked for, as it was written.
     pub fn sentence(&self, sandbox: SandboxId, place: &str) -> String {
         match self {

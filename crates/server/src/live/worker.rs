@@ -11,13 +11,14 @@ use atoll_core::bounds;
 use atoll_core::id::{LeaseId, MessageId, SandboxId, SessionId};
 use atoll_protocol::frame::{Command, ServerFrame, WorkerFrame};
 use atoll_protocol::{Ack, Heartbeat, LeaseRequest, Nack};
-use atoll_store::{messages, sandboxes};
+use atoll_store::{approvals, messages, sandboxes};
 use axum::Extension;
 use axum::extract::State;
 use axum::extract::ws::{Message, WebSocket};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::json;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
@@ -70,6 +71,7 @@ pub async fn open(
             boot: query.boot,
             socket,
             asked: 0,
+            answers: HashSet::new(),
             pings: linked.is_none(),
         };
         drop(connection.serve().await);
@@ -85,6 +87,8 @@ struct Connection {
     boot: Option<i64>,
     socket: WebSocket,
     asked: u64,
+    /// Approvals whose answer this connection has carried.
+    answers: HashSet<String>,
     /// On the same machine the kernel says when the other end is gone: an idle worker is left to sleep.
     pings: bool,
 }
@@ -104,7 +108,10 @@ impl Connection {
             tokio::select! {
                 changed = inboxes.recv() => match changed {
                     Ok(session) if session != self.session => {}
-                    Ok(_) | Err(RecvError::Lagged(_)) => self.hand_out().await?,
+                    Ok(_) | Err(RecvError::Lagged(_)) => {
+                        self.hand_out().await?;
+                        self.tell_answers().await?;
+                    }
                     Err(RecvError::Closed) => return Ok(()),
                 },
                 changed = states.recv() => match changed {
@@ -141,6 +148,18 @@ impl Connection {
         let held = self.app.read(move |tx| Box::pin(async move { inbox::held(tx, session, stream).await })).await;
         for message in held.unwrap_or_default() {
             self.send(&ServerFrame::Message { message }).await?;
+        }
+        self.tell_answers().await
+    }
+
+    /// What people said about what the agent asked, once on each connection.
+    async fn tell_answers(&mut self) -> std::result::Result<(), Over> {
+        let id = self.id;
+        let answered = self.app.read(move |tx| Box::pin(async move { Ok(approvals::answered(tx, id).await?) })).await;
+        for answer in answered.unwrap_or_default().iter().filter_map(approvals::Approval::answer) {
+            if self.answers.insert(answer.approval_id.clone()) {
+                self.send(&ServerFrame::Approval { answer }).await?;
+            }
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 /// Nobody answers for so long: it is denied, never allowed.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
@@ -24,7 +25,6 @@ pub(super) struct Asking {
     open: Vec<Open>,
     /// Tools that a person has allowed once and for all, in this sandbox.
     always: BTreeSet<String>,
-    asked: u64,
 }
 
 #[derive(Debug)]
@@ -54,9 +54,8 @@ impl Executor {
     }
 
     fn ask_person(&mut self, ask: Ask) {
-        self.asking.asked += 1;
         let turn = self.turn();
-        let approval_id = format!("ask_{}_{}", turn.unwrap_or(0), self.asking.asked);
+        let approval_id = format!("apr_{}", Uuid::now_v7().simple());
         let input = ask.input.to_string();
         let data = json!({
             "approval_id": approval_id,

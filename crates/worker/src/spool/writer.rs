@@ -88,7 +88,7 @@ impl Writer {
                     self.at_once = self.at_once.saturating_mul(2);
                     return Ok(Some(self.written(count, end)));
                 }
-                Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::StorageFull && count > 1 => {
+                Err(Error::Io { source, .. }) if is_full(&source) && count > 1 => {
                     self.at_once = count / 2;
                 }
                 Err(error) => return Err(error),
@@ -137,4 +137,9 @@ impl Writer {
         let unwritable = File::open(&path).unwrap();
         self.open = Some(Open { file: unwritable, path, bytes: 0 });
     }
+}
+
+/// The disk takes no more, or this worker may not have more of it.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

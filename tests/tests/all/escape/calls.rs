@@ -3,6 +3,8 @@
 use super::table::{Proof, Row, row};
 
 const EPERM: &[&str] = &["EPERM"];
+/// Not allowed; or there is no such id, where a sandbox has one id only.
+const NO_ROOT: &[&str] = &["EPERM", "EINVAL"];
 /// What a kernel says that was asked to do something impossible, or is built without it.
 const ASKED: Proof = Proof::Asked(&["EINVAL", "EFAULT", "EBADF", "ENOENT", "ENOEXEC", "ENOKEY", "ENOTTY", "ENOSYS"]);
 
@@ -111,9 +113,9 @@ pub fn privilege(outside: &str) -> Vec<Row> {
             .elsewhere(format!("calls read-byte {outside}/planted-zero")),
         row("set-uid gain", "/tmp/planted-calls effective-root", EPERM, Proof::Ordinary)
             .elsewhere(format!("{outside}/planted-calls effective-root")),
-        row("setresuid 0", "calls become-root", EPERM, Proof::Host),
+        row("setresuid 0", "calls become-root", NO_ROOT, Proof::Host),
         row("setgroups", "calls join-groups", EPERM, Proof::Host),
-        row("chown to root", "calls give-away", EPERM, Proof::Host),
+        row("chown to root", "calls give-away", NO_ROOT, Proof::Host),
         row("capset", "calls raise-capability", EPERM, Proof::Host),
         row("real-time priority", "calls real-time", EPERM, Proof::Host),
         row("a higher priority", "calls hurry", &["EACCES", "EPERM"], Proof::Host),

@@ -1,6 +1,6 @@
 //! The worker in the same sandbox, other processes of the machine, and another sandbox.
 
-use super::table::{Proof, Row, row};
+use super::table::{Proof, Row, Table, row};
 use atoll_tests::local::Ground;
 use serde_json::json;
 
@@ -56,6 +56,18 @@ pub fn signals() -> Vec<Row> {
         row("the worker: prlimit", "calls limit-process 1", CLOSED, Proof::Host).elsewhere("calls limit-process"),
     );
     rows
+}
+
+/// Where a sandbox has one id only the agent may signal its worker, which as pid 1 is deaf to what would end it.
+pub async fn deaf(ground: &Ground, table: &mut Table, id: &str) {
+    const GROUP: &str = "the worker";
+    for number in [9, 19, 15, 11] {
+        ground.shell(id, &format!("/tmp/calls signal 1 {number}; sleep 0.2")).await.well();
+        assert_eq!(ground.shell(id, "echo well").await.well(), "well\n", "it goes on after signal {number}");
+        assert_eq!(ground.row(id).await["state"], "running");
+        table.held(GROUP, &format!("the worker: signal {number}"), "deaf to it".into(), "on the host, for a child");
+    }
+    table.skipped(GROUP, "the worker: prlimit", "it has the agent's id here, which can so harm its own sandbox only");
 }
 
 /// The worker's spool and link, by their places on the host.

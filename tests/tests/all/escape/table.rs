@@ -98,6 +98,7 @@ struct Line {
 }
 
 pub struct Table {
+    whose: &'static str,
     lines: Vec<Line>,
     /// The program of the attempts, on the host.
     calls: PathBuf,
@@ -127,11 +128,11 @@ fn has_any(text: &str, words: &[&str]) -> bool {
 }
 
 impl Table {
-    pub fn new() -> Result<Self, String> {
+    pub fn new(whose: &'static str) -> Result<Self, String> {
         let dir = directory("atoll-escape-");
         // Whoever tries must be able to come here.
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        Ok(Self { lines: Vec::new(), calls: build(dir.path())?, dir })
+        Ok(Self { whose, lines: Vec::new(), calls: build(dir.path())?, dir })
     }
 
     /// A directory of the host that nobody shows to a sandbox.
@@ -155,7 +156,7 @@ impl Table {
 
     async fn inside(ground: &Ground, id: &str, script: &str) -> String {
         let body = json!({ "shell": format!("{WORDS}\ncd /tmp\n{script}"), "env": { "CALLS": CALLS_INSIDE },
-            "timeout_s": 30 });
+            "timeout_s": 120 });
         let ran = ground.exec(id, body).await;
         if ran.stdout.is_empty() && ran.exit == json!({ "kind": "signalled", "signal": 9 }) {
             return "REFUSED SIGKILL, and all around it".to_owned();
@@ -238,7 +239,7 @@ impl Table {
         let refused = count(|verdict| matches!(verdict, Verdict::Refused));
         let skipped = count(|verdict| matches!(verdict, Verdict::Skipped(_)));
         let broken = count(|verdict| matches!(verdict, Verdict::Broken(_)));
-        let mut text = String::new();
+        let mut text = format!("{}\n", self.whose);
         let mut group = "";
         for line in &self.lines {
             if line.group != group {

@@ -3,6 +3,7 @@
 use super::table::Table;
 use atoll_tests::local::repository::Repository;
 use atoll_tests::local::{Ground, PATIENCE, directory, has_ended, traces};
+use atoll_tests::ordinary::own;
 use serde_json::{Value, json};
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -28,12 +29,21 @@ fn a_careless_reader_is_fooled(canary: &Path) -> bool {
     fooled
 }
 
+/// One that belongs to whoever runs the server.
+fn repository_of(user: Option<u32>) -> Repository {
+    let repository = Repository::sample();
+    if let Some(user) = user {
+        own(repository.path(), user);
+    }
+    repository
+}
+
 /// Links that come and go under the eyes of whoever reads the workspace, and in what is taken out of it.
-pub async fn swaps(ground: &Ground, table: &mut Table, canary: &Path) {
+pub async fn swaps(ground: &Ground, table: &mut Table, canary: &Path, user: Option<u32>) {
     const GROUP: &str = "what comes out";
     let word = std::fs::read_to_string(canary).unwrap();
     assert!(a_careless_reader_is_fooled(canary), "the game works");
-    let repository = Repository::sample();
+    let repository = repository_of(user);
     let before = repository.checkout();
     let id = ground.kept(json!({ "repo": { "path": repository.text() } })).await;
     let swap = format!("nohup sh -c '{SWAP}' swap {} >/dev/null 2>&1 &", canary.display());
@@ -63,7 +73,7 @@ pub async fn swaps(ground: &Ground, table: &mut Table, canary: &Path) {
     repository.is_untouched(&before, name.trim());
     table.held(GROUP, "links and hooks among the results", "taken as links, no hook ran".into(), CARELESS);
 
-    let other = Repository::sample();
+    let other = repository_of(user);
     let before = other.checkout();
     let id = ground.kept(json!({ "repo": { "path": other.text() } })).await;
     let (row, written) = taken(ground, &id, CLIMBING).await;
@@ -124,12 +134,22 @@ pub async fn orphans(ground: &Ground, table: &mut Table) {
 /// Looks for words everywhere that a sandbox can look: environments, command lines, files that are not tools.
 const SEARCH: &str = r#"
 for word in "$@"; do
-    grep -la -e "$word" /proc/[0-9]*/environ 2>/dev/null
+    for file in environ cmdline comm status maps mountinfo; do
+        grep -la -e "$word" /proc/[0-9]*/$file 2>/dev/null
+    done
     find / \( -path /proc -o -path /usr -o -path /dev -o -name .rustup -o -name .pyenv -o -name .nvm \) -prune -o \
         -type f -size -256k -print0 2>/dev/null | xargs -0 -r grep -la -e "$word" 2>/dev/null
 done
 true
 "#;
+
+/// The places inside that hold one of the words. The script comes by its input, and the words in halves, so that the
+/// search does not find itself.
+pub async fn search(ground: &Ground, id: &str, words: &[String]) -> String {
+    let mut argv = vec!["sh".to_owned(), "-s".to_owned()];
+    argv.extend(words.iter().map(|word| format!("{}[{}]{}", &word[..4], &word[4..5], &word[5..])));
+    ground.exec(id, json!({ "argv": argv, "stdin": SEARCH })).await.well()
+}
 
 /// Secrets that the server has are neither in an environment nor in a file of a sandbox.
 pub async fn secrets(ground: &Ground, table: &mut Table, id: &str, in_environment: &str) {
@@ -137,13 +157,8 @@ pub async fn secrets(ground: &Ground, table: &mut Table, id: &str, in_environmen
     let token = ground.server.token();
     let environment = std::fs::read(format!("/proc/{}/environ", ground.server.pid())).unwrap();
     assert!(String::from_utf8_lossy(&environment).contains(in_environment), "the server has it");
-    // The script comes by its input, and the words in halves, so that the search does not find itself.
-    let halves: Vec<String> =
-        [&token, in_environment].iter().map(|word| format!("{}[{}]{}", &word[..4], &word[4..5], &word[5..])).collect();
-    let mut argv = vec!["sh", "-s"];
-    argv.extend(halves.iter().map(String::as_str));
-    let found = ground.exec(id, json!({ "argv": argv, "stdin": SEARCH })).await.well();
-    assert_eq!(found, "", "no secret of the server is inside");
+    let words = [token.clone(), in_environment.to_owned()];
+    assert_eq!(search(ground, id, &words).await, "", "no secret of the server is inside");
     // Nor in what is kept of it on the host, which is what a snapshot holds.
     let kept = ["layers", "sandboxes"].map(|name| ground.data().join(name));
     for word in [&token, in_environment] {
@@ -154,8 +169,7 @@ pub async fn secrets(ground: &Ground, table: &mut Table, id: &str, in_environmen
     let output = Command::new("grep").args(["-la", "-e", &token, "admin-token"]).current_dir(ground.data()).output();
     assert_eq!(output.unwrap().stdout, b"admin-token\n", "the same search finds it where it is");
     ground.shell(id, &format!("echo {token} > /workspace/told")).await.well();
-    let found = ground.exec(id, json!({ "argv": argv, "stdin": SEARCH })).await.well();
-    assert_eq!(found, "/workspace/told\n", "the search finds what is there");
+    assert_eq!(search(ground, id, &words).await, "/workspace/told\n", "the search finds what is there");
     table.held(
         GROUP,
         "the admin's token and the server's environment",

@@ -85,3 +85,38 @@ async fn a_question_waits_for_its_answer() {
     }
     ground.leave().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_person_s_word_reaches_the_agent_that_waits_for_it() {
+    let ground = Ground::start();
+    for (decision, reason) in [("allow", json!(null)), ("deny", json!("too risky"))] {
+        let id = ground.make(json!({ "prompt": "ask may I?\nsay went on" })).await;
+        ground.until(&id, |row| row["activity"] == "waiting_approval").await;
+        let waiting = ground.admin.get("/approvals").await.expect(200);
+        let waiting: Vec<_> =
+            waiting["items"].as_array().unwrap().iter().filter(|item| item["sandbox_id"] == *id).collect();
+        assert_eq!((waiting.len(), &waiting[0]["state"]), (1, &json!("open")));
+        assert_eq!(waiting[0]["request"]["text"], "may I?");
+        let approval = waiting[0]["approval_id"].as_str().unwrap();
+        let path = format!("/sandboxes/{id}/approvals/{approval}");
+        let word = json!({ "decision": decision, "reason": reason });
+        let said_so = ground.admin.post(&path, word.clone()).await.expect(200);
+        assert_eq!((&said_so["decision"], &said_so["reason"]), (&json!(decision), &reason));
+        ground.admin.post(&path, word).await.expect(200);
+        let other = json!({ "decision": "allow_always" });
+        let refused = ground.admin.post(&path, other).await.expect(409);
+        assert_eq!(refused["code"], "approval_resolved");
+        let row = ground.ended(&id).await;
+        assert_eq!(row["outcome"], "succeeded", "{row}");
+        let events = ground.admin.all_events(&id).await;
+        let resolved = told(&events, "approval.resolved");
+        assert_eq!((resolved.len(), &resolved[0]["decision"]), (1, &json!(decision)));
+        assert_eq!(told(&events, "approval.answered").len(), 1, "who said so is in the log, once");
+        let all = ground.admin.get(&format!("/sandboxes/{id}/approvals")).await.expect(200);
+        assert_eq!(all["items"][0]["state"], "resolved");
+    }
+    let nobody =
+        ground.admin.post("/sandboxes/sbx_00000000000000000000000000/approvals/x", json!({ "decision": "deny" }));
+    nobody.await.expect(404);
+    ground.leave().await;
+}

@@ -53,6 +53,10 @@ async fn nothing_leaves_a_sandbox_that_nobody_allowed_anything() {
     assert!(answer.contains("policy is `none`") && answer.contains(&command), "{answer}");
     let tunnel = curl(&ground, &id, "https://example.org/").await;
     assert!(tunnel.contains("403") && tunnel.contains("[exit 56]"), "{tunnel}");
+    // Of a refused tunnel most programs show one line at the most.
+    let script = "import urllib.request as r\ntry: r.urlopen('https://example.org/')\nexcept Exception as e: print(e)";
+    let shown = python(&ground, &id, script).await.well();
+    assert!(shown.contains("403 Forbidden (Atoll: this sandbox's network policy"), "{shown}");
     let socks = curl(&ground, &id, "--noproxy '' --socks5-hostname 127.0.0.1:7709 http://example.org/").await;
     assert!(socks.contains("[exit 97]") && socks.contains("(2)"), "not allowed by the rules, says SOCKS: {socks}");
 
@@ -204,9 +208,11 @@ print(talk(smuggled + "GET /smuggled HTTP/1.1\nHost: other.example\n\n"))
     let said = python(&ground, &id, &script).await.well();
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[0], "['HTTP/1.1 200 OK', 'HTTP/1.1 200 OK']", "{said}");
-    assert_eq!(lines[1], "['HTTP/1.1 200 OK', 'HTTP/1.1 403 Forbidden', 'x-atoll-refused: policy']", "{said}");
+    let policy = "HTTP/1.1 403 Forbidden (Atoll: this sandbox\'s network policy does not allow the host)";
+    assert_eq!(lines[1], format!("['HTTP/1.1 200 OK', \"{policy}\", 'x-atoll-refused: policy']"), "{said}");
     for line in &lines[2..4] {
-        assert_eq!(*line, "['HTTP/1.1 403 Forbidden', 'x-atoll-refused: host_header']", "{said}");
+        let refused = "HTTP/1.1 403 Forbidden (Atoll: the Host header is not the URL\'s)";
+        assert_eq!(*line, format!("[\"{refused}\", 'x-atoll-refused: host_header']"), "{said}");
     }
     assert!(lines[4].contains("403") || lines[4].contains("400"), "{said}");
     assert!(lines[5].contains("400"), "{said}");

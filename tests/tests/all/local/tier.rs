@@ -5,7 +5,7 @@ use atoll_tests::process::{self, program};
 use serde_json::{Value, json};
 use std::process::{Command, Output, Stdio};
 
-fn doctor(mut command: Command, config: &str) -> (Output, Vec<Value>) {
+pub(super) fn doctor(mut command: Command, config: &str) -> (Output, Vec<Value>) {
     let dir = directory("atoll-doctor-test-");
     let file = dir.path().join("atoll.yaml");
     std::fs::write(&file, config).unwrap();
@@ -18,7 +18,7 @@ fn doctor(mut command: Command, config: &str) -> (Output, Vec<Value>) {
     (output, checks)
 }
 
-fn atoll() -> Command {
+pub(super) fn atoll() -> Command {
     process::command("atoll")
 }
 

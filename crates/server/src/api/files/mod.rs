@@ -93,6 +93,7 @@ impl Place {
             Box::pin(async move {
                 access::sandbox(tx, &caller, sandbox, action).await?;
                 let row = sandboxes::get(tx, sandbox).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
+                crate::app::pausing::refuse_paused(&row)?;
                 let gone = || {
                     Problem::new(Code::SandboxGone, "there is nothing of it to look into")
                         .with("state", row.state.as_str())

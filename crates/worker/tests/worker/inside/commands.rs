@@ -80,13 +80,22 @@ fn input_comes_through_and_much_output_too() {
 }
 
 #[test]
-fn time_and_signals_end_a_command_with_all_that_it_started() {
+fn leaving_and_signals_end_a_command_with_all_that_it_started() {
     let sandbox = Sandbox::start();
     let beginning = Instant::now();
     let command = "echo begun; sleep 100 & sleep 100";
-    let mut exec = sandbox.exec(Start { timeout_ms: Some(300), ..start(&["sh", "-c", command]) });
-    assert_eq!(exec.end(), End::TimedOut);
+    let mut exec = sandbox.shell(command);
+    assert_eq!(exec.hear(), None);
+    exec.leave();
+    assert_eq!(exec.end(), End::Signalled { signal: 9 });
     assert_eq!(exec.stdout, b"begun\n");
+    // Input that it does not read does not hide it.
+    let mut deaf = sandbox.exec(Start { stdin: true, ..start(&["sh", "-c", command]) });
+    for _ in 0..13 {
+        deaf.send(&Ask::Stdin(vec![0; 30_000]));
+    }
+    deaf.leave();
+    assert_eq!(deaf.end(), End::Signalled { signal: 9 });
     assert!(beginning.elapsed() < Duration::from_secs(10));
     let mut exec = sandbox.shell(command);
     assert_eq!(exec.hear(), None);

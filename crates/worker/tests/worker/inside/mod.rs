@@ -172,7 +172,6 @@ fn start(argv: &[&str]) -> Start {
         env: std::collections::BTreeMap::new(),
         stdin: false,
         terminal: None,
-        timeout_ms: None,
     }
 }
 
@@ -187,6 +186,11 @@ struct Exec {
 impl Exec {
     fn send(&mut self, ask: &Ask) {
         self.stream.write_all(&ask.encode()).unwrap();
+    }
+
+    /// Wants no more of it, but hears the rest.
+    fn leave(&self) {
+        self.stream.shutdown(std::net::Shutdown::Write).unwrap();
     }
 
     /// Something that it said, or its end.

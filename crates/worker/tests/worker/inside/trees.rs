@@ -2,7 +2,7 @@
 
 use super::{Sandbox, start};
 use crate::until;
-use atoll_protocol::exec::{Ask, End, Start};
+use atoll_protocol::exec::{Ask, End};
 use std::time::{Duration, Instant};
 
 /// Each leaves behind something that its process group does not hold.
@@ -23,12 +23,14 @@ fn sleepers(sandbox: &Sandbox) -> usize {
 }
 
 #[test]
-fn a_time_out_ends_everything_by_every_way() {
+fn whoever_leaves_ends_everything_by_every_way() {
     let sandbox = Sandbox::start();
     for way in WAYS {
         let command = format!("{way} & echo begun; wait");
-        let mut exec = sandbox.exec(Start { timeout_ms: Some(400), ..start(&["sh", "-c", &command]) });
-        assert_eq!(exec.end(), End::TimedOut, "{way}");
+        let mut exec = sandbox.exec(start(&["sh", "-c", &command]));
+        std::thread::sleep(Duration::from_millis(400));
+        exec.leave();
+        assert_eq!(exec.end(), End::Signalled { signal: 9 }, "{way}");
         assert_eq!(exec.stdout, b"begun\n");
         until("everybody's end", || sleepers(&sandbox) == 0);
     }
@@ -58,10 +60,11 @@ fn what_starts_others_without_end_is_ended_too() {
     // Each starts its successor in a session of its own and ends: nobody's parent lives long.
     let script = "#!/bin/sh\nsleep 0.01\nsetsid \"$0\" 1001 < /dev/null > /dev/null 2>&1 &\n";
     std::fs::write(sandbox.file("next"), script).unwrap();
-    let mut exec = sandbox
-        .exec(Start { timeout_ms: Some(500), ..start(&["sh", "-c", "chmod +x next; ./next; ./next; sleep 100"]) });
+    let mut exec = sandbox.exec(start(&["sh", "-c", "chmod +x next; ./next; ./next; sleep 100"]));
+    std::thread::sleep(Duration::from_millis(500));
     let beginning = Instant::now();
-    assert_eq!(exec.end(), End::TimedOut);
+    exec.leave();
+    assert_eq!(exec.end(), End::Signalled { signal: 9 });
     assert!(beginning.elapsed() < Duration::from_secs(10), "{:?}", beginning.elapsed());
     until("their end", || !sandbox.ask("cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("next 1001"));
     std::thread::sleep(Duration::from_millis(200));
