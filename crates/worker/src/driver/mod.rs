@@ -18,6 +18,7 @@ mod acp;
 mod claude;
 mod codex;
 mod demo;
+mod opencode;
 mod rpc;
 mod shown;
 
@@ -216,7 +217,7 @@ fn line_of(value: &Value) -> Vec<u8> {
 }
 
 /// The names of all agents that there is a driver for.
-pub const NAMES: &[&str] = &["acp", "claude", "codex", "demo", "gemini"];
+pub const NAMES: &[&str] = &["acp", "claude", "codex", "demo", "gemini", "opencode"];
 
 pub fn find(name: &str) -> Option<Box<dyn Driver>> {
     match name {
@@ -225,6 +226,7 @@ pub fn find(name: &str) -> Option<Box<dyn Driver>> {
         "codex" => Some(Box::<codex::Codex>::default()),
         "demo" => Some(Box::new(demo::Demo)),
         "gemini" => Some(Box::new(acp::Acp::new(acp::Program::Gemini))),
+        "opencode" => Some(Box::<opencode::OpenCode>::default()),
         _ => None,
     }
 }

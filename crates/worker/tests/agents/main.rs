@@ -56,7 +56,8 @@ fn writes_edits_runs_and_finishes(agent: &str) -> Result<()> {
     let (begun, ended) = (stage.count("agent.tool_use"), stage.count("agent.tool_completed"));
     ensure!(begun == 3 && ended == 3, "{begun} tools, {ended} ends: {}", stage.log.join("\n"));
     ensure!(stage.log.iter().any(|line| line.contains("All is done.")), "{}", stage.log.join("\n"));
-    ensure!(stage.log.iter().any(|line| line.starts_with("agent.usage") && line.contains("56")));
+    // Some tell it for each request, some for the turn.
+    ensure!(stage.count("agent.usage") >= 1, "{}", stage.log.join("\n"));
     for request in stage.played() {
         ensure!(request.problem.is_none(), "{:?}", request.problem);
     }
@@ -98,13 +99,13 @@ fn asks_and_is_answered(agent: &str) -> Result<()> {
     let Some(mut stage) = Stage::set(agent, &test, SCRIPTS, Approvals::Ask)? else { return Ok(()) };
     stage.person = Some(Answer::Deny { reason: "not here".to_owned() });
     stage.tell("please #script:commands", Standing::Idle)?;
-    let asked = stage.until("asks Bash")?;
+    let asked = stage.until("asks bash")?;
     ensure!(asked.contains("touch allowed"), "{asked}");
     stage.until("agent.completed")?;
     assert!(stage.read("allowed").is_err(), "it was denied");
     stage.person = Some(Answer::Allow { input: None, context: None });
     stage.tell("please #script:commands", Standing::Idle)?;
-    stage.until("asks Bash")?;
+    stage.until("asks bash")?;
     stage.until("agent.completed")?;
     stage.read("allowed").context("it was allowed")?;
     Ok(())
@@ -118,6 +119,10 @@ fn goes_on_where_it_was(agent: &str) -> Result<()> {
     stage.restart(&test)?;
     stage.tell("go on please", Standing::Idle)?;
     stage.until("agent.completed")?;
+    if !stage.resumes() {
+        assert_eq!(stage.count("agent.system_message"), 1, "that it can't is said");
+        return Ok(());
+    }
     ensure!(stage.log.iter().any(|line| line.contains("The second turn.")), "{}", stage.log.join("\n"));
     Ok(())
 }
@@ -155,4 +160,4 @@ macro_rules! agents {
     )+};
 }
 
-agents! { codex: "injected", gemini: "restarted" }
+agents! { codex: "injected", gemini: "restarted", opencode: "injected" }

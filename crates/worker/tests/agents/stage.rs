@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub const LONGEST: Duration = Duration::from_secs(120);
+const GOING: Duration = Duration::from_secs(3);
 
 pub struct Stage {
     pub model: ScriptedModel,
@@ -32,7 +33,7 @@ pub struct Stage {
     driver: Box<dyn Driver>,
     settings: Settings,
     child: Child,
-    input: ChildStdin,
+    input: Option<ChildStdin>,
     lines: Receiver<Vec<u8>>,
     complaints: Arc<Mutex<String>>,
     /// Runs the model; last, so that it outlives it.
@@ -80,7 +81,7 @@ impl Stage {
             driver,
             settings,
             child: started.child,
-            input: started.input,
+            input: Some(started.input),
             lines: started.lines,
             complaints: started.complaints,
             _runtime: runtime,
@@ -94,7 +95,7 @@ impl Stage {
         let place = self.place.path().to_owned();
         let native_id = self.native_id.clone();
         let started = start(&mut *self.driver, &program, &self.model, &place, &self.settings, native_id.as_deref())?;
-        (self.child, self.input, self.lines) = (started.child, started.input, started.lines);
+        (self.child, self.input, self.lines) = (started.child, Some(started.input), started.lines);
         self.complaints = started.complaints;
         Ok(())
     }
@@ -121,7 +122,7 @@ impl Stage {
             lease_until: Timestamp::from_micros(0),
         };
         let line = self.driver.tell(&message, standing);
-        self.input.write_all(&line)?;
+        self.write(&line)?;
         Ok(message.id)
     }
 
@@ -152,7 +153,7 @@ impl Stage {
             }
             Said::Receipt { id, how } => format!("receipt {how} {id}"),
             Said::Live(_) => "live".to_owned(),
-            Said::Asks(ask) => format!("asks {} {}", ask.tool, ask.input),
+            Said::Asks(ask) => format!("asks {} {}", ask.tool.to_lowercase(), ask.input),
             Said::Reply(bytes) => format!("reply {}", String::from_utf8_lossy(bytes).trim_end()),
             other => format!("{other:?}"),
         };
@@ -161,17 +162,17 @@ impl Stage {
         }
         self.log.push(shown);
         match said {
-            Said::Reply(bytes) => self.input.write_all(&bytes)?,
+            Said::Reply(bytes) => self.write(&bytes)?,
             Said::Native { id } => self.native_id = Some(id),
             Said::Asks(ask) => {
                 if let Some(answer) = self.person.clone() {
                     let line = self.driver.answer(&ask.id, answer);
-                    self.input.write_all(&line)?;
+                    self.write(&line)?;
                 }
             }
             Said::ToolRan { tool_use_id } => {
                 let line = self.driver.tool_seen(&tool_use_id);
-                self.input.write_all(&line.unwrap_or_default())?;
+                self.write(&line.unwrap_or_default())?;
             }
             Said::Unparsed { reason } => bail!("it was not understood: {reason}"),
             Said::Failed { error } => bail!("it gave up: {error}\n{}", self.log.join("\n")),
@@ -193,9 +194,27 @@ impl Stage {
         self.log.iter().filter(|line| line.starts_with(beginning)).count()
     }
 
+    pub fn resumes(&self) -> bool {
+        self.driver.abilities().resume
+    }
+
+    /// First by the end of its input, so that it can end what it has started; then by force.
     fn end(&mut self) {
+        drop(self.input.take());
+        let until = Instant::now() + GOING;
+        while Instant::now() < until {
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
         drop(self.child.kill());
         drop(self.child.wait());
+    }
+
+    fn write(&mut self, line: &[u8]) -> Result<()> {
+        self.input.as_mut().context("it has an input")?.write_all(line)?;
+        Ok(())
     }
 }
 

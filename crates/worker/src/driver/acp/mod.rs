@@ -103,7 +103,8 @@ impl Driver for Acp {
             approvals: true,
             questions: false,
             hooks: false,
-            resume: true,
+            // It says that it can, and finds none of its sessions.
+            resume: self.program != Program::Gemini,
             fork: false,
             usage: true,
             plan: true,
