@@ -94,6 +94,24 @@ fn is_interrupted(agent: &str) -> Result<()> {
     Ok(())
 }
 
+/// What came into a turn that was broken off before the model saw it is not lost: it begins the next one, once.
+fn keeps_what_it_was_told(agent: &str) -> Result<()> {
+    let test = format!("{agent}_keeps_what_it_was_told");
+    let Some(mut stage) = Stage::set(agent, &test, SCRIPTS, Approvals::Full)? else { return Ok(()) };
+    stage.tell("please #script:endless", Standing::Idle)?;
+    stage.until("live")?;
+    let id = stage.tell("rather #script:commands", Standing::InTurn)?;
+    stage.interrupt()?;
+    stage.until("agent.interrupted")?;
+    stage.until("agent.completed")?;
+    stage.read("allowed").context("it was not done")?;
+    assert_eq!(stage.count(&format!("receipt new_turn {id}")), 1, "{}", stage.log.join("\n"));
+    for (beginning, times) in [("receipt", 3), ("agent.started", 2), ("Idle", 2)] {
+        assert_eq!(stage.count(beginning), times, "{beginning}: {}", stage.log.join("\n"));
+    }
+    Ok(())
+}
+
 fn asks_and_is_answered(agent: &str) -> Result<()> {
     let test = format!("{agent}_asks_and_is_answered");
     let Some(mut stage) = Stage::set(agent, &test, SCRIPTS, Approvals::Ask)? else { return Ok(()) };
@@ -145,6 +163,11 @@ macro_rules! agents {
             #[test]
             fn interrupted() -> Result<()> {
                 is_interrupted(stringify!($agent))
+            }
+
+            #[test]
+            fn keeps() -> Result<()> {
+                keeps_what_it_was_told(stringify!($agent))
             }
 
             #[test]

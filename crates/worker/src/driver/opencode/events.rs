@@ -62,8 +62,8 @@ impl Turn {
         }
     }
 
-    pub(super) fn input(&self, call: &str) -> Value {
-        self.tools.get(call).map_or(Value::Null, |tool| tool.input.clone())
+    pub(super) fn input(&self, call: &str) -> Option<Value> {
+        self.tools.get(call).map(|tool| tool.input.clone())
     }
 
     pub(super) fn piece(&mut self, piece: &Value) -> Vec<Said> {

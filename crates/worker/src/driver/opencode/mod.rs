@@ -292,8 +292,10 @@ impl OpenCode {
             return vec![Said::Unparsed { reason: "a question without a name".to_owned() }];
         };
         let call = asked["tool"]["callID"].as_str().map(str::to_owned);
-        let input = json!({"patterns": asked["patterns"].take(), "details": asked["metadata"].take(),
-            "input": call.as_deref().map_or(Value::Null, |call| self.turn.input(call))});
+        let mut input = json!({"patterns": asked["patterns"].take(), "details": asked["metadata"].take()});
+        if let Some(whole) = call.as_deref().and_then(|call| self.turn.input(call)) {
+            input["input"] = whole;
+        }
         let tool = asked["permission"].as_str().unwrap_or("unknown").to_owned();
         self.asked.insert(id.clone(), Asked::Permission);
         vec![Said::Asks(Ask { id, kind: AskKind::Permission, tool_use_id: call, tool, input })]
