@@ -21,6 +21,8 @@ mod demo;
 mod opencode;
 mod rpc;
 mod shown;
+#[cfg(test)]
+mod testing;
 
 /// What an agent can do through its driver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

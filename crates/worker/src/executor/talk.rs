@@ -175,6 +175,11 @@ impl Talk {
         self.held.drain(..).map(back).collect()
     }
 
+    /// The agent has something that it did not come to: it begins the next turn by itself.
+    pub(super) fn goes_on(&self) -> bool {
+        self.told.iter().any(|id| !self.interrupts.contains(id))
+    }
+
     pub(super) fn standing(&self) -> Standing {
         match self.state {
             State::InTurn => Standing::InTurn,
@@ -288,9 +293,11 @@ mod tests {
         talk.next();
         talk.told.clear();
         for message in [first.clone(), again.clone(), steer.clone()] {
+            assert!(!talk.goes_on());
             talk.arrive(message);
             talk.next();
         }
+        assert!(talk.goes_on(), "it was told something");
         assert!(talk.receipt(again.id, How::Injected).is_some());
         let over: Vec<_> = talk.broken_off().into_iter().map(|ack| ack.id).collect();
         assert_eq!(over, [first.id]);
