@@ -17,6 +17,8 @@ use std::time::Duration;
 mod acp;
 mod claude;
 mod codex;
+#[cfg(test)]
+mod conformance;
 mod demo;
 mod opencode;
 mod rpc;
