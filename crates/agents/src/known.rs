@@ -1,5 +1,6 @@
 //! The agents whose programs are looked for: where each is in its package, and which version was tried.
 
+use atoll_core::model::Api;
 use atoll_core::words;
 
 words! {
@@ -76,7 +77,7 @@ impl Agent {
         }
     }
 
-    /// The variables with a key for its models; any one of them will do, and with none named none is needed.
+    /// The variables with which a sandbox brings a key of its own.
     pub const fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Acp => &[],
@@ -84,6 +85,17 @@ impl Agent {
             Self::Codex => &["OPENAI_API_KEY", "CODEX_API_KEY"],
             Self::Gemini => &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
             Self::Opencode => &["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"],
+        }
+    }
+
+    /// How its models are spoken to; any one of them will do, and with none named none is needed.
+    pub const fn apis(self) -> &'static [Api] {
+        match self {
+            Self::Acp => &[],
+            Self::Claude => &[Api::Anthropic],
+            Self::Codex => &[Api::OpenAi],
+            Self::Gemini => &[Api::Gemini],
+            Self::Opencode => &[Api::Anthropic, Api::OpenAi, Api::Gemini],
         }
     }
 

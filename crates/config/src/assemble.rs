@@ -1,8 +1,8 @@
 //! From values by key to the typed settings.
 
 use crate::config::{
-    Agent, Agents, Anthropic, Config, CreateTimeout, Database, Daytona, Docker, Git, Github, Heartbeat, Limits, Local,
-    Log, Messages, Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Terminal,
+    Agent, Agents, Config, CreateTimeout, Database, Daytona, Docker, Git, Github, Heartbeat, Limits, Local, Log,
+    Messages, Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Terminal,
     Timeout, Tls,
 };
 use crate::fake::Fake;
@@ -100,10 +100,7 @@ impl Config {
                 api_url: values.maybe("daytona.api_url"),
             },
             github: Github { token: values.maybe("github.token") },
-            anthropic: Anthropic {
-                api_key: values.maybe("anthropic.api_key"),
-                base_url: values.maybe("anthropic.base_url"),
-            },
+            models: values.models.clone(),
             orchestrator: Orchestrator { enabled: values.need("orchestrator.enabled")? },
             secrets: values.secrets.clone(),
         })

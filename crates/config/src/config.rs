@@ -1,6 +1,7 @@
 //! The settings as the rest of Atoll uses them.
 
 use crate::fake::Fake;
+use crate::models::Models;
 use atoll_core::network::Exception;
 use atoll_core::sandbox::{IsolationTier, ProviderKind};
 use secrecy::SecretString;
@@ -34,7 +35,7 @@ pub struct Config {
     pub agents: Agents,
     pub daytona: Daytona,
     pub github: Github,
-    pub anthropic: Anthropic,
+    pub models: Models,
     pub orchestrator: Orchestrator,
     pub(crate) secrets: Vec<SecretString>,
 }
@@ -238,12 +239,6 @@ pub struct Daytona {
 #[derive(Debug, Clone)]
 pub struct Github {
     pub token: Option<SecretString>,
-}
-
-#[derive(Debug, Clone)]
-pub struct Anthropic {
-    pub api_key: Option<SecretString>,
-    pub base_url: Option<String>,
 }
 
 #[derive(Debug, Clone)]

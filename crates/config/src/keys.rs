@@ -4,6 +4,7 @@ use crate::config::{Level, LogFormat};
 use crate::env;
 use crate::fake;
 use crate::kind::Kind;
+use crate::models;
 use atoll_core::sandbox::{IsolationTier, ProviderKind};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -401,21 +402,35 @@ pub(crate) const KEYS: &[Key] = &[
         "The token for GitHub, for a later version; its value is kept out of the log.",
     )
     .also(&[env::GITHUB_TOKEN]),
+    Key::none("anthropic.api_key", Kind::Secret, "sk-ant-example", "The key for Anthropic's models.")
+        .also(&[env::ANTHROPIC_API_KEY]),
+    Key::none("anthropic.base_url", Kind::Url, "https://api.anthropic.com", "Where Anthropic's models are served.")
+        .also(&[env::ANTHROPIC_BASE_URL]),
+    Key::none("openai.api_key", Kind::Secret, "sk-example", "The key for OpenAI's models.")
+        .also(&[env::OPENAI_API_KEY]),
+    Key::none("openai.base_url", Kind::Url, "https://api.openai.com/v1", "Where OpenAI's models are served.")
+        .also(&[env::OPENAI_BASE_URL]),
+    Key::none("gemini.api_key", Kind::Secret, "AIza-example", "The key for Gemini's models.")
+        .also(&[env::GEMINI_API_KEY]),
     Key::none(
-        "anthropic.api_key",
-        Kind::Secret,
-        "sk-ant-example",
-        "The key for Anthropic's models, for a later version; its value is kept out of the log.",
-    )
-    .also(&[env::ANTHROPIC_API_KEY]),
-    Key::none(
-        "anthropic.base_url",
+        "gemini.base_url",
         Kind::Url,
-        "https://api.anthropic.com",
-        "Where Anthropic's models are served, for a later version.",
+        "https://generativelanguage.googleapis.com",
+        "Where Gemini's models are served.",
     )
-    .also(&[env::ANTHROPIC_BASE_URL])
-    .without_effect("this version calls no model itself"),
+    .also(&[env::GEMINI_BASE_URL]),
+    Key::is(
+        "upstreams",
+        Kind::Structure { read: models::read_upstreams, form: models::UPSTREAMS },
+        "{}",
+        "Further places that serve models, by name; anthropic, openai and gemini are there without being written.",
+    ),
+    Key::is(
+        "models",
+        Kind::Structure { read: models::read_models, form: models::MODELS },
+        "[]",
+        "The models that sandboxes may use, with prices in US dollars for a million tokens; none listed: every one.",
+    ),
     Key::is("orchestrator.enabled", Kind::Bool, "false", "Runs the orchestrator in the server, for a later version.")
         .also(&[env::ORCHESTRATOR_ENABLED])
         .without_effect("this version has no orchestrator"),

@@ -16,6 +16,7 @@ pub mod job;
 pub mod json;
 pub mod lifecycle;
 pub mod message;
+pub mod model;
 pub mod network;
 pub mod observe;
 pub mod principal;

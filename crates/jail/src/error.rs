@@ -47,7 +47,7 @@ pub enum Error {
     Label { name: String },
     #[error("there is a {kind} named {name} already: choose another name, or forget that one first")]
     Taken { kind: Kept, name: String },
-    #[error("no {kind} is named {name}: `atoll {kind} list` shows those that there are")]
+    #[error("no {kind} is named {name}: `atoll {kind} ls` shows those that there are")]
     NotKept { kind: Kept, name: String },
     #[error("the {kind} {name} is used by {by}: destroy or forget that first")]
     InUse { kind: Kept, name: String, by: String },

@@ -1,25 +1,51 @@
 //! The agents that this server has: whether each can work here, and what it would take.
 
+use crate::options::{ModelUpstream, Models};
 use crate::problem::{Code, Problem, Result};
 use atoll_agents::{Agent, Found, Missing, Places};
 use atoll_core::agent::{Abilities, DEMO, program_inside};
+use atoll_core::id::ProjectId;
+use atoll_core::model::Api;
 use atoll_core::provider::Shown;
 use atoll_core::sandbox::{ProviderKind, Settings};
+use atoll_store::{Tx, secrets};
 use atoll_worker::driver;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// What the server knows of agents before any is looked for.
-#[derive(Debug, Clone, Default)]
-pub struct AgentOptions {
-    pub places: Places,
-    /// The variables for keys of models that the server has a value for.
-    pub keys: BTreeSet<String>,
-}
-
+/// What agents can work with: where their programs may be, and who serves their models.
 #[derive(Debug)]
 pub struct Agents {
-    options: AgentOptions,
+    places: Places,
+    upstreams: Vec<Upstream>,
+}
+
+/// Of a place where models are served, as much as is needed to know whether there is a key for it.
+#[derive(Debug)]
+struct Upstream {
+    api: Api,
+    has_key: bool,
+    /// The stored secret that may hold it.
+    secret: Option<String>,
+}
+
+/// Which keys somebody has seen to: those of the server, those in its store, and those that a sandbox brings along.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Keys {
+    apis: BTreeSet<Api>,
+    variables: BTreeSet<String>,
+    /// A sandbox gets secrets as variables; which, is theirs to say.
+    exposed: bool,
+}
+
+impl Keys {
+    fn fit(&self, agent: Agent) -> bool {
+        let brings = |name: &String| agent.keys().contains(&name.as_str()) || name.ends_with("_BASE_URL");
+        agent.apis().is_empty()
+            || agent.apis().iter().any(|api| self.apis.contains(api))
+            || self.variables.iter().any(brings)
+            || self.exposed
+    }
 }
 
 /// An agent as it is shown.
@@ -64,7 +90,11 @@ impl Unable {
             Self::Missing(missing) => missing.to_string(),
             Self::NoKey(agent) => {
                 let variable = agent.keys().first().copied().unwrap_or_default();
-                format!("there is no key for {}: start the server with {variable} in its environment", agent.title())
+                format!(
+                    "there is no key for {}: start the server with {variable} in its environment, or store it with \
+                     `atoll secret set {variable}`",
+                    agent.title()
+                )
             }
         }
     }
@@ -91,42 +121,52 @@ fn with_program(name: &str) -> Result<Option<Agent>, Unable> {
 }
 
 impl Agents {
-    pub const fn new(options: AgentOptions) -> Self {
-        Self { options }
+    pub fn new(places: Places, models: &Models) -> Self {
+        let upstream = |upstream: &ModelUpstream| Upstream {
+            api: upstream.api,
+            has_key: upstream.key.is_some() || !upstream.needs_key,
+            secret: upstream.secret.clone(),
+        };
+        Self { places, upstreams: models.upstreams.iter().map(upstream).collect() }
     }
 
-    /// Whether somebody has seen to a key for the agent's models: the server has one, or the sandbox brings its own.
-    fn has_key(&self, agent: Agent, settings: &Settings) -> bool {
-        let keys = agent.keys();
-        let brings = |name: &String| keys.contains(&name.as_str()) || name.ends_with("_BASE_URL");
-        keys.is_empty()
-            || keys.iter().any(|key| self.options.keys.contains(*key))
-            || settings.env.keys().any(brings)
-            // Which variables these become is the secrets' to say.
-            || !settings.exposed_secrets.is_empty()
+    /// The keys that a sandbox of a project would have.
+    pub async fn keys(&self, tx: &mut dyn Tx, project: ProjectId, settings: &Settings) -> Result<Keys> {
+        let mut apis = BTreeSet::new();
+        for upstream in &self.upstreams {
+            let is_stored = match &upstream.secret {
+                Some(name) if !upstream.has_key => secrets::find(tx, project, name).await?.is_some(),
+                Some(_) | None => false,
+            };
+            if upstream.has_key || is_stored {
+                apis.insert(upstream.api);
+            }
+        }
+        let variables = settings.env.keys().cloned().collect();
+        Ok(Keys { apis, variables, exposed: !settings.exposed_secrets.is_empty() })
     }
 
     fn find(&self, agent: Agent) -> Result<Found, Unable> {
-        self.options.places.find(agent).map_err(Unable::Missing)
+        self.places.find(agent).map_err(Unable::Missing)
     }
 
     /// Whether an agent can work in a sandbox of this machine, looked at before one is made.
-    pub fn check(&self, name: &str, settings: &Settings) -> Result<(), Unable> {
+    pub fn check(&self, name: &str, keys: &Keys) -> Result<(), Unable> {
         let Some(agent) = with_program(name)? else { return Ok(()) };
         self.find(agent)?.shown().map_err(Unable::Missing)?;
-        if self.has_key(agent, settings) { Ok(()) } else { Err(Unable::NoKey(agent)) }
+        if keys.fit(agent) { Ok(()) } else { Err(Unable::NoKey(agent)) }
     }
 
     /// The agent of a sandbox that names none: the first that is here and has its key.
-    pub fn first(&self, settings: &Settings) -> Option<String> {
+    pub fn first(&self, keys: &Keys) -> Option<String> {
         let mut names = Agent::BY_CHOICE.iter().map(|agent| agent.as_str());
-        names.find(|name| self.check(name, settings).is_ok()).map(str::to_owned)
+        names.find(|name| self.check(name, keys).is_ok()).map(str::to_owned)
     }
 
     /// What to do where no agent was named and none can work.
-    pub fn none(&self, settings: &Settings) -> Problem {
+    pub fn none(&self, keys: &Keys) -> Problem {
         // One that is here and only lacks its key is the shortest way.
-        let almost = Agent::BY_CHOICE.iter().find_map(|agent| match self.check(agent.as_str(), settings) {
+        let almost = Agent::BY_CHOICE.iter().find_map(|agent| match self.check(agent.as_str(), keys) {
             Err(unable @ Unable::NoKey(_)) => Some(unable.sentence()),
             Ok(()) | Err(Unable::Unknown(_) | Unable::Missing(_)) => None,
         });
@@ -154,19 +194,18 @@ impl Agents {
 
     /// All that there is a driver for. Programs may be started to ask for their version: not to be called where
     /// waiting does harm.
-    pub fn list(&self, with_paths: bool) -> Vec<AgentView> {
-        driver::NAMES.iter().map(|name| self.view(name, with_paths)).collect()
+    pub fn list(&self, keys: &Keys, with_paths: bool) -> Vec<AgentView> {
+        driver::NAMES.iter().map(|name| self.view(name, keys, with_paths)).collect()
     }
 
-    fn view(&self, name: &str, with_paths: bool) -> AgentView {
+    fn view(&self, name: &str, keys: &Keys, with_paths: bool) -> AgentView {
         let abilities = driver::find(name).map(|driver| driver.abilities()).unwrap_or_default();
-        let settings = Settings::default();
-        let checked = self.check(name, &settings);
+        let checked = self.check(name, keys);
         let agent = name.parse::<Agent>().ok();
         let found = agent.and_then(|agent| self.find(agent).ok());
         let version = found.as_ref().and_then(Found::version);
         let mut missing: Vec<String> = checked.as_ref().err().map(Unable::sentence).into_iter().collect();
-        let key = agent.is_none_or(|agent| self.has_key(agent, &settings));
+        let key = agent.is_none_or(|agent| keys.fit(agent));
         if let (Some(agent), Err(Unable::Missing(_)), false) = (agent, &checked, key) {
             missing.push(Unable::NoKey(agent).sentence());
         }
@@ -195,44 +234,48 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
-    fn machine(base: &Path, programs: &[&str], keys: &[&str]) -> Agents {
+    fn machine(base: &Path, programs: &[&str]) -> Agents {
         for name in programs {
             let program = base.join(name);
             std::fs::write(&program, "#!/bin/sh\n").unwrap();
             std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
         let places = Places { data_dir: base.join("data"), path: vec![base.to_path_buf()], ..Places::default() };
-        Agents::new(AgentOptions { places, keys: keys.iter().map(|key| (*key).to_owned()).collect() })
+        Agents::new(places, &Models::default())
+    }
+
+    fn of(api: Api) -> Keys {
+        Keys { apis: [api].into(), ..Keys::default() }
     }
 
     #[test]
     fn the_first_that_is_here_and_has_its_key_is_taken() {
         let base = tempfile::tempdir().unwrap();
-        let nothing = Settings::default();
-        let none = machine(base.path(), &[], &["ANTHROPIC_API_KEY"]);
-        assert_eq!(none.first(&nothing), None);
-        assert!(none.none(&nothing).detail.contains("atoll agents install claude"));
-        assert!(matches!(none.check("claude", &nothing), Err(Unable::Missing(_))));
+        let (nothing, anthropic) = (Keys::default(), of(Api::Anthropic));
+        let none = machine(base.path(), &[]);
+        assert_eq!(none.first(&anthropic), None);
+        assert!(none.none(&anthropic).detail.contains("atoll agents install claude"));
+        assert!(matches!(none.check("claude", &anthropic), Err(Unable::Missing(_))));
 
-        let keyless = machine(base.path(), &["claude"], &["OPENAI_API_KEY"]);
-        assert_eq!(keyless.first(&nothing), None, "the key of another's models is none");
-        assert_eq!(keyless.check("claude", &nothing), Err(Unable::NoKey(Agent::Claude)));
-        let problem = keyless.none(&nothing);
+        let agents = machine(base.path(), &["claude"]);
+        assert_eq!(agents.first(&of(Api::OpenAi)), None, "the key of another's models is none");
+        assert_eq!(agents.check("claude", &nothing), Err(Unable::NoKey(Agent::Claude)));
+        let problem = agents.none(&nothing);
         assert_eq!(problem.code, Code::NoAgent);
         assert!(problem.detail.contains("ANTHROPIC_API_KEY") && problem.detail.contains("demo"), "{}", problem.detail);
-        let own = Settings { env: [("ANTHROPIC_BASE_URL".into(), "http://x".into())].into(), ..Settings::default() };
-        assert_eq!(keyless.first(&own).as_deref(), Some("claude"), "the sandbox brings its own");
-
-        let whole = machine(base.path(), &["claude"], &["ANTHROPIC_API_KEY"]);
-        assert_eq!(whole.first(&nothing).as_deref(), Some("claude"));
-        assert_eq!(whole.check("demo", &nothing), Ok(()), "demo only when it is named");
-        assert_eq!(whole.check("nobody", &nothing), Err(Unable::Unknown("nobody".into())));
+        let own = Keys { variables: ["ANTHROPIC_BASE_URL".into()].into(), ..Keys::default() };
+        assert_eq!(agents.first(&own).as_deref(), Some("claude"), "the sandbox brings its own");
+        assert_eq!(agents.first(&anthropic).as_deref(), Some("claude"));
+        assert_eq!(agents.check("demo", &nothing), Ok(()), "demo only when it is named");
+        assert_eq!(agents.check("nobody", &nothing), Err(Unable::Unknown("nobody".into())));
+        let two = machine(base.path(), &["codex"]);
+        assert_eq!(two.first(&of(Api::OpenAi)).as_deref(), Some("codex"), "one without its key is passed over");
     }
 
     #[test]
     fn only_sandboxes_of_this_machine_are_shown_a_program() {
         let base = tempfile::tempdir().unwrap();
-        let agents = machine(base.path(), &["claude"], &[]);
+        let agents = machine(base.path(), &["claude"]);
         for provider in ProviderKind::ALL {
             let shown = agents.programs(*provider, Some("claude")).unwrap();
             assert_eq!(!shown.is_empty(), provider.is_on_this_machine(), "{provider}");
@@ -249,7 +292,7 @@ mod tests {
     #[test]
     fn every_driver_is_listed_with_what_it_can_do() {
         let base = tempfile::tempdir().unwrap();
-        let list = machine(base.path(), &["claude"], &["ANTHROPIC_API_KEY"]).list(false);
+        let list = machine(base.path(), &["claude"]).list(&of(Api::Anthropic), false);
         assert_eq!(list.iter().map(|view| view.name.as_str()).collect::<Vec<_>>(), driver::NAMES);
         for view in &list {
             assert_eq!(view.abilities, driver::find(&view.name).unwrap().abilities(), "{}", view.name);

@@ -13,6 +13,7 @@ mod cursor;
 mod egress;
 mod extract;
 mod follow;
+mod gateway;
 mod guard;
 mod hub;
 mod jobs;

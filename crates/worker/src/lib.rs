@@ -7,7 +7,7 @@
 //!
 //! Started by hand it works for the program at its standard input and output. As the first process of a sandbox (`init`;
 //! `container` where an engine made it) it is dialled by the server (`acceptor`), runs the agent itself (`executor`, one `driver` per agent, `demo`
-//! being an agent too), commands for others (`exec`) and what they do with files (`transfer`), all of it through a helper
+//! being an agent too, `opencode` a bridge to one), commands for others (`exec`) and what they do with files (`transfer`), all of it through a helper
 //! that has the agent's rights (`hands`). What a dead one left, the server sends itself (`drain`). The one way out of the
 //! sandbox is the server's too (`outward`).
 //!
@@ -37,6 +37,7 @@ pub mod input;
 pub mod journal;
 pub mod link;
 pub mod memory;
+pub mod opencode;
 pub mod output;
 pub mod outward;
 pub mod program;

@@ -8,6 +8,7 @@ mod dropped;
 mod ends;
 mod files;
 mod fork;
+mod gateway;
 mod inside;
 mod isolation;
 mod kill;

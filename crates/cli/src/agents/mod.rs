@@ -2,13 +2,6 @@
 
 use atoll_agents::{Agent, Places};
 use atoll_config::Config;
-use atoll_server::agents::AgentOptions;
-use std::collections::BTreeSet;
-
-/// What a server on this machine knows of agents.
-pub fn options(config: &Config) -> AgentOptions {
-    AgentOptions { places: places(config), keys: keys(config) }
-}
 
 /// Where agents' programs are looked for.
 pub fn places(config: &Config) -> Places {
@@ -30,12 +23,4 @@ pub fn places(config: &Config) -> Places {
         configured: Agent::ALL.iter().filter_map(|agent| Some((*agent, named(*agent)?))).collect(),
         path: std::env::split_paths(&path).filter(|directory| directory.is_absolute()).collect(),
     }
-}
-
-/// The variables for models' keys that there is a value for.
-fn keys(config: &Config) -> BTreeSet<String> {
-    let known: BTreeSet<&str> = Agent::ALL.iter().flat_map(|agent| agent.keys()).copied().collect();
-    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let configured = config.anthropic.api_key.is_some().then_some("ANTHROPIC_API_KEY");
-    known.into_iter().filter(is_set).chain(configured).map(str::to_owned).collect()
 }

@@ -2,6 +2,7 @@
 
 use super::Page;
 use super::sandboxes::{NewSandbox, SandboxView, dollars};
+use super::usage::Usage;
 use crate::app::create::Plan;
 use crate::app::{Work, sessions as app_sessions};
 use crate::auth::{Caller, access};
@@ -17,6 +18,7 @@ use atoll_core::protected;
 use atoll_core::sandbox::{End, ProviderKind, Repo, Resources, Settings};
 use atoll_core::session::SessionState;
 use atoll_core::time::Timestamp;
+use atoll_store::model_usage::Of;
 use atoll_store::projects;
 use atoll_store::sessions::{self, Session};
 use axum::extract::State;
@@ -40,6 +42,9 @@ pub struct SessionView {
     pub forked_from: Option<SessionId>,
     /// In US dollars.
     pub cost: f64,
+    /// Of models; only where one is asked for by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
     pub created_by: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -60,6 +65,7 @@ impl From<Session> for SessionView {
             transcript: row.transcript,
             forked_from: row.forked_from,
             cost: dollars(row.cost_micros),
+            usage: None,
             created_by: row.created_by,
             created_at: row.created_at,
             updated_at: row.updated_at,
@@ -277,13 +283,14 @@ pub async fn get(
     caller: Caller,
     Id(id): Id<SessionId>,
 ) -> Result<axum::Json<SessionView>> {
-    let row = app.read(move |tx| {
+    let view = app.read(move |tx| {
         Box::pin(async move {
             access::session(tx, &caller, id, Action::See).await?;
-            sessions::get(tx, id).await?.ok_or_else(|| Problem::not_found("session"))
+            let row = sessions::get(tx, id).await?.ok_or_else(|| Problem::not_found("session"))?;
+            Ok(SessionView { usage: Usage::of(tx, Of::Session(id)).await?, ..row.into() })
         })
     });
-    Ok(axum::Json(row.await?.into()))
+    Ok(axum::Json(view.await?))
 }
 
 #[derive(Debug, Deserialize, utoipa::ToSchema)]

@@ -1,9 +1,9 @@
 //! Makes a sandbox, and the session it belongs to where there is none yet.
 
 use super::{Work, inbox, secrets};
-use crate::agents::Agents;
 use crate::auth::secret::{self, NewSecret};
 use crate::problem::{Code, Problem, Result};
+use atoll_core::agent::DEMO;
 use atoll_core::event::{NewEvent, Source, kind};
 use atoll_core::id::{ProjectId, SandboxId, SessionId, TokenId};
 use atoll_core::job::JobKind;
@@ -16,6 +16,7 @@ use atoll_store::sessions::{self, Session};
 use atoll_store::tokens::{self, Holder, Token};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What was asked for, checked and filled with defaults.
 #[derive(Debug, Clone)]
@@ -82,7 +83,7 @@ pub async fn next(work: &mut Work<'_>, session: &mut Session, plan: Plan) -> Res
 async fn make(work: &mut Work<'_>, session: &mut Session, mut plan: Plan, cause: &'static str) -> Result<Made> {
     secrets::check(work, session.project_id, &mut plan.settings).await?;
     let agent = plan.agent.clone().or_else(|| session.agent.clone());
-    let agent = settled(&work.agents, plan.provider, agent, &plan.settings, plan.prompt.is_some())?;
+    let agent = settled(work, &plan, session.project_id, agent).await?;
     let mut sandbox = Sandbox {
         id: plan.id,
         session_id: session.id,
@@ -157,32 +158,37 @@ async fn make(work: &mut Work<'_>, session: &mut Session, mut plan: Plan, cause:
 
 /// Where Atoll itself runs the agent, it has to be one that can work there: said before anything is made. Nobody who
 /// names none gets the demo.
-fn settled(
-    agents: &Agents,
-    provider: ProviderKind,
+async fn settled(
+    work: &mut Work<'_>,
+    plan: &Plan,
+    project: ProjectId,
     agent: Option<String>,
-    settings: &Settings,
-    has_prompt: bool,
 ) -> Result<Option<String>> {
-    match (provider, agent) {
-        (ProviderKind::External | ProviderKind::Fake, agent) => Ok(agent),
-        (ProviderKind::Local | ProviderKind::Docker, Some(name)) => {
-            agents.check(&name, settings)?;
+    if !plan.provider.is_on_this_machine() || agent.as_deref() == Some(DEMO) {
+        return Ok(agent);
+    }
+    let agents = Arc::clone(&work.agents);
+    let keys = agents.keys(work.tx, project, &plan.settings).await?;
+    match agent {
+        Some(name) => {
+            agents.check(&name, &keys)?;
             Ok(Some(name))
         }
-        (ProviderKind::Local | ProviderKind::Docker, None) => match agents.first(settings) {
-            None if has_prompt => Err(agents.none(settings)),
+        None => match agents.first(&keys) {
+            None if plan.prompt.is_some() => Err(agents.none(&keys)),
             found => Ok(found),
         },
     }
 }
 
 /// A sandbox that was made when there was no agent has none to hear anything.
-pub fn refuse_unheard(work: &Work<'_>, sandbox: &Sandbox) -> Result<()> {
-    match &sandbox.agent {
-        None if sandbox.provider.is_on_this_machine() => Err(work.agents.none(&sandbox.settings)),
-        Some(_) | None => Ok(()),
+pub async fn refuse_unheard(work: &mut Work<'_>, sandbox: &Sandbox) -> Result<()> {
+    if sandbox.agent.is_some() || !sandbox.provider.is_on_this_machine() {
+        return Ok(());
     }
+    let agents = Arc::clone(&work.agents);
+    let keys = agents.keys(work.tx, sandbox.project_id, &sandbox.settings).await?;
+    Err(agents.none(&keys))
 }
 
 /// A new worker token; it ends the old one.

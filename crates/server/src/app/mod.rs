@@ -53,6 +53,7 @@ pub struct Work<'t> {
     pub redactor: std::sync::Arc<Redactor>,
     pub secrets: std::sync::Arc<crate::secrets::Secrets>,
     pub agents: std::sync::Arc<crate::agents::Agents>,
+    pub gateway: std::sync::Arc<crate::gateway::Gateway>,
 }
 
 /// JSON without the secrets that are known.

@@ -14,9 +14,17 @@ use serde_json::value::RawValue;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+mod acp;
 mod claude;
+mod codex;
+#[cfg(test)]
+mod conformance;
 mod demo;
+mod opencode;
+mod rpc;
 mod shown;
+#[cfg(test)]
+mod testing;
 
 pub use atoll_core::agent::Abilities;
 
@@ -197,12 +205,16 @@ fn line_of(value: &Value) -> Vec<u8> {
 }
 
 /// The names of all agents that there is a driver for.
-pub const NAMES: &[&str] = &["claude", "demo"];
+pub const NAMES: &[&str] = &["acp", "claude", "codex", "demo", "gemini", "opencode"];
 
 pub fn find(name: &str) -> Option<Box<dyn Driver>> {
     match name {
+        "acp" => Some(Box::new(acp::Acp::new(acp::Program::Other))),
         "claude" => Some(Box::<claude::Claude>::default()),
+        "codex" => Some(Box::<codex::Codex>::default()),
         "demo" => Some(Box::new(demo::Demo)),
+        "gemini" => Some(Box::new(acp::Acp::new(acp::Program::Gemini))),
+        "opencode" => Some(Box::<opencode::OpenCode>::default()),
         _ => None,
     }
 }

@@ -56,6 +56,9 @@ impl Executor {
             Heard::Said(Said::Event(told)) => match &told.mark {
                 Mark::ToolEnds(_) | Mark::TurnEnds => self.through_gate(Then::Tell(told)),
                 Mark::Plain | Mark::TurnBegins | Mark::ToolBegins(_) | Mark::Asks | Mark::Answered => {
+                    if told.mark == Mark::TurnBegins {
+                        self.begins_by_itself();
+                    }
                     self.talk.mark(&told.mark);
                     self.tell_on(told);
                 }
@@ -94,6 +97,8 @@ impl Executor {
                 self.tell_on(told);
                 self.talk.mark(&mark);
                 match &mark {
+                    // With more to do it goes on at once, and what it changes then is to be seen too.
+                    Mark::TurnEnds if self.talk.goes_on() => {}
                     Mark::TurnEnds => self.files.stop(),
                     Mark::ToolEnds(tool) => self.tool_seen(tool),
                     Mark::Plain | Mark::TurnBegins | Mark::ToolBegins(_) | Mark::Asks | Mark::Answered => {}
@@ -108,6 +113,15 @@ impl Executor {
                 self.files.stop();
                 self.leave();
             }
+        }
+    }
+
+    /// A turn that nobody began here is one like any other.
+    fn begins_by_itself(&mut self) {
+        self.waiting_due = None;
+        if !self.files.is_watching() && !self.files.is_opening() {
+            self.outgoing.push(Item::Activity(Activity::Working));
+            self.files.start();
         }
     }
 
@@ -131,6 +145,8 @@ impl Executor {
 
     /// The agent takes the next message, or there is none and it waits.
     pub(super) fn is_idle(&mut self) {
+        let over = self.talk.broken_off();
+        self.outgoing.extend(over.into_iter().map(Item::Ack));
         self.talk.idle();
         self.interrupt = None;
         self.forget_questions("the turn is over");

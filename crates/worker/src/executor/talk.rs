@@ -39,13 +39,23 @@ pub(super) struct Talk {
     held: VecDeque<LeasedMessage>,
     /// Told to the agent, without a receipt.
     told: Vec<MessageId>,
+    /// Those of them that break off the turn.
+    interrupts: Vec<MessageId>,
     /// Tools under way.
     tools: Vec<String>,
 }
 
 impl Talk {
     pub(super) const fn new(abilities: Abilities) -> Self {
-        Self { abilities, state: State::Idle, turn: 0, held: VecDeque::new(), told: Vec::new(), tools: Vec::new() }
+        Self {
+            abilities,
+            state: State::Idle,
+            turn: 0,
+            held: VecDeque::new(),
+            told: Vec::new(),
+            interrupts: Vec::new(),
+            tools: Vec::new(),
+        }
     }
 
     pub(super) const fn set_abilities(&mut self, abilities: Abilities) {
@@ -65,6 +75,7 @@ impl Talk {
             return Some(match self.state {
                 State::InTurn => {
                     self.told.push(interrupt.id);
+                    self.interrupts.push(interrupt.id);
                     Next::Interrupt(interrupt)
                 }
                 State::Idle | State::Over => {
@@ -125,6 +136,13 @@ impl Talk {
         Some(Ack { id, how, turn: (self.turn > 0).then_some(self.turn) })
     }
 
+    /// The turn is over, and with it whatever was said to break it off: an agent that was done by itself, or was told
+    /// so twice, says nothing about that.
+    pub(super) fn broken_off(&mut self) -> Vec<Ack> {
+        let interrupts = std::mem::take(&mut self.interrupts);
+        interrupts.into_iter().filter_map(|id| self.receipt(id, How::Injected)).collect()
+    }
+
     /// The turn is over and the agent takes the next message.
     pub(super) fn idle(&mut self) {
         self.tools.clear();
@@ -137,6 +155,7 @@ impl Talk {
     /// can say more about.
     pub(super) fn gone(&mut self) -> Vec<Nack> {
         self.idle();
+        self.interrupts.clear();
         let lost = |id| Nack { id, handed: true, reason: "the agent ended".to_owned(), retry: false };
         self.told.drain(..).map(lost).collect()
     }
@@ -154,6 +173,11 @@ impl Talk {
             Nack { id: message.id, handed: false, reason, retry: true }
         };
         self.held.drain(..).map(back).collect()
+    }
+
+    /// The agent has something that it did not come to: it begins the next turn by itself.
+    pub(super) fn goes_on(&self) -> bool {
+        self.told.iter().any(|id| !self.interrupts.contains(id))
     }
 
     pub(super) fn standing(&self) -> Standing {
@@ -259,6 +283,26 @@ mod tests {
         talk.arrive(interrupt());
         assert_eq!(words(talk.next()), "interrupt stop");
         assert_eq!(words(talk.next()), "steer two");
+    }
+
+    #[test]
+    fn the_end_of_a_turn_answers_whatever_was_to_break_it_off() {
+        let mut talk = talk();
+        let (first, again, steer) = (interrupt(), interrupt(), message("two", Delivery::Steer));
+        talk.arrive(message("one", Delivery::Steer));
+        talk.next();
+        talk.told.clear();
+        for message in [first.clone(), again.clone(), steer.clone()] {
+            assert!(!talk.goes_on());
+            talk.arrive(message);
+            talk.next();
+        }
+        assert!(talk.goes_on(), "it was told something");
+        assert!(talk.receipt(again.id, How::Injected).is_some());
+        let over: Vec<_> = talk.broken_off().into_iter().map(|ack| ack.id).collect();
+        assert_eq!(over, [first.id]);
+        assert_eq!(talk.told, [steer.id], "it begins the next turn");
+        assert!(talk.broken_off().is_empty());
     }
 
     #[test]

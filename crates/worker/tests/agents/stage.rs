@@ -1,0 +1,292 @@
+//! An agent at the other end of its driver: what the executor does with both, without a sandbox around them.
+
+use anyhow::{Context, Result, bail, ensure};
+use atoll_core::id::{LeaseId, MessageId, SessionId};
+use atoll_core::message::{Delivery, MessageType};
+use atoll_core::sandbox::Approvals;
+use atoll_core::time::Timestamp;
+use atoll_model_script::{Request, ScriptedModel, Scripts};
+use atoll_protocol::{Gateway, LeasedMessage};
+use atoll_worker::driver::{self, Answer, Driver, Launch, Said, Standing, Told};
+use atoll_worker::heartbeat::Settings;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+pub const LONGEST: Duration = Duration::from_secs(120);
+const GOING: Duration = Duration::from_secs(3);
+
+pub struct Stage {
+    pub model: ScriptedModel,
+    pub place: tempfile::TempDir,
+    /// Everything that was said, one line each.
+    pub log: Vec<String>,
+    /// Its own name for the conversation.
+    pub native_id: Option<String>,
+    /// What a person says to what is asked; without a word it is not answered.
+    pub person: Option<Answer>,
+    agent: String,
+    driver: Box<dyn Driver>,
+    settings: Settings,
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<Vec<u8>>,
+    complaints: Arc<Mutex<String>>,
+    /// Runs the model; last, so that it outlives it.
+    _runtime: tokio::runtime::Runtime,
+}
+
+fn program(agent: &str, test: &str) -> Result<Option<PathBuf>> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"));
+    let program = target.join("agents/bin").join(agent);
+    if program.exists() {
+        return Ok(Some(program.canonicalize()?));
+    }
+    let required = std::env::var_os("ATOLL_REQUIRE_AGENTS").is_some_and(|value| !value.is_empty());
+    ensure!(!required, "{} is missing: run scripts/agents", program.display());
+    println!("skipped: {test}: {} is missing; scripts/agents installs it", program.display());
+    Ok(None)
+}
+
+impl Stage {
+    /// Nothing where the agent is not installed: the test is skipped, by name.
+    pub fn set(agent: &str, test: &str, scripts: &str, approvals: Approvals) -> Result<Option<Self>> {
+        let Some(program) = program(agent, test)? else { return Ok(None) };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let model = runtime.block_on(ScriptedModel::start(Scripts::parse(scripts)?))?;
+        let place = tempfile::tempdir()?;
+        std::fs::create_dir_all(place.path().join("home"))?;
+        std::fs::create_dir_all(place.path().join("work"))?;
+        let settings = Settings {
+            // A known name of a model: Codex offers others no tool for patches.
+            model: Some(if agent == "gemini" { "gemini-2.5-pro" } else { "gpt-5.5" }.to_owned()),
+            approvals: Some(approvals),
+            system_prompt: Some("be brief, atoll-mark".to_owned()),
+            ..Settings::default()
+        };
+        let mut driver = driver::find(agent).context("there is such a driver")?;
+        let started = start(&mut *driver, &program, &model, place.path(), &settings, None)?;
+        Ok(Some(Self {
+            model,
+            place,
+            log: Vec::new(),
+            native_id: None,
+            person: None,
+            agent: agent.to_owned(),
+            driver,
+            settings,
+            child: started.child,
+            input: Some(started.input),
+            lines: started.lines,
+            complaints: started.complaints,
+            _runtime: runtime,
+        }))
+    }
+
+    /// Ends the process and starts another one, which goes on with the conversation.
+    pub fn restart(&mut self, test: &str) -> Result<()> {
+        self.end();
+        let program = program(&self.agent, test)?.context("it was there")?;
+        let place = self.place.path().to_owned();
+        let native_id = self.native_id.clone();
+        let started = start(&mut *self.driver, &program, &self.model, &place, &self.settings, native_id.as_deref())?;
+        (self.child, self.input, self.lines) = (started.child, Some(started.input), started.lines);
+        self.complaints = started.complaints;
+        Ok(())
+    }
+
+    pub fn tell(&mut self, text: &str, standing: Standing) -> Result<MessageId> {
+        self.send(text, MessageType::UserMessage, standing)
+    }
+
+    pub fn interrupt(&mut self) -> Result<MessageId> {
+        self.send("enough", MessageType::Interrupt, Standing::InTurn)
+    }
+
+    fn send(&mut self, text: &str, message_type: MessageType, standing: Standing) -> Result<MessageId> {
+        let message = LeasedMessage {
+            id: MessageId::new(),
+            session_id: SessionId::new(),
+            message_type,
+            delivery: Delivery::Steer,
+            content: text.to_owned(),
+            sender: None,
+            position: 0,
+            created_at: Timestamp::from_micros(0),
+            lease: LeaseId::new(),
+            lease_until: Timestamp::from_micros(0),
+        };
+        let line = self.driver.tell(&message, standing);
+        self.write(&line)?;
+        Ok(message.id)
+    }
+
+    /// Listens until a line of the log begins so; gives that line.
+    pub fn until(&mut self, beginning: &str) -> Result<String> {
+        let until = Instant::now() + LONGEST;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                let complaints = self.complaints.lock().map(|text| text.clone()).unwrap_or_default();
+                bail!("`{beginning}` was not said\n{}\n{complaints}", self.log.join("\n"));
+            };
+            let begun = self.log.len();
+            for said in self.driver.line(&line) {
+                self.take(said)?;
+            }
+            if let Some(found) = self.log[begun..].iter().find(|line| line.starts_with(beginning)) {
+                return Ok(found.clone());
+            }
+        }
+    }
+
+    fn take(&mut self, said: Said) -> Result<()> {
+        let shown = match &said {
+            Said::Event(Told { event_type, data, .. }) => {
+                let data: Value = serde_json::from_str(data.get())?;
+                format!("{} {data}", event_type.as_str())
+            }
+            Said::Receipt { id, how } => format!("receipt {how} {id}"),
+            Said::Live(_) => "live".to_owned(),
+            Said::Asks(ask) => format!("asks {} {}", ask.tool.to_lowercase(), ask.input),
+            Said::Reply(bytes) => format!("reply {}", String::from_utf8_lossy(bytes).trim_end()),
+            other => format!("{other:?}"),
+        };
+        if std::env::var_os("ATOLL_TEST_SHOW").is_some() {
+            println!("{shown}");
+        }
+        self.log.push(shown);
+        match said {
+            Said::Reply(bytes) => self.write(&bytes)?,
+            Said::Native { id } => self.native_id = Some(id),
+            Said::Asks(ask) => {
+                if let Some(answer) = self.person.clone() {
+                    let line = self.driver.answer(&ask.id, answer);
+                    self.write(&line)?;
+                }
+            }
+            Said::ToolRan { tool_use_id } => {
+                let line = self.driver.tool_seen(&tool_use_id);
+                self.write(&line.unwrap_or_default())?;
+            }
+            Said::Unparsed { reason } => bail!("it was not understood: {reason}"),
+            Said::Failed { error } => bail!("it gave up: {error}\n{}", self.log.join("\n")),
+            Said::Event(_) | Said::Receipt { .. } | Said::Idle | Said::Live(_) | Said::RateLimited { .. } => {}
+        }
+        Ok(())
+    }
+
+    pub fn read(&self, file: &str) -> Result<String> {
+        std::fs::read_to_string(self.place.path().join("work").join(file)).with_context(|| format!("{file} is missing"))
+    }
+
+    /// All requests that a script answered.
+    pub fn played(&self) -> Vec<Arc<Request>> {
+        self.model.requests().into_iter().filter(|request| request.script.is_some()).collect()
+    }
+
+    pub fn count(&self, beginning: &str) -> usize {
+        self.log.iter().filter(|line| line.starts_with(beginning)).count()
+    }
+
+    pub fn resumes(&self) -> bool {
+        self.driver.abilities().resume
+    }
+
+    /// First by the end of its input, so that it can end what it has started; then by force.
+    fn end(&mut self) {
+        drop(self.input.take());
+        let until = Instant::now() + GOING;
+        while Instant::now() < until {
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+
+    fn write(&mut self, line: &[u8]) -> Result<()> {
+        self.input.as_mut().context("it has an input")?.write_all(line)?;
+        Ok(())
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+struct Started {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<Vec<u8>>,
+    complaints: Arc<Mutex<String>>,
+}
+
+/// The program with nothing of this process's environment, so that no key and no setting of the machine's gets in.
+fn start(
+    driver: &mut dyn Driver,
+    program: &Path,
+    model: &ScriptedModel,
+    place: &Path,
+    settings: &Settings,
+    native_id: Option<&str>,
+) -> Result<Started> {
+    let (home, work) = (place.join("home"), place.join("work"));
+    let gateway = Gateway { base_url: model.base_url(), key: "sk-scripted".to_owned() };
+    let command = driver.command(&Launch {
+        worker: Path::new(env!("CARGO_BIN_EXE_atoll-worker")),
+        workspace: &work,
+        home: &home,
+        turns: 0,
+        settings,
+        program: Some(program),
+        gateway: Some(&gateway),
+        native_id,
+    });
+    // The gateway has a path for each API; the model has none.
+    let base = model.base_url();
+    let plain = |text: &str| text.replace(&format!("{base}/openai"), &base).replace(&format!("{base}/gemini"), &base);
+    for file in &command.files {
+        let path = home.join(&file.path);
+        std::fs::create_dir_all(path.parent().context("a file in the home")?)?;
+        std::fs::write(path, plain(&file.text))?;
+    }
+    let mut process = Command::new(&command.argv[0]);
+    process.args(&command.argv[1..]).current_dir(&work).env_clear();
+    process.env("HOME", &home).env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("IS_SANDBOX", "1");
+    process.envs(command.env.iter().map(|(name, value)| (name, plain(value))));
+    process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = process.spawn().with_context(|| format!("{:?}", command.argv))?;
+    let (sender, lines) = channel();
+    let stdout = BufReader::new(child.stdout.take().context("stdout")?);
+    std::thread::spawn(move || {
+        for line in stdout.split(b'\n') {
+            let Ok(line) = line else { break };
+            if !line.trim_ascii().is_empty() && sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let complaints = Arc::new(Mutex::new(String::new()));
+    let (mut stderr, kept) = (child.stderr.take().context("stderr")?, Arc::clone(&complaints));
+    std::thread::spawn(move || {
+        let mut piece = [0; 4096];
+        while let Ok(length @ 1..) = stderr.read(&mut piece) {
+            if let Ok(mut kept) = kept.lock() {
+                kept.push_str(&String::from_utf8_lossy(&piece[..length]));
+            }
+        }
+    });
+    let mut input = child.stdin.take().context("stdin")?;
+    input.write_all(&driver.greeting())?;
+    Ok(Started { child, input, lines, complaints })
+}
