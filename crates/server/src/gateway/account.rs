@@ -1,5 +1,6 @@
 //! What a sandbox has spent, what is held for requests under way, and whether there is enough for another one.
 
+use super::hold::Room;
 use super::refusal::Refusal;
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::sandbox::Settings;
@@ -10,6 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Account {
     pub sandbox: SandboxId,
     pub project: ProjectId,
+    /// For what it sends.
+    pub room: Room,
     balance: Mutex<Balance>,
     /// Those that figures are kept of by name.
     models: Mutex<BTreeSet<String>>,
@@ -54,9 +57,9 @@ impl Balance {
 }
 
 impl Account {
-    pub const fn new(sandbox: SandboxId, project: ProjectId, limit: Option<i64>, spent: i64) -> Self {
+    pub fn new(sandbox: SandboxId, project: ProjectId, limit: Option<i64>, spent: i64) -> Self {
         let balance = Mutex::new(Balance { limit, spent, reserved: 0 });
-        Self { sandbox, project, balance, models: Mutex::new(BTreeSet::new()) }
+        Self { sandbox, project, room: Room::of_one(), balance, models: Mutex::new(BTreeSet::new()) }
     }
 
     fn locked(&self) -> MutexGuard<'_, Balance> {

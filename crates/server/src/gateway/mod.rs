@@ -15,6 +15,7 @@ mod bill;
 mod client;
 mod credential;
 mod headers;
+mod hold;
 mod path;
 mod placeholder;
 mod refusal;
@@ -33,12 +34,13 @@ use atoll_core::id::SandboxId;
 use atoll_core::model::{Api, Price, Tokens, list_price};
 use atoll_store::sandboxes;
 use axum::body::Bytes;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderMap, Request, Response, Uri};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use axum::http::{Request, Response, Uri};
 use bill::{Bill, Item, Metered};
 use credential::Credentials;
+use hold::Room;
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use path::{Found, Purpose, Route};
 use refusal::Refusal;
@@ -46,16 +48,9 @@ use scan::Scanner;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub type Body = BoxBody<Bytes, hyper::Error>;
 
-/// The largest request: images go in them.
-const LARGEST: usize = 64 << 20;
-/// Of all requests that are being read or sent, in KB.
-const IN_HAND: usize = 256 << 10;
-/// For there to be room for another one.
-const ROOM: Duration = Duration::from_secs(30);
 /// For what is under way when the server stops.
 const SETTLING: Duration = Duration::from_secs(2);
 const MOST_ACCOUNTS: usize = 10_000;
@@ -66,7 +61,7 @@ pub struct Gateway {
     placeholders: Placeholders,
     credentials: Credentials,
     accounts: Mutex<HashMap<SandboxId, Arc<Account>>>,
-    room: Arc<Semaphore>,
+    room: Room,
     /// Held by every bill until it is written down.
     open: Arc<()>,
 }
@@ -79,7 +74,7 @@ impl Gateway {
             placeholders,
             credentials: Credentials::default(),
             accounts: Mutex::default(),
-            room: Arc::new(Semaphore::new(IN_HAND)),
+            room: Room::of_all(),
             open: Arc::default(),
         })
     }
@@ -177,18 +172,6 @@ impl Gateway {
         }
         account.reserve(most)
     }
-
-    /// Room for a request's body, before any of it is read.
-    async fn room(&self, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, Refusal> {
-        let told = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-        let bytes = told.unwrap_or(LARGEST);
-        if bytes > LARGEST {
-            return Err(Refusal::TooLarge { most: LARGEST });
-        }
-        let room = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
-        let waited = tokio::time::timeout(ROOM, Arc::clone(&self.room).acquire_many_owned(room)).await;
-        waited.ok().and_then(Result::ok).ok_or(Refusal::Busy)
-    }
 }
 
 struct Chosen<'a> {
@@ -233,14 +216,7 @@ async fn pass(
     let gateway = &app.gateway;
     let account = gateway.account(app, sandbox).await?;
     let (mut head, body) = request.into_parts();
-    let room = gateway.room(&head.headers).await?;
-    let body = match Limited::new(body, LARGEST).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            return Err(Refusal::TooLarge { most: LARGEST });
-        }
-        Err(_) => return Err(Refusal::Unreadable),
-    };
+    let (body, held) = hold::read(body, &account.room, &gateway.room).await?;
     let is_plain = !head.headers.contains_key(CONTENT_ENCODING);
     let asked = match asked::look(&body).filter(|_| is_plain) {
         Some(asked) => asked,
@@ -273,7 +249,7 @@ async fn pass(
         bill.sent();
     }
     let answered = gateway.upstreams.request(request).await;
-    drop(room);
+    drop(held);
     let mut response = match answered {
         Ok(response) => response,
         Err(error) => {

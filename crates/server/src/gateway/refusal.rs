@@ -16,7 +16,8 @@ pub enum Refusal {
     /// Nobody set the upstream's key.
     NoKey {
         upstream: String,
-        variable: Option<String>,
+        secret: Option<String>,
+        host: String,
     },
     NoUpstream,
     NotListed {
@@ -83,11 +84,11 @@ impl Refusal {
                  count tokens or list models"
                     .to_owned()
             }
-            Self::NoKey { upstream, variable } => {
-                let how = match variable {
-                    Some(name) => {
-                        format!("set {name} where the Atoll server is started, or run `atoll secret set {name}`")
-                    }
+            Self::NoKey { upstream, secret, host } => {
+                let how = match secret {
+                    Some(name) => format!(
+                        "set {name} where the Atoll server is started, or run `atoll secret set {name} --upstream {host}`"
+                    ),
                     None => "give it `key_env` or `key_secret` in the configuration of the Atoll server".to_owned(),
                 };
                 format!("Atoll has no key for {upstream}: {how}")

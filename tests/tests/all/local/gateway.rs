@@ -230,3 +230,40 @@ async fn listed_models_are_the_only_ones_and_every_api_is_spoken() {
     assert_eq!((&project["usage"]["requests"], &project["usage"]["cost"]), (&json!(3), &json!(0.035_039)), "{project}");
     ground.leave().await;
 }
+
+/// A stored secret that is the key of an upstream, and bound to its host.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_project_s_own_key_goes_before_the_server_s() {
+    let upstream = Upstream::start().await;
+    let place = format!("127.0.0.1:{}", upstream.port);
+    let config = format!(
+        "upstreams:\n  elsewhere: {{kind: openai, url: \"http://{place}/other\", key_secret: OTHER_KEY}}\n\
+         models:\n- {{name: claude-sonnet-4-5, upstream: anthropic}}\n- {{name: far, upstream: elsewhere}}\n"
+    );
+    let ground = ground(&upstream, &config);
+    let mut ids = Vec::new();
+    for (project, bound) in [("own", place.as_str()), ("strange", "api.example.org")] {
+        let project = ground.admin.post("/projects", json!({ "name": project })).await.expect(201)["id"].clone();
+        let secret = json!({ "value": "sk-ant-of-the-project", "project_id": project, "upstreams": [bound] });
+        ground.admin.put("/secrets/ANTHROPIC_API_KEY", secret).await.expect(201);
+        ids.push(ground.kept(json!({ "project_id": project })).await);
+    }
+    for (id, key) in ids.iter().zip(["sk-ant-of-the-project", REAL]) {
+        assert!(is(&curl(&ground, id, &messages("claude-sonnet-4-5", 1)).await, 200));
+        let (head, _) = upstream.requests().pop().unwrap();
+        assert!(head.contains(&format!("x-api-key: {key}\r\n")), "{head}");
+    }
+
+    let far = "$ATOLL_GATEWAY_URL/openai/v1/responses -H \"authorization: Bearer $KEY\" -d '{\"model\":\"far\"}'";
+    let answer = curl(&ground, &ids[0], far).await;
+    let command = format!("atoll secret set OTHER_KEY --upstream {place}");
+    assert!(is(&answer, 403) && answer.contains(&command), "{answer}");
+    assert_eq!(upstream.requests().len(), 2, "nothing is asked without a key");
+    let secret = json!({ "value": "sk-of-the-deployment", "upstreams": [place] });
+    ground.admin.put("/secrets/OTHER_KEY", secret).await.expect(201);
+    // What was found a moment ago counts a moment longer.
+    assert!(is(&curl(&ground, &ids[1], far).await, 200));
+    let (head, _) = upstream.requests().pop().unwrap();
+    assert!(head.starts_with("post /other/responses ") && head.contains("bearer sk-of-the-deployment\r\n"), "{head}");
+    ground.leave().await;
+}
