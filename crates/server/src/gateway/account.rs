@@ -16,6 +16,8 @@ pub struct Account {
     balance: Mutex<Balance>,
     /// Those that figures are kept of by name.
     models: Mutex<BTreeSet<String>>,
+    /// The last refusal that was written to the log.
+    told: Mutex<Option<&'static str>>,
 }
 
 /// A sandbox can make up names without end.
@@ -59,7 +61,7 @@ impl Balance {
 impl Account {
     pub fn new(sandbox: SandboxId, project: ProjectId, limit: Option<i64>, spent: i64) -> Self {
         let balance = Mutex::new(Balance { limit, spent, reserved: 0 });
-        Self { sandbox, project, room: Room::of_one(), balance, models: Mutex::new(BTreeSet::new()) }
+        Self { sandbox, project, room: Room::of_one(), balance, models: Mutex::default(), told: Mutex::default() }
     }
 
     fn locked(&self) -> MutexGuard<'_, Balance> {
@@ -78,6 +80,17 @@ impl Account {
             models.insert(model.to_owned());
         }
         model.to_owned()
+    }
+
+    /// Whether a refusal is another one than the last.
+    pub fn is_news(&self, reason: &'static str) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.replace(reason) != Some(reason)
+    }
+
+    /// A request went out: the next refusal is news again.
+    pub fn passes(&self) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     pub fn has_limit(&self) -> bool {

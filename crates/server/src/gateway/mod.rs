@@ -30,12 +30,13 @@ use crate::options::{Model, ModelUpstream, Models, Outward};
 use crate::state::App;
 use account::Account;
 use asked::Asked;
+use atoll_core::event::{NewEvent, kind};
 use atoll_core::id::SandboxId;
 use atoll_core::model::{Api, Price, Tokens, list_price};
 use atoll_store::sandboxes;
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use axum::http::{Request, Response, Uri};
+use axum::http::{Request, Response, Uri, Version};
 use bill::{Bill, Item, Metered};
 use credential::Credentials;
 use hold::Room;
@@ -45,6 +46,7 @@ use hyper::body::Incoming;
 use path::{Found, Purpose, Route};
 use refusal::Refusal;
 use scan::Scanner;
+use serde_json::json;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -67,16 +69,16 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    pub fn new(models: &Models, outward: &Outward, placeholders: Placeholders) -> Result<Self, rustls::Error> {
-        Ok(Self {
+    pub fn new(models: &Models, outward: &Outward, placeholders: Placeholders) -> Self {
+        Self {
             models: models.clone(),
-            upstreams: client::new(proxy_of(outward))?,
+            upstreams: client::new(proxy_of(outward)),
             placeholders,
             credentials: Credentials::default(),
             accounts: Mutex::default(),
             room: Room::of_all(),
             open: Arc::default(),
-        })
+        }
     }
 
     /// What a sandbox shows in place of a key.
@@ -201,10 +203,13 @@ pub async fn answer(
         None => Err(Refusal::NotServed),
         Some(route) => pass(app, sandbox, route, request).await,
     };
-    Ok(passed.unwrap_or_else(|refusal| {
-        tracing::debug!(%sandbox, refusal = %refusal.sentence(), "a request to a model was refused");
-        refusal.response(api)
-    }))
+    Ok(match passed {
+        Ok(response) => response,
+        Err(refusal) => {
+            refused(app, sandbox, &refusal);
+            refusal.response(api)
+        }
+    })
 }
 
 async fn pass(
@@ -230,7 +235,7 @@ async fn pass(
     if let Some(item) = &item {
         gateway.reserve(app, &account, item.held).await?;
     }
-    let mut bill = item.map(|item| Bill::new(app, account, item));
+    let mut bill = item.map(|item| Bill::new(app, Arc::clone(&account), item));
 
     let body = match chosen.above.filter(|_| route.in_path.is_none()) {
         Some(above) => asked.renamed(&body, above).unwrap_or(body),
@@ -248,6 +253,7 @@ async fn pass(
     if let Some(bill) = &mut bill {
         bill.sent();
     }
+    account.passes();
     let answered = gateway.upstreams.request(request).await;
     drop(held);
     let mut response = match answered {
@@ -259,6 +265,8 @@ async fn pass(
             return Err(unreachable(client::why(&error)));
         }
     };
+    // Whatever the upstream speaks, this side speaks its own.
+    *response.version_mut() = Version::HTTP_11;
     crate::egress::headers::strip(response.headers_mut(), None);
     let Some(mut bill) = bill else { return Ok(response.map(BodyExt::boxed)) };
     if response.status().is_success() {
@@ -268,6 +276,34 @@ async fn pass(
         bill.free();
     }
     Ok(response.map(|body| Metered::new(body, bill).boxed()))
+}
+
+/// What people have to do something about is written to the sandbox's log, once for as long as nothing else passes.
+fn refused(app: &Arc<App>, sandbox: SandboxId, refusal: &Refusal) {
+    let detail = refusal.sentence();
+    tracing::debug!(%sandbox, detail, "a request to a model was refused");
+    let known = app.gateway.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox).cloned();
+    let (Some(reason), Some(account)) = (refusal.told_as(), known) else { return };
+    if !account.is_news(reason) {
+        return;
+    }
+    let (app, data) = (Arc::clone(app), json!({ "reason": reason, "detail": detail }));
+    tokio::spawn(async move {
+        let logged = app.write(move |work| {
+            Box::pin(async move {
+                let (_, mut row) = work.locked(sandbox).await?;
+                if row.state.is_live() {
+                    let event = NewEvent::system(kind::MODEL_REFUSED, work.now, &data);
+                    work.log(&mut row, vec![event]).await?;
+                    sandboxes::update(work.tx, &mut row).await?;
+                }
+                Ok(())
+            })
+        });
+        if let Err(problem) = logged.await {
+            tracing::warn!(%sandbox, detail = %problem.detail, "a refused request to a model could not be logged");
+        }
+    });
 }
 
 /// What the request will be charged as; nothing if it costs nothing.

@@ -117,8 +117,8 @@ impl Refusal {
                     reserved => format!(", {} is held for requests that are under way", dollars(*reserved)),
                 };
                 format!(
-                    "the limit of sandbox {sandbox} is reached: limits.cost_usd is {}, {} is spent{others}, and this \
-                     request may cost up to {}; go on in a sandbox with a higher limits.cost_usd",
+                    "the limit of sandbox {sandbox} has no room for this request: limits.cost_usd is {}, {} is spent{others}, and it \
+                     may cost up to {}; go on in a sandbox with a higher limits.cost_usd",
                     dollars(*limit),
                     dollars(*spent),
                     dollars(*most)
@@ -126,6 +126,20 @@ impl Refusal {
             }
             Self::Unreachable { upstream, detail } => format!("{upstream} can't be reached by Atoll: {detail}"),
             Self::Busy => "the Atoll server has too much to do right now; try again".to_owned(),
+        }
+    }
+
+    /// The reason in the sandbox's log, for what somebody outside has to do something about.
+    pub const fn told_as(&self) -> Option<&'static str> {
+        match self {
+            Self::Budget { .. } => Some("budget"),
+            Self::Unpriced { .. } => Some("unpriced"),
+            Self::NotListed { .. } | Self::OtherApi { .. } => Some("model"),
+            Self::NoKey { .. } | Self::NoUpstream => Some("key"),
+            Self::Unreachable { .. } => Some("unreachable"),
+            Self::BadKey | Self::NotServed | Self::NoModel | Self::Unreadable | Self::TooLarge { .. } | Self::Busy => {
+                None
+            }
         }
     }
 

@@ -3,7 +3,8 @@
 
 mod upstream;
 
-use atoll_tests::local::{Ground, PATIENCE};
+use super::network::serving::TlsSite;
+use atoll_tests::local::{Ground, PATIENCE, directory};
 use serde_json::{Value, json};
 use std::time::Instant;
 use tokio::task::block_in_place;
@@ -153,6 +154,8 @@ async fn a_limit_holds_before_anything_is_sent_and_after_a_restart() {
     );
     assert!(large.contains("x-should-retry: false"), "{large}");
     assert_eq!(upstream.requests().len(), 0, "nothing of that was sent");
+    let told = ground.event(&id, |event| event["type"] == "model.refused" && event["data"]["reason"] == "budget").await;
+    assert!(told["data"]["detail"].as_str().unwrap().contains("up to $0.03"), "{told}");
 
     // Two at once, each with room for itself alone: 800 tokens may cost $0.012.
     let one = messages("claude-sonnet-4-5", 800).replace("\"messages\":[]", "\"messages\":[\"streams\"]");
@@ -266,4 +269,25 @@ async fn a_project_s_own_key_goes_before_the_server_s() {
     let (head, _) = upstream.requests().pop().unwrap();
     assert!(head.starts_with("post /other/responses ") && head.contains("bearer sk-of-the-deployment\r\n"), "{head}");
     ground.leave().await;
+}
+
+/// Over TLS, with an authority that the machine trusts, and with one that it does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upstream_over_tls_is_who_it_says() {
+    let dir = directory("atoll-tls-");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let site = TlsSite::start(dir.path(), "127.0.0.1", port).await;
+    let trusted = dir.path().join("certificate.pem").to_str().unwrap().to_owned();
+    for (certificates, name, status) in
+        [(Some(&trusted), "localhost", 200), (Some(&trusted), "127.0.0.1", 502), (None, "localhost", 502)]
+    {
+        let mut environment = vec![("ANTHROPIC_BASE_URL".to_owned(), format!("https://{name}:{}", site.port))];
+        environment.extend(certificates.map(|file| ("SSL_CERT_FILE".to_owned(), file.clone())));
+        let ground = Ground::start_in("", &environment);
+        let id = ground.kept(json!({})).await;
+        let answer = curl(&ground, &id, "$ATOLL_GATEWAY_URL/anthropic/v1/models -H \"x-api-key: $KEY\"").await;
+        assert!(is(&answer, status), "{certificates:?} {name}: {answer}");
+        assert!(status == 200 || answer.contains("can't be reached by Atoll: invalid peer certificate"), "{answer}");
+        ground.leave().await;
+    }
 }
