@@ -8,6 +8,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
+/// For the largest tree, four times, and everything beside it.
+const ROOM_IN_MEMORY: u64 = 4 << 30;
+
 pub struct Bench {
     pub plan: Plan,
     pub program: PathBuf,
@@ -48,6 +51,23 @@ impl Bench {
             Some(entry) => Ok(entry.path()),
             None => Ok(self.program.with_file_name("atoll-worker")),
         }
+    }
+
+    /// The same in memory, where there is room: on a disk, what was removed a moment ago decides how fast a tree of files
+    /// can be written, and figure and floor differ by their turn alone.
+    fn scratch_in_memory(&self) -> Result<TempDir> {
+        let memory = Path::new("/dev/shm");
+        let free = rustix::fs::statvfs(memory).map_or(0, |stat| stat.f_bavail * stat.f_frsize);
+        if free < ROOM_IN_MEMORY {
+            return self.scratch();
+        }
+        Ok(tempfile::Builder::new().prefix("bench-").tempdir_in(memory)?)
+    }
+
+    pub fn server_in_memory(&self) -> Result<Scratch> {
+        let dir = self.scratch_in_memory()?;
+        let server = Server::start(&self.program, &dir.path().join("data"), None)?;
+        Ok(Scratch { server, dir })
     }
 
     /// A new server on SQLite, or on the database that is named.

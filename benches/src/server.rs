@@ -48,6 +48,16 @@ const WITHOUT_LIMITS: [&str; 3] =
 
 impl Server {
     pub fn start(program: &Path, data_dir: &Path, database: Option<&str>) -> Result<Self> {
+        Self::start_in(program, data_dir, database, &[])
+    }
+
+    /// With more in its environment.
+    pub fn start_in(
+        program: &Path,
+        data_dir: &Path,
+        database: Option<&str>,
+        environment: &[(&str, &str)],
+    ) -> Result<Self> {
         std::fs::create_dir_all(data_dir)?;
         let log = data_dir.join("server.log");
         // Ends with this process, however that ends.
@@ -60,6 +70,7 @@ impl Server {
         // Nobody's own configuration.
         command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", data_dir).current_dir(data_dir);
         command.env("ATOLL_LOG", "warn").envs(WITHOUT_LIMITS.map(|name| (name, "0")));
+        command.envs(environment.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
         let mut child = command.spawn().context("can't start the server")?;
         let mut line = String::new();

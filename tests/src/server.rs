@@ -4,7 +4,7 @@ use crate::actor::Actor;
 use crate::database::{Database, Kind};
 use atoll_core::time::Clock;
 use atoll_providers::{DockerOptions, FakeOptions};
-use atoll_server::options::{Limits, Outward, Policy};
+use atoll_server::options::{Limits, Models, Outward, Policy};
 use atoll_server::{Options, Server};
 use std::path::Path;
 use std::sync::Arc;
@@ -33,6 +33,7 @@ pub fn options(dir: &Path, database: &Database) -> Options {
         limits: Limits { worker_requests: 0, messages: 0, writes: 0, readers: 1000 },
         fake: FakeOptions::default(),
         outward: Outward::default(),
+        models: Models::default(),
         launcher: Err("this test makes no local sandboxes".into()),
         docker: DockerOptions::default(),
         secrets: vec!["known-secret-value-123".into()],

@@ -1,5 +1,5 @@
 //! A tree of files into a sandbox and out of it, by the command line and the API. Floor: `tar` through a pipe into
-//! another `tar`, over the same files on the same disk.
+//! another `tar`, over the same files in the same place: in memory.
 
 use super::local_work::Work;
 use crate::bench::{Bench, note};
@@ -62,7 +62,7 @@ fn copy(program: &Path, server: &Server, from: &str, to: &str) -> Result<f64> {
 }
 
 pub async fn measure(bench: &Bench) -> Result<Vec<Figure>> {
-    let scratch = bench.server(None)?;
+    let scratch = bench.server_in_memory()?;
     let (server, dir) = (&scratch.server, scratch.dir.path());
     let tree = dir.join("tree");
     let bytes = plant(&tree, bench.plan.small_files, bench.plan.large_files)?;

@@ -32,6 +32,7 @@ fn spec(name: &str) -> Spec {
         hostname: "bench".to_owned(),
         image: None,
         snapshot: None,
+        protected: Vec::new(),
     }
 }
 

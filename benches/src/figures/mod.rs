@@ -6,6 +6,7 @@ mod docker;
 mod fan_out;
 mod files;
 mod fork;
+mod gateway;
 mod ingest;
 mod ingest_postgres;
 mod ingest_sqlite;
@@ -44,11 +45,12 @@ pub enum Name {
     Docker,
     AgentEvent,
     Files,
+    Gateway,
 }
 
 impl Name {
     /// In the order in which they are run. The memory is looked at before pages are read from the same server.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -64,6 +66,7 @@ impl Name {
         Self::Docker,
         Self::AgentEvent,
         Self::Files,
+        Self::Gateway,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -83,6 +86,7 @@ impl Name {
             Self::Docker => "docker",
             Self::AgentEvent => "agent-event",
             Self::Files => "files",
+            Self::Gateway => "gateway",
         }
     }
 
@@ -104,6 +108,7 @@ impl Name {
             Self::Docker => Box::pin(docker::measure(bench)).await,
             Self::AgentEvent => Box::pin(agent_event::measure(bench)).await,
             Self::Files => Box::pin(files::measure(bench)).await,
+            Self::Gateway => Box::pin(gateway::measure(bench)).await,
         };
         measured.unwrap_or_else(|error| vec![Figure::failed(self.as_str(), &error)])
     }

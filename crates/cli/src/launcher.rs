@@ -6,12 +6,15 @@ use atoll_jail::{Launcher, LauncherOptions};
 use sha2::{Digest, Sha256};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The argument under which this program is the launcher.
 pub const ARGUMENT: &str = "launcher";
+
+/// And the one under which it starts launchers for a server that is not root any more.
+pub const KEEPER: &str = "launcher-keeper";
 
 /// The worker that this program carries; empty in a plain development build.
 static WORKER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/worker"));
@@ -24,19 +27,23 @@ pub fn start(config: &Config) -> Result<Arc<Launcher>, String> {
 
 /// The same, for a look at what can be done where `probed` is.
 pub fn start_for(config: &Config, probed: &Path) -> Result<Arc<Launcher>, String> {
+    let options = LauncherOptions { probed_disk: Some(probed.to_path_buf()), ..options(config)? };
+    Launcher::start(options).map(Arc::new).map_err(|error| error.to_string())
+}
+
+/// What it is started with; the data directory is there then, and the worker in it.
+pub fn options(config: &Config) -> Result<LauncherOptions, String> {
+    // Of this process too: between a person and an agent nothing should wait for a busy agent's turn to end.
+    atoll_jail::prompt(atoll_jail::Heirs::Same);
     let data_dir = prepared(&config.data_dir)?;
     let worker = worker(config, &data_dir)?;
-    let options = LauncherOptions {
+    Ok(LauncherOptions {
         id_base: config.local.id_base,
         tools: config.local.tools.clone(),
         // Far inside what f64 holds exactly.
         disk_pool: config.local.disk_pool_gb.map(|gigabytes| (gigabytes * f64::from(1 << 30)) as u64),
-        probed_disk: Some(probed.to_path_buf()),
         ..LauncherOptions::new(data_dir.clone(), worker, name_of(&data_dir))
-    };
-    // Of this process too: between a person and an agent nothing should wait for a busy agent's turn to end.
-    atoll_jail::prompt(atoll_jail::Heirs::Same);
-    Launcher::start(options).map(Arc::new).map_err(|error| error.to_string())
+    })
 }
 
 fn prepared(data_dir: &Path) -> Result<PathBuf, String> {
@@ -84,7 +91,9 @@ fn existing(path: PathBuf) -> Result<PathBuf, PathBuf> {
 /// Written once for each version, whole or not at all: live sandboxes may be running an older one.
 fn unpacked(data_dir: &Path) -> io::Result<PathBuf> {
     let file = data_dir.join(format!("worker-{}", hex(&Sha256::digest(WORKER))));
-    if fs::metadata(&file).is_ok_and(|found| found.len() == WORKER.len() as u64) {
+    // Whoever may write beside it could have put another there.
+    let is_trusted = |found: &fs::Metadata| [0, rustix::process::geteuid().as_raw()].contains(&found.uid());
+    if fs::metadata(&file).is_ok_and(|found| is_trusted(&found) && found.len() == WORKER.len() as u64) {
         return Ok(file);
     }
     let beside = file.with_extension(format!("new-{}", std::process::id()));

@@ -9,8 +9,10 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // Before anything else exists in this process: the launcher wants to be alone.
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == launcher::ARGUMENT) {
-        return atoll_jail::launcher_main();
+    match std::env::args_os().nth(1).as_deref().and_then(std::ffi::OsStr::to_str) {
+        Some(launcher::ARGUMENT) => return atoll_jail::launcher_main(),
+        Some(launcher::KEEPER) => return atoll_jail::keeper_main(),
+        Some(_) | None => {}
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

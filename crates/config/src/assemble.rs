@@ -1,9 +1,8 @@
 //! From values by key to the typed settings.
 
 use crate::config::{
-    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Docker, Git, Github, Heartbeat, Limits, Local, Log,
-    Messages, Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Terminal,
-    Timeout, Tls,
+    Agent, Config, CreateTimeout, Database, Daytona, Docker, Git, Github, Heartbeat, Limits, Local, Log, Messages,
+    Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Terminal, Timeout, Tls,
 };
 use crate::fake::Fake;
 use crate::load::Values;
@@ -48,6 +47,7 @@ impl Config {
                     .maybe("server.tls_cert")
                     .and_then(|cert| Some(Tls { cert, key: values.maybe("server.tls_key")? })),
                 public_url: values.maybe("server.public_url"),
+                user: values.maybe("server.user"),
             },
             metrics: Metrics { public: values.need("metrics.public")? },
             log: Log { format: values.word("log.format")?, level: values.word("log.level")? },
@@ -92,10 +92,7 @@ impl Config {
                 api_url: values.maybe("daytona.api_url"),
             },
             github: Github { token: values.maybe("github.token") },
-            anthropic: Anthropic {
-                api_key: values.maybe("anthropic.api_key"),
-                base_url: values.maybe("anthropic.base_url"),
-            },
+            models: values.models.clone(),
             orchestrator: Orchestrator { enabled: values.need("orchestrator.enabled")? },
             secrets: values.secrets.clone(),
         })
@@ -120,6 +117,7 @@ fn sandbox(values: &Values) -> Result<Sandbox, Unusable> {
         memory_gb: values.need("sandbox.memory_gb")?,
         cpu: values.need("sandbox.cpu")?,
         disk_gb: values.need("sandbox.disk_gb")?,
+        protected: values.need("sandbox.protected")?,
         snapshot: values.maybe("sandbox.snapshot"),
         image: values.maybe("sandbox.image"),
         model: values.maybe("sandbox.model"),

@@ -1,6 +1,7 @@
 //! The settings as the rest of Atoll uses them.
 
 use crate::fake::Fake;
+use crate::models::Models;
 use atoll_core::network::Exception;
 use atoll_core::sandbox::{IsolationTier, ProviderKind};
 use secrecy::SecretString;
@@ -33,7 +34,7 @@ pub struct Config {
     pub agent: Agent,
     pub daytona: Daytona,
     pub github: Github,
-    pub anthropic: Anthropic,
+    pub models: Models,
     pub orchestrator: Orchestrator,
     pub(crate) secrets: Vec<SecretString>,
 }
@@ -64,6 +65,8 @@ pub struct Server {
     pub tls: Option<Tls>,
     /// Without a slash at the end.
     pub public_url: Option<String>,
+    /// Whom it becomes when root starts it.
+    pub user: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +125,8 @@ pub struct Sandbox {
     pub memory_gb: f64,
     pub cpu: f64,
     pub disk_gb: f64,
+    /// Paths of the workspace that no agent may change.
+    pub protected: Vec<String>,
     pub snapshot: Option<String>,
     pub image: Option<String>,
     pub model: Option<String>,
@@ -223,12 +228,6 @@ pub struct Daytona {
 #[derive(Debug, Clone)]
 pub struct Github {
     pub token: Option<SecretString>,
-}
-
-#[derive(Debug, Clone)]
-pub struct Anthropic {
-    pub api_key: Option<SecretString>,
-    pub base_url: Option<String>,
 }
 
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@ use crate::config::{Level, LogFormat};
 use crate::env;
 use crate::fake;
 use crate::kind::Kind;
+use crate::models;
 use atoll_core::sandbox::{IsolationTier, ProviderKind};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,6 +156,12 @@ pub(crate) const KEYS: &[Key] = &[
         "How workers on other machines reach the server; stands in the commands that start them.",
     )
     .flag("public-url"),
+    Key::none(
+        "server.user",
+        Kind::Text,
+        "atoll",
+        "The user, by name or number, that `atoll serve` becomes when root starts it; only the launcher stays root.",
+    ),
     Key::is("metrics.public", Kind::Bool, "false", "Serves `/metrics` to callers without a token."),
     Key::is("log.format", FORMATS, "text", "How log lines are written: `text` for people, `json` for programs.")
         .flag("log-format"),
@@ -238,6 +245,12 @@ pub(crate) const KEYS: &[Key] = &[
     Key::is("sandbox.disk_gb", Kind::Number { most: 65536.0 }, "8", "Disk of a sandbox that names none, in GiB.")
         .also(&[env::SANDBOX_DISK_GB])
         .in_file_also(&["daytona.sandbox_disk_gb"]),
+    Key::is(
+        "sandbox.protected",
+        Kind::Protected,
+        "",
+        "Paths of the workspace that no agent on this machine may change; projects and requests add their own.",
+    ),
     Key::none("sandbox.snapshot", Kind::Text, "base", "The snapshot that a sandbox starts from if it names none.")
         .also(&[env::SANDBOX_SNAPSHOT])
         .in_file_also(&["daytona.snapshot"]),
@@ -354,21 +367,35 @@ pub(crate) const KEYS: &[Key] = &[
         "The token for GitHub, for a later version; its value is kept out of the log.",
     )
     .also(&[env::GITHUB_TOKEN]),
+    Key::none("anthropic.api_key", Kind::Secret, "sk-ant-example", "The key for Anthropic's models.")
+        .also(&[env::ANTHROPIC_API_KEY]),
+    Key::none("anthropic.base_url", Kind::Url, "https://api.anthropic.com", "Where Anthropic's models are served.")
+        .also(&[env::ANTHROPIC_BASE_URL]),
+    Key::none("openai.api_key", Kind::Secret, "sk-example", "The key for OpenAI's models.")
+        .also(&[env::OPENAI_API_KEY]),
+    Key::none("openai.base_url", Kind::Url, "https://api.openai.com/v1", "Where OpenAI's models are served.")
+        .also(&[env::OPENAI_BASE_URL]),
+    Key::none("gemini.api_key", Kind::Secret, "AIza-example", "The key for Gemini's models.")
+        .also(&[env::GEMINI_API_KEY]),
     Key::none(
-        "anthropic.api_key",
-        Kind::Secret,
-        "sk-ant-example",
-        "The key for Anthropic's models, for a later version; its value is kept out of the log.",
-    )
-    .also(&[env::ANTHROPIC_API_KEY]),
-    Key::none(
-        "anthropic.base_url",
+        "gemini.base_url",
         Kind::Url,
-        "https://api.anthropic.com",
-        "Where Anthropic's models are served, for a later version.",
+        "https://generativelanguage.googleapis.com",
+        "Where Gemini's models are served.",
     )
-    .also(&[env::ANTHROPIC_BASE_URL])
-    .without_effect("this version calls no model itself"),
+    .also(&[env::GEMINI_BASE_URL]),
+    Key::is(
+        "upstreams",
+        Kind::Structure { read: models::read_upstreams, form: models::UPSTREAMS },
+        "{}",
+        "Further places that serve models, by name; anthropic, openai and gemini are there without being written.",
+    ),
+    Key::is(
+        "models",
+        Kind::Structure { read: models::read_models, form: models::MODELS },
+        "[]",
+        "The models that sandboxes may use, with prices in US dollars for a million tokens; none listed: every one.",
+    ),
     Key::is("orchestrator.enabled", Kind::Bool, "false", "Runs the orchestrator in the server, for a later version.")
         .also(&[env::ORCHESTRATOR_ENABLED])
         .without_effect("this version has no orchestrator"),

@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     Hosts,
     /// Absolute paths.
     Paths,
+    /// Paths below a workspace.
+    Protected,
     /// Hosts with a port, addresses and ranges of addresses.
     Places,
     /// Never shown.
@@ -64,6 +66,7 @@ impl Kind {
             Self::Address => "an IP address with a port, like 127.0.0.1:7700 or \"[::1]:7700\"".into(),
             Self::Hosts => "a list of host names, each with an optional port and without a scheme".into(),
             Self::Paths => "a list of absolute paths".into(),
+            Self::Protected => "a list of files and directories, relative to the workspace".into(),
             Self::Places => "a list of host:port, addresses, and ranges like 10.1.0.0/16".into(),
             Self::Secret => "text on one line; it is not repeated here".into(),
             Self::SecretUrl { schemes } => format!(

@@ -19,6 +19,7 @@ mod file;
 mod keys;
 mod kind;
 mod load;
+mod models;
 mod source;
 mod suggest;
 mod url;
@@ -29,12 +30,13 @@ mod yaml;
 mod tests;
 
 pub use config::{
-    Agent, Anthropic, Config, CreateTimeout, Database, Daytona, Docker, Github, Heartbeat, Level, Limits, Log,
-    LogFormat, Messages, Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
+    Agent, Config, CreateTimeout, Database, Daytona, Docker, Github, Heartbeat, Level, Limits, Log, LogFormat,
+    Messages, Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
 };
 pub use error::{Error, Problem};
 pub use example::example;
 pub use fake::{Fake, Fault, FaultAt, FaultKind};
 pub use load::{Inputs, Loaded, load};
+pub use models::{Model, Models, Upstream};
 pub use source::{Shown, Source, Warning};
 pub use yaml::yaml_value;

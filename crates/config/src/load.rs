@@ -7,6 +7,7 @@ use crate::env;
 use crate::error::{Error, Problem, quotable};
 use crate::file;
 use crate::keys::{self, Default as KeyDefault, KEYS, Key};
+use crate::models::{self, Models};
 use crate::source::{Shown, Source, Warning};
 use crate::suggest;
 use crate::value::{self, Places, Refusal, Value, Written};
@@ -64,8 +65,9 @@ pub fn load(inputs: &Inputs) -> Result<Loaded, Error> {
     layers.environment(inputs);
     layers.flags(inputs);
 
-    let Layers { values, mut problems, .. } = layers;
+    let Layers { mut values, mut problems, .. } = layers;
     checks::check(&values, &mut problems);
+    models::resolve(&mut values, &inputs.env, &mut problems);
     if !problems.is_empty() {
         return Err(Error::new(problems));
     }
@@ -83,6 +85,7 @@ pub(crate) struct Values {
     broken: BTreeSet<&'static str>,
     /// Also of values that another layer has taken the place of: they are secrets all the same.
     pub(crate) secrets: Vec<SecretString>,
+    pub(crate) models: Models,
 }
 
 impl Values {

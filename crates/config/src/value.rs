@@ -5,6 +5,7 @@ use crate::kind::Kind;
 use crate::url;
 use crate::yaml::{Content, Node, plain_bool};
 use atoll_core::network::Exception;
+use atoll_core::protected;
 use secrecy::{ExposeSecret, SecretString};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -82,6 +83,7 @@ pub(crate) fn read(kind: &Kind, written: &Written<'_>, places: &Places<'_>) -> R
         Kind::Structure { read, .. } => structure(*read, written),
         Kind::Hosts => hosts(written),
         Kind::Paths => paths(written),
+        Kind::Protected => protected(written),
         Kind::Places => places_of(written),
         _ => {
             let text = scalar(kind, written)?;
@@ -147,7 +149,7 @@ fn from_text(kind: &Kind, text: &str, in_file: bool, places: &Places<'_>) -> Res
             known.then(|| Value::Text(text.to_owned())).ok_or(None)?
         }
         // These have been read before, since they are more than one word.
-        Kind::Hosts | Kind::Paths | Kind::Places | Kind::Structure { .. } => return Err(None),
+        Kind::Hosts | Kind::Paths | Kind::Protected | Kind::Places | Kind::Structure { .. } => return Err(None),
     };
     Ok(value)
 }
@@ -197,6 +199,14 @@ fn paths(written: &Written<'_>) -> Result<Value, Refusal> {
     match paths.iter().find(|path| !path.starts_with('/') || path.chars().any(char::is_control)) {
         Some(bad) => Err(Refusal::BadValue { given: bad.clone(), detail: Some("it is not absolute".into()) }),
         None => Ok(Value::List(paths)),
+    }
+}
+
+fn protected(written: &Written<'_>) -> Result<Value, Refusal> {
+    let paths = list(written)?;
+    match protected::paths("protected", &paths) {
+        Ok(paths) => Ok(Value::List(paths)),
+        Err(error) => Err(Refusal::BadValue { given: paths.join(", "), detail: Some(error.detail) }),
     }
 }
 

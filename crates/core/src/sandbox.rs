@@ -215,6 +215,9 @@ pub struct Settings {
     /// Where less can be had, no sandbox is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationTier>,
+    /// Paths of the workspace that the agent must not change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub protected: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

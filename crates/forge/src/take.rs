@@ -25,6 +25,10 @@ pub enum Outcome {
     Branch(Taken),
     /// There is no commit that the base does not have.
     Nothing,
+    /// Files were changed that must not be: nothing was taken.
+    Protected {
+        paths: Vec<String>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +77,18 @@ impl Repository {
     /// The checkout, index, HEAD, configuration and all other refs stay as they are. Doing it again
     /// with the same bundle finds the branch that is there.
     pub fn take(&self, bundle: &Path, base: &str, wanted_branch: &str, scratch: &Path) -> Result<Outcome, Error> {
+        self.take_unless(bundle, base, wanted_branch, scratch, &|_| false)
+    }
+
+    /// The same, but nothing is taken if it changes a file that `is_protected`.
+    pub fn take_unless(
+        &self,
+        bundle: &Path,
+        base: &str,
+        wanted_branch: &str,
+        scratch: &Path,
+        is_protected: &dyn Fn(&str) -> bool,
+    ) -> Result<Outcome, Error> {
         if !is_name(wanted_branch) {
             return Err(Error::BranchRefused { branch: wanted_branch.chars().take(100).collect() });
         }
@@ -88,13 +104,17 @@ impl Repository {
         if seen.commits == 0 {
             return Ok(Outcome::Nothing);
         }
+        let changed = || seen.files.iter().flat_map(|file| [Some(&file.path), file.old_path.as_ref()]).flatten();
+        let paths: Vec<String> = changed().filter(|path| is_protected(path)).cloned().collect();
+        if !paths.is_empty() {
+            return Ok(Outcome::Protected { paths });
+        }
+        let flagged = changed().filter(|path| is_flagged(path)).cloned().collect();
         self.keep_objects(quarantine.pack(&base, &commit, scratch)?, seen.objects)?;
         let named = self.make_branch(wanted_branch, &commit)?;
         let mut notes: Vec<Note> = named.why.map(|why| note(why, wanted_branch)).into_iter().collect();
         notes.extend((!seen.base_is_ancestor).then_some(Note::BaseNotAncestor));
         notes.extend((!seen.lines_counted).then_some(Note::LinesNotCounted));
-        let paths = seen.files.iter().flat_map(|file| [Some(&file.path), file.old_path.as_ref()]).flatten();
-        let flagged = paths.filter(|path| is_flagged(path)).cloned().collect();
         tracing::info!(
             branch = named.name,
             commit,

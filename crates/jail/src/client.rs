@@ -7,15 +7,16 @@ pub use layers::Stopper;
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::keeper::{self, Keeper};
+use crate::owner::Owner;
 use crate::place::{Clock, DiskUse, Exit, Place, Spec, Usage};
 use crate::report::Report;
 use crate::wire::{self, Answer, Asked, MAX_PACKET, Request, Said, Settings};
@@ -43,6 +44,10 @@ pub struct LauncherOptions {
     pub disk_pool: Option<u64>,
     /// Whose disk a probe is about, if not the data directory's.
     pub probed_disk: Option<PathBuf>,
+    /// Who the server is or will be, where that isn't who starts the launcher.
+    pub owner: Option<Owner>,
+    /// Who starts launchers in place of this process, which can't; then all of the above is settled already.
+    pub keeper: Option<Arc<Keeper>>,
 }
 
 impl LauncherOptions {
@@ -61,7 +66,26 @@ impl LauncherOptions {
             deployment: deployment.into(),
             disk_pool: None,
             probed_disk: None,
+            owner: None,
+            keeper: None,
         }
+    }
+
+    pub(crate) fn settings(&self) -> Result<Settings, Error> {
+        let absolute = |path: &PathBuf| {
+            std::path::absolute(path).map_err(|error| Error::Launcher { path: path.clone(), source: error.into() })
+        };
+        Ok(Settings {
+            data: absolute(&self.data_dir)?,
+            worker: absolute(&self.worker)?,
+            id_base: self.id_base,
+            home: self.home.clone(),
+            tools: self.tools.clone(),
+            deployment: self.deployment.clone(),
+            pool: self.disk_pool,
+            disk: absolute(self.probed_disk.as_ref().unwrap_or(&self.data_dir))?,
+            owner: self.owner,
+        })
     }
 }
 
@@ -112,29 +136,18 @@ const REMOVING: Duration = Duration::from_secs(600);
 impl Launcher {
     /// Starts the launcher process and waits until it is ready.
     pub fn start(options: LauncherOptions) -> Result<Self, Error> {
-        let failed = |source: std::io::Error| Error::Launcher { path: options.exe.clone(), source: source.into() };
-        let (ours, theirs) = wire::pair()?;
-        let child = Command::new(&options.exe)
-            .args(&options.args)
-            .env_clear()
-            .envs(options.env.iter().cloned())
-            .current_dir("/")
-            .stdin(theirs)
-            .stdout(Stdio::null())
-            .process_group(0)
-            .spawn()
-            .map_err(failed)?;
-        let again = options.clone();
-        let settings = Settings {
-            data: std::path::absolute(&options.data_dir).map_err(failed)?,
-            worker: std::path::absolute(&options.worker).map_err(failed)?,
-            id_base: options.id_base,
-            home: options.home,
-            tools: options.tools,
-            deployment: options.deployment,
-            pool: options.disk_pool,
-            disk: std::path::absolute(options.probed_disk.as_ref().unwrap_or(&options.data_dir)).map_err(failed)?,
+        let (ours, child) = match &options.keeper {
+            Some(keeper) => (keeper.launch()?, None),
+            None => {
+                let failed =
+                    |source: std::io::Error| Error::Launcher { path: options.exe.clone(), source: source.into() };
+                let (ours, theirs) = wire::pair()?;
+                let child =
+                    keeper::process(options.exe.clone(), &options.args, &options.env, theirs).map_err(failed)?;
+                (ours, Some(child))
+            }
         };
+        let settings = if child.is_some() { Some(options.settings()?) } else { None };
         let shared = Arc::new(Shared { socket: ours, state: Mutex::default() });
         let ready = shared.expect(0)?;
         let reader = thread::Builder::new()
@@ -144,8 +157,10 @@ impl Launcher {
                 move || shared.read(child)
             })
             .map_err(|error| Error::Launcher { path: options.exe.clone(), source: error.into() })?;
-        let launcher = Self { shared, reader: Some(reader), options: again };
-        wire::send(launcher.shared.socket.as_fd(), &settings, &[])?;
+        let launcher = Self { shared, reader: Some(reader), options };
+        if let Some(settings) = settings {
+            wire::send(launcher.shared.socket.as_fd(), &settings, &[])?;
+        }
         answer(&ready, "start", SHORT)?;
         Ok(launcher)
     }
@@ -234,6 +249,11 @@ impl Launcher {
     /// Lets the processes of a paused sandbox go on.
     pub fn resume(&self, name: &str) -> Result<Place, Error> {
         self.place(Request::Resume { name: name.to_owned() })
+    }
+
+    /// Lets the server have the spool of a worker that is dead, where they are different users.
+    pub fn spool(&self, name: &str) -> Result<Place, Error> {
+        self.place(Request::Spool { name: name.to_owned() })
     }
 
     /// What a sandbox uses now, or used last.
@@ -362,7 +382,7 @@ impl Shared {
     }
 
     /// Hands out what the launcher says until it ends, and takes its exit status.
-    fn read(&self, mut child: Child) {
+    fn read(&self, child: Option<Child>) {
         let mut buffer = vec![0; MAX_PACKET];
         while let Ok(Some((said, _))) = wire::receive::<Said>(self.socket.as_fd(), &mut buffer) {
             let mut state = self.lock();
@@ -390,7 +410,9 @@ impl Shared {
         state.runs.clear();
         state.listeners.clear();
         drop(state);
-        let _ = child.wait();
+        if let Some(mut child) = child {
+            let _ = child.wait();
+        }
     }
 }
 

@@ -47,7 +47,7 @@ pub enum Error {
     Label { name: String },
     #[error("there is a {kind} named {name} already: choose another name, or forget that one first")]
     Taken { kind: Kept, name: String },
-    #[error("no {kind} is named {name}: `atoll {kind} list` shows those that there are")]
+    #[error("no {kind} is named {name}: `atoll {kind} ls` shows those that there are")]
     NotKept { kind: Kept, name: String },
     #[error("the {kind} {name} is used by {by}: destroy or forget that first")]
     InUse { kind: Kept, name: String, by: String },
@@ -93,6 +93,10 @@ pub enum Error {
     Launcher { path: PathBuf, source: Errno },
     #[error("the launcher ended: start it again; the sandboxes live on")]
     Gone,
+    #[error(
+        "the process that starts launchers for this server has ended: restart the server; sandboxes that run live on"
+    )]
+    KeeperGone,
     #[error("the launcher did not answer {request} within {seconds} s")]
     Timeout { request: String, seconds: u64 },
     #[error("launcher and client don't understand each other: {reason}")]
@@ -191,6 +195,7 @@ pub enum Step {
     Quiet,
     Layers,
     Exchange,
+    Protect,
 }
 
 impl fmt::Display for Step {
@@ -219,6 +224,7 @@ impl fmt::Display for Step {
             Self::Quiet => "end what runs in the sandbox",
             Self::Layers => "stack the layers of files",
             Self::Exchange => "exchange the sandbox's files",
+            Self::Protect => "protect a path of the workspace",
         })
     }
 }
@@ -240,6 +246,9 @@ impl Step {
             (Self::Maps, libc::ENOENT) => "newuidmap and newgidmap are missing: install the package uidmap.",
             (Self::Proc, libc::EPERM) => {
                 "The /proc of this machine has masked parts, as in a container: run outside of it, or give the container an unmasked /proc (docker: --security-opt systempaths=unconfined)."
+            }
+            (Self::Protect, libc::ELOOP) => {
+                "It is a symbolic link, or leads through one: protect what the link leads to."
             }
             (Self::Pivot, libc::EINVAL) => "The root of this machine is a ramfs: run from a disk or an overlay.",
             (Self::Execute, libc::ENOENT) => {

@@ -20,12 +20,14 @@ use crate::ids::Map;
 use crate::kernel::{self, MOUNTS, NO_DEVICES, NO_SUID, PROCESSES, Process, READ_ONLY, USER};
 use crate::layers::{Layers, Stack};
 use crate::setup::overlay::{self, Scratch, Stacked, Wanted};
-use crate::setup::{self, Plan, privilege, system, trees};
+use crate::setup::{self, Plan, privilege, protect, system, trees};
 use crate::start::said;
 use crate::{maps, wire};
 
 /// Two file systems in memory that every sandbox has, to hang layers over for a moment.
 const SCRATCH: Scratch = Scratch { store: "/dev/shm", merged: "/run" };
+
+const WORKSPACE: &str = "/workspace";
 
 /// How long what was killed may take to go.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,6 +39,8 @@ pub(crate) struct Exchange<'a> {
     pub map: &'a Map,
     pub layers: &'a Layers,
     pub stack: &'a Stack,
+    /// Paths of the workspace that nobody inside may change.
+    pub protected: &'a [String],
     /// All layers with their ids mapped, where that is needed.
     pub store: Option<OwnedFd>,
 }
@@ -86,7 +90,7 @@ fn hide() -> Result<(), Failure> {
 }
 
 fn exchanged(exchange: &Exchange<'_>) -> Result<(), Failure> {
-    let Exchange { process, map, layers, stack, store } = exchange;
+    let Exchange { process, map, layers, stack, protected, store } = exchange;
     hide()?;
     kernel::join(*process, USER).at_with(Step::Join, "user namespace")?;
     let store = match store {
@@ -105,7 +109,9 @@ fn exchanged(exchange: &Exchange<'_>) -> Result<(), Failure> {
     let Stacked { files, system } = overlay::stack(&store, stack, wanted, SCRATCH)?;
     let mut fresh: Vec<(OwnedFd, PathBuf)> = Vec::new();
     if let Some([workspace, home]) = files {
-        fresh.push((workspace, "/workspace".into()));
+        // What can't be protected must be known while the old files are still there.
+        protect::missing(workspace.as_fd(), protected)?;
+        fresh.push((workspace, WORKSPACE.into()));
         fresh.push((home, "/home/agent".into()));
     }
     let worker = match system {
@@ -118,33 +124,46 @@ fn exchanged(exchange: &Exchange<'_>) -> Result<(), Failure> {
             Some(worker)
         }
     };
-    seal(&fresh)?;
+    seal(&fresh, protected)?;
     for (tree, path) in &fresh {
         rustix::mount::unmount(path, UnmountFlags::DETACH).at_with(Step::Exchange, path.display())?;
         trees::hang(tree, path, Step::Exchange)?;
     }
+    protect::protect(Path::new(WORKSPACE), protected)?;
     worker.map_or(Ok(()), |worker| system::hang_worker(&worker, Path::new("/")))
 }
 
 /// From here on nobody can write to the old files, whatever they hold on to. Fails, and changes nothing, if somebody
 /// has one open for writing.
-fn seal(fresh: &[(OwnedFd, PathBuf)]) -> Result<(), Failure> {
+fn seal(fresh: &[(OwnedFd, PathBuf)], protected: &[String]) -> Result<(), Failure> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut sealed = Vec::new();
-    for (_, path) in fresh {
-        let old = rustix::fs::openat(CWD, path, flags, Mode::empty()).at_with(Step::Exchange, path.display())?;
-        let outcome = kernel::set_attributes_of_one(old.as_fd(), READ_ONLY).at_with(Step::Exchange, path.display());
-        match outcome {
-            Ok(()) => sealed.push(old),
-            Err(failure) => {
-                for old in &sealed {
-                    kernel::clear_attributes_of_one(old.as_fd(), READ_ONLY).at(Step::Exchange)?;
-                }
-                return Err(failure);
-            }
+    let mut close = |old: OwnedFd, path: &Path| match kernel::set_attributes_of_one(old.as_fd(), READ_ONLY) {
+        Ok(()) => {
+            sealed.push(old);
+            Ok(())
+        }
+        Err(error) => Err(error).at_with(Step::Exchange, path.display()),
+    };
+    // Directories above protected paths are mounts of their own; others are closed with what they are in.
+    let not_a_mount = |outcome: Result<(), Failure>| match outcome {
+        Err(failure) if failure.source.0 == libc::EINVAL => Ok(()),
+        outcome => outcome,
+    };
+    let outcome = protect::covered(Path::new(WORKSPACE), protected)
+        .and_then(|covered| covered.into_iter().try_for_each(|old| not_a_mount(close(old, Path::new(WORKSPACE)))))
+        .and_then(|()| {
+            fresh.iter().try_for_each(|(_, path)| {
+                let old = rustix::fs::openat(CWD, path, flags, Mode::empty());
+                close(old.at_with(Step::Exchange, path.display())?, path)
+            })
+        });
+    if outcome.is_err() {
+        for old in &sealed {
+            kernel::clear_attributes_of_one(old.as_fd(), READ_ONLY).at(Step::Exchange)?;
         }
     }
-    Ok(())
+    outcome
 }
 
 /// Ends all processes of the sandbox but the first.

@@ -91,6 +91,17 @@ impl Process {
     }
 }
 
+/// Makes all threads of this process another user's, without further groups.
+pub(crate) fn become_user(user: u32, group: u32) -> io::Result<()> {
+    let checked = |failed: i32| if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    // SAFETY: no group is read, as there are none; the others take plain numbers.
+    checked(unsafe { libc::setgroups(0, std::ptr::null()) })?;
+    // SAFETY: it takes plain numbers.
+    checked(unsafe { libc::setresgid(group, group, group) })?;
+    // SAFETY: it takes plain numbers.
+    checked(unsafe { libc::setresuid(user, user, user) })
+}
+
 /// Closes what a process made by [`spawn`] has of its parent: the end of a pipe that only the parent shall hold.
 pub(crate) fn close_copy(descriptor: BorrowedFd<'_>) {
     // SAFETY: its owner is a variable of the parent's code, which never runs in this copy: `spawn` ends it.

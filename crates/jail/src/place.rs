@@ -29,6 +29,9 @@ pub struct Spec {
     /// The snapshot that it shall begin with.
     #[serde(default)]
     pub snapshot: Option<String>,
+    /// Paths of the workspace, relative to it, that nobody inside may change.
+    #[serde(default)]
+    pub protected: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +68,14 @@ impl Default for Limits {
 }
 
 const MAX_LABELS: usize = 32 * 1024;
+const MAX_PROTECTED: usize = 64;
+const MAX_PROTECTED_BYTES: usize = 512;
+
+fn is_protectable(path: &str) -> bool {
+    path.len() <= MAX_PROTECTED_BYTES
+        && !path.contains('\0')
+        && path.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
 
 impl Spec {
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -95,6 +106,9 @@ impl Spec {
         }
         if pids < 2 || open_files < 32 {
             return refuse("fewer than 2 processes or 32 open files can't run anything");
+        }
+        if self.protected.len() > MAX_PROTECTED || !self.protected.iter().all(|path| is_protectable(path)) {
+            return refuse("a protected path must be plain: relative, without `.`, `..`, or a slash at its end");
         }
         self.image.iter().chain(&self.snapshot).try_for_each(|name| check_label(name))
     }
@@ -135,8 +149,14 @@ pub struct Place {
     /// Its processes stand still; only the worker goes on.
     #[serde(default)]
     pub paused: bool,
+    /// What was to be protected and was not there when the worker started.
+    #[serde(default)]
+    pub unprotected: Vec<String>,
     /// A worker was started in it, now or before.
     pub started: bool,
+    /// It left something in its spool.
+    #[serde(default)]
+    pub spooled: bool,
     /// How the worker ended, if it did under this launcher.
     pub exit: Option<Exit>,
     /// The host's ids that are its own, if it has such.
@@ -261,6 +281,7 @@ mod tests {
             hostname: "atoll".into(),
             image: None,
             snapshot: None,
+            protected: Vec::new(),
         }
     }
 
@@ -295,6 +316,10 @@ mod tests {
         assert!(with(|spec| spec.limits.memory_bytes = 0).is_err());
         assert!(with(|spec| spec.limits.cpu_milli = 9).is_err());
         assert!(with(|spec| spec.limits.pids = 1).is_err());
+        for path in ["", "/a", "a/", "a//b", "../a", "a/./b", "a\0b"] {
+            assert!(Spec { protected: vec![path.into()], ..spec() }.check().is_err(), "{path:?}");
+        }
+        assert!(Spec { protected: vec![".github/workflows".into()], ..spec() }.check().is_ok());
         assert!(with(|spec| spec.hostname = "a b".into()).is_err());
         assert!(with(|spec| drop(spec.labels.insert("k".into(), "v".repeat(MAX_LABELS)))).is_err());
     }

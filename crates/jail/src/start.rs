@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::pipe::PipeFlags;
+use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Leaf;
 use crate::error::{AtStep, Failure, Step};
@@ -54,6 +55,29 @@ pub(crate) fn start(
             process.discard();
             Err(failure)
         }
+    }
+}
+
+/// What a process says before it becomes its program, if some of what it should protect is not there.
+#[derive(Debug, Serialize, Deserialize)]
+struct Lacking {
+    unprotected: Vec<String>,
+}
+
+/// A line of its own: what may follow is a failure.
+pub(crate) fn lacking(unprotected: &[String]) -> Vec<u8> {
+    let mut line = serde_json::to_vec(&Lacking { unprotected: unprotected.to_vec() }).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+/// What a process said could not be protected, and the rest of what it said.
+pub(crate) fn unprotected(text: &[u8]) -> (Vec<String>, &[u8]) {
+    let Some(end) = text.iter().position(|byte| *byte == b'\n') else { return (Vec::new(), text) };
+    let (line, rest) = text.split_at(end + 1);
+    match serde_json::from_slice::<Lacking>(line) {
+        Ok(lacking) => (lacking.unprotected, rest),
+        Err(_) => (Vec::new(), text),
     }
 }
 

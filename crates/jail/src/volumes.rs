@@ -31,6 +31,13 @@ pub(crate) struct Volume {
     pub spool: String,
 }
 
+/// A volume that was made, and what whoever has it takes besides what the kernel counts.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub layer: String,
+    pub beside: i64,
+}
+
 /// What a sandbox takes, by what the kernel counts.
 pub(crate) fn used(counted: u64, beside: i64) -> u64 {
     counted.saturating_add_signed(beside)
@@ -47,7 +54,7 @@ fn signed(bytes: u64) -> i64 {
 
 impl Layers {
     /// An empty one for a sandbox that may take so much.
-    pub fn make_volume(&self, bytes: u64) -> Result<(String, i64), Error> {
+    pub fn make_volume(&self, bytes: u64) -> Result<Made, Error> {
         let id = self.claim_with(btrfs::create)?;
         self.finish_volume(id, true, Some(bytes), 0)
     }
@@ -59,7 +66,7 @@ impl Layers {
     }
 
     /// One for a sandbox that begins with an imported root, which counts for nobody.
-    pub fn volume_of_root(&self, image: &str, bytes: u64) -> Result<(String, i64), Error> {
+    pub fn volume_of_root(&self, image: &str, bytes: u64) -> Result<Made, Error> {
         let beside = match self.quota {
             Some(Quota::Full) => signed(self.taken(image)?).saturating_neg(),
             Some(Quota::Simple) | None => 0,
@@ -69,7 +76,7 @@ impl Layers {
     }
 
     /// A copy of another, without its temporary files; with a bound if a sandbox is to write to it.
-    pub fn copy_volume(&self, original: &str, beside: i64, bytes: Option<u64>) -> Result<(String, i64), Error> {
+    pub fn copy_volume(&self, original: &str, beside: i64, bytes: Option<u64>) -> Result<Made, Error> {
         let id = self.claim_with(|path| btrfs::copy(&self.layer(original), path))?;
         let beside = match self.quota {
             // What it begins with stays its original's, and so did the temporary files.
@@ -89,7 +96,7 @@ impl Layers {
         self.or_discarded(&id, || self.bound(&id, SPOOL, 0)).map(|()| id.clone())
     }
 
-    fn finish_volume(&self, id: String, empty: bool, bytes: Option<u64>, beside: i64) -> Result<(String, i64), Error> {
+    fn finish_volume(&self, id: String, empty: bool, bytes: Option<u64>, beside: i64) -> Result<Made, Error> {
         self.or_discarded(&id, || {
             if empty {
                 self.fill(&id, crate::layers::Beginning::Empty, false)?;
@@ -102,7 +109,7 @@ impl Layers {
             }
             bytes.map_or(Ok(()), |bytes| self.bound(&id, bytes, beside))
         })?;
-        Ok((id, beside))
+        Ok(Made { layer: id, beside })
     }
 
     fn or_discarded(&self, id: &str, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {

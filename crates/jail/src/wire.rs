@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::catalog::{Image, Snapshot};
 use crate::error::Error;
+use crate::owner::Owner;
 use crate::place::{Clock, DiskUse, Exit, Place, Program, Spec, Usage};
 use crate::report::Report;
 
@@ -34,6 +35,9 @@ pub(crate) struct Settings {
     pub pool: Option<u64>,
     /// Where the data directory will be, for a probe that is made elsewhere.
     pub disk: PathBuf,
+    /// Who the server is, where that isn't who the launcher is.
+    #[serde(default)]
+    pub owner: Option<Owner>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -68,6 +72,7 @@ pub(crate) enum Request {
     Clocks,
     Pause { name: String },
     Resume { name: String },
+    Spool { name: String },
 }
 
 impl Request {
@@ -97,6 +102,7 @@ impl Request {
             Self::Clocks => "clocks",
             Self::Pause { .. } => "pause",
             Self::Resume { .. } => "resume",
+            Self::Spool { .. } => "hand out the spool",
         }
     }
 }

@@ -77,6 +77,9 @@ pub enum WorkerFrame {
     Heartbeat {
         #[serde(flatten)]
         heartbeat: Heartbeat,
+        /// Nobody waits for an answer that says nothing new.
+        #[serde(default)]
+        quiet: bool,
     },
     /// Streamed text that is never stored; `after_key` places it.
     Live {

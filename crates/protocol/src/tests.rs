@@ -107,7 +107,7 @@ fn the_written_form_is_frozen() {
             to_json(WorkerFrame::Renew { leases: vec![lease] }),
             to_json(WorkerFrame::Ack { id, ack: ack() }),
             to_json(WorkerFrame::Nack { id, nack: nack() }),
-            to_json(WorkerFrame::Heartbeat { heartbeat: heartbeat() }),
+            to_json(WorkerFrame::Heartbeat { heartbeat: heartbeat(), quiet: false }),
             to_json(WorkerFrame::Live { after_key: 3, data: json!({"text": "a"}) }),
             to_json(WorkerFrame::Pong { id: 1 }),
         ],

@@ -3,7 +3,7 @@
 //! Nothing here must survive a restart: the id at the provider is the sandbox's own id with a
 //! prefix, and there is no machine that could be asked about it.
 
-use crate::{all_labels, carries, demands_no_tier, locked};
+use crate::{all_labels, carries, demands_no_tier, locked, protects_nothing};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{Answer, CreateSpec, Found, Lookup, Page, Provider, ProviderId, ProviderState};
@@ -57,6 +57,7 @@ impl Provider for External {
             attach: can::AttachAbility::None,
             files: can::FileAbility::None,
             preview: can::PreviewAbility::None,
+            protected: can::ProtectedPaths::None,
             max_memory_gb: None,
             max_cpu: None,
             max_disk_gb: None,
@@ -66,6 +67,7 @@ impl Provider for External {
     fn create<'a>(&'a self, spec: &'a CreateSpec, key: &'a str) -> Answer<'a, Found> {
         Box::pin(async move {
             demands_no_tier(self.kind(), spec)?;
+            protects_nothing(self.kind(), spec)?;
             let mut state = locked(&self.state);
             if let Some(known) = state.keys.get(key).and_then(|id| state.known.get(id)) {
                 return Ok(known.clone());

@@ -52,6 +52,14 @@ fn demands_no_tier(provider: ProviderKind, spec: &CreateSpec) -> Result<(), Erro
     }
 }
 
+/// For providers that neither mount nor take results out: who protects paths is refused.
+fn protects_nothing(provider: ProviderKind, spec: &CreateSpec) -> Result<(), Error> {
+    if spec.settings.protected.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Unsupported { provider, ability: "protect paths of the workspace" })
+}
+
 const PAGE: usize = 100;
 
 /// One page of what is in memory, after `cursor` (the last id of the page before).

@@ -12,6 +12,7 @@ mod cursor;
 mod egress;
 mod extract;
 mod follow;
+mod gateway;
 mod guard;
 mod hub;
 mod jobs;

@@ -1,5 +1,6 @@
 //! What a server is started with. The command line fills this from the configuration.
 
+use atoll_core::model::{Api, Auth, Price};
 use atoll_core::network::Exception;
 use atoll_core::sandbox::{IsolationTier, ProviderKind, Resources};
 use atoll_jail::Launcher;
@@ -27,6 +28,7 @@ pub struct Options {
     pub limits: Limits,
     pub fake: FakeOptions,
     pub outward: Outward,
+    pub models: Models,
     /// Makes sandboxes on this machine; or why it can't, in a sentence.
     pub launcher: Result<Arc<Launcher>, String>,
     pub docker: DockerOptions,
@@ -53,6 +55,38 @@ pub struct Outward {
     pub no_proxy: String,
     /// What one sandbox may transfer in all; 0 is no limit.
     pub max_bytes: u64,
+}
+
+/// Where models are served, and which of them sandboxes may use.
+#[derive(Debug, Clone, Default)]
+pub struct Models {
+    pub upstreams: Vec<ModelUpstream>,
+    /// Empty: every model that an upstream knows.
+    pub listed: Vec<Model>,
+}
+
+#[derive(Debug, Clone)]
+pub struct ModelUpstream {
+    pub name: String,
+    pub api: Api,
+    /// Without a slash at the end.
+    pub url: String,
+    pub key: Option<SecretString>,
+    /// The stored secret that holds the key where `key` is not set, or a project has its own.
+    pub secret: Option<String>,
+    pub auth: Auth,
+    /// Without a key nothing is asked there.
+    pub needs_key: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Model {
+    pub name: String,
+    pub upstream: String,
+    /// Its name at the upstream, where that is another one.
+    pub model: Option<String>,
+    pub context: Option<u64>,
+    pub price: Option<Price>,
 }
 
 /// How long things may take, and what holds where a request is silent.
@@ -84,6 +118,8 @@ pub struct Policy {
     pub resources: Resources,
     /// What every sandbox on this machine must have.
     pub isolation: Option<IsolationTier>,
+    /// Paths of the workspace that no agent on this machine may change.
+    pub protected: Vec<String>,
 }
 
 impl Default for Policy {
@@ -112,6 +148,7 @@ impl Default for Policy {
             snapshot: None,
             resources: Resources { memory_gb: Some(4.0), cpu: Some(2.0), disk_gb: Some(8.0), pids: None },
             isolation: None,
+            protected: Vec::new(),
         }
     }
 }

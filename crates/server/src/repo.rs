@@ -119,8 +119,8 @@ pub async fn author(repo: &Repo) -> Result<Author> {
     blocking(move || Ok(by(&Repository::open(&path)?))).await
 }
 
-/// Makes the branch from the bundle `results` of the scratch directory.
-pub async fn take(repo: &Repo, scratch: Scratch, base: String) -> Result<Outcome> {
+/// Makes the branch from the bundle `results` of the scratch directory, unless it changes what is protected.
+pub async fn take(repo: &Repo, scratch: Scratch, base: String, protected: Vec<String>) -> Result<Outcome> {
     let path = path(repo)?;
     let branch = repo.branch.clone().unwrap_or_default();
     blocking(move || {
@@ -129,7 +129,8 @@ pub async fn take(repo: &Repo, scratch: Scratch, base: String) -> Result<Outcome
         if is_empty {
             return Ok(Outcome::Nothing);
         }
-        Repository::open(&path)?.take(&bundle, &base, &branch, Path::new(&scratch.0))
+        let is_protected = |changed: &str| atoll_core::protected::touches(&protected, changed);
+        Repository::open(&path)?.take_unless(&bundle, &base, &branch, Path::new(&scratch.0), &is_protected)
     })
     .await
 }

@@ -2,6 +2,7 @@
 
 use crate::auth::secret;
 use crate::blobs::Blobs;
+use crate::gateway::{Gateway, Placeholders};
 use crate::guard::Hosts;
 use crate::jobs::Runner;
 use crate::options::Options;
@@ -90,6 +91,8 @@ impl Server {
             server_id,
             public_url: options.public_url.clone().unwrap_or_else(|| url.clone()),
             stopping: stopping.clone(),
+            gateway: Gateway::new(&options.models, &options.outward, first.placeholders)
+                .map_err(|error| Error::Tls(error.to_string()))?,
         };
         let app = Arc::new(App::new(&options, parts));
         // A lost key must not keep everything else from working.
@@ -131,6 +134,7 @@ impl Server {
         }
         self.providers.linked().close();
         self.providers.disconnect_all();
+        self.app.gateway.settled().await;
         self.store.close().await;
     }
 }
@@ -170,6 +174,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 
 struct First {
     deployment: String,
+    placeholders: Placeholders,
     project: ProjectId,
 }
 
@@ -199,7 +204,15 @@ async fn first_start(tx: &mut dyn Tx, now: Timestamp) -> atoll_store::Result<Fir
             project.id
         }
     };
-    Ok(First { deployment, project })
+    let placeholders = match meta::get(tx, "gateway").await?.as_deref().and_then(Placeholders::read) {
+        Some(known) => known,
+        None => {
+            let made = Placeholders::random();
+            meta::set(tx, "gateway", &made.written()).await?;
+            made
+        }
+    };
+    Ok(First { deployment, placeholders, project })
 }
 
 /// A first admin with a token in a file that only this user can read. Nothing is done when the

@@ -5,6 +5,7 @@ use crate::auth::TokenCache;
 use crate::auth::tickets::Tickets;
 use crate::blobs::Blobs;
 use crate::egress::Egress;
+use crate::gateway::Gateway;
 use crate::hub::Hub;
 use crate::limiter::Limiter;
 use crate::options::{Options, Policy};
@@ -52,6 +53,8 @@ pub struct App {
     pub stopping: watch::Receiver<bool>,
     /// What leaves the sandboxes.
     pub egress: Arc<Egress>,
+    /// Their way to models.
+    pub gateway: Arc<Gateway>,
     pub data_dir: PathBuf,
     /// Names this data directory, which local sandboxes belong to.
     pub server_id: String,
@@ -86,6 +89,7 @@ pub struct Parts {
     pub default_project: ProjectId,
     pub public_url: String,
     pub stopping: watch::Receiver<bool>,
+    pub gateway: Gateway,
 }
 
 const OWNERS: usize = 100_000;
@@ -113,6 +117,7 @@ impl App {
             readers: Arc::new(Semaphore::new(options.limits.readers)),
             stopping: parts.stopping,
             egress: Arc::new(Egress::new(&options.outward)),
+            gateway: Arc::new(parts.gateway),
             data_dir: options.data_dir.clone(),
             server_id: parts.server_id,
             providers: OnceLock::new(),
@@ -148,6 +153,7 @@ impl App {
     {
         let (now, steady, policy) = (self.clock.now(), self.clock.steady(), Arc::clone(&self.policy));
         let (redactor, secrets) = (self.redactor(), Arc::clone(&self.secrets));
+        let gateway = Arc::clone(&self.gateway);
         let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
         let told = move |(value, out): (R, Outbox)| {
             tell(&hub, &jobs, &egress, out);
@@ -156,7 +162,8 @@ impl App {
         let done = self.store.write_then(
             move |tx| {
                 Box::pin(async move {
-                    let mut begun = Work { tx, out: Outbox::default(), now, steady, policy, redactor, secrets };
+                    let mut begun =
+                        Work { tx, out: Outbox::default(), now, steady, policy, redactor, secrets, gateway };
                     let value = work(&mut begun).await?;
                     Ok((value, begun.out))
                 })

@@ -14,6 +14,7 @@ pub mod jobs;
 pub mod messages;
 pub mod meta;
 mod migrate;
+pub mod model_usage;
 mod postgres;
 pub mod projects;
 pub mod retention;

@@ -13,6 +13,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, sql: include_str!("../migrations/0001_first.sql") },
     Migration { version: 2, sql: include_str!("../migrations/0002_secrets.sql") },
     Migration { version: 3, sql: include_str!("../migrations/0003_approvals.sql") },
+    Migration { version: 4, sql: include_str!("../migrations/0004_model_usage.sql") },
 ];
 
 pub(crate) const LATEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;

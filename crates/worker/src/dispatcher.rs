@@ -16,7 +16,7 @@
 use crate::answers::{self, Answers};
 use crate::disk::{Disk, Done};
 use crate::downlink::{self, Downlink};
-use crate::heartbeat::{self, Beater};
+use crate::heartbeat::{self, Beater, ByStream};
 use crate::input::Read;
 use crate::program::{Outlet, Program};
 use crate::setup::{Error, Worker};
@@ -87,6 +87,8 @@ pub async fn run(worker: Worker, mut program: Program, mut signals: mpsc::Receiv
     let (leases, leases_seen) = watch::channel(Vec::new());
     let (answers, answers_queue) = mpsc::unbounded_channel();
     let (live, live_queue) = mpsc::channel(LIVE);
+    let (beats, beats_queue) = mpsc::channel(1);
+    let (up, up_seen) = watch::channel(false);
 
     let (stream, server) = (worker.stream, worker.server);
     let progress = worker.outbox.progress();
@@ -100,6 +102,7 @@ pub async fn run(worker: Worker, mut program: Program, mut signals: mpsc::Receiv
         durable: durable_seen,
         reports: reports.clone(),
         seldom: manner.seldom,
+        by_stream: ByStream { beats, up: up_seen },
     };
     tokio::spawn(beater.run());
     let client = server.client();
@@ -118,6 +121,8 @@ pub async fn run(worker: Worker, mut program: Program, mut signals: mpsc::Receiv
             phase: phase_seen,
             leases: leases_seen,
             live: live_queue,
+            beats: beats_queue,
+            up,
             reports: reports.clone(),
         };
         tokio::spawn(downlink.run());

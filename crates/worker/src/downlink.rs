@@ -8,8 +8,8 @@ use crate::spool::Stream;
 use atoll_core::approval::ApprovalAnswer;
 use atoll_core::id::LeaseId;
 use atoll_core::sandbox::SandboxState;
-use atoll_protocol::LeasedMessage;
 use atoll_protocol::frame::{Command, ServerFrame, WorkerFrame};
+use atoll_protocol::{Heartbeat, LeasedMessage};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::value::RawValue;
 use std::time::Duration;
@@ -53,6 +53,10 @@ pub struct Downlink {
     /// What the program holds and has not answered.
     pub leases: watch::Receiver<Vec<LeaseId>>,
     pub live: mpsc::Receiver<Live>,
+    /// Signs of life that need no answer.
+    pub beats: mpsc::Receiver<Heartbeat>,
+    /// Whether it is connected.
+    pub up: watch::Sender<bool>,
     pub reports: mpsc::Sender<Outward>,
 }
 
@@ -86,10 +90,14 @@ impl Downlink {
         let mut backoff = Backoff::default();
         while !self.is_over() {
             let error = match self.connect().await {
-                Ok(socket) => match self.serve(socket, &mut backoff).await {
-                    Ok(never) => match never {},
-                    Err(error) => error,
-                },
+                Ok(socket) => {
+                    let served = self.serve(socket, &mut backoff).await;
+                    self.up.send_replace(false);
+                    match served {
+                        Ok(never) => match never {},
+                        Err(error) => error,
+                    }
+                }
                 Err(error) => error,
             };
             match error {
@@ -137,6 +145,8 @@ impl Downlink {
     async fn serve(&mut self, mut socket: Socket, backoff: &mut Backoff) -> Result<std::convert::Infallible, Error> {
         // What was said while the link was down is not news any more.
         while self.live.try_recv().is_ok() {}
+        while self.beats.try_recv().is_ok() {}
+        self.up.send_replace(true);
         let mut renewed = Instant::now();
         let mut heard = Instant::now();
         let mut phase = self.phase.clone();
@@ -160,6 +170,9 @@ impl Downlink {
                 Some(live) = self.live.recv() => {
                     let data = serde_json::from_str(live.data.get())?;
                     send(&mut socket, &WorkerFrame::Live { after_key: live.after_key, data }).await?;
+                }
+                Some(heartbeat) = self.beats.recv() => {
+                    send(&mut socket, &WorkerFrame::Heartbeat { heartbeat, quiet: true }).await?;
                 }
                 // A message that came now would be given back, come again, be given back, and so on.
                 () = leaving(&mut phase) => return Err(Error::Over),

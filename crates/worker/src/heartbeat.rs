@@ -104,6 +104,25 @@ pub struct Beater {
     pub reports: mpsc::Sender<Outward>,
     /// When the runtime's clock started, where hundreds of idle workers share a machine.
     pub seldom: Option<Instant>,
+    pub by_stream: ByStream,
+}
+
+/// The way over the open stream, on which nobody waits for an answer: an idle worker is woken once for each heartbeat,
+/// not twice. What the server has to say comes there by itself.
+#[derive(Debug)]
+pub struct ByStream {
+    pub beats: mpsc::Sender<Heartbeat>,
+    /// Whether the stream is connected.
+    pub up: watch::Receiver<bool>,
+}
+
+impl ByStream {
+    fn send(&self, heartbeat: Heartbeat) -> Result<(), Heartbeat> {
+        if !*self.up.borrow() {
+            return Err(heartbeat);
+        }
+        self.beats.try_send(heartbeat).map_err(mpsc::error::TrySendError::into_inner)
+    }
 }
 
 impl Beater {
@@ -111,21 +130,32 @@ impl Beater {
         let clock = SystemClock::start();
         let mut backoff = Backoff::default();
         let mut started = false;
+        let mut interval = NOT_STARTED;
         loop {
             let sent = Instant::now();
-            let heartbeat = self.heartbeat(started, &clock);
+            let mut heartbeat = self.heartbeat(started, &clock);
+            // On the same machine a stream that is connected is one that somebody reads.
+            if started && self.seldom.is_some() {
+                match self.by_stream.send(heartbeat) {
+                    Ok(()) => {
+                        self.pause(sent, interval).await;
+                        continue;
+                    }
+                    Err(unsent) => heartbeat = unsent,
+                }
+            }
             match self.client.post("heartbeat", &heartbeat).await {
                 Reply::Ok(body) => match serde_json::from_slice::<Answer>(&body) {
                     Ok(answer) => {
                         backoff.reset();
                         // A sandbox that is ending starts nothing any more.
                         started |= answer.start.is_some() || !answer.state.takes_messages();
-                        let interval = Duration::from_secs(u64::from(answer.interval_s)).clamp(SHORTEST, LONGEST);
+                        interval = Duration::from_secs(u64::from(answer.interval_s)).clamp(SHORTEST, LONGEST);
                         if !self.report(Report::Answered(Box::new(answer))).await {
                             return;
                         }
-                        let interval = if started { interval } else { interval.min(NOT_STARTED) };
-                        self.pause(sent, interval).await;
+                        let pause = if started { interval } else { interval.min(NOT_STARTED) };
+                        self.pause(sent, pause).await;
                     }
                     Err(error) => {
                         tracing::warn!(%error, "the answer to a heartbeat can't be read");

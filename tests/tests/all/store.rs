@@ -2,12 +2,13 @@
 
 use atoll_core::id::SandboxId;
 use atoll_core::job::JobKind;
+use atoll_core::model::Tokens;
 use atoll_core::time::Timestamp;
-use atoll_store::{Error, Location, Store, jobs, meta};
+use atoll_store::{Error, Location, Store, jobs, meta, model_usage};
 use atoll_tests::database::{Database, Kind};
 use atoll_tests::on_both_databases;
 use atoll_tests::server::TestServer;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ on_both_databases!(
     due_jobs_are_claimed_once,
     a_reader_that_goes_away_harms_nobody,
     the_first_schema_can_still_be_opened,
+    what_models_were_used_for_is_summed,
 );
 
 async fn open(kind: Kind, dir: &Path) -> (Store, Database) {
@@ -170,6 +172,41 @@ async fn the_first_schema_can_still_be_opened(kind: Kind) {
     assert_eq!(messages["items"][0]["how"], "injected");
     let sent = admin.post("/sessions/ses_01k9z0000000000000000000s1/messages", json!({ "content": "go on" })).await;
     assert_eq!(sent.expect(201)["sandbox"]["state"], "pending");
+    server.stop().await;
+}
+
+async fn what_models_were_used_for_is_summed(kind: Kind) {
+    let mut server = TestServer::start(kind).await;
+    let admin = server.admin();
+    let mut sandboxes = Vec::new();
+    for _ in 0..2 {
+        sandboxes.push(admin.post("/sandboxes", json!({ "provider": "external" })).await.expect(201));
+    }
+    let id = |sandbox: &Value, field: &str| sandbox[field].as_str().unwrap().to_owned();
+    let store = Store::open(&server.options.database).await.unwrap();
+    for (sandbox, model, cost) in [(0, "a", 5), (0, "a", 6), (0, "b", 7), (1, "a", 100)] {
+        let sandbox: SandboxId = id(&sandboxes[sandbox], "id").parse().unwrap();
+        let tokens = Tokens { input: 10, output: 1, cache_read: 2, cache_write: 3 };
+        let added = store.write::<_, Error, _>(move |tx| {
+            Box::pin(async move { model_usage::add(tx, sandbox, "anthropic", model, &tokens, cost).await })
+        });
+        added.await.unwrap();
+    }
+    store.close().await;
+    server.restart().await;
+    let user = id(&sandboxes[0], "created_by").trim_start_matches("user:").to_owned();
+    for (path, requests, cost) in [
+        (format!("/sandboxes/{}", id(&sandboxes[0], "id")), 3, 0.000_018),
+        (format!("/sessions/{}", id(&sandboxes[0], "session_id")), 3, 0.000_018),
+        (format!("/sandboxes/{}", id(&sandboxes[1], "id")), 1, 0.0001),
+        (format!("/projects/{}", id(&sandboxes[0], "project_id")), 4, 0.000_118),
+        (format!("/users/{user}"), 4, 0.000_118),
+    ] {
+        let usage = &admin.get(&path).await.expect(200)["usage"];
+        let expected = json!({ "requests": requests, "input": 10 * requests, "output": requests,
+            "cache_read": 2 * requests, "cache_write": 3 * requests, "cost": cost });
+        assert_eq!(*usage, expected, "{path}");
+    }
     server.stop().await;
 }
 

@@ -107,6 +107,9 @@ pub async fn run(doctor: &Doctor, output: &Output) -> Result {
                 report.tell(Check::warn("configuration", warning.to_string(), "Remove it, or leave it for later."))?;
             }
             examine(&loaded.config, &mut report).await?;
+            if rustix::process::geteuid().is_root() {
+                report.tell(process::user(&loaded.config))?;
+            }
         }
         Err(Failure::Told(told)) => {
             report.tell(Check::fail(

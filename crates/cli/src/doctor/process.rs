@@ -2,6 +2,8 @@
 
 use super::{Check, Report};
 use crate::failure::Result;
+use crate::serve::user;
+use atoll_config::Config;
 use rustix::process::{Resource, getrlimit};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -12,13 +14,24 @@ const DESCRIPTORS: u64 = 4096;
 
 pub fn check(report: &mut Report<'_>) -> Result {
     report.tell(worker())?;
-    report.tell(descriptors())?;
-    if rustix::process::geteuid().is_root() {
-        let remedy = "A user of its own limits what a fault of the server can do; its sandboxes then need \
-                      ids in /etc/subuid and /etc/subgid.";
-        report.tell(Check::warn("user", "this is root", remedy))?;
+    report.tell(descriptors())
+}
+
+/// Whom a server becomes that root starts.
+pub fn user(config: &Config) -> Check {
+    const CHECK: &str = "user";
+    match &config.server.user {
+        None => Check::warn(
+            CHECK,
+            "this is root, and a server that root starts stays root",
+            "Make a user for it (useradd --system atoll) and name that as server.user: only the process that makes \
+             sandboxes stays root then.",
+        ),
+        Some(user) => match user::find(user) {
+            Ok(owner) => Check::ok(CHECK, format!("the server becomes {user} (uid {})", owner.user)),
+            Err(why) => Check::fail(CHECK, why, "Make that user, or name another with server.user."),
+        },
     }
-    Ok(())
 }
 
 fn worker() -> Check {

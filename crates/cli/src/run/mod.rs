@@ -61,6 +61,9 @@ pub struct Run {
     /// Processors for the agent and all it starts
     #[arg(long, value_name = "N")]
     cpu: Option<f64>,
+    /// A path of the workspace that the agent must not change; several times
+    #[arg(long = "protect", value_name = "PATH")]
+    protected: Vec<String>,
     #[command(flatten)]
     network: Network,
     #[command(flatten)]

@@ -62,6 +62,7 @@ pub fn body(run: &Run, wanted: &Wanted, agent: &str) -> Value {
     put("timeout_s", run.timeout.map(Value::from));
     put("network", run.network.body());
     put("repo", wanted.repo.clone());
+    put("protected", (!run.protected.is_empty()).then(|| serde_json::json!(run.protected)));
     let mut resources = Map::new();
     resources.extend(run.memory.map(|memory| ("memory_gb".to_owned(), memory.into())));
     resources.extend(run.cpu.map(|cpu| ("cpu".to_owned(), cpu.into())));

@@ -60,6 +60,9 @@ pub struct New {
     /// A secret that it may use, by name; several times
     #[arg(long = "secret", value_name = "NAME")]
     secrets: Vec<String>,
+    /// A path of the workspace that the agent must not change; several times
+    #[arg(long = "protect", value_name = "PATH")]
+    protected: Vec<String>,
     /// The project that it belongs to [default: the default project]
     #[arg(long, value_name = "ID")]
     project: Option<ProjectId>,
@@ -95,6 +98,7 @@ impl New {
         put("labels", object(&self.labels));
         put("env", object(&self.env));
         put("secrets", (!self.secrets.is_empty()).then(|| json!(self.secrets)));
+        put("protected", (!self.protected.is_empty()).then(|| json!(self.protected)));
         put("project_id", self.project.map(|id| id.to_string().into()));
         put("session_id", self.session.map(|id| id.to_string().into()));
         put("timeout_s", self.timeout_s.map(Value::from));

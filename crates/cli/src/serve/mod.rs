@@ -1,7 +1,9 @@
 //! `atoll serve`: the control plane itself.
 
+mod directory;
 mod logging;
 pub mod options;
+pub mod user;
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -79,7 +81,7 @@ impl Serve {
 pub fn run(serve: &Serve, output: &Output) -> Result {
     let loaded = settings::load(serve.flags(), &serve.files)?;
     logging::start(&loaded.config.log)?;
-    let launcher = crate::launcher::start(&loaded.config);
+    let launcher = user::start(&loaded.config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -118,7 +120,8 @@ fn warn(loaded: &Loaded) {
     }
     if rustix::process::geteuid().is_root() {
         tracing::warn!(
-            "this server runs as root, which it does not need; a user of its own limits what a fault can do"
+            "this server runs as root, which it does not need: name a user of its own with server.user, and only \
+             the process that makes sandboxes stays root"
         );
     }
     if loaded.config.server.insecure_listen && loaded.config.server.tls.is_none() {

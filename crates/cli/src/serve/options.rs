@@ -6,7 +6,7 @@ use atoll_jail::Launcher;
 use atoll_providers::DockerOptions;
 use atoll_providers::fake::{FakeOptions, Fault, FaultAt, FaultKind};
 use atoll_server::Options;
-use atoll_server::options::{Limits, Outward, Policy, Tls};
+use atoll_server::options::{Limits, Model, ModelUpstream, Models, Outward, Policy, Tls};
 use atoll_store::Location;
 use secrecy::SecretString;
 use std::num::NonZeroU32;
@@ -30,6 +30,7 @@ pub fn options(config: &Config, launcher: Result<Arc<Launcher>, String>) -> Opti
         },
         fake: fake(&config.providers.fake),
         outward: outward(config),
+        models: models(config),
         launcher,
         docker: docker(config),
         secrets: config.secret_values(),
@@ -50,6 +51,26 @@ fn outward(config: &Config) -> Outward {
         no_proxy: variable(&env::NO_PROXY).unwrap_or_default(),
         max_bytes: config.network.max_bytes,
     }
+}
+
+fn models(config: &Config) -> Models {
+    let upstreams = config.models.upstreams.iter().map(|upstream| ModelUpstream {
+        name: upstream.name.clone(),
+        api: upstream.api,
+        url: upstream.url.clone(),
+        key: upstream.key.clone(),
+        secret: upstream.secret.clone(),
+        auth: upstream.auth,
+        needs_key: upstream.needs_key,
+    });
+    let listed = config.models.listed.iter().map(|model| Model {
+        name: model.name.clone(),
+        upstream: model.upstream.clone(),
+        model: model.model.clone(),
+        context: model.context,
+        price: model.price,
+    });
+    Models { upstreams: upstreams.collect(), listed: listed.collect() }
 }
 
 fn docker(config: &Config) -> DockerOptions {
@@ -100,6 +121,7 @@ fn policy(config: &Config) -> Policy {
             pids: None,
         },
         isolation: config.local.isolation,
+        protected: sandbox.protected.clone(),
     }
 }
 

@@ -21,6 +21,17 @@ words! { "output ability" OutputAbility { Split = "split", Merged = "merged", No
 words! { "re-attach ability" AttachAbility { FromCursor = "from_cursor", WholeLog = "whole_log", None = "none" } }
 words! { "file ability" FileAbility { Root = "root", Workspace = "workspace", None = "none" } }
 words! { "preview ability" PreviewAbility { AnyPort = "any_port", Declared = "declared", None = "none" } }
+words! {
+    /// What keeps an agent from changing protected paths.
+    "protected paths"
+    ProtectedPaths {
+        /// They are read-only inside, and results that change them are refused.
+        Mounts = "mounts",
+        /// Results that change them are refused; inside they can be changed.
+        Results = "results",
+        None = "none",
+    }
+}
 words! { "listing" Listing { Exact = "exact", Eventual = "eventual", Local = "local" } }
 words! { "isolation" Isolation { Namespace = "namespace", MicroVm = "micro_vm", Remote = "remote", Unmanaged = "unmanaged", Simulated = "simulated" } }
 
@@ -37,6 +48,7 @@ pub struct Capabilities {
     pub attach: AttachAbility,
     pub files: FileAbility,
     pub preview: PreviewAbility,
+    pub protected: ProtectedPaths,
     /// `None` where the provider sets no bound of its own.
     pub max_memory_gb: Option<f64>,
     pub max_cpu: Option<f64>,

@@ -33,9 +33,27 @@ impl Story {
         let repository = Repository::open(&self.own).unwrap();
         match repository.take(&bundle, &self.base, wanted, &self.world.scratch()).unwrap() {
             Outcome::Branch(taken) => taken,
-            Outcome::Nothing => panic!("nothing was taken"),
+            other @ (Outcome::Nothing | Outcome::Protected { .. }) => panic!("nothing was taken: {other:?}"),
         }
     }
+}
+
+#[test]
+fn a_result_that_changes_what_is_protected_is_not_taken() {
+    let story = Story::new();
+    fs::rename(story.inside.join("src/code.rs"), story.inside.join("moved.rs")).unwrap();
+    write(&story.inside, "free", "x");
+    commit(&story.inside, "one");
+    let before = state(&story.own, None);
+    let bundle = story.world.result(&story.inside, &story.base);
+    let repository = Repository::open(&story.own).unwrap();
+    let take = |is_protected: &dyn Fn(&str) -> bool| {
+        repository.take_unless(&bundle, &story.base, "atoll/work", &story.world.scratch(), is_protected).unwrap()
+    };
+    let refused = Outcome::Protected { paths: vec!["src/code.rs".to_owned()] };
+    assert_eq!(take(&|path| path.starts_with("src/")), refused, "what it was called before counts");
+    assert_eq!(state(&story.own, None), before);
+    assert!(matches!(take(&|path| path == "README.md"), Outcome::Branch(_)));
 }
 
 fn branch_at(own: &Path, branch: &str) -> String {

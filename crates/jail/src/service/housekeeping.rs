@@ -11,7 +11,7 @@ use super::{Sandbox, Service, Store};
 use crate::catalog::Shelf;
 use crate::error::Error;
 use crate::layers::{GONE, Layers};
-use crate::place::{Usage, check_name};
+use crate::place::check_name;
 use crate::pool::Pool;
 use crate::record::{Home, Record};
 use crate::{remove, template};
@@ -29,6 +29,9 @@ impl Service {
         private_directory(&sandboxes)?;
         let sandboxes =
             fs::canonicalize(&sandboxes).map_err(|error| Error::file("find the directory", &sandboxes, error))?;
+        if let Some(owner) = self.settings.owner {
+            owner.admit(&sandboxes, false).map_err(|error| Error::file("give access to", &sandboxes, error))?;
+        }
         if self.lock.is_none() {
             self.lock = Some(lock(&sandboxes.join(".lock"))?);
         }
@@ -97,11 +100,15 @@ impl Service {
                     }
                 }
             }
+            if let Some(owner) = self.settings.owner.filter(|_| record.is_some()) {
+                // Made when the server was another user. Whoever can't be reached is told apart from that.
+                let _ = owner.admit_to(&home);
+            }
             if let Some(record) = record.as_mut().filter(|_| !self.has_worker(&name)) {
                 // Its next worker gets what this launcher can give.
                 record.enforced = self.enforced(&record.map, layers.bounds(&record.stack));
             }
-            self.sandboxes.insert(name, Sandbox { home, record, exit: None, usage: Usage::default(), ending: None });
+            self.sandboxes.insert(name, Sandbox::found(home, record));
         }
         Ok(templates)
     }

@@ -129,7 +129,7 @@ impl Service {
     /// Gives a living sandbox the files that its record names.
     fn exchange(&mut self, name: &str) -> Result<(), Error> {
         let (_, record) = self.sandbox(name)?;
-        let (map, stack) = (record.map.clone(), record.stack.clone());
+        let (map, stack, protected) = (record.map.clone(), record.stack.clone(), record.spec.protected.clone());
         let failed = |failure| Error::step(name, failure);
         let namespace = self.mapping(&map).map_err(failed)?;
         let is_worker = |tracked: &&Tracked| tracked.sandbox == name && tracked.kind == Kind::Worker;
@@ -139,7 +139,8 @@ impl Service {
             Some(namespace) => Some(layers.tree(&namespace).map_err(failed)?),
             None => None,
         };
-        let exchange = Exchange { process: worker.hold.as_fd(), map: &map, layers, stack: &stack, store };
+        let process = worker.hold.as_fd();
+        let exchange = Exchange { process, map: &map, layers, stack: &stack, protected: &protected, store };
         // The lock stays with the helper too: if this process ends now, the next launcher waits until it is done.
         join::exchange(&exchange, || kernel::close_copy(self.socket.as_fd())).map_err(failed)
     }

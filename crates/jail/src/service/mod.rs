@@ -125,9 +125,18 @@ struct Sandbox {
     /// Absent in one that is half made.
     record: Option<Record>,
     exit: Option<Exit>,
+    /// What could not be protected when its worker started, as it was not there.
+    unprotected: Vec<String>,
     /// Of the processes that have ended.
     usage: Usage,
     ending: Option<Ending>,
+}
+
+impl Sandbox {
+    /// One of which only what is on disk is known.
+    fn found(home: Home, record: Option<Record>) -> Self {
+        Self { home, record, exit: None, unprotected: Vec::new(), usage: Usage::default(), ending: None }
+    }
 }
 
 impl Service {

@@ -205,6 +205,7 @@ impl Service {
             hostname: "atoll".to_owned(),
             image: None,
             snapshot: None,
+            protected: Vec::new(),
         };
         let stack = Stack { top: layers.make(Beginning::Empty, false)?, below: Vec::new(), image: None, volume: None };
         let taken = match layers.shown(map).map_err(|failure| Error::step(name, failure))? {
@@ -224,6 +225,7 @@ impl Service {
         let null = null().map_err(|error| Error::file("open", Path::new("/dev/null"), error))?;
         let descriptors = [0; 3].map(|_| Descriptor::Of(null.as_fd()));
         let plan = Plan {
+            protected: &[],
             view: &self.view,
             template: &template,
             worker,

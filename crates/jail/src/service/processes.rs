@@ -145,9 +145,10 @@ impl Service {
         let mut text = Vec::new();
         let read = starting.status.read_to_end(&mut text);
         let Some(tracked) = self.tracked.get_mut(index) else { return Ok(()) };
+        let (unprotected, rest) = start::unprotected(&text);
         let failure = match read {
             _ if matches!(tracked.kind, Kind::Counter | Kind::Stopper) => None,
-            Ok(_) => start::said(&text),
+            Ok(_) => start::said(rest),
             // Its end will tell.
             Err(_) => None,
         };
@@ -161,7 +162,11 @@ impl Service {
             tracked.failure = Some((starting.request, Error::step(&name, failure)));
             return Ok(());
         }
-        let outcome = match tracked.kind {
+        let kind = tracked.kind;
+        if let Some(sandbox) = self.sandboxes.get_mut(&name).filter(|_| kind == Kind::Worker) {
+            sandbox.unprotected = unprotected;
+        }
+        let outcome = match kind {
             Kind::Worker => self.known(&name).map(|place| Answer::Place(Box::new(place))),
             Kind::Run { .. }
             | Kind::Entered { .. }

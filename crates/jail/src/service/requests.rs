@@ -12,6 +12,7 @@ use crate::cgroup::Enforces;
 use crate::error::Error;
 use crate::ids::Map;
 use crate::layers::{Layers, Stack};
+use crate::owner::{Owner, give_spool};
 use crate::place::{Bound, Enforced, Ids, Place, Range, Spec, Usage, check_name};
 use crate::record::{Home, Record};
 use crate::remove;
@@ -81,6 +82,10 @@ impl Service {
                 let place = self.resume(&name).map(|place| Answer::Place(Box::new(place)));
                 self.answer(id, place)
             }
+            Request::Spool { name } => {
+                let place = self.hand_out_spool(&name).map(|place| Answer::Place(Box::new(place)));
+                self.answer(id, place)
+            }
             Request::Usage { name } => self.answer(id, self.usage(&name).map(Answer::Usage)),
             Request::Fork { parent, spec } => {
                 let place = self.fork(&parent, spec).map(|place| Answer::Place(Box::new(place)));
@@ -111,6 +116,22 @@ impl Service {
         }
     }
 
+    /// As long as the worker lives its spool is its own.
+    fn hand_out_spool(&self, name: &str) -> Result<Place, Error> {
+        let (sandbox, record) = self.sandbox(name)?;
+        if let Some(owner) = self.settings.owner.filter(|_| !self.has_worker(name)) {
+            let layers = &self.store()?.layers;
+            let spool = sandbox.home.spool(layers, &record.stack);
+            if let Some(volume) = &record.stack.volume {
+                for directory in [&layers.directory, &layers.layer(&volume.spool)] {
+                    owner.admit(directory, false).map_err(|error| Error::file("open", directory, error))?;
+                }
+            }
+            give_spool(&spool, owner.user, owner.group).map_err(|error| Error::file("give away", &spool, error))?;
+        }
+        self.known(name)
+    }
+
     fn list(&self, id: u64) -> Result<(), Error> {
         for name in self.sandboxes.keys() {
             match self.known(name) {
@@ -125,7 +146,7 @@ impl Service {
     pub(super) fn known(&self, name: &str) -> Result<Place, Error> {
         let (sandbox, record) = self.sandbox(name)?;
         let place = sandbox.home.place(record, &self.store()?.layers, self.has_worker(name), sandbox.exit);
-        Ok(Place { paused: self.is_paused(name), ..place })
+        Ok(Place { paused: self.is_paused(name), unprotected: sandbox.unprotected.clone(), ..place })
     }
 
     pub(super) fn sandbox(&self, name: &str) -> Result<(&Sandbox, &Record), Error> {
@@ -169,7 +190,9 @@ impl Service {
         let home = Home::new(&store.sandboxes, &name);
         let enforced = self.enforced(&map, store.layers.bounds(&stack));
         let record = Record { spec, map, enforced, stack };
-        let made = make(&home, &record, &store.layers);
+        let admit =
+            |owner: Owner| owner.admit_to(&home).map_err(|error| Error::file("give access to", &home.directory, error));
+        let made = make(&home, &record, &store.layers).and_then(|()| self.settings.owner.map_or(Ok(()), admit));
         if let Err(error) = made {
             let spool = record.stack.volume.iter().map(|volume| volume.spool.as_str());
             for path in store.layers.discard([record.stack.top.as_str()].into_iter().chain(spool)) {
@@ -177,14 +200,13 @@ impl Service {
                 let _ = remove::tree(&path);
             }
             if remove::tree(&home.directory).is_err() {
-                let half = Sandbox { home, record: None, exit: None, usage: Usage::default(), ending: None };
+                let half = Sandbox::found(home, None);
                 self.sandboxes.insert(name, half);
             }
             return Err(error);
         }
         let place = home.place(&record, &store.layers, false, None);
-        let record = Some(record);
-        self.sandboxes.insert(name, Sandbox { home, record, exit: None, usage: Usage::default(), ending: None });
+        self.sandboxes.insert(name, Sandbox::found(home, Some(record)));
         Ok(place)
     }
 

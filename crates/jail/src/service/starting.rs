@@ -17,6 +17,7 @@ use super::processes::{Kind, Starting, Tracked};
 use crate::cgroup::{Bounds, Held, Leaf, ONE_SHOT};
 use crate::error::{AtStep, Error, Failure, Step};
 use crate::inside;
+use crate::owner::give_spool;
 use crate::place::{AGENT, Limits};
 use crate::record::{Home, Identity, Life, Record};
 use crate::setup::{Descriptor, Files, Plan, ProcessLimits, Role};
@@ -139,8 +140,17 @@ impl Service {
         agent: &Leaf,
     ) -> Result<Started, Error> {
         let name = &record.spec.name;
-        let prepared =
-            listen(&home.link()).and_then(|listener| Ok((listener, null()?, log(&home.log())?, agent.hold()?)));
+        let layers = &self.store()?.layers;
+        let prepared = listen(&home.link()).and_then(|listener| {
+            if let Some(owner) = self.settings.owner {
+                owner.admit_to(home)?;
+                // It may have been handed out after the last worker's end.
+                if let (Some(user), Some(group)) = (record.map.user(0), record.map.group(0)) {
+                    give_spool(&home.spool(layers, &record.stack), user, group)?;
+                }
+            }
+            Ok((listener, null()?, log(&home.log())?, agent.hold()?))
+        });
         let (listener, null, log, held) =
             prepared.at(Step::Descriptors).map_err(|failure| Error::step(name, failure))?;
         let Held { admissions, oom, peak } = &held;
@@ -200,6 +210,8 @@ impl Service {
             template: &self.store()?.template,
             worker: &self.settings.worker,
             home,
+            // A one-shot is git of our own, and the one that fills the workspace must write there.
+            protected: if role == Role::Worker { &record.spec.protected } else { &[] },
             map: &record.map,
             hostname: &record.spec.hostname,
             limits: self.process_limits(&record.spec.limits),

@@ -12,7 +12,7 @@ use crate::layers::{Base, Stack};
 use crate::place::{DiskUse, Spec};
 use crate::record::Record;
 use crate::setup::trees;
-use crate::volumes::{Volume, used};
+use crate::volumes::{Made, Volume, used};
 
 impl Service {
     /// What a new sandbox begins with, if that can be a volume: not where it shall begin with layers that were made
@@ -54,12 +54,12 @@ impl Service {
 
     /// A copy of a sandbox's files that nobody writes to, if they are a volume.
     pub(super) fn copy_for_keeping(&mut self, name: &str) -> Result<Option<(String, Option<Base>, i64)>, Error> {
-        let Some(((layer, beside), image)) = self.copy_of(name, None)? else { return Ok(None) };
+        let Some((Made { layer, beside }, image)) = self.copy_of(name, None)? else { return Ok(None) };
         self.remove_left(&layer);
         Ok(Some((layer, image, beside)))
     }
 
-    fn copy_of(&self, name: &str, bytes: Option<u64>) -> Result<Option<((String, i64), Option<Base>)>, Error> {
+    fn copy_of(&self, name: &str, bytes: Option<u64>) -> Result<Option<(Made, Option<Base>)>, Error> {
         let (_, record) = self.sandbox(name)?;
         let Some(volume) = &record.stack.volume else { return Ok(None) };
         self.may_seal(name)?;
@@ -67,7 +67,7 @@ impl Service {
         Ok(Some((made, record.stack.image.clone())))
     }
 
-    fn stack_of(&mut self, (top, beside): (String, i64), image: Option<Base>) -> Result<Stack, Error> {
+    fn stack_of(&mut self, Made { layer: top, beside }: Made, image: Option<Base>) -> Result<Stack, Error> {
         let spool = match self.store()?.layers.make_spool() {
             Ok(spool) => spool,
             Err(error) => {

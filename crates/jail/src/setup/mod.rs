@@ -9,6 +9,7 @@ mod landlock;
 pub(crate) mod overlay;
 pub(crate) mod privilege;
 mod proc;
+pub(crate) mod protect;
 pub(crate) mod root;
 pub(crate) mod system;
 pub(crate) mod trees;
@@ -28,6 +29,7 @@ use crate::kernel;
 use crate::layers::{Layers, Stack};
 use crate::record::Home;
 use crate::seccomp::Filter;
+use crate::start;
 use crate::view::View;
 
 pub(crate) use landlock::{Landlock, Reach};
@@ -41,6 +43,8 @@ pub(crate) struct Plan<'a> {
     pub worker: &'a Path,
     pub home: &'a Home,
     pub files: Files<'a>,
+    /// Paths of the workspace that nobody inside may change.
+    pub protected: &'a [String],
     pub map: &'a Map,
     pub hostname: &'a str,
     pub limits: ProcessLimits,
@@ -71,6 +75,14 @@ pub(crate) struct Files<'a> {
     pub scratch: Option<[OwnedFd; 2]>,
 }
 
+/// A root that is entered.
+pub(crate) struct Built {
+    /// Hangs nowhere.
+    pub spool: OwnedFd,
+    /// Protected paths that are not there.
+    pub missing: Vec<String>,
+}
+
 /// What a one-shot may write to a file, be it one that its caller gave it for its output.
 const LONGEST_FILE: u64 = 16 << 30;
 
@@ -94,7 +106,9 @@ pub(crate) enum Descriptor<'a> {
 
 /// Becomes the program, or says on `status` why not. A program that runs closes `status` without a word.
 pub(crate) fn enter(plan: &Plan<'_>, wait: &File, status: BorrowedFd<'_>) -> i32 {
-    let outcome = prepare(plan, wait).and_then(|spool| {
+    let mut unprotected = Vec::new();
+    let outcome = prepare(plan, wait).and_then(|Built { spool, missing }| {
+        unprotected = missing;
         let descriptors: Vec<BorrowedFd<'_>> = plan
             .descriptors
             .iter()
@@ -105,13 +119,20 @@ pub(crate) fn enter(plan: &Plan<'_>, wait: &File, status: BorrowedFd<'_>) -> i32
             .collect();
         kernel::arrange(&descriptors, status).at(Step::Descriptors)
     });
-    tell(plan, outcome, status)
+    tell(plan, outcome, &unprotected, status)
 }
 
-/// Becomes the program, or says why not.
-fn tell(plan: &Plan<'_>, outcome: Result<OwnedFd, Failure>, status: BorrowedFd<'_>) -> i32 {
+/// Becomes the program, or says why not; first, what could not be protected.
+fn tell(plan: &Plan<'_>, outcome: Result<OwnedFd, Failure>, unprotected: &[String], status: BorrowedFd<'_>) -> i32 {
     let (failure, status) = match outcome {
-        Ok(status) => (become_program(plan), File::from(status)),
+        Ok(status) => {
+            let status = File::from(status);
+            if !unprotected.is_empty() {
+                // Who doesn't hear it hears the rest, and that is what counts.
+                let _ = (&status).write_all(&start::lacking(unprotected));
+            }
+            (become_program(plan), status)
+        }
         Err(failure) => match rustix::io::fcntl_dupfd_cloexec(status, 3) {
             Ok(status) => (failure, File::from(status)),
             Err(_) => return 71,
@@ -122,14 +143,14 @@ fn tell(plan: &Plan<'_>, outcome: Result<OwnedFd, Failure>, status: BorrowedFd<'
     71
 }
 
-fn prepare(plan: &Plan<'_>, wait: &File) -> Result<OwnedFd, Failure> {
+fn prepare(plan: &Plan<'_>, wait: &File) -> Result<Built, Failure> {
     released(wait)?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     // Only now is it in its cgroup, which becomes the root of what it can see of cgroups.
     kernel::hide_groups_above().at_with(Step::EnterGroup, "namespace")?;
     let trees = trees::Trees::open(plan)?;
     become_root_inside(plan.map)?;
-    let spool = root::build(plan, trees)?;
+    let built = root::build(plan, trees)?;
     kernel::loopback_up().at(Step::Network)?;
     rustix::system::sethostname(plan.hostname.as_bytes()).at(Step::Hostname)?;
     rustix::process::setsid().at(Step::Limits)?;
@@ -140,7 +161,7 @@ fn prepare(plan: &Plan<'_>, wait: &File) -> Result<OwnedFd, Failure> {
     }
     still_wanted(wait)?;
     kernel::reset_signals().at(Step::Limits)?;
-    Ok(spool)
+    Ok(built)
 }
 
 /// Waits until the launcher has written the id maps and moved this process into its cgroup.
@@ -195,7 +216,7 @@ pub(crate) fn enter_living(plan: &Plan<'_>, directory: &CStr, status: BorrowedFd
             .collect();
         kernel::arrange(&descriptors, status).at(Step::Descriptors)
     });
-    tell(plan, outcome, status)
+    tell(plan, outcome, &[], status)
 }
 
 fn settle_in(plan: &Plan<'_>, directory: &CStr) -> Result<(), Failure> {

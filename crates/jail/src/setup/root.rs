@@ -11,7 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::overlay::{self, Scratch, Stacked, Wanted};
 use super::trees::{Trees, hang};
-use super::{Plan, Role, devices, proc, system};
+use super::{Built, Plan, Role, devices, proc, protect, system};
 use crate::error::{AtStep, Errno, Failure, Step};
 use crate::kernel::{self, NO_DEVICES, NO_SUID, READ_ONLY};
 use crate::layers::Stack;
@@ -19,8 +19,8 @@ use crate::layers::Stack;
 /// A directory that every system has, to hang the new root over for a moment.
 const MOUNT_POINT: &str = "/usr";
 
-/// Leaves the process in the new root, and the old root gone; returns the spool, which hangs nowhere.
-pub(super) fn build(plan: &Plan<'_>, trees: Trees) -> Result<OwnedFd, Failure> {
+/// Leaves the process in the new root, and the old root gone.
+pub(super) fn build(plan: &Plan<'_>, trees: Trees) -> Result<Built, Failure> {
     memory(Path::new(MOUNT_POINT), "mode=755,size=1m,nr_inodes=4k", Step::Root)?;
     rustix::process::chdir(MOUNT_POINT).at(Step::Root)?;
     let Stacked { files, system } = stacked(plan, &trees)?;
@@ -35,13 +35,14 @@ pub(super) fn build(plan: &Plan<'_>, trees: Trees) -> Result<OwnedFd, Failure> {
         make_directories(Path::new(target))?;
         hang(tree, Path::new(target), Step::Root)?;
     }
+    let missing = protect::protect(Path::new("workspace"), plan.protected)?;
     system::hang_worker(&trees.worker, Path::new("."))?;
     make_directories(Path::new("run"))?;
     memory(Path::new("run"), "mode=755,size=16m", Step::Root)?;
     devices::build(&trees.devices, plan)?;
     proc::build()?;
     enter(plan.role)?;
-    Ok(trees.spool)
+    Ok(Built { spool: trees.spool, missing })
 }
 
 /// What is seen of the host, in a root without an image.

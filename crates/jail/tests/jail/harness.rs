@@ -81,7 +81,8 @@ impl Harness {
 
     /// On a file system in memory, whose speed depends on nobody else.
     pub fn in_memory() -> Option<Self> {
-        possible().then(|| Self::within(Path::new("/dev/shm"), WORKER, |_| {}))
+        let directory = std::env::var_os("ATOLL_JAIL_TEST_DIR").unwrap_or_else(|| "/dev/shm".into());
+        possible().then(|| Self::within(Path::new(&directory), WORKER, |_| {}))
     }
 
     fn within(directory: &Path, script: &str, change: impl FnOnce(&mut LauncherOptions)) -> Self {
@@ -177,6 +178,7 @@ pub fn spec(name: &str) -> Spec {
         hostname: "sandbox".to_owned(),
         image: None,
         snapshot: None,
+        protected: Vec::new(),
     }
 }
 

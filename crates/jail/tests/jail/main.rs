@@ -19,6 +19,7 @@ mod ordinary;
 mod pausing;
 mod pool;
 mod programs;
+mod protected;
 mod timings;
 
 /// Not a test: what the others start as their launcher.

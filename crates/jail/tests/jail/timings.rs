@@ -1,4 +1,5 @@
-//! Figures, not promises: `cargo test --release -p atoll-jail timings -- --ignored --nocapture`.
+//! Figures, not promises: `cargo test --release -p atoll-jail timings -- --ignored --nocapture`;
+//! with `ATOLL_JAIL_TEST_DIR` elsewhere than in memory, with `ATOLL_JAIL_TEST_POOL` in a pool there.
 
 use std::time::{Duration, Instant};
 

@@ -198,6 +198,9 @@ impl Docker {
     }
 }
 
+const ONLY_IN_RESULTS: &str =
+    "protected paths can be changed inside this container; results that change them are refused";
+
 /// What git is to do, and what goes in and out.
 struct Work {
     arguments: Vec<String>,
@@ -233,6 +236,7 @@ impl Provider for Docker {
             attach: can::AttachAbility::FromCursor,
             files: can::FileAbility::Root,
             preview: can::PreviewAbility::None,
+            protected: can::ProtectedPaths::Results,
             max_memory_gb: None,
             max_cpu: None,
             max_disk_gb: None,
@@ -243,7 +247,11 @@ impl Provider for Docker {
     fn create<'a>(&'a self, spec: &'a CreateSpec, _key: &'a str) -> Answer<'a, Found> {
         Box::pin(async move {
             crate::demands_no_tier(self.kind(), spec)?;
-            self.make(spec).await
+            let mut made = self.make(spec).await?;
+            if !spec.settings.protected.is_empty() {
+                made.notices.push(ONLY_IN_RESULTS.to_owned());
+            }
+            Ok(made)
         })
     }
 

@@ -224,6 +224,7 @@ impl Provider for Fake {
             attach: can::AttachAbility::FromCursor,
             files: can::FileAbility::Workspace,
             preview: can::PreviewAbility::None,
+            protected: can::ProtectedPaths::None,
             max_memory_gb: None,
             max_cpu: None,
             max_disk_gb: None,
@@ -240,6 +241,7 @@ impl Provider for Fake {
         };
         Box::pin(async move {
             crate::demands_no_tier(self.kind(), spec)?;
+            crate::protects_nothing(self.kind(), spec)?;
             self.make(spec, key, tree).await
         })
     }

@@ -126,7 +126,8 @@ impl Local {
 
     /// What a dead worker left behind. How it ended is unknown when an earlier server started it.
     pub async fn remains(&self, sandbox: SandboxId) -> Result<Remains, Error> {
-        let place = self.place(&ProviderId(sandbox.to_string())).await?;
+        let name = sandbox.to_string();
+        let place = self.ask(move |launcher| launcher.spool(&name)).await?;
         Ok(Remains { spool: place.spool, exit: place.exit.map_or(Exit::Unknown, exit) })
     }
 
@@ -144,8 +145,9 @@ impl Local {
     async fn make_once(&self, name: &str, spec: &CreateSpec) -> Result<Found, Error> {
         let id = ProviderId(name.to_owned());
         match self.place(&id).await {
-            // It was made before, and perhaps has ended since: what it left is for the server to take.
-            Ok(place) if place.alive || has_spooled(&place) => {
+            // It was made before, and perhaps has ended since: what it left is for the server to take. A worker that
+            // was killed on its way in has left nothing.
+            Ok(place) if place.alive || (place.started && place.spooled) => {
                 if place.alive {
                     self.connect(&place);
                 }
@@ -188,11 +190,6 @@ impl Local {
     }
 }
 
-/// Whether a worker ever said anything in it. One that was killed on its way in has not.
-fn has_spooled(place: &Place) -> bool {
-    place.started && std::fs::read_dir(&place.spool).is_ok_and(|mut entries| entries.next().is_some())
-}
-
 fn wanted(spec: &CreateSpec) -> Spec {
     Spec {
         name: spec.identity.sandbox.to_string(),
@@ -201,6 +198,7 @@ fn wanted(spec: &CreateSpec) -> Spec {
         hostname: "atoll".to_owned(),
         image: spec.settings.image.clone(),
         snapshot: spec.settings.snapshot.clone(),
+        protected: spec.settings.protected.clone(),
     }
 }
 
@@ -286,7 +284,7 @@ fn found(place: &Place) -> Found {
         epoch: EPOCH,
         labels: place.labels.clone(),
         expires_at: None,
-        notices: notices::notices(&place.enforced),
+        notices: notices::notices(&place.enforced).into_iter().chain(notices::unprotected(place)).collect(),
     }
 }
 
@@ -298,7 +296,7 @@ mod tests {
     fn a_snapshot_is_named_as_whoever_asks_named_it() {
         let project = ProjectId::new();
         let said = |name: String| failure(&atoll_jail::Error::NotKept { kind: atoll_jail::Kept::Snapshot, name });
-        let plain = "no snapshot is named v1.2: `atoll snapshot list` shows those that there are";
+        let plain = "no snapshot is named v1.2: `atoll snapshot ls` shows those that there are";
         assert_eq!(said(format!("{project}.v1.2")), Error::Refused { detail: plain.into() });
         assert_eq!(said("v1.2".into()), Error::Refused { detail: plain.into() });
     }

@@ -1,6 +1,6 @@
 //! What a sandbox can't be held to on this machine, in words.
 
-use atoll_jail::{Bound, Enforced, Ids};
+use atoll_jail::{Bound, Enforced, Ids, Place};
 
 /// Nothing when everything is enforced; else what isn't, so that nobody believes more than is so.
 pub(super) fn notices(enforced: &Enforced) -> Vec<String> {
@@ -36,6 +36,14 @@ pub(super) fn notices(enforced: &Enforced) -> Vec<String> {
         ),
     }
     said
+}
+
+/// What could not be mounted read-only.
+pub(super) fn unprotected(place: &Place) -> Option<String> {
+    let missing = place.unprotected.join(", ");
+    (!missing.is_empty()).then(|| {
+        format!("not there, so not read-only inside: {missing}; results that change a protected path are refused")
+    })
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ impl Provider for Local {
             attach: can::AttachAbility::FromCursor,
             files: can::FileAbility::Root,
             preview: can::PreviewAbility::None,
+            protected: can::ProtectedPaths::Mounts,
             max_memory_gb: None,
             max_cpu: None,
             max_disk_gb: None,

@@ -23,6 +23,7 @@ pub mod sessions;
 pub mod snapshots;
 pub mod tokens;
 pub mod trajectory;
+pub mod usage;
 pub mod users;
 pub mod worker;
 

@@ -1,6 +1,7 @@
 //! `/projects` and their members.
 
 use super::sessions::check_defaults;
+use super::usage::Usage;
 use super::{Page, PageQuery};
 use crate::auth::{Caller, access};
 use crate::cursor;
@@ -13,6 +14,7 @@ use atoll_core::id::{ProjectId, UserId};
 use atoll_core::principal::{Action, Role};
 use atoll_core::sandbox::Repo;
 use atoll_core::time::Timestamp;
+use atoll_store::model_usage::Of;
 use atoll_store::projects::{self, Defaults, Project};
 use atoll_store::users;
 use axum::Json;
@@ -30,6 +32,9 @@ pub struct ProjectView {
     /// What its sandboxes have unless they say otherwise.
     #[schema(value_type = Object)]
     defaults: Defaults,
+    /// Of models; only where one is asked for by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
     created_at: Timestamp,
     updated_at: Timestamp,
 }
@@ -46,6 +51,7 @@ impl From<Project> for ProjectView {
             is_default: row.is_default,
             repo: row.repo,
             defaults,
+            usage: None,
             created_at: row.created_at,
             updated_at: row.updated_at,
         }
@@ -136,10 +142,10 @@ pub async fn get(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<Project
         Box::pin(async move {
             let row = find(tx, id).await?;
             access::check(tx, &caller, id, Action::See, "project").await?;
-            Ok(row)
+            Ok(ProjectView { usage: Usage::of(tx, Of::Project(id)).await?, ..row.into() })
         })
     });
-    Ok(Json(row.await?.into()))
+    Ok(Json(row.await?))
 }
 
 #[derive(Debug, Deserialize, utoipa::ToSchema)]

@@ -2,6 +2,7 @@
 
 use super::Page;
 use super::sessions::plan_from;
+use super::usage::Usage;
 use crate::app::create::{self, Made};
 use crate::app::{results, sessions as app_sessions};
 use crate::auth::{Caller, access};
@@ -17,6 +18,7 @@ use atoll_core::sandbox::{
     Resources, Results, SandboxState, Settings, TakeResults,
 };
 use atoll_core::time::Timestamp;
+use atoll_store::model_usage::Of;
 use atoll_store::projects::{self, Among};
 use atoll_store::sandboxes::{self, Filter, Sandbox};
 use atoll_store::sessions as session_rows;
@@ -54,6 +56,9 @@ pub struct NewSandbox {
     pub resources: Option<Resources>,
     /// Where less can be had, no sandbox is made; a project's demand can't be lowered.
     pub isolation: Option<IsolationTier>,
+    /// Paths of the workspace that the agent must not change, besides those that its project and the server name.
+    #[serde(default)]
+    pub protected: Vec<String>,
     #[serde(default, deserialize_with = "atoll_core::json::object")]
     pub network: Option<Network>,
     #[serde(default, deserialize_with = "atoll_core::json::object")]
@@ -98,6 +103,9 @@ pub struct SandboxView {
     pub last_seq: i64,
     pub last_heartbeat: Option<Timestamp>,
     pub cost: Cost,
+    /// Of models; only where one is asked for by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
     pub created_by: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -147,6 +155,7 @@ impl SandboxView {
             last_seq: row.last_seq,
             last_heartbeat: row.last_heartbeat,
             cost: Cost { model: dollars(row.cost_model_micros), compute: dollars(row.cost_compute_micros) },
+            usage: None,
             created_by: row.created_by,
             created_at: row.created_at,
             updated_at: row.updated_at,
@@ -320,7 +329,9 @@ pub async fn get(
         Box::pin(async move {
             access::sandbox_or_its_worker(tx, &caller, id).await?;
             let row = sandboxes::get(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
-            Ok(SandboxView::new(row, sandboxes::labels(tx, id).await?))
+            let mut view = SandboxView::new(row, sandboxes::labels(tx, id).await?);
+            view.usage = Usage::of(tx, Of::Sandbox(id)).await?;
+            Ok(view)
         })
     });
     Ok(axum::Json(view.await?))

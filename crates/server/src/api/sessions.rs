@@ -2,6 +2,7 @@
 
 use super::Page;
 use super::sandboxes::{NewSandbox, SandboxView, dollars};
+use super::usage::Usage;
 use crate::app::create::Plan;
 use crate::app::{Work, sessions as app_sessions};
 use crate::auth::{Caller, access};
@@ -13,9 +14,11 @@ use crate::state::App;
 use atoll_core::bounds;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::principal::Action;
+use atoll_core::protected;
 use atoll_core::sandbox::{End, ProviderKind, Repo, Resources, Settings};
 use atoll_core::session::SessionState;
 use atoll_core::time::Timestamp;
+use atoll_store::model_usage::Of;
 use atoll_store::projects;
 use atoll_store::sessions::{self, Session};
 use axum::extract::State;
@@ -39,6 +42,9 @@ pub struct SessionView {
     pub forked_from: Option<SessionId>,
     /// In US dollars.
     pub cost: f64,
+    /// Of models; only where one is asked for by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
     pub created_by: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -59,6 +65,7 @@ impl From<Session> for SessionView {
             transcript: row.transcript,
             forked_from: row.forked_from,
             cost: dollars(row.cost_micros),
+            usage: None,
             created_by: row.created_by,
             created_at: row.created_at,
             updated_at: row.updated_at,
@@ -147,6 +154,7 @@ fn check(new: &NewSandbox, caller: &Caller) -> Result<()> {
     }
     bounds::labels(&new.labels)?;
     bounds::env(&new.env)?;
+    protected::paths("protected", &new.protected)?;
     if let Some(resources) = &new.resources {
         check_resources(resources)?;
     }
@@ -174,6 +182,10 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
     labels.extend(new.labels);
     let asked = new.resources.or(defaults.resources).unwrap_or_default();
     let standard = policy.resources;
+    let provider = new.provider.or(defaults.provider).unwrap_or(policy.provider);
+    // What holds for all on this machine is no reason to refuse a worker elsewhere.
+    let of_all = if provider.is_on_this_machine() { policy.protected.as_slice() } else { &[] };
+    let protected = protected::paths("protected", new.protected.iter().chain(&defaults.protected).chain(of_all))?;
     let settings = Settings {
         model: new.model.or(defaults.model).or_else(|| policy.model.clone()),
         mode: new.mode.or(defaults.mode),
@@ -189,6 +201,7 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
             pids: asked.pids.or(standard.pids),
         }),
         isolation: new.isolation.max(defaults.isolation),
+        protected,
         network: new.network.or(defaults.network),
         limits: new.limits.or(defaults.limits),
         timeout_s: new.timeout_s.or(defaults.timeout_s),
@@ -203,7 +216,7 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
     Ok(Plan {
         id: SandboxId::new(),
         project,
-        provider: new.provider.or(defaults.provider).unwrap_or(policy.provider),
+        provider,
         agent: new.agent.or(defaults.agent).or_else(|| policy.agent.clone()),
         prompt: new.prompt,
         title: new.title,
@@ -270,13 +283,14 @@ pub async fn get(
     caller: Caller,
     Id(id): Id<SessionId>,
 ) -> Result<axum::Json<SessionView>> {
-    let row = app.read(move |tx| {
+    let view = app.read(move |tx| {
         Box::pin(async move {
             access::session(tx, &caller, id, Action::See).await?;
-            sessions::get(tx, id).await?.ok_or_else(|| Problem::not_found("session"))
+            let row = sessions::get(tx, id).await?.ok_or_else(|| Problem::not_found("session"))?;
+            Ok(SessionView { usage: Usage::of(tx, Of::Session(id)).await?, ..row.into() })
         })
     });
-    Ok(axum::Json(row.await?.into()))
+    Ok(axum::Json(view.await?))
 }
 
 #[derive(Debug, Deserialize, utoipa::ToSchema)]

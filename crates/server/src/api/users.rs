@@ -1,5 +1,6 @@
 //! `/users`.
 
+use super::usage::Usage;
 use super::{Page, PageQuery};
 use crate::auth::Caller;
 use crate::cursor;
@@ -11,6 +12,7 @@ use atoll_core::bounds;
 use atoll_core::id::UserId;
 use atoll_core::principal::{Principal, Role};
 use atoll_core::time::Timestamp;
+use atoll_store::model_usage::Of;
 use atoll_store::users::{self, User};
 use axum::Json;
 use axum::extract::State;
@@ -23,13 +25,17 @@ pub struct UserView {
     id: UserId,
     name: String,
     role: Role,
+    /// Of models; only where one is asked for by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
     created_at: Timestamp,
     updated_at: Timestamp,
 }
 
 impl From<User> for UserView {
     fn from(row: User) -> Self {
-        Self { id: row.id, name: row.name, role: row.role, created_at: row.created_at, updated_at: row.updated_at }
+        let User { id, name, role, created_at, updated_at } = row;
+        Self { id, name, role, usage: None, created_at, updated_at }
     }
 }
 
@@ -91,8 +97,14 @@ pub async fn get(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<UserId>
     if !own {
         caller.must_be_admin()?;
     }
-    let row = app.read(move |tx| Box::pin(async move { Ok(users::get(tx, id).await?) })).await?;
-    Ok(Json(row.ok_or_else(|| Problem::not_found("user"))?.into()))
+    let view = app.read(move |tx| {
+        Box::pin(async move {
+            let row = users::get(tx, id).await?.ok_or_else(|| Problem::not_found("user"))?;
+            let maker = format!("user:{id}");
+            Ok(UserView { usage: Usage::of(tx, Of::Maker(&maker)).await?, ..row.into() })
+        })
+    });
+    Ok(Json(view.await?))
 }
 
 #[derive(Debug, Deserialize, utoipa::ToSchema)]

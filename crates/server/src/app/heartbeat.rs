@@ -4,8 +4,8 @@ use super::{Work, fence, inbox, ingest, lifecycle, secrets};
 use crate::problem::Result;
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
-use atoll_core::sandbox::{Activity, SandboxState};
-use atoll_protocol::{Heartbeat, HeartbeatAnswer, Resume, Start};
+use atoll_core::sandbox::{Activity, ProviderKind, SandboxState};
+use atoll_protocol::{Gateway, Heartbeat, HeartbeatAnswer, Resume, Start};
 use atoll_store::sandboxes::{self, Sample, Sandbox};
 use atoll_store::sessions::Session;
 use std::time::Duration;
@@ -68,6 +68,11 @@ async fn start(work: &mut Work<'_>, session: &Session, sandbox: &mut Sandbox, be
     let exposed = secrets::hand_over(work, sandbox).await?;
     let mut settings = sandbox.settings.clone();
     settings.env.extend(exposed);
+    let gateway = gateway(work, sandbox);
+    if let Some(gateway) = &gateway {
+        settings.env.insert("ATOLL_GATEWAY_URL".to_owned(), gateway.base_url.clone());
+        settings.env.insert("ATOLL_GATEWAY_KEY".to_owned(), gateway.key.clone());
+    }
     Ok(Start {
         sandbox_id: sandbox.id,
         session_id: session.id,
@@ -76,8 +81,19 @@ async fn start(work: &mut Work<'_>, session: &Session, sandbox: &mut Sandbox, be
         settings,
         resume,
         program: None,
-        gateway: None,
+        gateway,
     })
+}
+
+/// Only where the worker has handed its way out to this server: the gateway is at the other end of it.
+fn gateway(work: &Work<'_>, sandbox: &Sandbox) -> Option<Gateway> {
+    match sandbox.provider {
+        ProviderKind::Local | ProviderKind::Docker => {
+            let base_url = format!("http://127.0.0.1:{}", atoll_worker::outward::PORT);
+            Some(Gateway { base_url, key: work.gateway.placeholder(sandbox.id) })
+        }
+        ProviderKind::External | ProviderKind::Fake => None,
+    }
 }
 
 async fn keep_sample(work: &mut Work<'_>, sandbox: &mut Sandbox, beat: &Heartbeat) -> Result<()> {

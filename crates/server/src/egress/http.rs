@@ -6,6 +6,7 @@ use super::outlet::Way;
 use super::refusal::{Failure, Refusal};
 use super::stream::Stream;
 use super::{Service, headers, tunnel};
+use crate::gateway;
 use atoll_core::network::Target;
 use axum::http::header::{CONTENT_TYPE, HOST, HeaderValue, PROXY_AUTHORIZATION};
 use axum::http::uri::{PathAndQuery, Uri};
@@ -148,6 +149,18 @@ impl Conversation {
             (Some(target), _) => target.to_string(),
             (None, Some(authority)) => authority.to_string(),
             (None, None) => return said(StatusCode::BAD_REQUEST, None, NOT_A_PROXY_REQUEST.to_owned()),
+        };
+        // A program that goes to the model gateway by way of the proxy, which is the same place.
+        let request = match self.service.app.upgrade() {
+            Some(app)
+                if self.only.is_none() && OWN.contains(&written.as_str()) && *request.method() != Method::CONNECT =>
+            {
+                match gateway::answer(&app, self.service.outlet.sandbox, request).await {
+                    Ok(response) => return response,
+                    Err(request) => request,
+                }
+            }
+            Some(_) | None => request,
         };
         let answered = match *request.method() {
             Method::CONNECT => self.connect(request).await,
@@ -305,6 +318,9 @@ impl Conversation {
 fn host_header(target: &Target) -> String {
     if target.port == 80 { target.host.to_string() } else { target.to_string() }
 }
+
+/// This very port, as programs inside write it.
+const OWN: [&str; 2] = ["127.0.0.1:7709", "localhost:7709"];
 
 const NOT_A_PROXY_REQUEST: &str = "this is Atoll's proxy for programs in this sandbox, not a web server: name it in \
                                    HTTP_PROXY and HTTPS_PROXY, as it is there already.";

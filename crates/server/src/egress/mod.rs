@@ -11,19 +11,20 @@
 mod addresses;
 mod connect;
 mod counts;
-mod headers;
+pub mod headers;
 mod http;
 mod outlet;
 mod quiet;
 mod refusal;
 mod socks;
-mod stream;
+pub mod stream;
 mod tls;
 mod tunnel;
-mod upstream;
+pub mod upstream;
 
 pub use counts::Traffic;
 
+use crate::gateway;
 use crate::options::Outward;
 use crate::state::App;
 use atoll_core::event::{NewEvent, kind};
@@ -35,9 +36,12 @@ use outlet::{Outlet, Way};
 use refusal::Refusal;
 use serde_json::json;
 use std::collections::HashMap;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
+use stream::{Prefixed, Stream};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -51,6 +55,8 @@ const MOST_OUTLETS: usize = 10_000;
 const FIRST: Duration = Duration::from_secs(60);
 /// After a failure to accept: descriptors may have run out for a moment.
 const PAUSE: Duration = Duration::from_millis(100);
+/// No method is longer; what begins otherwise is no HTTP.
+const LONGEST_METHOD: usize = 64;
 /// The longest text of an event's host, which may be anything that a program made up.
 const LONGEST_HOST: usize = 255;
 
@@ -61,15 +67,17 @@ pub struct Egress {
     connections: Arc<Semaphore>,
 }
 
+/// The proxy that this server itself must use.
+pub fn proxy_of(options: &Outward) -> Option<Upstream> {
+    options.upstream_proxy.as_ref().and_then(|url| Upstream::parse(url, &options.no_proxy))
+}
+
 impl Egress {
     pub fn new(options: &Outward) -> Self {
-        let upstream = options.upstream_proxy.as_ref().and_then(|url| {
-            let upstream = Upstream::parse(url, &options.no_proxy);
-            if upstream.is_none() {
-                tracing::warn!("the proxy that this server should use is not a http:// URL; sandboxes go without it");
-            }
-            upstream
-        });
+        let upstream = proxy_of(options);
+        if options.upstream_proxy.is_some() && upstream.is_none() {
+            tracing::warn!("the proxy that this server should use is not a http:// URL; it goes without it");
+        }
         Self {
             connector: Connector::new(options.allow_private.clone(), upstream),
             most: options.max_bytes,
@@ -177,9 +185,31 @@ async fn carry(service: &Arc<Service>, stream: TcpStream) {
         Ok(_) | Err(_) => return,
     }
     drop(stream.set_nodelay(true));
-    match first[0] {
-        socks::VERSION => socks::serve(service, stream).await,
-        _ => http::serve(service, Box::new(stream)).await,
+    if first[0] == socks::VERSION {
+        return socks::serve(service, stream).await;
+    }
+    match tokio::time::timeout(FIRST, opening(stream)).await {
+        Ok(Ok((stream, true))) => gateway::serve(service.app.clone(), service.outlet.sandbox, stream).await,
+        Ok(Ok((stream, false))) => http::serve(service, stream).await,
+        Ok(Err(_)) | Err(_) => {}
+    }
+}
+
+/// Reads as much as it takes to know whether the first request names a path of this very server, as one to the model
+/// gateway does, or a whole URL or host, as those to a proxy do.
+async fn opening(mut stream: TcpStream) -> io::Result<(Stream, bool)> {
+    let mut read = Vec::with_capacity(LONGEST_METHOD);
+    loop {
+        if stream.read_buf(&mut read).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let after_method = read.iter().position(|byte| *byte == b' ').map(|space| read.get(space + 1));
+        let is_path = match after_method {
+            Some(Some(byte)) => *byte == b'/',
+            None if read.len() >= LONGEST_METHOD => false,
+            Some(None) | None => continue,
+        };
+        return Ok((Box::new(Prefixed::new(read, Box::new(stream))), is_path));
     }
 }
 

@@ -10,7 +10,7 @@ use atoll_core::event::{NewEvent, Source};
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::{Error, Exit, GitJob, Provider, ProviderId, StopMode};
 use atoll_core::sandbox::{Reason, Results, SandboxState};
-use atoll_forge::Outcome;
+use atoll_forge::{Outcome, Taken};
 use atoll_store::jobs::Job;
 use atoll_store::sandboxes::{self, Sandbox};
 use atoll_store::sessions::{self, Session};
@@ -51,13 +51,15 @@ pub(crate) async fn results(app: &Arc<App>, providers: &Providers, job: &Job) ->
     let wanted = found.filter(|(_, row)| row.state == SandboxState::Completing && row.results == Results::Pending);
     let Some((session, row)) = wanted else { return Ok(Done::Finished) };
     match take(app, providers, &session, &row).await {
-        Ok(outcome) => store(app, &row, outcome).await,
+        Ok(Outcome::Branch(taken)) => store(app, &row, Some(taken)).await,
+        Ok(Outcome::Nothing) => store(app, &row, None).await,
+        Ok(Outcome::Protected { paths }) => refuse(app, &row, &paths).await,
         Err(Failed::Later(detail)) if job.attempts < TRIES => {
             tracing::warn!(sandbox = %id, detail, "the results could not be taken out; trying again");
             Ok(Done::Later(back_off(job.attempts)))
         }
-        Err(Failed::Later(detail)) => fail(app, &row, Reason::new("results_failed", detail)).await,
-        Err(Failed::For(code, detail)) => fail(app, &row, Reason::new(code, detail)).await,
+        Err(Failed::Later(detail)) => fail(app, &row, Reason::new("results_failed", detail), None).await,
+        Err(Failed::For(code, detail)) => fail(app, &row, Reason::new(code, detail), None).await,
     }
 }
 
@@ -89,20 +91,21 @@ async fn take(
             return Err(Failed::For("results_failed", format!("git could not read the workspace ({exit:?}): {said}")));
         }
     }
-    repo::take(&repo, scratch, base).await.map_err(|problem| Failed::For("results_failed", problem.detail))
+    let protected = row.settings.protected.clone();
+    repo::take(&repo, scratch, base, protected).await.map_err(|problem| Failed::For("results_failed", problem.detail))
 }
 
-fn event(work: &Work<'_>, row: &Sandbox, outcome: &Outcome) -> NewEvent {
+fn event(work: &Work<'_>, row: &Sandbox, taken: Option<&Taken>) -> NewEvent {
     let repo = row.settings.repo.as_ref().and_then(|repo| repo.path.clone());
-    let (name, data) = match outcome {
-        Outcome::Branch(taken) => (
+    let (name, data) = match taken {
+        Some(taken) => (
             "git.branch_created",
             json!({
                 "branch": taken.branch, "commit": taken.commit, "base": taken.base, "commits": taken.commits,
                 "files": taken.files, "flagged": taken.flagged, "notes": taken.notes, "repo": repo,
             }),
         ),
-        Outcome::Nothing => {
+        None => {
             let base = row.settings.repo.as_ref().and_then(|repo| repo.base.clone());
             ("git.nothing_changed", json!({ "base": base, "repo": repo }))
         }
@@ -110,15 +113,15 @@ fn event(work: &Work<'_>, row: &Sandbox, outcome: &Outcome) -> NewEvent {
     NewEvent::system(name, work.now, &data).by(Source::Forge, None)
 }
 
-async fn store(app: &App, row: &Sandbox, outcome: Outcome) -> Result<Done> {
+async fn store(app: &App, row: &Sandbox, taken: Option<Taken>) -> Result<Done> {
     let id = row.id;
     app.write(move |work| {
         Box::pin(async move {
             let (mut session, mut sandbox) = work.locked(id).await?;
-            let event = event(work, &sandbox, &outcome);
+            let event = event(work, &sandbox, taken.as_ref());
             work.log(&mut sandbox, vec![event]).await?;
             sandbox.results = Results::Taken;
-            if let Outcome::Branch(taken) = &outcome {
+            if let Some(taken) = &taken {
                 session.branch = Some(taken.branch.clone());
                 session.updated_at = work.now;
                 sessions::update(work.tx, &session).await?;
@@ -135,12 +138,34 @@ async fn store(app: &App, row: &Sandbox, outcome: Outcome) -> Result<Done> {
     .await
 }
 
-async fn fail(app: &App, row: &Sandbox, reason: Reason) -> Result<Done> {
+/// How many files are named in a sentence; the event names more.
+const NAMED: usize = 5;
+const LISTED: usize = 200;
+
+/// The work changed what it must not: nothing of it is delivered, and the files stay.
+async fn refuse(app: &App, row: &Sandbox, paths: &[String]) -> Result<Done> {
+    let more = if paths.len() > NAMED { format!(" and {} more", paths.len() - NAMED) } else { String::new() };
+    let named: Vec<&str> = paths.iter().take(NAMED).map(String::as_str).collect();
+    let detail = format!(
+        "the work changes protected paths, so no branch was made: {}{more}; its files are kept for a while",
+        named.join(", ")
+    );
+    let listed: Vec<&String> = paths.iter().take(LISTED).collect();
+    let event = json!({ "paths": listed, "count": paths.len(), "protected": row.settings.protected });
+    fail(app, row, Reason::new("results_protected", detail), Some(event)).await
+}
+
+/// `refused` is what was found in the results that must not be there.
+async fn fail(app: &App, row: &Sandbox, reason: Reason, refused: Option<serde_json::Value>) -> Result<Done> {
     let id = row.id;
     let reason = Reason { detail: lifecycle::bounded(&reason.detail, 500), ..reason };
     app.write(move |work| {
         Box::pin(async move {
             let (mut session, mut sandbox) = work.locked(id).await?;
+            if let Some(data) = refused {
+                let event = NewEvent::system("guardian.protected_path", work.now, &data);
+                work.log(&mut sandbox, vec![event.by(Source::Guardian, None)]).await?;
+            }
             if sandbox.state == SandboxState::Completing {
                 let trigger = Trigger::ResultsFailed;
                 lifecycle::apply(work, &mut session, &mut sandbox, trigger, Some(reason), None).await?;

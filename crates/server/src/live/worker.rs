@@ -209,7 +209,7 @@ impl Connection {
             WorkerFrame::Renew { leases } => self.renew(leases).await,
             WorkerFrame::Ack { id, ack } => self.ack(id, ack).await,
             WorkerFrame::Nack { id, nack } => self.nack(id, nack).await,
-            WorkerFrame::Heartbeat { heartbeat } => self.heartbeat(heartbeat).await,
+            WorkerFrame::Heartbeat { heartbeat, quiet } => self.heartbeat(heartbeat, quiet).await,
             WorkerFrame::Live { data, .. } => {
                 self.live(&data);
                 Ok(())
@@ -254,11 +254,12 @@ impl Connection {
         self.send(&frame).await
     }
 
-    async fn heartbeat(&mut self, beat: Heartbeat) -> std::result::Result<(), Over> {
+    async fn heartbeat(&mut self, beat: Heartbeat, quiet: bool) -> std::result::Result<(), Over> {
         let id = self.id;
         let answer =
             self.app.write(move |work| Box::pin(async move { heartbeat::heartbeat(work, id, &beat).await })).await;
         match answer {
+            Ok(answer) if quiet && answer.start.is_none() && answer.state.takes_messages() => Ok(()),
             Ok(answer) => self.send(&ServerFrame::Heartbeat { answer: Box::new(answer) }).await,
             Err(problem) if problem.code.status().is_server_error() => Ok(()),
             Err(_) => Err(Over),

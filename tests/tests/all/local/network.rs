@@ -72,7 +72,7 @@ async fn nothing_leaves_a_sandbox_that_nobody_allowed_anything() {
     assert_eq!(told.count(), 1, "{events:#?}");
     let view = network_of(&ground, &id).await;
     assert_eq!((&view["policy"], &view["total"]["connections"]), (&json!("none"), &json!(0)), "{view}");
-    assert_eq!(view["total"]["refused"], 8, "{view}");
+    assert_eq!(view["total"]["refused"], 9, "{view}");
     assert_eq!(site.requests(), 0);
     ground.leave().await;
 }

@@ -89,6 +89,7 @@ async fn root_of_an_imported_root_runs_commands() {
             hostname: "atoll".into(),
             image: image.clone(),
             snapshot: None,
+            protected: Vec::new(),
         };
         launcher.prepare(&spec).unwrap();
         launcher.start_worker(name).unwrap();

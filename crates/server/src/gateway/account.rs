@@ -1,0 +1,153 @@
+//! What a sandbox has spent, what is held for requests under way, and whether there is enough for another one.
+
+use super::refusal::Refusal;
+use atoll_core::id::{ProjectId, SandboxId};
+use atoll_core::sandbox::Settings;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One sandbox's, as long as anything of it is under way.
+pub struct Account {
+    pub sandbox: SandboxId,
+    pub project: ProjectId,
+    balance: Mutex<Balance>,
+    /// Those that figures are kept of by name.
+    models: Mutex<BTreeSet<String>>,
+}
+
+/// A sandbox can make up names without end.
+const MOST_MODELS: usize = 32;
+const LONGEST_NAME: usize = 200;
+const OTHERS: &str = "other models";
+
+/// In millionths of a dollar.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Balance {
+    pub limit: Option<i64>,
+    pub spent: i64,
+    pub reserved: i64,
+}
+
+pub fn limit_of(settings: &Settings) -> Option<i64> {
+    let dollars = settings.limits.as_ref().and_then(|limits| limits.cost_usd)?;
+    Some((dollars * 1e6) as i64)
+}
+
+impl Balance {
+    /// Holds the most that a request can cost, or says that there is not enough.
+    pub const fn reserve(&mut self, most: i64) -> bool {
+        let held = self.spent.saturating_add(self.reserved).saturating_add(most);
+        match self.limit {
+            Some(limit) if held > limit => false,
+            Some(_) | None => {
+                self.reserved = self.reserved.saturating_add(most);
+                true
+            }
+        }
+    }
+
+    /// The request is over: what it cost takes the place of what was held.
+    pub const fn settle(&mut self, held: i64, cost: i64) {
+        self.reserved = self.reserved.saturating_sub(held);
+        self.spent = self.spent.saturating_add(cost);
+    }
+}
+
+impl Account {
+    pub const fn new(sandbox: SandboxId, project: ProjectId, limit: Option<i64>, spent: i64) -> Self {
+        let balance = Mutex::new(Balance { limit, spent, reserved: 0 });
+        Self { sandbox, project, balance, models: Mutex::new(BTreeSet::new()) }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Balance> {
+        self.balance.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name that a model's figures are kept under.
+    pub fn booked_as(&self, model: &str) -> String {
+        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = !models.contains(model);
+        if is_new && (models.len() >= MOST_MODELS || model.len() > LONGEST_NAME || model.chars().any(char::is_control))
+        {
+            return OTHERS.to_owned();
+        }
+        if is_new {
+            models.insert(model.to_owned());
+        }
+        model.to_owned()
+    }
+
+    pub fn has_limit(&self) -> bool {
+        self.locked().limit.is_some()
+    }
+
+    /// It may have been changed since.
+    pub fn set_limit(&self, limit: Option<i64>) {
+        self.locked().limit = limit;
+    }
+
+    pub fn reserve(&self, most: i64) -> Result<(), Refusal> {
+        let mut balance = self.locked();
+        if balance.reserve(most) {
+            return Ok(());
+        }
+        let Balance { limit, spent, reserved } = *balance;
+        Err(Refusal::Budget { sandbox: self.sandbox, limit: limit.unwrap_or(0), spent, reserved, most })
+    }
+
+    pub fn settle(&self, held: i64, cost: i64) {
+        self.locked().settle(held, cost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_held_counts_until_it_is_settled() {
+        let mut balance = Balance { limit: Some(100), spent: 10, reserved: 0 };
+        assert!(balance.reserve(60));
+        assert!(!balance.reserve(31), "two at once can't have more than there is");
+        assert!(balance.reserve(30));
+        balance.settle(60, 5);
+        assert_eq!(balance, Balance { limit: Some(100), spent: 15, reserved: 30 });
+        assert!(balance.reserve(55) && !balance.reserve(1));
+        let mut free = Balance::default();
+        assert!(free.reserve(i64::MAX) && free.reserve(i64::MAX));
+    }
+
+    #[test]
+    fn names_without_end_are_kept_together() {
+        let account = Account::new(SandboxId::new(), ProjectId::new(), None, 0);
+        for number in 0..MOST_MODELS {
+            assert_eq!(account.booked_as(&number.to_string()), number.to_string());
+        }
+        assert_eq!(account.booked_as("one more"), OTHERS);
+        assert_eq!(account.booked_as("0"), "0");
+    }
+
+    proptest! {
+        /// However requests overlap: if none costs more than was held for it, the limit holds.
+        #[test]
+        fn a_limit_is_never_overrun(limit in 0..1000_i64, steps in prop::collection::vec((0..300_i64, 0..=100_i64, any::<bool>()), 0..60)) {
+            let mut balance = Balance { limit: Some(limit), spent: 0, reserved: 0 };
+            let mut open = Vec::new();
+            for (most, percent, ends) in steps {
+                if balance.reserve(most) {
+                    open.push((most, most * percent / 100));
+                }
+                if ends && !open.is_empty() {
+                    let (held, cost) = open.remove(0);
+                    balance.settle(held, cost);
+                }
+                prop_assert!(balance.spent + balance.reserved <= limit);
+            }
+            for (held, cost) in open {
+                balance.settle(held, cost);
+            }
+            prop_assert!(balance.reserved == 0 && balance.spent <= limit);
+        }
+    }
+}

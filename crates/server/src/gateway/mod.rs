@@ -1,0 +1,324 @@
+//! The way from sandboxes to models. An agent speaks to it as to the API itself, with a key that is good for nothing
+//! else; here the real one is put in, what was used is counted, and what a limit forbids is refused before it is sent.
+//!
+//! ```text
+//! agent ─► 127.0.0.1:7709/anthropic/… ─► path: is it served? ─► asked: which model? ─► account: is there enough?
+//!       ◄───────────── bill: counted while it passes ◄────────── client ◄──► upstream, with the real key
+//! ```
+//!
+//! The network policy of a sandbox has no say here. What is deliberately absent: no body is kept, and nothing of an
+//! answer is changed.
+
+mod account;
+mod asked;
+mod bill;
+mod client;
+mod credential;
+mod headers;
+mod path;
+mod placeholder;
+mod refusal;
+mod scan;
+mod serve;
+
+pub use placeholder::Placeholders;
+pub use serve::serve;
+
+use crate::egress::proxy_of;
+use crate::options::{Model, ModelUpstream, Models, Outward};
+use crate::state::App;
+use account::Account;
+use asked::Asked;
+use atoll_core::id::SandboxId;
+use atoll_core::model::{Api, Price, Tokens, list_price};
+use atoll_store::sandboxes;
+use axum::body::Bytes;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, Request, Response, Uri};
+use bill::{Bill, Item, Metered};
+use credential::Credentials;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use path::{Found, Purpose, Route};
+use refusal::Refusal;
+use scan::Scanner;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+pub type Body = BoxBody<Bytes, hyper::Error>;
+
+/// The largest request: images go in them.
+const LARGEST: usize = 64 << 20;
+/// Of all requests that are being read or sent, in KB.
+const IN_HAND: usize = 256 << 10;
+/// For there to be room for another one.
+const ROOM: Duration = Duration::from_secs(30);
+/// For what is under way when the server stops.
+const SETTLING: Duration = Duration::from_secs(2);
+const MOST_ACCOUNTS: usize = 10_000;
+
+pub struct Gateway {
+    models: Models,
+    upstreams: client::Upstreams,
+    placeholders: Placeholders,
+    credentials: Credentials,
+    accounts: Mutex<HashMap<SandboxId, Arc<Account>>>,
+    room: Arc<Semaphore>,
+    /// Held by every bill until it is written down.
+    open: Arc<()>,
+}
+
+impl Gateway {
+    pub fn new(models: &Models, outward: &Outward, placeholders: Placeholders) -> Result<Self, rustls::Error> {
+        Ok(Self {
+            models: models.clone(),
+            upstreams: client::new(proxy_of(outward))?,
+            placeholders,
+            credentials: Credentials::default(),
+            accounts: Mutex::default(),
+            room: Arc::new(Semaphore::new(IN_HAND)),
+            open: Arc::default(),
+        })
+    }
+
+    /// What a sandbox shows in place of a key.
+    pub fn placeholder(&self, sandbox: SandboxId) -> String {
+        self.placeholders.of(sandbox)
+    }
+
+    /// Waits, though not for long, until everything that was used is written down.
+    pub async fn settled(&self) {
+        let deadline = tokio::time::Instant::now() + SETTLING;
+        while Arc::strong_count(&self.open) > 1 && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    fn listed(&self, name: &str) -> Option<&Model> {
+        self.models.listed.iter().find(|model| model.name == name)
+    }
+
+    /// The upstream of this name, or the one that an API has by itself: its own, else the first that was named for it.
+    fn upstream(&self, api: Api, name: Option<&str>) -> Option<&ModelUpstream> {
+        let all = || self.models.upstreams.iter().filter(|upstream| upstream.api == api);
+        match name {
+            Some(name) => all().find(|upstream| upstream.name == name),
+            None => {
+                let own = all().find(|upstream| upstream.name == api.as_str());
+                let has_key = |upstream: &&ModelUpstream| upstream.key.is_some() || !upstream.needs_key;
+                own.filter(has_key).or_else(|| all().find(has_key)).or(own)
+            }
+        }
+    }
+
+    /// Which model is meant and who serves it.
+    fn choose(&self, route: &Route, asked: &Asked) -> Result<Chosen<'_>, Refusal> {
+        let name = route.in_path.as_ref().map(|(model, _)| model).or(asked.model.as_ref());
+        let listed = match name {
+            _ if self.models.listed.is_empty() || route.purpose == Purpose::Look => None,
+            None => return Err(Refusal::NoModel),
+            Some(name) => Some(self.listed(name).ok_or_else(|| Refusal::NotListed {
+                model: name.chars().take(200).collect(),
+                listed: self.models.listed.iter().map(|model| model.name.clone()).collect(),
+            })?),
+        };
+        let upstream = self.upstream(route.api, listed.map(|model| model.upstream.as_str()));
+        let upstream = upstream.ok_or_else(|| match listed {
+            None => Refusal::NoUpstream,
+            Some(model) => {
+                let other = self.models.upstreams.iter().find(|upstream| upstream.name == model.upstream);
+                other.map_or(Refusal::NoUpstream, |other| Refusal::OtherApi {
+                    model: model.name.clone(),
+                    api: other.api,
+                })
+            }
+        })?;
+        let price = match (listed, name) {
+            (Some(model), _) => model.price.or_else(|| list_price(&model.name)),
+            (None, Some(name)) => list_price(name),
+            (None, None) => None,
+        };
+        Ok(Chosen {
+            upstream,
+            name: name.cloned(),
+            above: listed.and_then(|model| model.model.as_deref()),
+            context: listed.and_then(|model| model.context),
+            price,
+        })
+    }
+
+    async fn account(&self, app: &App, sandbox: SandboxId) -> Result<Arc<Account>, Refusal> {
+        if let Some(known) = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox) {
+            return Ok(Arc::clone(known));
+        }
+        let read = app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, sandbox).await?) })).await;
+        let row = read.map_err(|_| Refusal::Busy)?.ok_or(Refusal::BadKey)?;
+        let made = Account::new(sandbox, row.project_id, account::limit_of(&row.settings), row.cost_model_micros);
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if accounts.len() >= MOST_ACCOUNTS {
+            // What somebody holds has something under way that is not written down yet.
+            accounts.retain(|_, account| Arc::strong_count(account) > 1);
+        }
+        Ok(Arc::clone(accounts.entry(sandbox).or_insert_with(|| Arc::new(made))))
+    }
+
+    /// Holds what the request may cost at most.
+    async fn reserve(&self, app: &Arc<App>, account: &Arc<Account>, most: i64) -> Result<(), Refusal> {
+        if account.reserve(most).is_ok() {
+            return Ok(());
+        }
+        let sandbox = account.sandbox;
+        let read = app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, sandbox).await?) })).await;
+        if let Ok(Some(row)) = read {
+            account.set_limit(account::limit_of(&row.settings));
+        }
+        account.reserve(most)
+    }
+
+    /// Room for a request's body, before any of it is read.
+    async fn room(&self, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, Refusal> {
+        let told = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+        let bytes = told.unwrap_or(LARGEST);
+        if bytes > LARGEST {
+            return Err(Refusal::TooLarge { most: LARGEST });
+        }
+        let room = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
+        let waited = tokio::time::timeout(ROOM, Arc::clone(&self.room).acquire_many_owned(room)).await;
+        waited.ok().and_then(Result::ok).ok_or(Refusal::Busy)
+    }
+}
+
+struct Chosen<'a> {
+    upstream: &'a ModelUpstream,
+    name: Option<String>,
+    /// Its name at the upstream, where that is another one.
+    above: Option<&'a str>,
+    context: Option<u64>,
+    price: Option<Price>,
+}
+
+/// Answers a request of a sandbox if it is one to the gateway; else gives it back.
+pub async fn answer(
+    app: &Arc<App>,
+    sandbox: SandboxId,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Request<Incoming>> {
+    let (api, route) = match path::find(request.method(), request.uri().path()) {
+        Found::Elsewhere => return Err(request),
+        Found::Unknown(api) => (api, None),
+        Found::Route(route) => (route.api, Some(route)),
+    };
+    let query = request.uri().query().unwrap_or_default();
+    let is_shown = headers::shows(request.headers(), query, &app.gateway.placeholder(sandbox));
+    let passed = match route {
+        _ if !is_shown => Err(Refusal::BadKey),
+        None => Err(Refusal::NotServed),
+        Some(route) => pass(app, sandbox, route, request).await,
+    };
+    Ok(passed.unwrap_or_else(|refusal| {
+        tracing::debug!(%sandbox, refusal = %refusal.sentence(), "a request to a model was refused");
+        refusal.response(api)
+    }))
+}
+
+async fn pass(
+    app: &Arc<App>,
+    sandbox: SandboxId,
+    route: Route,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Refusal> {
+    let gateway = &app.gateway;
+    let account = gateway.account(app, sandbox).await?;
+    let (mut head, body) = request.into_parts();
+    let room = gateway.room(&head.headers).await?;
+    let body = match Limited::new(body, LARGEST).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            return Err(Refusal::TooLarge { most: LARGEST });
+        }
+        Err(_) => return Err(Refusal::Unreadable),
+    };
+    let is_plain = !head.headers.contains_key(CONTENT_ENCODING);
+    let asked = match asked::look(&body).filter(|_| is_plain) {
+        Some(asked) => asked,
+        None if route.purpose == Purpose::Look => Asked::default(),
+        None if gateway.models.listed.is_empty() && !account.has_limit() => Asked::default(),
+        None => return Err(Refusal::Unreadable),
+    };
+    let chosen = gateway.choose(&route, &asked)?;
+    let key = gateway.credentials.of(app, account.project, chosen.upstream).await?;
+    let item = price(&account, &route, &chosen, &asked, body.len())?;
+    if let Some(item) = &item {
+        gateway.reserve(app, &account, item.held).await?;
+    }
+    let mut bill = item.map(|item| Bill::new(app, account, item));
+
+    let body = match chosen.above.filter(|_| route.in_path.is_none()) {
+        Some(above) => asked.renamed(&body, above).unwrap_or(body),
+        None => body,
+    };
+    headers::prepare(&mut head.headers, route.api, chosen.upstream.auth, key.as_ref());
+    let unreachable = |detail: String| Refusal::Unreachable { upstream: chosen.upstream.name.clone(), detail };
+    let query = path::query_without_key(head.uri.query().unwrap_or_default());
+    let mark = if query.is_empty() { "" } else { "?" };
+    let uri = format!("{}{}{mark}{query}", chosen.upstream.url, route.path_for(chosen.above));
+    let uri: Uri = uri.parse().map_err(|_| unreachable("its URL can't be used".to_owned()))?;
+    let mut request = Request::new(Full::new(body));
+    (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (head.method, uri, head.headers);
+
+    if let Some(bill) = &mut bill {
+        bill.sent();
+    }
+    let answered = gateway.upstreams.request(request).await;
+    drop(room);
+    let mut response = match answered {
+        Ok(response) => response,
+        Err(error) => {
+            if let Some(bill) = &mut bill {
+                bill.free();
+            }
+            return Err(unreachable(client::why(&error)));
+        }
+    };
+    crate::egress::headers::strip(response.headers_mut(), None);
+    let Some(mut bill) = bill else { return Ok(response.map(BodyExt::boxed)) };
+    if response.status().is_success() {
+        let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        bill.answered(Scanner::new(route.api), kind.starts_with("text/event-stream"));
+    } else {
+        bill.free();
+    }
+    Ok(response.map(|body| Metered::new(body, bill).boxed()))
+}
+
+/// What the request will be charged as; nothing if it costs nothing.
+fn price(
+    account: &Account,
+    route: &Route,
+    chosen: &Chosen<'_>,
+    asked: &Asked,
+    bytes: usize,
+) -> Result<Option<Item>, Refusal> {
+    match route.purpose {
+        Purpose::Work => {}
+        Purpose::Count | Purpose::Look => return Ok(None),
+    }
+    let model = chosen.name.as_deref().unwrap_or("unnamed");
+    let (input, output) = asked.most(bytes, chosen.context);
+    let held = match chosen.price {
+        // All of the input may be new to a cache, which costs the most.
+        Some(price) => {
+            let fresh = price.cost(&Tokens { input, output, ..Tokens::default() });
+            fresh.max(price.cost(&Tokens { cache_write: input, output, ..Tokens::default() }))
+        }
+        None if account.has_limit() => {
+            return Err(Refusal::Unpriced { model: model.chars().take(200).collect() });
+        }
+        None => 0,
+    };
+    let (upstream, model) = (chosen.upstream.name.clone(), account.booked_as(model));
+    Ok(Some(Item { upstream, model, price: chosen.price, input, held }))
+}

@@ -1,0 +1,210 @@
+//! What the gateway itself answers, in the form in which each API says that something is wrong: agents show it.
+
+use super::Body;
+use atoll_core::id::SandboxId;
+use atoll_core::model::Api;
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use axum::http::{Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use serde_json::json;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The placeholder is missing, or another sandbox's.
+    BadKey,
+    NotServed,
+    /// Nobody set the upstream's key.
+    NoKey {
+        upstream: String,
+        variable: Option<String>,
+    },
+    NoUpstream,
+    NotListed {
+        model: String,
+        listed: Vec<String>,
+    },
+    /// Where it matters which model it is, and the request does not say it.
+    NoModel,
+    OtherApi {
+        model: String,
+        api: Api,
+    },
+    Unreadable,
+    TooLarge {
+        most: usize,
+    },
+    Unpriced {
+        model: String,
+    },
+    Budget {
+        sandbox: SandboxId,
+        limit: i64,
+        spent: i64,
+        reserved: i64,
+        most: i64,
+    },
+    Unreachable {
+        upstream: String,
+        detail: String,
+    },
+    Busy,
+}
+
+fn dollars(micros: i64) -> String {
+    let (sign, micros) = (if micros < 0 { "-" } else { "" }, micros.unsigned_abs());
+    // To the cent; less than one to its digits.
+    match micros % 10_000 {
+        0 => format!("{sign}${}.{:02}", micros / 1_000_000, micros % 1_000_000 / 10_000),
+        _ => format!("{sign}${}.{:06}", micros / 1_000_000, micros % 1_000_000),
+    }
+}
+
+impl Refusal {
+    pub const fn status(&self) -> StatusCode {
+        match self {
+            Self::BadKey => StatusCode::UNAUTHORIZED,
+            Self::NotServed => StatusCode::NOT_FOUND,
+            Self::NoKey { .. } | Self::NoUpstream => StatusCode::FORBIDDEN,
+            Self::NotListed { .. } | Self::NoModel | Self::OtherApi { .. } | Self::Unreadable => {
+                StatusCode::BAD_REQUEST
+            }
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Unpriced { .. } | Self::Budget { .. } => StatusCode::PAYMENT_REQUIRED,
+            Self::Unreachable { .. } => StatusCode::BAD_GATEWAY,
+            Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    pub fn sentence(&self) -> String {
+        match self {
+            Self::BadKey => "this key is not this sandbox's; use the one that the agent was started with".to_owned(),
+            Self::NotServed => {
+                "Atoll's model gateway does not pass this request on; it passes those that ask a model, \
+                 count tokens or list models"
+                    .to_owned()
+            }
+            Self::NoKey { upstream, variable } => {
+                let how = match variable {
+                    Some(name) => {
+                        format!("set {name} where the Atoll server is started, or run `atoll secret set {name}`")
+                    }
+                    None => "give it `key_env` or `key_secret` in the configuration of the Atoll server".to_owned(),
+                };
+                format!("Atoll has no key for {upstream}: {how}")
+            }
+            Self::NoUpstream => "nothing in the configuration of the Atoll server serves this API".to_owned(),
+            Self::NotListed { model, listed } => format!(
+                "the model {model} is not among those that this Atoll server allows ({}); choose one of them, or add it \
+                 to `models` in its configuration",
+                listed.join(", ")
+            ),
+            Self::NoModel => "the request names no model, and this Atoll server allows only some".to_owned(),
+            Self::OtherApi { model, api } => {
+                format!("the model {model} is served by the API of {api}; the agent must be set up for that one")
+            }
+            Self::Unreadable => "the body is not JSON that can be looked at: one object, each name once, not \
+                 compressed"
+                .to_owned(),
+            Self::TooLarge { most } => format!("the request is larger than {} MB", most >> 20),
+            Self::Unpriced { model } => format!(
+                "this sandbox has a limit in dollars (limits.cost_usd), and the price of {model} is not known; add it \
+                 with its price to `models` in the configuration of the Atoll server"
+            ),
+            Self::Budget { sandbox, limit, spent, reserved, most } => {
+                let others = match reserved {
+                    0 => String::new(),
+                    reserved => format!(", {} is held for requests that are under way", dollars(*reserved)),
+                };
+                format!(
+                    "the limit of sandbox {sandbox} is reached: limits.cost_usd is {}, {} is spent{others}, and this \
+                     request may cost up to {}; go on in a sandbox with a higher limits.cost_usd",
+                    dollars(*limit),
+                    dollars(*spent),
+                    dollars(*most)
+                )
+            }
+            Self::Unreachable { upstream, detail } => format!("{upstream} can't be reached by Atoll: {detail}"),
+            Self::Busy => "the Atoll server has too much to do right now; try again".to_owned(),
+        }
+    }
+
+    /// The word that each API has for this kind of thing.
+    fn word(&self, api: Api) -> &'static str {
+        let status = self.status();
+        match (api, status) {
+            (Api::Anthropic, StatusCode::UNAUTHORIZED) => "authentication_error",
+            (Api::Anthropic, StatusCode::PAYMENT_REQUIRED) => "billing_error",
+            (Api::Anthropic, StatusCode::FORBIDDEN) => "permission_error",
+            (Api::Anthropic, StatusCode::NOT_FOUND) => "not_found_error",
+            (Api::Anthropic, StatusCode::PAYLOAD_TOO_LARGE) => "request_too_large",
+            (Api::Anthropic, _) if status.is_server_error() => "api_error",
+            (Api::OpenAi, StatusCode::UNAUTHORIZED) => "invalid_api_key",
+            (Api::OpenAi, StatusCode::PAYMENT_REQUIRED) => "insufficient_quota",
+            (Api::OpenAi, _) if status.is_server_error() => "server_error",
+            (Api::Anthropic | Api::OpenAi, _) => "invalid_request_error",
+            (Api::Gemini, StatusCode::UNAUTHORIZED) => "UNAUTHENTICATED",
+            (Api::Gemini, StatusCode::PAYMENT_REQUIRED | StatusCode::FORBIDDEN) => "PERMISSION_DENIED",
+            (Api::Gemini, StatusCode::NOT_FOUND) => "NOT_FOUND",
+            (Api::Gemini, _) if status.is_server_error() => "UNAVAILABLE",
+            (Api::Gemini, _) => "INVALID_ARGUMENT",
+        }
+    }
+
+    pub fn response(&self, api: Api) -> Response<Body> {
+        let (status, message, word) = (self.status(), self.sentence(), self.word(api));
+        let body = match api {
+            Api::Anthropic => json!({ "type": "error", "error": { "type": word, "message": message } }),
+            Api::OpenAi => json!({ "error": { "message": message, "type": word, "param": null, "code": word } }),
+            Api::Gemini => json!({ "error": { "code": status.as_u16(), "message": message, "status": word } }),
+        };
+        let body = Full::from(body.to_string()).map_err(|never| match never {}).boxed();
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        match self {
+            Self::Busy => drop(headers.insert(RETRY_AFTER, HeaderValue::from_static("1"))),
+            // Clients of Anthropic's API ask the answer itself whether another try makes sense.
+            _ if status.is_client_error() => {
+                headers.insert("x-should-retry", HeaderValue::from_static("false"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn said(refusal: &Refusal, api: Api) -> serde_json::Value {
+        let body = refusal.response(api).into_body().collect().await.unwrap().to_bytes();
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_api_hears_it_in_its_own_form() {
+        let refusal = Refusal::BadKey;
+        let anthropic = said(&refusal, Api::Anthropic).await;
+        assert_eq!(
+            (&anthropic["type"], &anthropic["error"]["type"]),
+            (&json!("error"), &json!("authentication_error"))
+        );
+        assert_eq!(said(&refusal, Api::OpenAi).await["error"]["code"], "invalid_api_key");
+        assert_eq!(said(&refusal, Api::Gemini).await["error"]["code"], 401);
+    }
+
+    #[test]
+    fn a_limit_is_told_in_dollars() {
+        let sandbox = SandboxId::new();
+        let refusal = Refusal::Budget { sandbox, limit: 500_000, spent: 120_000, reserved: 0, most: 480_123 };
+        let sentence = refusal.sentence();
+        for part in ["limits.cost_usd is $0.50", "$0.12 is spent", "up to $0.480123", &sandbox.to_string()] {
+            assert!(sentence.contains(part), "{part}: {sentence}");
+        }
+        assert!(!sentence.contains("under way"));
+        assert_eq!(dollars(1), "$0.000001");
+        assert_eq!(dollars(12_340_000), "$12.34");
+    }
+}
