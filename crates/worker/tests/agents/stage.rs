@@ -271,21 +271,15 @@ fn start(
         gateway: Some(&gateway),
         native_id,
     });
-    // The gateway has a path for each API; the model has none.
-    let base = model.base_url();
-    let plain = |text: &str| {
-        let paths = ["/anthropic", "/openai", "/gemini"];
-        paths.into_iter().fold(text.to_owned(), |text, path| text.replace(&format!("{base}{path}"), &base))
-    };
     for file in &command.files {
         let path = home.join(&file.path);
         std::fs::create_dir_all(path.parent().context("a file in the home")?)?;
-        std::fs::write(path, plain(&file.text))?;
+        std::fs::write(path, &file.text)?;
     }
     let mut process = Command::new(&command.argv[0]);
     process.args(&command.argv[1..]).current_dir(&work).env_clear();
     process.env("HOME", &home).env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("IS_SANDBOX", "1");
-    process.envs(command.env.iter().map(|(name, value)| (name, plain(value))));
+    process.envs(command.env.iter().map(|(name, value)| (name, value)));
     process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = process.spawn().with_context(|| format!("{:?}", command.argv))?;
     let (sender, lines) = channel();
