@@ -33,6 +33,7 @@ pub fn options(dir: &Path, database: &Database) -> Options {
         limits: Limits { worker_requests: 0, messages: 0, writes: 0, readers: 1000 },
         fake: FakeOptions::default(),
         outward: Outward::default(),
+        agents: Default::default(),
         models: Models::default(),
         launcher: Err("this test makes no local sandboxes".into()),
         docker: DockerOptions::default(),

@@ -33,6 +33,7 @@ fn spec(name: &str) -> Spec {
         image: None,
         snapshot: None,
         protected: Vec::new(),
+        programs: Vec::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! `cli` is the map: every command and the file that does it. A command asks `client`, and shows
 //! the answer through `render` and `output`, or ends with a `failure`.
 
+mod agents;
 mod approvals;
 mod arguments;
 mod backup;

@@ -1,8 +1,9 @@
 //! From values by key to the typed settings.
 
 use crate::config::{
-    Agent, Config, CreateTimeout, Database, Daytona, Docker, Git, Github, Heartbeat, Limits, Local, Log, Messages,
-    Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Terminal, Timeout, Tls,
+    Agent, Agents, Config, CreateTimeout, Database, Daytona, Docker, Git, Github, Heartbeat, Limits, Local, Log,
+    Messages, Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Terminal,
+    Timeout, Tls,
 };
 use crate::fake::Fake;
 use crate::load::Values;
@@ -86,6 +87,13 @@ impl Config {
             },
             git: Git { branch_prefix: values.need("git.branch_prefix")? },
             agent: Agent { default: values.maybe("agent.default") },
+            agents: Agents {
+                acp: values.maybe("agents.acp.path"),
+                claude: values.maybe("agents.claude.path"),
+                codex: values.maybe("agents.codex.path"),
+                gemini: values.maybe("agents.gemini.path"),
+                opencode: values.maybe("agents.opencode.path"),
+            },
             daytona: Daytona {
                 enabled: values.need("daytona.enabled")?,
                 api_key: values.maybe("daytona.api_key"),

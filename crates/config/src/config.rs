@@ -32,6 +32,7 @@ pub struct Config {
     pub docker: Docker,
     pub git: Git,
     pub agent: Agent,
+    pub agents: Agents,
     pub daytona: Daytona,
     pub github: Github,
     pub models: Models,
@@ -216,6 +217,16 @@ pub struct Git {
 #[derive(Debug, Clone)]
 pub struct Agent {
     pub default: Option<String>,
+}
+
+/// Where agents' programs are on this machine, for those that are named.
+#[derive(Debug, Clone, Default)]
+pub struct Agents {
+    pub acp: Option<PathBuf>,
+    pub claude: Option<PathBuf>,
+    pub codex: Option<PathBuf>,
+    pub gemini: Option<PathBuf>,
+    pub opencode: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone)]

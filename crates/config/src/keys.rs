@@ -341,7 +341,42 @@ pub(crate) const KEYS: &[Key] = &[
         r#"{"seed": 0, "faults": []}"#,
         "The `fake` provider's seed and the faults that it makes, for simulations and load.",
     ),
-    Key::none("agent.default", Kind::Text, "demo", "The agent of a sandbox that names none."),
+    Key::none(
+        "agent.default",
+        Kind::Text,
+        "claude",
+        "The agent of a sandbox that names none; without it, the first that is here and has its key.",
+    ),
+    Key::none(
+        "agents.acp.path",
+        Kind::Path,
+        "/opt/acp/bin/acp",
+        "The program of the agent `acp`, which speaks the Agent Client Protocol.",
+    ),
+    Key::none(
+        "agents.claude.path",
+        Kind::Path,
+        "/opt/claude/bin/claude",
+        "The program of the agent `claude`; without it the installed one, else the one in PATH.",
+    ),
+    Key::none(
+        "agents.codex.path",
+        Kind::Path,
+        "/opt/codex/bin/codex",
+        "The program of the agent `codex`; without it the installed one, else the one in PATH.",
+    ),
+    Key::none(
+        "agents.gemini.path",
+        Kind::Path,
+        "/opt/gemini/bin/gemini",
+        "The program of the agent `gemini`; without it the installed one, else the one in PATH.",
+    ),
+    Key::none(
+        "agents.opencode.path",
+        Kind::Path,
+        "/opt/opencode/bin/opencode",
+        "The program of the agent `opencode`; without it the installed one, else the one in PATH.",
+    ),
     Key::is(
         "daytona.enabled",
         Kind::Bool,

@@ -30,7 +30,7 @@ mod yaml;
 mod tests;
 
 pub use config::{
-    Agent, Config, CreateTimeout, Database, Daytona, Docker, Github, Heartbeat, Level, Limits, Log, LogFormat,
+    Agent, Agents, Config, CreateTimeout, Database, Daytona, Docker, Github, Heartbeat, Level, Limits, Log, LogFormat,
     Messages, Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
 };
 pub use error::{Error, Problem};

@@ -5,6 +5,7 @@
 
 #![warn(clippy::wildcard_enum_match_arm)]
 
+pub mod agent;
 pub mod approval;
 pub mod bounds;
 pub mod demo_line;

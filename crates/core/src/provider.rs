@@ -108,6 +108,16 @@ pub struct CreateSpec {
     pub settings: Settings,
     /// What stands in the workspace before the worker starts.
     pub source: Option<Source>,
+    /// The agent's program, from this machine.
+    pub programs: Vec<Shown>,
+}
+
+/// A file or directory of this machine that a sandbox is shown, read-only, below [`crate::agent::PLACE`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Shown {
+    /// Absolute, and without links.
+    pub from: PathBuf,
+    pub at: String,
 }
 
 /// A repository on its way in: a git bundle on this machine, and the branch that the work is done on.

@@ -20,6 +20,7 @@ use crate::ids::Map;
 use crate::kernel::{self, MOUNTS, NO_DEVICES, NO_SUID, PROCESSES, Process, READ_ONLY, USER};
 use crate::layers::{Layers, Stack};
 use crate::setup::overlay::{self, Scratch, Stacked, Wanted};
+use crate::setup::programs::{PLACE, hang_place};
 use crate::setup::{self, Plan, privilege, protect, system, trees};
 use crate::start::said;
 use crate::{maps, wire};
@@ -121,7 +122,13 @@ fn exchanged(exchange: &Exchange<'_>) -> Result<(), Failure> {
             let directories = system.directories.into_iter().map(|(tree, name)| (tree, Path::new("/").join(name)));
             // What the root has no place for can't have been there before either.
             fresh.extend(directories.filter(|(_, path)| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())));
-            Some(worker)
+            let agents = match fs::symlink_metadata(Path::new("/").join(PLACE)) {
+                Ok(found) if found.is_dir() => {
+                    Some(trees::tree(&Path::new("/").join(PLACE), READ_ONLY | NO_SUID | NO_DEVICES)?)
+                }
+                Ok(_) | Err(_) => None,
+            };
+            Some((worker, agents))
         }
     };
     seal(&fresh, protected)?;
@@ -130,7 +137,9 @@ fn exchanged(exchange: &Exchange<'_>) -> Result<(), Failure> {
         trees::hang(tree, path, Step::Exchange)?;
     }
     protect::protect(Path::new(WORKSPACE), protected)?;
-    worker.map_or(Ok(()), |worker| system::hang_worker(&worker, Path::new("/")))
+    let Some((worker, agents)) = worker else { return Ok(()) };
+    system::hang_worker(&worker, Path::new("/"))?;
+    agents.map_or(Ok(()), |agents| hang_place(&agents, Path::new("/")))
 }
 
 /// From here on nobody can write to the old files, whatever they hold on to. Fails, and changes nothing, if somebody

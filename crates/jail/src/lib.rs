@@ -48,3 +48,4 @@ pub use place::{AGENT, Bound, Clock, DiskUse, Enforced, Exit, Ids, Limits, Place
 pub use prompt::{Heirs, prompt};
 pub use report::{Ability, DiskBound, GroupVersion, Missing, Report, Tier};
 pub use service::launcher_main;
+pub use setup::programs::Shown;

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::setup::programs::Shown;
 
 /// The uid and gid of `agent` inside.
 pub const AGENT: u32 = 1000;
@@ -32,6 +33,9 @@ pub struct Spec {
     /// Paths of the workspace, relative to it, that nobody inside may change.
     #[serde(default)]
     pub protected: Vec<String>,
+    /// What of the host it is shown below `/opt/atoll/agents`, read-only: its agent's program.
+    #[serde(default)]
+    pub programs: Vec<Shown>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +73,7 @@ impl Default for Limits {
 
 const MAX_LABELS: usize = 32 * 1024;
 const MAX_PROTECTED: usize = 64;
+const MAX_PROGRAMS: usize = 16;
 const MAX_PROTECTED_BYTES: usize = 512;
 
 fn is_protectable(path: &str) -> bool {
@@ -109,6 +114,10 @@ impl Spec {
         }
         if self.protected.len() > MAX_PROTECTED || !self.protected.iter().all(|path| is_protectable(path)) {
             return refuse("a protected path must be plain: relative, without `.`, `..`, or a slash at its end");
+        }
+        let is_shown = |shown: &Shown| shown.from.is_absolute() && is_protectable(&shown.at);
+        if self.programs.len() > MAX_PROGRAMS || !self.programs.iter().all(is_shown) {
+            return refuse("a program must be at an absolute path of the host, and shown at a plain one");
         }
         self.image.iter().chain(&self.snapshot).try_for_each(|name| check_label(name))
     }
@@ -282,6 +291,7 @@ mod tests {
             image: None,
             snapshot: None,
             protected: Vec::new(),
+            programs: Vec::new(),
         }
     }
 

@@ -104,7 +104,7 @@ impl Bench<'_> {
             project: ProjectId::new(),
         };
         let labels = BTreeMap::from([("team/name".to_owned(), "reef".to_owned())]);
-        CreateSpec { identity, labels, settings: self.settings.clone(), source: None }
+        CreateSpec { identity, labels, settings: self.settings.clone(), source: None, programs: Vec::new() }
     }
 
     async fn create(&self, spec: &CreateSpec, key: &str) -> Result<Found, String> {

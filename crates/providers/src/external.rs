@@ -3,7 +3,7 @@
 //! Nothing here must survive a restart: the id at the provider is the sandbox's own id with a
 //! prefix, and there is no machine that could be asked about it.
 
-use crate::{all_labels, carries, demands_no_tier, locked, protects_nothing};
+use crate::{all_labels, carries, demands_no_tier, locked, protects_nothing, shows_nothing};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{Answer, CreateSpec, Found, Lookup, Page, Provider, ProviderId, ProviderState};
@@ -68,6 +68,7 @@ impl Provider for External {
         Box::pin(async move {
             demands_no_tier(self.kind(), spec)?;
             protects_nothing(self.kind(), spec)?;
+            shows_nothing(self.kind(), spec)?;
             let mut state = locked(&self.state);
             if let Some(known) = state.keys.get(key).and_then(|id| state.known.get(id)) {
                 return Ok(known.clone());

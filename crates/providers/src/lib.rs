@@ -60,6 +60,14 @@ fn protects_nothing(provider: ProviderKind, spec: &CreateSpec) -> Result<(), Err
     Err(Error::Unsupported { provider, ability: "protect paths of the workspace" })
 }
 
+/// For providers whose sandboxes see nothing of this machine: the agent has to be there already.
+fn shows_nothing(provider: ProviderKind, spec: &CreateSpec) -> Result<(), Error> {
+    if spec.programs.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Unsupported { provider, ability: "show an agent's program of this machine; have it installed there" })
+}
+
 const PAGE: usize = 100;
 
 /// One page of what is in memory, after `cursor` (the last id of the page before).

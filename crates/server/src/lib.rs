@@ -4,6 +4,7 @@
 //! transaction → `jobs` → provider. An event: worker → `api::worker` → `app::ingest` → store →
 //! `hub` → `follow` → `live`.
 
+pub mod agents;
 mod api;
 pub mod app;
 mod auth;

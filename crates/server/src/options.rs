@@ -1,5 +1,6 @@
 //! What a server is started with. The command line fills this from the configuration.
 
+use atoll_agents::Places;
 use atoll_core::model::{Api, Auth, Price};
 use atoll_core::network::Exception;
 use atoll_core::sandbox::{IsolationTier, ProviderKind, Resources};
@@ -32,6 +33,8 @@ pub struct Options {
     /// Makes sandboxes on this machine; or why it can't, in a sentence.
     pub launcher: Result<Arc<Launcher>, String>,
     pub docker: DockerOptions,
+    /// Where agents' programs are looked for.
+    pub agents: Places,
     /// Values that must never be stored in an event.
     pub secrets: Vec<SecretString>,
     /// Seals the stored secrets, in base64; without it a key in the data directory does.

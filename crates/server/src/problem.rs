@@ -62,6 +62,8 @@ codes! {
     NotYourLease = "not_your_lease", CONFLICT, "The lease is not the message's current one";
     MessageNotQueued = "message_not_queued", CONFLICT, "The message can't be changed any more";
     NoAgent = "no_agent", CONFLICT, "There is no agent to do the work";
+    AgentMissing = "agent_missing", CONFLICT, "The agent is not on this machine";
+    AgentKeyMissing = "agent_key_missing", CONFLICT, "There is no key for the agent's models";
     NoRepository = "no_repository", CONFLICT, "The sandbox has no repository";
     ProviderRefused = "provider_refused", CONFLICT, "The provider says no";
     ResultsPending = "results_pending", CONFLICT, "The results are not out yet";

@@ -1,7 +1,7 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    approvals, blobs, commands, diff, events, exec, files, fork, gc, health, images, messages, network, pause,
+    agents, approvals, blobs, commands, diff, events, exec, files, fork, gc, health, images, messages, network, pause,
     projects, resources, results, sandboxes, secrets, sessions, snapshots, tokens, trajectory, users, worker,
 };
 use crate::guard::{self, Hosts};
@@ -71,6 +71,7 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sessions::fork))
         .routes(routes!(messages::send_to_session, messages::list_of_session))
         .routes(routes!(messages::edit_of_session, messages::cancel_of_session))
+        .routes(routes!(agents::list))
         .routes(routes!(projects::make, projects::list))
         .routes(routes!(projects::get, projects::change, projects::remove))
         .routes(routes!(projects::members))

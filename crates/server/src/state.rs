@@ -1,5 +1,6 @@
 //! What all handlers share.
 
+use crate::agents::Agents;
 use crate::app::{Outbox, Work};
 use crate::auth::TokenCache;
 use crate::auth::tickets::Tickets;
@@ -35,6 +36,7 @@ pub struct App {
     pub tokens: TokenCache,
     pub tickets: Tickets,
     pub secrets: Arc<Secrets>,
+    pub agents: Arc<Agents>,
     pub terminals: Terminals,
     pub metrics: PrometheusHandle,
     pub metrics_public: bool,
@@ -106,6 +108,7 @@ impl App {
             tokens: TokenCache::default(),
             tickets: Tickets::default(),
             secrets: Arc::new(Secrets::new(&options.data_dir, options.secret_key.clone(), options.secrets.clone())),
+            agents: Arc::new(Agents::new(options.agents.clone(), &options.models)),
             terminals: Terminals::default(),
             metrics: crate::metrics::install(),
             metrics_public: options.metrics_public,
@@ -152,7 +155,7 @@ impl App {
         F: for<'w, 't> FnOnce(&'w mut Work<'t>) -> BoxFuture<'w, Result<R>> + Send + 'static,
     {
         let (now, steady, policy) = (self.clock.now(), self.clock.steady(), Arc::clone(&self.policy));
-        let (redactor, secrets) = (self.redactor(), Arc::clone(&self.secrets));
+        let (redactor, secrets, agents) = (self.redactor(), Arc::clone(&self.secrets), Arc::clone(&self.agents));
         let gateway = Arc::clone(&self.gateway);
         let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
         let told = move |(value, out): (R, Outbox)| {
@@ -163,7 +166,7 @@ impl App {
             move |tx| {
                 Box::pin(async move {
                     let mut begun =
-                        Work { tx, out: Outbox::default(), now, steady, policy, redactor, secrets, gateway };
+                        Work { tx, out: Outbox::default(), now, steady, policy, redactor, secrets, agents, gateway };
                     let value = work(&mut begun).await?;
                     Ok((value, begun.out))
                 })

@@ -1,4 +1,4 @@
--- What agents have asked for and what became of it; `data` as in the event that said so.
+-- What agents have asked for and what became of it, `data` as in the event that said so.
 CREATE TABLE approvals (
     sandbox_id TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,
     approval_id TEXT NOT NULL,

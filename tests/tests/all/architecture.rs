@@ -9,6 +9,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("atoll-jail", &[]),
     ("atoll-forge", &[]),
     ("atoll-trees", &[]),
+    ("atoll-agents", &["atoll-core", "atoll-trees"]),
     ("atoll-protocol", &["atoll-core"]),
     ("atoll-config", &["atoll-core"]),
     ("atoll-store", &["atoll-core"]),
@@ -18,6 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "atoll-server",
         &[
+            "atoll-agents",
             "atoll-core",
             "atoll-forge",
             "atoll-jail",
@@ -30,6 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "atoll",
         &[
+            "atoll-agents",
             "atoll-config",
             "atoll-core",
             "atoll-forge",

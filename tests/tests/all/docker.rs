@@ -120,7 +120,13 @@ async fn a_command_in_a_container_can_have_a_terminal() {
     let docker = Docker::new(options, "terminals", dir.path().join("docker"), Arc::new(Nobody));
     let (sandbox, session, project) = (SandboxId::new(), SessionId::new(), ProjectId::new());
     let identity = Identity { deployment: "terminals".to_owned(), sandbox, session, project };
-    let spec = CreateSpec { identity, labels: BTreeMap::new(), settings: Settings::default(), source: None };
+    let spec = CreateSpec {
+        identity,
+        labels: BTreeMap::new(),
+        settings: Settings::default(),
+        source: None,
+        programs: Vec::new(),
+    };
     let id = docker.create(&spec, "terminals").await.unwrap().id;
     let wanted = ExecSpec {
         command: Command::Shell("stty size; tty".to_owned()),

@@ -49,6 +49,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("POST /api/v1/sandboxes/{id}/exec/{eid}/stdin", "11++34+333"),
     // To open one; at one that is there a viewer may look.
     ("GET /api/v1/sandboxes/{id}/terminal", "11++34+333"),
+    ("GET /api/v1/agents", "11+++++333"),
     ("GET /api/v1/approvals", "11+++++333"),
     ("GET /api/v1/sandboxes/{id}/approvals", "11+++4+333"),
     ("POST /api/v1/sandboxes/{id}/approvals/{approval_id}", "11++34+333"),

@@ -33,6 +33,7 @@ pub fn options(config: &Config, launcher: Result<Arc<Launcher>, String>) -> Opti
         models: models(config),
         launcher,
         docker: docker(config),
+        agents: crate::agents::places(config),
         secrets: config.secret_values(),
         secret_key: config.secret.key.clone(),
     }

@@ -50,8 +50,13 @@ impl Service {
         let descriptors: Vec<Descriptor<'_>> =
             given.iter().map(|descriptor| Descriptor::Of(descriptor.as_fd())).collect();
         let role = if *as_root { Role::Root } else { Role::Agent };
-        let taken =
-            Taken { wanted: Wanted { files: false, system: imported }, store: None, trees: None, scratch: None };
+        let taken = Taken {
+            wanted: Wanted { files: false, system: imported },
+            store: None,
+            trees: None,
+            scratch: None,
+            programs: None,
+        };
         let plan = self.plan(&sandbox.home, record, taken, role, &arguments, &environment, &descriptors)?;
         let (status, said) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).at(Step::Descriptors).map_err(failed)?;
         let (_, go) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).at(Step::Descriptors).map_err(failed)?;

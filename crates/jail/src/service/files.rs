@@ -1,6 +1,7 @@
 //! Which files a process gets: as they are, stacked afresh, or lent by one that has them already.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -14,6 +15,7 @@ use crate::place::Ids;
 use crate::report::Missing;
 use crate::setup::Role;
 use crate::setup::overlay::Wanted;
+use crate::setup::programs::{Held, take};
 use crate::{join, kernel};
 
 /// What the launcher took hold of for a process.
@@ -23,7 +25,12 @@ pub(super) struct Taken {
     pub trees: Option<[OwnedFd; 2]>,
     /// Temporary files and spool, where they lie with the layers.
     pub scratch: Option<[OwnedFd; 2]>,
+    /// The agent's programs; `None` where the process itself has to.
+    pub programs: Option<Vec<Held>>,
 }
+
+/// Where in the data directory agents are installed.
+const AGENTS: &str = "agents";
 
 /// How long a process that is on its way in may take to have its files.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -55,7 +62,27 @@ impl Service {
             }
         };
         let scratch = self.scratch(&stack, name)?;
-        Ok(Taken { wanted, store, trees, scratch })
+        let programs = self.programs(name, role)?;
+        Ok(Taken { wanted, store, trees, scratch, programs })
+    }
+
+    /// Root takes hold of them itself: they may lie in the home of somebody whom the new process can't pass for.
+    fn programs(&self, name: &str, role: Role) -> Result<Option<Vec<Held>>, Error> {
+        let shown = match role {
+            Role::Worker => self.sandbox(name)?.1.spec.programs.as_slice(),
+            Role::Agent | Role::Root => &[],
+        };
+        let data = &self.settings.data;
+        let is_data = |path: &Path| path.starts_with(data) && !path.starts_with(data.join(AGENTS));
+        if let Some(shown) = shown.iter().find(|shown| is_data(&shown.from)) {
+            let reason = format!("{} would show the server's data", shown.from.display());
+            return Err(Error::Spec { reason });
+        }
+        if !rustix::process::geteuid().is_root() {
+            return Ok(None);
+        }
+        let held = shown.iter().map(|shown| take(&shown.from, self.settings.owner)).collect::<Result<_, _>>();
+        held.map(Some).map_err(|failure| Error::step(name, failure))
     }
 
     /// The user namespace by which layers show with a sandbox's ids. One for a range is made once: ranges are used

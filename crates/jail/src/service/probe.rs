@@ -206,6 +206,7 @@ impl Service {
             image: None,
             snapshot: None,
             protected: Vec::new(),
+            programs: Vec::new(),
         };
         let stack = Stack { top: layers.make(Beginning::Empty, false)?, below: Vec::new(), image: None, volume: None };
         let taken = match layers.shown(map).map_err(|failure| Error::step(name, failure))? {
@@ -226,6 +227,7 @@ impl Service {
         let descriptors = [0; 3].map(|_| Descriptor::Of(null.as_fd()));
         let plan = Plan {
             protected: &[],
+            programs: &[],
             view: &self.view,
             template: &template,
             worker,
@@ -237,6 +239,7 @@ impl Service {
                 store: None,
                 taken,
                 scratch: None,
+                programs: None,
             },
             path: &self.view.path,
             map,

@@ -201,17 +201,18 @@ impl Service {
         environment: &'a [CString],
         descriptors: &'a [Descriptor<'a>],
     ) -> Result<Plan<'a>, Error> {
-        let Taken { wanted, store, trees, scratch } = taken;
+        let Taken { wanted, store, trees, scratch, programs } = taken;
         let layers = &self.store()?.layers;
         Ok(Plan {
             path: self.path(wanted.system),
-            files: Files { layers, stack: &record.stack, wanted, store, taken: trees, scratch },
+            files: Files { layers, stack: &record.stack, wanted, store, taken: trees, scratch, programs },
             view: &self.view,
             template: &self.store()?.template,
             worker: &self.settings.worker,
             home,
             // A one-shot is git of our own, and the one that fills the workspace must write there.
             protected: if role == Role::Worker { &record.spec.protected } else { &[] },
+            programs: if role == Role::Worker { &record.spec.programs } else { &[] },
             map: &record.map,
             hostname: &record.spec.hostname,
             limits: self.process_limits(&record.spec.limits),

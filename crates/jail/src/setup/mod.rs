@@ -9,6 +9,7 @@ mod landlock;
 pub(crate) mod overlay;
 pub(crate) mod privilege;
 mod proc;
+pub(crate) mod programs;
 pub(crate) mod protect;
 pub(crate) mod root;
 pub(crate) mod system;
@@ -35,6 +36,7 @@ use crate::view::View;
 pub(crate) use landlock::{Landlock, Reach};
 use overlay::Wanted;
 pub(crate) use privilege::{Role, become_root_inside};
+use programs::{Held, Shown};
 
 /// All that the process needs to know.
 pub(crate) struct Plan<'a> {
@@ -45,6 +47,8 @@ pub(crate) struct Plan<'a> {
     pub files: Files<'a>,
     /// Paths of the workspace that nobody inside may change.
     pub protected: &'a [String],
+    /// Programs of the host that are shown beside the root.
+    pub programs: &'a [Shown],
     pub map: &'a Map,
     pub hostname: &'a str,
     pub limits: ProcessLimits,
@@ -73,6 +77,8 @@ pub(crate) struct Files<'a> {
     pub taken: Option<[OwnedFd; 2]>,
     /// Temporary files and spool, where they lie with the layers and the launcher took hold of them.
     pub scratch: Option<[OwnedFd; 2]>,
+    /// The programs to show, in their order, where the launcher could take hold of them.
+    pub programs: Option<Vec<Held>>,
 }
 
 /// A root that is entered.

@@ -11,7 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::overlay::{self, Scratch, Stacked, Wanted};
 use super::trees::{Trees, hang};
-use super::{Built, Plan, Role, devices, proc, protect, system};
+use super::{Built, Plan, Role, devices, proc, programs, protect, system};
 use crate::error::{AtStep, Errno, Failure, Step};
 use crate::kernel::{self, NO_DEVICES, NO_SUID, READ_ONLY};
 use crate::layers::Stack;
@@ -37,6 +37,8 @@ pub(super) fn build(plan: &Plan<'_>, trees: Trees) -> Result<Built, Failure> {
     }
     let missing = protect::protect(Path::new("workspace"), plan.protected)?;
     system::hang_worker(&trees.worker, Path::new("."))?;
+    let shown: Vec<_> = trees.programs.into_iter().zip(plan.programs.iter().map(|shown| shown.at.as_str())).collect();
+    programs::hang(&shown, Path::new("."))?;
     make_directories(Path::new("run"))?;
     memory(Path::new("run"), "mode=755,size=16m", Step::Root)?;
     devices::build(&trees.devices, plan)?;

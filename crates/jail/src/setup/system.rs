@@ -42,15 +42,29 @@ fn open(directory: BorrowedFd<'_>, path: &str, flags: OFlags) -> rustix::io::Res
     rustix::fs::openat2(directory, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
 }
 
+/// The directory over which agents' programs are hung, in the root that `root` leads to.
+pub(super) fn directory_for_agents(root: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::openat(CWD, root, flags, Mode::empty())?;
+    let opt = open(root.as_fd(), "opt", flags)?;
+    let own = make_directory(opt.as_fd(), "atoll")?;
+    make_directory(own.as_fd(), "agents")
+}
+
+/// A directory that is there afterwards, and no link.
+fn make_directory(parent: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(error) => return Err(error),
+    }
+    open(parent, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)
+}
+
 /// The sandbox's root may have removed it.
 fn make(root: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opt = open(root, "opt", flags)?;
-    match rustix::fs::mkdirat(&opt, "atoll", Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-        Err(error) => return Err(error),
-    }
-    let directory = open(opt.as_fd(), "atoll", flags)?;
+    let directory = make_directory(opt.as_fd(), "atoll")?;
     let fresh = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(&directory, "worker", fresh, Mode::from_raw_mode(0o644))?;
     open(directory.as_fd(), "worker", OFlags::PATH | OFlags::CLOEXEC)

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 
+use super::programs::{Held, take};
 use super::{Files, Plan};
 use crate::error::{AtStep, Failure, Step};
 use crate::kernel::{self, NO_DEVICES, NO_EXECUTION, NO_SUID, READ_ONLY};
@@ -25,6 +26,8 @@ pub(super) struct Trees {
     pub temporary: OwnedFd,
     pub spool: OwnedFd,
     pub devices: Vec<(OwnedFd, &'static str)>,
+    /// In the order of the plan's.
+    pub programs: Vec<Held>,
 }
 
 impl Trees {
@@ -44,6 +47,7 @@ impl Trees {
             temporary,
             spool,
             devices: DEVICES.into_iter().map(device).collect::<Result<_, _>>()?,
+            programs: programs(plan)?,
         })
     }
 }
@@ -58,6 +62,14 @@ fn files(plan: &Plan<'_>, attributes: u64) -> Result<Option<[OwnedFd; 2]>, Failu
     }
     let [workspace, home] = [layers.workspace(&stack.top), layers.agent_home(&stack.top)];
     Ok(Some([tree(&workspace, attributes)?, tree(&home, attributes)?]))
+}
+
+fn programs(plan: &Plan<'_>) -> Result<Vec<Held>, Failure> {
+    match &plan.files.programs {
+        Some(held) => held.iter().map(Held::copy).collect(),
+        // This process is who the launcher is, so nobody's rights are exceeded.
+        None => plan.programs.iter().map(|shown| take(&shown.from, None)).collect(),
+    }
 }
 
 fn scratch(plan: &Plan<'_>, attributes: u64) -> Result<[OwnedFd; 2], Failure> {

@@ -179,6 +179,7 @@ pub fn spec(name: &str) -> Spec {
         image: None,
         snapshot: None,
         protected: Vec::new(),
+        programs: Vec::new(),
     }
 }
 

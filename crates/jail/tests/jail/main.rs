@@ -20,6 +20,7 @@ mod pausing;
 mod pool;
 mod programs;
 mod protected;
+mod shown;
 mod timings;
 
 /// Not a test: what the others start as their launcher.

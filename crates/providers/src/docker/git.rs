@@ -53,7 +53,7 @@ impl Job {
         let engine = &*self.engine;
         let told = |error: bollard::errors::Error| engine.told(&error);
         let client = engine.client().await?;
-        let common = Common { server: &self.server, worker: &self.worker };
+        let common = Common { server: &self.server, worker: &self.worker, programs: &[] };
         let has_input = self.input.is_some();
         let body = shape::job(&common, &self.place, &self.record, self.arguments, has_input);
         let options = CreateContainerOptions { name: Some(name.to_owned()), ..CreateContainerOptions::default() };

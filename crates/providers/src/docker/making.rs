@@ -115,7 +115,7 @@ impl Docker {
 
     async fn make_anew(&self, place: &Place, record: &Record, spec: &CreateSpec) -> Result<(), Error> {
         let worker = self.worker()?;
-        let common = Common { server: &self.server, worker: &worker };
+        let common = Common { server: &self.server, worker: &worker, programs: &spec.programs };
         let told = |error: bollard::errors::Error| match self.engine.told(&error) {
             // Nothing of it is there yet: what is missing is what it is made of.
             Error::Gone => Error::Refused { detail: format!("the Docker engine says: {error}") },

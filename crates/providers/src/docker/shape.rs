@@ -2,7 +2,8 @@
 
 use super::place::{Place, Record};
 use crate::inside::WORKER;
-use atoll_core::provider::Error;
+use atoll_core::agent::PLACE;
+use atoll_core::provider::{Error, Shown};
 use atoll_jail::Limits;
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType, MountVolumeOptions,
@@ -28,6 +29,8 @@ pub(super) struct Common<'a> {
     pub server: &'a str,
     /// The worker's program on this machine.
     pub worker: &'a Path,
+    /// What of this machine a sandbox is shown beside it.
+    pub programs: &'a [Shown],
 }
 
 /// An image's name goes into the engine's paths and into commands that people are told to run.
@@ -118,12 +121,14 @@ pub(super) fn sandbox(common: &Common<'_>, place: &Place, record: &Record, limit
         format!("ATOLL_SPOOL_DIR={SPOOL}"),
         format!("ATOLL_MEMORY_LIMIT={}", limits.memory_bytes),
     ];
-    let mounts = vec![
+    let programs = common.programs.iter().map(|shown| bind(&shown.from, &format!("{PLACE}/{}", shown.at), true));
+    let mounts = [
         bind(common.worker, WORKER, true),
         bind(&place.link(), LINK, false),
         bind(&place.spool(), SPOOL, false),
         workspace(place),
     ];
+    let mounts = mounts.into_iter().chain(programs).collect();
     // The worker gives up the second two when it has made the agent's directories.
     let mut host = host(limits, &["SETUID", "SETGID", "KILL", "CHOWN", "SETPCAP"], mounts);
     let bounded = [("max-size", "1m"), ("max-file", "1")].map(|(key, value)| (key.to_owned(), value.to_owned()));
@@ -169,7 +174,9 @@ mod tests {
     use atoll_core::provider::ProviderId;
 
     fn shapes() -> [ContainerCreateBody; 2] {
-        let common = Common { server: "here", worker: Path::new("/usr/lib/atoll/atoll-worker") };
+        let programs = [Shown { from: "/home/x/claude".into(), at: "claude/bin/claude".into() }];
+        let worker = Path::new("/usr/lib/atoll/atoll-worker");
+        let common = Common { server: "here", worker, programs: &programs };
         let place = Place::of(Path::new("/data/docker"), &ProviderId(SandboxId::new().to_string())).unwrap();
         let labels = [("atoll".to_owned(), "1".to_owned())].into();
         let record = Record { labels, image: "debian".into(), memory_bytes: 1 << 30 };
@@ -204,6 +211,15 @@ mod tests {
             git.host_config.unwrap().mounts.unwrap().into_iter().filter_map(|one| one.target).collect();
         assert_eq!(targets, [WORKER, WORKSPACE]);
         assert_eq!(git.cmd.unwrap(), ["as-agent", "1000", "git-diff"]);
+    }
+
+    #[test]
+    fn an_agents_program_is_shown_and_can_not_be_written() {
+        let [sandbox, _] = shapes();
+        let mounts = sandbox.host_config.unwrap().mounts.unwrap();
+        let program = mounts.iter().find(|mount| mount.source.as_deref() == Some("/home/x/claude")).unwrap();
+        assert_eq!(program.target.as_deref(), Some("/opt/atoll/agents/claude/bin/claude"));
+        assert_eq!(program.read_only, Some(true));
     }
 
     #[test]

@@ -242,6 +242,7 @@ impl Provider for Fake {
         Box::pin(async move {
             crate::demands_no_tier(self.kind(), spec)?;
             crate::protects_nothing(self.kind(), spec)?;
+            crate::shows_nothing(self.kind(), spec)?;
             self.make(spec, key, tree).await
         })
     }

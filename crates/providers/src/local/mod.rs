@@ -19,7 +19,7 @@ use crate::inside::exec::Commands;
 use crate::inside::{LinkHost, Remains, link};
 use crate::{all_labels, locked};
 use atoll_core::id::{ProjectId, SandboxId};
-use atoll_core::provider::{CreateSpec, Error, Exit, Found, Provider, ProviderId, ProviderState};
+use atoll_core::provider::{CreateSpec, Error, Exit, Found, Provider, ProviderId, ProviderState, Shown};
 use atoll_core::sandbox::{IsolationTier, Resources};
 use atoll_jail::{Launcher, Limits, Place, Spec};
 use std::collections::HashMap;
@@ -199,7 +199,12 @@ fn wanted(spec: &CreateSpec) -> Spec {
         image: spec.settings.image.clone(),
         snapshot: spec.settings.snapshot.clone(),
         protected: spec.settings.protected.clone(),
+        programs: spec.programs.iter().map(shown).collect(),
     }
+}
+
+fn shown(shown: &Shown) -> atoll_jail::Shown {
+    atoll_jail::Shown { from: shown.from.clone(), at: shown.at.clone() }
 }
 
 pub(crate) fn limits(asked: Option<Resources>) -> Limits {

@@ -40,7 +40,7 @@ fn spec() -> CreateSpec {
         session: SessionId::new(),
         project: ProjectId::new(),
     };
-    CreateSpec { identity, labels: BTreeMap::new(), settings: Settings::default(), source: None }
+    CreateSpec { identity, labels: BTreeMap::new(), settings: Settings::default(), source: None, programs: Vec::new() }
 }
 
 /// One fake sandbox and the server that its worker talks to.

@@ -59,7 +59,8 @@ pub async fn fork(
     let (child, session) = (SandboxId::new(), SessionId::new());
     let labels = app.read(move |tx| Box::pin(async move { Ok(sandboxes::labels(tx, id).await?) })).await?;
     let identity = Identity { deployment: app.deployment.clone(), sandbox: child, session, project: row.project_id };
-    let spec = CreateSpec { identity, labels, settings: row.settings.clone(), source: None };
+    let programs = app.agents.programs(row.provider, row.agent.as_deref())?;
+    let spec = CreateSpec { identity, labels, settings: row.settings.clone(), source: None, programs };
     let providers = app.providers()?;
     // The files first: with them a row can be made that holds, without them there is nothing to undo.
     let made = providers.get(kind).fork(&parent, &spec, &child.to_string()).await?;

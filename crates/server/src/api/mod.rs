@@ -1,5 +1,6 @@
 //! Handlers, one file per resource, and the JSON shapes they speak.
 
+pub mod agents;
 pub mod approvals;
 pub mod blobs;
 pub mod commands;

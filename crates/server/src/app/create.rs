@@ -3,6 +3,7 @@
 use super::{Work, inbox, secrets};
 use crate::auth::secret::{self, NewSecret};
 use crate::problem::{Code, Problem, Result};
+use atoll_core::agent::DEMO;
 use atoll_core::event::{NewEvent, Source, kind};
 use atoll_core::id::{ProjectId, SandboxId, SessionId, TokenId};
 use atoll_core::job::JobKind;
@@ -15,6 +16,7 @@ use atoll_store::sessions::{self, Session};
 use atoll_store::tokens::{self, Holder, Token};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What was asked for, checked and filled with defaults.
 #[derive(Debug, Clone)]
@@ -81,7 +83,7 @@ pub async fn next(work: &mut Work<'_>, session: &mut Session, plan: Plan) -> Res
 async fn make(work: &mut Work<'_>, session: &mut Session, mut plan: Plan, cause: &'static str) -> Result<Made> {
     secrets::check(work, session.project_id, &mut plan.settings).await?;
     let agent = plan.agent.clone().or_else(|| session.agent.clone());
-    refuse_without_agent(plan.provider, agent.as_deref(), plan.prompt.is_some())?;
+    let agent = settled(work, &plan, session.project_id, agent).await?;
     let mut sandbox = Sandbox {
         id: plan.id,
         session_id: session.id,
@@ -154,19 +156,39 @@ async fn make(work: &mut Work<'_>, session: &mut Session, mut plan: Plan, cause:
     Ok(Made { sandbox, labels: plan.labels, worker })
 }
 
-/// Where Atoll itself runs the agent it has to be one that it knows, said before anything is made.
-fn refuse_without_agent(provider: ProviderKind, agent: Option<&str>, has_prompt: bool) -> Result<()> {
-    match (provider, agent) {
-        (ProviderKind::External | ProviderKind::Fake, _)
-        | (ProviderKind::Local | ProviderKind::Docker, Some("demo")) => Ok(()),
-        (ProviderKind::Local | ProviderKind::Docker, None) if !has_prompt => Ok(()),
-        (ProviderKind::Local | ProviderKind::Docker, None) => {
-            Err(Problem::new(Code::NoAgent, "name one: \"agent\": \"demo\" needs no model and no key"))
-        }
-        (ProviderKind::Local | ProviderKind::Docker, Some(other)) => {
-            Err(Problem::new(Code::NoAgent, format!("this version does not know an agent `{other}`; it has `demo`")))
-        }
+/// Where Atoll itself runs the agent, it has to be one that can work there: said before anything is made. Nobody who
+/// names none gets the demo.
+async fn settled(
+    work: &mut Work<'_>,
+    plan: &Plan,
+    project: ProjectId,
+    agent: Option<String>,
+) -> Result<Option<String>> {
+    if !plan.provider.is_on_this_machine() || agent.as_deref() == Some(DEMO) {
+        return Ok(agent);
     }
+    let agents = Arc::clone(&work.agents);
+    let keys = agents.keys(work.tx, project, &plan.settings).await?;
+    match agent {
+        Some(name) => {
+            agents.check(&name, &keys)?;
+            Ok(Some(name))
+        }
+        None => match agents.first(&keys) {
+            None if plan.prompt.is_some() => Err(agents.none(&keys)),
+            found => Ok(found),
+        },
+    }
+}
+
+/// A sandbox that was made when there was no agent has none to hear anything.
+pub async fn refuse_unheard(work: &mut Work<'_>, sandbox: &Sandbox) -> Result<()> {
+    if sandbox.agent.is_some() || !sandbox.provider.is_on_this_machine() {
+        return Ok(());
+    }
+    let agents = Arc::clone(&work.agents);
+    let keys = agents.keys(work.tx, sandbox.project_id, &sandbox.settings).await?;
+    Err(agents.none(&keys))
 }
 
 /// A new worker token; it ends the old one.

@@ -1,6 +1,7 @@
 //! A worker's sign of life.
 
 use super::{Work, fence, inbox, ingest, lifecycle, secrets};
+use crate::agents::Agents;
 use crate::problem::Result;
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
@@ -80,7 +81,7 @@ async fn start(work: &mut Work<'_>, session: &Session, sandbox: &mut Sandbox, be
         prompt: inbox::first_message(work, session, sandbox, beat.stream).await?,
         settings,
         resume,
-        program: None,
+        program: Agents::inside(sandbox.provider, sandbox.agent.as_deref()),
         gateway,
     })
 }

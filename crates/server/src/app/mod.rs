@@ -52,6 +52,7 @@ pub struct Work<'t> {
     pub policy: std::sync::Arc<Policy>,
     pub redactor: std::sync::Arc<Redactor>,
     pub secrets: std::sync::Arc<crate::secrets::Secrets>,
+    pub agents: std::sync::Arc<crate::agents::Agents>,
     pub gateway: std::sync::Arc<crate::gateway::Gateway>,
 }
 

@@ -55,7 +55,13 @@ pub async fn send(work: &mut Work<'_>, id: SessionId, draft: Draft) -> Result<(M
     if session.sandbox_id.is_none() {
         let actor = draft.sender.clone().unwrap_or_default();
         let plan = plan_like_last(work, &session, actor).await?;
-        made = Some(create::next(work, &mut session, plan).await?);
+        let next = create::next(work, &mut session, plan).await?;
+        create::refuse_unheard(work, &next.sandbox).await?;
+        made = Some(next);
+    } else if let Some(id) = session.sandbox_id
+        && let Some(sandbox) = sandboxes::get(work.tx, id).await?
+    {
+        create::refuse_unheard(work, &sandbox).await?;
     }
     let message = inbox::queue(work, &mut session, draft).await?;
     Ok((message, made))
@@ -76,6 +82,7 @@ pub async fn send_to_sandbox(work: &mut Work<'_>, id: SandboxId, draft: Draft) -
         }
         SandboxState::Pending | SandboxState::Creating | SandboxState::Running => {}
     }
+    create::refuse_unheard(work, &sandbox).await?;
     inbox::queue(work, &mut session, draft).await
 }
 

@@ -54,7 +54,15 @@ pub(crate) async fn create(app: &Arc<App>, providers: &Providers, job: &Job) -> 
     let source = packed.as_ref().map(|packed| packed.source.clone());
     let mut settings = sandbox.settings.clone();
     settings.snapshot = settings.snapshot.map(|name| snapshot_of(sandbox.project_id, &name));
-    let spec = CreateSpec { identity, labels, settings, source };
+    let programs = match app.agents.programs(sandbox.provider, sandbox.agent.as_deref()) {
+        Ok(programs) => programs,
+        // It was there when the sandbox was asked for.
+        Err(unable) => {
+            let reason = Reason::new("agent_missing", lifecycle::bounded(&unable.sentence(), 500));
+            return failed(app, job, reason).await;
+        }
+    };
+    let spec = CreateSpec { identity, labels, settings, source, programs };
     let provider = providers.get(sandbox.provider);
     // The sandbox's own id is the key: asking twice makes one.
     let key = id.to_string();

@@ -26,23 +26,7 @@ mod shown;
 #[cfg(test)]
 mod testing;
 
-/// What an agent can do through its driver.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Abilities {
-    /// Take a message in the running turn.
-    pub steer: bool,
-    /// Take messages while it works, for later.
-    pub queue: bool,
-    /// Break off a turn and live on.
-    pub interrupt: bool,
-    pub approvals: bool,
-    pub questions: bool,
-    pub hooks: bool,
-    pub resume: bool,
-    pub fork: bool,
-    pub usage: bool,
-    pub plan: bool,
-}
+pub use atoll_core::agent::Abilities;
 
 /// What a driver may need to know for starting its agent.
 #[derive(Debug, Clone, Copy)]

@@ -63,7 +63,13 @@ async fn nothing_new_runs_in_a_paused_sandbox_which_can_be_ended() {
         session: SessionId::new(),
         project: ProjectId::new(),
     };
-    let spec = CreateSpec { identity, labels: Default::default(), settings: Settings::default(), source: None };
+    let spec = CreateSpec {
+        identity,
+        labels: Default::default(),
+        settings: Settings::default(),
+        source: None,
+        programs: Vec::new(),
+    };
     let made = local.create(&spec, "key").await.unwrap();
     local.exec(&made.id, &command("while :; do date >>/tmp/log; sleep 0.05; done")).await.unwrap();
     local.pause(&made.id).await.unwrap();

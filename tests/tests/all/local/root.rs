@@ -90,6 +90,7 @@ async fn root_of_an_imported_root_runs_commands() {
             image: image.clone(),
             snapshot: None,
             protected: Vec::new(),
+            programs: Vec::new(),
         };
         launcher.prepare(&spec).unwrap();
         launcher.start_worker(name).unwrap();
