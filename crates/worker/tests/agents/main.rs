@@ -183,4 +183,4 @@ macro_rules! agents {
     )+};
 }
 
-agents! { codex: "injected", gemini: "restarted", opencode: "injected" }
+agents! { claude: "injected", codex: "injected", gemini: "restarted", opencode: "injected" }
