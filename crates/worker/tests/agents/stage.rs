@@ -231,6 +231,22 @@ impl Stage {
         drop(self.child.wait());
     }
 
+    /// The processes that it has started.
+    pub fn children(&self) -> Result<Vec<String>> {
+        let id = self.child.id();
+        let mut all = Vec::new();
+        for task in std::fs::read_dir(format!("/proc/{id}/task"))? {
+            let children = std::fs::read_to_string(task?.path().join("children"))?;
+            all.extend(children.split_whitespace().map(str::to_owned));
+        }
+        Ok(all)
+    }
+
+    pub fn terminate(&self) -> Result<()> {
+        let id = rustix::process::Pid::from_child(&self.child);
+        Ok(rustix::process::kill_process(id, rustix::process::Signal::TERM)?)
+    }
+
     fn write(&mut self, line: &[u8]) -> Result<()> {
         self.input.as_mut().context("it has an input")?.write_all(line)?;
         Ok(())
