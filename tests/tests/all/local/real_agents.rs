@@ -27,7 +27,7 @@ scripts:
       - say: I minded it.
   - name: interrupt
     steps:
-      - run: sleep 61
+      - run: tail -f /dev/null
       - say: This is never said.
   - name: again
     steps:
@@ -40,7 +40,7 @@ scripts:
   - name: slow
     steps:
       - run: echo before > before.txt
-      - run: sleep 62
+      - run: tail -f /dev/null
 "#;
 
 /// Each of these with each of the agents.
@@ -137,8 +137,8 @@ async fn is_interrupted(agent: &str) {
     stage.ground.event(&id, |event| event["type"] == "agent.interrupted").await;
     let delivered = stage.ground.delivered(&id, &stop).await;
     assert_eq!(delivered["state"], "acknowledged", "{delivered}");
-    let left = stage.ground.shell(&id, "grep -lx sleep /proc/[0-9]*/comm; true").await.well();
-    assert_eq!(left, "", "the command went with the turn");
+    let gone = "for i in $(seq 100); do grep -qx tail /proc/[0-9]*/comm 2>/dev/null || exit 0; sleep 0.1; done; exit 1";
+    assert_eq!(stage.ground.shell(&id, gone).await.code(), Some(0), "the command goes with the turn");
     let next = stage.ground.send(&id, json!({ "content": "go on #script:again" })).await;
     let delivered = stage.ground.delivered(&id, &next).await;
     assert_eq!((&delivered["state"], &delivered["turn"]), (&json!("acknowledged"), &json!(2)), "{delivered}");
@@ -172,7 +172,7 @@ async fn asks(agent: &str) {
 async fn dies(agent: &str) {
     let Some(stage) = Stage::set(agent, "an agent's death", SCRIPTS).await else { return };
     let id = stage.make("go #script:slow", json!({ "approvals": "full", "end": "keep" })).await;
-    let sleeps = |event: &Value| event["type"] == "agent.tool_use" && event["data"].to_string().contains("sleep 62");
+    let sleeps = |event: &Value| event["type"] == "agent.tool_use" && event["data"].to_string().contains("tail -f");
     stage.ground.event(&id, sleeps).await;
     // Everything of it, wherever it is.
     let kill = "for d in /proc/[0-9]*; do case $(readlink $d/exe) in */agents/*) kill -9 ${d#/proc/};; esac; done";

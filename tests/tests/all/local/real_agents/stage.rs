@@ -85,13 +85,13 @@ impl Stage {
     pub async fn key_is_outside(&self, id: &str) {
         let requests = self.model.requests();
         assert!(requests.iter().any(|request| format!("{:?}", request.headers).contains(KEY)), "the real key was used");
+        // Written so that it does not find itself.
+        let pattern = KEY.replacen("sk", "[s]k", 1);
         let look = format!(
-            "cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -F {KEY}; \
-             grep -rlsF {KEY} /workspace /home /tmp /run /etc 2>/dev/null; true"
+            "cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep '{pattern}'; \
+             grep -rls '{pattern}' /workspace /home /tmp /run /etc 2>/dev/null; true"
         );
-        let found = self.ground.shell(id, &look).await.stdout;
-        let found: Vec<&str> = found.lines().filter(|line| !line.contains("grep")).collect();
-        assert!(found.is_empty(), "{found:?}");
+        assert_eq!(self.ground.shell(id, &look).await.stdout, "");
     }
 
     pub async fn leave(self) {
