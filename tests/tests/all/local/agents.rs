@@ -14,7 +14,7 @@ while read -r line; do
     case $line in
     *'"type":"user"'*)
         uuid=$(printf '%s' "$line" | sed 's/.*"uuid":"\([^"]*\)".*/\1/')
-        can=reads; if touch "$0" 2>/dev/null || : 2>/dev/null >>"$0"; then can=writes; fi
+        can=reads; if (echo >>"$0") 2>/dev/null || rm -f "$0" 2>/dev/null; then can=writes; fi
         echo '{"type":"system","subtype":"init","session_id":"s1","claude_code_version":"9.9.9","model":"m","tools":[]}'
         echo '{"type":"user","isReplay":true,"uuid":"'"$uuid"'","session_id":"s1","message":{"role":"user","content":"x"}}'
         echo '{"type":"assistant","session_id":"s1","message":{"id":"m1","role":"assistant","content":[{"type":"text","text":"'"$0 $can"'"}]}}'
