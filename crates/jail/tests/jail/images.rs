@@ -143,7 +143,8 @@ fn a_root_of_its_own(harness: &Harness) {
     harness.launcher.prepare(&Spec { programs, ..on("tiny", "a") }).unwrap();
     let place = harness.launcher.start_worker("a").unwrap();
     assert_eq!(place.image.as_deref(), Some("tiny"));
-    let script = "head -c 9 /opt/atoll/agents/x/bin/x; echo; ls /opt/atoll/agents/x; touch /opt/atoll/agents/y || echo no";
+    let script =
+        "head -c 9 /opt/atoll/agents/x/bin/x; echo; ls /opt/atoll/agents/x; touch /opt/atoll/agents/y || echo no";
     let shown = "#!/bin/sh\nbin\nno";
     assert_eq!(harness.inside("a", true, script), shown);
     // The image and nothing of the host.
