@@ -23,8 +23,8 @@ Examples:
   atoll agents install codex --version 0.167.0   another version
   atoll agents remove claude
 
-An agent is taken from where agents.NAME.path says, else from what was installed here, else from PATH. A sandbox sees
-its program read-only; nothing is fetched when one starts.")]
+An agent is taken from where agents.NAME.path says, else from what was installed here, else from PATH.
+A sandbox sees its program read-only; nothing is fetched when one starts.")]
 pub struct Agents {
     #[command(subcommand)]
     command: Option<Command>,
@@ -42,8 +42,8 @@ Examples:
   atoll agents install claude
   NPM_CONFIG_REGISTRY=https://npm.example.org atoll agents install opencode
 
-The package for this kind of machine is fetched from the registry that npm is set up for, checked against its checksum
-and unpacked; no script of it is run.")]
+The package for this kind of machine is fetched from the registry that npm is set up for, checked against
+its checksum and unpacked; no script of it is run.")]
     Install {
         /// claude, codex, gemini or opencode
         #[arg(value_parser = word::<Agent>)]
@@ -55,6 +55,7 @@ and unpacked; no script of it is run.")]
     /// Remove what was installed; sandboxes that run it keep it
     #[command(after_help = "Examples:\n  atoll agents remove claude\n  atoll agents remove claude --version 2.1.325")]
     Remove {
+        /// claude, codex, gemini or opencode
         #[arg(value_parser = word::<Agent>)]
         name: Agent,
         /// Only this version
@@ -107,7 +108,7 @@ async fn install(places: &Places, agent: Agent, version: Option<&str>, output: &
     };
     let version = version.unwrap_or(package.version);
     // Also says whether it is a version at all.
-    places.directory(agent, version).map_err(|error| Failure::input(error))?;
+    places.directory(agent, version).map_err(Failure::input)?;
     let (installed, is_new) = match places.is_there(agent, version) {
         Some(there) => (there, false),
         None => (fetch::install(places, agent, package, version, output).await?, true),
