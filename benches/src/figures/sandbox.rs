@@ -48,7 +48,13 @@ pub(super) fn spec() -> CreateSpec {
         session: SessionId::new(),
         project: ProjectId::new(),
     };
-    CreateSpec { identity, labels: Default::default(), settings: Settings::default(), source: None }
+    CreateSpec {
+        identity,
+        labels: Default::default(),
+        settings: Settings::default(),
+        source: None,
+        programs: Vec::new(),
+    }
 }
 
 fn nothing() -> ExecSpec {

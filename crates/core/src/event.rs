@@ -97,6 +97,7 @@ pub mod kind {
     pub const MESSAGE_UNCONFIRMED: &str = "message.delivered_unconfirmed";
     pub const NETWORK_CHANGED: &str = "network.changed";
     pub const NETWORK_REFUSED: &str = "network.refused";
+    pub const MODEL_REFUSED: &str = "model.refused";
     pub const FILES_WRITTEN: &str = "files.written";
     pub const FILES_MADE: &str = "files.made";
     pub const FILES_MOVED: &str = "files.moved";

@@ -42,13 +42,18 @@ const SESSIONS: &[&str] =
 type Incoming = axum::extract::Request;
 
 pub(crate) fn router(model: Arc<Model>) -> Router {
-    Router::new()
+    let apis = Router::new()
         .route("/v1/messages", post(|state, request| ask(Api::Anthropic, state, request)))
         .route("/v1/messages/count_tokens", post(|state, request| count(Api::Anthropic, state, request)))
         .route("/v1/chat/completions", post(|state, request| ask(Api::Chat, state, request)))
         .route("/v1/responses", post(|state, request| ask(Api::Responses, state, request)))
         .route("/v1beta/models/{operation}", post(gemini))
-        .route("/v1/models", get(models))
+        .route("/v1/models", get(models));
+    // Also where the gateway has them, so that an agent can be set up as it is for the gateway.
+    ["/anthropic", "/openai", "/gemini"]
+        .into_iter()
+        .fold(Router::new(), |all, below| all.nest(below, apis.clone()))
+        .merge(apis)
         .route("/requests", get(requests))
         .fallback(unknown)
         .with_state(model)

@@ -91,8 +91,7 @@ impl Server {
             server_id,
             public_url: options.public_url.clone().unwrap_or_else(|| url.clone()),
             stopping: stopping.clone(),
-            gateway: Gateway::new(&options.models, &options.outward, first.placeholders)
-                .map_err(|error| Error::Tls(error.to_string()))?,
+            gateway: Gateway::new(&options.models, &options.outward, first.placeholders),
         };
         let app = Arc::new(App::new(&options, parts));
         // A lost key must not keep everything else from working.

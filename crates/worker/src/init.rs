@@ -179,7 +179,8 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
     tokio::spawn(keeper.run());
     let told_to_go = signals::from_outside(signals).map_err(failed("read signals"))?;
 
-    let environment = Arc::new(Environment::new(sandbox, &path, HOME, USER));
+    let home = optional("ATOLL_HOME")?.unwrap_or_else(|| HOME.to_owned());
+    let environment = Arc::new(Environment::new(sandbox, &path, &home, USER));
     let memory = Arc::new(memory);
     let workspace = optional("ATOLL_WORKSPACE")?.unwrap_or_else(|| PathBuf::from(exec::WORKSPACE));
     let pool = Arc::new(Accepting::default());

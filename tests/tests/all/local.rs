@@ -20,6 +20,7 @@ mod network;
 mod pause;
 mod pool;
 mod protected;
+mod real_agents;
 mod restart;
 mod root;
 mod secrets;

@@ -1,5 +1,6 @@
 //! What a sandbox has spent, what is held for requests under way, and whether there is enough for another one.
 
+use super::hold::Room;
 use super::refusal::Refusal;
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::sandbox::Settings;
@@ -10,9 +11,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Account {
     pub sandbox: SandboxId,
     pub project: ProjectId,
+    /// For what it sends.
+    pub room: Room,
     balance: Mutex<Balance>,
     /// Those that figures are kept of by name.
     models: Mutex<BTreeSet<String>>,
+    /// The last refusal that was written to the log.
+    told: Mutex<Option<&'static str>>,
 }
 
 /// A sandbox can make up names without end.
@@ -54,9 +59,9 @@ impl Balance {
 }
 
 impl Account {
-    pub const fn new(sandbox: SandboxId, project: ProjectId, limit: Option<i64>, spent: i64) -> Self {
+    pub fn new(sandbox: SandboxId, project: ProjectId, limit: Option<i64>, spent: i64) -> Self {
         let balance = Mutex::new(Balance { limit, spent, reserved: 0 });
-        Self { sandbox, project, balance, models: Mutex::new(BTreeSet::new()) }
+        Self { sandbox, project, room: Room::of_one(), balance, models: Mutex::default(), told: Mutex::default() }
     }
 
     fn locked(&self) -> MutexGuard<'_, Balance> {
@@ -75,6 +80,17 @@ impl Account {
             models.insert(model.to_owned());
         }
         model.to_owned()
+    }
+
+    /// Whether a refusal is another one than the last.
+    pub fn is_news(&self, reason: &'static str) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.replace(reason) != Some(reason)
+    }
+
+    /// A request went out: the next refusal is news again.
+    pub fn passes(&self) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     pub fn has_limit(&self) -> bool {

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 
 const CONNECT: Duration = Duration::from_secs(15);
@@ -28,13 +29,13 @@ const MOST_IDLE: usize = 32;
 
 pub type Upstreams = Client<Dialer, Full<Bytes>>;
 
-pub fn new(proxy: Option<Proxy>) -> Result<Upstreams, rustls::Error> {
-    let dialer = Dialer { tls: TlsConnector::from(Arc::new(tls()?)), proxy: proxy.map(Arc::new) };
-    Ok(Client::builder(TokioExecutor::new())
+pub fn new(proxy: Option<Proxy>) -> Upstreams {
+    let dialer = Dialer { tls: Arc::default(), proxy: proxy.map(Arc::new) };
+    Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE)
         .pool_max_idle_per_host(MOST_IDLE)
-        .build(dialer))
+        .build(dialer)
 }
 
 /// Trusts what the machine trusts (`SSL_CERT_FILE` included); where it has no certificates, those that the program
@@ -53,9 +54,15 @@ fn tls() -> Result<ClientConfig, rustls::Error> {
     Ok(config)
 }
 
+async fn connector() -> io::Result<TlsConnector> {
+    let made = tokio::task::spawn_blocking(tls).await.map_err(io::Error::other)?;
+    made.map(|config| TlsConnector::from(Arc::new(config))).map_err(io::Error::other)
+}
+
 #[derive(Clone)]
 pub struct Dialer {
-    tls: TlsConnector,
+    /// Made at first use: the machine's certificates take their time and their memory.
+    tls: Arc<OnceCell<TlsConnector>>,
     /// The proxy that this server itself must use.
     proxy: Option<Arc<Proxy>>,
 }
@@ -76,7 +83,8 @@ impl Dialer {
                 Host::Name(name) => ServerName::try_from(name.clone()).map_err(|_| unusable())?,
                 Host::Address(address) => ServerName::from(*address),
             };
-            Ok(Box::new(self.tls.connect(name, stream).await?) as Stream)
+            let tls = self.tls.get_or_try_init(connector).await?;
+            Ok(Box::new(tls.connect(name, stream).await?) as Stream)
         });
         connected.await.unwrap_or_else(|_| Err(late())).map(|stream| Line(TokioIo::new(stream)))
     }

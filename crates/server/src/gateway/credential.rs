@@ -34,7 +34,7 @@ impl Credentials {
         project: ProjectId,
         upstream: &ModelUpstream,
     ) -> Result<Option<SecretString>, Refusal> {
-        let Some(name) = upstream.secret.clone() else { return Ok(upstream.key.clone()) };
+        let Some(name) = upstream.secret.clone() else { return found(upstream.key.clone(), upstream) };
         let place = (project, upstream.name.clone());
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&place).cloned();
         if let Some((_, key)) = known.filter(|(read, _)| read.elapsed() < FRESH) {
@@ -62,7 +62,9 @@ fn found(key: Option<SecretString>, upstream: &ModelUpstream) -> Result<Option<S
     if key.is_some() || !upstream.needs_key {
         return Ok(key);
     }
-    Err(Refusal::NoKey { upstream: upstream.name.clone(), variable: upstream.secret.clone() })
+    let uri = upstream.url.parse::<Uri>().ok();
+    let host = uri.and_then(|uri| Some(uri.authority()?.to_string())).unwrap_or_default();
+    Err(Refusal::NoKey { upstream: upstream.name.clone(), secret: upstream.secret.clone(), host })
 }
 
 async fn stored(app: &App, project: ProjectId, name: String, upstream: &ModelUpstream) -> Result<Option<SecretString>> {

@@ -15,6 +15,7 @@ mod bill;
 mod client;
 mod credential;
 mod headers;
+mod hold;
 mod path;
 mod placeholder;
 mod refusal;
@@ -29,33 +30,29 @@ use crate::options::{Model, ModelUpstream, Models, Outward};
 use crate::state::App;
 use account::Account;
 use asked::Asked;
+use atoll_core::event::{NewEvent, kind};
 use atoll_core::id::SandboxId;
 use atoll_core::model::{Api, Price, Tokens, list_price};
 use atoll_store::sandboxes;
 use axum::body::Bytes;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderMap, Request, Response, Uri};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use axum::http::{Request, Response, Uri, Version};
 use bill::{Bill, Item, Metered};
 use credential::Credentials;
+use hold::Room;
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use path::{Found, Purpose, Route};
 use refusal::Refusal;
 use scan::Scanner;
+use serde_json::json;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub type Body = BoxBody<Bytes, hyper::Error>;
 
-/// The largest request: images go in them.
-const LARGEST: usize = 64 << 20;
-/// Of all requests that are being read or sent, in KB.
-const IN_HAND: usize = 256 << 10;
-/// For there to be room for another one.
-const ROOM: Duration = Duration::from_secs(30);
 /// For what is under way when the server stops.
 const SETTLING: Duration = Duration::from_secs(2);
 const MOST_ACCOUNTS: usize = 10_000;
@@ -66,22 +63,22 @@ pub struct Gateway {
     placeholders: Placeholders,
     credentials: Credentials,
     accounts: Mutex<HashMap<SandboxId, Arc<Account>>>,
-    room: Arc<Semaphore>,
+    room: Room,
     /// Held by every bill until it is written down.
     open: Arc<()>,
 }
 
 impl Gateway {
-    pub fn new(models: &Models, outward: &Outward, placeholders: Placeholders) -> Result<Self, rustls::Error> {
-        Ok(Self {
+    pub fn new(models: &Models, outward: &Outward, placeholders: Placeholders) -> Self {
+        Self {
             models: models.clone(),
-            upstreams: client::new(proxy_of(outward))?,
+            upstreams: client::new(proxy_of(outward)),
             placeholders,
             credentials: Credentials::default(),
             accounts: Mutex::default(),
-            room: Arc::new(Semaphore::new(IN_HAND)),
+            room: Room::of_all(),
             open: Arc::default(),
-        })
+        }
     }
 
     /// What a sandbox shows in place of a key.
@@ -177,18 +174,6 @@ impl Gateway {
         }
         account.reserve(most)
     }
-
-    /// Room for a request's body, before any of it is read.
-    async fn room(&self, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, Refusal> {
-        let told = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-        let bytes = told.unwrap_or(LARGEST);
-        if bytes > LARGEST {
-            return Err(Refusal::TooLarge { most: LARGEST });
-        }
-        let room = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
-        let waited = tokio::time::timeout(ROOM, Arc::clone(&self.room).acquire_many_owned(room)).await;
-        waited.ok().and_then(Result::ok).ok_or(Refusal::Busy)
-    }
 }
 
 struct Chosen<'a> {
@@ -218,10 +203,13 @@ pub async fn answer(
         None => Err(Refusal::NotServed),
         Some(route) => pass(app, sandbox, route, request).await,
     };
-    Ok(passed.unwrap_or_else(|refusal| {
-        tracing::debug!(%sandbox, refusal = %refusal.sentence(), "a request to a model was refused");
-        refusal.response(api)
-    }))
+    Ok(match passed {
+        Ok(response) => response,
+        Err(refusal) => {
+            refused(app, sandbox, &refusal);
+            refusal.response(api)
+        }
+    })
 }
 
 async fn pass(
@@ -233,14 +221,7 @@ async fn pass(
     let gateway = &app.gateway;
     let account = gateway.account(app, sandbox).await?;
     let (mut head, body) = request.into_parts();
-    let room = gateway.room(&head.headers).await?;
-    let body = match Limited::new(body, LARGEST).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            return Err(Refusal::TooLarge { most: LARGEST });
-        }
-        Err(_) => return Err(Refusal::Unreadable),
-    };
+    let (body, held) = hold::read(body, &account.room, &gateway.room).await?;
     let is_plain = !head.headers.contains_key(CONTENT_ENCODING);
     let asked = match asked::look(&body).filter(|_| is_plain) {
         Some(asked) => asked,
@@ -254,7 +235,7 @@ async fn pass(
     if let Some(item) = &item {
         gateway.reserve(app, &account, item.held).await?;
     }
-    let mut bill = item.map(|item| Bill::new(app, account, item));
+    let mut bill = item.map(|item| Bill::new(app, Arc::clone(&account), item));
 
     let body = match chosen.above.filter(|_| route.in_path.is_none()) {
         Some(above) => asked.renamed(&body, above).unwrap_or(body),
@@ -272,8 +253,9 @@ async fn pass(
     if let Some(bill) = &mut bill {
         bill.sent();
     }
+    account.passes();
     let answered = gateway.upstreams.request(request).await;
-    drop(room);
+    drop(held);
     let mut response = match answered {
         Ok(response) => response,
         Err(error) => {
@@ -283,6 +265,8 @@ async fn pass(
             return Err(unreachable(client::why(&error)));
         }
     };
+    // Whatever the upstream speaks, this side speaks its own.
+    *response.version_mut() = Version::HTTP_11;
     crate::egress::headers::strip(response.headers_mut(), None);
     let Some(mut bill) = bill else { return Ok(response.map(BodyExt::boxed)) };
     if response.status().is_success() {
@@ -292,6 +276,34 @@ async fn pass(
         bill.free();
     }
     Ok(response.map(|body| Metered::new(body, bill).boxed()))
+}
+
+/// What people have to do something about is written to the sandbox's log, once for as long as nothing else passes.
+fn refused(app: &Arc<App>, sandbox: SandboxId, refusal: &Refusal) {
+    let detail = refusal.sentence();
+    tracing::debug!(%sandbox, detail, "a request to a model was refused");
+    let known = app.gateway.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox).cloned();
+    let (Some(reason), Some(account)) = (refusal.told_as(), known) else { return };
+    if !account.is_news(reason) {
+        return;
+    }
+    let (app, data) = (Arc::clone(app), json!({ "reason": reason, "detail": detail }));
+    tokio::spawn(async move {
+        let logged = app.write(move |work| {
+            Box::pin(async move {
+                let (_, mut row) = work.locked(sandbox).await?;
+                if row.state.is_live() {
+                    let event = NewEvent::system(kind::MODEL_REFUSED, work.now, &data);
+                    work.log(&mut row, vec![event]).await?;
+                    sandboxes::update(work.tx, &mut row).await?;
+                }
+                Ok(())
+            })
+        });
+        if let Err(problem) = logged.await {
+            tracing::warn!(%sandbox, detail = %problem.detail, "a refused request to a model could not be logged");
+        }
+    });
 }
 
 /// What the request will be charged as; nothing if it costs nothing.

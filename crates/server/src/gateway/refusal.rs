@@ -16,7 +16,8 @@ pub enum Refusal {
     /// Nobody set the upstream's key.
     NoKey {
         upstream: String,
-        variable: Option<String>,
+        secret: Option<String>,
+        host: String,
     },
     NoUpstream,
     NotListed {
@@ -83,11 +84,11 @@ impl Refusal {
                  count tokens or list models"
                     .to_owned()
             }
-            Self::NoKey { upstream, variable } => {
-                let how = match variable {
-                    Some(name) => {
-                        format!("set {name} where the Atoll server is started, or run `atoll secret set {name}`")
-                    }
+            Self::NoKey { upstream, secret, host } => {
+                let how = match secret {
+                    Some(name) => format!(
+                        "set {name} where the Atoll server is started, or run `atoll secret set {name} --upstream {host}`"
+                    ),
                     None => "give it `key_env` or `key_secret` in the configuration of the Atoll server".to_owned(),
                 };
                 format!("Atoll has no key for {upstream}: {how}")
@@ -116,8 +117,8 @@ impl Refusal {
                     reserved => format!(", {} is held for requests that are under way", dollars(*reserved)),
                 };
                 format!(
-                    "the limit of sandbox {sandbox} is reached: limits.cost_usd is {}, {} is spent{others}, and this \
-                     request may cost up to {}; go on in a sandbox with a higher limits.cost_usd",
+                    "the limit of sandbox {sandbox} has no room for this request: limits.cost_usd is {}, {} is spent{others}, and it \
+                     may cost up to {}; go on in a sandbox with a higher limits.cost_usd",
                     dollars(*limit),
                     dollars(*spent),
                     dollars(*most)
@@ -125,6 +126,20 @@ impl Refusal {
             }
             Self::Unreachable { upstream, detail } => format!("{upstream} can't be reached by Atoll: {detail}"),
             Self::Busy => "the Atoll server has too much to do right now; try again".to_owned(),
+        }
+    }
+
+    /// The reason in the sandbox's log, for what somebody outside has to do something about.
+    pub const fn told_as(&self) -> Option<&'static str> {
+        match self {
+            Self::Budget { .. } => Some("budget"),
+            Self::Unpriced { .. } => Some("unpriced"),
+            Self::NotListed { .. } | Self::OtherApi { .. } => Some("model"),
+            Self::NoKey { .. } | Self::NoUpstream => Some("key"),
+            Self::Unreachable { .. } => Some("unreachable"),
+            Self::BadKey | Self::NotServed | Self::NoModel | Self::Unreadable | Self::TooLarge { .. } | Self::Busy => {
+                None
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use wire::{In, Out};
 
@@ -43,6 +44,9 @@ fn give_up(error: &str) -> ExitCode {
 }
 
 async fn run(program: &str, session: Option<&str>) -> Result<(), String> {
+    // The server goes with it, however it is told to go.
+    let mut told_to_go = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let [Ok(terminated), Ok(interrupted)] = &mut told_to_go else { return Err("it can't hear signals".to_owned()) };
     let mut server = Server::start(program).await?;
     let client = server.client();
     let mut events = tokio::time::timeout(OPENING, client.events()).await.map_err(|_| "its events do not come")??;
@@ -74,6 +78,8 @@ async fn run(program: &str, session: Option<&str>) -> Result<(), String> {
                 Ok(None) | Err(_) => break,
             },
             event = events.next() => say(&Out::Event { event: event? }),
+            _ = terminated.recv() => break,
+            _ = interrupted.recv() => break,
             status = server.ended() => return Err(format!("the server of OpenCode ended with {status}")),
         }
     }

@@ -183,4 +183,21 @@ macro_rules! agents {
     )+};
 }
 
-agents! { codex: "injected", gemini: "restarted", opencode: "injected" }
+agents! { claude: "injected", codex: "injected", gemini: "restarted", opencode: "injected" }
+
+/// Its server does not stay behind, though it would not follow such a signal by itself.
+#[test]
+fn the_bridge_to_opencode_takes_its_server_along() -> Result<()> {
+    let test = "the_bridge_to_opencode_takes_its_server_along";
+    let Some(mut stage) = Stage::set("opencode", test, SCRIPTS, Approvals::Full)? else { return Ok(()) };
+    stage.until("Native")?;
+    let server = stage.children()?;
+    assert_eq!(server.len(), 1, "one server");
+    stage.terminate()?;
+    let until = std::time::Instant::now() + stage::LONGEST;
+    while std::path::Path::new(&format!("/proc/{}", server[0])).exists() {
+        ensure!(std::time::Instant::now() < until, "the server is still there");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    Ok(())
+}

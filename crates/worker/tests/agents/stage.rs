@@ -7,7 +7,7 @@ use atoll_core::sandbox::Approvals;
 use atoll_core::time::Timestamp;
 use atoll_model_script::{Request, ScriptedModel, Scripts};
 use atoll_protocol::{Gateway, LeasedMessage};
-use atoll_worker::driver::{self, Answer, Driver, Launch, Said, Standing, Told};
+use atoll_worker::driver::{self, Answer, AskKind, Driver, Launch, Said, Standing, Told};
 use atoll_worker::heartbeat::Settings;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -40,6 +40,20 @@ pub struct Stage {
     _runtime: tokio::runtime::Runtime,
 }
 
+fn show(line: &str) {
+    let mut out = std::io::stderr().lock();
+    drop(out.write_all(format!("{line}\n").as_bytes()));
+}
+
+/// Known names: of other models the agents think less, and offer them fewer tools.
+fn model_of(agent: &str) -> &'static str {
+    match agent {
+        "claude" => "claude-sonnet-4-5",
+        "gemini" => "gemini-2.5-pro",
+        _ => "gpt-5.5",
+    }
+}
+
 fn program(agent: &str, test: &str) -> Result<Option<PathBuf>> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"));
@@ -49,7 +63,7 @@ fn program(agent: &str, test: &str) -> Result<Option<PathBuf>> {
     }
     let required = std::env::var_os("ATOLL_REQUIRE_AGENTS").is_some_and(|value| !value.is_empty());
     ensure!(!required, "{} is missing: run scripts/agents", program.display());
-    println!("skipped: {test}: {} is missing; scripts/agents installs it", program.display());
+    show(&format!("skipped: {test}: {} is missing; scripts/agents installs it", program.display()));
     Ok(None)
 }
 
@@ -63,8 +77,7 @@ impl Stage {
         std::fs::create_dir_all(place.path().join("home"))?;
         std::fs::create_dir_all(place.path().join("work"))?;
         let settings = Settings {
-            // A known name of a model: Codex offers others no tool for patches.
-            model: Some(if agent == "gemini" { "gemini-2.5-pro" } else { "gpt-5.5" }.to_owned()),
+            model: Some(model_of(agent).to_owned()),
             approvals: Some(approvals),
             system_prompt: Some("be brief, atoll-mark".to_owned()),
             ..Settings::default()
@@ -153,17 +166,23 @@ impl Stage {
             }
             Said::Receipt { id, how } => format!("receipt {how} {id}"),
             Said::Live(_) => "live".to_owned(),
+            Said::Asks(ask) if ask.kind == AskKind::BeforeTool => format!("before {}", ask.tool),
             Said::Asks(ask) => format!("asks {} {}", ask.tool.to_lowercase(), ask.input),
             Said::Reply(bytes) => format!("reply {}", String::from_utf8_lossy(bytes).trim_end()),
             other => format!("{other:?}"),
         };
         if std::env::var_os("ATOLL_TEST_SHOW").is_some() {
-            println!("{shown}");
+            show(&shown);
         }
         self.log.push(shown);
         match said {
             Said::Reply(bytes) => self.write(&bytes)?,
             Said::Native { id } => self.native_id = Some(id),
+            // Rules answer that, and there are none here.
+            Said::Asks(ask) if ask.kind == AskKind::BeforeTool => {
+                let line = self.driver.answer(&ask.id, Answer::Allow { input: None, context: None });
+                self.write(&line)?;
+            }
             Said::Asks(ask) => {
                 if let Some(answer) = self.person.clone() {
                     let line = self.driver.answer(&ask.id, answer);
@@ -212,6 +231,22 @@ impl Stage {
         drop(self.child.wait());
     }
 
+    /// The processes that it has started.
+    pub fn children(&self) -> Result<Vec<String>> {
+        let id = self.child.id();
+        let mut all = Vec::new();
+        for task in std::fs::read_dir(format!("/proc/{id}/task"))? {
+            let children = std::fs::read_to_string(task?.path().join("children"))?;
+            all.extend(children.split_whitespace().map(str::to_owned));
+        }
+        Ok(all)
+    }
+
+    pub fn terminate(&self) -> Result<()> {
+        let id = rustix::process::Pid::from_child(&self.child);
+        Ok(rustix::process::kill_process(id, rustix::process::Signal::TERM)?)
+    }
+
     fn write(&mut self, line: &[u8]) -> Result<()> {
         self.input.as_mut().context("it has an input")?.write_all(line)?;
         Ok(())
@@ -252,18 +287,15 @@ fn start(
         gateway: Some(&gateway),
         native_id,
     });
-    // The gateway has a path for each API; the model has none.
-    let base = model.base_url();
-    let plain = |text: &str| text.replace(&format!("{base}/openai"), &base).replace(&format!("{base}/gemini"), &base);
     for file in &command.files {
         let path = home.join(&file.path);
         std::fs::create_dir_all(path.parent().context("a file in the home")?)?;
-        std::fs::write(path, plain(&file.text))?;
+        std::fs::write(path, &file.text)?;
     }
     let mut process = Command::new(&command.argv[0]);
     process.args(&command.argv[1..]).current_dir(&work).env_clear();
     process.env("HOME", &home).env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("IS_SANDBOX", "1");
-    process.envs(command.env.iter().map(|(name, value)| (name, plain(value))));
+    process.envs(command.env.iter().map(|(name, value)| (name, value)));
     process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = process.spawn().with_context(|| format!("{:?}", command.argv))?;
     let (sender, lines) = channel();

@@ -31,6 +31,8 @@ pub(crate) struct State {
     pub(crate) finals: u32,
     /// What the first heartbeat is told to run.
     pub(crate) agent: Option<&'static str>,
+    /// What it is told beside that.
+    pub(crate) start: serde_json::Map<String, Value>,
     pub(crate) interval_s: u32,
     events: Vec<(String, Value)>,
     last_keys: BTreeMap<String, i64>,
@@ -137,6 +139,7 @@ impl Fake {
             refuse: None,
             finals: 0,
             agent: None,
+            start: serde_json::Map::new(),
             interval_s: 1,
             events: Vec::new(),
             last_keys: BTreeMap::new(),
@@ -315,6 +318,9 @@ impl Fake {
             if let Some(agent) = state.agent {
                 answer["start"]["agent"] = agent.into();
             }
+            for (name, value) in &state.start {
+                answer["start"][name] = value.clone();
+            }
             if let Some(prompt) = state.lease(&stream) {
                 answer["start"]["prompt"] = prompt;
             }
@@ -340,7 +346,9 @@ impl Fake {
         if given_back {
             queued.holder = None;
         }
-        state.answers.push((kind.to_owned(), body.clone()));
+        let mut answer = body.clone();
+        answer["id"] = id.into();
+        state.answers.push((kind.to_owned(), answer));
         respond(200, &json!({}))
     }
 
@@ -364,17 +372,28 @@ impl Fake {
     }
 
     async fn talk(&self, mut socket: WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>, stream: &str) {
+        let mut is_told = false;
         loop {
             tokio::select! {
                 received = socket.next() => match received {
-                    Some(Ok(Message::Text(text))) => self.lock().frames.push(serde_json::from_str(&text).unwrap()),
+                    Some(Ok(Message::Text(text))) => {
+                        let frame: Value = serde_json::from_str(&text).unwrap();
+                        if frame["type"] == "heartbeat" {
+                            drop(self.heartbeat(&frame));
+                        }
+                        self.lock().frames.push(frame);
+                    }
                     Some(Ok(_)) => {}
                     Some(Err(_)) | None => return,
                 },
                 () = tokio::time::sleep(Duration::from_millis(20)) => {
-                    let leased = self.with(|state| state.lease(stream));
-                    if let Some(message) = leased {
-                        let frame = json!({"type": "message", "message": message});
+                    let (leased, state) = self.with(|state| (state.lease(stream), state.state));
+                    let message = leased.map(|message| json!({"type": "message", "message": message}));
+                    // Of an end the worker hears here, as nobody answers its heartbeats.
+                    let is_over = state != "running" && !std::mem::replace(&mut is_told, state != "running");
+                    let stop = is_over
+                        .then(|| json!({"type": "command", "id": 1, "command": {"name": "stop", "state": state}}));
+                    for frame in message.into_iter().chain(stop) {
                         if socket.send(Message::text(frame.to_string())).await.is_err() {
                             return;
                         }

@@ -3,7 +3,8 @@
 
 mod upstream;
 
-use atoll_tests::local::{Ground, PATIENCE};
+use super::network::serving::TlsSite;
+use atoll_tests::local::{Ground, PATIENCE, directory};
 use serde_json::{Value, json};
 use std::time::Instant;
 use tokio::task::block_in_place;
@@ -153,6 +154,8 @@ async fn a_limit_holds_before_anything_is_sent_and_after_a_restart() {
     );
     assert!(large.contains("x-should-retry: false"), "{large}");
     assert_eq!(upstream.requests().len(), 0, "nothing of that was sent");
+    let told = ground.event(&id, |event| event["type"] == "model.refused" && event["data"]["reason"] == "budget").await;
+    assert!(told["data"]["detail"].as_str().unwrap().contains("up to $0.03"), "{told}");
 
     // Two at once, each with room for itself alone: 800 tokens may cost $0.012.
     let one = messages("claude-sonnet-4-5", 800).replace("\"messages\":[]", "\"messages\":[\"streams\"]");
@@ -229,4 +232,62 @@ async fn listed_models_are_the_only_ones_and_every_api_is_spoken() {
     let project = ground.admin.get(&format!("/projects/{project}")).await.expect(200);
     assert_eq!((&project["usage"]["requests"], &project["usage"]["cost"]), (&json!(3), &json!(0.035_039)), "{project}");
     ground.leave().await;
+}
+
+/// A stored secret that is the key of an upstream, and bound to its host.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_project_s_own_key_goes_before_the_server_s() {
+    let upstream = Upstream::start().await;
+    let place = format!("127.0.0.1:{}", upstream.port);
+    let config = format!(
+        "upstreams:\n  elsewhere: {{kind: openai, url: \"http://{place}/other\", key_secret: OTHER_KEY}}\n\
+         models:\n- {{name: claude-sonnet-4-5, upstream: anthropic}}\n- {{name: far, upstream: elsewhere}}\n"
+    );
+    let ground = ground(&upstream, &config);
+    let mut ids = Vec::new();
+    for (project, bound) in [("own", place.as_str()), ("strange", "api.example.org")] {
+        let project = ground.admin.post("/projects", json!({ "name": project })).await.expect(201)["id"].clone();
+        let secret = json!({ "value": "sk-ant-of-the-project", "project_id": project, "upstreams": [bound] });
+        ground.admin.put("/secrets/ANTHROPIC_API_KEY", secret).await.expect(201);
+        ids.push(ground.kept(json!({ "project_id": project })).await);
+    }
+    for (id, key) in ids.iter().zip(["sk-ant-of-the-project", REAL]) {
+        assert!(is(&curl(&ground, id, &messages("claude-sonnet-4-5", 1)).await, 200));
+        let (head, _) = upstream.requests().pop().unwrap();
+        assert!(head.contains(&format!("x-api-key: {key}\r\n")), "{head}");
+    }
+
+    let far = "$ATOLL_GATEWAY_URL/openai/v1/responses -H \"authorization: Bearer $KEY\" -d '{\"model\":\"far\"}'";
+    let answer = curl(&ground, &ids[0], far).await;
+    let command = format!("atoll secret set OTHER_KEY --upstream {place}");
+    assert!(is(&answer, 403) && answer.contains(&command), "{answer}");
+    assert_eq!(upstream.requests().len(), 2, "nothing is asked without a key");
+    let secret = json!({ "value": "sk-of-the-deployment", "upstreams": [place] });
+    ground.admin.put("/secrets/OTHER_KEY", secret).await.expect(201);
+    // What was found a moment ago counts a moment longer.
+    assert!(is(&curl(&ground, &ids[1], far).await, 200));
+    let (head, _) = upstream.requests().pop().unwrap();
+    assert!(head.starts_with("post /other/responses ") && head.contains("bearer sk-of-the-deployment\r\n"), "{head}");
+    ground.leave().await;
+}
+
+/// Over TLS, with an authority that the machine trusts, and with one that it does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upstream_over_tls_is_who_it_says() {
+    let dir = directory("atoll-tls-");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let site = TlsSite::start(dir.path(), "127.0.0.1", port).await;
+    let trusted = dir.path().join("certificate.pem").to_str().unwrap().to_owned();
+    for (certificates, name, status) in
+        [(Some(&trusted), "localhost", 200), (Some(&trusted), "127.0.0.1", 502), (None, "localhost", 502)]
+    {
+        let mut environment = vec![("ANTHROPIC_BASE_URL".to_owned(), format!("https://{name}:{}", site.port))];
+        environment.extend(certificates.map(|file| ("SSL_CERT_FILE".to_owned(), file.clone())));
+        let ground = Ground::start_in("", &environment);
+        let id = ground.kept(json!({})).await;
+        let answer = curl(&ground, &id, "$ATOLL_GATEWAY_URL/anthropic/v1/models -H \"x-api-key: $KEY\"").await;
+        assert!(is(&answer, status), "{certificates:?} {name}: {answer}");
+        assert!(status == 200 || answer.contains("can't be reached by Atoll: invalid peer certificate"), "{answer}");
+        ground.leave().await;
+    }
 }

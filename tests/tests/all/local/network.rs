@@ -3,7 +3,7 @@
 mod changes;
 mod limits;
 mod places;
-mod serving;
+pub mod serving;
 mod tls;
 mod tools;
 

@@ -22,6 +22,14 @@ pub(super) struct Turn {
 }
 
 impl Turn {
+    pub(super) fn after(spent: f64) -> Self {
+        Self { spent, ..Self::default() }
+    }
+
+    pub(super) const fn spent(&self) -> f64 {
+        self.spent
+    }
+
     pub(super) fn receipt(&mut self, id: MessageId) -> Vec<Said> {
         if std::mem::take(&mut self.is_fresh) {
             return vec![Said::Receipt { id, how: How::NewTurn }];
@@ -134,7 +142,8 @@ impl Turn {
     fn usage(&mut self, outcome: &Outcome) -> Vec<Said> {
         let usage = &outcome.usage;
         let total = outcome.total_cost_usd.unwrap_or(self.spent);
-        let cost = (total - self.spent).max(0.0);
+        // One that was killed may have forgotten what it had spent, and counts anew.
+        let cost = if total < self.spent { total } else { total - self.spent };
         self.spent = total;
         if usage.input_tokens + usage.output_tokens + usage.cache_read_input_tokens == 0 {
             return Vec::new();
@@ -179,7 +188,8 @@ fn notice(subtype: &str, data: &Value) -> Vec<Said> {
         | "task_updated"
         | "hook_started"
         | "hook_response"
-        | "session_state_changed" => Vec::new(),
+        | "session_state_changed"
+        | "thinking_tokens" => Vec::new(),
         subtype => {
             let data = json!({"subtype": subtype, "data": shown::bounded(data)});
             vec![event(kind::AGENT_SYSTEM_MESSAGE, &data, Mark::Plain)]

@@ -59,7 +59,10 @@ impl Driver for Claude {
     }
 
     fn command(&mut self, launch: &Launch<'_>) -> Command {
-        *self = Self { system_prompt: launch.settings.system_prompt.clone(), ..Self::default() };
+        // A conversation that goes on goes on counting, too.
+        let spent = if launch.native_id.is_some() { self.turn.spent() } else { 0.0 };
+        let turn = Turn::after(spent);
+        *self = Self { turn, system_prompt: launch.settings.system_prompt.clone(), ..Self::default() };
         start::command(launch)
     }
 

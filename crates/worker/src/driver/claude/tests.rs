@@ -77,6 +77,13 @@ fn a_turn_from_its_prompt_to_its_end() {
     assert_eq!(ended, ["agent.usage 0.5", r#"agent.completed "end_turn" [TurnEnds]"#, "Idle"]);
     hear(&mut claude, &init());
     assert_eq!(hear(&mut claude, &done(0.75))[0], "agent.usage 0.25", "what it says is the sum");
+    let settings = Settings::default();
+    let plain = Launch::plain(Path::new("/w"), &settings);
+    claude.command(&Launch { native_id: Some("native"), ..plain });
+    assert_eq!(hear(&mut claude, &done(1.25))[0], "agent.usage 0.5", "it goes on counting");
+    assert_eq!(hear(&mut claude, &done(0.125))[0], "agent.usage 0.125", "it counts anew");
+    claude.command(&plain);
+    assert_eq!(hear(&mut claude, &done(0.25))[0], "agent.usage 0.25");
 }
 
 #[test]

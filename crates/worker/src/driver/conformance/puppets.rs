@@ -199,6 +199,8 @@ struct Acp {
     steers: bool,
     /// The prompt that is under way.
     prompt: Option<Value>,
+    /// It was told to stop, and does when it gets to it.
+    is_stopping: bool,
     asked: u64,
 }
 
@@ -208,6 +210,7 @@ impl Acp {
     }
 
     fn over(&mut self, reason: &str) -> Vec<Value> {
+        self.is_stopping = false;
         let prompt = self.prompt.take();
         prompt.into_iter().map(|id| json!({"id": id, "result": {"stopReason": reason}})).collect()
     }
@@ -234,14 +237,17 @@ impl Puppet for Acp {
                 vec![json!({"id": id, "result": {"outcome": "injected"}})]
             }
             Some("_session/steering") => vec![json!({"id": id, "error": {"message": "no turn"}})],
-            Some("session/cancel") => self.over("cancelled"),
+            Some("session/cancel") => {
+                self.is_stopping = self.prompt.is_some();
+                Vec::new()
+            }
             _ => Vec::new(),
         }
     }
 
     /// That it works on it is all that is seen.
     fn see(&mut self) -> Vec<Value> {
-        self.say("hm")
+        if self.is_stopping { self.over("cancelled") } else { self.say("hm") }
     }
 
     fn say(&mut self, text: &str) -> Vec<Value> {

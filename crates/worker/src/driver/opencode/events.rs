@@ -53,6 +53,10 @@ impl Turn {
         self.answers.contains(message)
     }
 
+    pub(super) fn has_answered(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
     /// By the words that other agents have for it.
     pub(super) fn stop_reason(&self) -> &str {
         match self.finish.as_deref() {

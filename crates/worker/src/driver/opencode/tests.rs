@@ -103,6 +103,17 @@ fn it_is_steered_and_confirms_what_an_answer_follows() {
 }
 
 #[test]
+fn what_it_answered_in_other_words_is_confirmed_at_the_end() {
+    let mut agent = OpenCode::default();
+    hear(&mut agent, &json!({"ready": {"session": "s"}}));
+    agent.tell(&message("go", Delivery::Steer), Standing::Idle);
+    hear(&mut agent, &stored("u1", "go, as the template says"));
+    hear(&mut agent, &status("busy"));
+    assert_eq!(hear(&mut agent, &answer("a1", "u1")), [""; 0]);
+    assert_eq!(hear(&mut agent, &idle()), ["receipt new_turn", r#"agent.completed "end_turn" [TurnEnds]"#, "Idle"]);
+}
+
+#[test]
 fn an_interrupt_ends_the_turn_and_what_was_not_seen_begins_the_next() {
     let mut agent = begun();
     hear(&mut agent, &tool(json!({"status": "running", "input": {}})));

@@ -23,7 +23,8 @@ fn a_command_has_a_plain_environment_and_the_one_it_was_given() {
     until("the settings", || sandbox.ask("env").contains("FROM_SETTINGS=yes"));
     let env = sandbox.ask("env; pwd; umask; grep SigBlk /proc/self/status; ls -l /proc/self/fd");
     let workspace = sandbox.path("workspace");
-    for line in ["HOME=/home/agent", "USER=agent", "IS_SANDBOX=1", "PAGER=cat", "GIT_TERMINAL_PROMPT=0", "TERM=dumb"] {
+    let home = format!("HOME={}", sandbox.path("home").display());
+    for line in [&*home, "USER=agent", "IS_SANDBOX=1", "PAGER=cat", "GIT_TERMINAL_PROMPT=0", "TERM=dumb"] {
         assert!(env.lines().any(|it| it == line), "{line}: {env}");
     }
     for line in [workspace.to_str().unwrap(), "0022", "SigBlk:\t0000000000000000"] {

@@ -2,6 +2,7 @@
 //! inherits, and without the rest of a jail.
 
 mod agent;
+mod agents;
 mod commands;
 mod ends;
 mod figures;
@@ -42,6 +43,7 @@ impl Sandbox {
         let listener: OwnedFd = UnixListener::bind(&socket).unwrap().into();
         std::fs::create_dir(dir.path().join("spool")).unwrap();
         std::fs::create_dir(dir.path().join("workspace")).unwrap();
+        std::fs::create_dir(dir.path().join("home")).unwrap();
         let fake = Fake::dialling(&socket);
         fake.with(|state| state.agent = Some("demo"));
         prepare(&fake);
@@ -55,6 +57,7 @@ impl Sandbox {
             .envs([("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8")])
             .envs([("ATOLL_SANDBOX", SANDBOX), ("ATOLL_CGROUP_FDS", "0"), ("ATOLL_AGENT_UID", "0")])
             .env("ATOLL_WORKSPACE", dir.path().join("workspace"))
+            .env("ATOLL_HOME", dir.path().join("home"))
             .stdin(Stdio::from(listener))
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(dir.path().join("stderr")).unwrap())
@@ -92,7 +95,11 @@ impl Sandbox {
 
     /// Waits until so many events of a type are stored.
     fn wait_for(&self, event: &str, count: usize) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        self.wait_long_for(event, count, Duration::from_secs(20));
+    }
+
+    fn wait_long_for(&self, event: &str, count: usize, longest: Duration) {
+        let deadline = Instant::now() + longest;
         while self.count(event) < count {
             assert!(Instant::now() < deadline, "no {event}: {:#?}\n{}", self.fake.events(), self.log());
             std::thread::sleep(Duration::from_millis(5));

@@ -139,6 +139,7 @@ impl TlsSite {
             let made = Command::new("openssl")
                 .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
                 .args(["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
+                .args(["-addext", "basicConstraints=critical,CA:FALSE"])
                 .arg("-keyout")
                 .arg(&key)
                 .arg("-out")

@@ -1,0 +1,190 @@
+//! The real agent programs, each in a real sandbox whose network lets nothing out but to the models, which play a
+//! script. What the model was asked is the proof: a message that is said to have reached the agent is in there.
+
+mod stage;
+
+use atoll_tests::local::{said, told};
+use serde_json::{Value, json};
+use stage::{KEY, Stage};
+use std::time::Duration;
+
+const SCRIPTS: &str = r#"
+scripts:
+  - name: work
+    steps:
+      - say: I make a file.
+      - write: {file: notes.txt, content: "hello\nworld\n"}
+      - edit: {file: notes.txt, old: hello, new: goodbye}
+      - usage: {input: 1200, output: 50, cache_read: 700}
+      - run: cat notes.txt && echo ran > ran.txt
+      - expect: {text: goodbye, new: true}
+      - say: All is done.
+  - name: steer
+    steps:
+      - run: sleep 3; echo slept
+      - expect: {text: MIND-THE-GAP, new: true}
+      - run: echo after > after.txt
+      - say: I minded it.
+  - name: interrupt
+    steps:
+      - run: sleep 61
+      - say: This is never said.
+  - name: again
+    steps:
+      - say: I went on.
+  - name: ask
+    steps:
+      - run: echo allowed > allowed.txt
+      - run: echo denied > denied.txt
+      - say: I asked.
+  - name: slow
+    steps:
+      - run: echo before > before.txt
+      - run: sleep 62
+"#;
+
+/// Each of these with each of the agents.
+macro_rules! with_each {
+    ($($agent:ident),+) => {
+        $(mod $agent {
+            const AGENT: &str = stringify!($agent);
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn writes_edits_runs_and_finishes() {
+                super::works(AGENT).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn hears_what_is_said_while_a_tool_runs() {
+                super::is_steered(AGENT).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn is_interrupted_and_goes_on_with_the_next_message() {
+                super::is_interrupted(AGENT).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn waits_for_a_person_s_word() {
+                super::asks(AGENT).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn its_death_is_told_and_its_work_stays() {
+                super::dies(AGENT).await;
+            }
+        })+
+    };
+}
+
+with_each!(claude, codex, opencode, gemini);
+
+async fn works(agent: &str) {
+    let Some(stage) = Stage::set(agent, "an agent's whole work", SCRIPTS).await else { return };
+    let id = stage.make("do it #script:work", json!({ "approvals": "full", "end": "keep" })).await;
+    let row = stage.rests(&id).await;
+    assert_eq!(row["state"], "running", "{row}");
+    let files = stage.ground.shell(&id, "cat notes.txt ran.txt").await.well();
+    assert_eq!(files, "goodbye\nworld\nran\n");
+    let events = stage.ground.admin.all_events(&id).await;
+    for kind in ["agent.started", "agent.tool_use", "agent.tool_completed", "agent.usage", "agent.completed"] {
+        assert!(!told(&events, kind).is_empty(), "{agent} tells no {kind}: {events:#?}");
+    }
+    assert!(said(&events).iter().any(|text| text.contains("All is done")), "{:?}", said(&events));
+    let edited: Vec<&Value> = told(&events, "agent.file_edited");
+    let of = |file: &str| edited.iter().filter(|data| data["file_path"] == file).count();
+    assert!(of("notes.txt") >= 1 && of("ran.txt") == 1, "{edited:#?}");
+    for event in events.iter().filter(|event| event["source"] == "agent" && event["type"] != "agent.waiting") {
+        assert_eq!(event["turn"], 1, "{event}");
+    }
+    assert!(told(&events, "agent.unparsed").is_empty(), "{:#?}", told(&events, "agent.unparsed"));
+    stage.key_is_outside(&id).await;
+    stage.leave().await;
+}
+
+async fn is_steered(agent: &str) {
+    let Some(stage) = Stage::set(agent, "steering", SCRIPTS).await else { return };
+    let id = stage.make("go #script:steer", json!({ "approvals": "full", "end": "keep" })).await;
+    stage.ground.event(&id, |event| event["type"] == "agent.tool_use").await;
+    let message = stage.ground.send(&id, json!({ "content": "MIND-THE-GAP please" })).await;
+    let row = stage.rests(&id).await;
+    assert_eq!(row["state"], "running", "{row}");
+    let delivered = stage.ground.delivered(&id, &message).await;
+    assert_eq!(delivered["state"], "acknowledged", "{delivered}");
+    let requests = stage.model.requests();
+    let problems: Vec<_> = requests.iter().filter_map(|request| request.problem.clone()).collect();
+    let has_it = |request: &&std::sync::Arc<atoll_model_script::Request>| request.mentions("MIND-THE-GAP");
+    let first = requests.iter().find(has_it).unwrap_or_else(|| panic!("{agent} was not told: {delivered}"));
+    if stage.steers_in_the_turn() {
+        assert_eq!((&delivered["how"], &delivered["turn"]), (&json!("injected"), &json!(1)), "{delivered}");
+        assert!(problems.is_empty(), "{problems:?}");
+        assert!(first.mentions("slept"), "it came with the result of the tool that ran");
+        assert_eq!(stage.ground.shell(&id, "cat after.txt").await.well(), "after\n");
+    }
+    let twice = |request: &std::sync::Arc<atoll_model_script::Request>| {
+        request.body.to_string().matches("MIND-THE-GAP").count() > 1
+    };
+    assert!(!requests.iter().any(twice), "it was told twice");
+    stage.leave().await;
+}
+
+async fn is_interrupted(agent: &str) {
+    let Some(stage) = Stage::set(agent, "an interrupt", SCRIPTS).await else { return };
+    let id = stage.make("go #script:interrupt", json!({ "approvals": "full", "end": "keep" })).await;
+    stage.ground.event(&id, |event| event["type"] == "agent.tool_use").await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let stop = stage.ground.send(&id, json!({ "content": "stop", "type": "interrupt" })).await;
+    stage.ground.event(&id, |event| event["type"] == "agent.interrupted").await;
+    let delivered = stage.ground.delivered(&id, &stop).await;
+    assert_eq!(delivered["state"], "acknowledged", "{delivered}");
+    let left = stage.ground.shell(&id, "grep -lx sleep /proc/[0-9]*/comm; true").await.well();
+    assert_eq!(left, "", "the command went with the turn");
+    let next = stage.ground.send(&id, json!({ "content": "go on #script:again" })).await;
+    let delivered = stage.ground.delivered(&id, &next).await;
+    assert_eq!((&delivered["state"], &delivered["turn"]), (&json!("acknowledged"), &json!(2)), "{delivered}");
+    stage.ground.event(&id, |event| event["type"] == "agent.completed" && event["turn"] == 2).await;
+    let events = stage.ground.admin.all_events(&id).await;
+    assert!(said(&events).iter().any(|text| text.contains("I went on")), "{:?}", said(&events));
+    stage.leave().await;
+}
+
+async fn asks(agent: &str) {
+    let Some(stage) = Stage::set(agent, "approvals", SCRIPTS).await else { return };
+    let id = stage.make("go #script:ask", json!({ "approvals": "ask", "end": "keep" })).await;
+    for (decision, file) in [("allow", "allowed.txt"), ("deny", "denied.txt")] {
+        let approval = stage.asked(&id).await;
+        assert!(approval["request"].to_string().contains(file), "{approval}");
+        assert_eq!(stage.ground.row(&id).await["activity"], "waiting_approval");
+        let path = format!("/sandboxes/{id}/approvals/{}", approval["approval_id"].as_str().unwrap());
+        let word = json!({ "decision": decision, "reason": "because I say so" });
+        stage.ground.admin.post(&path, word).await.expect(200);
+        let resolved = stage.ground.event(&id, |event| {
+            event["type"] == "approval.resolved" && event["data"]["approval_id"] == approval["approval_id"]
+        });
+        assert_eq!(resolved.await["data"]["decision"], decision);
+    }
+    stage.rests(&id).await;
+    let files = stage.ground.shell(&id, "ls *.txt").await.well();
+    assert_eq!(files, "allowed.txt\n");
+    stage.leave().await;
+}
+
+async fn dies(agent: &str) {
+    let Some(stage) = Stage::set(agent, "an agent's death", SCRIPTS).await else { return };
+    let id = stage.make("go #script:slow", json!({ "approvals": "full", "end": "keep" })).await;
+    let sleeps = |event: &Value| event["type"] == "agent.tool_use" && event["data"].to_string().contains("sleep 62");
+    stage.ground.event(&id, sleeps).await;
+    // Everything of it, wherever it is.
+    let kill = "for d in /proc/[0-9]*; do case $(readlink $d/exe) in */agents/*) kill -9 ${d#/proc/};; esac; done";
+    stage.ground.shell(&id, kill).await;
+    let row = stage.ground.ended(&id).await;
+    assert_eq!((&row["state"], &row["outcome"]), (&json!("failed"), &json!("failed")), "{row}");
+    let events = stage.ground.admin.all_events(&id).await;
+    let failed = told(&events, "agent.failed");
+    assert_eq!(failed.len(), 1, "{events:#?}");
+    assert!(failed[0].to_string().contains("signal"), "{failed:?}");
+    let workspace = stage.ground.workspace_of(&id);
+    assert_eq!(std::fs::read_to_string(workspace.join("before.txt")).unwrap(), "before\n");
+    assert!(stage.model.requests().iter().all(|request| !request.body.to_string().contains(KEY)));
+    stage.leave().await;
+}

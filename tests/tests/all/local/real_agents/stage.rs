@@ -1,0 +1,106 @@
+//! A server with an agent's program and a scripted model.
+
+use atoll_model_script::{ScriptedModel, Scripts};
+use atoll_tests::local::{Ground, PATIENCE, skipped};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What the model wants to see, and nobody in the sandbox does.
+pub const KEY: &str = "sk-the-real-key-of-this-test-0815";
+
+pub struct Stage {
+    pub ground: Ground,
+    pub model: ScriptedModel,
+    agent: String,
+}
+
+impl Stage {
+    /// Nothing where the agent is not installed: the test is skipped, by name.
+    pub async fn set(agent: &str, what: &str, scripts: &str) -> Option<Self> {
+        let program = program(agent);
+        if !program.exists() {
+            let required = std::env::var_os("ATOLL_REQUIRE_AGENTS").is_some_and(|value| !value.is_empty());
+            assert!(!required, "{} is missing: run scripts/agents", program.display());
+            skipped(
+                &format!("{what} of {agent}"),
+                &format!("{} is missing; scripts/agents installs it", program.display()),
+            );
+            return None;
+        }
+        let model = ScriptedModel::start(Scripts::parse(scripts).unwrap()).await.unwrap();
+        let base = model.base_url();
+        let environment = [
+            ("ANTHROPIC_BASE_URL", base.clone()),
+            ("ANTHROPIC_API_KEY", KEY.to_owned()),
+            ("OPENAI_BASE_URL", format!("{base}/v1")),
+            ("OPENAI_API_KEY", KEY.to_owned()),
+            ("GEMINI_BASE_URL", base),
+            ("GEMINI_API_KEY", KEY.to_owned()),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value));
+        let config = format!("agents:\n  {agent}:\n    path: {}\n", program.display());
+        let ground = tokio::task::block_in_place(|| Ground::start_in(&config, &environment));
+        Some(Self { ground, model, agent: agent.to_owned() })
+    }
+
+    pub async fn make(&self, prompt: &str, settings: Value) -> String {
+        let mut request = json!({ "agent": self.agent, "prompt": prompt, "network": { "policy": "none" } });
+        if self.agent == "codex" {
+            // Of the models that it knows, so that it offers its tool for patches.
+            request["model"] = "gpt-5.5".into();
+        }
+        for (name, value) in settings.as_object().unwrap() {
+            request[name] = value.clone();
+        }
+        self.ground.make(request).await
+    }
+
+    /// Its turn is over and it waits, or the sandbox has ended.
+    pub async fn rests(&self, id: &str) -> Value {
+        let rests = |row: &Value| row["activity"] == "waiting_message" || row["activity"] == "ended";
+        self.ground.until(id, rests).await
+    }
+
+    /// What the agent waits for now.
+    pub async fn asked(&self, id: &str) -> Value {
+        let begun = Instant::now();
+        loop {
+            let all = self.ground.admin.get(&format!("/sandboxes/{id}/approvals")).await.expect(200);
+            let open = all["items"].as_array().unwrap().iter().find(|item| item["state"] == "open").cloned();
+            if let Some(open) = open {
+                return open;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{} asks for nothing: {all}", self.agent);
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Whether this agent takes what is said into the running turn; else the turn is begun anew with it.
+    pub fn steers_in_the_turn(&self) -> bool {
+        self.agent != "gemini"
+    }
+
+    /// The models have seen it, and nothing inside has.
+    pub async fn key_is_outside(&self, id: &str) {
+        let requests = self.model.requests();
+        assert!(requests.iter().any(|request| format!("{:?}", request.headers).contains(KEY)), "the real key was used");
+        let look = format!(
+            "cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -F {KEY}; \
+             grep -rlsF {KEY} /workspace /home /tmp /run /etc 2>/dev/null; true"
+        );
+        let found = self.ground.shell(id, &look).await.stdout;
+        let found: Vec<&str> = found.lines().filter(|line| !line.contains("grep")).collect();
+        assert!(found.is_empty(), "{found:?}");
+    }
+
+    pub async fn leave(self) {
+        self.ground.leave().await;
+    }
+}
+
+fn program(agent: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    root.join(target).join("agents/bin").join(agent)
+}
