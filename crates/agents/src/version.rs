@@ -1,5 +1,6 @@
 //! Which version a program is: by what lies around it, else by starting it once.
 
+use crate::find::is_elf;
 use serde_json::Value;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -71,10 +72,17 @@ pub(crate) fn asked(program: &Path) -> Option<String> {
 /// What it says to `--version`, with no environment, no input and a home that is empty and gone afterwards. Root lets
 /// nobody run it.
 fn said(program: &Path) -> Option<String> {
+    said_within(program, PATIENCE)
+}
+
+fn said_within(program: &Path, patience: Duration) -> Option<String> {
     let home = tempfile::tempdir().ok()?;
-    // By its descriptor, as nobody may not be able to go where it lies.
+    // By its descriptor, as nobody may not be able to go where it lies; a script's interpreter has to.
     let file = File::open(program).ok()?;
-    let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let mut command = match is_elf(program) {
+        true => Command::new(format!("/proc/self/fd/{}", file.as_raw_fd())),
+        false => Command::new(program),
+    };
     command.arg0(program).arg("--version").env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin");
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     if rustix::process::geteuid().is_root() {
@@ -82,7 +90,7 @@ fn said(program: &Path) -> Option<String> {
         std::os::unix::fs::chown(home.path(), Some(NOBODY), Some(NOBODY)).ok()?;
     }
     let mut child = command.spawn().ok()?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience;
     let ended = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status.success(),
@@ -142,5 +150,24 @@ mod tests {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(asked(&program), clean(&said(&program).unwrap_or_default()));
         assert_eq!(asked(&base.path().join("none")), None);
+
+        // A script counts how often it is asked, and says where it is at home.
+        let (script, count) = (base.path().join("script"), base.path().join("count"));
+        fs::write(&count, "").unwrap();
+        fs::set_permissions(&count, fs::Permissions::from_mode(0o666)).unwrap();
+        let text = format!("#!/bin/sh\necho x >>{}\ntest -d \"$HOME\" && echo tool v1.2.3\n", count.display());
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        for _ in 0..3 {
+            assert_eq!(asked(&script).as_deref(), Some("1.2.3"));
+        }
+        assert_eq!(fs::read_to_string(&count).unwrap(), "x\n", "once");
+        assert_eq!(said_within(&base.path().join("none"), PATIENCE), None);
+        let endless = base.path().join("endless");
+        fs::write(&endless, "#!/bin/sh\necho 1.2.3\nsleep 1000 & sleep 1000\n").unwrap();
+        fs::set_permissions(&endless, fs::Permissions::from_mode(0o755)).unwrap();
+        let began = Instant::now();
+        assert_eq!(said_within(&endless, Duration::from_millis(200)), None);
+        assert!(began.elapsed() < PATIENCE);
     }
 }

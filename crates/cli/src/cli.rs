@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::{
-    approvals, backup, compare, config, doctor, gc, image, inbox, model_script, openapi, project, reading,
+    agents, approvals, backup, compare, config, doctor, gc, image, inbox, model_script, openapi, project, reading,
     run as run_task, sandbox, secret, serve, session, snapshot, token, user, verify,
 };
 use clap::{Parser, Subcommand};
@@ -17,6 +17,7 @@ use clap::{Parser, Subcommand};
     after_help = "\
 Examples:
   atoll run \"fix the flaky test\" --repo .              give an agent something to do, and watch
+  atoll agents install claude                          get an agent
   atoll serve                                          start a server that stays
   atoll sandbox new \"fix the flaky test\"               give an agent something to do there
   atoll logs sbx_… --follow                            watch it
@@ -58,6 +59,8 @@ pub enum Command {
     Approve(approvals::Approve),
     /// Deny what an agent waits for
     Deny(approvals::Deny),
+    /// Show which agents can work here and what each lacks, and get one
+    Agents(agents::Agents),
     /// Compare two sandboxes
     Compare(compare::Compare),
     /// Files of sandboxes that are kept by name
@@ -129,6 +132,7 @@ async fn talk(command: &Command, output: &Output) -> Result {
         Command::Approvals(approvals) => approvals::list(approvals, output).await,
         Command::Approve(approve) => approvals::approve(approve, output).await,
         Command::Deny(deny) => approvals::deny(deny, output).await,
+        Command::Agents(agents) => agents::run(agents, output).await,
         Command::Compare(compare) => compare::run(compare, output).await,
         Command::Snapshot(snapshot) => snapshot::run(snapshot, output).await,
         Command::Image(image) => image::run(image, output).await,

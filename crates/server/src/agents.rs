@@ -130,15 +130,20 @@ impl Agents {
         Self { places, upstreams: models.upstreams.iter().map(upstream).collect() }
     }
 
+    /// The keys that this server has itself.
+    pub fn own_keys(&self) -> Keys {
+        let with_key = self.upstreams.iter().filter(|upstream| upstream.has_key);
+        Keys { apis: with_key.map(|upstream| upstream.api).collect(), ..Keys::default() }
+    }
+
     /// The keys that a sandbox of a project would have.
     pub async fn keys(&self, tx: &mut dyn Tx, project: ProjectId, settings: &Settings) -> Result<Keys> {
-        let mut apis = BTreeSet::new();
+        let Keys { mut apis, .. } = self.own_keys();
         for upstream in &self.upstreams {
-            let is_stored = match &upstream.secret {
-                Some(name) if !upstream.has_key => secrets::find(tx, project, name).await?.is_some(),
-                Some(_) | None => false,
-            };
-            if upstream.has_key || is_stored {
+            if let Some(name) = &upstream.secret
+                && !apis.contains(&upstream.api)
+                && secrets::find(tx, project, name).await?.is_some()
+            {
                 apis.insert(upstream.api);
             }
         }

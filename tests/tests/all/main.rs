@@ -16,6 +16,7 @@ mod kill;
 mod limits;
 mod local;
 mod paging;
+mod registry;
 mod routes;
 mod secrets;
 mod store;

@@ -156,6 +156,10 @@ fn http(url: &Url) -> Result<reqwest::Client> {
 }
 
 /// The reason at the bottom, which is the one that says something.
+pub fn cause_of(error: &reqwest::Error) -> String {
+    innermost(error)
+}
+
 fn innermost(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "it takes too long".to_owned();

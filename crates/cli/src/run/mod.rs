@@ -43,7 +43,7 @@ pub struct Run {
     /// A directory with a git repository for the agent to work on; it gets the last commit [default: none]
     #[arg(long, value_name = "PATH")]
     repo: Option<PathBuf>,
-    /// The agent that works [default: agent.default, else demo]
+    /// The agent that works [default: agent.default, else the first that is here with its key]
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
     /// Who makes the sandbox [default: provider.default]

@@ -52,11 +52,11 @@ fn stdin() -> Result<String> {
 }
 
 /// The body of the request that makes the sandbox.
-pub fn body(run: &Run, wanted: &Wanted, agent: &str) -> Value {
+pub fn body(run: &Run, wanted: &Wanted, agent: Option<&str>) -> Value {
     let mut body = Map::new();
     let mut put = |field: &str, value: Option<Value>| body.extend(value.map(|value| (field.to_owned(), value)));
     put("prompt", Some(wanted.prompt.as_str().into()));
-    put("agent", Some(agent.into()));
+    put("agent", agent.map(Value::from));
     put("provider", run.provider.map(|word| word.as_str().into()));
     put("end", Some(if run.keep { "keep" } else { "when_done" }.into()));
     put("timeout_s", run.timeout.map(Value::from));

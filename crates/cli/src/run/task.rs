@@ -8,12 +8,14 @@ use super::signals::Signals;
 use super::told::Told;
 use super::watch::{Left, Seen, Watch, Watched};
 use super::{Run, git, terminal};
+use crate::agents::show;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::render::text;
 use crate::sandbox::id_of;
 use atoll_config::Config;
 use atoll_core::id::SandboxId;
+use atoll_core::sandbox::ProviderKind;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -46,6 +48,16 @@ pub async fn start_to_end(run: &Run, wanted: &Wanted, choice: Choice, config: &C
     }
 }
 
+/// Where no agent can work: how to get one, or to see one play.
+fn without_agent(failure: Failure) -> Failure {
+    match &failure {
+        Failure::Told(told) if told.code == "no_agent" => failure.next(
+            "`atoll agents` shows what each agent lacks; `atoll run --agent demo …` tries Atoll out without a model.",
+        ),
+        Failure::Told(_) | Failure::PipeClosed | Failure::Silent(_) => failure,
+    }
+}
+
 const fn ended_with(exit: u8) -> Result {
     if exit == 0 { Ok(()) } else { Err(Failure::Silent(exit)) }
 }
@@ -68,15 +80,22 @@ impl Task<'_> {
     /// To its end; how it was left, and the exit code. `known` is the sandbox from when there is one.
     async fn carry_out(&self, known: &mut Option<SandboxId>, signals: &mut Signals) -> Result<(Left, u8)> {
         self.refuse_keeping_what_ends()?;
-        let agent = self.run.agent.clone().or_else(|| self.config.agent.default.clone());
-        let unnamed = agent.is_none();
-        let agent = agent.unwrap_or_else(|| DEMO.to_owned());
-        let body = request::body(self.run, self.wanted, &agent);
-        let made = self.place.client.post("/sandboxes", &body).await?;
+        let named = self.run.agent.clone().or_else(|| self.config.agent.default.clone());
+        let unnamed = named.is_none();
+        // Whoever plays in a sandbox that is none is the demo.
+        let plays = self.run.provider.unwrap_or(self.config.provider.default) == ProviderKind::Fake;
+        let asked = named.or_else(|| plays.then(|| DEMO.to_owned()));
+        let body = request::body(self.run, self.wanted, asked.as_deref());
+        let made = self.place.client.post("/sandboxes", &body).await.map_err(without_agent)?;
         let sandbox = id_of(&made, &self.place.client)?;
         *known = Some(sandbox);
         self.refuse_what_nobody_works_in(&made, sandbox).await?;
-        self.begin(&made, sandbox, unnamed)?;
+        let agent = made["agent"].as_str().unwrap_or(DEMO).to_owned();
+        let chosen = match (unnamed, self.output.json) {
+            (true, false) => Some(self.chosen(&agent).await),
+            (true, true) | (false, _) => None,
+        };
+        self.begin(&made, sandbox, chosen.as_deref())?;
         let watched = Watched {
             sandbox,
             agent,
@@ -109,7 +128,20 @@ impl Task<'_> {
             .next("Name another one with --provider, or use `atoll sandbox new`."))
     }
 
-    fn begin(&self, made: &Value, sandbox: SandboxId, unnamed: bool) -> Result {
+    /// Which agent works where nobody named one, in words.
+    async fn chosen(&self, agent: &str) -> String {
+        if agent == DEMO {
+            return "no agent is configured: the demo agent plays, which needs no model".to_owned();
+        }
+        let all = show::listed(&self.place.client).await.unwrap_or_default();
+        let found = all.iter().find(|item| item["name"] == agent);
+        let field = |name: &str| found.and_then(|item| item[name].as_str()).map(text::inline);
+        let version = field("version").map(|version| format!(" {version}")).unwrap_or_default();
+        let path = field("path").map(|path| format!(" ({path})")).unwrap_or_default();
+        format!("using {}{version}{path}: --agent names another", text::inline(agent))
+    }
+
+    fn begin(&self, made: &Value, sandbox: SandboxId, chosen: Option<&str>) -> Result {
         if self.output.json {
             let session = &made["session_id"];
             self.output.object(&json!({ "type": "started", "sandbox": sandbox, "session": session }))?;
@@ -122,10 +154,7 @@ impl Task<'_> {
             format!(" on {}", text::inline(self.place.client.found.base()))
         };
         let mut told = vec![Told::fact(&format!("{sandbox} ({}, agent {}){place}", said("provider"), said("agent")))];
-        if unnamed {
-            let words = "no agent is configured: the demo agent plays, which needs no model";
-            told.push(Told::fact(words));
-        }
+        told.extend(chosen.map(Told::fact));
         if self.wanted.repo().is_none() {
             told.push(Told::fact("there is no repository: the workspace is empty (--repo names one)"));
         }

@@ -54,7 +54,8 @@ fn outward(config: &Config) -> Outward {
     }
 }
 
-fn models(config: &Config) -> Models {
+/// Where models are served.
+pub fn models(config: &Config) -> Models {
     let upstreams = config.models.upstreams.iter().map(|upstream| ModelUpstream {
         name: upstream.name.clone(),
         api: upstream.api,

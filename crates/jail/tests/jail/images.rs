@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use atoll_jail::{Error, Exit, Image, Kept, Spec};
+use atoll_jail::{Error, Exit, Image, Kept, Shown, Spec};
 use flate2::write::GzEncoder;
 use serde_json::json;
 use tar::{Builder, EntryType, Header};
@@ -138,9 +138,15 @@ fn a_root_of_its_own(harness: &Harness) {
     let image = import(harness, "tiny", &gzip(&root.bytes())).unwrap();
     assert_eq!((image.layers, image.skipped), (1, 1));
     assert!(image.bytes > 100_000);
-    harness.launcher.prepare(&on("tiny", "a")).unwrap();
+    // With a program of the host beside it.
+    let programs = vec![Shown { from: harness.options.worker.clone(), at: "x/bin/x".into() }];
+    harness.launcher.prepare(&Spec { programs, ..on("tiny", "a") }).unwrap();
     let place = harness.launcher.start_worker("a").unwrap();
     assert_eq!(place.image.as_deref(), Some("tiny"));
+    let script =
+        "head -c 9 /opt/atoll/agents/x/bin/x; echo; ls /opt/atoll/agents/x; touch /opt/atoll/agents/y || echo no";
+    let shown = "#!/bin/sh\nbin\nno";
+    assert_eq!(harness.inside("a", true, script), shown);
     // The image and nothing of the host.
     assert_eq!(
         harness.inside(
@@ -189,7 +195,8 @@ fn a_root_of_its_own(harness: &Harness) {
     harness.inside("a", true, "echo again >/etc/marker; rm -r /usr/lib/new");
     harness.launcher.start_worker("b").unwrap();
     assert_eq!(harness.inside("b", false, "cat /etc/marker f; ls /usr/lib/new; test ! -e /var/owned"), "changed\nw\nf");
-    assert_eq!(harness.inside("a", false, "cat /etc/marker f; ls /opt/atoll"), "again\nw\nworker");
+    assert_eq!(harness.inside("a", false, "cat /etc/marker f; ls /opt/atoll"), "again\nw\nagents\nworker");
+    assert_eq!(harness.inside("a", true, script), shown, "also after its root was exchanged");
     harness.launcher.snapshot("b", "with-system").unwrap();
     harness.inside("b", true, "echo later >/etc/marker");
     harness.launcher.kill("b").unwrap();

@@ -1,7 +1,7 @@
 //! Agents' programs: found on this machine, shown to the sandbox, started there; what is missing is said before.
 
-use atoll_tests::local::{Ground, directory, is_root, said, skipped, told};
-use atoll_tests::process::program;
+use atoll_tests::local::{Ground, directory, is_root, said, skipped};
+use atoll_tests::process::{command, program};
 use serde_json::{Value, json};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ while read -r line; do
     case $line in
     *'"type":"user"'*)
         uuid=$(printf '%s' "$line" | sed 's/.*"uuid":"\([^"]*\)".*/\1/')
-        can=reads; if touch "$0" 2>/dev/null || : 2>/dev/null >>"$0"; then can=writes; fi
+        can=reads; if (echo >>"$0") 2>/dev/null || rm -f "$0" 2>/dev/null; then can=writes; fi
         echo '{"type":"system","subtype":"init","session_id":"s1","claude_code_version":"9.9.9","model":"m","tools":[]}'
         echo '{"type":"user","isReplay":true,"uuid":"'"$uuid"'","session_id":"s1","message":{"role":"user","content":"x"}}'
         echo '{"type":"assistant","session_id":"s1","message":{"id":"m1","role":"assistant","content":[{"type":"text","text":"'"$0 $can"'"}]}}'
@@ -153,6 +153,21 @@ async fn the_real_claude_code_starts_in_a_sandbox() {
     assert_eq!((&listed["usable"], &listed["tested"], &listed["origin"]), (&json!(true), &json!(true), &json!("path")));
     let id = ground.make(json!({ "agent": "claude", "prompt": "say hello", "end": "keep" })).await;
     let started = ground.event(&id, |event| event["type"] == "agent.started").await;
-    assert_eq!(told(&[started.clone()], "agent.started")[0]["version"], listed["version"], "{started}");
+    assert_eq!(started["data"]["version"], listed["version"], "{started}");
     ground.leave().await;
+}
+
+#[test]
+fn a_run_takes_the_agent_that_is_here_and_says_so() {
+    let (dir, program) = hidden(CLAUDE);
+    let file = dir.path().join("atoll.yaml");
+    fs::write(&file, configured(&program)).unwrap();
+    let mut run = command("atoll");
+    run.args(["run", "do it", "--provider", "local", "--config"]).arg(&file);
+    run.arg("--data-dir").arg(dir.path().join("data")).env("HOME", dir.path()).envs(with_key());
+    let output = run.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    assert!(said.contains(&format!("using claude ({}): --agent names another", program.display())), "{said}");
+    assert!(said.contains("/opt/atoll/agents/claude/bin/claude reads"), "{said}");
 }
