@@ -106,6 +106,12 @@ pub async fn answered(tx: &mut dyn Tx, sandbox: SandboxId) -> Result<Vec<Approva
     tx.query(sql, &[text(sandbox), text(ApprovalState::Answered)]).await?.into_iter().map(approval).collect()
 }
 
+/// Whether its agent waits for anything.
+pub async fn are_open(tx: &mut dyn Tx, sandbox: SandboxId) -> Result<bool> {
+    let sql = "SELECT 1 FROM approvals WHERE sandbox_id = ?1 AND state = ?2 LIMIT 1";
+    Ok(!tx.query(sql, &[text(sandbox), text(ApprovalState::Open)]).await?.is_empty())
+}
+
 /// Of one sandbox, newest last.
 pub async fn of_sandbox(tx: &mut dyn Tx, sandbox: SandboxId, limit: i64) -> Result<Vec<Approval>> {
     let sql = select!("WHERE a.sandbox_id = ?1 ORDER BY a.requested_at, a.approval_id LIMIT ?2");

@@ -9,7 +9,7 @@ use atoll_core::observe::Observation;
 use atoll_core::sandbox::{Activity, End, ProviderKind, Reason, Results, SandboxState, TurnState};
 use atoll_store::sandboxes::Sandbox;
 use atoll_store::sessions::Session;
-use atoll_store::{jobs, messages, sandboxes, sessions};
+use atoll_store::{approvals, jobs, messages, sandboxes, sessions};
 use serde_json::json;
 use std::time::Duration;
 
@@ -174,7 +174,11 @@ pub async fn observed(
                 sandbox.turn_state = TurnState::Idle;
                 work.out.inboxes.push(session.id);
             }
-            if running {
+            // Whoever waits for a person's word may go on talking, and waits all the same.
+            let still_asks = activity == Activity::Working
+                && sandbox.activity == Activity::WaitingApproval
+                && approvals::are_open(work.tx, sandbox.id).await?;
+            if running && !still_asks {
                 sandbox.activity = activity;
             }
         }

@@ -137,8 +137,11 @@ async fn is_interrupted(agent: &str) {
     stage.ground.event(&id, |event| event["type"] == "agent.interrupted").await;
     let delivered = stage.ground.delivered(&id, &stop).await;
     assert_eq!(delivered["state"], "acknowledged", "{delivered}");
+    // Codex lets its commands go on, so that it can look at them in its next turn.
     let gone = "for i in $(seq 100); do grep -qx tail /proc/[0-9]*/comm 2>/dev/null || exit 0; sleep 0.1; done; exit 1";
-    assert_eq!(stage.ground.shell(&id, gone).await.code(), Some(0), "the command goes with the turn");
+    if agent != "codex" {
+        assert_eq!(stage.ground.shell(&id, gone).await.code(), Some(0), "the command goes with the turn");
+    }
     let next = stage.ground.send(&id, json!({ "content": "go on #script:again" })).await;
     let delivered = stage.ground.delivered(&id, &next).await;
     assert_eq!((&delivered["state"], &delivered["turn"]), (&json!("acknowledged"), &json!(2)), "{delivered}");

@@ -46,9 +46,12 @@ impl Stage {
 
     pub async fn make(&self, prompt: &str, settings: Value) -> String {
         let mut request = json!({ "agent": self.agent, "prompt": prompt, "network": { "policy": "none" } });
-        if self.agent == "codex" {
+        match self.agent.as_str() {
             // Of the models that it knows, so that it offers its tool for patches.
-            request["model"] = "gpt-5.5".into();
+            "codex" => request["model"] = "gpt-5.5".into(),
+            // Else it asks a model which one to take.
+            "gemini" => request["model"] = "gemini-2.5-pro".into(),
+            _ => {}
         }
         for (name, value) in settings.as_object().unwrap() {
             request[name] = value.clone();
