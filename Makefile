@@ -7,7 +7,7 @@ CARGO ?= cargo
 export EMBED_WORKER ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/worker/atoll-worker
 
 # A machine without the agents skips their tests and says so; CI does not skip.
-export ATOLL_REQUIRE_AGENTS ?= $(if $(CI),1)
+export ATOLL_TEST_AGENTS ?= $(if $(CI),1)
 
 build: worker
 	$(CARGO) build --workspace --locked

@@ -1,5 +1,5 @@
 //! The real agent programs, driven by the scripted model: outside a sandbox, each in a home of its own.
-//! `scripts/agents` installs them; without them these tests are skipped, unless `ATOLL_REQUIRE_AGENTS` is set.
+//! `scripts/agents` installs them; without them these tests are skipped, unless `ATOLL_TEST_AGENTS` is set.
 
 use anyhow::{Context, Result, bail, ensure};
 use atoll_model_script::{Listen, Outcome, Request, ScriptedModel, Scripts};
@@ -67,7 +67,7 @@ impl Stage {
         let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
         let program = root.join(target).join("agents/bin").join(agent);
         if !program.exists() {
-            let required = std::env::var_os("ATOLL_REQUIRE_AGENTS").is_some_and(|value| !value.is_empty());
+            let required = std::env::var_os("ATOLL_TEST_AGENTS").is_some_and(|value| !value.is_empty());
             ensure!(!required, "{} is missing: run scripts/agents", program.display());
             let line = format!("skipped: {test}: {} is missing; scripts/agents installs it\n", program.display());
             // Not by `eprint!`, which the test runner keeps back when a test passes.

@@ -19,6 +19,8 @@ pub mod wire;
 
 /// For the server to take a conversation up, which it prepares everything for.
 const OPENING: Duration = Duration::from_secs(60);
+/// For a server whose stream broke to be seen gone.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// For anything else that it is asked.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -77,15 +79,26 @@ async fn run(program: &str, session: Option<&str>) -> Result<(), String> {
                 },
                 Ok(None) | Err(_) => break,
             },
-            event = events.next() => say(&Out::Event { event: event? }),
+            event = events.next() => match event {
+                Ok(event) => say(&Out::Event { event }),
+                // A server that is no more breaks the stream first; how it ended says more.
+                Err(broken) => return Err(match tokio::time::timeout(LAST_WORDS, server.ended()).await {
+                    Ok(status) => ended(&status),
+                    Err(_) => broken,
+                }),
+            },
             _ = terminated.recv() => break,
             _ = interrupted.recv() => break,
-            status = server.ended() => return Err(format!("the server of OpenCode ended with {status}")),
+            status = server.ended() => return Err(ended(&status)),
         }
     }
     posting.abort();
     server.end().await;
     Ok(())
+}
+
+fn ended(status: &str) -> String {
+    format!("the server of OpenCode ended with {status}")
 }
 
 /// Only a refusal means something.

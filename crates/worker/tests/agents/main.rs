@@ -1,5 +1,5 @@
 //! The real agent programs behind their drivers, against the scripted model: outside a sandbox, each in a home of its
-//! own. `scripts/agents` installs them; without them these tests are skipped, unless `ATOLL_REQUIRE_AGENTS` is set.
+//! own. `scripts/agents` installs them; without them these tests are skipped, unless `ATOLL_TEST_AGENTS` is set.
 //! `ATOLL_TEST_SHOW=1` shows what the driver makes of each line.
 
 mod stage;

@@ -61,7 +61,7 @@ fn program(agent: &str, test: &str) -> Result<Option<PathBuf>> {
     if program.exists() {
         return Ok(Some(program.canonicalize()?));
     }
-    let required = std::env::var_os("ATOLL_REQUIRE_AGENTS").is_some_and(|value| !value.is_empty());
+    let required = std::env::var_os("ATOLL_TEST_AGENTS").is_some_and(|value| !value.is_empty());
     ensure!(!required, "{} is missing: run scripts/agents", program.display());
     show(&format!("skipped: {test}: {} is missing; scripts/agents installs it", program.display()));
     Ok(None)

@@ -1,5 +1,5 @@
 //! Real agents, run by the worker, against the scripted model: what their drivers and the executor make of it together.
-//! `scripts/agents` installs them; without them these tests are skipped, unless `ATOLL_REQUIRE_AGENTS` is set.
+//! `scripts/agents` installs them; without them these tests are skipped, unless `ATOLL_TEST_AGENTS` is set.
 
 use super::Sandbox;
 use atoll_model_script::{ScriptedModel, Scripts};
@@ -35,7 +35,7 @@ fn program(agent: &str) -> Option<PathBuf> {
     let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"));
     let program = target.join("agents/bin").join(agent);
     if !program.exists() {
-        let required = std::env::var_os("ATOLL_REQUIRE_AGENTS").is_some_and(|value| !value.is_empty());
+        let required = std::env::var_os("ATOLL_TEST_AGENTS").is_some_and(|value| !value.is_empty());
         assert!(!required, "{} is missing: run scripts/agents", program.display());
         let line = format!("skipped: inside::agents: {} is missing; scripts/agents installs it\n", program.display());
         drop(std::io::stderr().lock().write_all(line.as_bytes()));

@@ -20,7 +20,7 @@ impl Stage {
     pub async fn set(agent: &str, what: &str, scripts: &str) -> Option<Self> {
         let program = program(agent);
         if !program.exists() {
-            let required = std::env::var_os("ATOLL_REQUIRE_AGENTS").is_some_and(|value| !value.is_empty());
+            let required = std::env::var_os("ATOLL_TEST_AGENTS").is_some_and(|value| !value.is_empty());
             assert!(!required, "{} is missing: run scripts/agents", program.display());
             skipped(
                 &format!("{what} of {agent}"),
