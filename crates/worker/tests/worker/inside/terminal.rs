@@ -2,6 +2,7 @@
 
 use super::{Exec, Sandbox, start};
 use atoll_protocol::exec::{Ask, End, Start, Terminal};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 fn on_terminal(argv: &[&str]) -> Start {
@@ -77,8 +78,17 @@ fn what_is_typed_comes_in_and_keys_have_their_meaning() {
     let mut other = sandbox.exec(on_terminal(&["cat"]));
     other.press("ready\r");
     other.until("ready\r\n", 2);
-    other.press("\x03");
+    // A person presses it again when nothing happens.
+    let mut keys = other.stream.try_clone().unwrap();
+    let pressing = std::thread::spawn(move || {
+        let press = Ask::Stdin(b"\x03".to_vec()).encode();
+        while keys.write_all(&press).is_ok() {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
     assert_eq!(other.end(), End::Signalled { signal: 2 });
+    drop(other);
+    pressing.join().unwrap();
 }
 
 #[test]
