@@ -59,10 +59,10 @@ impl Stage {
         self.ground.make(request).await
     }
 
-    /// Its turn is over and it waits, or the sandbox has ended.
+    /// Its turn is over and it waits, or it has failed. The log says so last; a heartbeat may be before the log.
     pub async fn rests(&self, id: &str) -> Value {
-        let rests = |row: &Value| row["activity"] == "waiting_message" || row["activity"] == "ended";
-        self.ground.until(id, rests).await
+        self.ground.event(id, |event| event["type"] == "agent.waiting" || event["type"] == "sandbox.failed").await;
+        self.ground.row(id).await
     }
 
     /// What the agent waits for now.
