@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Mutex, Once, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// A program of the workspace, built beside this test.
@@ -64,6 +64,8 @@ pub struct Log(File);
 
 impl Log {
     pub fn new() -> Self {
+        static FAILURES: Once = Once::new();
+        FAILURES.call_once(show_failures_at_once);
         Self(tempfile::tempfile().unwrap())
     }
 
@@ -93,6 +95,18 @@ impl Log {
             drop(std::io::Write::write_all(&mut std::io::stderr().lock(), text.as_bytes()));
         }
     }
+}
+
+/// The test runner shows why a test failed at the end of all of them; whoever watches, or has but a part of the
+/// output, sees it beside what the processes said.
+fn show_failures_at_once() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let text = format!("--- {}: {panic}\n", thread.name().unwrap_or("a thread"));
+        drop(std::io::Write::write_all(&mut std::io::stderr().lock(), text.as_bytes()));
+        usual(panic);
+    }));
 }
 
 impl Default for Log {

@@ -96,11 +96,17 @@ async fn what_was_sent_to_the_background_ends_with_the_sandbox() {
         skipped("what was sent to the background", "there are no cgroups to find it by");
         return ground.leave().await;
     }
-    let processes = traces::processes(&id);
-    assert!(
-        processes.iter().filter(|process| process.file("cmdline").contains("sleep 68")).count() >= 3,
-        "{processes:?}"
-    );
+    // Their shell does not wait until they sleep.
+    let deadline = Instant::now() + PATIENCE;
+    let processes = loop {
+        let processes = traces::processes(&id);
+        let sleeping = processes.iter().filter(|process| process.file("cmdline").contains("sleep 68")).count();
+        if sleeping >= 3 {
+            break processes;
+        }
+        assert!(Instant::now() < deadline, "{processes:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
     ground.admin.post(&format!("/sandboxes/{id}/stop"), json!({})).await.expect(200);
     ground.ended(&id).await;
     ground.gone(&id).await;
