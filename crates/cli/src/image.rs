@@ -33,6 +33,7 @@ In a sandbox with an imported root `atoll sandbox exec --root` may install packa
     },
     /// List the images, with what each takes on disk
     #[command(after_help = "Examples:\n  atoll image ls")]
+    #[command(alias = "list")]
     Ls,
     /// Forget an image; one that is in use stays
     #[command(after_help = "Examples:\n  atoll image rm debian")]

@@ -22,6 +22,7 @@ pub struct Project {
 enum Command {
     /// List projects
     #[command(after_help = "Examples:\n  atoll project ls\n  atoll project ls --json | jq -r .name")]
+    #[command(alias = "list")]
     Ls,
     /// Make a project
     #[command(after_help = "Examples:\n  atoll project new parser --repo https://git.example.org/parser.git")]

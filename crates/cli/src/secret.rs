@@ -33,6 +33,7 @@ With --expose it is a variable inside every sandbox that names the secret, and w
     Set(Set),
     /// List secrets by name; no value is ever shown
     #[command(after_help = "Examples:\n  atoll secret ls\n  atoll secret ls --project prj_…")]
+    #[command(alias = "list")]
     Ls {
         /// Those that this project's sandboxes can use
         #[arg(long, value_name = "ID")]

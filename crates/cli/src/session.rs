@@ -26,6 +26,7 @@ pub struct Session {
 enum Command {
     /// List sessions, newest first
     #[command(after_help = "Examples:\n  atoll session ls\n  atoll session ls --state open --json")]
+    #[command(alias = "list")]
     Ls {
         /// Only of this project
         #[arg(long, value_name = "ID")]

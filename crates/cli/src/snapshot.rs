@@ -21,6 +21,7 @@ pub struct Snapshot {
 enum Command {
     /// List the snapshots, with what each takes on disk
     #[command(after_help = "Examples:\n  atoll snapshot ls")]
+    #[command(alias = "list")]
     Ls,
     /// Forget a snapshot; sandboxes that began with it keep their files
     #[command(after_help = "Examples:\n  atoll snapshot rm with-dependencies")]

@@ -24,6 +24,7 @@ pub struct Token {
 enum Command {
     /// List tokens: an admin sees all, others their own
     #[command(after_help = "Examples:\n  atoll token ls")]
+    #[command(alias = "list")]
     Ls,
     /// Make a token; it is shown once
     #[command(after_help = "\

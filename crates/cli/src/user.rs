@@ -22,6 +22,7 @@ pub struct User {
 enum Command {
     /// List users
     #[command(after_help = "Examples:\n  atoll user ls")]
+    #[command(alias = "list")]
     Ls,
     /// Make a user; `atoll token new --user ID` then gives them a token
     #[command(after_help = "Examples:\n  atoll user new ada\n  atoll user new grace --role admin")]

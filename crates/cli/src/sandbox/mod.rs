@@ -31,6 +31,7 @@ enum Command {
     /// Make a sandbox, and with a prompt give its agent something to do
     New(Box<new::New>),
     /// List sandboxes, newest first
+    #[command(alias = "list")]
     Ls(list::List),
     /// Show one sandbox
     Show(show::Show),

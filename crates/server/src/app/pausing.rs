@@ -27,7 +27,10 @@ pub fn check(sandbox: &Sandbox) -> Result<()> {
 /// Nothing can be run in one that stands still.
 pub fn refuse_paused(sandbox: &Sandbox) -> Result<()> {
     if sandbox.state == SandboxState::Running && sandbox.activity == Activity::Paused {
-        return Err(Problem::new(Code::SandboxPaused, "let it go on first: `atoll sandbox resume`"));
+        return Err(Problem::new(
+            Code::SandboxPaused,
+            "the sandbox is paused: nothing runs in it and nothing is taken from it",
+        ));
     }
     Ok(())
 }
