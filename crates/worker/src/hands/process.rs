@@ -42,8 +42,7 @@ pub fn main() -> ExitCode {
     drop(std::fs::write("/proc/self/oom_score_adj", FIRST_TO_GO));
     // Nothing that runs as the same user may look into it. It is no boundary: what it may do, the agent may.
     drop(atoll_jail::inside::prepare_init());
-    // What it starts has it too, until `spawn::start` has said that it ends there.
-    atoll_jail::prompt(atoll_jail::Heirs::Same);
+    atoll_jail::prompt(atoll_jail::Heirs::Ordinary);
     rustix::process::umask(Mode::from_raw_mode(0o022));
     if atoll_jail::inside::lock_files().is_err() {
         return ExitCode::FAILURE;
