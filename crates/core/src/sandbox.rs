@@ -168,6 +168,19 @@ pub struct Resources {
     pub pids: Option<u32>,
 }
 
+impl Resources {
+    /// What is not said here, as it is there.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            memory_gb: self.memory_gb.or(other.memory_gb),
+            cpu: self.cpu.or(other.cpu),
+            disk_gb: self.disk_gb.or(other.disk_gb),
+            pids: self.pids.or(other.pids),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -189,6 +202,19 @@ pub struct AgentLimits {
     pub turn_s: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_progress_s: Option<u32>,
+}
+
+impl AgentLimits {
+    /// What is not said here, as it is there: who names one limit keeps the others.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            turns: self.turns.or(other.turns),
+            cost_usd: self.cost_usd.or(other.cost_usd),
+            turn_s: self.turn_s.or(other.turn_s),
+            no_progress_s: self.no_progress_s.or(other.no_progress_s),
+        }
+    }
 }
 
 /// Everything about a sandbox that is chosen at its creation and carried to provider and worker.

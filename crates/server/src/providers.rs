@@ -109,7 +109,8 @@ impl WorkerLink for InProcess {
         let batch = batch.clone();
         Box::pin(async move {
             let app = self.app()?;
-            let checked = ingest::check(batch, &app.redactor()).map_err(refused)?;
+            let redactor = app.redactor(sandbox).await.map_err(refused)?;
+            let checked = ingest::check(batch, &redactor).map_err(refused)?;
             let work = app.write(move |work| Box::pin(async move { ingest::ingest(work, sandbox, checked).await }));
             work.await.map_err(refused)
         })

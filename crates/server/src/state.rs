@@ -155,7 +155,7 @@ impl App {
         F: for<'w, 't> FnOnce(&'w mut Work<'t>) -> BoxFuture<'w, Result<R>> + Send + 'static,
     {
         let (now, steady, policy) = (self.clock.now(), self.clock.steady(), Arc::clone(&self.policy));
-        let (redactor, secrets, agents) = (self.redactor(), Arc::clone(&self.secrets), Arc::clone(&self.agents));
+        let (secrets, agents) = (Arc::clone(&self.secrets), Arc::clone(&self.agents));
         let gateway = Arc::clone(&self.gateway);
         let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
         let told = move |(value, out): (R, Outbox)| {
@@ -166,7 +166,7 @@ impl App {
             move |tx| {
                 Box::pin(async move {
                     let mut begun =
-                        Work { tx, out: Outbox::default(), now, steady, policy, redactor, secrets, agents, gateway };
+                        Work { tx, out: Outbox::default(), now, steady, policy, secrets, agents, gateway };
                     let value = work(&mut begun).await?;
                     Ok((value, begun.out))
                 })
@@ -176,9 +176,10 @@ impl App {
         done.await
     }
 
-    /// What takes known secrets out of text now.
-    pub fn redactor(&self) -> Arc<Redactor> {
-        self.secrets.redactor()
+    /// What takes the secrets that a sandbox's project knows out of text now.
+    pub async fn redactor(&self, sandbox: SandboxId) -> Result<Arc<Redactor>> {
+        let project = self.project_of(sandbox).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
+        Ok(self.secrets.redactor(project))
     }
 
     /// Which project a sandbox belongs to; that never changes.

@@ -13,6 +13,7 @@ on_both_databases!(
     a_newer_worker_takes_over,
     bad_events_are_replaced_not_lost,
     nobody_waits_for_a_worker_that_has_left,
+    who_names_one_limit_keeps_the_project_s_others,
 );
 
 fn types(events: &[Value]) -> Vec<&str> {
@@ -173,5 +174,19 @@ async fn bad_events_are_replaced_not_lost(kind: Kind) {
     assert_eq!(rejected.len(), 5);
     let all = serde_json::to_string(&events).unwrap();
     assert!(!all.contains("known-secret-value-123") && all.contains("[redacted]"));
+    server.stop().await;
+}
+
+async fn who_names_one_limit_keeps_the_project_s_others(kind: Kind) {
+    let server = TestServer::start(kind).await;
+    let admin = server.admin();
+    let defaults = json!({ "limits": { "cost_usd": 5.0, "turns": 9 }, "resources": { "cpu": 1.5, "pids": 77 } });
+    let project = admin.post("/projects", json!({ "name": "careful", "defaults": defaults })).await.expect(201);
+    let body = json!({ "project_id": project["id"], "limits": { "turns": 20 }, "resources": { "memory_gb": 3.0 } });
+    let sandbox = admin.external(body).await;
+    let settings = &admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect(200)["settings"];
+    assert_eq!(settings["limits"], json!({ "cost_usd": 5.0, "turns": 20 }));
+    let resources = &settings["resources"];
+    assert_eq!((&resources["memory_gb"], &resources["cpu"], &resources["pids"]), (&json!(3.0), &json!(1.5), &json!(77)));
     server.stop().await;
 }

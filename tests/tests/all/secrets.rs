@@ -22,6 +22,7 @@ on_both_databases!(
     everything_is_sealed_anew,
     a_lost_key_is_a_sentence,
     secrets_belong_to_their_projects,
+    a_secret_of_one_project_is_a_word_in_another,
 );
 
 const VALUE: &str = "s3cr3t/Value+with=\"signs\" ä";
@@ -369,5 +370,25 @@ async fn secrets_belong_to_their_projects(kind: Kind) {
     let left: Vec<String> =
         admin.everything("/secrets", 200).await.iter().map(|row| text(&row["name"]).to_owned()).collect();
     assert_eq!(left, ["SAME", "SAME", "MINE"]);
+    server.stop().await;
+}
+
+async fn a_secret_of_one_project_is_a_word_in_another(kind: Kind) {
+    let server = TestServer::start(kind).await;
+    let admin = server.admin();
+    let (ours, theirs) = (project(&admin, "ours").await, project(&admin, "theirs").await);
+    admin.put("/secrets/DB_USER", json!({ "value": "postgres", "project_id": ours })).await.expect(201);
+    let prompt = "connect as postgres";
+    for (project, expected) in [(&ours, "connect as [redacted]"), (&theirs, prompt)] {
+        let sandbox = admin.external(json!({ "project_id": project, "prompt": prompt })).await;
+        let worker = HandWorker::new(&admin, &sandbox);
+        let started = worker.heartbeat("starting").await.expect(200);
+        assert_eq!(started["start"]["prompt"]["content"], expected);
+        worker.batch(vec![event(1, "agent.message", json!({ "text": prompt }))]).await.expect(200);
+        let events = admin.all_events(&sandbox.id).await;
+        assert_eq!(events.last().unwrap()["data"]["text"], expected);
+        let session = admin.get(&format!("/sessions/{}", sandbox.session)).await.expect(200);
+        assert_eq!(session["title"], expected);
+    }
     server.stop().await;
 }

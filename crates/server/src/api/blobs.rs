@@ -42,7 +42,7 @@ pub async fn put(
 ) -> Result<Answer> {
     caller.must_be_worker_of(id)?;
     app.read(move |tx| Box::pin(async move { access::blobs_of(tx, &caller, id).await })).await?;
-    let stored = app.blobs.put(&sha256, request.into_body(), &app.redactor()).await?;
+    let stored = app.blobs.put(&sha256, request.into_body(), &*app.redactor(id).await?).await?;
     let (name, size) = (sha256.clone(), stored.size);
     app.write(move |work| Box::pin(async move { Ok(blobs::insert(work.tx, id, &name, &stored, work.now).await?) }))
         .await?;

@@ -242,6 +242,7 @@ async fn with_repository(app: &App, caller: &Caller, mut new: NewSandbox) -> Res
             })
         })
         .await?;
+    let redactor = app.secrets.redactor(project);
     let project = app.read(move |tx| Box::pin(async move { Ok(projects::get(tx, project).await?) })).await?;
     let defaults = project.as_ref().map(|project| project.defaults.clone()).unwrap_or_default();
     let defaults: NewSandbox = serde_json::from_value(defaults.into()).unwrap_or_default();
@@ -255,7 +256,7 @@ async fn with_repository(app: &App, caller: &Caller, mut new: NewSandbox) -> Res
     let repo = new.repo.take().or(defaults.repo).or(project.and_then(|project| project.repo));
     if let Some(repo) = repo {
         let title = new.title.clone().or_else(|| new.prompt.as_deref().map(create::title_of)).unwrap_or_default();
-        let title = app.redactor().redact(&title).unwrap_or(title);
+        let title = redactor.redact(&title).unwrap_or(title);
         new.repo = Some(crate::repo::settle(repo, app.policy.branch_prefix.clone(), title).await?);
     }
     Ok(new)

@@ -126,7 +126,7 @@ pub async fn put(
         bounds::variable("expose", variable)?;
     }
     let ring = app.secrets.for_sealing()?;
-    app.secrets.learn(std::slice::from_ref(&new.value));
+    app.secrets.learn(project, std::slice::from_ref(&new.value));
     let actor = caller.actor();
     let draft =
         Draft { project, name, value: new.value, upstreams: new.upstreams, expose: new.expose, actor: actor.clone() };

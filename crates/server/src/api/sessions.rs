@@ -180,8 +180,12 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
     env.extend(new.env);
     let mut labels = defaults.labels;
     labels.extend(new.labels);
-    let asked = new.resources.or(defaults.resources).unwrap_or_default();
-    let standard = policy.resources;
+    let of_project = defaults.resources.unwrap_or_default().or(policy.resources);
+    let resources = new.resources.unwrap_or_default().or(of_project);
+    let limits = match (new.limits, defaults.limits) {
+        (Some(asked), Some(of_project)) => Some(asked.or(of_project)),
+        (asked, of_project) => asked.or(of_project),
+    };
     let provider = new.provider.or(defaults.provider).unwrap_or(policy.provider);
     // What holds for all on this machine is no reason to refuse a worker elsewhere.
     let of_all = if provider.is_on_this_machine() { policy.protected.as_slice() } else { &[] };
@@ -194,16 +198,11 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
         image: new.image.or(defaults.image).or_else(|| policy.image.clone()),
         snapshot: new.snapshot.or(defaults.snapshot).or_else(|| policy.snapshot.clone()),
         env,
-        resources: Some(Resources {
-            memory_gb: asked.memory_gb.or(standard.memory_gb),
-            cpu: asked.cpu.or(standard.cpu),
-            disk_gb: asked.disk_gb.or(standard.disk_gb),
-            pids: asked.pids.or(standard.pids),
-        }),
+        resources: Some(resources),
         isolation: new.isolation.max(defaults.isolation),
         protected,
         network: new.network.or(defaults.network),
-        limits: new.limits.or(defaults.limits),
+        limits,
         timeout_s: new.timeout_s.or(defaults.timeout_s),
         tools: new.tools.or(defaults.tools),
         system_prompt: new.system_prompt.or(defaults.system_prompt),

@@ -121,7 +121,7 @@ pub async fn events(
             return Err(Problem::new(Code::NotABatch, error));
         }
     };
-    let checked = ingest::check(batch, &app.redactor())?;
+    let checked = ingest::check(batch, &*app.redactor(id).await?)?;
     drop(bytes);
     let answer = app.write(move |work| Box::pin(async move { ingest::ingest(work, id, checked).await })).await?;
     Answer::ok(answer)
@@ -129,7 +129,7 @@ pub async fn events(
 
 async fn single(app: Arc<App>, caller: Caller, id: SandboxId, once: Once, bytes: &[u8]) -> Result<Answer> {
     let event: SingleEvent = parse(bytes).map_err(|error| Problem::new(Code::NotABatch, error))?;
-    let redactor = app.redactor();
+    let redactor = app.redactor(id).await?;
     app.write_once(&caller, once, hash_of(bytes), move |work| {
         Box::pin(async move {
             let (stored, last_seq) = if event.event_type.as_str() == kind::AGENT_HEARTBEAT {

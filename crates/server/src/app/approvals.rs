@@ -3,8 +3,9 @@
 use super::Work;
 use crate::problem::{Code, Problem, Result};
 use atoll_core::approval::{ApprovalAnswer, ApprovalState};
+use atoll_core::bounds;
 use atoll_core::event::{NewEvent, Source, kind};
-use atoll_core::id::SandboxId;
+use atoll_core::id::{ProjectId, SandboxId};
 use atoll_store::approvals::{self, Approval};
 use atoll_store::sandboxes;
 use serde::Deserialize;
@@ -38,6 +39,7 @@ pub async fn observed(work: &mut Work<'_>, sandbox: SandboxId, event: &NewEvent)
 /// A person's word. The first one counts; the same one again changes nothing.
 pub async fn answer(work: &mut Work<'_>, id: SandboxId, answer: ApprovalAnswer, actor: String) -> Result<Approval> {
     let (session, mut sandbox) = work.locked(id).await?;
+    let answer = redacted(work, sandbox.project_id, answer)?;
     let gone = || Problem::not_found("approval");
     let row = approvals::get(work.tx, id, &answer.approval_id).await?.ok_or_else(gone)?;
     match row.state {
@@ -66,4 +68,17 @@ pub async fn answer(work: &mut Work<'_>, id: SandboxId, answer: ApprovalAnswer, 
     sandboxes::update(work.tx, &mut sandbox).await?;
     work.out.inboxes.push(session.id);
     approvals::get(work.tx, id, &answer.approval_id).await?.ok_or_else(gone)
+}
+
+/// Without the secrets that the project knows, as every other word of a person.
+fn redacted(work: &Work<'_>, project: ProjectId, mut answer: ApprovalAnswer) -> Result<ApprovalAnswer> {
+    answer.reason = answer.reason.map(|reason| work.redacted(project, reason));
+    if let Some(answers) = &answer.answers {
+        let text = serde_json::to_string(answers).map_err(Problem::internal)?;
+        bounds::event_data(&text)?;
+        if let Some(clean) = work.secrets.redactor(project).redact_json(&text) {
+            answer.answers = Some(serde_json::from_str(&clean).map_err(Problem::internal)?);
+        }
+    }
+    Ok(answer)
 }

@@ -45,7 +45,7 @@ pub struct Made {
 /// A session with its first sandbox.
 pub async fn first(work: &mut Work<'_>, plan: Plan) -> Result<Made> {
     let title = plan.title.clone().or_else(|| plan.prompt.as_deref().map(title_of));
-    let title = title.map(|title| work.redactor.redact(&title).unwrap_or(title));
+    let title = title.map(|title| work.redacted(plan.project, title));
     let mut session = Session {
         id: SessionId::new(),
         project_id: plan.project,

@@ -85,7 +85,7 @@ pub async fn queue(work: &mut Work<'_>, session: &mut Session, draft: Draft) -> 
         position: session.next_position,
         message_type: draft.message_type,
         delivery: draft.delivery,
-        content: work.redactor.redact(&draft.content).unwrap_or(draft.content),
+        content: work.redacted(session.project_id, draft.content),
         sender: draft.sender.clone(),
         standing: Standing::QUEUED,
         reason: None,
@@ -125,7 +125,7 @@ pub async fn edit(
         // The prompt keeps its own, larger bound.
         let most = if message.position == 0 { bounds::PROMPT_BYTES } else { bounds::MESSAGE_BYTES };
         bounds::content("content", &content, most)?;
-        message.content = work.redactor.redact(&content).unwrap_or(content);
+        message.content = work.redacted(session.project_id, content);
     }
     message.delivery = change.delivery.unwrap_or(message.delivery);
     message.updated_at = work.now;
@@ -307,7 +307,7 @@ pub async fn nack(work: &mut Work<'_>, id: SandboxId, message: MessageId, nack: 
     let lease = message.standing.held_by(nack.stream).filter(|_| !gives_back).unwrap_or(nack.lease);
     let taken = Step::Nack { lease, handed: nack.handed, retry: nack.retry };
     if advance(&mut message, taken, work)? {
-        let reason = work.redactor.redact(&nack.reason).unwrap_or_else(|| nack.reason.clone());
+        let reason = work.redacted(sandbox.project_id, nack.reason.clone());
         message.reason = Some(lifecycle::bounded(&reason, 500)).filter(|reason| !reason.is_empty());
         messages::update(work.tx, &message).await?;
         match message.standing.state {

@@ -21,7 +21,7 @@ pub mod sessions;
 use crate::options::Policy;
 use crate::problem::{Problem, Result};
 use atoll_core::event::{Event, NewEvent, Source};
-use atoll_core::id::{SandboxId, SessionId};
+use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::redact::Redactor;
 use atoll_core::sandbox::{Network, SandboxState};
 use atoll_core::time::Timestamp;
@@ -50,7 +50,6 @@ pub struct Work<'t> {
     /// What deadlines and leases count by.
     pub steady: Timestamp,
     pub policy: std::sync::Arc<Policy>,
-    pub redactor: std::sync::Arc<Redactor>,
     pub secrets: std::sync::Arc<crate::secrets::Secrets>,
     pub agents: std::sync::Arc<crate::agents::Agents>,
     pub gateway: std::sync::Arc<crate::gateway::Gateway>,
@@ -69,18 +68,24 @@ pub fn redacted(data: Box<RawValue>, redactor: &Redactor) -> Box<RawValue> {
 impl Work<'_> {
     /// Appends events to a sandbox's log. The caller writes the row afterwards.
     pub async fn log(&mut self, sandbox: &mut Sandbox, mut new: Vec<NewEvent>) -> Result<()> {
+        let redactor = self.secrets.redactor(sandbox.project_id);
         for event in &mut new {
             match event.source {
                 Source::Agent | Source::Worker => {} // redacted when it was checked
                 Source::System | Source::Guardian | Source::User | Source::Forge => {
                     let data = std::mem::replace(&mut event.data, RawValue::NULL.to_owned());
-                    event.data = redacted(data, &self.redactor);
+                    event.data = redacted(data, &redactor);
                 }
             }
         }
         let stored = events::append(self.tx, sandbox, new, self.now).await?;
         self.out.events.extend(stored);
         Ok(())
+    }
+
+    /// Words of a person, without the secrets that the project knows.
+    pub fn redacted(&self, project: ProjectId, text: String) -> String {
+        self.secrets.redactor(project).redact(&text).unwrap_or(text)
     }
 
     /// The sandbox with its session locked: nobody else changes either until the commit.

@@ -99,7 +99,8 @@ pub async fn reseal(work: &mut Work<'_>, ring: &Ring) -> Result<Resealed> {
 
 /// Lets the redactor know every value that opens, and says in a sentence what does not.
 pub async fn learn_all(store: &Store, known: &Secrets) -> Result<Option<String>> {
-    let (mut after, mut ring, mut failed, mut count, mut values) = (None, None, None, 0_u64, Vec::new());
+    let (mut after, mut ring, mut failed, mut count) = (None, None, None, 0_u64);
+    let mut values = BTreeMap::<_, Vec<_>>::new();
     loop {
         let page = store
             .read(move |tx| Box::pin(async move { Ok::<_, Problem>(secrets::page(tx, after, PAGE).await?) }))
@@ -115,7 +116,7 @@ pub async fn learn_all(store: &Store, known: &Secrets) -> Result<Option<String>>
         };
         for row in page {
             match open(&row, ring) {
-                Ok(value) => values.push(value),
+                Ok(value) => values.entry(row.project_id).or_default().push(value),
                 Err(error) => {
                     count += 1;
                     failed.get_or_insert(error);
@@ -123,7 +124,9 @@ pub async fn learn_all(store: &Store, known: &Secrets) -> Result<Option<String>>
             }
         }
     }
-    known.learn(&values);
+    for (project, values) in values {
+        known.learn(project, &values);
+    }
     Ok(failed.map(|error| format!("{count} secrets can't be opened; of the first: {error}")))
 }
 
@@ -216,7 +219,7 @@ pub async fn hand_over(work: &mut Work<'_>, sandbox: &mut Sandbox) -> Result<BTr
         }
     }
     // Before the sandbox can show them to anybody.
-    work.secrets.learn(&values);
+    work.secrets.learn(Some(sandbox.project_id), &values);
     if !told.is_empty() {
         events.push(exposure(work, &told));
     }

@@ -105,7 +105,7 @@ pub async fn fork(
     let session = Session {
         id: fork,
         title: title
-            .map(|title| work.redactor.redact(&title).unwrap_or(title))
+            .map(|title| work.redacted(parent.project_id, title))
             .unwrap_or_else(|| format!("{} (fork)", parent.title)),
         branch: None,
         state: SessionState::Open,
@@ -139,7 +139,7 @@ pub struct Change {
 
 pub async fn change(work: &mut Work<'_>, id: SessionId, change: Change, actor: String) -> Result<Session> {
     let mut session = locked(work, id).await?;
-    let title = change.title.map(|title| work.redactor.redact(&title).unwrap_or(title));
+    let title = change.title.map(|title| work.redacted(session.project_id, title));
     session.title = title.unwrap_or(session.title);
     session.updated_at = work.now;
     let closing = change.state == Some(SessionState::Closed) && session.state == SessionState::Open;

@@ -8,7 +8,7 @@ use crate::follow::LOOK_AGAIN;
 use crate::problem::{Problem, Result};
 use crate::state::App;
 use atoll_core::bounds;
-use atoll_core::id::{LeaseId, MessageId, SandboxId, SessionId};
+use atoll_core::id::{LeaseId, MessageId, ProjectId, SandboxId, SessionId};
 use atoll_protocol::frame::{Command, ServerFrame, WorkerFrame};
 use atoll_protocol::{Ack, Heartbeat, LeaseRequest, Nack};
 use atoll_store::{approvals, messages, sandboxes};
@@ -56,7 +56,7 @@ pub async fn open(
         .write(move |work| {
             Box::pin(async move {
                 inbox::lease(work, id, &request).await?;
-                Ok(work.locked(id).await?.0.id)
+                Ok(work.locked(id).await?.0)
             })
         })
         .await?;
@@ -66,7 +66,8 @@ pub async fn open(
         let mut connection = Connection {
             app,
             id,
-            session,
+            session: session.id,
+            project: session.project_id,
             stream: query.stream,
             boot: query.boot,
             socket,
@@ -83,6 +84,7 @@ struct Connection {
     app: Arc<App>,
     id: SandboxId,
     session: SessionId,
+    project: ProjectId,
     stream: Uuid,
     boot: Option<i64>,
     socket: WebSocket,
@@ -272,7 +274,7 @@ impl Connection {
         let frame = json!({ "type": "live", "sandbox_id": self.id, "after_seq": after_seq, "data": data });
         let text = frame.to_string();
         if text.len() <= bounds::EVENT_DATA {
-            let text = self.app.redactor().redact(&text).unwrap_or(text);
+            let text = self.app.secrets.redactor(self.project).redact(&text).unwrap_or(text);
             self.app.hub.live(self.id, text);
         }
     }
