@@ -74,7 +74,7 @@ pub async fn list(approvals: &Approvals, output: &Output) -> Result {
 }
 
 /// In one line: the command, the file, the question, or what else is asked.
-fn asked(request: &Value) -> String {
+pub fn asked(request: &Value) -> String {
     let input = &request["input"];
     let named = ["command", "file_path", "path", "url", "question"].iter().find_map(|name| input[*name].as_str());
     let words = named.or_else(|| input["questions"][0]["question"].as_str()).or_else(|| request["text"].as_str());

@@ -165,8 +165,7 @@ impl App {
         let done = self.store.write_then(
             move |tx| {
                 Box::pin(async move {
-                    let mut begun =
-                        Work { tx, out: Outbox::default(), now, steady, policy, secrets, agents, gateway };
+                    let mut begun = Work { tx, out: Outbox::default(), now, steady, policy, secrets, agents, gateway };
                     let value = work(&mut begun).await?;
                     Ok((value, begun.out))
                 })

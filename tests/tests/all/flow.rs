@@ -187,6 +187,9 @@ async fn who_names_one_limit_keeps_the_project_s_others(kind: Kind) {
     let settings = &admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect(200)["settings"];
     assert_eq!(settings["limits"], json!({ "cost_usd": 5.0, "turns": 20 }));
     let resources = &settings["resources"];
-    assert_eq!((&resources["memory_gb"], &resources["cpu"], &resources["pids"]), (&json!(3.0), &json!(1.5), &json!(77)));
+    assert_eq!(
+        (&resources["memory_gb"], &resources["cpu"], &resources["pids"]),
+        (&json!(3.0), &json!(1.5), &json!(77))
+    );
     server.stop().await;
 }

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::reading::entry::Entry;
+use crate::run::story::Answers;
 
 fn story(events: &[(&str, Value)]) -> Story {
-    let mut story = Story::new(None);
+    let mut story = Story::new(Answers::Command);
     for (event_type, data) in events {
         let event = json!({ "seq": 1, "type": event_type, "at": "2026-01-31T12:00:00Z", "turn": 1, "data": data });
         story.take(&Entry::parse(&event.to_string()).unwrap());

@@ -20,7 +20,7 @@ use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::sandbox::network::Choice as Network;
 use crate::settings::{self, ConfigFiles};
-use atoll_core::sandbox::ProviderKind;
+use atoll_core::sandbox::{Approvals, ProviderKind};
 use place::Choice;
 use std::path::PathBuf;
 
@@ -31,7 +31,8 @@ Examples:
   atoll run --repo ~/src/site --json < prompt.md
   atoll run \"say hello\" --provider fake
 
-On a terminal, what you type goes to the agent while it works. Ctrl-C interrupts it, a second one leaves.
+On a terminal, what you type goes to the agent while it works, or answers what it asks. Ctrl-C interrupts it,
+a second one leaves.
 With --repo the work ends up on a new branch of that repository; what is checked out there is not touched.
 Without a running server one is started inside, on the same data directory, and ended with the run.
 
@@ -64,6 +65,9 @@ pub struct Run {
     /// A path of the workspace that the agent must not change; several times
     #[arg(long = "protect", value_name = "PATH")]
     protected: Vec<String>,
+    /// What the agent may do unasked: full, edits or ask [default: the project's, else what the isolation allows]
+    #[arg(long, value_name = "WHAT", value_parser = word::<Approvals>)]
+    approvals: Option<Approvals>,
     #[command(flatten)]
     network: Network,
     #[command(flatten)]

@@ -11,6 +11,12 @@ use tokio::task::JoinHandle;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     Say(String),
+    /// A word about what the agent waits for, as it was typed.
+    Answer {
+        approval_id: String,
+        word: Value,
+        typed: String,
+    },
     Interrupt,
     /// End it, with its results or without.
     Stop {
@@ -71,6 +77,7 @@ async fn carry_out(client: &Client, sandbox: SandboxId, order: &Order) -> Result
             let body = json!({ "content": text, "type": "user_message", "delivery": "steer" });
             client.post(&path("messages"), &body).await
         }
+        Order::Answer { approval_id, word, .. } => client.post(&path(&format!("approvals/{approval_id}")), word).await,
         Order::Interrupt => {
             let body = json!({ "content": "stop", "type": "interrupt" });
             client.post(&path("messages"), &body).await
@@ -87,6 +94,7 @@ async fn carry_out(client: &Client, sandbox: SandboxId, order: &Order) -> Result
 pub fn refused(order: &Order, failure: &Failure) -> String {
     let what = match order {
         Order::Say(_) => "not sent",
+        Order::Answer { .. } => "not answered",
         Order::Interrupt => "not interrupted",
         Order::Stop { .. } => "not stopped",
         Order::Results => "the work until then could not be taken out",

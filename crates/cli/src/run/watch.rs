@@ -4,7 +4,7 @@ use super::face::Face;
 use super::leaving::{Leaving, Standing, Step};
 use super::orders::{Answer, Order, Orders, refused};
 use super::signals::{Caught, Signals};
-use super::story::{Branch, Doing, Story};
+use super::story::{Answers, Branch, Doing, Story};
 use super::terminal::Pressed;
 use super::terminal::bottom::Status;
 use super::terminal::input::Asked;
@@ -78,15 +78,17 @@ pub struct Watch<'a> {
 impl<'a> Watch<'a> {
     pub fn new(watched: &'a Watched, client: &Arc<Client>, output: &'a Output, began: Instant) -> Self {
         let face = Face::of(output);
-        let answers = if face.is_live() {
-            "type approve, or deny and why".to_owned()
-        } else {
-            format!("answer with: atoll send {} approve", watched.sandbox)
+        let demo = watched.agent == super::request::DEMO;
+        let answers = match face.is_live() {
+            true if demo => Answers::Message("type approve, or deny and why".to_owned()),
+            true => Answers::Typed,
+            false if demo => Answers::Message(format!("answer with: atoll send {} approve", watched.sandbox)),
+            false => Answers::Command,
         };
         Self {
             watched,
             output,
-            story: Story::new(Some(answers).filter(|_| watched.agent == super::request::DEMO)),
+            story: Story::new(answers),
             face,
             orders: Orders::start(Arc::clone(client), watched.sandbox),
             leaving: Leaving::default(),
@@ -192,7 +194,11 @@ impl<'a> Watch<'a> {
         match pressed {
             Pressed::Asked(Asked::Send(text)) => {
                 self.leaving.stay();
-                self.orders.give(Order::Say(text));
+                let word = self.story.asked().and_then(|asked| Some((asked.approval_id.clone(), asked.word(&text)?)));
+                self.orders.give(match word {
+                    Some((approval_id, word)) => Order::Answer { approval_id, word, typed: text },
+                    None => Order::Say(text),
+                });
             }
             Pressed::Asked(Asked::Interrupt) => self.press(),
             Pressed::Asked(Asked::Finish) => match self.story.doing {
@@ -247,7 +253,7 @@ impl<'a> Watch<'a> {
             self.told.push(Told::failure(&words));
         }
         match (order, done) {
-            (Order::Say(text), Err(_)) => self.face.put_back(text),
+            (Order::Say(text) | Order::Answer { typed: text, .. }, Err(_)) => self.face.put_back(text),
             (Order::Results, done) => {
                 if let (Ok(answer), None) = (done, &self.story.branch) {
                     self.story.branch = taken(&answer);
@@ -256,7 +262,7 @@ impl<'a> Watch<'a> {
                 self.quiet = Some(Instant::now() + QUIET);
             }
             (Order::Stop { .. }, Err(_)) if self.leaving == Leaving::Stopping => self.left = Some(Left::Aborted),
-            (Order::Say(_) | Order::Interrupt | Order::Stop { .. }, _) => {}
+            (Order::Say(_) | Order::Answer { .. } | Order::Interrupt | Order::Stop { .. }, _) => {}
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::render::text;
 use crate::worker_start;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
-use atoll_core::sandbox::{End, ProviderKind};
+use atoll_core::sandbox::{Approvals, End, ProviderKind};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ pub struct New {
     /// A directory of the server with a git repository for the agent to work on
     #[arg(long, value_name = "PATH")]
     repo: Option<PathBuf>,
-    /// Who makes the sandbox: local, external or fake [default: the server's]
+    /// Who makes the sandbox: local, docker, external or fake [default: the server's]
     #[arg(long, value_parser = word::<ProviderKind>)]
     provider: Option<ProviderKind>,
     /// The agent that works in it
@@ -72,6 +72,9 @@ pub struct New {
     /// End it after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout_s: Option<u32>,
+    /// What the agent may do unasked: full, edits or ask [default: the project's, else what the isolation allows]
+    #[arg(long, value_name = "WHAT", value_parser = word::<Approvals>)]
+    approvals: Option<Approvals>,
     #[command(flatten)]
     network: Choice,
     /// A new file for the worker's token [default: worker-ID.token in the data directory]
@@ -102,6 +105,7 @@ impl New {
         put("project_id", self.project.map(|id| id.to_string().into()));
         put("session_id", self.session.map(|id| id.to_string().into()));
         put("timeout_s", self.timeout_s.map(Value::from));
+        put("approvals", self.approvals.map(|word| word.as_str().into()));
         put("network", self.network.body());
         put("repo", self.repo.as_deref().map(repository).transpose()?);
         Ok(Value::Object(body))

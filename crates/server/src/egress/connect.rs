@@ -63,8 +63,8 @@ impl Connector {
         // Before anything is looked up: a question to a name server is a message too.
         outlet.check(target)?;
         let (stream, by_proxy) = match self.upstream.as_ref().filter(|upstream| upstream.serves(target)) {
-            Some(upstream) => self.by_proxy(upstream, target, purpose).await?,
-            None => (self.direct(target).await?, false),
+            Some(upstream) => self.by_proxy(outlet, upstream, target, purpose).await?,
+            None => (self.direct(outlet, target).await?, false),
         };
         // That took its time.
         outlet.check(target)?;
@@ -72,8 +72,8 @@ impl Connector {
         Ok(Connected { stream: Box::new(Counted::new(stream, Arc::clone(&way))), way, by_proxy })
     }
 
-    async fn direct(&self, target: &Target) -> Result<Stream, Failure> {
-        let addresses = self.resolve(target).await?;
+    async fn direct(&self, outlet: &Outlet, target: &Target) -> Result<Stream, Failure> {
+        let addresses = self.resolve(outlet, target).await?;
         addresses.iter().try_for_each(|address| self.check(target, *address))?;
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in addresses.into_iter().take(MOST_ADDRESSES) {
@@ -92,11 +92,12 @@ impl Connector {
     /// The proxy looks names up itself, perhaps names that this machine doesn't know. Those that it knows are checked.
     async fn by_proxy(
         &self,
+        outlet: &Outlet,
         upstream: &Upstream,
         target: &Target,
         purpose: Purpose,
     ) -> Result<(Stream, bool), Failure> {
-        match self.resolve(target).await {
+        match self.resolve(outlet, target).await {
             Ok(addresses) => addresses.iter().try_for_each(|address| self.check(target, *address))?,
             Err(Failure::Failed(_)) => {}
             Err(refused @ Failure::Refused(_)) => return Err(refused),
@@ -111,12 +112,14 @@ impl Connector {
         connected.map_err(|error: io::Error| Failure::Failed(format!("{target} can't be reached: {error}")))
     }
 
-    async fn resolve(&self, target: &Target) -> Result<Vec<IpAddr>, Failure> {
+    async fn resolve(&self, outlet: &Outlet, target: &Target) -> Result<Vec<IpAddr>, Failure> {
         let name = match &target.host {
             Host::Address(address) => return Ok(vec![*address]),
             Host::Name(name) => name,
         };
         let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{name} can't be looked up: {error}"));
+        // Its own come first, and are waited for without a clock: who asks for much waits for himself.
+        let _own = outlet.lookups.acquire().await.map_err(|error| failed(&error))?;
         let found = timeout(LOOKUP, async {
             let _one = self.lookups.acquire().await.map_err(io::Error::other)?;
             tokio::net::lookup_host((name.as_str(), target.port)).await.map(|found| found.collect::<Vec<_>>())

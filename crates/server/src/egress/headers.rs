@@ -3,11 +3,12 @@
 use axum::http::HeaderMap;
 use axum::http::header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE};
 
-/// What a request wants to change to, if it wants that.
+/// What a request wants to change to, if it wants that and it is the one that stays with its host: in HTTP/2 each
+/// request would name another.
 pub fn switching(headers: &HeaderMap) -> Option<HeaderValue> {
     let asks = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let asks = asks.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
-    headers.get(UPGRADE).filter(|_| asks).cloned()
+    headers.get(UPGRADE).filter(|to| asks && to.as_bytes().eq_ignore_ascii_case(b"websocket")).cloned()
 }
 
 /// Takes out what is not for the other end: all that `Connection` names, what is always meant for the next station,
@@ -21,7 +22,8 @@ pub fn strip(headers: &mut HeaderMap, keeping: Option<&HeaderValue>) {
         .filter_map(|word| word.trim().parse().ok())
         .collect();
     let to_proxies = headers.keys().filter(|name| name.as_str().starts_with("proxy-")).cloned();
-    let always = [CONNECTION, TE, UPGRADE, HeaderName::from_static("keep-alive")];
+    let always =
+        [CONNECTION, TE, UPGRADE].into_iter().chain(["keep-alive", "http2-settings"].map(HeaderName::from_static));
     // Framing is not a header's to switch off: whoever writes the message anew sets it.
     let gone: Vec<HeaderName> =
         named.into_iter().filter(|name| !is_framing(name)).chain(to_proxies).chain(always).collect();
@@ -65,6 +67,7 @@ mod tests {
             ("accept", "*/*"),
         ]);
         assert_eq!(switching(&map), None);
+        assert_eq!(switching(&headers(&[("connection", "upgrade, http2-settings"), ("upgrade", "h2c")])), None);
         strip(&mut map, None);
         let mut left: Vec<_> = map.keys().map(|name| name.as_str().to_owned()).collect();
         left.sort();

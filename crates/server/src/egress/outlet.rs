@@ -13,6 +13,8 @@ use tokio::sync::{Semaphore, watch};
 
 /// Connections of one sandbox at once; more wait in the socket's own queue.
 const CONNECTIONS: usize = 256;
+/// Lookups of one sandbox at once.
+const LOOKUPS: usize = 8;
 /// A connection on which nothing moves for this long is closed.
 const IDLE: Duration = Duration::from_secs(15 * 60);
 
@@ -25,6 +27,8 @@ struct Ruled {
 pub struct Outlet {
     pub sandbox: SandboxId,
     pub connections: Arc<Semaphore>,
+    /// So that names which nobody answers for take no other sandbox's turn.
+    pub lookups: Semaphore,
     rule: watch::Sender<Ruled>,
     table: Mutex<Table>,
     quiet: Mutex<Quiet>,
@@ -38,6 +42,7 @@ impl Outlet {
         Self {
             sandbox,
             connections: Arc::new(Semaphore::new(CONNECTIONS)),
+            lookups: Semaphore::new(LOOKUPS),
             rule: watch::Sender::new(Ruled { version: i64::MIN, rule: Arc::new(Rule::None) }),
             table: Mutex::default(),
             quiet: Mutex::default(),

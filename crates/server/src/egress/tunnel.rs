@@ -9,7 +9,7 @@ use atoll_core::network::{Host, Target};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// For the first words of a connection.
 const OPENING: Duration = Duration::from_secs(30);
@@ -98,35 +98,56 @@ fn opening(bytes: &[u8]) -> Opening {
     }
 }
 
+/// Reads until it is known what the client's first bytes are; where the server speaks first, it is neither. Both may
+/// wait as long as they like. Whoever has begun to speak must come to the point: what could still become a handshake
+/// goes no further unseen.
+async fn listen(
+    client: &mut Stream,
+    server: &mut Stream,
+    first: &mut Vec<u8>,
+    answer: &mut Vec<u8>,
+) -> Option<Opening> {
+    let mut deadline = None;
+    loop {
+        match opening(first) {
+            Opening::Unclear if first.len() <= 2 * tls::LONGEST_HELLO => {}
+            Opening::Unclear => return Some(Opening::Malformed),
+            known => return Some(known),
+        }
+        if !first.is_empty() {
+            deadline.get_or_insert_with(|| Instant::now() + OPENING);
+        }
+        tokio::select! {
+            read = client.read_buf(first) => match read {
+                Ok(0) => return Some(Opening::Other),
+                Ok(_) => {}
+                Err(_) => return None,
+            },
+            read = server.read_buf(answer) => return read.ok().map(|_| Opening::Other),
+            () = until(deadline) => return None,
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn carry_any(service: &Arc<Service>, mut client: Stream, mut server: Stream, way: Arc<Way>) {
     let (mut first, mut answer) = (Vec::new(), Vec::new());
-    let read = timeout(OPENING, async {
-        loop {
-            match opening(&first) {
-                Opening::Unclear if first.len() <= 2 * tls::LONGEST_HELLO => {}
-                Opening::Unclear => return Some(Opening::Malformed),
-                known => return Some(known),
+    let opening = tokio::select! {
+        opening = listen(&mut client, &mut server, &mut first, &mut answer) => opening,
+        cut = way.cut() => {
+            if let Some(refusal) = cut {
+                service.refused(&way.target.host.to_string(), way.target.port, &refusal);
             }
-            tokio::select! {
-                read = client.read_buf(&mut first) => match read {
-                    Ok(0) => return Some(Opening::Other),
-                    Ok(_) => {}
-                    Err(_) => return None,
-                },
-                read = server.read_buf(&mut answer) => match read {
-                    Ok(_) => return Some(Opening::Other),
-                    Err(_) => return None,
-                },
-            }
+            return;
         }
-    });
-    let opening = match read.await {
-        Ok(Some(opening)) => opening,
-        Ok(None) => return,
-        // Both wait: that is theirs to know. What could still become a handshake goes no further unseen.
-        Err(_) if first.is_empty() => Opening::Other,
-        Err(_) => return,
     };
+    let Some(opening) = opening else { return };
     let refusal = match opening {
         Opening::Http => {
             let client = Box::new(Prefixed::new(first, client));
@@ -175,6 +196,25 @@ mod tests {
         assert!(!good("example.org:443", Some("www.example.org")) && !good("example.org:443", Some("192.0.2.1")));
         assert!(good("192.0.2.1:443", None) && !good("192.0.2.1:443", Some("example.org")));
         assert!(good("[2001:db8::1]:443", None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_before_a_handshake_changes_nothing() {
+        let (mut program, client) = tokio::io::duplex(1024);
+        let (_site, server) = tokio::io::duplex(1024);
+        let (mut client, mut server): (Stream, Stream) = (Box::new(client), Box::new(server));
+        let (mut first, mut answer) = (Vec::new(), Vec::new());
+        let talking = async {
+            tokio::time::sleep(10 * OPENING).await;
+            program.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+            program
+        };
+        let (heard, mut program) = tokio::join!(listen(&mut client, &mut server, &mut first, &mut answer), talking);
+        assert_eq!(heard, Some(Opening::Http));
+        // Half a word is not waited for.
+        first.clear();
+        program.write_all(b"GE").await.unwrap();
+        assert_eq!(listen(&mut client, &mut server, &mut first, &mut answer).await, None);
     }
 
     #[test]

@@ -239,7 +239,7 @@ def switch(before, url):
     if before:
         s.sendall(before)
         assert s.recv(4096).startswith(b"HTTP/1.1 200")
-    s.sendall(b"GET " + url + b" HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: keep-alive, Upgrade\r\nUpgrade: echo\r\n\r\n")
+    s.sendall(b"GET " + url + b" HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n")
     got = b""
     while not got.endswith(b"here "): got += s.recv(4096)
     assert got.startswith(b"HTTP/1.1 101"), got

@@ -1,11 +1,14 @@
 //! What has happened so far in a sandbox, from its events alone: what is told of each, what is
 //! being done now, and what came out. Pure.
 
+mod asking;
 mod calls;
 mod tell;
 
 #[cfg(test)]
 mod tests;
+
+pub use asking::Asked;
 
 use super::told::Told;
 use crate::reading::entry::Entry;
@@ -71,16 +74,28 @@ pub struct Story {
     pub end: Option<End>,
     /// How often it has ended: taking results out of a failed one ends it again.
     pub ends: usize,
-    /// How a question is answered, where that is known.
-    how_to_answer: Option<String>,
+    answers: Answers,
+    /// What the agent waits for, oldest first.
+    asked: Vec<Asked>,
     calls: Calls,
     edits: BTreeMap<String, Changed>,
     /// Messages that have not been told of as delivered, with whether they interrupt.
     open: BTreeMap<String, bool>,
 }
 
+/// How one answers what the agent asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answers {
+    /// By typing here.
+    Typed,
+    /// By a command elsewhere.
+    Command,
+    /// The agent takes its answers as messages: so it is said how.
+    Message(String),
+}
+
 impl Story {
-    pub fn new(how_to_answer: Option<String>) -> Self {
+    pub fn new(answers: Answers) -> Self {
         Self {
             doing: Doing::Making,
             turn: None,
@@ -90,7 +105,8 @@ impl Story {
             failed: None,
             end: None,
             ends: 0,
-            how_to_answer,
+            answers,
+            asked: Vec::new(),
             calls: Calls::default(),
             edits: BTreeMap::new(),
             open: BTreeMap::new(),
@@ -109,6 +125,14 @@ impl Story {
         self.edits.values().cloned().collect()
     }
 
+    /// What the next words could answer.
+    pub fn asked(&self) -> Option<&Asked> {
+        match self.answers {
+            Answers::Typed => self.asked.first(),
+            Answers::Command | Answers::Message(_) => None,
+        }
+    }
+
     /// How many messages were sent and have not reached the agent yet.
     pub fn on_their_way(&self) -> usize {
         self.open.values().filter(|interrupts| !**interrupts).count()
@@ -123,6 +147,16 @@ impl Story {
 
     /// What the event changes of what is known.
     fn follow(&mut self, entry: &Entry) {
+        match entry.event_type.as_str() {
+            "approval.requested" => self.asked.extend(Asked::of(entry)),
+            "approval.resolved" => {
+                let id = entry.text("approval_id");
+                self.asked.retain(|asked| Some(asked.approval_id.as_str()) != id);
+            }
+            // Nobody waits any more.
+            "agent.started" | "agent.completed" | "agent.failed" | "sandbox.completing" => self.asked.clear(),
+            _ => {}
+        }
         let ending = matches!(self.doing, Doing::TakingResults | Doing::Ended);
         match entry.event_type.as_str() {
             "sandbox.creating" => self.doing = Doing::Making,

@@ -1,6 +1,6 @@
 //! What is told of each event: a line or a few words, or nothing where it would only be noise.
 
-use super::Story;
+use super::{Answers, Story, asking};
 use crate::reading::entry::Entry;
 use crate::render::spans::Spans;
 use crate::render::{line, patch, style, text, time};
@@ -39,7 +39,7 @@ impl Story {
             "agent.completed" => stopped(entry),
             "agent.failed" | "agent.error" | "agent.stream_error" => Some(failure(entry)),
             "agent.unparsed" => Some(Told::warning(&format!("not understood: {}", text::clipped(said, 200)))),
-            "approval.requested" => Some(self.question(said)),
+            "approval.requested" => Some(self.question(entry)),
             "approval.resolved" => Some(Told::fact(&answer(entry))),
             kind if kind.starts_with("message.") => self.message(entry),
             "git.cloned" => return cloned(entry),
@@ -78,9 +78,14 @@ impl Story {
         Some(if is_error { told.under(style::FAINT, &last_lines(output, OUTPUT_LINES)) } else { told })
     }
 
-    fn question(&self, said: &str) -> Told {
-        let how = self.how_to_answer.as_ref().map(|how| format!("\n{how}")).unwrap_or_default();
-        Told::words(Mark::Question, style::WARN, &format!("the agent asks: {said}{how}"))
+    fn question(&self, entry: &Entry) -> Told {
+        let how = match (&self.answers, self.asked.last()) {
+            (Answers::Message(how), _) => how.clone(),
+            (Answers::Typed, Some(asked)) => asked.typing(),
+            (Answers::Command, Some(asked)) => asked.command(),
+            (Answers::Typed | Answers::Command, None) => "answer with: atoll approvals".to_owned(),
+        };
+        Told::words(Mark::Question, style::WARN, &format!("the agent asks: {}\n{how}", asking::what(entry)))
     }
 
     fn message(&mut self, entry: &Entry) -> Option<Told> {

@@ -87,7 +87,7 @@ fn shown(told: &[Told], columns: Option<usize>) -> String {
 
 #[test]
 fn a_story_as_lines() {
-    let mut story = Story::new(Some("type approve, or deny and why".into()));
+    let mut story = Story::new(Answers::Message("type approve, or deny and why".into()));
     let told: Vec<Told> = events().iter().flat_map(|entry| story.take(entry)).collect();
     insta::assert_snapshot!("wide", shown(&told, Some(80)));
     insta::assert_snapshot!("narrow", shown(&told, Some(32)));
@@ -96,7 +96,7 @@ fn a_story_as_lines() {
 
 #[test]
 fn what_is_being_done() {
-    let mut story = Story::new(None);
+    let mut story = Story::new(Answers::Command);
     let mut doing = vec![];
     for entry in events() {
         story.take(&entry);
@@ -115,7 +115,7 @@ fn what_is_being_done() {
 
 #[test]
 fn edits_of_a_file_count_together() {
-    let mut story = Story::new(None);
+    let mut story = Story::new(Answers::Command);
     for (change, added, removed) in [("created", 3, 0), ("modified", 2, 1)] {
         let data = json!({"file_path": "a", "change_type": change, "lines_added": added, "lines_removed": removed});
         story.take(&entry(1, "agent.file_edited", Some(1), data));
@@ -126,7 +126,7 @@ fn edits_of_a_file_count_together() {
 
 #[test]
 fn a_failure_says_what_the_agent_said_last() {
-    let mut story = Story::new(None);
+    let mut story = Story::new(Answers::Command);
     let data = json!({"reason": "out_of_memory", "error": "killed", "stderr_tail": "allocating\nmore",
                       "memory_limit": 1024, "memory_peak": 1023});
     let told = story.take(&entry(1, "agent.failed", Some(1), data));
@@ -152,7 +152,7 @@ proptest! {
                 *value = text.clone().into();
             }
         }
-        let mut story = Story::new(None);
+        let mut story = Story::new(Answers::Command);
         for entry in &events {
             for line in story.take(entry).iter().flat_map(|told| told.lines(Some(columns))) {
                 prop_assert!(!line.painted(false).chars().any(char::is_control), "{line:?}");

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::reading::entry::Entry;
+use crate::run::story::Answers;
 use serde_json::json;
 
 fn story(events: &[(&str, serde_json::Value)]) -> Story {
-    let mut story = Story::new(None);
+    let mut story = Story::new(Answers::Command);
     for (event_type, data) in events {
         let event = json!({ "seq": 1, "type": event_type, "at": "2026-01-31T12:00:00Z", "turn": 3, "data": data });
         story.take(&Entry::parse(&event.to_string()).unwrap());

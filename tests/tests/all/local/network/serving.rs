@@ -90,8 +90,8 @@ async fn answer(mut stream: TcpStream, heard: Arc<Mutex<Heard>>) {
             heard.requests += 1;
             heard.text.push_str(&head);
         }
-        if lower.contains("\r\nupgrade: echo\r\n") {
-            let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nhere ";
+        if lower.contains("\r\nupgrade: websocket\r\n") {
+            let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nhere ";
             drop(stream.write_all(switched.as_bytes()).await);
             let (mut read, mut write) = stream.split();
             drop(tokio::io::copy(&mut read, &mut write).await);
