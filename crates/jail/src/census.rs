@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
@@ -17,20 +18,32 @@ impl Inhabitant {
         rustix::process::pidfd_send_signal(&self.hold, signal).is_ok()
     }
 
-    /// It does nothing and will not before it is told to.
+    /// It does nothing and will not before it is told to: none of its threads does. The process's own state is that of
+    /// its first thread, which may have ended while others go on.
     pub fn stands_still(&self) -> bool {
-        match fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
-            Ok(stat) => stands_still(&stat),
-            // It is gone.
-            Err(_) => true,
-        }
+        states(Path::new(&format!("/proc/{}", self.pid))).all(|state| matches!(state, 'T' | 't' | 'Z' | 'X'))
     }
 }
 
+/// Whether anything of a process still runs or could, by its directory in `/proc`. One that has ended and isn't yet taken
+/// note of holds nothing any more.
+pub(crate) fn lives(process: &Path) -> bool {
+    states(process).any(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// The threads of a process that are there, by their directories.
+pub(crate) fn threads(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(process.join("task")).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// What each of its threads does. One that ends meanwhile is left out.
+fn states(process: &Path) -> impl Iterator<Item = char> + use<> {
+    threads(process).filter_map(|thread| state(&fs::read_to_string(thread.join("stat")).ok()?))
+}
+
 /// The state in a line of `/proc/<pid>/stat`, behind a name that may hold anything.
-fn stands_still(stat: &str) -> bool {
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    matches!(state, Some('T' | 't' | 'Z' | 'X'))
+fn state(stat: &str) -> Option<char> {
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// All of a pid namespace but its first process, which is `init` on the host.
@@ -80,7 +93,8 @@ mod tests {
 
     #[test]
     fn a_name_does_not_pass_for_a_state() {
-        assert!(!stands_still("7 (a) T (b) R 1 1"));
-        assert!(stands_still("7 (a) R) T 1 1"));
+        assert_eq!(state("7 (a) T (b) R 1 1"), Some('R'));
+        assert_eq!(state("7 (a) R) T 1 1"), Some('T'));
+        assert_eq!(state("7"), None);
     }
 }

@@ -19,14 +19,11 @@ use crate::error::{AtStep, Errno, Failure, Step};
 use crate::ids::Map;
 use crate::kernel::{self, MOUNTS, NO_DEVICES, NO_SUID, PROCESSES, Process, READ_ONLY, USER};
 use crate::layers::{Layers, Stack};
-use crate::setup::overlay::{self, Scratch, Stacked, Wanted};
+use crate::setup::overlay::{Stacked, Wanted};
 use crate::setup::programs::{PLACE, hang_place};
 use crate::setup::{self, Plan, privilege, protect, system, trees};
 use crate::start::said;
-use crate::{maps, wire};
-
-/// Two file systems in memory that every sandbox has, to hang layers over for a moment.
-const SCRATCH: Scratch = Scratch { store: "/dev/shm", merged: "/run" };
+use crate::{census, maps, wire};
 
 const WORKSPACE: &str = "/workspace";
 
@@ -94,20 +91,24 @@ fn exchanged(exchange: &Exchange<'_>) -> Result<(), Failure> {
     let Exchange { process, map, layers, stack, protected, store } = exchange;
     hide()?;
     kernel::join(*process, USER).at_with(Step::Join, "user namespace")?;
+    // In a copy of the host's mounts this process may take hold of the layers; in the host's own it may not.
+    kernel::copy_mounts().at(Step::Join)?;
+    let aside = Aside::here()?;
     let store = match store {
         Some(store) => store.try_clone().at(Step::Descriptors)?,
-        None => {
-            // In a copy of the host's mounts this process may take hold of the layers; in the host's own it may not.
-            kernel::copy_mounts().at(Step::Join)?;
-            trees::tree(&layers.directory, NO_SUID | NO_DEVICES)?
-        }
+        None => trees::tree(&layers.directory, NO_SUID | NO_DEVICES)?,
     };
     kernel::join(*process, MOUNTS).at_with(Step::Join, "mounts")?;
     privilege::become_root_inside(map)?;
     hide()?;
     quiet(*process)?;
+    // The layers of all sandboxes hang in this process's own mounts for a moment: nobody of this one could see them
+    // there, should anybody be left.
+    aside.enter()?;
     let wanted = Wanted { files: true, system: stack.image.is_some() };
-    let Stacked { files, system } = overlay::stack(&store, stack, wanted, SCRATCH)?;
+    let Stacked { files, system } = setup::root::stack_aside(&store, stack, wanted)?;
+    drop(store);
+    kernel::join(*process, MOUNTS).at_with(Step::Join, "mounts")?;
     let mut fresh: Vec<(OwnedFd, PathBuf)> = Vec::new();
     if let Some([workspace, home]) = files {
         // What can't be protected must be known while the old files are still there.
@@ -175,26 +176,46 @@ fn seal(fresh: &[(OwnedFd, PathBuf)], protected: &[String]) -> Result<(), Failur
     outcome
 }
 
+/// This process's own mounts, to come back to.
+struct Aside {
+    mounts: OwnedFd,
+    root: OwnedFd,
+}
+
+impl Aside {
+    fn here() -> Result<Self, Failure> {
+        let open = |path: &str, flags| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).at(Step::Join);
+        Ok(Self { mounts: open("/proc/self/ns/mnt", OFlags::RDONLY)?, root: open("/", OFlags::PATH)? })
+    }
+
+    fn enter(&self) -> Result<(), Failure> {
+        kernel::join(self.mounts.as_fd(), MOUNTS).at_with(Step::Join, "own mounts")?;
+        // The root that this process had in them, which need not be theirs.
+        rustix::process::fchdir(&self.root).at(Step::Join)?;
+        rustix::process::chroot(".").at(Step::Join)
+    }
+}
+
 /// Ends all processes of the sandbox but the first.
 fn quiet(process: BorrowedFd<'_>) -> Result<(), Failure> {
-    if others().at(Step::Quiet)? == 0 {
-        return Ok(());
-    }
     kernel::join(process, PROCESSES).at_with(Step::Join, "processes")?;
     let started = Instant::now();
-    while others().at(Step::Quiet)? > 0 {
-        if started.elapsed() > PATIENCE {
-            return Err(Errno(libc::ETIMEDOUT)).at(Step::Quiet);
-        }
+    // Once in any case: what is read of processes is not what keeps anybody out.
+    loop {
         let killer = kernel::spawn(0, None, || {
             kernel::kill_all();
             0
         })
         .at(Step::Quiet)?;
         killer.wait().at(Step::Quiet)?;
+        if others().at(Step::Quiet)? == 0 {
+            return Ok(());
+        }
+        if started.elapsed() > PATIENCE {
+            return Err(Errno(libc::ETIMEDOUT)).at(Step::Quiet);
+        }
         std::thread::sleep(Duration::from_micros(300));
     }
-    Ok(())
 }
 
 /// How many processes but the first live in the sandbox whose mounts this process sees.
@@ -203,11 +224,7 @@ fn others() -> std::io::Result<usize> {
     for entry in fs::read_dir("/proc")?.flatten() {
         let name = entry.file_name();
         let Some(number) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // One that has ended and is not yet taken note of holds nothing any more.
-        let lives = |stat: String| stat.rsplit_once(')').is_none_or(|(_, state)| !state.trim_start().starts_with('Z'));
-        if number != 1 && fs::read_to_string(entry.path().join("stat")).is_ok_and(lives) {
-            count += 1;
-        }
+        count += usize::from(number != 1 && census::lives(&entry.path()));
     }
     Ok(count)
 }
@@ -230,7 +247,7 @@ pub(crate) fn try_stacking(
                 None => trees::tree(&layers.directory, NO_SUID | NO_DEVICES)?,
             };
             privilege::become_root_inside(map)?;
-            setup::root::try_stacking(&store, stack, Wanted { files: true, system: false })
+            setup::root::stack_aside(&store, stack, Wanted { files: true, system: false }).map(std::mem::drop)
         });
         report(outcome, said.as_fd())
     })?;

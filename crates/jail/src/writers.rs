@@ -82,16 +82,23 @@ fn writable_mounts(list: &str) -> HashSet<u64> {
 }
 
 /// Whether a process has a file open for writing, or mapped so. What can't be looked at counts as one that has.
+///
+/// Its threads are looked at one by one: the first may have ended, and others may have open files of their own.
 fn writes(pid: i32, mounts: Option<&HashSet<u64>>) -> bool {
     let Some(mounts) = mounts else { return true };
-    let Ok(mut descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return true };
+    let mut threads = census::threads(Path::new(&format!("/proc/{pid}"))).peekable();
+    threads.peek().is_none() || threads.any(|thread| writes_by(&thread, mounts))
+}
+
+fn writes_by(thread: &Path, mounts: &HashSet<u64>) -> bool {
+    let Ok(mut descriptors) = fs::read_dir(thread.join("fd")) else { return true };
     let open = descriptors.by_ref().take(MOST_FILES).flatten().any(|entry| {
-        let information = format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy());
+        let information = thread.join("fdinfo").join(entry.file_name());
         let for_writing = fs::read_to_string(information).is_ok_and(|text| is_for_writing(&text, mounts));
         for_writing && fs::metadata(entry.path()).is_ok_and(|file| file.is_file())
     });
     let left = descriptors.next().is_some();
-    open || left || fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|text| maps(&text))
+    open || left || fs::read_to_string(thread.join("maps")).is_ok_and(|text| maps(&text))
 }
 
 /// By a file of `/proc/<pid>/fdinfo`: the flags are in octal.
