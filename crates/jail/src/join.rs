@@ -30,6 +30,9 @@ const WORKSPACE: &str = "/workspace";
 /// How long what was killed may take to go.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a helper may take to do its one thing: everybody else waits meanwhile.
+const HELPERS: Duration = Duration::from_secs(20);
+
 /// The files that a living sandbox shall have from now on.
 pub(crate) struct Exchange<'a> {
     /// Its first process.
@@ -43,8 +46,9 @@ pub(crate) struct Exchange<'a> {
     pub store: Option<OwnedFd>,
 }
 
-/// Ends what runs besides the first process and gives the sandbox other files. All or nothing: if it fails, it has its
-/// old ones. `drop` closes what only the launcher shall hold.
+/// Ends what runs besides the first process and gives the sandbox other files. If it fails, it has its old ones; or, where
+/// that was no more possible, some of the new: its mounts tell (see [`shows`]). `drop` closes what only the launcher
+/// shall hold.
 pub(crate) fn exchange(exchange: &Exchange<'_>, drop: impl FnOnce()) -> Result<(), Failure> {
     let (status, said) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).at(Step::Descriptors)?;
     let process = kernel::spawn(0, None, || {
@@ -72,6 +76,10 @@ fn report(outcome: Result<(), Failure>, status: BorrowedFd<'_>) -> i32 {
 }
 
 fn finished(process: &Process, mut status: File) -> Result<(), Failure> {
+    // What it says fits into a pipe, so it never waits for being heard.
+    if !process.ends_within(HELPERS) {
+        process.kill();
+    }
     let mut text = Vec::new();
     status.read_to_end(&mut text).at(Step::Exchange)?;
     let code = process.wait().at(Step::Exchange)?.and_then(|status| status.exit_status());
@@ -132,9 +140,14 @@ fn exchanged(exchange: &Exchange<'_>) -> Result<(), Failure> {
             Some((worker, agents))
         }
     };
-    seal(&fresh, protected)?;
-    for (tree, path) in &fresh {
-        rustix::mount::unmount(path, UnmountFlags::DETACH).at_with(Step::Exchange, path.display())?;
+    let sealed = seal(&fresh, protected)?;
+    for (index, (tree, path)) in fresh.iter().enumerate() {
+        if let Err(error) = rustix::mount::unmount(path, UnmountFlags::DETACH) {
+            if index == 0 {
+                unseal(&sealed)?;
+            }
+            return Err(error).at_with(Step::Exchange, path.display());
+        }
         trees::hang(tree, path, Step::Exchange)?;
     }
     protect::protect(Path::new(WORKSPACE), protected)?;
@@ -144,8 +157,8 @@ fn exchanged(exchange: &Exchange<'_>) -> Result<(), Failure> {
 }
 
 /// From here on nobody can write to the old files, whatever they hold on to. Fails, and changes nothing, if somebody
-/// has one open for writing.
-fn seal(fresh: &[(OwnedFd, PathBuf)], protected: &[String]) -> Result<(), Failure> {
+/// has one open for writing. Returns what was closed.
+fn seal(fresh: &[(OwnedFd, PathBuf)], protected: &[String]) -> Result<Vec<OwnedFd>, Failure> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut sealed = Vec::new();
     let mut close = |old: OwnedFd, path: &Path| match kernel::set_attributes_of_one(old.as_fd(), READ_ONLY) {
@@ -169,11 +182,13 @@ fn seal(fresh: &[(OwnedFd, PathBuf)], protected: &[String]) -> Result<(), Failur
             })
         });
     if outcome.is_err() {
-        for old in &sealed {
-            kernel::clear_attributes_of_one(old.as_fd(), READ_ONLY).at(Step::Exchange)?;
-        }
+        unseal(&sealed)?;
     }
-    outcome
+    outcome.map(|()| sealed)
+}
+
+fn unseal(sealed: &[OwnedFd]) -> Result<(), Failure> {
+    sealed.iter().try_for_each(|old| kernel::clear_attributes_of_one(old.as_fd(), READ_ONLY)).at(Step::Exchange)
 }
 
 /// This process's own mounts, to come back to.
@@ -274,6 +289,9 @@ pub(crate) fn borrow(process: BorrowedFd<'_>, drop: impl FnOnce()) -> Result<[Ow
     })
     .at(Step::Clone)?;
     std::mem::drop(theirs);
+    if !helper.ends_within(HELPERS) {
+        helper.kill();
+    }
     let received = wire::receive::<Option<Failure>>(ours.as_fd(), &mut [0; 4096]);
     helper.wait().at(Step::Join)?;
     match received {
@@ -332,6 +350,12 @@ pub(crate) fn enter(
     }
 }
 
+/// Whether a layer is the one that is written to anywhere in a living process's mounts, by the kernel's own list of them.
+pub(crate) fn shows(mounts: &str, layer: &str) -> bool {
+    let option = format!("upperdir={layer}/");
+    mounts.lines().any(|line| line.split([' ', ',']).any(|word| word.starts_with(&option)))
+}
+
 /// Which layer is on top in a living process's mounts, by the kernel's own list of them.
 pub(crate) fn top_of(mounts: &str) -> Option<String> {
     let line = mounts.lines().rev().find(|line| line.split(' ').nth(4) == Some("/workspace"))?;
@@ -355,5 +379,6 @@ mod tests {
         let stacked = "9 1 0:77 /workspace /workspace rw,nosuid,nodev - overlay overlay rw,lowerdir=abc/files,upperdir=def/files,workdir=def/files-work,userxattr,volatile\n";
         assert_eq!(top_of(stacked), Some("def".into()));
         assert_eq!(top_of("1 2 0:1 / / rw - tmpfs tmpfs rw\n"), None);
+        assert!(shows(stacked, "def") && !shows(stacked, "abc") && !shows(stacked, "de") && !shows(plain, "abc"));
     }
 }
