@@ -91,17 +91,43 @@ fn existing(path: PathBuf) -> Result<PathBuf, PathBuf> {
 /// Written once for each version, whole or not at all: live sandboxes may be running an older one.
 fn unpacked(data_dir: &Path) -> io::Result<PathBuf> {
     let file = data_dir.join(format!("worker-{}", hex(&Sha256::digest(WORKER))));
-    // Whoever may write beside it could have put another there.
-    let is_trusted = |found: &fs::Metadata| [0, rustix::process::geteuid().as_raw()].contains(&found.uid());
-    if fs::metadata(&file).is_ok_and(|found| is_trusted(&found) && found.len() == WORKER.len() as u64) {
+    // Whoever may write beside it could have put another there, or a link.
+    let is_trusted = |found: &fs::Metadata| {
+        found.is_file() && found.nlink() == 1 && [0, rustix::process::geteuid().as_raw()].contains(&found.uid())
+    };
+    if fs::symlink_metadata(&file).is_ok_and(|found| is_trusted(&found) && found.len() == WORKER.len() as u64) {
         return Ok(file);
     }
     let beside = file.with_extension(format!("new-{}", std::process::id()));
-    let mut options = File::options();
-    let mut written = options.write(true).create(true).truncate(true).mode(0o755).open(&beside)?;
-    written.write_all(WORKER)?;
-    written.sync_all()?;
-    drop(written);
+    put(&beside, WORKER)?;
     fs::rename(&beside, &file)?;
     Ok(file)
+}
+
+/// Writes a program into a file that was not there: whatever has its name is removed, never written to.
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut written = File::options().write(true).create_new(true).mode(0o755).open(path)?;
+    written.write_all(bytes)?;
+    written.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_in_its_place_leads_nowhere() {
+        let directory = tempfile::tempdir().unwrap();
+        let (elsewhere, path) = (directory.path().join("elsewhere"), directory.path().join("worker.new-1"));
+        fs::write(&elsewhere, "kept").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        put(&path, b"program").unwrap();
+        assert_eq!(fs::read(&elsewhere).unwrap(), b"kept");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        assert_eq!(fs::read(&path).unwrap(), b"program");
+    }
 }

@@ -111,9 +111,12 @@ impl<T: Serialize + DeserializeOwned> Shelf<T> {
     }
 }
 
+/// The file of a layer's directory that says how large it is.
+pub(crate) const COUNTED: &str = "bytes";
+
 /// How large a sealed layer is, where that was counted.
 pub(crate) fn counted(layer: &Path) -> Option<u64> {
-    fs::read_to_string(layer.join("bytes")).ok()?.trim().parse().ok()
+    fs::read_to_string(layer.join(COUNTED)).ok()?.trim().parse().ok()
 }
 
 pub(crate) fn now() -> u64 {

@@ -1,8 +1,9 @@
 //! The server's handle on its launcher.
 
 mod layers;
+mod running;
 
-pub use layers::Stopper;
+pub use running::{Running, Stopper};
 
 use std::collections::HashMap;
 use std::fmt;
@@ -115,7 +116,7 @@ struct State {
     last: u64,
     gone: bool,
     waiting: HashMap<u64, Sender<Result<Answer, Error>>>,
-    runs: HashMap<u64, Sender<Exit>>,
+    runs: HashMap<u64, running::End>,
     listeners: Vec<Sender<Ended>>,
 }
 
@@ -394,8 +395,8 @@ impl Shared {
                     }
                 }
                 Said::RunEnded { run, exit } => {
-                    if let Some(sender) = state.runs.remove(&run) {
-                        let _ = sender.send(exit);
+                    if let Some(end) = state.runs.remove(&run) {
+                        end.tell(exit);
                     }
                 }
                 Said::WorkerEnded { name, exit } => {
@@ -412,55 +413,6 @@ impl Shared {
         drop(state);
         if let Some(mut child) = child {
             let _ = child.wait();
-        }
-    }
-}
-
-/// A one-shot that runs. It is killed when this is dropped.
-#[derive(Debug)]
-pub struct Running {
-    shared: Arc<Shared>,
-    run: u64,
-    end: Receiver<Exit>,
-    exit: Option<Exit>,
-}
-
-impl Running {
-    /// Waits for its end; after `timeout` it is killed, and has `TimedOut`.
-    pub fn wait(&mut self, timeout: Duration) -> Result<Exit, Error> {
-        if let Some(exit) = self.exit {
-            return Ok(exit);
-        }
-        let exit = match self.end.recv_timeout(timeout) {
-            Ok(exit) => exit,
-            Err(RecvTimeoutError::Disconnected) => return Err(Error::Gone),
-            Err(RecvTimeoutError::Timeout) => {
-                self.kill()?;
-                match self.end.recv_timeout(ENDING) {
-                    Ok(_) => Exit::TimedOut,
-                    Err(RecvTimeoutError::Disconnected) => return Err(Error::Gone),
-                    Err(RecvTimeoutError::Timeout) => {
-                        return Err(Error::Timeout { request: "end run".to_owned(), seconds: ENDING.as_secs() });
-                    }
-                }
-            }
-        };
-        self.exit = Some(exit);
-        Ok(exit)
-    }
-
-    /// Kills it and all it started; [`Running::wait`] tells when they are gone.
-    pub fn kill(&self) -> Result<(), Error> {
-        self.shared.send(0, Request::EndRun { run: self.run }, &[])
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if self.exit.is_none() {
-            // Without a launcher it is dead already.
-            let _ = self.kill();
-            self.shared.lock().runs.remove(&self.run);
         }
     }
 }

@@ -19,19 +19,19 @@ use crate::error::{AtStep, Errno, Failure, Step};
 use crate::ids::Map;
 use crate::kernel::{self, MOUNTS, NO_DEVICES, NO_SUID, PROCESSES, Process, READ_ONLY, USER};
 use crate::layers::{Layers, Stack};
-use crate::setup::overlay::{self, Scratch, Stacked, Wanted};
+use crate::setup::overlay::{Stacked, Wanted};
 use crate::setup::programs::{PLACE, hang_place};
 use crate::setup::{self, Plan, privilege, protect, system, trees};
 use crate::start::said;
-use crate::{maps, wire};
-
-/// Two file systems in memory that every sandbox has, to hang layers over for a moment.
-const SCRATCH: Scratch = Scratch { store: "/dev/shm", merged: "/run" };
+use crate::{census, maps, wire};
 
 const WORKSPACE: &str = "/workspace";
 
 /// How long what was killed may take to go.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a helper may take to do its one thing: everybody else waits meanwhile.
+const HELPERS: Duration = Duration::from_secs(20);
 
 /// The files that a living sandbox shall have from now on.
 pub(crate) struct Exchange<'a> {
@@ -46,8 +46,9 @@ pub(crate) struct Exchange<'a> {
     pub store: Option<OwnedFd>,
 }
 
-/// Ends what runs besides the first process and gives the sandbox other files. All or nothing: if it fails, it has its
-/// old ones. `drop` closes what only the launcher shall hold.
+/// Ends what runs besides the first process and gives the sandbox other files. If it fails, it has its old ones; or, where
+/// that was no more possible, some of the new: its mounts tell (see [`shows`]). `drop` closes what only the launcher
+/// shall hold.
 pub(crate) fn exchange(exchange: &Exchange<'_>, drop: impl FnOnce()) -> Result<(), Failure> {
     let (status, said) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).at(Step::Descriptors)?;
     let process = kernel::spawn(0, None, || {
@@ -75,6 +76,10 @@ fn report(outcome: Result<(), Failure>, status: BorrowedFd<'_>) -> i32 {
 }
 
 fn finished(process: &Process, mut status: File) -> Result<(), Failure> {
+    // What it says fits into a pipe, so it never waits for being heard.
+    if !process.ends_within(HELPERS) {
+        process.kill();
+    }
     let mut text = Vec::new();
     status.read_to_end(&mut text).at(Step::Exchange)?;
     let code = process.wait().at(Step::Exchange)?.and_then(|status| status.exit_status());
@@ -94,20 +99,24 @@ fn exchanged(exchange: &Exchange<'_>) -> Result<(), Failure> {
     let Exchange { process, map, layers, stack, protected, store } = exchange;
     hide()?;
     kernel::join(*process, USER).at_with(Step::Join, "user namespace")?;
+    // In a copy of the host's mounts this process may take hold of the layers; in the host's own it may not.
+    kernel::copy_mounts().at(Step::Join)?;
+    let aside = Aside::here()?;
     let store = match store {
         Some(store) => store.try_clone().at(Step::Descriptors)?,
-        None => {
-            // In a copy of the host's mounts this process may take hold of the layers; in the host's own it may not.
-            kernel::copy_mounts().at(Step::Join)?;
-            trees::tree(&layers.directory, NO_SUID | NO_DEVICES)?
-        }
+        None => trees::tree(&layers.directory, NO_SUID | NO_DEVICES)?,
     };
     kernel::join(*process, MOUNTS).at_with(Step::Join, "mounts")?;
     privilege::become_root_inside(map)?;
     hide()?;
     quiet(*process)?;
+    // The layers of all sandboxes hang in this process's own mounts for a moment: nobody of this one could see them
+    // there, should anybody be left.
+    aside.enter()?;
     let wanted = Wanted { files: true, system: stack.image.is_some() };
-    let Stacked { files, system } = overlay::stack(&store, stack, wanted, SCRATCH)?;
+    let Stacked { files, system } = setup::root::stack_aside(&store, stack, wanted)?;
+    drop(store);
+    kernel::join(*process, MOUNTS).at_with(Step::Join, "mounts")?;
     let mut fresh: Vec<(OwnedFd, PathBuf)> = Vec::new();
     if let Some([workspace, home]) = files {
         // What can't be protected must be known while the old files are still there.
@@ -131,9 +140,14 @@ fn exchanged(exchange: &Exchange<'_>) -> Result<(), Failure> {
             Some((worker, agents))
         }
     };
-    seal(&fresh, protected)?;
-    for (tree, path) in &fresh {
-        rustix::mount::unmount(path, UnmountFlags::DETACH).at_with(Step::Exchange, path.display())?;
+    let sealed = seal(&fresh, protected)?;
+    for (index, (tree, path)) in fresh.iter().enumerate() {
+        if let Err(error) = rustix::mount::unmount(path, UnmountFlags::DETACH) {
+            if index == 0 {
+                unseal(&sealed)?;
+            }
+            return Err(error).at_with(Step::Exchange, path.display());
+        }
         trees::hang(tree, path, Step::Exchange)?;
     }
     protect::protect(Path::new(WORKSPACE), protected)?;
@@ -143,8 +157,8 @@ fn exchanged(exchange: &Exchange<'_>) -> Result<(), Failure> {
 }
 
 /// From here on nobody can write to the old files, whatever they hold on to. Fails, and changes nothing, if somebody
-/// has one open for writing.
-fn seal(fresh: &[(OwnedFd, PathBuf)], protected: &[String]) -> Result<(), Failure> {
+/// has one open for writing. Returns what was closed.
+fn seal(fresh: &[(OwnedFd, PathBuf)], protected: &[String]) -> Result<Vec<OwnedFd>, Failure> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut sealed = Vec::new();
     let mut close = |old: OwnedFd, path: &Path| match kernel::set_attributes_of_one(old.as_fd(), READ_ONLY) {
@@ -168,33 +182,55 @@ fn seal(fresh: &[(OwnedFd, PathBuf)], protected: &[String]) -> Result<(), Failur
             })
         });
     if outcome.is_err() {
-        for old in &sealed {
-            kernel::clear_attributes_of_one(old.as_fd(), READ_ONLY).at(Step::Exchange)?;
-        }
+        unseal(&sealed)?;
     }
-    outcome
+    outcome.map(|()| sealed)
+}
+
+fn unseal(sealed: &[OwnedFd]) -> Result<(), Failure> {
+    sealed.iter().try_for_each(|old| kernel::clear_attributes_of_one(old.as_fd(), READ_ONLY)).at(Step::Exchange)
+}
+
+/// This process's own mounts, to come back to.
+struct Aside {
+    mounts: OwnedFd,
+    root: OwnedFd,
+}
+
+impl Aside {
+    fn here() -> Result<Self, Failure> {
+        let open = |path: &str, flags| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).at(Step::Join);
+        Ok(Self { mounts: open("/proc/self/ns/mnt", OFlags::RDONLY)?, root: open("/", OFlags::PATH)? })
+    }
+
+    fn enter(&self) -> Result<(), Failure> {
+        kernel::join(self.mounts.as_fd(), MOUNTS).at_with(Step::Join, "own mounts")?;
+        // The root that this process had in them, which need not be theirs.
+        rustix::process::fchdir(&self.root).at(Step::Join)?;
+        rustix::process::chroot(".").at(Step::Join)
+    }
 }
 
 /// Ends all processes of the sandbox but the first.
 fn quiet(process: BorrowedFd<'_>) -> Result<(), Failure> {
-    if others().at(Step::Quiet)? == 0 {
-        return Ok(());
-    }
     kernel::join(process, PROCESSES).at_with(Step::Join, "processes")?;
     let started = Instant::now();
-    while others().at(Step::Quiet)? > 0 {
-        if started.elapsed() > PATIENCE {
-            return Err(Errno(libc::ETIMEDOUT)).at(Step::Quiet);
-        }
+    // Once in any case: what is read of processes is not what keeps anybody out.
+    loop {
         let killer = kernel::spawn(0, None, || {
             kernel::kill_all();
             0
         })
         .at(Step::Quiet)?;
         killer.wait().at(Step::Quiet)?;
+        if others().at(Step::Quiet)? == 0 {
+            return Ok(());
+        }
+        if started.elapsed() > PATIENCE {
+            return Err(Errno(libc::ETIMEDOUT)).at(Step::Quiet);
+        }
         std::thread::sleep(Duration::from_micros(300));
     }
-    Ok(())
 }
 
 /// How many processes but the first live in the sandbox whose mounts this process sees.
@@ -203,11 +239,7 @@ fn others() -> std::io::Result<usize> {
     for entry in fs::read_dir("/proc")?.flatten() {
         let name = entry.file_name();
         let Some(number) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // One that has ended and is not yet taken note of holds nothing any more.
-        let lives = |stat: String| stat.rsplit_once(')').is_none_or(|(_, state)| !state.trim_start().starts_with('Z'));
-        if number != 1 && fs::read_to_string(entry.path().join("stat")).is_ok_and(lives) {
-            count += 1;
-        }
+        count += usize::from(number != 1 && census::lives(&entry.path()));
     }
     Ok(count)
 }
@@ -230,7 +262,7 @@ pub(crate) fn try_stacking(
                 None => trees::tree(&layers.directory, NO_SUID | NO_DEVICES)?,
             };
             privilege::become_root_inside(map)?;
-            setup::root::try_stacking(&store, stack, Wanted { files: true, system: false })
+            setup::root::stack_aside(&store, stack, Wanted { files: true, system: false }).map(std::mem::drop)
         });
         report(outcome, said.as_fd())
     })?;
@@ -257,6 +289,9 @@ pub(crate) fn borrow(process: BorrowedFd<'_>, drop: impl FnOnce()) -> Result<[Ow
     })
     .at(Step::Clone)?;
     std::mem::drop(theirs);
+    if !helper.ends_within(HELPERS) {
+        helper.kill();
+    }
     let received = wire::receive::<Option<Failure>>(ours.as_fd(), &mut [0; 4096]);
     helper.wait().at(Step::Join)?;
     match received {
@@ -315,6 +350,12 @@ pub(crate) fn enter(
     }
 }
 
+/// Whether a layer is the one that is written to anywhere in a living process's mounts, by the kernel's own list of them.
+pub(crate) fn shows(mounts: &str, layer: &str) -> bool {
+    let option = format!("upperdir={layer}/");
+    mounts.lines().any(|line| line.split([' ', ',']).any(|word| word.starts_with(&option)))
+}
+
 /// Which layer is on top in a living process's mounts, by the kernel's own list of them.
 pub(crate) fn top_of(mounts: &str) -> Option<String> {
     let line = mounts.lines().rev().find(|line| line.split(' ').nth(4) == Some("/workspace"))?;
@@ -338,5 +379,6 @@ mod tests {
         let stacked = "9 1 0:77 /workspace /workspace rw,nosuid,nodev - overlay overlay rw,lowerdir=abc/files,upperdir=def/files,workdir=def/files-work,userxattr,volatile\n";
         assert_eq!(top_of(stacked), Some("def".into()));
         assert_eq!(top_of("1 2 0:1 / / rw - tmpfs tmpfs rw\n"), None);
+        assert!(shows(stacked, "def") && !shows(stacked, "abc") && !shows(stacked, "de") && !shows(plain, "abc"));
     }
 }

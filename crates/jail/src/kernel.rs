@@ -7,6 +7,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 pub(crate) const NEW_NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
@@ -79,9 +82,20 @@ pub(crate) fn spawn(flags: u64, group: Option<BorrowedFd<'_>>, child: impl FnOnc
 impl Process {
     /// Ends the process and waits until it is gone.
     pub fn discard(self) {
-        // It may be gone already, and then only has to be waited for.
-        let _ = rustix::process::pidfd_send_signal(&self.descriptor, rustix::process::Signal::KILL);
+        self.kill();
         let _ = self.wait();
+    }
+
+    /// It may be gone already, and then only has to be waited for.
+    pub fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.descriptor, rustix::process::Signal::KILL);
+    }
+
+    /// Whether it has ended, or does so in time.
+    pub fn ends_within(&self, patience: Duration) -> bool {
+        let timeout = Timespec { tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX), tv_nsec: 0 };
+        let mut descriptors = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut descriptors, Some(&timeout))).is_ok_and(|ready| ready > 0)
     }
 
     /// Waits for its end and takes its exit status.

@@ -56,6 +56,11 @@ impl Stack {
         [self.top.as_str()].into_iter().chain(self.below.iter().map(String::as_str)).chain(image).chain(spool)
     }
 
+    /// What was made for this sandbox alone.
+    pub fn own(&self) -> impl Iterator<Item = &str> {
+        [self.top.as_str()].into_iter().chain(self.volume.as_ref().map(|volume| volume.spool.as_str()))
+    }
+
     /// The same with another on top.
     pub fn sealed(&self, top: String) -> Self {
         let below = [self.top.clone()].into_iter().chain(self.below.iter().cloned()).collect();

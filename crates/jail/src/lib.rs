@@ -33,6 +33,7 @@ mod service;
 mod setup;
 mod start;
 mod template;
+mod unlinked;
 mod unpack;
 mod view;
 mod volumes;

@@ -16,10 +16,10 @@ use crate::place::DiskUse;
 const HELD: usize = 64;
 
 /// What a unit of `st_blocks` is, whatever the file system's own.
-const BLOCK: u64 = 512;
+pub(crate) const BLOCK: u64 = 512;
 
 /// What a file takes at least, however empty: its entry and what the file system keeps of it.
-const LEAST: u64 = 4096;
+pub(crate) const LEAST: u64 = 4096;
 
 /// Counts trees together, a file with several names once.
 pub(crate) fn trees(roots: &[PathBuf]) -> Result<DiskUse, Errno> {
@@ -50,6 +50,8 @@ struct Count {
     /// Enough is known then.
     most: u64,
     found: DiskUse,
+    /// Directories that are known by their names only.
+    named: u64,
     /// Files with more than one name.
     seen: HashSet<(u64, u64)>,
 }
@@ -80,6 +82,7 @@ impl Count {
                 return Ok(());
             }
             if let Some(name) = level.left.pop() {
+                self.named -= 1;
                 match open(current.as_fd(), name.as_c_str()) {
                     Ok(below) => {
                         levels.push(self.level(&below, levels.len())?);
@@ -96,6 +99,7 @@ impl Count {
                 Some(directory) => current = directory,
                 // It was moved while this was in it: on from what is held, less what was between.
                 None => {
+                    self.named -= levels.iter().skip(HELD).map(|level| level.left.len() as u64).sum::<u64>();
                     levels.truncate(HELD);
                     let Some(held) = levels.last().and_then(|level| level.held.as_ref()) else { return Ok(()) };
                     current = rustix::io::fcntl_dupfd_cloexec(held, 3)?;
@@ -116,16 +120,20 @@ impl Count {
             if name == c"." || name == c".." {
                 continue;
             }
-            if self.found.files >= self.most {
+            if self.found.files + self.named >= self.most {
                 break;
             }
             if entry.file_type() == FileType::Directory {
                 left.push(name.to_owned());
+                self.named += 1;
                 continue;
             }
             match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
                 // Some file systems don't say in the list what is a directory.
-                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => left.push(name.to_owned()),
+                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                    left.push(name.to_owned());
+                    self.named += 1;
+                }
                 Ok(stat) => self.add(&stat),
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(error),
@@ -193,6 +201,19 @@ mod tests {
         assert_eq!(some(&tree, u64::MAX).unwrap(), full);
         let part = some(&tree, 4).unwrap();
         assert!((4..=5).contains(&part.files) && part.bytes <= full.bytes, "{part:?}");
+    }
+
+    #[test]
+    fn no_more_names_are_kept_than_are_wanted() {
+        let base = tempfile::tempdir_in("/var/tmp").unwrap();
+        for number in 0..200 {
+            fs::create_dir_all(base.path().join(format!("{number}/below"))).unwrap();
+        }
+        let mut count = Count { most: 50, ..Count::default() };
+        let level = count.level(&open(CWD.as_fd(), base.path()).unwrap(), 0).unwrap();
+        assert_eq!((level.left.len(), count.found.files), (49, 1));
+        assert!((50..=52).contains(&some(base.path(), 50).unwrap().files));
+        assert_eq!(some(base.path(), u64::MAX).unwrap().files, 401);
     }
 
     #[test]

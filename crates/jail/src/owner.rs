@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown};
 use std::path::Path;
 
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use serde::{Deserialize, Serialize};
@@ -78,9 +79,45 @@ pub(crate) fn give_spool(spool: &Path, user: u32, group: u32) -> io::Result<()> 
     if fs::symlink_metadata(spool)?.uid() != user {
         lchown(spool, Some(0), Some(0))?;
         for entry in fs::read_dir(spool)? {
-            lchown(entry?.path(), Some(user), Some(group))?;
+            give_file(&entry?.path(), user, group)?;
         }
         lchown(spool, Some(user), Some(group))?;
     }
     Ok(())
+}
+
+/// Whoever had the directory could have put anything there. A file that has another name elsewhere may be somebody's; what
+/// is none is nobody's use. Both stay as they are.
+fn give_file(path: &Path, user: u32, group: u32) -> io::Result<()> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let found = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && found.st_nlink == 1 {
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        rustix::fs::chownat(&file, "", Some(user), Some(group), AtFlags::EMPTY_PATH)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_of_the_spools_own_are_given() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let base = tempfile::tempdir_in("/var/tmp").unwrap();
+        let spool = base.path().join("spool");
+        fs::create_dir(&spool).unwrap();
+        for name in ["elsewhere", "spool/segment"] {
+            fs::write(base.path().join(name), "").unwrap();
+        }
+        fs::hard_link(base.path().join("elsewhere"), spool.join("linked")).unwrap();
+        std::os::unix::fs::symlink(base.path().join("elsewhere"), spool.join("link")).unwrap();
+        give_spool(&spool, 54_321, 54_321).unwrap();
+        let owner = |name: &str| fs::symlink_metadata(base.path().join(name)).unwrap().uid();
+        assert_eq!(["spool", "spool/segment"].map(owner), [54_321; 2]);
+        assert_eq!(["elsewhere", "spool/linked", "spool/link"].map(owner), [0; 3]);
+    }
 }

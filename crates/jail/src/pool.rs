@@ -5,7 +5,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -38,12 +38,13 @@ impl Pool {
     /// before: what lies in it isn't lost because a line of the configuration is.
     pub fn open(data: &Path, bytes: Option<u64>) -> Result<Option<Self>, Error> {
         let (file, directory) = (data.join("pool.btrfs"), data.join("pool"));
-        if !file.exists() {
+        if fs::symlink_metadata(&file).is_err() {
             let Some(bytes) = bytes else { return Ok(None) };
             may_make(data, bytes)?;
             make(&file, bytes)?;
         }
         private_directory(&directory)?;
+        must_be_own(&file, &directory)?;
         let failed = |error: io::Error| Error::file("mount the pool", &file, error);
         let device = match mounted(&directory)? {
             Some(device) => device,
@@ -71,6 +72,25 @@ impl Pool {
     pub fn close(&self) {
         // The next launcher finds it mounted otherwise.
         let _ = rustix::mount::unmount(&self.directory, UnmountFlags::DETACH);
+    }
+}
+
+/// A file system is mounted only out of a file, and only over a directory, that this user has made: others may have been
+/// able to write beside it, and what is in a file of theirs would be whatever they like.
+fn must_be_own(file: &Path, directory: &Path) -> Result<(), Error> {
+    let own = rustix::process::geteuid().as_raw();
+    let look = |path: &Path| fs::symlink_metadata(path).map_err(|error| Error::file("look at", path, error));
+    let (of_file, of_directory) = (look(file)?, look(directory)?);
+    let is_right = [
+        (file, of_file.is_file() && of_file.nlink() == 1 && of_file.uid() == own),
+        (directory, of_directory.is_dir() && of_directory.uid() == own),
+    ];
+    match is_right.iter().find(|(_, right)| !right) {
+        None => Ok(()),
+        Some((path, _)) => Err(refused(
+            format!("{} was not made by the launcher", path.display()),
+            "Look where it comes from, and move it away.",
+        )),
     }
 }
 
@@ -104,7 +124,9 @@ fn make(file: &Path, bytes: u64) -> Result<(), Error> {
     };
     let draft = file.with_extension("new");
     let failed = |error: io::Error| Error::file("make the pool", file, error);
-    let made = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&draft);
+    // One that was left, or that somebody put there, is never written to: it might lead elsewhere.
+    let _ = fs::remove_file(&draft);
+    let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&draft);
     made.and_then(|draft| draft.set_len(bytes)).map_err(failed)?;
     // One copy of what it keeps of its own: the disk below it is the same.
     let output = Command::new(program)
@@ -202,6 +224,39 @@ mod tests {
         assert_eq!(source(list, Path::new("/srv/my data/pool")), Some("/dev/loop3".into()));
         assert_eq!(source(list, Path::new("/srv/pool")), Some("/dev/loop4".into()));
         assert_eq!(source(list, Path::new("/srv")), None);
+    }
+
+    #[test]
+    fn only_what_is_ones_own_is_mounted() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let base = tempfile::tempdir_in("/var/tmp").unwrap();
+        let (file, directory, elsewhere) =
+            (base.path().join("pool.btrfs"), base.path().join("pool"), base.path().join("elsewhere"));
+        let refuses = |what: &Path| {
+            let said = Pool::open(base.path(), None).unwrap_err().to_string();
+            assert!(said.contains(&format!("{} was not made by the launcher", what.display())), "{said}");
+        };
+        fs::create_dir(&elsewhere).unwrap();
+        fs::write(elsewhere.join("image"), "").unwrap();
+        std::os::unix::fs::symlink(elsewhere.join("image"), &file).unwrap();
+        refuses(&file);
+        fs::remove_file(&file).unwrap();
+        fs::hard_link(elsewhere.join("image"), &file).unwrap();
+        refuses(&file);
+        fs::remove_file(&file).unwrap();
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::chown(&file, Some(54_321), None).unwrap();
+        refuses(&file);
+        std::os::unix::fs::chown(&file, Some(0), None).unwrap();
+        fs::remove_dir(&directory).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &directory).unwrap();
+        refuses(&directory);
+        fs::remove_file(&directory).unwrap();
+        fs::create_dir(&directory).unwrap();
+        std::os::unix::fs::chown(&directory, Some(54_321), None).unwrap();
+        refuses(&directory);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::btrfs::{self, Quota};
+use crate::catalog::COUNTED;
 use crate::error::Error;
 use crate::layers::{Layers, Stack};
 use crate::measure;
@@ -104,6 +105,13 @@ impl Layers {
             match fs::rename(self.temporary(&id), self.layer(&id).join(format!("{LEFT}{id}"))) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(Error::file("clear", &self.temporary(&id), error));
+                }
+                Ok(()) | Err(_) => {}
+            }
+            // What was counted was the original.
+            match fs::remove_file(self.layer(&id).join(COUNTED)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::file("clear", &self.layer(&id), error));
                 }
                 Ok(()) | Err(_) => {}
             }

@@ -61,7 +61,7 @@ fn wait_for(freezer: &Freezer) {
 }
 
 /// By the agent's cgroup, which is short to read, or by this machine's whole list.
-fn inhabitants(life: &Life) -> Vec<Inhabitant> {
+pub(crate) fn inhabitants(life: &Life) -> Vec<Inhabitant> {
     let namespace = life.process.namespace;
     match life.agent.members() {
         Some(members) => members.into_iter().filter_map(|pid| census::member(namespace, pid)).collect(),
@@ -70,7 +70,7 @@ fn inhabitants(life: &Life) -> Vec<Inhabitant> {
 }
 
 /// The mounts of a sandbox where writing takes disk, by their numbers, out of its list of mounts.
-fn writable_mounts(list: &str) -> HashSet<u64> {
+pub(crate) fn writable_mounts(list: &str) -> HashSet<u64> {
     let mounts = list.lines().filter_map(|line| {
         let mut fields = line.split(' ');
         let number = fields.next()?.parse().ok()?;
@@ -82,35 +82,54 @@ fn writable_mounts(list: &str) -> HashSet<u64> {
 }
 
 /// Whether a process has a file open for writing, or mapped so. What can't be looked at counts as one that has.
+///
+/// Its threads are looked at one by one: the first may have ended, and others may have open files of their own.
 fn writes(pid: i32, mounts: Option<&HashSet<u64>>) -> bool {
     let Some(mounts) = mounts else { return true };
-    let Ok(mut descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return true };
+    let mut threads = census::threads(Path::new(&format!("/proc/{pid}"))).peekable();
+    threads.peek().is_none() || threads.any(|thread| writes_by(&thread, mounts))
+}
+
+fn writes_by(thread: &Path, mounts: &HashSet<u64>) -> bool {
+    let Ok(mut descriptors) = fs::read_dir(thread.join("fd")) else { return true };
     let open = descriptors.by_ref().take(MOST_FILES).flatten().any(|entry| {
-        let information = format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy());
+        let information = thread.join("fdinfo").join(entry.file_name());
         let for_writing = fs::read_to_string(information).is_ok_and(|text| is_for_writing(&text, mounts));
         for_writing && fs::metadata(entry.path()).is_ok_and(|file| file.is_file())
     });
     let left = descriptors.next().is_some();
-    open || left || fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|text| maps(&text))
+    open || left || fs::read_to_string(thread.join("maps")).is_ok_and(|text| maps(&text))
 }
 
 /// By a file of `/proc/<pid>/fdinfo`: the flags are in octal.
 fn is_for_writing(information: &str, mounts: &HashSet<u64>) -> bool {
-    let field = |name: &str| information.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let flags = field("flags:").and_then(|text| i32::from_str_radix(text, 8).ok());
-    let mount = field("mnt_id:").and_then(|text| text.parse().ok());
+    let flags = field(information, "flags:").and_then(|text| i32::from_str_radix(text, 8).ok());
     flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
-        && mount.is_some_and(|mount| mounts.contains(&mount))
+        && mount_of(information).is_some_and(|mount| mounts.contains(&mount))
+}
+
+/// The mount that an open file is in, by the same.
+pub(crate) fn mount_of(information: &str) -> Option<u64> {
+    field(information, "mnt_id:")?.parse().ok()
+}
+
+fn field<'a>(information: &'a str, name: &str) -> Option<&'a str> {
+    information.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
 /// Whether a list of mappings has a file that is written to through memory.
 fn maps(text: &str) -> bool {
-    text.lines().any(|line| {
-        let mut fields = line.splitn(6, ' ');
-        let shared = fields.nth(1).is_some_and(|rights| rights.contains('w') && rights.ends_with('s'));
-        let path = fields.nth(3).unwrap_or_default().trim_start();
-        shared && path.starts_with('/') && !NO_DISK.iter().any(|other| Path::new(path).starts_with(other))
-    })
+    text.lines().any(|line| shared_file(line).is_some())
+}
+
+/// The range of such a mapping. Memory that is shared without a file has names too, in a root where nobody can make one.
+pub(crate) fn shared_file(line: &str) -> Option<&str> {
+    let mut fields = line.splitn(6, ' ');
+    let (range, rights) = (fields.next()?, fields.next()?);
+    let path = fields.nth(3).unwrap_or_default().trim_start();
+    let is_memory = NO_DISK.iter().any(|other| Path::new(path).starts_with(other))
+        || ["/memfd:", "/SYSV"].iter().any(|name| path.starts_with(name));
+    (rights.contains('w') && rights.ends_with('s') && path.starts_with('/') && !is_memory).then_some(range)
 }
 
 /// The worker's own helper that starts commands: a child of it, of the same program, under its name. An agent that runs
@@ -150,6 +169,7 @@ mod tests {
         assert!(!maps(&map("rw-p", "/workspace/a")));
         assert!(!maps(&map("r--s", "/workspace/a")));
         assert!(!maps(&map("rw-s", "/dev/shm/a")));
+        assert!(!maps(&map("rw-s", "/memfd:a (deleted)")));
         assert!(!maps("7f00-7f01 rw-p 00000000 00:00 0\n"));
     }
 

@@ -13,6 +13,7 @@ pub mod inside;
 pub mod local;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use docker::{Docker, DockerOptions};
 pub use external::External;

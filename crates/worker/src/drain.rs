@@ -80,7 +80,7 @@ pub async fn drain(spool: &Path, sandbox: SandboxId, dial: Arc<dyn Dial>, limit:
 }
 
 fn open(dir: &Path, sandbox: SandboxId) -> Result<Rest, spool::Error> {
-    let spool = Spool::open_existing(dir, sandbox)?;
+    let spool = Spool::open_left(dir, sandbox)?;
     let (journal, journal_file, answers) = journal::load(spool.dir())?;
     let stream = spool.stream();
     // Nothing is written: there are no events of its own.

@@ -148,7 +148,7 @@ fn start(inherited: Inherited) -> Result<Exit, Error> {
     atoll_jail::prompt(atoll_jail::Heirs::Ordinary);
     // Before any thread: each inherits what is blocked.
     let signals = Signals::new().map_err(failed("read signals"))?;
-    let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(io::stderr);
+    let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(crate::log::Bounded);
     log.with_target(false).with_ansi(false).init();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     // The one thread that opens the spool is not needed again.
@@ -200,7 +200,8 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
     let spool_path = PathBuf::from(format!("/proc/self/fd/{}", spool.as_raw_fd()));
     // Beside the rest: a command needs no spool, and a disk may be slow.
     let opening = spawn_blocking(move || Worker::open(spool_path, sandbox, pool, None, manner));
-    let prepared = opening.await.map_err(|error| failed("open the spool")(error.into()))??;
+    let mut prepared = opening.await.map_err(|error| failed("open the spool")(error.into()))??;
+    prepared.writer.hold_at_most(crate::spool::MOST_OF_A_SANDBOX);
     let program = executor::start(executor::Tools { hands, environment, memory, worker, workspace }, quiet);
     let exit = dispatcher::run(prepared, program, told_to_go).await?;
     drop(spool);

@@ -36,6 +36,7 @@ pub mod init;
 pub mod input;
 pub mod journal;
 pub mod link;
+mod log;
 pub mod memory;
 pub mod opencode;
 pub mod output;

@@ -5,12 +5,16 @@ use atoll_jail::inside::Signals;
 use rustix::process::{Signal, WaitOptions, wait};
 use std::io;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// How often it was told so and did not look yet: more than that says nothing new.
 const WAITING: usize = 4;
+
+/// How often it is told that somebody inside tries in vain: as often as they like they may try.
+const SELDOM: Duration = Duration::from_secs(60);
 
 /// For a worker that somebody started by hand: whoever may signal it may end it.
 pub fn from_anyone() -> io::Result<mpsc::Receiver<()>> {
@@ -36,6 +40,7 @@ pub fn from_outside(signals: Signals) -> io::Result<mpsc::Receiver<()>> {
     let readiness = readiness::of(signals.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
     let (sender, receiver) = mpsc::channel(WAITING);
     tokio::spawn(async move {
+        let (mut ignored, mut told) = (0_u64, None);
         // What ended before the first look is reaped with it.
         reap();
         loop {
@@ -46,11 +51,12 @@ pub fn from_outside(signals: Signals) -> io::Result<mpsc::Receiver<()>> {
                     // What does not fit in was said often enough.
                     Ok(Some(received)) if received.sender == 0 => drop(sender.try_send(())),
                     Ok(Some(received)) => {
-                        tracing::info!(
-                            signal = received.signal,
-                            sender = received.sender,
-                            "ignored a signal from inside"
-                        );
+                        ignored += 1;
+                        if told.is_none_or(|told: Instant| told.elapsed() >= SELDOM) {
+                            let (signal, sender) = (received.signal, received.sender);
+                            tracing::info!(signal, sender, ignored, "ignored signals from inside");
+                            told = Some(Instant::now());
+                        }
                     }
                     Ok(None) => break,
                     Err(error) => {

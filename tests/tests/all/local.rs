@@ -14,6 +14,7 @@ mod isolation;
 mod kill;
 mod landlock;
 mod limits;
+mod made;
 mod many;
 mod messages;
 mod network;

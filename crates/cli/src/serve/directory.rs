@@ -10,7 +10,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
 /// What in it is the launcher's.
-const LAUNCHERS: [&str; 5] = ["sandboxes", "layers", "snapshots", "images", "etc"];
+const LAUNCHERS: [&str; 6] = ["sandboxes", "layers", "snapshots", "images", "etc", "pool"];
+/// And these files, if they are there; the second on its way to be the first.
+const FILES: [&str; 2] = ["pool.btrfs", "pool.new"];
 /// Workers' programs lie beside.
 const WORKER: &str = "worker-";
 const MODE: u32 = 0o1770;
@@ -44,6 +46,9 @@ pub fn prepare(path: &Path, owner: Owner) -> Checked {
     for name in LAUNCHERS {
         launchers_own(&path.join(name), owner)?;
     }
+    for name in FILES {
+        launchers_file(&path.join(name))?;
+    }
     servers_own(path, owner, cant)
 }
 
@@ -61,12 +66,23 @@ fn launchers_own(path: &Path, owner: Owner) -> Checked {
     }
 }
 
+/// A file that root mounts: nobody else can have written to it.
+fn launchers_file(path: &Path) -> Checked {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() && found.uid() == 0 && found.nlink() == 1 => Ok(()),
+        Ok(_) => Err(format!("{} must be a file of the launcher's; look where it comes from", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(format!("can't look at {}: {error}", path.display())),
+    }
+}
+
 fn servers_own(path: &Path, owner: Owner, cant: impl Fn(io::Error) -> String) -> Checked {
     let mut others = Vec::new();
     for entry in fs::read_dir(path).map_err(&cant)? {
         let entry = entry.map_err(&cant)?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let is_launchers = LAUNCHERS.contains(&name.as_str()) || name.starts_with(WORKER);
+        let is_launchers =
+            LAUNCHERS.contains(&name.as_str()) || FILES.contains(&name.as_str()) || name.starts_with(WORKER);
         if !is_launchers && entry.metadata().map_err(&cant)?.uid() != owner.user {
             others.push(entry.path().display().to_string());
         }

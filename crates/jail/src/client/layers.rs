@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use super::{Launcher, Running, SHORT, Shared, answer, unexpected};
+use super::running::End;
+use super::{Launcher, Running, SHORT, answer, unexpected};
 use crate::catalog::{Image, Snapshot};
 use crate::error::Error;
 use crate::place::{Place, Program, Spec};
@@ -92,15 +92,15 @@ impl Launcher {
 
     /// Starts a program whose end is told later.
     pub(super) fn begin(&self, request: Request, descriptors: [OwnedFd; 3]) -> Result<Running, Error> {
-        let (sender, end) = channel();
+        let (teller, end) = End::new();
         let id = {
             let mut state = self.shared.lock();
             state.last += 1;
             let id = state.last;
-            state.runs.insert(id, sender);
+            state.runs.insert(id, teller);
             id
         };
-        let running = Running { shared: Arc::clone(&self.shared), run: id, end, exit: None };
+        let running = Running::new(Arc::clone(&self.shared), id, end);
         let verb = request.verb();
         let started = self.shared.expect(id).and_then(|answers| {
             self.shared.send(id, request, &descriptors.each_ref().map(AsFd::as_fd))?;
@@ -125,25 +125,5 @@ impl Launcher {
         });
         self.shared.lock().waiting.remove(&id);
         outcome
-    }
-}
-
-/// Ends a program that somebody else waits for.
-#[derive(Debug, Clone)]
-pub struct Stopper {
-    shared: Arc<Shared>,
-    run: u64,
-}
-
-impl Stopper {
-    /// Kills it; one that has ended is no failure.
-    pub fn stop(&self) -> Result<(), Error> {
-        self.shared.send(0, Request::EndRun { run: self.run }, &[])
-    }
-}
-
-impl Running {
-    pub fn stopper(&self) -> Stopper {
-        Stopper { shared: Arc::clone(&self.shared), run: self.run }
     }
 }

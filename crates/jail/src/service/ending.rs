@@ -194,8 +194,11 @@ impl Service {
         let Some(ending) = self.sandboxes.get_mut(name).and_then(|sandbox| sandbox.ending.take()) else {
             return Ok(());
         };
-        if !self.sandboxes.get(name).is_some_and(|sandbox| sandbox.home.directory.exists()) {
-            self.sandboxes.remove(name);
+        if !self.sandboxes.get(name).is_some_and(|sandbox| sandbox.home.directory.exists())
+            && self.sandboxes.remove(name).is_some_and(|sandbox| sandbox.record.is_none())
+        {
+            // As long as it was there, it might have referred to any layer, and none was let go.
+            self.sweep_layers();
         }
         ending
             .kills

@@ -17,6 +17,9 @@ use crate::setup::{Descriptor, Role};
 use crate::start::Started;
 use crate::{join, kernel};
 
+/// How many may run in one sandbox at once: each costs the server and the launcher something too.
+const MOST: usize = 64;
+
 impl Service {
     pub(super) fn enter(&mut self, run: u64, name: &str, program: &Program, given: Vec<OwnedFd>) -> Result<(), Error> {
         self.may_start(name)?;
@@ -43,6 +46,15 @@ impl Service {
         let Some(worker) = self.tracked.iter().find(is_worker) else {
             return Err(Error::NotAlive { name: name.to_owned() });
         };
+        let runs = |tracked: &&Tracked| tracked.sandbox == name && matches!(tracked.kind, Kind::Entered { .. });
+        if self.tracked.iter().filter(runs).count() >= MOST {
+            let reason = format!("{MOST} commands run in it already");
+            return Err(Error::Busy { name: name.to_owned(), reason });
+        }
+        // It would stand still on its way in.
+        if self.is_paused(name) {
+            return Err(Error::Busy { name: name.to_owned(), reason: "it is paused".to_owned() });
+        }
         let failed = |failure| Error::step(name, failure);
         let held = worker.leaves.get(1).map(|agent| agent.hold()).transpose();
         let admissions = held.at(Step::Group).map_err(failed)?.map(|held| held.admissions).unwrap_or_default();
@@ -65,9 +77,10 @@ impl Service {
             kernel::close_copy(status.as_fd());
             join::enter(&plan, &directory, worker.hold.as_fd(), &admissions, said.as_fd())
         });
+        let kills = self.kills_of_agent(name);
         let started = process.at(Step::Clone).map_err(failed);
         let started = started.map(|process| Started { process, status: File::from(status), go });
-        self.track(run, name, Kind::Entered { run }, Vec::new(), started)
+        self.track(run, name, Kind::Entered { run, kills }, Vec::new(), started)
     }
 
     fn entered_environment(

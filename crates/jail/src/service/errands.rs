@@ -10,13 +10,15 @@ use super::Service;
 use super::processes::{Kind, Starting, Tracked};
 use crate::error::{AtStep, Errno, Error, Step};
 use crate::layers::Part;
-use crate::place::{Clock, Ids};
+use crate::place::{Clock, DiskUse, Ids};
 use crate::wire::Answer;
 use crate::writers::Whom;
-use crate::{kernel, maps, measure, writers};
+use crate::{kernel, maps, measure, unlinked, writers};
 
 /// How many sandboxes' counters are told in one packet.
 const CLOCKS: usize = 500;
+/// How many may count a sandbox's files at once: whoever asked may have given up waiting.
+const COUNTERS: usize = 2;
 
 impl Service {
     /// Counts a sandbox's files, under its ids: some are closed to this user, but not to the sandbox's root.
@@ -33,12 +35,31 @@ impl Service {
             stack.flat_map(|layer| [Part::Files, Part::System].map(|part| layers.join(layer).join(part.directory())));
         let roots: Vec<_> = parts.chain([sandbox.home.temporary(store, &record.stack)]).collect();
         let about = sandbox.home.directory.clone();
+        let life = sandbox.home.read_life().filter(|_| self.has_worker(name));
+        let at_work = |tracked: &&Tracked| tracked.sandbox == name && tracked.kind == Kind::Counter;
+        if self.tracked.iter().filter(at_work).count() >= COUNTERS {
+            let reason = "its files are being counted, which takes long".to_owned();
+            return Err(Error::Busy { name: name.to_owned(), reason });
+        }
+        // The sandbox's own root may look at what its processes have open; one with the same ids beside it may not.
+        let of_user = matches!(record.map.ids, Ids::Shared | Ids::Single);
+        let owner = self.worker(name).filter(|_| of_user).map(|worker| worker.hold.try_clone()).transpose();
+        let owner = owner.at(Step::Descriptors).map_err(|failure| Error::step(name, failure))?;
+        let (map, joins, ending) = (record.map.clone(), owner.is_some(), Error::Ending { name: name.to_owned() });
         let work = move || {
-            let counted = measure::trees(&roots).map(Answer::Disk);
-            counted.map_err(|error| Error::file("count the files of", &about, Errno::from(error)))
+            if owner.is_some_and(|owner| kernel::join(owner.as_fd(), libc::CLONE_NEWUSER).is_err()) {
+                return Err(ending);
+            }
+            let failed = |error| Error::file("count the files of", &about, Errno::from(error));
+            let (named, unlinked) = (measure::trees(&roots).map_err(failed)?, life.as_ref().map(unlinked::count));
+            let DiskUse { bytes, files, .. } = unlinked.unwrap_or_default();
+            Ok(Answer::Disk(DiskUse { bytes: named.bytes + bytes, files: named.files + files, ..named }))
         };
-        let map = record.map.clone();
-        self.send_out(request, name, Kind::Counter, |work| maps::spawn_as_owner(&map, work), work)
+        let spawn = |work: Box<dyn FnOnce() -> i32 + '_>| match joins {
+            true => kernel::spawn(0, None, work).at(Step::Clone),
+            false => maps::spawn_as_owner(&map, work),
+        };
+        self.send_out(request, name, Kind::Counter, spawn, work)
     }
 
     pub(super) fn stop_writers(&mut self, request: u64, name: &str, whom: Whom) -> Result<(), Error> {

@@ -140,7 +140,14 @@ impl Service {
         let layers = &self.store()?.layers;
         let map = layers.map_for_another(&self.ids, &[])?;
         let below = layers.make(Beginning::Empty, false)?;
-        let stack = Stack { top: layers.make(Beginning::Above, false)?, below: vec![below], image: None, volume: None };
+        let top = match layers.make(Beginning::Above, false) {
+            Ok(top) => top,
+            Err(error) => {
+                self.discard_layers([below.as_str()]);
+                return Err(error);
+            }
+        };
+        let stack = Stack { top, below: vec![below], image: None, volume: None };
         let outcome = self.mapping(&map).and_then(|namespace| {
             let Some(service) = &self.store else { return Ok(()) };
             let store = namespace.map(|namespace| service.layers.tree(&namespace)).transpose()?;
@@ -166,10 +173,12 @@ impl Service {
         Ok(None)
     }
 
-    /// Waits until no process is on its way into a sandbox: it is in, or has failed.
+    /// Waits until no process is on its way to files of its own: it has them, or has failed. Nothing that is at work in
+    /// the sandbox has a say in how long that takes.
     pub(super) fn await_starting(&self, name: &str) {
         let started = Instant::now();
-        for tracked in self.tracked.iter().filter(|tracked| tracked.sandbox == name) {
+        let has_files = |kind| matches!(kind, Kind::Worker | Kind::Run { .. });
+        for tracked in self.tracked.iter().filter(|tracked| tracked.sandbox == name && has_files(tracked.kind)) {
             let Some(starting) = &tracked.starting else { continue };
             let left = PATIENCE.saturating_sub(started.elapsed());
             let timeout = Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(0), tv_nsec: 0 };

@@ -77,8 +77,8 @@ impl Service {
         let Importing { request, name, layer, mut report } = self.imports.remove(index);
         let mut text = Vec::new();
         let read = report.read_to_end(&mut text).ok().and_then(|_| serde_json::from_slice(&text).ok());
-        let outcome: Result<Unpacked, String> =
-            read.unwrap_or_else(|| Err("the process that unpacks it was killed".to_owned()));
+        let outcome: Result<Unpacked, String> = read
+            .unwrap_or_else(|| Err("the process that unpacks it was ended: it may take 1 GiB of memory".to_owned()));
         let kept = outcome.map_err(|reason| Error::Archive { name: name.clone(), reason }).and_then(|unpacked| {
             let Unpacked { bytes, layers, skipped } = unpacked;
             let image = Image { name: name.clone(), bytes, layers, created_at: now(), skipped };

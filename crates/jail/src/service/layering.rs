@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use super::Service;
 use super::processes::{Kind, Tracked};
-use crate::catalog::{KeptSnapshot, Snapshot, counted, now};
+use crate::catalog::{COUNTED, KeptSnapshot, Snapshot, counted, now};
 use crate::error::{Error, Kept};
 use crate::join::{self, Exchange};
 use crate::layers::{Base, Beginning, MOST, Stack};
@@ -106,6 +106,11 @@ impl Service {
             return Err(error);
         }
         if let Err(error) = self.exchange(name) {
+            // Some of its files are the new ones already: what is written there must not be lost. All that it had lies
+            // below them.
+            if self.may_show(name, &fresh) {
+                return Err(error);
+            }
             // It goes on with what it had; nobody has seen the other. Should the record not be written, the next
             // launcher sees by the mounts how it is.
             if let Some(sandbox) = self.sandboxes.get_mut(name) {
@@ -116,6 +121,13 @@ impl Service {
             return Err(error);
         }
         Ok((record.stack.below, record.stack.image))
+    }
+
+    /// Whether a sandbox writes to a layer anywhere, or did while its worker lived.
+    fn may_show(&self, name: &str, layer: &str) -> bool {
+        let life = self.sandbox(name).ok().and_then(|(sandbox, _)| sandbox.home.read_life());
+        let mounts = life.and_then(|life| fs::read_to_string(format!("/proc/{}/mountinfo", life.process.pid)).ok());
+        mounts.is_none_or(|mounts| join::shows(&mounts, layer))
     }
 
     fn put_record(&mut self, name: &str, record: &crate::record::Record) -> Result<(), Error> {
@@ -160,7 +172,13 @@ impl Service {
                 KeptSnapshot { name: snapshot.to_owned(), created_at: now(), layers, image, beside: None }
             }
         };
-        self.store_mut()?.snapshots.keep(snapshot, kept.clone())?;
+        if let Err(error) = self.store_mut()?.snapshots.keep(snapshot, kept.clone()) {
+            // A copy was made for it alone.
+            if kept.beside.is_some() {
+                self.discard_layers(kept.layers.iter().map(String::as_str));
+            }
+            return Err(error);
+        }
         self.count(&kept.layers);
         Ok(self.shown(&kept))
     }
@@ -210,7 +228,7 @@ impl Service {
                 let Ok(found) = measure::trees(std::slice::from_ref(path)) else { continue };
                 // Without it the size is unknown, no more.
                 let _ = fs::write(path.join("bytes.new"), found.bytes.to_string());
-                let _ = fs::rename(path.join("bytes.new"), path.join("bytes"));
+                let _ = fs::rename(path.join("bytes.new"), path.join(COUNTED));
             }
             0
         });

@@ -8,11 +8,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions};
 
 use super::Service;
+use super::layering::background;
 use crate::cgroup::Leaf;
 use crate::error::Error;
 use crate::place::{Exit, Usage};
 use crate::wire::{Answer, Said};
-use crate::{kernel, start};
+use crate::{census, kernel, start};
 
 /// A process that is watched.
 pub(super) struct Tracked {
@@ -37,7 +38,11 @@ pub(super) enum Kind {
     /// A program in the living sandbox itself.
     Entered {
         run: u64,
+        /// How often the kernel had killed for memory in the agent's cgroup before it came.
+        kills: Option<u64>,
     },
+    /// Ends such a program with all that it has started.
+    Ender,
     Remover,
     Importer,
     /// Counts what sealed layers take.
@@ -72,8 +77,7 @@ impl Tracked {
     }
 
     fn is(&self, pid: i32) -> bool {
-        let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.hold.as_raw_fd())).unwrap_or_default();
-        about.lines().any(|line| line.strip_prefix("Pid:").is_some_and(|found| found.trim() == pid.to_string()))
+        pid_of(&self.hold) == Some(pid)
     }
 
     fn ended(&self) -> bool {
@@ -92,6 +96,12 @@ impl Tracked {
             Ok(None) | Err(_) => Exit::Unknown,
         }
     }
+}
+
+/// The number of a process that is held, as long as it is there.
+fn pid_of(hold: &OwnedFd) -> Option<i32> {
+    let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", hold.as_raw_fd())).ok()?;
+    about.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).filter(|pid| *pid > 0)
 }
 
 fn exit(status: &WaitIdStatus) -> Exit {
@@ -170,6 +180,7 @@ impl Service {
             Kind::Worker => self.known(&name).map(|place| Answer::Place(Box::new(place))),
             Kind::Run { .. }
             | Kind::Entered { .. }
+            | Kind::Ender
             | Kind::Remover
             | Kind::Importer
             | Kind::Measurer
@@ -177,6 +188,38 @@ impl Service {
             | Kind::Stopper => Ok(Answer::Done),
         };
         self.answer(starting.request, outcome)
+    }
+
+    /// How often the kernel has killed for memory in the cgroup of a living sandbox's agent.
+    pub(super) fn kills_of_agent(&self, name: &str) -> Option<u64> {
+        self.worker(name)?.leaves.get(1)?.oom_kills()
+    }
+
+    /// Ends a program before its time. One in a living sandbox has company that does not end by itself with it; to find it
+    /// takes a while.
+    pub(super) fn end_run(&mut self, wanted: u64) {
+        let mut enders = Vec::new();
+        for tracked in &self.tracked {
+            match tracked.kind {
+                Kind::Run { run } if run == wanted => tracked.kill(),
+                Kind::Entered { run, .. } if run == wanted => {
+                    let ender = kernel::spawn(0, None, || {
+                        self.close_copies();
+                        if let Some(pid) = pid_of(&tracked.hold) {
+                            census::end_below(pid);
+                        }
+                        tracked.kill();
+                        0
+                    });
+                    match ender {
+                        Ok(ender) => enders.push(background(Kind::Ender, &tracked.sandbox, ender)),
+                        Err(_) => tracked.kill(),
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.tracked.extend(enders);
     }
 
     /// Takes note of the ends of those whose parents are gone.
@@ -196,7 +239,13 @@ impl Service {
     /// Takes note of an end, and lets everything go that ended with it.
     fn finish(&mut self, tracked: Tracked) -> Result<(), Error> {
         let usage = tracked.usage();
-        let oom_kills = tracked.leaves.first().and_then(Leaf::oom_kills);
+        let oom_kills = match tracked.kind {
+            // It was in the agent's cgroup.
+            Kind::Entered { kills, .. } => {
+                self.kills_of_agent(&tracked.sandbox).zip(kills).map(|(now, then)| now.saturating_sub(then))
+            }
+            _ => tracked.leaves.first().and_then(Leaf::oom_kills),
+        };
         let exit = with_memory(tracked.exit(), oom_kills);
         let Tracked { sandbox: name, kind, leaves, failure, .. } = tracked;
         if let Some(sandbox) = self.sandboxes.get_mut(&name) {
@@ -210,11 +259,11 @@ impl Service {
         match (kind, failure) {
             (_, Some((request, error))) => self.answer(request, Err(error))?,
             (Kind::Worker, None) => self.say(&Said::WorkerEnded { name: name.clone(), exit })?,
-            (Kind::Run { run } | Kind::Entered { run }, None) => self.say(&Said::RunEnded { run, exit })?,
+            (Kind::Run { run } | Kind::Entered { run, .. }, None) => self.say(&Said::RunEnded { run, exit })?,
             (Kind::Remover, None) => self.removed(&name, exit)?,
             (Kind::Importer, None) => self.imported(&name)?,
             // What they found is told or written down by now.
-            (Kind::Measurer | Kind::Counter | Kind::Stopper, None) => {}
+            (Kind::Measurer | Kind::Counter | Kind::Stopper | Kind::Ender, None) => {}
         }
         self.settle(&name)
     }

@@ -29,8 +29,7 @@ impl Service {
                 return self.answer(id, Ok(Answer::Report(Box::new(report))));
             }
             Request::EndRun { run } => {
-                let is_it = |kind| kind == Kind::Run { run } || kind == Kind::Entered { run };
-                self.tracked.iter().filter(|tracked| is_it(tracked.kind)).for_each(Tracked::kill);
+                self.end_run(run);
                 return Ok(());
             }
             _ => {}
@@ -186,7 +185,13 @@ impl Service {
     pub(super) fn make_sandbox(&mut self, spec: Spec, stack: Stack) -> Result<Place, Error> {
         let name = spec.name.clone();
         let store = self.store()?;
-        let map = store.layers.map_for_another(&self.ids, &self.used())?;
+        let map = match store.layers.map_for_another(&self.ids, &self.used()) {
+            Ok(map) => map,
+            Err(error) => {
+                self.discard_layers(stack.own());
+                return Err(error);
+            }
+        };
         let home = Home::new(&store.sandboxes, &name);
         let enforced = self.enforced(&map, store.layers.bounds(&stack));
         let record = Record { spec, map, enforced, stack };
@@ -194,8 +199,7 @@ impl Service {
             |owner: Owner| owner.admit_to(&home).map_err(|error| Error::file("give access to", &home.directory, error));
         let made = make(&home, &record, &store.layers).and_then(|()| self.settings.owner.map_or(Ok(()), admit));
         if let Err(error) = made {
-            let spool = record.stack.volume.iter().map(|volume| volume.spool.as_str());
-            for path in store.layers.discard([record.stack.top.as_str()].into_iter().chain(spool)) {
+            for path in store.layers.discard(record.stack.own()) {
                 // What stays is swept when the next launcher starts.
                 let _ = remove::tree(&path);
             }

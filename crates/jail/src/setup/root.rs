@@ -65,10 +65,10 @@ fn build_from_host(plan: &Plan<'_>, trees: &Trees) -> Result<(), Failure> {
     symlink("/tmp", "var/tmp").at_with(Step::Root, "var/tmp")
 }
 
-/// Stacks layers in a mount namespace of its own and forgets them, to see whether it can be done.
-pub(crate) fn try_stacking(store: &OwnedFd, stack: &Stack, wanted: Wanted) -> Result<(), Failure> {
+/// Stacks layers in a mount namespace that is this process's alone.
+pub(crate) fn stack_aside(store: &OwnedFd, stack: &Stack, wanted: Wanted) -> Result<Stacked, Failure> {
     memory(Path::new(MOUNT_POINT), "mode=755,size=1m,nr_inodes=4k", Step::Layers)?;
-    stack_here(store, stack, wanted).map(drop)
+    stack_here(store, stack, wanted)
 }
 
 /// Below [`MOUNT_POINT`], gone when the layers are stacked.

@@ -11,11 +11,15 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::BorrowedFd;
 
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal};
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Map;
 use crate::setup::privilege;
+
+/// What the process may take of memory. The list of all files in an archive is a fraction of it; one name in a hostile archive
+/// can be as long as the archive.
+const MEMORY: u64 = 1 << 30;
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,8 +44,14 @@ pub(crate) fn run(archive: BorrowedFd<'_>, directory: BorrowedFd<'_>, map: &Map,
     code
 }
 
-/// From here on the destination is all that there is.
+/// From here on the destination is all that there is, and memory is bounded.
 fn confine(directory: BorrowedFd<'_>, map: &Map) -> Result<(), String> {
+    let bound = |resource, bytes| {
+        let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+        rustix::process::setrlimit(resource, limit).map_err(|error| format!("its limits can't be set: {error}"))
+    };
+    // Who wants more is aborted; nobody wants to look at what is left of it.
+    bound(Resource::Data, MEMORY).and_then(|()| bound(Resource::Core, 0))?;
     privilege::become_root_inside(map).map_err(|failure| format!("its ids can't be had: {}", failure.source))?;
     let confined = rustix::process::fchdir(directory)
         .and_then(|()| rustix::process::chroot("."))

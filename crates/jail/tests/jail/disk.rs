@@ -83,6 +83,45 @@ fn counts(harness: &Harness) {
     assert!(!place.dir.exists());
 }
 
+/// A file that is written to after its name is gone, by one who has it open.
+const NAMELESS: &str = "#!/bin/bash
+enter() { for n in $(seq 5 $((4 + ATOLL_CGROUP_FDS))); do echo 0 >&$n; done; }
+( enter; exec 9<>/tmp/gone; rm /tmp/gone; head -c 3000000 /dev/zero | tr '\\0' x >&9; echo >/tmp/ready; exec sleep 100000 ) &
+exec sleep 100000
+";
+
+fn counts_nameless(harness: &Harness) {
+    let place = harness.prepared("a");
+    let empty = harness.launcher.disk("a").unwrap();
+    harness.launcher.start_worker("a").unwrap();
+    wait_for(&place.dir.join("tmp/ready"));
+    let found = harness.launcher.disk("a").unwrap();
+    assert!((3_000_000..3_200_000).contains(&(found.bytes - empty.bytes)), "{found:?} after {empty:?}");
+    assert!(harness.launcher.stop_writers("a", false).unwrap() >= 1);
+    let start = Instant::now();
+    loop {
+        let left = harness.launcher.disk("a").unwrap();
+        if left.bytes - empty.bytes < 100_000 {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "it goes with its last user: {left:?} after {empty:?}");
+    }
+    harness.launcher.destroy("a").unwrap();
+}
+
+#[test]
+fn a_file_without_a_name_counts_as_long_as_it_is_open() {
+    let Some(harness) = Harness::with_worker(NAMELESS) else { return };
+    counts_nameless(&harness);
+}
+
+#[test]
+fn also_for_an_ordinary_user() {
+    for harness in [ordinary::with_one_id(NAMELESS), ordinary::with_sub_ids(NAMELESS)].into_iter().flatten() {
+        counts_nameless(&harness);
+    }
+}
+
 #[test]
 fn files_are_counted_also_where_they_are_closed() {
     let Some(harness) = Harness::new() else { return };

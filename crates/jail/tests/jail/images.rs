@@ -11,7 +11,7 @@ use flate2::write::GzEncoder;
 use serde_json::json;
 use tar::{Builder, EntryType, Header};
 
-use crate::harness::{Harness, enter, skip, spec};
+use crate::harness::{Harness, as_root, enter, skip, spec};
 use crate::{lifecycle, ordinary};
 
 const WORKER: &str = "#!/bin/sh\nexec sleep 1000000\n";
@@ -337,6 +337,48 @@ fn archives_of_docker_and_oci_are_layers() {
     harness.launcher.import_image("piped", read.into()).unwrap();
     writer.join().unwrap().unwrap();
     check_layers(&harness, "piped");
+}
+
+/// Its root can see to it that an exchange of its files fails in the middle.
+#[test]
+fn what_is_written_after_a_failed_exchange_is_kept() {
+    let (Some(harness), Some(root)) = (Harness::new(), busybox()) else { return };
+    if !as_root() {
+        return;
+    }
+    import(&harness, "tiny", &root.bytes()).unwrap();
+    harness.launcher.prepare(&on("tiny", "a")).unwrap();
+    harness.launcher.start_worker("a").unwrap();
+    harness.inside("a", false, "echo one >before");
+    harness.inside("a", true, "mv /opt/atoll /opt/moved; ln -s /tmp /opt/atoll");
+    let failed = harness.launcher.fork("a", &spec("b"));
+    assert!(failed.is_err(), "{failed:?}");
+    harness.inside("a", false, "cat before; echo two >after");
+    harness.launcher.kill("a").unwrap();
+    assert_eq!(harness.said("a", "cat before after"), "one\ntwo");
+    harness.launcher.destroy("a").unwrap();
+    harness.launcher.forget_image("tiny").unwrap();
+    assert_eq!(harness.layers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_name_without_an_end_takes_no_memory_without_an_end() {
+    let Some(harness) = Harness::new() else { return };
+    for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader] {
+        let file = tempfile::tempfile_in("/var/tmp").unwrap();
+        let mut header = Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_size(6 << 30);
+        header.set_cksum();
+        Write::write_all(&mut &file, header.as_bytes()).unwrap();
+        // All of it zeroes, and nothing on disk.
+        file.set_len((6 << 30) + 1024).unwrap();
+        Seek::rewind(&mut &file).unwrap();
+        let error = harness.launcher.import_image("large", file.into()).unwrap_err();
+        assert!(error.to_string().contains("memory"), "{kind:?}: {error}");
+    }
+    assert_eq!(harness.launcher.images().unwrap(), []);
+    assert_eq!(harness.layers(), Vec::<String>::new());
 }
 
 #[test]

@@ -346,3 +346,44 @@ fn one_that_is_paused_is_not_forked() {
     harness.launcher.resume("a").unwrap();
     harness.fork("a", "b");
 }
+
+#[test]
+fn a_sandbox_that_could_not_be_made_leaves_no_layer() {
+    if !as_root() {
+        return;
+    }
+    // There is room for the ranges of the store and of a few sandboxes.
+    let harness = Harness::with(WORKER, |options| options.id_base = u32::MAX - 5 * 65_536);
+    let mut made = 0;
+    let error = loop {
+        match harness.launcher.prepare(&spec(&format!("a{made}"))) {
+            Ok(_) => made += 1,
+            Err(error) => break error,
+        }
+        assert!(made < 10);
+    };
+    assert!(matches!(error, Error::NoRange { .. }), "{error}");
+    assert_eq!(harness.layers().len(), made);
+    assert!(harness.launcher.fork("a0", &spec("b")).is_err());
+    assert_eq!(harness.layers().len(), made + 1, "the parent's files are sealed, and it has another top");
+}
+
+#[test]
+fn layers_that_were_kept_for_a_half_made_one_go_with_it() {
+    let Some(harness) = Harness::new() else { return };
+    harness.prepared("a");
+    let half = harness.options.data_dir.join("sandboxes/half");
+    fs::create_dir(&half).unwrap();
+    // As a machine that lost its power leaves it.
+    fs::write(half.join("record.json"), "").unwrap();
+    let Harness { launcher, options, data } = harness;
+    drop(launcher);
+    let harness = Harness { launcher: atoll_jail::Launcher::start(options.clone()).unwrap(), options, data };
+    harness.launcher.destroy("a").unwrap();
+    assert_eq!(harness.layers().len(), 1, "it might be the other's");
+    harness.launcher.destroy("half").unwrap();
+    let start = Instant::now();
+    while !harness.layers().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", harness.layers());
+    }
+}

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use atoll_jail::{Bound, Ended, Error, Exit, Launcher, Step};
 
-use crate::harness::{Harness, groups_of, launcher_of, options, processes_with, run, spec};
+use crate::harness::{Harness, enter, groups_of, launcher_of, options, processes_with, run, skip, spec};
 use crate::isolation::wait_for;
 
 /// A worker that leaves a daemon behind, in a session of its own and without a parent but pid 1.
@@ -38,9 +39,9 @@ fn the_end_leaves_nothing() {
     assert!(!groups_of(&harness.options).is_empty() || place.enforced.pids != Bound::Enforced);
     harness.launcher.destroy("a").unwrap();
     for number in ["1000", "2000"] {
-        assert_eq!(processes_with(&format!("{number}{mark}")), Vec::<std::path::PathBuf>::new());
+        assert_eq!(processes_with(&format!("{number}{mark}")), Vec::<PathBuf>::new());
     }
-    assert_eq!(groups_of(&harness.options), Vec::<std::path::PathBuf>::new());
+    assert_eq!(groups_of(&harness.options), Vec::<PathBuf>::new());
     let left: Vec<_> = fs::read_dir(harness.options.data_dir.join("sandboxes"))
         .unwrap()
         .flatten()
@@ -144,7 +145,7 @@ fn a_new_launcher_takes_over_what_lives() {
     for name in ["living", "idle", "dead", "half"] {
         launcher.destroy(name).unwrap();
     }
-    assert_eq!(groups_of(&options), Vec::<std::path::PathBuf>::new());
+    assert_eq!(groups_of(&options), Vec::<PathBuf>::new());
     let start = Instant::now();
     while sandboxes.join(".gone-old-1").exists() {
         assert!(start.elapsed() < Duration::from_secs(10));
@@ -222,7 +223,7 @@ fn what_fails_inside_is_named() {
     assert!(error.to_string().contains("failed to execute the program (/no/such/program)"), "{error}");
     assert!(matches!(harness.launcher.run("b", &argv, null(), null(), null()), Err(Error::Unknown { .. })));
     harness.launcher.kill("a").unwrap();
-    assert_eq!(groups_of(&harness.options), Vec::<std::path::PathBuf>::new());
+    assert_eq!(groups_of(&harness.options), Vec::<PathBuf>::new());
     fs::remove_file(&harness.options.worker).unwrap();
     let error = harness.launcher.start_worker("a").unwrap_err();
     assert!(
@@ -299,5 +300,78 @@ fn fifty_at_once() {
         }
     });
     assert_eq!(harness.launcher.list().unwrap(), []);
-    assert_eq!(groups_of(&harness.options), Vec::<std::path::PathBuf>::new());
+    assert_eq!(groups_of(&harness.options), Vec::<PathBuf>::new());
+}
+
+fn entered(launcher: &Launcher, script: &str) -> atoll_jail::Running {
+    let argv = ["/bin/sh", "-c", script].map(str::to_owned);
+    launcher.enter("a", &argv, false, null(), null(), null()).unwrap()
+}
+
+#[test]
+fn a_program_in_a_living_sandbox_is_ended_with_all_that_it_started() {
+    let Some(harness) = Harness::new() else { return };
+    harness.prepared("a");
+    harness.launcher.start_worker("a").unwrap();
+    let mark = format!("7777{:05}", std::process::id() % 100_000);
+    let other = entered(&harness.launcher, "exec sleep 100000");
+    let mut running = entered(&harness.launcher, &format!("sh -c 'setsid sleep {mark} & sleep {mark} & wait' & wait"));
+    let sleeps = || {
+        let is_it = |path: &PathBuf| fs::read(path.join("cmdline")).is_ok_and(|line| line.starts_with(b"sleep"));
+        processes_with(&mark).into_iter().filter(is_it).count()
+    };
+    let until = |count: usize| {
+        let start = Instant::now();
+        while sleeps() != count {
+            assert!(start.elapsed() < Duration::from_secs(60), "{:?}", processes_with(&mark));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    until(2);
+    let (woken, wakes) = std::sync::mpsc::channel();
+    running.when_ended(move || woken.send(()).unwrap());
+    running.kill().unwrap();
+    wakes.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!(running.wait(Duration::ZERO).unwrap(), Exit::Signalled(9));
+    until(0);
+    // Whoever is woken by the launcher's end hears of that; and who asks too late is woken at once.
+    let (woken, wakes) = std::sync::mpsc::channel();
+    let mut other = other;
+    other.when_ended(move || woken.send(()).unwrap());
+    let harness = harness.killed();
+    wakes.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!(other.wait(Duration::ZERO), Err(Error::Gone));
+    let (woken, wakes) = std::sync::mpsc::channel();
+    running.when_ended(move || woken.send(()).unwrap());
+    wakes.try_recv().unwrap();
+    harness.launcher.destroy("a").unwrap();
+}
+
+#[test]
+fn a_program_that_ran_out_of_memory_says_so() {
+    let Some(harness) = Harness::new() else { return };
+    let place = harness.prepared("a");
+    harness.launcher.start_worker("a").unwrap();
+    if place.enforced.memory != Bound::Enforced {
+        return skip("memory is not bounded by a cgroup");
+    }
+    let hog = enter(&harness.launcher, "a", false, "head -c 400m /dev/zero | tail -c 399m >/dev/null").unwrap();
+    assert_eq!(hog.exit, Exit::OutOfMemory, "{hog:?}");
+    assert_eq!(enter(&harness.launcher, "a", false, "exit 3").unwrap().exit, Exit::Exited(3), "that was before");
+}
+
+#[test]
+fn so_many_programs_and_no_more_run_in_one_sandbox() {
+    let Some(harness) = Harness::new() else { return };
+    harness.prepared("a");
+    harness.launcher.start_worker("a").unwrap();
+    let running: Vec<_> = (0..64).map(|_| entered(&harness.launcher, "exec sleep 100000")).collect();
+    let refused = enter(&harness.launcher, "a", false, "true");
+    assert!(matches!(&refused, Err(Error::Busy { reason, .. }) if reason.contains("64 commands")), "{refused:?}");
+    drop(running);
+    let start = Instant::now();
+    while enter(&harness.launcher, "a", false, "true").is_err() {
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+    harness.launcher.destroy("a").unwrap();
 }

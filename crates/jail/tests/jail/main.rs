@@ -21,6 +21,7 @@ mod pool;
 mod programs;
 mod protected;
 mod shown;
+mod stragglers;
 mod timings;
 
 /// Not a test: what the others start as their launcher.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use atoll_jail::{Bound, Error, Launcher, Place};
 
-use crate::harness::{Harness, groups_of, processes_with};
+use crate::harness::{Harness, enter, groups_of, processes_with};
 use crate::isolation::wait_for;
 use crate::ordinary;
 
@@ -64,6 +64,8 @@ fn pauses(harness: &Harness) -> Place {
     assert!(harness.launcher.find("a").unwrap().unwrap().paused);
     assert!(harness.launcher.list().unwrap()[0].paused);
     assert_eq!(harness.said("a", "echo well"), "well", "a one-shot is none of the paused");
+    let refused = enter(&harness.launcher, "a", false, "true");
+    assert!(matches!(&refused, Err(Error::Busy { reason, .. }) if reason.contains("paused")), "{refused:?}");
     place
 }
 

@@ -152,6 +152,26 @@ fn forks_and_snapshots_are_isolated_and_bounded() {
     inside("parent", "rm half more kept");
     harness.launcher.destroy("parent").unwrap();
     let of = |name: &str| Spec { snapshot: Some("base".into()), ..small(name) };
+    let size = |name: &str| {
+        let start = Instant::now();
+        loop {
+            let kept = harness.launcher.snapshots().unwrap();
+            if let Some(bytes) = kept.iter().find(|kept| kept.name == name).unwrap().bytes {
+                return bytes;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "{kept:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let base = size("base");
+    assert!(base > 20 << 20, "{base}");
+    harness.launcher.prepare(&of("less")).unwrap();
+    harness.said("less", "rm half");
+    harness.launcher.snapshot("less", "less").unwrap();
+    let less = size("less");
+    assert!(less < base - (12 << 20), "each has its own size: {less}, {base}");
+    harness.launcher.destroy("less").unwrap();
+    harness.launcher.forget_snapshot("less").unwrap();
     harness.launcher.prepare(&of("again")).unwrap();
     assert_eq!(harness.said("again", "cat kept; ls /tmp; stat -c %s half more"), "two\n16777216\n8388608");
     let ran = harness.shell("again", "head -c 16M /dev/zero >over");

@@ -5,14 +5,13 @@ use super::facts::Root;
 use super::place::{Place, Record};
 use super::shape::{self, Common};
 use super::{Docker, Work};
+use crate::all_labels;
 use crate::inside::git::arguments_in;
 use crate::local::limits;
-use crate::{all_labels, locked};
 use atoll_core::provider::{CreateSpec, Error, Exit, Found, Provider, ProviderId, Source};
 use atoll_core::sandbox::ProviderKind;
 use bollard::query_parameters::{CreateContainerOptions, StartContainerOptions};
 use std::fs::File;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -49,14 +48,7 @@ pub(super) async fn listens(engine: &Engine, place: &Place) -> Result<(), Error>
 
 impl Docker {
     pub(super) async fn make(&self, spec: &CreateSpec) -> Result<Found, Error> {
-        let sandbox = spec.identity.sandbox;
-        let turn = Arc::clone(locked(&self.making).entry(sandbox).or_default());
-        let made = {
-            let _turn = turn.lock().await;
-            self.make_once(spec).await
-        };
-        locked(&self.making).remove(&sandbox);
-        made
+        self.making.take(spec.identity.sandbox, self.make_once(spec)).await
     }
 
     async fn make_once(&self, spec: &CreateSpec) -> Result<Found, Error> {

@@ -18,6 +18,7 @@ mod shape;
 use crate::inside::exec::Commands;
 use crate::inside::git::arguments;
 use crate::inside::{LinkHost, Remains, files, link};
+use crate::turns::Turns;
 use crate::{carries, locked};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
@@ -73,8 +74,8 @@ pub struct Docker {
     home: PathBuf,
     host: Arc<dyn LinkHost>,
     links: Mutex<HashMap<ProviderId, AbortHandle>>,
-    /// One at a time makes a sandbox of a name.
-    making: Mutex<HashMap<SandboxId, Arc<tokio::sync::Mutex<()>>>>,
+    /// One at a time makes a sandbox.
+    making: Turns,
     commands: Arc<Commands>,
 }
 
@@ -88,7 +89,7 @@ impl Docker {
             home,
             host,
             links: Mutex::default(),
-            making: Mutex::default(),
+            making: Turns::default(),
             commands: Arc::default(),
         }
     }

@@ -16,8 +16,10 @@ use tokio::time::Instant;
 const EVERY: Duration = Duration::from_secs(1);
 /// Where processor time isn't counted, nobody can be seen to be idle.
 const UNCOUNTED: Duration = Duration::from_secs(5);
-/// A look may take a twentieth of the time at most: it isn't repeated before so many times what it took.
+/// A look may take a twentieth of the time: it isn't repeated before so many times what it took.
 const REST: u32 = 20;
+/// The longest rest of one that has taken more than half of its limit, and whose bound is kept by looking alone.
+const NEAR: Duration = Duration::from_secs(10);
 /// What the worker needs for itself, in microseconds: more is work on files.
 const WORKERS_OWN: u64 = 200_000;
 const AT_ONCE: usize = 4;
@@ -76,11 +78,13 @@ struct Seen {
     looking: bool,
     /// What it took at the last look, if that was too much.
     over: Option<u64>,
+    /// The last look failed.
+    failed: bool,
 }
 
 impl Seen {
     fn new(now: Instant) -> Self {
-        Self { clock: None, not_before: now, looking: false, over: None }
+        Self { clock: None, not_before: now, looking: false, over: None, failed: false }
     }
 
     fn is_due(&self, clock: &Clock, now: Instant) -> bool {
@@ -95,13 +99,22 @@ impl Seen {
     /// Takes note of a look, and says what the host should hear.
     fn end(&mut self, look: Result<Look, Error>, now: Instant) -> Option<Notice> {
         self.looking = false;
-        let Ok(look) = look else {
-            // It is ending, or can't be counted: looked at again when there is something new.
-            self.not_before = now + EVERY;
-            return None;
+        let look = match look {
+            Ok(look) => look,
+            Err(error) => {
+                // It is ending, or can't be counted: looked at again when there is something new.
+                self.not_before = now + EVERY;
+                if !self.failed && !is_passing(&error) {
+                    let sandbox = self.clock.as_ref().map(|clock| clock.name.as_str());
+                    tracing::warn!(sandbox, %error, "what a sandbox takes on disk can't be counted, so its limit is not kept");
+                    self.failed = true;
+                }
+                return None;
+            }
         };
+        self.failed = false;
         let counted = self.clock.as_ref().is_some_and(|clock| clock.agent.is_some());
-        let rest = (look.took * REST).max(if counted { EVERY / 2 } else { UNCOUNTED });
+        let rest = look.rest().max(if counted { EVERY / 2 } else { UNCOUNTED });
         self.not_before = now + rest;
         let was_over = self.over.is_some();
         self.over = look.is_over().then_some(look.left);
@@ -111,6 +124,11 @@ impl Seen {
             kept: look.kept,
         })
     }
+}
+
+/// The sandbox or its launcher goes, or somebody else counts.
+fn is_passing(error: &Error) -> bool {
+    matches!(error, Error::Unknown { .. } | Error::Ending { .. } | Error::Busy { .. } | Error::Gone)
 }
 
 fn has_worked(last: &Clock, now: &Clock) -> bool {
@@ -137,6 +155,11 @@ struct Look {
 impl Look {
     const fn is_over(&self) -> bool {
         self.full
+    }
+
+    fn rest(&self) -> Duration {
+        let is_near = matches!(self.kept, Kept::Stopped(_)) && self.left > self.limit / 2;
+        (self.took * REST).min(if is_near { NEAR } else { Duration::MAX })
     }
 }
 
@@ -259,6 +282,10 @@ mod tests {
         assert!(!seen.is_due(&clock(0, 0), after(900_000)), "idle ones cost nothing");
         assert!(!seen.is_due(&clock(WORKERS_OWN, 0), after(900_000)), "nor does their worker");
         assert!(seen.is_due(&clock(WORKERS_OWN + 1, 0), after(900_000)), "unless it works on files");
+        seen.end(took(50, 60_000), start);
+        assert!(!seen.is_due(&clock(0, 9), after(1_199_000)), "one with many files");
+        seen.end(took(51, 60_000), start);
+        assert!(seen.is_due(&clock(0, 9), after(10_000)), "unless it comes near its limit");
         let uncounted = Clock { agent: None, worker: None, ..clock(0, 0) };
         seen.begin(uncounted.clone());
         seen.end(took(50, 1), start);
@@ -275,7 +302,9 @@ mod tests {
         assert_eq!(seen.end(took(150, 1), now), None);
         assert_eq!(seen.over, Some(150));
         assert_eq!(seen.end(Err(Error::Gone), now), None);
-        assert_eq!(seen.over, Some(150));
+        assert_eq!((seen.over, seen.failed), (Some(150), false));
+        assert_eq!(seen.end(Err(Error::Timeout { request: "disk".into(), seconds: 300 }), now), None);
+        assert!(seen.failed);
         assert_eq!(seen.end(took(90, 1), now), None);
         assert_eq!(seen.end(took(101, 1), now), Some(full), "again");
     }

@@ -17,6 +17,7 @@ mod tier;
 
 use crate::inside::exec::Commands;
 use crate::inside::{LinkHost, Remains, link};
+use crate::turns::Turns;
 use crate::{all_labels, locked};
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::provider::{CreateSpec, Error, Exit, Found, Provider, ProviderId, ProviderState, Shown};
@@ -35,8 +36,8 @@ pub struct Local {
     launcher: Result<Arc<Mutex<Arc<Launcher>>>, String>,
     host: Arc<dyn LinkHost>,
     links: Mutex<HashMap<ProviderId, AbortHandle>>,
-    /// One at a time makes a sandbox of a name.
-    making: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// One at a time makes a sandbox.
+    making: Turns,
     commands: Arc<Commands>,
     disk: disk::Watch,
     tier: tier::Demand,
@@ -50,7 +51,7 @@ impl Local {
             launcher,
             host,
             links: Mutex::default(),
-            making: Mutex::default(),
+            making: Turns::default(),
             commands: Arc::default(),
             disk: disk::Watch::default(),
             tier: tier::Demand::default(),
@@ -133,40 +134,45 @@ impl Local {
 
     async fn make(&self, spec: &CreateSpec) -> Result<Found, Error> {
         let name = spec.identity.sandbox.to_string();
-        let turn = Arc::clone(locked(&self.making).entry(name.clone()).or_default());
-        let made = {
-            let _turn = turn.lock().await;
-            self.make_once(&name, spec).await
-        };
-        locked(&self.making).remove(&name);
-        made
+        self.making.take(spec.identity.sandbox, self.make_once(&name, spec)).await
+    }
+
+    /// What the launcher has of a sandbox. That it could not be asked says nothing about that.
+    async fn standing(&self, name: &str) -> Result<Standing, Error> {
+        let name = name.to_owned();
+        self.ask(move |launcher| match launcher.find(&name) {
+            Ok(Some(place)) => Ok(Standing::There(Box::new(place))),
+            Ok(None) => Ok(Standing::Absent),
+            Err(atoll_jail::Error::HalfMade { .. }) => Ok(Standing::HalfMade),
+            Err(error) => Err(error),
+        })
+        .await
     }
 
     async fn make_once(&self, name: &str, spec: &CreateSpec) -> Result<Found, Error> {
         let id = ProviderId(name.to_owned());
-        match self.place(&id).await {
+        let is_fork = spec.settings.forked_from.is_some();
+        match self.standing(name).await? {
             // It was made before, and perhaps has ended since: what it left is for the server to take. A worker that
             // was killed on its way in has left nothing.
-            Ok(place) if place.alive || (place.started && place.spooled) => {
+            Standing::There(place) if place.alive || (place.started && place.spooled) => {
                 if place.alive {
                     self.connect(&place);
                 }
                 return Ok(found(&place));
             }
             // A fork has its files, and only waits to be started.
-            Ok(place) if spec.settings.forked_from.is_some() && !place.started => {
-                let name = place.name;
-                let place = self.ask(move |launcher| launcher.start_worker(&name)).await?;
+            Standing::There(place) if is_fork => {
+                let place = self.ask(move |launcher| launcher.start_worker(&place.name)).await?;
                 self.connect(&place);
                 return Ok(found(&place));
             }
-            Ok(_) | Err(Error::Gone) if spec.settings.forked_from.is_some() => {
+            Standing::Absent | Standing::HalfMade if is_fork => {
                 return Err(Error::Refused { detail: "the files that it was forked with are gone; fork again".into() });
             }
-            Err(Error::Gone) => {}
-            Err(error @ Error::Unreachable { .. }) => return Err(error),
-            // Half made: begun again from nothing.
-            Ok(_) | Err(_) => self.destroy(&id).await?,
+            Standing::Absent => {}
+            // Nobody has worked there: begun again from nothing.
+            Standing::There(_) | Standing::HalfMade => self.destroy(&id).await?,
         }
         self.has_tier(spec.settings.isolation).await?;
         let made = self.make_anew(name.to_owned(), spec).await;
@@ -188,6 +194,13 @@ impl Local {
         }
         self.ask(move |launcher| launcher.start_worker(&name)).await
     }
+}
+
+/// How far a sandbox has come.
+enum Standing {
+    Absent,
+    HalfMade,
+    There(Box<Place>),
 }
 
 fn wanted(spec: &CreateSpec) -> Spec {
@@ -248,6 +261,10 @@ fn failure(error: &atoll_jail::Error) -> Error {
         | E::NotPaused { .. }
         | E::NotRemoved { .. }
         | E::File { .. }
+        | E::Locked { .. }
+        | E::Launcher { .. }
+        | E::Protocol { .. }
+        | E::KeeperGone
         | E::Gone
         | E::Timeout { .. } => Error::Unreachable { detail },
         _ => Error::Refused { detail },
@@ -296,6 +313,17 @@ fn found(place: &Place) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_launcher_that_cannot_be_asked_is_no_refusal() {
+        for error in [
+            atoll_jail::Error::Locked { path: "/data/sandboxes/.lock".into() },
+            atoll_jail::Error::KeeperGone,
+            atoll_jail::Error::Gone,
+        ] {
+            assert!(failure(&error).is_worth_a_retry(), "{error}");
+        }
+    }
 
     #[test]
     fn a_snapshot_is_named_as_whoever_asks_named_it() {

@@ -11,13 +11,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, pipe};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 const PIECE: usize = 64 << 10;
 /// Output that waits until it is taken.
 const WAITING: usize = 4;
-/// Longer than anything runs.
-const NEVER: Duration = Duration::from_secs(365 * 86_400);
 /// Between two looks whether a connection still is one, while nothing is read from it.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -104,7 +102,16 @@ async fn carry(
 ) -> End {
     let Begun { mut running, input, output, errors } = begun;
     let stopper = running.stopper();
-    let mut ended = tokio::task::spawn_blocking(move || running.wait(NEVER));
+    // No thread waits for it: there are fewer of them than there may be commands.
+    let (wake, woken) = oneshot::channel();
+    running.when_ended(move || {
+        let _ = wake.send(());
+    });
+    let ended = async move {
+        let _ = woken.await;
+        running.wait(Duration::ZERO)
+    };
+    tokio::pin!(ended);
     let (told, mut tells) = mpsc::channel(WAITING);
     let printing =
         [tokio::spawn(print(output, told.clone(), Tell::Stdout)), tokio::spawn(print(errors, told, Tell::Stderr))];
@@ -132,13 +139,10 @@ async fn carry(
     drop(tokio::time::timeout(Duration::from_secs(1), rest).await);
     printing.iter().for_each(tokio::task::JoinHandle::abort);
     match exit {
-        Ok(Ok(exit)) => match exit {
-            Exit::Exited(code) => End::Exited { code },
-            Exit::Signalled(signal) => End::Signalled { signal },
-            Exit::OutOfMemory => End::OutOfMemory,
-            Exit::TimedOut | Exit::Unknown => End::Unknown,
-        },
-        Ok(Err(_)) | Err(_) => End::Unknown,
+        Ok(Exit::Exited(code)) => End::Exited { code },
+        Ok(Exit::Signalled(signal)) => End::Signalled { signal },
+        Ok(Exit::OutOfMemory) => End::OutOfMemory,
+        Ok(Exit::TimedOut | Exit::Unknown) | Err(_) => End::Unknown,
     }
 }
 

@@ -23,6 +23,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
+mod left;
 mod outbox;
 mod record;
 mod segment;
@@ -35,6 +36,10 @@ pub use writer::Writer;
 
 /// A segment that is larger is closed, and the next event begins another one.
 pub const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
+
+/// What the spool of a sandbox holds at most, about: it lies on the disk of the machine, and the agent decides how much is to
+/// be told. As with a disk that is full, nothing more is taken in before the server has taken some.
+pub const MOST_OF_A_SANDBOX: u64 = 1 << 30;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -100,6 +105,13 @@ impl Spool {
         belongs_to(dir, sandbox)?;
         let stream = Stream { boot: raise_boot(dir)?, id: Uuid::now_v7() };
         Ok(Self { dir: dir.to_owned(), stream, lock })
+    }
+
+    /// One whose worker is dead, for somebody who trusted it with nothing else: only plain files of its own are left in it
+    /// before any is opened. Nobody writes there any more.
+    pub fn open_left(dir: &Path, sandbox: SandboxId) -> Result<Self, Error> {
+        left::sweep(dir)?;
+        Self::open_existing(dir, sandbox)
     }
 
     pub const fn stream(&self) -> Stream {

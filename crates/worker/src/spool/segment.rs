@@ -52,6 +52,13 @@ pub(super) fn segments(dir: &Path, stream: Stream) -> Result<Vec<Segment>, Error
     Ok(segments)
 }
 
+/// What all segments take, of whatever stream.
+pub(super) fn bytes(dir: &Path) -> Result<u64, Error> {
+    let paths = names(dir)?.into_iter().filter(|name| name.ends_with(".log")).map(|name| dir.join(name));
+    // One that was sent meanwhile takes nothing.
+    Ok(paths.filter_map(|path| fs::symlink_metadata(path).ok()).map(|found| found.len()).sum())
+}
+
 /// The key of the last whole record of a stream.
 pub(super) fn last_key(dir: &Path, stream: Stream) -> Result<i64, Error> {
     let Some(last) = segments(dir, stream)?.pop() else { return Ok(0) };

@@ -48,6 +48,30 @@ fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
 }
 
 #[test]
+fn a_bounded_spool_takes_no_more_until_some_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (stream, mut writer, mut outbox, _lock) = open(dir.path(), SandboxId::new());
+    writer.hold_at_most(3 * SEGMENT);
+    let mut key = 0;
+    let refused = loop {
+        key += 1;
+        writer.push_record(key, |buffer| buffer.extend_from_slice(format!(r#"{{"key":{key},"boot":1}}"#).as_bytes()));
+        if let Err(error) = writer.commit() {
+            break error;
+        }
+        assert!(key < 1000);
+    };
+    assert!(refused.to_string().contains("hold any more"), "{refused}");
+    let held = segment::bytes(dir.path()).unwrap();
+    assert!((3 * SEGMENT..5 * SEGMENT).contains(&held), "{held}");
+    assert!(writer.commit().is_err(), "it is tried again, and still too much");
+    drain(&mut outbox, key - 1);
+    assert_eq!(writer.commit().unwrap(), Some(key..=key), "what waited is not lost");
+    append(&mut writer, stream, key + 1..=key + 3);
+    assert_eq!(drain(&mut outbox, key + 3).len(), 4);
+}
+
+#[test]
 fn a_second_worker_is_told_who_holds_the_spool() {
     let dir = tempfile::tempdir().unwrap();
     let sandbox = SandboxId::new();

@@ -17,6 +17,8 @@ pub struct Writer {
     dir: PathBuf,
     stream: Stream,
     segment_bytes: u64,
+    /// What all segments may take before another one is begun.
+    most: u64,
     open: Option<Open>,
     /// Records that are not on disk yet, where each of them ends, and the key of the first.
     pending: Vec<u8>,
@@ -39,12 +41,18 @@ impl Writer {
             dir,
             stream,
             segment_bytes,
+            most: u64::MAX,
             open: None,
             pending: Vec::new(),
             ends: VecDeque::new(),
             first_pending: 0,
             at_once: usize::MAX,
         }
+    }
+
+    /// From now on no segment is begun when all of them take so much.
+    pub const fn hold_at_most(&mut self, bytes: u64) {
+        self.most = bytes;
     }
 
     /// Takes an event to be written by the next `commit`. Keys follow each other.
@@ -124,6 +132,9 @@ impl Writer {
     }
 
     fn begin_segment(&self) -> Result<Open, Error> {
+        if self.most != u64::MAX && segment::bytes(&self.dir)? >= self.most {
+            return Err(io::Error::from(io::ErrorKind::QuotaExceeded)).context("hold any more in", &self.dir);
+        }
         let path = segment::segment_path(&self.dir, self.stream, self.first_pending);
         // One of that name can only be left from a commit that failed.
         let file = File::create(&path).context("make", &path)?;

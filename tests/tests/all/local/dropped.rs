@@ -135,6 +135,27 @@ async fn what_a_dead_worker_left_is_taken_in_without_root() {
     ground.leave().await;
 }
 
+/// The pool is root's: the launcher makes it, the next server finds it, and no advice says to give it away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_is_found_again_without_root() {
+    if !is_root() {
+        return skipped("a server that gives up root", "this is not root");
+    }
+    if block_in_place(super::pool::pools).is_none() {
+        return;
+    }
+    let mut ground = Ground::start_with(&format!("server: {{user: {USER}}}\nlocal: {{disk_pool_gb: 1}}\n"));
+    let id = ground.kept(json!({})).await;
+    ground.shell(&id, "echo kept > kept.txt").await.well();
+    for name in ["pool", "pool.btrfs"] {
+        assert_eq!(std::fs::symlink_metadata(ground.data().join(name)).unwrap().uid(), 0, "{name}");
+    }
+    block_in_place(|| ground.server.start_again());
+    is_the_users(&server(&ground));
+    assert_eq!(ground.shell(&id, "cat kept.txt").await.well(), "kept\n");
+    super::pool::leave(ground).await;
+}
+
 fn serve(dir: &Path, config: &str, listen: &str) -> Output {
     let file = dir.join("atoll.yaml");
     std::fs::write(&file, config).unwrap();
@@ -173,6 +194,11 @@ fn what_keeps_it_from_becoming_somebody_else_is_said() {
     std::fs::remove_dir(data.join("layers")).unwrap();
     std::os::unix::fs::symlink("/etc", data.join("layers")).unwrap();
     refused(&config, free, "must be a directory of the launcher's");
+    std::fs::remove_file(data.join("layers")).unwrap();
+    std::fs::remove_file(data.join("atoll.db")).unwrap();
+    std::fs::write(data.join("pool.btrfs"), "").unwrap();
+    std::os::unix::fs::chown(data.join("pool.btrfs"), Some(USER), Some(USER)).unwrap();
+    refused(&config, free, "must be a file of the launcher's");
     std::fs::remove_dir_all(&data).unwrap();
     // And one that the user does not get to.
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o700)).unwrap();

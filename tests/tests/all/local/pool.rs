@@ -13,7 +13,7 @@ const SMALL: f64 = 0.0625;
 const FILL: &str = "head -c 200M /dev/zero >/workspace/large; echo $?; stat -c %s /workspace/large";
 
 /// Whether a pool can be had here, and whether that makes the tier strong.
-fn pools() -> Option<bool> {
+pub fn pools() -> Option<bool> {
     let (_, checks) = doctor(atoll(), CONFIG);
     let details: Vec<String> = checks.iter().map(|check| check["detail"].to_string()).collect();
     if let Some(lacks) = details.iter().find(|detail| detail.contains("disk use is watched")) {
@@ -42,7 +42,7 @@ async fn crossings(ground: &Ground, id: &str) -> usize {
 }
 
 /// Also looks for the device, which goes a moment after the last mount.
-async fn leave(ground: Ground) {
+pub async fn leave(ground: Ground) {
     let data = ground.data();
     ground.leave().await;
     let deadline = Instant::now() + PATIENCE;

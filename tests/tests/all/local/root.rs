@@ -124,3 +124,50 @@ async fn root_of_an_imported_root_runs_commands() {
         launcher.destroy(&name).unwrap();
     }
 }
+
+#[test]
+fn commands_that_run_long_take_no_thread_from_anybody() {
+    let dir = tempfile::Builder::new().prefix("atoll-root-").tempdir_in("/var/tmp").unwrap();
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: needs root");
+    }
+    let Some(archive) = root(dir.path()) else { return println!("skipped: needs busybox and tar") };
+    let worker = dir.path().join("worker");
+    fs::write(&worker, "#!/bin/sh\nexec sleep 100000\n").unwrap();
+    fs::set_permissions(&worker, Permissions::from_mode(0o755)).unwrap();
+    let options =
+        LauncherOptions { exe: program("atoll"), ..LauncherOptions::new(dir.path().join("data"), worker, "rootlong") };
+    let launcher = Arc::new(Launcher::start(options).unwrap());
+    launcher.import_image("tiny", archive.into()).unwrap();
+    let name = SandboxId::new().to_string();
+    let spec = Spec {
+        name: name.clone(),
+        labels: Default::default(),
+        limits: Limits::default(),
+        hostname: "atoll".into(),
+        image: Some("tiny".into()),
+        snapshot: None,
+        protected: Vec::new(),
+        programs: Vec::new(),
+    };
+    launcher.prepare(&spec).unwrap();
+    launcher.start_worker(&name).unwrap();
+    // Fewer threads than commands.
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).max_blocking_threads(3).enable_all().build().unwrap();
+    let id = ProviderId(name.clone());
+    runtime.block_on(async {
+        let local = Local::new(Ok(Arc::clone(&launcher)), Arc::new(Nobody));
+        let all = async {
+            for _ in 0..8 {
+                let exec = local.exec(&id, &shell("echo begun; sleep 100000")).await.unwrap();
+                let mut events = local.attach(&exec, 0).await.unwrap();
+                assert!(matches!(events.next().await, Some(Ok(ExecEvent::Output { .. }))));
+            }
+            assert_eq!(run(&local, &id, &shell("echo well"), None).await.1, "well\n");
+        };
+        tokio::time::timeout(Duration::from_secs(60), all).await.expect("everybody waits for the long ones");
+    });
+    launcher.destroy(&name).unwrap();
+    runtime.shutdown_background();
+}
