@@ -35,11 +35,8 @@ async fn session(admin: &Actor, id: &str) -> Value {
 /// A worker of a new sandbox, and what it was told to begin with.
 async fn begun(admin: &Actor, made: &Value) -> (HandWorker, String, Value) {
     let said = |value: &Value| value.as_str().unwrap().to_owned();
-    let external = External {
-        id: said(&made["id"]),
-        session: said(&made["session_id"]),
-        token: said(&made["worker"]["token"]),
-    };
+    let external =
+        External { id: said(&made["id"]), session: said(&made["session_id"]), token: said(&made["worker"]["token"]) };
     let worker = HandWorker::new(admin, &external);
     let start = worker.heartbeat("starting").await.expect(200)["start"].clone();
     (worker, external.id, start)
@@ -69,7 +66,10 @@ async fn the_newest_transcript_goes_with_the_session(kind: Kind) {
     put(&worker, &first, THIRD).await;
     worker.batch(vec![saved(4, "talk-1", THIRD)]).await.expect(200);
     let portable = admin.get(&format!("/sandboxes/{first}/transcript")).await.expect(200);
-    assert_eq!((&portable["format"], &portable["entries"][0]["kind"]), (&json!("atoll-transcript"), &json!("turn_begins")));
+    assert_eq!(
+        (&portable["format"], &portable["entries"][0]["kind"]),
+        (&json!("atoll-transcript"), &json!("turn_begins"))
+    );
 
     admin.post(&format!("/sandboxes/{first}/stop"), json!({ "results": "discard" })).await.expect(200);
     // Nobody reads the ended sandbox any more; what its session goes on with stays.

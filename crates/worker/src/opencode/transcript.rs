@@ -49,7 +49,7 @@ pub fn print(home: &Path, session: &str) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("failed to begin: {error}"))?;
     let client = reached(home).ok_or("no server is known")?;
-    let printed = runtime.block_on(tokio::time::timeout(ANSWER, copy(&client, session)));
+    let printed = runtime.block_on(async { tokio::time::timeout(ANSWER, copy(&client, session)).await });
     printed.unwrap_or_else(|_| Err("it does not answer in time".to_owned()))
 }
 

@@ -74,7 +74,7 @@ impl Search {
             }
             let Ok(file) = open(directory, name, false) else { continue };
             let found = fstat(&file)?;
-            let modified = (i64::from(found.st_mtime), i64::try_from(found.st_mtime_nsec).unwrap_or(0));
+            let modified = (found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or(0));
             let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
             if is_file && newest.as_ref().is_none_or(|(than, _)| modified >= *than) {
                 *newest = Some((modified, file));
