@@ -18,6 +18,12 @@ pub fn below_place(name: &str) -> String {
     format!("{name}/bin/{name}")
 }
 
+/// Whether this may be an agent's own name for a conversation: it becomes a part of paths and command lines.
+pub fn is_native_id(text: &str) -> bool {
+    let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=128).contains(&text.len()) && !text.starts_with('-') && text.bytes().all(letters)
+}
+
 /// What an agent can do through its driver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -59,6 +65,16 @@ impl Abilities {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_conversations_lead_nowhere() {
+        for good in ["ses_e1eb886c4ffe1vglhjd3kBEGz0", "019a6b1c-0000-7000-8000-000000000000"] {
+            assert!(is_native_id(good), "{good}");
+        }
+        for bad in ["", "..", "a/b", "--help", "a b", "ä", &"x".repeat(129)] {
+            assert!(!is_native_id(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn every_ability_has_its_name() {

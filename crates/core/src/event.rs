@@ -79,6 +79,9 @@ pub mod kind {
     pub const AGENT_SKILL_INVOKED: &str = "agent.skill_invoked";
     pub const AGENT_SKILL_COMPLETED: &str = "agent.skill_completed";
     pub const AGENT_USAGE: &str = "agent.usage";
+    /// The agent's own transcript is a blob by now, or why it is not.
+    pub const AGENT_TRANSCRIPT: &str = "agent.transcript";
+    pub const AGENT_TRANSCRIPT_FAILED: &str = "agent.transcript_failed";
     pub const AGENT_TOOL_USE: &str = "agent.tool_use";
     pub const AGENT_TOOL_COMPLETED: &str = "agent.tool_completed";
     pub const AGENT_FILE_EDITED: &str = "agent.file_edited";
@@ -110,7 +113,7 @@ pub mod kind {
 }
 
 /// Types that say nothing about the work: left out of the trajectory.
-pub const NOISE: &[&str] = &[kind::AGENT_HEARTBEAT, kind::AGENT_USAGE];
+pub const NOISE: &[&str] = &[kind::AGENT_HEARTBEAT, kind::AGENT_USAGE, kind::AGENT_TRANSCRIPT];
 
 pub fn is_noise(event_type: &str) -> bool {
     NOISE.contains(&event_type)

@@ -153,15 +153,18 @@ pub struct Gateway {
     pub key: String,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Resume {
     /// The agent's own name for the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub native_id: Option<String>,
-    /// The blob that holds the transcript.
+    /// The blob of this sandbox that holds the agent's own transcript.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transcript: Option<String>,
+    /// The agent's files are in the sandbox already, as they were in the one that it comes from.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_place: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

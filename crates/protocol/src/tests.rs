@@ -59,7 +59,7 @@ fn heartbeat_answer() -> HeartbeatAnswer {
             agent: Some("demo".into()),
             prompt: Some(message()),
             settings: Settings::default(),
-            resume: Some(Resume { native_id: Some("abc".into()), transcript: None }),
+            resume: Some(Resume { native_id: Some("abc".into()), ..Resume::default() }),
             program: Some("/opt/agents/demo".into()),
             gateway: Some(Gateway { base_url: "http://127.0.0.1:7709".into(), key: "placeholder".into() }),
         }),

@@ -80,13 +80,24 @@ async fn old_blobs(app: &App, before: Timestamp, swept: &mut Swept) -> Result<()
         if forgotten.is_empty() {
             return Ok(());
         }
-        for name in forgotten {
-            let asked = name.clone();
-            let used = app.read(move |tx| Box::pin(async move { Ok(blobs::is_used(tx, &asked).await?) })).await?;
-            if !used {
-                app.blobs.remove(&name).await;
-            }
-            swept.blobs += 1;
+        swept.blobs += i64::try_from(forgotten.len()).unwrap_or(0);
+        app.blobs.let_go(forgotten);
+        loose_blobs(app).await?;
+    }
+}
+
+/// Removes files that no blob is in any more.
+pub async fn loose_blobs(app: &App) -> Result<()> {
+    let files = app.blobs.loose();
+    if files.is_empty() {
+        return Ok(());
+    }
+    let _guard = app.blobs.alone().await;
+    for file in files {
+        let asked = file.clone();
+        if !app.read(move |tx| Box::pin(async move { Ok(blobs::is_used(tx, &asked).await?) })).await? {
+            app.blobs.remove(&file).await;
         }
     }
+    Ok(())
 }

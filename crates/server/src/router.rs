@@ -2,7 +2,8 @@
 
 use crate::api::{
     agents, approvals, blobs, commands, diff, events, exec, files, fork, gc, health, images, messages, network, pause,
-    projects, resources, results, sandboxes, secrets, sessions, snapshots, tokens, trajectory, users, worker,
+    projects, resources, results, sandboxes, secrets, sessions, snapshots, tokens, trajectory, transcript, users,
+    worker,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{client, sse, terminal, worker as worker_stream};
@@ -56,6 +57,7 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(worker::events, events::list))
         .routes(routes!(sse::stream))
         .routes(routes!(trajectory::get))
+        .routes(routes!(transcript::get))
         .routes(routes!(worker::beat))
         .routes(routes!(worker_stream::open))
         .routes(routes!(messages::send, messages::list))

@@ -65,7 +65,10 @@ pub struct App {
 }
 
 /// Tells the rest of the server what is durable now.
-fn tell(hub: &Hub, jobs: &Notify, egress: &Egress, out: Outbox) {
+fn tell(hub: &Hub, jobs: &Notify, egress: &Egress, blobs: &Blobs, out: Outbox) {
+    if !out.blobs.is_empty() {
+        blobs.let_go(out.blobs);
+    }
     for (sandbox, version, network) in out.networks {
         egress.set(sandbox, version, Some(&network));
     }
@@ -158,8 +161,9 @@ impl App {
         let (secrets, agents) = (Arc::clone(&self.secrets), Arc::clone(&self.agents));
         let gateway = Arc::clone(&self.gateway);
         let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
+        let blobs = self.blobs.clone();
         let told = move |(value, out): (R, Outbox)| {
-            tell(&hub, &jobs, &egress, out);
+            tell(&hub, &jobs, &egress, &blobs, out);
             value
         };
         let done = self.store.write_then(

@@ -26,6 +26,14 @@ pub async fn get(tx: &mut dyn Tx, sandbox: SandboxId, sha256: &str) -> Result<Op
     first(rows).map(|mut row| Ok(Stored { sha256: row.text()?, size: row.int()? })).transpose()
 }
 
+/// Takes a blob off the books, and names the file that it was in.
+pub async fn forget(tx: &mut dyn Tx, sandbox: SandboxId, sha256: &str) -> Result<Option<String>> {
+    let Some(stored) = get(tx, sandbox, sha256).await? else { return Ok(None) };
+    let sql = "DELETE FROM blobs WHERE sandbox_id = ?1 AND sha256 = ?2";
+    tx.execute(sql, &[text(sandbox), sha256.into()]).await?;
+    Ok(Some(stored.sha256))
+}
+
 /// Whether anybody's blob is still in this file.
 pub async fn is_used(tx: &mut dyn Tx, file: &str) -> Result<bool> {
     let sql = "SELECT 1 FROM blobs WHERE stored = ?1 OR (sha256 = ?1 AND stored IS NULL) LIMIT 1";

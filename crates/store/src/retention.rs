@@ -39,10 +39,12 @@ pub async fn cut(tx: &mut dyn Tx, sandbox: &mut Sandbox, count: i64) -> Result<(
     sandboxes::update(tx, sandbox).await
 }
 
-/// Takes old blobs of ended sandboxes off the books and names their files.
+/// Takes old blobs of ended sandboxes off the books and names their files. What an open session would go on with stays.
 pub async fn forget_blobs(tx: &mut dyn Tx, before: Timestamp, limit: i64) -> Result<Vec<String>> {
     let sql = "SELECT b.sandbox_id, b.sha256, COALESCE(b.stored, b.sha256) FROM blobs b JOIN sandboxes s ON s.id = b.sandbox_id
-               WHERE b.created_at < ?1 AND s.ended_at < ?1 ORDER BY b.sha256 LIMIT ?2";
+               WHERE b.created_at < ?1 AND s.ended_at < ?1 AND NOT EXISTS (SELECT 1 FROM sessions t
+               WHERE t.last_sandbox_id = b.sandbox_id AND t.transcript = b.sha256 AND t.state = 'open')
+               ORDER BY b.sha256 LIMIT ?2";
     let rows = tx.query(sql, &[micros(before), limit.into()]).await?;
     let mut names = Vec::new();
     for mut row in rows {

@@ -141,3 +141,14 @@ pub async fn list(
     ];
     tx.query(sql, &params).await?.into_iter().map(session).collect()
 }
+
+/// Whether another session would go on with this transcript of that sandbox.
+pub async fn others_have_transcript(
+    tx: &mut dyn Tx,
+    session: SessionId,
+    sandbox: SandboxId,
+    transcript: &str,
+) -> Result<bool> {
+    let sql = "SELECT 1 FROM sessions WHERE last_sandbox_id = ?1 AND transcript = ?2 AND id <> ?3 LIMIT 1";
+    Ok(!tx.query(sql, &[text(sandbox), transcript.into(), text(session)]).await?.is_empty())
+}

@@ -15,7 +15,7 @@ use crate::link::Accepting;
 use crate::memory::Memory;
 use crate::outward::Outward;
 use crate::setup::{self, Manner, Worker};
-use crate::{Exit, executor, signals};
+use crate::{Exit, executor, signals, transcript};
 use atoll_core::id::SandboxId;
 use atoll_jail::inside::{self, Signals};
 use std::io::{self, Write};
@@ -37,10 +37,11 @@ const USER: &str = "agent";
 
 /// For sending what is left after the end.
 const FLUSH: Duration = Duration::from_secs(20);
-/// For the agent to end after the sandbox has: it is told so first, then killed, and its last changes are looked at.
-const STOP_GRACE: Duration = Duration::from_secs(6);
+/// For the agent to end after the sandbox has: it is told so first, then killed, its last changes are looked at and
+/// its transcript is saved.
+const STOP_GRACE: Duration = Duration::from_secs(12);
 /// For the tool under way after a signal from outside, and then the same.
-const LEAVE_GRACE: Duration = Duration::from_secs(16);
+const LEAVE_GRACE: Duration = Duration::from_secs(22);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -202,7 +203,16 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
     let opening = spawn_blocking(move || Worker::open(spool_path, sandbox, pool, None, manner));
     let mut prepared = opening.await.map_err(|error| failed("open the spool")(error.into()))??;
     prepared.writer.hold_at_most(crate::spool::MOST_OF_A_SANDBOX);
-    let program = executor::start(executor::Tools { hands, environment, memory, worker, workspace }, quiet);
+    let transcripts = Some(transcript::Keeper {
+        hands: hands.clone(),
+        environment: Arc::clone(&environment),
+        server: prepared.server.clone(),
+        spool: prepared.spool.clone(),
+        worker: worker.clone(),
+        workspace: workspace.clone(),
+    });
+    let tools = executor::Tools { hands, environment, memory, worker, workspace, transcripts };
+    let program = executor::start(tools, quiet);
     let exit = dispatcher::run(prepared, program, told_to_go).await?;
     drop(spool);
     Ok(exit)

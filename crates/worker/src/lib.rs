@@ -48,6 +48,7 @@ pub mod resources;
 pub mod setup;
 pub mod signals;
 pub mod spool;
+pub mod transcript;
 pub mod transfer;
 pub mod uplink;
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod accepting;
+mod blob;
 mod dial;
 mod quiet;
 mod reply;

@@ -4,7 +4,9 @@ use atoll_core::id::SandboxId;
 use atoll_worker::exit::SETUP_WRONG;
 use atoll_worker::program::Program;
 use atoll_worker::setup::Options;
-use atoll_worker::{Exit, container, demo, dispatcher, git, hands, init, opencode, setup, signals, transfer};
+use atoll_worker::{
+    Exit, container, demo, dispatcher, git, hands, init, opencode, setup, signals, transcript, transfer,
+};
 use clap::Parser;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Some("as-agent") => container::as_agent(&inner[1..]),
         Some("demo") => demo::main(&inner[1..]),
         Some("opencode") => opencode::main(&inner[1..]),
+        Some("transcript") => transcript::main(&inner[1..]),
         Some("git-in" | "git-out" | "git-diff") => git::main(inner),
         Some(_) | None => by_hand(),
     }

@@ -19,4 +19,5 @@ mod paging;
 mod registry;
 mod routes;
 mod secrets;
+mod sessions;
 mod store;

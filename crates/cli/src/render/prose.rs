@@ -47,7 +47,10 @@ fn told(entry: &Entry) -> Option<(String, &str)> {
     let said = entry.said().unwrap_or_default();
     let word = |field: &str| entry.text(field).unwrap_or("?");
     let told = match entry.event_type.as_str() {
-        "agent.heartbeat" | "agent.usage" => return None,
+        "agent.heartbeat" | "agent.usage" | "agent.transcript" => return None,
+        "agent.transcript_failed" => {
+            (format!("the agent's transcript could not be saved: {}", entry.text("error").unwrap_or_default()), "")
+        }
         "agent.started" => (turn("the agent starts", entry), ""),
         "agent.message" | "agent.assistant_message" => ("the agent says:".to_owned(), said),
         "agent.thinking" => ("the agent thinks:".to_owned(), said),

@@ -20,6 +20,7 @@ use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::sandbox::network::Choice as Network;
 use crate::settings::{self, ConfigFiles};
+use atoll_core::id::SessionId;
 use atoll_core::sandbox::{Approvals, ProviderKind};
 use place::Choice;
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ Examples:
   atoll run \"fix the flaky test\" --repo .
   atoll run --repo ~/src/site --json < prompt.md
   atoll run \"say hello\" --provider fake
+  atoll run --session ses_… \"and now the tests\"
 
 On a terminal, what you type goes to the agent while it works, or answers what it asks. Ctrl-C interrupts it,
 a second one leaves.
@@ -47,6 +49,9 @@ pub struct Run {
     /// The agent that works [default: agent.default, else the first that is here with its key]
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
+    /// Go on in this session: its agent remembers, on its branch
+    #[arg(long, value_name = "ID")]
+    session: Option<SessionId>,
     /// Who makes the sandbox [default: provider.default]
     #[arg(long, value_name = "NAME", value_parser = word::<ProviderKind>)]
     provider: Option<ProviderKind>,

@@ -57,6 +57,7 @@ pub fn body(run: &Run, wanted: &Wanted, agent: Option<&str>) -> Value {
     let mut put = |field: &str, value: Option<Value>| body.extend(value.map(|value| (field.to_owned(), value)));
     put("prompt", Some(wanted.prompt.as_str().into()));
     put("agent", agent.map(Value::from));
+    put("session_id", run.session.map(|id| id.to_string().into()));
     put("provider", run.provider.map(|word| word.as_str().into()));
     put("end", Some(if run.keep { "keep" } else { "when_done" }.into()));
     put("timeout_s", run.timeout.map(Value::from));

@@ -80,8 +80,10 @@ impl Task<'_> {
     /// To its end; how it was left, and the exit code. `known` is the sandbox from when there is one.
     async fn carry_out(&self, known: &mut Option<SandboxId>, signals: &mut Signals) -> Result<(Left, u8)> {
         self.refuse_keeping_what_ends()?;
-        let named = self.run.agent.clone().or_else(|| self.config.agent.default.clone());
-        let unnamed = named.is_none();
+        // A session has the agent that it had.
+        let default = self.config.agent.default.clone().filter(|_| self.run.session.is_none());
+        let named = self.run.agent.clone().or(default);
+        let unnamed = named.is_none() && self.run.session.is_none();
         // Whoever plays in a sandbox that is none is the demo.
         let plays = self.run.provider.unwrap_or(self.config.provider.default) == ProviderKind::Fake;
         let asked = named.or_else(|| plays.then(|| DEMO.to_owned()));

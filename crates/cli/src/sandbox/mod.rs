@@ -11,6 +11,7 @@ pub mod network;
 pub mod new;
 mod shell;
 mod show;
+mod transcript;
 
 use crate::client::{Client, Connect};
 use crate::failure::Result;
@@ -45,6 +46,8 @@ enum Command {
     Shell(shell::Shell),
     /// Show what the agent has changed in the workspace
     Diff(diff::Diff),
+    /// Print what was said and done in a sandbox, to keep or to read elsewhere
+    Transcript(transcript::Transcript),
     /// Let everything in a sandbox stand still
     Pause(hold::Pause),
     /// Let a paused sandbox go on
@@ -78,6 +81,7 @@ pub async fn run(sandbox: &Sandbox, output: &Output) -> Result {
         Command::Cp(copy) => cp::run(copy, &client, output).await,
         Command::Shell(shell) => shell::run(shell, &client, output).await,
         Command::Diff(diff) => diff::run(diff, &client, output).await,
+        Command::Transcript(transcript) => transcript::run(transcript, &client, output).await,
         Command::Pause(pause) => hold::pause(pause, &client, output).await,
         Command::Resume(resume) => hold::resume(resume, &client, output).await,
         Command::Fork(fork) => hold::fork(fork, &client, output).await,

@@ -42,8 +42,9 @@ pub async fn put(
 ) -> Result<Answer> {
     caller.must_be_worker_of(id)?;
     app.read(move |tx| Box::pin(async move { access::blobs_of(tx, &caller, id).await })).await?;
-    let stored = app.blobs.put(&sha256, request.into_body(), &*app.redactor(id).await?).await?;
-    let (name, size) = (sha256.clone(), stored.size);
+    let received = app.blobs.receive(&sha256, request.into_body(), &*app.redactor(id).await?).await?;
+    let (name, stored, size) = (sha256.clone(), received.stored.clone(), received.stored.size);
+    let _guard = app.blobs.settle(&received).await?;
     app.write(move |work| Box::pin(async move { Ok(blobs::insert(work.tx, id, &name, &stored, work.now).await?) }))
         .await?;
     Answer::ok(serde_json::json!({ "sha256": sha256, "size": size }))
@@ -66,6 +67,18 @@ pub async fn get(
         })
     });
     let stored = stored.await?;
+    let body = content(&app, &stored).await?;
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_LENGTH, stored.size.to_string()),
+        (header::ETAG, format!("\"{}\"", stored.sha256)),
+        (header::CONTENT_DISPOSITION, "attachment".to_owned()),
+    ];
+    Ok((headers, body).into_response())
+}
+
+/// What its file holds, piece by piece.
+pub async fn content(app: &App, stored: &blobs::Stored) -> Result<Body> {
     let file = app.blobs.get(&stored.sha256).await?;
     let chunks = stream::try_unfold(file, |mut file| async move {
         let mut chunk = vec![0u8; 64 * 1024];
@@ -73,11 +86,5 @@ pub async fn get(
         chunk.truncate(count);
         Ok::<_, std::io::Error>((count > 0).then_some((chunk, file)))
     });
-    let headers = [
-        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
-        (header::CONTENT_LENGTH, stored.size.to_string()),
-        (header::ETAG, format!("\"{}\"", stored.sha256)),
-        (header::CONTENT_DISPOSITION, "attachment".to_owned()),
-    ];
-    Ok((headers, Body::from_stream(chunks)).into_response())
+    Ok(Body::from_stream(chunks))
 }

@@ -24,6 +24,7 @@ pub mod sessions;
 pub mod snapshots;
 pub mod tokens;
 pub mod trajectory;
+pub mod transcript;
 pub mod usage;
 pub mod users;
 pub mod worker;

@@ -4,6 +4,7 @@ use super::Page;
 use super::sessions::plan_from;
 use super::usage::Usage;
 use crate::app::create::{self, Made};
+use crate::app::sessions::Given;
 use crate::app::{results, sessions as app_sessions};
 use crate::auth::{Caller, access};
 use crate::cursor;
@@ -44,7 +45,7 @@ pub struct NewSandbox {
     #[serde(default, deserialize_with = "atoll_core::json::object")]
     pub repo: Option<Repo>,
     pub project_id: Option<ProjectId>,
-    /// Goes on in this session instead of making one.
+    /// Goes on in this session instead of making one: with its agent, model and branch, unless others are named.
     pub session_id: Option<SessionId>,
     pub image: Option<String>,
     pub snapshot: Option<String>,
@@ -210,7 +211,10 @@ pub async fn make(
                     if new.project_id.is_some_and(|project| project != session.project_id) {
                         return Err(Problem::invalid("project_id: the session belongs to another project"));
                     }
-                    let plan = plan_from(work, new, session.project_id, &who).await?;
+                    let given =
+                        Given { agent: new.agent.is_some(), model: new.model.is_some(), repo: new.repo.is_some() };
+                    let mut plan = plan_from(work, new, session.project_id, &who).await?;
+                    app_sessions::go_on_like_last(work, &session, &mut plan, given).await?;
                     create::next(work, &mut session, plan).await?
                 }
             };
@@ -252,6 +256,10 @@ async fn with_repository(app: &App, caller: &Caller, mut new: NewSandbox) -> Res
     }
     if let Some(repo) = &new.repo {
         super::sessions::check_repo(repo, caller)?;
+    }
+    // A session goes on with what it had, which is settled already.
+    if session.is_some() && new.repo.is_none() {
+        return Ok(new);
     }
     let repo = new.repo.take().or(defaults.repo).or(project.and_then(|project| project.repo));
     if let Some(repo) = repo {

@@ -124,6 +124,9 @@ pub async fn events(
     let checked = ingest::check(batch, &*app.redactor(id).await?)?;
     drop(bytes);
     let answer = app.write(move |work| Box::pin(async move { ingest::ingest(work, id, checked).await })).await?;
+    if let Err(problem) = crate::retention::loose_blobs(&app).await {
+        tracing::warn!(?problem, "files of older transcripts could not be removed");
+    }
     Answer::ok(answer)
 }
 

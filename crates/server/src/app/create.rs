@@ -1,6 +1,6 @@
 //! Makes a sandbox, and the session it belongs to where there is none yet.
 
-use super::{Work, inbox, secrets};
+use super::{Work, inbox, secrets, transcripts};
 use crate::auth::secret::{self, NewSecret};
 use crate::problem::{Code, Problem, Result};
 use atoll_core::agent::DEMO;
@@ -123,6 +123,7 @@ async fn make(work: &mut Work<'_>, session: &mut Session, mut plan: Plan, cause:
         ended_at: None,
     };
     sandboxes::insert(work.tx, &sandbox, &plan.labels).await?;
+    transcripts::hand_over(work, session, &sandbox).await?;
     session.sandbox_id = Some(sandbox.id);
     session.last_sandbox_id = Some(sandbox.id);
     session.agent = sandbox.agent.clone();
@@ -130,7 +131,12 @@ async fn make(work: &mut Work<'_>, session: &mut Session, mut plan: Plan, cause:
     sessions::update(work.tx, session).await?;
 
     let by = |event: NewEvent| event.by(Source::User, Some(plan.actor.clone()));
-    let opened = by(NewEvent::system(cause, work.now, &json!({ "session_id": session.id, "title": session.title })));
+    let mut data = json!({ "session_id": session.id, "title": session.title });
+    if cause == kind::SESSION_RESUMED {
+        data["native_id"] = session.native_id.clone().into();
+        data["transcript"] = session.transcript.clone().into();
+    }
+    let opened = by(NewEvent::system(cause, work.now, &data));
     let pending = by(NewEvent::system("sandbox.pending", work.now, &json!({ "state": SandboxState::Pending })));
     work.log(&mut sandbox, vec![opened, pending]).await?;
     sandboxes::update(work.tx, &mut sandbox).await?;

@@ -1,12 +1,12 @@
 //! A worker's sign of life.
 
-use super::{Work, fence, inbox, ingest, lifecycle, secrets};
+use super::{Work, fence, inbox, ingest, lifecycle, secrets, transcripts};
 use crate::agents::Agents;
 use crate::problem::Result;
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::sandbox::{Activity, ProviderKind, SandboxState};
-use atoll_protocol::{Gateway, Heartbeat, HeartbeatAnswer, Resume, Start};
+use atoll_protocol::{Gateway, Heartbeat, HeartbeatAnswer, Start};
 use atoll_store::sandboxes::{self, Sample, Sandbox};
 use atoll_store::sessions::Session;
 use std::time::Duration;
@@ -63,9 +63,7 @@ const fn may_claim(activity: Activity) -> bool {
 }
 
 async fn start(work: &mut Work<'_>, session: &Session, sandbox: &mut Sandbox, beat: &Heartbeat) -> Result<Start> {
-    let has_past = session.native_id.is_some() || session.transcript.is_some();
-    let resume =
-        has_past.then(|| Resume { native_id: session.native_id.clone(), transcript: session.transcript.clone() });
+    let resume = transcripts::resume(session, sandbox);
     let exposed = secrets::hand_over(work, sandbox).await?;
     let mut settings = sandbox.settings.clone();
     settings.env.extend(exposed);

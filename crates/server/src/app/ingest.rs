@@ -1,6 +1,6 @@
 //! Takes a worker's batch into the log: fence, dedupe, number, append, observe.
 
-use super::{Work, approvals, fence, lifecycle, redacted};
+use super::{Work, approvals, fence, lifecycle, redacted, transcripts};
 use crate::problem::{Code, Problem, Result};
 use atoll_core::bounds;
 use atoll_core::event::{EventType, NewEvent, Source, kind};
@@ -161,6 +161,7 @@ async fn append(
     for event in events {
         let observation = observe(event.event_type.as_str());
         approvals::observed(work, sandbox.id, &event).await?;
+        transcripts::observed(work, session, sandbox, &event).await?;
         let turn = event.turn;
         // The server's own rejections say nothing about the agent.
         if observation == Observation::Nothing || event.source == Source::System {

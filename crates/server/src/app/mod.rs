@@ -17,6 +17,7 @@ pub mod pausing;
 pub mod results;
 pub mod secrets;
 pub mod sessions;
+pub mod transcripts;
 
 use crate::options::Policy;
 use crate::problem::{Problem, Result};
@@ -39,6 +40,8 @@ pub struct Outbox {
     pub jobs: bool,
     /// Network policies with the version of the row that holds them.
     pub networks: Vec<(SandboxId, i64, Network)>,
+    /// Files of blobs that are off the books.
+    pub blobs: Vec<String>,
 }
 
 /// One transaction in progress.

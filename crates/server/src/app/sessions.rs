@@ -45,6 +45,31 @@ pub async fn plan_like_last(work: &mut Work<'_>, session: &Session, actor: Strin
     })
 }
 
+/// What a request for a session's next sandbox says itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Given {
+    pub agent: bool,
+    pub model: bool,
+    pub repo: bool,
+}
+
+/// The rest is as it was in the session's last sandbox: else the agent would not be the one that remembers, or would
+/// not find what it did.
+pub async fn go_on_like_last(work: &mut Work<'_>, session: &Session, plan: &mut Plan, given: Given) -> Result<()> {
+    let Some(last) = session.last_sandbox_id else { return Ok(()) };
+    let Some(last) = sandboxes::get(work.tx, last).await? else { return Ok(()) };
+    if !given.agent {
+        plan.agent = last.agent.or_else(|| plan.agent.take());
+    }
+    if !given.model && plan.agent == session.agent {
+        plan.settings.model = last.settings.model.or_else(|| plan.settings.model.take());
+    }
+    if !given.repo && plan.provider.is_on_this_machine() {
+        plan.settings.repo = last.settings.repo;
+    }
+    Ok(())
+}
+
 /// A message to a session; without a live sandbox it gets a new one like its last.
 pub async fn send(work: &mut Work<'_>, id: SessionId, draft: Draft) -> Result<(Message, Option<Made>)> {
     let mut session = locked(work, id).await?;

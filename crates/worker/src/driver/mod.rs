@@ -57,6 +57,16 @@ pub struct Command {
     pub files: Vec<Placed>,
 }
 
+/// How the transcript that the agent keeps by itself is had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keeping {
+    pub agent: crate::transcript::Agent,
+    /// Better while the agent runs: afterwards it takes long.
+    pub live: bool,
+    /// What the agent's program needs for it.
+    pub env: Vec<(String, String)>,
+}
+
 /// A file of the agent's home.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed {
@@ -174,6 +184,10 @@ pub trait Driver: Send + std::fmt::Debug {
     fn abilities(&self) -> Abilities;
     /// A process of it is about to be started: whatever was known of an earlier one is forgotten.
     fn command(&mut self, launch: &Launch<'_>) -> Command;
+    /// None for an agent whose conversations can't be taken along.
+    fn keeping(&self) -> Option<Keeping> {
+        None
+    }
     /// What the started process is told before anything else.
     fn greeting(&mut self) -> Vec<u8> {
         Vec::new()

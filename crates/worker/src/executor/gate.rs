@@ -1,5 +1,7 @@
 //! What waits until the changes before it are told.
 
+use super::ending::Leaving;
+use super::saving::After;
 use super::{Executor, Heard, LAST_TURN};
 use crate::driver::{Mark, Said, Told};
 use crate::hands::Ending;
@@ -107,11 +109,16 @@ impl Executor {
             Then::Ran(tool) => self.tool_seen(&tool),
             Then::AgentEnded(ending) => {
                 self.files.stop();
-                self.agent_ended(ending);
+                // One that was made to go has nothing new to say, or says it when the worker leaves.
+                if self.leaving == Leaving::No && !self.stillness.is_asked() {
+                    self.when_saved(After::AgentEnded(ending));
+                } else {
+                    self.agent_ended(ending);
+                }
             }
             Then::Leave => {
                 self.files.stop();
-                self.leave();
+                self.when_saved(After::Leave);
             }
         }
     }
@@ -150,6 +157,7 @@ impl Executor {
         self.talk.idle();
         self.interrupt = None;
         self.forget_questions("the turn is over");
+        self.save_later();
         if self.talk.waits() {
             self.outgoing.push(Item::Activity(Activity::WaitingMessage));
             self.waiting_due = Some(Instant::now() + LAST_TURN);

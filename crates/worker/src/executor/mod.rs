@@ -4,8 +4,8 @@
 //! clocks. What the agent says goes through a gate: before the end of a tool or a turn is told on, everything that
 //! changed in the workspace until then is.
 //!
-//! `talk` knows messages and turns, `agent` the process, `files` the watching, `failure` the ends; `gate`, `ending` and
-//! this put them together.
+//! `talk` knows messages and turns, `agent` the process, `files` the watching, `saving` the transcript, `failure` the
+//! ends; `gate`, `ending` and this put them together.
 
 use crate::driver::{self, Driver, Launch, Said, Standing};
 use crate::environment::Environment;
@@ -14,6 +14,7 @@ use crate::heartbeat::{Settings, Start};
 use crate::input::{Event, Item, MAX_LINE, Nack, Read};
 use crate::memory::Memory;
 use crate::program::{Outlet, Program};
+use crate::transcript::Keeper;
 use agent::{Agent, Spoken};
 use asking::Asking;
 use atoll_core::approval::ApprovalAnswer;
@@ -25,6 +26,7 @@ use ending::{Interrupt, Leaving};
 use files::Files;
 use gate::{Gate, Then};
 use quiet::Stillness;
+use saving::Saving;
 use serde_json::json;
 use serde_json::value::RawValue;
 use std::collections::VecDeque;
@@ -43,6 +45,7 @@ mod files;
 mod gate;
 mod quiet;
 mod rules;
+mod saving;
 mod tail;
 mod talk;
 #[cfg(test)]
@@ -58,6 +61,7 @@ const LAST_TURN: Duration = Duration::from_millis(200);
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 
 pub use quiet::Quiet;
+pub use tail::Tail;
 
 /// What the dispatcher wants.
 #[derive(Debug)]
@@ -82,6 +86,8 @@ pub struct Tools {
     /// The worker's own program, as it is found in the sandbox.
     pub worker: PathBuf,
     pub workspace: PathBuf,
+    /// Takes the agent's transcripts to the server.
+    pub transcripts: Option<Keeper>,
 }
 
 /// Starts the executor; the dispatcher works for what it gives.
@@ -125,6 +131,7 @@ struct Executor {
     leaving: Leaving,
     stillness: Stillness,
     asking: Asking,
+    saving: Saving,
     settings: Settings,
     /// What the server said about the agent's program, and how it reaches models.
     program: Option<PathBuf>,
@@ -142,6 +149,7 @@ impl Executor {
         items: mpsc::Sender<Read>,
     ) -> Self {
         let files = Files::new(tools.hands.clone(), tools.workspace.clone());
+        let saving = Saving::new(tools.transcripts.clone());
         Self {
             tools,
             orders,
@@ -163,6 +171,7 @@ impl Executor {
             leaving: Leaving::No,
             stillness: Stillness::No,
             asking: Asking::default(),
+            saving,
             settings: Settings::default(),
             program: None,
             gateway: None,
@@ -193,6 +202,7 @@ impl Executor {
                 spoken = next(self.agent.as_mut(), listen) => self.hear(spoken),
                 Some(quiet) = self.quiet.recv() => self.be_quiet(quiet),
                 () = self.stillness.over() => self.stillness = Stillness::No,
+                outcome = self.saving.done_or_restored() => self.kept(outcome),
                 () = at(due) => {}
             }
         }
@@ -207,7 +217,16 @@ impl Executor {
         let gate = self.gate.as_ref().map(Gate::until);
         let interrupt = self.interrupt.as_ref().and_then(Interrupt::until);
         let failed = self.failed.as_ref().map(|(_, until)| *until);
-        let dues = [opening, gate, interrupt, failed, self.waiting_due, self.leaving.until(), self.asking.until()];
+        let dues = [
+            opening,
+            gate,
+            interrupt,
+            failed,
+            self.waiting_due,
+            self.leaving.until(),
+            self.asking.until(),
+            self.saving.until(),
+        ];
         dues.into_iter().flatten().min()
     }
 
@@ -215,6 +234,9 @@ impl Executor {
     async fn go_on(&mut self) {
         loop {
             let now = Instant::now();
+            if self.saving.holds_up(now) {
+                break;
+            }
             if self.gate.as_ref().is_some_and(|gate| gate.is_shut(now) && self.files.is_open()) {
                 // What is said to the agent goes the other way and need not wait.
                 if self.talk.standing() == Standing::InTurn {
@@ -224,12 +246,13 @@ impl Executor {
             }
             if let Some(gate) = self.gate.take() {
                 self.pass(gate.then);
+            } else if self.go_on_saving(now) {
             } else if let Some(heard) = self.heard.pop_front() {
                 self.take(heard);
             } else if let Some(ending) = self.agent.as_ref().and_then(Agent::ending) {
                 self.through_gate(Then::AgentEnded(ending));
             } else if self.leaving.wants_end(self.talk.uses_tools(), self.agent.is_some(), now) {
-                self.end_agent(now);
+                self.let_agent_end(now);
             } else if self.leaving.is_ready(self.agent.is_some()) {
                 self.through_gate(Then::Leave);
             } else if !self.tell_next(now).await {
@@ -240,6 +263,7 @@ impl Executor {
             }
         }
         self.settle_stillness();
+        self.save_if_due(Instant::now());
         self.be_firm(Instant::now());
         self.deny_late(Instant::now());
         if self.waiting_due.is_some_and(|due| due <= Instant::now()) {
@@ -271,7 +295,6 @@ impl Executor {
         self.tools.environment.set(start.settings.clone());
         self.settings = start.settings;
         (self.program, self.gateway) = (start.program, start.gateway);
-        self.native_id = start.resume.and_then(|resume| resume.native_id);
         let Some(name) = start.agent else {
             self.has_no_agent = true;
             return;
@@ -280,6 +303,9 @@ impl Executor {
             Some(driver) => {
                 self.talk.set_abilities(driver.abilities());
                 self.driver = Some(driver);
+                if let Some(resume) = start.resume {
+                    self.take_up(resume);
+                }
                 if start.prompt.is_none() {
                     self.waiting_due = Some(Instant::now());
                 }
@@ -293,7 +319,8 @@ impl Executor {
 
     /// Tells the agent what there is to tell; says whether there was something.
     async fn tell_next(&mut self, now: Instant) -> bool {
-        if !matches!(self.leaving, Leaving::No) || self.stillness.is_asked() || self.driver.is_none() {
+        let is_kept_waiting = self.stillness.is_asked() || self.saving.restoring.is_some();
+        if !matches!(self.leaving, Leaving::No) || is_kept_waiting || self.driver.is_none() {
             return false;
         }
         if let Some((message, until)) = self.opening.take() {
@@ -328,6 +355,7 @@ impl Executor {
             return;
         }
         self.files.start();
+        self.save_later();
         self.opening = Some((message, Instant::now() + FIRST_LOOK));
     }
 
@@ -364,6 +392,9 @@ impl Executor {
 
     fn hear(&mut self, spoken: Vec<Spoken>) {
         let Some(driver) = &mut self.driver else { return };
+        if !spoken.is_empty() {
+            self.saving.said_something();
+        }
         for line in spoken {
             let (line, bytes, said) = match line {
                 Spoken::Line(line) => {

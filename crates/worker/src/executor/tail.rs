@@ -1,4 +1,4 @@
-//! The last lines of what an agent complained about.
+//! The last lines of what an agent, or a program beside it, complained about.
 
 use std::collections::VecDeque;
 
@@ -7,13 +7,13 @@ const LINES: usize = 20;
 const LONGEST: usize = 1024;
 
 #[derive(Debug, Default)]
-pub(super) struct Tail {
+pub struct Tail {
     lines: VecDeque<Vec<u8>>,
     begun: Vec<u8>,
 }
 
 impl Tail {
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub fn push(&mut self, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, whole) = match piece.split_last() {
                 Some((b'\n', text)) => (text, true),
@@ -29,7 +29,7 @@ impl Tail {
         self.lines.drain(..extra);
     }
 
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let begun = Some(&self.begun).filter(|begun| !begun.is_empty());
         let lines: Vec<_> = self.lines.iter().chain(begun).map(|line| String::from_utf8_lossy(line)).collect();
         lines[lines.len().saturating_sub(LINES)..].join("\n")

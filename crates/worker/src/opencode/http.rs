@@ -67,6 +67,33 @@ impl Client {
         Err(refusal(status, &bytes))
     }
 
+    /// What the server has there, as it comes; not kept here.
+    pub(super) async fn copy(&self, path: &str, to: &mut impl std::io::Write, most: &mut usize) -> Result<(), String> {
+        let response = self.send("GET", path, None).await?;
+        if !response.status().is_success() {
+            return Err(refusal(response.status(), b""));
+        }
+        let mut body = response.into_body();
+        while let Some(frame) = body.frame().await {
+            let piece = frame.map_err(|error| format!("GET {path}: {error}"))?.into_data().unwrap_or_default();
+            *most = most.checked_sub(piece.len()).ok_or("it is larger than what is kept")?;
+            to.write_all(&piece).map_err(|error| format!("failed to print it: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// How somebody else reaches the same server.
+    pub(super) fn as_json(&self) -> Value {
+        json!({"address": self.address.to_string(), "authorization": self.authorization, "directory": self.directory})
+    }
+
+    pub(super) fn from_json(value: &Value) -> Option<Self> {
+        let text = |name: &str| value[name].as_str();
+        let address = text("address")?.parse().ok()?;
+        let (authorization, directory) = (text("authorization")?.to_owned(), text("directory")?.to_owned());
+        Some(Self { address, authorization, directory })
+    }
+
     pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
         self.ask("POST", path, Some(body)).await
     }

@@ -15,7 +15,10 @@ use wire::{In, Out};
 
 mod http;
 mod server;
+mod transcript;
 pub mod wire;
+
+pub use transcript::print as print_transcript;
 
 /// For the server to take a conversation up, which it prepares everything for.
 const OPENING: Duration = Duration::from_secs(60);
@@ -51,6 +54,8 @@ async fn run(program: &str, session: Option<&str>) -> Result<(), String> {
     let [Ok(terminated), Ok(interrupted)] = &mut told_to_go else { return Err("it can't hear signals".to_owned()) };
     let mut server = Server::start(program).await?;
     let client = server.client();
+    // Whoever takes the transcript out asks the server for it; without this it starts the program anew.
+    let _known = transcript::Known::tell(&client);
     let mut events = tokio::time::timeout(OPENING, client.events()).await.map_err(|_| "its events do not come")??;
     let opened = tokio::time::timeout(OPENING, client.open(session)).await;
     let session = opened.map_err(|_| "it does not begin a session in time")??;

@@ -1,6 +1,7 @@
 //! The real agent programs, each in a real sandbox whose network lets nothing out but to the models, which play a
 //! script. What the model was asked is the proof: a message that is said to have reached the agent is in there.
 
+mod sessions;
 mod stage;
 
 use atoll_tests::local::{said, told};

@@ -49,7 +49,12 @@ impl Story {
                 Some(Told::warning(&format!("{}: {detail}", entry.event_type)))
             }
             // What the status line or the end says, and what only machines need.
-            "agent.waiting" | "agent.shutdown" | "agent.message_injected" | "agent.heartbeat" | "agent.usage" => None,
+            "agent.waiting"
+            | "agent.shutdown"
+            | "agent.message_injected"
+            | "agent.heartbeat"
+            | "agent.usage"
+            | "agent.transcript" => None,
             kind if kind.starts_with("session.") => None,
             kind => Some(Told::step(
                 Mark::Fact,

@@ -4,7 +4,8 @@
 //! name of ours, which comes back when the model gets to see it: that is its receipt. Hooks are questions that it asks
 //! before and after each tool, and waits for.
 
-use super::{Abilities, Answer, Ask, AskKind, Command, Driver, Launch, Said, Standing, line_of};
+use super::{Abilities, Answer, Ask, AskKind, Command, Driver, Keeping, Launch, Said, Standing, line_of};
+use crate::transcript::Agent;
 use atoll_core::id::MessageId;
 use atoll_core::message::MessageType;
 use atoll_protocol::LeasedMessage;
@@ -56,6 +57,10 @@ impl Driver for Claude {
             usage: true,
             plan: true,
         }
+    }
+
+    fn keeping(&self) -> Option<Keeping> {
+        Some(Keeping { agent: Agent::Claude, live: false, env: Vec::new() })
     }
 
     fn command(&mut self, launch: &Launch<'_>) -> Command {

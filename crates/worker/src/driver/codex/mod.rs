@@ -5,7 +5,8 @@
 //! receipt. What is told before there is a thread, or between the order for a turn and its beginning, is held until then.
 
 use super::rpc::{self, Message, Refusal};
-use super::{Abilities, Answer, Command, Driver, Launch, Said, Standing};
+use super::{Abilities, Answer, Command, Driver, Keeping, Launch, Said, Standing};
+use crate::transcript::Agent;
 use asks::Asks;
 use atoll_core::id::MessageId;
 use atoll_core::message::{How, MessageType};
@@ -84,6 +85,10 @@ impl Driver for Codex {
             usage: true,
             plan: true,
         }
+    }
+
+    fn keeping(&self) -> Option<Keeping> {
+        Some(Keeping { agent: Agent::Codex, live: false, env: Vec::new() })
     }
 
     fn command(&mut self, launch: &Launch<'_>) -> Command {

@@ -4,9 +4,10 @@
 //! given no name that would come back: it is known again by its words, and confirmed when an answer is begun that
 //! follows it.
 
-use super::{Abilities, Answer, Ask, AskKind, Command, Driver, Launch, Mark, Said, Standing, event};
+use super::{Abilities, Answer, Ask, AskKind, Command, Driver, Keeping, Launch, Mark, Said, Standing, event};
 use crate::driver::shown::clip;
 use crate::opencode::wire::In;
+use crate::transcript::Agent;
 use atoll_core::event::kind;
 use atoll_core::message::{How, MessageType};
 use atoll_protocol::LeasedMessage;
@@ -67,6 +68,10 @@ impl Driver for OpenCode {
             usage: true,
             plan: true,
         }
+    }
+
+    fn keeping(&self) -> Option<Keeping> {
+        Some(Keeping { agent: Agent::OpenCode, live: true, env: start::quiet() })
     }
 
     fn command(&mut self, launch: &Launch<'_>) -> Command {

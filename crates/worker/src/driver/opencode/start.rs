@@ -15,6 +15,10 @@ const QUIET: &[&str] = &[
     "OPENCODE_DISABLE_CLAUDE_CODE",
 ];
 
+pub(super) fn quiet() -> Vec<(String, String)> {
+    QUIET.iter().map(|name| ((*name).to_owned(), "1".to_owned())).collect()
+}
+
 /// What is known of a model that the gateway has: nothing, so what most of them can do at least.
 const CONTEXT: u32 = 128_000;
 const OUTPUT: u32 = 16_000;
@@ -23,7 +27,7 @@ pub(super) fn command(launch: &Launch<'_>) -> Command {
     let program = launch.program.map_or_else(|| "opencode".to_owned(), |path| path.to_string_lossy().into_owned());
     let mut argv = vec![launch.worker.to_string_lossy().into_owned(), "opencode".to_owned(), program];
     argv.extend(launch.native_id.map(str::to_owned));
-    let mut env: Vec<(String, String)> = QUIET.iter().map(|name| ((*name).to_owned(), "1".to_owned())).collect();
+    let mut env = quiet();
     env.push(("OPENCODE_CONFIG_CONTENT".to_owned(), settings(launch).to_string()));
     Command { argv, env, files: Vec::new() }
 }

@@ -1,0 +1,81 @@
+//! Blobs, up and down: as streams, on a connection of their own. None of them is ever whole in memory.
+
+use super::{AGENT, AUTHORIZATION, Error, HOST, Reply, Server, USER_AGENT, chain};
+use atoll_core::bounds::BLOB_BYTES;
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Empty, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::client::conn::http1::handshake;
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+const PIECE: usize = 64 * 1024;
+/// Of an answer that is no blob.
+const SHORT: usize = 64 * 1024;
+
+type Body = BoxBody<Bytes, io::Error>;
+
+impl Server {
+    /// Sends the first `length` bytes of a file.
+    pub async fn put_blob(&self, name: &str, file: Arc<File>, length: u64) -> Reply {
+        let pieces = stream::try_unfold((file, 0), move |(file, at)| async move {
+            let wanted = usize::try_from(length - at).unwrap_or(PIECE).min(PIECE);
+            if wanted == 0 {
+                return Ok(None);
+            }
+            let mut piece = vec![0; wanted];
+            file.read_exact_at(&mut piece, at)?;
+            Ok(Some((Frame::data(Bytes::from(piece)), (file, at + wanted as u64))))
+        });
+        let body = BodyExt::boxed(StreamBody::new(pieces));
+        match self.exchange("PUT", name, body, length).await {
+            Ok(response) => reply(response).await,
+            Err(error) => Reply::later(chain(&*error)),
+        }
+    }
+
+    /// Its bytes as they come, bounded; or what the server said instead.
+    pub async fn get_blob(&self, name: &str) -> Result<Limited<Incoming>, Reply> {
+        let body = BodyExt::boxed(Empty::new().map_err(|never| match never {}));
+        let response = self.exchange("GET", name, body, 0).await.map_err(|error| Reply::later(chain(&*error)))?;
+        if response.status().is_success() {
+            return Ok(Limited::new(response.into_body(), BLOB_BYTES));
+        }
+        Err(reply(response).await)
+    }
+
+    async fn exchange(&self, method: &str, name: &str, body: Body, length: u64) -> Result<Response<Incoming>, Error> {
+        let io = self.dialer.dial().await?;
+        let (mut sender, connection) = handshake(TokioIo::new(io)).await?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection to the server ended");
+            }
+        });
+        let path = self.path(&format!("blobs/{name}"));
+        let mut request = Request::builder().method(method).uri(path).header(HOST, self.dialer.host_header());
+        request = request.header(USER_AGENT, AGENT);
+        if length > 0 {
+            request = request.header(CONTENT_TYPE, "application/octet-stream").header(CONTENT_LENGTH, length);
+        }
+        if let Some(token) = self.authorization()? {
+            request = request.header(AUTHORIZATION, token);
+        }
+        Ok(sender.send_request(request.body(body)?).await?)
+    }
+}
+
+async fn reply(response: Response<Incoming>) -> Reply {
+    let status = response.status();
+    match Limited::new(response.into_body(), SHORT).collect().await {
+        Ok(body) => Reply::of(status, None, body.to_bytes()),
+        Err(error) => Reply::later(format!("the answer broke off: {error}")),
+    }
+}
