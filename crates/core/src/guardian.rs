@@ -93,13 +93,21 @@ pub enum Detail {
 pub fn nudge(detector: Detector, tool: &str, detail: &Detail) -> String {
     match (detector, detail) {
         (Detector::RepeatedCall, Detail::Times(times)) => {
-            format!("Atoll's guardian: you have called {tool} {times} times in a row with the same input and got the same result. Doing it again will change nothing: look at what it says, and try something else.")
+            format!(
+                "Atoll's guardian: you have called {tool} {times} times in a row with the same input and got the same result. Doing it again will change nothing: look at what it says, and try something else."
+            )
         }
         (Detector::ProtectedPath, Detail::Path(path)) => {
-            format!("Atoll's guardian: `{path}` is protected and can't be changed here. Leave it as it is, and say so if the task can't be done without changing it.")
+            format!(
+                "Atoll's guardian: `{path}` is protected and can't be changed here. Leave it as it is, and say so if the task can't be done without changing it."
+            )
         }
-        (Detector::RepeatedCall, Detail::Path(what)) => format!("Atoll's guardian: {tool} is called again and again ({what})."),
-        (Detector::ProtectedPath, Detail::Times(_)) => format!("Atoll's guardian: {tool} would change a protected path."),
+        (Detector::RepeatedCall, Detail::Path(what)) => {
+            format!("Atoll's guardian: {tool} is called again and again ({what}).")
+        }
+        (Detector::ProtectedPath, Detail::Times(_)) => {
+            format!("Atoll's guardian: {tool} would change a protected path.")
+        }
     }
 }
 

@@ -52,16 +52,24 @@ impl AgentLimits {
 pub fn warning(limit: Limit, value: f64) -> String {
     match limit {
         Limit::Turns => {
-            format!("Atoll: this is the last of {value} turns. Finish what you can and say what is left; after it you are paused until a person allows more.")
+            format!(
+                "Atoll: this is the last of {value} turns. Finish what you can and say what is left; after it you are paused until a person allows more."
+            )
         }
         Limit::CostUsd => {
-            format!("Atoll: most of this sandbox's ${value:.2} for models is spent. Come to an end with what matters most; when it is used up you are paused until a person allows more.")
+            format!(
+                "Atoll: most of this sandbox's ${value} for models is spent. Come to an end with what matters most; when it is used up you are paused until a person allows more."
+            )
         }
         Limit::TurnS => {
-            format!("Atoll: most of the {value} seconds for this turn are over. Come to an end with what matters most; after them you are paused until a person allows more.")
+            format!(
+                "Atoll: most of the {value} seconds for this turn are over. Come to an end with what matters most; after them you are paused until a person allows more."
+            )
         }
         Limit::NoProgressS => {
-            format!("Atoll: nothing has come of this turn for most of {value} seconds. If you wait for something, stop waiting and try another way; else you are paused until a person allows more.")
+            format!(
+                "Atoll: nothing has come of this turn for most of {value} seconds. If you wait for something, stop waiting and try another way; else you are paused until a person allows more."
+            )
         }
     }
 }

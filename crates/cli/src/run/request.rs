@@ -61,6 +61,7 @@ pub fn body(run: &Run, wanted: &Wanted, agent: Option<&str>) -> Value {
     put("end", Some(if run.keep { "keep" } else { "when_done" }.into()));
     put("timeout_s", run.timeout.map(Value::from));
     put("network", run.network.body());
+    put("limits", run.limits.body());
     put("repo", wanted.repo.clone());
     put("protected", (!run.protected.is_empty()).then(|| serde_json::json!(run.protected)));
     let mut resources = Map::new();

@@ -74,6 +74,8 @@ pub struct New {
     timeout_s: Option<u32>,
     #[command(flatten)]
     network: Choice,
+    #[command(flatten)]
+    limits: super::limits::Choice,
     /// A new file for the worker's token [default: worker-ID.token in the data directory]
     #[arg(long, value_name = "FILE")]
     token_file_out: Option<PathBuf>,
@@ -103,6 +105,7 @@ impl New {
         put("session_id", self.session.map(|id| id.to_string().into()));
         put("timeout_s", self.timeout_s.map(Value::from));
         put("network", self.network.body());
+        put("limits", self.limits.body());
         put("repo", self.repo.as_deref().map(repository).transpose()?);
         Ok(Value::Object(body))
     }

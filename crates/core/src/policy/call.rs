@@ -32,9 +32,27 @@ enum Does {
 
 fn does(tool: &str) -> Does {
     match tool.to_ascii_lowercase().as_str() {
-        "read" | "glob" | "grep" | "ls" | "list" | "read_file" | "read_many_files" | "list_directory"
-        | "search_file_content" | "glob_search" | "webfetch" | "web_fetch" | "websearch" | "google_web_search"
-        | "todowrite" | "todoread" | "task" | "agent" | "skill" | "taskcreate" | "taskupdate" => Does::Reads,
+        "read"
+        | "glob"
+        | "grep"
+        | "ls"
+        | "list"
+        | "read_file"
+        | "read_many_files"
+        | "list_directory"
+        | "search_file_content"
+        | "glob_search"
+        | "webfetch"
+        | "web_fetch"
+        | "websearch"
+        | "google_web_search"
+        | "todowrite"
+        | "todoread"
+        | "task"
+        | "agent"
+        | "skill"
+        | "taskcreate"
+        | "taskupdate" => Does::Reads,
         "write" | "edit" | "multiedit" | "notebookedit" | "apply_patch" | "patch" | "write_file" | "replace"
         | "file_change" => Does::Writes,
         "bash" | "shell" | "run_shell_command" | "execute" | "exec_command" => Does::Runs,
@@ -46,7 +64,8 @@ const PATH_FIELDS: &[&str] =
     &["file_path", "path", "filePath", "notebook_path", "absolute_path", "dir_path", "target_file", "paths"];
 const COMMAND_FIELDS: &[&str] = &["command", "cmd", "script"];
 /// What stands before a path in the patches that agents write.
-const PATCHED: &[&str] = &["*** Update File: ", "*** Add File: ", "*** Delete File: ", "*** Move to: ", "+++ b/", "--- a/"];
+const PATCHED: &[&str] =
+    &["*** Update File: ", "*** Add File: ", "*** Delete File: ", "*** Move to: ", "+++ b/", "--- a/"];
 
 impl Call {
     pub fn of(tool: &str, input: &Value, workspace: &str) -> Self {
@@ -112,7 +131,9 @@ impl Call {
     fn changes(&mut self, path: &str, workspace: &str, cwd: &str) {
         let place = place(path, workspace, cwd);
         // Who changes a directory that the workspace lies in changes all of it.
-        let holds = |place: &String| workspace.strip_prefix(place.as_str()).is_some_and(|rest| place == "/" || rest.starts_with('/'));
+        let holds = |place: &String| {
+            workspace.strip_prefix(place.as_str()).is_some_and(|rest| place == "/" || rest.starts_with('/'))
+        };
         self.writes.extend(place.as_ref().map(|place| if holds(place) { ".".to_owned() } else { place.clone() }));
         self.paths.extend(place);
     }

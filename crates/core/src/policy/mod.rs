@@ -105,6 +105,18 @@ impl ToolPolicy {
         self.rules.is_empty()
     }
 
+    /// The rules of a project before those of one sandbox, which can't lower them; closed if either wants it so.
+    pub fn joined(first: Option<Self>, then: Option<Self>) -> Option<Self> {
+        match (first, then) {
+            (Some(mut first), Some(then)) => {
+                first.rules.extend(then.rules);
+                first.fail_closed |= then.fail_closed;
+                Some(first)
+            }
+            (first, then) => first.or(then),
+        }
+    }
+
     /// Whether the rules make sense; one that does not would never do what somebody thinks it does.
     pub fn check(&self, field: &str) -> Result<(), OutOfBounds> {
         if self.rules.len() > MOST_RULES {
@@ -164,12 +176,8 @@ enum Fits {
 
 impl ToolRule {
     fn check(&self, field: &str) -> Result<(), OutOfBounds> {
-        let kinds = [
-            ("tools", &self.tools),
-            ("paths", &self.paths),
-            ("commands", &self.commands),
-            ("hosts", &self.hosts),
-        ];
+        let kinds =
+            [("tools", &self.tools), ("paths", &self.paths), ("commands", &self.commands), ("hosts", &self.hosts)];
         if kinds.iter().all(|(_, patterns)| patterns.is_empty()) {
             return refuse(field, "is about nothing: it needs `tools`, `paths`, `commands` or `hosts`");
         }

@@ -81,9 +81,7 @@ impl Reader<'_> {
                     Some(next) => self.push(next),
                 },
                 '$' | '`' => self.expansion(letter, &mut rest),
-                '#' if self.word.is_none() => {
-                    while rest.next_if(|next| *next != '\n').is_some() {}
-                }
+                '#' if self.word.is_none() => while rest.next_if(|next| *next != '\n').is_some() {},
                 '>' => {
                     // The number before it is the output's, not a word.
                     if self.word.as_ref().is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_digit())) {
@@ -228,7 +226,10 @@ fn add(line: &mut Line, mut command: Command, depth: usize) {
         line.unclear = Some("it runs what only the shell knows");
     }
     if SHELLS.contains(&name.as_str()) {
-        let at = command.words.iter().position(|word| word.starts_with('-') && !word.starts_with("--") && word.contains('c'));
+        let at = command
+            .words
+            .iter()
+            .position(|word| word.starts_with('-') && !word.starts_with("--") && word.contains('c'));
         if let Some(script) = at.and_then(|at| command.words.get(at + 1)).cloned() {
             read_into(line, &script, depth + 1);
         }

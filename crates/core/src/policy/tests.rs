@@ -115,7 +115,8 @@ fn protected_paths_can_be_read_and_not_changed() {
     ] {
         assert!(denied(&run(command)), "{command}");
     }
-    for command in ["cat Cargo.lock", "cp Cargo.lock x", "grep a infra/prod/x", "rm -rf target", "cargo build 2>&1", "echo x >&2"]
+    for command in
+        ["cat Cargo.lock", "cp Cargo.lock x", "grep a infra/prod/x", "rm -rf target", "cargo build 2>&1", "echo x >&2"]
     {
         assert_eq!(run(command), Verdict::Open, "{command}");
     }
@@ -162,7 +163,10 @@ fn what_can_t_be_judged_passes_or_is_denied_as_the_project_says() {
     for command in ["$CMD origin", "eval \"$X\"", "git pu\"", "echo ${X}", "source x.sh"] {
         assert_eq!(bash(&policy(rules.clone()), command), Verdict::Open, "{command}");
         let verdict = bash(&closed(rules.clone()), command);
-        assert!(matches!(&verdict, Verdict::Deny { reason, .. } if reason.contains("can't judge")), "{command}: {verdict:?}");
+        assert!(
+            matches!(&verdict, Verdict::Deny { reason, .. } if reason.contains("can't judge")),
+            "{command}: {verdict:?}"
+        );
     }
     assert_eq!(bash(&closed(rules.clone()), "git pull"), Verdict::Open);
     let closed = closed(rules);
@@ -183,7 +187,10 @@ fn the_first_rule_that_fits_decides_and_changes_pass_on() {
     assert_eq!(made.verdict, Verdict::Allow);
     assert_eq!(made.input, Some(json!({"command": "make test", "timeout": 1000})));
     assert_eq!(bash(&policy, "ls"), Verdict::Ask { rule: "rules[2]".into() });
-    assert_eq!(policy.decide("mcp__db__drop", &json!({}), WORKSPACE, &[]).verdict, Verdict::Ask { rule: "rules[2]".into() });
+    assert_eq!(
+        policy.decide("mcp__db__drop", &json!({}), WORKSPACE, &[]).verdict,
+        Verdict::Ask { rule: "rules[2]".into() }
+    );
     let read = policy.decide("Read", &json!({"file_path": "a"}), WORKSPACE, &[]);
     assert_eq!(read, Decision { verdict: Verdict::Open, input: None });
 }

@@ -1,7 +1,7 @@
 //! The demo agent: lines of JSON both ways, made for this.
 
 use super::{Abilities, Ask, AskKind, Command, Driver, Launch, Mark, Said, Standing, Told};
-use crate::demo::wire::{Answer, Before, Decision, before, In, Out, Prompt, WATCHED};
+use crate::demo::wire::{Answer, Before, Decision, In, Out, Prompt, WATCHED, before};
 use atoll_core::bounds;
 use atoll_core::event::{EventType, kind};
 use atoll_core::message::MessageType;

@@ -3,11 +3,11 @@
 use super::Executor;
 use super::limits::Step;
 use crate::driver::Standing;
+use crate::input::Item;
 use atoll_core::event::{Source, kind};
 use atoll_core::json::raw;
 use atoll_core::limit::{Limit, warning};
 use atoll_core::sandbox::{Activity, AgentLimits};
-use crate::input::Item;
 use serde_json::json;
 use tokio::time::Instant;
 

@@ -12,10 +12,20 @@ use tokio::time::Instant;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Step {
     /// Tell the agent that most of it is used.
-    Warn { limit: Limit, value: f64, used: f64 },
+    Warn {
+        limit: Limit,
+        value: f64,
+        used: f64,
+    },
     /// Let it stand still.
-    Pause { limit: Limit, value: f64, used: f64 },
-    GoOn { limit: Limit },
+    Pause {
+        limit: Limit,
+        value: f64,
+        used: f64,
+    },
+    GoOn {
+        limit: Limit,
+    },
 }
 
 #[derive(Debug, Default)]

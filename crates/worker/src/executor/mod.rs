@@ -50,9 +50,9 @@ mod quiet;
 mod rules;
 mod tail;
 mod talk;
-mod watching;
 #[cfg(test)]
 pub(crate) mod tests;
+mod watching;
 
 /// How many packets of items wait for the dispatcher.
 const WAITING: usize = 4;

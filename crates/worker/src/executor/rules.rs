@@ -146,7 +146,8 @@ mod tests {
 
     #[test]
     fn other_input_goes_only_where_an_agent_takes_it() {
-        let settings = settings(Some(Approvals::Edits), json!([{"tools": ["*"], "then": "change", "set": {"timeout": 1}}]));
+        let settings =
+            settings(Some(Approvals::Edits), json!([{"tools": ["*"], "then": "change", "set": {"timeout": 1}}]));
         let of = |tool: &str, may_change| {
             let ask = ask(AskKind::BeforeTool, tool, json!({"command": "ls"}));
             verdict(&ask, &settings, "/workspace", &Agreed::default(), may_change)

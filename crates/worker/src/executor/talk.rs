@@ -4,8 +4,8 @@
 use crate::driver::{Abilities, Mark, Standing};
 use crate::input::{Ack, Nack};
 use atoll_core::id::MessageId;
-use atoll_core::{guardian, limit};
 use atoll_core::message::{Delivery, How, MessageType};
+use atoll_core::{guardian, limit};
 use atoll_protocol::LeasedMessage;
 use std::collections::VecDeque;
 
