@@ -101,6 +101,18 @@ pub mod kind {
     pub const NETWORK_CHANGED: &str = "network.changed";
     pub const NETWORK_REFUSED: &str = "network.refused";
     pub const MODEL_REFUSED: &str = "model.refused";
+    /// Most of a limit is used, and the agent hears of it.
+    pub const LIMIT_WARNED: &str = "limit.warned";
+    /// The agent stands still until a person raises the limit.
+    pub const LIMIT_PAUSED: &str = "limit.paused";
+    pub const LIMIT_RESUMED: &str = "limit.resumed";
+    pub const LIMIT_CHANGED: &str = "limit.changed";
+    /// A tool call that a rule did not let run.
+    pub const GUARDIAN_DENIED: &str = "guardian.denied";
+    /// A tool call that a rule gave other input.
+    pub const GUARDIAN_CHANGED: &str = "guardian.changed";
+    pub const GUARDIAN_DETECTED: &str = "guardian.detected";
+    pub const GUARDIAN_NUDGED: &str = "guardian.nudged";
     pub const FILES_WRITTEN: &str = "files.written";
     pub const FILES_MADE: &str = "files.made";
     pub const FILES_MOVED: &str = "files.moved";

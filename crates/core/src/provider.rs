@@ -5,7 +5,7 @@
 
 use crate::BoxFuture;
 use crate::id::{ProjectId, SandboxId, SessionId};
-use crate::sandbox::{Network, ProviderKind, Settings};
+use crate::sandbox::{IsolationTier, Network, ProviderKind, Settings};
 use crate::time::Timestamp;
 use crate::words;
 use bytes::Bytes;
@@ -360,6 +360,10 @@ pub trait Provider: Send + Sync {
     fn list<'a>(&'a self, cursor: Option<&'a str>) -> Answer<'a, Page>;
     fn find<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> Answer<'a, Vec<Found>>;
     fn destroy<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, ()>;
+    /// How well its sandboxes are kept apart, if it can say so.
+    fn isolation(&self) -> BoxFuture<'_, Option<IsolationTier>> {
+        Box::pin(async { None })
+    }
 
     unsupported! {
         fn start(id: &'a ProviderId) -> Found, "start a stopped sandbox";

@@ -1,6 +1,8 @@
 //! What a sandbox is and what can be said of one.
 
+use crate::guardian::Guardian;
 use crate::id::SandboxId;
+use crate::policy::ToolPolicy;
 use crate::words;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -248,6 +250,11 @@ pub struct Settings {
     pub network: Option<Network>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<AgentLimits>,
+    /// What is decided about tool calls before they run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<ToolPolicy>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guardian: Option<Guardian>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,7 +3,8 @@
 use crate::{Ack, Heartbeat, HeartbeatAnswer, LeasedMessage, Nack};
 use atoll_core::approval::ApprovalAnswer;
 use atoll_core::id::{LeaseId, MessageId};
-use atoll_core::sandbox::SandboxState;
+use atoll_core::limit::Limit;
+use atoll_core::sandbox::{AgentLimits, SandboxState};
 use serde::{Deserialize, Serialize};
 
 /// From the server. A `message` frame is a lease.
@@ -17,6 +18,13 @@ pub enum ServerFrame {
     /// agent has it.
     Approval {
         answer: ApprovalAnswer,
+    },
+    /// How much the agent may use, at the beginning of each connection and whenever that changes.
+    Limits {
+        limits: AgentLimits,
+        /// The server itself holds the agent back: what it counts is used up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        held: Option<Limit>,
     },
     /// Something for the worker itself to do.
     Command {

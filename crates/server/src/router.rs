@@ -1,8 +1,8 @@
 //! The map: every route and the file that handles it.
 
 use crate::api::{
-    agents, approvals, blobs, commands, diff, events, exec, files, fork, gc, health, images, messages, network, pause,
-    projects, resources, results, sandboxes, secrets, sessions, snapshots, tokens, trajectory, transcript, users,
+    agents, approvals, blobs, commands, diff, events, exec, files, fork, gc, health, images, limits, messages, network,
+    pause, projects, resources, results, sandboxes, secrets, sessions, snapshots, tokens, trajectory, transcript, users,
     worker,
 };
 use crate::guard::{self, Hosts};
@@ -54,6 +54,7 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(approvals::answer))
         .routes(routes!(diff::get))
         .routes(routes!(network::get, network::change))
+        .routes(routes!(limits::get, limits::change))
         .routes(routes!(worker::events, events::list))
         .routes(routes!(sse::stream))
         .routes(routes!(trajectory::get))

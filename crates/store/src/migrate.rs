@@ -15,6 +15,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 3, sql: include_str!("../migrations/0003_approvals.sql") },
     Migration { version: 4, sql: include_str!("../migrations/0004_model_usage.sql") },
     Migration { version: 5, sql: include_str!("../migrations/0005_transcripts.sql") },
+    Migration { version: 6, sql: include_str!("../migrations/0006_limits.sql") },
 ];
 
 pub(crate) const LATEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;

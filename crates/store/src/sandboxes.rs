@@ -5,6 +5,7 @@ use crate::projects::Among;
 use crate::sql::{Row, Tx, Val, first, micros, opt_micros, opt_text, text};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::lifecycle::Phase;
+use atoll_core::limit::Limit;
 use atoll_core::sandbox::{Activity, End, Outcome, ProviderKind, Reason, Results, SandboxState, Settings, TurnState};
 use atoll_core::time::Timestamp;
 use std::collections::BTreeMap;
@@ -46,6 +47,8 @@ pub struct Sandbox {
     pub worker_left: bool,
     /// The worker said that nothing follows, or its time for that is over.
     pub drained: bool,
+    /// The limit that its agent is held back by.
+    pub limit_paused: Option<Limit>,
     pub cost_model_micros: i64,
     pub cost_compute_micros: i64,
     pub created_by: Option<String>,
@@ -68,7 +71,8 @@ macro_rules! select {
              s.end_rule, s.state, s.ending, s.outcome, s.reason_code, s.reason_detail, s.results, s.activity, s.turn,
              s.turn_state, s.version, s.first_seq, s.last_seq, s.noise, s.heartbeats, s.first_heartbeat,
              s.last_heartbeat, s.last_sample, s.stream, s.boot, s.worker_left, s.drained, s.cost_model_micros,
-             s.cost_compute_micros, s.created_by, s.created_at, s.updated_at, s.state_since, s.ended_at
+             s.cost_compute_micros, s.created_by, s.created_at, s.updated_at, s.state_since, s.ended_at,
+             s.limit_paused
              FROM sandboxes s ",
             $rest
         )
@@ -116,11 +120,12 @@ fn sandbox(mut row: Row) -> Result<Sandbox> {
         updated_at: row.time()?,
         state_since: row.time()?,
         ended_at: row.opt_time()?,
+        limit_paused: row.opt_parse()?,
     })
 }
 
 /// The columns that change, in the order of `UPDATE` below.
-fn changing(s: &Sandbox) -> [Val<'_>; 29] {
+fn changing(s: &Sandbox) -> [Val<'_>; 30] {
     [
         text(s.id),
         s.version.into(),
@@ -151,6 +156,7 @@ fn changing(s: &Sandbox) -> [Val<'_>; 29] {
         micros(s.state_since),
         opt_micros(s.ended_at),
         s.worker_left.into(),
+        opt_text(s.limit_paused),
     ]
 }
 
@@ -158,7 +164,8 @@ const UPDATE: &str = "UPDATE sandboxes SET version = version + 1, provider_id = 
     ending = ?6, outcome = ?7, reason_code = ?8, reason_detail = ?9, results = ?10, activity = ?11, turn = ?12,
     turn_state = ?13, first_seq = ?14, last_seq = ?15, noise = ?16, heartbeats = ?17, first_heartbeat = ?18,
     last_heartbeat = ?19, last_sample = ?20, stream = ?21, boot = ?22, drained = ?23, cost_model_micros = ?24,
-    cost_compute_micros = ?25, updated_at = ?26, state_since = ?27, ended_at = ?28, worker_left = ?29
+    cost_compute_micros = ?25, updated_at = ?26, state_since = ?27, ended_at = ?28, worker_left = ?29,
+    limit_paused = ?30
     WHERE id = ?1 AND version = ?2";
 
 pub async fn insert(tx: &mut dyn Tx, s: &Sandbox, labels: &BTreeMap<String, String>) -> Result<()> {

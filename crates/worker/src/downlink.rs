@@ -7,7 +7,8 @@ use crate::link::{Io, Problem, Server, chain};
 use crate::spool::Stream;
 use atoll_core::approval::ApprovalAnswer;
 use atoll_core::id::LeaseId;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::limit::Limit;
+use atoll_core::sandbox::{AgentLimits, SandboxState};
 use atoll_protocol::frame::{Command, ServerFrame, WorkerFrame};
 use atoll_protocol::{Heartbeat, LeasedMessage};
 use futures_util::{SinkExt, StreamExt};
@@ -35,6 +36,8 @@ pub enum Report {
     Message(Box<LeasedMessage>),
     /// What became of something that the agent asked.
     Answer(Box<ApprovalAnswer>),
+    /// How much the agent may use, and what the server holds it back for.
+    Limits(AgentLimits, Option<Limit>),
     Stop(SandboxState),
     Ended(Exit),
 }
@@ -191,6 +194,7 @@ impl Downlink {
         match frame {
             Ok(ServerFrame::Message { message }) => self.report(Report::Message(Box::new(message))).await,
             Ok(ServerFrame::Approval { answer }) => self.report(Report::Answer(Box::new(answer))).await,
+            Ok(ServerFrame::Limits { limits, held }) => self.report(Report::Limits(limits, held)).await,
             Ok(ServerFrame::Command { command: Command::Stop { state }, .. }) => self.report(Report::Stop(state)).await,
             Ok(ServerFrame::Command { id, command: Command::Unknown }) => {
                 tracing::warn!(id, "a command of a newer server is passed over");

@@ -7,6 +7,8 @@ use crate::link::{Client, Reply};
 use crate::resources::Resources;
 use crate::spool::Stream;
 use crate::uplink::Durable;
+use atoll_core::guardian::Guardian;
+use atoll_core::policy::{Then, ToolPolicy, ToolRule};
 use atoll_core::sandbox::{Activity, AgentLimits, Approvals, Mode, SandboxState};
 use atoll_core::time::{Clock, SystemClock};
 use atoll_protocol::{Gateway, Heartbeat, LeasedMessage, Resume, VERSION};
@@ -75,6 +77,34 @@ pub struct Settings {
     pub mcp: Option<serde_json::Map<String, serde_json::Value>>,
     #[serde(default, deserialize_with = "known")]
     pub limits: Option<AgentLimits>,
+    #[serde(default)]
+    pub protected: Vec<String>,
+    #[serde(default, deserialize_with = "readable")]
+    pub policy: ToolPolicy,
+    #[serde(default, deserialize_with = "known")]
+    pub guardian: Option<Guardian>,
+}
+
+impl Settings {
+    /// Whether rules have a say about tool calls: an agent that can be made to ask about each of them is.
+    pub fn has_rules(&self) -> bool {
+        !self.policy.is_empty() || !self.protected.is_empty()
+    }
+}
+
+/// Rules that only a newer worker understands can't be left out: everything is asked about then.
+fn readable<'de, D: Deserializer<'de>>(from: D) -> Result<ToolPolicy, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    if value.is_null() {
+        return Ok(ToolPolicy::default());
+    }
+    Ok(serde_json::from_value(value).unwrap_or_else(|error| {
+        tracing::error!(%error, "the rules for tool calls can't be read by this worker; a person is asked about each call");
+        let all = vec!["*".to_owned()];
+        let (paths, commands, hosts) = (Vec::new(), Vec::new(), Vec::new());
+        let rule = ToolRule { tools: all, paths, commands, hosts, then: Then::Ask, reason: None, set: None };
+        ToolPolicy { rules: vec![rule], fail_closed: true }
+    }))
 }
 
 /// What only a newer worker understands counts as not said.

@@ -6,7 +6,8 @@ use crate::heartbeat::Start;
 use crate::input::{self, Item, Read};
 use crate::output::Output;
 use atoll_core::approval::ApprovalAnswer;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::limit::Limit;
+use atoll_core::sandbox::{AgentLimits, SandboxState};
 use atoll_protocol::LeasedMessage;
 use serde_json::json;
 use std::ops::RangeInclusive;
@@ -64,6 +65,14 @@ impl Outlet {
         match self {
             Self::Lines(output) => output.say(&json!({"approval": answer})),
             Self::Executor(orders) => drop(orders.send(Order::Answer(answer))),
+        }
+    }
+
+    /// How much the agent may use. A program at the other end of two pipes has an agent of its own.
+    pub fn limits(&self, limits: AgentLimits, held: Option<Limit>) {
+        match self {
+            Self::Lines(_) => {}
+            Self::Executor(orders) => drop(orders.send(Order::Limits(limits, held))),
         }
     }
 

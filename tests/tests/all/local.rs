@@ -1,5 +1,6 @@
 //! Real sandboxes on this machine, with the demo agent at work in them.
 
+mod agent_limits;
 mod agents;
 mod bombs;
 mod canary;

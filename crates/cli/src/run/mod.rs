@@ -18,6 +18,7 @@ use crate::arguments::word;
 use crate::client::Connect;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::sandbox::limits::Choice as Limits;
 use crate::sandbox::network::Choice as Network;
 use crate::settings::{self, ConfigFiles};
 use atoll_core::id::SessionId;
@@ -75,6 +76,8 @@ pub struct Run {
     approvals: Option<Approvals>,
     #[command(flatten)]
     network: Network,
+    #[command(flatten)]
+    limits: Limits,
     #[command(flatten)]
     files: ConfigFiles,
     #[command(flatten)]

@@ -63,6 +63,7 @@ pub fn body(run: &Run, wanted: &Wanted, agent: Option<&str>) -> Value {
     put("timeout_s", run.timeout.map(Value::from));
     put("approvals", run.approvals.map(|word| word.as_str().into()));
     put("network", run.network.body());
+    put("limits", run.limits.body());
     put("repo", wanted.repo.clone());
     put("protected", (!run.protected.is_empty()).then(|| serde_json::json!(run.protected)));
     let mut resources = Map::new();

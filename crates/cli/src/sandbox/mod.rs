@@ -6,6 +6,7 @@ mod end;
 mod exec;
 mod files;
 mod hold;
+pub mod limits;
 mod list;
 pub mod network;
 pub mod new;
@@ -60,6 +61,8 @@ enum Command {
     Usage(hold::Usage),
     /// Show or change what a sandbox may reach
     Network(network::Network),
+    /// Show or change how much a sandbox's agent may use; one that waits goes on
+    Limits(limits::Limits),
     /// End a sandbox, with its results taken out first
     Stop(end::Stop),
     /// Remove a sandbox at its provider; its log stays
@@ -88,6 +91,7 @@ pub async fn run(sandbox: &Sandbox, output: &Output) -> Result {
         Command::Snapshot(snapshot) => hold::snapshot(snapshot, &client, output).await,
         Command::Usage(usage) => hold::usage(usage, &client, output).await,
         Command::Network(network) => network::run(network, &client, output).await,
+        Command::Limits(limits) => limits::run(limits, &client, output).await,
         Command::Stop(stop) => end::stop(stop, &client, output).await,
         Command::Rm(remove) => end::remove(remove, &client, output).await,
         Command::Results(results) => end::results(results, &client, output).await,

@@ -77,6 +77,8 @@ pub struct New {
     approvals: Option<Approvals>,
     #[command(flatten)]
     network: Choice,
+    #[command(flatten)]
+    limits: super::limits::Choice,
     /// A new file for the worker's token [default: worker-ID.token in the data directory]
     #[arg(long, value_name = "FILE")]
     token_file_out: Option<PathBuf>,
@@ -107,6 +109,7 @@ impl New {
         put("timeout_s", self.timeout_s.map(Value::from));
         put("approvals", self.approvals.map(|word| word.as_str().into()));
         put("network", self.network.body());
+        put("limits", self.limits.body());
         put("repo", self.repo.as_deref().map(repository).transpose()?);
         Ok(Value::Object(body))
     }

@@ -34,6 +34,7 @@ pub fn print(row: &Value, output: &Output) -> Result {
         .put("id", said("id"))
         .put("state", said("state"))
         .put("activity", said("activity"))
+        .maybe("limit", &row["limit_paused"])
         .maybe("outcome", &row["outcome"])
         .maybe("reason", &reason)
         .put("results", said("results"))

@@ -9,7 +9,7 @@ use atoll_core::provider::{
     FileJob, Found, GitDone, GitJob, ImageRef, Lookup, Page, Provider, ProviderId, Size, SnapshotRef, StopMode,
     Transfer, Uploaded, Usage, Worked, capabilities as can,
 };
-use atoll_core::sandbox::{Network, ProviderKind};
+use atoll_core::sandbox::{IsolationTier, Network, ProviderKind};
 use atoll_protocol::exec::Ask;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -42,6 +42,10 @@ impl Provider for Local {
     }
 
     /// The sandbox's own id is the key: there can only be one of it on this machine.
+    fn isolation(&self) -> BoxFuture<'_, Option<IsolationTier>> {
+        Box::pin(self.given_tier())
+    }
+
     fn create<'a>(&'a self, spec: &'a CreateSpec, _key: &'a str) -> Answer<'a, Found> {
         Box::pin(self.make(spec))
     }

@@ -21,6 +21,20 @@ impl Demand {
 }
 
 impl Local {
+    /// The best tier that this machine gives.
+    pub(super) async fn given_tier(&self) -> Option<IsolationTier> {
+        let shown = *locked(&self.tier.shown);
+        let shown = match shown {
+            Some(shown) => shown,
+            None => {
+                let report = self.ask(|launcher| launcher.probe()).await.ok()?;
+                *locked(&self.tier.shown) = Some(report.tier);
+                report.tier
+            }
+        };
+        [IsolationTier::Strong, IsolationTier::Standard].into_iter().find(|one| shown >= tier(*one))
+    }
+
     /// Refuses before anything is made. What a machine lacked may have been mended: only what it has is remembered.
     pub(super) async fn has_tier(&self, asked: Option<IsolationTier>) -> Result<(), Error> {
         let Some(demanded) = asked.max(self.tier.of_all) else { return Ok(()) };

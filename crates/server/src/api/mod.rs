@@ -12,6 +12,7 @@ pub mod fork;
 pub mod gc;
 pub mod health;
 pub mod images;
+pub mod limits;
 pub mod messages;
 pub mod network;
 pub mod pause;

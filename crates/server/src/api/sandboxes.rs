@@ -12,7 +12,10 @@ use crate::extract::{Body, Id, Params, page_size};
 use crate::once::{Answer, Once};
 use crate::problem::{Problem, Result};
 use crate::state::App;
+use atoll_core::guardian::Guardian;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
+use atoll_core::limit::Limit;
+use atoll_core::policy::ToolPolicy;
 use atoll_core::principal::Action;
 use atoll_core::sandbox::{
     Activity, AgentLimits, Approvals, End, IsolationTier, Mode, Network, Outcome, ProviderKind, Reason, Repo,
@@ -64,6 +67,11 @@ pub struct NewSandbox {
     pub network: Option<Network>,
     #[serde(default, deserialize_with = "atoll_core::json::object")]
     pub limits: Option<AgentLimits>,
+    /// What is decided about tool calls before they run; the rules of its project come first.
+    #[serde(default, deserialize_with = "atoll_core::json::object")]
+    pub policy: Option<ToolPolicy>,
+    #[serde(default, deserialize_with = "atoll_core::json::object")]
+    pub guardian: Option<Guardian>,
     #[schema(minimum = 1)]
     pub timeout_s: Option<u32>,
     pub tools: Option<Vec<String>>,
@@ -88,6 +96,8 @@ pub struct SandboxView {
     pub project_id: ProjectId,
     pub state: SandboxState,
     pub activity: Activity,
+    /// The limit that its agent is held back by, until a person raises it.
+    pub limit_paused: Option<Limit>,
     pub outcome: Option<Outcome>,
     pub reason: Option<Reason>,
     pub results: Results,
@@ -141,6 +151,7 @@ impl SandboxView {
             project_id: row.project_id,
             state: row.state,
             activity: row.activity,
+            limit_paused: row.limit_paused,
             outcome: row.outcome,
             reason: row.reason,
             results: row.results,
@@ -254,6 +265,9 @@ async fn with_repository(app: &App, caller: &Caller, mut new: NewSandbox) -> Res
     if !provider.is_on_this_machine() {
         return Ok(new);
     }
+    if new.approvals.or(defaults.approvals).is_none() {
+        new.approvals = Some(approvals_in(app, provider).await?);
+    }
     if let Some(repo) = &new.repo {
         super::sessions::check_repo(repo, caller)?;
     }
@@ -268,6 +282,19 @@ async fn with_repository(app: &App, caller: &Caller, mut new: NewSandbox) -> Res
         new.repo = Some(crate::repo::settle(repo, app.policy.branch_prefix.clone(), title).await?);
     }
     Ok(new)
+}
+
+/// For a machine to say how well it keeps sandboxes apart.
+const TIER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Who is kept apart well enough needs nobody's yes for each command.
+async fn approvals_in(app: &App, provider: ProviderKind) -> Result<Approvals> {
+    let providers = app.providers()?;
+    let asked = tokio::time::timeout(TIER_TIMEOUT, providers.get(provider).isolation());
+    Ok(match asked.await.ok().flatten() {
+        Some(IsolationTier::Strong) => Approvals::Full,
+        Some(IsolationTier::Standard) | None => Approvals::Edits,
+    })
 }
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]

@@ -13,6 +13,7 @@ use crate::problem::{Problem, Result};
 use crate::state::App;
 use atoll_core::bounds;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
+use atoll_core::policy::ToolPolicy;
 use atoll_core::principal::Action;
 use atoll_core::protected;
 use atoll_core::sandbox::{End, ProviderKind, Repo, Resources, Settings};
@@ -158,10 +159,14 @@ fn check(new: &NewSandbox, caller: &Caller) -> Result<()> {
     if let Some(resources) = &new.resources {
         check_resources(resources)?;
     }
-    if let Some(limits) = &new.limits
-        && let Some(cost) = limits.cost_usd
-    {
-        bounds::amount("limits.cost_usd", cost, 1e6)?;
+    if let Some(limits) = &new.limits {
+        limits.check("limits")?;
+    }
+    if let Some(policy) = &new.policy {
+        policy.check("policy")?;
+    }
+    if let Some(guardian) = &new.guardian {
+        guardian.check("guardian")?;
     }
     if let Some(network) = &new.network {
         crate::app::network::check(network)?;
@@ -203,6 +208,8 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
         protected,
         network: new.network.or(defaults.network),
         limits,
+        policy: ToolPolicy::joined(defaults.policy, new.policy),
+        guardian: new.guardian.or(defaults.guardian),
         timeout_s: new.timeout_s.or(defaults.timeout_s),
         tools: new.tools.or(defaults.tools),
         system_prompt: new.system_prompt.or(defaults.system_prompt),

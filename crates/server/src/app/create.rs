@@ -114,6 +114,7 @@ async fn make(work: &mut Work<'_>, session: &mut Session, mut plan: Plan, cause:
         boot: None,
         worker_left: false,
         drained: false,
+        limit_paused: None,
         cost_model_micros: 0,
         cost_compute_micros: 0,
         created_by: Some(plan.actor.clone()),
@@ -170,20 +171,39 @@ async fn settled(
     project: ProjectId,
     agent: Option<String>,
 ) -> Result<Option<String>> {
-    if !plan.provider.is_on_this_machine() || agent.as_deref() == Some(DEMO) {
+    if !plan.provider.is_on_this_machine() {
+        return Ok(agent);
+    }
+    if agent.as_deref() == Some(DEMO) {
+        keeps_tools(plan, agent.as_deref())?;
         return Ok(agent);
     }
     let agents = Arc::clone(&work.agents);
     let keys = agents.keys(work.tx, project, &plan.settings).await?;
-    match agent {
+    let agent = match agent {
         Some(name) => {
             agents.check(&name, &keys)?;
-            Ok(Some(name))
+            Some(name)
         }
         None => match agents.first(&keys) {
-            None if plan.prompt.is_some() => Err(agents.none(&keys)),
-            found => Ok(found),
+            None if plan.prompt.is_some() => return Err(agents.none(&keys)),
+            found => found,
         },
+    };
+    keeps_tools(plan, agent.as_deref())?;
+    Ok(agent)
+}
+
+/// A list of tools that nobody would keep to is not taken.
+fn keeps_tools(plan: &Plan, agent: Option<&str>) -> Result<()> {
+    match agent {
+        Some(name) if name != "claude" && plan.settings.tools.is_some() => {
+            let detail = format!(
+                "tools: only claude is kept to a list of tools; for {name} say in `policy` what it may not do, and leave `tools` out"
+            );
+            Err(Problem::invalid(detail).with("field", "tools"))
+        }
+        Some(_) | None => Ok(()),
     }
 }
 

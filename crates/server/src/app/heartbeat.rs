@@ -21,8 +21,15 @@ pub async fn heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> 
     keep_sample(work, &mut sandbox, beat).await?;
     alive(work, &mut session, &mut sandbox).await?;
     let may_change = sandbox.state == SandboxState::Running && sandbox.activity != Activity::Paused;
-    if may_change && may_claim(beat.activity) && sandbox.activity != beat.activity {
-        sandbox.activity = beat.activity;
+    let activity = match sandbox.limit_paused {
+        Some(_) => Some(Activity::LimitPaused),
+        None => Some(beat.activity).filter(|activity| may_claim(*activity)),
+    };
+    if may_change
+        && let Some(activity) = activity
+        && sandbox.activity != activity
+    {
+        sandbox.activity = activity;
         sandboxes::update(work.tx, &mut sandbox).await?;
     }
     let starting = beat.activity == Activity::Starting && sandbox.state == SandboxState::Running;
@@ -56,9 +63,13 @@ const fn may_claim(activity: Activity) -> bool {
         | Activity::WaitingApproval
         | Activity::WaitingMessage
         | Activity::RateLimited
-        | Activity::LimitPaused
         | Activity::Stalled => true,
-        Activity::Paused | Activity::Unreachable | Activity::TakingResults | Activity::Ended => false,
+        // Which limit it is, its events say.
+        Activity::LimitPaused
+        | Activity::Paused
+        | Activity::Unreachable
+        | Activity::TakingResults
+        | Activity::Ended => false,
     }
 }
 

@@ -96,7 +96,12 @@ pub async fn queue(work: &mut Work<'_>, session: &mut Session, draft: Draft) -> 
     session.updated_at = work.now;
     sessions::update(work.tx, session).await?;
     messages::insert(work.tx, &message).await?;
-    let event = said(kind::MESSAGE_QUEUED, work, &message).by(Source::User, draft.sender);
+    let source = match draft.sender.as_deref() {
+        Some(atoll_core::limit::SENDER) => Source::System,
+        Some(atoll_core::guardian::SENDER) => Source::Guardian,
+        Some(_) | None => Source::User,
+    };
+    let event = said(kind::MESSAGE_QUEUED, work, &message).by(source, draft.sender);
     note(work, session, event).await?;
     work.out.inboxes.push(session.id);
     metrics::counter!(crate::metrics::MESSAGES_QUEUED).increment(1);

@@ -1,6 +1,6 @@
 //! Takes a worker's batch into the log: fence, dedupe, number, append, observe.
 
-use super::{Work, approvals, fence, lifecycle, redacted, transcripts};
+use super::{Work, approvals, fence, guardian, lifecycle, limits, redacted, transcripts};
 use crate::problem::{Code, Problem, Result};
 use atoll_core::bounds;
 use atoll_core::event::{EventType, NewEvent, Source, kind};
@@ -162,6 +162,19 @@ async fn append(
         let observation = observe(event.event_type.as_str());
         approvals::observed(work, sandbox.id, &event).await?;
         transcripts::observed(work, session, sandbox, &event).await?;
+        let warning = limits::observed(sandbox, &event);
+        let nudge = guardian::observed(sandbox, &event);
+        if warning.is_some() || nudge.is_some() {
+            run.push(event);
+            work.log(sandbox, std::mem::take(&mut run)).await?;
+            if let Some(warning) = warning {
+                limits::say(work, session, sandbox, warning).await?;
+            }
+            if let Some(nudge) = nudge {
+                guardian::nudge(work, session, sandbox, nudge).await?;
+            }
+            continue;
+        }
         let turn = event.turn;
         // The server's own rejections say nothing about the agent.
         if observation == Observation::Nothing || event.source == Source::System {

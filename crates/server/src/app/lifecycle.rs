@@ -58,6 +58,7 @@ pub async fn apply(
     }
     sandbox.ending = step.to.ending;
     sandbox.activity = activity_on_entering(step.to.state);
+    sandbox.limit_paused = None;
     sandbox.state_since = work.now;
     if step.outcome.is_some() {
         sandbox.outcome = step.outcome;
@@ -146,8 +147,10 @@ pub async fn observed(
     turn: Option<i64>,
     data: &str,
 ) -> Result<()> {
-    // What a paused sandbox had still to say changes nothing of its being paused.
-    let running = sandbox.state == SandboxState::Running && sandbox.activity != Activity::Paused;
+    // What a paused sandbox, or an agent at its limit, had still to say changes nothing of its standing still.
+    let running = sandbox.state == SandboxState::Running
+        && sandbox.activity != Activity::Paused
+        && sandbox.limit_paused.is_none();
     match observation {
         Observation::Nothing => {}
         Observation::TurnStarted => {

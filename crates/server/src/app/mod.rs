@@ -7,10 +7,12 @@
 pub mod approvals;
 pub mod create;
 pub mod fence;
+pub mod guardian;
 pub mod heartbeat;
 pub mod inbox;
 pub mod ingest;
 pub mod lifecycle;
+pub mod limits;
 pub mod network;
 pub mod notices;
 pub mod pausing;

@@ -41,9 +41,10 @@ pub async fn paused(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result
 
 pub async fn resumed(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<Sandbox> {
     let (_, sandbox) = work.locked(id).await?;
-    let activity = match sandbox.turn_state {
-        TurnState::Open => Activity::Working,
-        TurnState::Idle | TurnState::Done => Activity::WaitingMessage,
+    let activity = match (sandbox.limit_paused, sandbox.turn_state) {
+        (Some(_), _) => Activity::LimitPaused,
+        (None, TurnState::Open) => Activity::Working,
+        (None, TurnState::Idle | TurnState::Done) => Activity::WaitingMessage,
     };
     if sandbox.activity != Activity::Paused {
         return Ok(sandbox);

@@ -5,6 +5,7 @@ use super::refusal::Refusal;
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::sandbox::Settings;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One sandbox's, as long as anything of it is under way.
@@ -18,6 +19,8 @@ pub struct Account {
     models: Mutex<BTreeSet<String>>,
     /// The last refusal that was written to the log.
     told: Mutex<Option<&'static str>>,
+    /// Its agent is being held back since nothing is left.
+    is_spent_out: AtomicBool,
 }
 
 /// A sandbox can make up names without end.
@@ -34,8 +37,11 @@ pub struct Balance {
 }
 
 pub fn limit_of(settings: &Settings) -> Option<i64> {
-    let dollars = settings.limits.as_ref().and_then(|limits| limits.cost_usd)?;
-    Some((dollars * 1e6) as i64)
+    settings.limits.as_ref().and_then(|limits| limits.cost_usd).map(micros)
+}
+
+pub fn micros(dollars: f64) -> i64 {
+    (dollars * 1e6) as i64
 }
 
 impl Balance {
@@ -61,7 +67,15 @@ impl Balance {
 impl Account {
     pub fn new(sandbox: SandboxId, project: ProjectId, limit: Option<i64>, spent: i64) -> Self {
         let balance = Mutex::new(Balance { limit, spent, reserved: 0 });
-        Self { sandbox, project, room: Room::of_one(), balance, models: Mutex::default(), told: Mutex::default() }
+        Self {
+            sandbox,
+            project,
+            room: Room::of_one(),
+            balance,
+            models: Mutex::default(),
+            told: Mutex::default(),
+            is_spent_out: AtomicBool::new(false),
+        }
     }
 
     fn locked(&self) -> MutexGuard<'_, Balance> {
@@ -88,8 +102,14 @@ impl Account {
         told.replace(reason) != Some(reason)
     }
 
+    /// Whether it is news that nothing is left: said once until there is more.
+    pub fn runs_out(&self) -> bool {
+        !self.is_spent_out.swap(true, Ordering::Relaxed)
+    }
+
     /// A request went out: the next refusal is news again.
     pub fn passes(&self) {
+        self.is_spent_out.store(false, Ordering::Relaxed);
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -99,7 +119,10 @@ impl Account {
 
     /// It may have been changed since.
     pub fn set_limit(&self, limit: Option<i64>) {
-        self.locked().limit = limit;
+        let before = std::mem::replace(&mut self.locked().limit, limit);
+        if before != limit {
+            self.is_spent_out.store(false, Ordering::Relaxed);
+        }
     }
 
     pub fn reserve(&self, most: i64) -> Result<(), Refusal> {

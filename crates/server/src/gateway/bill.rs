@@ -2,6 +2,7 @@
 
 use super::account::Account;
 use super::scan::Scanner;
+use crate::app::limits;
 use crate::state::App;
 use atoll_core::model::{Price, Tokens};
 use atoll_store::{model_usage, sandboxes, sessions};
@@ -117,10 +118,12 @@ impl Drop for Bill {
             let written = app.write(move |work| {
                 Box::pin(async move {
                     let (mut session, mut row) = work.locked(sandbox).await?;
-                    row.cost_model_micros = row.cost_model_micros.saturating_add(cost);
+                    let before = row.cost_model_micros;
+                    row.cost_model_micros = before.saturating_add(cost);
                     sandboxes::update(work.tx, &mut row).await?;
                     session.cost_micros = session.cost_micros.saturating_add(cost);
                     sessions::update(work.tx, &session).await?;
+                    limits::costs(work, &mut session, &mut row, before).await?;
                     Ok(model_usage::add(work.tx, sandbox, &upstream, &model, &used, cost).await?)
                 })
             });

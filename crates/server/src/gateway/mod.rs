@@ -25,6 +25,7 @@ mod serve;
 pub use placeholder::Placeholders;
 pub use serve::serve;
 
+use crate::app::limits;
 use crate::egress::proxy_of;
 use crate::options::{Model, ModelUpstream, Models, Outward};
 use crate::state::App;
@@ -33,6 +34,7 @@ use asked::Asked;
 use atoll_core::event::{NewEvent, kind};
 use atoll_core::id::SandboxId;
 use atoll_core::model::{Api, Price, Tokens, list_price};
+use atoll_core::sandbox::AgentLimits;
 use atoll_store::sandboxes;
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
@@ -162,6 +164,13 @@ impl Gateway {
         Ok(Arc::clone(accounts.entry(sandbox).or_insert_with(|| Arc::new(made))))
     }
 
+    /// A person has changed what a sandbox may spend.
+    pub fn limits_changed(&self, sandbox: SandboxId, limits: &AgentLimits) {
+        if let Some(account) = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox) {
+            account.set_limit(limits.cost_usd.map(account::micros));
+        }
+    }
+
     /// Holds what the request may cost at most.
     async fn reserve(&self, app: &Arc<App>, account: &Arc<Account>, most: i64) -> Result<(), Refusal> {
         if account.reserve(most).is_ok() {
@@ -284,7 +293,8 @@ fn refused(app: &Arc<App>, sandbox: SandboxId, refusal: &Refusal) {
     tracing::debug!(%sandbox, detail, "a request to a model was refused");
     let known = app.gateway.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox).cloned();
     let (Some(reason), Some(account)) = (refusal.told_as(), known) else { return };
-    if !account.is_news(reason) {
+    let (is_news, is_spent_out) = (account.is_news(reason), refusal.is_spent_out() && account.runs_out());
+    if !is_news && !is_spent_out {
         return;
     }
     let (app, data) = (Arc::clone(app), json!({ "reason": reason, "detail": detail }));
@@ -293,8 +303,13 @@ fn refused(app: &Arc<App>, sandbox: SandboxId, refusal: &Refusal) {
             Box::pin(async move {
                 let (_, mut row) = work.locked(sandbox).await?;
                 if row.state.is_live() {
-                    let event = NewEvent::system(kind::MODEL_REFUSED, work.now, &data);
-                    work.log(&mut row, vec![event]).await?;
+                    if is_news {
+                        let event = NewEvent::system(kind::MODEL_REFUSED, work.now, &data);
+                        work.log(&mut row, vec![event]).await?;
+                    }
+                    if is_spent_out {
+                        limits::spent_out(work, &mut row).await?;
+                    }
                     sandboxes::update(work.tx, &mut row).await?;
                 }
                 Ok(())

@@ -70,7 +70,9 @@ impl Refusal {
                 StatusCode::BAD_REQUEST
             }
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Unpriced { .. } | Self::Budget { .. } => StatusCode::PAYMENT_REQUIRED,
+            Self::Unpriced { .. } => StatusCode::PAYMENT_REQUIRED,
+            // Worth another try: the agent is held back until a person allows more.
+            Self::Budget { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Unreachable { .. } => StatusCode::BAD_GATEWAY,
             Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -118,7 +120,7 @@ impl Refusal {
                 };
                 format!(
                     "the limit of sandbox {sandbox} has no room for this request: limits.cost_usd is {}, {} is spent{others}, and it \
-                     may cost up to {}; go on in a sandbox with a higher limits.cost_usd",
+                     may cost up to {}; raise it with `atoll sandbox limits {sandbox} --cost-usd …`",
                     dollars(*limit),
                     dollars(*spent),
                     dollars(*most)
@@ -149,6 +151,9 @@ impl Refusal {
         match (api, status) {
             (Api::Anthropic, StatusCode::UNAUTHORIZED) => "authentication_error",
             (Api::Anthropic, StatusCode::PAYMENT_REQUIRED) => "billing_error",
+            (Api::Anthropic, StatusCode::TOO_MANY_REQUESTS) => "rate_limit_error",
+            (Api::OpenAi, StatusCode::TOO_MANY_REQUESTS) => "rate_limit_exceeded",
+            (Api::Gemini, StatusCode::TOO_MANY_REQUESTS) => "RESOURCE_EXHAUSTED",
             (Api::Anthropic, StatusCode::FORBIDDEN) => "permission_error",
             (Api::Anthropic, StatusCode::NOT_FOUND) => "not_found_error",
             (Api::Anthropic, StatusCode::PAYLOAD_TOO_LARGE) => "request_too_large",
@@ -162,6 +167,25 @@ impl Refusal {
             (Api::Gemini, StatusCode::NOT_FOUND) => "NOT_FOUND",
             (Api::Gemini, _) if status.is_server_error() => "UNAVAILABLE",
             (Api::Gemini, _) => "INVALID_ARGUMENT",
+        }
+    }
+
+    /// There is not enough left even when all that is under way has cost nothing.
+    pub const fn is_spent_out(&self) -> bool {
+        match self {
+            Self::Budget { limit, spent, most, .. } => spent.saturating_add(*most) > *limit,
+            Self::BadKey
+            | Self::NotServed
+            | Self::NoKey { .. }
+            | Self::NoUpstream
+            | Self::NotListed { .. }
+            | Self::NoModel
+            | Self::OtherApi { .. }
+            | Self::Unreadable
+            | Self::TooLarge { .. }
+            | Self::Unpriced { .. }
+            | Self::Unreachable { .. }
+            | Self::Busy => false,
         }
     }
 
@@ -179,6 +203,10 @@ impl Refusal {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         match self {
             Self::Busy => drop(headers.insert(RETRY_AFTER, HeaderValue::from_static("1"))),
+            Self::Budget { .. } => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("2"));
+                headers.insert("x-should-retry", HeaderValue::from_static("true"));
+            }
             // Clients of Anthropic's API ask the answer itself whether another try makes sense.
             _ if status.is_client_error() => {
                 headers.insert("x-should-retry", HeaderValue::from_static("false"));

@@ -1,7 +1,7 @@
 //! The WebSocket of a worker: messages go down as leases, receipts come up.
 
 use super::Upgrade;
-use crate::app::{heartbeat, inbox};
+use crate::app::{heartbeat, inbox, limits};
 use crate::auth::{Caller, LinkedWorker};
 use crate::extract::{Id, Params};
 use crate::follow::LOOK_AGAIN;
@@ -9,6 +9,8 @@ use crate::problem::{Problem, Result};
 use crate::state::App;
 use atoll_core::bounds;
 use atoll_core::id::{LeaseId, MessageId, ProjectId, SandboxId, SessionId};
+use atoll_core::limit::Limit;
+use atoll_core::sandbox::AgentLimits;
 use atoll_protocol::frame::{Command, ServerFrame, WorkerFrame};
 use atoll_protocol::{Ack, Heartbeat, LeaseRequest, Nack};
 use atoll_store::{approvals, messages, sandboxes};
@@ -72,6 +74,7 @@ pub async fn open(
             boot: query.boot,
             socket,
             asked: 0,
+            limits: None,
             answers: HashSet::new(),
             pings: linked.is_none(),
         };
@@ -89,6 +92,8 @@ struct Connection {
     boot: Option<i64>,
     socket: WebSocket,
     asked: u64,
+    /// What this connection has said of limits.
+    limits: Option<(AgentLimits, bool)>,
     /// Approvals whose answer this connection has carried.
     answers: HashSet<String>,
     /// On the same machine the kernel says when the other end is gone: an idle worker is left to sleep.
@@ -122,7 +127,8 @@ impl Connection {
                         let command = ServerFrame::Command { id: self.asked, command: Command::Stop { state } };
                         self.send(&command).await?;
                     }
-                    Ok(_) | Err(RecvError::Lagged(_)) => {}
+                    Ok((id, _)) if id != self.id => {}
+                    Ok(_) | Err(RecvError::Lagged(_)) => self.tell_limits().await?,
                     Err(RecvError::Closed) => return Ok(()),
                 },
                 frame = self.socket.recv() => match frame {
@@ -151,7 +157,20 @@ impl Connection {
         for message in held.unwrap_or_default() {
             self.send(&ServerFrame::Message { message }).await?;
         }
+        self.tell_limits().await?;
         self.tell_answers().await
+    }
+
+    /// How much the agent may use, whenever that is news on this connection.
+    async fn tell_limits(&mut self) -> std::result::Result<(), Over> {
+        let id = self.id;
+        let row = self.app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, id).await?) })).await;
+        let Ok(Some(row)) = row else { return Ok(()) };
+        let told = (row.settings.limits.unwrap_or_default(), row.limit_paused == Some(Limit::CostUsd));
+        if self.limits.replace(told) == Some(told) {
+            return Ok(());
+        }
+        self.send(&limits::frame(&row)).await
     }
 
     /// What people said about what the agent asked, once on each connection.

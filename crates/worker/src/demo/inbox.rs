@@ -87,6 +87,23 @@ impl Inbox {
         }
     }
 
+    /// What becomes of a tool call; none if nobody is there to say it, or the turn is to be broken off.
+    pub(super) fn wait_for_answer(&mut self, id: &str) -> Option<Answer> {
+        self.look();
+        loop {
+            let is_it = |line: &In| matches!(line, In::Answer(answer) if answer.approval_id == id);
+            if let Some(at) = self.waiting.iter().position(is_it)
+                && let Some(In::Answer(answer)) = self.waiting.remove(at)
+            {
+                return Some(answer);
+            }
+            if self.closed || self.has_interrupt() {
+                return None;
+            }
+            self.wait(None);
+        }
+    }
+
     pub(super) fn answer(&mut self) -> Option<Answer> {
         self.look();
         let at = self.waiting.iter().position(|line| matches!(line, In::Answer(_)))?;

@@ -2,6 +2,7 @@
 
 use super::inbox::Incoming;
 use super::turn::Agent;
+use super::wire::{Answer, Before, Decision, Out, before};
 use atoll_core::event::kind;
 use atoll_core::provider::Exit;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -28,7 +29,17 @@ pub(super) fn clip(text: &str, limit: usize) -> &str {
 impl Agent {
     /// Writes a file; says whether that went well. The worker sees for itself what has changed.
     pub(super) fn edit(&mut self, file: &str, content: &str) -> bool {
-        let call = self.tool("Write", &json!({"file_path": file, "content": clip(content, MAX_OUTPUT)}));
+        let wanted = json!({"file_path": file, "content": clip(content, MAX_OUTPUT)});
+        let call = self.tool("Write", &wanted);
+        let input = match self.before("Write", &call, &wanted) {
+            Ok(input) => input,
+            Err(reason) => {
+                self.tool_done("Write", &call, json!({"output": reason, "is_error": true}));
+                return false;
+            }
+        };
+        let changed = |field: &str| input.as_ref().and_then(|input| input[field].as_str());
+        let (file, content) = (changed("file_path").unwrap_or(file), changed("content").unwrap_or(content));
         let written = match Path::new(file).parent() {
             Some(parent) => std::fs::create_dir_all(parent).and_then(|()| std::fs::write(file, content)),
             None => std::fs::write(file, content),
@@ -43,7 +54,16 @@ impl Agent {
 
     /// Runs a command; an interrupt kills it.
     pub(super) fn run_command(&mut self, command: &str) -> Exit {
-        let call = self.tool("Bash", &json!({"command": clip(command, MAX_OUTPUT)}));
+        let wanted = json!({"command": clip(command, MAX_OUTPUT)});
+        let call = self.tool("Bash", &wanted);
+        let input = match self.before("Bash", &call, &wanted) {
+            Ok(input) => input,
+            Err(reason) => {
+                self.tool_done("Bash", &call, json!({"output": reason, "is_error": true}));
+                return Exit::Unknown;
+            }
+        };
+        let command = input.as_ref().and_then(|input| input["command"].as_str()).unwrap_or(command);
         let (exit, output) = match self.execute(command) {
             Ok(ended) => ended,
             Err(error) => (Exit::Unknown, format!("failed to run a shell: {error}")),
@@ -107,6 +127,22 @@ impl Agent {
         let call = format!("tool_{}_{}", self.turn, self.tools);
         self.emit(kind::AGENT_TOOL_USE, &json!({"tool": tool, "tool_use_id": call, "input": input}));
         call
+    }
+
+    /// Asks whether the tool may be used; other input than what it wanted may come back, or why it may not.
+    fn before(&mut self, tool: &str, call: &str, input: &Value) -> Result<Option<Value>, String> {
+        if !self.watched {
+            return Ok(None);
+        }
+        let asks = Before { tool_use_id: call.to_owned(), tool: tool.to_owned(), input: input.clone() };
+        self.write(&Out { before: Some(asks), ..Out::default() });
+        match self.inbox.wait_for_answer(&before(call)) {
+            Some(Answer { decision: Decision::Allow, input, .. }) => Ok(input),
+            Some(Answer { decision: Decision::Deny, reason, .. }) => {
+                Err(reason.unwrap_or_else(|| "it was denied".to_owned()))
+            }
+            None => Err("nobody said that it may be used".to_owned()),
+        }
     }
 
     pub(super) fn tool_done(&mut self, tool: &str, call: &str, mut data: Value) {

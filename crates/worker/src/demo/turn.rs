@@ -206,7 +206,7 @@ impl Agent {
         self.write(&Out { event: Some(event.to_owned()), turn: Some(self.turn), data: Some(&data), ..Out::default() });
     }
 
-    fn write(&self, line: &Out<'_>) {
+    pub(super) fn write(&self, line: &Out<'_>) {
         let mut text = serde_json::to_vec(line).unwrap_or_default();
         text.push(b'\n');
         let mut stdout = std::io::stdout().lock();

@@ -3,6 +3,7 @@
 use atoll_core::id::MessageId;
 use atoll_core::message::How;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// The argument that says that somebody looks at what each tool changes, and says `seen` then. Two tools right after
@@ -22,6 +23,9 @@ pub struct Answer {
     pub decision: Decision,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Other input than what it wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +51,7 @@ pub enum In {
     },
 }
 
-/// From the agent: one of `event` with its `data`, `receipt` and `idle`.
+/// From the agent: one of `event` with its `data`, `receipt`, `idle` and `before`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Out<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,6 +64,21 @@ pub struct Out<'a> {
     pub receipt: Option<Receipt>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<Idle>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Before>,
+}
+
+/// A tool is about to be used, if nobody is against it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Before {
+    pub tool_use_id: String,
+    pub tool: String,
+    pub input: Value,
+}
+
+/// What the answer to it is known by.
+pub fn before(tool_use_id: &str) -> String {
+    format!("before_{tool_use_id}")
 }
 
 /// It has the message.

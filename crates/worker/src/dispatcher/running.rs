@@ -305,6 +305,7 @@ impl Running {
         match report {
             downlink::Report::Message(message) => self.message(*message, reach),
             downlink::Report::Answer(answer) => reach.program.answer(answer),
+            downlink::Report::Limits(limits, held) => reach.program.limits(limits, held),
             downlink::Report::Stop(state) => self.stop(state, reach),
             downlink::Report::Ended(exit) => return Some(exit),
         }

@@ -1,7 +1,7 @@
 //! The demo agent: lines of JSON both ways, made for this.
 
-use super::{Abilities, Command, Driver, Launch, Mark, Said, Standing, Told};
-use crate::demo::wire::{Answer, Decision, In, Out, Prompt, WATCHED};
+use super::{Abilities, Ask, AskKind, Command, Driver, Launch, Mark, Said, Standing, Told};
+use crate::demo::wire::{Answer, Before, Decision, In, Out, Prompt, WATCHED, before};
 use atoll_core::bounds;
 use atoll_core::event::{EventType, kind};
 use atoll_core::message::MessageType;
@@ -23,7 +23,12 @@ impl Driver for Demo {
     }
 
     fn tell(&mut self, message: &LeasedMessage, standing: Standing) -> Vec<u8> {
-        let words = Prompt { id: message.id, text: message.content.clone() };
+        let text = match message.message_type {
+            MessageType::UserMessage | MessageType::Interrupt => message.content.clone(),
+            // It hears this and goes on with what it does.
+            MessageType::GuardianNudge | MessageType::System => said_aloud(&message.content),
+        };
+        let words = Prompt { id: message.id, text };
         let line = match (message.message_type, standing) {
             (MessageType::Interrupt, _) => In::Interrupt(words),
             (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, Standing::InTurn) => {
@@ -36,24 +41,38 @@ impl Driver for Demo {
         written(&line)
     }
 
+    fn with_note(&self, content: &str, note: &str) -> String {
+        format!("{}\n{content}", said_aloud(note))
+    }
+
+    fn tells_reasons(&self) -> bool {
+        true
+    }
+
     fn tool_seen(&mut self, tool_use_id: &str) -> Option<Vec<u8>> {
         Some(written(&In::Seen { tool_use_id: tool_use_id.to_owned() }))
     }
 
     /// Its questions are events of its own, and named there.
     fn answer(&mut self, ask: &str, answer: super::Answer) -> Vec<u8> {
-        let (decision, reason) = match answer {
-            super::Answer::Allow { context, .. } => (Decision::Allow, context),
-            super::Answer::Words(_) => (Decision::Allow, None),
-            super::Answer::Deny { reason } => (Decision::Deny, Some(reason)),
+        let (decision, reason, input) = match answer {
+            super::Answer::Allow { context, input } => (Decision::Allow, context, input),
+            super::Answer::Words(_) => (Decision::Allow, None, None),
+            super::Answer::Deny { reason } => (Decision::Deny, Some(reason), None),
         };
-        written(&In::Answer(Answer { approval_id: ask.to_owned(), decision, reason }))
+        written(&In::Answer(Answer { approval_id: ask.to_owned(), decision, reason, input }))
     }
 
     fn line(&mut self, line: &[u8]) -> Vec<Said> {
         let said = read(line).unwrap_or_else(|reason| Said::Unparsed { reason });
         vec![said]
     }
+}
+
+/// As the line that lets the agent say it.
+fn said_aloud(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    format!("say I was told: {}", words.join(" "))
 }
 
 fn written(line: &In) -> Vec<u8> {
@@ -71,6 +90,11 @@ fn read(line: &[u8]) -> Result<Said, String> {
     }
     if line.idle.is_some() {
         return Ok(Said::Idle);
+    }
+    if let Some(Before { tool_use_id, tool, input }) = line.before {
+        let id = before(&tool_use_id);
+        let kind = AskKind::BeforeTool;
+        return Ok(Said::Asks(Ask { id, kind, tool_use_id: Some(tool_use_id), tool, input }));
     }
     let (Some(event), Some(data)) = (line.event, line.data) else {
         return Err("neither an event with its data, nor a receipt, nor idle".to_owned());

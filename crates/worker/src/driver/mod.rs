@@ -194,6 +194,14 @@ pub trait Driver: Send + std::fmt::Debug {
     }
     /// The line that tells the agent a message, with its end.
     fn tell(&mut self, message: &LeasedMessage, standing: Standing) -> Vec<u8>;
+    /// What begins a turn, with a word of Atoll's own behind it.
+    fn with_note(&self, content: &str, note: &str) -> String {
+        format!("{content}\n\n[{note}]")
+    }
+    /// Whether it tells the agent why something was denied.
+    fn tells_reasons(&self) -> bool {
+        false
+    }
     /// Everything that a tool changed has been looked at: the line that tells so to an agent that waits for it.
     fn tool_seen(&mut self, tool_use_id: &str) -> Option<Vec<u8>>;
     /// What a line of the agent says, without its end; never blank.

@@ -88,6 +88,11 @@ impl Agent {
         self.process.signal(signal.as_raw());
     }
 
+    /// It and all that it started stand still, or go on.
+    pub(super) fn hold(&self, still: bool) {
+        self.process.hold(still);
+    }
+
     /// How it ended, if it has and nothing more is to be heard.
     pub(super) fn ending(&self) -> Option<Ending> {
         self.ended.filter(|_| self.stdout.is_none() && self.stderr.is_none()).map(|(ending, _)| ending)

@@ -1,16 +1,15 @@
 //! What the agent asks for: rules answer at once, or it waits for a person.
 
 use super::Executor;
-use super::rules::{self, Verdict};
+use super::rules::{self, Agreed, Verdict};
 use crate::driver::{Answer, Ask, AskKind};
 use crate::input::Item;
 use atoll_core::approval::{ApprovalAnswer, Decision};
-use atoll_core::event::kind;
+use atoll_core::event::{Source, kind};
 use atoll_core::json::raw;
 use atoll_core::sandbox::Activity;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -23,14 +22,15 @@ const SHOWN: usize = 48 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Asking {
     open: Vec<Open>,
-    /// Tools that a person has allowed once and for all, in this sandbox.
-    always: BTreeSet<String>,
+    agreed: Agreed,
 }
 
 #[derive(Debug)]
 struct Open {
     approval_id: String,
     ask: Ask,
+    /// What a rule puts in place of the agent's input.
+    changed: Option<Value>,
     until: Instant,
 }
 
@@ -47,13 +47,52 @@ impl Asking {
 
 impl Executor {
     pub(super) fn asked(&mut self, ask: Ask) {
-        match rules::verdict(&ask, self.settings.approvals, &self.asking.always) {
-            Verdict::Allow => self.answer(&ask.id, Answer::Allow { input: None, context: None }),
-            Verdict::Person => self.ask_person(ask),
+        self.watch_ask(&ask, Instant::now());
+        let may_change = self.driver.as_ref().is_some_and(|driver| driver.abilities().hooks);
+        match rules::verdict(&ask, &self.settings, &self.workspace(), &self.asking.agreed, may_change) {
+            Verdict::Allow(input) => {
+                if let Some(input) = &input {
+                    self.tell_change(&ask, input);
+                }
+                self.answer(&ask.id, Answer::Allow { input, context: None });
+            }
+            Verdict::Person(changed) => {
+                if let Some(input) = &changed {
+                    self.tell_change(&ask, input);
+                }
+                // What a person sees is what then runs.
+                let input = changed.clone().unwrap_or_else(|| ask.input.clone());
+                self.ask_person(Ask { input, ..ask }, changed);
+            }
+            Verdict::Deny { rule, reason } => self.deny(&ask, &rule, reason),
         }
     }
 
-    fn ask_person(&mut self, ask: Ask) {
+    fn deny(&mut self, ask: &Ask, rule: &str, reason: String) {
+        let told = self.driver.as_ref().is_some_and(|driver| driver.tells_reasons());
+        let data = json!({
+            "tool": ask.tool, "tool_use_id": ask.tool_use_id, "rule": rule, "reason": reason,
+            "input": shown(&ask.input), "told": told,
+        });
+        let turn = self.turn();
+        self.emit_by(Source::Worker, kind::GUARDIAN_DENIED, turn, raw(&data));
+        self.answer(&ask.id, Answer::Deny { reason });
+    }
+
+    fn tell_change(&mut self, ask: &Ask, input: &Value) {
+        let data = json!({
+            "tool": ask.tool, "tool_use_id": ask.tool_use_id, "input": shown(&ask.input), "changed": shown(input),
+        });
+        let turn = self.turn();
+        self.emit_by(Source::Worker, kind::GUARDIAN_CHANGED, turn, raw(&data));
+    }
+
+    /// Whether it is a person's turn, not the agent's.
+    pub(super) fn waits_for_person(&self) -> bool {
+        !self.asking.open.is_empty() || self.asks_by_itself
+    }
+
+    fn ask_person(&mut self, ask: Ask, changed: Option<Value>) {
         let turn = self.turn();
         let approval_id = format!("apr_{}", Uuid::now_v7().simple());
         let input = ask.input.to_string();
@@ -65,13 +104,13 @@ impl Executor {
             },
             "tool": ask.tool,
             "tool_use_id": ask.tool_use_id,
-            "input": if input.len() <= SHOWN { ask.input.clone() } else { Value::String(clipped(&input)) },
+            "input": shown(&ask.input),
             "sha256": hash(&input),
             "turn": turn,
         });
         self.outgoing.push(Item::Activity(Activity::WaitingApproval));
         self.emit(kind::APPROVAL_REQUESTED, turn, raw(&data));
-        self.asking.open.push(Open { approval_id, ask, until: Instant::now() + LONGEST });
+        self.asking.open.push(Open { approval_id, ask, changed, until: Instant::now() + LONGEST });
     }
 
     /// A person's word. One about something that is not asked here comes too late, or twice, or is for an agent that
@@ -83,13 +122,20 @@ impl Executor {
             return;
         };
         if answer.decision == Decision::AllowAlways {
-            self.asking.always.insert(open.ask.tool.clone());
+            self.asking.agreed.always.insert(open.ask.tool.clone());
         }
         self.resolve(open, answer);
     }
 
     fn resolve(&mut self, open: Open, answer: ApprovalAnswer) {
-        self.answer(&open.ask.id, words(open.ask.kind, &answer));
+        let words = match words(open.ask.kind, &answer) {
+            Answer::Allow { input, context } => Answer::Allow { input: open.changed.or(input), context },
+            words @ (Answer::Deny { .. } | Answer::Words(_)) => words,
+        };
+        if open.ask.kind == AskKind::BeforeTool && matches!(words, Answer::Allow { .. }) {
+            self.asking.agreed.call.clone_from(&open.ask.tool_use_id);
+        }
+        self.answer(&open.ask.id, words);
         let turn = self.turn();
         let data = json!({
             "approval_id": open.approval_id,
@@ -142,8 +188,14 @@ fn words(kind: AskKind, answer: &ApprovalAnswer) -> Answer {
     }
 }
 
+/// As much of an input as an event holds of one.
+fn shown(input: &Value) -> Value {
+    let text = input.to_string();
+    if text.len() <= SHOWN / 2 { input.clone() } else { Value::String(clipped(&text)) }
+}
+
 fn clipped(text: &str) -> String {
-    format!("{}…", &text[..text.floor_char_boundary(SHOWN)])
+    format!("{}…", &text[..text.floor_char_boundary(SHOWN / 2)])
 }
 
 fn hash(text: &str) -> String {

@@ -145,6 +145,8 @@ impl Executor {
         let already = matches!(self.leaving, Leaving::Ending(_));
         if let Some(agent) = &mut self.agent {
             agent.close_input();
+            // What stands still hears nothing.
+            agent.hold(false);
             agent.signal(if already { Signal::KILL } else { Signal::TERM });
         }
         self.leaving = Leaving::Ending(now + POLITE);
@@ -153,6 +155,8 @@ impl Executor {
     pub(super) fn agent_ended(&mut self, ending: Ending) {
         let Some(agent) = self.agent.take() else { return };
         self.forget_questions("the agent ended");
+        self.asks_by_itself = false;
+        self.limits.ends();
         let (interrupt, failed) = (self.interrupt.take(), self.failed.take());
         self.take_back_opening();
         // It was made to go, and what it had not confirmed is answered with everything else.

@@ -6,6 +6,8 @@ use super::{Executor, Heard, LAST_TURN};
 use crate::driver::{Mark, Said, Told};
 use crate::hands::Ending;
 use crate::input::Item;
+use atoll_core::event::kind;
+use atoll_core::observe::is_work;
 use atoll_core::sandbox::Activity;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -58,8 +60,11 @@ impl Executor {
             Heard::Said(Said::Event(told)) => match &told.mark {
                 Mark::ToolEnds(_) | Mark::TurnEnds => self.through_gate(Then::Tell(told)),
                 Mark::Plain | Mark::TurnBegins | Mark::ToolBegins(_) | Mark::Asks | Mark::Answered => {
-                    if told.mark == Mark::TurnBegins {
-                        self.begins_by_itself();
+                    match told.mark {
+                        Mark::TurnBegins => self.begins_by_itself(),
+                        Mark::Asks => self.asks_by_itself = true,
+                        Mark::Answered => self.asks_by_itself = false,
+                        Mark::Plain | Mark::TurnEnds | Mark::ToolBegins(_) | Mark::ToolEnds(_) => {}
                     }
                     self.talk.mark(&told.mark);
                     self.tell_on(told);
@@ -98,6 +103,10 @@ impl Executor {
                 let mark = told.mark.clone();
                 self.tell_on(told);
                 self.talk.mark(&mark);
+                if mark == Mark::TurnEnds {
+                    self.asks_by_itself = false;
+                    self.limits.ends();
+                }
                 match &mark {
                     // With more to do it goes on at once, and what it changes then is to be seen too.
                     Mark::TurnEnds if self.talk.goes_on() => {}
@@ -126,6 +135,7 @@ impl Executor {
     /// A turn that nobody began here is one like any other.
     fn begins_by_itself(&mut self) {
         self.waiting_due = None;
+        self.limits.begins_if_not(Instant::now());
         if !self.files.is_watching() && !self.files.is_opening() {
             self.outgoing.push(Item::Activity(Activity::Working));
             self.files.start();
@@ -146,8 +156,15 @@ impl Executor {
             Mark::Answered => self.outgoing.push(Item::Activity(Activity::Working)),
             Mark::Plain | Mark::TurnBegins | Mark::TurnEnds | Mark::ToolBegins(_) | Mark::ToolEnds(_) => {}
         }
-        let turn = self.turn();
-        self.emit(told.event_type.as_str(), turn, told.data);
+        let (turn, now) = (self.turn(), Instant::now());
+        // Being told something is not yet doing something.
+        let event_type = told.event_type.as_str();
+        if is_work(event_type) && event_type != kind::AGENT_MESSAGE_INJECTED {
+            self.limits.progress(now);
+        }
+        let data = told.data.get().to_owned();
+        self.emit(event_type, turn, told.data);
+        self.watch(told.event_type.as_str(), &data, now);
     }
 
     /// The agent takes the next message, or there is none and it waits.
@@ -155,6 +172,7 @@ impl Executor {
         let over = self.talk.broken_off();
         self.outgoing.extend(over.into_iter().map(Item::Ack));
         self.talk.idle();
+        self.limits.ends();
         self.interrupt = None;
         self.forget_questions("the turn is over");
         self.save_later();

@@ -19,12 +19,15 @@ use agent::{Agent, Spoken};
 use asking::Asking;
 use atoll_core::approval::ApprovalAnswer;
 use atoll_core::event::{EventType, Source, kind};
-use atoll_core::sandbox::Activity;
+use atoll_core::guardian::Watch;
+use atoll_core::limit::Limit;
+use atoll_core::sandbox::{Activity, AgentLimits};
 use atoll_core::time::{Clock, SystemClock};
 use atoll_protocol::{Gateway, LeasedMessage};
 use ending::{Interrupt, Leaving};
 use files::Files;
 use gate::{Gate, Then};
+use limits::Limits;
 use quiet::Stillness;
 use saving::Saving;
 use serde_json::json;
@@ -43,6 +46,8 @@ mod ending;
 mod failure;
 mod files;
 mod gate;
+mod holding;
+mod limits;
 mod quiet;
 mod rules;
 mod saving;
@@ -50,6 +55,7 @@ mod tail;
 mod talk;
 #[cfg(test)]
 pub(crate) mod tests;
+mod watching;
 
 /// How many packets of items wait for the dispatcher.
 const WAITING: usize = 4;
@@ -71,6 +77,8 @@ pub enum Order {
     Message(Box<LeasedMessage>),
     /// What became of something that the agent asked.
     Answer(Box<ApprovalAnswer>),
+    /// How much the agent may use, and what the server holds it back for.
+    Limits(AgentLimits, Option<Limit>),
     /// The sandbox is ending: so does the agent.
     Stop,
     /// The worker was told to go: the agent may finish the tool that it uses.
@@ -132,6 +140,15 @@ struct Executor {
     stillness: Stillness,
     asking: Asking,
     saving: Saving,
+    /// The agent has asked a person something without asking here.
+    asks_by_itself: bool,
+    limits: Limits,
+    /// For the message that begins the next turn.
+    note: Option<String>,
+    watch: Watch,
+    touching: VecDeque<String>,
+    /// What the guardian's time counts from.
+    began: Instant,
     settings: Settings,
     /// What the server said about the agent's program, and how it reaches models.
     program: Option<PathBuf>,
@@ -172,6 +189,12 @@ impl Executor {
             stillness: Stillness::No,
             asking: Asking::default(),
             saving,
+            asks_by_itself: false,
+            limits: Limits::default(),
+            note: None,
+            watch: Watch::default(),
+            touching: VecDeque::new(),
+            began: Instant::now(),
             settings: Settings::default(),
             program: None,
             gateway: None,
@@ -226,6 +249,7 @@ impl Executor {
             self.leaving.until(),
             self.asking.until(),
             self.saving.until(),
+            self.limits.until(),
         ];
         dues.into_iter().flatten().min()
     }
@@ -264,6 +288,7 @@ impl Executor {
         }
         self.settle_stillness();
         self.save_if_due(Instant::now());
+        self.heed_limits(Instant::now());
         self.be_firm(Instant::now());
         self.deny_late(Instant::now());
         if self.waiting_due.is_some_and(|due| due <= Instant::now()) {
@@ -286,6 +311,7 @@ impl Executor {
                 }
             }
             Order::Answer(answer) => self.answered(*answer),
+            Order::Limits(limits, held) => self.set_limits(limits, held),
             Order::Stop => self.leaving.now(),
             Order::Leave => self.leaving.after_tool(),
         }
@@ -294,6 +320,8 @@ impl Executor {
     fn begin(&mut self, start: Start) {
         self.tools.environment.set(start.settings.clone());
         self.settings = start.settings;
+        self.limits.set(self.settings.limits.unwrap_or_default(), None);
+        self.watch = Watch::new(self.settings.guardian.unwrap_or_default());
         (self.program, self.gateway) = (start.program, start.gateway);
         let Some(name) = start.agent else {
             self.has_no_agent = true;
@@ -331,14 +359,19 @@ impl Executor {
             self.tell(&message, Standing::Idle);
             return true;
         }
-        match self.talk.next() {
+        match self.talk.next(self.limits.may_begin(self.talk.turn())) {
             Some(Next::Begin(message)) => self.begin_turn(message).await,
             Some(Next::Steer(message)) => self.tell(&message, Standing::InTurn),
             Some(Next::Interrupt(message)) => {
+                self.limits.let_go();
                 self.tell(&message, Standing::InTurn);
                 self.interrupt.get_or_insert_with(|| Interrupt::new(message));
             }
             Some(Next::Acknowledge(ack)) => self.outgoing.push(Item::Ack(ack)),
+            Some(Next::TooLate(message)) => {
+                let reason = "the turn was over".to_owned();
+                self.outgoing.push(Item::Nack(Nack { id: message.id, handed: false, reason, retry: false }));
+            }
             None => return false,
         }
         true
@@ -354,6 +387,8 @@ impl Executor {
             self.not_started(&error);
             return;
         }
+        self.note_last_turn();
+        self.limits.begins(Instant::now());
         self.files.start();
         self.save_later();
         self.opening = Some((message, Instant::now() + FIRST_LOOK));
@@ -386,7 +421,13 @@ impl Executor {
 
     fn tell(&mut self, message: &LeasedMessage, standing: Standing) {
         if let (Some(driver), Some(agent)) = (&mut self.driver, &mut self.agent) {
-            agent.tell(&driver.tell(message, standing));
+            match self.note.take() {
+                Some(note) => {
+                    let content = driver.with_note(&message.content, &note);
+                    agent.tell(&driver.tell(&LeasedMessage { content, ..message.clone() }, standing));
+                }
+                None => agent.tell(&driver.tell(message, standing)),
+            }
         }
     }
 
@@ -425,8 +466,12 @@ impl Executor {
     }
 
     fn emit(&mut self, event_type: &str, turn: Option<i64>, data: Box<RawValue>) {
+        self.emit_by(Source::Agent, event_type, turn, data);
+    }
+
+    fn emit_by(&mut self, source: Source, event_type: &str, turn: Option<i64>, data: Box<RawValue>) {
         if let Ok(event_type) = EventType::new(event_type) {
-            let event = Event { event_type, source: Source::Agent, at: self.clock.now(), turn, data };
+            let event = Event { event_type, source, at: self.clock.now(), turn, data };
             self.outgoing.push(Item::Event(event));
         }
     }
@@ -437,6 +482,8 @@ impl Executor {
                 Seen::Watching | Seen::Failed(_) => {}
                 Seen::Change(change) => {
                     let turn = self.talk.turn();
+                    self.watch.has_effect();
+                    self.limits.progress(Instant::now());
                     let data = files::edited(&change, turn, self.talk.tool());
                     self.emit(kind::AGENT_FILE_EDITED, Some(turn), data);
                 }

@@ -5,6 +5,7 @@ use crate::driver::{Abilities, Mark, Standing};
 use crate::input::{Ack, Nack};
 use atoll_core::id::MessageId;
 use atoll_core::message::{Delivery, How, MessageType};
+use atoll_core::{guardian, limit};
 use atoll_protocol::LeasedMessage;
 use std::collections::VecDeque;
 
@@ -19,6 +20,8 @@ pub(super) enum Next {
     Interrupt(LeasedMessage),
     /// There is nothing to do about it.
     Acknowledge(Ack),
+    /// It was for a turn that is over.
+    TooLate(LeasedMessage),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,8 +69,8 @@ impl Talk {
         self.held.push_back(message);
     }
 
-    /// What can be done now. Whatever is given is taken to be done.
-    pub(super) fn next(&mut self) -> Option<Next> {
+    /// What can be done now. Whatever is given is taken to be done. A turn is begun only if one may be.
+    pub(super) fn next(&mut self, may_begin: bool) -> Option<Next> {
         if self.state == State::Over {
             return None;
         }
@@ -83,6 +86,11 @@ impl Talk {
                 }
             });
         }
+        if self.state == State::Idle
+            && let Some(late) = self.take(is_aside)
+        {
+            return Some(Next::TooLate(late));
+        }
         match self.state {
             State::InTurn if self.abilities.steer => {
                 let message = self.take(|message| message.delivery == Delivery::Steer)?;
@@ -90,7 +98,7 @@ impl Talk {
                 Some(Next::Steer(message))
             }
             // What was told at the end of a turn begins the next one by itself.
-            State::Idle if self.told.is_empty() => {
+            State::Idle if may_begin && self.told.is_empty() => {
                 let message = self.held.pop_front()?;
                 self.told.push(message.id);
                 self.state = State::InTurn;
@@ -98,6 +106,12 @@ impl Talk {
             }
             State::InTurn | State::Idle | State::Over => None,
         }
+    }
+
+    /// Whether something waits to begin a turn.
+    pub(super) fn wants_turn(&self) -> bool {
+        let begins = |message: &LeasedMessage| !is_interrupt(message) && !is_aside(message);
+        self.state == State::Idle && self.told.is_empty() && self.held.iter().any(begins)
     }
 
     fn take(&mut self, fits: impl Fn(&LeasedMessage) -> bool) -> Option<LeasedMessage> {
@@ -209,6 +223,12 @@ impl Talk {
     }
 }
 
+/// Said by Atoll itself about the running turn: it begins none.
+fn is_aside(message: &LeasedMessage) -> bool {
+    let by_itself = matches!(message.sender.as_deref(), Some(limit::SENDER | guardian::SENDER));
+    by_itself && matches!(message.message_type, MessageType::System | MessageType::GuardianNudge)
+}
+
 fn is_interrupt(message: &LeasedMessage) -> bool {
     message.message_type == MessageType::Interrupt
 }
@@ -228,6 +248,7 @@ mod tests {
             Some(Next::Steer(message)) => format!("steer {}", message.content),
             Some(Next::Interrupt(message)) => format!("interrupt {}", message.content),
             Some(Next::Acknowledge(ack)) => format!("acknowledge in {:?}", ack.turn),
+            Some(Next::TooLate(message)) => format!("too late: {}", message.content),
             None => "nothing".to_owned(),
         }
     }
@@ -243,21 +264,21 @@ mod tests {
         for message in [first.clone(), message("later", Delivery::Queue), message("now", Delivery::Steer)] {
             talk.arrive(message);
         }
-        assert_eq!(words(talk.next()), "begin one");
+        assert_eq!(words(talk.next(true)), "begin one");
         talk.mark(&Mark::TurnBegins);
         let ack = talk.receipt(first.id, How::NewTurn).unwrap();
         assert_eq!((ack.how, ack.turn), (How::NewTurn, Some(1)));
-        assert_eq!(words(talk.next()), "steer now");
-        assert_eq!(words(talk.next()), "nothing");
+        assert_eq!(words(talk.next(true)), "steer now");
+        assert_eq!(words(talk.next(true)), "nothing");
         talk.mark(&Mark::TurnEnds);
         talk.idle();
         assert_eq!(
-            words(talk.next()),
+            words(talk.next(true)),
             "nothing",
             "the agent has one that it did not confirm: it begins a turn with it"
         );
         talk.told.clear();
-        assert_eq!(words(talk.next()), "begin later");
+        assert_eq!(words(talk.next(true)), "begin later");
     }
 
     #[test]
@@ -265,24 +286,44 @@ mod tests {
         let mut talk = Talk::new(Abilities::default());
         talk.arrive(message("one", Delivery::Steer));
         talk.arrive(message("two", Delivery::Steer));
-        assert_eq!(words(talk.next()), "begin one");
-        assert_eq!(words(talk.next()), "nothing");
+        assert_eq!(words(talk.next(true)), "begin one");
+        assert_eq!(words(talk.next(true)), "nothing");
         talk.told.clear();
         talk.idle();
-        assert_eq!(words(talk.next()), "begin two");
+        assert_eq!(words(talk.next(true)), "begin two");
+    }
+
+    #[test]
+    fn what_atoll_says_about_a_turn_begins_none() {
+        let mut talk = talk();
+        let aside = |text: &str| LeasedMessage {
+            message_type: MessageType::System,
+            sender: Some(limit::SENDER.to_owned()),
+            ..message(text, Delivery::Steer)
+        };
+        talk.arrive(aside("hurry"));
+        assert!(!talk.wants_turn());
+        assert_eq!(words(talk.next(true)), "too late: hurry");
+        talk.arrive(message("one", Delivery::Steer));
+        assert!(talk.wants_turn());
+        assert_eq!(words(talk.next(false)), "nothing", "no turn may begin");
+        assert_eq!(words(talk.next(true)), "begin one");
+        talk.arrive(aside("hurry"));
+        assert_eq!(words(talk.next(false)), "steer hurry");
+        assert!(!talk.wants_turn());
     }
 
     #[test]
     fn interrupts_come_first_and_to_an_idle_agent_mean_nothing() {
         let mut talk = talk();
         talk.arrive(interrupt());
-        assert_eq!(words(talk.next()), "acknowledge in None");
+        assert_eq!(words(talk.next(true)), "acknowledge in None");
         talk.arrive(message("one", Delivery::Steer));
-        talk.next();
+        talk.next(true);
         talk.arrive(message("two", Delivery::Steer));
         talk.arrive(interrupt());
-        assert_eq!(words(talk.next()), "interrupt stop");
-        assert_eq!(words(talk.next()), "steer two");
+        assert_eq!(words(talk.next(true)), "interrupt stop");
+        assert_eq!(words(talk.next(true)), "steer two");
     }
 
     #[test]
@@ -290,12 +331,12 @@ mod tests {
         let mut talk = talk();
         let (first, again, steer) = (interrupt(), interrupt(), message("two", Delivery::Steer));
         talk.arrive(message("one", Delivery::Steer));
-        talk.next();
+        talk.next(true);
         talk.told.clear();
         for message in [first.clone(), again.clone(), steer.clone()] {
             assert!(!talk.goes_on());
             talk.arrive(message);
-            talk.next();
+            talk.next(true);
         }
         assert!(talk.goes_on(), "it was told something");
         assert!(talk.receipt(again.id, How::Injected).is_some());
@@ -311,12 +352,12 @@ mod tests {
         let (told, held) = (message("one", Delivery::Steer), message("two", Delivery::Queue));
         talk.arrive(told.clone());
         talk.arrive(held.clone());
-        talk.next();
+        talk.next(true);
         assert!(talk.receipt(held.id, How::Injected).is_none(), "the agent can't have it");
         let lost = talk.gone();
         assert_eq!((lost.len(), lost[0].id, lost[0].handed), (1, told.id, true));
         talk.over();
-        assert_eq!(words(talk.next()), "nothing");
+        assert_eq!(words(talk.next(true)), "nothing");
         let back = talk.give_back();
         assert_eq!((back.len(), back[0].id, back[0].handed, back[0].retry), (1, held.id, false, true));
     }

@@ -59,6 +59,11 @@ impl Process {
         self.hands.ask(Command::Signal { id: self.id, signal });
     }
 
+    /// Lets it and everything that it started stand still, or go on. It loses nothing by it but time.
+    pub fn hold(&self, still: bool) {
+        self.hands.ask(Command::Hold { id: self.id, still });
+    }
+
     /// Ends it with everything that it started, also what left its process group.
     pub fn kill(&self) {
         self.hands.ask(Command::Kill { id: self.id });
@@ -126,6 +131,7 @@ enum Command {
     Spawn(Box<Spawn>),
     Signal { id: u64, signal: i32 },
     Kill { id: u64 },
+    Hold { id: u64, still: bool },
     Watch { root: PathBuf, pipe: OwnedFd },
     Flush { number: u64 },
     Unwatch,
@@ -226,6 +232,11 @@ impl Keeper {
             Command::Kill { id } => {
                 if self.children.contains_key(&id) {
                     self.send_or_lose(&Request::Kill { id }, &[]).await;
+                }
+            }
+            Command::Hold { id, still } => {
+                if self.children.contains_key(&id) {
+                    self.send_or_lose(&Request::Hold { id, still }, &[]).await;
                 }
             }
             Command::Watch { root, pipe } => match self.ready() {

@@ -57,6 +57,11 @@ enum Request {
     Kill {
         id: u64,
     },
+    /// Everything that it started stands still, or goes on.
+    Hold {
+        id: u64,
+        still: bool,
+    },
     /// Watch the files below `root`; what is seen is written to the descriptor that comes along.
     Watch {
         root: PathBuf,

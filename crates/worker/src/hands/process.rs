@@ -134,6 +134,12 @@ impl<S: AsFd> Hands<S> {
                 }
                 Ok(())
             }
+            Request::Hold { id, still } => {
+                if let Some(child) = self.children.iter().find(|child| child.id == id) {
+                    if still { tree::stop(child.pid, id) } else { tree::go_on(child.pid, id) }
+                }
+                Ok(())
+            }
             Request::Watch { root } => {
                 self.watching.iter_mut().for_each(Watching::finish);
                 self.watching.extend(descriptors.pop().map(|pipe| Watching::start(&root, pipe)));

@@ -34,6 +34,20 @@ struct Seen {
 /// Ends all of it: the command is `pid`, and its mark has `id`. They are stopped first, so that none starts another
 /// while the rest is looked for.
 pub(super) fn end(pid: Pid, id: u64) {
+    stop(pid, id);
+    let mark = format!("{MARK}={id}");
+    for _ in 0..LOOKS {
+        let left = look(pid, &mark);
+        if left.is_empty() {
+            return;
+        }
+        left.iter().for_each(|seen| send(seen, Signal::KILL));
+        sleep(PAUSE);
+    }
+}
+
+/// Lets all of it stand still.
+pub(super) fn stop(pid: Pid, id: u64) {
     let mark = format!("{MARK}={id}");
     let mut stopped = HashSet::new();
     for _ in 0..LOOKS {
@@ -46,14 +60,12 @@ pub(super) fn end(pid: Pid, id: u64) {
             stopped.insert(name(seen));
         }
     }
-    for _ in 0..LOOKS {
-        let left = look(pid, &mark);
-        if left.is_empty() {
-            return;
-        }
-        left.iter().for_each(|seen| send(seen, Signal::KILL));
-        sleep(PAUSE);
-    }
+}
+
+/// Lets all of it go on. Nothing of it could start another meanwhile, so one look finds everything.
+pub(super) fn go_on(pid: Pid, id: u64) {
+    let mark = format!("{MARK}={id}");
+    look(pid, &mark).iter().for_each(|seen| send(seen, Signal::CONT));
 }
 
 /// The process group in front on the terminal of `pid`, if that is another than its own.

@@ -38,6 +38,22 @@ scripts:
       - run: echo allowed > allowed.txt
       - run: echo denied > denied.txt
       - say: I asked.
+  - name: rules
+    steps:
+      - write: {file: Cargo.lock, content: "mine\n"}
+      - expect: {text: "`Cargo.lock` is protected", new: true}
+      - run: git push origin main
+      - expect: {text: pushing is not yours to do, new: true}
+      - run: echo fine > fine.txt
+      - say: I kept to the rules.
+  - name: loop
+    steps:
+      - run: echo same
+      - run: echo same
+      - run: echo same
+      - run: sleep 3; echo slept
+      - expect: {text: "Atoll's guardian: you have called"}
+      - say: I do something else.
   - name: slow
     steps:
       - run: echo before > before.txt
@@ -190,5 +206,48 @@ async fn dies(agent: &str) {
     let workspace = stage.ground.workspace_of(&id);
     assert_eq!(std::fs::read_to_string(workspace.join("before.txt")).unwrap(), "before\n");
     assert!(stage.model.requests().iter().all(|request| !request.body.to_string().contains(KEY)));
+    stage.leave().await;
+}
+
+/// A rule's word is what the model hears next, and what it is about has not happened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claude_is_told_what_the_rules_deny() {
+    let Some(stage) = Stage::set("claude", "rules before a tool", SCRIPTS).await else { return };
+    let settings = json!({
+        "approvals": "full", "end": "keep", "protected": ["Cargo.lock"],
+        "policy": { "rules": [{ "commands": ["git push"], "then": "deny", "reason": "pushing is not yours to do" }] },
+    });
+    let id = stage.make("go #script:rules", settings).await;
+    let row = stage.rests(&id).await;
+    assert_eq!(row["state"], "running", "{row}");
+    let requests = stage.model.requests();
+    let problems: Vec<_> = requests.iter().filter_map(|request| request.problem.clone()).collect();
+    assert!(problems.is_empty(), "{problems:?}");
+    assert!(requests.iter().any(|request| request.mentions("pushing is not yours to do")));
+    let events = stage.ground.admin.all_events(&id).await;
+    let denied = told(&events, "guardian.denied");
+    let rules: Vec<&Value> = denied.iter().map(|data| &data["rule"]).collect();
+    assert_eq!(rules, ["protected", "rules[0]"], "{denied:#?}");
+    assert_eq!(told(&events, "guardian.detected")[0]["detector"], "protected_path");
+    assert_eq!(stage.ground.shell(&id, "cat fine.txt; cat Cargo.lock 2>&1 | head -c 4").await.well(), "fine\n");
+    stage.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claude_is_told_that_it_goes_in_circles() {
+    let Some(stage) = Stage::set("claude", "the guardian's word", SCRIPTS).await else { return };
+    let settings = json!({ "approvals": "full", "end": "keep", "guardian": { "act": "nudge", "repeats": 3 } });
+    let id = stage.make("go #script:loop", settings).await;
+    let row = stage.rests(&id).await;
+    assert_eq!(row["state"], "running", "{row}");
+    let requests = stage.model.requests();
+    let problems: Vec<_> = requests.iter().filter_map(|request| request.problem.clone()).collect();
+    assert!(problems.is_empty(), "{problems:?}");
+    let events = stage.ground.admin.all_events(&id).await;
+    let found = told(&events, "guardian.detected");
+    assert_eq!((found.len(), &found[0]["detector"], &found[0]["times"]), (1, &json!("repeated_call"), &json!(3)));
+    let queued = told(&events, "message.queued");
+    assert_eq!(queued.iter().filter(|data| data["type"] == "guardian_nudge").count(), 1, "{queued:#?}");
+    assert!(said(&events).iter().any(|text| text.contains("I do something else")), "{:?}", said(&events));
     stage.leave().await;
 }

@@ -41,6 +41,14 @@ impl Story {
             "agent.unparsed" => Some(Told::warning(&format!("not understood: {}", text::clipped(said, 200)))),
             "approval.requested" => Some(self.question(entry)),
             "approval.resolved" => Some(Told::fact(&answer(entry))),
+            "limit.paused" => {
+                let limit = entry.text("limit").unwrap_or_default();
+                let flag = limit.replace('_', "-");
+                Some(Told::warning(&format!(
+                    "the agent is paused: its limit {limit} is reached; `atoll sandbox limits … --{flag} …` lets it go on"
+                )))
+            }
+            "limit.resumed" => Some(Told::fact("the agent goes on")),
             kind if kind.starts_with("message.") => self.message(entry),
             "git.cloned" => return cloned(entry),
             kind if kind.starts_with("git.") || kind.starts_with("sandbox.") => place(entry),

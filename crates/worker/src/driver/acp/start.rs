@@ -52,8 +52,9 @@ pub(super) fn command(program: Program, launch: &Launch<'_>) -> Command {
 fn mode(launch: &Launch<'_>) -> &'static str {
     match (launch.settings.mode, launch.settings.approvals) {
         (Some(Mode::Exploration), _) => "plan",
-        (_, Some(Approvals::Full)) => "yolo",
-        (_, Some(Approvals::Edits | Approvals::Ask) | None) => "default",
+        // Rules are asked about what the agent asks about.
+        (_, Some(Approvals::Full)) if !launch.settings.has_rules() => "yolo",
+        (_, Some(Approvals::Full | Approvals::Edits | Approvals::Ask) | None) => "default",
     }
 }
 

@@ -22,6 +22,8 @@ mod wire;
 const BEFORE: &str = "before";
 const AFTER: &str = "after";
 const GREETING: &str = "greeting";
+/// In seconds: a little more than a day, after which nobody is waited for any more.
+const PATIENCE: u32 = 25 * 60 * 60;
 
 #[derive(Debug, Default)]
 pub(super) struct Claude {
@@ -72,7 +74,8 @@ impl Driver for Claude {
     }
 
     fn greeting(&mut self) -> Vec<u8> {
-        let hook = |id: &str| json!([{"matcher": "*", "hookCallbackIds": [id]}]);
+        // A rule may leave a call to a person, and people take their time.
+        let hook = |id: &str| json!([{"matcher": "*", "hookCallbackIds": [id], "timeout": PATIENCE}]);
         let mut request =
             json!({"subtype": "initialize", "hooks": {"PreToolUse": hook(BEFORE), "PostToolUse": hook(AFTER)}});
         if let Some(prompt) = &self.system_prompt {
@@ -103,6 +106,10 @@ impl Driver for Claude {
                 line_of(&line)
             }
         }
+    }
+
+    fn tells_reasons(&self) -> bool {
+        true
     }
 
     fn tool_seen(&mut self, tool_use_id: &str) -> Option<Vec<u8>> {

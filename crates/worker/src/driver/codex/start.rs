@@ -50,7 +50,7 @@ pub(super) fn thread(launch: &Launch<'_>) -> Value {
     let settings = launch.settings;
     let mut params = json!({
         "cwd": launch.workspace,
-        "approvalPolicy": policy(settings.approvals),
+        "approvalPolicy": policy(settings.approvals, settings.has_rules()),
         // The boundary is the sandbox that it runs in.
         "sandbox": "danger-full-access",
     });
@@ -69,10 +69,10 @@ pub(super) fn thread(launch: &Launch<'_>) -> Value {
 }
 
 /// What it asks about; what becomes of the question is not its to say.
-const fn policy(approvals: Option<Approvals>) -> &'static str {
+const fn policy(approvals: Option<Approvals>, has_rules: bool) -> &'static str {
     match approvals {
-        Some(Approvals::Full) => "never",
-        Some(Approvals::Edits | Approvals::Ask) | None => "untrusted",
+        Some(Approvals::Full) if !has_rules => "never",
+        Some(Approvals::Full | Approvals::Edits | Approvals::Ask) | None => "untrusted",
     }
 }
 

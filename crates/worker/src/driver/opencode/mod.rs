@@ -97,6 +97,10 @@ impl Driver for OpenCode {
         }
     }
 
+    fn tells_reasons(&self) -> bool {
+        true
+    }
+
     /// It does not wait for anybody.
     fn tool_seen(&mut self, _: &str) -> Option<Vec<u8>> {
         None

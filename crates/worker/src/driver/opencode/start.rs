@@ -1,6 +1,7 @@
 //! How OpenCode is started: behind the bridge, with all of its settings in one variable.
 
 use super::super::{Command, Launch};
+use crate::heartbeat::Settings;
 use atoll_core::sandbox::{Approvals, Mode};
 use serde_json::{Map, Value, json};
 
@@ -43,7 +44,7 @@ pub(super) const fn agent(mode: Option<Mode>) -> Option<&'static str> {
 fn settings(launch: &Launch<'_>) -> Value {
     let mut all = json!({
         "autoupdate": false, "share": "disabled", "snapshot": false, "lsp": false, "formatter": false,
-        "permission": permission(launch.settings.approvals),
+        "permission": permission(launch.settings),
     });
     if let Some(servers) = &launch.settings.mcp {
         let servers: Map<String, Value> =
@@ -83,10 +84,12 @@ fn settings(launch: &Launch<'_>) -> Value {
 }
 
 /// What it asks about; what becomes of the question is not its to say.
-fn permission(approvals: Option<Approvals>) -> Value {
-    match approvals {
-        Some(Approvals::Full) => json!({"*": "allow"}),
-        Some(Approvals::Edits | Approvals::Ask) | None => {
+fn permission(settings: &Settings) -> Value {
+    match settings.approvals {
+        // Rules may be about anything, also about what is read.
+        _ if !settings.policy.is_empty() => json!({"*": "ask", "question": "allow"}),
+        Some(Approvals::Full) if settings.protected.is_empty() => json!({"*": "allow"}),
+        Some(Approvals::Full | Approvals::Edits | Approvals::Ask) | None => {
             let mut all = json!({"*": "ask"});
             for harmless in
                 ["read", "glob", "grep", "list", "todowrite", "todoread", "task", "skill", "question", "lsp"]

@@ -1,0 +1,300 @@
+//! A tool call as rules see it: which paths, commands and hosts it names, whatever the agent calls its fields.
+
+use super::shell::{self, Line};
+use serde_json::Value;
+
+/// How many strings of an unknown tool's input are looked at, and how long one of them may be.
+const MOST: usize = 200;
+const LONGEST: usize = 4096;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Call {
+    pub tool: String,
+    /// Below the workspace without it, `.` for itself, all others absolute. As they are written: links are not followed.
+    pub paths: Vec<String>,
+    /// Those of them that it would change.
+    pub writes: Vec<String>,
+    pub commands: Vec<Vec<String>>,
+    pub hosts: Vec<String>,
+    /// Why this may not be all of it.
+    pub unclear: Option<&'static str>,
+}
+
+/// What a tool does with the paths that it names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Does {
+    Reads,
+    Writes,
+    Runs,
+    /// Nobody knows.
+    Other,
+}
+
+fn does(tool: &str) -> Does {
+    match tool.to_ascii_lowercase().as_str() {
+        "read"
+        | "glob"
+        | "grep"
+        | "ls"
+        | "list"
+        | "read_file"
+        | "read_many_files"
+        | "list_directory"
+        | "search_file_content"
+        | "glob_search"
+        | "webfetch"
+        | "web_fetch"
+        | "websearch"
+        | "google_web_search"
+        | "todowrite"
+        | "todoread"
+        | "task"
+        | "agent"
+        | "skill"
+        | "taskcreate"
+        | "taskupdate" => Does::Reads,
+        "write" | "edit" | "multiedit" | "notebookedit" | "apply_patch" | "patch" | "write_file" | "replace"
+        | "file_change" => Does::Writes,
+        "bash" | "shell" | "run_shell_command" | "execute" | "exec_command" => Does::Runs,
+        _ => Does::Other,
+    }
+}
+
+const PATH_FIELDS: &[&str] =
+    &["file_path", "path", "filePath", "notebook_path", "absolute_path", "dir_path", "target_file", "paths"];
+const COMMAND_FIELDS: &[&str] = &["command", "cmd", "script"];
+/// What stands before a path in the patches that agents write.
+const PATCHED: &[&str] =
+    &["*** Update File: ", "*** Add File: ", "*** Delete File: ", "*** Move to: ", "+++ b/", "--- a/"];
+
+impl Call {
+    pub fn of(tool: &str, input: &Value, workspace: &str) -> Self {
+        let mut call = Self { tool: tool.to_owned(), ..Self::default() };
+        let does = does(tool);
+        let named: Vec<String> = PATH_FIELDS.iter().flat_map(|field| strings(&input[*field])).collect();
+        match does {
+            Does::Reads => named.iter().for_each(|path| call.reads(path, workspace, "")),
+            Does::Writes => {
+                named.iter().for_each(|path| call.changes(path, workspace, ""));
+                for path in patched(input) {
+                    call.changes(&path, workspace, "");
+                }
+                if call.writes.is_empty() {
+                    call.unclear = Some("it does not say which file it changes");
+                }
+            }
+            Does::Runs => {}
+            Does::Other => {
+                let mut all = Vec::new();
+                all_strings(input, &mut all);
+                for text in all.iter().filter(|text| text.len() <= LONGEST && !text.contains(char::is_whitespace)) {
+                    call.reads(text, workspace, "");
+                    call.hosts.extend(host_of(text));
+                }
+                if all.len() >= MOST {
+                    call.unclear = Some("its input is too large to be read");
+                } else if !call.paths.is_empty() {
+                    call.unclear = Some("what the tool does is not known");
+                }
+            }
+        }
+        for url in ["url", "urls", "prompt", "query"].iter().flat_map(|field| strings(&input[*field])) {
+            call.hosts.extend(url.split_whitespace().filter_map(host_of));
+        }
+        if does == Does::Runs || does == Does::Other {
+            let cwd = strings(&input["cwd"]).pop().or_else(|| strings(&input["workdir"]).pop()).unwrap_or_default();
+            for field in COMMAND_FIELDS {
+                match &input[*field] {
+                    Value::String(text) => call.runs(shell::read(text), workspace, &cwd),
+                    Value::Array(words) => {
+                        let words = words.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+                        call.runs(shell::read_words(words), workspace, &cwd);
+                    }
+                    Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {}
+                }
+            }
+            if does == Does::Runs && call.commands.is_empty() && call.unclear.is_none() {
+                call.unclear = Some("it does not say which command it runs");
+            }
+        }
+        for list in [&mut call.paths, &mut call.writes, &mut call.hosts] {
+            list.sort();
+            list.dedup();
+        }
+        call
+    }
+
+    fn reads(&mut self, path: &str, workspace: &str, cwd: &str) {
+        self.paths.extend(place(path, workspace, cwd));
+    }
+
+    fn changes(&mut self, path: &str, workspace: &str, cwd: &str) {
+        let place = place(path, workspace, cwd);
+        // Who changes a directory that the workspace lies in changes all of it.
+        let holds = |place: &String| {
+            workspace.strip_prefix(place.as_str()).is_some_and(|rest| place == "/" || rest.starts_with('/'))
+        };
+        self.writes.extend(place.as_ref().map(|place| if holds(place) { ".".to_owned() } else { place.clone() }));
+        self.paths.extend(place);
+    }
+
+    fn runs(&mut self, line: Line, workspace: &str, cwd: &str) {
+        self.unclear = self.unclear.or(line.unclear);
+        let mut cwd = cwd.to_owned();
+        for command in line.commands {
+            for path in &command.into {
+                self.changes(path, workspace, &cwd);
+            }
+            let Some((program, arguments)) = command.words.split_first() else { continue };
+            let program = program.rsplit('/').next().unwrap_or(program);
+            for word in arguments {
+                let word = word.split_once('=').map_or(word.as_str(), |(_, value)| value);
+                if !word.starts_with('-') {
+                    self.reads(word, workspace, &cwd);
+                }
+                self.hosts.extend(host_of(word));
+            }
+            if CALLERS.contains(&program) {
+                self.hosts.extend(arguments.iter().filter_map(|word| bare_host(word)));
+            }
+            for path in written_by(program, arguments) {
+                self.changes(path, workspace, &cwd);
+            }
+            if program == "cd" {
+                let to = arguments.first().map_or("~", String::as_str);
+                cwd = match (to.starts_with(['/', '~']), cwd.is_empty()) {
+                    (true, _) | (_, true) => to.to_owned(),
+                    (false, false) => format!("{cwd}/{to}"),
+                };
+            }
+            self.commands.push(command.words);
+        }
+    }
+}
+
+/// Programs whose words are hosts, also without a scheme.
+const CALLERS: &[&str] = &["curl", "wget", "ssh", "scp", "sftp", "nc", "ncat", "telnet", "ping", "rsync"];
+
+/// What a program that is known to change files changes.
+fn written_by<'a>(program: &str, arguments: &'a [String]) -> Vec<&'a str> {
+    let plain = || arguments.iter().map(String::as_str).filter(|word| !word.starts_with('-'));
+    let in_place = || arguments.iter().any(|word| word.starts_with("-i") || word.starts_with("--in-place"));
+    match program {
+        "rm" | "rmdir" | "unlink" | "touch" | "mkdir" | "truncate" | "chmod" | "chown" | "chgrp" | "shred" | "tee"
+        | "patch" | "mv" => plain().collect(),
+        "cp" | "install" | "ln" | "rsync" => plain().last().into_iter().collect(),
+        "sed" | "perl" if in_place() => plain().collect(),
+        "dd" => arguments.iter().filter_map(|word| word.strip_prefix("of=")).collect(),
+        "git" => match arguments.first().map(String::as_str) {
+            Some("rm" | "mv" | "checkout" | "restore" | "clean") => plain().skip(1).collect(),
+            Some(_) | None => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
+}
+
+/// A path in the form in which paths are compared. A pattern of the shell's ends it: all that is there may be meant.
+fn place(path: &str, workspace: &str, cwd: &str) -> Option<String> {
+    let path = path.trim();
+    if path.is_empty() || path.contains('\0') || path.contains("://") {
+        return None;
+    }
+    let whole = match (path.starts_with('/'), path.starts_with('~'), cwd.starts_with(['/', '~'])) {
+        (true, _, _) | (_, true, _) => path.to_owned(),
+        (false, false, true) => format!("{cwd}/{path}"),
+        (false, false, false) => format!("{workspace}/{cwd}/{path}"),
+    };
+    let mut parts: Vec<&str> = Vec::new();
+    for part in whole.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part if part.contains(['*', '?', '[', '{']) => break,
+            part => parts.push(part),
+        }
+    }
+    if whole.starts_with('~') {
+        return Some(parts.join("/"));
+    }
+    let absolute = format!("/{}", parts.join("/"));
+    let workspace = workspace.trim_end_matches('/');
+    Some(match absolute.strip_prefix(workspace) {
+        Some("") => ".".to_owned(),
+        Some(below) if below.starts_with('/') => below[1..].to_owned(),
+        Some(_) | None => absolute,
+    })
+}
+
+fn strings(value: &Value) -> Vec<String> {
+    match value {
+        Value::String(text) => vec![text.clone()],
+        Value::Array(all) => all.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => Vec::new(),
+    }
+}
+
+fn all_strings(value: &Value, into: &mut Vec<String>) {
+    if into.len() >= MOST {
+        return;
+    }
+    match value {
+        Value::String(text) => into.push(text.clone()),
+        Value::Array(all) => all.iter().for_each(|one| all_strings(one, into)),
+        Value::Object(all) => all.values().for_each(|one| all_strings(one, into)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Files of a patch, as text or as a list of changes.
+fn patched(input: &Value) -> Vec<String> {
+    let mut files = Vec::new();
+    for field in ["patch", "patchText", "input", "diff"] {
+        for line in input[field].as_str().unwrap_or_default().lines() {
+            files.extend(PATCHED.iter().find_map(|head| line.strip_prefix(head)).map(|file| file.trim().to_owned()));
+        }
+    }
+    match &input["changes"] {
+        Value::Array(changes) => {
+            for change in changes {
+                files.extend(["path", "file_path"].iter().flat_map(|field| strings(&change[*field])));
+                files.extend(strings(&change["kind"]["move_path"]));
+            }
+        }
+        Value::Object(changes) => files.extend(changes.keys().cloned()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+    files
+}
+
+/// Of a URL, or of what git calls `user@host:path`.
+fn host_of(word: &str) -> Option<String> {
+    let after = match word.split_once("://") {
+        Some((_, after)) => after,
+        None => {
+            let (user, rest) = word.split_once('@')?;
+            let (host, _) = rest.split_once(':')?;
+            return (!user.is_empty() && !user.contains('/')).then(|| host.to_lowercase()).filter(|host| is_host(host));
+        }
+    };
+    let authority = after.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let host = match host.strip_prefix('[') {
+        Some(address) => address.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let host = host.trim_end_matches('.').to_lowercase();
+    (!host.is_empty()).then_some(host)
+}
+
+fn bare_host(word: &str) -> Option<String> {
+    if word.starts_with(['-', '/', '.']) || word.contains("://") {
+        return None;
+    }
+    let word = word.rsplit('@').next().unwrap_or(word);
+    let host = word.split(['/', ':']).next().unwrap_or_default().trim_end_matches('.').to_lowercase();
+    (host.contains('.') || host == "localhost").then_some(host).filter(|host| is_host(host))
+}
+
+fn is_host(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
+}

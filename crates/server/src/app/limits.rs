@@ -1,0 +1,172 @@
+//! Limits of an agent: the worker counts turns and time, the gateway counts money, and people raise them. A limit
+//! warns, then holds the agent back, and never ends it.
+
+use super::{Work, inbox};
+use crate::problem::{Code, Problem, Result};
+use atoll_core::event::{NewEvent, Source, kind};
+use atoll_core::id::SandboxId;
+use atoll_core::limit::{self, Limit, WARNED_AT};
+use atoll_core::message::{Delivery, MessageType};
+use atoll_core::sandbox::{Activity, AgentLimits, SandboxState, TurnState};
+use atoll_protocol::frame::ServerFrame;
+use atoll_store::sandboxes::{self, Sandbox};
+use atoll_store::sessions::Session;
+use serde::Deserialize;
+use serde_json::json;
+
+/// As much of a worker's events as is needed.
+#[derive(Deserialize)]
+struct Named {
+    limit: Limit,
+    #[serde(default)]
+    value: f64,
+    /// The agent has heard of it already.
+    #[serde(default)]
+    told: bool,
+}
+
+/// An event of a worker is about to be stored. What it says for the agent to hear is given back.
+pub fn observed(sandbox: &mut Sandbox, event: &NewEvent) -> Option<inbox::Draft> {
+    let named = || serde_json::from_str::<Named>(event.data.get()).ok();
+    match event.event_type.as_str() {
+        kind::LIMIT_WARNED => named().filter(|named| !named.told).map(|named| words(named.limit, named.value)),
+        kind::LIMIT_PAUSED => {
+            if let Some(named) = named() {
+                hold(sandbox, named.limit);
+            }
+            None
+        }
+        kind::LIMIT_RESUMED => {
+            if named().is_some_and(|named| sandbox.limit_paused == Some(named.limit)) {
+                release(sandbox);
+            }
+            None
+        }
+        _ => None,
+    }
+}
+
+fn words(limit: Limit, value: f64) -> inbox::Draft {
+    inbox::Draft {
+        content: limit::warning(limit, value),
+        message_type: MessageType::System,
+        delivery: Delivery::Steer,
+        sender: Some(limit::SENDER.to_owned()),
+    }
+}
+
+fn hold(sandbox: &mut Sandbox, limit: Limit) {
+    if sandbox.state == SandboxState::Running {
+        sandbox.limit_paused = Some(limit);
+        if sandbox.activity != Activity::Paused {
+            sandbox.activity = Activity::LimitPaused;
+        }
+    }
+}
+
+fn release(sandbox: &mut Sandbox) {
+    sandbox.limit_paused = None;
+    if sandbox.activity == Activity::LimitPaused {
+        sandbox.activity = match sandbox.turn_state {
+            TurnState::Open => Activity::Working,
+            TurnState::Idle | TurnState::Done => Activity::WaitingMessage,
+        };
+    }
+}
+
+/// Says something to the agent in its running turn. Both rows are written, and read again.
+pub async fn say(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox, draft: inbox::Draft) -> Result<()> {
+    if sandbox.state != SandboxState::Running || session.sandbox_id != Some(sandbox.id) {
+        return Ok(());
+    }
+    sandboxes::update(work.tx, sandbox).await?;
+    inbox::queue(work, session, draft).await?;
+    *sandbox = sandboxes::get(work.tx, sandbox.id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
+    Ok(())
+}
+
+/// Models have cost more: most of the limit may be used by it. The caller has written the row.
+pub async fn costs(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox, before: i64) -> Result<()> {
+    let Some(value) = sandbox.settings.limits.and_then(|limits| limits.cost_usd) else { return Ok(()) };
+    let warned_at = value * WARNED_AT * 1e6;
+    let is_over = |micros: i64| micros as f64 >= warned_at;
+    if is_over(before) || !is_over(sandbox.cost_model_micros) {
+        return Ok(());
+    }
+    let used = sandbox.cost_model_micros as f64 / 1e6;
+    let data = json!({ "limit": Limit::CostUsd, "value": value, "used": used, "told": false });
+    let event = NewEvent::system(kind::LIMIT_WARNED, work.now, &data);
+    work.log(sandbox, vec![event]).await?;
+    say(work, session, sandbox, words(Limit::CostUsd, value)).await
+}
+
+/// A request to a model was refused, since it could cost more than is left. The caller writes the row.
+pub async fn spent_out(work: &mut Work<'_>, sandbox: &mut Sandbox) -> Result<()> {
+    let Some(value) = sandbox.settings.limits.and_then(|limits| limits.cost_usd) else { return Ok(()) };
+    if sandbox.state != SandboxState::Running || sandbox.limit_paused == Some(Limit::CostUsd) {
+        return Ok(());
+    }
+    hold(sandbox, Limit::CostUsd);
+    let used = sandbox.cost_model_micros as f64 / 1e6;
+    let data = json!({ "limit": Limit::CostUsd, "value": value, "used": used });
+    let event = NewEvent::system(kind::LIMIT_PAUSED, work.now, &data);
+    work.log(sandbox, vec![event]).await?;
+    work.out.states.push((sandbox.id, sandbox.state));
+    Ok(())
+}
+
+/// What is left as it is, taken away, or set.
+#[derive(Debug, Default)]
+pub struct Change {
+    pub turns: Option<Option<u32>>,
+    pub cost_usd: Option<Option<f64>>,
+    pub turn_s: Option<Option<u32>>,
+    pub no_progress_s: Option<Option<u32>>,
+}
+
+impl Change {
+    fn applied_to(&self, now: AgentLimits) -> AgentLimits {
+        AgentLimits {
+            turns: self.turns.unwrap_or(now.turns),
+            cost_usd: self.cost_usd.unwrap_or(now.cost_usd),
+            turn_s: self.turn_s.unwrap_or(now.turn_s),
+            no_progress_s: self.no_progress_s.unwrap_or(now.no_progress_s),
+        }
+    }
+}
+
+/// A person changes the limits of a living sandbox. An agent that is held back by one that is raised goes on.
+pub async fn change(work: &mut Work<'_>, id: SandboxId, change: &Change, actor: String) -> Result<Sandbox> {
+    let (_, mut sandbox) = work.locked(id).await?;
+    if sandbox.state.has_ended() {
+        return Err(Problem::new(Code::SandboxEnded, "its agent uses nothing any more"));
+    }
+    let before = sandbox.settings.limits.unwrap_or_default();
+    let after = change.applied_to(before);
+    after.check("limits")?;
+    if before == after {
+        return Ok(sandbox);
+    }
+    sandbox.settings.limits = Some(after);
+    sandboxes::set_settings(work.tx, &sandbox).await?;
+    let changed = NewEvent::system(kind::LIMIT_CHANGED, work.now, &json!({ "before": before, "limits": after }));
+    let mut events = vec![changed.by(Source::User, Some(actor))];
+    // Of the others the worker says when they have room again.
+    if sandbox.limit_paused == Some(Limit::CostUsd) && after.cost_usd.is_none_or(|now| before.cost_usd < Some(now)) {
+        release(&mut sandbox);
+        events.push(NewEvent::system(kind::LIMIT_RESUMED, work.now, &json!({ "limit": Limit::CostUsd })));
+    }
+    work.log(&mut sandbox, events).await?;
+    sandbox.updated_at = work.now;
+    sandboxes::update(work.tx, &mut sandbox).await?;
+    work.out.states.push((sandbox.id, sandbox.state));
+    Ok(sandbox)
+}
+
+/// What a worker has to know. Money is counted here, so the word to hold the agent back is the server's.
+pub fn frame(sandbox: &Sandbox) -> ServerFrame {
+    ServerFrame::Limits {
+        limits: sandbox.settings.limits.unwrap_or_default(),
+        held: sandbox.limit_paused.filter(|limit| *limit == Limit::CostUsd),
+    }
+}
