@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod approval;
 pub mod bounds;
+pub mod continuous;
 pub mod demo_line;
 pub mod event;
 pub mod id;
@@ -16,6 +17,7 @@ pub mod job;
 pub mod json;
 pub mod lifecycle;
 pub mod message;
+pub mod mode;
 pub mod model;
 pub mod network;
 pub mod observe;

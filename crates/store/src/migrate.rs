@@ -14,6 +14,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 2, sql: include_str!("../migrations/0002_secrets.sql") },
     Migration { version: 3, sql: include_str!("../migrations/0003_approvals.sql") },
     Migration { version: 4, sql: include_str!("../migrations/0004_model_usage.sql") },
+    Migration { version: 7, sql: include_str!("../migrations/0007_continuous.sql") },
 ];
 
 pub(crate) const LATEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
