@@ -47,9 +47,13 @@ impl Asking {
 
 impl Executor {
     pub(super) fn asked(&mut self, ask: Ask) {
-        match rules::verdict(&ask, self.settings.approvals, &self.asking.always) {
+        match rules::verdict(&ask, &self.settings, &self.asking.always) {
             Verdict::Allow => self.answer(&ask.id, Answer::Allow { input: None, context: None }),
             Verdict::Person => self.ask_person(ask),
+            Verdict::Deny => {
+                let reason = format!("the tool {} is denied to you in this task", ask.tool);
+                self.answer(&ask.id, Answer::Deny { reason });
+            }
         }
     }
 

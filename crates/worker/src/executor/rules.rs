@@ -1,6 +1,7 @@
 //! Which tools of an agent may be used without asking a person. Pure.
 
-use crate::driver::{Ask, AskKind};
+use crate::driver::{Ask, AskKind, is_denied};
+use crate::heartbeat::Settings;
 use atoll_core::sandbox::Approvals;
 use std::collections::BTreeSet;
 
@@ -9,6 +10,8 @@ pub(super) enum Verdict {
     Allow,
     /// A person has to say.
     Person,
+    /// The settings say no.
+    Deny,
 }
 
 /// What a tool does, by the names that agents have for it.
@@ -44,8 +47,9 @@ fn does(tool: &str) -> Does {
 }
 
 /// Without a word of the project's: edits pass, commands ask.
-pub(super) fn verdict(ask: &Ask, approvals: Option<Approvals>, always: &BTreeSet<String>) -> Verdict {
+pub(super) fn verdict(ask: &Ask, settings: &Settings, always: &BTreeSet<String>) -> Verdict {
     match ask.kind {
+        AskKind::BeforeTool | AskKind::Permission if is_denied(settings, &ask.tool) => return Verdict::Deny,
         AskKind::BeforeTool => return Verdict::Allow,
         AskKind::Question => return Verdict::Person,
         AskKind::Permission => {}
@@ -53,7 +57,7 @@ pub(super) fn verdict(ask: &Ask, approvals: Option<Approvals>, always: &BTreeSet
     if always.contains(&ask.tool) {
         return Verdict::Allow;
     }
-    match (approvals.unwrap_or(Approvals::Edits), does(&ask.tool)) {
+    match (settings.approvals.unwrap_or(Approvals::Edits), does(&ask.tool)) {
         (Approvals::Full, _) | (_, Does::Reads) | (Approvals::Edits, Does::Edits) => Verdict::Allow,
         (Approvals::Edits, Does::Other) | (Approvals::Ask, Does::Edits | Does::Other) => Verdict::Person,
     }
@@ -68,7 +72,8 @@ mod tests {
         let of = |kind, tool: &str, approvals, always: &[&str]| {
             let (id, input) = (String::new(), serde_json::Value::Null);
             let ask = Ask { id, kind, tool_use_id: None, tool: tool.to_owned(), input };
-            verdict(&ask, approvals, &always.iter().map(|tool| (*tool).to_owned()).collect())
+            let settings = Settings { approvals, denied_tools: vec!["WebFetch".to_owned()], ..Settings::default() };
+            verdict(&ask, &settings, &always.iter().map(|tool| (*tool).to_owned()).collect())
         };
         let permission = |tool: &str, approvals| of(AskKind::Permission, tool, approvals, &[]);
         assert_eq!(permission("Bash", Some(Approvals::Full)), Verdict::Allow);
@@ -79,5 +84,7 @@ mod tests {
         assert_eq!(of(AskKind::Permission, "Bash", Some(Approvals::Ask), &["Bash"]), Verdict::Allow);
         assert_eq!(of(AskKind::Question, "AskUserQuestion", Some(Approvals::Full), &[]), Verdict::Person);
         assert_eq!(of(AskKind::BeforeTool, "Bash", Some(Approvals::Ask), &[]), Verdict::Allow);
+        assert_eq!(of(AskKind::BeforeTool, "webfetch", Some(Approvals::Full), &[]), Verdict::Deny);
+        assert_eq!(of(AskKind::Permission, "web_fetch", Some(Approvals::Full), &["web_fetch"]), Verdict::Deny);
     }
 }

@@ -1,6 +1,8 @@
 //! How OpenCode is started: behind the bridge, with all of its settings in one variable.
 
+use super::super::tools::{self, Tool};
 use super::super::{Command, Launch};
+use crate::heartbeat::Settings;
 use atoll_core::sandbox::{Approvals, Mode};
 use serde_json::{Map, Value, json};
 
@@ -25,7 +27,7 @@ pub(super) fn command(launch: &Launch<'_>) -> Command {
     argv.extend(launch.native_id.map(str::to_owned));
     let mut env: Vec<(String, String)> = QUIET.iter().map(|name| ((*name).to_owned(), "1".to_owned())).collect();
     env.push(("OPENCODE_CONFIG_CONTENT".to_owned(), settings(launch).to_string()));
-    Command { argv, env, files: Vec::new() }
+    Command { argv, env, ..Command::default() }
 }
 
 /// The agent of its own that does the work: one that changes nothing, to look around.
@@ -39,7 +41,7 @@ pub(super) const fn agent(mode: Option<Mode>) -> Option<&'static str> {
 fn settings(launch: &Launch<'_>) -> Value {
     let mut all = json!({
         "autoupdate": false, "share": "disabled", "snapshot": false, "lsp": false, "formatter": false,
-        "permission": permission(launch.settings.approvals),
+        "permission": permission(launch.settings),
     });
     if let Some(servers) = &launch.settings.mcp {
         let servers: Map<String, Value> =
@@ -79,19 +81,30 @@ fn settings(launch: &Launch<'_>) -> Value {
 }
 
 /// What it asks about; what becomes of the question is not its to say.
-fn permission(approvals: Option<Approvals>) -> Value {
-    match approvals {
-        Some(Approvals::Full) => json!({"*": "allow"}),
-        Some(Approvals::Edits | Approvals::Ask) | None => {
-            let mut all = json!({"*": "ask"});
-            for harmless in
-                ["read", "glob", "grep", "list", "todowrite", "todoread", "task", "skill", "question", "lsp"]
-            {
-                all[harmless] = "allow".into();
-            }
-            all
+fn permission(settings: &Settings) -> Value {
+    const HARMLESS: &[&str] =
+        &["read", "glob", "grep", "list", "todowrite", "todoread", "task", "skill", "question", "lsp"];
+    let (usual, harmless) = match settings.approvals {
+        Some(Approvals::Full) => ("allow", &[][..]),
+        Some(Approvals::Edits | Approvals::Ask) | None => ("ask", HARMLESS),
+    };
+    let mut all = json!({"*": usual});
+    for tool in harmless {
+        all[tool] = "allow".into();
+    }
+    if let Some(tools) = &settings.tools {
+        let usual = |tool: &str| if harmless.contains(&tool) { "allow" } else { usual };
+        let named = tools::translated(tools, Tool::of_opencode);
+        all = json!({"*": "deny"});
+        for tool in &named {
+            all[tool.as_str()] = usual(tool).into();
         }
     }
+    // What is denied is not even offered to the model.
+    for tool in tools::translated(&tools::denied(settings), Tool::of_opencode) {
+        all[tool.as_str()] = "deny".into();
+    }
+    all
 }
 
 fn server_of(server: &Value) -> Value {
