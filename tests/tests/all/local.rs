@@ -3,6 +3,7 @@
 mod agents;
 mod bombs;
 mod canary;
+mod continuous;
 mod disk;
 mod dropped;
 mod ends;

@@ -20,6 +20,7 @@ use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::sandbox::network::Choice as Network;
 use crate::settings::{self, ConfigFiles};
+use crate::working::Working;
 use atoll_core::sandbox::ProviderKind;
 use place::Choice;
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   atoll run \"fix the flaky test\" --repo .
+  atoll run \"make it faster\" --repo . --check \"make test\"          until it passes
   atoll run --repo ~/src/site --json < prompt.md
   atoll run \"say hello\" --provider fake
 
@@ -64,6 +66,11 @@ pub struct Run {
     /// A path of the workspace that the agent must not change; several times
     #[arg(long = "protect", value_name = "PATH")]
     protected: Vec<String>,
+    /// The model that the agent uses
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    #[command(flatten)]
+    working: Working,
     #[command(flatten)]
     network: Network,
     #[command(flatten)]

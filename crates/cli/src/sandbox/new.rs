@@ -8,6 +8,7 @@ use crate::failure::Result;
 use crate::output::Output;
 use crate::render::text;
 use crate::worker_start;
+use crate::working::Working;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::sandbox::{End, ProviderKind};
 use serde_json::{Map, Value, json};
@@ -73,6 +74,8 @@ pub struct New {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout_s: Option<u32>,
     #[command(flatten)]
+    working: Working,
+    #[command(flatten)]
     network: Choice,
     /// A new file for the worker's token [default: worker-ID.token in the data directory]
     #[arg(long, value_name = "FILE")]
@@ -104,6 +107,7 @@ impl New {
         put("timeout_s", self.timeout_s.map(Value::from));
         put("network", self.network.body());
         put("repo", self.repo.as_deref().map(repository).transpose()?);
+        self.working.put(&mut body);
         Ok(Value::Object(body))
     }
 }

@@ -21,7 +21,8 @@ pub async fn heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> 
     keep_sample(work, &mut sandbox, beat).await?;
     alive(work, &mut session, &mut sandbox).await?;
     let may_change = sandbox.state == SandboxState::Running && sandbox.activity != Activity::Paused;
-    if may_change && may_claim(beat.activity) && sandbox.activity != beat.activity {
+    let held = beat.activity == Activity::WaitingMessage && super::continuous::holds(work.tx, &sandbox).await?;
+    if may_change && may_claim(beat.activity) && sandbox.activity != beat.activity && !held {
         sandbox.activity = beat.activity;
         sandboxes::update(work.tx, &mut sandbox).await?;
     }
