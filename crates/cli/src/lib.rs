@@ -36,3 +36,4 @@ mod token;
 mod user;
 mod verify;
 mod worker_start;
+mod working;

@@ -1,8 +1,8 @@
 //! From values by key to the typed settings.
 
 use crate::config::{
-    Agent, Agents, Config, CreateTimeout, Database, Daytona, Docker, Git, Github, Heartbeat, Limits, Local, Log,
-    Messages, Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Terminal,
+    Agent, Agents, Config, Continuous, CreateTimeout, Database, Daytona, Docker, Git, Github, Heartbeat, Limits, Local,
+    Log, Messages, Metrics, Network, Orchestrator, Provider, Providers, Retention, Sandbox, Secret, Server, Terminal,
     Timeout, Tls,
 };
 use crate::fake::Fake;
@@ -62,6 +62,13 @@ impl Config {
             heartbeat: Heartbeat { interval: values.need("heartbeat.interval")? },
             sandbox: sandbox(values)?,
             terminal: Terminal { linger: values.need("terminal.linger")? },
+            continuous: Continuous {
+                iterations: values.need("continuous.iterations")?,
+                duration: values.need("continuous.duration")?,
+                errors: values.need("continuous.errors")?,
+                cost_usd: values.maybe("continuous.cost_usd"),
+                check_timeout: values.need("continuous.check_timeout")?,
+            },
             retention: Retention {
                 events: values.need("retention.events")?,
                 idempotency: values.need("retention.idempotency")?,

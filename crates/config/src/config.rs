@@ -24,6 +24,7 @@ pub struct Config {
     pub heartbeat: Heartbeat,
     pub sandbox: Sandbox,
     pub terminal: Terminal,
+    pub continuous: Continuous,
     pub retention: Retention,
     pub provider: Provider,
     pub providers: Providers,
@@ -136,6 +137,16 @@ pub struct Sandbox {
 #[derive(Debug, Clone)]
 pub struct Terminal {
     pub linger: Duration,
+}
+
+/// The limits of continuous mode where neither task nor project says anything.
+#[derive(Debug, Clone)]
+pub struct Continuous {
+    pub iterations: u32,
+    pub duration: Duration,
+    pub errors: u32,
+    pub cost_usd: Option<f64>,
+    pub check_timeout: Duration,
 }
 
 #[derive(Debug, Clone)]

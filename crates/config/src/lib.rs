@@ -30,8 +30,8 @@ mod yaml;
 mod tests;
 
 pub use config::{
-    Agent, Agents, Config, CreateTimeout, Database, Daytona, Docker, Github, Heartbeat, Level, Limits, Log, LogFormat,
-    Messages, Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
+    Agent, Agents, Config, Continuous, CreateTimeout, Database, Daytona, Docker, Github, Heartbeat, Level, Limits, Log,
+    LogFormat, Messages, Metrics, Orchestrator, Provider, Providers, Retention, Sandbox, Server, Timeout, Tls,
 };
 pub use error::{Error, Problem};
 pub use example::example;

@@ -89,6 +89,15 @@ pub mod kind {
     /// A person has said what is to become of it; the agent may not have heard it yet.
     pub const APPROVAL_ANSWERED: &str = "approval.answered";
     pub const APPROVAL_RESOLVED: &str = "approval.resolved";
+    /// Settings that the agent has no way to follow.
+    pub const AGENT_SETTINGS_IGNORED: &str = "agent.settings_ignored";
+    pub const CONTINUOUS_STARTED: &str = "continuous.started";
+    pub const CONTINUOUS_VALIDATING: &str = "continuous.validating";
+    pub const CONTINUOUS_CHECK: &str = "continuous.check";
+    pub const CONTINUOUS_CHECKED: &str = "continuous.checked";
+    pub const CONTINUOUS_RUN_FAILED: &str = "continuous.run_failed";
+    pub const CONTINUOUS_PASSED: &str = "continuous.passed";
+    pub const CONTINUOUS_STOPPED: &str = "continuous.stopped";
     pub const WORKER_REJECTED: &str = "worker.rejected";
     pub const SANDBOX_DISK_FULL: &str = "sandbox.disk_full";
     pub const WORKER_LOST: &str = "worker.lost";

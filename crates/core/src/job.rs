@@ -20,5 +20,9 @@ words! {
         Remove = "remove",
         /// End the worker's token.
         EndDrain = "end_drain",
+        /// Check the work of a continuous run, or go on after one that failed.
+        Validate = "validate",
+        /// End a continuous run whose time is over.
+        ContinuousDeadline = "continuous_deadline",
     }
 }

@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod approval;
 pub mod bounds;
+pub mod continuous;
 pub mod demo_line;
 pub mod event;
 pub mod guardian;
@@ -18,6 +19,7 @@ pub mod json;
 pub mod lifecycle;
 pub mod limit;
 pub mod message;
+pub mod mode;
 pub mod model;
 pub mod network;
 pub mod observe;

@@ -32,6 +32,8 @@ pub enum Trigger {
     CreationFailed,
     /// The turn ended and nothing is queued.
     WorkDone,
+    /// A limit ended the work before it was done: what there is of it is taken out nevertheless.
+    WorkUnfinished,
     /// A person ended it and wants the results; `work_was_done` when the last turn had completed by itself.
     StopTaking { work_was_done: bool },
     /// A person ended it without the results.
@@ -109,6 +111,7 @@ pub fn next(phase: Phase, trigger: Trigger) -> Result<Transition, Illegal> {
         (S::Creating, T::FirstHeartbeat) => to(S::Running, &[Effect::WatchTimeout]),
         (S::Creating, T::CreationFailed) => ended(Outcome::Failed),
         (S::Running, T::WorkDone) => completing(Outcome::Succeeded),
+        (S::Running, T::WorkUnfinished) => completing(Outcome::Failed),
         (S::Running, T::StopTaking { work_was_done }) => completing(stopped(work_was_done)),
         (S::Running, T::WorkFailed) => ended(Outcome::Failed),
         // Nothing was made yet that could be taken out.
@@ -126,6 +129,7 @@ pub fn next(phase: Phase, trigger: Trigger) -> Result<Transition, Illegal> {
             | T::FirstHeartbeat
             | T::CreationFailed
             | T::WorkDone
+            | T::WorkUnfinished
             | T::StopTaking { .. }
             | T::StopDiscarding { .. }
             | T::WorkFailed

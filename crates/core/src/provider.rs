@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 use crate::words;
 use bytes::Bytes;
 use futures_core::Stream;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
@@ -239,7 +239,7 @@ words! {
 }
 
 /// How a command ended. Unknown is never 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Exit {
     Exited { code: i32 },

@@ -1,5 +1,6 @@
 //! What a sandbox is and what can be said of one.
 
+use crate::continuous::Continuous;
 use crate::guardian::Guardian;
 use crate::id::SandboxId;
 use crate::policy::ToolPolicy;
@@ -257,8 +258,22 @@ pub struct Settings {
     pub guardian: Option<Guardian>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u32>,
+    /// The only tools that the agent has; without it all of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
+    /// Tools that it has not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub denied_tools: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enable_subagents: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enable_skills: Option<bool>,
+    /// Whether its work is taken out at the end; yes unless it says no.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deliver: Option<bool>,
+    /// There only if it is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continuous: Option<Continuous>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// MCP servers by name, in the agent's own form.

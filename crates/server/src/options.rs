@@ -1,6 +1,7 @@
 //! What a server is started with. The command line fills this from the configuration.
 
 use atoll_agents::Places;
+use atoll_core::continuous::Continuous;
 use atoll_core::model::{Api, Auth, Price};
 use atoll_core::network::Exception;
 use atoll_core::sandbox::{IsolationTier, ProviderKind, Resources};
@@ -123,6 +124,8 @@ pub struct Policy {
     pub isolation: Option<IsolationTier>,
     /// Paths of the workspace that no agent on this machine may change.
     pub protected: Vec<String>,
+    /// The limits of continuous mode where nobody says anything.
+    pub continuous: Continuous,
 }
 
 impl Default for Policy {
@@ -152,6 +155,7 @@ impl Default for Policy {
             resources: Resources { memory_gb: Some(4.0), cpu: Some(2.0), disk_gb: Some(8.0), pids: None },
             isolation: None,
             protected: Vec::new(),
+            continuous: Continuous::default(),
         }
     }
 }

@@ -16,6 +16,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 4, sql: include_str!("../migrations/0004_model_usage.sql") },
     Migration { version: 5, sql: include_str!("../migrations/0005_transcripts.sql") },
     Migration { version: 6, sql: include_str!("../migrations/0006_limits.sql") },
+    Migration { version: 7, sql: include_str!("../migrations/0007_continuous.sql") },
 ];
 
 pub(crate) const LATEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;

@@ -74,6 +74,15 @@ pub struct Settings {
     #[serde(default)]
     pub system_prompt: Option<String>,
     #[serde(default)]
+    pub denied_tools: Vec<String>,
+    #[serde(default)]
+    pub enable_subagents: Option<bool>,
+    #[serde(default)]
+    pub enable_skills: Option<bool>,
+    /// Works until checks pass: the server makes them, and begins another run after one that failed.
+    #[serde(default)]
+    pub continuous: Option<serde_json::Value>,
+    #[serde(default)]
     pub mcp: Option<serde_json::Map<String, serde_json::Value>>,
     #[serde(default, deserialize_with = "known")]
     pub limits: Option<AgentLimits>,

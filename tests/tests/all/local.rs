@@ -4,6 +4,7 @@ mod agent_limits;
 mod agents;
 mod bombs;
 mod canary;
+mod continuous;
 mod disk;
 mod dropped;
 mod ends;

@@ -1,6 +1,7 @@
 //! Turning what the server says into text for people. Nothing that comes from a log reaches a
 //! terminal as it is: every text goes through `text` first.
 
+pub mod continuous;
 pub mod fields;
 pub mod line;
 pub mod patch;

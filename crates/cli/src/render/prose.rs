@@ -1,6 +1,6 @@
 //! An event as a paragraph: who did what, and under it what was said or came out.
 
-use super::{line, style, text, time};
+use super::{continuous, line, style, text, time};
 use crate::output::Output;
 use crate::reading::entry::Entry;
 use anstyle::Style;
@@ -98,6 +98,9 @@ fn told(entry: &Entry) -> Option<(String, &str)> {
             format!("session {}: {}", kind.trim_start_matches("session."), entry.text("title").unwrap_or_default()),
             "",
         ),
+        kind if kind.starts_with("continuous.") => {
+            (continuous::words(entry)?, entry.text("output").unwrap_or_default())
+        }
         kind => (format!("{kind} {}", line::summary(entry, HEAD)), ""),
     };
     Some(told)

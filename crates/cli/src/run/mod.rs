@@ -21,6 +21,7 @@ use crate::output::Output;
 use crate::sandbox::limits::Choice as Limits;
 use crate::sandbox::network::Choice as Network;
 use crate::settings::{self, ConfigFiles};
+use crate::working::Working;
 use atoll_core::id::SessionId;
 use atoll_core::sandbox::{Approvals, ProviderKind};
 use place::Choice;
@@ -30,6 +31,7 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   atoll run \"fix the flaky test\" --repo .
+  atoll run \"make it faster\" --repo . --check \"make test\"          until it passes
   atoll run --repo ~/src/site --json < prompt.md
   atoll run \"say hello\" --provider fake
   atoll run --session ses_… \"and now the tests\"
@@ -74,6 +76,11 @@ pub struct Run {
     /// What the agent may do unasked: full, edits or ask [default: the project's, else what the isolation allows]
     #[arg(long, value_name = "WHAT", value_parser = word::<Approvals>)]
     approvals: Option<Approvals>,
+    /// The model that the agent uses
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    #[command(flatten)]
+    working: Working,
     #[command(flatten)]
     network: Network,
     #[command(flatten)]

@@ -64,11 +64,13 @@ pub fn body(run: &Run, wanted: &Wanted, agent: Option<&str>) -> Value {
     put("approvals", run.approvals.map(|word| word.as_str().into()));
     put("network", run.network.body());
     put("limits", run.limits.body());
+    put("model", run.model.clone().map(Value::from));
     put("repo", wanted.repo.clone());
     put("protected", (!run.protected.is_empty()).then(|| serde_json::json!(run.protected)));
     let mut resources = Map::new();
     resources.extend(run.memory.map(|memory| ("memory_gb".to_owned(), memory.into())));
     resources.extend(run.cpu.map(|cpu| ("cpu".to_owned(), cpu.into())));
     put("resources", (!resources.is_empty()).then_some(Value::Object(resources)));
+    run.working.put(&mut body);
     Value::Object(body)
 }

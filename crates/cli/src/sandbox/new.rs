@@ -8,6 +8,7 @@ use crate::failure::Result;
 use crate::output::Output;
 use crate::render::text;
 use crate::worker_start;
+use crate::working::Working;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::sandbox::{Approvals, End, ProviderKind};
 use serde_json::{Map, Value, json};
@@ -76,6 +77,8 @@ pub struct New {
     #[arg(long, value_name = "WHAT", value_parser = word::<Approvals>)]
     approvals: Option<Approvals>,
     #[command(flatten)]
+    working: Working,
+    #[command(flatten)]
     network: Choice,
     #[command(flatten)]
     limits: super::limits::Choice,
@@ -111,6 +114,7 @@ impl New {
         put("network", self.network.body());
         put("limits", self.limits.body());
         put("repo", self.repo.as_deref().map(repository).transpose()?);
+        self.working.put(&mut body);
         Ok(Value::Object(body))
     }
 }

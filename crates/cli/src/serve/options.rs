@@ -1,6 +1,7 @@
 //! From the configuration to what the server is started with.
 
 use atoll_config::{Config, Database, Docker, Fake, env};
+use atoll_core::continuous::{Continuous, LONGEST_CHECK_S};
 use atoll_core::sandbox::Resources;
 use atoll_jail::Launcher;
 use atoll_providers::DockerOptions;
@@ -11,6 +12,7 @@ use atoll_store::Location;
 use secrecy::SecretString;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub fn options(config: &Config, launcher: Result<Arc<Launcher>, String>) -> Options {
     Options {
@@ -124,6 +126,19 @@ fn policy(config: &Config) -> Policy {
         },
         isolation: config.local.isolation,
         protected: sandbox.protected.clone(),
+        continuous: continuous(&config.continuous),
+    }
+}
+
+fn continuous(limits: &atoll_config::Continuous) -> Continuous {
+    let seconds = |time: Duration| u32::try_from(time.as_secs().max(1)).unwrap_or(u32::MAX);
+    Continuous {
+        iterations: Some(limits.iterations),
+        duration_s: Some(seconds(limits.duration)),
+        errors: Some(limits.errors),
+        cost_usd: limits.cost_usd,
+        check_timeout_s: Some(seconds(limits.check_timeout).min(LONGEST_CHECK_S)),
+        ..Continuous::default()
     }
 }
 

@@ -3,11 +3,12 @@ use SandboxState as S;
 use Trigger as T;
 use proptest::prelude::*;
 
-const TRIGGERS: [Trigger; 13] = [
+const TRIGGERS: [Trigger; 14] = [
     T::ProviderAsked,
     T::FirstHeartbeat,
     T::CreationFailed,
     T::WorkDone,
+    T::WorkUnfinished,
     T::StopTaking { work_was_done: true },
     T::StopTaking { work_was_done: false },
     T::StopDiscarding { work_was_done: true },
@@ -33,6 +34,7 @@ const TABLE: &[(SandboxState, Trigger, SandboxState, Option<Outcome>)] = &[
     (S::Creating, T::StopDiscarding { work_was_done: true }, S::Completed, Some(Outcome::Cancelled)),
     (S::Creating, T::StopDiscarding { work_was_done: false }, S::Completed, Some(Outcome::Cancelled)),
     (S::Running, T::WorkDone, S::Completing, None),
+    (S::Running, T::WorkUnfinished, S::Completing, None),
     (S::Running, T::StopTaking { work_was_done: true }, S::Completing, None),
     (S::Running, T::StopTaking { work_was_done: false }, S::Completing, None),
     (S::Running, T::StopDiscarding { work_was_done: true }, S::Completed, Some(Outcome::Succeeded)),
@@ -66,6 +68,7 @@ fn every_step_is_in_the_table_or_refused() {
 fn completing_remembers_what_it_ends_as() {
     for (trigger, ends) in [
         (T::WorkDone, Outcome::Succeeded),
+        (T::WorkUnfinished, Outcome::Failed),
         (T::StopTaking { work_was_done: false }, Outcome::Cancelled),
         (T::StopTaking { work_was_done: true }, Outcome::Succeeded),
     ] {

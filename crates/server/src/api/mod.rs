@@ -3,7 +3,9 @@
 pub mod agents;
 pub mod approvals;
 pub mod blobs;
+pub mod chosen;
 pub mod commands;
+pub mod continuous;
 pub mod diff;
 pub mod events;
 pub mod exec;

@@ -1,6 +1,7 @@
 //! `/sandboxes`: make, list, look, stop, remove.
 
 use super::Page;
+use super::continuous::ContinuousView;
 use super::sessions::plan_from;
 use super::usage::Usage;
 use crate::app::create::{self, Made};
@@ -12,9 +13,11 @@ use crate::extract::{Body, Id, Params, page_size};
 use crate::once::{Answer, Once};
 use crate::problem::{Problem, Result};
 use crate::state::App;
+use atoll_core::continuous::Continuous;
 use atoll_core::guardian::Guardian;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::limit::Limit;
+use atoll_core::mode::ModeSettings;
 use atoll_core::policy::ToolPolicy;
 use atoll_core::principal::Action;
 use atoll_core::sandbox::{
@@ -74,8 +77,23 @@ pub struct NewSandbox {
     pub guardian: Option<Guardian>,
     #[schema(minimum = 1)]
     pub timeout_s: Option<u32>,
+    /// The only tools that the agent has; without it all of its own.
     pub tools: Option<Vec<String>>,
+    /// Tools that it has not, beside those that its project and its mode deny.
+    #[serde(default)]
+    pub denied_tools: Vec<String>,
     pub system_prompt: Option<String>,
+    /// Whether the agent may start agents of its own; yes unless it says no.
+    pub enable_subagents: Option<bool>,
+    pub enable_skills: Option<bool>,
+    /// Whether the work is taken out at the end; yes unless it, or its mode, says no.
+    pub deliver: Option<bool>,
+    /// Works until checks pass.
+    #[serde(default, deserialize_with = "atoll_core::json::object")]
+    pub continuous: Option<Continuous>,
+    /// What a mode means: only among a project's defaults.
+    #[serde(default)]
+    pub modes: BTreeMap<Mode, ModeSettings>,
     #[schema(value_type = Option<Object>)]
     pub mcp: Option<serde_json::Map<String, serde_json::Value>>,
     pub secrets: Option<Vec<String>>,
@@ -117,6 +135,9 @@ pub struct SandboxView {
     /// Of models; only where one is asked for by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// How far it is, where it works until checks pass; only where one is asked for by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub continuous: Option<ContinuousView>,
     pub created_by: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -168,6 +189,7 @@ impl SandboxView {
             last_heartbeat: row.last_heartbeat,
             cost: Cost { model: dollars(row.cost_model_micros), compute: dollars(row.cost_compute_micros) },
             usage: None,
+            continuous: None,
             created_by: row.created_by,
             created_at: row.created_at,
             updated_at: row.updated_at,
@@ -367,6 +389,7 @@ pub async fn get(
             let row = sandboxes::get(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
             let mut view = SandboxView::new(row, sandboxes::labels(tx, id).await?);
             view.usage = Usage::of(tx, Of::Sandbox(id)).await?;
+            view.continuous = ContinuousView::of(tx, id, &view.settings).await?;
             Ok(view)
         })
     });

@@ -1,6 +1,7 @@
 //! `/sessions`: list, look, change, resume, fork; and how a request becomes a plan.
 
 use super::Page;
+use super::chosen;
 use super::sandboxes::{NewSandbox, SandboxView, dollars};
 use super::usage::Usage;
 use crate::app::create::Plan;
@@ -133,7 +134,7 @@ fn check(new: &NewSandbox, caller: &Caller) -> Result<()> {
         bounds::content("prompt", prompt, bounds::PROMPT_BYTES)?;
     }
     if let Some(text) = &new.system_prompt {
-        bounds::content("system_prompt", text, 100 * bounds::KB)?;
+        bounds::content("system_prompt", text, chosen::PROMPT)?;
     }
     if new.timeout_s == Some(0) {
         return Err(Problem::invalid("timeout_s: must be above 0"));
@@ -153,6 +154,7 @@ fn check(new: &NewSandbox, caller: &Caller) -> Result<()> {
         let text = serde_json::to_string(mcp).map_err(Problem::internal)?;
         bounds::event_data(&text).map_err(|error| Problem::invalid(format!("mcp: {}", error.detail)))?;
     }
+    chosen::check(new)?;
     bounds::labels(&new.labels)?;
     bounds::env(&new.env)?;
     protected::paths("protected", &new.protected)?;
@@ -175,12 +177,17 @@ fn check(new: &NewSandbox, caller: &Caller) -> Result<()> {
 }
 
 /// Fills what the request leaves open from the project, then from the configuration.
-pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId, caller: &Caller) -> Result<Plan> {
+pub async fn plan_from(work: &mut Work<'_>, mut new: NewSandbox, project: ProjectId, caller: &Caller) -> Result<Plan> {
     check(&new, caller)?;
+    if !new.modes.is_empty() {
+        return Err(Problem::invalid("modes: what a mode means is said in a project's defaults"));
+    }
     let row = projects::get(work.tx, project).await?.ok_or_else(|| Problem::not_found("project"))?;
-    let defaults: NewSandbox =
+    let mut defaults: NewSandbox =
         serde_json::from_value(row.defaults.into()).map_err(|error| Problem::internal(format!("defaults: {error}")))?;
     let policy = &work.policy;
+    let has_repository = new.repo.is_some() || defaults.repo.is_some() || row.repo.is_some();
+    let chosen = chosen::choose(&mut new, &mut defaults, &policy.continuous, has_repository);
     let mut env = defaults.env;
     env.extend(new.env);
     let mut labels = defaults.labels;
@@ -195,10 +202,13 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
     // What holds for all on this machine is no reason to refuse a worker elsewhere.
     let of_all = if provider.is_on_this_machine() { policy.protected.as_slice() } else { &[] };
     let protected = protected::paths("protected", new.protected.iter().chain(&defaults.protected).chain(of_all))?;
+    if let Some(continuous) = &chosen.continuous {
+        chosen::check_continuous(continuous, provider, has_repository && chosen.deliver != Some(false))?;
+    }
     let settings = Settings {
-        model: new.model.or(defaults.model).or_else(|| policy.model.clone()),
-        mode: new.mode.or(defaults.mode),
-        approvals: new.approvals.or(defaults.approvals),
+        model: chosen.model.or_else(|| policy.model.clone()),
+        mode: chosen.mode,
+        approvals: chosen.approvals,
         repo: new.repo.or(defaults.repo).or(row.repo),
         image: new.image.or(defaults.image).or_else(|| policy.image.clone()),
         snapshot: new.snapshot.or(defaults.snapshot).or_else(|| policy.snapshot.clone()),
@@ -211,8 +221,13 @@ pub async fn plan_from(work: &mut Work<'_>, new: NewSandbox, project: ProjectId,
         policy: ToolPolicy::joined(defaults.policy, new.policy),
         guardian: new.guardian.or(defaults.guardian),
         timeout_s: new.timeout_s.or(defaults.timeout_s),
-        tools: new.tools.or(defaults.tools),
-        system_prompt: new.system_prompt.or(defaults.system_prompt),
+        tools: chosen.tools,
+        denied_tools: chosen.denied_tools,
+        enable_subagents: chosen.enable_subagents,
+        enable_skills: chosen.enable_skills,
+        deliver: chosen.deliver,
+        continuous: chosen.continuous,
+        system_prompt: chosen.system_prompt,
         mcp: new.mcp.or(defaults.mcp),
         forked_from: None,
         secrets: new.secrets.or(defaults.secrets),

@@ -21,9 +21,10 @@ pub async fn heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> 
     keep_sample(work, &mut sandbox, beat).await?;
     alive(work, &mut session, &mut sandbox).await?;
     let may_change = sandbox.state == SandboxState::Running && sandbox.activity != Activity::Paused;
+    let held = beat.activity == Activity::WaitingMessage && super::continuous::holds(work.tx, &sandbox).await?;
     let activity = match sandbox.limit_paused {
         Some(_) => Some(Activity::LimitPaused),
-        None => Some(beat.activity).filter(|activity| may_claim(*activity)),
+        None => Some(beat.activity).filter(|activity| may_claim(*activity) && !held),
     };
     if may_change
         && let Some(activity) = activity

@@ -1,6 +1,6 @@
 //! The inbox: sending, leasing, acknowledging. `atoll_core::inbox::step` decides, this writes.
 
-use super::{Work, fence, lifecycle};
+use super::{Work, continuous, fence, lifecycle};
 use crate::problem::{Problem, Result};
 use atoll_core::bounds;
 use atoll_core::event::{NewEvent, Source, kind};
@@ -96,13 +96,19 @@ pub async fn queue(work: &mut Work<'_>, session: &mut Session, draft: Draft) -> 
     session.updated_at = work.now;
     sessions::update(work.tx, session).await?;
     messages::insert(work.tx, &message).await?;
-    let source = match draft.sender.as_deref() {
-        Some(atoll_core::limit::SENDER) => Source::System,
-        Some(atoll_core::guardian::SENDER) => Source::Guardian,
-        Some(_) | None => Source::User,
+    let source = match (draft.message_type, draft.sender.as_deref()) {
+        (_, Some(atoll_core::guardian::SENDER)) => Source::Guardian,
+        (MessageType::System, _) | (_, Some(atoll_core::limit::SENDER)) => Source::System,
+        (MessageType::UserMessage | MessageType::Interrupt | MessageType::GuardianNudge, _) => Source::User,
     };
     let event = said(kind::MESSAGE_QUEUED, work, &message).by(source, draft.sender);
     note(work, session, event).await?;
+    if draft.message_type == MessageType::Interrupt
+        && let Some(live) = session.sandbox_id
+        && let Some(mut sandbox) = sandboxes::get(work.tx, live).await?
+    {
+        continuous::interrupted(work, &mut sandbox).await?;
+    }
     work.out.inboxes.push(session.id);
     metrics::counter!(crate::metrics::MESSAGES_QUEUED).increment(1);
     Ok(message)

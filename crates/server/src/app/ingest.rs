@@ -184,8 +184,9 @@ async fn append(
         let said = if observation == Observation::AgentFailed { event.data.get().to_owned() } else { String::new() };
         run.push(event);
         match observation {
-            Observation::Activity(_) | Observation::Nothing | Observation::TurnStarted => {}
-            Observation::TurnEnded | Observation::AgentFailed | Observation::WorkerLeft => {
+            Observation::TurnStarted if sandbox.settings.continuous.is_none() => {}
+            Observation::Activity(_) | Observation::Nothing => {}
+            Observation::TurnStarted | Observation::TurnEnded | Observation::AgentFailed | Observation::WorkerLeft => {
                 work.log(sandbox, std::mem::take(&mut run)).await?;
             }
         }

@@ -1,6 +1,6 @@
 //! Applies a trigger to a sandbox: the rule, the row, the event, the jobs, in one transaction.
 
-use super::{Work, fence};
+use super::{Work, continuous, fence};
 use crate::problem::Result;
 use atoll_core::event::{NewEvent, Source, kind};
 use atoll_core::job::JobKind;
@@ -12,6 +12,9 @@ use atoll_store::sessions::Session;
 use atoll_store::{approvals, jobs, messages, sandboxes, sessions};
 use serde_json::json;
 use std::time::Duration;
+
+/// For what comes before and after a continuous run.
+const AFTER_LOOP: Duration = Duration::from_secs(600);
 
 const fn event_type(state: SandboxState) -> &'static str {
     match state {
@@ -44,6 +47,9 @@ pub async fn apply(
     actor: Option<String>,
 ) -> Result<()> {
     let step = next(sandbox.phase(), trigger)?;
+    if sandbox.state == SandboxState::Running {
+        continuous::sandbox_ends(work, sandbox).await?;
+    }
     sandbox.state = step.to.state;
     match step.to.state {
         SandboxState::Running if has_results(sandbox) => sandbox.results = Results::Pending,
@@ -98,7 +104,16 @@ pub async fn apply(
 
 /// The deadlines of a life that is over.
 async fn drop_deadlines(work: &mut Work<'_>, sandbox: &Sandbox) -> Result<()> {
-    for kind in [JobKind::Create, JobKind::CreateTimeout, JobKind::Timeout, JobKind::FlushGrace, JobKind::Results] {
+    const OF_A_LIFE: [JobKind; 7] = [
+        JobKind::Create,
+        JobKind::CreateTimeout,
+        JobKind::Timeout,
+        JobKind::FlushGrace,
+        JobKind::Results,
+        JobKind::Validate,
+        JobKind::ContinuousDeadline,
+    ];
+    for kind in OF_A_LIFE {
         jobs::cancel(work.tx, kind, sandbox.id).await?;
     }
     Ok(())
@@ -116,10 +131,13 @@ fn create_timeout(work: &Work<'_>, provider: ProviderKind) -> Duration {
 /// How long it may run: what it asked for, else what holds for its way of ending.
 pub fn timeout(work: &Work<'_>, sandbox: &Sandbox) -> Option<Duration> {
     let asked = sandbox.settings.timeout_s.map(|seconds| Duration::from_secs(seconds.into()));
+    // A loop has a limit of its own, which comes first and says more.
+    let enough = sandbox.settings.continuous.as_ref().map(|continuous| continuous.limits().duration + AFTER_LOOP);
     asked.or(match sandbox.end {
         End::WhenDone => work.policy.timeout_when_done,
         End::Keep => work.policy.timeout_keep,
-    })
+    }
+    .map(|usual| enough.map_or(usual, |enough| usual.max(enough))))
 }
 
 async fn leave_job(work: &mut Work<'_>, sandbox: &Sandbox, effect: Effect) -> Result<()> {
@@ -159,6 +177,9 @@ pub async fn observed(
             if running {
                 sandbox.activity = Activity::Working;
             }
+            if sandbox.state == SandboxState::Running {
+                continuous::run_began(work, sandbox).await?;
+            }
         }
         Observation::TurnEnded => {
             if turn.is_none_or(|turn| sandbox.turn.is_none_or(|current| turn >= current)) {
@@ -181,13 +202,17 @@ pub async fn observed(
             let still_asks = activity == Activity::Working
                 && sandbox.activity == Activity::WaitingApproval
                 && approvals::are_open(work.tx, sandbox.id).await?;
-            if running && !still_asks {
+            let held = activity == Activity::WaitingMessage && continuous::holds(work.tx, sandbox).await?;
+            if running && !still_asks && !held {
                 sandbox.activity = activity;
             }
         }
         Observation::AgentFailed => {
             if sandbox.state == SandboxState::Running {
                 let reason = failure(data);
+                if continuous::run_failed(work, session, sandbox, &reason).await? {
+                    return Ok(());
+                }
                 apply(work, session, sandbox, Trigger::WorkFailed, Some(reason), None).await?;
             }
         }
@@ -221,12 +246,15 @@ pub fn bounded(text: &str, most: usize) -> String {
 
 /// "The turn ended and nothing is queued or leased", and the step that follows, are one transaction.
 pub async fn finish_if_done(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox) -> Result<()> {
-    let idle = sandbox.state == SandboxState::Running && sandbox.end == End::WhenDone;
-    let idle = idle && sandbox.turn_state == TurnState::Done;
-    if idle && !messages::any_open(work.tx, session.id).await? {
-        apply(work, session, sandbox, Trigger::WorkDone, None, None).await?;
+    let idle = sandbox.state == SandboxState::Running && sandbox.turn_state == TurnState::Done;
+    let matters = sandbox.end == End::WhenDone || sandbox.settings.continuous.is_some();
+    if !idle || !matters || messages::any_open(work.tx, session.id).await? {
+        return Ok(());
     }
-    Ok(())
+    if continuous::run_ended(work, sandbox).await? || sandbox.end == End::Keep {
+        return Ok(());
+    }
+    apply(work, session, sandbox, Trigger::WorkDone, None, None).await
 }
 
 /// A worker that has taken its leave has nothing left to flush: there is nothing to wait for.
@@ -252,7 +280,9 @@ pub async fn flushed(work: &mut Work<'_>, session: &mut Session, sandbox: &mut S
 /// Whether its work comes out as something of its own: a branch.
 pub fn has_results(sandbox: &Sandbox) -> bool {
     match sandbox.provider {
-        ProviderKind::Local | ProviderKind::Docker => sandbox.settings.repo.is_some(),
+        ProviderKind::Local | ProviderKind::Docker => {
+            sandbox.settings.repo.is_some() && sandbox.settings.deliver != Some(false)
+        }
         ProviderKind::External | ProviderKind::Fake => false,
     }
 }

@@ -5,6 +5,7 @@
 //! collected in the `Outbox` and told after the commit.
 
 pub mod approvals;
+pub mod continuous;
 pub mod create;
 pub mod fence;
 pub mod guardian;

@@ -1,6 +1,6 @@
 //! Ending a sandbox: stop, results, removal.
 
-use super::{Work, lifecycle};
+use super::{Work, continuous, lifecycle};
 use crate::problem::{Code, Problem, Result};
 use atoll_core::id::SandboxId;
 use atoll_core::job::JobKind;
@@ -12,7 +12,7 @@ use atoll_store::sandboxes::{self, Sandbox};
 /// A person ends it.
 pub async fn stop(work: &mut Work<'_>, id: SandboxId, choice: TakeResults, actor: String) -> Result<Sandbox> {
     let (mut session, mut sandbox) = work.locked(id).await?;
-    let work_was_done = sandbox.turn_state == TurnState::Done;
+    let work_was_done = sandbox.turn_state == TurnState::Done && !continuous::is_live(work.tx, &sandbox).await?;
     let trigger = match choice {
         TakeResults::Take => Trigger::StopTaking { work_was_done },
         TakeResults::Discard => Trigger::StopDiscarding { work_was_done },
@@ -67,7 +67,8 @@ pub async fn remove(work: &mut Work<'_>, id: SandboxId, force: bool, actor: Stri
         return Err(Problem::new(Code::ResultsPending, "take them out first, or say ?force=true to lose them"));
     }
     if sandbox.state.is_live() {
-        let trigger = Trigger::StopDiscarding { work_was_done: sandbox.turn_state == TurnState::Done };
+        let work_was_done = sandbox.turn_state == TurnState::Done && !continuous::is_live(work.tx, &sandbox).await?;
+        let trigger = Trigger::StopDiscarding { work_was_done };
         let reason = Reason::new("removed", "a person removed it");
         lifecycle::apply(work, &mut session, &mut sandbox, trigger, Some(reason), Some(actor)).await?;
     } else {

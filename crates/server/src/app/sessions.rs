@@ -2,7 +2,7 @@
 
 use super::create::{self, Made, Plan};
 use super::inbox::{self, Draft};
-use super::{Work, lifecycle};
+use super::{Work, continuous, lifecycle};
 use crate::problem::{Code, Problem, Result};
 use atoll_core::event::{NewEvent, Source, kind};
 use atoll_core::id::{SandboxId, SessionId};
@@ -196,7 +196,8 @@ async fn stop_for_closing(work: &mut Work<'_>, session: &mut Session, actor: Str
     if sandbox.state == SandboxState::Completing {
         return Ok(());
     }
-    let trigger = Trigger::StopTaking { work_was_done: sandbox.turn_state == TurnState::Done };
+    let work_was_done = sandbox.turn_state == TurnState::Done && !continuous::is_live(work.tx, &sandbox).await?;
+    let trigger = Trigger::StopTaking { work_was_done };
     let reason = Reason::new("session_closed", "its session was closed");
     lifecycle::apply(work, session, &mut sandbox, trigger, Some(reason), Some(actor)).await?;
     lifecycle::complete_if_left(work, session, &mut sandbox).await

@@ -9,7 +9,7 @@ use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::{Error, ProviderId, StopMode};
 use atoll_core::sandbox::{Reason, Results, SandboxState};
 use atoll_store::jobs::Job;
-use atoll_store::{sandboxes, tokens};
+use atoll_store::{jobs, sandboxes, tokens};
 
 /// Applies `trigger` if the sandbox is still in `from`.
 async fn if_still(app: &App, job: &Job, from: SandboxState, trigger: Trigger, reason: Option<Reason>) -> Result<Done> {
@@ -77,6 +77,19 @@ pub(crate) async fn end_drain(app: &App, job: &Job) -> Result<Done> {
                 sandboxes::update(work.tx, &mut sandbox).await?;
                 tokens::delete_of_worker(work.tx, id).await?;
             }
+            Ok(Done::Finished)
+        })
+    })
+    .await
+}
+
+/// A loop that has not passed within its time is over, also in the middle of a run.
+pub(crate) async fn continuous(app: &App, job: &Job) -> Result<Done> {
+    let (id, own) = (job.sandbox_id, job.id);
+    app.write(move |work| {
+        Box::pin(async move {
+            jobs::finish(work.tx, own).await?;
+            crate::app::continuous::deadline(work, id).await?;
             Ok(Done::Finished)
         })
     })

@@ -1,11 +1,13 @@
 //! Background jobs: what rows asked for, and what time brings. One runner per server.
 
+mod checks;
 mod create;
 mod deadline;
 pub(crate) mod gone;
 mod recover;
 mod remove;
 mod results;
+mod validate;
 
 use crate::problem::Result;
 use crate::providers::Providers;
@@ -134,6 +136,8 @@ async fn run_one(app: &Arc<App>, providers: &Providers, job: Job) {
         JobKind::Results => results::results(app, providers, &job).await,
         JobKind::Remove => remove::remove(app, providers, &job).await,
         JobKind::EndDrain => deadline::end_drain(app, &job).await,
+        JobKind::Validate => validate::validate(app, &job).await,
+        JobKind::ContinuousDeadline => deadline::continuous(app, &job).await,
     };
     let id = job.id;
     let stored = match done {

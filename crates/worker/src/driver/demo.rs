@@ -19,7 +19,8 @@ impl Driver for Demo {
     fn command(&mut self, launch: &Launch<'_>) -> Command {
         let worker = launch.worker.to_string_lossy().into_owned();
         let argv = vec![worker, "demo".to_owned(), launch.turns.to_string(), WATCHED.to_owned()];
-        Command { argv, ..Command::default() }
+        let ignored = super::tools::ignored(launch.settings, "the demo");
+        Command { argv, ignored, ..Command::default() }
     }
 
     fn tell(&mut self, message: &LeasedMessage, standing: Standing) -> Vec<u8> {

@@ -22,11 +22,15 @@ mod conformance;
 mod demo;
 mod opencode;
 mod rpc;
+#[cfg(test)]
+mod settings_tests;
 mod shown;
 #[cfg(test)]
 mod testing;
+mod tools;
 
 pub use atoll_core::agent::Abilities;
+pub(crate) use tools::is_denied;
 
 /// What a driver may need to know for starting its agent.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +59,21 @@ pub struct Command {
     pub env: Vec<(String, String)>,
     /// Written before it starts, each time: its settings, without any secret.
     pub files: Vec<Placed>,
+    /// Settings that it has no way to follow. Said, never silent.
+    pub ignored: Vec<Ignored>,
+}
+
+/// A setting that an agent does not follow.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Ignored {
+    pub setting: String,
+    pub reason: String,
+}
+
+impl Ignored {
+    fn new(setting: &str, reason: impl Into<String>) -> Self {
+        Self { setting: setting.to_owned(), reason: reason.into() }
+    }
 }
 
 /// How the transcript that the agent keeps by itself is had.

@@ -201,7 +201,10 @@ impl Executor {
                     data["turn"] = turn.into();
                 }
                 self.emit(kind::AGENT_FAILED, turn, raw(&data));
-                self.talk.over();
+                // Else the server may begin another run, which starts it again.
+                if self.settings.continuous.is_none() {
+                    self.talk.over();
+                }
             }
             None => tracing::info!("the agent left between two turns; the next message starts it again"),
         }

@@ -150,6 +150,8 @@ struct Executor {
     /// What the guardian's time counts from.
     began: Instant,
     settings: Settings,
+    /// Of these, what the agent does not follow, once it was said.
+    ignored: Vec<driver::Ignored>,
     /// What the server said about the agent's program, and how it reaches models.
     program: Option<PathBuf>,
     gateway: Option<Gateway>,
@@ -196,6 +198,7 @@ impl Executor {
             touching: VecDeque::new(),
             began: Instant::now(),
             settings: Settings::default(),
+            ignored: Vec::new(),
             program: None,
             gateway: None,
             native_id: None,
@@ -407,7 +410,7 @@ impl Executor {
             gateway: self.gateway.as_ref(),
             native_id: self.native_id.as_deref(),
         };
-        let driver::Command { argv, env, files } = driver.command(&launch);
+        let driver::Command { argv, env, files, ignored } = driver.command(&launch);
         let files = files.into_iter().map(|file| (home.join(file.path), file.text)).collect();
         let task = self.task.get_or_insert_with(|| message.content.clone());
         let env = self.tools.environment.of_agent(task, env);
@@ -416,6 +419,11 @@ impl Executor {
         let mut agent = Agent::start(&self.tools.hands, program, kills).await.map_err(|error| error.to_string())?;
         agent.tell(&driver.greeting());
         self.agent = Some(agent);
+        if !ignored.is_empty() && self.ignored != ignored {
+            let turn = self.turn();
+            self.emit(kind::AGENT_SETTINGS_IGNORED, turn, atoll_core::json::raw(&json!({ "settings": ignored })));
+            self.ignored = ignored;
+        }
         Ok(())
     }
 

@@ -1,11 +1,14 @@
 //! Which tools of an agent may be used, and which of them without asking a person. Pure.
 
-use crate::driver::{Ask, AskKind};
+use crate::driver::{Ask, AskKind, is_denied};
 use crate::heartbeat::Settings;
 use atoll_core::policy::{self, Decision};
 use atoll_core::sandbox::Approvals;
 use serde_json::Value;
 use std::collections::BTreeSet;
+
+/// The rule of the tools that the settings name.
+const DENIED: &str = "denied_tools";
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Verdict {
@@ -65,6 +68,10 @@ pub(super) struct Agreed {
 pub(super) fn verdict(ask: &Ask, settings: &Settings, workspace: &str, agreed: &Agreed, may_change: bool) -> Verdict {
     if ask.kind == AskKind::Question {
         return Verdict::Person(None);
+    }
+    if is_denied(settings, &ask.tool) {
+        let reason = format!("the tool {} is denied to you in this task", ask.tool);
+        return Verdict::Deny { rule: DENIED.to_owned(), reason };
     }
     let Decision { verdict, input } = settings.policy.decide(&ask.tool, &ask.input, workspace, &settings.protected);
     if let (Some(_), false) = (&input, may_change) {
@@ -156,5 +163,16 @@ mod tests {
         assert_eq!(of("Read", true), Verdict::Allow(changed.clone()));
         assert_eq!(of("Bash", true), Verdict::Person(changed), "it would pass the agent's own rules by");
         assert!(matches!(of("Read", false), Verdict::Deny { .. }));
+    }
+
+    #[test]
+    fn a_tool_that_is_denied_is_denied_under_each_of_its_names() {
+        let settings =
+            Settings { denied_tools: vec!["WebFetch".to_owned()], ..settings(Some(Approvals::Full), json!([])) };
+        let agreed = Agreed { always: ["web_fetch".to_owned()].into(), call: None };
+        for (kind, tool) in [(AskKind::BeforeTool, "webfetch"), (AskKind::Permission, "web_fetch")] {
+            let said = verdict(&ask(kind, tool, Value::Null), &settings, "/workspace", &agreed, true);
+            assert!(matches!(said, Verdict::Deny { rule, .. } if rule == DENIED), "{tool}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! script. What the model was asked is the proof: a message that is said to have reached the agent is in there.
 
 mod sessions;
+mod settings;
 mod stage;
 
 use atoll_tests::local::{said, told};
@@ -87,6 +88,11 @@ macro_rules! with_each {
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn follows_its_settings() {
+                super::settings::are_followed(AGENT).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn its_death_is_told_and_its_work_stays() {
                 super::dies(AGENT).await;
             }
@@ -95,6 +101,11 @@ macro_rules! with_each {
 }
 
 with_each!(claude, codex, opencode, gemini);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claude_works_until_the_check_passes() {
+    settings::are_checked("claude").await;
+}
 
 async fn works(agent: &str) {
     let Some(stage) = Stage::set(agent, "an agent's whole work", SCRIPTS).await else { return };

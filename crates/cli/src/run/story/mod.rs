@@ -185,7 +185,7 @@ impl Story {
                 let other = self.calls.under_way(entry.text("tool_use_id"));
                 self.doing = other.map_or(Doing::Working, Doing::Tool);
             }
-            "agent.started" => self.doing = Doing::Working,
+            "agent.started" | "continuous.validating" => self.doing = Doing::Working,
             other if atoll_core::observe::is_work(other) => {
                 self.doing = self.calls.under_way(None).map_or(Doing::Working, Doing::Tool);
             }

@@ -3,7 +3,7 @@
 use super::{Answers, Story, asking};
 use crate::reading::entry::Entry;
 use crate::render::spans::Spans;
-use crate::render::{line, patch, style, text, time};
+use crate::render::{continuous, line, patch, style, text, time};
 use crate::run::told::{Mark, Told};
 use anstyle::Style;
 use std::time::Duration;
@@ -64,6 +64,7 @@ impl Story {
             | "agent.usage"
             | "agent.transcript" => None,
             kind if kind.starts_with("session.") => None,
+            kind if kind.starts_with("continuous.") => return checked(entry).into_iter().collect(),
             kind => Some(Told::step(
                 Mark::Fact,
                 Spans::new().put(style::FAINT, format!("{} {}", text::clipped(kind, 100), line::summary(entry, 300))),
@@ -106,6 +107,8 @@ impl Story {
         let content = entry.text("content").unwrap_or_default();
         let reason = entry.text("reason").map(|reason| format!(" ({reason})")).unwrap_or_default();
         match entry.event_type.as_str() {
+            // What failed was told when it was found.
+            "message.queued" if entry.text("type") == Some("system") => None,
             "message.queued" if entry.text("type") == Some("interrupt") => {
                 Some(Told::words(Mark::User, style::WARN, "interrupt"))
             }
@@ -174,6 +177,19 @@ fn failure(entry: &Entry) -> Told {
     let said = entry.said().unwrap_or("the agent failed");
     let told = Told::step(Mark::Failed, Spans::new().put(style::BAD, text::inline(&format!("{said}{reason}"))));
     told.under(style::FAINT, &last_lines(entry.text("stderr_tail").unwrap_or_default(), TAIL_LINES))
+}
+
+/// A check, or what follows from all of them.
+fn checked(entry: &Entry) -> Option<Told> {
+    let words = text::inline(&continuous::words(entry)?);
+    let failed = entry.event_type == "continuous.check" && entry.text("verdict") != Some("passed");
+    Some(match entry.event_type.as_str() {
+        _ if failed => Told::step(Mark::Failed, Spans::new().plain(words))
+            .under(style::FAINT, &last_lines(entry.text("output").unwrap_or_default(), OUTPUT_LINES)),
+        "continuous.check" | "continuous.passed" => Told::step(Mark::Done, Spans::new().plain(words)),
+        "continuous.stopped" | "continuous.run_failed" => Told::warning(&words),
+        _ => Told::fact(&words),
+    })
 }
 
 fn answer(entry: &Entry) -> String {

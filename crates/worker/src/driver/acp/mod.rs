@@ -115,7 +115,11 @@ impl Driver for Acp {
         *self = Self {
             opening: start::session(launch),
             native_id: launch.native_id.map(str::to_owned),
-            system_prompt: launch.settings.system_prompt.clone(),
+            // Who has no other place for it reads it before the first message.
+            system_prompt: match self.program {
+                Program::Gemini => None,
+                Program::Other => launch.settings.system_prompt.clone(),
+            },
             ..Self::new(self.program)
         };
         start::command(self.program, launch)

@@ -1,6 +1,8 @@
 //! How agents that speak the Agent Client Protocol are started.
 
-use super::super::{Command, Launch, Placed};
+use super::super::tools::{self, Tool};
+use super::super::{Command, Ignored, Launch, Placed};
+use crate::heartbeat::Settings;
 use atoll_core::sandbox::{Approvals, Mode};
 use atoll_protocol::Gateway;
 use serde_json::{Map, Value, json};
@@ -27,7 +29,7 @@ pub(super) fn command(program: Program, launch: &Launch<'_>) -> Command {
     let path = launch.program.map_or_else(|| program.name().to_owned(), |path| path.to_string_lossy().into_owned());
     let mut argv = vec![path];
     let mut env = Vec::new();
-    let mut files = Vec::new();
+    let (mut files, mut ignored) = (Vec::new(), Vec::new());
     match program {
         Program::Gemini => {
             argv.push("--acp".to_owned());
@@ -35,18 +37,27 @@ pub(super) fn command(program: Program, launch: &Launch<'_>) -> Command {
             if let Some(model) = &launch.settings.model {
                 argv.extend(["--model".to_owned(), model.clone()]);
             }
-            files.push(Placed { path: PathBuf::from(".gemini/settings.json"), text: gemini_settings() });
+            files.push(Placed { path: PathBuf::from(".gemini/settings.json"), text: gemini_settings(launch.settings) });
+            if let Some(prompt) = &launch.settings.system_prompt {
+                let text = format!("{prompt}\n");
+                files.push(Placed { path: PathBuf::from(".gemini/GEMINI.md"), text });
+            }
             env.extend(launch.gateway.into_iter().flat_map(gemini));
         }
         // Nobody knows which of them it reads.
         Program::Other => {
+            if launch.settings.model.is_some() {
+                let reason = "the Agent Client Protocol has no common way to choose one";
+                ignored.push(Ignored::new("model", reason));
+            }
+            ignored.extend(tools::ignored(launch.settings, "an agent of the Agent Client Protocol"));
             env.extend(launch.gateway.into_iter().flat_map(anthropic));
             env.extend(launch.gateway.into_iter().flat_map(openai));
             env.extend(launch.gateway.into_iter().flat_map(gemini));
         }
     }
     let env = env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Command { argv, env, files }
+    Command { argv, env, files, ignored }
 }
 
 fn mode(launch: &Launch<'_>) -> &'static str {
@@ -59,14 +70,21 @@ fn mode(launch: &Launch<'_>) -> &'static str {
 }
 
 /// It reports nothing, looks for no newer version of itself, and takes the key from its environment.
-fn gemini_settings() -> String {
-    let settings = json!({
+fn gemini_settings(settings: &Settings) -> String {
+    let mut all = json!({
         "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": false}},
         "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false},
         "privacy": {"usageStatisticsEnabled": false},
         "telemetry": {"enabled": false},
     });
-    settings.to_string()
+    if let Some(tools) = &settings.tools {
+        all["tools"]["core"] = tools::translated(tools, Tool::of_gemini).into();
+    }
+    let denied = tools::translated(&tools::denied(settings), Tool::of_gemini);
+    if !denied.is_empty() {
+        all["tools"]["exclude"] = denied.into();
+    }
+    all.to_string()
 }
 
 type Variable = (&'static str, String);

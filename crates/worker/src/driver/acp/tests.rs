@@ -231,7 +231,7 @@ fn they_are_started_with_what_was_asked_for() {
     assert_eq!(servers[1], json!({"type": "http", "name": "far", "url": "https://far", "headers": []}));
     gemini.line(br#"{"id":2,"result":{"sessionId":"s"}}"#);
     let first = line(&gemini.tell(&message("go", Delivery::Steer), Standing::Idle));
-    assert_eq!(first["params"]["prompt"], json!([text("be brief"), text("go")]), "it has no better place for it");
+    assert_eq!(first["params"]["prompt"], json!([text("go")]), "it reads the rest from a file of its home");
     let launch = Launch { program: Some(Path::new("/opt/goose")), ..launch };
     let mut other = Acp::new(Program::Other);
     let command = other.command(&launch);

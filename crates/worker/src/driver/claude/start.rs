@@ -1,5 +1,6 @@
 //! How Claude Code is started.
 
+use super::super::tools::{self, Tool};
 use super::super::{Command, Launch};
 use atoll_core::sandbox::{Approvals, Mode};
 use serde_json::json;
@@ -27,7 +28,14 @@ pub(super) fn command(launch: &Launch<'_>) -> Command {
         say(&["--model", model]);
     }
     if let Some(tools) = &settings.tools {
-        say(&["--tools", &tools.join(",")]);
+        say(&["--tools", &tools::translated(tools, Tool::of_claude).join(",")]);
+    }
+    let denied = tools::translated(&tools::denied(settings), Tool::of_claude);
+    if !denied.is_empty() {
+        say(&["--disallowedTools", &denied.join(",")]);
+    }
+    if settings.enable_skills == Some(false) {
+        say(&["--disable-slash-commands"]);
     }
     if let Some(servers) = &settings.mcp {
         say(&["--mcp-config", &json!({"mcpServers": servers}).to_string()]);
@@ -40,7 +48,7 @@ pub(super) fn command(launch: &Launch<'_>) -> Command {
         env.push(("ANTHROPIC_BASE_URL".to_owned(), format!("{}/anthropic", gateway.base_url)));
         env.push(("ANTHROPIC_API_KEY".to_owned(), gateway.key.clone()));
     }
-    Command { argv, env, files: Vec::new() }
+    Command { argv, env, ..Command::default() }
 }
 
 /// What it asks about by itself; what becomes of the question is not its to say.

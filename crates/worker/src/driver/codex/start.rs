@@ -1,7 +1,9 @@
 //! How Codex is started, and what it is told to begin with.
 
-use super::super::{Command, Launch, Placed};
-use atoll_core::sandbox::{Approvals, Mode};
+use super::super::tools::{self, Tool};
+use super::super::{Command, Ignored, Launch, Placed};
+use crate::heartbeat::Settings;
+use atoll_core::sandbox::Approvals;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
@@ -19,17 +21,74 @@ enabled = false
 plugins = false
 ";
 
+/// What it can be told to do without.
+struct Without {
+    shell: bool,
+    web_search: bool,
+    images: bool,
+    subagents: bool,
+    skills: bool,
+    /// Not taken from it, but each is asked about, and refused.
+    edits: bool,
+    ignored: Vec<Ignored>,
+}
+
+impl Without {
+    fn of(settings: &Settings) -> Self {
+        let lacks = |name: &str| tools::is_denied(settings, name);
+        let mut ignored = Vec::new();
+        // Of those that are known it has no others than what follows.
+        for name in settings.denied_tools.iter().filter(|name| Tool::named(name).is_none()) {
+            ignored.push(Ignored::new("denied_tools", format!("Codex has no way to do without the tool {name}")));
+        }
+        let edits = lacks("apply_patch");
+        if edits {
+            let by_name = settings.denied_tools.iter().filter_map(|name| Tool::named(name)).any(Tool::changes_files);
+            let setting = if by_name { "denied_tools" } else { "tools" };
+            let reason = "Codex is still offered its tool for patches, but each use of it is refused";
+            ignored.push(Ignored::new(setting, reason));
+        }
+        Self {
+            shell: lacks("exec_command"),
+            web_search: lacks("web_search"),
+            images: lacks("view_image"),
+            subagents: lacks("Task"),
+            skills: lacks("Skill"),
+            edits,
+            ignored,
+        }
+    }
+}
+
 pub(super) fn command(launch: &Launch<'_>) -> Command {
     let program = launch.program.map_or_else(|| "codex".to_owned(), |path| path.to_string_lossy().into_owned());
     let argv = vec![program, "app-server".to_owned()];
     let home = launch.home.join(".codex").to_string_lossy().into_owned();
     let mut env = vec![("CODEX_HOME".to_owned(), home)];
+    let without = Without::of(launch.settings);
     let mut text = String::new();
+    if without.web_search {
+        text.push_str("web_search = \"disabled\"\n");
+    }
     if let Some(gateway) = launch.gateway {
         text.push_str("model_provider = \"atoll\"\n");
         env.push((KEY.to_owned(), gateway.key.clone()));
     }
     text.push_str(QUIET);
+    // They belong to the features, which stand last there.
+    for (lacks, feature) in [
+        (without.shell, "shell_tool"),
+        (without.images, "view_image"),
+        (without.subagents, "multi_agent"),
+        (without.skills, "skill_search"),
+    ] {
+        if lacks {
+            text.push_str(&format!("{feature} = false\n"));
+        }
+    }
+    if without.skills {
+        text.push_str("\n[skills]\ninclude_instructions = false\nbundled = {enabled = false}\n");
+    }
     if let Some(gateway) = launch.gateway {
         let url = quoted(&format!("{}/openai/v1", gateway.base_url));
         text.push_str(&format!(
@@ -37,7 +96,7 @@ pub(super) fn command(launch: &Launch<'_>) -> Command {
         ));
     }
     let path = PathBuf::from(".codex/config.toml");
-    Command { argv, env, files: vec![Placed { path, text }] }
+    Command { argv, env, files: vec![Placed { path, text }], ignored: without.ignored }
 }
 
 /// A string of TOML: those of JSON are, but for one character that it must not hold.
@@ -50,15 +109,15 @@ pub(super) fn thread(launch: &Launch<'_>) -> Value {
     let settings = launch.settings;
     let mut params = json!({
         "cwd": launch.workspace,
-        "approvalPolicy": policy(settings.approvals, settings.has_rules()),
+        "approvalPolicy": policy(settings),
         // The boundary is the sandbox that it runs in.
         "sandbox": "danger-full-access",
     });
     if let Some(model) = &settings.model {
         params["model"] = model.as_str().into();
     }
-    if let Some(words) = instructions(settings.mode, settings.system_prompt.as_deref()) {
-        params["developerInstructions"] = words.into();
+    if let Some(words) = &settings.system_prompt {
+        params["developerInstructions"] = words.as_str().into();
     }
     if let Some(servers) = &settings.mcp {
         let servers: Map<String, Value> =
@@ -69,19 +128,12 @@ pub(super) fn thread(launch: &Launch<'_>) -> Value {
 }
 
 /// What it asks about; what becomes of the question is not its to say.
-const fn policy(approvals: Option<Approvals>, has_rules: bool) -> &'static str {
-    match approvals {
-        Some(Approvals::Full) if !has_rules => "never",
+fn policy(settings: &Settings) -> &'static str {
+    // What it is not to do can only be refused where it asks.
+    let asks = settings.has_rules() || Without::of(settings).edits;
+    match settings.approvals {
+        Some(Approvals::Full) if !asks => "never",
         Some(Approvals::Full | Approvals::Edits | Approvals::Ask) | None => "untrusted",
-    }
-}
-
-fn instructions(mode: Option<Mode>, prompt: Option<&str>) -> Option<String> {
-    let explore = "Look around and say what you find and what you would do. Change no files.";
-    match (mode, prompt) {
-        (Some(Mode::Exploration), Some(prompt)) => Some(format!("{prompt}\n\n{explore}")),
-        (Some(Mode::Exploration), None) => Some(explore.to_owned()),
-        (Some(Mode::Implementation | Mode::Validation) | None, prompt) => prompt.map(str::to_owned),
     }
 }
 

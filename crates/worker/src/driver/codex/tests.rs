@@ -3,7 +3,7 @@ use crate::driver::testing::{cases, hear, line, lines};
 use crate::executor::tests::message;
 use crate::heartbeat::Settings;
 use atoll_core::message::Delivery;
-use atoll_core::sandbox::{Approvals, Mode};
+use atoll_core::sandbox::Approvals;
 use atoll_protocol::Gateway;
 use proptest::prelude::*;
 use std::path::Path;
@@ -233,11 +233,11 @@ fn it_is_started_with_what_was_asked_for_and_without_any_secret_in_a_file() {
     assert_eq!((&params["threadId"], &params["approvalPolicy"]), (&json!("n"), &json!("never")));
     assert_eq!((&params["developerInstructions"], &params["model"]), (&json!("be brief"), &json!("gpt")));
     assert_eq!(params["config"]["mcp_servers"], json!({"docs": {"command": "docs", "args": ["-v"]}}));
-    let settings = Settings { mode: Some(Mode::Exploration), ..Settings::default() };
+    let denied_tools = vec!["Edit".to_owned()];
+    let settings = Settings { approvals: Some(Approvals::Full), denied_tools, ..Settings::default() };
     let launch = Launch::plain(Path::new("/w"), &settings);
     let params = start::thread(&launch);
-    assert_eq!(params["approvalPolicy"], "untrusted");
-    assert!(params["developerInstructions"].as_str().unwrap().contains("Change no files"));
+    assert_eq!(params["approvalPolicy"], "untrusted", "it has to ask, so that it can be refused");
     assert!(!start::command(&launch).files[0].text.contains("model_provider"), "without a gateway it uses its own");
 }
 

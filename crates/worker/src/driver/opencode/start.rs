@@ -1,5 +1,6 @@
 //! How OpenCode is started: behind the bridge, with all of its settings in one variable.
 
+use super::super::tools::{self, Tool};
 use super::super::{Command, Launch};
 use crate::heartbeat::Settings;
 use atoll_core::sandbox::{Approvals, Mode};
@@ -30,7 +31,7 @@ pub(super) fn command(launch: &Launch<'_>) -> Command {
     argv.extend(launch.native_id.map(str::to_owned));
     let mut env = quiet();
     env.push(("OPENCODE_CONFIG_CONTENT".to_owned(), settings(launch).to_string()));
-    Command { argv, env, files: Vec::new() }
+    Command { argv, env, ..Command::default() }
 }
 
 /// The agent of its own that does the work: one that changes nothing, to look around.
@@ -85,20 +86,31 @@ fn settings(launch: &Launch<'_>) -> Value {
 
 /// What it asks about; what becomes of the question is not its to say.
 fn permission(settings: &Settings) -> Value {
-    match settings.approvals {
+    const HARMLESS: &[&str] =
+        &["read", "glob", "grep", "list", "todowrite", "todoread", "task", "skill", "question", "lsp"];
+    let (usual, harmless) = match settings.approvals {
         // Rules may be about anything, also about what is read.
-        _ if !settings.policy.is_empty() => json!({"*": "ask", "question": "allow"}),
-        Some(Approvals::Full) if settings.protected.is_empty() => json!({"*": "allow"}),
-        Some(Approvals::Full | Approvals::Edits | Approvals::Ask) | None => {
-            let mut all = json!({"*": "ask"});
-            for harmless in
-                ["read", "glob", "grep", "list", "todowrite", "todoread", "task", "skill", "question", "lsp"]
-            {
-                all[harmless] = "allow".into();
-            }
-            all
+        _ if !settings.policy.is_empty() => ("ask", &["question"][..]),
+        Some(Approvals::Full) if settings.protected.is_empty() => ("allow", &[][..]),
+        Some(Approvals::Full | Approvals::Edits | Approvals::Ask) | None => ("ask", HARMLESS),
+    };
+    let mut all = json!({"*": usual});
+    for tool in harmless {
+        all[tool] = "allow".into();
+    }
+    if let Some(tools) = &settings.tools {
+        let usual = |tool: &str| if harmless.contains(&tool) { "allow" } else { usual };
+        let named = tools::translated(tools, Tool::of_opencode);
+        all = json!({"*": "deny"});
+        for tool in &named {
+            all[tool.as_str()] = usual(tool).into();
         }
     }
+    // What is denied is not even offered to the model.
+    for tool in tools::translated(&tools::denied(settings), Tool::of_opencode) {
+        all[tool.as_str()] = "deny".into();
+    }
+    all
 }
 
 fn server_of(server: &Value) -> Value {
