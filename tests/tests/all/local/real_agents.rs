@@ -163,6 +163,9 @@ async fn is_interrupted(agent: &str) {
     tokio::time::sleep(Duration::from_millis(500)).await;
     let stop = stage.ground.send(&id, json!({ "content": "stop", "type": "interrupt" })).await;
     stage.ground.event(&id, |event| event["type"] == "agent.interrupted").await;
+    if agent != "gemini" {
+        stage.ground.event(&id, |event| event["type"] == "agent.transcript").await;
+    }
     let delivered = stage.ground.delivered(&id, &stop).await;
     assert_eq!(delivered["state"], "acknowledged", "{delivered}");
     // Codex lets its commands go on, so that it can look at them in its next turn.
