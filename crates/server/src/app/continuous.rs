@@ -87,10 +87,12 @@ pub async fn run_failed(
 
 /// A person interrupted the agent: that ends the loop, whatever it was at.
 pub async fn interrupted(work: &mut Work<'_>, sandbox: &mut Sandbox) -> Result<()> {
-    match step(work, sandbox, Input::Interrupted, None).await? {
-        Some(_) => rest(work, sandbox).await,
-        None => Ok(()),
+    let Some((_, effects)) = step(work, sandbox, Input::Interrupted, None).await? else { return Ok(()) };
+    // What was being checked is not done: the sandbox does not end with it, but waits for whoever took over.
+    if effects.contains(&Effect::Finish) && sandbox.turn_state == TurnState::Done {
+        sandbox.turn_state = TurnState::Idle;
     }
+    rest(work, sandbox).await
 }
 
 /// The sandbox leaves `running`. The caller writes the row.

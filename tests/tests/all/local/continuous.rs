@@ -145,6 +145,8 @@ async fn a_person_s_interrupt_ends_it_at_once() {
     ground.shell(&id, gone).await.well();
     let events = ground.admin.all_events(&id).await;
     assert!(told(&events, "continuous.checked").is_empty(), "nobody waited for it");
+    let row = ground.row(&id).await;
+    assert_eq!(row["state"], "running", "what was not checked is not done: {row}");
 
     // Whoever stops the sandbox stops it as well, and what was not checked did not succeed.
     let id = ground.make(task("say done", json!({ "checks": [check] }))).await;
