@@ -2,6 +2,8 @@
 
 use super::frame::{Command, ServerFrame, WorkerFrame};
 use super::*;
+use atoll_core::limit::Limit;
+use atoll_core::sandbox::AgentLimits;
 use serde_json::{Value, json};
 
 fn uuid(n: u128) -> Uuid {
@@ -98,6 +100,10 @@ fn the_written_form_is_frozen() {
         "server_frames": [
             to_json(ServerFrame::Message { message: message() }),
             to_json(ServerFrame::Command { id: 1, command: Command::Stop { state: SandboxState::Completing } }),
+            to_json(ServerFrame::Limits {
+                limits: AgentLimits { turns: Some(3), ..AgentLimits::default() },
+                held: Some(Limit::CostUsd),
+            }),
             to_json(ServerFrame::Heartbeat { answer: Box::new(heartbeat_answer()) }),
             to_json(ServerFrame::Refused { id: Some(id), lease, code: "not_your_lease".into(), detail: "no".into() }),
             to_json(ServerFrame::Settled { id, lease }),

@@ -18,7 +18,7 @@ use crate::arguments::word;
 use crate::client::Connect;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::sandbox::limits::Choice as Limits;
+use crate::sandbox::limits::Allowance;
 use crate::sandbox::network::Choice as Network;
 use crate::settings::{self, ConfigFiles};
 use crate::working::Working;
@@ -84,7 +84,7 @@ pub struct Run {
     #[command(flatten)]
     network: Network,
     #[command(flatten)]
-    limits: Limits,
+    limits: Allowance,
     #[command(flatten)]
     files: ConfigFiles,
     #[command(flatten)]

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 /// How much a new sandbox's agent may use before it waits for a person.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Choice {
+pub struct Allowance {
     /// Pause the agent after this many turns
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     turns: Option<u32>,
@@ -24,7 +24,7 @@ pub struct Choice {
     no_progress_s: Option<u32>,
 }
 
-impl Choice {
+impl Allowance {
     /// As the server takes it.
     pub fn body(&self) -> Option<Value> {
         let given = [

@@ -81,7 +81,7 @@ pub struct New {
     #[command(flatten)]
     network: Choice,
     #[command(flatten)]
-    limits: super::limits::Choice,
+    limits: super::limits::Allowance,
     /// A new file for the worker's token [default: worker-ID.token in the data directory]
     #[arg(long, value_name = "FILE")]
     token_file_out: Option<PathBuf>,
