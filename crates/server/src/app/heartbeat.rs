@@ -9,6 +9,7 @@ use atoll_core::sandbox::{Activity, ProviderKind, SandboxState};
 use atoll_protocol::{Gateway, Heartbeat, HeartbeatAnswer, Resume, Start};
 use atoll_store::sandboxes::{self, Sample, Sandbox};
 use atoll_store::sessions::Session;
+use atoll_store::streams;
 use std::time::Duration;
 
 /// One sample is kept in this time, for graphs.
@@ -21,7 +22,8 @@ pub async fn heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> 
     keep_sample(work, &mut sandbox, beat).await?;
     alive(work, &mut session, &mut sandbox).await?;
     let may_change = sandbox.state == SandboxState::Running && sandbox.activity != Activity::Paused;
-    if may_change && may_claim(beat.activity) && sandbox.activity != beat.activity {
+    let is_told = !is_told_by_events(beat.activity) || is_stored(work, id, beat).await?;
+    if may_change && is_told && may_claim(beat.activity) && sandbox.activity != beat.activity {
         sandbox.activity = beat.activity;
         sandboxes::update(work.tx, &mut sandbox).await?;
     }
@@ -29,6 +31,26 @@ pub async fn heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> 
     let start = if starting { Some(start(work, &session, &mut sandbox, beat).await?) } else { None };
     let interval_s = u32::try_from(work.policy.heartbeat.as_secs().max(1)).unwrap_or(u32::MAX);
     Ok(HeartbeatAnswer { state: sandbox.state, interval_s, start })
+}
+
+/// The row is never ahead of the log: what events say counts when they are there, and then by themselves.
+async fn is_stored(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> Result<bool> {
+    let stream = streams::get(work.tx, id, beat.stream).await?;
+    Ok(stream.is_some_and(|stream| stream.last_key >= beat.last_key))
+}
+
+/// Whether a change to it shows in the log, too.
+const fn is_told_by_events(activity: Activity) -> bool {
+    match activity {
+        Activity::Working | Activity::WaitingApproval | Activity::WaitingMessage | Activity::RateLimited => true,
+        Activity::Starting
+        | Activity::LimitPaused
+        | Activity::Stalled
+        | Activity::Paused
+        | Activity::Unreachable
+        | Activity::TakingResults
+        | Activity::Ended => false,
+    }
 }
 
 /// Counts the sign of life; the first one makes the sandbox `running`.

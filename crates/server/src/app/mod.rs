@@ -14,6 +14,7 @@ pub mod lifecycle;
 pub mod network;
 pub mod notices;
 pub mod pausing;
+mod priced;
 pub mod results;
 pub mod secrets;
 pub mod sessions;

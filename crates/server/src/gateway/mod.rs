@@ -98,6 +98,15 @@ impl Gateway {
         self.models.listed.iter().find(|model| model.name == name)
     }
 
+    /// What a model costs, by the name that agents have for it.
+    pub fn price_of(&self, name: &str) -> Option<Price> {
+        match self.listed(name) {
+            // Its own name says nothing of what it costs; the upstream's does.
+            Some(model) => model.price.or_else(|| list_price(model.model.as_deref().unwrap_or(&model.name))),
+            None => list_price(name),
+        }
+    }
+
     /// The upstream of this name, or the one that an API has by itself: its own, else the first that was named for it.
     fn upstream(&self, api: Api, name: Option<&str>) -> Option<&ModelUpstream> {
         let all = || self.models.upstreams.iter().filter(|upstream| upstream.api == api);
@@ -133,11 +142,7 @@ impl Gateway {
                 })
             }
         })?;
-        let price = match (listed, name) {
-            (Some(model), _) => model.price.or_else(|| list_price(&model.name)),
-            (None, Some(name)) => list_price(name),
-            (None, None) => None,
-        };
+        let price = name.and_then(|name| self.price_of(name));
         Ok(Chosen {
             upstream,
             name: name.cloned(),
@@ -253,7 +258,6 @@ async fn pass(
     if let Some(bill) = &mut bill {
         bill.sent();
     }
-    account.passes();
     let answered = gateway.upstreams.request(request).await;
     drop(held);
     let mut response = match answered {
@@ -278,16 +282,14 @@ async fn pass(
     Ok(response.map(|body| Metered::new(body, bill).boxed()))
 }
 
-/// What people have to do something about is written to the sandbox's log, once for as long as nothing else passes.
+/// What people have to do something about is written to the sandbox's log, and the same not again for a while.
 fn refused(app: &Arc<App>, sandbox: SandboxId, refusal: &Refusal) {
     let detail = refusal.sentence();
     tracing::debug!(%sandbox, detail, "a request to a model was refused");
     let known = app.gateway.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox).cloned();
     let (Some(reason), Some(account)) = (refusal.told_as(), known) else { return };
-    if !account.is_news(reason) {
-        return;
-    }
-    let (app, data) = (Arc::clone(app), json!({ "reason": reason, "detail": detail }));
+    let Some(count) = account.is_news(reason) else { return };
+    let (app, data) = (Arc::clone(app), json!({ "reason": reason, "detail": detail, "count": count }));
     tokio::spawn(async move {
         let logged = app.write(move |work| {
             Box::pin(async move {
