@@ -38,6 +38,11 @@ pub struct Plan {
     pub files: usize,
     /// Steps of the agent whose events are timed.
     pub steps: usize,
+    /// Tools that the agent uses whose worker's memory is looked at.
+    pub calls: usize,
+    /// What is said to a working agent, and how often its turn is broken off.
+    pub steered: usize,
+    pub interrupted: usize,
     /// Of the tree that is moved in and out: files of some kilobytes, and of 8 MB.
     pub small_files: usize,
     pub large_files: usize,
@@ -64,6 +69,9 @@ impl Plan {
             forks: 10,
             files: 100_000,
             steps: 500,
+            calls: 10_000,
+            steered: 40,
+            interrupted: 20,
             small_files: 2000,
             large_files: 20,
         }
@@ -89,6 +97,9 @@ impl Plan {
             forks: 3,
             files: 2000,
             steps: 50,
+            calls: 300,
+            steered: 5,
+            interrupted: 3,
             small_files: 200,
             large_files: 4,
         }

@@ -42,6 +42,10 @@ impl Latencies {
         quantile(&mut self.0, 0.5)
     }
 
+    pub fn p95(&mut self) -> f64 {
+        quantile(&mut self.0, 0.95)
+    }
+
     pub fn p99(&mut self) -> f64 {
         quantile(&mut self.0, 0.99)
     }

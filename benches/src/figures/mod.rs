@@ -1,6 +1,7 @@
 //! The figures, one file each; what two of them share stands beside them.
 
 mod agent_event;
+mod claude;
 mod commit_server;
 mod docker;
 mod fan_out;
@@ -19,6 +20,7 @@ mod sandbox;
 mod sandbox_memory;
 mod sandboxes_at_once;
 mod single_event;
+mod tool_calls;
 mod trajectory;
 
 use crate::bench::Bench;
@@ -44,13 +46,15 @@ pub enum Name {
     SandboxMemory,
     Docker,
     AgentEvent,
+    ToolCalls,
+    Claude,
     Files,
     Gateway,
 }
 
 impl Name {
     /// In the order in which they are run. The memory is looked at before pages are read from the same server.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -65,6 +69,8 @@ impl Name {
         Self::SandboxMemory,
         Self::Docker,
         Self::AgentEvent,
+        Self::ToolCalls,
+        Self::Claude,
         Self::Files,
         Self::Gateway,
     ];
@@ -85,6 +91,8 @@ impl Name {
             Self::SandboxMemory => "sandbox-memory",
             Self::Docker => "docker",
             Self::AgentEvent => "agent-event",
+            Self::ToolCalls => "tool-calls",
+            Self::Claude => "claude",
             Self::Files => "files",
             Self::Gateway => "gateway",
         }
@@ -107,6 +115,8 @@ impl Name {
             Self::SandboxMemory => Box::pin(sandbox_memory::measure(bench)).await,
             Self::Docker => Box::pin(docker::measure(bench)).await,
             Self::AgentEvent => Box::pin(agent_event::measure(bench)).await,
+            Self::ToolCalls => Box::pin(tool_calls::measure(bench)).await,
+            Self::Claude => Box::pin(claude::measure(bench)).await,
             Self::Files => Box::pin(files::measure(bench)).await,
             Self::Gateway => Box::pin(gateway::measure(bench)).await,
         };

@@ -12,13 +12,13 @@ const BAR_MIB: f64 = 8.0;
 const BAR_SWITCHES: f64 = 6.0;
 
 /// One process of a sandbox, seen from outside.
-struct Process {
+pub(super) struct Process {
     pid: String,
 }
 
 impl Process {
     /// Every worker and hands on this machine whose program is `worker`.
-    fn all(worker: &Path) -> Vec<Self> {
+    pub(super) fn all(worker: &Path) -> Vec<Self> {
         let own = std::fs::metadata(worker).ok();
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -31,14 +31,14 @@ impl Process {
         pids.filter(is_ours).map(|pid| Self { pid }).collect()
     }
 
-    fn number(&self, file: &str, field: &str) -> f64 {
+    pub(super) fn number(&self, file: &str, field: &str) -> f64 {
         let text = std::fs::read_to_string(format!("/proc/{}/{file}", self.pid)).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix(field));
         line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0.0)
     }
 
     /// The worker is the first process of its sandbox.
-    fn is_worker(&self) -> bool {
+    pub(super) fn is_worker(&self) -> bool {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         let numbers = text.lines().find_map(|line| line.strip_prefix("NSpid:"));
         numbers.and_then(|numbers| numbers.split_whitespace().last()) == Some("1")

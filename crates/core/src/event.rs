@@ -72,6 +72,8 @@ pub mod kind {
     pub const AGENT_THINKING: &str = "agent.thinking";
     pub const AGENT_SYSTEM_MESSAGE: &str = "agent.system_message";
     pub const AGENT_STREAM_ERROR: &str = "agent.stream_error";
+    /// Its model told it to wait, and until when where that is known.
+    pub const AGENT_RATE_LIMITED: &str = "agent.rate_limited";
     pub const AGENT_ERROR: &str = "agent.error";
     pub const AGENT_PLAN: &str = "agent.plan";
     pub const AGENT_SUBAGENT_INVOKED: &str = "agent.subagent_invoked";

@@ -50,6 +50,7 @@ pub fn observe(event_type: &str) -> Observation {
         kind::AGENT_FAILED => Observation::AgentFailed,
         kind::AGENT_SHUTDOWN => Observation::WorkerLeft,
         kind::AGENT_WAITING | kind::AGENT_INTERRUPTED => Observation::Activity(Activity::WaitingMessage),
+        kind::AGENT_RATE_LIMITED => Observation::Activity(Activity::RateLimited),
         kind::APPROVAL_REQUESTED => Observation::Activity(Activity::WaitingApproval),
         other if is_work(other) => Observation::Activity(Activity::Working),
         _ => Observation::Nothing,
@@ -64,6 +65,7 @@ mod tests {
     fn a_waiting_agent_never_shows_as_working() {
         assert_eq!(observe("approval.requested"), Observation::Activity(Activity::WaitingApproval));
         assert_eq!(observe("agent.waiting"), Observation::Activity(Activity::WaitingMessage));
+        assert_eq!(observe("agent.rate_limited"), Observation::Activity(Activity::RateLimited));
     }
 
     #[test]

@@ -16,7 +16,7 @@
 use crate::answers::{self, Answers};
 use crate::disk::{Disk, Done};
 use crate::downlink::{self, Downlink};
-use crate::heartbeat::{self, Beater, ByStream};
+use crate::heartbeat::{self, Beater, ByStream, Doing};
 use crate::input::Read;
 use crate::program::{Outlet, Program};
 use crate::setup::{Error, Worker};
@@ -82,7 +82,7 @@ pub async fn run(worker: Worker, mut program: Program, mut signals: mpsc::Receiv
 
     let (reports, mut reported) = mpsc::channel(REPORTS);
     let (durable, durable_seen) = watch::channel(Durable::default());
-    let (activity, activity_seen) = watch::channel(Activity::Working);
+    let (activity, activity_seen) = watch::channel(Doing { activity: Activity::Working, after: 0 });
     let (phase, phase_seen) = watch::channel(Phase::default());
     let (leases, leases_seen) = watch::channel(Vec::new());
     let (answers, answers_queue) = mpsc::unbounded_channel();

@@ -128,6 +128,13 @@ pub struct Repo {
     pub branch: Option<String>,
 }
 
+/// What the agent does, and the last event before it became so.
+#[derive(Debug, Clone, Copy)]
+pub struct Doing {
+    pub activity: Activity,
+    pub after: i64,
+}
+
 #[derive(Debug)]
 pub enum Report {
     Answered(Box<Answer>),
@@ -138,7 +145,7 @@ pub struct Beater {
     pub stream: Stream,
     pub spool: PathBuf,
     pub client: Client,
-    pub activity: watch::Receiver<Activity>,
+    pub activity: watch::Receiver<Doing>,
     pub durable: watch::Receiver<Durable>,
     pub reports: mpsc::Sender<Outward>,
     /// When the runtime's clock started, where hundreds of idle workers share a machine.
@@ -220,13 +227,14 @@ impl Beater {
 
     fn heartbeat(&mut self, started: bool, clock: &SystemClock) -> Heartbeat {
         let resources = Resources::read(&self.spool);
-        let activity = *self.activity.borrow_and_update();
+        let Doing { activity, after } = *self.activity.borrow_and_update();
         Heartbeat {
             stream: self.stream.id,
             boot: Some(self.stream.boot),
             protocol: VERSION,
             at: clock.now(),
-            last_key: self.durable.borrow().last_key,
+            // Of what is said here nothing comes later than this.
+            last_key: self.durable.borrow().last_key.max(after),
             activity: if started { activity } else { Activity::Starting },
             cpu: resources.cpu,
             memory: resources.memory,

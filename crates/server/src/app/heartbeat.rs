@@ -9,6 +9,7 @@ use atoll_core::sandbox::{Activity, ProviderKind, SandboxState};
 use atoll_protocol::{Gateway, Heartbeat, HeartbeatAnswer, Start};
 use atoll_store::sandboxes::{self, Sample, Sandbox};
 use atoll_store::sessions::Session;
+use atoll_store::streams;
 use std::time::Duration;
 
 /// One sample is kept in this time, for graphs.
@@ -21,10 +22,11 @@ pub async fn heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> 
     keep_sample(work, &mut sandbox, beat).await?;
     alive(work, &mut session, &mut sandbox).await?;
     let may_change = sandbox.state == SandboxState::Running && sandbox.activity != Activity::Paused;
+    let is_told = !is_told_by_events(beat.activity) || is_stored(work, id, beat).await?;
     let held = beat.activity == Activity::WaitingMessage && super::continuous::holds(work.tx, &sandbox).await?;
     let activity = match sandbox.limit_paused {
         Some(_) => Some(Activity::LimitPaused),
-        None => Some(beat.activity).filter(|activity| may_claim(*activity) && !held),
+        None => Some(beat.activity).filter(|activity| is_told && may_claim(*activity) && !held),
     };
     if may_change
         && let Some(activity) = activity
@@ -37,6 +39,26 @@ pub async fn heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> 
     let start = if starting { Some(start(work, &session, &mut sandbox, beat).await?) } else { None };
     let interval_s = u32::try_from(work.policy.heartbeat.as_secs().max(1)).unwrap_or(u32::MAX);
     Ok(HeartbeatAnswer { state: sandbox.state, interval_s, start })
+}
+
+/// The row is never ahead of the log: what events say counts when they are there, and then by themselves.
+async fn is_stored(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> Result<bool> {
+    let stream = streams::get(work.tx, id, beat.stream).await?;
+    Ok(stream.is_some_and(|stream| stream.last_key >= beat.last_key))
+}
+
+/// Whether a change to it shows in the log, too.
+const fn is_told_by_events(activity: Activity) -> bool {
+    match activity {
+        Activity::Working | Activity::WaitingApproval | Activity::WaitingMessage | Activity::RateLimited => true,
+        Activity::Starting
+        | Activity::LimitPaused
+        | Activity::Stalled
+        | Activity::Paused
+        | Activity::Unreachable
+        | Activity::TakingResults
+        | Activity::Ended => false,
+    }
 }
 
 /// Counts the sign of life; the first one makes the sandbox `running`.

@@ -1,6 +1,6 @@
 //! Takes a worker's batch into the log: fence, dedupe, number, append, observe.
 
-use super::{Work, approvals, fence, guardian, lifecycle, limits, redacted, transcripts};
+use super::{Work, approvals, fence, guardian, lifecycle, limits, priced, redacted, transcripts};
 use crate::problem::{Code, Problem, Result};
 use atoll_core::bounds;
 use atoll_core::event::{EventType, NewEvent, Source, kind};
@@ -113,7 +113,10 @@ pub async fn ingest(work: &mut Work<'_>, id: SandboxId, batch: Checked) -> Resul
                 sandbox.last_heartbeat = Some(work.now);
                 answer.stored += 1;
             }
-            Ok(event) => accepted.push(event),
+            Ok(mut event) => {
+                priced::price(work, &sandbox.settings, &mut event);
+                accepted.push(event);
+            }
             Err(rejected) => {
                 accepted.push(rejection(work.now, batch.stream, &rejected));
                 answer.rejected.push(rejected);

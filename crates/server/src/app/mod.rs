@@ -17,6 +17,7 @@ pub mod limits;
 pub mod network;
 pub mod notices;
 pub mod pausing;
+mod priced;
 pub mod results;
 pub mod secrets;
 pub mod sessions;

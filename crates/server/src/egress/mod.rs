@@ -14,7 +14,7 @@ mod counts;
 pub mod headers;
 mod http;
 mod outlet;
-mod quiet;
+pub mod quiet;
 mod refusal;
 mod socks;
 pub mod stream;

@@ -2,11 +2,13 @@
 
 use super::hold::Room;
 use super::refusal::Refusal;
+use crate::egress::quiet::Quiet;
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::sandbox::Settings;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// One sandbox's, as long as anything of it is under way.
 pub struct Account {
@@ -17,8 +19,8 @@ pub struct Account {
     balance: Mutex<Balance>,
     /// Those that figures are kept of by name.
     models: Mutex<BTreeSet<String>>,
-    /// The last refusal that was written to the log.
-    told: Mutex<Option<&'static str>>,
+    /// Refusals that were written to the log a moment ago.
+    told: Mutex<Quiet>,
     /// Its agent is being held back since nothing is left.
     is_spent_out: AtomicBool,
 }
@@ -96,10 +98,11 @@ impl Account {
         model.to_owned()
     }
 
-    /// Whether a refusal is another one than the last.
-    pub fn is_news(&self, reason: &'static str) -> bool {
+    /// How often it was so since it was last told; nothing if that was a moment ago. Whoever asks without end writes
+    /// no log without end.
+    pub fn is_news(&self, reason: &'static str) -> Option<u64> {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.replace(reason) != Some(reason)
+        told.note((String::new(), 0, reason), Instant::now())
     }
 
     /// Whether it is news that nothing is left: said once until there is more.
@@ -107,10 +110,9 @@ impl Account {
         !self.is_spent_out.swap(true, Ordering::Relaxed)
     }
 
-    /// A request went out: the next refusal is news again.
+    /// A request went out: there is something left.
     pub fn passes(&self) {
         self.is_spent_out.store(false, Ordering::Relaxed);
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     pub fn has_limit(&self) -> bool {
@@ -155,6 +157,13 @@ mod tests {
         assert!(balance.reserve(55) && !balance.reserve(1));
         let mut free = Balance::default();
         assert!(free.reserve(i64::MAX) && free.reserve(i64::MAX));
+    }
+
+    #[test]
+    fn refusals_in_turn_are_told_once_each() {
+        let account = Account::new(SandboxId::new(), ProjectId::new(), None, 0);
+        let told = (0..100).filter_map(|at| account.is_news(if at % 2 == 0 { "key" } else { "budget" })).count();
+        assert_eq!(told, 2);
     }
 
     #[test]

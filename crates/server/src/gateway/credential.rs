@@ -2,7 +2,6 @@
 
 use super::refusal::Refusal;
 use crate::options::ModelUpstream;
-use crate::problem::Result;
 use crate::secrets::seal::open;
 use crate::state::App;
 use atoll_core::id::ProjectId;
@@ -40,13 +39,7 @@ impl Credentials {
         if let Some((_, key)) = known.filter(|(read, _)| read.elapsed() < FRESH) {
             return found(key, upstream);
         }
-        let key = match stored(app, project, name, upstream).await {
-            Ok(key) => key,
-            Err(problem) => {
-                tracing::warn!(upstream = upstream.name, detail = %problem.detail, "a model's key could not be read");
-                return Err(Refusal::Busy);
-            }
-        };
+        let key = stored(app, project, name, upstream).await?;
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MOST {
             all.clear();
@@ -67,14 +60,26 @@ fn found(key: Option<SecretString>, upstream: &ModelUpstream) -> Result<Option<S
     Err(Refusal::NoKey { upstream: upstream.name.clone(), secret: upstream.secret.clone(), host })
 }
 
-async fn stored(app: &App, project: ProjectId, name: String, upstream: &ModelUpstream) -> Result<Option<SecretString>> {
-    let found = app.read(move |tx| Box::pin(async move { Ok(secrets::find(tx, project, &name).await?) })).await?;
+async fn stored(
+    app: &App,
+    project: ProjectId,
+    name: String,
+    upstream: &ModelUpstream,
+) -> Result<Option<SecretString>, Refusal> {
+    let found = app.read(move |tx| Box::pin(async move { Ok(secrets::find(tx, project, &name).await?) })).await;
+    let found = found.map_err(|problem| {
+        tracing::warn!(upstream = upstream.name, detail = %problem.detail, "a model's key could not be read");
+        Refusal::Busy
+    })?;
     let usable = found.filter(|secret| may_go_to(secret, &upstream.url));
     match usable {
         // The configuration goes before what is everybody's, and not before what a project has set for itself.
         Some(secret) if secret.project_id.is_some() || upstream.key.is_none() => {
-            let value = open(&secret, &app.secrets.keys()?)?;
-            Ok(Some(value))
+            let value = app.secrets.keys().and_then(|keys| open(&secret, &keys));
+            value.map(Some).map_err(|error| {
+                tracing::warn!(upstream = upstream.name, %error, "a model's key can't be opened");
+                Refusal::KeyUnusable { upstream: upstream.name.clone(), detail: error.to_string() }
+            })
         }
         Some(_) | None => Ok(upstream.key.clone()),
     }

@@ -100,6 +100,15 @@ impl Gateway {
         self.models.listed.iter().find(|model| model.name == name)
     }
 
+    /// What a model costs, by the name that agents have for it.
+    pub fn price_of(&self, name: &str) -> Option<Price> {
+        match self.listed(name) {
+            // Its own name says nothing of what it costs; the upstream's does.
+            Some(model) => model.price.or_else(|| list_price(model.model.as_deref().unwrap_or(&model.name))),
+            None => list_price(name),
+        }
+    }
+
     /// The upstream of this name, or the one that an API has by itself: its own, else the first that was named for it.
     fn upstream(&self, api: Api, name: Option<&str>) -> Option<&ModelUpstream> {
         let all = || self.models.upstreams.iter().filter(|upstream| upstream.api == api);
@@ -135,11 +144,7 @@ impl Gateway {
                 })
             }
         })?;
-        let price = match (listed, name) {
-            (Some(model), _) => model.price.or_else(|| list_price(&model.name)),
-            (None, Some(name)) => list_price(name),
-            (None, None) => None,
-        };
+        let price = name.and_then(|name| self.price_of(name));
         Ok(Chosen {
             upstream,
             name: name.cloned(),
@@ -262,7 +267,6 @@ async fn pass(
     if let Some(bill) = &mut bill {
         bill.sent();
     }
-    account.passes();
     let answered = gateway.upstreams.request(request).await;
     drop(held);
     let mut response = match answered {
@@ -287,17 +291,18 @@ async fn pass(
     Ok(response.map(|body| Metered::new(body, bill).boxed()))
 }
 
-/// What people have to do something about is written to the sandbox's log, once for as long as nothing else passes.
+/// What people have to do something about is written to the sandbox's log, and the same not again for a while.
 fn refused(app: &Arc<App>, sandbox: SandboxId, refusal: &Refusal) {
     let detail = refusal.sentence();
     tracing::debug!(%sandbox, detail, "a request to a model was refused");
     let known = app.gateway.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox).cloned();
     let (Some(reason), Some(account)) = (refusal.told_as(), known) else { return };
-    let (is_news, is_spent_out) = (account.is_news(reason), refusal.is_spent_out() && account.runs_out());
-    if !is_news && !is_spent_out {
+    let (news, is_spent_out) = (account.is_news(reason), refusal.is_spent_out() && account.runs_out());
+    if news.is_none() && !is_spent_out {
         return;
     }
-    let (app, data) = (Arc::clone(app), json!({ "reason": reason, "detail": detail }));
+    let data = json!({ "reason": reason, "detail": detail, "count": news.unwrap_or(1) });
+    let (app, is_news) = (Arc::clone(app), news.is_some());
     tokio::spawn(async move {
         let logged = app.write(move |work| {
             Box::pin(async move {

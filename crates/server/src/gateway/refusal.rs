@@ -19,6 +19,11 @@ pub enum Refusal {
         secret: Option<String>,
         host: String,
     },
+    /// It is stored, and can't be opened: trying again does not help.
+    KeyUnusable {
+        upstream: String,
+        detail: String,
+    },
     NoUpstream,
     NotListed {
         model: String,
@@ -65,7 +70,7 @@ impl Refusal {
         match self {
             Self::BadKey => StatusCode::UNAUTHORIZED,
             Self::NotServed => StatusCode::NOT_FOUND,
-            Self::NoKey { .. } | Self::NoUpstream => StatusCode::FORBIDDEN,
+            Self::NoKey { .. } | Self::KeyUnusable { .. } | Self::NoUpstream => StatusCode::FORBIDDEN,
             Self::NotListed { .. } | Self::NoModel | Self::OtherApi { .. } | Self::Unreadable => {
                 StatusCode::BAD_REQUEST
             }
@@ -95,6 +100,7 @@ impl Refusal {
                 };
                 format!("Atoll has no key for {upstream}: {how}")
             }
+            Self::KeyUnusable { upstream, detail } => format!("Atoll can't use its key for {upstream}: {detail}"),
             Self::NoUpstream => "nothing in the configuration of the Atoll server serves this API".to_owned(),
             Self::NotListed { model, listed } => format!(
                 "the model {model} is not among those that this Atoll server allows ({}); choose one of them, or add it \
@@ -137,7 +143,7 @@ impl Refusal {
             Self::Budget { .. } => Some("budget"),
             Self::Unpriced { .. } => Some("unpriced"),
             Self::NotListed { .. } | Self::OtherApi { .. } => Some("model"),
-            Self::NoKey { .. } | Self::NoUpstream => Some("key"),
+            Self::NoKey { .. } | Self::KeyUnusable { .. } | Self::NoUpstream => Some("key"),
             Self::Unreachable { .. } => Some("unreachable"),
             Self::BadKey | Self::NotServed | Self::NoModel | Self::Unreadable | Self::TooLarge { .. } | Self::Busy => {
                 None

@@ -2,6 +2,7 @@
 
 use super::Phase;
 use crate::downlink::Live;
+use crate::heartbeat::Doing;
 use crate::journal::Answer;
 use crate::uplink::Durable;
 use atoll_core::id::LeaseId;
@@ -10,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 pub(super) struct Links {
     pub durable: watch::Sender<Durable>,
-    pub activity: watch::Sender<Activity>,
+    pub activity: watch::Sender<Doing>,
     pub phase: watch::Sender<Phase>,
     pub leases: watch::Sender<Vec<LeaseId>>,
     pub answers: mpsc::UnboundedSender<Answer>,
@@ -18,8 +19,16 @@ pub(super) struct Links {
 }
 
 impl Links {
-    pub(super) fn set_activity(&self, activity: Activity) {
-        self.activity.send_if_modified(|now| std::mem::replace(now, activity) != activity);
+    /// It is so once everything up to this key is.
+    pub(super) fn set_activity(&self, activity: Activity, after: i64) {
+        let next = Doing { activity, after };
+        self.activity.send_if_modified(|now| {
+            let changed = now.activity != activity;
+            if changed {
+                *now = next;
+            }
+            changed
+        });
     }
 
     pub(super) fn set_leases(&self, leases: Vec<LeaseId>) {

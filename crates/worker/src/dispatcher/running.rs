@@ -142,7 +142,7 @@ impl Running {
                 Item::Activity(Activity::Starting) => Err("activity: `starting` is for the worker to say".to_owned()),
                 Item::Activity(activity) => {
                     self.started = true;
-                    self.links.set_activity(activity);
+                    self.links.set_activity(activity, self.next_key - 1);
                     Ok(())
                 }
                 Item::Wrong(why) => Err(why),
@@ -290,7 +290,8 @@ impl Running {
     fn start(&mut self, start: heartbeat::Start, reach: &mut Reach<'_>) {
         if !std::mem::replace(&mut self.started, true) {
             let waits = self.manner.messages && start.prompt.is_none();
-            self.links.set_activity(if waits { Activity::WaitingMessage } else { Activity::Working });
+            let activity = if waits { Activity::WaitingMessage } else { Activity::Working };
+            self.links.set_activity(activity, self.next_key - 1);
             reach.program.begin(&start);
         }
         if let Some(prompt) = start.prompt {

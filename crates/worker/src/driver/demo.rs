@@ -1,6 +1,6 @@
 //! The demo agent: lines of JSON both ways, made for this.
 
-use super::{Abilities, Ask, AskKind, Command, Driver, Launch, Mark, Said, Standing, Told};
+use super::{Abilities, Ask, AskKind, Command, Driver, Launch, Mark, Said, Standing, Told, object};
 use crate::demo::wire::{Answer, Before, Decision, In, Out, Prompt, WATCHED, before};
 use atoll_core::bounds;
 use atoll_core::event::{EventType, kind};
@@ -84,8 +84,7 @@ fn written(line: &In) -> Vec<u8> {
 }
 
 fn read(line: &[u8]) -> Result<Said, String> {
-    let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
-    let line: Out<'_> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let line: Out<'_> = object(line)?;
     if let Some(receipt) = line.receipt {
         return Ok(Said::Receipt { id: receipt.id, how: receipt.how });
     }

@@ -239,6 +239,20 @@ fn event(event_type: &str, data: &Value, mark: Mark) -> Said {
     }
 }
 
+/// What a line holds. A structure could be read from a list as well, which no agent means by one.
+fn object<'a, T: serde::Deserialize<'a>>(line: &'a [u8]) -> Result<T, String> {
+    let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
+    if !text.trim_start().starts_with('{') {
+        return Err("not an object".to_owned());
+    }
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+/// A field, out of whatever an agent has put in the place of an object.
+fn take(value: &mut Value, field: &str) -> Value {
+    value.get_mut(field).map(Value::take).unwrap_or_default()
+}
+
 fn line_of(value: &Value) -> Vec<u8> {
     let mut line = value.to_string().into_bytes();
     line.push(b'\n');

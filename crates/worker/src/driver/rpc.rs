@@ -1,6 +1,6 @@
 //! JSON-RPC as lines, for agents that are spoken to with it: what a line is, and how one is written.
 
-use super::line_of;
+use super::{line_of, object};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -64,8 +64,7 @@ struct Wire {
 }
 
 pub(super) fn read(line: &[u8]) -> Result<Message, String> {
-    let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
-    let wire: Wire = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let wire: Wire = object(line)?;
     match (wire.method, wire.id) {
         (Some(method), Some(id)) if id.is_string() || id.is_number() => {
             Ok(Message::Request { id, method, params: wire.params })

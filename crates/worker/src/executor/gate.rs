@@ -7,13 +7,18 @@ use crate::driver::{Mark, Said, Told};
 use crate::hands::Ending;
 use crate::input::Item;
 use atoll_core::event::kind;
+use atoll_core::json::raw;
 use atoll_core::observe::is_work;
 use atoll_core::sandbox::Activity;
+use atoll_core::time::{Clock, Timestamp};
+use serde_json::json;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// As long as something waits for it. What is seen later is told later.
 const LONGEST: Duration = Duration::from_secs(2);
+/// A model that wants one to wait for longer is not believed.
+const LONGEST_WAIT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// For an agent that has given up to go by itself.
 const GIVING_UP: Duration = Duration::from_secs(2);
 
@@ -80,11 +85,23 @@ impl Executor {
             Heard::Said(Said::ToolRan { tool_use_id }) => self.through_gate(Then::Ran(tool_use_id)),
             Heard::Said(Said::Live(data)) => self.outgoing.push(Item::Live(data)),
             Heard::Said(Said::Native { id }) => self.native_id = Some(id),
-            Heard::Said(Said::RateLimited { .. }) => self.outgoing.push(Item::Activity(Activity::RateLimited)),
+            Heard::Said(Said::RateLimited { wait }) => self.rate_limited(wait),
             // Told at once, when it was heard.
             Heard::Said(Said::Reply(_)) => {}
             Heard::Said(Said::Unparsed { reason }) => tracing::warn!(reason, "a line of the agent was not understood"),
         }
+    }
+
+    fn rate_limited(&mut self, wait: Option<Duration>) {
+        let later = |wait: Duration| {
+            let micros =
+                self.clock.now().as_micros().saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX));
+            Timestamp::from_micros(micros)
+        };
+        let until = wait.filter(|wait| *wait < LONGEST_WAIT).map(later);
+        let turn = self.turn();
+        self.emit(kind::AGENT_RATE_LIMITED, turn, raw(&json!({"until": until})));
+        self.outgoing.push(Item::Activity(Activity::RateLimited));
     }
 
     /// Before this, everything that has changed until now.

@@ -6,7 +6,8 @@
 use http::Client;
 use server::Server;
 use std::io::Write;
-use std::process::ExitCode;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
@@ -26,6 +27,8 @@ const OPENING: Duration = Duration::from_secs(60);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// For anything else that it is asked.
 const ANSWER: Duration = Duration::from_secs(30);
+/// What a shell would end with, whose command was killed.
+const KILLED: u8 = 128 + 9;
 
 /// Runs until the input ends, or the server does. The arguments are the server's program, and the session to go on with.
 pub fn main(arguments: &[String]) -> ExitCode {
@@ -39,7 +42,25 @@ pub fn main(arguments: &[String]) -> ExitCode {
     runtime.shutdown_background();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => give_up(&error),
+        Err(Fault::Said(error)) => give_up(&error),
+        // It ends as its server did: whether that was for its memory, only the executor can tell.
+        Err(Fault::Killed(error)) => {
+            drop(writeln!(std::io::stderr().lock(), "{error}"));
+            ExitCode::from(KILLED)
+        }
+    }
+}
+
+/// Why there is nothing to go on with.
+enum Fault {
+    Said(String),
+    /// The server was killed, without a word of its own.
+    Killed(String),
+}
+
+impl<T: Into<String>> From<T> for Fault {
+    fn from(error: T) -> Self {
+        Self::Said(error.into())
     }
 }
 
@@ -48,10 +69,10 @@ fn give_up(error: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-async fn run(program: &str, session: Option<&str>) -> Result<(), String> {
+async fn run(program: &str, session: Option<&str>) -> Result<(), Fault> {
     // The server goes with it, however it is told to go.
     let mut told_to_go = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
-    let [Ok(terminated), Ok(interrupted)] = &mut told_to_go else { return Err("it can't hear signals".to_owned()) };
+    let [Ok(terminated), Ok(interrupted)] = &mut told_to_go else { return Err("it can't hear signals".into()) };
     let mut server = Server::start(program).await?;
     let client = server.client();
     // Whoever takes the transcript out asks the server for it; without this it starts the program anew.
@@ -88,13 +109,13 @@ async fn run(program: &str, session: Option<&str>) -> Result<(), String> {
                 Ok(event) => say(&Out::Event { event }),
                 // A server that is no more breaks the stream first; how it ended says more.
                 Err(broken) => return Err(match tokio::time::timeout(LAST_WORDS, server.ended()).await {
-                    Ok(status) => ended(&status),
-                    Err(_) => broken,
+                    Ok(status) => ended(status),
+                    Err(_) => broken.into(),
                 }),
             },
             _ = terminated.recv() => break,
             _ = interrupted.recv() => break,
-            status = server.ended() => return Err(ended(&status)),
+            status = server.ended() => return Err(ended(status)),
         }
     }
     posting.abort();
@@ -102,8 +123,14 @@ async fn run(program: &str, session: Option<&str>) -> Result<(), String> {
     Ok(())
 }
 
-fn ended(status: &str) -> String {
-    format!("the server of OpenCode ended with {status}")
+fn ended(status: std::io::Result<ExitStatus>) -> Fault {
+    match status {
+        Ok(status) if status.signal() == Some(rustix::process::Signal::KILL.as_raw()) => {
+            Fault::Killed(format!("the server of OpenCode ended with {status}"))
+        }
+        Ok(status) => Fault::Said(format!("the server of OpenCode ended with {status}")),
+        Err(error) => Fault::Said(format!("the server of OpenCode was lost: {error}")),
+    }
 }
 
 /// Only a refusal means something.

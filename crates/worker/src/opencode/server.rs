@@ -52,8 +52,8 @@ impl Server {
         self.client.clone()
     }
 
-    pub(super) async fn ended(&mut self) -> String {
-        self.child.wait().await.map_or_else(|error| error.to_string(), |status: ExitStatus| status.to_string())
+    pub(super) async fn ended(&mut self) -> std::io::Result<ExitStatus> {
+        self.child.wait().await
     }
 
     pub(super) async fn end(mut self) {

@@ -2,6 +2,9 @@
 //! own. `scripts/agents` installs them; without them these tests are skipped, unless `ATOLL_TEST_AGENTS` is set.
 //! `ATOLL_TEST_SHOW=1` shows what the driver makes of each line.
 
+mod fuzz;
+mod golden;
+mod record;
 mod stage;
 
 use anyhow::{Context, Result, ensure};
@@ -115,13 +118,13 @@ fn keeps_what_it_was_told(agent: &str) -> Result<()> {
 fn asks_and_is_answered(agent: &str) -> Result<()> {
     let test = format!("{agent}_asks_and_is_answered");
     let Some(mut stage) = Stage::set(agent, &test, SCRIPTS, Approvals::Ask)? else { return Ok(()) };
-    stage.person = Some(Answer::Deny { reason: "not here".to_owned() });
+    stage.person(Answer::Deny { reason: "not here".to_owned() });
     stage.tell("please #script:commands", Standing::Idle)?;
     let asked = stage.until("asks bash")?;
     ensure!(asked.contains("touch allowed"), "{asked}");
     stage.until("agent.completed")?;
     assert!(stage.read("allowed").is_err(), "it was denied");
-    stage.person = Some(Answer::Allow { input: None, context: None });
+    stage.person(Answer::Allow { input: None, context: None });
     stage.tell("please #script:commands", Standing::Idle)?;
     stage.until("asks bash")?;
     stage.until("agent.completed")?;

@@ -1,5 +1,6 @@
 //! An agent at the other end of its driver: what the executor does with both, without a sandbox around them.
 
+use crate::record::Recorder;
 use anyhow::{Context, Result, bail, ensure};
 use atoll_core::id::{LeaseId, MessageId, SessionId};
 use atoll_core::message::{Delivery, MessageType};
@@ -9,7 +10,7 @@ use atoll_model_script::{Request, ScriptedModel, Scripts};
 use atoll_protocol::{Gateway, LeasedMessage};
 use atoll_worker::driver::{self, Answer, AskKind, Driver, Launch, Said, Standing, Told};
 use atoll_worker::heartbeat::Settings;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -28,7 +29,7 @@ pub struct Stage {
     /// Its own name for the conversation.
     pub native_id: Option<String>,
     /// What a person says to what is asked; without a word it is not answered.
-    pub person: Option<Answer>,
+    person: Option<Answer>,
     agent: String,
     driver: Box<dyn Driver>,
     settings: Settings,
@@ -36,6 +37,9 @@ pub struct Stage {
     input: Option<ChildStdin>,
     lines: Receiver<Vec<u8>>,
     complaints: Arc<Mutex<String>>,
+    recorder: Option<Recorder>,
+    /// How many messages there were.
+    messages: u128,
     /// Runs the model; last, so that it outlives it.
     _runtime: tokio::runtime::Runtime,
 }
@@ -46,7 +50,7 @@ fn show(line: &str) {
 }
 
 /// Known names: of other models the agents think less, and offer them fewer tools.
-fn model_of(agent: &str) -> &'static str {
+pub fn model_of(agent: &str) -> &'static str {
     match agent {
         "claude" => "claude-sonnet-4-5",
         "gemini" => "gemini-2.5-pro",
@@ -84,8 +88,14 @@ impl Stage {
         };
         let mut driver = driver::find(agent).context("there is such a driver")?;
         let started = start(&mut *driver, &program, &model, place.path(), &settings, None)?;
+        let mut recorder = Recorder::wanted(agent, test, place.path())?;
+        if let Some(recorder) = &mut recorder {
+            recorder.step(json!({ "begun": {} }));
+        }
         Ok(Some(Self {
             model,
+            recorder,
+            messages: 0,
             place,
             log: Vec::new(),
             native_id: None,
@@ -107,10 +117,24 @@ impl Stage {
         let program = program(&self.agent, test)?.context("it was there")?;
         let place = self.place.path().to_owned();
         let native_id = self.native_id.clone();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.step(json!({ "begun": { "native_id": native_id } }));
+        }
         let started = start(&mut *self.driver, &program, &self.model, &place, &self.settings, native_id.as_deref())?;
         (self.child, self.input, self.lines) = (started.child, Some(started.input), started.lines);
         self.complaints = started.complaints;
         Ok(())
+    }
+
+    /// From now on a person says this to what is asked.
+    pub fn person(&mut self, answer: Answer) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.step(match &answer {
+                Answer::Deny { reason } => json!({ "person": { "denies": reason } }),
+                Answer::Allow { .. } | Answer::Words(_) => json!({ "person": {} }),
+            });
+        }
+        self.person = Some(answer);
     }
 
     pub fn tell(&mut self, text: &str, standing: Standing) -> Result<MessageId> {
@@ -122,18 +146,14 @@ impl Stage {
     }
 
     fn send(&mut self, text: &str, message_type: MessageType, standing: Standing) -> Result<MessageId> {
-        let message = LeasedMessage {
-            id: MessageId::new(),
-            session_id: SessionId::new(),
-            message_type,
-            delivery: Delivery::Steer,
-            content: text.to_owned(),
-            sender: None,
-            position: 0,
-            created_at: Timestamp::from_micros(0),
-            lease: LeaseId::new(),
-            lease_until: Timestamp::from_micros(0),
-        };
+        self.messages += 1;
+        // The same each time, so that a transcript can be compared.
+        let id = uuid::Uuid::from_u128(0x4000_8000_0000_0000_0000 + self.messages);
+        let message = message(id, text, message_type);
+        if let Some(recorder) = &mut self.recorder {
+            let (interrupt, in_turn) = (message_type == MessageType::Interrupt, standing == Standing::InTurn);
+            recorder.told(message.id, text, interrupt, in_turn);
+        }
         let line = self.driver.tell(&message, standing);
         self.write(&line)?;
         Ok(message.id)
@@ -149,6 +169,9 @@ impl Stage {
                 bail!("`{beginning}` was not said\n{}\n{complaints}", self.log.join("\n"));
             };
             let begun = self.log.len();
+            if let Some(recorder) = &mut self.recorder {
+                recorder.heard(&line);
+            }
             for said in self.driver.line(&line) {
                 self.take(said)?;
             }
@@ -256,6 +279,26 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         self.end();
+        if let Some(recorder) = self.recorder.take().filter(|_| !std::thread::panicking())
+            && let Err(error) = recorder.write()
+        {
+            show(&format!("the transcript was not written: {error}"));
+        }
+    }
+}
+
+pub fn message(id: uuid::Uuid, text: &str, message_type: MessageType) -> LeasedMessage {
+    LeasedMessage {
+        id: MessageId::from_uuid(id),
+        session_id: SessionId::from_uuid(id),
+        message_type,
+        delivery: Delivery::Steer,
+        content: text.to_owned(),
+        sender: None,
+        position: 0,
+        created_at: Timestamp::from_micros(0),
+        lease: LeaseId::from_uuid(id),
+        lease_until: Timestamp::from_micros(0),
     }
 }
 

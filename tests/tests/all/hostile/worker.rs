@@ -14,6 +14,7 @@ on_both_databases!(
     fenced_streams_and_gaps_say_where_they_stand,
     blobs_are_what_their_name_says,
     absurd_numbers_break_nothing,
+    a_heartbeat_is_never_ahead_of_the_log,
 );
 
 const HELLO: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
@@ -173,5 +174,33 @@ async fn absurd_numbers_break_nothing(kind: Kind) {
     assert_eq!(admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect(200)["state"], "running");
     let read = admin.get(&path("events?since=-009999-01-02T01:59:59Z&until=9999-12-30T22:00:00Z")).await.expect(200);
     assert!(!read["items"].as_array().unwrap().is_empty());
+    server.stop().await;
+}
+
+/// What it says of its agent counts when the events before it are stored, and what it used has a price by then.
+async fn a_heartbeat_is_never_ahead_of_the_log(kind: Kind) {
+    let server = TestServer::start(kind).await;
+    let admin = server.admin();
+    let sandbox = admin.external(json!({ "model": "claude-haiku-4-5" })).await;
+    let mut worker = HandWorker::new(&admin, &sandbox);
+    let path = format!("/sandboxes/{}", sandbox.id);
+    worker.heartbeat("starting").await.expect(200);
+    worker.say(&["agent.started"]).await;
+    let ahead = HandWorker { next_key: 4, ..worker.clone() };
+    ahead.heartbeat("waiting_message").await.expect(200);
+    assert_eq!(admin.get(&path).await.expect(200)["activity"], "working", "two events are on their way");
+    let used = json!({ "input_tokens": 1_000_000, "output_tokens": 0 });
+    let events = vec![event(2, "agent.usage", used), event(3, "agent.rate_limited", json!({ "until": null }))];
+    worker.batch(events).await.expect(200);
+    assert_eq!(admin.get(&path).await.expect(200)["activity"], "rate_limited");
+    ahead.heartbeat("waiting_message").await.expect(200);
+    assert_eq!(admin.get(&path).await.expect(200)["activity"], "waiting_message");
+    let events = admin.all_events(&sandbox.id).await;
+    let usage = events.iter().find(|event| event["type"] == "agent.usage").unwrap();
+    assert_eq!(
+        (&usage["data"]["cost_usd"], &usage["data"]["cost_by"]),
+        (&json!(1.0), &json!("price_table")),
+        "{usage}"
+    );
     server.stop().await;
 }

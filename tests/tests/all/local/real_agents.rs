@@ -5,7 +5,7 @@ mod sessions;
 mod settings;
 mod stage;
 
-use atoll_tests::local::{said, told};
+use atoll_tests::local::{said, skipped, told, traces};
 use serde_json::{Value, json};
 use stage::{KEY, Stage};
 use std::time::Duration;
@@ -59,6 +59,19 @@ scripts:
     steps:
       - run: echo before > before.txt
       - run: tail -f /dev/null
+  - name: eat
+    steps:
+      - run: echo before > before.txt
+      # Of all that could be killed for it, the agent's own program is made the first.
+      - write:
+          file: eat.sh
+          content: |
+            for d in /proc/[0-9]*; do case $(readlink $d/exe) in */agents/*) echo 1000 > $d/oom_score_adj;; esac; done
+            for i in 1 2 3 4 5 6; do tail /dev/zero & done
+            wait
+            tail -f /dev/null
+      - run: sh eat.sh
+      - say: This is never said.
 "#;
 
 /// Each of these with each of the agents.
@@ -96,6 +109,11 @@ macro_rules! with_each {
             async fn its_death_is_told_and_its_work_stays() {
                 super::dies(AGENT).await;
             }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn its_death_by_memory_is_told_as_that_and_its_work_stays() {
+                super::starves(AGENT).await;
+            }
         })+
     };
 }
@@ -127,6 +145,7 @@ async fn works(agent: &str) {
     }
     assert!(told(&events, "agent.unparsed").is_empty(), "{:#?}", told(&events, "agent.unparsed"));
     stage.key_is_outside(&id).await;
+    stage.key_is_not_kept(&id, "goodbye\nworld\n").await;
     stage.leave().await;
 }
 
@@ -263,5 +282,28 @@ async fn claude_is_told_that_it_goes_in_circles() {
     let queued = told(&events, "message.queued");
     assert_eq!(queued.iter().filter(|data| data["type"] == "guardian_nudge").count(), 1, "{queued:#?}");
     assert!(said(&events).iter().any(|text| text.contains("I do something else")), "{:?}", said(&events));
+    stage.leave().await;
+}
+
+/// A tool eats all memory of the sandbox, and the kernel kills the agent itself for it.
+async fn starves(agent: &str) {
+    let Some(stage) = Stage::set(agent, "an agent's death by memory", SCRIPTS).await else { return };
+    let settings = json!({ "approvals": "full", "end": "keep", "resources": { "memory_gb": 1 } });
+    let id = stage.make("go #script:eat", settings).await;
+    stage.ground.event(&id, |event| event["type"] == "agent.tool_use").await;
+    if !traces::limits_memory(&id) {
+        skipped(&format!("{agent}'s death by memory"), "nothing here enforces a memory limit");
+        return stage.leave().await;
+    }
+    let row = stage.ground.ended(&id).await;
+    assert_eq!((&row["state"], &row["reason"]["code"]), (&json!("failed"), &json!("out_of_memory")), "{row}");
+    let events = stage.ground.admin.all_events(&id).await;
+    let failed = told(&events, "agent.failed");
+    assert_eq!(failed.len(), 1, "{events:#?}");
+    assert_eq!(failed[0]["exit"], json!({ "kind": "out_of_memory" }), "{failed:?}");
+    let (limit, peak) = (failed[0]["memory_limit"].as_u64().unwrap(), failed[0]["memory_peak"].as_u64().unwrap());
+    assert!(limit.abs_diff(1 << 30) < 1 << 24 && peak > limit / 2, "{failed:?}");
+    let workspace = stage.ground.workspace_of(&id);
+    assert_eq!(std::fs::read_to_string(workspace.join("before.txt")).unwrap(), "before\n");
     stage.leave().await;
 }

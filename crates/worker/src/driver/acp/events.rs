@@ -71,8 +71,8 @@ impl Turn {
             (self.cost, self.cost_told) = (Some(cost), cost);
         }
         match update["sessionUpdate"].as_str() {
-            Some(_) => Vec::new(),
-            None => vec![Said::Unparsed { reason: "an update without a name".to_owned() }],
+            Some(name) if name == "usage_update" || is_quiet(name) || Self::is_work(update) => Vec::new(),
+            other => unknown(other),
         }
     }
 
@@ -102,16 +102,8 @@ impl Turn {
                 self.cost = cost(update).or(self.cost);
                 Vec::new()
             }
-            Some(
-                "user_message_chunk"
-                | "available_commands_update"
-                | "current_mode_update"
-                | "current_model_update"
-                | "config_option_update"
-                | "session_info_update",
-            ) => Vec::new(),
-            Some(other) => vec![Said::Unparsed { reason: format!("an update of the unknown kind `{other}`") }],
-            None => vec![Said::Unparsed { reason: "an update without a name".to_owned() }],
+            Some(name) if is_quiet(name) => Vec::new(),
+            other => unknown(other),
         }
     }
 
@@ -222,6 +214,10 @@ impl Turn {
         if let Some(cost) = cost {
             data["cost_usd"] = cost.into();
         }
+        // Where one model did it all, it is named.
+        if let Some([one]) = result["_meta"]["quota"]["model_usage"].as_array().map(Vec::as_slice) {
+            data["model"] = one["model"].clone();
+        }
         vec![event(kind::AGENT_USAGE, &data, Mark::Plain)]
     }
 }
@@ -288,6 +284,23 @@ impl Tool {
         let texts: Vec<&str> = blocks.filter_map(|block| block["content"]["text"].as_str()).collect();
         if texts.is_empty() { self.output.clone() } else { texts.join("\n") }
     }
+}
+
+/// Updates of what the session offers, and what it was told itself.
+fn is_quiet(name: &str) -> bool {
+    matches!(
+        name,
+        "user_message_chunk"
+            | "available_commands_update"
+            | "current_mode_update"
+            | "current_model_update"
+            | "config_option_update"
+            | "session_info_update"
+    )
+}
+
+fn unknown(name: Option<&str>) -> Vec<Said> {
+    vec![Said::Unparsed { reason: format!("an update of the unknown kind {name:?}") }]
 }
 
 fn cost(update: &Value) -> Option<f64> {

@@ -6,7 +6,7 @@
 //! the same turn.
 
 use super::rpc::{self, Message, Refusal};
-use super::{Abilities, Answer, Ask, AskKind, Command, Driver, Launch, Mark, Said, Standing, event};
+use super::{Abilities, Answer, Ask, AskKind, Command, Driver, Launch, Mark, Said, Standing, event, take};
 use crate::driver::shown::clip;
 use atoll_core::event::kind;
 use atoll_core::message::{How, MessageType};
@@ -255,7 +255,7 @@ impl Acp {
             kinds.into_iter().find_map(of)
         };
         let (allow, deny) = (option(["allow_once", "allow_always"]), option(["reject_once", "reject_always"]));
-        let call = params["toolCall"].take();
+        let call = take(&mut params, "toolCall");
         said.extend(self.turn.asked(&call));
         let name = id.to_string();
         self.asked.insert(name.clone(), Asked { id, allow, deny });
@@ -272,6 +272,10 @@ impl Acp {
                 // What came before is told again to whoever goes on with a session.
                 let is_news = params["sessionId"].as_str() == self.session.as_deref();
                 if !is_news || self.running == Running::Nothing {
+                    let is_told_again = self.sent.values().any(|sent| matches!(sent, Sent::Load));
+                    if Turn::is_work(update) && !is_told_again {
+                        return vec![Said::Unparsed { reason: "work outside of a turn".to_owned() }];
+                    }
                     return self.turn.aside(update);
                 }
                 let mut said = if Turn::is_work(update) { self.seen_to_run() } else { Vec::new() };

@@ -1,6 +1,6 @@
 //! What the lines of Claude Code mean, as events.
 
-use super::super::{Mark, Said, event};
+use super::super::{Mark, Said, event, take};
 use super::wire::{self, Content, Other, Outcome};
 use crate::driver::shown::{self, clip};
 use atoll_core::event::kind;
@@ -60,6 +60,9 @@ impl Turn {
         let parent = said.parent_tool_use_id;
         let blocks = match said.message.content {
             Content::Text(text) => vec![json!({"type": "text", "text": text})],
+            Content::Blocks(blocks) if blocks.is_empty() => {
+                return vec![Said::Unparsed { reason: "a message without anything in it".to_owned() }];
+            }
             Content::Blocks(blocks) => blocks,
         };
         blocks.into_iter().flat_map(|block| self.block(block, parent.as_deref())).collect()
@@ -68,6 +71,9 @@ impl Turn {
     fn block(&mut self, mut block: Value, parent: Option<&str>) -> Vec<Said> {
         let text = |name: &str| block[name].as_str().unwrap_or_default().to_owned();
         match block["type"].as_str() {
+            Some(kind @ ("text" | "thinking")) if !block[kind].is_string() => {
+                vec![Said::Unparsed { reason: format!("a block of {kind} without it") }]
+            }
             Some("text") if text("text").trim().is_empty() => Vec::new(),
             Some("text") => {
                 let data = with_parent(json!({"text": clip(&text("text"))}), parent);
@@ -80,7 +86,7 @@ impl Turn {
             }
             Some("tool_use") => {
                 let (id, tool) = (text("id"), text("name"));
-                let input = block["input"].take();
+                let input = take(&mut block, "input");
                 self.tools.insert(id.clone(), tool.clone());
                 let data =
                     with_parent(json!({"tool": tool, "tool_use_id": id, "input": shown::bounded(&input)}), parent);

@@ -1,5 +1,6 @@
 //! The lines of Claude Code, as far as something follows from them.
 
+use crate::driver::object;
 use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
@@ -210,7 +211,7 @@ struct Permission {
 
 pub(super) fn read(line: &[u8]) -> Result<Line, String> {
     let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
-    let typed: Typed = parse(text)?;
+    let typed: Typed = object(line)?;
     Ok(match (typed.kind.as_str(), typed.subtype.as_deref()) {
         ("control_request", _) => {
             let asked: ControlRequest = parse(text)?;
@@ -235,7 +236,7 @@ pub(super) fn read(line: &[u8]) -> Result<Line, String> {
             let subtype = subtype.unwrap_or("none").to_owned();
             Line::Other(Other::Notice { subtype, data: parse(text)? })
         }
-        ("stream_event", _) => delta(&parse(text)?),
+        ("stream_event", _) => delta(&parse(text)?)?,
         // Where a message of ours stands; that the model has it, its replay says.
         ("command_lifecycle" | "keep_alive" | "rate_limit_event" | "tool_progress" | "auth_status", _) => Line::Nothing,
         (kind, _) => return Err(format!("a line of the unknown type `{kind}`")),
@@ -263,11 +264,27 @@ fn request(request: Value) -> Result<Request, String> {
     })
 }
 
+/// What a model's stream is made of.
+const STREAMED: &[&str] = &[
+    "message_start",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+    "message_delta",
+    "message_stop",
+    "ping",
+    "error",
+];
+
 /// Of the model's stream only new text is of interest; everything comes again when it is whole.
-fn delta(line: &Value) -> Line {
+fn delta(line: &Value) -> Result<Line, String> {
+    let kind = line["event"]["type"].as_str();
+    if !kind.is_some_and(|kind| STREAMED.contains(&kind)) {
+        return Err(format!("a piece of the model's stream of the unknown type {kind:?}"));
+    }
     let piece = &line["event"]["delta"];
-    match (piece["type"].as_str(), piece["text"].as_str(), line["parent_tool_use_id"].is_null()) {
+    Ok(match (piece["type"].as_str(), piece["text"].as_str(), line["parent_tool_use_id"].is_null()) {
         (Some("text_delta"), Some(text), true) => Line::Other(Other::Delta { text: text.to_owned() }),
         _ => Line::Nothing,
-    }
+    })
 }

@@ -1,7 +1,7 @@
 //! What Codex wants to know before it goes on, and the form of the answers.
 
 use super::super::rpc;
-use super::super::{Answer, Ask, AskKind, Said};
+use super::super::{Answer, Ask, AskKind, Said, take};
 use super::events::Turn;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -44,12 +44,12 @@ impl Asks {
                 (AskKind::Permission, Form::Decision, tool, without_null(changes, &params["reason"]))
             }
             "item/permissions/requestApproval" => {
-                let wanted = params["permissions"].take();
+                let wanted = take(&mut params, "permissions");
                 let input = json!({"permissions": wanted, "reason": params["reason"]});
                 (AskKind::Permission, Form::Permissions(wanted), "request_permissions".to_owned(), input)
             }
             "item/tool/requestUserInput" => {
-                let questions = params["questions"].take();
+                let questions = take(&mut params, "questions");
                 let form = Form::Questions(questions.as_array().cloned().unwrap_or_default());
                 (AskKind::Question, form, "request_user_input".to_owned(), json!({"questions": questions}))
             }

@@ -179,7 +179,7 @@ impl Turn {
         // Those from the cache are among those that went in.
         let fresh = input.saturating_sub(cached.saturating_add(written)).max(0);
         let data = json!({"input_tokens": fresh, "output_tokens": output, "cache_read_tokens": cached,
-            "cache_write_tokens": written});
+            "cache_write_tokens": written, "model": self.about["model"]});
         vec![event(kind::AGENT_USAGE, &data, Mark::Plain)]
     }
 
@@ -331,29 +331,73 @@ fn plan(steps: &Value) -> Said {
     event(kind::AGENT_PLAN, &json!({"items": shown::bounded(&Value::Array(items))}), Mark::Plain)
 }
 
-/// What it tells about itself and nothing follows from: it comes again in another form, or is no news here.
+/// What it tells about itself and nothing follows from: it comes again in another form, or is no news here. By whole
+/// names: what a later version has beside them may be news.
 fn is_known(method: &str) -> bool {
-    const BEGINNINGS: &[&str] = &[
-        "thread/",
-        "turn/",
-        "item/",
-        "hook/",
-        "account/",
-        "app/",
-        "apps/",
-        "mcpServer/",
-        "skills/",
-        "fs/",
-        "model/",
-        "modelProvider/",
-        "project/",
-        "process/",
-        "command/",
-        "remoteControl/",
-        "autoApprovalReview/",
-        "externalAgentConfig/",
-        "fuzzyFileSearch/",
-        "windows",
+    const KNOWN: &[&str] = &[
+        "account/gatewayOAuth/changed",
+        "account/login/completed",
+        "account/rateLimits/updated",
+        "account/updated",
+        "app/list/updated",
+        "autoApprovalReview/strictReviewRequired",
+        "command/exec/outputDelta",
+        "externalAgentConfig/import/completed",
+        "externalAgentConfig/import/progress",
+        "fs/changed",
+        "fuzzyFileSearch/sessionCompleted",
+        "fuzzyFileSearch/sessionUpdated",
+        "hook/completed",
+        "hook/started",
+        "item/agentMessage/delta",
+        "item/autoApprovalReview/completed",
+        "item/autoApprovalReview/started",
+        "item/commandExecution/outputDelta",
+        "item/commandExecution/terminalInteraction",
+        "item/fileChange/outputDelta",
+        "item/fileChange/patchUpdated",
+        "item/mcpToolCall/progress",
+        "item/plan/delta",
+        "item/reasoning/summaryPartAdded",
+        "item/reasoning/summaryTextDelta",
+        "item/reasoning/textDelta",
+        "mcpServer/event/stream/notification",
+        "mcpServer/oauthLogin/completed",
+        "mcpServer/startupStatus/updated",
+        "model/safetyBuffering/updated",
+        "model/verification",
+        "modelProvider/authRecoveryCompleted",
+        "modelProvider/authRecoveryStarted",
+        "process/exited",
+        "process/outputDelta",
+        "project/changed",
+        "remoteControl/status/changed",
+        "skills/changed",
+        "thread/archived",
+        "thread/attachment/updated",
+        "thread/closed",
+        "thread/compacted",
+        "thread/deleted",
+        "thread/environment/connected",
+        "thread/environment/disconnected",
+        "thread/goal/cleared",
+        "thread/goal/updated",
+        "thread/name/updated",
+        "thread/prediction/updated",
+        "thread/project/updated",
+        "thread/queue/changed",
+        "thread/readState/changed",
+        "thread/reverted",
+        "thread/settings/updated",
+        "thread/started",
+        "thread/status/changed",
+        "thread/unarchived",
+        "turn/diff/updated",
+        "turn/moderationMetadata",
+        "turn/plan/updated",
+        "windows/worldWritableWarning",
+        "windowsSandbox/setupCompleted",
     ];
-    BEGINNINGS.iter().any(|beginning| method.starts_with(beginning))
+    // Voices are not used here.
+    KNOWN.contains(&method) || method.starts_with("thread/realtime/")
 }

@@ -4,7 +4,7 @@
 //! given no name that would come back: it is known again by its words, and confirmed when an answer is begun that
 //! follows it.
 
-use super::{Abilities, Answer, Ask, AskKind, Command, Driver, Keeping, Launch, Mark, Said, Standing, event};
+use super::{Abilities, Answer, Ask, AskKind, Command, Driver, Keeping, Launch, Mark, Said, Standing, event, take};
 use crate::driver::shown::clip;
 use crate::opencode::wire::In;
 use crate::transcript::Agent;
@@ -170,7 +170,7 @@ impl OpenCode {
             "session.error" if is_ours => self.failing(&properties["error"]),
             "message.updated" if is_ours => self.message(&properties["info"]),
             "message.part.updated" => {
-                let part = properties["part"].take();
+                let part = take(&mut properties, "part");
                 if is_ours {
                     self.stored(&part);
                 }
@@ -305,7 +305,7 @@ impl OpenCode {
             return vec![Said::Unparsed { reason: "a question without a name".to_owned() }];
         };
         let call = asked["tool"]["callID"].as_str().map(str::to_owned);
-        let mut input = json!({"patterns": asked["patterns"].take(), "details": asked["metadata"].take()});
+        let mut input = json!({"patterns": take(&mut asked, "patterns"), "details": take(&mut asked, "metadata")});
         if let Some(whole) = call.as_deref().and_then(|call| self.turn.input(call)) {
             input["input"] = whole;
         }
@@ -319,7 +319,7 @@ impl OpenCode {
             return vec![Said::Unparsed { reason: "a question without a name".to_owned() }];
         };
         let tool_use_id = asked["tool"]["callID"].as_str().map(str::to_owned);
-        let questions = asked["questions"].take();
+        let questions = take(&mut asked, "questions");
         self.asked.insert(id.clone(), Asked::Questions(questions.as_array().cloned().unwrap_or_default()));
         let input = json!({"questions": questions});
         vec![Said::Asks(Ask { id, kind: AskKind::Question, tool_use_id, tool: "question".to_owned(), input })]

@@ -1,5 +1,6 @@
 //! The lines of the bridge, as far as something follows from them.
 
+use crate::driver::object;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -29,8 +30,7 @@ struct Event {
 }
 
 pub(super) fn read(line: &[u8]) -> Result<Line, String> {
-    let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
-    Ok(match serde_json::from_str(text).map_err(|error| error.to_string())? {
+    Ok(match object(line)? {
         Wire::Ready { session } => Line::Ready { session },
         Wire::Event { data: Event { kind, properties } } => Line::Event { kind, properties },
         Wire::Refused { what, id, error } => Line::Refused { what, id, error },
@@ -38,33 +38,60 @@ pub(super) fn read(line: &[u8]) -> Result<Line, String> {
     })
 }
 
-/// What it tells about itself and nothing follows from: it comes again in another form, or is no news here.
+/// What it tells about itself and nothing follows from: it comes again in another form, or is no news here. By whole
+/// names: what a later version has beside them may be news.
 pub(super) fn is_known(kind: &str) -> bool {
-    const BEGINNINGS: &[&str] = &[
-        "server.",
-        "session.",
-        "message.",
-        "plugin.",
-        "catalog.",
-        "reference.",
-        "integration.",
-        "installation.",
-        "file.",
-        "permission.",
-        "question.",
-        "todo.",
-        "lsp.",
-        "mcp.",
-        "command.",
-        "project.",
-        "vcs.",
-        "workspace.",
-        "worktree.",
-        "pty.",
-        "tui.",
-        "global.",
-        "models-dev.",
-        "ide.",
+    const KNOWN: &[&str] = &[
+        "catalog.updated",
+        "command.executed",
+        "file.edited",
+        "file.watcher.updated",
+        "global.disposed",
+        "installation.update-available",
+        "installation.updated",
+        "integration.connection.updated",
+        "integration.updated",
+        "lsp.client.diagnostics",
+        "lsp.updated",
+        "mcp.browser.open.failed",
+        "mcp.tools.changed",
+        "message.part.delta",
+        "message.part.removed",
+        "message.removed",
+        "message.updated",
+        "models-dev.refreshed",
+        "plugin.added",
+        "project.directories.updated",
+        "project.updated",
+        "pty.created",
+        "pty.deleted",
+        "pty.exited",
+        "pty.updated",
+        "reference.updated",
+        "server.connected",
+        "server.heartbeat",
+        "server.instance.disposed",
+        "session.compacted",
+        "session.created",
+        "session.deleted",
+        "session.diff",
+        "session.error",
+        "session.idle",
+        "session.status",
+        "session.updated",
+        "todo.updated",
+        "tui.command.execute",
+        "tui.prompt.append",
+        "tui.session.select",
+        "tui.toast.show",
+        "vcs.branch.updated",
+        "workspace.failed",
+        "workspace.ready",
+        "workspace.status",
+        "worktree.failed",
+        "worktree.ready",
     ];
-    BEGINNINGS.iter().any(|beginning| kind.starts_with(beginning))
+    // The same in the words of its next protocol, beside those of this one.
+    const AGAIN: &[&str] = &["session.next.", "permission.v2.", "question.v2."];
+    KNOWN.contains(&kind) || AGAIN.iter().any(|beginning| kind.starts_with(beginning))
 }

@@ -97,6 +97,22 @@ impl Stage {
         assert_eq!(self.ground.shell(id, &look).await.stdout, "");
     }
 
+    /// A snapshot of the sandbox, whose agent is there and waits, does not hold it, nor does anything else that the
+    /// server keeps: layers, spools, its database, the log. `known` is something that is there to be found.
+    pub async fn key_is_not_kept(&self, id: &str, known: &str) {
+        // Whoever looks for it inside finds the placeholder, and tells so in the log.
+        let printed = self.ground.shell(id, "env | grep -c ATOLL_GATEWAY_KEY").await.well();
+        assert_eq!(printed.trim(), "1");
+        let path = format!("/sandboxes/{id}/snapshot");
+        self.ground.admin.post(&path, json!({ "name": "with-agent" })).await.expect(201);
+        let kept = self.ground.data();
+        assert!(!holding(&kept, known).is_empty(), "the search finds what is there");
+        assert_eq!(holding(&kept, KEY), Vec::<PathBuf>::new());
+        let events = self.ground.admin.all_events(id).await;
+        assert!(events.len() > 5 && !json!(events).to_string().contains(KEY));
+        self.ground.admin.delete("/snapshots/with-agent").await.expect(200);
+    }
+
     pub async fn leave(self) {
         self.ground.leave().await;
     }
@@ -106,4 +122,23 @@ fn program(agent: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     root.join(target).join("agents/bin").join(agent)
+}
+
+/// All files below a directory that hold these words.
+fn holding(directory: &Path, words: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![directory.to_owned()];
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            if kind.is_dir() {
+                open.push(path);
+            } else if kind.is_file()
+                && std::fs::read(&path).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(words))
+            {
+                found.push(path);
+            }
+        }
+    }
+    found
 }
