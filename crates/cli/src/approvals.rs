@@ -24,6 +24,9 @@ pub struct Approve {
     connect: Connect,
     /// As `atoll approvals` shows it
     approval: String,
+    /// Where it is asked [default: looked for in all that waits]
+    #[arg(long, value_name = "SANDBOX")]
+    sandbox: Option<SandboxId>,
     /// Also the same tool from now on, in this sandbox
     #[arg(long)]
     always: bool,
@@ -39,6 +42,9 @@ pub struct Deny {
     connect: Connect,
     /// As `atoll approvals` shows it
     approval: String,
+    /// Where it is asked [default: looked for in all that waits]
+    #[arg(long, value_name = "SANDBOX")]
+    sandbox: Option<SandboxId>,
     /// Said to the agent
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -88,40 +94,52 @@ pub async fn approve(approve: &Approve, output: &Output) -> Result {
         let answers = approve.answers.iter().map(|(question, answer)| (question.clone(), answer.as_str().into()));
         word["answers"] = answers.collect::<Map<String, Value>>().into();
     }
-    say(&approve.connect, &approve.approval, &word, "allowed", output).await
+    say(&approve.connect, (&approve.approval, approve.sandbox), &word, "allowed", output).await
 }
 
 pub async fn deny(deny: &Deny, output: &Output) -> Result {
     let word = json!({ "decision": "deny", "reason": deny.reason });
-    say(&deny.connect, &deny.approval, &word, "denied", output).await
+    say(&deny.connect, (&deny.approval, deny.sandbox), &word, "denied", output).await
 }
 
-async fn say(connect: &Connect, approval: &str, word: &Value, done: &str, output: &Output) -> Result {
+async fn say(
+    connect: &Connect,
+    (approval, sandbox): (&str, Option<SandboxId>),
+    word: &Value,
+    done: &str,
+    output: &Output,
+) -> Result {
     let client = Client::find(connect)?;
-    let waiting = items(&client, "/approvals").await?;
-    let mut fits = waiting.iter().filter(|item| item["approval_id"] == approval);
-    let sandbox = match (fits.next().and_then(|item| item["sandbox_id"].as_str()), fits.next()) {
-        (Some(sandbox), None) => sandbox,
-        (None, _) => {
-            let detail =
-                format!("nothing waits for an answer by the name `{}`; see `atoll approvals`", text::inline(approval));
-            return Err(Failure::refused("not_found", detail));
-        }
-        (Some(_), Some(_)) => {
-            let detail = format!("agents in several sandboxes wait for `{}`; answer there", text::inline(approval));
-            return Err(Failure::refused("ambiguous", detail));
-        }
+    let sandbox = match sandbox {
+        Some(sandbox) => sandbox.to_string(),
+        None => find(&client, approval).await?,
     };
     let said = client.post(&format!("/sandboxes/{sandbox}/approvals/{approval}"), word).await?;
     if output.json { output.object(&said) } else { output.line(&format!("{} is {done}", text::inline(approval))) }
 }
 
-async fn items(client: &Client, path: &str) -> Result<Vec<Value>> {
-    let mut answer = client.get(path, &[]).await?;
-    match answer["items"].take() {
-        Value::Array(items) => Ok(items),
-        _ => Err(client.not_atoll("approvals without items")),
+/// The sandbox whose agent waits for it.
+async fn find(client: &Client, approval: &str) -> Result<String> {
+    let waiting = items(client, "/approvals").await?;
+    let fits = waiting.iter().filter(|item| item["approval_id"] == approval);
+    let sandboxes: Vec<&str> = fits.filter_map(|item| item["sandbox_id"].as_str()).collect();
+    let name = text::inline(approval);
+    match sandboxes.as_slice() {
+        [one] => Ok((*one).to_owned()),
+        [] => {
+            let detail = format!("nothing waits for an answer by the name `{name}`; see `atoll approvals`");
+            Err(Failure::refused("not_found", detail))
+        }
+        several => {
+            let detail =
+                format!("agents in several sandboxes wait for `{name}`: {}", text::inline(&several.join(", ")));
+            Err(Failure::refused("ambiguous", detail).next("Name the one that is meant with --sandbox SANDBOX."))
+        }
     }
+}
+
+async fn items(client: &Client, path: &str) -> Result<Vec<Value>> {
+    Ok(client.list(path, &[], None).await?.0)
 }
 
 #[cfg(test)]

@@ -108,8 +108,12 @@ pub fn run(cli: &Cli, output: &Output) -> Result {
                 .build()
                 .map_err(|error| Failure::setup("runtime", format!("can't start: {error}")))?;
             let done = runtime.block_on(async {
+                let talked = Box::pin(talk(talking, output));
+                if hears_signals(talking) {
+                    return talked.await;
+                }
                 tokio::select! {
-                    done = Box::pin(talk(talking, output)) => done,
+                    done = talked => done,
                     _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
                 }
             });
@@ -117,6 +121,11 @@ pub fn run(cli: &Cli, output: &Output) -> Result {
             done
         }
     }
+}
+
+/// Whether it has something to do before an interrupt ends it.
+const fn hears_signals(command: &Command) -> bool {
+    matches!(command, Command::Sandbox(sandbox) if sandbox.hears_signals())
 }
 
 /// The commands that ask a server, or are one for as long as they run.

@@ -48,6 +48,9 @@ pub enum Error {
     /// Not in the middle of what it does: may be asked again a little later.
     #[error("not now: {detail}")]
     Busy { detail: String },
+    /// A command that takes none, or whose input has ended.
+    #[error("{detail}")]
+    NoInput { detail: String },
     #[error("the provider no longer has this sandbox")]
     Gone,
 }
@@ -60,6 +63,7 @@ impl Error {
             | Self::Refused { .. }
             | Self::Exhausted { .. }
             | Self::Busy { .. }
+            | Self::NoInput { .. }
             | Self::Gone => false,
         }
     }
@@ -72,6 +76,7 @@ impl Error {
             Self::Exhausted { .. } => "provider_exhausted",
             Self::Unreachable { .. } => "provider_unreachable",
             Self::Busy { .. } => "provider_busy",
+            Self::NoInput { .. } => "provider_no_input",
             Self::Gone => "provider_gone",
         }
     }

@@ -9,6 +9,10 @@ use std::collections::BTreeMap;
 /// The longest frame: output comes in smaller pieces, a command line must fit.
 pub const LONGEST: usize = 1 << 20;
 
+/// Input that may be on its way to a command at once. The worker always reads its connection, so that a signal never waits
+/// behind input that nobody reads; in return no more is sent than this and what it has `Taken`.
+pub const WINDOW: usize = 256 << 10;
+
 /// What the worker answers on a `Quiet` connection once it is quiet; anything else is a sentence that says why not.
 pub const QUIET: u8 = 0;
 
@@ -105,6 +109,8 @@ pub enum Ask {
 pub enum Tell {
     Stdout(Vec<u8>),
     Stderr(Vec<u8>),
+    /// So many more bytes of the input were taken by the command, or never will be.
+    Taken(u32),
     Ended(End),
 }
 
@@ -191,6 +197,7 @@ impl Tell {
             Self::Stdout(data) => frame(1, data),
             Self::Stderr(data) => frame(2, data),
             Self::Ended(end) => json(3, end),
+            Self::Taken(count) => frame(4, &count.to_le_bytes()),
         }
     }
 
@@ -201,6 +208,10 @@ impl Tell {
             1 => Self::Stdout(payload.to_vec()),
             2 => Self::Stderr(payload.to_vec()),
             3 => Self::Ended(read(payload)?),
+            4 => {
+                let bytes = payload.try_into().map_err(|_| BadFrame::Payload("a count has 4 bytes".into()))?;
+                Self::Taken(u32::from_le_bytes(bytes))
+            }
             other => return Err(BadFrame::Kind(other)),
         };
         buffer.drain(..used);
@@ -227,7 +238,12 @@ mod tests {
             assert_eq!(Ask::decode(&mut wire).unwrap(), Some(ask));
         }
         assert!(wire.is_empty() && Ask::decode(&mut wire).unwrap().is_none());
-        let tells = [Tell::Stdout(vec![0, 255]), Tell::Stderr(vec![]), Tell::Ended(End::Exited { code: 3 })];
+        let tells = [
+            Tell::Stdout(vec![0, 255]),
+            Tell::Stderr(vec![]),
+            Tell::Taken(70_000),
+            Tell::Ended(End::Exited { code: 3 }),
+        ];
         let mut wire: Vec<u8> = tells.iter().flat_map(Tell::encode).collect();
         for tell in tells {
             assert_eq!(Tell::decode(&mut wire).unwrap(), Some(tell));

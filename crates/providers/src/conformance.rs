@@ -43,6 +43,7 @@ const PROMISES: &[(&str, Check)] = promises! {
     "an ended command stays as it ended" => commands::ended_stays,
     "input is written, and closing it ends it" => commands::input,
     "a signal ends a command as signalled" => commands::signal,
+    "a signal does not wait behind input that nobody reads" => commands::signal_before_input,
     "a command that takes too long is timed out" => commands::timeout,
     "a file comes out as it went in, also in part" => files::ranges,
     "a missing file is not a missing sandbox" => files::missing_file,

@@ -4,7 +4,7 @@ use crate::problem::{Code, Problem, Result};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-fn bad() -> Problem {
+pub fn bad() -> Problem {
     Problem::new(Code::BadCursor, "take it from `next_cursor` of the same list, as it is")
 }
 

@@ -15,6 +15,7 @@ mod extract;
 mod follow;
 mod gateway;
 mod guard;
+mod holds;
 mod hub;
 mod jobs;
 mod limiter;

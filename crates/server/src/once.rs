@@ -80,7 +80,33 @@ fn for_replay(mut body: Value) -> Value {
     body
 }
 
+/// The answer that the same request had.
+fn said(found: Found) -> Result<Option<Answer>> {
+    match found {
+        Found::New => Ok(None),
+        Found::OtherBody => {
+            let detail = "this key was used for another request; take a new one";
+            Err(Problem::new(Code::IdempotencyMismatch, detail))
+        }
+        Found::Replay { status, answer } => {
+            let status = u16::try_from(status).ok().and_then(|code| StatusCode::from_u16(code).ok());
+            let body = serde_json::from_str(&answer).map_err(Problem::internal)?;
+            Ok(Some(Answer { status: status.unwrap_or(StatusCode::OK), body }))
+        }
+    }
+}
+
 impl App {
+    /// What the same request was answered before, for work that does something beside the transaction.
+    pub async fn answered_before(&self, caller: &Caller, once: &Once, body_hash: &str) -> Result<Option<Answer>> {
+        let Some(key) = once.key.clone() else { return Ok(None) };
+        let claim =
+            Claim { principal: caller.actor(), route: once.route.clone(), key, body_hash: body_hash.to_owned() };
+        let not_before = self.clock.now() - self.policy.retain_idempotency;
+        let found = self.read(move |tx| Box::pin(async move { Ok(idempotency::find(tx, &claim, not_before).await?) }));
+        said(found.await?)
+    }
+
     /// Does the work in one transaction, or gives the answer that the same request had before.
     pub async fn write_once<F>(&self, caller: &Caller, once: Once, body_hash: String, work: F) -> Result<Answer>
     where
@@ -91,17 +117,8 @@ impl App {
         self.write(move |begun| {
             Box::pin(async move {
                 let not_before = begun.now - begun.policy.retain_idempotency;
-                match idempotency::claim(begun.tx, &claim, begun.now, not_before).await? {
-                    Found::New => {}
-                    Found::OtherBody => {
-                        let detail = "this key was used for another request; take a new one";
-                        return Err(Problem::new(Code::IdempotencyMismatch, detail));
-                    }
-                    Found::Replay { status, answer } => {
-                        let status = u16::try_from(status).ok().and_then(|code| StatusCode::from_u16(code).ok());
-                        let body = serde_json::from_str(&answer).map_err(Problem::internal)?;
-                        return Ok(Answer { status: status.unwrap_or(StatusCode::OK), body });
-                    }
+                if let Some(answer) = said(idempotency::claim(begun.tx, &claim, begun.now, not_before).await?)? {
+                    return Ok(answer);
                 }
                 let answer = work(begun).await?;
                 let kept = for_replay(answer.body.clone()).to_string();

@@ -67,6 +67,7 @@ codes! {
     NoRepository = "no_repository", CONFLICT, "The sandbox has no repository";
     ProviderRefused = "provider_refused", CONFLICT, "The provider says no";
     ResultsPending = "results_pending", CONFLICT, "The results are not out yet";
+    NoInput = "no_input", CONFLICT, "The command takes no input";
     FileNotFound = "file_not_found", NOT_FOUND, "There is no such file in the sandbox";
     FileIsDirectory = "file_is_directory", CONFLICT, "It is a directory";
     NotADirectory = "not_a_directory", CONFLICT, "It is no directory";
@@ -154,6 +155,7 @@ impl From<atoll_core::provider::Error> for Problem {
             E::Refused { .. } => Code::ProviderRefused,
             E::Exhausted { .. } | E::Unreachable { .. } => Code::ProviderUnreachable,
             E::Busy { .. } => Code::SandboxBusy,
+            E::NoInput { .. } => Code::NoInput,
             E::Gone => Code::SandboxGone,
         };
         Self::new(code, error.to_string())

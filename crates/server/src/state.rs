@@ -7,6 +7,7 @@ use crate::auth::tickets::Tickets;
 use crate::blobs::Blobs;
 use crate::egress::Egress;
 use crate::gateway::Gateway;
+use crate::holds::Holds;
 use crate::hub::Hub;
 use crate::limiter::Limiter;
 use crate::options::{Options, Policy};
@@ -38,6 +39,7 @@ pub struct App {
     pub secrets: Arc<Secrets>,
     pub agents: Arc<Agents>,
     pub terminals: Terminals,
+    pub holds: Holds,
     pub metrics: PrometheusHandle,
     pub metrics_public: bool,
     /// Names this deployment at its providers.
@@ -113,6 +115,7 @@ impl App {
             secrets: Arc::new(Secrets::new(&options.data_dir, options.secret_key.clone(), options.secrets.clone())),
             agents: Arc::new(Agents::new(options.agents.clone(), &options.models)),
             terminals: Terminals::default(),
+            holds: Holds::default(),
             metrics: crate::metrics::install(),
             metrics_public: options.metrics_public,
             deployment: parts.deployment,

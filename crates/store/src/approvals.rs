@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::projects::Among;
-use crate::sql::{Row, Tx, first, micros, text};
+use crate::sql::{Row, Tx, Val, first, micros, text};
 use atoll_core::approval::{ApprovalAnswer, ApprovalState, Decision};
 use atoll_core::id::SandboxId;
 use atoll_core::time::Timestamp;
@@ -42,7 +42,7 @@ macro_rules! select {
     };
 }
 
-fn approval(mut row: Row) -> Result<Approval> {
+fn approval_of(mut row: Row) -> Result<Approval> {
     Ok(Approval {
         sandbox_id: row.parse()?,
         approval_id: row.text()?,
@@ -73,7 +73,7 @@ pub async fn resolve(tx: &mut dyn Tx, sandbox: SandboxId, id: &str) -> Result<()
 
 pub async fn get(tx: &mut dyn Tx, sandbox: SandboxId, id: &str) -> Result<Option<Approval>> {
     let sql = select!("WHERE a.sandbox_id = ?1 AND a.approval_id = ?2");
-    first(tx.query(sql, &[text(sandbox), id.into()]).await?).map(approval).transpose()
+    first(tx.query(sql, &[text(sandbox), id.into()]).await?).map(approval_of).transpose()
 }
 
 /// Keeps what a person said.
@@ -103,7 +103,7 @@ pub async fn answer(
 /// What a worker has to be told and has not said that the agent has it.
 pub async fn answered(tx: &mut dyn Tx, sandbox: SandboxId) -> Result<Vec<Approval>> {
     let sql = select!("WHERE a.sandbox_id = ?1 AND a.state = ?2 ORDER BY a.answered_at");
-    tx.query(sql, &[text(sandbox), text(ApprovalState::Answered)]).await?.into_iter().map(approval).collect()
+    tx.query(sql, &[text(sandbox), text(ApprovalState::Answered)]).await?.into_iter().map(approval_of).collect()
 }
 
 /// Whether its agent waits for anything.
@@ -112,17 +112,53 @@ pub async fn are_open(tx: &mut dyn Tx, sandbox: SandboxId) -> Result<bool> {
     Ok(!tx.query(sql, &[text(sandbox), text(ApprovalState::Open)]).await?.is_empty())
 }
 
+/// How many its agent waits for, counted up to `most`.
+pub async fn count_open(tx: &mut dyn Tx, sandbox: SandboxId, most: i64) -> Result<i64> {
+    let sql = "SELECT COUNT(*) FROM (SELECT 1 FROM approvals WHERE sandbox_id = ?1 AND state = ?2 LIMIT ?3) AS found";
+    let rows = tx.query(sql, &[text(sandbox), text(ApprovalState::Open), most.into()]).await?;
+    first(rows).map_or(Ok(0), |mut row| row.int())
+}
+
+/// In a list: oldest first.
+#[derive(Debug, Clone)]
+pub struct Place {
+    pub at: Timestamp,
+    pub sandbox: SandboxId,
+    pub approval: String,
+}
+
+/// As parameters of a comparison; before everything where there is none.
+fn after(place: Option<&Place>) -> [Val<'_>; 3] {
+    match place {
+        Some(place) => [micros(place.at), text(place.sandbox), place.approval.as_str().into()],
+        None => [i64::MIN.into(), "".into(), "".into()],
+    }
+}
+
 /// Of one sandbox, newest last.
-pub async fn of_sandbox(tx: &mut dyn Tx, sandbox: SandboxId, limit: i64) -> Result<Vec<Approval>> {
-    let sql = select!("WHERE a.sandbox_id = ?1 ORDER BY a.requested_at, a.approval_id LIMIT ?2");
-    tx.query(sql, &[text(sandbox), limit.into()]).await?.into_iter().map(approval).collect()
+pub async fn of_sandbox(
+    tx: &mut dyn Tx,
+    sandbox: SandboxId,
+    place: Option<&Place>,
+    limit: i64,
+) -> Result<Vec<Approval>> {
+    let sql = select!(
+        "WHERE a.sandbox_id = ?1 AND (a.requested_at > ?2 OR (a.requested_at = ?2 AND a.approval_id > ?3))
+         ORDER BY a.requested_at, a.approval_id LIMIT ?4"
+    );
+    let [at, _, approval] = after(place);
+    tx.query(sql, &[text(sandbox), at, approval, limit.into()]).await?.into_iter().map(approval_of).collect()
 }
 
 /// Those that an agent waits for, in sandboxes that run, oldest first.
-pub async fn waiting(tx: &mut dyn Tx, among: &Among, limit: i64) -> Result<Vec<Approval>> {
+pub async fn waiting(tx: &mut dyn Tx, among: &Among, place: Option<&Place>, limit: i64) -> Result<Vec<Approval>> {
     let sql = select!(
         "JOIN sandboxes s ON s.id = a.sandbox_id WHERE a.state = 'open' AND s.state = 'running'
-         AND (?1 = '' OR ?1 LIKE '%' || s.project_id || '%') ORDER BY a.requested_at, a.approval_id LIMIT ?2"
+         AND (?1 = '' OR ?1 LIKE '%' || s.project_id || '%')
+         AND (a.requested_at > ?2 OR (a.requested_at = ?2
+              AND (a.sandbox_id > ?3 OR (a.sandbox_id = ?3 AND a.approval_id > ?4))))
+         ORDER BY a.requested_at, a.sandbox_id, a.approval_id LIMIT ?5"
     );
-    tx.query(sql, &[among.val(), limit.into()]).await?.into_iter().map(approval).collect()
+    let [at, sandbox, approval] = after(place);
+    tx.query(sql, &[among.val(), at, sandbox, approval, limit.into()]).await?.into_iter().map(approval_of).collect()
 }

@@ -39,9 +39,18 @@ pub async fn claim(tx: &mut dyn Tx, claim: &Claim, now: Timestamp, not_before: T
     if tx.execute(take, &params).await? == 1 {
         return Ok(Found::New);
     }
-    let sql = "SELECT body_hash, status, answer FROM idempotency WHERE principal = ?1 AND route = ?2 AND key = ?3";
-    let rows = tx.query(sql, &who[..3]).await?;
-    let mut row = first(rows).ok_or(Error::Conflict { what: "Idempotency-Key" })?;
+    match find(tx, claim, not_before).await? {
+        Found::New => Err(Error::Conflict { what: "Idempotency-Key" }),
+        found => Ok(found),
+    }
+}
+
+/// What was done under the key, without taking it.
+pub async fn find(tx: &mut dyn Tx, claim: &Claim, not_before: Timestamp) -> Result<Found> {
+    let sql = "SELECT body_hash, status, answer FROM idempotency
+               WHERE principal = ?1 AND route = ?2 AND key = ?3 AND created_at >= ?4";
+    let who = [(&claim.principal).into(), (&claim.route).into(), (&claim.key).into(), micros(not_before)];
+    let Some(mut row) = first(tx.query(sql, &who).await?) else { return Ok(Found::New) };
     let (hash, status, answer) = (row.text()?, row.int()?, row.text()?);
     Ok(if hash == claim.body_hash { Found::Replay { status, answer } } else { Found::OtherBody })
 }

@@ -80,6 +80,22 @@ pub async fn postpone(tx: &mut dyn Tx, id: JobId, due_at: Timestamp) -> Result<(
     tx.execute(sql, &[text(id), micros(due_at)]).await.map(drop)
 }
 
+/// Later than anything is due: a job that is held has this and what was left of its time.
+const HELD: Timestamp = Timestamp::from_micros(32_503_680_000_000_000);
+
+/// A job's time stands: what is left of it is kept, and until it goes on it is never due.
+pub async fn hold(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, now: Timestamp) -> Result<()> {
+    let sql = "UPDATE jobs SET due_at = ?1 + CASE WHEN due_at > ?2 THEN due_at - ?2 ELSE 0 END
+               WHERE sandbox_id = ?3 AND kind = ?4 AND due_at < ?1";
+    tx.execute(sql, &[micros(HELD), micros(now), text(sandbox), text(kind)]).await.map(drop)
+}
+
+/// A held job has from now on what was left of its time.
+pub async fn go_on(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, now: Timestamp) -> Result<()> {
+    let sql = "UPDATE jobs SET due_at = due_at - ?1 + ?2 WHERE sandbox_id = ?3 AND kind = ?4 AND due_at >= ?1";
+    tx.execute(sql, &[micros(HELD), micros(now), text(sandbox), text(kind)]).await.map(drop)
+}
+
 /// Frees what a server that is gone had claimed.
 pub async fn release_all(tx: &mut dyn Tx) -> Result<()> {
     tx.execute("UPDATE jobs SET claimed_until = NULL WHERE claimed_until IS NOT NULL", &[]).await.map(drop)

@@ -293,9 +293,9 @@ pub async fn count_by_state(tx: &mut dyn Tx) -> Result<Vec<(SandboxState, i64)>>
     rows.into_iter().map(|mut row| Ok((row.parse()?, row.int()?))).collect()
 }
 
-/// Running sandboxes whose last heartbeat is older than `before` and that don't say so yet.
+/// Running sandboxes whose last heartbeat is older than `before` and that don't say so yet. A paused one may be silent.
 pub async fn silent(tx: &mut dyn Tx, before: Timestamp, limit: i64) -> Result<Vec<SandboxId>> {
-    let sql = "SELECT id FROM sandboxes WHERE state = 'running' AND activity <> 'unreachable'
+    let sql = "SELECT id FROM sandboxes WHERE state = 'running' AND activity NOT IN ('unreachable', 'paused')
                AND last_heartbeat < ?1 ORDER BY id LIMIT ?2";
     let rows = tx.query(sql, &[micros(before), limit.into()]).await?;
     rows.into_iter().map(|mut row| row.parse()).collect()

@@ -92,8 +92,9 @@ impl Running {
     async fn attend(mut self, frames: Frames, reader: &mut ReadHalf<'_>, writer: &mut WriteHalf<'_>) -> Option<End> {
         let (signals, mut asked) = mpsc::unbounded_channel();
         let (at_its_end, ended) = oneshot::channel();
-        let output = self.output.pass_on(writer, ended);
-        let input = input::feed(frames, reader, self.input, signals);
+        let (taken, of_input) = mpsc::unbounded_channel();
+        let output = self.output.pass_on(writer, ended, of_input);
+        let input = input::feed(frames, reader, self.input, signals, taken);
         tokio::pin!(output, input);
         let (mut at_its_end, mut ending, mut wanted) = (Some(at_its_end), Ending::Lost, true);
         let told = loop {

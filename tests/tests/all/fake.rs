@@ -15,6 +15,7 @@ on_both_databases!(
     every_end_says_what_it_was,
     seeded_faults_lose_nothing,
     a_lost_sandbox_says_so_after_a_restart,
+    the_time_of_a_paused_sandbox_stands,
 );
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -56,6 +57,22 @@ async fn a_prompt_is_worked_off(kind: Kind) {
     assert!(of("agent.started").iter().all(|event| event["turn"] == 1));
     // The provider's own sandbox goes at once.
     until(&admin, &id, |row| row["provider_id"].is_null()).await;
+    server.stop().await;
+}
+
+async fn the_time_of_a_paused_sandbox_stands(kind: Kind) {
+    let server = TestServer::start(kind).await;
+    let admin = server.admin();
+    let id = make(&admin, json!({ "prompt": "say one\nwait 600", "timeout_s": 6 })).await;
+    until(&admin, &id, |row| row["activity"] == "working").await;
+    admin.post(&format!("/sandboxes/{id}/pause"), json!({})).await.expect(200);
+    // Longer than all of its time.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    let row = admin.get(&format!("/sandboxes/{id}")).await.expect(200);
+    assert_eq!((row["state"].as_str(), row["activity"].as_str()), (Some("running"), Some("paused")), "{row}");
+    admin.post(&format!("/sandboxes/{id}/resume"), json!({})).await.expect(200);
+    let row = until(&admin, &id, has_ended).await;
+    assert_eq!(row["reason"]["code"], "timeout", "{row}");
     server.stop().await;
 }
 

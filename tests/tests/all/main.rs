@@ -1,6 +1,7 @@
 //! One test binary for all end-to-end tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what is wrong by panicking")]
 
+mod approvals;
 mod architecture;
 mod conformance;
 mod docker;

@@ -17,6 +17,7 @@ on_both_databases!(
     concurrent_writes_all_count,
     what_is_answered_survives_reopening,
     due_jobs_are_claimed_once,
+    a_held_job_keeps_what_is_left_of_its_time,
     a_reader_that_goes_away_harms_nobody,
     the_first_schema_can_still_be_opened,
     what_models_were_used_for_is_summed,
@@ -138,6 +139,44 @@ async fn due_jobs_are_claimed_once(kind: Kind) {
     assert_eq!(all.len(), 20);
     all.dedup();
     assert_eq!(all.len(), 20);
+    close(store, database).await;
+}
+
+async fn a_held_job_keeps_what_is_left_of_its_time(kind: Kind) {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, database) = open(kind, dir.path()).await;
+    let (sandbox, other) = (SandboxId::new(), SandboxId::new());
+    let at = |seconds: i64| Timestamp::from_micros(seconds * 1_000_000);
+    let claimed = async |now: i64| {
+        let claim: Result<_, Error> = store
+            .write(move |tx| Box::pin(async move { jobs::claim(tx, at(now), Duration::from_secs(1), 10).await }))
+            .await;
+        claim.unwrap().into_iter().map(|job| job.sandbox_id).collect::<Vec<_>>()
+    };
+    let done: Result<(), Error> = store
+        .write(move |tx| {
+            Box::pin(async move {
+                for id in [sandbox, other] {
+                    jobs::put(tx, JobKind::Timeout, id, at(100)).await?;
+                }
+                jobs::hold(tx, JobKind::Timeout, sandbox, at(70)).await?;
+                jobs::hold(tx, JobKind::Timeout, sandbox, at(80)).await
+            })
+        })
+        .await;
+    done.unwrap();
+    assert_eq!(claimed(99_999).await, [other], "what is held is never due");
+    let done: Result<(), Error> = store
+        .write(move |tx| {
+            Box::pin(async move {
+                jobs::go_on(tx, JobKind::Timeout, sandbox, at(100_000)).await?;
+                jobs::go_on(tx, JobKind::Timeout, sandbox, at(200_000)).await
+            })
+        })
+        .await;
+    done.unwrap();
+    assert!(!claimed(100_029).await.contains(&sandbox));
+    assert!(claimed(100_030).await.contains(&sandbox), "thirty seconds were left");
     close(store, database).await;
 }
 

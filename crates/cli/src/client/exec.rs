@@ -5,9 +5,17 @@ use crate::failure::Result;
 use atoll_core::id::SandboxId;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::stream;
 use reqwest::Response;
 use serde_json::Value;
 use std::collections::VecDeque;
+use std::io::{self, Read};
+use tokio::sync::mpsc;
+
+const PIECE: usize = 64 << 10;
+/// Of the input, on their way.
+const PIECES: usize = 4;
 
 /// A command that runs, as its answer says it.
 pub struct Running<'a> {
@@ -37,6 +45,17 @@ impl Client {
         let asked = self.request(reqwest::Method::POST, &format!("/sandboxes/{sandbox}/exec"), &[]).json(body);
         let answer = self.ask(asked).await?;
         Ok(Running { client: self, answer, lines: Lines::default(), ready: VecDeque::new() })
+    }
+
+    /// Gives a command, by its path, this program's input as it comes, and says the end of it.
+    pub async fn feed(&self, command: &str) -> Result<()> {
+        let (sender, pieces) = mpsc::channel::<io::Result<Bytes>>(PIECES);
+        tokio::task::spawn_blocking(move || read_input(&sender));
+        let pieces = stream::unfold(pieces, |mut pieces| async move { Some((pieces.recv().await?, pieces)) });
+        let query = [("end", "true".to_owned())];
+        let asked = self.request(reqwest::Method::POST, &format!("{command}/stdin"), &query);
+        let asked = asked.header(reqwest::header::CONTENT_TYPE, "application/octet-stream");
+        self.ask(asked.body(reqwest::Body::wrap_stream(pieces))).await.map(drop)
     }
 
     /// To its end.
@@ -77,6 +96,23 @@ impl Running<'_> {
     /// Whether the next line has yet to come over the wire.
     pub fn is_waiting(&self) -> bool {
         self.ready.is_empty()
+    }
+}
+
+/// On a thread that may stand in its reading when nobody wants more.
+fn read_input(sender: &mpsc::Sender<io::Result<Bytes>>) {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        let piece = match io::stdin().lock().read(&mut buffer) {
+            Ok(0) => return,
+            Ok(length) => Ok(Bytes::copy_from_slice(buffer.get(..length).unwrap_or_default())),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => Err(error),
+        };
+        let failed = piece.is_err();
+        if sender.blocking_send(piece).is_err() || failed {
+            return;
+        }
     }
 }
 

@@ -1,17 +1,23 @@
 //! `atoll sandbox exec`: a command in a sandbox, with its output and its exit code.
 
+use super::commands;
 use crate::arguments::pair;
 use crate::client::Client;
-use crate::client::exec::bytes_of;
+use crate::client::exec::{Running, bytes_of};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::render::text;
+use crate::run::signals::Signals;
 use atoll_core::id::SandboxId;
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::FileTypeExt;
+use std::time::Duration;
+use tokio::time::timeout;
 
+/// For the server to answer when there is nothing more to be had of it.
+const GRACE: Duration = Duration::from_secs(5);
 const TIMED_OUT: u8 = 124;
 const OUT_OF_MEMORY: u8 = 125;
 const UNKNOWN: u8 = 126;
@@ -23,14 +29,17 @@ Examples:
   atoll sandbox exec sbx_… -- cargo test
   atoll sandbox exec sbx_… --shell 'ls | wc -l' --cwd src
   atoll sandbox exec sbx_… -- git apply < change.patch
+  tar c src | atoll sandbox exec sbx_… -- tar x
   atoll sandbox exec sbx_… -t -- htop
+  atoll sandbox exec sbx_… --list
 
-What is piped in becomes the command's input. The exit code is the command's own, or 128 and the signal that
-ended it; 124 when its time ran out, 125 when its memory ran out, 126 when nobody can say how it ended.")]
+What is piped in becomes the command's input, as it comes. Ctrl-C ends the command with everything that it started.
+The exit code is the command's own, or 128 and the signal that ended it; 124 when its time ran out, 125 when its
+memory ran out, 126 when nobody can say how it ended.")]
 pub struct Exec {
     id: SandboxId,
     /// The program and its arguments
-    #[arg(last = true, required_unless_present = "shell", conflicts_with = "shell", value_name = "ARGV")]
+    #[arg(last = true, required_unless_present_any = ["shell", "list", "end"], conflicts_with = "shell", value_name = "ARGV")]
     argv: Vec<String>,
     /// A command line for the sandbox's shell instead
     #[arg(long, value_name = "TEXT")]
@@ -53,10 +62,16 @@ pub struct Exec {
     /// Give it a terminal, shown in this one; Ctrl-] leaves it
     #[arg(short = 't', long = "terminal", conflicts_with = "no_stdin")]
     terminal: bool,
+    /// List the commands that run, or ended a while ago
+    #[arg(long, conflicts_with_all = ["argv", "shell", "end"])]
+    list: bool,
+    /// End a command with everything that it started
+    #[arg(long, value_name = "EID", conflicts_with_all = ["argv", "shell"])]
+    end: Option<String>,
 }
 
 impl Exec {
-    fn body(&self, stdin: Option<String>) -> Value {
+    fn body(&self, takes_input: bool) -> Value {
         let mut body = Map::new();
         let mut put = |field: &str, value: Option<Value>| body.extend(value.map(|value| (field.to_owned(), value)));
         put("argv", Some(self.argv.clone().into()).filter(|_| self.shell.is_none()));
@@ -64,7 +79,7 @@ impl Exec {
         put("cwd", self.cwd.clone().map(Value::from));
         put("root", self.root.then_some(Value::Bool(true)));
         put("timeout_s", self.timeout.map(Value::from));
-        put("stdin", stdin.map(Value::from));
+        put("stdin", takes_input.then_some(Value::Bool(true)));
         let env = self.env.iter().map(|(name, value)| (name.clone(), Value::from(value.clone())));
         put("env", (!self.env.is_empty()).then(|| Value::Object(env.collect())));
         Value::Object(body)
@@ -72,11 +87,84 @@ impl Exec {
 }
 
 pub async fn run(exec: &Exec, client: &Client, output: &Output) -> Result {
-    if exec.terminal {
-        return super::shell::on_terminal(exec.id, exec.body(None), client, output).await;
+    if exec.list {
+        return commands::list(exec.id, client, output).await;
     }
-    let stdin = if !exec.no_stdin && is_piped_in() { Some(crate::arguments::text_or_stdin("-").await?) } else { None };
-    let mut running = client.exec(exec.id, &exec.body(stdin)).await?;
+    if let Some(command) = &exec.end {
+        return commands::end(exec.id, command, client, output).await;
+    }
+    if exec.terminal {
+        return super::shell::on_terminal(exec.id, exec.body(false), client, output).await;
+    }
+    let mut signals = Signals::listen()?;
+    let takes_input = !exec.no_stdin && is_piped_in();
+    let body = exec.body(takes_input);
+    let starting = client.exec(exec.id, &body);
+    tokio::pin!(starting);
+    let (mut running, interrupted) = tokio::select! {
+        running = &mut starting => (running?, false),
+        // It may have begun: its name is waited for, to end it by.
+        _ = signals.next() => match timeout(GRACE, &mut starting).await {
+            Ok(running) => (running?, true),
+            Err(_) => return Err(Failure::interrupted()),
+        },
+    };
+    let name = running.id().ok_or_else(|| client.not_atoll("a command without an id"))?;
+    let path = format!("/sandboxes/{}/exec/{name}", exec.id);
+    let exit = if interrupted {
+        Err(Failure::interrupted())
+    } else {
+        tokio::select! {
+            exit = attend(&mut running, &path, takes_input, client, output) => exit,
+            _ = signals.next() => Err(Failure::interrupted()),
+        }
+    };
+    let exit = match exit {
+        Ok(exit) => exit,
+        Err(failure) => {
+            // Whatever it was: nobody hears the command any more, and nobody would know of it.
+            return match timeout(GRACE, client.delete(&path, &[])).await {
+                Ok(Ok(_)) => Err(failure),
+                Ok(Err(_)) | Err(_) => {
+                    output.note(&format!("atoll: the command may run on; see `atoll sandbox exec {} --list`", exec.id));
+                    Err(failure)
+                }
+            };
+        }
+    };
+    let (code, said) = ended(exit.as_ref());
+    if let Some(said) = said.filter(|_| !output.json) {
+        output.note(&format!("atoll: {said}"));
+    }
+    nothing_but_the_code(code)
+}
+
+/// To the command's end, while what is piped in goes to it.
+async fn attend(
+    running: &mut Running<'_>,
+    path: &str,
+    takes_input: bool,
+    client: &Client,
+    output: &Output,
+) -> Result<Option<Value>> {
+    let reading = read(running, output);
+    tokio::pin!(reading);
+    if !takes_input {
+        return reading.await;
+    }
+    let fed = tokio::select! {
+        exit = &mut reading => return exit,
+        fed = client.feed(path) => fed,
+    };
+    match fed {
+        Ok(()) => reading.await,
+        // It wanted no more, or it is about to be heard that it has ended.
+        Err(Failure::Told(told)) if told.code == "no_input" => reading.await,
+        Err(failure) => timeout(GRACE, &mut reading).await.unwrap_or(Err(failure)),
+    }
+}
+
+async fn read(running: &mut Running<'_>, output: &Output) -> Result<Option<Value>> {
     let mut streams = Streams::new(output);
     let mut exit = None;
     while let Some(line) = running.next().await? {
@@ -87,11 +175,7 @@ pub async fn run(exec: &Exec, client: &Client, output: &Output) -> Result {
         }
     }
     streams.finish()?;
-    let (code, said) = ended(exit.as_ref());
-    if let Some(said) = said.filter(|_| !output.json) {
-        output.note(&format!("atoll: {said}"));
-    }
-    nothing_but_the_code(code)
+    Ok(exit)
 }
 
 /// All has been said but the code.

@@ -1,5 +1,6 @@
 //! `atoll sandbox`: make, list, look at, work in, stop, remove.
 
+mod commands;
 mod cp;
 mod diff;
 mod end;
@@ -71,6 +72,13 @@ enum Command {
     Results(end::Results),
     /// Make a new token for the sandbox's worker; it ends the old one
     WorkerToken(new::WorkerToken),
+}
+
+impl Sandbox {
+    /// A command inside is ended before this program is.
+    pub const fn hears_signals(&self) -> bool {
+        matches!(self.command, Command::Exec(_))
+    }
 }
 
 pub async fn run(sandbox: &Sandbox, output: &Output) -> Result {

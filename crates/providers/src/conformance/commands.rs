@@ -2,7 +2,7 @@
 
 use super::{Bench, Heard, Verdict, ensure, shell, told};
 use atoll_core::provider::capabilities::{AttachAbility, OutputAbility};
-use atoll_core::provider::{Command, ExecSpec, Exit};
+use atoll_core::provider::{Command, Error, ExecSpec, Exit};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 
@@ -95,6 +95,23 @@ pub(super) async fn input(bench: &Bench<'_>) -> Verdict {
     ensure!(heard.stdout == "first second", "heard {heard:?}");
     let heard = bench.run(&id, "cat").await?;
     ensure!(heard.exit == Some(Exit::Exited { code: 0 }), "without input it ended as {:?}", heard.exit);
+    let exec = bench.exec(&id, &shell("sleep 50")).await?;
+    let refused = bench.provider.write(&exec, Bytes::from_static(b"lost")).await;
+    ensure!(matches!(refused, Err(Error::NoInput { .. })), "input for one that takes none: {refused:?}");
+    Ok(())
+}
+
+pub(super) async fn signal_before_input(bench: &Bench<'_>) -> Verdict {
+    if !runs_commands(bench) {
+        return Ok(());
+    }
+    let id = bench.make().await?;
+    let argv = Command::Argv(vec!["sleep".into(), "50".into()]);
+    let exec = bench.exec(&id, &ExecSpec { command: argv, stdin: true, ..shell("") }).await?;
+    bench.provider.write(&exec, vec![0; 2_000_000].into()).await.map_err(told("write"))?;
+    bench.provider.signal(&exec, SIGTERM).await.map_err(told("signal"))?;
+    let heard = bench.listen(&exec, 0, |_| false).await?;
+    ensure!(heard.exit == Some(Exit::Signalled { signal: SIGTERM }), "ended as {:?}", heard.exit);
     Ok(())
 }
 

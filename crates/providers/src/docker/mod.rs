@@ -28,7 +28,6 @@ use atoll_core::provider::{
     Transfer, Uploaded, Usage, Worked, capabilities as can,
 };
 use atoll_core::sandbox::{Network, ProviderKind};
-use atoll_protocol::exec::Ask;
 use bollard::query_parameters::StatsOptions;
 use bytes::Bytes;
 use engine::{Engine, Phase};
@@ -298,6 +297,7 @@ impl Provider for Docker {
         Box::pin(async move {
             let Ok(place) = self.place(id) else { return Ok(()) };
             self.disconnect(id);
+            self.commands.destroyed(id);
             let sandbox = place.sandbox.to_string();
             for job in self.engine.list(&[(shape::SERVER, &self.server), (shape::JOB, &sandbox)]).await? {
                 self.engine.remove(&job.name).await?;
@@ -367,11 +367,11 @@ impl Provider for Docker {
     }
 
     fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> Answer<'a, ()> {
-        Box::pin(async move { self.commands.ask(exec, Ask::CloseStdin) })
+        Box::pin(async move { self.commands.close_stdin(exec) })
     }
 
     fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> Answer<'a, ()> {
-        Box::pin(async move { self.commands.ask(exec, Ask::Signal(signal)) })
+        Box::pin(async move { self.commands.signal(exec, signal) })
     }
 
     fn resize<'a>(&'a self, exec: &'a ExecRef, size: Size) -> Answer<'a, ()> {
@@ -388,15 +388,17 @@ impl Provider for Docker {
         transfer: &'a Transfer,
         data: ByteStream,
     ) -> Answer<'a, Worked<Uploaded>> {
-        Box::pin(async move { files::upload(&self.socket(id).await?, transfer, data).await })
+        Box::pin(
+            async move { files::upload(&self.socket(id).await?, &self.commands.patience(id), transfer, data).await },
+        )
     }
 
     fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> Answer<'a, Worked<Download>> {
-        Box::pin(async move { files::download(&self.socket(id).await?, transfer).await })
+        Box::pin(async move { files::download(&self.socket(id).await?, self.commands.patience(id), transfer).await })
     }
 
     fn files<'a>(&'a self, id: &'a ProviderId, job: &'a FileJob) -> Answer<'a, Worked<FileDone>> {
-        Box::pin(async move { files::run(&self.socket(id).await?, job).await })
+        Box::pin(async move { files::run(&self.socket(id).await?, &self.commands.patience(id), job).await })
     }
 
     /// What leaves a sandbox passes the server's proxy, which decides by what is stored: here is nothing to change.

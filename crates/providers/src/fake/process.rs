@@ -157,7 +157,7 @@ impl Table {
     pub(super) fn write(&self, id: u64, data: Bytes) -> Result<(), Error> {
         let rows = locked(&self.0);
         let process = rows.processes.get(&id).ok_or(Error::Gone)?;
-        let refused = || Error::Refused { detail: "the command's input is closed".to_owned() };
+        let refused = || Error::NoInput { detail: "the command's input is closed".to_owned() };
         let sent = process.stdin.as_ref().ok_or_else(refused)?.try_send(data);
         sent.map_err(|failed| match failed {
             mpsc::error::TrySendError::Full(_) => {

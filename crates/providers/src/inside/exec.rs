@@ -3,8 +3,10 @@
 //! slows the command down, and one that is gone does not. A terminal is slowed down by nobody.
 
 use super::clock::Clock;
+use super::input::{Speech, Unsaid};
 use super::kept::Kept;
 use super::link;
+use super::standing::{Patience, Standing};
 use crate::locked;
 use atoll_core::provider::{
     Command, Error, ExecEvent, ExecInfo, ExecRef, ExecSpec, ExecStream, Exit, OutputStream, ProviderId, Size,
@@ -13,21 +15,21 @@ use atoll_protocol::exec::{Ask, End, LONGEST, Opening, Start, Tell, Terminal};
 use bytes::Bytes;
 use futures_util::stream;
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::watch;
 
 /// How long an ended command can still be asked for.
 const REMEMBERED: Duration = Duration::from_secs(600);
+/// What ended commands may take together; then the oldest that nobody reads are forgotten sooner.
+const ALL_ENDED: usize = 64 << 20;
+/// What a command takes beside what it printed and its own words.
+const OVERHEAD: usize = 1 << 10;
 const PIECE: usize = 64 << 10;
-/// Input that waits here because the command does not read it; whoever writes more waits too. More than one request
-/// holds, so that a command that reads late can be given its input first.
-const UNSENT: usize = 8 << 20;
 /// What a shell answers when there is no such program.
 const NOT_FOUND: i32 = 127;
 
@@ -35,6 +37,7 @@ const NOT_FOUND: i32 = 127;
 pub(crate) struct Commands {
     /// In the order of their beginnings, by which they are named.
     running: Mutex<BTreeMap<String, Arc<Running>>>,
+    standing: Standing,
 }
 
 struct Running {
@@ -46,10 +49,8 @@ struct Running {
     kept: Mutex<Kept>,
     /// Counts every change of `kept`.
     changed: watch::Sender<u64>,
-    asks: mpsc::UnboundedSender<Ask>,
+    speech: Speech,
     clock: Clock,
-    /// One permit for each byte of input that may still wait; closed at the end.
-    room: Semaphore,
 }
 
 fn argv(command: &Command) -> Vec<String> {
@@ -105,7 +106,7 @@ impl Commands {
             return Err(Error::Refused { detail: "the command line and its environment are longer than 1 MB".into() });
         }
         connection.write_all(&first).await.map_err(lost)?;
-        let (asks, asked) = mpsc::unbounded_channel();
+        let (speech, unsaid) = Speech::new(spec.stdin, spec.terminal.is_some());
         let running = Arc::new(Running {
             sandbox: id.clone(),
             argv: argv(&spec.command),
@@ -113,40 +114,37 @@ impl Commands {
             size: Mutex::new(spec.terminal),
             kept: Mutex::new(Kept::new(spec.terminal.is_some())),
             changed: watch::Sender::new(0),
-            asks,
+            speech,
             clock: Clock::new(spec.timeout),
-            room: Semaphore::new(UNSENT),
         });
         let exec = uuid::Uuid::now_v7().simple().to_string();
         locked(&self.running).insert(exec.clone(), Arc::clone(&running));
-        tokio::spawn(Arc::clone(self).carry(exec.clone(), running, connection, asked));
+        tokio::spawn(Arc::clone(self).carry(exec.clone(), running, connection, unsaid));
         Ok(ExecRef { sandbox: id.clone(), exec, epoch })
     }
 
-    async fn carry(
-        self: Arc<Self>,
-        exec: String,
-        running: Arc<Running>,
-        connection: UnixStream,
-        asked: mpsc::UnboundedReceiver<Ask>,
-    ) {
-        let (read, write) = connection.into_split();
-        let listening = listen(&running, read);
-        tokio::pin!(listening);
-        let exit = tokio::select! {
-            exit = &mut listening => exit,
-            never = speak(&running, asked, write) => match never {},
-            // Nobody speaks to it any more, whereupon the worker ends it and tells the rest.
-            () = running.clock.run_out() => {
-                listening.await;
-                Exit::TimedOut
-            }
-        };
-        running.room.close();
+    async fn carry(self: Arc<Self>, exec: String, running: Arc<Running>, connection: UnixStream, unsaid: Unsaid) {
+        let exit = to_its_end(&running, connection, unsaid).await;
+        running.speech.end();
         locked(&running.kept).end(exit);
         running.changed.send_modify(|count| *count += 1);
+        // From here on the list alone keeps it, which may forget it sooner.
+        drop(running);
+        self.forget_oldest(ALL_ENDED);
         tokio::time::sleep(REMEMBERED).await;
         locked(&self.running).remove(&exec);
+    }
+
+    /// So that all ended commands take no more than `most`.
+    fn forget_oldest(&self, most: usize) {
+        let mut all = locked(&self.running);
+        let mut sum: usize = all.values().filter_map(|running| running.left_behind()).sum();
+        // In the order of their beginnings, and so nearly of their ends.
+        all.retain(|_, running| {
+            let left = running.left_behind().filter(|_| sum > most && locked(&running.kept).reader_count() == 0);
+            sum -= left.unwrap_or(0);
+            left.is_none()
+        });
     }
 
     fn get(&self, exec: &ExecRef) -> Result<Arc<Running>, Error> {
@@ -154,23 +152,18 @@ impl Commands {
         found.filter(|running| running.sandbox == exec.sandbox).ok_or(Error::Gone)
     }
 
-    /// To one that has ended there is nothing to say, and that is no fault.
-    pub(crate) fn ask(&self, exec: &ExecRef, ask: Ask) -> Result<(), Error> {
-        drop(self.get(exec)?.asks.send(ask));
+    pub(crate) fn signal(&self, exec: &ExecRef, signal: i32) -> Result<(), Error> {
+        self.get(exec)?.speech.say(Ask::Signal(signal));
         Ok(())
     }
 
-    /// Cut into frames that the worker takes, and not faster than the command reads.
+    /// Not faster than the command reads.
     pub(crate) async fn write(&self, exec: &ExecRef, data: &Bytes) -> Result<(), Error> {
-        let running = self.get(exec)?;
-        for piece in data.chunks(LONGEST / 2) {
-            let needed = u32::try_from(piece.len()).unwrap_or(u32::MAX);
-            let Ok(room) = running.room.acquire_many(needed).await else { return Ok(()) };
-            // Given back when it is sent.
-            room.forget();
-            drop(running.asks.send(Ask::Stdin(piece.to_vec())));
-        }
-        Ok(())
+        self.get(exec)?.speech.write(data).await
+    }
+
+    pub(crate) fn close_stdin(&self, exec: &ExecRef) -> Result<(), Error> {
+        self.get(exec)?.speech.close()
     }
 
     pub(crate) fn resize(&self, exec: &ExecRef, size: Size) -> Result<(), Error> {
@@ -185,7 +178,7 @@ impl Commands {
             }
             *known = Some(size);
         }
-        drop(running.asks.send(Ask::Resize(Terminal { columns: size.columns, rows: size.rows })));
+        running.speech.say(Ask::Resize(Terminal { columns: size.columns, rows: size.rows }));
         Ok(())
     }
 
@@ -196,17 +189,28 @@ impl Commands {
         pause: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         self.each_clock(sandbox, Clock::stand);
+        self.standing.stand(sandbox);
         let paused = pause.await;
         match &paused {
             // Also of who was started meanwhile.
             Ok(_) => self.each_clock(sandbox, Clock::stand),
-            Err(_) => self.each_clock(sandbox, Clock::go_on),
+            Err(_) => self.resumed(sandbox),
         }
         paused
     }
 
     pub(crate) fn resumed(&self, sandbox: &ProviderId) {
         self.each_clock(sandbox, Clock::go_on);
+        self.standing.go_on(sandbox);
+    }
+
+    /// With those who move its files.
+    pub(crate) fn patience(&self, sandbox: &ProviderId) -> Patience {
+        self.standing.of(sandbox)
+    }
+
+    pub(crate) fn destroyed(&self, sandbox: &ProviderId) {
+        self.standing.forget(sandbox);
     }
 
     fn each_clock(&self, sandbox: &ProviderId, change: fn(&Clock)) {
@@ -221,16 +225,23 @@ impl Commands {
         of_it.map(|(exec, running)| running.info(exec)).collect()
     }
 
-    pub(crate) fn attach(&self, exec: &ExecRef, cursor: u64) -> Result<ExecStream, Error> {
+    pub(crate) fn attach(self: &Arc<Self>, exec: &ExecRef, cursor: u64) -> Result<ExecStream, Error> {
         let running = self.get(exec)?;
         let number = locked(&running.kept).enter(cursor);
         let changed = running.changed.subscribe();
-        let reader = Reader { running, changed, number, cursor, over: false };
+        let reader = Reader { all: Arc::clone(self), running, changed, number, cursor, over: false };
         Ok(Box::pin(stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) })))
     }
 }
 
 impl Running {
+    /// What it takes after its end.
+    fn left_behind(&self) -> Option<usize> {
+        let kept = locked(&self.kept);
+        let words: usize = self.argv.iter().map(String::len).sum();
+        kept.ended().map(|_| kept.bytes() + words + OVERHEAD)
+    }
+
     fn info(&self, exec: &str) -> ExecInfo {
         let kept = locked(&self.kept);
         ExecInfo {
@@ -246,6 +257,7 @@ impl Running {
 }
 
 struct Reader {
+    all: Arc<Commands>,
     running: Arc<Running>,
     changed: watch::Receiver<u64>,
     number: u64,
@@ -281,6 +293,24 @@ impl Drop for Reader {
     fn drop(&mut self) {
         locked(&self.running.kept).leave(self.number);
         self.running.changed.send_modify(|count| *count += 1);
+        if locked(&self.running.kept).ended().is_some() {
+            self.all.forget_oldest(ALL_ENDED);
+        }
+    }
+}
+
+async fn to_its_end(running: &Running, connection: UnixStream, unsaid: Unsaid) -> Exit {
+    let (read, write) = connection.into_split();
+    let listening = listen(running, read);
+    tokio::pin!(listening);
+    tokio::select! {
+        exit = &mut listening => exit,
+        never = running.speech.speak(unsaid, write) => match never {},
+        // Nobody speaks to it any more, whereupon the worker ends it and tells the rest.
+        () = running.clock.run_out() => {
+            listening.await;
+            Exit::TimedOut
+        }
     }
 }
 
@@ -302,15 +332,19 @@ async fn listen(running: &Running, mut read: OwnedReadHalf) -> Exit {
             let (stream, data) = match told {
                 Tell::Stdout(data) => (OutputStream::Stdout, data),
                 Tell::Stderr(data) => (OutputStream::Stderr, data),
+                Tell::Taken(count) => {
+                    running.speech.taken(count);
+                    continue;
+                }
                 Tell::Ended(end) => {
                     if let End::NotStarted { error } = &end {
                         let text = format!("can't be run: {error}\n");
-                        locked(&running.kept).push(OutputStream::Stderr, text.into());
+                        locked(&running.kept).push(OutputStream::Stderr, text.as_bytes());
                     }
                     return exit(&end);
                 }
             };
-            locked(&running.kept).push(stream, data.into());
+            locked(&running.kept).push(stream, &data);
             running.changed.send_modify(|count| *count += 1);
         }
         loop {
@@ -327,15 +361,47 @@ async fn listen(running: &Running, mut read: OwnedReadHalf) -> Exit {
     }
 }
 
-async fn speak(running: &Running, mut asked: mpsc::UnboundedReceiver<Ask>, mut write: OwnedWriteHalf) -> Infallible {
-    while let Some(ask) = asked.recv().await {
-        if write.write_all(&ask.encode()).await.is_err() {
-            break;
-        }
-        if let Ask::Stdin(data) = &ask {
-            running.room.add_permits(data.len());
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(commands: &Commands, name: &str, printed: usize) {
+        let (speech, _) = Speech::new(false, false);
+        let mut kept = Kept::new(false);
+        kept.push(OutputStream::Stdout, &vec![b'x'; printed]);
+        kept.end(Exit::Exited { code: 0 });
+        let running = Running {
+            sandbox: ProviderId("one".into()),
+            argv: vec!["yes".into()],
+            began: Instant::now(),
+            size: Mutex::new(None),
+            kept: Mutex::new(kept),
+            changed: watch::Sender::new(0),
+            speech,
+            clock: Clock::new(None),
+        };
+        locked(&commands.running).insert(name.to_owned(), Arc::new(running));
     }
-    // The end is the other half's to tell; this half stays open for it.
-    std::future::pending().await
+
+    #[tokio::test]
+    async fn ended_commands_have_one_bound_together() {
+        let commands = Arc::new(Commands::default());
+        let (id, named) = (ProviderId("one".into()), |exec: &str| ExecRef {
+            sandbox: ProviderId("one".into()),
+            exec: exec.to_owned(),
+            epoch: 1,
+        });
+        for name in ["a", "b", "c", "d"] {
+            ended(&commands, name, 1 << 20);
+        }
+        let reader = commands.attach(&named("a"), 0).unwrap();
+        commands.forget_oldest(9 << 20);
+        assert_eq!(commands.list(&id).len(), 4);
+        commands.forget_oldest(3 << 20);
+        let left: Vec<String> = commands.list(&id).into_iter().map(|info| info.exec).collect();
+        assert_eq!(left, ["a", "d"], "the oldest went, but none that somebody reads");
+        drop(reader);
+        commands.forget_oldest(2 << 20);
+        assert!(commands.get(&named("a")).is_err() && commands.get(&named("d")).is_ok());
+    }
 }

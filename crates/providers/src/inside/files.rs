@@ -2,6 +2,7 @@
 //! agent's rights. What comes back is hostile: every frame is bounded, and only passed on.
 
 use super::link;
+use super::standing::Patience;
 use atoll_core::provider::{
     ByteStream, Download, Error, FileDone, FileEntry, FileError, FileJob, Transfer, Uploaded, Worked,
 };
@@ -80,8 +81,12 @@ impl Answers {
         }
     }
 
-    async fn within(&mut self, patience: Duration, from: &mut (impl AsyncRead + Unpin)) -> Result<Told, Error> {
-        timeout(patience, self.next(from)).await.unwrap_or_else(|_| Err(unreachable(SILENT)))
+    async fn within(
+        &mut self,
+        (patience, longest): (&Patience, Duration),
+        from: &mut (impl AsyncRead + Unpin),
+    ) -> Result<Told, Error> {
+        patience.within(longest, self.next(from)).await.unwrap_or_else(|| Err(unreachable(SILENT)))
     }
 
     fn take(&mut self) -> Result<Option<Told>, BadFrame> {
@@ -138,12 +143,12 @@ fn job(job: &FileJob) -> Job {
     }
 }
 
-pub(crate) async fn run(socket: &Path, wanted: &FileJob) -> Result<Worked<FileDone>, Error> {
+pub(crate) async fn run(socket: &Path, patience: &Patience, wanted: &FileJob) -> Result<Worked<FileDone>, Error> {
     let mut connection = ask(socket, &job(wanted)).await?;
     let mut answers = Answers::default();
     let mut entries = Vec::new();
     let done = loop {
-        match answers.within(LONG_PATIENCE, &mut connection).await? {
+        match answers.within((patience, LONG_PATIENCE), &mut connection).await? {
             Told::Entry(entry) if entries.len() < MOST_ENTRIES => entries.push(entry),
             Told::Done(done) => break done,
             Told::Failed(error) => return Ok(Err(error)),
@@ -157,7 +162,11 @@ pub(crate) async fn run(socket: &Path, wanted: &FileJob) -> Result<Worked<FileDo
     }))
 }
 
-pub(crate) async fn download(socket: &Path, transfer: &Transfer) -> Result<Worked<Download>, Error> {
+pub(crate) async fn download(
+    socket: &Path,
+    patience: Patience,
+    transfer: &Transfer,
+) -> Result<Worked<Download>, Error> {
     let job = match transfer.clone() {
         Transfer::File { path, range, .. } => Job::Read {
             path,
@@ -168,16 +177,16 @@ pub(crate) async fn download(socket: &Path, transfer: &Transfer) -> Result<Worke
     };
     let mut connection = ask(socket, &job).await?;
     let mut answers = Answers::default();
-    let entry = match answers.within(PATIENCE, &mut connection).await? {
+    let entry = match answers.within((&patience, PATIENCE), &mut connection).await? {
         Told::Entry(entry) => entry,
         Told::Failed(error) => return Ok(Err(error)),
         Told::Data(_) | Told::Done(_) => return Err(unreachable(UNEXPECTED)),
     };
-    let state = Some((connection, answers));
+    let state = Some((connection, answers, patience));
     let data = stream::unfold(state, |state| async move {
-        let (mut connection, mut answers) = state?;
-        match answers.within(PATIENCE, &mut connection).await {
-            Ok(Told::Data(data)) => Some((Ok(data), Some((connection, answers)))),
+        let (mut connection, mut answers, patience) = state?;
+        match answers.within((&patience, PATIENCE), &mut connection).await {
+            Ok(Told::Data(data)) => Some((Ok(data), Some((connection, answers, patience)))),
             Ok(Told::Done(_)) => None,
             Ok(Told::Failed(error)) => Some((Err(Error::Refused { detail: error.detail }), None)),
             Ok(Told::Entry(_)) => Some((Err(unreachable(UNEXPECTED)), None)),
@@ -197,6 +206,7 @@ enum Unsent {
 
 pub(crate) async fn upload(
     socket: &Path,
+    patience: &Patience,
     transfer: &Transfer,
     mut data: ByteStream,
 ) -> Result<Worked<Uploaded>, Error> {
@@ -215,10 +225,10 @@ pub(crate) async fn upload(
     let mut answers = Answers::default();
     let early = tokio::select! {
         told = answers.next(&mut reader) => Some(told?),
-        sent = send(&mut data, &mut writer) => match sent {
+        sent = send(patience, &mut data, &mut writer) => match sent {
             Ok(()) => None,
             Err(Unsent::Source(error)) => return Err(error),
-            Err(Unsent::Helper(error)) => match answers.within(PATIENCE, &mut reader).await {
+            Err(Unsent::Helper(error)) => match answers.within((patience, PATIENCE), &mut reader).await {
                 Ok(told @ Told::Failed(_)) => Some(told),
                 Ok(_) | Err(_) => return Err(error),
             },
@@ -226,7 +236,7 @@ pub(crate) async fn upload(
     };
     let told = match early {
         Some(told) => told,
-        None => answers.within(LONG_PATIENCE, &mut reader).await?,
+        None => answers.within((patience, LONG_PATIENCE), &mut reader).await?,
     };
     match told {
         Told::Done(Done { bytes, entries, skipped, named, .. }) => Ok(Ok(Uploaded { bytes, entries, skipped, named })),
@@ -235,23 +245,32 @@ pub(crate) async fn upload(
     }
 }
 
-async fn send(data: &mut ByteStream, writer: &mut (impl AsyncWrite + Unpin)) -> Result<(), Unsent> {
+async fn send(
+    patience: &Patience,
+    data: &mut ByteStream,
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> Result<(), Unsent> {
     while let Some(piece) = data.next().await {
         let mut piece = piece.map_err(Unsent::Source)?;
         while !piece.is_empty() {
             let part = piece.split_to(piece.len().min(LONGEST));
-            put(writer, Ask::Data, part).await?;
+            put(patience, writer, Ask::Data, part).await?;
         }
     }
-    put(writer, Ask::End, Bytes::new()).await
+    put(patience, writer, Ask::End, Bytes::new()).await
 }
 
-async fn put(writer: &mut (impl AsyncWrite + Unpin), kind: Ask, part: Bytes) -> Result<(), Unsent> {
+async fn put(
+    patience: &Patience,
+    writer: &mut (impl AsyncWrite + Unpin),
+    kind: Ask,
+    part: Bytes,
+) -> Result<(), Unsent> {
     let head = head(kind.byte(), part.len());
-    match timeout(PATIENCE, writer.write_all_buf(&mut Buf::chain(&head[..], part))).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(Unsent::Helper(lost(&error))),
-        Err(_) => Err(Unsent::Helper(unreachable(SILENT))),
+    match patience.within(PATIENCE, writer.write_all_buf(&mut Buf::chain(&head[..], part))).await {
+        Some(Ok(())) => Ok(()),
+        Some(Err(error)) => Err(Unsent::Helper(lost(&error))),
+        None => Err(Unsent::Helper(unreachable(SILENT))),
     }
 }
 

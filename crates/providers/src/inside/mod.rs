@@ -5,9 +5,11 @@ mod clock;
 pub(crate) mod exec;
 pub(crate) mod files;
 pub(crate) mod git;
+mod input;
 mod kept;
 pub mod link;
 mod outward;
+mod standing;
 
 pub use link::{Kept, LinkHost, Notice};
 

@@ -15,23 +15,27 @@ use tokio::io::Interest;
 
 /// For a worker to answer; it has nothing to look up.
 const ANSWER: Duration = Duration::from_secs(10);
-const ATTEMPTS: u32 = 20;
+/// Between two tries.
+const LONGEST: Duration = Duration::from_secs(10);
 
-/// Asks for the socket, and has it served until it is dropped.
+/// Asks for the socket, and has it served until it is dropped: as long as the link lives. A paused worker answers nothing,
+/// however long, and has its way out to hand over when it goes on.
 pub(super) async fn keep(sandbox: SandboxId, socket: PathBuf, host: Arc<dyn LinkHost>) {
-    for _ in 0..ATTEMPTS {
+    let mut pause = AGAIN;
+    loop {
         let asked = tokio::time::timeout(ANSWER, ask(&socket)).await;
         match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(listener) => return host.outward(sandbox, listener).await,
             // Whoever keeps the link says that.
             Err(error) if is_dead(&error) => return,
-            Err(error) => {
+            Err(error) if pause < LONGEST => {
                 tracing::warn!(%sandbox, %error, "a sandbox's way out was not handed over; trying again");
-                tokio::time::sleep(AGAIN).await;
             }
+            Err(error) => tracing::debug!(%sandbox, %error, "a sandbox's way out was not handed over; trying again"),
         }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST);
     }
-    tracing::warn!(%sandbox, "nothing leaves this sandbox, whatever its network policy: its worker has no way out");
 }
 
 async fn ask(socket: &Path) -> io::Result<TcpListener> {
@@ -69,7 +73,64 @@ fn is_listener(socket: &OwnedFd) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inside::link::Notice;
+    use atoll_core::BoxFuture;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use std::io::IoSlice;
     use std::net::TcpStream;
+    use tokio::net::{UnixListener, UnixStream};
+    use tokio::sync::{Notify, mpsc};
+
+    struct Host(mpsc::UnboundedSender<()>);
+
+    impl LinkHost for Host {
+        fn serve(&self, _sandbox: SandboxId, _connection: UnixStream, _first: Arc<Notify>) -> BoxFuture<'static, ()> {
+            Box::pin(async {})
+        }
+
+        fn worker_gone(&self, _sandbox: SandboxId) {}
+
+        fn notice(&self, _sandbox: SandboxId, _notice: Notice) {}
+
+        fn outward(&self, _sandbox: SandboxId, _listener: TcpListener) -> BoxFuture<'static, ()> {
+            let _ = self.0.send(());
+            Box::pin(async {})
+        }
+    }
+
+    fn hand_over(to: &UnixStream, listener: &TcpListener) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [listener.as_fd()];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(to, &[IoSlice::new(b"x")], &mut ancillary, SendFlags::empty()).unwrap();
+    }
+
+    /// The clock jumps whenever nobody has anything to do.
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_is_paused_for_hours_is_asked_again() {
+        let path = std::env::temp_dir().join(format!("atoll-{}.sock", uuid::Uuid::now_v7().simple()));
+        let worker = UnixListener::bind(&path).unwrap();
+        let (told, mut handed) = mpsc::unbounded_channel();
+        let keeping = tokio::spawn(keep(SandboxId::new(), path.clone(), Arc::new(Host(told))));
+        let way_out = TcpListener::bind("127.0.0.1:0").unwrap();
+        // The clock of this test may jump before an answer is seen, so that it is given to each that asks from then on.
+        let mut held = Vec::new();
+        for asked in 0_usize.. {
+            let accepted = tokio::select! {
+                accepted = worker.accept() => accepted.unwrap().0,
+                _ = handed.recv() => break,
+            };
+            assert!(asked < 10_000, "the way out is never taken");
+            if asked >= 100 {
+                hand_over(&accepted, &way_out);
+            }
+            held.push(accepted);
+        }
+        assert!(held.len() > 100);
+        keeping.await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn only_a_listening_socket_is_taken() {

@@ -10,7 +10,6 @@ use atoll_core::provider::{
     Transfer, Uploaded, Usage, Worked, capabilities as can,
 };
 use atoll_core::sandbox::{IsolationTier, Network, ProviderKind};
-use atoll_protocol::exec::Ask;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -93,6 +92,7 @@ impl Provider for Local {
         Box::pin(async move {
             let Ok(name) = name(id) else { return Ok(()) };
             self.disconnect(id);
+            self.commands.destroyed(id);
             self.ask(move |launcher| launcher.destroy(&name)).await
         })
     }
@@ -186,11 +186,11 @@ impl Provider for Local {
     }
 
     fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> Answer<'a, ()> {
-        Box::pin(async move { self.commands.ask(exec, Ask::CloseStdin) })
+        Box::pin(async move { self.commands.close_stdin(exec) })
     }
 
     fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> Answer<'a, ()> {
-        Box::pin(async move { self.commands.ask(exec, Ask::Signal(signal)) })
+        Box::pin(async move { self.commands.signal(exec, signal) })
     }
 
     fn upload<'a>(
@@ -199,15 +199,17 @@ impl Provider for Local {
         transfer: &'a Transfer,
         data: ByteStream,
     ) -> Answer<'a, Worked<Uploaded>> {
-        Box::pin(async move { files::upload(&self.worker(id).await?, transfer, data).await })
+        Box::pin(
+            async move { files::upload(&self.worker(id).await?, &self.commands.patience(id), transfer, data).await },
+        )
     }
 
     fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> Answer<'a, Worked<Download>> {
-        Box::pin(async move { files::download(&self.worker(id).await?, transfer).await })
+        Box::pin(async move { files::download(&self.worker(id).await?, self.commands.patience(id), transfer).await })
     }
 
     fn files<'a>(&'a self, id: &'a ProviderId, job: &'a FileJob) -> Answer<'a, Worked<FileDone>> {
-        Box::pin(async move { files::run(&self.worker(id).await?, job).await })
+        Box::pin(async move { files::run(&self.worker(id).await?, &self.commands.patience(id), job).await })
     }
 
     fn resize<'a>(&'a self, exec: &'a ExecRef, size: Size) -> Answer<'a, ()> {

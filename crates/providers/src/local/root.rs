@@ -4,7 +4,6 @@
 use atoll_core::provider::Error;
 use atoll_jail::{Exit, Launcher, Place, Program, Running, Stopper};
 use atoll_protocol::exec::{Ask, End, Start, Tell};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +15,6 @@ use tokio::sync::{mpsc, oneshot};
 const PIECE: usize = 64 << 10;
 /// Output that waits until it is taken.
 const WAITING: usize = 4;
-/// Between two looks whether a connection still is one, while nothing is read from it.
-const LOOK: Duration = Duration::from_secs(1);
-
 /// Where the worker listens for what wants out, as it tells the commands that it starts itself.
 const PROXY: &str = "http://127.0.0.1:7709";
 const USUAL: &[(&str, &str)] = &[
@@ -115,7 +111,8 @@ async fn carry(
     let (told, mut tells) = mpsc::channel(WAITING);
     let printing =
         [tokio::spawn(print(output, told.clone(), Tell::Stdout)), tokio::spawn(print(errors, told, Tell::Stderr))];
-    let asking = obey(read, buffer, input, &stopper);
+    let (taken, mut of_input) = mpsc::unbounded_channel();
+    let asking = obey(read, buffer, input, &stopper, taken);
     tokio::pin!(asking);
     let mut asked = false;
     let exit = loop {
@@ -124,6 +121,12 @@ async fn carry(
                 // Whoever wanted it is gone.
                 drop(stopper.stop());
             },
+            Some(count) = of_input.recv() => {
+                let taken = Tell::Taken(u32::try_from(count).unwrap_or(u32::MAX));
+                if write.write_all(&taken.encode()).await.is_err() {
+                    drop(stopper.stop());
+                }
+            }
             () = &mut asking, if !asked => asked = true,
             exit = &mut ended => break exit,
         }
@@ -155,38 +158,57 @@ async fn print(mut pipe: pipe::Receiver, told: mpsc::Sender<Tell>, kind: fn(Vec<
     }
 }
 
-/// Does what is asked of the command until nobody asks any more, which ends it.
-async fn obey(read: &mut OwnedReadHalf, mut buffer: Vec<u8>, mut input: Option<pipe::Sender>, stopper: &Stopper) {
-    while let Some(ask) = next(read, &mut buffer).await {
-        match ask {
-            Ask::Stdin(data) => {
-                let Some(pipe) = &mut input else { continue };
-                tokio::select! {
-                    // One that reads no more is not in need of it.
-                    written = pipe.write_all(&data) => if written.is_err() {
-                        input = None;
-                    },
-                    // One that does not read must not hide that nobody wants it any more.
-                    () = closed(read) => break,
+/// Does what is asked of the command until nobody asks any more, which ends it. It is always listened to: a command that
+/// does not read its input must not hide that it is to end.
+async fn obey(
+    read: &mut OwnedReadHalf,
+    mut buffer: Vec<u8>,
+    mut input: Option<pipe::Sender>,
+    stopper: &Stopper,
+    taken: mpsc::UnboundedSender<usize>,
+) {
+    let (mut unread, mut closing) = (Vec::new(), false);
+    // With the command ends who would hear it.
+    let tell = |count: usize| {
+        let _ = taken.send(count);
+    };
+    loop {
+        let ask = tokio::select! {
+            ask = next(read, &mut buffer) => ask,
+            written = write(&mut input, &unread), if !unread.is_empty() => {
+                // One that reads no more is not in need of it.
+                let count = written.unwrap_or_else(|_| {
+                    closing = true;
+                    unread.len()
+                });
+                unread.drain(..count);
+                tell(count);
+                if closing && unread.is_empty() {
+                    input = None;
                 }
+                continue;
             }
-            Ask::CloseStdin => input = None,
+        };
+        match ask {
+            Some(Ask::Stdin(data)) if input.is_some() && !closing => unread.extend_from_slice(&data),
+            Some(Ask::Stdin(data)) => tell(data.len()),
+            Some(Ask::CloseStdin) => {
+                closing = true;
+                input = input.filter(|_| !unread.is_empty());
+            }
             // The launcher knows one way to end what it has started.
-            Ask::Signal(_) => drop(stopper.stop()),
-            Ask::Start(_) | Ask::Resize(_) => {}
+            Some(Ask::Signal(_)) => drop(stopper.stop()),
+            Some(Ask::Start(_) | Ask::Resize(_)) => {}
+            None => break,
         }
     }
     drop(stopper.stop());
 }
 
-async fn closed(read: &OwnedReadHalf) {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let is_closed = || {
-        let mut wanted = [PollFd::new(read.as_ref(), PollFlags::RDHUP)];
-        poll(&mut wanted, Some(&now)).is_ok_and(|ready| ready > 0)
-    };
-    while !is_closed() {
-        tokio::time::sleep(LOOK).await;
+async fn write(input: &mut Option<pipe::Sender>, data: &[u8]) -> std::io::Result<usize> {
+    match input {
+        Some(pipe) => pipe.write(data).await,
+        None => std::future::pending().await,
     }
 }
 

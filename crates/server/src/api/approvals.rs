@@ -1,8 +1,10 @@
 //! `/approvals` and `/sandboxes/{id}/approvals`: what agents wait for, and a person's word about it.
 
+use super::{Page, PageQuery};
 use crate::app::approvals;
 use crate::auth::{Caller, access};
-use crate::extract::{Body, Id, Ids};
+use crate::cursor;
+use crate::extract::{Body, Id, Ids, Params, page_size};
 use crate::once::{Answer, Once};
 use crate::problem::Result;
 use crate::state::App;
@@ -16,9 +18,6 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::sync::Arc;
-
-/// More than anybody reads.
-const MOST: i64 = 500;
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct ApprovalView {
@@ -61,18 +60,6 @@ impl From<rows::Approval> for ApprovalView {
     }
 }
 
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub struct ApprovalList {
-    items: Vec<ApprovalView>,
-    next_cursor: Option<String>,
-}
-
-impl From<Vec<rows::Approval>> for ApprovalList {
-    fn from(rows: Vec<rows::Approval>) -> Self {
-        Self { items: rows.into_iter().map(ApprovalView::from).collect(), next_cursor: None }
-    }
-}
-
 /// A person's word.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -85,33 +72,62 @@ pub struct Word {
     answers: Option<Map<String, Value>>,
 }
 
+/// The place after which a page goes on.
+fn place(cursor: Option<&str>) -> Result<Option<rows::Place>> {
+    let Some(text) = cursor::read("approvals", cursor)? else { return Ok(None) };
+    let mut parts = text.splitn(3, ' ');
+    let (at, sandbox, approval) = (parts.next(), parts.next(), parts.next());
+    let at = at.and_then(|at| at.parse().ok()).map(Timestamp::from_micros);
+    match (at, sandbox.and_then(|id| id.parse().ok()), approval) {
+        (Some(at), Some(sandbox), Some(approval)) => {
+            Ok(Some(rows::Place { at, sandbox, approval: approval.to_owned() }))
+        }
+        _ => Err(cursor::bad()),
+    }
+}
+
+fn page(found: Vec<rows::Approval>, limit: i64) -> axum::Json<Page<ApprovalView>> {
+    let cut = Page::cut("approvals", found, limit, |row| {
+        format!("{} {} {}", row.requested_at.as_micros(), row.sandbox_id, row.approval_id)
+    });
+    axum::Json(cut.map(ApprovalView::from))
+}
+
 /// What agents wait for, everywhere, oldest first.
-#[utoipa::path(get, path = "/approvals", tag = "approvals", responses((status = 200, body = ApprovalList)))]
-pub async fn waiting(State(app): State<Arc<App>>, caller: Caller) -> Result<axum::Json<ApprovalList>> {
+#[utoipa::path(get, path = "/approvals", tag = "approvals", params(PageQuery),
+    responses((status = 200, body = Page<ApprovalView>)))]
+pub async fn waiting(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Params(query): Params<PageQuery>,
+) -> Result<axum::Json<Page<ApprovalView>>> {
+    let (limit, after) = (page_size(query.limit, 50, 200)?, place(query.cursor.as_deref())?);
     let rows = app.read(move |tx| {
         Box::pin(async move {
             let among = access::visible(tx, &caller).await?.among();
-            Ok(rows::waiting(tx, &among, MOST).await?)
+            Ok(rows::waiting(tx, &among, after.as_ref(), limit + 1).await?)
         })
     });
-    Ok(axum::Json(rows.await?.into()))
+    Ok(page(rows.await?, limit))
 }
 
 /// What the agent of a sandbox has asked for, and what became of it.
-#[utoipa::path(get, path = "/sandboxes/{id}/approvals", tag = "approvals", params(("id" = SandboxId, Path)),
-    responses((status = 200, body = ApprovalList)))]
+#[utoipa::path(get, path = "/sandboxes/{id}/approvals", tag = "approvals", params(("id" = SandboxId, Path), PageQuery),
+    responses((status = 200, body = Page<ApprovalView>)))]
 pub async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
-) -> Result<axum::Json<ApprovalList>> {
+    Params(query): Params<PageQuery>,
+) -> Result<axum::Json<Page<ApprovalView>>> {
+    let (limit, after) = (page_size(query.limit, 50, 200)?, place(query.cursor.as_deref())?);
     let rows = app.read(move |tx| {
         Box::pin(async move {
             access::sandbox(tx, &caller, id, Action::See).await?;
-            Ok(rows::of_sandbox(tx, id, MOST).await?)
+            Ok(rows::of_sandbox(tx, id, after.as_ref(), limit + 1).await?)
         })
     });
-    Ok(axum::Json(rows.await?.into()))
+    Ok(page(rows.await?, limit))
 }
 
 /// Allow or deny what an agent waits for, or answer its question.

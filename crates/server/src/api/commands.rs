@@ -2,17 +2,18 @@
 
 use super::exec::{TerminalSize, named, of_command, place};
 use crate::auth::Caller;
-use crate::extract::{Body, Id, Ids, Params, read_body};
+use crate::extract::{Body, Id, Ids, Params, drain};
 use crate::once::Answer;
-use crate::problem::{Problem, Result};
+use crate::problem::{Code, Problem, Result};
 use crate::state::App;
-use atoll_core::bounds;
 use atoll_core::id::SandboxId;
 use atoll_core::principal::Action;
 use atoll_core::provider::{ExecInfo, ExecRef, Exit};
 use atoll_core::sandbox::ProviderKind;
 use atoll_core::time::Timestamp;
 use axum::extract::{Request, State};
+use bytes::Bytes;
+use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::Arc;
@@ -152,9 +153,10 @@ pub struct InputQuery {
     end: bool,
 }
 
-/// Give a command more input: the body as it is.
+/// Give a command more input: the body as it is and as it comes, of any length.
 ///
-/// Only one that was started with `stdin` or a terminal reads it. It is answered when there is room for it.
+/// Only one that was started with `"stdin": true` or a terminal takes it; others answer 409 `no_input`. The body is read as
+/// fast as the command reads. One that breaks off leaves the input open behind what came, also with `end`.
 #[utoipa::path(post, path = "/sandboxes/{id}/exec/{eid}/stdin", tag = "sandboxes",
     params(("id" = SandboxId, Path), ("eid" = String, Path), InputQuery),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses((status = 200)))]
@@ -166,10 +168,22 @@ pub async fn write(
     request: Request,
 ) -> Result<Answer> {
     let (kind, exec) = command(&app, caller, id, exec).await?;
-    let data = read_body(request, bounds::REQUEST_BYTES).await?;
-    let (providers, size) = (app.providers()?, data.len());
+    let (providers, mut size) = (app.providers()?, 0);
     let provider = providers.get(kind);
-    provider.write(&exec, data).await.map_err(of_command)?;
+    // Nothing first, to hear at once whether it takes any.
+    let nothing = futures_util::stream::iter([Ok(Bytes::new())]);
+    let mut pieces = nothing.chain(request.into_body().into_data_stream());
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|_| {
+            Problem::new(Code::BadRequest, format!("the body broke off after {size} bytes, which the command gets"))
+        })?;
+        let length = piece.len();
+        if let Err(error) = provider.write(&exec, piece).await {
+            drain(axum::body::Body::from_stream(pieces)).await;
+            return Err(of_command(error));
+        }
+        size += length;
+    }
     if query.end {
         provider.close_stdin(&exec).await.map_err(of_command)?;
     }

@@ -36,8 +36,8 @@ pub struct NewExec {
     cwd: Option<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// Its whole input.
-    stdin: Option<String>,
+    /// Its whole input as a text, or `true`: then its input comes by `POST …/exec/{eid}/stdin`, until one says the end.
+    stdin: Option<Stdin>,
     /// As the sandbox's own root, where it has an imported one.
     #[serde(default)]
     root: bool,
@@ -45,6 +45,13 @@ pub struct NewExec {
     timeout_s: Option<u32>,
     /// It gets a terminal of this size; `GET …/terminal?exec=` shows it. What it prints is one stream.
     terminal: Option<TerminalSize>,
+}
+
+#[derive(Debug, Clone, Deserialize, utoipa::ToSchema)]
+#[serde(untagged)]
+pub enum Stdin {
+    Open(bool),
+    Text(String),
 }
 
 /// The size of a terminal, in characters.
@@ -99,7 +106,7 @@ impl NewExec {
             command,
             cwd: self.cwd,
             env: self.env,
-            stdin: self.stdin.is_some(),
+            stdin: !matches!(self.stdin, None | Some(Stdin::Open(false))),
             as_root: self.root,
             terminal: self.terminal.map(TerminalSize::checked).transpose()?,
             timeout: self.timeout_s.map(|seconds| Duration::from_secs(seconds.into())),
@@ -146,9 +153,13 @@ pub async fn start(
     let providers = app.providers()?;
     let provider = providers.get(kind);
     let exec = provider.exec(&place, &spec).await?;
-    if let Some(input) = input {
-        provider.write(&exec, Bytes::from(input)).await?;
-        provider.close_stdin(&exec).await?;
+    if let Some(Stdin::Text(text)) = input {
+        let said = provider.write(&exec, Bytes::from(text)).await;
+        match said.and(provider.close_stdin(&exec).await) {
+            // One that has ended already is in no need of it.
+            Ok(()) | Err(Error::NoInput { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     // A terminal is given up when nobody looks at it; whoever reads this answer does.
     let viewer = spec.terminal.map(|_| Viewer::enter(&app, kind, &exec));

@@ -6,6 +6,7 @@ use super::sandboxes::SandboxView;
 use crate::app::{create, pausing, sessions as app_sessions};
 use crate::auth::Caller;
 use crate::extract::{Body, Id};
+use crate::holds::wholly;
 use crate::once::{Answer, Once};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
@@ -47,7 +48,26 @@ pub async fn fork(
     if let Some(prompt) = &value.prompt {
         bounds::content("prompt", prompt, bounds::PROMPT_BYTES)?;
     }
-    let (row, kind, parent) = place(&app, &caller, id).await?;
+    wholly(async move {
+        let _held = app.holds.hold(id).await;
+        // Known already: the parent's processes are not ended a second time for it.
+        match app.answered_before(&caller, &once, &hash).await? {
+            Some(answer) => Ok(answer),
+            None => make(&app, caller, id, once, value, hash).await,
+        }
+    })
+    .await
+}
+
+async fn make(
+    app: &App,
+    caller: Caller,
+    id: SandboxId,
+    once: Once,
+    value: ForkSandbox,
+    hash: String,
+) -> Result<Answer> {
+    let (row, kind, parent) = place(app, &caller, id).await?;
     match row.state {
         SandboxState::Running | SandboxState::Failed => {}
         SandboxState::Pending | SandboxState::Creating | SandboxState::Completing | SandboxState::Completed => {

@@ -4,6 +4,7 @@ use super::pause::place;
 use crate::app::pausing;
 use crate::auth::{Caller, access};
 use crate::extract::{Body, Id, Params};
+use crate::holds::wholly;
 use crate::once::Answer;
 use crate::problem::Result;
 use crate::state::App;
@@ -38,22 +39,25 @@ pub async fn make(
     Id(id): Id<SandboxId>,
     Body { value, .. }: Body<NewSnapshot>,
 ) -> Result<Answer> {
-    let (row, kind, place) = place(&app, &caller, id).await?;
     bounds::snapshot_name("name", &value.name)?;
-    pausing::refuse_paused(&row)?;
-    let called = snapshot_of(row.project_id, &value.name);
-    let made = app.providers()?.get(kind).snapshot(&place, &called).await?;
-    let name = value.name.clone();
-    app.write(move |work| {
-        Box::pin(async move {
-            let (_, mut sandbox) = work.locked(id).await?;
-            let event = NewEvent::system("sandbox.snapshot", work.now, &json!({ "name": name }));
-            work.log(&mut sandbox, vec![event.by(Source::User, Some(caller.actor()))]).await?;
-            Ok(sandboxes::update(work.tx, &mut sandbox).await?)
+    wholly(async move {
+        let _held = app.holds.hold(id).await;
+        let (row, kind, place) = place(&app, &caller, id).await?;
+        pausing::refuse_paused(&row)?;
+        let called = snapshot_of(row.project_id, &value.name);
+        let made = app.providers()?.get(kind).snapshot(&place, &called).await?;
+        app.write(move |work| {
+            Box::pin(async move {
+                let (_, mut sandbox) = work.locked(id).await?;
+                let event = NewEvent::system("sandbox.snapshot", work.now, &json!({ "name": value.name }));
+                work.log(&mut sandbox, vec![event.by(Source::User, Some(caller.actor()))]).await?;
+                Ok(sandboxes::update(work.tx, &mut sandbox).await?)
+            })
         })
+        .await?;
+        Answer::created(of_project(made))
     })
-    .await?;
-    Answer::created(of_project(made))
+    .await
 }
 
 /// A project's snapshot.

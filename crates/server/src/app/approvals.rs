@@ -11,6 +11,9 @@ use atoll_store::sandboxes;
 use serde::Deserialize;
 use serde_json::json;
 
+/// What one agent can wait for at once. No agent asks for so much; one that does must not bury what others ask.
+const AT_ONCE: i64 = 100;
+
 /// As much of the events as is needed.
 #[derive(Deserialize)]
 struct Named {
@@ -23,6 +26,11 @@ pub async fn observed(work: &mut Work<'_>, sandbox: SandboxId, event: &NewEvent)
     match event.event_type.as_str() {
         kind::APPROVAL_REQUESTED => {
             if let Ok(Named { approval_id }) = serde_json::from_str(data) {
+                let known = approvals::get(work.tx, sandbox, &approval_id).await?.is_some();
+                if !known && approvals::count_open(work.tx, sandbox, AT_ONCE).await? >= AT_ONCE {
+                    tracing::warn!(%sandbox, "an agent asks for too much at once; that it asked stands in its log alone");
+                    return Ok(());
+                }
                 approvals::open(work.tx, sandbox, &approval_id, data, work.now).await?;
             }
         }

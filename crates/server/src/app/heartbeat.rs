@@ -157,7 +157,8 @@ pub async fn single(work: &mut Work<'_>, id: SandboxId) -> Result<i64> {
 pub async fn mark_unreachable(work: &mut Work<'_>, id: SandboxId, before: atoll_core::time::Timestamp) -> Result<()> {
     let (_, mut sandbox) = work.locked(id).await?;
     let silent = sandbox.last_heartbeat.is_some_and(|last| last < before);
-    if sandbox.state == SandboxState::Running && silent && sandbox.activity != Activity::Unreachable {
+    let may_be_silent = matches!(sandbox.activity, Activity::Unreachable | Activity::Paused);
+    if sandbox.state == SandboxState::Running && silent && !may_be_silent {
         sandbox.activity = Activity::Unreachable;
         sandbox.updated_at = work.now;
         sandboxes::update(work.tx, &mut sandbox).await?;

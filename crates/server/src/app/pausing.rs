@@ -5,7 +5,9 @@ use super::Work;
 use crate::problem::{Code, Problem, Result};
 use atoll_core::event::{NewEvent, Source};
 use atoll_core::id::SandboxId;
+use atoll_core::job::JobKind;
 use atoll_core::sandbox::{Activity, SandboxState, TurnState};
+use atoll_store::jobs;
 use atoll_store::sandboxes::{self, Sandbox};
 use serde_json::json;
 
@@ -63,6 +65,14 @@ async fn change(
     if sandbox.state != SandboxState::Running || sandbox.activity == activity {
         return Ok(sandbox);
     }
+    // Its time stands with it.
+    match activity {
+        Activity::Paused => jobs::hold(work.tx, JobKind::Timeout, id, work.steady).await?,
+        _ => jobs::go_on(work.tx, JobKind::Timeout, id, work.steady).await?,
+    }
+    // A worker that stood still was not silent.
+    sandbox.last_heartbeat = sandbox.last_heartbeat.map(|_| work.now);
+    work.out.jobs = true;
     sandbox.activity = activity;
     sandbox.updated_at = work.now;
     let event = NewEvent::system(event_type, work.now, &json!({ "activity": activity }));

@@ -89,6 +89,15 @@ impl Visible {
         }
     }
 
+    /// Whether it shows all that the other does.
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::All, _) => true,
+            (Self::These(_), Self::All) => false,
+            (Self::These(ours), Self::These(theirs)) => theirs.iter().all(|project| ours.contains(project)),
+        }
+    }
+
     pub fn contains(&self, project: ProjectId) -> bool {
         match self {
             Self::All => true,

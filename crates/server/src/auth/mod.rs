@@ -126,6 +126,15 @@ pub async fn authenticate(app: &App, shown: &SecretString) -> Result<Principal> 
     Ok(principal(&token))
 }
 
+/// The same caller as they are by now: somebody who stays may have lost their token or their role meanwhile.
+pub async fn again(app: &App, caller: &Caller) -> Result<Caller> {
+    let id = caller.principal.token();
+    let found = app.read(move |tx| Box::pin(async move { Ok(tokens::get(tx, id).await?) })).await?;
+    let token = found.filter(|token| token.expires_at.is_none_or(|end| end > app.clock.now()));
+    let token = token.ok_or_else(Problem::unauthorized)?;
+    Ok(Caller { principal: principal(&token), is_local: caller.is_local })
+}
+
 fn bearer(parts: &Parts) -> Option<SecretString> {
     let value = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;

@@ -267,6 +267,7 @@ async fn pass(
     if let Some(bill) = &mut bill {
         bill.sent();
     }
+    account.passes();
     let answered = gateway.upstreams.request(request).await;
     drop(held);
     let mut response = match answered {

@@ -183,6 +183,7 @@ impl Refusal {
             Self::BadKey
             | Self::NotServed
             | Self::NoKey { .. }
+            | Self::KeyUnusable { .. }
             | Self::NoUpstream
             | Self::NotListed { .. }
             | Self::NoModel

@@ -107,9 +107,11 @@ fn spent(begun: Instant) -> u64 {
 fn of_fault(name: String, error: &Error) -> Result<Checked, String> {
     match error {
         Error::Unreachable { .. } | Error::Busy { .. } => Err(error.to_string()),
-        Error::Unsupported { .. } | Error::Refused { .. } | Error::Exhausted { .. } | Error::Gone => {
-            Ok(undecided(name, &error.to_string()))
-        }
+        Error::Unsupported { .. }
+        | Error::Refused { .. }
+        | Error::Exhausted { .. }
+        | Error::NoInput { .. }
+        | Error::Gone => Ok(undecided(name, &error.to_string())),
     }
 }
 

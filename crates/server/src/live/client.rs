@@ -2,7 +2,9 @@
 
 use super::Upgrade;
 use super::feed::{Feed, Wanted};
+use super::rights;
 use crate::api::events::follow_filter;
+use crate::auth::access::Visible;
 use crate::auth::{self, Caller};
 use crate::extract::{Params, parse};
 use crate::follow::{LOOK_AGAIN, Step};
@@ -24,7 +26,7 @@ use tokio::time::{Instant, timeout};
 
 /// News are gathered for this long, so that a burst is one frame.
 const GATHER: Duration = Duration::from_millis(15);
-const PING: Duration = Duration::from_secs(20);
+const PING: Duration = rights::EVERY;
 /// A reader that takes nothing for this long is gone.
 const STUCK: Duration = Duration::from_secs(60);
 const SUBSCRIBE_BYTES: usize = 256 * 1024;
@@ -165,7 +167,10 @@ impl Connection {
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                     Some(Ok(Message::Close(_)) | Err(_)) | None => return Ok(()),
                 },
-                _ = ping.tick() => self.send(json!({ "type": "ping" }).to_string()).await?,
+                _ = ping.tick() => {
+                    self.may_stay().await?;
+                    self.send(json!({ "type": "ping" }).to_string()).await?;
+                }
                 _ = look.tick() => {
                     self.look_everywhere().await?;
                     self.drain().await?;
@@ -176,6 +181,13 @@ impl Connection {
                 }
             }
         }
+    }
+
+    async fn may_stay(&mut self) -> Result<()> {
+        let nothing = Visible::These(Vec::new());
+        let before = self.feed.as_ref().map_or(&nothing, |feed| &feed.visible).clone();
+        let (app, caller) = (Arc::clone(&self.app), self.caller.clone());
+        rights::seen_less(&app, &caller, &before).await.map_or(Ok(()), Err)
     }
 
     async fn hear(&mut self, news: News) -> std::result::Result<(), End> {

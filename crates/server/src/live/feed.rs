@@ -25,8 +25,10 @@ const OPEN: usize = 512;
 pub struct Feed {
     app: Arc<App>,
     filter: Filter,
-    /// With `All`: which projects, and where the reader is in every log that it doesn't have open.
-    all: Option<(Visible, HashMap<SandboxId, i64>)>,
+    /// What the reader may see.
+    pub visible: Visible,
+    /// With `All`: where the reader is in every log that it doesn't have open.
+    all: Option<HashMap<SandboxId, i64>>,
     open: BTreeMap<SandboxId, Follower>,
     /// Logs that may have something new.
     pub dirty: BTreeSet<SandboxId>,
@@ -42,8 +44,10 @@ impl Feed {
         filter: Filter,
         since: BTreeMap<SandboxId, i64>,
     ) -> Result<Self> {
-        let mut feed =
-            Self { app, filter, all: None, open: BTreeMap::new(), dirty: BTreeSet::new(), replaying: BTreeSet::new() };
+        let who = caller.clone();
+        let visible = app.read(move |tx| Box::pin(async move { access::visible(tx, &who).await })).await?;
+        let (open, dirty, replaying) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let mut feed = Self { app, filter, visible, all: None, open, dirty, replaying };
         match wanted {
             Wanted::These(ids) => {
                 for id in ids {
@@ -56,7 +60,7 @@ impl Feed {
                     feed.replaying.insert(id);
                 }
             }
-            Wanted::All => feed.follow_all(caller, since).await?,
+            Wanted::All => feed.follow_all(since).await?,
         }
         Ok(feed)
     }
@@ -74,16 +78,14 @@ impl Feed {
     /// Makes room: remembers the place of a log that has nothing new.
     fn close_one(&mut self) {
         let idle = self.open.keys().find(|id| !self.dirty.contains(id)).copied();
-        if let (Some(id), Some((_, places))) = (idle, self.all.as_mut())
+        if let (Some(id), Some(places)) = (idle, self.all.as_mut())
             && let Some(follower) = self.open.remove(&id)
         {
             places.insert(id, follower.seq());
         }
     }
 
-    async fn follow_all(&mut self, caller: &Caller, since: BTreeMap<SandboxId, i64>) -> Result<()> {
-        let who = caller.clone();
-        let visible = self.app.read(move |tx| Box::pin(async move { access::visible(tx, &who).await })).await?;
+    async fn follow_all(&mut self, since: BTreeMap<SandboxId, i64>) -> Result<()> {
         let mut places = HashMap::new();
         let mut after = None;
         loop {
@@ -93,7 +95,7 @@ impl Feed {
             let Some((last, ..)) = page.last() else { break };
             after = Some(*last);
             for (id, project, last_seq) in page {
-                if visible.contains(project) {
+                if self.visible.contains(project) {
                     let place = since.get(&id).copied().unwrap_or(last_seq).min(last_seq);
                     if place < last_seq {
                         self.dirty.insert(id);
@@ -108,7 +110,7 @@ impl Feed {
                 return Err(Problem::not_found("sandbox"));
             }
         }
-        self.all = Some((visible, places));
+        self.all = Some(places);
         Ok(())
     }
 
@@ -117,12 +119,12 @@ impl Feed {
         if self.open.contains_key(&id) {
             return Ok(true);
         }
-        let Some((visible, places)) = &mut self.all else { return Ok(false) };
+        let Some(places) = &mut self.all else { return Ok(false) };
         if places.contains_key(&id) {
             return Ok(true);
         }
         let project = self.app.project_of(id).await?;
-        let seen = project.is_some_and(|project| visible.contains(project));
+        let seen = project.is_some_and(|project| self.visible.contains(project));
         if seen {
             places.insert(id, 0);
         }
@@ -132,7 +134,7 @@ impl Feed {
     /// The follower of a log, opened at its place if need be.
     pub async fn follower(&mut self, id: SandboxId) -> Result<Option<&mut Follower>> {
         if !self.open.contains_key(&id) {
-            let place = self.all.as_ref().and_then(|(_, places)| places.get(&id).copied());
+            let place = self.all.as_ref().and_then(|places| places.get(&id).copied());
             let Some(place) = place else { return Ok(None) };
             self.follow(id, Some(place)).await?;
         }
@@ -142,7 +144,7 @@ impl Feed {
     /// Wake-ups were lost: every log may have something new, and there may be new logs.
     pub async fn look_everywhere(&mut self) -> Result<()> {
         self.open.values_mut().for_each(Follower::look_again);
-        if let Some((visible, places)) = &mut self.all {
+        if let Some(places) = &mut self.all {
             let mut after = None;
             loop {
                 let app = Arc::clone(&self.app);
@@ -154,7 +156,7 @@ impl Feed {
                 for (id, project, last_seq) in page {
                     let place = match self.open.get(&id) {
                         Some(follower) => follower.seq(),
-                        None if visible.contains(project) => *places.entry(id).or_insert(0),
+                        None if self.visible.contains(project) => *places.entry(id).or_insert(0),
                         None => continue,
                     };
                     if place < last_seq {

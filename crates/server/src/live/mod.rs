@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod feed;
+mod rights;
 pub mod sse;
 pub mod terminal;
 pub mod worker;

@@ -1,5 +1,6 @@
 //! Server-sent events of one sandbox, resumable by `Last-Event-ID`.
 
+use super::rights::Rights;
 use crate::api::events::{FollowQuery, follow_filter};
 use crate::auth::{Caller, access};
 use crate::extract::{Id, Params};
@@ -17,6 +18,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
 
 /// Follow a sandbox's events as server-sent events.
 ///
@@ -41,7 +43,9 @@ pub async fn stream(
     let permit = app.reader_permit()?;
     let follower = Follower::start(Arc::clone(&app), id, follow_filter(&query.types)?, since).await?;
     metrics::gauge!(crate::metrics::READERS).increment(1.0);
-    let reader = Reader { follower, ready: VecDeque::new(), stopping: app.stopping.clone(), _permit: permit };
+    let rights = Rights::new(caller, id, Action::See);
+    let (ready, stopping) = (VecDeque::new(), app.stopping.clone());
+    let reader = Reader { app, rights, follower, ready, stopping, _permit: permit };
     let events = futures_util::stream::unfold(reader, |mut reader| async move {
         let event = reader.next().await?;
         Some((Ok(event), reader))
@@ -55,6 +59,8 @@ fn last_event_id(value: &axum::http::HeaderValue) -> Result<i64> {
 }
 
 struct Reader {
+    app: Arc<App>,
+    rights: Rights,
     follower: Follower,
     ready: VecDeque<Event>,
     stopping: tokio::sync::watch::Receiver<bool>,
@@ -77,6 +83,10 @@ impl Reader {
             if *self.stopping.borrow() {
                 return None;
             }
+            // A client that comes back is told why.
+            if Instant::now() >= self.rights.next() && self.rights.withdrawn(&self.app).await.is_some() {
+                return None;
+            }
             match self.follower.step().await {
                 Ok(Step::Lines(lines)) => self.ready.extend(lines.iter().map(|line| {
                     let event = Event::default().id(line.event.seq.to_string());
@@ -89,6 +99,7 @@ impl Reader {
                 Ok(Step::Lagged { .. }) => {}
                 Ok(Step::CaughtUp) => tokio::select! {
                     () = self.follower.wait() => {}
+                    () = sleep_until(self.rights.next()) => {}
                     _ = self.stopping.changed() => return None,
                 },
                 // The store can't answer now: the client comes back.

@@ -1,6 +1,7 @@
 //! A terminal in a sandbox over a WebSocket: bytes in both directions, and a few words about them.
 
 use super::Upgrade;
+use super::rights::{self, Rights};
 use crate::api::exec::{TerminalSize, named, of_command, place};
 use crate::auth::{self, Caller};
 use crate::extract::{Id, Params, parse};
@@ -25,7 +26,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-const PING: Duration = Duration::from_secs(20);
+const PING: Duration = rights::EVERY;
 /// A viewer that takes nothing for this long is gone.
 const STUCK: Duration = Duration::from_secs(60);
 /// What is typed at once; a paste is longer than a key.
@@ -103,6 +104,7 @@ pub async fn open(
     Upgrade(upgrade): Upgrade,
 ) -> Result<Response> {
     let permit = app.reader_permit()?;
+    let caller = asked.caller.clone();
     let opened = match asked.query.exec.clone() {
         Some(exec) => look_at(&app, asked, id, exec).await?,
         None => begin(&app, asked, id).await?,
@@ -112,9 +114,10 @@ pub async fn open(
     let providers = app.providers()?;
     let events = providers.get(opened.kind).attach(&opened.exec, opened.cursor).await.map_err(of_command)?;
     let upgrade = upgrade.max_message_size(TYPED_BYTES).max_frame_size(TYPED_BYTES).read_buffer_size(4096);
+    let rights = Rights::new(caller, id, if opened.may_type { Action::Work } else { Action::See });
     Ok(upgrade.on_upgrade(move |socket| async move {
         metrics::gauge!(crate::metrics::READERS).increment(1.0);
-        serve(&app, &opened, socket, events).await;
+        serve(&app, &opened, rights, socket, events).await;
         metrics::gauge!(crate::metrics::READERS).decrement(1.0);
         drop((viewer, permit));
     }))
@@ -176,11 +179,11 @@ async fn look_at(app: &App, Asked { caller, query }: Asked, id: SandboxId, exec:
 }
 
 /// Both directions beside each other: who is shown too much must still be able to type Ctrl-C.
-async fn serve(app: &Arc<App>, opened: &Opened, socket: WebSocket, events: ExecStream) {
+async fn serve(app: &Arc<App>, opened: &Opened, rights: Rights, socket: WebSocket, events: ExecStream) {
     let (sink, typed) = socket.split();
     let (words, said) = mpsc::channel(WORDS);
     tokio::select! {
-        () = show(app, opened, sink, events, said) => {}
+        () = show(app, opened, rights, Shown { sink, events, said }) => {}
         () = listen(app, opened, typed, words) => {}
     }
 }
@@ -204,7 +207,15 @@ fn problem(problem: &Problem) -> Value {
     json!({ "type": "problem", "code": problem.code.as_str(), "detail": problem.detail })
 }
 
-async fn show(app: &App, opened: &Opened, mut sink: Sink, mut events: ExecStream, mut said: mpsc::Receiver<Value>) {
+/// What a viewer is sent, and what of.
+struct Shown {
+    sink: Sink,
+    events: ExecStream,
+    said: mpsc::Receiver<Value>,
+}
+
+async fn show(app: &App, opened: &Opened, mut rights: Rights, shown: Shown) {
+    let Shown { mut sink, mut events, mut said } = shown;
     let Opened { exec, cursor, until, may_type, .. } = opened;
     let first = json!({ "type": "opened", "exec": exec.exec, "cursor": cursor, "until": until, "may_type": may_type });
     let mut next = Some(text(&first));
@@ -231,7 +242,13 @@ async fn show(app: &App, opened: &Opened, mut sink: Sink, mut events: ExecStream
                 None => break,
             },
             Some(value) = said.recv() => next = Some(text(&value)),
-            _ = ping.tick() => next = Some(Message::Ping(Vec::new().into())),
+            _ = ping.tick() => match rights.withdrawn(app).await {
+                None => next = Some(Message::Ping(Vec::new().into())),
+                Some(refusal) => {
+                    drop(send(&mut sink, text(&problem(&refusal))).await);
+                    break;
+                }
+            },
             _ = stopping.changed() => {
                 let ending = Problem::new(Code::ShuttingDown, "the server stops, and with it this terminal");
                 drop(send(&mut sink, text(&problem(&ending))).await);
@@ -274,7 +291,11 @@ async fn listen(app: &App, opened: &Opened, mut typed: SplitStream<WebSocket>, w
 }
 
 async fn type_in(app: &App, opened: &Opened, data: bytes::Bytes) -> Result<()> {
-    app.providers()?.get(opened.kind).write(&opened.exec, data).await.map_err(of_command)
+    match app.providers()?.get(opened.kind).write(&opened.exec, data).await {
+        // It has ended, which the viewer is about to see.
+        Ok(()) | Err(atoll_core::provider::Error::NoInput { .. }) => Ok(()),
+        Err(error) => Err(of_command(error)),
+    }
 }
 
 async fn word(app: &App, opened: &Opened, text: &str) -> Result<()> {

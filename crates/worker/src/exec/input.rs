@@ -1,23 +1,16 @@
-//! Frames from the connection: input goes to the command as it reads it, signals at once.
+//! Frames from the connection: input goes to the command as it reads it, signals at once. The connection is always
+//! read; how much input waits here is bounded by who sends it, who hears how much was taken.
 
 use super::terminal::Terminal;
 use atoll_protocol::exec::{Ask, BadFrame, Terminal as Size};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::ReadHalf;
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
 
 const CHUNK: usize = 16 * 1024;
-/// Input that the command has not read; above it nothing more is taken from the connection.
-const UNREAD: usize = 256 * 1024;
-/// Between two looks whether a connection still is one, while nothing is read from it.
-const LOOK: Duration = Duration::from_secs(1);
-
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error(transparent)]
@@ -53,12 +46,12 @@ pub(super) async fn feed(
     reader: &mut ReadHalf<'_>,
     input: Option<Input>,
     signals: mpsc::UnboundedSender<i32>,
+    taken: mpsc::UnboundedSender<usize>,
 ) {
-    let mut feeder = Feeder { input, unread: Vec::new(), closing: false };
+    let mut feeder = Feeder { input, unread: Vec::new(), closing: false, taken };
     loop {
-        let full = feeder.unread.len() >= UNREAD;
         tokio::select! {
-            asked = frames.next(reader), if !full => match asked {
+            asked = frames.next(reader) => match asked {
                 Ok(Some(Ask::Stdin(data))) => feeder.take(&data),
                 Ok(Some(Ask::CloseStdin)) => feeder.close(),
                 Ok(Some(Ask::Signal(signal))) => drop(signals.send(signal)),
@@ -71,9 +64,6 @@ pub(super) async fn feed(
                 }
             },
             () = feeder.writable(), if !feeder.unread.is_empty() => feeder.write(),
-            () = sleep(LOOK), if full => if is_closed(reader) {
-                return;
-            },
         }
     }
 }
@@ -106,6 +96,8 @@ struct Feeder {
     input: Option<Input>,
     unread: Vec<u8>,
     closing: bool,
+    /// Hears of every byte that no longer waits.
+    taken: mpsc::UnboundedSender<usize>,
 }
 
 impl Feeder {
@@ -113,6 +105,15 @@ impl Feeder {
         if self.input.is_some() && !self.closing {
             self.unread.extend_from_slice(data);
             self.write();
+        } else {
+            self.tell(data.len());
+        }
+    }
+
+    fn tell(&self, count: usize) {
+        if count > 0 {
+            // With the output ends what would be said of the input.
+            let _ = self.taken.send(count);
         }
     }
 
@@ -156,14 +157,9 @@ impl Feeder {
             }
         }
         self.unread.drain(..written);
+        self.tell(written);
         if self.unread.is_empty() && self.closing {
             self.input = None;
         }
     }
-}
-
-fn is_closed(reader: &ReadHalf<'_>) -> bool {
-    let mut wanted = [PollFd::new(reader.as_ref(), PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut wanted, Some(&now)).is_ok_and(|ready| ready > 0)
 }

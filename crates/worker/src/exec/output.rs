@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::WriteHalf;
 use tokio::net::unix::pipe::Receiver;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 /// The longest piece in one frame, and what is read at once.
@@ -67,17 +67,24 @@ impl Output {
         Self { stdout: Some(Source::Terminal(terminal)), stderr: None }
     }
 
-    /// Until the command has ended (`ended` then resolves in any way) and what it wrote is sent.
+    /// Until the command has ended (`ended` then resolves in any way) and what it wrote is sent; between that, how much of
+    /// the input was taken.
     pub(super) async fn pass_on(
         mut self,
         writer: &mut WriteHalf<'_>,
         mut ended: oneshot::Receiver<()>,
+        mut taken: mpsc::UnboundedReceiver<usize>,
     ) -> io::Result<()> {
         let mut buffer = vec![0; PIECE];
         loop {
             let which = tokio::select! {
                 () = readable(self.stdout.as_ref()) => Which::Stdout,
                 () = readable(self.stderr.as_ref()) => Which::Stderr,
+                Some(count) = taken.recv() => {
+                    let count = u32::try_from(count).unwrap_or(u32::MAX);
+                    writer.write_all(&Tell::Taken(count).encode()).await?;
+                    continue;
+                }
                 _ = &mut ended => break,
             };
             let source = self.source(which);

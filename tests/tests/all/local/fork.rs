@@ -18,6 +18,23 @@ async fn is_empty(admin: &Actor, list: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fork_that_is_asked_for_twice_is_made_once() {
+    let ground = Ground::start();
+    let id = ground.kept(json!({})).await;
+    let ask = || {
+        let asked = ground.admin.request(reqwest::Method::POST, &format!("/sandboxes/{id}/fork"));
+        ground.admin.send(asked.header("idempotency-key", "one").json(&json!({})))
+    };
+    let made = ask().await.expect(201)["id"].clone();
+    ground.remember(made.as_str().unwrap());
+    ground.shell(&id, "sleep 54321 >/dev/null 2>&1 &").await.well();
+    assert_eq!(ask().await.expect(201)["id"], made);
+    let runs = ground.shell(&id, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").await.well();
+    assert!(runs.contains("sleep 54321"), "nothing was ended for what is known already: {runs}");
+    ground.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fork_has_the_files_and_both_go_their_own_ways() {
     let (ground, repository) = (Ground::start(), Repository::sample());
     let id = ground.kept(json!({ "repo": { "path": repository.text() } })).await;

@@ -78,6 +78,7 @@ fn input_comes_through_and_much_output_too() {
     assert_eq!(exec.end(), End::Exited { code: 0 });
     writing.join().unwrap();
     assert!(exec.stdout == sent, "{} of {} bytes came back", exec.stdout.len(), sent.len());
+    assert_eq!(exec.taken, sent.len(), "and all is said to be taken");
 }
 
 #[test]
@@ -102,6 +103,13 @@ fn leaving_and_signals_end_a_command_with_all_that_it_started() {
     assert_eq!(exec.hear(), None);
     exec.send(&Ask::Signal(15));
     assert_eq!(exec.end(), End::Signalled { signal: 15 });
+    // Nor does it a signal.
+    let mut deaf = sandbox.exec(Start { stdin: true, ..start(&["sh", "-c", command]) });
+    for _ in 0..40 {
+        deaf.send(&Ask::Stdin(vec![0; 30_000]));
+    }
+    deaf.send(&Ask::Signal(15));
+    assert_eq!(deaf.end(), End::Signalled { signal: 15 });
     until("everybody's end", || !sandbox.ask("cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 100"));
 }
 

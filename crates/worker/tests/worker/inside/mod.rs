@@ -149,7 +149,7 @@ impl Sandbox {
     fn exec(&self, start: Start) -> Exec {
         let mut stream = self.connect();
         stream.write_all(&Ask::Start(start).encode()).unwrap();
-        Exec { stream, buffer: Vec::new(), stdout: Vec::new(), stderr: Vec::new() }
+        Exec { stream, buffer: Vec::new(), stdout: Vec::new(), stderr: Vec::new(), taken: 0 }
     }
 
     fn shell(&self, command: &str) -> Exec {
@@ -188,6 +188,8 @@ struct Exec {
     buffer: Vec<u8>,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
+    /// How much of its input it has taken.
+    taken: usize,
 }
 
 impl Exec {
@@ -213,6 +215,10 @@ impl Exec {
                     return None;
                 }
                 Some(Tell::Ended(end)) => return Some(end),
+                Some(Tell::Taken(count)) => {
+                    self.taken += count as usize;
+                    continue;
+                }
                 None => {}
             }
             let mut chunk = vec![0; 1 << 16];
