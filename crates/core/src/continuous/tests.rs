@@ -206,7 +206,7 @@ fn the_agent_is_told_the_command_its_exit_code_and_the_end_of_its_output() {
     let failed = Checked { name: "make test".into(), verdict, exit: None, detail, output, duration_ms: 1 };
     let passed =
         Checked { name: "make lint".into(), verdict: Verdict::Passed, output: String::new(), ..failed.clone() };
-    assert_eq!(check::verdict(&[passed.clone()]), Verdict::Passed);
+    assert_eq!(check::verdict(std::slice::from_ref(&passed)), Verdict::Passed);
     assert_eq!(check::verdict(&[]), Verdict::Unknown);
     assert_eq!(check::verdict(&[passed.clone(), failed.clone()]), Verdict::Failed);
     let unknown = Checked { verdict: Verdict::Unknown, ..passed.clone() };
