@@ -182,7 +182,7 @@ fn written_by<'a>(program: &str, arguments: &'a [String]) -> Vec<&'a str> {
     match program {
         "rm" | "rmdir" | "unlink" | "touch" | "mkdir" | "truncate" | "chmod" | "chown" | "chgrp" | "shred" | "tee"
         | "patch" | "mv" => plain().collect(),
-        "cp" | "install" | "ln" | "rsync" => plain().last().into_iter().collect(),
+        "cp" | "install" | "ln" | "rsync" => plain().next_back().into_iter().collect(),
         "sed" | "perl" if in_place() => plain().collect(),
         "dd" => arguments.iter().filter_map(|word| word.strip_prefix("of=")).collect(),
         "git" => match arguments.first().map(String::as_str) {

@@ -195,8 +195,7 @@ fn add(line: &mut Line, mut command: Command, depth: usize) {
         return;
     }
     let bare = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
-    loop {
-        let Some(first) = command.words.first() else { break };
+    while let Some(first) = command.words.first() {
         let name = bare(first);
         let is_assignment = first.split_once('=').is_some_and(|(name, _)| {
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
