@@ -208,7 +208,7 @@ pub async fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     Ok(vec![
         Figure {
             figure: "message POST → in Claude Code's next request".into(),
-            measured: format!("+{added:.1} ms at p95 (p95 {with:.1}, p50 {:.1})", figure.steered.p50()),
+            measured: format!("{added:+.1} ms at p95 (p95 {with:.1}, p50 {:.1})", figure.steered.p50()),
             floor: format!("without Atoll p95 {alone:.1} ms (p50 {:.1})", floor.steered.p50()),
             bar: format!("< {STEER_BAR_MS} ms added at p95"),
             verdict: Verdict::of(added < STEER_BAR_MS),
