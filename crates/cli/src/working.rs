@@ -10,7 +10,8 @@ pub struct Working {
     /// What it is asked to do: exploration, implementation or validation; chooses among its settings
     #[arg(long, value_name = "MODE", value_parser = word::<Mode>)]
     mode: Option<Mode>,
-    /// What it may do without asking: full, edits or ask [default: the project's, else edits]
+    /// What it may do without asking: full, edits or ask [default: the project's, else full where the isolation is
+    /// strong, and edits where it is not]
     #[arg(long, value_name = "WHAT", value_parser = word::<Approvals>)]
     approvals: Option<Approvals>,
     /// Work until the project's checks pass: what fails goes back to the agent

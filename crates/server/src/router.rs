@@ -2,8 +2,8 @@
 
 use crate::api::{
     agents, approvals, blobs, commands, diff, events, exec, files, fork, gc, health, images, limits, messages, network,
-    pause, projects, resources, results, sandboxes, secrets, sessions, snapshots, tokens, trajectory, transcript, users,
-    worker,
+    pause, projects, resources, results, sandboxes, secrets, sessions, snapshots, tokens, trajectory, transcript,
+    users, worker,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{client, sse, terminal, worker as worker_stream};

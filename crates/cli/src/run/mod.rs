@@ -23,7 +23,7 @@ use crate::sandbox::network::Choice as Network;
 use crate::settings::{self, ConfigFiles};
 use crate::working::Working;
 use atoll_core::id::SessionId;
-use atoll_core::sandbox::{Approvals, ProviderKind};
+use atoll_core::sandbox::ProviderKind;
 use place::Choice;
 use std::path::PathBuf;
 
@@ -73,9 +73,6 @@ pub struct Run {
     /// A path of the workspace that the agent must not change; several times
     #[arg(long = "protect", value_name = "PATH")]
     protected: Vec<String>,
-    /// What the agent may do unasked: full, edits or ask [default: the project's, else what the isolation allows]
-    #[arg(long, value_name = "WHAT", value_parser = word::<Approvals>)]
-    approvals: Option<Approvals>,
     /// The model that the agent uses
     #[arg(long, value_name = "NAME")]
     model: Option<String>,

@@ -61,7 +61,6 @@ pub fn body(run: &Run, wanted: &Wanted, agent: Option<&str>) -> Value {
     put("provider", run.provider.map(|word| word.as_str().into()));
     put("end", Some(if run.keep { "keep" } else { "when_done" }.into()));
     put("timeout_s", run.timeout.map(Value::from));
-    put("approvals", run.approvals.map(|word| word.as_str().into()));
     put("network", run.network.body());
     put("limits", run.limits.body());
     put("model", run.model.clone().map(Value::from));

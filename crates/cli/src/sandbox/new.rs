@@ -10,7 +10,7 @@ use crate::render::text;
 use crate::worker_start;
 use crate::working::Working;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
-use atoll_core::sandbox::{Approvals, End, ProviderKind};
+use atoll_core::sandbox::{End, ProviderKind};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
@@ -73,9 +73,6 @@ pub struct New {
     /// End it after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout_s: Option<u32>,
-    /// What the agent may do unasked: full, edits or ask [default: the project's, else what the isolation allows]
-    #[arg(long, value_name = "WHAT", value_parser = word::<Approvals>)]
-    approvals: Option<Approvals>,
     #[command(flatten)]
     working: Working,
     #[command(flatten)]
@@ -110,7 +107,6 @@ impl New {
         put("project_id", self.project.map(|id| id.to_string().into()));
         put("session_id", self.session.map(|id| id.to_string().into()));
         put("timeout_s", self.timeout_s.map(Value::from));
-        put("approvals", self.approvals.map(|word| word.as_str().into()));
         put("network", self.network.body());
         put("limits", self.limits.body());
         put("repo", self.repo.as_deref().map(repository).transpose()?);

@@ -167,7 +167,10 @@ impl Connection {
         let row = self.app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, id).await?) })).await;
         let Ok(Some(row)) = row else { return Ok(()) };
         let told = (row.settings.limits.unwrap_or_default(), row.limit_paused == Some(Limit::CostUsd));
-        if self.limits.replace(told) == Some(told) {
+        // Whoever never had any need not hear that.
+        let had_none =
+            row.settings.limits.is_none() && self.limits.is_none() && told == (AgentLimits::default(), false);
+        if had_none || self.limits.replace(told) == Some(told) {
             return Ok(());
         }
         self.send(&limits::frame(&row)).await

@@ -1,6 +1,6 @@
 //! The demo agent: lines of JSON both ways, made for this.
 
-use super::{Abilities, Ask, AskKind, Command, Driver, Launch, Mark, Said, Standing, Told, object};
+use super::{Abilities, Ask, AskKind, Command, Driver, Launch, Mark, Said, Standing, Told, is_aside, object};
 use crate::demo::wire::{Answer, Before, Decision, In, Out, Prompt, WATCHED, before};
 use atoll_core::bounds;
 use atoll_core::event::{EventType, kind};
@@ -24,11 +24,8 @@ impl Driver for Demo {
     }
 
     fn tell(&mut self, message: &LeasedMessage, standing: Standing) -> Vec<u8> {
-        let text = match message.message_type {
-            MessageType::UserMessage | MessageType::Interrupt => message.content.clone(),
-            // It hears this and goes on with what it does.
-            MessageType::GuardianNudge | MessageType::System => said_aloud(&message.content),
-        };
+        // What is said about the running turn it hears, and goes on with what it does.
+        let text = if is_aside(message) { said_aloud(&message.content) } else { message.content.clone() };
         let words = Prompt { id: message.id, text };
         let line = match (message.message_type, standing) {
             (MessageType::Interrupt, _) => In::Interrupt(words),

@@ -7,7 +7,8 @@ use crate::heartbeat::Settings;
 use atoll_core::bounds;
 use atoll_core::event::EventType;
 use atoll_core::id::MessageId;
-use atoll_core::message::How;
+use atoll_core::message::{How, MessageType};
+use atoll_core::{guardian, limit};
 use atoll_protocol::{Gateway, LeasedMessage};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -230,6 +231,12 @@ pub trait Driver: Send + std::fmt::Debug {
 }
 
 /// An event whose data is known to be small. Whatever is wrong with it is a fault of its driver, and said.
+/// Said by Atoll itself about the running turn: it begins none.
+pub fn is_aside(message: &LeasedMessage) -> bool {
+    let by_itself = matches!(message.sender.as_deref(), Some(limit::SENDER | guardian::SENDER));
+    by_itself && matches!(message.message_type, MessageType::System | MessageType::GuardianNudge)
+}
+
 fn event(event_type: &str, data: &Value, mark: Mark) -> Said {
     let data = atoll_core::json::raw(data);
     match (EventType::new(event_type), bounds::event_data(data.get())) {

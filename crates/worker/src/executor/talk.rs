@@ -1,11 +1,10 @@
 //! Who said what to whom: which messages wait, which the agent has been told, in which turn it is. Pure: the executor
 //! asks what is next and carries it out.
 
-use crate::driver::{Abilities, Mark, Standing};
+use crate::driver::{Abilities, Mark, Standing, is_aside};
 use crate::input::{Ack, Nack};
 use atoll_core::id::MessageId;
 use atoll_core::message::{Delivery, How, MessageType};
-use atoll_core::{guardian, limit};
 use atoll_protocol::LeasedMessage;
 use std::collections::VecDeque;
 
@@ -223,12 +222,6 @@ impl Talk {
     }
 }
 
-/// Said by Atoll itself about the running turn: it begins none.
-fn is_aside(message: &LeasedMessage) -> bool {
-    let by_itself = matches!(message.sender.as_deref(), Some(limit::SENDER | guardian::SENDER));
-    by_itself && matches!(message.message_type, MessageType::System | MessageType::GuardianNudge)
-}
-
 fn is_interrupt(message: &LeasedMessage) -> bool {
     message.message_type == MessageType::Interrupt
 }
@@ -237,6 +230,7 @@ fn is_interrupt(message: &LeasedMessage) -> bool {
 mod tests {
     use super::*;
     use crate::executor::tests::message;
+    use atoll_core::limit;
 
     fn talk() -> Talk {
         Talk::new(Abilities { steer: true, ..Abilities::default() })
