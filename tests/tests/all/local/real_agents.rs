@@ -262,7 +262,7 @@ async fn claude_is_told_what_the_rules_deny() {
     let rules: Vec<&Value> = denied.iter().map(|data| &data["rule"]).collect();
     assert_eq!(rules, ["protected", "rules[0]"], "{denied:#?}");
     assert_eq!(told(&events, "guardian.detected")[0]["detector"], "protected_path");
-    assert_eq!(stage.ground.shell(&id, "cat fine.txt; cat Cargo.lock 2>&1 | head -c 4").await.well(), "fine\n");
+    assert_eq!(stage.ground.shell(&id, "cat fine.txt; test -s Cargo.lock || echo none").await.well(), "fine\nnone\n");
     stage.leave().await;
 }
 
