@@ -37,6 +37,12 @@ pub fn take(descriptor: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
+/// What was ignored where this process was started, as a shell does for what it puts into the background, is not ignored
+/// by what it starts: a key pressed in a terminal would do nothing there. Call it before any handler is installed.
+pub fn heed_signals() {
+    crate::kernel::heed_signals();
+}
+
 /// Makes this process unreadable to others of its uid and lets nothing it executes gain capabilities.
 pub fn prepare_init() -> io::Result<()> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;

@@ -301,6 +301,14 @@ pub(crate) fn ignore_terminal_signals() {
     }
 }
 
+/// Ignores nothing that was ignored where this process was started, but what the language's runtime ignores and gives
+/// back to what it starts.
+pub(crate) fn heed_signals() {
+    for signal in (1..=64).filter(|signal| *signal != libc::SIGPIPE) {
+        dispose(signal, libc::SIG_DFL);
+    }
+}
+
 /// Ignores a signal, or not. The C library keeps two signals for itself and refuses to touch them, also when they are
 /// ignored by inheritance: so the kernel is asked.
 fn dispose(signal: i32, disposition: libc::sighandler_t) {

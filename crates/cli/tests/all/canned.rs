@@ -62,7 +62,8 @@ fn give(stream: TcpStream, content_type: &str, answer: &[u8]) -> Asked {
     let mut body = vec![0; length];
     lines.read_exact(&mut body).unwrap();
     let mut stream = stream;
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\nconnection: close\r\n\r\n");
+    let head =
+        format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\nexec-id: exe_1\r\nconnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(answer).unwrap();
     Asked { line, body: String::from_utf8(body).unwrap() }

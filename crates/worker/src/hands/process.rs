@@ -37,6 +37,7 @@ pub(super) struct Hands<S> {
 
 /// Serves the socket at standard input until its other end is closed.
 pub fn main() -> ExitCode {
+    atoll_jail::inside::heed_signals();
     // Where worker and agent share one bound of memory, the agent goes first; all that is started here inherits it.
     // Where it can't be said, the kernel chooses the largest, which is the agent too.
     drop(std::fs::write("/proc/self/oom_score_adj", FIRST_TO_GO));

@@ -263,8 +263,11 @@ impl Fake {
             return self.upgrade(request);
         }
         let body = request.into_body().collect().await.unwrap().to_bytes();
-        let body: Value = serde_json::from_slice(&body).unwrap();
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        if let ["blobs", sha256] = path[..] {
+            return respond(200, &json!({"sha256": sha256, "size": body.len()}));
+        }
+        let body: Value = serde_json::from_slice(&body).unwrap();
         match path[..] {
             ["events"] => self.store(&body),
             ["heartbeat"] => self.heartbeat(&body),

@@ -22,8 +22,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the launcher does for a worker, as far as these tests need it.
-const START: &str = r#"exec 3<&0 4<"$1" 0</dev/null; exec "$0" init"#;
+/// What the launcher does for a worker, as far as these tests need it; as in the background of a shell, which ignores
+/// what a terminal sends.
+const START: &str = r#"trap '' HUP INT QUIT; exec 3<&0 4<"$1" 0</dev/null; exec "$0" init"#;
 
 struct Sandbox {
     fake: Fake,
