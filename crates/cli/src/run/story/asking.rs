@@ -64,12 +64,15 @@ impl Asked {
     }
 }
 
-/// In one line, with the tool before what it was given.
+/// In one line: the tool before what it was given, or a question with what can be chosen.
 pub(super) fn what(entry: &Entry) -> String {
     let asked = approvals::asked(&entry.data);
+    let options = entry.data["input"]["questions"][0]["options"].as_array().into_iter().flatten();
+    let options: Vec<&str> = options.filter_map(|option| option["label"].as_str()).collect();
     match entry.text("tool") {
         Some(tool) if entry.text("kind") != Some("question") => format!("{tool}  {asked}"),
-        Some(_) | None => asked,
+        Some(_) | None if options.is_empty() => asked,
+        Some(_) | None => format!("{asked} ({})", options.join(" / ")),
     }
 }
 
@@ -94,6 +97,20 @@ mod tests {
         for message in ["approve of nothing", "denying is hard", "no idea", "use the other file"] {
             assert_eq!(permission.word(message), None, "{message}");
         }
+    }
+
+    #[test]
+    fn what_is_asked_stands_there_with_what_can_be_chosen() {
+        let shown = |data: Value| {
+            let event = json!({ "seq": 1, "type": "approval.requested", "at": "2026-01-31T12:00:00Z", "data": data });
+            what(&Entry::parse(&event.to_string()).unwrap())
+        };
+        let command = json!({ "kind": "permission", "tool": "Bash", "input": { "command": "make test" } });
+        assert_eq!(shown(command), "Bash  make test");
+        let options = json!([{ "label": "red" }, { "label": "blue" }]);
+        let question = json!({ "question": "Which?", "options": options });
+        let question = json!({ "kind": "question", "tool": "AskUserQuestion", "input": { "questions": [question] } });
+        assert_eq!(shown(question), "Which? (red / blue)");
     }
 
     #[test]

@@ -57,7 +57,8 @@ impl Story {
                 Some(Told::warning(&format!("{}: {detail}", entry.event_type)))
             }
             // What the status line or the end says, and what only machines need.
-            "agent.waiting"
+            "approval.answered"
+            | "agent.waiting"
             | "agent.shutdown"
             | "agent.message_injected"
             | "agent.heartbeat"
