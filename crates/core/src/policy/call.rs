@@ -20,17 +20,19 @@ pub struct Call {
     pub unclear: Option<&'static str>,
 }
 
-/// What a tool does with the paths that it names.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Does {
+/// What a tool does, by the names that agents have for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Does {
     Reads,
+    /// From elsewhere.
+    Fetches,
     Writes,
     Runs,
     /// Nobody knows.
     Other,
 }
 
-fn does(tool: &str) -> Does {
+pub fn does(tool: &str) -> Does {
     match tool.to_ascii_lowercase().as_str() {
         "read"
         | "glob"
@@ -42,10 +44,6 @@ fn does(tool: &str) -> Does {
         | "list_directory"
         | "search_file_content"
         | "glob_search"
-        | "webfetch"
-        | "web_fetch"
-        | "websearch"
-        | "google_web_search"
         | "todowrite"
         | "todoread"
         | "task"
@@ -53,6 +51,7 @@ fn does(tool: &str) -> Does {
         | "skill"
         | "taskcreate"
         | "taskupdate" => Does::Reads,
+        "webfetch" | "web_fetch" | "websearch" | "google_web_search" => Does::Fetches,
         "write" | "edit" | "multiedit" | "notebookedit" | "apply_patch" | "patch" | "write_file" | "replace"
         | "file_change" => Does::Writes,
         "bash" | "shell" | "run_shell_command" | "execute" | "exec_command" => Does::Runs,
@@ -73,7 +72,7 @@ impl Call {
         let does = does(tool);
         let named: Vec<String> = PATH_FIELDS.iter().flat_map(|field| strings(&input[*field])).collect();
         match does {
-            Does::Reads => named.iter().for_each(|path| call.reads(path, workspace, "")),
+            Does::Reads | Does::Fetches => named.iter().for_each(|path| call.reads(path, workspace, "")),
             Does::Writes => {
                 named.iter().for_each(|path| call.changes(path, workspace, ""));
                 for path in patched(input) {

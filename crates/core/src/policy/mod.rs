@@ -15,7 +15,7 @@ mod shell;
 #[cfg(test)]
 mod tests;
 
-pub use call::Call;
+pub use call::{Call, Does, does};
 
 pub const MOST_RULES: usize = 100;
 const MOST_PATTERNS: usize = 64;

@@ -2,7 +2,7 @@
 
 use crate::driver::{Ask, AskKind, is_denied};
 use crate::heartbeat::Settings;
-use atoll_core::policy::{self, Decision};
+use atoll_core::policy::{self, Decision, Does, does};
 use atoll_core::sandbox::Approvals;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -20,38 +20,6 @@ pub(super) enum Verdict {
         rule: String,
         reason: String,
     },
-}
-
-/// What a tool does, by the names that agents have for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Does {
-    Reads,
-    Edits,
-    Other,
-}
-
-fn does(tool: &str) -> Does {
-    match tool.to_ascii_lowercase().as_str() {
-        "read"
-        | "glob"
-        | "grep"
-        | "ls"
-        | "list"
-        | "todowrite"
-        | "todoread"
-        | "taskcreate"
-        | "taskupdate"
-        | "skill"
-        | "read_file"
-        | "read_many_files"
-        | "list_directory"
-        | "search_file_content"
-        | "task"
-        | "agent" => Does::Reads,
-        "write" | "edit" | "multiedit" | "notebookedit" | "apply_patch" | "patch" | "write_file" | "replace"
-        | "file_change" => Does::Edits,
-        _ => Does::Other,
-    }
 }
 
 /// What people have said already.
@@ -89,8 +57,9 @@ pub(super) fn verdict(ask: &Ask, settings: &Settings, workspace: &str, agreed: &
         policy::Verdict::Open if ask.kind == AskKind::BeforeTool && input.is_none() => Verdict::Allow(None),
         policy::Verdict::Open if is_agreed => Verdict::Allow(input),
         policy::Verdict::Open => match (settings.approvals.unwrap_or(Approvals::Edits), does(&ask.tool)) {
-            (Approvals::Full, _) | (_, Does::Reads) | (Approvals::Edits, Does::Edits) => Verdict::Allow(input),
-            (Approvals::Edits, Does::Other) | (Approvals::Ask, Does::Edits | Does::Other) => Verdict::Person(input),
+            (Approvals::Full, _) | (_, Does::Reads) | (Approvals::Edits, Does::Writes) => Verdict::Allow(input),
+            (Approvals::Edits, Does::Fetches | Does::Runs | Does::Other)
+            | (Approvals::Ask, Does::Fetches | Does::Writes | Does::Runs | Does::Other) => Verdict::Person(input),
         },
     }
 }
