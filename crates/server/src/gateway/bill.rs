@@ -11,11 +11,15 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// Bytes of a stream for one token of it, where the upstream does not say: most of them are JSON around the text.
 const STREAMED: u64 = 32;
 /// And of a plain answer.
 const PLAIN: u64 = 4;
+/// Between two attempts to write a bill down, doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 enum Phase {
     /// Nothing is owed.
@@ -114,21 +118,34 @@ impl Drop for Bill {
         let open = Arc::clone(&self.open);
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
-            let sandbox = account.sandbox;
-            let written = app.write(move |work| {
-                Box::pin(async move {
-                    let (mut session, mut row) = work.locked(sandbox).await?;
-                    let before = row.cost_model_micros;
-                    row.cost_model_micros = before.saturating_add(cost);
-                    sandboxes::update(work.tx, &mut row).await?;
-                    session.cost_micros = session.cost_micros.saturating_add(cost);
-                    sessions::update(work.tx, &session).await?;
-                    limits::costs(work, &mut session, &mut row, before).await?;
-                    Ok(model_usage::add(work.tx, sandbox, &upstream, &model, &used, cost).await?)
-                })
-            });
-            if let Err(problem) = written.await {
-                tracing::warn!(%sandbox, detail = %problem.detail, "what a model was used for could not be written down");
+            let (sandbox, mut pause) = (account.sandbox, FIRST_PAUSE);
+            loop {
+                let (upstream, model) = (upstream.clone(), model.clone());
+                let written = app.write(move |work| {
+                    Box::pin(async move {
+                        let (mut session, mut row) = work.locked(sandbox).await?;
+                        let before = row.cost_model_micros;
+                        row.cost_model_micros = before.saturating_add(cost);
+                        sandboxes::update(work.tx, &mut row).await?;
+                        session.cost_micros = session.cost_micros.saturating_add(cost);
+                        sessions::update(work.tx, &session).await?;
+                        limits::costs(work, &mut session, &mut row, before).await?;
+                        Ok(model_usage::add(work.tx, sandbox, &upstream, &model, &used, cost).await?)
+                    })
+                });
+                match written.await {
+                    Ok(()) => break,
+                    // A database may be away for a moment; what was used is not forgotten for that.
+                    Err(problem) if problem.code.status().is_server_error() && pause <= LONGEST_PAUSE => {
+                        tokio::time::sleep(pause).await;
+                        pause *= 2;
+                    }
+                    Err(problem) => {
+                        let detail = problem.detail;
+                        tracing::warn!(%sandbox, detail, "what a model was used for could not be written down");
+                        break;
+                    }
+                }
             }
             // Until here: whoever reads the row from now on reads this in it.
             drop((account, open));
