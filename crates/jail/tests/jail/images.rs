@@ -255,9 +255,10 @@ fn without_an_image_there_is_no_root_and_without_a_worker_no_way_in() {
     harness.launcher.start_worker("a").unwrap();
     let refused = enter(&harness.launcher, "a", true, "true").unwrap_err();
     assert!(refused.to_string().contains("imported root"), "{refused}");
-    let said =
-        enter(&harness.launcher, "a", false, "id -u; pwd; cat /proc/1/comm; grep CapBnd /proc/self/status; exit 7")
-            .unwrap();
+    // The stand-in for a worker is a shell first.
+    let look = "until grep -qx sleep /proc/1/comm; do sleep 0.02; done; \
+                id -u; pwd; cat /proc/1/comm; grep CapBnd /proc/self/status; exit 7";
+    let said = enter(&harness.launcher, "a", false, look).unwrap();
     assert_eq!(said.exit, Exit::Exited(7));
     assert_eq!(said.stdout, "1000\n/workspace\nsleep\nCapBnd:\t0000000000000000\n");
     assert_eq!(enter(&harness.launcher, "a", false, "kill -9 $$").unwrap().exit, Exit::Signalled(9));
