@@ -175,35 +175,19 @@ async fn settled(
         return Ok(agent);
     }
     if agent.as_deref() == Some(DEMO) {
-        keeps_tools(plan, agent.as_deref())?;
         return Ok(agent);
     }
     let agents = Arc::clone(&work.agents);
     let keys = agents.keys(work.tx, project, &plan.settings).await?;
-    let agent = match agent {
+    match agent {
         Some(name) => {
             agents.check(&name, &keys)?;
-            Some(name)
+            Ok(Some(name))
         }
         None => match agents.first(&keys) {
-            None if plan.prompt.is_some() => return Err(agents.none(&keys)),
-            found => found,
+            None if plan.prompt.is_some() => Err(agents.none(&keys)),
+            found => Ok(found),
         },
-    };
-    keeps_tools(plan, agent.as_deref())?;
-    Ok(agent)
-}
-
-/// A list of tools that nobody would keep to is not taken.
-fn keeps_tools(plan: &Plan, agent: Option<&str>) -> Result<()> {
-    match agent {
-        Some(name) if name != "claude" && plan.settings.tools.is_some() => {
-            let detail = format!(
-                "tools: only claude is kept to a list of tools; for {name} say in `policy` what it may not do, and leave `tools` out"
-            );
-            Err(Problem::invalid(detail).with("field", "tools"))
-        }
-        Some(_) | None => Ok(()),
     }
 }
 

@@ -219,7 +219,7 @@ async fn unknown_is_not_passed_and_a_message_in_between_is_work_of_its_own() {
 async fn modes_choose_and_what_can_t_be_is_refused() {
     let (ground, repository) = (Ground::start(), Repository::sample());
     let repo = json!({ "path": repository.text() });
-    let explore = json!({ "prompt": "edit note.txt seen", "mode": "exploration", "repo": repo });
+    let explore = json!({ "prompt": "edit note.txt seen", "mode": "exploration", "repo": repo, "tools": ["Edit"] });
     let id = ground.make(explore).await;
     let row = ground.ended(&id).await;
     assert_eq!((&row["outcome"], &row["results"]), (&json!("succeeded"), &json!("none")), "{row}");
@@ -227,7 +227,8 @@ async fn modes_choose_and_what_can_t_be_is_refused() {
     let events = ground.admin.all_events(&id).await;
     assert!(told(&events, "git.branch_created").is_empty(), "it delivers nothing");
     let ignored = told(&events, "agent.settings_ignored");
-    assert_eq!(ignored[0]["settings"][0]["setting"], "denied_tools", "the demo can't follow it, and says so");
+    let ignored = ignored[0]["settings"].as_array().unwrap().iter().map(|one| &one["setting"]);
+    assert_eq!(ignored.collect::<Vec<_>>(), ["tools", "denied_tools"], "the demo can't follow them, and says so");
 
     let refuse = async |settings: Value, words: &str| {
         let refused = ground.admin.post("/sandboxes", Ground::request(settings)).await.expect(422);
