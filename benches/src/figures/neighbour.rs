@@ -24,7 +24,9 @@ const BOMBS: [&str; 4] = [
 /// Sets them off one after another, for ever; what becomes of each is its own affair.
 async fn explode(local: &Local, id: &ProviderId, bomb: &str) {
     loop {
-        let command = Command::Argv(["bash", "-c", bomb].map(str::to_owned).to_vec());
+        // Below what was started, as an agent's tools are.
+        let script = format!("({bomb}) & wait");
+        let command = Command::Argv(["bash", "-c", &script].map(str::to_owned).to_vec());
         let timeout = Some(Duration::from_secs(5));
         let spec = ExecSpec {
             command,

@@ -19,10 +19,19 @@ pub enum Heirs {
 /// Lets the calling thread be chosen soon after it wakes, also where others keep all processors busy: the scheduler
 /// lets short slices go before long ones. An older kernel knows no such wish and leaves all as it was.
 pub fn prompt(heirs: Heirs) {
+    ask(0, heirs);
+}
+
+/// The same for a process of the same user, as far as it runs by itself; what it starts is ordinary again.
+pub fn prompt_alone(process: i32) {
+    ask(process, Heirs::Ordinary);
+}
+
+fn ask(process: libc::pid_t, heirs: Heirs) {
     let mut wish = MaybeUninit::<libc::sched_attr>::zeroed();
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
     // SAFETY: the kernel writes at most `size` bytes into the structure.
-    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, wish.as_mut_ptr(), size, 0) };
+    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, process, wish.as_mut_ptr(), size, 0) };
     if known != 0 {
         return;
     }
@@ -35,5 +44,5 @@ pub fn prompt(heirs: Heirs) {
         Heirs::Ordinary => libc::SCHED_FLAG_RESET_ON_FORK as u64,
     };
     // SAFETY: the kernel reads `size` bytes of an initialised structure. A refusal changes nothing.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wish, 0) };
+    unsafe { libc::syscall(libc::SYS_sched_setattr, process, &raw const wish, 0) };
 }

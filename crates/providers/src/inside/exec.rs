@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -35,9 +35,17 @@ const NOT_FOUND: i32 = 127;
 
 #[derive(Default)]
 pub(crate) struct Commands {
-    /// In the order of their beginnings, by which they are named.
-    running: Mutex<BTreeMap<String, Arc<Running>>>,
+    known: Mutex<Known>,
     standing: Standing,
+}
+
+#[derive(Default)]
+struct Known {
+    /// In the order of their beginnings, by which they are named.
+    all: BTreeMap<String, Arc<Running>>,
+    /// What the ended ones among them take. Summed up as they come and go: to look at each would cost every command
+    /// something for all that went before it.
+    left_behind: usize,
 }
 
 struct Running {
@@ -51,6 +59,8 @@ struct Running {
     changed: watch::Sender<u64>,
     speech: Speech,
     clock: Clock,
+    /// What it takes after its end, from then on.
+    left_behind: OnceLock<usize>,
 }
 
 fn argv(command: &Command) -> Vec<String> {
@@ -116,9 +126,10 @@ impl Commands {
             changed: watch::Sender::new(0),
             speech,
             clock: Clock::new(spec.timeout),
+            left_behind: OnceLock::new(),
         });
         let exec = uuid::Uuid::now_v7().simple().to_string();
-        locked(&self.running).insert(exec.clone(), Arc::clone(&running));
+        locked(&self.known).all.insert(exec.clone(), Arc::clone(&running));
         tokio::spawn(Arc::clone(self).carry(exec.clone(), running, connection, unsaid));
         Ok(ExecRef { sandbox: id.clone(), exec, epoch })
     }
@@ -127,28 +138,33 @@ impl Commands {
         let exit = to_its_end(&running, connection, unsaid).await;
         running.speech.end();
         locked(&running.kept).end(exit);
+        locked(&self.known).ended(&running);
         running.changed.send_modify(|count| *count += 1);
         // From here on the list alone keeps it, which may forget it sooner.
         drop(running);
         self.forget_oldest(ALL_ENDED);
         tokio::time::sleep(REMEMBERED).await;
-        locked(&self.running).remove(&exec);
+        locked(&self.known).forget(&exec);
     }
 
     /// So that all ended commands take no more than `most`.
     fn forget_oldest(&self, most: usize) {
-        let mut all = locked(&self.running);
-        let mut sum: usize = all.values().filter_map(|running| running.left_behind()).sum();
+        let mut known = locked(&self.known);
+        if known.left_behind <= most {
+            return;
+        }
+        let Known { all, left_behind } = &mut *known;
         // In the order of their beginnings, and so nearly of their ends.
         all.retain(|_, running| {
-            let left = running.left_behind().filter(|_| sum > most && locked(&running.kept).reader_count() == 0);
-            sum -= left.unwrap_or(0);
+            let left = running.left_behind.get().filter(|_| *left_behind > most);
+            let left = left.filter(|_| locked(&running.kept).reader_count() == 0);
+            *left_behind -= left.unwrap_or(&0);
             left.is_none()
         });
     }
 
     fn get(&self, exec: &ExecRef) -> Result<Arc<Running>, Error> {
-        let found = locked(&self.running).get(&exec.exec).cloned();
+        let found = locked(&self.known).all.get(&exec.exec).cloned();
         found.filter(|running| running.sandbox == exec.sandbox).ok_or(Error::Gone)
     }
 
@@ -214,14 +230,14 @@ impl Commands {
     }
 
     fn each_clock(&self, sandbox: &ProviderId, change: fn(&Clock)) {
-        let all = locked(&self.running);
-        all.values().filter(|running| running.sandbox == *sandbox).for_each(|running| change(&running.clock));
+        let known = locked(&self.known);
+        known.all.values().filter(|running| running.sandbox == *sandbox).for_each(|running| change(&running.clock));
     }
 
     /// Those of a sandbox that can still be attached to, oldest first.
     pub(crate) fn list(&self, sandbox: &ProviderId) -> Vec<ExecInfo> {
-        let all = locked(&self.running);
-        let of_it = all.iter().filter(|(_, running)| running.sandbox == *sandbox);
+        let known = locked(&self.known);
+        let of_it = known.all.iter().filter(|(_, running)| running.sandbox == *sandbox);
         of_it.map(|(exec, running)| running.info(exec)).collect()
     }
 
@@ -234,14 +250,22 @@ impl Commands {
     }
 }
 
-impl Running {
-    /// What it takes after its end.
-    fn left_behind(&self) -> Option<usize> {
-        let kept = locked(&self.kept);
-        let words: usize = self.argv.iter().map(String::len).sum();
-        kept.ended().map(|_| kept.bytes() + words + OVERHEAD)
+impl Known {
+    fn ended(&mut self, running: &Running) {
+        let words: usize = running.argv.iter().map(String::len).sum();
+        let left = locked(&running.kept).bytes() + words + OVERHEAD;
+        if running.left_behind.set(left).is_ok() {
+            self.left_behind += left;
+        }
     }
 
+    fn forget(&mut self, exec: &str) {
+        let left = self.all.remove(exec).and_then(|running| running.left_behind.get().copied());
+        self.left_behind -= left.unwrap_or(0);
+    }
+}
+
+impl Running {
     fn info(&self, exec: &str) -> ExecInfo {
         let kept = locked(&self.kept);
         ExecInfo {
@@ -379,8 +403,11 @@ mod tests {
             changed: watch::Sender::new(0),
             speech,
             clock: Clock::new(None),
+            left_behind: OnceLock::new(),
         };
-        locked(&commands.running).insert(name.to_owned(), Arc::new(running));
+        let mut known = locked(&commands.known);
+        known.ended(&running);
+        known.all.insert(name.to_owned(), Arc::new(running));
     }
 
     #[tokio::test]
@@ -403,5 +430,8 @@ mod tests {
         drop(reader);
         commands.forget_oldest(2 << 20);
         assert!(commands.get(&named("a")).is_err() && commands.get(&named("d")).is_ok());
+        locked(&commands.known).forget("a");
+        locked(&commands.known).forget("d");
+        assert_eq!(locked(&commands.known).left_behind, 0, "what came is what went");
     }
 }
