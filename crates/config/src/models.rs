@@ -4,13 +4,13 @@ use crate::error::Problem;
 use crate::load::Values;
 use crate::url;
 use crate::value::Value;
-use atoll_core::model::{Api, Auth, Price};
+use atoll_core::model::{Api, Auth, Encoding, Price, Renewal};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub(crate) const UPSTREAMS: &str = "{name: {kind: anthropic|openai|gemini, url: a base URL, key_env: a variable or \
-     key_secret: a secret, auth: api_key|bearer}}";
+     key_secret: a secret, auth: api_key|bearer, login: {token_url: a URL, client_id: text, body: json|form}}}";
 pub(crate) const MODELS: &str = "[{name: text, upstream: name, model: its name there, context: whole number, price: \
      {input: dollars, output: dollars, cache_read: dollars, cache_write: dollars}}]";
 
@@ -67,6 +67,19 @@ pub struct Upstream {
     pub auth: Auth,
     /// Somebody's own place may want none.
     pub needs_key: bool,
+    /// Where a login is renewed that is stored in place of a key.
+    pub login: Option<Renewal>,
+}
+
+/// Where the makers of agents have their own logins renewed, by the host that serves the models.
+fn usual_login(url: &str) -> Option<Renewal> {
+    let host = url.strip_prefix("https://")?.split(['/', ':']).next()?;
+    let (token_url, client_id) = match host {
+        "api.anthropic.com" => ("https://console.anthropic.com/v1/oauth/token", "9d1c250a-e61b-44d9-88ed-5944d1962f5e"),
+        "api.openai.com" | "chatgpt.com" => ("https://auth.openai.com/oauth/token", "app_EMoamEEZ73f0CkXaXp7hrann"),
+        _ => return None,
+    };
+    Some(Renewal { token_url: token_url.to_owned(), client_id: client_id.to_owned(), body: Encoding::Json })
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,6 +110,8 @@ struct Written {
     key_secret: Option<String>,
     #[serde(default = "api_key")]
     auth: Auth,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    login: Option<Renewal>,
 }
 
 const fn api_key() -> Auth {
@@ -123,6 +138,9 @@ pub(crate) fn read_upstreams(written: serde_json::Value) -> Result<serde_json::V
             written.truncate(written.trim_end_matches('/').len());
         } else if !BUILT_IN.iter().any(|built_in| built_in.api.as_str() == name.as_str()) {
             return Err(format!("{name} has no url"));
+        }
+        if let Some(login) = &upstream.login {
+            url::check_base(&login.token_url).map_err(|detail| format!("login.token_url of {name}: {detail}"))?;
         }
         match (&upstream.key_env, &upstream.key_secret) {
             (Some(_), Some(_)) => return Err(format!("{name} has both key_env and key_secret: one of them")),
@@ -179,10 +197,12 @@ fn secret(values: &Values, key: &str) -> Option<SecretString> {
 }
 
 fn built_in(values: &Values, found: &BuiltIn) -> Upstream {
+    let url = text(values, found.base).unwrap_or_else(|| found.url.to_owned());
     Upstream {
         name: found.api.to_string(),
         api: found.api,
-        url: text(values, found.base).unwrap_or_else(|| found.url.to_owned()),
+        login: usual_login(&url),
+        url,
         key: secret(values, found.key),
         secret: Some(found.variable.to_owned()),
         auth: Auth::ApiKey,
@@ -196,11 +216,13 @@ fn written(values: &Values, name: &str, written: Written, env: &BTreeMap<String,
     let by_itself = |name: &String| env.get(name).filter(|value| !value.is_empty()).map(|value| value.as_str().into());
     let standard = base.as_ref().filter(|_| is_built_in && written.key_env.is_none() && written.key_secret.is_none());
     let is_elsewhere = written.url.is_some() && written.key_env.is_none() && written.key_secret.is_none();
+    let url = written.url.or_else(|| base.as_ref().map(|base| base.url.clone())).unwrap_or_default();
     Upstream {
         name: name.to_owned(),
         needs_key: !is_elsewhere,
         api: written.kind,
-        url: written.url.or_else(|| base.as_ref().map(|base| base.url.clone())).unwrap_or_default(),
+        login: written.login.or_else(|| usual_login(&url)),
+        url,
         key: written.key_env.as_ref().and_then(by_itself).or_else(|| standard.and_then(|base| base.key.clone())),
         secret: written.key_secret.or_else(|| standard.and_then(|base| base.secret.clone())),
         auth: written.auth,
@@ -288,6 +310,24 @@ mod tests {
     }
 
     #[test]
+    fn logins_are_renewed_where_the_host_s_owner_does_it_or_as_written() {
+        let upstreams = json!({
+            "anthropic": { "kind": "anthropic" },
+            "chatgpt": { "kind": "openai", "url": "https://chatgpt.com/backend-api/codex", "key_secret": "LOGIN" },
+            "near": { "kind": "anthropic", "url": "https://api.anthropic.com.example", "key_secret": "LOGIN" },
+            "own": { "kind": "openai", "url": "http://x", "key_secret": "LOGIN", "login": { "token_url": "http://x/t", "client_id": "me" } },
+        });
+        let models = loaded(&[("ATOLL_UPSTREAMS", &upstreams.to_string())]).unwrap();
+        let place = |name: &str| one(&models, name).login.as_ref().map(|login| (login.token_url.as_str(), login.body));
+        assert_eq!(place("anthropic"), Some(("https://console.anthropic.com/v1/oauth/token", Encoding::Json)));
+        assert_eq!(place("chatgpt"), Some(("https://auth.openai.com/oauth/token", Encoding::Json)));
+        assert_eq!(place("near"), None);
+        assert_eq!(place("own"), Some(("http://x/t", Encoding::Form)));
+        let elsewhere = loaded(&[("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")]).unwrap();
+        assert!(one(&elsewhere, "anthropic").login.is_none(), "a login goes to nobody by accident");
+    }
+
+    #[test]
     fn another_place_has_its_own_key_which_is_a_secret() {
         let upstreams = json!({ "zai": {
             "kind": "anthropic", "url": "https://api.z.ai/api/anthropic/", "key_env": "ZAI_API_KEY", "auth": "bearer"
@@ -324,6 +364,10 @@ mod tests {
             (json!({ "a": { "kind": "openai" } }), "no url"),
             (json!({ "a": { "kind": "openai", "url": "ftp://x" } }), "http://"),
             (json!({ "a": { "kind": "openai", "url": "http://x", "key_env": "sk-123" } }), "not the key"),
+            (
+                json!({ "a": { "kind": "openai", "url": "http://x", "login": { "token_url": "x", "client_id": "c" } } }),
+                "login.token_url of a",
+            ),
             (json!({ "a": { "kind": "openai", "url": "http://x", "key_secret": "small" } }), "name of a secret"),
             (json!({ "a": { "kind": "openai", "url": "http://x", "key_env": "A", "key_secret": "B" } }), "one of them"),
             (json!({ "a": { "kind": "openai", "url": "http://x", "key": "sk" } }), "unknown field"),

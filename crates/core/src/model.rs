@@ -19,6 +19,27 @@ words! {
     }
 }
 
+words! {
+    /// How a server that renews logins wants to be asked.
+    "form of a request"
+    Encoding { Json = "json", Form = "form" }
+}
+
+/// Where the logins of an upstream are renewed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Renewal {
+    pub token_url: String,
+    /// Who asks, as the login was made for.
+    pub client_id: String,
+    #[serde(default = "form")]
+    pub body: Encoding,
+}
+
+const fn form() -> Encoding {
+    Encoding::Form
+}
+
 /// In US dollars for a million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -2,7 +2,7 @@
 
 use atoll_agents::Places;
 use atoll_core::continuous::Continuous;
-use atoll_core::model::{Api, Auth, Price};
+use atoll_core::model::{Api, Auth, Price, Renewal};
 use atoll_core::network::Exception;
 use atoll_core::sandbox::{IsolationTier, ProviderKind, Resources};
 use atoll_jail::Launcher;
@@ -81,6 +81,8 @@ pub struct ModelUpstream {
     pub auth: Auth,
     /// Without a key nothing is asked there.
     pub needs_key: bool,
+    /// Where a login is renewed that is stored in place of a key.
+    pub login: Option<Renewal>,
 }
 
 #[derive(Debug, Clone)]

@@ -66,6 +66,7 @@ pub fn models(config: &Config) -> Models {
         secret: upstream.secret.clone(),
         auth: upstream.auth,
         needs_key: upstream.needs_key,
+        login: upstream.login.clone(),
     });
     let listed = config.models.listed.iter().map(|model| Model {
         name: model.name.clone(),

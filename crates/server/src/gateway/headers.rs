@@ -1,11 +1,12 @@
 //! The headers of a request: the placeholder out, the real key in, everything else as it was.
 
+use super::credential::{Key, KeyKind};
 use super::path;
 use crate::egress::headers::strip;
 use atoll_core::model::{Api, Auth};
 use axum::http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use subtle::ConstantTimeEq;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -15,6 +16,8 @@ const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 /// What Anthropic wants to see beside a subscription's token, and what those begin with.
 const OAUTH: &str = "oauth-2025-04-20";
 const OAUTH_TOKEN: &str = "sk-ant-oat";
+/// What OpenAI wants to see beside the token of a ChatGPT login.
+const ACCOUNT: HeaderName = HeaderName::from_static("chatgpt-account-id");
 
 /// Whether the request shows this key, in any of the places that the APIs have for one.
 pub fn shows(headers: &HeaderMap, query: &str, key: &str) -> bool {
@@ -28,7 +31,7 @@ pub fn shows(headers: &HeaderMap, query: &str, key: &str) -> bool {
 }
 
 /// As they go to the upstream. What a client says of its body no longer counts: it is written anew.
-pub fn prepare(headers: &mut HeaderMap, api: Api, auth: Auth, key: Option<&SecretString>) {
+pub fn prepare(headers: &mut HeaderMap, api: Api, auth: Auth, key: Option<&Key>) {
     strip(headers, None);
     let (keys, framing) =
         ([API_KEY, GOOGLE_KEY, AZURE_KEY, AUTHORIZATION, COOKIE], [CONTENT_LENGTH, TRANSFER_ENCODING]);
@@ -37,11 +40,16 @@ pub fn prepare(headers: &mut HeaderMap, api: Api, auth: Auth, key: Option<&Secre
     }
     // What is compressed can't be counted.
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    let Some(key) = key.map(SecretString::expose_secret) else { return };
-    let is_oauth = api == Api::Anthropic && key.starts_with(OAUTH_TOKEN);
+    let Some(Key { text, kind }) = key else { return };
+    let key = text.expose_secret();
+    let (is_login, account) = match kind {
+        KeyKind::Plain => (false, None),
+        KeyKind::Login { account } => (true, account.as_deref()),
+    };
+    let is_oauth = api == Api::Anthropic && (is_login || key.starts_with(OAUTH_TOKEN));
     let (name, text) = match (api, auth) {
         (Api::Anthropic, Auth::ApiKey) if !is_oauth => (API_KEY, key.to_owned()),
-        (Api::Gemini, Auth::ApiKey) => (GOOGLE_KEY, key.to_owned()),
+        (Api::Gemini, Auth::ApiKey) if !is_login => (GOOGLE_KEY, key.to_owned()),
         (Api::Anthropic | Api::OpenAi | Api::Gemini, Auth::ApiKey | Auth::Bearer) => {
             (AUTHORIZATION, format!("Bearer {key}"))
         }
@@ -50,6 +58,9 @@ pub fn prepare(headers: &mut HeaderMap, api: Api, auth: Auth, key: Option<&Secre
     if let Ok(mut value) = HeaderValue::from_str(&text) {
         value.set_sensitive(true);
         headers.insert(name, value);
+    }
+    if let Some(account) = account.and_then(|account| HeaderValue::from_str(account).ok()) {
+        headers.insert(ACCOUNT, account);
     }
     if is_oauth {
         add_beta(headers);
@@ -81,7 +92,7 @@ mod tests {
 
     fn sent(lines: &[(&str, &str)], api: Api, auth: Auth, key: Option<&str>) -> Vec<(String, String)> {
         let mut map = headers(lines);
-        prepare(&mut map, api, auth, key.map(SecretString::from).as_ref());
+        prepare(&mut map, api, auth, key.map(|text| Key { text: text.into(), kind: KeyKind::Plain }).as_ref());
         let mut all: Vec<_> =
             map.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
         all.sort();
@@ -141,6 +152,22 @@ mod tests {
         assert_eq!(sent(&lines, openai, Auth::ApiKey, None), expected(&[beta]));
         let oauth = [("anthropic-beta", "a-1,b-2,oauth-2025-04-20"), ("authorization", "Bearer sk-ant-oat01-x")];
         assert_eq!(sent(&lines, anthropic, Auth::ApiKey, Some("sk-ant-oat01-x")), expected(&oauth));
+    }
+
+    #[test]
+    fn a_login_is_shown_as_one() {
+        let shown = |api, account: Option<&str>| {
+            let mut map = HeaderMap::new();
+            let kind = KeyKind::Login { account: account.map(str::to_owned) };
+            prepare(&mut map, api, Auth::ApiKey, Some(&Key { text: "token".into(), kind }));
+            let text = |name: HeaderName| map.get(name).map(|value| value.to_str().unwrap().to_owned());
+            assert_eq!((text(API_KEY), text(GOOGLE_KEY)), (None, None));
+            assert_eq!(text(AUTHORIZATION).as_deref(), Some("Bearer token"));
+            (text(BETA), text(ACCOUNT))
+        };
+        assert_eq!(shown(Api::Anthropic, None), (Some(OAUTH.to_owned()), None));
+        assert_eq!(shown(Api::OpenAi, Some("acc")), (None, Some("acc".to_owned())));
+        assert_eq!(shown(Api::Gemini, None), (None, None));
     }
 
     #[test]

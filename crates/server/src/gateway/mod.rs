@@ -6,6 +6,8 @@
 //!       ◄───────────── bill: counted while it passes ◄────────── client ◄──► upstream, with the real key
 //! ```
 //!
+//! The key is found by `credential`; where a `login` is stored in its place, `renew` keeps that good.
+//!
 //! The network policy of a sandbox has no say here. What is deliberately absent: no body is kept, and nothing of an
 //! answer is changed.
 
@@ -16,9 +18,11 @@ mod client;
 mod credential;
 mod headers;
 mod hold;
+mod login;
 mod path;
 mod placeholder;
 mod refusal;
+mod renew;
 mod scan;
 mod serve;
 
@@ -38,9 +42,9 @@ use atoll_core::sandbox::AgentLimits;
 use atoll_store::sandboxes;
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use axum::http::{Request, Response, Uri, Version};
+use axum::http::{Request, Response, StatusCode, Uri, Version, request};
 use bill::{Bill, Item, Metered};
-use credential::Credentials;
+use credential::{Credentials, Key};
 use hold::Room;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
@@ -176,6 +180,22 @@ impl Gateway {
         }
     }
 
+    /// With the real key in place of the placeholder.
+    async fn send(
+        &self,
+        head: &request::Parts,
+        body: &Bytes,
+        upstream: &ModelUpstream,
+        key: Option<&Key>,
+    ) -> Result<Response<Incoming>, hyper_util::client::legacy::Error> {
+        let mut headers = head.headers.clone();
+        headers::prepare(&mut headers, upstream.api, upstream.auth, key);
+        let mut request = Request::new(Full::new(body.clone()));
+        (*request.method_mut(), *request.uri_mut()) = (head.method.clone(), head.uri.clone());
+        *request.headers_mut() = headers;
+        self.upstreams.request(request).await
+    }
+
     /// Holds what the request may cost at most.
     async fn reserve(&self, app: &Arc<App>, account: &Arc<Account>, most: i64) -> Result<(), Refusal> {
         if account.reserve(most).is_ok() {
@@ -255,20 +275,25 @@ async fn pass(
         Some(above) => asked.renamed(&body, above).unwrap_or(body),
         None => body,
     };
-    headers::prepare(&mut head.headers, route.api, chosen.upstream.auth, key.as_ref());
     let unreachable = |detail: String| Refusal::Unreachable { upstream: chosen.upstream.name.clone(), detail };
     let query = path::query_without_key(head.uri.query().unwrap_or_default());
     let mark = if query.is_empty() { "" } else { "?" };
     let uri = format!("{}{}{mark}{query}", chosen.upstream.url, route.path_for(chosen.above));
-    let uri: Uri = uri.parse().map_err(|_| unreachable("its URL can't be used".to_owned()))?;
-    let mut request = Request::new(Full::new(body));
-    (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (head.method, uri, head.headers);
+    head.uri = uri.parse::<Uri>().map_err(|_| unreachable("its URL can't be used".to_owned()))?;
 
     if let Some(bill) = &mut bill {
         bill.sent();
     }
     account.passes();
-    let answered = gateway.upstreams.request(request).await;
+    let mut answered = gateway.send(&head, &body, chosen.upstream, key.as_ref()).await;
+    // A login may end before its time. It costs nothing to be refused.
+    if let (Ok(response), Some(refused)) = (&answered, &key)
+        && response.status() == StatusCode::UNAUTHORIZED
+        && let Some(next) = gateway.credentials.after(app, account.project, chosen.upstream, refused).await
+    {
+        answered = gateway.send(&head, &body, chosen.upstream, Some(&next)).await;
+    }
+    drop(body);
     drop(held);
     let mut response = match answered {
         Ok(response) => response,

@@ -17,6 +17,10 @@ struct Heard {
     connections: usize,
     /// Clients that went away in the middle.
     gone: usize,
+    /// Tokens that renewed a login, each once.
+    shown: Vec<String>,
+    /// Those of logins that nobody takes any more.
+    revoked: Vec<String>,
 }
 
 pub struct Upstream {
@@ -42,6 +46,11 @@ impl Upstream {
 
     pub fn requests(&self) -> Vec<(String, String)> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).requests.clone()
+    }
+
+    /// Does not take this token of a login any more.
+    pub fn revoke(&self, token: &str) {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).revoked.push(token.to_owned());
     }
 
     pub fn connections(&self) -> usize {
@@ -97,7 +106,13 @@ async fn serve(mut stream: TcpStream, heard: Arc<Mutex<Heard>>) {
         let body = String::from_utf8(std::mem::replace(&mut bytes, rest)).unwrap();
         heard.lock().unwrap_or_else(PoisonError::into_inner).requests.push((lower.clone(), body.clone()));
         let says = |what: &str| body.contains(what) || lower.contains(what);
-        let sent = if says("hangs") {
+        let sent = if lower.starts_with("post /oauth/token ") {
+            let granted = grant(&body, &heard);
+            let (head, body) = granted.as_deref().map_or(("400 Bad Request", "{}"), |body| ("200 OK", body));
+            answer(&mut stream, head, body).await
+        } else if heard.lock().unwrap_or_else(PoisonError::into_inner).revoked.iter().any(|token| says(token)) {
+            answer(&mut stream, "401 Unauthorized", r#"{"error":{"message":"token revoked"}}"#).await
+        } else if says("hangs") {
             wait_for_end(&mut stream, &heard).await;
             return;
         } else if says("streams") || says("trickles") {
@@ -124,6 +139,20 @@ async fn serve(mut stream: TcpStream, heard: Arc<Mutex<Heard>>) {
             return;
         }
     }
+}
+
+/// `again-1` is good once, for `fresh-1` and `again-2`.
+fn grant(body: &str, heard: &Mutex<Heard>) -> Option<String> {
+    let asked: serde_json::Value = serde_json::from_str(body).ok()?;
+    let shown = asked["refresh_token"].as_str()?;
+    let number: u32 = shown.strip_prefix("again-")?.parse().ok()?;
+    let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+    if heard.shown.iter().any(|before| before == shown) {
+        return None;
+    }
+    heard.shown.push(shown.to_owned());
+    let (access, refresh) = (format!("fresh-{number}"), format!("again-{}", number + 1));
+    Some(serde_json::json!({ "access_token": access, "refresh_token": refresh, "expires_in": 3600 }).to_string())
 }
 
 async fn answer(stream: &mut TcpStream, head: &str, body: &str) -> std::io::Result<()> {
