@@ -47,10 +47,13 @@ pub struct Found {
     pub row: Option<Arc<Secret>>,
 }
 
+/// When it was looked for, and what was there.
+type Seen = (Instant, Option<Found>);
+
 #[derive(Default)]
 pub struct Credentials {
     /// What was read of the store a moment ago.
-    known: Mutex<HashMap<(ProjectId, String), (Instant, Option<Found>)>>,
+    known: Mutex<HashMap<(ProjectId, String), Seen>>,
     renewing: Renewing,
 }
 
