@@ -131,9 +131,9 @@ async fn answers_pass_as_they_come() {
     let least = upstream::PAUSE.as_millis() as u64 / 2;
     assert!(second - first > least && third - second > least, "piece by piece: {lines}");
 
-    // The client goes before the answer, and in the middle of one.
-    for (model, count) in [("hangs", 1), ("trickles", 2)] {
-        let answer = curl(&ground, &id, &(messages(model, 1) + " --max-time 1")).await;
+    // The client goes before the answer, and in the middle of one; also where it came by way of the proxy.
+    for (model, way, count) in [("hangs", "*", 1), ("trickles", "*", 2), ("hangs", "", 3), ("trickles", "", 4)] {
+        let answer = curl(&ground, &id, &format!("{} --noproxy '{way}' --max-time 1", messages(model, 1))).await;
         assert!(answer.contains("[exit 28]"), "{answer}");
         upstream.gone(count).await;
     }
