@@ -281,7 +281,7 @@ pub(crate) const KEYS: &[Key] = &[
         "continuous.cost_usd",
         Kind::Number { most: 1e6 },
         "5",
-        "Continuous mode: what the model may cost until no further run is begun; without it, no limit.",
+        "Continuous mode: what models may cost until it ends, also within a run; without it, no limit.",
     ),
     Key::is("continuous.check_timeout", DURATION, "10m", "Continuous mode: how long one check may take, at most 45m."),
     Key::is("retention.events", ENDLESS, "never", "After how long the events of an ended sandbox are deleted."),

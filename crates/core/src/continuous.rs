@@ -87,6 +87,13 @@ impl Progress {
             Phase::Passed | Phase::Stopped => false,
         }
     }
+
+    /// What the sandbox may have cost in all before the loop ends, in millionths of a dollar. Where it ended for that,
+    /// it holds until there is other work: the agent takes a while to stop.
+    pub fn most(&self, limits: &Limits) -> Option<i64> {
+        let holds = self.is_live() || self.stopped == Some(Stop::Cost);
+        limits.cost.filter(|_| holds).map(|cost| self.cost_before.saturating_add(cost))
+    }
 }
 
 /// What is so at the moment of an input.
@@ -120,6 +127,8 @@ pub enum Input {
     Interrupted,
     /// Its time is over.
     Deadline,
+    /// Nothing that it could ask of a model fits into what is left of its money.
+    SpentOut,
     /// The sandbox is ending for another reason.
     SandboxEnds,
 }
@@ -201,6 +210,8 @@ pub fn next(from: &Progress, input: Input, facts: Facts, limits: &Limits) -> (Pr
         {
             stop(to, Stop::Duration)
         }
+        // What is being checked may still pass.
+        (Phase::Working | Phase::Resting, Input::SpentOut) if limits.cost.is_some() => stop(to, Stop::Cost),
         (
             Phase::Working | Phase::Validating | Phase::Resting | Phase::Passed | Phase::Stopped,
             Input::RunBegan
@@ -210,6 +221,7 @@ pub fn next(from: &Progress, input: Input, facts: Facts, limits: &Limits) -> (Pr
             | Input::Checked { .. }
             | Input::Interrupted
             | Input::Deadline
+            | Input::SpentOut
             | Input::SandboxEnds,
         ) => (to, Vec::new()),
     }
@@ -236,7 +248,10 @@ fn stop(mut progress: Progress, reason: Stop) -> (Progress, Vec<Effect>) {
 pub fn sentence(stop: Stop, progress: &Progress, limits: &Limits) -> String {
     match stop {
         Stop::Iterations => format!("the checks still fail after {} runs, which is the limit", progress.iteration),
-        Stop::Cost => "the checks still fail, and the limit of its cost is reached".to_owned(),
+        Stop::Cost => {
+            let most = limits.cost.map_or(0.0, |micros| micros as f64 / 1e6);
+            format!("the checks have not passed, and ${most} for models has no room for more, which is the limit")
+        }
         Stop::Duration => {
             format!("the checks have not passed within {} s, which is the limit", limits.duration.as_secs())
         }

@@ -67,12 +67,15 @@ pub struct App {
 }
 
 /// Tells the rest of the server what is durable now.
-fn tell(hub: &Hub, jobs: &Notify, egress: &Egress, blobs: &Blobs, out: Outbox) {
+fn tell(hub: &Hub, jobs: &Notify, egress: &Egress, gateway: &Gateway, blobs: &Blobs, out: Outbox) {
     if !out.blobs.is_empty() {
         blobs.let_go(out.blobs);
     }
     for (sandbox, version, network) in out.networks {
         egress.set(sandbox, version, Some(&network));
+    }
+    for (sandbox, most) in out.tasks {
+        gateway.task_changed(sandbox, most);
     }
     hub.publish(out.events);
     for session in out.inboxes {
@@ -162,11 +165,11 @@ impl App {
     {
         let (now, steady, policy) = (self.clock.now(), self.clock.steady(), Arc::clone(&self.policy));
         let (secrets, agents) = (Arc::clone(&self.secrets), Arc::clone(&self.agents));
-        let gateway = Arc::clone(&self.gateway);
+        let (gateway, informed) = (Arc::clone(&self.gateway), Arc::clone(&self.gateway));
         let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
         let blobs = self.blobs.clone();
         let told = move |(value, out): (R, Outbox)| {
-            tell(&hub, &jobs, &egress, &blobs, out);
+            tell(&hub, &jobs, &egress, &informed, &blobs, out);
             value
         };
         let done = self.store.write_then(

@@ -11,10 +11,7 @@ use atoll_core::agent::Abilities;
 use serde_json::{Value, json};
 
 pub async fn run(connect: &Connect, config: &Config, output: &Output) -> Result {
-    let items = match asked(connect, config).await {
-        Some(items) => items?,
-        None => here(config).await,
-    };
+    let items = known(connect, config).await?;
     if output.json {
         return items.iter().try_for_each(|item| output.object(item));
     }
@@ -27,6 +24,14 @@ pub async fn run(connect: &Connect, config: &Config, output: &Output) -> Result 
         }
     }
     Ok(())
+}
+
+/// Every agent, as `GET /agents` shows it.
+pub async fn known(connect: &Connect, config: &Config) -> Result<Vec<Value>> {
+    match asked(connect, config).await {
+        Some(items) => items,
+        None => Ok(here(config).await),
+    }
 }
 
 /// The server's own view, if one runs.

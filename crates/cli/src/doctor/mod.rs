@@ -1,5 +1,6 @@
 //! `atoll doctor`: looks at everything that a server and its sandboxes need, and says what to mend.
 
+mod agents;
 mod clock;
 mod database;
 mod disk;
@@ -7,6 +8,8 @@ mod process;
 mod sandbox;
 mod server;
 
+use crate::agents::show;
+use crate::client::Connect;
 use crate::failure::{Failure, Result, WORK_FAILED};
 use crate::output::Output;
 use crate::render::{style, text};
@@ -131,6 +134,10 @@ async fn examine(config: &atoll_config::Config, report: &mut Report<'_>) -> Resu
         database::measure(&config.data_dir, report).await?;
         database::check(&config.database, report).await?;
     }
-    sandbox::check(config, report).await?;
+    // Programs that have to be started to be asked are, while a sandbox is made.
+    let nowhere = Connect::default();
+    let (listed, checked) = tokio::join!(show::known(&nowhere, config), sandbox::check(config, report));
+    checked?;
+    agents::tell(&listed?, report)?;
     server::check(config, report).await
 }

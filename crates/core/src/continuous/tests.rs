@@ -93,6 +93,15 @@ fn unknown_is_not_passed_and_each_limit_has_its_reason() {
     assert_eq!(end(Verdict::Passed, facts(9999, 99), &costly, 10), None, "what passes, passes");
     assert!(next(&begun, Input::Deadline, facts(3599, 0), &limits()).0.is_live(), "a deadline of an earlier loop");
     assert_eq!(next(&begun, Input::Deadline, facts(3600, 0), &limits()).0.stopped, Some(Stop::Duration));
+    assert_eq!(next(&begun, Input::SpentOut, facts(1, 0), &costly).0.stopped, Some(Stop::Cost));
+    assert!(next(&begun, Input::SpentOut, facts(1, 0), &limits()).0.is_live(), "it has no such limit");
+    let (checking, _) = run(&begun, &[Input::RunEnded]);
+    assert_eq!(next(&checking, Input::SpentOut, facts(1, 0), &costly).0, checking, "what is done may still pass");
+    assert_eq!((checking.most(&costly), checking.most(&limits())), (Some(15), None));
+    assert_eq!(run(&checking, &[Input::SandboxEnds]).0.most(&costly), None, "and then it bounds nothing");
+    let (spent, _) = next(&begun, Input::SpentOut, facts(1, 12), &costly);
+    assert_eq!(spent.most(&costly), Some(15), "its agent is still on its way out");
+    assert_eq!(next(&spent, Input::RunBegan, facts(1, 12), &costly).0.most(&costly), Some(22));
 }
 
 fn any_input() -> impl Strategy<Value = Input> {
@@ -105,6 +114,7 @@ fn any_input() -> impl Strategy<Value = Input> {
         5 => (0..4_u32, verdict).prop_map(|(round, verdict)| Input::Checked { round, verdict }),
         1 => Just(Input::Interrupted),
         1 => Just(Input::Deadline),
+        1 => Just(Input::SpentOut),
         1 => Just(Input::SandboxEnds),
     ]
 }

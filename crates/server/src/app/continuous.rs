@@ -148,8 +148,35 @@ pub async fn checked(work: &mut Work<'_>, id: SandboxId, round: u32, checks: Vec
 
 /// Its time is over, also in the middle of a run.
 pub async fn deadline(work: &mut Work<'_>, id: SandboxId) -> Result<()> {
+    cut_off(work, id, Input::Deadline, "The time for this task is over.").await
+}
+
+/// A request to a model was refused, since with it the sandbox could have cost more than this.
+pub async fn spent_out(work: &mut Work<'_>, id: SandboxId, limit: i64) -> Result<()> {
+    let (_, sandbox) = work.locked(id).await?;
+    // Work that began meanwhile has money of its own.
+    if most(work.tx, &sandbox).await? != Some(limit) {
+        return Ok(());
+    }
+    cut_off(work, id, Input::SpentOut, "The money for this task is used up.").await
+}
+
+/// What the sandbox may have cost in all before the loop ends, also before it is known that it began.
+pub async fn most(tx: &mut dyn Tx, sandbox: &Sandbox) -> Result<Option<i64>> {
+    if sandbox.settings.continuous.is_none() {
+        return Ok(None);
+    }
+    let limits = limits(sandbox);
+    Ok(match rows::get(tx, sandbox.id).await? {
+        Some(record) => record.progress.most(&limits),
+        None => limits.cost,
+    })
+}
+
+/// Ends the loop, and the run that it is at.
+async fn cut_off(work: &mut Work<'_>, id: SandboxId, input: Input, words: &str) -> Result<()> {
     let (mut session, mut sandbox) = work.locked(id).await?;
-    let Some((record, effects)) = step(work, &mut sandbox, Input::Deadline, None).await? else { return Ok(()) };
+    let Some((record, effects)) = step(work, &mut sandbox, input, None).await? else { return Ok(()) };
     if !effects.contains(&Effect::Finish) {
         return Ok(());
     }
@@ -157,7 +184,7 @@ pub async fn deadline(work: &mut Work<'_>, id: SandboxId) -> Result<()> {
     let in_turn = sandbox.turn_state == TurnState::Open;
     finish(work, &mut session, &mut sandbox, &record).await?;
     if sandbox.state == SandboxState::Running && in_turn {
-        let content = "The time for this task is over.".to_owned();
+        let content = words.to_owned();
         let sender = Some(SENDER.to_owned());
         let draft = Draft { content, message_type: MessageType::Interrupt, delivery: Delivery::Steer, sender };
         inbox::queue(work, &mut session, draft).await?;
@@ -183,8 +210,11 @@ async fn step(
     let (here, limits) = (facts(work, sandbox), limits(sandbox));
     let before = match rows::get(work.tx, sandbox.id).await? {
         Some(record) => record,
-        None if matches!(input, Input::RunBegan | Input::RunEnded) => {
-            let record = Record { progress: Progress::begin(here), checks: Vec::new(), error: None };
+        // A run's first request may be heard of before its beginning is.
+        None if matches!(input, Input::RunBegan | Input::RunEnded | Input::SpentOut) => {
+            // For the same reason everything that the sandbox has cost is its.
+            let progress = Progress::begin(Facts { cost: 0, ..here });
+            let record = Record { progress, checks: Vec::new(), error: None };
             begun(work, sandbox).await?;
             record
         }
@@ -195,6 +225,7 @@ async fn step(
         begun(work, sandbox).await?;
     }
     let record = Record { progress, error: error.or(before.error), checks: before.checks };
+    work.out.tasks.push((sandbox.id, record.progress.most(&limits)));
     rows::put(work.tx, sandbox.id, &record).await?;
     if let Some(event) = event(work, sandbox, &record, input, &effects) {
         work.log(sandbox, vec![event]).await?;

@@ -44,6 +44,8 @@ pub struct Outbox {
     pub jobs: bool,
     /// Network policies with the version of the row that holds them.
     pub networks: Vec<(SandboxId, i64, Network)>,
+    /// What sandboxes may have spent at most until their task is done, in millionths of a dollar.
+    pub tasks: Vec<(SandboxId, Option<i64>)>,
     /// Files of blobs that are off the books.
     pub blobs: Vec<String>,
 }

@@ -2,6 +2,7 @@
 //! that this side and the other never see different requests in the same bytes.
 
 use super::connect::{Connected, Purpose};
+use super::leaving::{Answers, guarded};
 use super::outlet::Way;
 use super::refusal::{Failure, Refusal};
 use super::stream::Stream;
@@ -26,6 +27,7 @@ use secrecy::ExposeSecret;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::net::tcp::OwnedReadHalf;
 use tokio::task::JoinHandle;
 
 /// For the head of a request, and between two.
@@ -66,22 +68,24 @@ struct Conversation {
     only: Option<Target>,
     kept: Mutex<Option<Kept>>,
     next: Mutex<Option<Next>>,
+    /// Of models.
+    answers: Answers,
 }
 
-/// What a program says to its proxy.
-pub async fn serve(service: &Arc<Service>, stream: Stream) {
-    talk(Arc::new(Conversation::new(service, None, None)), stream).await;
+/// What a program says to its proxy. `peer` is the connection once more, to see its end.
+pub async fn serve(service: &Arc<Service>, stream: Stream, peer: OwnedReadHalf) {
+    talk(Arc::new(Conversation::new(service, None, None)), stream, Some(peer)).await;
 }
 
 /// What a program says to a server through a tunnel.
 pub async fn serve_inside(service: &Arc<Service>, stream: Stream, server: Stream, way: Arc<Way>) {
     let target = way.target.clone();
     if let Ok(kept) = keep(service, Connected { stream: server, way, by_proxy: false }).await {
-        talk(Arc::new(Conversation::new(service, Some(target), Some(kept))), stream).await;
+        talk(Arc::new(Conversation::new(service, Some(target), Some(kept))), stream, None).await;
     }
 }
 
-async fn talk(conversation: Arc<Conversation>, stream: Stream) {
+async fn talk(conversation: Arc<Conversation>, stream: Stream, peer: Option<OwnedReadHalf>) {
     let service = Arc::clone(&conversation.service);
     let answering = Arc::clone(&conversation);
     let answer = service_fn(move |request| {
@@ -96,8 +100,12 @@ async fn talk(conversation: Arc<Conversation>, stream: Stream) {
         .half_close(true)
         .serve_connection(TokioIo::new(stream), answer)
         .with_upgrades();
-    if let Err(error) = serving.await {
-        tracing::debug!(sandbox = %service.outlet.sandbox, %error, "a connection to the proxy ended");
+    tokio::select! {
+        served = serving => if let Err(error) = served {
+            tracing::debug!(sandbox = %service.outlet.sandbox, %error, "a connection to the proxy ended");
+        },
+        // With the connection goes the request that it waits for.
+        () = conversation.answers.left_alone(peer) => return,
     }
     let next = locked(&conversation.next).take();
     match next {
@@ -141,7 +149,13 @@ async fn keep(service: &Arc<Service>, connected: Connected) -> Result<Kept, Fail
 
 impl Conversation {
     fn new(service: &Arc<Service>, only: Option<Target>, kept: Option<Kept>) -> Self {
-        Self { service: Arc::clone(service), only, kept: Mutex::new(kept), next: Mutex::default() }
+        Self {
+            service: Arc::clone(service),
+            only,
+            kept: Mutex::new(kept),
+            next: Mutex::default(),
+            answers: Answers::default(),
+        }
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
@@ -155,8 +169,9 @@ impl Conversation {
             Some(app)
                 if self.only.is_none() && OWN.contains(&written.as_str()) && *request.method() != Method::CONNECT =>
             {
+                let under_way = self.answers.begin();
                 match gateway::answer(&app, self.service.outlet.sandbox, request).await {
-                    Ok(response) => return response,
+                    Ok(response) => return response.map(|body| guarded(body, under_way)),
                     Err(request) => request,
                 }
             }

@@ -13,6 +13,7 @@ mod connect;
 mod counts;
 pub mod headers;
 mod http;
+mod leaving;
 mod outlet;
 pub mod quiet;
 mod refusal;
@@ -40,7 +41,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use stream::{Prefixed, Stream};
+use stream::{Prefixed, watched};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -189,15 +190,21 @@ async fn carry(service: &Arc<Service>, stream: TcpStream) {
         return socks::serve(service, stream).await;
     }
     match tokio::time::timeout(FIRST, opening(stream)).await {
-        Ok(Ok((stream, true))) => gateway::serve(service.app.clone(), service.outlet.sandbox, stream).await,
-        Ok(Ok((stream, false))) => http::serve(service, stream).await,
+        Ok(Ok((read, stream, true))) => {
+            let stream = Box::new(Prefixed::new(read, Box::new(stream)));
+            gateway::serve(service.app.clone(), service.outlet.sandbox, stream).await;
+        }
+        Ok(Ok((read, stream, false))) => {
+            let (stream, peer) = watched(stream);
+            http::serve(service, Box::new(Prefixed::new(read, Box::new(stream))), peer).await;
+        }
         Ok(Err(_)) | Err(_) => {}
     }
 }
 
 /// Reads as much as it takes to know whether the first request names a path of this very server, as one to the model
 /// gateway does, or a whole URL or host, as those to a proxy do.
-async fn opening(mut stream: TcpStream) -> io::Result<(Stream, bool)> {
+async fn opening(mut stream: TcpStream) -> io::Result<(Vec<u8>, TcpStream, bool)> {
     let mut read = Vec::with_capacity(LONGEST_METHOD);
     loop {
         if stream.read_buf(&mut read).await? == 0 {
@@ -209,7 +216,7 @@ async fn opening(mut stream: TcpStream) -> io::Result<(Stream, bool)> {
             None if read.len() >= LONGEST_METHOD => false,
             Some(None) | None => continue,
         };
-        return Ok((Box::new(Prefixed::new(read, Box::new(stream))), is_path));
+        return Ok((read, stream, is_path));
     }
 }
 

@@ -34,8 +34,19 @@ const OTHERS: &str = "other models";
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Balance {
     pub limit: Option<i64>,
+    /// Until the task is done, where it has a limit of its own.
+    pub task: Option<i64>,
     pub spent: i64,
     pub reserved: i64,
+}
+
+/// Whose limit it is that has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// `limits.cost_usd`: the agent waits until somebody raises it.
+    Sandbox,
+    /// `continuous.cost_usd`: the task is over.
+    Task,
 }
 
 pub fn limit_of(settings: &Settings) -> Option<i64> {
@@ -47,14 +58,16 @@ pub fn micros(dollars: f64) -> i64 {
 }
 
 impl Balance {
-    /// Holds the most that a request can cost, or says that there is not enough.
-    pub const fn reserve(&mut self, most: i64) -> bool {
+    /// Holds the most that a request can cost, or says whose limit has not enough.
+    pub const fn reserve(&mut self, most: i64) -> Result<(), (Bound, i64)> {
         let held = self.spent.saturating_add(self.reserved).saturating_add(most);
-        match self.limit {
-            Some(limit) if held > limit => false,
-            Some(_) | None => {
+        match (self.task, self.limit) {
+            // A task that is over is not helped by a higher limit of its sandbox.
+            (Some(task), _) if held > task => Err((Bound::Task, task)),
+            (_, Some(limit)) if held > limit => Err((Bound::Sandbox, limit)),
+            (_, _) => {
                 self.reserved = self.reserved.saturating_add(most);
-                true
+                Ok(())
             }
         }
     }
@@ -67,8 +80,8 @@ impl Balance {
 }
 
 impl Account {
-    pub fn new(sandbox: SandboxId, project: ProjectId, limit: Option<i64>, spent: i64) -> Self {
-        let balance = Mutex::new(Balance { limit, spent, reserved: 0 });
+    pub fn new(sandbox: SandboxId, project: ProjectId, balance: Balance) -> Self {
+        let balance = Mutex::new(balance);
         Self {
             sandbox,
             project,
@@ -116,7 +129,8 @@ impl Account {
     }
 
     pub fn has_limit(&self) -> bool {
-        self.locked().limit.is_some()
+        let balance = self.locked();
+        balance.limit.is_some() || balance.task.is_some()
     }
 
     /// It may have been changed since.
@@ -127,13 +141,19 @@ impl Account {
         }
     }
 
+    /// A task began, or is done.
+    pub fn set_task(&self, task: Option<i64>) {
+        let before = std::mem::replace(&mut self.locked().task, task);
+        if before != task {
+            self.is_spent_out.store(false, Ordering::Relaxed);
+        }
+    }
+
     pub fn reserve(&self, most: i64) -> Result<(), Refusal> {
         let mut balance = self.locked();
-        if balance.reserve(most) {
-            return Ok(());
-        }
-        let Balance { limit, spent, reserved } = *balance;
-        Err(Refusal::Budget { sandbox: self.sandbox, limit: limit.unwrap_or(0), spent, reserved, most })
+        let Err((bound, limit)) = balance.reserve(most) else { return Ok(()) };
+        let Balance { spent, reserved, .. } = *balance;
+        Err(Refusal::Budget { sandbox: self.sandbox, bound, limit, spent, reserved, most })
     }
 
     pub fn settle(&self, held: i64, cost: i64) {
@@ -148,27 +168,37 @@ mod tests {
 
     #[test]
     fn what_is_held_counts_until_it_is_settled() {
-        let mut balance = Balance { limit: Some(100), spent: 10, reserved: 0 };
-        assert!(balance.reserve(60));
-        assert!(!balance.reserve(31), "two at once can't have more than there is");
-        assert!(balance.reserve(30));
+        let mut balance = Balance { limit: Some(100), spent: 10, ..Balance::default() };
+        assert!(balance.reserve(60).is_ok());
+        assert!(balance.reserve(31).is_err(), "two at once can't have more than there is");
+        assert!(balance.reserve(30).is_ok());
         balance.settle(60, 5);
-        assert_eq!(balance, Balance { limit: Some(100), spent: 15, reserved: 30 });
-        assert!(balance.reserve(55) && !balance.reserve(1));
+        assert_eq!(balance, Balance { limit: Some(100), spent: 15, reserved: 30, task: None });
+        assert!(balance.reserve(55).is_ok() && balance.reserve(1).is_err());
         let mut free = Balance::default();
-        assert!(free.reserve(i64::MAX) && free.reserve(i64::MAX));
+        assert!(free.reserve(i64::MAX).is_ok() && free.reserve(i64::MAX).is_ok());
+    }
+
+    #[test]
+    fn a_task_s_own_limit_holds_beside_the_sandbox_s() {
+        let mut balance = Balance { limit: Some(100), task: Some(50), spent: 10, reserved: 0 };
+        assert_eq!(balance.reserve(41), Err((Bound::Task, 50)));
+        assert_eq!(balance.reserve(95), Err((Bound::Task, 50)), "a higher limit of the sandbox would not help");
+        assert!(balance.reserve(40).is_ok());
+        balance.task = None;
+        assert_eq!(balance.reserve(51), Err((Bound::Sandbox, 100)));
     }
 
     #[test]
     fn refusals_in_turn_are_told_once_each() {
-        let account = Account::new(SandboxId::new(), ProjectId::new(), None, 0);
+        let account = Account::new(SandboxId::new(), ProjectId::new(), Balance::default());
         let told = (0..100).filter_map(|at| account.is_news(if at % 2 == 0 { "key" } else { "budget" })).count();
         assert_eq!(told, 2);
     }
 
     #[test]
     fn names_without_end_are_kept_together() {
-        let account = Account::new(SandboxId::new(), ProjectId::new(), None, 0);
+        let account = Account::new(SandboxId::new(), ProjectId::new(), Balance::default());
         for number in 0..MOST_MODELS {
             assert_eq!(account.booked_as(&number.to_string()), number.to_string());
         }
@@ -179,11 +209,12 @@ mod tests {
     proptest! {
         /// However requests overlap: if none costs more than was held for it, the limit holds.
         #[test]
-        fn a_limit_is_never_overrun(limit in 0..1000_i64, steps in prop::collection::vec((0..300_i64, 0..=100_i64, any::<bool>()), 0..60)) {
-            let mut balance = Balance { limit: Some(limit), spent: 0, reserved: 0 };
+        fn a_limit_is_never_overrun(limit in 0..1000_i64, task in prop::option::of(0..1000_i64), steps in prop::collection::vec((0..300_i64, 0..=100_i64, any::<bool>()), 0..60)) {
+            let mut balance = Balance { limit: Some(limit), task, spent: 0, reserved: 0 };
+            let limit = task.map_or(limit, |task| task.min(limit));
             let mut open = Vec::new();
             for (most, percent, ends) in steps {
-                if balance.reserve(most) {
+                if balance.reserve(most).is_ok() {
                     open.push((most, most * percent / 100));
                 }
                 if ends && !open.is_empty() {

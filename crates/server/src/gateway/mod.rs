@@ -29,17 +29,18 @@ mod serve;
 pub use placeholder::Placeholders;
 pub use serve::serve;
 
-use crate::app::limits;
+use crate::app::{continuous, limits};
 use crate::egress::proxy_of;
 use crate::options::{Model, ModelUpstream, Models, Outward};
+use crate::problem::Problem;
 use crate::state::App;
-use account::Account;
+use account::{Account, Balance, Bound};
 use asked::Asked;
 use atoll_core::event::{NewEvent, kind};
-use atoll_core::id::SandboxId;
+use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::model::{Api, Price, Tokens, list_price};
 use atoll_core::sandbox::AgentLimits;
-use atoll_store::sandboxes;
+use atoll_store::{Tx, sandboxes};
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::http::{Request, Response, StatusCode, Uri, Version, request};
@@ -162,9 +163,9 @@ impl Gateway {
         if let Some(known) = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox) {
             return Ok(Arc::clone(known));
         }
-        let read = app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, sandbox).await?) })).await;
-        let row = read.map_err(|_| Refusal::Busy)?.ok_or(Refusal::BadKey)?;
-        let made = Account::new(sandbox, row.project_id, account::limit_of(&row.settings), row.cost_model_micros);
+        let read = app.read(move |tx| Box::pin(async move { stored(tx, sandbox).await })).await;
+        let (project, balance) = read.map_err(|_| Refusal::Busy)?.ok_or(Refusal::BadKey)?;
+        let made = Account::new(sandbox, project, balance);
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         if accounts.len() >= MOST_ACCOUNTS {
             // What somebody holds has something under way that is not written down yet.
@@ -196,18 +197,35 @@ impl Gateway {
         self.upstreams.request(request).await
     }
 
+    /// Its task began or is done: until then the sandbox may have spent this much.
+    pub fn task_changed(&self, sandbox: SandboxId, most: Option<i64>) {
+        if let Some(account) = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox) {
+            account.set_task(most);
+            // What was not worth a word in one phase of it may be in the next.
+            account.passes();
+        }
+    }
+
     /// Holds what the request may cost at most.
     async fn reserve(&self, app: &Arc<App>, account: &Arc<Account>, most: i64) -> Result<(), Refusal> {
         if account.reserve(most).is_ok() {
             return Ok(());
         }
         let sandbox = account.sandbox;
-        let read = app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, sandbox).await?) })).await;
-        if let Ok(Some(row)) = read {
-            account.set_limit(account::limit_of(&row.settings));
+        let read = app.read(move |tx| Box::pin(async move { stored(tx, sandbox).await })).await;
+        if let Ok(Some((_, balance))) = read {
+            account.set_limit(balance.limit);
+            account.set_task(balance.task);
         }
         account.reserve(most)
     }
+}
+
+/// What is written down of a sandbox's money, and whose it is.
+async fn stored(tx: &mut dyn Tx, sandbox: SandboxId) -> Result<Option<(ProjectId, Balance)>, Problem> {
+    let Some(row) = sandboxes::get(tx, sandbox).await? else { return Ok(None) };
+    let (limit, task) = (account::limit_of(&row.settings), continuous::most(tx, &row).await?);
+    Ok(Some((row.project_id, Balance { limit, task, spent: row.cost_model_micros, reserved: 0 })))
 }
 
 struct Chosen<'a> {
@@ -323,8 +341,8 @@ fn refused(app: &Arc<App>, sandbox: SandboxId, refusal: &Refusal) {
     tracing::debug!(%sandbox, detail, "a request to a model was refused");
     let known = app.gateway.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox).cloned();
     let (Some(reason), Some(account)) = (refusal.told_as(), known) else { return };
-    let (news, is_spent_out) = (account.is_news(reason), refusal.is_spent_out() && account.runs_out());
-    if news.is_none() && !is_spent_out {
+    let (news, spent_out) = (account.is_news(reason), refusal.spent_out().filter(|_| account.runs_out()));
+    if news.is_none() && spent_out.is_none() {
         return;
     }
     let data = json!({ "reason": reason, "detail": detail, "count": news.unwrap_or(1) });
@@ -338,10 +356,17 @@ fn refused(app: &Arc<App>, sandbox: SandboxId, refusal: &Refusal) {
                         let event = NewEvent::system(kind::MODEL_REFUSED, work.now, &data);
                         work.log(&mut row, vec![event]).await?;
                     }
-                    if is_spent_out {
-                        limits::spent_out(work, &mut row).await?;
+                    match spent_out {
+                        Some((Bound::Sandbox, _)) => {
+                            limits::spent_out(work, &mut row).await?;
+                            sandboxes::update(work.tx, &mut row).await?;
+                        }
+                        Some((Bound::Task, limit)) => {
+                            sandboxes::update(work.tx, &mut row).await?;
+                            continuous::spent_out(work, sandbox, limit).await?;
+                        }
+                        None => sandboxes::update(work.tx, &mut row).await?,
                     }
-                    sandboxes::update(work.tx, &mut row).await?;
                 }
                 Ok(())
             })

@@ -1,6 +1,7 @@
 //! What the gateway itself answers, in the form in which each API says that something is wrong: agents show it.
 
 use super::Body;
+use super::account::Bound;
 use atoll_core::id::SandboxId;
 use atoll_core::model::Api;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -44,6 +45,7 @@ pub enum Refusal {
     },
     Budget {
         sandbox: SandboxId,
+        bound: Bound,
         limit: i64,
         spent: i64,
         reserved: i64,
@@ -76,7 +78,7 @@ impl Refusal {
             }
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Unpriced { .. } => StatusCode::PAYMENT_REQUIRED,
-            // Worth another try: the agent is held back until a person allows more.
+            // Worth another try: the agent is held back until a person allows more, or ended.
             Self::Budget { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Unreachable { .. } => StatusCode::BAD_GATEWAY,
             Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
@@ -116,21 +118,27 @@ impl Refusal {
                 .to_owned(),
             Self::TooLarge { most } => format!("the request is larger than {} MB", most >> 20),
             Self::Unpriced { model } => format!(
-                "this sandbox has a limit in dollars (limits.cost_usd), and the price of {model} is not known; add it \
+                "this sandbox has a limit in dollars (limits.cost_usd or continuous.cost_usd), and the price of {model} is not known; add it \
                  with its price to `models` in the configuration of the Atoll server"
             ),
-            Self::Budget { sandbox, limit, spent, reserved, most } => {
+            Self::Budget { sandbox, bound, limit, spent, reserved, most } => {
                 let others = match reserved {
                     0 => String::new(),
                     reserved => format!(", {} is held for requests that are under way", dollars(*reserved)),
                 };
-                format!(
-                    "the limit of sandbox {sandbox} has no room for this request: limits.cost_usd is {}, {} is spent{others}, and it \
-                     may cost up to {}; raise it with `atoll sandbox limits {sandbox} --cost-usd …`",
-                    dollars(*limit),
-                    dollars(*spent),
-                    dollars(*most)
-                )
+                let (left, most) = (dollars(limit.saturating_sub(*spent).max(0)), dollars(*most));
+                match bound {
+                    Bound::Sandbox => format!(
+                        "the limit of sandbox {sandbox} has no room for this request: limits.cost_usd is {}, {} is spent{others}, \
+                         and it may cost up to {most}; raise it with `atoll sandbox limits {sandbox} --cost-usd …`",
+                        dollars(*limit),
+                        dollars(*spent),
+                    ),
+                    Bound::Task => format!(
+                        "the limit of this task (continuous.cost_usd) has no room for this request: {left} is left{others}, and it \
+                         may cost up to {most}; the task ends here"
+                    ),
+                }
             }
             Self::Unreachable { upstream, detail } => format!("{upstream} can't be reached by Atoll: {detail}"),
             Self::Busy => "the Atoll server has too much to do right now; try again".to_owned(),
@@ -176,11 +184,14 @@ impl Refusal {
         }
     }
 
-    /// There is not enough left even when all that is under way has cost nothing.
-    pub const fn is_spent_out(&self) -> bool {
+    /// Whose limit has not enough left even when all that is under way has cost nothing, and which it is.
+    pub const fn spent_out(&self) -> Option<(Bound, i64)> {
         match self {
-            Self::Budget { limit, spent, most, .. } => spent.saturating_add(*most) > *limit,
-            Self::BadKey
+            Self::Budget { bound, limit, spent, most, .. } if spent.saturating_add(*most) > *limit => {
+                Some((*bound, *limit))
+            }
+            Self::Budget { .. }
+            | Self::BadKey
             | Self::NotServed
             | Self::NoKey { .. }
             | Self::KeyUnusable { .. }
@@ -192,7 +203,7 @@ impl Refusal {
             | Self::TooLarge { .. }
             | Self::Unpriced { .. }
             | Self::Unreachable { .. }
-            | Self::Busy => false,
+            | Self::Busy => None,
         }
     }
 
@@ -248,12 +259,15 @@ mod tests {
     #[test]
     fn a_limit_is_told_in_dollars() {
         let sandbox = SandboxId::new();
-        let refusal = Refusal::Budget { sandbox, limit: 500_000, spent: 120_000, reserved: 0, most: 480_123 };
+        let of = |bound| Refusal::Budget { sandbox, bound, limit: 500_000, spent: 120_000, reserved: 0, most: 480_123 };
+        let refusal = of(Bound::Sandbox);
         let sentence = refusal.sentence();
         for part in ["limits.cost_usd is $0.50", "$0.12 is spent", "up to $0.480123", &sandbox.to_string()] {
             assert!(sentence.contains(part), "{part}: {sentence}");
         }
         assert!(!sentence.contains("under way"));
+        let sentence = of(Bound::Task).sentence();
+        assert!(sentence.contains("continuous.cost_usd") && sentence.contains("$0.38 is left"), "{sentence}");
         assert_eq!(dollars(1), "$0.000001");
         assert_eq!(dollars(12_340_000), "$12.34");
     }

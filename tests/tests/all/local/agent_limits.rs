@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// Whether everything of the agent stands still.
-fn stands_still(id: &str) -> bool {
+pub(super) fn stands_still(id: &str) -> bool {
     let all = traces::leaf(id, "agent");
     // Those that start it, and what it has started; who only waits for it is not stopped.
     let states = all.iter().filter_map(|process| std::fs::read_to_string(format!("/proc/{}/stat", process.pid)).ok());
@@ -25,7 +25,7 @@ async fn raise(ground: &Ground, id: &str, limits: Value) -> Value {
     ground.admin.patch(&format!("/sandboxes/{id}/limits"), limits).await.expect(200)
 }
 
-async fn stops_soon(id: &str) {
+pub(super) async fn stops_soon(id: &str) {
     let until = Instant::now() + PATIENCE;
     while !stands_still(id) {
         assert!(Instant::now() < until, "the agent goes on");

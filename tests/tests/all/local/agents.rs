@@ -1,5 +1,6 @@
 //! Agents' programs: found on this machine, shown to the sandbox, started there; what is missing is said before.
 
+use super::tier::doctor;
 use atoll_tests::local::{Ground, directory, is_root, said, skipped};
 use atoll_tests::process::{command, program};
 use serde_json::{Value, json};
@@ -170,4 +171,31 @@ fn a_run_takes_the_agent_that_is_here_and_says_so() {
     assert!(output.status.success(), "{output:?}");
     assert!(said.contains(&format!("using claude ({}): --agent names another", program.display())), "{said}");
     assert!(said.contains("/opt/atoll/agents/claude/bin/claude reads"), "{said}");
+}
+
+/// The same that `atoll agents` says of those that are here, one line for each.
+#[test]
+fn doctor_tells_which_agents_are_here() {
+    let (_dir, program) = hidden("#!/bin/sh\n");
+    fs::write(program.with_file_name("package.json"), r#"{"version": "9.9.9"}"#).unwrap();
+    let told = |environment: [(String, String); 2], config: &str| -> Vec<Value> {
+        let mut atoll = command("atoll");
+        atoll.envs(environment);
+        let (_, checks) = doctor(atoll, config);
+        checks.into_iter().filter(|check| check["check"] == "agent").collect()
+    };
+    let config = configured(&program);
+    let claude = |checks: Vec<Value>| {
+        let found = checks.iter().find(|check| check["detail"].as_str().unwrap().starts_with("claude"));
+        found.unwrap_or_else(|| panic!("{checks:?}")).clone()
+    };
+    let well = claude(told(with_key(), &config));
+    let detail = format!("claude 9.9.9 (untested), a key is there: {}", program.display());
+    assert_eq!((&well["status"], &well["detail"]), (&json!("ok"), &json!(detail)), "{well}");
+    let lacks = claude(told(bare(), &config));
+    assert!(lacks["status"] == "warn" && lacks["detail"].as_str().unwrap().contains("no key"), "{lacks}");
+    assert!(lacks["remedy"].as_str().unwrap().contains("ANTHROPIC_API_KEY"), "{lacks}");
+    for check in told(bare(), "{}") {
+        assert!(!check["detail"].to_string().contains("demo"), "it is always here: {check}");
+    }
 }

@@ -106,6 +106,11 @@ macro_rules! with_each {
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn has_the_listed_tools() {
+                super::settings::have_the_listed_tools(AGENT).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn its_death_is_told_and_its_work_stays() {
                 super::dies(AGENT).await;
             }

@@ -58,6 +58,56 @@ pub(super) async fn are_followed(agent: &str) {
     stage.leave().await;
 }
 
+/// What an agent offers beside what is listed: its own housekeeping, and what can't be taken from it.
+fn always(agent: &str) -> &'static [&'static str] {
+    match agent {
+        // Keeps the place of tools that are loaded later, and is never called.
+        "claude" => &["DeferredToolPlaceholder"],
+        "codex" => &["apply_patch", "request_user_input", "get_goal", "create_goal", "update_goal"],
+        _ => &[],
+    }
+}
+
+/// The model is offered the tools of a list and no others; what can't be taken from an agent is in the log.
+pub(super) async fn have_the_listed_tools(agent: &str) {
+    let Some(stage) = Stage::set(agent, "a list of tools", SCRIPTS).await else { return };
+    let (shell, reading): (&[&str], &[&str]) = match agent {
+        "claude" => (&["Bash"], &["Read"]),
+        // It reads by its shell, and has no other way.
+        "codex" => (&["exec_command", "write_stdin"], &[]),
+        "opencode" => (&["bash"], &["read"]),
+        _ => (&["run_shell_command"], &["read_file"]),
+    };
+    for (listed, own) in [(json!(["Read", "Bash"]), [reading, shell].concat()), (json!(["Read"]), reading.to_vec())] {
+        let before = stage.model.requests().len();
+        let settings = json!({ "tools": listed, "approvals": "full", "end": "keep" });
+        let id = stage.make("go #script:hello", settings).await;
+        let row = stage.rests(&id).await;
+        assert_eq!(row["state"], "running", "{row}");
+        let requests = stage.model.requests().split_off(before);
+        let asked: Vec<_> = requests.iter().map(|request| tools(&request.body)).filter(|all| !all.is_empty()).collect();
+        assert!(!asked.is_empty(), "{agent} asked for nothing");
+        for offered in asked {
+            let is_its = |tool: &&String| !always(agent).contains(&tool.as_str());
+            let mut offered: Vec<&String> = offered.iter().filter(is_its).collect();
+            offered.sort_unstable();
+            let mut own = own.clone();
+            own.sort_unstable();
+            assert_eq!(offered, own, "{agent} with {listed}");
+        }
+        let events = stage.ground.admin.all_events(&id).await;
+        let ignored = told(&events, "agent.settings_ignored");
+        if agent == "codex" {
+            let settings = ignored[0]["settings"].as_array().unwrap();
+            assert_eq!((settings.len(), &settings[0]["setting"]), (1, &json!("tools")), "{ignored:?}");
+            assert!(settings[0]["reason"].as_str().unwrap().contains("its tool for patches"), "{ignored:?}");
+        } else {
+            assert!(ignored.is_empty(), "{ignored:?}");
+        }
+    }
+    stage.leave().await;
+}
+
 /// The failing command, its exit code and its output are in what the model is asked next.
 pub(super) async fn are_checked(agent: &str) {
     let Some(stage) = Stage::set(agent, "continuous work", SCRIPTS).await else { return };
