@@ -27,9 +27,12 @@ Examples:
   atoll secret set API_KEY --upstream api.example.org
   pass show registry | atoll secret set NPM_TOKEN --project prj_… --expose
   atoll secret set DEPLOY_KEY --expose=SSH_KEY < deploy.key
+  atoll secret set OPENCODE_LOGIN --expose-file .local/share/opencode/auth.json < ~/.local/share/opencode/auth.json
 
 The value is never an argument: those are seen by everybody on the machine. One line end after it is left out.
-With --expose it is a variable inside every sandbox that names the secret, and whoever works there can read it.")]
+With --expose it is a variable inside every sandbox that names the secret, and whoever works there can read it.
+With --expose-file it is JSON, and a file in the agent's home there, written before each prompt. Fields whose names
+contain `refresh` are kept in it and blank: a sandbox that renewed your login would log you out.")]
     Set(Set),
     /// List secrets by name; no value is ever shown
     #[command(after_help = "Examples:\n  atoll secret ls\n  atoll secret ls --project prj_…")]
@@ -70,6 +73,9 @@ struct Set {
     /// Put it into the environment of sandboxes that name it, as this variable [default: its name]
     #[arg(long, value_name = "VAR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     expose: Option<String>,
+    /// Or as this file below the agent's home, for agents that look for a login there
+    #[arg(long, value_name = "PATH", conflicts_with = "expose")]
+    expose_file: Option<String>,
 }
 
 impl Set {
@@ -80,6 +86,9 @@ impl Set {
         }
         if let Some(variable) = &self.expose {
             body["expose"] = if variable.is_empty() { &self.name } else { variable }.as_str().into();
+        }
+        if let Some(path) = &self.expose_file {
+            body["expose_file"] = path.as_str().into();
         }
         body
     }
@@ -117,10 +126,16 @@ async fn make(set: &Set, client: &Client, output: &Output) -> Result {
     if output.json {
         return output.object(&made);
     }
-    output.line(&match made["expose"].as_str() {
-        Some(variable) => format!("{} is set, and exposed: sandboxes that name it hold it as {variable}", set.name),
+    output.line(&match exposed(&made) {
+        Some(what) => format!("{} is set, and exposed: sandboxes that name it hold it as {what}", set.name),
         None => format!("{} is set", set.name),
     })
+}
+
+/// What it is inside a sandbox.
+fn exposed(row: &Value) -> Option<String> {
+    let file = row["expose_file"].as_str().map(|path| format!("~/{path}"));
+    file.or_else(|| row["expose"].as_str().map(str::to_owned)).map(|what| text::inline(&what))
 }
 
 async fn value_of(name: &str) -> Result<SecretString> {
@@ -134,7 +149,7 @@ async fn value_of(name: &str) -> Result<SecretString> {
         Failure::input(format!("can't read the value: {}", error.kind())).next("It is text in UTF-8.")
     })?;
     let value = without_line_end(text.expose_secret());
-    atoll_core::secret::value(value, false).map_err(|error| Failure::input(error.to_string()))?;
+    atoll_core::secret::value(value, None).map_err(|error| Failure::input(error.to_string()))?;
     Ok(SecretString::from(value))
 }
 
@@ -153,7 +168,7 @@ fn list(rows: &[Value], output: &Output) -> Result {
         let said = |field: &str| row[field].as_str().unwrap_or("-");
         let hosts: Vec<&str> = row["upstreams"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let hosts = if hosts.is_empty() { "-".to_owned() } else { hosts.join(" ") };
-        let exposed = row["expose"].as_str().map_or_else(|| "no".to_owned(), |variable| format!("as {variable}"));
+        let exposed = exposed(row).map_or_else(|| "no".to_owned(), |what| format!("as {what}"));
         let age = time::age(said("updated_at"), now);
         let whose = row["project_id"].as_str().unwrap_or("deployment");
         [said("name"), whose, &exposed, &hosts, &age].map(table::cell).into()
@@ -205,10 +220,14 @@ mod tests {
             project: None,
             upstreams: vec![],
             expose: expose.map(str::to_owned),
+            expose_file: None,
         };
         let value = SecretString::from("v");
         assert_eq!(set(None).body(&value)["expose"], Value::Null);
         assert_eq!(set(Some("")).body(&value)["expose"], "KEY");
         assert_eq!(set(Some("OTHER")).body(&value)["expose"], "OTHER");
+        let file = Set { expose_file: Some("a/b".into()), ..set(None) }.body(&value);
+        assert_eq!((&file["expose"], file["expose_file"].as_str()), (&Value::Null, Some("a/b")));
+        assert_eq!(exposed(&file).as_deref(), Some("~/a/b"));
     }
 }

@@ -18,6 +18,7 @@ pub mod job;
 pub mod json;
 pub mod lifecycle;
 pub mod limit;
+pub mod login;
 pub mod message;
 pub mod mode;
 pub mod model;

@@ -1,6 +1,7 @@
 //! What a secret may be: its name, its value, where it may be sent, what it is called inside.
 
 use crate::bounds::{self, KB, OutOfBounds, refuse};
+use crate::login;
 
 pub const NAME_BYTES: usize = 64;
 pub const VALUE_BYTES: usize = 64 * KB;
@@ -8,6 +9,33 @@ pub const VALUE_BYTES: usize = 64 * KB;
 pub const PER_PROJECT: usize = 200;
 pub const UPSTREAMS: usize = 50;
 const UPSTREAM_BYTES: usize = 255;
+
+/// How a sandbox that names it holds its value.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Exposure {
+    /// In the environment of everything there.
+    Variable(String),
+    /// In a file below the agent's home, without what would renew it.
+    File(String),
+}
+
+impl Exposure {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
+        match self {
+            Self::Variable(name) => bounds::variable("expose", name),
+            Self::File(path) => login::path("expose_file", path),
+        }
+    }
+}
+
+impl std::fmt::Display for Exposure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Variable(name) => f.write_str(name),
+            Self::File(path) => write!(f, "~/{path}"),
+        }
+    }
+}
 
 /// `[A-Z_][A-Z0-9_]{0,63}`
 pub fn is_name(name: &str) -> bool {
@@ -22,19 +50,24 @@ pub fn name(field: &str, name: &str) -> Result<(), OutOfBounds> {
 }
 
 /// Says neither the value nor how long it is.
-pub fn value(value: &str, is_exposed: bool) -> Result<(), OutOfBounds> {
-    let most = if is_exposed { bounds::ENV_VALUE } else { VALUE_BYTES };
+pub fn value(value: &str, exposure: Option<&Exposure>) -> Result<(), OutOfBounds> {
+    let (most, why) = match exposure {
+        Some(Exposure::Variable(_)) => (bounds::ENV_VALUE, " as a variable"),
+        Some(Exposure::File(_)) | None => (VALUE_BYTES, ""),
+    };
     if value.is_empty() {
         return refuse("value", "must not be empty");
     }
     if value.len() > most {
-        let why = if is_exposed { " as a variable" } else { "" };
         return refuse("value", format!("a secret has at most {most} bytes{why}"));
     }
     if value.contains('\0') {
         return refuse("value", "must not contain NUL characters");
     }
-    Ok(())
+    match exposure {
+        Some(Exposure::File(_)) => login::content("value", value),
+        Some(Exposure::Variable(_)) | None => Ok(()),
+    }
 }
 
 /// Hosts that the value may be sent to: names, `*.` before one for all below it, each with an optional port.
@@ -84,11 +117,17 @@ mod tests {
 
     #[test]
     fn a_value_is_bounded_and_its_refusal_says_nothing_of_it() {
-        assert!(value("x", true).is_ok() && value(&"x".repeat(VALUE_BYTES), false).is_ok());
-        for (bad, exposed) in
-            [("", false), (&*"hunter2".repeat(10_000), false), (&"hunter2".repeat(5000), true), ("hunter2\0", false)]
-        {
-            let refused = value(bad, exposed).unwrap_err().to_string();
+        let (variable, file) = (Exposure::Variable("X".into()), Exposure::File("x".into()));
+        assert!(value("x", Some(&variable)).is_ok() && value(&"x".repeat(VALUE_BYTES), None).is_ok());
+        assert!(value(&format!("[{}]", " ".repeat(VALUE_BYTES - 2)), Some(&file)).is_ok());
+        for (bad, exposure) in [
+            ("", None),
+            (&*"hunter2".repeat(10_000), None),
+            (&"hunter2".repeat(5000), Some(&variable)),
+            ("hunter2\0", None),
+            ("hunter2", Some(&file)),
+        ] {
+            let refused = value(bad, exposure).unwrap_err().to_string();
             assert!(!refused.contains("hunter2") && !refused.contains(&bad.len().to_string()), "{refused}");
         }
     }
@@ -125,7 +164,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_judged(text in ".{0,80}") {
-            let _judged = (name("n", &text), value(&text, true), upstreams(std::slice::from_ref(&text)));
+            let _judged = (name("n", &text), value(&text, Some(&Exposure::File("x".into()))), upstreams(std::slice::from_ref(&text)));
         }
     }
 }

@@ -246,3 +246,40 @@ pub struct Nack {
     #[serde(default)]
     pub retry: bool,
 }
+
+/// Asked before each prompt by a worker whose sandbox names secrets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LoginsRequest {
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "uuid"))]
+    pub stream: Uuid,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<i64>,
+    /// The `version` of the last answer, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known: Option<String>,
+}
+
+/// All login files that there are to be. Others that were written earlier are to be removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LoginsAnswer {
+    pub files: Vec<LoginFile>,
+    /// The same as long as nobody changes one of them.
+    pub version: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LoginFile {
+    /// Below the agent's home.
+    pub path: String,
+    /// What it holds: a secret.
+    pub text: String,
+}
+
+impl std::fmt::Debug for LoginFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoginFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}

@@ -68,6 +68,10 @@ fn heartbeat_answer() -> HeartbeatAnswer {
     }
 }
 
+fn login() -> LoginFile {
+    LoginFile { path: ".codex/auth.json".into(), text: "{\"access\":\"hunter2\"}".into() }
+}
+
 fn to_json(value: impl Serialize) -> Value {
     serde_json::to_value(value).unwrap()
 }
@@ -97,6 +101,8 @@ fn the_written_form_is_frozen() {
         "lease_answer": to_json(LeaseAnswer { items: vec![message()], lost: vec![lease], state: Some(SandboxState::Completing) }),
         "ack": to_json(ack()),
         "nack": to_json(nack()),
+        "logins": to_json(LoginsRequest { stream: uuid(5), boot: Some(7), known: Some("abc".into()) }),
+        "logins_answer": to_json(LoginsAnswer { files: vec![login()], version: "abc".into() }),
         "server_frames": [
             to_json(ServerFrame::Message { message: message() }),
             to_json(ServerFrame::Command { id: 1, command: Command::Stop { state: SandboxState::Completing } }),
@@ -132,4 +138,10 @@ fn a_newer_peer_s_words_are_passed_over() {
     let mut newer = to_json(heartbeat());
     newer["mood"] = "good".into();
     assert!(serde_json::from_value::<Heartbeat>(newer).is_ok());
+}
+
+#[test]
+fn a_login_is_not_printed() {
+    let printed = format!("{:?}", LoginsAnswer { files: vec![login()], version: "abc".into() });
+    assert!(printed.contains(".codex/auth.json") && !printed.contains("hunter2"), "{printed}");
 }

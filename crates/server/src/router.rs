@@ -66,6 +66,7 @@ fn api() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(worker::lease))
         .routes(routes!(worker::ack))
         .routes(routes!(worker::nack))
+        .routes(routes!(worker::logins))
         .routes(routes!(blobs::put, blobs::get))
         .routes(routes!(client::open))
         .routes(routes!(sessions::list))

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::projects::Among;
 use crate::sql::{Row, Tx, first, micros, opt_text, text};
 use atoll_core::id::{ProjectId, SecretId};
+use atoll_core::secret::Exposure;
 use atoll_core::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,8 +17,8 @@ pub struct Secret {
     pub key_id: String,
     /// Hosts that the value may be sent to.
     pub upstreams: Vec<String>,
-    /// The variable that it is inside a sandbox, if it is wanted there.
-    pub expose: Option<String>,
+    /// What it is inside a sandbox, if it is wanted there.
+    pub expose: Option<Exposure>,
     pub created_by: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -31,11 +32,25 @@ fn secret(mut row: Row) -> Result<Secret> {
         sealed: row.text()?,
         key_id: row.text()?,
         upstreams: row.json()?,
-        expose: row.opt_text()?,
+        expose: exposure(row.opt_text()?, row.opt_text()?),
         created_by: row.opt_text()?,
         created_at: row.time()?,
         updated_at: row.time()?,
     })
+}
+
+fn exposure(variable: Option<String>, file: Option<String>) -> Option<Exposure> {
+    // Nothing writes both; and a file that somebody adds to a row keeps it from being opened.
+    file.map(Exposure::File).or_else(|| variable.map(Exposure::Variable))
+}
+
+/// The two columns.
+fn written(exposure: Option<&Exposure>) -> (Option<&str>, Option<&str>) {
+    match exposure {
+        None => (None, None),
+        Some(Exposure::Variable(name)) => (Some(name), None),
+        Some(Exposure::File(path)) => (None, Some(path)),
+    }
 }
 
 /// As the index has it.
@@ -49,7 +64,8 @@ fn upstreams(secret: &Secret) -> Result<String> {
 
 /// The one of exactly this project, or of the deployment.
 pub async fn get(tx: &mut dyn Tx, project: Option<ProjectId>, name: &str) -> Result<Option<Secret>> {
-    let sql = "SELECT id, project_id, name, sealed, key_id, upstreams, expose, created_by, created_at, updated_at
+    let sql = "SELECT id, project_id, name, sealed, key_id, upstreams, expose, expose_file, created_by, created_at,
+                      updated_at
                FROM secrets WHERE COALESCE(project_id, '') = ?1 AND name = ?2";
     first(tx.query(sql, &[scope(project), name.into()]).await?).map(secret).transpose()
 }
@@ -77,8 +93,9 @@ pub async fn count(tx: &mut dyn Tx, project: Option<ProjectId>) -> Result<i64> {
 
 pub async fn insert(tx: &mut dyn Tx, new: &Secret) -> Result<()> {
     let sql = "INSERT INTO secrets
-               (id, project_id, name, sealed, key_id, upstreams, expose, created_by, created_at, updated_at)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+               (id, project_id, name, sealed, key_id, upstreams, expose, expose_file, created_by, created_at, updated_at)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+    let (variable, file) = written(new.expose.as_ref());
     let params = [
         text(new.id),
         opt_text(new.project_id),
@@ -86,7 +103,8 @@ pub async fn insert(tx: &mut dyn Tx, new: &Secret) -> Result<()> {
         (&new.sealed).into(),
         (&new.key_id).into(),
         upstreams(new)?.into(),
-        new.expose.as_deref().into(),
+        variable.into(),
+        file.into(),
         new.created_by.as_deref().into(),
         micros(new.created_at),
         micros(new.updated_at),
@@ -96,13 +114,17 @@ pub async fn insert(tx: &mut dyn Tx, new: &Secret) -> Result<()> {
 
 /// Everything but whose it is, its name and who made it.
 pub async fn update(tx: &mut dyn Tx, changed: &Secret) -> Result<()> {
-    let sql = "UPDATE secrets SET sealed = ?2, key_id = ?3, upstreams = ?4, expose = ?5, updated_at = ?6 WHERE id = ?1";
+    let sql =
+        "UPDATE secrets SET sealed = ?2, key_id = ?3, upstreams = ?4, expose = ?5, expose_file = ?6, updated_at = ?7
+               WHERE id = ?1";
+    let (variable, file) = written(changed.expose.as_ref());
     let params = [
         text(changed.id),
         (&changed.sealed).into(),
         (&changed.key_id).into(),
         upstreams(changed)?.into(),
-        changed.expose.as_deref().into(),
+        variable.into(),
+        file.into(),
         micros(changed.updated_at),
     ];
     tx.execute(sql, &params).await.map(drop)
@@ -120,14 +142,17 @@ pub async fn list(
     after: Option<&str>,
     limit: i64,
 ) -> Result<Vec<Secret>> {
-    let sql = "SELECT id, project_id, name, sealed, key_id, upstreams, expose, created_by, created_at, updated_at
+    let sql = "SELECT id, project_id, name, sealed, key_id, upstreams, expose, expose_file, created_by, created_at,
+                      updated_at
                FROM secrets WHERE id > ?1 AND (project_id IS NULL OR (?2 = '' OR ?2 LIKE '%' || project_id || '%'))
                AND (?3 = '' OR project_id IS NULL OR project_id = ?3) ORDER BY id LIMIT ?4";
     let rows = tx.query(sql, &[after.unwrap_or("").into(), among.val(), scope(project), limit.into()]).await?;
     rows.into_iter().map(secret).collect()
 }
 
-const PAGE: &str = "SELECT id, project_id, name, sealed, key_id, upstreams, expose, created_by, created_at, updated_at
+const PAGE: &str =
+    "SELECT id, project_id, name, sealed, key_id, upstreams, expose, expose_file, created_by, created_at,
+                      updated_at
                     FROM secrets WHERE id > ?1 ORDER BY id LIMIT ?2";
 
 /// All there are, a page at a time.

@@ -92,6 +92,9 @@ pub struct Settings {
     pub policy: ToolPolicy,
     #[serde(default, deserialize_with = "known")]
     pub guardian: Option<Guardian>,
+    /// Some of them may be files, now or later.
+    #[serde(default)]
+    pub secrets: Option<Vec<String>>,
 }
 
 impl Settings {

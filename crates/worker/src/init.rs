@@ -12,6 +12,7 @@ use crate::exec::{self, Exec};
 use crate::exit::SETUP_WRONG;
 use crate::hands::{Keeper, Starter};
 use crate::link::Accepting;
+use crate::logins::Logins;
 use crate::memory::Memory;
 use crate::outward::Outward;
 use crate::setup::{self, Manner, Worker};
@@ -211,7 +212,13 @@ async fn run(inherited: Inherited, signals: Signals, clock: Instant) -> Result<E
         worker: worker.clone(),
         workspace: workspace.clone(),
     });
-    let tools = executor::Tools { hands, environment, memory, worker, workspace, transcripts };
+    let logins = Some(Logins {
+        hands: hands.clone(),
+        environment: Arc::clone(&environment),
+        server: prepared.server.clone(),
+        stream: prepared.stream,
+    });
+    let tools = executor::Tools { hands, environment, memory, worker, workspace, transcripts, logins };
     let program = executor::start(tools, quiet);
     let exit = dispatcher::run(prepared, program, told_to_go).await?;
     drop(spool);

@@ -37,6 +37,7 @@ pub mod input;
 pub mod journal;
 pub mod link;
 mod log;
+pub mod logins;
 pub mod memory;
 pub mod opencode;
 pub mod output;

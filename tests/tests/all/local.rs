@@ -17,6 +17,7 @@ mod isolation;
 mod kill;
 mod landlock;
 mod limits;
+mod logins;
 mod made;
 mod many;
 mod messages;

@@ -16,6 +16,7 @@ mod inbox;
 mod kill;
 mod limits;
 mod local;
+mod login_files;
 mod paging;
 mod registry;
 mod routes;

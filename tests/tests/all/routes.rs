@@ -72,6 +72,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("POST /api/v1/sandboxes/{id}/messages/lease", "1133333+31"),
     ("POST /api/v1/sandboxes/{id}/messages/{mid}/ack", "1133333+31"),
     ("POST /api/v1/sandboxes/{id}/messages/{mid}/nack", "1133333+31"),
+    ("POST /api/v1/sandboxes/{id}/logins", "1133333+31"),
     ("PUT /api/v1/sandboxes/{id}/blobs/{sha256}", "1133333+31"),
     ("GET /api/v1/sandboxes/{id}/blobs/{sha256}", "11+++4++31"),
     ("GET /api/v1/events/ws", "11+++++333"),
@@ -210,7 +211,7 @@ impl World {
             "/sandboxes/{id}/heartbeat" => {
                 json!({ "stream": stream, "at": "2026-01-01T00:00:00Z", "activity": "working" })
             }
-            "/sandboxes/{id}/messages/lease" => json!({ "stream": stream }),
+            "/sandboxes/{id}/messages/lease" | "/sandboxes/{id}/logins" => json!({ "stream": stream }),
             "/sandboxes/{id}/messages/{mid}/ack" => json!({ "stream": stream, "lease": lease, "how": "injected" }),
             "/sandboxes/{id}/messages/{mid}/nack" => json!({ "stream": stream, "lease": lease, "handed": false }),
             path if path.ends_with("/messages") => json!({ "content": "x" }),

@@ -83,8 +83,18 @@ async fn a_secret_is_set_listed_replaced_and_removed(kind: Kind) {
     assert_eq!(listed.iter().map(|row| text(&row["name"])).collect::<Vec<_>>(), ["API_KEY", "OTHER"]);
     for row in &listed {
         let fields: Vec<&String> = row.as_object().unwrap().keys().collect();
-        let known =
-            ["id", "name", "project_id", "upstreams", "exposed", "expose", "created_by", "created_at", "updated_at"];
+        let known = [
+            "id",
+            "name",
+            "project_id",
+            "upstreams",
+            "exposed",
+            "expose",
+            "expose_file",
+            "created_by",
+            "created_at",
+            "updated_at",
+        ];
         assert!(fields.iter().all(|field| known.contains(&field.as_str())), "{fields:?}");
     }
     admin.get("/secrets/OTHER").await.refused(405, "method_not_allowed");
@@ -120,6 +130,11 @@ async fn what_is_no_secret_is_refused_and_not_repeated(kind: Kind) {
         json!({ "value": TELLING, "expose": "LD_PRELOAD" }),
         json!({ "value": TELLING, "expose": "lower" }),
         json!({ "value": TELLING, "expose": "" }),
+        json!({ "value": TELLING, "expose_file": "auth.json" }),
+        json!({ "value": "{}", "expose_file": "../auth.json" }),
+        json!({ "value": "{}", "expose_file": "/auth.json" }),
+        json!({ "value": "{}", "expose_file": "" }),
+        json!({ "value": "{}", "expose_file": "auth.json", "expose": "X" }),
         json!({ "value": TELLING, "project_id": TELLING }),
     ];
     for body in bad {

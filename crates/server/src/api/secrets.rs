@@ -7,11 +7,13 @@ use crate::cursor;
 use crate::extract::{Id, Params, must_be_json, page_size, parse, read_body};
 use crate::once::Answer;
 use crate::problem::{Problem, Result};
+use crate::secrets::telling;
 use crate::state::App;
+use atoll_core::bounds;
 use atoll_core::id::{ProjectId, SecretId};
 use atoll_core::principal::Action;
+use atoll_core::secret::{self, Exposure};
 use atoll_core::time::Timestamp;
-use atoll_core::{bounds, secret};
 use atoll_store::secrets::{self, Secret};
 use atoll_store::{Tx, projects};
 use axum::Json;
@@ -35,6 +37,8 @@ pub struct SecretView {
     exposed: bool,
     /// The variable that it is there.
     expose: Option<String>,
+    /// Or the file that it is there, below the agent's home.
+    expose_file: Option<String>,
     created_by: Option<String>,
     created_at: Timestamp,
     updated_at: Timestamp,
@@ -42,13 +46,20 @@ pub struct SecretView {
 
 impl From<Secret> for SecretView {
     fn from(row: Secret) -> Self {
+        let exposed = row.expose.is_some();
+        let (expose, expose_file) = match row.expose {
+            None => (None, None),
+            Some(Exposure::Variable(name)) => (Some(name), None),
+            Some(Exposure::File(path)) => (None, Some(path)),
+        };
         Self {
             id: row.id,
             name: row.name,
             project_id: row.project_id,
             upstreams: row.upstreams,
-            exposed: row.expose.is_some(),
-            expose: row.expose,
+            exposed,
+            expose,
+            expose_file,
             created_by: row.created_by,
             created_at: row.created_at,
             updated_at: row.updated_at,
@@ -59,7 +70,7 @@ impl From<Secret> for SecretView {
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewSecret {
-    /// 1 byte to 64 KiB of text; 32 KiB where it is exposed.
+    /// 1 byte to 64 KiB of text; 32 KiB where it is a variable; JSON where it is a file.
     #[serde(deserialize_with = "hidden")]
     #[schema(value_type = String, min_length = 1, max_length = 65536)]
     value: SecretString,
@@ -71,6 +82,26 @@ pub struct NewSecret {
     upstreams: Vec<String>,
     /// Puts it into the environment of sandboxes that name it, as this variable. Whoever works there can read it.
     expose: Option<String>,
+    /// Or as this file below the agent's home, written before each prompt. Fields whose names contain `refresh` are kept
+    /// there and blank, so that nobody inside can renew the login.
+    #[schema(max_length = 200)]
+    expose_file: Option<String>,
+}
+
+impl NewSecret {
+    fn exposure(&self) -> Result<Option<Exposure>> {
+        let exposure = match (&self.expose, &self.expose_file) {
+            (Some(_), Some(_)) => {
+                let detail = "expose_file: a secret is a variable or a file, not both";
+                return Err(Problem::invalid(detail).with("field", "expose_file"));
+            }
+            (Some(name), None) => Exposure::Variable(name.clone()),
+            (None, Some(path)) => Exposure::File(path.clone()),
+            (None, None) => return Ok(None),
+        };
+        exposure.check()?;
+        Ok(Some(exposure))
+    }
 }
 
 fn hidden<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SecretString, D::Error> {
@@ -83,8 +114,8 @@ async fn read(request: Request) -> Result<NewSecret> {
     let bytes = read_body(request, bounds::REQUEST_BYTES).await?;
     parse(&bytes).map_err(|_| {
         Problem::invalid(
-            "the body is {\"value\": TEXT, \"project_id\"?: ID, \"upstreams\"?: [HOST], \"expose\"?: VARIABLE} and \
-             nothing else; it is not repeated here",
+            "the body is {\"value\": TEXT, \"project_id\"?: ID, \"upstreams\"?: [HOST], \"expose\"?: VARIABLE, \
+             \"expose_file\"?: PATH} and nothing else; it is not repeated here",
         )
     })
 }
@@ -120,16 +151,13 @@ pub async fn put(
     // Before anything is made of it.
     app.read(move |tx| Box::pin(async move { may_change(tx, &who, project).await })).await?;
     checked(&name)?;
-    secret::value(new.value.expose_secret(), new.expose.is_some())?;
+    let expose = new.exposure()?;
+    secret::value(new.value.expose_secret(), expose.as_ref())?;
     secret::upstreams(&new.upstreams)?;
-    if let Some(variable) = &new.expose {
-        bounds::variable("expose", variable)?;
-    }
     let ring = app.secrets.for_sealing()?;
-    app.secrets.learn(project, std::slice::from_ref(&new.value));
+    app.secrets.learn(project, &telling(&new.value, expose.as_ref()));
     let actor = caller.actor();
-    let draft =
-        Draft { project, name, value: new.value, upstreams: new.upstreams, expose: new.expose, actor: actor.clone() };
+    let draft = Draft { project, name, value: new.value, upstreams: new.upstreams, expose, actor: actor.clone() };
     let (row, is_new) = app
         .write(move |work| {
             Box::pin(async move {
@@ -186,7 +214,7 @@ pub struct RemoveQuery {
     project_id: Option<ProjectId>,
 }
 
-/// Remove a secret. Sandboxes that hold its value keep it until they end.
+/// Remove a secret. Sandboxes that hold its value keep it until they end; a login file goes before the next prompt.
 #[utoipa::path(delete, path = "/secrets/{name}", tag = "secrets", params(("name" = String, Path, pattern = "^[A-Z_][A-Z0-9_]{0,63}$"), RemoveQuery),
     responses((status = 200, body = SecretView)))]
 pub async fn remove(

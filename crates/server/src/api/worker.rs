@@ -1,6 +1,6 @@
 //! What only a sandbox's own worker calls: events, heartbeats, leases and receipts.
 
-use crate::app::{heartbeat, inbox, ingest};
+use crate::app::{heartbeat, inbox, ingest, logins as app_logins};
 use crate::auth::Caller;
 use crate::extract::{Id, Ids, hash_of, must_be_json, parse, read_body};
 use crate::once::{Answer, Once};
@@ -9,7 +9,9 @@ use crate::state::App;
 use atoll_core::bounds;
 use atoll_core::event::{EventType, Source, kind};
 use atoll_core::id::{MessageId, SandboxId};
-use atoll_protocol::{Ack, Batch, BatchAnswer, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseRequest, Nack};
+use atoll_protocol::{
+    Ack, Batch, BatchAnswer, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseRequest, LoginsAnswer, LoginsRequest, Nack,
+};
 use atoll_store::{messages, sandboxes};
 use axum::Json;
 use axum::extract::{FromRequest, Request, State};
@@ -238,4 +240,19 @@ pub async fn nack(
     caller.must_be_worker_of(id)?;
     app.write(move |work| Box::pin(async move { inbox::nack(work, id, mid, &nack).await })).await?;
     Answer::ok(serde_json::json!({}))
+}
+
+/// The login files that the agent shall find, as they are now: asked for before each prompt.
+#[utoipa::path(post, path = "/sandboxes/{id}/logins", tag = "worker", params(("id" = SandboxId, Path)),
+    request_body = LoginsRequest, responses((status = 200, body = LoginsAnswer)))]
+pub async fn logins(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    WorkerBody(request): WorkerBody<LoginsRequest>,
+) -> Result<Json<LoginsAnswer>> {
+    caller.must_be_worker_of(id)?;
+    let answer =
+        app.write(move |work| Box::pin(async move { app_logins::hand_over(work, id, &request).await })).await?;
+    Ok(Json(answer))
 }

@@ -269,7 +269,7 @@ pub async fn first_message(
     }
 }
 
-fn refuse_ended(sandbox: &Sandbox) -> Result<()> {
+pub(super) fn refuse_ended(sandbox: &Sandbox) -> Result<()> {
     if sandbox.state.has_ended() { Err(Problem::unauthorized()) } else { Ok(()) }
 }
 

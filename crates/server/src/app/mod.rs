@@ -14,6 +14,7 @@ pub mod inbox;
 pub mod ingest;
 pub mod lifecycle;
 pub mod limits;
+pub mod logins;
 pub mod network;
 pub mod notices;
 pub mod pausing;

@@ -2,13 +2,14 @@
 
 use super::Work;
 use crate::problem::{Problem, Result};
-use crate::secrets::Secrets;
 use crate::secrets::keys::Ring;
 use crate::secrets::seal::{open, seal};
+use crate::secrets::{Secrets, telling};
 use atoll_core::event::NewEvent;
 use atoll_core::id::{ProjectId, SecretId};
+use atoll_core::login;
 use atoll_core::sandbox::Settings;
-use atoll_core::secret;
+use atoll_core::secret::{self, Exposure};
 use atoll_store::sandboxes::{self, Sandbox};
 use atoll_store::secrets::{self, Secret};
 use atoll_store::{Store, Tx};
@@ -26,7 +27,7 @@ pub struct Draft {
     pub name: String,
     pub value: SecretString,
     pub upstreams: Vec<String>,
-    pub expose: Option<String>,
+    pub expose: Option<Exposure>,
     pub actor: String,
 }
 
@@ -116,7 +117,9 @@ pub async fn learn_all(store: &Store, known: &Secrets) -> Result<Option<String>>
         };
         for row in page {
             match open(&row, ring) {
-                Ok(value) => values.entry(row.project_id).or_default().push(value),
+                Ok(value) => {
+                    values.entry(row.project_id).or_default().extend(telling(&value, row.expose.as_ref()));
+                }
                 Err(error) => {
                     count += 1;
                     failed.get_or_insert(error);
@@ -131,7 +134,11 @@ pub async fn learn_all(store: &Store, known: &Secrets) -> Result<Option<String>>
 }
 
 /// The ones that a sandbox names, each with its name as it stands there.
-async fn named(tx: &mut dyn Tx, project: ProjectId, settings: &Settings) -> Result<Vec<(String, Option<Secret>)>> {
+pub(super) async fn named(
+    tx: &mut dyn Tx,
+    project: ProjectId,
+    settings: &Settings,
+) -> Result<Vec<(String, Option<Secret>)>> {
     let mut found = Vec::new();
     for name in settings.secrets.iter().flatten() {
         found.push((name.clone(), secrets::find(tx, project, name).await?));
@@ -156,12 +163,20 @@ pub async fn check(work: &mut Work<'_>, project: ProjectId, settings: &mut Setti
             let detail = format!("secrets: there is no secret `{name}`; make it with `atoll secret set {name}`");
             return Err(refuse(detail).with("secret", name));
         };
-        let Some(variable) = &row.expose else { continue };
-        if settings.env.contains_key(variable) {
-            return Err(refuse(format!("secrets: `{name}` is the variable `{variable}`, which `env` sets too")));
+        let Some(exposure) = &row.expose else { continue };
+        let what = match exposure {
+            Exposure::Variable(variable) if settings.env.contains_key(variable) => {
+                return Err(refuse(format!("secrets: `{name}` is the variable `{variable}`, which `env` sets too")));
+            }
+            Exposure::Variable(_) => "variable",
+            Exposure::File(_) => "file",
+        };
+        if let Some(other) = taken.insert(exposure.clone(), name.clone()).filter(|other| *other != name) {
+            return Err(refuse(format!("secrets: `{name}` and `{other}` are both the {what} `{exposure}`")));
         }
-        if let Some(other) = taken.insert(variable.clone(), name.clone()).filter(|other| *other != name) {
-            return Err(refuse(format!("secrets: `{name}` and `{other}` are both the variable `{variable}`")));
+        let files = taken.keys().filter(|exposure| matches!(exposure, Exposure::File(_))).count();
+        if files > login::FILES {
+            return Err(refuse(format!("secrets: a sandbox has at most {} login files", login::FILES)));
         }
         let ring = match &mut ring {
             Some(ring) => ring,
@@ -177,14 +192,21 @@ pub async fn check(work: &mut Work<'_>, project: ProjectId, settings: &mut Setti
 }
 
 /// Says in the log what the sandbox holds from now on, by name.
-fn exposure(work: &Work<'_>, told: &[(String, String)]) -> NewEvent {
-    let words: Vec<String> = told.iter().map(|(name, variable)| format!("{name} as {variable}")).collect();
-    let list: Vec<_> = told.iter().map(|(name, variable)| json!({ "name": name, "variable": variable })).collect();
+pub(super) fn exposure(work: &Work<'_>, told: &[(String, Exposure)]) -> NewEvent {
+    let words: Vec<String> = told.iter().map(|(name, exposure)| format!("{name} as {exposure}")).collect();
+    let list: Vec<_> = told
+        .iter()
+        .map(|(name, exposure)| match exposure {
+            Exposure::Variable(variable) => json!({ "name": name, "variable": variable }),
+            Exposure::File(path) => json!({ "name": name, "file": path }),
+        })
+        .collect();
     let data = json!({ "text": format!("inside, for whoever works there: {}", words.join(", ")), "secrets": list });
     NewEvent::system("secrets.exposed", work.now, &data)
 }
 
-/// The variables that a starting sandbox gets. They are in no row and no event; that it has them is in both.
+/// The variables that a starting sandbox gets. They are in no row and no event; that it has them is in both. Files are
+/// handed over before each prompt (`logins`).
 pub async fn hand_over(work: &mut Work<'_>, sandbox: &mut Sandbox) -> Result<BTreeMap<String, String>> {
     let mut variables = BTreeMap::new();
     if sandbox.settings.secrets.as_ref().is_none_or(Vec::is_empty) {
@@ -196,7 +218,14 @@ pub async fn hand_over(work: &mut Work<'_>, sandbox: &mut Sandbox) -> Result<BTr
         let opened = match &row {
             None => Err(format!("the secret `{name}` was removed since; the sandbox goes on without it")),
             Some(row) => {
-                let Some(variable) = &row.expose else { continue };
+                let variable = match &row.expose {
+                    None => continue,
+                    Some(Exposure::File(_)) => {
+                        names.push(name);
+                        continue;
+                    }
+                    Some(Exposure::Variable(variable)) => variable,
+                };
                 let ring = match &mut ring {
                     Some(ring) => Ok(ring),
                     none => work.secrets.keys().map(|read| none.insert(read)),
@@ -207,7 +236,7 @@ pub async fn hand_over(work: &mut Work<'_>, sandbox: &mut Sandbox) -> Result<BTr
         };
         match opened {
             Ok((variable, value)) => {
-                told.push((name.clone(), variable.clone()));
+                told.push((name.clone(), Exposure::Variable(variable.clone())));
                 // A variable that the sandbox's own settings have since taken stays theirs.
                 if !sandbox.settings.env.contains_key(&variable) {
                     variables.insert(variable, value.expose_secret().to_owned());

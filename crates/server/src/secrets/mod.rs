@@ -5,11 +5,13 @@ pub mod seal;
 
 use crate::problem::{Code, Problem, Result};
 use atoll_core::id::ProjectId;
+use atoll_core::login;
 use atoll_core::redact::Redactor;
+use atoll_core::secret::Exposure;
 use keys::{Place, Ring};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -125,6 +127,15 @@ impl Secrets {
             None => known.redactors.clear(),
         }
     }
+}
+
+/// All that must not be seen of a value: of a login file also each token that it holds.
+pub fn telling(value: &SecretString, exposure: Option<&Exposure>) -> Vec<SecretString> {
+    let texts = match exposure {
+        Some(Exposure::File(_)) => login::texts(value.expose_secret()),
+        Some(Exposure::Variable(_)) | None => BTreeSet::new(),
+    };
+    std::iter::once(value.clone()).chain(texts.into_iter().map(SecretString::from)).collect()
 }
 
 fn hash(value: &SecretString) -> [u8; 32] {

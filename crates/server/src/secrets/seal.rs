@@ -2,12 +2,14 @@
 //! that whoever can write to the database can't send a secret elsewhere.
 
 use super::keys::{Error, Key, Ring};
+use atoll_core::secret::Exposure;
 use atoll_store::secrets::Secret;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chacha20poly1305::aead::{Aead, Payload};
 use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
 use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
 
 const NONCE: usize = 24;
 /// What this form of sealing is known by; another form would have another.
@@ -16,7 +18,13 @@ const FORM: &str = "atoll secret 1";
 /// What the value belongs to. It opens with nothing of this changed.
 fn bindings(row: &Secret) -> Vec<u8> {
     let (id, project) = (row.id.to_string(), row.project_id.map(|id| id.to_string()));
-    serde_json::json!([FORM, id, project, row.name, row.key_id, row.upstreams, row.expose]).to_string().into_bytes()
+    let bound = match &row.expose {
+        None => json!([FORM, id, project, row.name, row.key_id, row.upstreams, null]),
+        Some(Exposure::Variable(name)) => json!([FORM, id, project, row.name, row.key_id, row.upstreams, name]),
+        // By one more, so that no variable can be taken for a file.
+        Some(Exposure::File(path)) => json!([FORM, id, project, row.name, row.key_id, row.upstreams, null, path]),
+    };
+    bound.to_string().into_bytes()
 }
 
 /// Puts the value into the row, sealed with this key.
@@ -106,13 +114,14 @@ mod tests {
     #[test]
     fn it_opens_only_where_it_belongs() {
         type Change = (&'static str, fn(&mut Secret));
-        let changes: [Change; 6] = [
+        let changes: [Change; 7] = [
             ("id", |row| row.id = SecretId::new()),
             ("project", |row| row.project_id = Some(ProjectId::new())),
             ("deployment", |row| row.project_id = None),
             ("name", |row| row.name = "OTHER".into()),
             ("upstreams", |row| row.upstreams.push("evil.example.org".into())),
-            ("expose", |row| row.expose = Some("NAME".into())),
+            ("expose", |row| row.expose = Some(Exposure::Variable("NAME".into()))),
+            ("file", |row| row.expose = Some(Exposure::File("NAME".into()))),
         ];
         for (what, change) in changes {
             let (mut row, ring) = sealed("value");
@@ -125,6 +134,40 @@ mod tests {
         row.key_id.clone_from(&other.id);
         assert!(matches!(open(&row, &ring), Err(Error::Unknown(..))));
         assert!(matches!(open(&row, &Ring::of(vec![other])), Err(Error::Changed(_))));
+    }
+
+    #[test]
+    fn what_it_is_inside_is_bound() {
+        let ring = Ring::of(vec![Key::random()]);
+        let exposures = [
+            None,
+            Some(Exposure::Variable("A".into())),
+            Some(Exposure::File("A".into())),
+            Some(Exposure::File("B".into())),
+        ];
+        for sealed_as in &exposures {
+            let mut row = Secret { expose: sealed_as.clone(), ..row() };
+            seal(&mut row, &SecretString::from("value"), ring.current().unwrap()).unwrap();
+            for opened_as in &exposures {
+                row.expose.clone_from(opened_as);
+                assert_eq!(open(&row, &ring).is_ok(), sealed_as == opened_as, "{sealed_as:?} as {opened_as:?}");
+            }
+        }
+    }
+
+    /// Values that an earlier version sealed have to open.
+    #[test]
+    fn the_form_of_what_is_bound_stays() {
+        let mut row = row();
+        row.key_id = "k".into();
+        let (id, project) = (row.id, row.project_id.unwrap());
+        let bound = |row: &Secret| String::from_utf8(bindings(row)).unwrap();
+        let begin = format!(r#"["atoll secret 1","{id}","{project}","NAME","k",["api.example.org"]"#);
+        assert_eq!(bound(&row), format!("{begin},null]"));
+        row.expose = Some(Exposure::Variable("V".into()));
+        assert_eq!(bound(&row), format!(r#"{begin},"V"]"#));
+        row.expose = Some(Exposure::File("f".into()));
+        assert_eq!(bound(&row), format!(r#"{begin},null,"f"]"#));
     }
 
     #[test]

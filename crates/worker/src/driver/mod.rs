@@ -208,6 +208,10 @@ pub trait Driver: Send + std::fmt::Debug {
     fn keeping(&self) -> Option<Keeping> {
         None
     }
+    /// Where it looks for a login of its own, below its home. With that it speaks to its models by itself.
+    fn login(&self) -> Option<&'static str> {
+        None
+    }
     /// What the started process is told before anything else.
     fn greeting(&mut self) -> Vec<u8> {
         Vec::new()

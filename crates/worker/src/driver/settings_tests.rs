@@ -107,3 +107,17 @@ fn a_denied_tool_is_known_by_any_of_its_names() {
     assert!(is_denied(&allowed, "Bash") && !is_denied(&allowed, "read_file") && !is_denied(&allowed, "housekeeping"));
     assert_eq!(Tool::named("BASH"), Some(Tool::Bash));
 }
+
+#[test]
+fn a_login_file_is_none_of_those_that_are_written_anyway() {
+    let settings = settings(json!({"system_prompt": "be brief", "model": "m"}));
+    for agent in NAMES {
+        for file in command(agent, &settings).files {
+            let path = file.path.to_str().unwrap();
+            assert!(atoll_core::login::path("path", path).is_err(), "{agent}: {path}");
+        }
+        if let Some(path) = find(agent).unwrap().login() {
+            assert!(atoll_core::login::path("path", path).is_ok(), "{agent}: {path}");
+        }
+    }
+}

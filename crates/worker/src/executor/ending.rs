@@ -227,7 +227,8 @@ impl Executor {
 
     /// What would have begun a turn was not told yet.
     fn take_back_opening(&mut self) {
-        if let Some((message, _)) = self.opening.take() {
+        let opening = self.opening.take().map(|(message, _)| message);
+        for message in opening.into_iter().chain(self.login.take_back()) {
             self.talk.take_back(message);
         }
     }

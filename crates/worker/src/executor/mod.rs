@@ -4,14 +4,15 @@
 //! clocks. What the agent says goes through a gate: before the end of a tool or a turn is told on, everything that
 //! changed in the workspace until then is.
 //!
-//! `talk` knows messages and turns, `agent` the process, `files` the watching, `saving` the transcript, `failure` the
-//! ends; `gate`, `ending` and this put them together.
+//! `talk` knows messages and turns, `agent` the process, `files` the watching, `saving` the transcript, `logins` what it
+//! finds in its home, `failure` the ends; `gate`, `ending` and this put them together.
 
 use crate::driver::{self, Driver, Launch, Said, Standing};
 use crate::environment::Environment;
 use crate::hands::{Handle, Program as Runs, Seen};
 use crate::heartbeat::{Settings, Start};
 use crate::input::{Event, Item, MAX_LINE, Nack, Read};
+use crate::logins::Logins;
 use crate::memory::Memory;
 use crate::program::{Outlet, Program};
 use crate::transcript::Keeper;
@@ -28,6 +29,7 @@ use ending::{Interrupt, Leaving};
 use files::Files;
 use gate::{Gate, Then};
 use limits::Limits;
+use logins::Login;
 use quiet::Stillness;
 use saving::Saving;
 use serde_json::json;
@@ -48,6 +50,7 @@ mod files;
 mod gate;
 mod holding;
 mod limits;
+mod logins;
 mod quiet;
 mod rules;
 mod saving;
@@ -96,6 +99,8 @@ pub struct Tools {
     pub workspace: PathBuf,
     /// Takes the agent's transcripts to the server.
     pub transcripts: Option<Keeper>,
+    /// Brings its login files from there.
+    pub logins: Option<Logins>,
 }
 
 /// Starts the executor; the dispatcher works for what it gives.
@@ -140,6 +145,7 @@ struct Executor {
     stillness: Stillness,
     asking: Asking,
     saving: Saving,
+    login: Login,
     /// The agent has asked a person something without asking here.
     asks_by_itself: bool,
     limits: Limits,
@@ -169,6 +175,7 @@ impl Executor {
     ) -> Self {
         let files = Files::new(tools.hands.clone(), tools.workspace.clone());
         let saving = Saving::new(tools.transcripts.clone());
+        let login = Login::new(tools.logins.clone());
         Self {
             tools,
             orders,
@@ -191,6 +198,7 @@ impl Executor {
             stillness: Stillness::No,
             asking: Asking::default(),
             saving,
+            login,
             asks_by_itself: false,
             limits: Limits::default(),
             note: None,
@@ -229,9 +237,11 @@ impl Executor {
                 Some(quiet) = self.quiet.recv() => self.be_quiet(quiet),
                 () = self.stillness.over() => self.stillness = Stillness::No,
                 outcome = self.saving.done_or_restored() => self.kept(outcome),
+                outcome = self.login.done() => self.logged_in(outcome),
                 () = at(due) => {}
             }
         }
+        self.login.remove().await;
         if !self.outgoing.is_empty() {
             drop(items.send(Read::Items(self.outgoing)).await);
         }
@@ -289,7 +299,7 @@ impl Executor {
                 return;
             }
         }
-        self.settle_stillness();
+        self.settle_stillness().await;
         self.save_if_due(Instant::now());
         self.heed_limits(Instant::now());
         self.be_firm(Instant::now());
@@ -350,9 +360,13 @@ impl Executor {
 
     /// Tells the agent what there is to tell; says whether there was something.
     async fn tell_next(&mut self, now: Instant) -> bool {
-        let is_kept_waiting = self.stillness.is_asked() || self.saving.restoring.is_some();
+        let is_kept_waiting = self.stillness.is_asked() || self.saving.restoring.is_some() || self.login.is_running();
         if !matches!(self.leaving, Leaving::No) || is_kept_waiting || self.driver.is_none() {
             return false;
+        }
+        if let Some(message) = self.login.ready() {
+            self.open_turn(message).await;
+            return true;
         }
         if let Some((message, until)) = self.opening.take() {
             if self.files.is_opening() && until > now && !self.talk.has_interrupt() {
@@ -383,6 +397,14 @@ impl Executor {
     async fn begin_turn(&mut self, message: LeasedMessage) {
         self.waiting_due = None;
         self.outgoing.push(Item::Activity(Activity::Working));
+        let wants_login = self.settings.secrets.as_ref().is_some_and(|secrets| !secrets.is_empty());
+        if let Some(message) = self.login.begin(message, wants_login) {
+            self.open_turn(message).await;
+        }
+    }
+
+    /// All that the agent finds is there.
+    async fn open_turn(&mut self, message: LeasedMessage) {
         if self.agent.is_none()
             && let Err(error) = self.start_agent(&message).await
         {
@@ -400,6 +422,8 @@ impl Executor {
     async fn start_agent(&mut self, message: &LeasedMessage) -> Result<(), String> {
         let Some(driver) = &mut self.driver else { return Err("there is no agent".to_owned()) };
         let home = PathBuf::from(self.tools.environment.home());
+        // One that has a login of its own uses that.
+        let logs_in = driver.login().is_some_and(|path| self.login.has(path));
         let launch = Launch {
             worker: &self.tools.worker,
             workspace: &self.tools.workspace,
@@ -407,7 +431,7 @@ impl Executor {
             turns: self.talk.turn(),
             settings: &self.settings,
             program: self.program.as_deref(),
-            gateway: self.gateway.as_ref(),
+            gateway: self.gateway.as_ref().filter(|_| !logs_in),
             native_id: self.native_id.as_deref(),
         };
         let driver::Command { argv, env, files, ignored } = driver.command(&launch);

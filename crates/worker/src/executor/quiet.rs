@@ -65,9 +65,13 @@ impl Executor {
     }
 
     /// Says so once the agent is gone. The next message starts it again.
-    pub(super) fn settle_stillness(&mut self) {
+    pub(super) async fn settle_stillness(&mut self) {
         if self.agent.is_some() {
             return;
+        }
+        if matches!(self.stillness, Stillness::Coming(_)) {
+            // What is kept of its files has no login.
+            self.login.remove().await;
         }
         self.stillness = match std::mem::take(&mut self.stillness) {
             Stillness::Coming(quiet) => {

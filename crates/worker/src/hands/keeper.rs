@@ -2,7 +2,7 @@
 //! then, by its process group: nobody is left to wait for it.
 
 use super::starter::Starter;
-use super::{Ending, Program, Reply, Request, wire};
+use super::{Ending, Placing, Program, Reply, Request, wire};
 use crate::readiness;
 use atoll_protocol::exec::Terminal;
 use rustix::fs::{FileType, major, minor};
@@ -97,6 +97,13 @@ impl Handle {
         Ok((Process { id, hands: self.clone(), ended }, terminal))
     }
 
+    /// Writes files as the agent's user would, and removes others; a sentence about what could not be done.
+    pub async fn place(&self, placing: Placing) -> Result<(), String> {
+        let (done, outcome) = oneshot::channel();
+        self.ask(Command::Place { placing, done });
+        outcome.await.unwrap_or_else(|_| Err("the worker is going".to_owned()))
+    }
+
     /// Watches the files below `root`. What is seen comes through the pipe; it ends if the hands die.
     pub fn watch(&self, root: PathBuf, pipe: OwnedFd) {
         self.ask(Command::Watch { root, pipe });
@@ -129,6 +136,7 @@ impl Handle {
 #[derive(Debug)]
 enum Command {
     Spawn(Box<Spawn>),
+    Place { placing: Placing, done: oneshot::Sender<Result<(), String>> },
     Signal { id: u64, signal: i32 },
     Kill { id: u64 },
     Hold { id: u64, still: bool },
@@ -171,13 +179,16 @@ pub struct Keeper {
     commands: mpsc::UnboundedReceiver<Command>,
     hands: Option<Hands>,
     children: HashMap<u64, Child>,
+    /// Who waits for files, and until when.
+    placings: HashMap<u64, (oneshot::Sender<Result<(), String>>, Instant)>,
     last_id: u64,
 }
 
 impl Keeper {
     pub fn new(starter: Starter) -> (Self, Handle) {
         let (sender, commands) = mpsc::unbounded_channel();
-        let keeper = Self { starter, commands, hands: None, children: HashMap::new(), last_id: 0 };
+        let (children, placings) = (HashMap::new(), HashMap::new());
+        let keeper = Self { starter, commands, hands: None, children, placings, last_id: 0 };
         (keeper, Handle { commands: sender })
     }
 
@@ -188,7 +199,8 @@ impl Keeper {
             tracing::error!(error, "failed to start the helper process; trying again when it is needed");
         }
         loop {
-            let late = self.children.values().filter_map(|child| Some(child.started.as_ref()?.1)).min();
+            let starting = self.children.values().filter_map(|child| Some(child.started.as_ref()?.1));
+            let late = starting.chain(self.placings.values().map(|(_, until)| *until)).min();
             tokio::select! {
                 command = self.commands.recv() => match command {
                     Some(command) => self.take(command).await,
@@ -224,6 +236,7 @@ impl Keeper {
     async fn take(&mut self, command: Command) {
         match command {
             Command::Spawn(spawn) => self.spawn(*spawn).await,
+            Command::Place { placing, done } => self.place(placing, done).await,
             Command::Signal { id, signal } => {
                 if self.children.contains_key(&id) {
                     self.send_or_lose(&Request::Signal { id, signal }, &[]).await;
@@ -285,6 +298,30 @@ impl Keeper {
         drop(started.send(Err(Error::Lost("died"))));
     }
 
+    async fn place(&mut self, placing: Placing, done: oneshot::Sender<Result<(), String>>) {
+        self.last_id += 1;
+        let id = self.last_id;
+        let request = Request::Place { id, placing };
+        for _ in 0..2 {
+            if let Err(error) = self.ready() {
+                drop(done.send(Err(Error::NoHands(error).to_string())));
+                return;
+            }
+            match self.send(&request, &[]).await {
+                Ok(()) => {
+                    self.placings.insert(id, (done, Instant::now() + START));
+                    return;
+                }
+                Err(error) if is_gone(&error) => self.lost("died"),
+                Err(error) => {
+                    drop(done.send(Err(format!("failed to ask for it: {error}"))));
+                    return;
+                }
+            }
+        }
+        drop(done.send(Err(Error::Lost("died").to_string())));
+    }
+
     fn hear(&mut self, reply: Reply, beside: Option<OwnedFd>) {
         match reply {
             Reply::Started { id, pid } => {
@@ -305,6 +342,11 @@ impl Keeper {
             Reply::Ended { id, ending } => {
                 if let Some(child) = self.children.remove(&id) {
                     let _ = child.end.send(ending);
+                }
+            }
+            Reply::Placed { id, error } => {
+                if let Some((done, _)) = self.placings.remove(&id) {
+                    drop(done.send(error.map_or(Ok(()), Err)));
                 }
             }
         }
@@ -329,6 +371,9 @@ impl Keeper {
                 drop(started.send(Err(Error::Lost(how))));
             }
             let _ = child.end.send(Ending::Lost);
+        }
+        for (_, (done, _)) in self.placings.drain() {
+            drop(done.send(Err(Error::Lost(how).to_string())));
         }
     }
 

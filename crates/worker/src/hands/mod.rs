@@ -40,6 +40,26 @@ pub struct Program {
     pub files: Vec<(PathBuf, String)>,
 }
 
+/// Files that are written, and others that are removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placing {
+    pub files: Vec<Written>,
+    pub removed: Vec<PathBuf>,
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    pub path: PathBuf,
+    /// May be a secret.
+    pub text: String,
+}
+
+impl std::fmt::Debug for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Written").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Request {
     /// With its outputs as descriptors, and its input first if it has one.
@@ -47,6 +67,10 @@ enum Request {
         id: u64,
         program: Program,
         has_input: bool,
+    },
+    Place {
+        id: u64,
+        placing: Placing,
     },
     /// To it and everything that it started and that did not leave its process group.
     Signal {
@@ -87,6 +111,11 @@ enum Reply {
     Ended {
         id: u64,
         ending: Ending,
+    },
+    /// With a sentence about what could not be done.
+    Placed {
+        id: u64,
+        error: Option<String>,
     },
 }
 

@@ -118,6 +118,7 @@ impl<S: AsFd> Hands<S> {
     fn take(&mut self, request: Request, mut descriptors: Vec<OwnedFd>) -> io::Result<()> {
         match request {
             Request::Spawn { id, program, has_input } => self.spawn(id, &program, has_input, descriptors),
+            Request::Place { id, placing } => self.say(&Reply::Placed { id, error: spawn::place_all(&placing).err() }),
             Request::Signal { id, signal } => {
                 let child = self.children.iter().find(|child| child.id == id);
                 if let (Some(child), Some(signal)) = (child, Signal::from_named_raw(signal)) {

@@ -2,7 +2,7 @@
 //! it when neither a search along another `PATH` nor code of ours has to run in between, so the search is done here.
 //! One with a terminal takes the long way: it has to make that its own.
 
-use super::{Program, tree};
+use super::{Placing, Program, tree};
 use atoll_jail::inside::{Session, child};
 use atoll_protocol::exec::Terminal;
 use rustix::fs::{Access, access};
@@ -69,6 +69,21 @@ fn command(id: u64, program: &Program) -> Result<Command, String> {
     Ok(command)
 }
 
+/// Does all that it can, and says what it could not first.
+pub(super) fn place_all(placing: &Placing) -> Result<(), String> {
+    let removed = placing.removed.iter().map(|path| {
+        let removed = match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        };
+        removed.map_err(|error| format!("failed to remove {}: {error}", path.display()))
+    });
+    let written = placing.files.iter().map(|file| {
+        place(&file.path, &file.text).map_err(|error| format!("failed to write {}: {error}", file.path.display()))
+    });
+    removed.chain(written).fold(Ok(()), Result::and)
+}
+
 /// Whole or not at all; what stands at its place, be it a link, is replaced and not followed.
 fn place(path: &Path, text: &str) -> io::Result<()> {
     if let Some(directory) = path.parent() {
@@ -107,7 +122,39 @@ fn find(name: &str, search: &str) -> Result<PathBuf, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Written;
     use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn files_are_private_whole_and_in_the_place_of_whatever_stood_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("outside"), "untouched").unwrap();
+        fs::create_dir(at("home")).unwrap();
+        symlink(at("outside"), at("home/link.json")).unwrap();
+        fs::create_dir(at("home/directory")).unwrap();
+        let file = |name: &str, text: &str| Written { path: at(name), text: text.to_owned() };
+        let files = vec![
+            file("home/.local/share/x/auth.json", "one"),
+            file("home/directory", "two"),
+            file("home/link.json", "three"),
+        ];
+        let error = place_all(&Placing { files, removed: vec![at("home/never")] }).unwrap_err();
+        assert!(error.contains("home/directory") && !error.contains("two"), "{error}");
+        assert_eq!(fs::read_to_string(at("home/.local/share/x/auth.json")).unwrap(), "one");
+        assert_eq!(fs::read_to_string(at("home/link.json")).unwrap(), "three");
+        assert_eq!(fs::read_to_string(at("outside")).unwrap(), "untouched");
+        let mode = |name: &str| fs::symlink_metadata(at(name)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode("home/link.json"), mode("home/.local")), (0o600, 0o700));
+
+        fs::remove_file(at("home/link.json")).unwrap();
+        symlink(at("outside"), at("home/link.json")).unwrap();
+        let removed = vec![at("home/link.json"), at("home/.local/share/x/auth.json")];
+        place_all(&Placing { files: Vec::new(), removed }).unwrap();
+        assert!(!at("home/link.json").exists() && !at("home/.local/share/x/auth.json").exists());
+        assert!(at("outside").exists());
+    }
 
     #[test]
     fn programs_are_found_along_the_path_that_they_get() {

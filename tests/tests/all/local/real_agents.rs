@@ -1,6 +1,7 @@
 //! The real agent programs, each in a real sandbox whose network lets nothing out but to the models, which play a
 //! script. What the model was asked is the proof: a message that is said to have reached the agent is in there.
 
+mod logins;
 mod sessions;
 mod settings;
 mod stage;
@@ -124,6 +125,21 @@ macro_rules! with_each {
 }
 
 with_each!(claude, codex, opencode, gemini);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn codex_reads_a_login_that_it_can_t_renew() {
+    logins::are_read("codex").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn opencode_reads_a_login_that_it_can_t_renew() {
+    logins::are_read("opencode").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_with_a_login_of_its_own_is_not_sent_to_the_gateway() {
+    logins::go_before_the_gateway().await;
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claude_works_until_the_check_passes() {

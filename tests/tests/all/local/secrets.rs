@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Runs `atoll` with this on its standard input; the two outputs together.
-fn atoll(ground: &Ground, arguments: &[&str], input: &str) -> (bool, String) {
+pub(super) fn atoll(ground: &Ground, arguments: &[&str], input: &str) -> (bool, String) {
     let mut command = process::command("atoll");
     command.args(arguments).arg("--data-dir").arg(ground.data());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -20,7 +20,7 @@ fn atoll(ground: &Ground, arguments: &[&str], input: &str) -> (bool, String) {
 }
 
 /// The files below that hold one of the words, but for those of sandboxes themselves.
-fn holding(dir: &Path, words: &[&str]) -> String {
+pub(super) fn holding(dir: &Path, words: &[&str]) -> String {
     let mut command = Command::new("grep");
     command.args(["-rlaF", "--exclude-dir=sandboxes"]);
     command.args(words.iter().flat_map(|word| ["-e", word]));

@@ -65,6 +65,10 @@ impl Driver for Claude {
         Some(Keeping { agent: Agent::Claude, live: false, env: Vec::new() })
     }
 
+    fn login(&self) -> Option<&'static str> {
+        Some(".claude/.credentials.json")
+    }
+
     fn command(&mut self, launch: &Launch<'_>) -> Command {
         // A conversation that goes on goes on counting, too.
         let spent = if launch.native_id.is_some() { self.turn.spent() } else { 0.0 };

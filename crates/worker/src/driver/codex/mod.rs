@@ -91,6 +91,10 @@ impl Driver for Codex {
         Some(Keeping { agent: Agent::Codex, live: false, env: Vec::new() })
     }
 
+    fn login(&self) -> Option<&'static str> {
+        Some(".codex/auth.json")
+    }
+
     fn command(&mut self, launch: &Launch<'_>) -> Command {
         let native_id = launch.native_id.map(str::to_owned);
         *self = Self { opening: start::thread(launch), native_id, ..Self::default() };

@@ -74,6 +74,10 @@ impl Driver for OpenCode {
         Some(Keeping { agent: Agent::OpenCode, live: true, env: start::quiet() })
     }
 
+    fn login(&self) -> Option<&'static str> {
+        Some(".local/share/opencode/auth.json")
+    }
+
     fn command(&mut self, launch: &Launch<'_>) -> Command {
         let system_prompt = launch.settings.system_prompt.clone();
         *self = Self { system_prompt, agent: start::agent(launch.settings.mode), ..Self::default() };
