@@ -48,8 +48,8 @@ Examples:
   atoll project budget prj_… 5 --per day         $5 a day, in UTC
   atoll project budget prj_… none
 
-Requests that it has no room for are refused before they are sent, and the agents that ask are paused. They go on when
-the budget is raised, and when a new day or month begins.")]
+Requests that it has no room for are refused before they are sent, and the agents that ask are paused.
+They go on when the budget is raised, and when a new day or month begins.")]
     Budget {
         id: ProjectId,
         /// In US dollars, or `none`
