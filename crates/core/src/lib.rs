@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod approval;
 pub mod bounds;
+pub mod budget;
 pub mod continuous;
 pub mod demo_line;
 pub mod event;

@@ -15,6 +15,18 @@ words! {
         TurnS = "turn_s",
         /// How long nothing comes of a turn.
         NoProgressS = "no_progress_s",
+        /// What models cost, of all sandboxes of the project.
+        ProjectBudget = "project_budget",
+    }
+}
+
+impl Limit {
+    /// Counted by the server, whose word it is to hold an agent back and to let it go on.
+    pub const fn is_money(self) -> bool {
+        match self {
+            Self::CostUsd | Self::ProjectBudget => true,
+            Self::Turns | Self::TurnS | Self::NoProgressS => false,
+        }
     }
 }
 
@@ -31,6 +43,8 @@ impl AgentLimits {
             Limit::CostUsd => self.cost_usd,
             Limit::TurnS => self.turn_s.map(f64::from),
             Limit::NoProgressS => self.no_progress_s.map(f64::from),
+            // The project's, and not the agent's own.
+            Limit::ProjectBudget => None,
         }
     }
 
@@ -69,6 +83,11 @@ pub fn warning(limit: Limit, value: f64) -> String {
         Limit::NoProgressS => {
             format!(
                 "Atoll: nothing has come of this turn for most of {value} seconds. If you wait for something, stop waiting and try another way; else you are paused until a person allows more."
+            )
+        }
+        Limit::ProjectBudget => {
+            format!(
+                "Atoll: most of this project's ${value} for models is spent, by all of its sandboxes together. Come to an end with what matters most; when it is used up you are paused until there is more."
             )
         }
     }

@@ -196,6 +196,7 @@ async fn first_start(tx: &mut dyn Tx, now: Timestamp) -> atoll_store::Result<Fir
                 is_default: true,
                 repo: None,
                 defaults: projects::Defaults::new(),
+                budget: None,
                 created_at: now,
                 updated_at: now,
             };

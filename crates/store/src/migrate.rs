@@ -18,6 +18,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 6, sql: include_str!("../migrations/0006_limits.sql") },
     Migration { version: 7, sql: include_str!("../migrations/0007_continuous.sql") },
     Migration { version: 8, sql: include_str!("../migrations/0008_login_files.sql") },
+    Migration { version: 9, sql: include_str!("../migrations/0009_budgets.sql") },
 ];
 
 pub(crate) const LATEST: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;

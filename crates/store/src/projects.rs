@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::sql::{Row, Tx, first, micros, text};
+use atoll_core::budget::Budget;
 use atoll_core::id::{ProjectId, UserId};
 use atoll_core::principal::Role;
 use atoll_core::sandbox::Repo;
@@ -18,19 +19,23 @@ pub struct Project {
     pub is_default: bool,
     pub repo: Option<Repo>,
     pub defaults: Defaults,
+    /// What it may spend on models.
+    pub budget: Option<Budget>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
 
-const SELECT: &str = "SELECT id, name, is_default, repo, defaults, created_at, updated_at FROM projects WHERE id = ?1";
+const SELECT: &str =
+    "SELECT id, name, is_default, repo, defaults, budget, created_at, updated_at FROM projects WHERE id = ?1";
 
 fn project(mut row: Row) -> Result<Project> {
     Ok(Project {
         id: row.parse()?,
         name: row.text()?,
         is_default: row.flag()?,
-        repo: row.opt_text()?.map(|text| serde_json::from_str(&text).map_err(Error::internal)).transpose()?,
+        repo: row.opt_json()?,
         defaults: row.json()?,
+        budget: row.opt_json()?,
         created_at: row.time()?,
         updated_at: row.time()?,
     })
@@ -48,20 +53,21 @@ fn taken(error: Error, name: &str) -> Error {
 }
 
 pub async fn insert(tx: &mut dyn Tx, p: &Project) -> Result<()> {
-    let repo = p.repo.as_ref().map(json).transpose()?;
+    let (repo, budget) = (p.repo.as_ref().map(json).transpose()?, p.budget.as_ref().map(json).transpose()?);
     let params = [
         text(p.id),
         (&p.name).into(),
         p.is_default.into(),
         repo.as_deref().into(),
         json(&p.defaults)?.into(),
+        budget.as_deref().into(),
         micros(p.created_at),
         micros(p.updated_at),
     ];
     let inserted = tx
         .execute(
-            "INSERT INTO projects (id, name, is_default, repo, defaults, created_at, updated_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            "INSERT INTO projects (id, name, is_default, repo, defaults, budget, created_at, updated_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             &params,
         )
         .await;
@@ -69,11 +75,20 @@ pub async fn insert(tx: &mut dyn Tx, p: &Project) -> Result<()> {
 }
 
 pub async fn update(tx: &mut dyn Tx, p: &Project) -> Result<()> {
-    let repo = p.repo.as_ref().map(json).transpose()?;
-    let params =
-        [text(p.id), (&p.name).into(), repo.as_deref().into(), json(&p.defaults)?.into(), micros(p.updated_at)];
+    let (repo, budget) = (p.repo.as_ref().map(json).transpose()?, p.budget.as_ref().map(json).transpose()?);
+    let params = [
+        text(p.id),
+        (&p.name).into(),
+        repo.as_deref().into(),
+        json(&p.defaults)?.into(),
+        budget.as_deref().into(),
+        micros(p.updated_at),
+    ];
     let updated = tx
-        .execute("UPDATE projects SET name = ?2, repo = ?3, defaults = ?4, updated_at = ?5 WHERE id = ?1", &params)
+        .execute(
+            "UPDATE projects SET name = ?2, repo = ?3, defaults = ?4, budget = ?5, updated_at = ?6 WHERE id = ?1",
+            &params,
+        )
         .await;
     updated.map(drop).map_err(|error| taken(error, &p.name))
 }
@@ -84,7 +99,7 @@ pub async fn get(tx: &mut dyn Tx, id: ProjectId) -> Result<Option<Project>> {
 }
 
 pub async fn the_default(tx: &mut dyn Tx) -> Result<Option<Project>> {
-    let sql = "SELECT id, name, is_default, repo, defaults, created_at, updated_at FROM projects WHERE is_default = 1";
+    let sql = "SELECT id, name, is_default, repo, defaults, budget, created_at, updated_at FROM projects WHERE is_default = 1";
     first(tx.query(sql, &[]).await?).map(project).transpose()
 }
 
@@ -109,7 +124,7 @@ impl Among {
 }
 
 pub async fn list(tx: &mut dyn Tx, among: &Among, after: Option<&str>, limit: i64) -> Result<Vec<Project>> {
-    let sql = "SELECT id, name, is_default, repo, defaults, created_at, updated_at FROM projects
+    let sql = "SELECT id, name, is_default, repo, defaults, budget, created_at, updated_at FROM projects
                WHERE id > ?1 AND (?2 = '' OR ?2 LIKE '%' || id || '%') ORDER BY id LIMIT ?3";
     let rows = tx.query(sql, &[after.unwrap_or("").into(), among.val(), limit.into()]).await?;
     rows.into_iter().map(project).collect()

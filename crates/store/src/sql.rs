@@ -136,6 +136,10 @@ impl Row {
         serde_json::from_str(&self.text()?).map_err(Error::internal)
     }
 
+    pub fn opt_json<T: serde::de::DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        self.opt_text()?.map(|text| serde_json::from_str(&text).map_err(Error::internal)).transpose()
+    }
+
     pub fn time(&mut self) -> Result<atoll_core::time::Timestamp> {
         Ok(atoll_core::time::Timestamp::from_micros(self.int()?))
     }

@@ -1,10 +1,11 @@
 //! One story of tests against both databases: what a write promises.
 
-use atoll_core::id::SandboxId;
+use atoll_core::budget::{Budget, Held, Per, day_of};
+use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::job::JobKind;
 use atoll_core::model::Tokens;
 use atoll_core::time::Timestamp;
-use atoll_store::{Error, Location, Store, jobs, meta, model_usage};
+use atoll_store::{Error, Location, Store, budgets, jobs, meta, model_usage};
 use atoll_tests::database::{Database, Kind};
 use atoll_tests::on_both_databases;
 use atoll_tests::server::TestServer;
@@ -21,6 +22,7 @@ on_both_databases!(
     a_reader_that_goes_away_harms_nobody,
     the_first_schema_can_still_be_opened,
     what_models_were_used_for_is_summed,
+    what_a_project_spends_is_kept_by_day,
 );
 
 async fn open(kind: Kind, dir: &Path) -> (Store, Database) {
@@ -246,6 +248,54 @@ async fn what_models_were_used_for_is_summed(kind: Kind) {
             "cache_read": 2 * requests, "cache_write": 3 * requests, "cost": cost });
         assert_eq!(*usage, expected, "{path}");
     }
+    server.stop().await;
+}
+
+async fn what_a_project_spends_is_kept_by_day(kind: Kind) {
+    let server = TestServer::start(kind).await;
+    let admin = server.admin();
+    let body = json!({ "name": "parser", "budget": { "usd": 2, "per": "day" } });
+    let project: ProjectId = admin.post("/projects", body).await.expect(201)["id"].as_str().unwrap().parse().unwrap();
+    let made = admin.post("/sandboxes", json!({ "provider": "external", "project_id": project })).await.expect(201);
+    let sandbox: SandboxId = made["id"].as_str().unwrap().parse().unwrap();
+    let now: Timestamp = "2026-11-16T10:00:00Z".parse().unwrap();
+    let budget = Budget { usd: 2.0, per: Per::Day };
+    let store = Store::open(&server.options.database).await.unwrap();
+    let looked = store.write::<_, Error, _>(move |tx| {
+        Box::pin(async move {
+            let today = day_of(now);
+            for (day, cost) in [(today, 5), (today, 6), (today - 1, 70), (today - 20, 800)] {
+                budgets::add_cost(tx, project, day, cost).await?;
+            }
+            let mut sums = Vec::new();
+            for per in Per::ALL {
+                sums.push(budgets::spent(tx, project, &per.period(now)).await?);
+            }
+            let held = Held::by(&budget, now);
+            budgets::hold(tx, sandbox, &Held { micros: 1, ..held }).await?;
+            budgets::hold(tx, sandbox, &held).await?;
+            let waiting = budgets::waiting(tx).await?;
+            let found = budgets::held(tx, sandbox).await?;
+            budgets::release(tx, sandbox).await?;
+            Ok((sums, waiting, found == Some(held), budgets::held(tx, sandbox).await?))
+        })
+    });
+    let (sums, waiting, is_held, after) = looked.await.unwrap();
+    assert_eq!(sums, [11, 81, 881]);
+    assert_eq!((waiting.len(), waiting[0].sandbox, waiting[0].is_held), (1, sandbox, false));
+    assert_eq!((waiting[0].budget, is_held, after), (Some(budget), true, None));
+    store.close().await;
+    let path = format!("/projects/{project}");
+    let raised = admin.patch(&path, json!({ "budget": { "usd": 3.5 } })).await.expect(200);
+    assert_eq!((&raised["budget"]["usd"], &raised["budget"]["per"]), (&json!(3.5), &json!("day")), "{raised}");
+    let listed = admin.get("/projects").await.expect(200);
+    let listed = listed["items"].as_array().unwrap().iter().find(|row| row["name"] == "parser").unwrap().clone();
+    assert_eq!(listed["budget"], json!({ "usd": 3.5, "per": "day" }));
+    admin.patch(&path, json!({ "name": "compiler" })).await.expect(200);
+    let shown = admin.get(&path).await.expect(200);
+    assert_eq!(shown["budget"]["usd"], 3.5, "another name leaves it alone");
+    admin.patch(&path, json!({ "budget": null })).await.expect(200);
+    assert_eq!(admin.get(&path).await.expect(200)["budget"], Value::Null);
     server.stop().await;
 }
 

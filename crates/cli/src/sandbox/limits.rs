@@ -40,7 +40,7 @@ impl Allowance {
 }
 
 /// A figure, or `none` to take a limit away.
-fn figure(text: &str) -> Result<Value, String> {
+pub fn figure(text: &str) -> Result<Value, String> {
     match (text, text.parse::<u32>(), text.parse::<f64>()) {
         ("none", _, _) => Ok(Value::Null),
         (_, Ok(whole), _) if whole > 0 => Ok(whole.into()),

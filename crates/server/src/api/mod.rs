@@ -3,6 +3,7 @@
 pub mod agents;
 pub mod approvals;
 pub mod blobs;
+pub mod budget;
 pub mod chosen;
 pub mod commands;
 pub mod continuous;

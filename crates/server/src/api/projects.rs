@@ -1,11 +1,13 @@
 //! `/projects` and their members.
 
+use super::budget::{BudgetView, NewBudget};
 use super::sessions::check_defaults;
 use super::usage::Usage;
 use super::{Page, PageQuery};
 use crate::auth::{Caller, access};
 use crate::cursor;
 use crate::extract::{Body, Id, Ids, Params, page_size};
+use crate::jobs;
 use crate::once::{Answer, Once};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
@@ -19,7 +21,7 @@ use atoll_store::projects::{self, Defaults, Project};
 use atoll_store::users;
 use axum::Json;
 use axum::extract::State;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -32,6 +34,9 @@ pub struct ProjectView {
     /// What its sandboxes have unless they say otherwise.
     #[schema(value_type = Object)]
     defaults: Defaults,
+    /// What its sandboxes may spend on models together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget: Option<BudgetView>,
     /// Of models; only where one is asked for by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
@@ -51,6 +56,7 @@ impl From<Project> for ProjectView {
             is_default: row.is_default,
             repo: row.repo,
             defaults,
+            budget: row.budget.map(BudgetView::from),
             usage: None,
             created_at: row.created_at,
             updated_at: row.updated_at,
@@ -68,6 +74,13 @@ pub struct NewProject {
     #[serde(default)]
     #[schema(value_type = Object)]
     defaults: Defaults,
+    #[serde(default, deserialize_with = "atoll_core::json::object")]
+    budget: Option<NewBudget>,
+}
+
+/// An object, `null`, or absent.
+fn given_budget<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Option<Option<NewBudget>>, D::Error> {
+    atoll_core::json::object(from).map(Some)
 }
 
 fn check_repo(repo: &Option<Repo>, caller: &Caller) -> Result<()> {
@@ -91,6 +104,7 @@ pub async fn make(
     bounds::line("name", &new.name, bounds::NAME_CHARS)?;
     check_repo(&new.repo, &caller)?;
     check_defaults(&new.defaults, &caller)?;
+    let budget = new.budget.map(|budget| budget.checked(None)).transpose()?;
     app.write_once(&caller, once, hash, move |work| {
         Box::pin(async move {
             let project = Project {
@@ -99,6 +113,7 @@ pub async fn make(
                 is_default: false,
                 repo: new.repo,
                 defaults: new.defaults,
+                budget,
                 created_at: work.now,
                 updated_at: work.now,
             };
@@ -138,11 +153,13 @@ async fn find(work: &mut dyn atoll_store::Tx, id: ProjectId) -> Result<Project> 
     responses((status = 200, body = ProjectView)))]
 pub async fn get(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<ProjectId>) -> Result<Json<ProjectView>> {
     caller.must_not_be_worker()?;
+    let now = app.clock.now();
     let row = app.read(move |tx| {
         Box::pin(async move {
             let row = find(tx, id).await?;
             access::check(tx, &caller, id, Action::See, "project").await?;
-            Ok(ProjectView { usage: Usage::of(tx, Of::Project(id)).await?, ..row.into() })
+            let budget = BudgetView::of(tx, id, row.budget, now).await?;
+            Ok(ProjectView { usage: Usage::of(tx, Of::Project(id)).await?, budget, ..row.into() })
         })
     });
     Ok(Json(row.await?))
@@ -157,6 +174,10 @@ pub struct ChangeProject {
     /// Replaces the defaults as a whole.
     #[schema(value_type = Option<Object>)]
     defaults: Option<Defaults>,
+    /// `null` takes it away.
+    #[serde(default, deserialize_with = "given_budget")]
+    #[schema(value_type = Option<NewBudget>)]
+    budget: Option<Option<NewBudget>>,
 }
 
 /// Change a project.
@@ -177,20 +198,30 @@ pub async fn change(
     if let Some(defaults) = &change.defaults {
         check_defaults(defaults, &caller)?;
     }
-    let who = caller.clone();
-    app.write_once(&caller, once, hash, move |work| {
+    let (who, with_budget) = (caller.clone(), change.budget.is_some());
+    let changed = app.write_once(&caller, once, hash, move |work| {
         Box::pin(async move {
             let mut project = find(work.tx, id).await?;
             access::check(work.tx, &who, id, Action::Administer, "project").await?;
             project.name = change.name.unwrap_or(project.name);
             project.repo = change.repo.or(project.repo);
             project.defaults = change.defaults.unwrap_or(project.defaults);
+            if let Some(budget) = change.budget {
+                project.budget = budget.map(|budget| budget.checked(project.budget)).transpose()?;
+            }
             project.updated_at = work.now;
             projects::update(work.tx, &project).await?;
-            Answer::ok(ProjectView::from(project))
+            let budget = BudgetView::of(work.tx, id, project.budget, work.now).await?;
+            Answer::ok(ProjectView { budget, ..project.into() })
         })
-    })
-    .await
+    });
+    let answer = changed.await?;
+    // The gateway remembers a project's name and budget.
+    app.gateway.project_changed(&app, id).await;
+    if with_budget && let Err(problem) = jobs::budgets::look(&app).await {
+        tracing::debug!(detail = %problem.detail, "who waits for a budget is looked for again soon");
+    }
+    Ok(answer)
 }
 
 /// Remove a project that nothing belongs to.

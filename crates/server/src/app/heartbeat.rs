@@ -119,14 +119,18 @@ async fn start(work: &mut Work<'_>, session: &Session, sandbox: &mut Sandbox, be
 }
 
 /// Only where the worker has handed its way out to this server: the gateway is at the other end of it.
-fn gateway(work: &Work<'_>, sandbox: &Sandbox) -> Option<Gateway> {
-    match sandbox.provider {
-        ProviderKind::Local | ProviderKind::Docker => {
-            let base_url = format!("http://127.0.0.1:{}", atoll_worker::outward::PORT);
-            Some(Gateway { base_url, key: work.gateway.placeholder(sandbox.id) })
-        }
-        ProviderKind::External | ProviderKind::Fake => None,
+pub const fn has_gateway(provider: ProviderKind) -> bool {
+    match provider {
+        ProviderKind::Local | ProviderKind::Docker => true,
+        ProviderKind::External | ProviderKind::Fake => false,
     }
+}
+
+fn gateway(work: &Work<'_>, sandbox: &Sandbox) -> Option<Gateway> {
+    has_gateway(sandbox.provider).then(|| {
+        let base_url = format!("http://127.0.0.1:{}", atoll_worker::outward::PORT);
+        Gateway { base_url, key: work.gateway.placeholder(sandbox.id) }
+    })
 }
 
 async fn keep_sample(work: &mut Work<'_>, sandbox: &mut Sandbox, beat: &Heartbeat) -> Result<()> {

@@ -3,16 +3,19 @@
 
 use super::{Work, inbox};
 use crate::problem::{Code, Problem, Result};
+use atoll_core::budget::{Budget, Held, day_of};
 use atoll_core::event::{NewEvent, Source, kind};
-use atoll_core::id::SandboxId;
+use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::limit::{self, Limit, WARNED_AT};
 use atoll_core::message::{Delivery, MessageType};
 use atoll_core::sandbox::{Activity, AgentLimits, SandboxState, TurnState};
+use atoll_core::time::Timestamp;
 use atoll_protocol::frame::ServerFrame;
+use atoll_store::budgets;
 use atoll_store::sandboxes::{self, Sandbox};
 use atoll_store::sessions::Session;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// As much of a worker's events as is needed.
 #[derive(Deserialize)]
@@ -31,7 +34,8 @@ pub fn observed(sandbox: &mut Sandbox, event: &NewEvent) -> Option<inbox::Draft>
     match event.event_type.as_str() {
         kind::LIMIT_WARNED => named().filter(|named| !named.told).map(|named| words(named.limit, named.value)),
         kind::LIMIT_PAUSED => {
-            if let Some(named) = named() {
+            // A worker that stands still for money has no other limit to wait for, whatever it said on the way there.
+            if let Some(named) = named().filter(|_| !sandbox.limit_paused.is_some_and(Limit::is_money)) {
                 hold(sandbox, named.limit);
             }
             None
@@ -76,10 +80,10 @@ fn release(sandbox: &mut Sandbox) {
 
 /// Says something to the agent in its running turn. Both rows are written, and read again.
 pub async fn say(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox, draft: inbox::Draft) -> Result<()> {
+    sandboxes::update(work.tx, sandbox).await?;
     if sandbox.state != SandboxState::Running || session.sandbox_id != Some(sandbox.id) {
         return Ok(());
     }
-    sandboxes::update(work.tx, sandbox).await?;
     inbox::queue(work, session, draft).await?;
     *sandbox = sandboxes::get(work.tx, sandbox.id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
     Ok(())
@@ -111,6 +115,84 @@ pub async fn spent_out(work: &mut Work<'_>, sandbox: &mut Sandbox) -> Result<()>
     let data = json!({ "limit": Limit::CostUsd, "value": value, "used": used });
     let event = NewEvent::system(kind::LIMIT_PAUSED, work.now, &data);
     work.log(sandbox, vec![event]).await?;
+    work.out.states.push((sandbox.id, sandbox.state));
+    Ok(())
+}
+
+/// What a request has cost a project, and when.
+#[derive(Debug, Clone, Copy)]
+pub struct Shared {
+    pub micros: i64,
+    pub at: Timestamp,
+    pub budget: Option<Budget>,
+}
+
+/// Models have cost a project more: most of its budget may be used by it. The caller has written both rows.
+pub async fn project_costs(
+    work: &mut Work<'_>,
+    session: &mut Session,
+    sandbox: &mut Sandbox,
+    cost: &Shared,
+) -> Result<()> {
+    let project = sandbox.project_id;
+    budgets::add_cost(work.tx, project, day_of(cost.at), cost.micros).await?;
+    let Some(budget) = cost.budget else { return Ok(()) };
+    let period = budget.per.period(cost.at);
+    let spent = budgets::spent(work.tx, project, &period).await?;
+    let is_over = |micros: i64| micros as f64 >= budget.micros() as f64 * WARNED_AT;
+    if is_over(spent.saturating_sub(cost.micros)) || !is_over(spent) {
+        return Ok(());
+    }
+    let mut data = of_project(&Held::by(&budget, cost.at), spent, period.until(), project);
+    data["told"] = false.into();
+    work.log(sandbox, vec![NewEvent::system(kind::LIMIT_WARNED, work.now, &data)]).await?;
+    say(work, session, sandbox, words(Limit::ProjectBudget, budget.usd)).await
+}
+
+fn of_project(held: &Held, spent: i64, until: Option<Timestamp>, project: ProjectId) -> Value {
+    let (value, used) = (held.micros as f64 / 1e6, spent as f64 / 1e6);
+    json!({ "limit": Limit::ProjectBudget, "value": value, "used": used, "per": held.per, "until": until,
+            "project_id": project })
+}
+
+/// A request to a model was refused, since it could cost more than its project has left. The caller writes the row.
+pub async fn project_spent_out(
+    work: &mut Work<'_>,
+    sandbox: &mut Sandbox,
+    held: &Held,
+    spent: i64,
+    until: Option<Timestamp>,
+) -> Result<()> {
+    if sandbox.state != SandboxState::Running {
+        return Ok(());
+    }
+    budgets::hold(work.tx, sandbox.id, held).await?;
+    if sandbox.limit_paused == Some(Limit::ProjectBudget) {
+        return Ok(());
+    }
+    hold(sandbox, Limit::ProjectBudget);
+    let data = of_project(held, spent, until, sandbox.project_id);
+    work.log(sandbox, vec![NewEvent::system(kind::LIMIT_PAUSED, work.now, &data)]).await?;
+    work.out.states.push((sandbox.id, sandbox.state));
+    Ok(())
+}
+
+/// A project has more to spend than when this agent was held back.
+pub async fn project_has_more(work: &mut Work<'_>, id: SandboxId, held: &Held) -> Result<()> {
+    let (_, mut sandbox) = work.locked(id).await?;
+    // It may have gone on, and be held back anew, since somebody looked.
+    if budgets::held(work.tx, id).await?.as_ref() != Some(held) {
+        return Ok(());
+    }
+    budgets::release(work.tx, id).await?;
+    if sandbox.limit_paused != Some(Limit::ProjectBudget) {
+        return Ok(());
+    }
+    release(&mut sandbox);
+    let event = NewEvent::system(kind::LIMIT_RESUMED, work.now, &json!({ "limit": Limit::ProjectBudget }));
+    work.log(&mut sandbox, vec![event]).await?;
+    sandbox.updated_at = work.now;
+    sandboxes::update(work.tx, &mut sandbox).await?;
     work.out.states.push((sandbox.id, sandbox.state));
     Ok(())
 }
@@ -167,6 +249,7 @@ pub async fn change(work: &mut Work<'_>, id: SandboxId, change: &Change, actor: 
 pub fn frame(sandbox: &Sandbox) -> ServerFrame {
     ServerFrame::Limits {
         limits: sandbox.settings.limits.unwrap_or_default(),
-        held: sandbox.limit_paused.filter(|limit| *limit == Limit::CostUsd),
+        // For the agent it is one thing whose money it is.
+        held: sandbox.limit_paused.filter(|limit| limit.is_money()).map(|_| Limit::CostUsd),
     }
 }

@@ -1,19 +1,23 @@
 //! What a sandbox has spent, what is held for requests under way, and whether there is enough for another one.
 
 use super::hold::Room;
+use super::purse::{self, Lack, Purse};
 use super::refusal::Refusal;
 use crate::egress::quiet::Quiet;
-use atoll_core::id::{ProjectId, SandboxId};
+use atoll_core::budget::Held;
+use atoll_core::id::SandboxId;
+use atoll_core::limit::Limit;
 use atoll_core::sandbox::Settings;
+use atoll_core::time::Timestamp;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// One sandbox's, as long as anything of it is under way.
 pub struct Account {
     pub sandbox: SandboxId,
-    pub project: ProjectId,
+    /// Its project's, which it shares with others.
+    pub purse: Arc<Purse>,
     /// For what it sends.
     pub room: Room,
     balance: Mutex<Balance>,
@@ -21,8 +25,19 @@ pub struct Account {
     models: Mutex<BTreeSet<String>>,
     /// Refusals that were written to the log a moment ago.
     told: Mutex<Quiet>,
-    /// Its agent is being held back since nothing is left.
-    is_spent_out: AtomicBool,
+    /// What its agent is being held back by.
+    stop: Mutex<Option<Stop>>,
+}
+
+/// Why nothing is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// Its own limit is reached.
+    Own,
+    /// Its task's is, which was so much.
+    Task(i64),
+    /// Its project's budget is, as it was then.
+    Project(Held),
 }
 
 /// A sandbox can make up names without end.
@@ -58,18 +73,19 @@ pub fn micros(dollars: f64) -> i64 {
 }
 
 impl Balance {
-    /// Holds the most that a request can cost, or says whose limit has not enough.
-    pub const fn reserve(&mut self, most: i64) -> Result<(), (Bound, i64)> {
+    /// Whose limit has not enough for a request that can cost so much, and which it is.
+    pub const fn lack(&self, most: i64) -> Option<(Bound, i64)> {
         let held = self.spent.saturating_add(self.reserved).saturating_add(most);
         match (self.task, self.limit) {
             // A task that is over is not helped by a higher limit of its sandbox.
-            (Some(task), _) if held > task => Err((Bound::Task, task)),
-            (_, Some(limit)) if held > limit => Err((Bound::Sandbox, limit)),
-            (_, _) => {
-                self.reserved = self.reserved.saturating_add(most);
-                Ok(())
-            }
+            (Some(task), _) if held > task => Some((Bound::Task, task)),
+            (_, Some(limit)) if held > limit => Some((Bound::Sandbox, limit)),
+            (_, _) => None,
         }
+    }
+
+    pub const fn hold(&mut self, most: i64) {
+        self.reserved = self.reserved.saturating_add(most);
     }
 
     /// The request is over: what it cost takes the place of what was held.
@@ -80,16 +96,16 @@ impl Balance {
 }
 
 impl Account {
-    pub fn new(sandbox: SandboxId, project: ProjectId, balance: Balance) -> Self {
+    pub fn new(sandbox: SandboxId, purse: Arc<Purse>, balance: Balance) -> Self {
         let balance = Mutex::new(balance);
         Self {
             sandbox,
-            project,
+            purse,
             room: Room::of_one(),
             balance,
             models: Mutex::default(),
             told: Mutex::default(),
-            is_spent_out: AtomicBool::new(false),
+            stop: Mutex::default(),
         }
     }
 
@@ -113,31 +129,37 @@ impl Account {
 
     /// How often it was so since it was last told; nothing if that was a moment ago. Whoever asks without end writes
     /// no log without end.
-    pub fn is_news(&self, reason: &'static str) -> Option<u64> {
+    pub fn is_news(&self, reason: &'static str, stop: Option<Stop>) -> Option<u64> {
+        let whose = match stop {
+            Some(Stop::Project(_)) => Limit::ProjectBudget.as_str(),
+            Some(Stop::Own | Stop::Task(_)) | None => "",
+        };
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.note((String::new(), 0, reason), Instant::now())
+        told.note((whose.to_owned(), 0, reason), Instant::now())
     }
 
     /// Whether it is news that nothing is left: said once until there is more.
-    pub fn runs_out(&self) -> bool {
-        !self.is_spent_out.swap(true, Ordering::Relaxed)
+    pub fn runs_out(&self, stop: Stop) -> bool {
+        self.stop.lock().unwrap_or_else(PoisonError::into_inner).replace(stop) != Some(stop)
     }
 
-    /// A request went out: there is something left.
+    /// A request went out: there is something left. Or nobody could be told that there is not.
     pub fn passes(&self) {
-        self.is_spent_out.store(false, Ordering::Relaxed);
+        *self.stop.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    pub fn has_limit(&self) -> bool {
-        let balance = self.locked();
-        balance.limit.is_some() || balance.task.is_some()
+    /// What makes it matter how much a request may cost.
+    pub fn kept_by(&self) -> Option<Limit> {
+        let Balance { limit, task, .. } = *self.locked();
+        let own = limit.or(task).map(|_| Limit::CostUsd);
+        own.or_else(|| self.purse.budget().map(|_| Limit::ProjectBudget))
     }
 
     /// It may have been changed since.
     pub fn set_limit(&self, limit: Option<i64>) {
         let before = std::mem::replace(&mut self.locked().limit, limit);
         if before != limit {
-            self.is_spent_out.store(false, Ordering::Relaxed);
+            self.passes();
         }
     }
 
@@ -145,88 +167,102 @@ impl Account {
     pub fn set_task(&self, task: Option<i64>) {
         let before = std::mem::replace(&mut self.locked().task, task);
         if before != task {
-            self.is_spent_out.store(false, Ordering::Relaxed);
+            self.passes();
         }
     }
 
-    pub fn reserve(&self, most: i64) -> Result<(), Refusal> {
+    /// With the sandbox and with its project, or with neither.
+    pub fn reserve(&self, most: i64, now: Timestamp) -> Result<(), Refusal> {
         let mut balance = self.locked();
-        let Err((bound, limit)) = balance.reserve(most) else { return Ok(()) };
-        let Balance { spent, reserved, .. } = *balance;
-        Err(Refusal::Budget { sandbox: self.sandbox, bound, limit, spent, reserved, most })
+        let mut till = self.purse.locked();
+        match purse::reserve(&mut balance, &mut till, most, now) {
+            Ok(()) => Ok(()),
+            Err(Lack::Own(bound, limit)) => {
+                let Balance { spent, reserved, .. } = *balance;
+                Err(Refusal::Budget { sandbox: self.sandbox, bound, limit, spent, reserved, most })
+            }
+            Err(Lack::Project) => Err(self.purse.shortage(&mut till, most, now)),
+        }
     }
 
-    pub fn settle(&self, held: i64, cost: i64) {
+    pub fn settle(&self, held: i64, cost: i64, now: Timestamp) {
         self.locked().settle(held, cost);
+        self.purse.locked().settle(held, cost, now);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::purse::Till;
     use super::*;
-    use proptest::prelude::*;
+    use atoll_core::budget::Per;
+    use atoll_core::id::ProjectId;
+
+    fn account() -> Account {
+        let now = Timestamp::from_micros(0);
+        let purse = Purse::new(ProjectId::new(), "parser".to_owned(), Till::new(None, now, |_| 0));
+        Account::new(SandboxId::new(), Arc::new(purse), Balance::default())
+    }
+
+    fn reserve(balance: &mut Balance, most: i64) -> bool {
+        let has_room = balance.lack(most).is_none();
+        if has_room {
+            balance.hold(most);
+        }
+        has_room
+    }
 
     #[test]
     fn what_is_held_counts_until_it_is_settled() {
         let mut balance = Balance { limit: Some(100), spent: 10, ..Balance::default() };
-        assert!(balance.reserve(60).is_ok());
-        assert!(balance.reserve(31).is_err(), "two at once can't have more than there is");
-        assert!(balance.reserve(30).is_ok());
+        assert!(reserve(&mut balance, 60));
+        assert!(!reserve(&mut balance, 31), "two at once can't have more than there is");
+        assert!(reserve(&mut balance, 30));
         balance.settle(60, 5);
         assert_eq!(balance, Balance { limit: Some(100), spent: 15, reserved: 30, task: None });
-        assert!(balance.reserve(55).is_ok() && balance.reserve(1).is_err());
+        assert!(reserve(&mut balance, 55) && !reserve(&mut balance, 1));
         let mut free = Balance::default();
-        assert!(free.reserve(i64::MAX).is_ok() && free.reserve(i64::MAX).is_ok());
+        assert!(reserve(&mut free, i64::MAX) && reserve(&mut free, i64::MAX));
     }
 
     #[test]
     fn a_task_s_own_limit_holds_beside_the_sandbox_s() {
         let mut balance = Balance { limit: Some(100), task: Some(50), spent: 10, reserved: 0 };
-        assert_eq!(balance.reserve(41), Err((Bound::Task, 50)));
-        assert_eq!(balance.reserve(95), Err((Bound::Task, 50)), "a higher limit of the sandbox would not help");
-        assert!(balance.reserve(40).is_ok());
+        assert_eq!(balance.lack(41), Some((Bound::Task, 50)));
+        assert_eq!(balance.lack(95), Some((Bound::Task, 50)), "a higher limit of the sandbox would not help");
+        assert!(reserve(&mut balance, 40));
         balance.task = None;
-        assert_eq!(balance.reserve(51), Err((Bound::Sandbox, 100)));
+        assert_eq!(balance.lack(51), Some((Bound::Sandbox, 100)));
     }
 
     #[test]
     fn refusals_in_turn_are_told_once_each() {
-        let account = Account::new(SandboxId::new(), ProjectId::new(), Balance::default());
-        let told = (0..100).filter_map(|at| account.is_news(if at % 2 == 0 { "key" } else { "budget" })).count();
+        let account = account();
+        let told = (0..100).filter_map(|at| account.is_news(if at % 2 == 0 { "key" } else { "budget" }, None)).count();
         assert_eq!(told, 2);
+        let stop = Stop::Project(Held { micros: 5, per: Per::Day, first: Some(1) });
+        assert_eq!(account.is_news("budget", Some(stop)), Some(1), "the project's is another one");
+    }
+
+    #[test]
+    fn an_agent_is_held_back_once_until_there_is_more() {
+        let account = account();
+        let day = |first| Stop::Project(Held { micros: 5, per: Per::Day, first: Some(first) });
+        assert!(account.runs_out(day(1)) && !account.runs_out(day(1)));
+        assert!(account.runs_out(day(2)), "a new day is spent out, too");
+        account.passes();
+        assert!(account.runs_out(day(2)) && account.runs_out(Stop::Own) && !account.runs_out(Stop::Own));
+        account.set_limit(Some(7));
+        assert!(account.runs_out(Stop::Own));
     }
 
     #[test]
     fn names_without_end_are_kept_together() {
-        let account = Account::new(SandboxId::new(), ProjectId::new(), Balance::default());
+        let account = account();
         for number in 0..MOST_MODELS {
             assert_eq!(account.booked_as(&number.to_string()), number.to_string());
         }
         assert_eq!(account.booked_as("one more"), OTHERS);
         assert_eq!(account.booked_as("0"), "0");
-    }
-
-    proptest! {
-        /// However requests overlap: if none costs more than was held for it, the limit holds.
-        #[test]
-        fn a_limit_is_never_overrun(limit in 0..1000_i64, task in prop::option::of(0..1000_i64), steps in prop::collection::vec((0..300_i64, 0..=100_i64, any::<bool>()), 0..60)) {
-            let mut balance = Balance { limit: Some(limit), task, spent: 0, reserved: 0 };
-            let limit = task.map_or(limit, |task| task.min(limit));
-            let mut open = Vec::new();
-            for (most, percent, ends) in steps {
-                if balance.reserve(most).is_ok() {
-                    open.push((most, most * percent / 100));
-                }
-                if ends && !open.is_empty() {
-                    let (held, cost) = open.remove(0);
-                    balance.settle(held, cost);
-                }
-                prop_assert!(balance.spent + balance.reserved <= limit);
-            }
-            for (held, cost) in open {
-                balance.settle(held, cost);
-            }
-            prop_assert!(balance.reserved == 0 && balance.spent <= limit);
-        }
     }
 }

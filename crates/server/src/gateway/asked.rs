@@ -20,6 +20,8 @@ pub struct Asked {
     span: Option<Range<usize>>,
     most_output: Option<u64>,
     answers: u64,
+    /// The answer is not for whoever asks, and is made later.
+    pub in_background: bool,
 }
 
 // A name that is there twice is refused: the two ends might each take another one.
@@ -35,6 +37,8 @@ struct Shape<'a> {
     max_output_tokens: Option<u64>,
     #[serde(default)]
     n: Option<u64>,
+    #[serde(borrow, default)]
+    background: Option<&'a RawValue>,
     #[serde(default, rename = "generationConfig", alias = "generation_config")]
     generation: Option<Generation>,
 }
@@ -64,7 +68,9 @@ pub fn look(body: &[u8]) -> Option<Asked> {
     let said = [shape.max_tokens, shape.max_completion_tokens, shape.max_output_tokens];
     let most_output = said.into_iter().chain([generation.and_then(|it| it.most)]).flatten().max();
     let answers = shape.n.or_else(|| generation.and_then(|it| it.count)).unwrap_or(1).max(1);
-    Some(Asked { model, span, most_output, answers })
+    // Whatever an upstream may take for a yes.
+    let in_background = shape.background.is_some_and(|raw| !matches!(raw.get(), "null" | "false"));
+    Some(Asked { model, span, most_output, answers, in_background })
 }
 
 impl Asked {
@@ -107,6 +113,17 @@ mod tests {
         assert_eq!(most(r#"{"generationConfig": {"maxOutputTokens": 7, "candidateCount": 2}}"#), 14);
         assert_eq!(most("{}"), USUAL_OUTPUT);
         assert_eq!(look(b"{}").unwrap().most(10_000_000, Some(1000)).0, 1000);
+    }
+
+    #[test]
+    fn what_is_answered_later_is_noticed() {
+        let later = |text: &str| look(text.as_bytes()).unwrap().in_background;
+        for yes in ["true", " true ", "1", "\"true\"", "{}"] {
+            assert!(later(&format!("{{\"background\": {yes}}}")), "{yes}");
+        }
+        for no in ["{}", r#"{"background": false}"#, r#"{"background":null}"#, r#"{"x": {"background": true}}"#] {
+            assert!(!later(no), "{no}");
+        }
     }
 
     #[test]

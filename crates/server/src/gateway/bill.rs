@@ -111,8 +111,10 @@ impl Drop for Bill {
     fn drop(&mut self) {
         let used = self.used();
         let cost = used.map_or(0, |used| self.price.map_or(0, |price| price.cost(&used)));
-        self.account.settle(self.held, cost);
-        let (Some(used), Some(app)) = (used, self.app.upgrade()) else { return };
+        let Some(app) = self.app.upgrade() else { return };
+        let at = app.clock.now();
+        self.account.settle(self.held, cost, at);
+        let Some(used) = used else { return };
         let (account, upstream, model) =
             (Arc::clone(&self.account), std::mem::take(&mut self.upstream), std::mem::take(&mut self.model));
         let open = Arc::clone(&self.open);
@@ -121,6 +123,7 @@ impl Drop for Bill {
             let (sandbox, mut pause) = (account.sandbox, FIRST_PAUSE);
             loop {
                 let (upstream, model) = (upstream.clone(), model.clone());
+                let shared = limits::Shared { micros: cost, at, budget: account.purse.budget() };
                 let written = app.write(move |work| {
                     Box::pin(async move {
                         let (mut session, mut row) = work.locked(sandbox).await?;
@@ -130,7 +133,9 @@ impl Drop for Bill {
                         session.cost_micros = session.cost_micros.saturating_add(cost);
                         sessions::update(work.tx, &session).await?;
                         limits::costs(work, &mut session, &mut row, before).await?;
-                        Ok(model_usage::add(work.tx, sandbox, &upstream, &model, &used, cost).await?)
+                        model_usage::add(work.tx, sandbox, &upstream, &model, &used, cost).await?;
+                        // Last, since others of the project wait for its row.
+                        limits::project_costs(work, &mut session, &mut row, &shared).await
                     })
                 });
                 match written.await {

@@ -21,6 +21,7 @@ mod hold;
 mod login;
 mod path;
 mod placeholder;
+mod purse;
 mod refusal;
 mod renew;
 mod scan;
@@ -34,7 +35,7 @@ use crate::egress::proxy_of;
 use crate::options::{Model, ModelUpstream, Models, Outward};
 use crate::problem::Problem;
 use crate::state::App;
-use account::{Account, Balance, Bound};
+use account::{Account, Balance, Stop};
 use asked::Asked;
 use atoll_core::event::{NewEvent, kind};
 use atoll_core::id::{ProjectId, SandboxId};
@@ -51,6 +52,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use path::{Found, Purpose, Route};
+use purse::Purses;
 use refusal::Refusal;
 use scan::Scanner;
 use serde_json::json;
@@ -70,6 +72,7 @@ pub struct Gateway {
     placeholders: Placeholders,
     credentials: Credentials,
     accounts: Mutex<HashMap<SandboxId, Arc<Account>>>,
+    purses: Purses,
     room: Room,
     /// Held by every bill until it is written down.
     open: Arc<()>,
@@ -83,6 +86,7 @@ impl Gateway {
             placeholders,
             credentials: Credentials::default(),
             accounts: Mutex::default(),
+            purses: Purses::default(),
             room: Room::of_all(),
             open: Arc::default(),
         }
@@ -165,11 +169,12 @@ impl Gateway {
         }
         let read = app.read(move |tx| Box::pin(async move { stored(tx, sandbox).await })).await;
         let (project, balance) = read.map_err(|_| Refusal::Busy)?.ok_or(Refusal::BadKey)?;
-        let made = Account::new(sandbox, project, balance);
+        let made = Account::new(sandbox, self.purses.of(app, project).await?, balance);
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         if accounts.len() >= MOST_ACCOUNTS {
             // What somebody holds has something under way that is not written down yet.
             accounts.retain(|_, account| Arc::strong_count(account) > 1);
+            self.purses.tidy();
         }
         Ok(Arc::clone(accounts.entry(sandbox).or_insert_with(|| Arc::new(made))))
     }
@@ -206,10 +211,16 @@ impl Gateway {
         }
     }
 
+    /// A person has changed a project: perhaps what its sandboxes may spend together.
+    pub async fn project_changed(&self, app: &App, project: ProjectId) {
+        self.purses.changed(app, project).await;
+    }
+
     /// Holds what the request may cost at most.
     async fn reserve(&self, app: &Arc<App>, account: &Arc<Account>, most: i64) -> Result<(), Refusal> {
-        if account.reserve(most).is_ok() {
-            return Ok(());
+        match account.reserve(most, app.clock.now()) {
+            Err(Refusal::Budget { .. }) => {}
+            held => return held,
         }
         let sandbox = account.sandbox;
         let read = app.read(move |tx| Box::pin(async move { stored(tx, sandbox).await })).await;
@@ -217,7 +228,7 @@ impl Gateway {
             account.set_limit(balance.limit);
             account.set_task(balance.task);
         }
-        account.reserve(most)
+        account.reserve(most, app.clock.now())
     }
 }
 
@@ -278,11 +289,14 @@ async fn pass(
     let asked = match asked::look(&body).filter(|_| is_plain) {
         Some(asked) => asked,
         None if route.purpose == Purpose::Look => Asked::default(),
-        None if gateway.models.listed.is_empty() && !account.has_limit() => Asked::default(),
+        None if gateway.models.listed.is_empty() && account.kept_by().is_none() => Asked::default(),
         None => return Err(Refusal::Unreadable),
     };
+    if asked.in_background && route.api == Api::OpenAi {
+        return Err(Refusal::Background);
+    }
     let chosen = gateway.choose(&route, &asked)?;
-    let key = gateway.credentials.of(app, account.project, chosen.upstream).await?;
+    let key = gateway.credentials.of(app, account.purse.project, chosen.upstream).await?;
     let item = price(&account, &route, &chosen, &asked, body.len())?;
     if let Some(item) = &item {
         gateway.reserve(app, &account, item.held).await?;
@@ -307,7 +321,7 @@ async fn pass(
     // A login may end before its time. It costs nothing to be refused.
     if let (Ok(response), Some(refused)) = (&answered, &key)
         && response.status() == StatusCode::UNAUTHORIZED
-        && let Some(next) = gateway.credentials.after(app, account.project, chosen.upstream, refused).await
+        && let Some(next) = gateway.credentials.after(app, account.purse.project, chosen.upstream, refused).await
     {
         answered = gateway.send(&head, &body, chosen.upstream, Some(&next)).await;
     }
@@ -316,7 +330,8 @@ async fn pass(
     let mut response = match answered {
         Ok(response) => response,
         Err(error) => {
-            if let Some(bill) = &mut bill {
+            // An upstream that took the request and broke off may have read it, and then it is paid for.
+            if let Some(bill) = bill.as_mut().filter(|_| error.is_connect()) {
                 bill.free();
             }
             return Err(unreachable(client::why(&error)));
@@ -341,12 +356,13 @@ fn refused(app: &Arc<App>, sandbox: SandboxId, refusal: &Refusal) {
     tracing::debug!(%sandbox, detail, "a request to a model was refused");
     let known = app.gateway.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox).cloned();
     let (Some(reason), Some(account)) = (refusal.told_as(), known) else { return };
-    let (news, spent_out) = (account.is_news(reason), refusal.spent_out().filter(|_| account.runs_out()));
-    if news.is_none() && spent_out.is_none() {
+    let stop = refusal.stop();
+    let (news, stop) = (account.is_news(reason, stop), stop.filter(|stop| account.runs_out(*stop)));
+    if news.is_none() && stop.is_none() {
         return;
     }
     let data = json!({ "reason": reason, "detail": detail, "count": news.unwrap_or(1) });
-    let (app, is_news) = (Arc::clone(app), news.is_some());
+    let (app, is_news, refusal) = (Arc::clone(app), news.is_some(), refusal.clone());
     tokio::spawn(async move {
         let logged = app.write(move |work| {
             Box::pin(async move {
@@ -356,16 +372,16 @@ fn refused(app: &Arc<App>, sandbox: SandboxId, refusal: &Refusal) {
                         let event = NewEvent::system(kind::MODEL_REFUSED, work.now, &data);
                         work.log(&mut row, vec![event]).await?;
                     }
-                    match spent_out {
-                        Some((Bound::Sandbox, _)) => {
-                            limits::spent_out(work, &mut row).await?;
-                            sandboxes::update(work.tx, &mut row).await?;
+                    match (stop, &refusal) {
+                        (Some(Stop::Project(held)), Refusal::ProjectBudget(short)) => {
+                            limits::project_spent_out(work, &mut row, &held, short.spent, short.until).await?;
                         }
-                        Some((Bound::Task, limit)) => {
-                            sandboxes::update(work.tx, &mut row).await?;
-                            continuous::spent_out(work, sandbox, limit).await?;
-                        }
-                        None => sandboxes::update(work.tx, &mut row).await?,
+                        (Some(Stop::Own | Stop::Project(_)), _) => limits::spent_out(work, &mut row).await?,
+                        (Some(Stop::Task(_)) | None, _) => {}
+                    }
+                    sandboxes::update(work.tx, &mut row).await?;
+                    if let Some(Stop::Task(limit)) = stop {
+                        continuous::spent_out(work, sandbox, limit).await?;
                     }
                 }
                 Ok(())
@@ -373,6 +389,8 @@ fn refused(app: &Arc<App>, sandbox: SandboxId, refusal: &Refusal) {
         });
         if let Err(problem) = logged.await {
             tracing::warn!(%sandbox, detail = %problem.detail, "a refused request to a model could not be logged");
+            // The next one says it again.
+            account.passes();
         }
     });
 }
@@ -397,10 +415,10 @@ fn price(
             let fresh = price.cost(&Tokens { input, output, ..Tokens::default() });
             fresh.max(price.cost(&Tokens { cache_write: input, output, ..Tokens::default() }))
         }
-        None if account.has_limit() => {
-            return Err(Refusal::Unpriced { model: model.chars().take(200).collect() });
-        }
-        None => 0,
+        None => match account.kept_by() {
+            Some(by) => return Err(Refusal::Unpriced { model: model.chars().take(200).collect(), by }),
+            None => 0,
+        },
     };
     let (upstream, model) = (chosen.upstream.name.clone(), account.booked_as(model));
     Ok(Some(Item { upstream, model, price: chosen.price, input, held }))

@@ -1,9 +1,12 @@
 //! What the gateway itself answers, in the form in which each API says that something is wrong: agents show it.
 
 use super::Body;
-use super::account::Bound;
-use atoll_core::id::SandboxId;
+use super::account::{Bound, Stop};
+use atoll_core::budget::{Held, Per};
+use atoll_core::id::{ProjectId, SandboxId};
+use atoll_core::limit::Limit;
 use atoll_core::model::Api;
+use atoll_core::time::Timestamp;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::http::{Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -40,8 +43,12 @@ pub enum Refusal {
     TooLarge {
         most: usize,
     },
+    /// The answer would be made when nobody here counts any more.
+    Background,
     Unpriced {
         model: String,
+        /// What it would have to be counted for.
+        by: Limit,
     },
     Budget {
         sandbox: SandboxId,
@@ -51,11 +58,54 @@ pub enum Refusal {
         reserved: i64,
         most: i64,
     },
+    ProjectBudget(Box<Shortage>),
     Unreachable {
         upstream: String,
         detail: String,
     },
     Busy,
+}
+
+/// What a project's budget has no room for. In millionths of a dollar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortage {
+    pub project: ProjectId,
+    pub name: String,
+    /// The budget as it is.
+    pub held: Held,
+    /// When there is a new one.
+    pub until: Option<Timestamp>,
+    pub spent: i64,
+    pub reserved: i64,
+    pub most: i64,
+}
+
+impl Shortage {
+    fn sentence(&self) -> String {
+        let Self { project, name, held, until, spent, reserved, most } = self;
+        let (per, this) = match held.per {
+            Per::Day => (" a day", " today"),
+            Per::Month => (" a month", " this month"),
+            Per::Ever => (" in all", ""),
+        };
+        let next = until.map(|until| format!("; there is a new one from {until} on")).unwrap_or_default();
+        format!(
+            "the budget of project {name} ({project}) has no room for this request: it is {}{per} for all of its \
+             sandboxes, {} is spent{this}{}, and it may cost up to {}{next}; raise it with `atoll project budget \
+             {project} …`",
+            dollars(held.micros),
+            dollars(*spent),
+            under_way(*reserved),
+            dollars(*most)
+        )
+    }
+}
+
+fn under_way(reserved: i64) -> String {
+    match reserved {
+        0 => String::new(),
+        reserved => format!(", {} is held for requests that are under way", dollars(reserved)),
+    }
 }
 
 fn dollars(micros: i64) -> String {
@@ -73,13 +123,13 @@ impl Refusal {
             Self::BadKey => StatusCode::UNAUTHORIZED,
             Self::NotServed => StatusCode::NOT_FOUND,
             Self::NoKey { .. } | Self::KeyUnusable { .. } | Self::NoUpstream => StatusCode::FORBIDDEN,
-            Self::NotListed { .. } | Self::NoModel | Self::OtherApi { .. } | Self::Unreadable => {
+            Self::NotListed { .. } | Self::NoModel | Self::OtherApi { .. } | Self::Unreadable | Self::Background => {
                 StatusCode::BAD_REQUEST
             }
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Unpriced { .. } => StatusCode::PAYMENT_REQUIRED,
-            // Worth another try: the agent is held back until a person allows more, or ended.
-            Self::Budget { .. } => StatusCode::TOO_MANY_REQUESTS,
+            // Worth another try: the agent is held back until there is more, or ended.
+            Self::Budget { .. } | Self::ProjectBudget(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Unreachable { .. } => StatusCode::BAD_GATEWAY,
             Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -117,16 +167,24 @@ impl Refusal {
                  compressed"
                 .to_owned(),
             Self::TooLarge { most } => format!("the request is larger than {} MB", most >> 20),
-            Self::Unpriced { model } => format!(
-                "this sandbox has a limit in dollars (limits.cost_usd or continuous.cost_usd), and the price of {model} is not known; add it \
-                 with its price to `models` in the configuration of the Atoll server"
-            ),
-            Self::Budget { sandbox, bound, limit, spent, reserved, most } => {
-                let others = match reserved {
-                    0 => String::new(),
-                    reserved => format!(", {} is held for requests that are under way", dollars(*reserved)),
+            Self::Background => "`background: true` is not passed on: the answer is made when nobody counts it any \
+                 more, and can't be fetched through Atoll's model gateway; leave it out"
+                .to_owned(),
+            Self::Unpriced { model, by } => {
+                let what = match by {
+                    Limit::ProjectBudget => "this sandbox's project has a budget in dollars",
+                    Limit::CostUsd | Limit::Turns | Limit::TurnS | Limit::NoProgressS => {
+                        "this sandbox has a limit in dollars (limits.cost_usd or continuous.cost_usd)"
+                    }
                 };
+                format!(
+                    "{what}, and the price of {model} is not known; add it with its price to `models` in the \
+                     configuration of the Atoll server"
+                )
+            }
+            Self::Budget { sandbox, bound, limit, spent, reserved, most } => {
                 let (left, most) = (dollars(limit.saturating_sub(*spent).max(0)), dollars(*most));
+                let others = under_way(*reserved);
                 match bound {
                     Bound::Sandbox => format!(
                         "the limit of sandbox {sandbox} has no room for this request: limits.cost_usd is {}, {} is spent{others}, \
@@ -140,6 +198,7 @@ impl Refusal {
                     ),
                 }
             }
+            Self::ProjectBudget(shortage) => shortage.sentence(),
             Self::Unreachable { upstream, detail } => format!("{upstream} can't be reached by Atoll: {detail}"),
             Self::Busy => "the Atoll server has too much to do right now; try again".to_owned(),
         }
@@ -148,14 +207,18 @@ impl Refusal {
     /// The reason in the sandbox's log, for what somebody outside has to do something about.
     pub const fn told_as(&self) -> Option<&'static str> {
         match self {
-            Self::Budget { .. } => Some("budget"),
+            Self::Budget { .. } | Self::ProjectBudget(_) => Some("budget"),
             Self::Unpriced { .. } => Some("unpriced"),
             Self::NotListed { .. } | Self::OtherApi { .. } => Some("model"),
             Self::NoKey { .. } | Self::KeyUnusable { .. } | Self::NoUpstream => Some("key"),
             Self::Unreachable { .. } => Some("unreachable"),
-            Self::BadKey | Self::NotServed | Self::NoModel | Self::Unreadable | Self::TooLarge { .. } | Self::Busy => {
-                None
-            }
+            Self::BadKey
+            | Self::NotServed
+            | Self::NoModel
+            | Self::Unreadable
+            | Self::Background
+            | Self::TooLarge { .. }
+            | Self::Busy => None,
         }
     }
 
@@ -184,14 +247,20 @@ impl Refusal {
         }
     }
 
-    /// Whose limit has not enough left even when all that is under way has cost nothing, and which it is.
-    pub const fn spent_out(&self) -> Option<(Bound, i64)> {
+    /// What there is not enough left of even when all that is under way has cost nothing.
+    pub fn stop(&self) -> Option<Stop> {
         match self {
-            Self::Budget { bound, limit, spent, most, .. } if spent.saturating_add(*most) > *limit => {
-                Some((*bound, *limit))
+            Self::Budget { bound, limit, spent, most, .. } => {
+                let stop = match bound {
+                    Bound::Sandbox => Stop::Own,
+                    Bound::Task => Stop::Task(*limit),
+                };
+                (spent.saturating_add(*most) > *limit).then_some(stop)
             }
-            Self::Budget { .. }
-            | Self::BadKey
+            Self::ProjectBudget(short) => {
+                (short.spent.saturating_add(short.most) > short.held.micros).then_some(Stop::Project(short.held))
+            }
+            Self::BadKey
             | Self::NotServed
             | Self::NoKey { .. }
             | Self::KeyUnusable { .. }
@@ -200,6 +269,7 @@ impl Refusal {
             | Self::NoModel
             | Self::OtherApi { .. }
             | Self::Unreadable
+            | Self::Background
             | Self::TooLarge { .. }
             | Self::Unpriced { .. }
             | Self::Unreachable { .. }
@@ -221,7 +291,7 @@ impl Refusal {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         match self {
             Self::Busy => drop(headers.insert(RETRY_AFTER, HeaderValue::from_static("1"))),
-            Self::Budget { .. } => {
+            Self::Budget { .. } | Self::ProjectBudget(_) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("2"));
                 headers.insert("x-should-retry", HeaderValue::from_static("true"));
             }
@@ -270,5 +340,40 @@ mod tests {
         assert!(sentence.contains("continuous.cost_usd") && sentence.contains("$0.38 is left"), "{sentence}");
         assert_eq!(dollars(1), "$0.000001");
         assert_eq!(dollars(12_340_000), "$12.34");
+    }
+
+    #[test]
+    fn a_budget_is_told_with_its_project_and_its_time() {
+        let project = ProjectId::new();
+        let held = Held { micros: 50_000_000, per: Per::Month, first: Some(20_000) };
+        let until: Timestamp = "2026-12-01T00:00:00Z".parse().unwrap();
+        let short = Shortage {
+            project,
+            name: "parser".to_owned(),
+            held,
+            until: Some(until),
+            spent: 49_900_000,
+            reserved: 50_000,
+            most: 480_000,
+        };
+        let refusal = Refusal::ProjectBudget(Box::new(short.clone()));
+        let sentence = refusal.sentence();
+        for part in [
+            &format!("project parser ({project})"),
+            "$50.00 a month",
+            "$49.90 is spent this month, $0.05 is held",
+            "up to $0.48",
+            "from 2026-12-01T00:00:00",
+            &format!("`atoll project budget {project} …`"),
+        ] {
+            assert!(sentence.contains(part), "{part}: {sentence}");
+        }
+        assert_eq!((refusal.told_as(), refusal.stop()), (Some("budget"), Some(Stop::Project(held))));
+        // It fits when the others have cost nothing: that is no reason to stand still.
+        let waits = Shortage { spent: 49_500_000, most: 500_000, ..short.clone() };
+        assert_eq!(Refusal::ProjectBudget(Box::new(waits)).stop(), None);
+        let ever = Shortage { held: Held { per: Per::Ever, ..held }, until: None, ..short };
+        let sentence = Refusal::ProjectBudget(Box::new(ever)).sentence();
+        assert!(sentence.contains("$50.00 in all") && !sentence.contains("new one"), "{sentence}");
     }
 }

@@ -1,5 +1,6 @@
 //! Background jobs: what rows asked for, and what time brings. One runner per server.
 
+pub(crate) mod budgets;
 mod checks;
 mod create;
 mod deadline;
@@ -69,7 +70,10 @@ impl Runner {
                 () = self.app.jobs.notified() => {}
                 () = tokio::time::sleep(wait) => {}
                 Some(_) = running.join_next() => {}
-                _ = silence.tick() => self.mark_silent().await,
+                _ = silence.tick() => {
+                    self.mark_silent().await;
+                    self.look_at_budgets().await;
+                }
                 _ = sweep.tick() => self.sweep().await,
                 _ = stopping.changed() => break,
             }
@@ -107,6 +111,12 @@ impl Runner {
             tracing::debug!(detail = %problem.detail, "could not look for silent sandboxes");
         }
         self.app.limiter.tidy();
+    }
+
+    async fn look_at_budgets(&self) {
+        if let Err(problem) = budgets::look(&self.app).await {
+            tracing::debug!(detail = %problem.detail, "could not look who waits for a budget");
+        }
     }
 
     async fn sweep(&self) {

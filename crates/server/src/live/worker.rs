@@ -166,10 +166,13 @@ impl Connection {
         let id = self.id;
         let row = self.app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, id).await?) })).await;
         let Ok(Some(row)) = row else { return Ok(()) };
-        let told = (row.settings.limits.unwrap_or_default(), row.limit_paused == Some(Limit::CostUsd));
-        // Whoever never had any need not hear that.
-        let had_none =
-            row.settings.limits.is_none() && self.limits.is_none() && told == (AgentLimits::default(), false);
+        let told = (row.settings.limits.unwrap_or_default(), row.limit_paused.is_some_and(Limit::is_money));
+        // Whoever never had any need not hear that. With the gateway a worker may stand still for its project's budget,
+        // which was raised while it was not connected.
+        let had_none = !heartbeat::has_gateway(row.provider)
+            && row.settings.limits.is_none()
+            && self.limits.is_none()
+            && told == (AgentLimits::default(), false);
         if had_none || self.limits.replace(told) == Some(told) {
             return Ok(());
         }

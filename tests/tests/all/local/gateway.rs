@@ -1,6 +1,7 @@
 //! Models from inside of a sandbox whose network policy lets nothing out: a real sandbox, `curl` in it, and a model's
 //! API of the test outside.
 
+mod budget;
 mod logins;
 mod money;
 mod upstream;

@@ -6,6 +6,7 @@ use crate::render::spans::Spans;
 use crate::render::{continuous, line, patch, style, text, time};
 use crate::run::told::{Mark, Told};
 use anstyle::Style;
+use atoll_core::limit::Limit;
 use std::time::Duration;
 
 /// How much of a failed tool's output is shown.
@@ -43,10 +44,19 @@ impl Story {
             "approval.resolved" => Some(Told::fact(&answer(entry))),
             "limit.paused" => {
                 let limit = entry.text("limit").unwrap_or_default();
-                let flag = limit.replace('_', "-");
-                Some(Told::warning(&format!(
-                    "the agent is paused: its limit {limit} is reached; `atoll sandbox limits … --{flag} …` lets it go on"
-                )))
+                let (what, how) = if limit == Limit::ProjectBudget.as_str() {
+                    let project = entry.text("project_id").unwrap_or("…");
+                    let next = entry.text("until").map(|until| format!(", and so does {}", time::exact(until)));
+                    let next = next.unwrap_or_default();
+                    (
+                        "its project's budget".to_owned(),
+                        format!("`atoll project budget {project} …` lets it go on{next}"),
+                    )
+                } else {
+                    let flag = limit.replace('_', "-");
+                    (format!("its limit {limit}"), format!("`atoll sandbox limits … --{flag} …` lets it go on"))
+                };
+                Some(Told::warning(&format!("the agent is paused: {what} is reached; {how}")))
             }
             "limit.resumed" => Some(Told::fact("the agent goes on")),
             kind if kind.starts_with("message.") => self.message(entry),

@@ -115,6 +115,8 @@ async fn serve(mut stream: TcpStream, heard: Arc<Mutex<Heard>>) {
         } else if says("hangs") {
             wait_for_end(&mut stream, &heard).await;
             return;
+        } else if says("\"cuts\"") {
+            return;
         } else if says("streams") || says("trickles") {
             let last = if says("trickles") { 1 } else { PIECES.len() };
             if stream_pieces(&mut stream, &PIECES[..last]).await.is_err() || says("trickles") {
