@@ -27,12 +27,12 @@ Examples:
   atoll secret set API_KEY --upstream api.example.org
   pass show registry | atoll secret set NPM_TOKEN --project prj_… --expose
   atoll secret set DEPLOY_KEY --expose=SSH_KEY < deploy.key
-  atoll secret set OPENCODE_LOGIN --expose-file .local/share/opencode/auth.json < ~/.local/share/opencode/auth.json
+  atoll secret set CODEX_LOGIN --expose-file .codex/auth.json < ~/.codex/auth.json
 
 The value is never an argument: those are seen by everybody on the machine. One line end after it is left out.
 With --expose it is a variable inside every sandbox that names the secret, and whoever works there can read it.
-With --expose-file it is JSON, and a file in the agent's home there, written before each prompt. Fields whose names
-contain `refresh` are kept in it and blank: a sandbox that renewed your login would log you out.")]
+With --expose-file it is JSON, and a file in the agent's home there, written before each prompt. Fields
+whose names contain `refresh` are kept in it and blank: who renewed the login there would log you out.")]
     Set(Set),
     /// List secrets by name; no value is ever shown
     #[command(after_help = "Examples:\n  atoll secret ls\n  atoll secret ls --project prj_…")]

@@ -129,7 +129,9 @@ fn leaves(value: &Value, way: &str, all: &mut Vec<(String, Value)>) {
             all.push((format!("{way}#"), json!(fields.keys().collect::<Vec<_>>())));
             fields.iter().for_each(|(name, field)| leaves(field, &format!("{way}/{name}"), all));
         }
-        leaf => all.push((way.to_owned(), leaf.clone())),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            all.push((way.to_owned(), value.clone()));
+        }
     }
 }
 

@@ -286,7 +286,7 @@ pub struct Settings {
     /// Names of the project's secrets that the sandbox may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
-    /// Those of them whose values stand in its environment: whoever works in it can read them.
+    /// Those of them whose values stand in its environment or in a file: whoever works in it can read them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exposed_secrets: Vec<String>,
 }

@@ -34,7 +34,7 @@ struct Upstream {
 pub struct Keys {
     apis: BTreeSet<Api>,
     variables: BTreeSet<String>,
-    /// A sandbox gets secrets as variables; which, is theirs to say.
+    /// A sandbox gets secrets as variables or files; which, is theirs to say.
     exposed: bool,
 }
 

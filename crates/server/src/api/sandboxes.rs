@@ -125,7 +125,7 @@ pub struct SandboxView {
     pub agent: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub settings: Settings,
-    /// Secrets whose values stand in its environment.
+    /// Secrets whose values stand in its environment, or in a file of its agent.
     pub exposed_secrets: Vec<String>,
     pub turn: Option<i64>,
     pub first_seq: i64,
