@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 words! {
     /// How long a budget is for: a day and a month of the calendar, in UTC.
+    #[derive(Default)]
     "time of a budget"
-    Per { Day = "day", Month = "month", Ever = "ever" }
+    Per { Day = "day", #[default] Month = "month", Ever = "ever" }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -19,12 +20,6 @@ pub struct Budget {
     pub usd: f64,
     #[serde(default)]
     pub per: Per,
-}
-
-impl Default for Per {
-    fn default() -> Self {
-        Self::Month
-    }
 }
 
 /// Days since 1970 began.
