@@ -6,9 +6,6 @@ CARGO ?= cargo
 # The worker first: `atoll` carries it, so that one file is all one installs.
 export EMBED_WORKER ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/worker/atoll-worker
 
-# Most tests wait for something most of the time: half as many again as there are processors.
-export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n + (n + 1) / 2)))
-
 # A machine without the agents skips their tests and says so; CI does not skip.
 export ATOLL_TEST_AGENTS ?= $(if $(CI),1)
 

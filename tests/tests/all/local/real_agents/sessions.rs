@@ -149,6 +149,11 @@ async fn remembers_death(agent: &str) {
     let first = stage.make("remember PINEAPPLE #script:slow", json!({ "approvals": "full", "end": "keep" })).await;
     let sleeps = |event: &Value| event["type"] == "agent.tool_use" && event["data"].to_string().contains("tail -f");
     stage.ground.event(&first, sleeps).await;
+    // What an agent says is not yet what it has written down, and only that can outlive it.
+    for said in SAID {
+        let written = format!("for n in $(seq 600); do grep -rqsaF '{said}' ~ && exit; sleep 0.1; done; exit 1");
+        stage.ground.shell(&first, &written).await.well();
+    }
     let kill = "for d in /proc/[0-9]*; do case $(readlink $d/exe) in */agents/*) kill -9 ${d#/proc/};; esac; done";
     stage.ground.shell(&first, kill).await;
     let row = stage.ground.ended(&first).await;
