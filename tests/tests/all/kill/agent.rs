@@ -200,6 +200,9 @@ struct Feeder {
     shared: Arc<Shared>,
 }
 
+/// Events of a run that the worker has not confirmed.
+const MOST_BEHIND: usize = 1000;
+
 /// The worker has gone.
 struct Gone;
 
@@ -229,6 +232,7 @@ impl Feeder {
     fn feed(&mut self, run: usize, mut stdin: ChildStdin) -> Result<(), Gone> {
         while !self.shared.finishing.load(Ordering::SeqCst) {
             let burst = if self.rng.random_bool(0.03) { 120 } else { self.rng.random_range(0..6) };
+            let burst = if self.is_behind(run) { 0 } else { burst };
             for _ in 0..burst {
                 let line = self.event(run);
                 write(&mut stdin, &line)?;
@@ -242,6 +246,13 @@ impl Feeder {
             std::thread::sleep(Duration::from_millis(self.rng.random_range(1..30)));
         }
         Ok(())
+    }
+
+    /// More would only pile up: a slow machine is to be killed in the middle of things, not drowned.
+    fn is_behind(&self, run: usize) -> bool {
+        let notes = locked(&self.shared.notes);
+        let run = &notes.runs[run];
+        self.shared.settling.load(Ordering::SeqCst) || run.numbers.len() - run.confirmed > MOST_BEHIND
     }
 
     fn event(&mut self, run: usize) -> Value {
