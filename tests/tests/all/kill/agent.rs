@@ -301,7 +301,7 @@ impl Feeder {
     /// The input has ended: the worker sends what is left and goes.
     fn done(&self, run: usize) {
         let mut process = locked(&self.shared.process).take().unwrap();
-        let status = process.wait(Duration::from_secs(60));
+        let status = process.wait(Duration::from_secs(300));
         assert!(status.is_some_and(|status| status.success()), "the last worker ended with {status:?}");
         let mut notes = locked(&self.shared.notes);
         assert_eq!(notes.runs[run].confirmed, notes.runs[run].numbers.len(), "every event of the last run is kept");
