@@ -103,7 +103,17 @@ impl Running {
 }
 
 impl Drop for Running {
+    /// Asked to go first: what a killed server has started would still write into the test's directory for a moment.
     fn drop(&mut self) {
+        let is_there = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        if is_there(&mut self.child) {
+            let pid = rustix::process::Pid::from_child(&self.child);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let deadline = Instant::now() + PATIENCE;
+            while is_there(&mut self.child) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
         drop(self.child.kill());
         drop(self.child.wait());
     }
