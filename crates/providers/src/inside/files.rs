@@ -33,12 +33,19 @@ fn unreachable(detail: impl std::fmt::Display) -> Error {
 }
 
 fn lost(error: &io::Error) -> Error {
-    // Nobody listens there any more.
-    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) {
-        let detail = "nothing runs in this sandbox any more, so its files can't be reached";
-        return Error::Refused { detail: detail.into() };
-    }
     unreachable(format!("does not answer: {error}"))
+}
+
+/// A connection that can't be had or breaks off does not say why. Where nobody listens, the sandbox has ended, perhaps
+/// in this very moment.
+async fn explained<T>(socket: &Path, worked: Result<T, Error>) -> Result<T, Error> {
+    match worked {
+        Err(Error::Unreachable { .. }) if !link::listens(socket).await => {
+            let detail = "nothing runs in this sandbox any more, so its files can't be reached";
+            Err(Error::Refused { detail: detail.into() })
+        }
+        worked => worked,
+    }
 }
 
 fn bad(error: &BadFrame) -> Error {
@@ -144,6 +151,10 @@ fn job(job: &FileJob) -> Job {
 }
 
 pub(crate) async fn run(socket: &Path, patience: &Patience, wanted: &FileJob) -> Result<Worked<FileDone>, Error> {
+    explained(socket, work(socket, patience, wanted).await).await
+}
+
+async fn work(socket: &Path, patience: &Patience, wanted: &FileJob) -> Result<Worked<FileDone>, Error> {
     let mut connection = ask(socket, &job(wanted)).await?;
     let mut answers = Answers::default();
     let mut entries = Vec::new();
@@ -167,6 +178,10 @@ pub(crate) async fn download(
     patience: Patience,
     transfer: &Transfer,
 ) -> Result<Worked<Download>, Error> {
+    explained(socket, begin(socket, patience, transfer).await).await
+}
+
+async fn begin(socket: &Path, patience: Patience, transfer: &Transfer) -> Result<Worked<Download>, Error> {
     let job = match transfer.clone() {
         Transfer::File { path, range, .. } => Job::Read {
             path,
@@ -205,6 +220,15 @@ enum Unsent {
 }
 
 pub(crate) async fn upload(
+    socket: &Path,
+    patience: &Patience,
+    transfer: &Transfer,
+    data: ByteStream,
+) -> Result<Worked<Uploaded>, Error> {
+    explained(socket, bring(socket, patience, transfer, data).await).await
+}
+
+async fn bring(
     socket: &Path,
     patience: &Patience,
     transfer: &Transfer,
@@ -302,6 +326,31 @@ mod tests {
             assert_eq!((&data[..], failed.fault), (&b"hello"[..], FileFault::Changed));
             assert!(answers.next(&mut near).await.is_err(), "an end without a word is no success");
         }
+    }
+
+    /// A worker that is killed while it is asked.
+    #[tokio::test]
+    async fn a_connection_that_breaks_off_as_the_sandbox_ends_says_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("worker");
+        let patience = super::super::standing::Standing::default().of(&atoll_core::provider::ProviderId("one".into()));
+        let stat = FileJob::Stat { path: "file".into() };
+        let ended = |told: Result<Worked<FileDone>, Error>| matches!(told, Err(Error::Refused { detail }) if detail.contains("nothing runs"));
+        for lives_on in [true, false] {
+            let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+            let worker = async {
+                drop(listener.accept().await.unwrap());
+                if lives_on {
+                    std::future::pending::<()>().await;
+                }
+                drop(listener);
+                std::future::pending().await
+            };
+            let told = tokio::select! { told = run(&socket, &patience, &stat) => told, () = worker => unreachable!() };
+            assert_eq!(ended(told), !lives_on);
+            std::fs::remove_file(&socket).unwrap();
+        }
+        assert!(ended(run(&socket, &patience, &stat).await));
     }
 
     #[tokio::test]

@@ -19,6 +19,8 @@ use tokio::task::JoinSet;
 const UNUSED: usize = 2;
 const MOST: usize = 256;
 pub(super) const AGAIN: Duration = Duration::from_millis(100);
+/// How often a worker that broke off a connection is looked after.
+const LOOKS: u32 = 5;
 
 /// Who answers the workers: the server.
 pub trait LinkHost: Send + Sync {
@@ -60,17 +62,32 @@ enum Change {
     Ended { was_used: bool },
 }
 
-/// Connects and says what the connection is for. The socket is reached through its directory's
-/// descriptor: its own path may be longer than the kernel takes.
+/// Connects and says what the connection is for.
 pub(crate) async fn dial(socket: &Path, opening: Opening) -> io::Result<UnixStream> {
+    let mut connection = connect(socket).await?;
+    connection.write_all(&[opening.byte()]).await?;
+    Ok(connection)
+}
+
+/// The socket is reached through its directory's descriptor: its own path may be longer than the kernel takes.
+async fn connect(socket: &Path) -> io::Result<UnixStream> {
     let (Some(dir), Some(name)) = (socket.parent(), socket.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::NotFound));
     };
     let dir = std::fs::File::open(dir)?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
-    let mut connection = UnixStream::connect(path).await?;
-    connection.write_all(&[opening.byte()]).await?;
-    Ok(connection)
+    UnixStream::connect(path).await
+}
+
+/// Whether a worker listens there; one that is just ending is waited for.
+pub(super) async fn listens(socket: &Path) -> bool {
+    for _ in 0..LOOKS {
+        match connect(socket).await {
+            Err(error) if is_dead(&error) => return false,
+            Ok(_) | Err(_) => tokio::time::sleep(AGAIN).await,
+        }
+    }
+    true
 }
 
 pub(super) fn is_dead(error: &io::Error) -> bool {
