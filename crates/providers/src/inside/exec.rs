@@ -80,6 +80,22 @@ fn exit(end: &End) -> Exit {
     }
 }
 
+/// What is said first of it.
+fn first(spec: &ExecSpec) -> Result<Vec<u8>, Error> {
+    let start = Start {
+        argv: argv(&spec.command),
+        cwd: spec.cwd.clone(),
+        env: spec.env.clone(),
+        stdin: spec.stdin,
+        terminal: spec.terminal.map(|size| Terminal { columns: size.columns, rows: size.rows }),
+    };
+    let first = Ask::Start(start).encode();
+    if first.len() > LONGEST {
+        return Err(Error::Refused { detail: "the command line and its environment are longer than 1 MB".into() });
+    }
+    Ok(first)
+}
+
 fn lost(error: std::io::Error) -> Error {
     Error::Unreachable { detail: format!("its worker does not answer: {error}") }
 }
@@ -92,8 +108,8 @@ impl Commands {
         socket: &Path,
         spec: &ExecSpec,
     ) -> Result<ExecRef, Error> {
-        let connection = link::dial(socket, Opening::Exec).await.map_err(lost)?;
-        self.start_over(id, epoch, connection, spec).await
+        let connection = link::dial_with(socket, Opening::Exec, &first(spec)?).await.map_err(lost)?;
+        Ok(self.go_on(id, epoch, connection, spec))
     }
 
     /// The same over a connection at whose other end somebody does what a worker does.
@@ -104,18 +120,12 @@ impl Commands {
         mut connection: UnixStream,
         spec: &ExecSpec,
     ) -> Result<ExecRef, Error> {
-        let start = Start {
-            argv: argv(&spec.command),
-            cwd: spec.cwd.clone(),
-            env: spec.env.clone(),
-            stdin: spec.stdin,
-            terminal: spec.terminal.map(|size| Terminal { columns: size.columns, rows: size.rows }),
-        };
-        let first = Ask::Start(start).encode();
-        if first.len() > LONGEST {
-            return Err(Error::Refused { detail: "the command line and its environment are longer than 1 MB".into() });
-        }
-        connection.write_all(&first).await.map_err(lost)?;
+        connection.write_all(&first(spec)?).await.map_err(lost)?;
+        Ok(self.go_on(id, epoch, connection, spec))
+    }
+
+    /// With what was asked for over this connection.
+    fn go_on(self: &Arc<Self>, id: &ProviderId, epoch: u64, connection: UnixStream, spec: &ExecSpec) -> ExecRef {
         let (speech, unsaid) = Speech::new(spec.stdin, spec.terminal.is_some());
         let running = Arc::new(Running {
             sandbox: id.clone(),
@@ -131,7 +141,7 @@ impl Commands {
         let exec = uuid::Uuid::now_v7().simple().to_string();
         locked(&self.known).all.insert(exec.clone(), Arc::clone(&running));
         tokio::spawn(Arc::clone(self).carry(exec.clone(), running, connection, unsaid));
-        Ok(ExecRef { sandbox: id.clone(), exec, epoch })
+        ExecRef { sandbox: id.clone(), exec, epoch }
     }
 
     async fn carry(self: Arc<Self>, exec: String, running: Arc<Running>, connection: UnixStream, unsaid: Unsaid) {
@@ -218,6 +228,15 @@ impl Commands {
     pub(crate) fn resumed(&self, sandbox: &ProviderId) {
         self.each_clock(sandbox, Clock::go_on);
         self.standing.go_on(sandbox);
+    }
+
+    /// By an earlier server.
+    pub(crate) fn found_paused(&self, sandbox: &ProviderId) {
+        self.standing.stand(sandbox);
+    }
+
+    pub(crate) fn stands(&self, sandbox: &ProviderId) -> bool {
+        self.standing.stands(sandbox)
     }
 
     /// With those who move its files.

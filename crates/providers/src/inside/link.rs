@@ -64,8 +64,13 @@ enum Change {
 
 /// Connects and says what the connection is for.
 pub(crate) async fn dial(socket: &Path, opening: Opening) -> io::Result<UnixStream> {
+    dial_with(socket, opening, &[]).await
+}
+
+/// And the first thing after it in one breath: whoever listens wakes once.
+pub(crate) async fn dial_with(socket: &Path, opening: Opening, first: &[u8]) -> io::Result<UnixStream> {
     let mut connection = connect(socket).await?;
-    connection.write_all(&[opening.byte()]).await?;
+    connection.write_all(&[&[opening.byte()], first].concat()).await?;
     Ok(connection)
 }
 

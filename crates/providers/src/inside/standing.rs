@@ -34,6 +34,13 @@ impl Standing {
         locked(&self.0).remove(sandbox);
     }
 
+    pub(super) fn stands(&self, sandbox: &ProviderId) -> bool {
+        match locked(&self.0).get(sandbox) {
+            Some(Stands::Still) => true,
+            Some(Stands::Until(_)) | None => false,
+        }
+    }
+
     pub(super) fn of(&self, sandbox: &ProviderId) -> Patience {
         Patience { standing: self.clone(), sandbox: sandbox.clone() }
     }

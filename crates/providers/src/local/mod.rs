@@ -35,12 +35,18 @@ pub struct Local {
     /// Or why there is none, in a sentence.
     launcher: Result<Arc<Mutex<Arc<Launcher>>>, String>,
     host: Arc<dyn LinkHost>,
-    links: Mutex<HashMap<ProviderId, AbortHandle>>,
+    links: Mutex<HashMap<ProviderId, Link>>,
     /// One at a time makes a sandbox.
     making: Turns,
     commands: Arc<Commands>,
     disk: disk::Watch,
     tier: tier::Demand,
+}
+
+/// To a worker, for as long as it lives.
+struct Link {
+    task: AbortHandle,
+    socket: PathBuf,
 }
 
 impl Local {
@@ -85,6 +91,9 @@ impl Local {
 
     /// The socket of a living worker, through which its files are reached.
     async fn worker(&self, id: &ProviderId) -> Result<PathBuf, Error> {
+        if let Some(socket) = self.connected(id) {
+            return Ok(socket);
+        }
         let place = self.place(id).await?;
         if !place.alive {
             let detail = "nothing runs in this sandbox any more, so its files can't be reached";
@@ -96,6 +105,16 @@ impl Local {
         Ok(place.socket)
     }
 
+    /// The socket of a worker that was alive and went on when it was last heard of: whoever dials it learns whether
+    /// that is still so, with no need to ask the launcher before.
+    fn connected(&self, id: &ProviderId) -> Option<PathBuf> {
+        if self.commands.stands(id) {
+            return None;
+        }
+        let links = locked(&self.links);
+        links.get(id).filter(|link| !link.task.is_finished()).map(|link| link.socket.clone())
+    }
+
     /// Sees to it that a living worker is connected.
     fn connect(&self, place: &Place) {
         let Ok(sandbox) = place.name.parse::<SandboxId>() else { return };
@@ -104,24 +123,27 @@ impl Local {
         }
         let mut links = locked(&self.links);
         let id = ProviderId(place.name.clone());
-        if links.get(&id).is_some_and(|link| !link.is_finished()) {
+        if links.get(&id).is_some_and(|link| !link.task.is_finished()) {
             return;
         }
+        if place.paused {
+            self.commands.found_paused(&id);
+        }
         let kept = tokio::spawn(link::keep(sandbox, place.socket.clone(), Arc::clone(&self.host)));
-        links.insert(id, kept.abort_handle());
+        links.insert(id, Link { task: kept.abort_handle(), socket: place.socket.clone() });
     }
 
     /// Lets go of every worker; they live on, and are found again.
     pub fn disconnect_all(&self) {
         self.disk.stop();
         for (_, link) in locked(&self.links).drain() {
-            link.abort();
+            link.task.abort();
         }
     }
 
     fn disconnect(&self, id: &ProviderId) {
         if let Some(link) = locked(&self.links).remove(id) {
-            link.abort();
+            link.task.abort();
         }
     }
 

@@ -123,6 +123,13 @@ impl Provider for Local {
 
     fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> Answer<'a, ExecRef> {
         Box::pin(async move {
+            if let Some(socket) = self.connected(id).filter(|_| !spec.as_root) {
+                match self.commands.start(id, EPOCH, &socket, spec).await {
+                    // It has ended meanwhile, and the launcher knows more. Nothing was started.
+                    Err(Error::Unreachable { .. }) => {}
+                    started => return started,
+                }
+            }
             let place = self.place(id).await?;
             if !place.alive {
                 return Err(Error::Refused { detail: "nothing runs in this sandbox any more".into() });

@@ -73,10 +73,11 @@ async fn nothing_new_runs_in_a_paused_sandbox_which_can_be_ended() {
     let made = local.create(&spec, "key").await.unwrap();
     local.exec(&made.id, &command("while :; do date >>/tmp/log; sleep 0.05; done")).await.unwrap();
     local.pause(&made.id).await.unwrap();
-    match local.exec(&made.id, &command("true")).await {
+    let refused = async |local: &Local| match local.exec(&made.id, &command("true")).await {
         Err(Error::Refused { detail }) => assert!(detail.contains("paused: resume it first"), "{detail}"),
         other => panic!("{other:?}"),
-    }
+    };
+    refused(&local).await;
     // Another server with another launcher finds it as it is.
     drop(local);
     let launcher = tokio::task::spawn_blocking(start).await.unwrap().unwrap();
@@ -84,6 +85,8 @@ async fn nothing_new_runs_in_a_paused_sandbox_which_can_be_ended() {
     let seen = local.get(&made.id).await;
     assert!(matches!(&seen, Lookup::Found(found) if found.state == ProviderState::Paused), "{seen:?}");
     assert!(local.resources(&made.id).await.unwrap().disk_bytes > 0);
+    assert_eq!(local.find(&Default::default()).await.unwrap().len(), 1, "and takes it over");
+    refused(&local).await;
     local.stop(&made.id, StopMode::Force).await.unwrap();
     let seen = local.get(&made.id).await;
     assert!(matches!(&seen, Lookup::Found(found) if found.state == ProviderState::Stopped), "{seen:?}");
