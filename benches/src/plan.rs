@@ -65,7 +65,7 @@ impl Plan {
             idle: 300,
             watched: Duration::from_secs(90),
             at_once: 100,
-            neighbour: 400,
+            neighbour: 1000,
             forks: 10,
             files: 100_000,
             steps: 500,
