@@ -9,6 +9,11 @@ export EMBED_WORKER ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/worker/atoll-
 # A machine without the agents skips their tests and says so; CI does not skip.
 export ATOLL_TEST_AGENTS ?= $(if $(CI),1)
 
+# Where nothing is built a second time, notes for that only cost time.
+ifdef CI
+export CARGO_INCREMENTAL ?= 0
+endif
+
 build: worker
 	$(CARGO) build --workspace --locked
 
