@@ -1,5 +1,5 @@
 # The two commands of the README are `make run` and `make test`.
-.PHONY: run test check bench soak build worker clean
+.PHONY: run test check lint bench soak build worker clean
 
 CARGO ?= cargo
 
@@ -23,22 +23,26 @@ run: worker
 	$(CARGO) build --locked -p atoll
 	@scripts/demo
 
-# Everything. Services that tests need run on private ports and directories and end with them.
+# Everything. Services that tests need run on private ports and directories and end with them. Tests wait more than they
+# work: one more at a time than there are processors.
+test: export RUST_TEST_THREADS ?= $(shell expr $$(nproc) + 1)
 test:
 	@scripts/need build git postgresql python sandbox
-	@scripts/build-worker
 	@scripts/setup-fuzz
 	@scripts/agents
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@$(MAKE) --no-print-directory -j2 worker lint
 	$(CARGO) build --workspace --locked
 	$(CARGO) test --workspace --locked
 
 # The quick loop: format, lints, unit tests.
-check: worker
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+check: worker lint
 	$(CARGO) test --workspace --locked --exclude atoll-tests --lib
+
+# Looks at sources only: with no worker to carry, it can go on beside the building of one, whose linking keeps one
+# processor busy at most.
+lint:
+	$(CARGO) fmt --all --check
+	EMBED_WORKER= $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 # The figures beside their floors and bars.
 bench: worker
