@@ -23,9 +23,13 @@ fn a_prompt_becomes_a_turn() {
         "agent.message",
         "agent.tool_use",
         "agent.file_edited",
+        "agent.assistant_message",
         "agent.tool_completed",
+        "agent.user_tool_result",
         "agent.tool_use",
+        "agent.assistant_message",
         "agent.tool_completed",
+        "agent.user_tool_result",
         "agent.completed",
         "agent.waiting",
     ];
