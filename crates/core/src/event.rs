@@ -66,6 +66,10 @@ pub mod kind {
     pub const AGENT_SHUTDOWN: &str = "agent.shutdown";
     pub const AGENT_HEARTBEAT: &str = "agent.heartbeat";
     pub const AGENT_MESSAGE: &str = "agent.message";
+    /// An answer of its model as a whole: which parts it has. What stands in them is told by their own events.
+    pub const AGENT_ASSISTANT_MESSAGE: &str = "agent.assistant_message";
+    /// Results of tools that its model gets back together.
+    pub const AGENT_USER_TOOL_RESULT: &str = "agent.user_tool_result";
     pub const AGENT_MESSAGE_INJECTED: &str = "agent.message_injected";
     pub const AGENT_INTERRUPTED: &str = "agent.interrupted";
     pub const AGENT_UNPARSED: &str = "agent.unparsed";

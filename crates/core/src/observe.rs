@@ -23,19 +23,19 @@ pub enum Observation {
 /// Types that count as work. It is a list of what counts, so that an unknown type is never taken
 /// for progress.
 const WORK: &[&str] = &[
-    "agent.assistant_message",
+    kind::AGENT_ASSISTANT_MESSAGE,
     kind::AGENT_MESSAGE,
-    "agent.thinking",
+    kind::AGENT_THINKING,
     kind::AGENT_TOOL_USE,
     kind::AGENT_TOOL_COMPLETED,
-    "agent.user_tool_result",
+    kind::AGENT_USER_TOOL_RESULT,
     kind::AGENT_FILE_EDITED,
     kind::AGENT_MESSAGE_INJECTED,
-    "agent.subagent_invoked",
-    "agent.subagent_completed",
-    "agent.skill_invoked",
-    "agent.skill_completed",
-    "agent.plan",
+    kind::AGENT_SUBAGENT_INVOKED,
+    kind::AGENT_SUBAGENT_COMPLETED,
+    kind::AGENT_SKILL_INVOKED,
+    kind::AGENT_SKILL_COMPLETED,
+    kind::AGENT_PLAN,
     kind::APPROVAL_RESOLVED,
 ];
 

@@ -25,6 +25,7 @@ pub mod downlink;
 pub mod drain;
 pub mod driver;
 pub mod environment;
+pub mod exchange;
 pub mod exec;
 pub mod executor;
 pub mod exit;

@@ -1,5 +1,6 @@
 //! An event as it was read: what is shown of it, and its own text.
 
+use atoll_core::event::kind;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -32,6 +33,16 @@ impl Entry {
     }
 
     /// What was said, under the names that agents have for it.
+    /// It tells only which events before it belong together: where these are shown, there is nothing to add.
+    pub fn is_structure(&self) -> bool {
+        let list = match self.event_type.as_str() {
+            kind::AGENT_ASSISTANT_MESSAGE => "content",
+            kind::AGENT_USER_TOOL_RESULT => "results",
+            _ => return false,
+        };
+        self.data[list].is_array() && self.said().is_none() && self.text("output").is_none()
+    }
+
     pub fn said(&self) -> Option<&str> {
         ["text", "content", "message", "detail", "error", "summary"].into_iter().find_map(|field| self.text(field))
     }

@@ -3,6 +3,7 @@
 use super::{style, text, time};
 use crate::output::Output;
 use crate::reading::entry::Entry;
+use atoll_core::event::kind;
 use serde_json::Value;
 
 /// Where nothing says how wide the output is.
@@ -33,7 +34,8 @@ pub fn summary(entry: &Entry, most: usize) -> String {
             let tool = text::clipped(entry.text("tool").unwrap_or("?"), 60);
             format!("{tool}: {}", short(&input(data)))
         }
-        "agent.tool_completed" | "agent.user_tool_result" => {
+        _ if entry.is_structure() => short(&parts(data)),
+        kind::AGENT_TOOL_COMPLETED | kind::AGENT_USER_TOOL_RESULT => {
             let tool = text::clipped(entry.text("tool").unwrap_or("?"), 60);
             let verdict = if data["is_error"] == true { "failed" } else { "ok" };
             format!("{tool} {verdict}: {}", short(entry.text("output").unwrap_or_default()))
@@ -71,6 +73,20 @@ pub fn summary(entry: &Entry, most: usize) -> String {
             None => short(&compact(data)),
         },
     }
+}
+
+/// Of what an answer, or what the model gets back, is made.
+fn parts(data: &Value) -> String {
+    let list = |name: &str| data[name].as_array().into_iter().flatten();
+    let part = |part: &Value| {
+        let word = |field: &str| part[field].as_str().unwrap_or("?").to_owned();
+        if part["type"] == "tool_use" { word("tool") } else { word("type") }
+    };
+    let result = |result: &Value| {
+        let failed = if result["is_error"] == true { " failed" } else { "" };
+        format!("{}{failed}", result["tool_use_id"].as_str().unwrap_or("?"))
+    };
+    list("content").map(part).chain(list("results").map(result)).collect::<Vec<_>>().join(", ")
 }
 
 fn id(entry: &Entry) -> String {

@@ -4,6 +4,7 @@ use super::{continuous, line, style, text, time};
 use crate::output::Output;
 use crate::reading::entry::Entry;
 use anstyle::Style;
+use atoll_core::event::kind;
 
 const HEAD: usize = 200;
 /// Longer outputs are cut in the middle of nowhere; `atoll events --json` has all of it.
@@ -48,15 +49,16 @@ fn told(entry: &Entry) -> Option<(String, &str)> {
     let word = |field: &str| entry.text(field).unwrap_or("?");
     let told = match entry.event_type.as_str() {
         "agent.heartbeat" | "agent.usage" | "agent.transcript" => return None,
+        _ if entry.is_structure() => return None,
         "agent.transcript_failed" => {
             (format!("the agent's transcript could not be saved: {}", entry.text("error").unwrap_or_default()), "")
         }
         "agent.started" => (turn("the agent starts", entry), ""),
-        "agent.message" | "agent.assistant_message" => ("the agent says:".to_owned(), said),
+        kind::AGENT_MESSAGE | kind::AGENT_ASSISTANT_MESSAGE => ("the agent says:".to_owned(), said),
         "agent.thinking" => ("the agent thinks:".to_owned(), said),
         "agent.system_message" => ("the agent's system says:".to_owned(), said),
         "agent.tool_use" => (format!("→ {}: {}", word("tool"), line::input(&entry.data)), ""),
-        "agent.tool_completed" | "agent.user_tool_result" => {
+        kind::AGENT_TOOL_COMPLETED | kind::AGENT_USER_TOOL_RESULT => {
             let failed = if entry.data["is_error"] == true { " failed" } else { "" };
             (format!("← {}{failed}{}", word("tool"), exit(entry)), entry.text("output").unwrap_or_default())
         }

@@ -11,6 +11,8 @@ const TYPES: &[&str] = &[
     "agent.message",
     "agent.tool_use",
     "agent.tool_completed",
+    "agent.assistant_message",
+    "agent.user_tool_result",
     "agent.file_edited",
     "agent.failed",
     "agent.interrupted",
@@ -54,6 +56,7 @@ proptest! {
             "file_path": other, "change_type": text, "diff_preview": text, "message_id": other, "how": text,
             "reason": if at % 2 == 0 { json!(other) } else { json!({"code": text, "detail": other}) },
             "outcome": text, "commit": text, "repo": other, "branch": text, "title": text, "decision": other, "approval_id": text, "delivery": other,
+            "results": [{"tool_use_id": text}],
         });
         let mut entry = entry(TYPES[at], data);
         entry.actor = Some(text);
@@ -93,6 +96,13 @@ fn a_short_story() {
             }),
         ),
         ("agent.message", json!({"text": "done"})),
+        (
+            "agent.assistant_message",
+            json!({"content": [{"type": "text", "characters": 4}, {"type": "tool_use", "tool_use_id": "t1", "tool": "Bash"}]}),
+        ),
+        ("agent.user_tool_result", json!({"results": [{"tool_use_id": "t1", "is_error": true}]})),
+        ("agent.assistant_message", json!({"text": "in its own words"})),
+        ("agent.user_tool_result", json!({"tool": "Bash", "output": "in its own words"})),
         ("agent.usage", json!({"tokens": 3})),
         ("sandbox.notice", json!({"text": "not limited on this machine: disk space"})),
         ("git.cloned", json!({"commit": "1a2b3c", "repo": "/src/x", "branch": "atoll/fix", "uncommitted": 0})),

@@ -1,6 +1,6 @@
 //! The demo agent: lines of JSON both ways, made for this.
 
-use super::{Abilities, Ask, AskKind, Command, Driver, Launch, Mark, Said, Standing, Told, is_aside, object};
+use super::{Abilities, Ask, AskKind, Command, Driver, Launch, Mark, Origin, Said, Standing, Told, is_aside, object};
 use crate::demo::wire::{Answer, Before, Decision, In, Out, Prompt, WATCHED, before};
 use atoll_core::bounds;
 use atoll_core::event::{EventType, kind};
@@ -102,7 +102,7 @@ fn read(line: &[u8]) -> Result<Said, String> {
     }
     bounds::event_data(data.get()).map_err(|error| error.to_string())?;
     let event_type = EventType::new(&event).map_err(|error| error.to_string())?;
-    Ok(Said::Event(Told { event_type, data: data.to_owned(), mark }))
+    Ok(Said::Event(Told { event_type, data: data.to_owned(), mark, origin: Origin::Unsaid }))
 }
 
 #[derive(Deserialize)]

@@ -131,6 +131,11 @@ pub enum Said {
     RateLimited {
         wait: Option<Duration>,
     },
+    /// The answer that its model was giving has no further part.
+    AnswerEnds {
+        /// The tool under which a sub-agent has it.
+        parent: Option<String>,
+    },
     /// A tool has run; the agent waits until what it changed was looked at.
     ToolRan {
         tool_use_id: String,
@@ -185,6 +190,19 @@ pub struct Told {
     pub event_type: EventType,
     pub data: Box<RawValue>,
     pub mark: Mark,
+    pub origin: Origin,
+}
+
+/// Which answer of the model a part of one belongs to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// The agent does not say. One with a result of a tool behind it is taken to be over.
+    #[default]
+    Unsaid,
+    /// That of this name, the agent's own.
+    Named { id: String, model: Option<String> },
+    /// The one that is running: that it ends is told by [`Said::AnswerEnds`].
+    Running,
 }
 
 /// What an event means for the executor.
@@ -234,17 +252,22 @@ pub trait Driver: Send + std::fmt::Debug {
     fn answer(&mut self, ask: &str, answer: Answer) -> Vec<u8>;
 }
 
-/// An event whose data is known to be small. Whatever is wrong with it is a fault of its driver, and said.
 /// Said by Atoll itself about the running turn: it begins none.
 pub fn is_aside(message: &LeasedMessage) -> bool {
     let by_itself = matches!(message.sender.as_deref(), Some(limit::SENDER | guardian::SENDER));
     by_itself && matches!(message.message_type, MessageType::System | MessageType::GuardianNudge)
 }
 
+/// An event whose data is known to be small. Whatever is wrong with it is a fault of its driver, and said.
 fn event(event_type: &str, data: &Value, mark: Mark) -> Said {
+    part(event_type, data, mark, &Origin::Unsaid)
+}
+
+/// The same for a part of an answer.
+fn part(event_type: &str, data: &Value, mark: Mark, origin: &Origin) -> Said {
     let data = atoll_core::json::raw(data);
     match (EventType::new(event_type), bounds::event_data(data.get())) {
-        (Ok(event_type), Ok(())) => Said::Event(Told { event_type, data, mark }),
+        (Ok(event_type), Ok(())) => Said::Event(Told { event_type, data, mark, origin: origin.clone() }),
         (Err(error), _) => Said::Unparsed { reason: error.to_string() },
         (_, Err(error)) => Said::Unparsed { reason: error.to_string() },
     }

@@ -19,7 +19,7 @@ pub(super) fn line(bytes: &[u8]) -> Value {
 
 pub(super) fn short(said: &Said) -> String {
     match said {
-        Said::Event(Told { event_type, data, mark }) => {
+        Said::Event(Told { event_type, data, mark, .. }) => {
             let data: Value = serde_json::from_str(data.get()).unwrap();
             let words = ["text", "tool", "output", "stop_reason", "error", "items", "cost_usd"].map(|name| &data[name]);
             let words: Vec<String> = words.iter().filter(|word| !word.is_null()).map(|word| word.to_string()).collect();

@@ -159,6 +159,7 @@ impl Executor {
         self.limits.ends();
         let (interrupt, failed) = (self.interrupt.take(), self.failed.take());
         self.take_back_opening();
+        self.compose_what_is_left();
         // It was made to go, and what it had not confirmed is answered with everything else.
         if self.leaving != Leaving::No || self.stillness.is_asked() {
             return;

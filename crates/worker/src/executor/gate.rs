@@ -6,7 +6,7 @@ use super::{Executor, Heard, LAST_TURN};
 use crate::driver::{Mark, Said, Told};
 use crate::hands::Ending;
 use crate::input::Item;
-use atoll_core::event::kind;
+use atoll_core::event::{Source, kind};
 use atoll_core::json::raw;
 use atoll_core::observe::is_work;
 use atoll_core::sandbox::Activity;
@@ -82,6 +82,7 @@ impl Executor {
             Heard::Said(Said::Idle) => self.is_idle(),
             Heard::Said(Said::Failed { error }) => self.failed = Some((error, Instant::now() + GIVING_UP)),
             Heard::Said(Said::Asks(ask)) => self.asked(ask),
+            Heard::Said(Said::AnswerEnds { parent }) => self.answer_ends(parent.as_deref()),
             Heard::Said(Said::ToolRan { tool_use_id }) => self.through_gate(Then::Ran(tool_use_id)),
             Heard::Said(Said::Live(data)) => self.outgoing.push(Item::Live(data)),
             Heard::Said(Said::Native { id }) => self.native_id = Some(id),
@@ -180,7 +181,8 @@ impl Executor {
             self.limits.progress(now);
         }
         let data = told.data.get().to_owned();
-        self.emit(event_type, turn, told.data);
+        self.compose(event_type, turn, &data, &told.origin);
+        self.emit_by(Source::Agent, event_type, turn, told.data);
         self.watch(told.event_type.as_str(), &data, now);
     }
 

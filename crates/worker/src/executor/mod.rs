@@ -7,8 +7,9 @@
 //! `talk` knows messages and turns, `agent` the process, `files` the watching, `saving` the transcript, `logins` what it
 //! finds in its home, `failure` the ends; `gate`, `ending` and this put them together.
 
-use crate::driver::{self, Driver, Launch, Said, Standing};
+use crate::driver::{self, Driver, Launch, Origin, Said, Standing};
 use crate::environment::Environment;
+use crate::exchange::Exchange;
 use crate::hands::{Handle, Program as Runs, Seen};
 use crate::heartbeat::{Settings, Start};
 use crate::input::{Event, Item, MAX_LINE, Nack, Read};
@@ -44,6 +45,7 @@ use tokio::time::{Instant, sleep_until};
 
 mod agent;
 mod asking;
+mod composing;
 mod ending;
 mod failure;
 mod files;
@@ -152,6 +154,7 @@ struct Executor {
     /// For the message that begins the next turn.
     note: Option<String>,
     watch: Watch,
+    exchange: Exchange,
     touching: VecDeque<String>,
     /// What the guardian's time counts from.
     began: Instant,
@@ -203,6 +206,7 @@ impl Executor {
             limits: Limits::default(),
             note: None,
             watch: Watch::default(),
+            exchange: Exchange::default(),
             touching: VecDeque::new(),
             began: Instant::now(),
             settings: Settings::default(),
@@ -498,6 +502,7 @@ impl Executor {
     }
 
     fn emit(&mut self, event_type: &str, turn: Option<i64>, data: Box<RawValue>) {
+        self.compose(event_type, turn, data.get(), &Origin::Unsaid);
         self.emit_by(Source::Agent, event_type, turn, data);
     }
 

@@ -11,6 +11,7 @@ use atoll_core::message::MessageType;
 use atoll_core::sandbox::Approvals;
 use atoll_protocol::Gateway;
 use atoll_worker::driver::{self, Answer, AskKind, Driver, Launch, Said, Standing, Told};
+use atoll_worker::exchange::{Composed, Exchange};
 use atoll_worker::heartbeat::Settings;
 use serde_json::Value;
 use std::path::Path;
@@ -28,6 +29,7 @@ pub const STORIES: &[&str] = &[
 /// One driver, as the executor would use it.
 pub struct Play {
     pub driver: Box<dyn Driver>,
+    exchange: Exchange,
     settings: Settings,
     /// It goes on with a conversation of an earlier process.
     pub is_resumed: bool,
@@ -44,7 +46,14 @@ impl Play {
             ..Settings::default()
         };
         let driver = driver::find(agent).context("there is such a driver")?;
-        Ok(Self { driver, settings, is_resumed: false, person: None, shown: String::new() })
+        Ok(Self {
+            driver,
+            exchange: Exchange::default(),
+            settings,
+            is_resumed: false,
+            person: None,
+            shown: String::new(),
+        })
     }
 
     fn begin(&mut self, native_id: Option<&str>) {
@@ -96,8 +105,21 @@ impl Play {
         let all = self.driver.line(line.as_bytes());
         let count = all.len();
         for said in all {
+            let composed = match &said {
+                Said::Event(Told { event_type, data, origin, .. }) => {
+                    self.exchange.before(event_type.as_str(), data.get(), None, origin)
+                }
+                Said::AnswerEnds { parent } => {
+                    self.exchange.ends(parent.as_deref());
+                    self.exchange.whole()
+                }
+                _ => Vec::new(),
+            };
+            for Composed { event_type, data, .. } in composed {
+                self.shown.push_str(&format!("{event_type} {data}\n"));
+            }
             let shown = match &said {
-                Said::Event(Told { event_type, data, mark }) => {
+                Said::Event(Told { event_type, data, mark, .. }) => {
                     let data: Value = serde_json::from_str(data.get())?;
                     format!("{} {data} {mark:?}", event_type.as_str())
                 }

@@ -10,6 +10,7 @@ mod stage;
 use anyhow::{Context, Result, ensure};
 use atoll_core::sandbox::Approvals;
 use atoll_worker::driver::{Answer, Standing};
+use serde_json::Value;
 use stage::Stage;
 
 const SCRIPTS: &str = r#"
@@ -37,6 +38,13 @@ scripts:
     steps:
       - run: touch allowed
       - say: That was it.
+  - name: several
+    steps:
+      - say: Both at once.
+      - parallel:
+          - run: echo one > one.txt
+          - run: sleep 1 && echo two > two.txt
+      - say: Both are done.
   - name: second
     steps:
       - say: The first turn.
@@ -61,6 +69,7 @@ fn writes_edits_runs_and_finishes(agent: &str) -> Result<()> {
     ensure!(stage.log.iter().any(|line| line.contains("All is done.")), "{}", stage.log.join("\n"));
     // Some tell it for each request, some for the turn.
     ensure!(stage.count("agent.usage") >= 1, "{}", stage.log.join("\n"));
+    belongs_together(&stage, 4, 3)?;
     for request in stage.played() {
         ensure!(request.problem.is_none(), "{:?}", request.problem);
     }
@@ -112,6 +121,51 @@ fn keeps_what_it_was_told(agent: &str) -> Result<()> {
     for (beginning, times) in [("receipt", 3), ("agent.started", 2), ("Idle", 2)] {
         assert_eq!(stage.count(beginning), times, "{beginning}: {}", stage.log.join("\n"));
     }
+    Ok(())
+}
+
+fn uses_several_tools_at_once(agent: &str) -> Result<()> {
+    let test = format!("{agent}_uses_several_tools_at_once");
+    let Some(mut stage) = Stage::set(agent, &test, SCRIPTS, Approvals::Full)? else { return Ok(()) };
+    stage.tell("please #script:several", Standing::Idle)?;
+    stage.until("Idle")?;
+    for file in ["one.txt", "two.txt"] {
+        stage.read(file)?;
+    }
+    // One that says nothing of its model's answers, and uses one tool after the other, can't be seen to have been
+    // told both at once.
+    let (answers, groups) = if agent == "gemini" { (3, 2) } else { (2, 1) };
+    belongs_together(&stage, answers, groups)
+}
+
+/// Every call is in one answer, every result in one group, and what the agent is told comes between the answers.
+fn belongs_together(stage: &Stage, answers: usize, groups: usize) -> Result<()> {
+    let log = stage.log.join("\n");
+    let named = |all: &[Value], list: &str| -> Vec<Value> {
+        let parts = all.iter().flat_map(|one| one[list].as_array().into_iter().flatten());
+        parts.map(|part| part["tool_use_id"].clone()).filter(|id| !id.is_null()).collect()
+    };
+    let ids = |all: &[Value]| -> Vec<Value> { all.iter().map(|one| one["tool_use_id"].clone()).collect() };
+    let told = stage.told("agent.assistant_message")?;
+    let results = stage.told("agent.user_tool_result")?;
+    assert_eq!((told.len(), results.len()), (answers, groups), "{log}");
+    assert_eq!(named(&told, "content"), ids(&stage.told("agent.tool_use")?), "{log}");
+    assert_eq!(named(&results, "results"), ids(&stage.told("agent.tool_completed")?), "{log}");
+    let words = told.iter().flat_map(|one| one["content"].as_array().into_iter().flatten());
+    let words = words.filter(|part| part["type"] == "text").count();
+    assert_eq!(words, stage.count("agent.message "), "{log}");
+    for answer in &told {
+        ensure!(answer["model"].as_str() == Some(stage::model_of(&stage.agent)), "{answer}\n{log}");
+        let is_named = matches!(stage.agent.as_str(), "claude" | "opencode");
+        ensure!(answer["message_id"].is_string() == is_named, "{answer}\n{log}");
+    }
+    let order: Vec<&str> = stage.log.iter().filter_map(|line| line.split(' ').next()).collect();
+    let ends = ["agent.assistant_message", "agent.user_tool_result", "agent.completed"];
+    let order: Vec<&&str> = order.iter().filter(|kind| ends.contains(kind)).collect();
+    for two in order.windows(2) {
+        ensure!(two[0] != two[1], "in turn: {order:?}");
+    }
+    assert_eq!(order.last(), Some(&&"agent.completed"), "{log}");
     Ok(())
 }
 
@@ -171,6 +225,11 @@ macro_rules! agents {
             #[test]
             fn keeps() -> Result<()> {
                 keeps_what_it_was_told(stringify!($agent))
+            }
+
+            #[test]
+            fn several() -> Result<()> {
+                uses_several_tools_at_once(stringify!($agent))
             }
 
             #[test]

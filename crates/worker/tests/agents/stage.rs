@@ -9,6 +9,7 @@ use atoll_core::time::Timestamp;
 use atoll_model_script::{Request, ScriptedModel, Scripts};
 use atoll_protocol::{Gateway, LeasedMessage};
 use atoll_worker::driver::{self, Answer, AskKind, Driver, Launch, Said, Standing, Told};
+use atoll_worker::exchange::{Composed, Exchange};
 use atoll_worker::heartbeat::Settings;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -26,11 +27,13 @@ pub struct Stage {
     pub place: tempfile::TempDir,
     /// Everything that was said, one line each.
     pub log: Vec<String>,
+    /// Which parts were one answer, and which results went back together.
+    exchange: Exchange,
     /// Its own name for the conversation.
     pub native_id: Option<String>,
     /// What a person says to what is asked; without a word it is not answered.
     person: Option<Answer>,
-    agent: String,
+    pub agent: String,
     driver: Box<dyn Driver>,
     settings: Settings,
     child: Child,
@@ -98,6 +101,7 @@ impl Stage {
             messages: 0,
             place,
             log: Vec::new(),
+            exchange: Exchange::default(),
             native_id: None,
             person: None,
             agent: agent.to_owned(),
@@ -181,7 +185,38 @@ impl Stage {
         }
     }
 
+    /// All data of events of one type.
+    pub fn told(&self, event_type: &str) -> Result<Vec<Value>> {
+        let of = self.log.iter().filter_map(|line| line.strip_prefix(&format!("{event_type} ")));
+        of.map(|data| Ok(serde_json::from_str(data)?)).collect()
+    }
+
+    fn note(&mut self, line: String) {
+        if std::env::var_os("ATOLL_TEST_SHOW").is_some() {
+            show(&line);
+        }
+        self.log.push(line);
+    }
+
+    /// As the executor does it.
+    fn compose(&mut self, said: &Said) {
+        let composed = match said {
+            Said::Event(Told { event_type, data, origin, .. }) => {
+                self.exchange.before(event_type.as_str(), data.get(), Some(1), origin)
+            }
+            Said::AnswerEnds { parent } => {
+                self.exchange.ends(parent.as_deref());
+                self.exchange.whole()
+            }
+            _ => Vec::new(),
+        };
+        for Composed { event_type, data, .. } in composed {
+            self.note(format!("{event_type} {data}"));
+        }
+    }
+
     fn take(&mut self, said: Said) -> Result<()> {
+        self.compose(&said);
         let shown = match &said {
             Said::Event(Told { event_type, data, .. }) => {
                 let data: Value = serde_json::from_str(data.get())?;
@@ -194,10 +229,7 @@ impl Stage {
             Said::Reply(bytes) => format!("reply {}", String::from_utf8_lossy(bytes).trim_end()),
             other => format!("{other:?}"),
         };
-        if std::env::var_os("ATOLL_TEST_SHOW").is_some() {
-            show(&shown);
-        }
-        self.log.push(shown);
+        self.note(shown);
         match said {
             Said::Reply(bytes) => self.write(&bytes)?,
             Said::Native { id } => self.native_id = Some(id),
@@ -218,7 +250,12 @@ impl Stage {
             }
             Said::Unparsed { reason } => bail!("it was not understood: {reason}"),
             Said::Failed { error } => bail!("it gave up: {error}\n{}", self.log.join("\n")),
-            Said::Event(_) | Said::Receipt { .. } | Said::Idle | Said::Live(_) | Said::RateLimited { .. } => {}
+            Said::Event(_)
+            | Said::Receipt { .. }
+            | Said::Idle
+            | Said::Live(_)
+            | Said::AnswerEnds { .. }
+            | Said::RateLimited { .. } => {}
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use crate::render::spans::Spans;
 use crate::render::{continuous, line, patch, style, text, time};
 use crate::run::told::{Mark, Told};
 use anstyle::Style;
+use atoll_core::event::kind;
 use atoll_core::limit::Limit;
 use std::time::Duration;
 
@@ -19,19 +20,20 @@ impl Story {
     pub(super) fn tell(&mut self, entry: &Entry) -> Vec<Told> {
         let said = entry.said().unwrap_or_default();
         let told = match entry.event_type.as_str() {
+            _ if entry.is_structure() => None,
             "agent.started" => {
                 self.calls.forget();
                 let turn = entry.turn.filter(|turn| *turn > 1);
                 turn.map(|turn| Told::fact(&format!("turn {turn}")))
             }
-            "agent.message" | "agent.assistant_message" => Some(Told::words(Mark::Agent, Style::new(), said)),
+            kind::AGENT_MESSAGE | kind::AGENT_ASSISTANT_MESSAGE => Some(Told::words(Mark::Agent, Style::new(), said)),
             "agent.thinking" => Some(Told::words(Mark::Agent, style::FAINT, said)),
             "agent.system_message" => Some(Told::fact(said)),
             "agent.tool_use" => {
                 self.calls.begin(entry);
                 None
             }
-            "agent.tool_completed" | "agent.user_tool_result" => self.tool(entry),
+            kind::AGENT_TOOL_COMPLETED | kind::AGENT_USER_TOOL_RESULT => self.tool(entry),
             "agent.file_edited" => {
                 self.calls.edited(entry.text("tool_use_id"));
                 Some(edit(entry))

@@ -1,6 +1,6 @@
 //! What the lines of Claude Code mean, as events.
 
-use super::super::{Mark, Said, event, take};
+use super::super::{Mark, Origin, Said, event, part, take};
 use super::wire::{self, Content, Other, Outcome};
 use crate::driver::shown::{self, clip};
 use atoll_core::event::kind;
@@ -50,6 +50,7 @@ impl Turn {
             }
             Other::Retry(retry) => retried(&retry),
             Other::Notice { subtype, data } => notice(&subtype, &data),
+            Other::AnswerEnds { parent } => vec![Said::AnswerEnds { parent }],
             Other::Delta { text } => vec![Said::Live(atoll_core::json::raw(&json!({"text": text})))],
             Other::Assistant(said) => self.assistant(said),
             Other::User(said) => self.results(said),
@@ -58,6 +59,9 @@ impl Turn {
 
     fn assistant(&mut self, said: wire::Said) -> Vec<Said> {
         let parent = said.parent_tool_use_id;
+        // What it says in the place of a model has such a name.
+        let model = said.message.model.filter(|model| !model.starts_with('<'));
+        let origin = said.message.id.map_or(Origin::Unsaid, |id| Origin::Named { id, model });
         let blocks = match said.message.content {
             Content::Text(text) => vec![json!({"type": "text", "text": text})],
             Content::Blocks(blocks) if blocks.is_empty() => {
@@ -65,10 +69,10 @@ impl Turn {
             }
             Content::Blocks(blocks) => blocks,
         };
-        blocks.into_iter().flat_map(|block| self.block(block, parent.as_deref())).collect()
+        blocks.into_iter().flat_map(|block| self.block(block, parent.as_deref(), &origin)).collect()
     }
 
-    fn block(&mut self, mut block: Value, parent: Option<&str>) -> Vec<Said> {
+    fn block(&mut self, mut block: Value, parent: Option<&str>, origin: &Origin) -> Vec<Said> {
         let text = |name: &str| block[name].as_str().unwrap_or_default().to_owned();
         match block["type"].as_str() {
             Some(kind @ ("text" | "thinking")) if !block[kind].is_string() => {
@@ -77,12 +81,12 @@ impl Turn {
             Some("text") if text("text").trim().is_empty() => Vec::new(),
             Some("text") => {
                 let data = with_parent(json!({"text": clip(&text("text"))}), parent);
-                vec![event(kind::AGENT_MESSAGE, &data, Mark::Plain)]
+                vec![part(kind::AGENT_MESSAGE, &data, Mark::Plain, origin)]
             }
             Some("thinking") if text("thinking").is_empty() => Vec::new(),
             Some("thinking") => {
                 let data = with_parent(json!({"text": clip(&text("thinking"))}), parent);
-                vec![event(kind::AGENT_THINKING, &data, Mark::Plain)]
+                vec![part(kind::AGENT_THINKING, &data, Mark::Plain, origin)]
             }
             Some("tool_use") => {
                 let (id, tool) = (text("id"), text("name"));
@@ -90,7 +94,7 @@ impl Turn {
                 self.tools.insert(id.clone(), tool.clone());
                 let data =
                     with_parent(json!({"tool": tool, "tool_use_id": id, "input": shown::bounded(&input)}), parent);
-                let mut said = vec![event(kind::AGENT_TOOL_USE, &data, Mark::ToolBegins(id.clone()))];
+                let mut said = vec![part(kind::AGENT_TOOL_USE, &data, Mark::ToolBegins(id.clone()), origin)];
                 said.extend(shown::beside_use(&tool, &id, &input));
                 said
             }

@@ -15,7 +15,7 @@ fn written(bytes: &[u8]) -> Value {
 
 fn short(said: &[Said]) -> Vec<String> {
     let one = |said: &Said| match said {
-        Said::Event(Told { event_type, data, mark }) => {
+        Said::Event(Told { event_type, data, mark, .. }) => {
             let data: Value = serde_json::from_str(data.get()).unwrap();
             let words = ["text", "output", "tool", "stop_reason", "cost_usd"].map(|name| &data[name]);
             let words: Vec<String> = words.iter().filter(|word| !word.is_null()).map(|word| word.to_string()).collect();

@@ -60,6 +60,10 @@ pub(super) enum Other {
     Assistant(Said),
     /// Results of tools.
     User(Said),
+    /// An answer of the model has no further part.
+    AnswerEnds {
+        parent: Option<String>,
+    },
     /// A piece of text that is still being written.
     Delta {
         text: String,
@@ -105,6 +109,10 @@ pub(super) struct Said {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Message {
+    #[serde(default)]
+    pub id: Option<String>,
+    #[serde(default)]
+    pub model: Option<String>,
     pub content: Content,
 }
 
@@ -276,11 +284,15 @@ const STREAMED: &[&str] = &[
     "error",
 ];
 
-/// Of the model's stream only new text is of interest; everything comes again when it is whole.
+/// Of the model's stream only new text and its end are of interest; everything comes again when it is whole.
 fn delta(line: &Value) -> Result<Line, String> {
     let kind = line["event"]["type"].as_str();
     if !kind.is_some_and(|kind| STREAMED.contains(&kind)) {
         return Err(format!("a piece of the model's stream of the unknown type {kind:?}"));
+    }
+    if kind == Some("message_stop") {
+        let parent = line["parent_tool_use_id"].as_str().map(str::to_owned);
+        return Ok(Line::Other(Other::AnswerEnds { parent }));
     }
     let piece = &line["event"]["delta"];
     Ok(match (piece["type"].as_str(), piece["text"].as_str(), line["parent_tool_use_id"].is_null()) {

@@ -1,6 +1,6 @@
 //! What Codex does, as events.
 
-use super::super::{Mark, Said, event};
+use super::super::{Mark, Origin, Said, event, part};
 use crate::driver::shown::{self, clip};
 use atoll_core::event::kind;
 use atoll_core::id::MessageId;
@@ -77,7 +77,13 @@ impl Turn {
                 None => vec![Said::Unparsed { reason: "a piece of text without text".to_owned() }],
             },
             "turn/plan/updated" if is_ours => vec![plan(&params["plan"])],
-            "thread/tokenUsage/updated" => self.usage(&params["tokenUsage"]["total"], is_ours),
+            "thread/tokenUsage/updated" => {
+                // It comes with the end of each answer, and is all that tells it.
+                let parent = if is_ours { None } else { self.parent(&params["threadId"]) };
+                let mut said = vec![Said::AnswerEnds { parent }];
+                said.extend(self.usage(&params["tokenUsage"]["total"], is_ours));
+                said
+            }
             "error" => self.error(&params),
             "warning" | "configWarning" | "guardianWarning" | "deprecationNotice" | "model/rerouted" => {
                 let data = json!({"subtype": method, "data": shown::bounded(&params)});
@@ -109,7 +115,12 @@ impl Turn {
             self.parents.insert(thread.to_owned(), id.to_owned());
         }
         let data = json!({"tool": tool.name, "tool_use_id": id, "input": shown::bounded(&tool.input)});
-        let mut said = vec![event(kind::AGENT_TOOL_USE, &with_parent(data, parent), Mark::ToolBegins(id.to_owned()))];
+        let mut said = vec![part(
+            kind::AGENT_TOOL_USE,
+            &with_parent(data, parent),
+            Mark::ToolBegins(id.to_owned()),
+            &Origin::Running,
+        )];
         if is_spawn(item) {
             let data = json!({"tool_use_id": id, "description": item["prompt"], "subagent": item["model"]});
             said.push(event(kind::AGENT_SUBAGENT_INVOKED, &data, Mark::Plain));
@@ -124,7 +135,7 @@ impl Turn {
             Some("agentMessage" | "plan") if text("text").trim().is_empty() => Vec::new(),
             Some("agentMessage" | "plan") => {
                 let data = with_parent(json!({"text": clip(text("text"))}), parent);
-                vec![event(kind::AGENT_MESSAGE, &data, Mark::Plain)]
+                vec![part(kind::AGENT_MESSAGE, &data, Mark::Plain, &Origin::Running)]
             }
             Some("reasoning") => thought(item, parent),
             Some(subtype @ ("enteredReviewMode" | "exitedReviewMode" | "contextCompaction")) => {
@@ -318,7 +329,8 @@ fn thought(item: &Value, parent: Option<&str>) -> Vec<Said> {
     if text.trim().is_empty() {
         return Vec::new();
     }
-    vec![event(kind::AGENT_THINKING, &with_parent(json!({"text": clip(&text)}), parent), Mark::Plain)]
+    let data = with_parent(json!({"text": clip(&text)}), parent);
+    vec![part(kind::AGENT_THINKING, &data, Mark::Plain, &Origin::Running)]
 }
 
 fn plan(steps: &Value) -> Said {

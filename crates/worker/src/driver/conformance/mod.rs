@@ -3,6 +3,7 @@
 
 use super::testing::{cases, lines};
 use super::{Answer, Driver, Mark, Said, Standing};
+use crate::exchange::{Composed, Exchange};
 use crate::executor::tests::message;
 use atoll_core::event::kind;
 use atoll_core::id::MessageId;
@@ -26,6 +27,10 @@ struct Room {
     /// In a turn: what was said to begin one has not come to its end.
     in_turn: bool,
     turns: Vec<Turn>,
+    exchange: Exchange,
+    /// Calls and results, as parts and as they belong together.
+    parts: [Vec<String>; 2],
+    composed: [Vec<String>; 2],
     /// The last turn has ended, and the agent has said that it takes more.
     idles: usize,
 }
@@ -48,6 +53,9 @@ impl Room {
             asked: Vec::new(),
             in_turn: false,
             turns: Vec::new(),
+            exchange: Exchange::default(),
+            parts: <[Vec<String>; 2]>::default(),
+            composed: <[Vec<String>; 2]>::default(),
             idles: 0,
         };
         let greeting = room.driver.greeting();
@@ -71,7 +79,33 @@ impl Room {
         }
     }
 
+    fn compose(&mut self, said: &Said) {
+        let composed = match said {
+            Said::Event(told) => {
+                match &told.mark {
+                    Mark::ToolBegins(id) => self.parts[0].push(id.clone()),
+                    Mark::ToolEnds(id) => self.parts[1].push(id.clone()),
+                    _ => {}
+                }
+                self.exchange.before(told.event_type.as_str(), told.data.get(), None, &told.origin)
+            }
+            Said::AnswerEnds { parent } => {
+                self.exchange.ends(parent.as_deref());
+                self.exchange.whole()
+            }
+            _ => Vec::new(),
+        };
+        for Composed { event_type, data, .. } in composed {
+            let data: serde_json::Value = serde_json::from_str(data.get()).unwrap();
+            let is_answer = event_type == kind::AGENT_ASSISTANT_MESSAGE;
+            let list = data[if is_answer { "content" } else { "results" }].as_array().unwrap();
+            let ids = list.iter().filter_map(|one| one["tool_use_id"].as_str().map(str::to_owned));
+            self.composed[usize::from(!is_answer)].extend(ids);
+        }
+    }
+
     fn take(&mut self, said: Said, line: &serde_json::Value) {
+        self.compose(&said);
         match said {
             Said::Reply(bytes) => self.hand_over(&bytes),
             Said::Receipt { id, how } => {
@@ -114,7 +148,7 @@ impl Room {
             },
             Said::Unparsed { reason } => panic!("it does not understand {line}: {reason}"),
             Said::Failed { error } => panic!("it gives up at {line}: {error}"),
-            Said::Live(_) | Said::Native { .. } | Said::RateLimited { .. } => {}
+            Said::Live(_) | Said::Native { .. } | Said::AnswerEnds { .. } | Said::RateLimited { .. } => {}
         }
     }
 
@@ -316,6 +350,7 @@ proptest! {
         }
         room.settle();
         prop_assert_eq!(room.idles, room.turns.len());
+        prop_assert_eq!(&room.composed, &room.parts, "every call is in one answer, every result goes back once");
         for (id, how) in &room.told {
             // That a turn is over answers an interrupt too: the executor says it.
             let least = usize::from(!room.interrupts.contains(id));

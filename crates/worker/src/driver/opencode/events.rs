@@ -1,6 +1,7 @@
 //! What the parts of OpenCode's messages mean, as events.
 
-use super::super::{Mark, Said, event};
+use super::super::{Mark, Origin, Said, event};
+use crate::driver;
 use crate::driver::shown::{self, clip};
 use atoll_core::event::kind;
 use serde_json::{Value, json};
@@ -17,6 +18,8 @@ pub(super) struct Turn {
     /// Parts that have been told.
     told: BTreeSet<String>,
     tools: BTreeMap<String, Tool>,
+    /// Under which tool another session runs.
+    parents: BTreeMap<String, String>,
     finish: Option<String>,
 }
 
@@ -24,6 +27,8 @@ pub(super) struct Turn {
 struct Tool {
     name: String,
     input: Value,
+    /// The tool under which a sub-agent uses it.
+    parent: Option<String>,
 }
 
 impl Turn {
@@ -89,7 +94,10 @@ impl Turn {
         };
         match kind {
             "tool" => self.tool(part, is_ours),
-            "step-finish" => self.once(id, |_| vec![usage(part)]),
+            "step-finish" => self.once(id, |turn| {
+                let parent = if is_ours { None } else { turn.parent(part) };
+                vec![Said::AnswerEnds { parent }, usage(part)]
+            }),
             "text" | "reasoning" if is_ours => self.words(kind, id, part),
             "retry" if is_ours => {
                 let data = json!({"attempt": part["attempt"], "error": part["error"]["data"]["message"]});
@@ -116,7 +124,14 @@ impl Turn {
             return Vec::new();
         }
         let event_type = if kind == "reasoning" { kind::AGENT_THINKING } else { kind::AGENT_MESSAGE };
-        self.once(id, |_| vec![event(event_type, &json!({"text": clip(text)}), Mark::Plain)])
+        let origin = self.origin(part, true);
+        self.once(id, |_| vec![driver::part(event_type, &json!({"text": clip(text)}), Mark::Plain, &origin)])
+    }
+
+    /// Of a sub-agent's model nothing is known.
+    fn origin(&self, part: &Value, is_ours: bool) -> Origin {
+        let model = self.about["model"].as_str().filter(|_| is_ours).map(str::to_owned);
+        part["messageID"].as_str().map_or(Origin::Unsaid, |id| Origin::Named { id: id.to_owned(), model })
     }
 
     fn tool(&mut self, part: &Value, is_ours: bool) -> Vec<Said> {
@@ -124,6 +139,9 @@ impl Turn {
             return vec![Said::Unparsed { reason: "a tool without a name".to_owned() }];
         };
         let (state, is_told) = (&part["state"], self.told.contains(id));
+        if let (Some(session), false) = (state["metadata"]["sessionId"].as_str(), is_told) {
+            self.parents.insert(session.to_owned(), id.to_owned());
+        }
         let (output, is_error) = match state["status"].as_str() {
             Some("pending") => return Vec::new(),
             _ if is_told => return Vec::new(),
@@ -141,24 +159,31 @@ impl Turn {
         if self.tools.contains_key(id) {
             return Vec::new();
         }
-        let tool =
-            Tool { name: part["tool"].as_str().unwrap_or_default().to_owned(), input: part["state"]["input"].clone() };
+        let name = part["tool"].as_str().unwrap_or_default().to_owned();
+        let parent = if is_ours { None } else { self.parent(part) };
+        let tool = Tool { name, input: part["state"]["input"].clone(), parent };
         let mut data = json!({"tool": tool.name, "tool_use_id": id, "input": shown::bounded(&tool.input)});
-        if !is_ours && let Some(parent) = self.parent() {
-            data["parent_tool_use_id"] = parent.into();
+        if let Some(parent) = &tool.parent {
+            data["parent_tool_use_id"] = parent.as_str().into();
         }
-        let mut said = vec![event(kind::AGENT_TOOL_USE, &data, Mark::ToolBegins(id.to_owned()))];
+        let (mark, origin) = (Mark::ToolBegins(id.to_owned()), self.origin(part, is_ours));
+        let mut said = vec![driver::part(kind::AGENT_TOOL_USE, &data, mark, &origin)];
         said.extend(shown::beside_use(&tool.name, id, &tool.input));
         self.tools.insert(id.to_owned(), tool);
         said
     }
 
-    /// The one sub-agent that works; of several nobody knows which.
-    fn parent(&self) -> Option<String> {
+    /// The tool that the part's session was begun by, or the one sub-agent that works; of several nobody knows which,
+    /// but that they are not one.
+    fn parent(&self, part: &Value) -> Option<String> {
+        let session = part["sessionID"].as_str();
+        if let Some(parent) = session.and_then(|session| self.parents.get(session)) {
+            return Some(parent.clone());
+        }
         let mut agents = self.tools.iter().filter(|(_, tool)| tool.name == "task");
         match (agents.next(), agents.next()) {
             (Some((id, _)), None) => Some(id.clone()),
-            (_, _) => None,
+            (_, _) => session.map(str::to_owned),
         }
     }
 
@@ -166,6 +191,9 @@ impl Turn {
         let Some(tool) = self.tools.remove(id) else { return Vec::new() };
         self.told.insert(id.to_owned());
         let mut data = json!({"tool": tool.name, "tool_use_id": id, "output": clip(output), "is_error": is_error});
+        if let Some(parent) = tool.parent {
+            data["parent_tool_use_id"] = parent.into();
+        }
         if !exit.is_null() {
             data["exit_code"] = exit.clone();
         }

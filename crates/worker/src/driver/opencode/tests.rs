@@ -82,7 +82,7 @@ fn a_turn_from_its_prompt_to_its_end() {
     assert_eq!(hear(&mut agent, &done), [""; 0]);
     let tokens = json!({"input": 138, "output": 42, "reasoning": 3, "cache": {"read": 50, "write": 0}});
     let step = part(json!({"type": "step-finish", "id": "f", "messageID": "a1", "tokens": tokens, "cost": 0.25}));
-    assert_eq!(hear(&mut agent, &step), ["agent.usage 0.25"]);
+    assert_eq!(hear(&mut agent, &step), ["AnswerEnds { parent: None }", "agent.usage 0.25"]);
     assert_eq!(hear(&mut agent, &status("idle")), [""; 0]);
     assert_eq!(hear(&mut agent, &idle()), [r#"agent.completed "end_turn" [TurnEnds]"#, "Idle"]);
     assert_eq!(hear(&mut agent, &idle()), [""; 0]);

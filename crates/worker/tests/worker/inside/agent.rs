@@ -23,9 +23,13 @@ fn a_prompt_becomes_a_turn() {
         "agent.message",
         "agent.tool_use",
         "agent.file_edited",
+        "agent.assistant_message",
         "agent.tool_completed",
+        "agent.user_tool_result",
         "agent.tool_use",
+        "agent.assistant_message",
         "agent.tool_completed",
+        "agent.user_tool_result",
         "agent.completed",
         "agent.waiting",
     ];
@@ -56,7 +60,10 @@ fn a_sandbox_without_a_prompt_waits_for_one() {
     sandbox.fake.queue("say second");
     sandbox.wait_for("agent.waiting", 3);
     assert_eq!(of_turn(&sandbox, 2)[..2], ["agent.started", "agent.message"]);
-    assert_eq!(of_turn(&sandbox, 1), ["agent.started", "agent.message", "agent.completed", "agent.waiting"]);
+    assert_eq!(
+        of_turn(&sandbox, 1),
+        ["agent.started", "agent.message", "agent.assistant_message", "agent.completed", "agent.waiting"]
+    );
 }
 
 #[test]
@@ -112,7 +119,10 @@ fn an_agent_that_hears_nothing_is_interrupted_all_the_same() {
     // Another one is started for the next message, and its turns go on.
     sandbox.fake.queue("say alive");
     sandbox.wait_for("agent.completed", 1);
-    assert_eq!(of_turn(&sandbox, 2)[..3], ["agent.started", "agent.message", "agent.completed"]);
+    assert_eq!(
+        of_turn(&sandbox, 2)[..4],
+        ["agent.started", "agent.message", "agent.assistant_message", "agent.completed"]
+    );
     assert_eq!(sandbox.count("agent.failed"), 0);
 }
 
