@@ -32,7 +32,6 @@ impl Entry {
         self.data.get(field)?.as_str().filter(|text| !text.is_empty())
     }
 
-    /// What was said, under the names that agents have for it.
     /// It tells only which events before it belong together: where these are shown, there is nothing to add.
     pub fn is_structure(&self) -> bool {
         let list = match self.event_type.as_str() {
@@ -43,6 +42,7 @@ impl Entry {
         self.data[list].is_array() && self.said().is_none() && self.text("output").is_none()
     }
 
+    /// What was said, under the names that agents have for it.
     pub fn said(&self) -> Option<&str> {
         ["text", "content", "message", "detail", "error", "summary"].into_iter().find_map(|field| self.text(field))
     }
