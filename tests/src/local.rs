@@ -78,6 +78,26 @@ pub fn told<'a>(events: &'a [Value], event_type: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["type"] == event_type).map(|event| &event["data"]).collect()
 }
 
+/// Every call is in one answer and every result goes back once, in the turn in which they were told and before its end.
+pub fn assert_belongs_together(events: &[Value]) {
+    let parts = |event_type: &str, list: &str| -> Vec<(Value, Value)> {
+        let of = events.iter().filter(|event| event["type"] == event_type);
+        let all = of.flat_map(|event| event["data"][list].as_array().unwrap().iter().map(|one| (one, &event["turn"])));
+        all.filter(|(one, _)| one["tool_use_id"].is_string())
+            .map(|(one, turn)| (one["tool_use_id"].clone(), turn.clone()))
+            .collect()
+    };
+    let ids = |event_type: &str| -> Vec<(Value, Value)> {
+        let of = events.iter().filter(|event| event["type"] == event_type);
+        of.map(|event| (event["data"]["tool_use_id"].clone(), event["turn"].clone())).collect()
+    };
+    assert_eq!(parts("agent.assistant_message", "content"), ids("agent.tool_use"), "{events:#?}");
+    assert_eq!(parts("agent.user_tool_result", "results"), ids("agent.tool_completed"), "{events:#?}");
+    let last = |event_type: &str| events.iter().rposition(|event| event["type"] == event_type);
+    assert!(last("agent.assistant_message").is_some(), "no answer: {events:#?}");
+    assert!(last("agent.assistant_message") < last("agent.completed"), "{events:#?}");
+}
+
 /// What the agent said, in its order.
 pub fn said(events: &[Value]) -> Vec<String> {
     told(events, "agent.message").iter().map(|data| data["text"].as_str().unwrap().to_owned()).collect()

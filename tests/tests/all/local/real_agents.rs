@@ -6,7 +6,7 @@ mod sessions;
 mod settings;
 mod stage;
 
-use atoll_tests::local::{said, skipped, told, traces};
+use atoll_tests::local::{assert_belongs_together, said, skipped, told, traces};
 use serde_json::{Value, json};
 use stage::{KEY, Stage};
 use std::time::Duration;
@@ -157,6 +157,7 @@ async fn works(agent: &str) {
     for kind in ["agent.started", "agent.tool_use", "agent.tool_completed", "agent.usage", "agent.completed"] {
         assert!(!told(&events, kind).is_empty(), "{agent} tells no {kind}: {events:#?}");
     }
+    assert_belongs_together(&events);
     assert!(said(&events).iter().any(|text| text.contains("All is done")), "{:?}", said(&events));
     let edited: Vec<&Value> = told(&events, "agent.file_edited");
     let of = |file: &str| edited.iter().filter(|data| data["file_path"] == file).count();

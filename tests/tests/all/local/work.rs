@@ -1,7 +1,7 @@
 //! What goes in is the last commit, what comes out is a branch, and the user's checkout stays as it was.
 
 use atoll_tests::local::repository::Repository;
-use atoll_tests::local::{Ground, assert_whole, said, told};
+use atoll_tests::local::{Ground, assert_belongs_together, assert_whole, said, told};
 use serde_json::{Value, json};
 
 fn place_of(events: &[Value], event_type: &str) -> usize {
@@ -32,6 +32,7 @@ async fn a_task_in_plain_words_ends_as_a_branch() {
 
     let events = ground.admin.all_events(&id).await;
     assert_whole(&events);
+    assert_belongs_together(&events);
     let steps = [
         "sandbox.pending",
         "sandbox.creating",
