@@ -128,10 +128,10 @@ impl Answers {
 
 async fn ask(socket: &Path, job: &Job) -> Result<UnixStream, Error> {
     let asked = async {
-        let mut connection = link::dial(socket, Opening::Files).await?;
+        // In one breath: a worker that refuses more of these has closed before it would be asked for something.
+        let connection = link::dial_with(socket, Opening::Files, &job.frame()).await?;
         // Only for speed: each side is woken less often.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&connection, ON_THE_WAY);
-        connection.write_all(&job.frame()).await?;
         Ok(connection)
     };
     match timeout(PATIENCE, asked).await {

@@ -6,7 +6,7 @@ use atoll_core::provider::files::{FileEntry, FileError, FileFault, FileKind};
 use atoll_protocol::exec::Opening;
 use atoll_protocol::files::{Ask, Done, HEAD, Job, Tell, head, read_entry, read_failed, read_head};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -35,7 +35,10 @@ impl Given {
 
 fn begin(sandbox: &Sandbox, job: &Job) -> UnixStream {
     let mut stream = sandbox.connect_for(Opening::Files);
-    stream.write_all(&job.frame()).unwrap();
+    if let Err(error) = stream.write_all(&job.frame()) {
+        // One too many is refused before it has said what it wants.
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+    }
     stream
 }
 
