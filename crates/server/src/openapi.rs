@@ -1,8 +1,9 @@
-//! What every operation has in common in the OpenAPI document: its refusals.
+//! What operations have in common in the OpenAPI document: their refusals, and how numbers are written down.
 
 use std::collections::BTreeMap;
+use utoipa::Number;
 use utoipa::openapi::path::Operation;
-use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
+use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, SchemaType, Type};
 use utoipa::openapi::{Content, ContentBuilder, OpenApi, Ref, RefOr, Required, ResponseBuilder};
 
 const PROBLEM: &str = "Problem";
@@ -36,6 +37,22 @@ pub fn add_problems(document: &mut OpenApi) {
         for operation in operations.into_iter().flatten() {
             add_default(operation);
             body_as_needed(operation, &components.schemas);
+        }
+    }
+}
+
+/// A number without a sign is not half as large as its format would say.
+pub fn widen_unsigned(document: &mut OpenApi) {
+    let schemas = document.components.get_or_insert_default().schemas.values_mut();
+    for schema in schemas {
+        let RefOr::T(Schema::Object(object)) = schema else { continue };
+        for property in object.properties.values_mut() {
+            let RefOr::T(Schema::Object(number)) = property else { continue };
+            let is_narrow = number.format == Some(SchemaFormat::KnownFormat(KnownFormat::Int32));
+            if is_narrow && number.minimum.is_some() && number.maximum.is_none() {
+                number.format = Some(SchemaFormat::Custom("uint32".to_owned()));
+                number.maximum = Some(Number::from(u32::MAX));
+            }
         }
     }
 }

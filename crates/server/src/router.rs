@@ -113,6 +113,7 @@ fn documented() -> (Router<Arc<App>>, OpenApi) {
     document.components.get_or_insert_default().add_security_scheme("token", scheme);
     document.security = Some(vec![SecurityRequirement::new("token", Vec::<String>::new())]);
     crate::openapi::add_problems(&mut document);
+    crate::openapi::widen_unsigned(&mut document);
     (router, document)
 }
 

@@ -33,6 +33,7 @@ impl Counts {
 pub struct Traffic {
     /// `(others)` for all beyond the first 512.
     pub host: String,
+    #[schema(maximum = 65535)]
     pub port: u16,
     /// Bytes that left the sandbox.
     pub sent: u64,
