@@ -23,9 +23,7 @@ run: worker
 	$(CARGO) build --locked -p atoll
 	@scripts/demo
 
-# Everything. Services that tests need run on private ports and directories and end with them. Tests wait more than they
-# work: one more at a time than there are processors.
-test: export RUST_TEST_THREADS ?= $(shell expr $$(nproc) + 1)
+# Everything. Services that tests need run on private ports and directories and end with them.
 test:
 	@scripts/need build git postgresql python sandbox
 	@scripts/setup-fuzz
