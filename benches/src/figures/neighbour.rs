@@ -6,7 +6,7 @@ use super::sandbox::{commands, programs, provider, spec};
 use crate::bench::Bench;
 use crate::report::{Figure, Verdict};
 use crate::stats::Latencies;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use atoll_core::provider::{Command, CreateSpec, ExecSpec, Provider, ProviderId};
 use atoll_core::sandbox::{Resources, Settings};
 use atoll_providers::Local;
@@ -88,7 +88,7 @@ pub async fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         };
         tokio::select! {
             measured = measured => measured?,
-            ((), (), (), ()) = async { tokio::join!(one, two, three, four) } => {}
+            ((), (), (), ()) = async { tokio::join!(one, two, three, four) } => bail!("the bombs have ended"),
         }
         // What is still going on there ends by its time-out.
         tokio::time::sleep(Duration::from_secs(6)).await;
