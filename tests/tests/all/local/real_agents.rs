@@ -249,9 +249,7 @@ async fn dies(agent: &str) {
     let id = stage.make("go #script:slow", json!({ "approvals": "full", "end": "keep" })).await;
     let sleeps = |event: &Value| event["type"] == "agent.tool_use" && event["data"].to_string().contains("tail -f");
     stage.ground.event(&id, sleeps).await;
-    // Everything of it, wherever it is.
-    let kill = "for d in /proc/[0-9]*; do case $(readlink $d/exe) in */agents/*) kill -9 ${d#/proc/};; esac; done";
-    stage.ground.shell(&id, kill).await;
+    stage.kill_agent(&id).await;
     let row = stage.ground.ended(&id).await;
     assert_eq!((&row["state"], &row["outcome"]), (&json!("failed"), &json!("failed")), "{row}");
     let events = stage.ground.admin.all_events(&id).await;

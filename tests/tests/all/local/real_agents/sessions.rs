@@ -154,8 +154,7 @@ async fn remembers_death(agent: &str) {
         let written = format!("for n in $(seq 600); do grep -rqsaF '{said}' ~ && exit; sleep 0.1; done; exit 1");
         stage.ground.shell(&first, &written).await.well();
     }
-    let kill = "for d in /proc/[0-9]*; do case $(readlink $d/exe) in */agents/*) kill -9 ${d#/proc/};; esac; done";
-    stage.ground.shell(&first, kill).await;
+    stage.kill_agent(&first).await;
     let row = stage.ground.ended(&first).await;
     assert_eq!(row["state"], "failed", "{row}");
     let events = stage.ground.admin.all_events(&first).await;

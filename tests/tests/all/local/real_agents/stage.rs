@@ -79,6 +79,14 @@ impl Stage {
         }
     }
 
+    /// Everything of the agent, wherever it is. All of it is held first: a wrapper whose child is killed before it would
+    /// else have the time to exit by itself.
+    pub async fn kill_agent(&self, id: &str) {
+        let kill = "for with in STOP KILL; do for d in /proc/[0-9]*; do \
+                    case $(readlink $d/exe) in */agents/*) kill -$with ${d#/proc/};; esac; done; done";
+        self.ground.shell(id, kill).await;
+    }
+
     /// Whether this agent takes what is said into the running turn; else the turn is begun anew with it.
     pub fn steers_in_the_turn(&self) -> bool {
         self.agent != "gemini"
