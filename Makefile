@@ -23,13 +23,14 @@ run: worker
 	$(CARGO) build --locked -p atoll
 	@scripts/demo
 
-# Everything. Services that tests need run on private ports and directories and end with them.
+# Everything. Services that tests need run on private ports and directories and end with them. The programs are built
+# together with the tests: by themselves they would want other features of what both use, and all would be built twice.
 test:
 	@scripts/need build git postgresql python sandbox
 	@scripts/setup-fuzz
 	@scripts/agents
 	@$(MAKE) --no-print-directory -j2 worker lint
-	$(CARGO) build --workspace --locked
+	$(CARGO) build --workspace --all-targets --locked
 	$(CARGO) test --workspace --locked
 
 # The quick loop: format, lints, unit tests.
@@ -53,7 +54,7 @@ soak: worker
 	@scripts/need git postgresql python sandbox
 	@scripts/setup-fuzz
 	@scripts/agents
-	$(CARGO) build --workspace --locked
+	$(CARGO) build --workspace --all-targets --locked
 	ATOLL_TEST_SCALE=1 $(CARGO) test --workspace --locked
 
 # The worker as one static file, to put anywhere: target/worker/atoll-worker.

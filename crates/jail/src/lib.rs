@@ -46,7 +46,7 @@ pub use error::{Errno, Error, Kept, Step};
 pub use keeper::{Keeper, keeper_main};
 pub use owner::Owner;
 pub use place::{AGENT, Bound, Clock, DiskUse, Enforced, Exit, Ids, Limits, Place, Program, Range, Spec, Usage};
-pub use prompt::{Heirs, prompt, prompt_alone};
+pub use prompt::{Heirs, prompt, prompt_child};
 pub use report::{Ability, DiskBound, GroupVersion, Missing, Report, Tier};
 pub use service::launcher_main;
 pub use setup::programs::Shown;

@@ -3,6 +3,8 @@
 #![allow(unsafe_code)]
 
 use std::mem::{MaybeUninit, size_of};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// The share of the processor stays what it was; it is only given in smaller pieces, and so sooner.
 const SLICE_NANOSECONDS: u64 = 100_000;
@@ -19,19 +21,10 @@ pub enum Heirs {
 /// Lets the calling thread be chosen soon after it wakes, also where others keep all processors busy: the scheduler
 /// lets short slices go before long ones. An older kernel knows no such wish and leaves all as it was.
 pub fn prompt(heirs: Heirs) {
-    ask(0, heirs);
-}
-
-/// The same for a process of the same user, as far as it runs by itself; what it starts is ordinary again.
-pub fn prompt_alone(process: i32) {
-    ask(process, Heirs::Ordinary);
-}
-
-fn ask(process: libc::pid_t, heirs: Heirs) {
     let mut wish = MaybeUninit::<libc::sched_attr>::zeroed();
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
     // SAFETY: the kernel writes at most `size` bytes into the structure.
-    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, process, wish.as_mut_ptr(), size, 0) };
+    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, wish.as_mut_ptr(), size, 0) };
     if known != 0 {
         return;
     }
@@ -44,5 +37,42 @@ fn ask(process: libc::pid_t, heirs: Heirs) {
         Heirs::Ordinary => libc::SCHED_FLAG_RESET_ON_FORK as u64,
     };
     // SAFETY: the kernel reads `size` bytes of an initialised structure. A refusal changes nothing.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, process, &raw const wish, 0) };
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wish, 0) };
+}
+
+/// Lets what a command starts be prompt from its first moment; what that starts in its turn is ordinary. It is said by
+/// the new process itself: said from outside it may come too late, after that has started others.
+pub fn prompt_child(command: &mut Command) -> &mut Command {
+    let start = || {
+        prompt(Heirs::Ordinary);
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes system calls only; it neither allocates nor locks.
+    unsafe { command.pre_exec(start) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By the kernel's own account, where it gives one; wishes are heard since 6.12.
+    #[test]
+    fn a_child_is_prompt_and_what_it_starts_is_not() {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let version: Vec<u32> = release.split('.').take(2).filter_map(|part| part.parse().ok()).collect();
+        if version < vec![6, 12] || !std::path::Path::new("/proc/self/sched").exists() {
+            println!("skipped: Linux {} takes no wishes for slices, or tells of none", release.trim());
+            return;
+        }
+        // The first line is the shell's own, the second that of a program which it starts.
+        let script = "grep se.slice /proc/$$/sched; grep se.slice /proc/self/sched; true";
+        let slices = |command: &mut Command| -> Vec<u64> {
+            let told = command.args(["-c", script]).output().unwrap().stdout;
+            let told = String::from_utf8(told).unwrap();
+            told.lines().filter_map(|line| line.split_whitespace().last()?.parse().ok()).collect()
+        };
+        let ordinary = slices(&mut Command::new("sh"))[1];
+        assert_ne!(ordinary, SLICE_NANOSECONDS);
+        assert_eq!(slices(prompt_child(&mut Command::new("sh"))), [SLICE_NANOSECONDS, ordinary]);
+    }
 }

@@ -43,7 +43,6 @@ pub fn main() -> ExitCode {
     drop(std::fs::write("/proc/self/oom_score_adj", FIRST_TO_GO));
     // Nothing that runs as the same user may look into it. It is no boundary: what it may do, the agent may.
     drop(atoll_jail::inside::prepare_init());
-    // What it starts is prompt from its first moment; see where that ends in `spawn`.
     atoll_jail::prompt(atoll_jail::Heirs::Same);
     rustix::process::umask(Mode::from_raw_mode(0o022));
     if atoll_jail::inside::lock_files().is_err() {
@@ -173,8 +172,6 @@ impl<S: AsFd> Hands<S> {
         });
         match started {
             Ok((pid, terminal)) => {
-                // A person or an agent waits for it; what it starts in its turn has to wait like everything else.
-                atoll_jail::prompt_alone(pid.as_raw_nonzero().get());
                 let end = pidfd_open(pid, PidfdFlags::empty()).ok();
                 self.children.push(Child { id, pid, end, whole: program.whole });
                 let beside: Vec<_> = terminal.iter().map(AsFd::as_fd).collect();

@@ -1,6 +1,5 @@
-//! Starting one program, by the short way: `posix_spawn` instead of a copy of this process. The standard library takes
-//! it when neither a search along another `PATH` nor code of ours has to run in between, so the search is done here.
-//! One with a terminal takes the long way: it has to make that its own.
+//! Starting one program. A person or an agent waits for it, so it is prompt; what it starts in its turn has to wait like
+//! everything else.
 
 use super::{Placing, Program, tree};
 use atoll_jail::inside::{Session, child};
@@ -100,7 +99,7 @@ fn place(path: &Path, text: &str) -> io::Result<()> {
 }
 
 fn start(command: &mut Command, program: &Program) -> Result<u32, String> {
-    match command.spawn() {
+    match atoll_jail::prompt_child(command).spawn() {
         Ok(child) => Ok(child.id()),
         Err(error) => {
             let name = program.argv.first().map_or("", String::as_str);
