@@ -35,7 +35,18 @@ impl Memory {
             Ending::Exited(code) => code == KILLED_BELOW_A_SHELL,
             Ending::Lost => true,
         };
-        killed && before.zip(self.kills()).is_some_and(|(before, now)| now > before)
+        killed && self.kills_since(before)
+    }
+
+    /// The same of an agent's program. The kernel may have killed a process below it, and it exits by itself then, with
+    /// nothing more said than when the count was `heard`.
+    pub fn ended_agent(&self, before: Option<u64>, heard: Option<u64>, ending: Ending) -> bool {
+        let failed = matches!(ending, Ending::Exited(code) if code != 0);
+        self.ended_it(before, ending) || (failed && self.kills_since(heard))
+    }
+
+    fn kills_since(&self, before: Option<u64>) -> bool {
+        before.zip(self.kills()).is_some_and(|(before, now)| now > before)
     }
 }
 
@@ -77,5 +88,18 @@ mod tests {
             assert!(!memory.ended_it(before, ending), "{before:?} {ending:?}");
         }
         assert!(!Memory::default().ended_it(None, Ending::Signalled(9)));
+        assert!(
+            memory.ended_agent(Some(3), Some(3), Ending::Exited(1)),
+            "what waited for the killed one left silently"
+        );
+        assert!(memory.ended_agent(Some(3), Some(4), Ending::Signalled(9)), "it was the last to be killed");
+        for (before, heard, ending) in [
+            (Some(3), Some(4), Ending::Exited(1)),
+            (Some(3), Some(3), Ending::Exited(0)),
+            (Some(4), Some(4), Ending::Exited(1)),
+            (None, None, Ending::Exited(1)),
+        ] {
+            assert!(!memory.ended_agent(before, heard, ending), "{before:?} {heard:?} {ending:?}");
+        }
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Agent {
     ended: Option<(Ending, Instant)>,
     /// How often the kernel had killed something for its memory when this started.
     pub kills_before: Option<u64>,
+    /// The same when it last said something.
+    pub kills_heard: Option<u64>,
     buffer: Vec<u8>,
 }
 
@@ -66,6 +68,7 @@ impl Agent {
             tail: Tail::default(),
             ended: None,
             kills_before: kills,
+            kills_heard: kills,
             buffer: vec![0; CHUNK],
         })
     }
@@ -75,6 +78,13 @@ impl Agent {
         if self.input.is_some() {
             self.unread.extend_from_slice(line);
             self.write();
+        }
+    }
+
+    /// It has said something, when the kernel had killed so often. What is heard after its end says nothing of then.
+    pub(super) fn was_heard(&mut self, kills: Option<u64>) {
+        if self.ended.is_none() {
+            self.kills_heard = kills;
         }
     }
 

@@ -185,7 +185,8 @@ impl Executor {
 
     fn fell(&mut self, agent: &Agent, ending: Ending, said: Option<String>) {
         let memory = &self.tools.memory;
-        let out_of_memory = memory.ended_it(agent.kills_before, ending).then(|| (memory.limit, memory.peak()));
+        let starved = memory.ended_agent(agent.kills_before, agent.kills_heard, ending);
+        let out_of_memory = starved.then(|| (memory.limit, memory.peak()));
         let failure = failure::of(failure::End {
             ending,
             in_turn: self.talk.standing() == Standing::InTurn,

@@ -12,7 +12,7 @@ pub(super) struct End<'a> {
     pub in_turn: bool,
     /// What it said itself.
     pub said: Option<&'a str>,
-    /// The kernel killed it for its memory: the limit and the highest use.
+    /// The kernel killed it, or what it waited for, for memory: the limit and the highest use.
     pub out_of_memory: Option<(Option<u64>, Option<u64>)>,
     pub stderr_tail: &'a str,
 }
@@ -21,7 +21,7 @@ pub(super) struct End<'a> {
 pub(super) fn of(end: End<'_>) -> Option<Value> {
     let (reason, error) = match (end.said, end.out_of_memory, end.ending) {
         (Some(said), ..) => ("agent_failed", said.to_owned()),
-        (None, Some((limit, _)), _) => ("out_of_memory", out_of_memory(limit)),
+        (None, Some((limit, _)), ending) => ("out_of_memory", out_of_memory(limit, ending)),
         (None, None, Ending::Signalled(signal)) => {
             ("agent_crashed", format!("the agent was killed by signal {signal}"))
         }
@@ -40,14 +40,20 @@ pub(super) fn of(end: End<'_>) -> Option<Value> {
     Some(data)
 }
 
-fn out_of_memory(limit: Option<u64>) -> String {
+fn out_of_memory(limit: Option<u64>, ending: Ending) -> String {
+    let what = match ending {
+        Ending::Exited(code) if code < 128 => {
+            format!("the agent exited with code {code} after a process of it was killed")
+        }
+        Ending::Exited(_) | Ending::Signalled(_) | Ending::Lost => "the agent was killed".to_owned(),
+    };
+    let why = "because the sandbox's memory ran out";
     match limit {
-        Some(limit) => format!(
-            "the agent was killed because the sandbox's memory ran out: its limit is {} MB; \
-             a sandbox with more memory_gb has room for more",
-            limit / 1_000_000
-        ),
-        None => "the agent was killed because the sandbox's memory ran out".to_owned(),
+        Some(limit) => {
+            let megabytes = limit / 1_000_000;
+            format!("{what} {why}: its limit is {megabytes} MB; a sandbox with more memory_gb has room for more")
+        }
+        None => format!("{what} {why}"),
     }
 }
 
@@ -96,6 +102,10 @@ mod tests {
     fn an_end_is_told_with_its_figures() {
         let data = of(End { out_of_memory: Some((Some(2_000_000), Some(5))), ..end(Ending::Signalled(9)) }).unwrap();
         assert_eq!((&data["memory_limit"], &data["memory_peak"]), (&json!(2_000_000), &json!(5)));
+        assert_eq!(data["exit"], json!({"kind": "out_of_memory"}));
+        assert!(data["error"].as_str().unwrap().starts_with("the agent was killed because"), "{data}");
+        let data = of(End { out_of_memory: Some((None, None)), ..end(Ending::Exited(1)) }).unwrap();
+        assert!(data["error"].as_str().unwrap().starts_with("the agent exited with code 1 after"), "{data}");
         assert_eq!(data["exit"], json!({"kind": "out_of_memory"}));
         let data = of(end(Ending::Exited(3))).unwrap();
         assert_eq!((&data["exit"], data.get("memory_limit")), (&json!({"kind": "exited", "code": 3}), None));

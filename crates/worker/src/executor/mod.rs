@@ -471,6 +471,9 @@ impl Executor {
         let Some(driver) = &mut self.driver else { return };
         if !spoken.is_empty() {
             self.saving.said_something();
+            if let Some(agent) = &mut self.agent {
+                agent.was_heard(self.tools.memory.kills());
+            }
         }
         for line in spoken {
             let (line, bytes, said) = match line {
