@@ -239,6 +239,8 @@ fn become_program(plan: &Plan<'_>) -> Failure {
     if let Err(failure) = limit(plan.limits, plan.role).at(Step::Limits) {
         return failure;
     }
+    // The launcher is prompt and so is what it becomes; what that starts has to wait like everything else.
+    crate::prompt(crate::Heirs::Ordinary);
     if let Err(errno) = plan.filter.install() {
         return Failure { step: Step::Seccomp, detail: String::new(), source: errno };
     }

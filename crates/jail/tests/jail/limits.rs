@@ -101,3 +101,17 @@ fn processor_time_is_bounded_and_counted() {
     assert!(used < Duration::from_millis(900), "a fifth of a core for two seconds, not {used:?}");
     assert!(used > Duration::from_millis(20), "{used:?}");
 }
+
+#[test]
+fn what_a_program_starts_waits_like_everybody() {
+    // As a server does before it has a launcher.
+    atoll_jail::prompt(atoll_jail::Heirs::Same);
+    let Some(harness) = Harness::new() else { return };
+    harness.prepared("a");
+    let output = harness.shell("a", "grep se.slice /proc/$$/sched; grep se.slice /proc/self/sched; true");
+    let slices: Vec<&str> = output.stdout.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    match slices[..] {
+        [program, child] if program == "100000" => assert_ne!(child, program, "{output:?}"),
+        _ => skip("no_wishes_for_slices"),
+    }
+}
