@@ -293,13 +293,21 @@ impl Codex {
         self.running = Running::Nothing;
         self.asks.forget();
         let interrupt = self.interrupt.take();
-        let confirmed = interrupt.as_ref().map(|message| Said::Receipt { id: message.id, how: How::Injected });
-        let mut said: Vec<Said> = confirmed.into_iter().collect();
-        said.extend(self.turn.over(turn, interrupt.as_ref()));
-        // What the turn had taken and not come to is not in the conversation: it begins the next one.
-        for Told { message, .. } in std::mem::take(&mut self.told).into_iter().rev() {
-            self.held.push_front(Held { message, is_late: true });
+        let mut said = Vec::new();
+        for Told { message, how } in std::mem::take(&mut self.told).into_iter().rev() {
+            match how {
+                // Broken off with the turn that it began, though the model may not have seen it.
+                How::NewTurn | How::Restarted if interrupt.is_some() => {
+                    said.push(Said::Receipt { id: message.id, how });
+                }
+                // What the turn had taken and not come to is not in the conversation: it begins the next one.
+                How::NewTurn | How::Restarted | How::Injected => {
+                    self.held.push_front(Held { message, is_late: true });
+                }
+            }
         }
+        said.extend(interrupt.as_ref().map(|message| Said::Receipt { id: message.id, how: How::Injected }));
+        said.extend(self.turn.over(turn, interrupt.as_ref()));
         for held in &mut self.held {
             held.is_late = false;
         }

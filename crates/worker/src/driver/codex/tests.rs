@@ -119,6 +119,10 @@ fn it_is_steered_and_interrupted() {
     idle.tell(&message("go", Delivery::Steer), Standing::Idle);
     assert!(idle.tell(&interrupt(), Standing::InTurn).is_empty(), "it has no name");
     assert_eq!(hear(&mut idle, &json!({"id": 3, "result": {"turn": {"id": "u"}}})), ["reply turn/interrupt"]);
+    hear(&mut idle, &turn("turn/started", "inProgress"));
+    let ended = hear(&mut idle, &turn("turn/completed", "interrupted"));
+    let wanted = ["receipt new_turn", "receipt injected", r#"agent.interrupted "enough" [TurnEnds]"#, "Idle"];
+    assert_eq!(ended, wanted, "what began the turn is broken off with it, also before the model saw it");
 }
 
 #[test]
