@@ -268,8 +268,10 @@ impl OpenCode {
         }
         self.asked.clear();
         let mut said = self.turn.ends();
-        // It may have stored other words than it was told; what it has answered was told first.
-        if std::mem::take(&mut self.is_fresh) && self.turn.has_answered() && !self.told.is_empty() {
+        // It may have stored other words than it was told; what it has answered was told first. What an interrupt broke
+        // off before any answer is broken off too.
+        let has_begun = self.turn.has_answered() || self.interrupt.is_some();
+        if std::mem::take(&mut self.is_fresh) && has_begun && !self.told.is_empty() {
             said.push(Said::Receipt { id: self.told.remove(0).message.id, how: How::NewTurn });
         }
         let (interrupt, error) = (self.interrupt.take(), self.error.take());

@@ -140,6 +140,9 @@ fn an_interrupt_ends_the_turn_and_what_was_not_seen_begins_the_next() {
     agent.tell(&message("go", Delivery::Steer), Standing::Idle);
     assert!(agent.tell(&interrupt(), Standing::InTurn).is_empty(), "it has not begun");
     assert_eq!(hear(&mut agent, &status("busy"))[1], r#"reply {"abort":{}}"#);
+    hear(&mut agent, &stored("u1", "go"));
+    let wanted = ["receipt new_turn", "receipt injected", r#"agent.interrupted "enough" [TurnEnds]"#, "Idle"];
+    assert_eq!(hear(&mut agent, &idle()), wanted, "what began the turn is broken off with it");
 }
 
 #[test]
