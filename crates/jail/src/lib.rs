@@ -24,6 +24,7 @@ mod measure;
 mod owner;
 mod place;
 mod pool;
+mod processors;
 mod prompt;
 mod record;
 mod remove;

@@ -9,6 +9,9 @@ use std::process::Command;
 /// The share of the processor stays what it was; it is only given in smaller pieces, and so sooner.
 const SLICE_NANOSECONDS: u64 = 100_000;
 
+/// What nobody waits for goes on with a tenth of what others get, where they want it.
+const PATIENCE: i32 = 10;
+
 /// What the processes get that the calling one starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heirs {
@@ -21,23 +24,37 @@ pub enum Heirs {
 /// Lets the calling thread be chosen soon after it wakes, also where others keep all processors busy: the scheduler
 /// lets short slices go before long ones. An older kernel knows no such wish and leaves all as it was.
 pub fn prompt(heirs: Heirs) {
-    let mut wish = MaybeUninit::<libc::sched_attr>::zeroed();
+    wish(|attributes| {
+        attributes.sched_runtime = SLICE_NANOSECONDS;
+        attributes.sched_flags = match heirs {
+            Heirs::Same => 0,
+            Heirs::Ordinary => libc::SCHED_FLAG_RESET_ON_FORK as u64,
+        };
+    });
+}
+
+/// Lets the calling thread, and what it starts, give way to all others: for work that nobody waits for.
+pub(crate) fn give_way() {
+    wish(|attributes| {
+        attributes.sched_nice = attributes.sched_nice.max(PATIENCE);
+        attributes.sched_runtime = 0;
+    });
+}
+
+fn wish(change: impl FnOnce(&mut libc::sched_attr)) {
+    let mut attributes = MaybeUninit::<libc::sched_attr>::zeroed();
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
     // SAFETY: the kernel writes at most `size` bytes into the structure.
-    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, wish.as_mut_ptr(), size, 0) };
+    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, attributes.as_mut_ptr(), size, 0) };
     if known != 0 {
         return;
     }
     // SAFETY: integers only, zeroed before and filled by the kernel.
-    let mut wish = unsafe { wish.assume_init() };
-    wish.size = size;
-    wish.sched_runtime = SLICE_NANOSECONDS;
-    wish.sched_flags = match heirs {
-        Heirs::Same => 0,
-        Heirs::Ordinary => libc::SCHED_FLAG_RESET_ON_FORK as u64,
-    };
+    let mut attributes = unsafe { attributes.assume_init() };
+    attributes.size = size;
+    change(&mut attributes);
     // SAFETY: the kernel reads `size` bytes of an initialised structure. A refusal changes nothing.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wish, 0) };
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
 /// Lets what a command starts be prompt from its first moment; what that starts in its turn is ordinary. It is said by
@@ -74,5 +91,25 @@ mod tests {
         let ordinary = slices(&mut Command::new("sh"))[1];
         assert_ne!(ordinary, SLICE_NANOSECONDS);
         assert_eq!(slices(prompt_child(&mut Command::new("sh"))), [SLICE_NANOSECONDS, ordinary]);
+    }
+
+    #[test]
+    fn what_gives_way_is_no_longer_prompt() {
+        let worth = || {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap().parse::<i32>().unwrap()
+        };
+        let gave_way = move || {
+            prompt(Heirs::Same);
+            let before = worth();
+            give_way();
+            let mut slice = 0;
+            wish(|attributes| slice = attributes.sched_runtime);
+            (before, worth(), slice)
+        };
+        // On a thread of its own: there is no way back for everybody.
+        let (before, after, slice) = std::thread::spawn(gave_way).join().unwrap();
+        assert_eq!(after, PATIENCE.max(before));
+        assert_ne!(slice, SLICE_NANOSECONDS);
     }
 }

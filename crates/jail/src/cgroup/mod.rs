@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::place::{Bound, Limits, Usage};
+use crate::processors;
 use crate::report::GroupVersion;
 
 pub(crate) use freezer::Freezer;
@@ -29,7 +30,7 @@ pub(crate) trait Groups {
     /// Why it isn't more, in words for the owner of the machine.
     fn lacks(&self) -> Option<String>;
     /// Makes a leaf of a sandbox's group, with its limits set and nobody in it.
-    fn make(&self, sandbox: &str, leaf: &str, bounds: Bounds) -> io::Result<Leaf>;
+    fn make(&self, sandbox: &str, leaf: &str, bounds: &Bounds) -> io::Result<Leaf>;
     /// Removes what is left of groups without processes, but those of `keep`.
     fn sweep(&self, keep: &BTreeSet<String>);
 }
@@ -66,21 +67,28 @@ impl Enforces {
 }
 
 /// The limits of one leaf.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub memory_bytes: u64,
     pub cpu_milli: Option<u32>,
     pub pids: u32,
+    /// What all of the sandbox counts beside others where processors are scarce: what it may use at most. So one that
+    /// may use little can't keep up one that may use much.
+    pub share_milli: u32,
+    /// The processors that it may run on, if not on all.
+    pub processors: Option<Vec<u32>>,
 }
 
 impl Bounds {
     pub fn agent(limits: &Limits) -> Self {
-        Self { memory_bytes: limits.memory_bytes, cpu_milli: Some(limits.cpu_milli), pids: limits.pids }
+        let Limits { memory_bytes, cpu_milli, pids, .. } = *limits;
+        Self { memory_bytes, cpu_milli: Some(cpu_milli), pids, share_milli: cpu_milli, processors: None }
     }
 
     /// The worker's own processor time isn't bounded: a busy agent shall not make it late.
     pub fn worker(limits: &Limits) -> Self {
-        Self { memory_bytes: limits.worker_memory_bytes, cpu_milli: None, pids: 64 }
+        let memory_bytes = limits.worker_memory_bytes;
+        Self { memory_bytes, cpu_milli: None, pids: 64, share_milli: limits.cpu_milli, processors: None }
     }
 }
 
@@ -106,6 +114,31 @@ pub(crate) struct Leaf {
     /// What stops all of it; records of earlier versions have none.
     #[serde(default)]
     pub freezer: Option<Freezer>,
+    /// If it may not run on all processors; records of earlier versions have none.
+    #[serde(default)]
+    pub confined: Option<Confined>,
+}
+
+/// A leaf that runs on some processors only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Confined {
+    file: PathBuf,
+    pub to: Vec<u32>,
+}
+
+impl Confined {
+    /// Confines a leaf; where that can't be, it is not: processor time is bounded all the same.
+    fn begin(file: PathBuf, to: &[u32]) -> Option<Self> {
+        write(&file, &processors::list(to)).ok()?;
+        Some(Self { file, to: to.to_vec() })
+    }
+
+    /// What runs in the leaf goes on elsewhere.
+    pub fn move_to(&mut self, to: Vec<u32>) -> io::Result<()> {
+        write(&self.file, &processors::list(&to))?;
+        self.to = to;
+        Ok(())
+    }
 }
 
 /// A file with the processor time used.

@@ -25,7 +25,7 @@ impl Groups for NoGroups {
         Some("no cgroup is writable for this user".to_owned())
     }
 
-    fn make(&self, _sandbox: &str, _leaf: &str, _bounds: Bounds) -> io::Result<Leaf> {
+    fn make(&self, _sandbox: &str, _leaf: &str, _bounds: &Bounds) -> io::Result<Leaf> {
         Ok(Leaf::default())
     }
 

@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    Bounds, Clock, Enforces, Freezer, Groups, Leaf, PERIOD, Trial, files, make_directory, quota, sweep, write,
-    write_if_there,
+    Bounds, Clock, Confined, Enforces, Freezer, Groups, Leaf, PERIOD, Trial, files, make_directory, quota,
+    remove_upwards, sweep, write, write_if_there,
 };
 use crate::report::GroupVersion;
 
@@ -19,6 +19,7 @@ pub(super) struct Version1 {
     pids: Option<PathBuf>,
     accounting: Option<PathBuf>,
     freezer: Option<PathBuf>,
+    cpuset: Option<PathBuf>,
 }
 
 impl Version1 {
@@ -35,10 +36,45 @@ impl Version1 {
             pids: usable("pids"),
             accounting: usable("cpuacct"),
             freezer: usable("freezer"),
+            cpuset: usable("cpuset"),
         };
         let enforces = found.enforces();
         (enforces.memory || enforces.cpu || enforces.pids).then_some(found)
     }
+}
+
+/// One processor is what a group has by itself.
+fn shares(milli: u32) -> u64 {
+    (u64::from(milli) * 1024 / 1000).clamp(2, 1 << 18)
+}
+
+/// Adds a leaf on some processors. Where that can't be it isn't added: nobody can enter a group without processors.
+fn confine(made: &mut Leaf, deployment: &Path, directory: &Path, processors: &[u32]) {
+    let above = directory.parent().unwrap_or(deployment);
+    let all = || -> io::Result<()> {
+        for group in [deployment, above] {
+            make_directory(group)?;
+            inherit(group, &["cpuset.mems", "cpuset.cpus"])?;
+        }
+        make_directory(directory)?;
+        inherit(directory, &["cpuset.mems"])
+    };
+    made.confined = all().ok().and_then(|()| Confined::begin(directory.join("cpuset.cpus"), processors));
+    match made.confined {
+        Some(_) => made.directories.push(directory.to_path_buf()),
+        None => drop(remove_upwards(directory)),
+    }
+}
+
+/// What a group of this version does not have by itself, it takes from the one above.
+fn inherit(group: &Path, files: &[&str]) -> io::Result<()> {
+    // The kernel spreads load over all processors by the topmost group: to look at each group would only cost time.
+    write_if_there(&group.join("cpuset.sched_load_balance"), "0")?;
+    let Some(above) = group.parent() else { return Ok(()) };
+    files.iter().try_for_each(|file| {
+        let has = |group: &Path| fs::read_to_string(group.join(file));
+        if has(group)?.trim().is_empty() { write(&group.join(file), has(above)?.trim()) } else { Ok(()) }
+    })
 }
 
 /// Tries to make a group: whether one may, only trying tells.
@@ -67,7 +103,7 @@ impl Groups for Version1 {
         (!lacking.is_empty()).then(|| format!("the cgroup controllers {} are not writable", lacking.join(", ")))
     }
 
-    fn make(&self, sandbox: &str, leaf: &str, bounds: Bounds) -> io::Result<Leaf> {
+    fn make(&self, sandbox: &str, leaf: &str, bounds: &Bounds) -> io::Result<Leaf> {
         let mut made = Leaf::default();
         let outcome = self.fill(&mut made, sandbox, leaf, bounds);
         if outcome.is_err() {
@@ -77,7 +113,7 @@ impl Groups for Version1 {
     }
 
     fn sweep(&self, keep: &BTreeSet<String>) {
-        let all = [&self.memory, &self.cpu, &self.pids, &self.accounting, &self.freezer];
+        let all = [&self.memory, &self.cpu, &self.pids, &self.accounting, &self.freezer, &self.cpuset];
         for directory in all.into_iter().flatten() {
             sweep(directory, keep);
         }
@@ -85,7 +121,10 @@ impl Groups for Version1 {
 }
 
 impl Version1 {
-    fn fill(&self, made: &mut Leaf, sandbox: &str, leaf: &str, bounds: Bounds) -> io::Result<()> {
+    fn fill(&self, made: &mut Leaf, sandbox: &str, leaf: &str, bounds: &Bounds) -> io::Result<()> {
+        if let (Some(deployment), Some(processors)) = (&self.cpuset, &bounds.processors) {
+            confine(made, deployment, &deployment.join(sandbox).join(leaf), processors);
+        }
         let mut open = |deployment: &Path| -> io::Result<PathBuf> {
             let group = deployment.join(sandbox);
             let directory = group.join(leaf);
@@ -111,6 +150,9 @@ impl Version1 {
             made.memory = Some(memory.join("memory.usage_in_bytes"));
             made.peak = Some(memory.join("memory.max_usage_in_bytes"));
             made.oom = Some(memory.join("memory.oom_control"));
+        }
+        if let Some(group) = cpu.as_deref().and_then(Path::parent) {
+            write(&group.join("cpu.shares"), &shares(bounds.share_milli).to_string())?;
         }
         if let (Some(cpu), Some(cpu_milli)) = (cpu, bounds.cpu_milli) {
             write(&cpu.join("cpu.cfs_period_us"), &PERIOD.to_string())?;

@@ -6,18 +6,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    Bounds, Clock, Enforces, Freezer, Groups, Leaf, PERIOD, Trial, files, make_directory, quota, remove_upwards, sweep,
-    write, write_if_there,
+    Bounds, Clock, Confined, Enforces, Freezer, Groups, Leaf, PERIOD, Trial, files, make_directory, quota,
+    remove_upwards, sweep, write, write_if_there,
 };
 use crate::report::GroupVersion;
 
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
+/// Good to have: without it processor time is bounded all the same.
+const CONFINES: &str = "cpuset";
 
 #[derive(Debug)]
 pub(super) struct Version2 {
     /// The deployment's directory.
     directory: PathBuf,
     enforces: Enforces,
+    /// Groups can be kept on some processors.
+    confines: bool,
 }
 
 impl Version2 {
@@ -52,7 +56,7 @@ impl Version2 {
         let enabled = if movable { enable(parent, own) } else { Vec::new() };
         let has = |controller: &str| enabled.iter().any(|name| name == controller);
         let enforces = Enforces { memory: has("memory"), cpu: has("cpu"), pids: has("pids") };
-        Some(Self { directory: parent.join(name), enforces })
+        Some(Self { directory: parent.join(name), enforces, confines: has(CONFINES) })
     }
 
     fn worth(&self) -> usize {
@@ -69,7 +73,7 @@ fn enable(parent: &Path, own: bool) -> Vec<String> {
     };
     let available = words(&parent.join("cgroup.controllers"));
     let enabled = words(&control);
-    for controller in CONTROLLERS {
+    for controller in CONTROLLERS.into_iter().chain([CONFINES]) {
         if enabled.iter().any(|name| name == controller) || !available.iter().any(|name| name == controller) {
             continue;
         }
@@ -101,6 +105,11 @@ fn step_aside(own: &Path) -> bool {
         && here.iter().all(|pid| write(&aside.join("cgroup.procs"), &pid.to_string()).is_ok())
 }
 
+/// One processor is what a group has by itself.
+fn weight(milli: u32) -> u32 {
+    (milli / 10).clamp(1, 10_000)
+}
+
 impl Groups for Version2 {
     fn version(&self) -> GroupVersion {
         GroupVersion::V2
@@ -124,11 +133,16 @@ impl Groups for Version2 {
         (!lacking.is_empty()).then(|| format!("the cgroup controllers {} are not delegated", lacking.join(", ")))
     }
 
-    fn make(&self, sandbox: &str, leaf: &str, bounds: Bounds) -> io::Result<Leaf> {
+    fn make(&self, sandbox: &str, leaf: &str, bounds: &Bounds) -> io::Result<Leaf> {
         let group = self.directory.join(sandbox);
         let directory = group.join(leaf);
         match self.fill(&group, &directory, bounds) {
-            Ok(()) => Ok(self.describe(directory)),
+            Ok(()) => {
+                let processors = bounds.processors.as_deref().filter(|_| self.confines);
+                let confined =
+                    processors.and_then(|processors| Confined::begin(directory.join("cpuset.cpus"), processors));
+                Ok(Leaf { confined, ..self.describe(directory) })
+            }
             Err(error) => {
                 remove_upwards(&directory);
                 Err(error)
@@ -142,12 +156,15 @@ impl Groups for Version2 {
 }
 
 impl Version2 {
-    fn fill(&self, group: &Path, directory: &Path, bounds: Bounds) -> io::Result<()> {
+    fn fill(&self, group: &Path, directory: &Path, bounds: &Bounds) -> io::Result<()> {
         make_directory(&self.directory)?;
         self.hand_down(&self.directory)?;
         make_directory(group)?;
         self.hand_down(group)?;
         make_directory(directory)?;
+        if self.enforces.cpu {
+            write(&group.join("cpu.weight"), &weight(bounds.share_milli).to_string())?;
+        }
         if self.enforces.memory {
             write(&directory.join("memory.max"), &bounds.memory_bytes.to_string())?;
             write_if_there(&directory.join("memory.swap.max"), "0")?;
@@ -163,7 +180,7 @@ impl Version2 {
 
     fn hand_down(&self, directory: &Path) -> io::Result<()> {
         let Enforces { memory, cpu, pids } = self.enforces;
-        let wanted: Vec<&str> = [("+memory", memory), ("+cpu", cpu), ("+pids", pids)]
+        let wanted: Vec<&str> = [("+memory", memory), ("+cpu", cpu), ("+pids", pids), ("+cpuset", self.confines)]
             .into_iter()
             .filter(|(_, enforced)| *enforced)
             .map(|(name, _)| name)
@@ -185,6 +202,7 @@ impl Version2 {
             // Of kernel 5.2; the sandbox needs a newer one anyway.
             freezer: Some(Freezer::Version2(directory.clone())),
             directories: vec![directory],
+            confined: None,
         }
     }
 }
@@ -258,9 +276,10 @@ mod tests {
             return println!("SKIPPED a_process_is_born_into_its_leaf: no cgroup2 is mounted");
         };
         let directory = hierarchy.own.join(format!("atoll-test{}", std::process::id()));
-        let groups = Version2 { directory: directory.clone(), enforces: Enforces::default() };
-        let bounds = Bounds { memory_bytes: 1 << 20, cpu_milli: Some(1000), pids: 10 };
-        let Ok(leaf) = groups.make("a", "worker", bounds) else {
+        let groups = Version2 { directory: directory.clone(), enforces: Enforces::default(), confines: false };
+        let bounds =
+            Bounds { memory_bytes: 1 << 20, cpu_milli: Some(1000), pids: 10, share_milli: 1500, processors: None };
+        let Ok(leaf) = groups.make("a", "worker", &bounds) else {
             return println!("SKIPPED a_process_is_born_into_its_leaf: no group can be made here");
         };
         assert!(leaf.born_into);

@@ -13,7 +13,7 @@ use crate::layers::Part;
 use crate::place::{Clock, DiskUse, Ids};
 use crate::wire::Answer;
 use crate::writers::Whom;
-use crate::{kernel, maps, measure, unlinked, writers};
+use crate::{kernel, maps, measure, prompt, unlinked, writers};
 
 /// How many sandboxes' counters are told in one packet.
 const CLOCKS: usize = 500;
@@ -47,6 +47,8 @@ impl Service {
         let owner = owner.at(Step::Descriptors).map_err(|failure| Error::step(name, failure))?;
         let (map, joins, ending) = (record.map.clone(), owner.is_some(), Error::Ending { name: name.to_owned() });
         let work = move || {
+            // It comes again about every second, and may be long: nobody's command should be late for it.
+            prompt::give_way();
             if owner.is_some_and(|owner| kernel::join(owner.as_fd(), libc::CLONE_NEWUSER).is_err()) {
                 return Err(ending);
             }
@@ -119,7 +121,7 @@ impl Service {
     }
 
     /// The processor time of every living sandbox, in one go.
-    pub(super) fn clocks(&self, request: u64) -> Result<(), Error> {
+    pub(super) fn clocks(&mut self, request: u64) -> Result<(), Error> {
         let workers = self.tracked.iter().filter(|tracked| tracked.kind == Kind::Worker);
         let clocks: Vec<Clock> = workers
             .map(|tracked| {
@@ -130,6 +132,7 @@ impl Service {
         for part in clocks.chunks(CLOCKS) {
             self.answer(request, Ok(Answer::Clocks(part.to_vec())))?;
         }
+        self.spread(&clocks);
         self.answer(request, Ok(Answer::Done))
     }
 }

@@ -4,6 +4,7 @@
 
 mod abilities;
 mod bounding;
+mod confining;
 mod ending;
 mod entering;
 mod errands;
@@ -41,8 +42,9 @@ use crate::seccomp::Filter;
 use crate::setup::Landlock;
 use crate::view::View;
 use crate::wire::{self, Answer, Asked, MAX_PACKET, Said, Settings};
-use crate::{inside, kernel};
+use crate::{inside, kernel, processors};
 
+use confining::Look;
 use ending::{Ending, Leaving};
 pub(crate) use housekeeping::private_directory;
 use images::Importing;
@@ -94,6 +96,9 @@ struct Service {
     filter: Filter,
     landlock: Landlock,
     groups: Box<dyn Groups>,
+    /// Those that there are for sandboxes.
+    processors: Vec<u32>,
+    looked: Option<Look>,
     ids: Source,
     /// Held from when a request first needs the data directory, as long as this launcher lives.
     lock: Option<File>,
@@ -146,6 +151,8 @@ impl Service {
             filter: Filter::new(),
             landlock: Landlock::find(),
             groups: cgroup::find(&settings.deployment),
+            processors: processors::own(),
+            looked: None,
             ids: Source::find(settings.id_base),
             lock: None,
             pool: None,

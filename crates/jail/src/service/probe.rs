@@ -254,7 +254,7 @@ impl Service {
             descriptors: &descriptors,
         };
         let group = format!("probe{}", std::process::id());
-        let leaf = self.groups.make(&group, ONE_SHOT, Bounds::agent(&record.spec.limits));
+        let leaf = self.groups.make(&group, ONE_SHOT, &Bounds::agent(&record.spec.limits));
         let leaf = leaf.at(Step::Group).map_err(|failure| Error::step(name, failure))?;
         let outcome = run_once(&plan, &leaf).map_err(|failure| Error::step(name, failure));
         for _ in 0..50 {

@@ -44,8 +44,8 @@ impl Service {
         let files = self.take_files(name, Role::Worker)?;
         let (sandbox, record) = self.sandbox(name)?;
         let limits = &record.spec.limits;
-        let worker = self.leaf(name, "worker", Bounds::worker(limits))?;
-        let agent = match self.leaf(name, "agent", Bounds::agent(limits)) {
+        let worker = self.leaf(name, "worker", &Bounds::worker(limits))?;
+        let agent = match self.leaf(name, "agent", &self.agent_bounds(name, limits)) {
             Ok(agent) => agent,
             Err(error) => {
                 worker.remove();
@@ -69,7 +69,7 @@ impl Service {
         }
         let files = self.take_files(name, Role::Agent)?;
         let (sandbox, record) = self.sandbox(name)?;
-        let leaf = self.leaf(name, &format!("{ONE_SHOT}{run}"), Bounds::agent(&record.spec.limits))?;
+        let leaf = self.leaf(name, &format!("{ONE_SHOT}{run}"), &self.agent_bounds(name, &record.spec.limits))?;
         let environment = strings(self.run_environment(name))?;
         let descriptors: Vec<Descriptor<'_>> =
             given.iter().map(|descriptor| Descriptor::Of(descriptor.as_fd())).collect();
@@ -97,7 +97,7 @@ impl Service {
         Ok(())
     }
 
-    fn leaf(&self, name: &str, leaf: &str, bounds: Bounds) -> Result<Leaf, Error> {
+    fn leaf(&self, name: &str, leaf: &str, bounds: &Bounds) -> Result<Leaf, Error> {
         let made = self.groups.make(name, leaf, bounds);
         made.at(Step::Group).map_err(|failure| Error::step(name, failure))
     }

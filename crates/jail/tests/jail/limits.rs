@@ -103,6 +103,79 @@ fn processor_time_is_bounded_and_counted() {
 }
 
 #[test]
+fn a_sandbox_has_no_more_processors_than_it_may_use() {
+    let Some(harness) = Harness::new() else { return };
+    let all = std::thread::available_parallelism().unwrap().get();
+    if all < 2 {
+        return skip("one_processor");
+    }
+    let of = |name: &str, cpu_milli| {
+        let mut wanted = spec(name);
+        wanted.limits.cpu_milli = cpu_milli;
+        harness.launcher.prepare(&wanted).unwrap();
+        harness.launcher.start_worker(name).unwrap();
+        let told = harness.said(name, "nproc; grep Cpus_allowed_list /proc/self/status");
+        let (count, which) = told.split_once('\n').unwrap();
+        (count.parse::<usize>().unwrap(), which.to_owned())
+    };
+    let (one, first) = of("a", 1000);
+    if one == all {
+        return skip("no_cpuset");
+    }
+    assert_eq!(one, 1);
+    let (fraction, second) = of("b", 100);
+    assert_eq!(fraction, 1);
+    assert_ne!(first, second, "there is one that nobody had");
+    assert_eq!(of("c", u32::try_from(all).unwrap() * 1000).0, all);
+    for name in ["a", "b", "c"] {
+        harness.launcher.destroy(name).unwrap();
+    }
+}
+
+#[test]
+fn two_that_work_hard_do_not_stay_on_one_processor() {
+    // Two workers that keep a processor busy in the agent's cgroup, and one in between that does nothing.
+    let busy = "#!/bin/bash
+agent() { for n in $(seq 5 $((4 + ATOLL_CGROUP_FDS))); do echo 0 >&$n; done; while :; do grep Cpus_allowed_list /proc/self/status >/tmp/new; mv /tmp/new /tmp/now; done; }
+[ -e /workspace/busy ] && agent &
+exec sleep 100000
+";
+    let Some(harness) = Harness::with_worker(busy) else { return };
+    let all = std::thread::available_parallelism().unwrap().get();
+    let names: Vec<String> = (0..=all).map(|number| format!("s{number}")).collect();
+    for name in &names {
+        let mut wanted = spec(name);
+        wanted.limits.cpu_milli = 1000;
+        let place = harness.launcher.prepare(&wanted).unwrap();
+        if place.enforced.cpu != Bound::Enforced || all < 2 {
+            return skip("cpu_not_enforced");
+        }
+        // The first and the last get the same: those between have one each.
+        if [names.first(), names.last()].contains(&Some(name)) {
+            harness.said(name, "touch busy");
+        }
+        harness.launcher.start_worker(name).unwrap();
+    }
+    let now = |name: &str| {
+        let place = harness.launcher.find(name).unwrap().unwrap();
+        wait_for(&place.dir.join("tmp/now"))
+    };
+    let (first, last) = (names.first().unwrap(), names.last().unwrap());
+    if now(first).trim().contains(['-', ',']) {
+        return skip("no_cpuset");
+    }
+    let began = std::time::Instant::now();
+    while now(first) == now(last) {
+        assert!(began.elapsed() < Duration::from_secs(60), "they still share one: {}", now(first));
+        harness.launcher.clocks().unwrap();
+        std::thread::sleep(Duration::from_millis(600));
+    }
+    for name in &names {
+        harness.launcher.destroy(name).unwrap();
+    }
+}
+
+#[test]
 fn what_a_program_starts_waits_like_everybody() {
     // As a server does before it has a launcher.
     atoll_jail::prompt(atoll_jail::Heirs::Same);
