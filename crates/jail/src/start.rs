@@ -1,7 +1,7 @@
 //! The launcher's part in starting a process in a sandbox.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags};
@@ -30,7 +30,7 @@ pub(crate) fn start(
     known: impl FnOnce(i32) -> Result<(), Failure>,
 ) -> Result<Started, Failure> {
     let (wait, go) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).at(Step::Descriptors)?;
-    let (status, said) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).at(Step::Descriptors)?;
+    let (status, told) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).at(Step::Descriptors)?;
     let wait = File::from(wait);
     let group = match (leaf.born_into, leaf.directories.first()) {
         (true, Some(directory)) => {
@@ -42,18 +42,25 @@ pub(crate) fn start(
     let process = kernel::spawn(kernel::NEW_NAMESPACES, group.as_ref().map(AsFd::as_fd), || {
         kernel::close_copy(go.as_fd());
         kernel::close_copy(status.as_fd());
-        setup::enter(plan, &wait, said.as_fd())
+        setup::enter(plan, &wait, told.as_fd())
     })
     .at(Step::Clone)?;
+    let let_go_on = || File::from(go.try_clone().at(Step::Descriptors)?).write_all(b"!").at(Step::Wait);
+    // It builds its root while it is moved: of version 1 the kernel lets one wait for that, for milliseconds.
     let prepared = maps::write(process.pid, plan.map)
+        .and_then(|()| let_go_on())
         .and_then(|()| if group.is_some() { Ok(()) } else { leaf.enter(process.pid).at(Step::EnterGroup) })
         .and_then(|()| known(process.pid))
-        .and_then(|()| File::from(go.try_clone().at(Step::Descriptors)?).write_all(b"!").at(Step::Wait));
+        .and_then(|()| let_go_on());
     match prepared {
         Ok(()) => Ok(Started { process, status: File::from(status), go }),
         Err(failure) => {
             process.discard();
-            Err(failure)
+            drop(told);
+            let mut text = Vec::new();
+            // What it failed with itself is why it could not be moved.
+            let _ = File::from(status).read_to_end(&mut text);
+            Err(said(unprotected(&text).1).unwrap_or(failure))
         }
     }
 }

@@ -170,3 +170,37 @@ impl Version1 {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On the kernel's own hierarchies, where there are such.
+    #[test]
+    fn a_sandbox_counts_by_what_it_may_use_and_is_kept_to_its_processors() {
+        let Some(groups) = Version1::find(&format!("atoll-test{}", std::process::id())) else {
+            return println!("SKIPPED a_sandbox_counts_by_what_it_may_use: no group of version 1 can be made here");
+        };
+        let (Some(cpu), Some(cpuset)) = (&groups.cpu, &groups.cpuset) else {
+            return println!("SKIPPED a_sandbox_counts_by_what_it_may_use: cpu or cpuset is lacking");
+        };
+        let first = crate::processors::own()[0];
+        let bounds = |processors| Bounds {
+            memory_bytes: 1 << 26,
+            cpu_milli: Some(500),
+            pids: 10,
+            share_milli: 1500,
+            processors: Some(processors),
+        };
+        let leaf = groups.make("a", "agent", &bounds(vec![first])).unwrap();
+        assert_eq!(fs::read_to_string(cpu.join("a/cpu.shares")).unwrap().trim(), "1536");
+        let list = || fs::read_to_string(cpuset.join("a/agent/cpuset.cpus")).unwrap();
+        assert_eq!(list().trim(), first.to_string());
+        assert!(leaf.remove());
+        // No machine has that one, and a sandbox is made all the same.
+        let leaf = groups.make("a", "agent", &bounds(vec![8191])).unwrap();
+        assert_eq!((leaf.confined.as_ref(), cpuset.exists()), (None, false));
+        assert!(leaf.remove());
+        assert_eq!([shares(1000), shares(1), shares(u32::MAX)], [1024, 2, 1 << 18]);
+    }
+}

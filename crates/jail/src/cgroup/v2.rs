@@ -241,6 +241,8 @@ mod tests {
         group(&slice, "memory cpu pids", "memory cpu pids");
         let found = Version2::below(&hierarchy, "atoll-a").unwrap();
         assert_eq!(found.directory, slice.join("atoll-a"));
+        assert!(!found.confines, "nobody has that to hand down");
+        assert_eq!([weight(1000), weight(9), weight(u32::MAX)], [100, 1, 10_000]);
     }
 
     #[test]

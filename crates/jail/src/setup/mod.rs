@@ -150,16 +150,17 @@ fn tell(plan: &Plan<'_>, outcome: Result<OwnedFd, Failure>, unprotected: &[Strin
 }
 
 fn prepare(plan: &Plan<'_>, wait: &File) -> Result<Built, Failure> {
-    released(wait)?;
+    may_go_on(wait)?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    // Only now is it in its cgroup, which becomes the root of what it can see of cgroups.
-    kernel::hide_groups_above().at_with(Step::EnterGroup, "namespace")?;
     let trees = trees::Trees::open(plan)?;
     become_root_inside(plan.map)?;
     let built = root::build(plan, trees)?;
     kernel::loopback_up().at(Step::Network)?;
     rustix::system::sethostname(plan.hostname.as_bytes()).at(Step::Hostname)?;
     rustix::process::setsid().at(Step::Limits)?;
+    may_go_on(wait)?;
+    // Only now is it in its cgroup, which becomes the root of what it can see of cgroups.
+    kernel::hide_groups_above().at_with(Step::EnterGroup, "namespace")?;
     privilege::give_up(plan.role, plan.map).at(Step::Capabilities)?;
     match plan.role {
         Role::Agent if !plan.writable_root => plan.landlock.close(Reach::Itself)?,
@@ -170,8 +171,8 @@ fn prepare(plan: &Plan<'_>, wait: &File) -> Result<Built, Failure> {
     Ok(built)
 }
 
-/// Waits until the launcher has written the id maps and moved this process into its cgroup.
-fn released(mut wait: &File) -> Result<(), Failure> {
+/// Waits for the launcher: first until it has written the id maps, then until this process is in its cgroup and known.
+fn may_go_on(mut wait: &File) -> Result<(), Failure> {
     let mut byte = [0];
     match wait.read(&mut byte).at(Step::Wait)? {
         0 => Err(Errno(libc::EPIPE)).at(Step::Wait),
