@@ -75,6 +75,15 @@ pub(crate) fn list(processors: &[u32]) -> String {
     processors.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
+/// As the kernel tells it: numbers and ranges.
+pub(crate) fn of_list(text: &str) -> Vec<u32> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<u32>().ok()?..=last.parse().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,7 +104,8 @@ mod tests {
         assert_eq!(chosen(&four, &[], 4000), None);
         assert_eq!(chosen(&[5], &[], 100), None);
         assert_eq!(chosen(&[], &[], 100), None);
-        assert_eq!(list(&[1, 3]), "1,3");
+        assert_eq!((list(&[1, 3]).as_str(), of_list("1,3\n")), ("1,3", vec![1, 3]));
+        assert_eq!((of_list("0-2,7"), of_list("")), (vec![0, 1, 2, 7], vec![]));
         assert!(!own().is_empty());
     }
 

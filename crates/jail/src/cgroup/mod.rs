@@ -73,7 +73,7 @@ pub(crate) struct Bounds {
     pub cpu_milli: Option<u32>,
     pub pids: u32,
     /// What all of the sandbox counts beside others where processors are scarce: what it may use at most. So one that
-    /// may use little can't keep up one that may use much.
+    /// may use little can't hold up one that may use much.
     pub share_milli: u32,
     /// The processors that it may run on, if not on all.
     pub processors: Option<Vec<u32>>,
@@ -131,6 +131,13 @@ impl Confined {
     fn begin(file: PathBuf, to: &[u32]) -> Option<Self> {
         write(&file, &processors::list(to)).ok()?;
         Some(Self { file, to: to.to_vec() })
+    }
+
+    /// Of a leaf that was made earlier, and that may have been moved since.
+    pub fn look(&mut self) {
+        if let Ok(text) = fs::read_to_string(&self.file) {
+            self.to = processors::of_list(&text);
+        }
     }
 
     /// What runs in the leaf goes on elsewhere.

@@ -196,6 +196,9 @@ mod tests {
         assert_eq!(fs::read_to_string(cpu.join("a/cpu.shares")).unwrap().trim(), "1536");
         let list = || fs::read_to_string(cpuset.join("a/agent/cpuset.cpus")).unwrap();
         assert_eq!(list().trim(), first.to_string());
+        let mut confined = Confined { to: Vec::new(), ..leaf.confined.clone().unwrap() };
+        confined.look();
+        assert_eq!(Some(&confined), leaf.confined.as_ref());
         assert!(leaf.remove());
         // No machine has that one, and a sandbox is made all the same.
         let leaf = groups.make("a", "agent", &bounds(vec![8191])).unwrap();

@@ -30,12 +30,12 @@ impl Service {
         Bounds { processors, ..Bounds::agent(limits) }
     }
 
-    /// Lets one sandbox go on elsewhere, if it and others have been in each other's way since the last look.
+    /// Lets one sandbox go on elsewhere, if it and others have been in each other's way since the last look. The clocks
+    /// are of all workers, in their order.
     pub(super) fn spread(&mut self, clocks: &[Clock]) {
-        let confined: Vec<(&Clock, &Confined)> = clocks
-            .iter()
-            .filter_map(|clock| Some((clock, self.worker(&clock.name).and_then(Tracked::confined)?)))
-            .collect();
+        let workers = self.tracked.iter().filter(|tracked| tracked.kind == Kind::Worker);
+        let confined: Vec<(&Clock, &Confined)> =
+            workers.zip(clocks).filter_map(|(worker, clock)| Some((clock, worker.confined()?))).collect();
         let used = confined.iter().filter_map(|(clock, _)| Some((clock.name.clone(), clock.agent?))).collect();
         let now = Look { at: Instant::now(), used };
         let Some(last) = &self.looked else {
@@ -67,17 +67,9 @@ impl Service {
     /// Where it can't be, all stays as it is; the next look tries again.
     fn confine_to(&mut self, name: &str, on: Vec<u32>) {
         let is_it = |tracked: &&mut Tracked| tracked.sandbox == name && tracked.kind == Kind::Worker;
-        let Some(agent) = self.tracked.iter_mut().find(is_it).and_then(|tracked| tracked.leaves.get_mut(1)) else {
-            return;
-        };
-        if agent.confined.as_mut().is_none_or(|confined| confined.move_to(on).is_err()) {
-            return;
-        }
-        let agent = agent.clone();
-        let Some(home) = self.sandboxes.get(name).map(|sandbox| &sandbox.home) else { return };
-        if let Some(life) = home.read_life() {
-            // The next launcher would only choose by what was true once.
-            let _ = home.write_life(&crate::record::Life { agent, ..life });
+        let worker = self.tracked.iter_mut().find(is_it);
+        if let Some(confined) = worker.and_then(|worker| worker.leaves.get_mut(1)?.confined.as_mut()) {
+            let _ = confined.move_to(on);
         }
     }
 }

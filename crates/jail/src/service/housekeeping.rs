@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::processes::{Kind, Tracked};
 use super::{Sandbox, Service, Store};
 use crate::catalog::Shelf;
+use crate::cgroup::Confined;
 use crate::error::Error;
 use crate::layers::{GONE, Layers};
 use crate::place::check_name;
@@ -80,9 +81,10 @@ impl Service {
             if !entry.path().join("record.json").exists() && remove::tree(&entry.path()).is_ok() {
                 continue;
             }
-            if let Some(life) = record.as_ref().and_then(|_| home.read_life()) {
+            if let Some(mut life) = record.as_ref().and_then(|_| home.read_life()) {
                 match life.process.find() {
                     Some(hold) => {
+                        life.agent.confined.iter_mut().for_each(Confined::look);
                         templates.push(life.template);
                         self.tracked.push(Tracked {
                             sandbox: name.clone(),
