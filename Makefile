@@ -1,15 +1,17 @@
 # The two commands of the README are `make run` and `make test`.
-.PHONY: run test check lint bench soak build worker clean
+.PHONY: run test test-tools check lint bench soak build worker clean
 
 CARGO ?= cargo
 
-# The worker first: `atoll` carries it, so that one file is all one installs.
-export EMBED_WORKER ?= $(abspath $(or $(CARGO_TARGET_DIR),target))/worker/atoll-worker
+TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-# A machine without the agents skips their tests and says so; CI does not skip.
+# `atoll` embeds the worker, so that users install one file. The worker is built first.
+export EMBED_WORKER ?= $(abspath $(TARGET))/worker/atoll-worker
+
+# Tests with real agents are skipped where the agents cannot be installed, but never in CI.
 export ATOLL_TEST_AGENTS ?= $(if $(CI),1)
 
-# Where nothing is built a second time, notes for that only cost time.
+# CI builds once, so incremental compilation would only cost time.
 ifdef CI
 export CARGO_INCREMENTAL ?= 0
 endif
@@ -17,47 +19,56 @@ endif
 build: worker
 	$(CARGO) build --workspace --locked
 
-# An agent works in a real sandbox on a small sample repository; nothing keeps running afterwards.
+# Runs the demo agent in a real sandbox on a small sample repository. No process remains afterwards.
 run: worker
 	@scripts/need git
 	$(CARGO) build --locked -p atoll
 	@scripts/demo
 
-# Everything. Services that tests need run on private ports and directories and end with them. The programs are built
-# together with the tests: by themselves they would want other features of what both use, and all would be built twice.
+# Everything. The tests start the services they need on private ports and directories and stop them again.
+# Downloads and the worker run side by side. Then clippy's compiler builds programs and tests once, so that no separate
+# run of clippy is needed; CLIPPY_ARGS is its own form of `-D warnings`.
+test: export WORKER_PROFILE ?= test-worker
+test: LINTED = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+# End-to-end tests mostly wait, so more of them run than there are processors.
+test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) * 3 / 2)))
+test: export ATOLL_TEST_LOG = $(abspath $(TARGET))/test-output.log
 test:
-	@scripts/need build git postgresql python sandbox
+	@scripts/need build git
+	$(CARGO) fmt --all --check
+	@$(MAKE) --no-print-directory -j2 test-tools worker
+	$(LINTED) $(CARGO) build --workspace --all-targets --locked
+	@rm -f $(ATOLL_TEST_LOG)
+	@$(LINTED) $(CARGO) test --workspace --locked --no-fail-fast --config "target.'cfg(unix)'.runner='scripts/timed-test'"; \
+	    status=$$?; scripts/test-summary $(ATOLL_TEST_LOG); exit $$status
+
+# Programs that tests run against: databases, sandbox tools, the API fuzzer, the agents.
+test-tools:
+	@scripts/need git postgresql python sandbox $(if $(CI),docker go chromium)
 	@scripts/setup-fuzz
 	@scripts/agents
-	@$(MAKE) --no-print-directory -j2 worker lint
-	$(CARGO) build --workspace --all-targets --locked
-	$(CARGO) test --workspace --locked
 
 # The quick loop: format, lints, unit tests.
+check: export WORKER_PROFILE = test-worker
 check: worker lint
 	$(CARGO) test --workspace --locked --exclude atoll-tests --lib
 
-# Looks at sources only: with no worker to carry, it can go on beside the building of one, whose linking keeps one
-# processor busy at most.
+# Needs no worker binary, so it can run beside the worker's build.
 lint:
 	$(CARGO) fmt --all --check
 	EMBED_WORKER= $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-# The figures beside their floors and bars.
+# Measures Atoll and prints each figure beside its floor and its bar.
 bench: worker
 	@scripts/need postgresql sandbox
 	$(CARGO) build --release --locked -p atoll -p atoll-worker -p atoll-bench
 	target/release/atoll-bench
 
-# The whole of what `make test` does at a tenth.
-soak: worker
-	@scripts/need git postgresql python sandbox
-	@scripts/setup-fuzz
-	@scripts/agents
-	$(CARGO) build --workspace --all-targets --locked
-	ATOLL_TEST_SCALE=1 $(CARGO) test --workspace --locked
+# `make test` at full scale.
+soak: export ATOLL_TEST_SCALE = 1
+soak: test
 
-# The worker as one static file, to put anywhere: target/worker/atoll-worker.
+# Builds the worker as one static file: target/worker/atoll-worker.
 worker:
 	@scripts/need build
 	@scripts/build-worker

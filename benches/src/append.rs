@@ -1,4 +1,4 @@
-//! The floor of everything durable: append a kilobyte to a file and wait until the disk has it.
+//! The floor of durable writes: append a kilobyte to a file and fsync.
 
 use crate::load;
 use crate::stats::Latencies;
@@ -7,10 +7,10 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Instant;
 
-pub fn measure(dir: &Path, count: usize) -> io::Result<Latencies> {
+pub fn measure_appends(dir: &Path, count: usize) -> io::Result<Latencies> {
     let path = dir.join("append");
     let mut file = File::create(&path)?;
-    let block = load::data(0);
+    let block = load::event_data(0);
     let mut latencies = Latencies::default();
     for _ in 0..count {
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! One kept connection to a server, with as little of its own as can be.
+//! A minimal HTTP client with one keep-alive connection.
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -11,21 +11,21 @@ use serde::de::DeserializeOwned;
 use std::net::SocketAddr;
 use tokio::net::TcpStream;
 
-pub struct Client {
+pub struct HttpClient {
     connection: SendRequest<Full<Bytes>>,
     host: HeaderValue,
     authorization: HeaderValue,
 }
 
-pub async fn dial(address: SocketAddr) -> Result<TcpStream> {
+pub async fn connect_tcp(address: SocketAddr) -> Result<TcpStream> {
     let stream = TcpStream::connect(address).await.with_context(|| format!("can't reach {address}"))?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-impl Client {
+impl HttpClient {
     pub async fn connect(address: SocketAddr, token: &str) -> Result<Self> {
-        let (sender, connection) = handshake(TokioIo::new(dial(address).await?)).await?;
+        let (sender, connection) = handshake(TokioIo::new(connect_tcp(address).await?)).await?;
         tokio::spawn(connection);
         Ok(Self {
             connection: sender,
@@ -35,24 +35,23 @@ impl Client {
     }
 
     pub async fn post(&mut self, path: &Uri, body: Bytes) -> Result<Bytes> {
-        self.send(Method::POST, path, body).await
+        self.send_request(Method::POST, path, body).await
     }
 
     pub async fn delete(&mut self, path: &Uri) -> Result<Bytes> {
-        self.send(Method::DELETE, path, Bytes::new()).await
+        self.send_request(Method::DELETE, path, Bytes::new()).await
     }
 
     pub async fn get(&mut self, path: &Uri) -> Result<Bytes> {
-        self.send(Method::GET, path, Bytes::new()).await
+        self.send_request(Method::GET, path, Bytes::new()).await
     }
 
-    /// Asks and understands the answer.
-    pub async fn ask<T: DeserializeOwned>(&mut self, path: &Uri) -> Result<T> {
-        let answer = self.get(path).await?;
-        serde_json::from_slice(&answer).with_context(|| format!("the answer to {path} is another one"))
+    pub async fn get_json<T: DeserializeOwned>(&mut self, path: &Uri) -> Result<T> {
+        let response = self.get(path).await?;
+        serde_json::from_slice(&response).with_context(|| format!("unexpected response to {path}"))
     }
 
-    async fn send(&mut self, method: Method, path: &Uri, body: Bytes) -> Result<Bytes> {
+    async fn send_request(&mut self, method: Method, path: &Uri, body: Bytes) -> Result<Bytes> {
         let request = Request::builder()
             .method(method)
             .uri(path.clone())
@@ -63,10 +62,10 @@ impl Client {
         self.connection.ready().await?;
         let response = self.connection.send_request(request).await?;
         let status = response.status();
-        let answer = response.into_body().collect().await?.to_bytes();
+        let body = response.into_body().collect().await?.to_bytes();
         if !status.is_success() {
-            bail!("{path} was answered with {status}: {}", String::from_utf8_lossy(&answer));
+            bail!("{path} returned {status}: {}", String::from_utf8_lossy(&body));
         }
-        Ok(answer)
+        Ok(body)
     }
 }

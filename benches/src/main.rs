@@ -1,7 +1,7 @@
-//! `atoll-bench`: measures what Atoll promises, each figure beside a floor from the same run.
+//! `atoll-bench`: measures Atoll's performance targets, each next to a floor from the same run.
 //!
-//! The server is a process of its own, the clients are here. Floor and figure take turns, so that
-//! a noisy neighbour meets both. The map of the figures is `figures::Name`.
+//! The server is a separate process; the clients run here. Floor and figure alternate, so that other load on the
+//! machine affects both. `figures::FigureName` lists the figures.
 
 mod append;
 mod bench;
@@ -19,81 +19,81 @@ mod stats;
 use anyhow::{Context, Result};
 use bench::Bench;
 use clap::Parser;
-use figures::Name;
-use machine::{Machine, Others};
+use figures::FigureName;
+use machine::{Machine, OtherLoad};
 use plan::Plan;
 use report::Report;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Measure the figures that Atoll promises, beside their floors.
+/// Measure Atoll's performance figures next to their floors
 #[derive(Debug, Parser)]
 #[command(name = "atoll-bench", max_term_width = 110)]
 struct Arguments {
-    /// Measure only this figure; may be given several times
+    /// Measure only this figure (repeatable)
     #[arg(long, value_name = "NAME", value_enum)]
-    only: Vec<Name>,
-    /// Small sizes, to see that everything works; the numbers mean little
+    only: Vec<FigureName>,
+    /// Use small sizes, as a smoke test
     #[arg(long)]
     quick: bool,
-    /// So many idle sandboxes instead of 300, where there is little memory
+    /// Number of idle sandboxes [default: 300]
     #[arg(long, value_name = "COUNT")]
     idle: Option<usize>,
-    /// Fail when a bar is not met
+    /// Fail if a figure misses its target
     #[arg(long)]
     strict: bool,
-    /// Where the databases are made and removed again; its file system is what is measured
+    /// Directory for the databases, on the file system to measure
     #[arg(long, value_name = "DIR", default_value = "target/bench-data")]
     dir: PathBuf,
-    /// Where the same is written as JSON
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE", default_value = "target/bench.json")]
     output: PathBuf,
-    /// The server's program [default: `atoll` beside this one]
+    /// Path of the server program [default: `atoll` next to this one]
     #[arg(long, value_name = "FILE")]
     server: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    // As the server does.
-    atoll_jail::prompt(atoll_jail::Heirs::Same);
-    // One thread for all clients: the server should have the rest of the machine.
+    // The server does the same.
+    atoll_jail::request_short_slices(atoll_jail::SliceInheritance::Inherit);
+    // One thread for all clients leaves the rest of the machine to the server.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return say(&format!("can't start: {error}"), ExitCode::FAILURE),
+        Err(error) => return print_and_exit(&format!("can't start: {error}"), ExitCode::FAILURE),
     };
-    match runtime.block_on(run(&Arguments::parse())) {
+    match runtime.block_on(run_benches(&Arguments::parse())) {
         Ok(code) => code,
-        Err(error) => say(&format!("{error:#}"), ExitCode::FAILURE),
+        Err(error) => print_and_exit(&format!("{error:#}"), ExitCode::FAILURE),
     }
 }
 
-fn say(text: &str, code: ExitCode) -> ExitCode {
-    bench::note(text);
+fn print_and_exit(text: &str, code: ExitCode) -> ExitCode {
+    bench::print_progress(text);
     code
 }
 
-async fn run(arguments: &Arguments) -> Result<ExitCode> {
-    std::fs::create_dir_all(&arguments.dir).with_context(|| format!("can't make {}", arguments.dir.display()))?;
+async fn run_benches(arguments: &Arguments) -> Result<ExitCode> {
+    std::fs::create_dir_all(&arguments.dir).with_context(|| format!("can't create {}", arguments.dir.display()))?;
     let dir = arguments.dir.canonicalize()?;
-    let mut plan = if arguments.quick { Plan::quick() } else { Plan::full() };
-    plan.idle = arguments.idle.unwrap_or(plan.idle).max(1);
-    let mut machine = Machine::look(&dir, plan.appends)?;
-    bench::note(&machine.to_string());
-    let mut bench = Bench::new(server::find(arguments.server.clone())?, dir, plan);
-    let others = Others::watch();
+    let mut plan = if arguments.quick { Plan::quick_size() } else { Plan::full_size() };
+    plan.idle_sandboxes = arguments.idle.unwrap_or(plan.idle_sandboxes).max(1);
+    let mut machine = Machine::inspect_host(&dir, plan.appends)?;
+    bench::print_progress(&machine.to_string());
+    let mut bench = Bench::new(server::find_program(arguments.server.clone())?, dir, plan);
+    let others = OtherLoad::start_watching();
     let mut figures = Vec::new();
-    for name in Name::ALL.into_iter().filter(|name| arguments.only.is_empty() || arguments.only.contains(name)) {
-        bench::note(&format!("{name} …"));
-        figures.extend(name.measure(&mut bench).await);
+    for name in FigureName::ALL.into_iter().filter(|name| arguments.only.is_empty() || arguments.only.contains(name)) {
+        bench::print_progress(&format!("{name} …"));
+        figures.extend(name.measure_figure(&mut bench).await);
     }
     drop(bench);
-    machine.others_cores = others.cores();
+    machine.others_cores = others.busy_cores();
     let report = Report { machine, quick: arguments.quick, figures };
     let mut out = std::io::stdout().lock();
     write!(out, "{report}")?;
-    report.write(&arguments.output)?;
-    writeln!(out, "written to {}", arguments.output.display())?;
-    let failed = report.failed() || (arguments.strict && !report.met());
+    report.write_json(&arguments.output)?;
+    writeln!(out, "results: {}", arguments.output.display())?;
+    let failed = report.has_failure() || (arguments.strict && !report.all_met());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -1,105 +1,106 @@
-//! How large everything is.
+//! Sizes of the measurements.
 
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Floor and figure take turns so many times.
+    /// Alternations of floor and figure.
     pub rounds: usize,
-    /// How long one turn lasts.
-    pub turn: Duration,
+    /// Length of one turn.
+    pub turn_duration: Duration,
     /// Appends in one measurement of the disk.
     pub appends: usize,
     /// Messages in one turn.
     pub messages: usize,
     pub readers: usize,
-    pub reading: Duration,
-    /// The long log of the trajectory and of the memory.
-    pub events: i64,
-    /// How long a server is left alone before its memory is looked at.
-    pub settle: Duration,
-    /// How often each page is asked for.
-    pub pages: usize,
-    /// Sandboxes made one after another in one turn.
+    pub reading_duration: Duration,
+    /// Length of the long log, for the trajectory and memory figures.
+    pub log_events: i64,
+    /// Idle time of a server before its memory is measured.
+    pub settle_duration: Duration,
+    /// Requests for each page.
+    pub page_reads: usize,
+    /// Sandboxes created sequentially in one turn.
     pub sandboxes: usize,
-    /// Commands run one after another in one turn.
+    /// Commands run sequentially in one turn.
     pub commands: usize,
-    /// Sandboxes that are left alone, for their memory.
-    pub idle: usize,
-    /// How long those are watched for what wakes them.
-    pub watched: Duration,
-    /// Sandboxes that are made at once.
-    pub at_once: usize,
-    /// Commands of a neighbour in one turn, in quiet and beside bombs.
-    pub neighbour: usize,
-    /// Forks made one after another in one turn.
+    /// Idle sandboxes for the memory figure.
+    pub idle_sandboxes: usize,
+    /// Time over which the wake-ups of idle workers are counted.
+    pub idle_watch_duration: Duration,
+    /// Sandboxes created concurrently.
+    pub concurrent_sandboxes: usize,
+    /// Commands of the neighbour in one turn, with and without resource exhaustion in another sandbox.
+    pub neighbour_commands: usize,
+    /// Forks made sequentially in one turn.
     pub forks: usize,
-    /// In the large sandbox that is forked.
-    pub files: usize,
-    /// Steps of the agent whose events are timed.
-    pub steps: usize,
-    /// Tools that the agent uses whose worker's memory is looked at.
-    pub calls: usize,
-    /// What is said to a working agent, and how often its turn is broken off.
-    pub steered: usize,
-    pub interrupted: usize,
-    /// Of the tree that is moved in and out: files of some kilobytes, and of 8 MB.
+    /// Files in the large sandbox that is forked.
+    pub forked_files: usize,
+    /// Agent steps whose events are timed.
+    pub agent_steps: usize,
+    /// Tool calls of the agent in the worker memory figure.
+    pub tool_calls: usize,
+    /// Messages sent to an agent during its turn.
+    pub steered_messages: usize,
+    pub interrupts: usize,
+    /// Files of up to 40 KB in the copied tree.
     pub small_files: usize,
+    /// Files of 8 MB in the copied tree.
     pub large_files: usize,
 }
 
 impl Plan {
-    pub const fn full() -> Self {
+    pub const fn full_size() -> Self {
         Self {
             rounds: 3,
-            turn: Duration::from_millis(3500),
+            turn_duration: Duration::from_millis(3500),
             appends: 1000,
             messages: 170,
             readers: 200,
-            reading: Duration::from_secs(10),
-            events: 1_000_000,
-            settle: Duration::from_secs(10),
-            pages: 300,
+            reading_duration: Duration::from_secs(10),
+            log_events: 1_000_000,
+            settle_duration: Duration::from_secs(10),
+            page_reads: 300,
             sandboxes: 30,
             commands: 100,
-            idle: 300,
-            watched: Duration::from_secs(90),
-            at_once: 100,
-            neighbour: 1000,
+            idle_sandboxes: 300,
+            idle_watch_duration: Duration::from_secs(90),
+            concurrent_sandboxes: 100,
+            neighbour_commands: 1000,
             forks: 10,
-            files: 100_000,
-            steps: 500,
-            calls: 10_000,
-            steered: 40,
-            interrupted: 20,
+            forked_files: 100_000,
+            agent_steps: 500,
+            tool_calls: 10_000,
+            steered_messages: 40,
+            interrupts: 20,
             small_files: 2000,
             large_files: 20,
         }
     }
 
-    pub const fn quick() -> Self {
+    pub const fn quick_size() -> Self {
         Self {
             rounds: 1,
-            turn: Duration::from_secs(1),
+            turn_duration: Duration::from_secs(1),
             appends: 100,
             messages: 20,
             readers: 20,
-            reading: Duration::from_secs(2),
-            events: 20_000,
-            settle: Duration::from_secs(1),
-            pages: 30,
+            reading_duration: Duration::from_secs(2),
+            log_events: 20_000,
+            settle_duration: Duration::from_secs(1),
+            page_reads: 30,
             sandboxes: 5,
             commands: 10,
-            idle: 5,
-            watched: Duration::from_secs(10),
-            at_once: 10,
-            neighbour: 50,
+            idle_sandboxes: 5,
+            idle_watch_duration: Duration::from_secs(10),
+            concurrent_sandboxes: 10,
+            neighbour_commands: 50,
             forks: 3,
-            files: 2000,
-            steps: 50,
-            calls: 300,
-            steered: 5,
-            interrupted: 3,
+            forked_files: 2000,
+            agent_steps: 50,
+            tool_calls: 300,
+            steered_messages: 5,
+            interrupts: 3,
             small_files: 200,
             large_files: 4,
         }

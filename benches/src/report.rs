@@ -1,4 +1,4 @@
-//! The table and its JSON.
+//! The results as a table and as JSON.
 
 use crate::machine::Machine;
 use anyhow::{Context, Result};
@@ -9,19 +9,19 @@ use std::path::Path;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum FigureVerdict {
     Pass,
     Short,
-    /// It could not be measured.
+    /// The measurement failed.
     Failed,
 }
 
-impl Verdict {
-    pub const fn of(met: bool) -> Self {
+impl FigureVerdict {
+    pub const fn from_met(met: bool) -> Self {
         if met { Self::Pass } else { Self::Short }
     }
 
-    const fn mark(self) -> &'static str {
+    const fn table_mark(self) -> &'static str {
         match self {
             Self::Pass => "pass",
             Self::Short => "SHORT",
@@ -30,32 +30,32 @@ impl Verdict {
     }
 }
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Debug, Serialize)]
 pub struct Figure {
     pub figure: String,
     pub measured: String,
     pub floor: String,
     pub bar: String,
-    pub verdict: Verdict,
-    /// The same and more, as numbers.
+    pub verdict: FigureVerdict,
+    /// The raw numbers, for the JSON file.
     pub numbers: Value,
 }
 
 impl Figure {
-    pub fn failed(name: &str, error: &anyhow::Error) -> Self {
+    pub fn from_error(name: &str, error: &anyhow::Error) -> Self {
         Self {
             figure: name.to_owned(),
             measured: "—".into(),
             floor: "—".into(),
             bar: "—".into(),
-            verdict: Verdict::Failed,
+            verdict: FigureVerdict::Failed,
             numbers: json!({ "error": format!("{error:#}") }),
         }
     }
 
-    fn cells(&self) -> [&str; 5] {
-        [&self.figure, &self.measured, &self.floor, &self.bar, self.verdict.mark()]
+    fn table_cells(&self) -> [&str; 5] {
+        [&self.figure, &self.measured, &self.floor, &self.bar, self.verdict.table_mark()]
     }
 }
 
@@ -67,26 +67,27 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn met(&self) -> bool {
-        self.figures.iter().all(|figure| figure.verdict == Verdict::Pass)
+    pub fn all_met(&self) -> bool {
+        self.figures.iter().all(|figure| figure.verdict == FigureVerdict::Pass)
     }
 
-    pub fn failed(&self) -> bool {
-        self.figures.iter().any(|figure| figure.verdict == Verdict::Failed)
+    pub fn has_failure(&self) -> bool {
+        self.figures.iter().any(|figure| figure.verdict == FigureVerdict::Failed)
     }
 
-    pub fn write(&self, path: &Path) -> Result<()> {
+    pub fn write_json(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)?;
         std::fs::write(path, text + "\n").with_context(|| format!("can't write {}", path.display()))
     }
 }
 
-const HEAD: [&str; 5] = ["figure", "measured", "floor", "bar", ""];
+const TABLE_HEADER: [&str; 5] = ["figure", "measured", "floor", "bar", ""];
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.machine)?;
-        let lines: Vec<[&str; 5]> = [HEAD].into_iter().chain(self.figures.iter().map(Figure::cells)).collect();
+        let lines: Vec<[&str; 5]> =
+            [TABLE_HEADER].into_iter().chain(self.figures.iter().map(Figure::table_cells)).collect();
         let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
         let widths: [usize; 5] = std::array::from_fn(width);
         for (index, line) in lines.iter().enumerate() {
@@ -96,19 +97,19 @@ impl fmt::Display for Report {
                 writeln!(f, "{}", "─".repeat(widths.iter().sum::<usize>() + 8))?;
             }
         }
-        for figure in self.figures.iter().filter(|figure| figure.verdict == Verdict::Failed) {
+        for figure in self.figures.iter().filter(|figure| figure.verdict == FigureVerdict::Failed) {
             writeln!(f, "{}: {}", figure.figure, figure.numbers["error"].as_str().unwrap_or_default())?;
         }
-        let quick = self.quick.then(|| "the sizes were small (--quick)".to_owned());
-        for doubt in self.machine.doubts().into_iter().chain(quick) {
-            writeln!(f, "take these with a grain of salt: {doubt}")?;
+        let quick = self.quick.then(|| "the run used small sizes (--quick)".to_owned());
+        for warning in self.machine.reliability_warnings().into_iter().chain(quick) {
+            writeln!(f, "warning: {warning}")?;
         }
         Ok(())
     }
 }
 
-/// With thin groups of three, for people.
-pub fn grouped(number: f64) -> String {
+/// Formats a number with a comma between thousands.
+pub fn group_digits(number: f64) -> String {
     let digits = format!("{number:.0}");
     let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group).into_owned());
     groups.collect::<Vec<_>>().join(",")
@@ -119,9 +120,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_grouped() {
+    fn thousands_get_commas() {
         assert_eq!(
-            (grouped(12.4), grouped(1234.0), grouped(1_000_000.0)),
+            (group_digits(12.4), group_digits(1234.0), group_digits(1_000_000.0)),
             ("12".into(), "1,234".into(), "1,000,000".into())
         );
     }

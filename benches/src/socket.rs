@@ -1,6 +1,6 @@
-//! WebSockets to the server: a worker's stream, a reader's feed.
+//! WebSockets to the server: a worker's stream or a reader's subscription.
 
-use crate::client::dial;
+use crate::client::connect_tcp;
 use anyhow::{Context, Result, bail};
 use futures_util::{SinkExt, StreamExt};
 use hyper::header::AUTHORIZATION;
@@ -10,28 +10,29 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use tokio_tungstenite::{WebSocketStream, client_async};
 
-pub struct Socket(WebSocketStream<TcpStream>);
+pub struct ServerSocket(WebSocketStream<TcpStream>);
 
-impl Socket {
+impl ServerSocket {
     pub async fn connect(address: SocketAddr, path: &str, token: &str) -> Result<Self> {
         let mut request = format!("ws://{address}{path}").into_client_request()?;
         request.headers_mut().insert(AUTHORIZATION, format!("Bearer {token}").parse()?);
-        let (socket, _) =
-            client_async(request, dial(address).await?).await.with_context(|| format!("no WebSocket at {path}"))?;
+        let (socket, _) = client_async(request, connect_tcp(address).await?)
+            .await
+            .with_context(|| format!("no WebSocket at {path}"))?;
         Ok(Self(socket))
     }
 
-    pub async fn send(&mut self, text: String) -> Result<()> {
+    pub async fn send_text(&mut self, text: String) -> Result<()> {
         Ok(self.0.send(Message::Text(text.into())).await?)
     }
 
-    /// The next frame of text.
-    pub async fn next(&mut self) -> Result<Utf8Bytes> {
+    /// Waits for the next text frame.
+    pub async fn next_text(&mut self) -> Result<Utf8Bytes> {
         loop {
             match self.0.next().await.context("the WebSocket ended")?? {
                 Message::Text(text) => return Ok(text),
                 Message::Ping(_) | Message::Pong(_) => {}
-                other => bail!("an unexpected frame: {other:?}"),
+                other => bail!("unexpected frame: {other:?}"),
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Puts the worker into the program, so that one file is all one installs. `EMBED_WORKER` names it;
-//! without it, as in a plain `cargo build`, the program takes the worker that stands beside it.
+//! Embeds the worker into the program, so that users install one file. `EMBED_WORKER` is its path; without it, as in a
+//! plain `cargo build`, the program uses the worker beside it.
 
 use std::path::PathBuf;
 use std::{env, fs};

@@ -1,58 +1,58 @@
-//! The two databases that everything is tested on.
+//! The two databases that the tests run on.
 
 use crate::postgres::Postgres;
-use atoll_store::Location;
+use atoll_store::DatabaseLocation;
 use secrecy::ExposeSecret;
 use std::path::Path;
 use std::sync::Arc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum DatabaseKind {
     Sqlite,
     Postgres,
 }
 
-/// A new, empty database that lives as long as this.
+/// A new, empty database that is usable until this value is dropped.
 pub struct Database {
-    pub location: Location,
+    pub location: DatabaseLocation,
     _postgres: Option<Arc<Postgres>>,
 }
 
 impl Database {
-    pub fn new(kind: Kind, dir: &Path) -> Self {
+    pub fn new(kind: DatabaseKind, dir: &Path) -> Self {
         match kind {
-            Kind::Sqlite => Self { location: Location::Sqlite(dir.join("atoll.db")), _postgres: None },
-            Kind::Postgres => {
-                let postgres = Postgres::shared();
-                let location = Location::Postgres(postgres.new_database().into());
+            DatabaseKind::Sqlite => Self { location: DatabaseLocation::Sqlite(dir.join("atoll.db")), _postgres: None },
+            DatabaseKind::Postgres => {
+                let postgres = Postgres::get_or_start();
+                let location = DatabaseLocation::Postgres(postgres.create_database().into());
                 Self { location, _postgres: Some(postgres) }
             }
         }
     }
 
-    /// How a server process is told of it; SQLite in its data directory needs no telling.
+    /// The value for `--database-url`. None for SQLite, which a server opens in its data directory by default.
     pub fn url(&self) -> Option<&str> {
         match &self.location {
-            Location::Sqlite(_) => None,
-            Location::Postgres(url) => Some(url.expose_secret()),
+            DatabaseLocation::Sqlite(_) => None,
+            DatabaseLocation::Postgres(url) => Some(url.expose_secret()),
         }
     }
 }
 
-/// Makes one test per database out of `async fn name(kind: Kind)`.
+/// Generates one test per database from each `async fn name(kind: DatabaseKind)`.
 #[macro_export]
 macro_rules! on_both_databases {
     ($($name:ident),+ $(,)?) => {
         mod sqlite {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                super::$name($crate::database::Kind::Sqlite).await;
+                super::$name($crate::database::DatabaseKind::Sqlite).await;
             })+
         }
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                super::$name($crate::database::Kind::Postgres).await;
+                super::$name($crate::database::DatabaseKind::Postgres).await;
             })+
         }
     };

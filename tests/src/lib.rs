@@ -1,16 +1,16 @@
-//! What the end-to-end tests share: databases of their own, servers, typed actors.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what is wrong by panicking")]
+//! The harness of the end-to-end tests: databases, servers, workers and typed actors.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 pub mod actor;
 pub mod database;
-pub mod engine;
+pub mod docker_engine;
+pub mod event_reader;
 pub mod local;
-pub mod ordinary;
+pub mod manual_worker;
 pub mod postgres;
 pub mod process;
-pub mod program;
-pub mod reader;
 pub mod scale;
 pub mod server;
 pub mod small_disk;
-pub mod worker;
+pub mod unprivileged_user;
+pub mod worker_process;

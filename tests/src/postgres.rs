@@ -1,5 +1,5 @@
-//! A PostgreSQL of the tests' own, from the distribution's packages, on a free port and in a
-//! directory that goes with it. Tests that run at the same time share one.
+//! A private PostgreSQL from the distribution's packages, on a free port and in a temporary directory.
+//! Tests that run at the same time share one.
 
 use rustix::process::Signal;
 use std::os::unix::fs::chown;
@@ -14,18 +14,18 @@ static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
 
 pub struct Postgres {
     port: u16,
-    bin: PathBuf,
+    bin_dir: PathBuf,
     dir: TempDir,
     owner: Option<(u32, u32)>,
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<RunningPostgres>>,
 }
 
-struct Running {
+struct RunningPostgres {
     stop: mpsc::Sender<Signal>,
     thread: JoinHandle<()>,
 }
 
-fn newest_bin() -> PathBuf {
+fn find_newest_bin_dir() -> PathBuf {
     let mut found: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
         .map(|entries| entries.flatten().map(|entry| entry.path().join("bin")).collect())
         .unwrap_or_default();
@@ -34,8 +34,8 @@ fn newest_bin() -> PathBuf {
     found.pop().expect("PostgreSQL is not installed: `make test` installs it (package postgresql)")
 }
 
-/// PostgreSQL refuses to run as root: then it runs as the package's own user.
-fn owner() -> Option<(u32, u32)> {
+/// Returns the package's own user if the tests run as root, because PostgreSQL refuses to run as root.
+fn find_owner() -> Option<(u32, u32)> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
@@ -45,11 +45,11 @@ fn owner() -> Option<(u32, u32)> {
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
-pub fn free_port() -> u16 {
+pub fn find_free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn as_owner(program: &Path, owner: Option<(u32, u32)>) -> Command {
+fn command_as_owner(program: &Path, owner: Option<(u32, u32)>) -> Command {
     let mut command = match owner {
         None => Command::new("setpriv"),
         Some((uid, gid)) => {
@@ -58,15 +58,15 @@ fn as_owner(program: &Path, owner: Option<(u32, u32)>) -> Command {
             command
         }
     };
-    // Nothing is left behind when the tests are killed: the signal comes when the starting thread ends.
+    // The kernel kills the process when the thread that spawned it ends, also if the tests are killed.
     command.args(["--pdeathsig", "KILL"]).arg(program);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 
 impl Postgres {
-    /// The one that tests share, made when the first of them needs it.
-    pub fn shared() -> Arc<Self> {
+    /// Returns the shared instance and starts it on first use.
+    pub fn get_or_start() -> Arc<Self> {
         let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(running) = shared.upgrade() {
             return running;
@@ -76,9 +76,9 @@ impl Postgres {
         started
     }
 
-    /// One of a test's own, to be stopped and started at will.
+    /// Starts an instance for one test, which may stop and start its process.
     pub fn start() -> Self {
-        let (bin, owner) = (newest_bin(), owner());
+        let (bin, owner) = (find_newest_bin_dir(), find_owner());
         let dir = tempfile::Builder::new().prefix("atoll-pg-").tempdir().unwrap();
         let data = dir.path().join("data");
         std::fs::create_dir(&data).unwrap();
@@ -86,17 +86,17 @@ impl Postgres {
             chown(dir.path(), Some(uid), Some(gid)).unwrap();
             chown(&data, Some(uid), Some(gid)).unwrap();
         }
-        let mut initdb = as_owner(&bin.join("initdb"), owner);
+        let mut initdb = command_as_owner(&bin.join("initdb"), owner);
         initdb.arg("-D").arg(&data).args(["-U", "atoll", "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C"]);
         assert!(initdb.status().unwrap().success(), "initdb failed");
-        let postgres = Self { port: free_port(), bin, dir, owner, running: Mutex::new(None) };
-        postgres.up();
+        let postgres = Self { port: find_free_port(), bin_dir: bin, dir, owner, running: Mutex::new(None) };
+        postgres.start_process();
         postgres
     }
 
-    /// Starts the server process and waits until it answers.
-    pub fn up(&self) {
-        let mut command = as_owner(&self.bin.join("postgres"), self.owner);
+    /// Starts the server process and waits until it accepts connections.
+    pub fn start_process(&self) {
+        let mut command = command_as_owner(&self.bin_dir.join("postgres"), self.owner);
         command.arg("-D").arg(self.dir.path().join("data"));
         command.args(["-p", &self.port.to_string(), "-c", "listen_addresses=127.0.0.1", "-c", "max_connections=200"]);
         command.arg("-c").arg(format!("unix_socket_directories={}", self.dir.path().display()));
@@ -111,43 +111,43 @@ impl Postgres {
             drop(child.wait());
         });
         pid.recv().unwrap();
-        *self.running.lock().unwrap() = Some(Running { stop, thread });
+        *self.running.lock().unwrap() = Some(RunningPostgres { stop, thread });
         let deadline = Instant::now() + Duration::from_secs(30);
-        while !self.answers() {
-            assert!(Instant::now() < deadline, "postgres did not come up");
+        while !self.is_ready() {
+            assert!(Instant::now() < deadline, "postgres did not become ready");
             std::thread::sleep(Duration::from_millis(30));
         }
     }
 
-    fn answers(&self) -> bool {
-        let mut command = Command::new(self.bin.join("pg_isready"));
+    fn is_ready(&self) -> bool {
+        let mut command = Command::new(self.bin_dir.join("pg_isready"));
         command.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
         command.status().is_ok_and(|status| status.success())
     }
 
-    /// Stops the server process, cutting off its clients; its data stays.
-    pub fn down(&self) {
-        self.end(Signal::INT);
+    /// Stops the server process and disconnects its clients. The data stays.
+    pub fn stop_process(&self) {
+        self.stop_with_signal(Signal::INT);
     }
 
-    /// The same without a shutdown: the next start recovers from the log.
+    /// Stops the server process without a clean shutdown, so that the next start recovers from the log.
     pub fn crash(&self) {
-        self.end(Signal::QUIT);
+        self.stop_with_signal(Signal::QUIT);
     }
 
-    fn end(&self, signal: Signal) {
+    fn stop_with_signal(&self, signal: Signal) {
         if let Some(running) = self.running.lock().unwrap().take() {
             let _: Result<(), _> = running.stop.send(signal);
             running.thread.join().unwrap();
         }
     }
 
-    /// An empty database of its own.
-    pub fn new_database(&self) -> String {
+    /// Creates an empty database and returns its URL.
+    pub fn create_database(&self) -> String {
         let name = format!("t{}", uuid::Uuid::now_v7().simple());
         let sql = format!("CREATE DATABASE {name}");
         let port = self.port.to_string();
-        let mut command = Command::new(self.bin.join("psql"));
+        let mut command = Command::new(self.bin_dir.join("psql"));
         command.args(["-q", "-h", "127.0.0.1", "-p", &port, "-U", "atoll", "-d", "postgres", "-c", &sql]);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -157,6 +157,6 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        self.down();
+        self.stop_process();
     }
 }

@@ -1,10 +1,10 @@
-//! The real programs as processes of their own.
+//! Runs the real programs as child processes.
 
-use crate::local::traces::{self, Process};
-use crate::ordinary::Person;
+use crate::local::host_state::{self, HostProcess};
+use crate::unprivileged_user::UnprivilegedUser;
 use serde_json::Value;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, Once, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// A program of the workspace, built beside this test.
-pub fn program(name: &str) -> PathBuf {
+/// Maximum length of a printed panic message: a failed comparison of large contents would print megabytes.
+const MAX_PANIC_BYTES: usize = 16 * 1024;
+
+/// Finds a program of the workspace in the target directory of this test.
+pub fn find_program(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let dir = test.parent().and_then(Path::parent).unwrap();
     let program = dir.join(name);
@@ -25,11 +28,12 @@ pub fn program(name: &str) -> PathBuf {
     program
 }
 
-/// To run a program of the workspace that ends with these tests, however they end, and that hears
-/// nothing of the settings of whoever runs them.
-pub fn command(name: &str) -> Command {
+/// A command for a program of the workspace.
+///
+/// The program dies with the tests and does not inherit the developer's `ATOLL_*` variables.
+pub fn program_command(name: &str) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--"]).arg(program(name)).stdin(Stdio::null());
+    command.args(["--pdeathsig", "KILL", "--"]).arg(find_program(name)).stdin(Stdio::null());
     for (variable, _) in std::env::vars_os() {
         let ours = variable.to_str().is_some_and(|name| name.starts_with("ATOLL_") || name == "DATABASE_URL");
         if ours {
@@ -39,33 +43,34 @@ pub fn command(name: &str) -> Command {
     command
 }
 
-type Order = (Command, mpsc::Sender<std::io::Result<Child>>);
+type SpawnRequest = (Command, mpsc::Sender<std::io::Result<Child>>);
 
-/// Starts a process from a thread that lives as long as the tests do: the death signal of
-/// `command` comes when the *thread* that started the process ends.
-pub fn spawn(command: Command) -> Child {
-    static ORDERS: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
-    let orders = ORDERS.get_or_init(|| {
-        let (orders, queue) = mpsc::channel::<Order>();
+/// Spawns a process from a thread that lives as long as the tests.
+///
+/// The kernel sends the parent-death signal when the *thread* that spawned the process ends.
+pub fn spawn_process(command: Command) -> Child {
+    static SPAWN_REQUESTS: OnceLock<Mutex<mpsc::Sender<SpawnRequest>>> = OnceLock::new();
+    let requests = SPAWN_REQUESTS.get_or_init(|| {
+        let (requests, queue) = mpsc::channel::<SpawnRequest>();
         std::thread::spawn(move || {
             for (mut command, answer) in queue {
                 drop(answer.send(command.spawn()));
             }
         });
-        Mutex::new(orders)
+        Mutex::new(requests)
     });
     let (answer, child) = mpsc::channel();
-    orders.lock().unwrap_or_else(PoisonError::into_inner).send((command, answer)).unwrap();
+    requests.lock().unwrap_or_else(PoisonError::into_inner).send((command, answer)).unwrap();
     child.recv().unwrap().expect("the program starts")
 }
 
-/// What a process says on its error output; shown only when something went wrong.
-pub struct Log(File);
+/// The stderr of a process, printed only if the test fails.
+pub struct ProcessLog(File);
 
-impl Log {
+impl ProcessLog {
     pub fn new() -> Self {
         static FAILURES: Once = Once::new();
-        FAILURES.call_once(show_failures_at_once);
+        FAILURES.call_once(install_panic_printer);
         Self(tempfile::tempfile().unwrap())
     }
 
@@ -73,50 +78,53 @@ impl Log {
         self.0.try_clone().unwrap().into()
     }
 
-    /// The last of it. Reads without moving the place where the process writes, which is the same file's.
+    /// Returns the end of the log. `read_at` does not move the file offset, which the process shares.
     pub fn tail(&self) -> String {
-        const MOST: u64 = 8 * 1024;
-        let from = self.0.metadata().unwrap().len().saturating_sub(MOST);
-        let mut bytes = vec![0; 2 * MOST as usize];
+        const MAX_TAIL_BYTES: u64 = 8 * 1024;
+        let from = self.0.metadata().unwrap().len().saturating_sub(MAX_TAIL_BYTES);
+        let mut bytes = vec![0; 2 * MAX_TAIL_BYTES as usize];
         let length = self.0.read_at(&mut bytes, from).unwrap();
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    pub fn whole(&self) -> String {
+    pub fn read_all(&self) -> String {
         let mut bytes = vec![0; self.0.metadata().unwrap().len() as usize];
         let length = self.0.read_at(&mut bytes, 0).unwrap();
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    /// Shows it if the test is failing.
-    pub fn show_if_failing(&self, whose: &str) {
+    /// Prints the end of the log if the test is failing.
+    pub fn print_if_failing(&self, program: &str) {
         if std::thread::panicking() {
-            let text = format!("--- {whose} said:\n{}\n", self.tail());
-            drop(std::io::Write::write_all(&mut std::io::stderr().lock(), text.as_bytes()));
+            let text = format!("--- stderr of {program}:\n{}\n", self.tail());
+            drop(std::io::stderr().lock().write_all(text.as_bytes()));
         }
     }
 }
 
-/// The test runner shows why a test failed at the end of all of them; whoever watches, or has but a part of the
-/// output, sees it beside what the processes said.
-fn show_failures_at_once() {
-    let usual = std::panic::take_hook();
+/// Prints each panic at once, next to the logs of the processes. libtest prints it only after all tests.
+fn install_panic_printer() {
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
-        let text = format!("--- {}: {panic}\n", thread.name().unwrap_or("a thread"));
-        drop(std::io::Write::write_all(&mut std::io::stderr().lock(), text.as_bytes()));
-        usual(panic);
+        let text = format!("--- {}: {panic}", thread.name().unwrap_or("a thread"));
+        let clipped = &text[..text.floor_char_boundary(MAX_PANIC_BYTES)];
+        drop(writeln!(std::io::stderr().lock(), "{clipped}"));
+        // The default hook prints the whole message.
+        if clipped == text {
+            default_hook(panic);
+        }
     }));
 }
 
-impl Default for Log {
+impl Default for ProcessLog {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// Waits for the end of a process; too long is a failure, not a hanging test.
-pub fn wait(child: &mut Child, most: Duration) -> Option<ExitStatus> {
+/// Waits for the end of a process, at most this long, so that a test fails instead of hanging.
+pub fn wait_for_exit(child: &mut Child, most: Duration) -> Option<ExitStatus> {
     let deadline = Instant::now() + most;
     loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -129,9 +137,10 @@ pub fn wait(child: &mut Child, most: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// An address that stays free while its server is down: below the ports that outgoing connections
-/// take, so that no client that tries to connect gets it for itself.
-pub fn lasting_address() -> SocketAddr {
+/// Finds an address that stays free while its server is down.
+///
+/// Its port is below the ephemeral range, so that no outgoing connection takes it.
+pub fn find_stable_address() -> SocketAddr {
     loop {
         let address = SocketAddr::from(([127, 0, 0, 1], rand::random_range(10_000..32_000)));
         if TcpListener::bind(address).is_ok() {
@@ -140,90 +149,91 @@ pub fn lasting_address() -> SocketAddr {
     }
 }
 
-/// How `atoll serve` is started.
+/// Options for starting `atoll serve`.
 #[derive(Debug, Clone, Default)]
-pub struct How {
-    /// Further flags.
+pub struct ServeOptions {
+    /// Additional flags.
     pub arguments: Vec<String>,
     pub environment: Vec<(String, String)>,
-    /// By whom; else by whoever runs these tests.
-    pub person: Option<Person>,
+    /// The user that runs the server. `None` means the user that runs the tests.
+    pub user: Option<UnprivilegedUser>,
 }
 
 /// `atoll serve` as a process. Killed when dropped.
 pub struct ServerProcess {
     child: Child,
-    log: Log,
+    log: ProcessLog,
     pub url: String,
     pub address: SocketAddr,
     data_dir: PathBuf,
-    how: How,
-    /// Launchers of servers that were killed: they go by themselves, a moment later.
-    launchers: Vec<Process>,
+    options: ServeOptions,
+    /// Launchers of killed servers. They exit by themselves, a moment later.
+    launchers: Vec<HostProcess>,
 }
 
-fn serve(listen: SocketAddr, data_dir: &Path, how: &How, log: &Log) -> Child {
-    let mut command = how.person.as_ref().map_or_else(|| command("atoll"), |person| person.command("atoll"));
+fn spawn_server(listen: SocketAddr, data_dir: &Path, options: &ServeOptions, log: &ProcessLog) -> Child {
+    let mut command =
+        options.user.as_ref().map_or_else(|| program_command("atoll"), |user| user.program_command("atoll"));
     command.args(["serve", "--json", "--listen", &listen.to_string()]).arg("--data-dir").arg(data_dir);
-    command.envs(how.environment.iter().cloned());
-    command.args(&how.arguments).env("ATOLL_LOG_LEVEL", "warn").stdout(Stdio::piped()).stderr(log.stdio());
-    spawn(command)
+    command.envs(options.environment.iter().cloned());
+    command.args(&options.arguments).env("ATOLL_LOG_LEVEL", "warn").stdout(Stdio::piped()).stderr(log.stdio());
+    spawn_process(command)
 }
 
 impl ServerProcess {
-    /// On a free port; `arguments` are further flags of `atoll serve`.
+    /// Starts on a free port with additional flags of `atoll serve`.
     pub fn start(data_dir: &Path, arguments: &[String]) -> Self {
-        Self::start_as(data_dir, How { arguments: arguments.to_vec(), ..How::default() })
+        Self::start_with_options(data_dir, ServeOptions { arguments: arguments.to_vec(), ..ServeOptions::default() })
     }
 
-    pub fn start_as(data_dir: &Path, how: How) -> Self {
-        Self::start_on(lasting_address(), data_dir, how)
+    pub fn start_with_options(data_dir: &Path, options: ServeOptions) -> Self {
+        Self::start_on(find_stable_address(), data_dir, options)
     }
 
-    fn start_on(listen: SocketAddr, data_dir: &Path, how: How) -> Self {
-        let log = Log::new();
-        let mut child = serve(listen, data_dir, &how, &log);
+    fn start_on(listen: SocketAddr, data_dir: &Path, options: ServeOptions) -> Self {
+        let log = ProcessLog::new();
+        let mut child = spawn_server(listen, data_dir, &options, &log);
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let listening: Value =
             serde_json::from_str(&line).unwrap_or_else(|_| panic!("atoll serve did not start: {}", log.tail()));
         let url = listening["url"].as_str().unwrap().to_owned();
         let address = url.trim_start_matches("http://").parse().unwrap();
-        Self { child, log, url, address, data_dir: data_dir.to_owned(), how, launchers: Vec::new() }
+        Self { child, log, url, address, data_dir: data_dir.to_owned(), options, launchers: Vec::new() }
     }
 
-    pub fn token(&self) -> String {
+    pub fn admin_token(&self) -> String {
         std::fs::read_to_string(self.data_dir.join("admin-token")).unwrap().trim().to_owned()
     }
 
-    /// All that it said on its error output.
-    pub fn said(&self) -> String {
-        self.log.whole()
+    /// Returns its whole stderr so far.
+    pub fn stderr_text(&self) -> String {
+        self.log.read_all()
     }
 
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// SIGKILL, at once.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            self.launchers.extend(traces::children(self.pid()));
+            self.launchers.extend(host_state::list_children(self.pid()));
         }
         drop(self.child.kill());
         drop(self.child.wait());
     }
 
-    /// Another one on the same data, at the same address.
-    pub fn start_again(&mut self) {
+    /// Kills the process and starts another one with the same data and address.
+    pub fn restart(&mut self) {
         self.kill();
-        *self = Self::start_on(self.address, &self.data_dir.clone(), self.how.clone());
+        *self = Self::start_on(self.address, &self.data_dir.clone(), self.options.clone());
     }
 
-    /// Another one on the same data that does not live to say that it is there, or only just.
+    /// Starts another process with the same data and kills it while it starts.
     pub fn start_and_kill(&mut self, after: Duration) {
         self.kill();
-        let mut child = serve(self.address, &self.data_dir, &self.how, &self.log);
+        let mut child = spawn_server(self.address, &self.data_dir, &self.options, &self.log);
         std::thread::sleep(after);
         drop(child.kill());
         drop(child.wait());
@@ -234,20 +244,20 @@ impl ServerProcess {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     }
 
-    /// Its exit status, if it ends in time.
-    pub fn wait(&mut self, most: Duration) -> Option<ExitStatus> {
-        wait(&mut self.child, most)
+    /// Returns the exit status, if the process ends in time.
+    pub fn wait_for_exit(&mut self, most: Duration) -> Option<ExitStatus> {
+        wait_for_exit(&mut self.child, most)
     }
 }
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
         self.kill();
-        // Until they are gone they may still write to a directory that is removed next.
+        // Launchers may still write to the data directory, which the test removes next.
         for launcher in &self.launchers {
             launcher.ends_within(Duration::from_secs(5));
             launcher.reap();
         }
-        self.log.show_if_failing("atoll serve");
+        self.log.print_if_failing("atoll serve");
     }
 }

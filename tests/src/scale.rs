@@ -1,7 +1,7 @@
-//! How large the large counts are, and from which seed they go.
+//! The scale and the seed of randomised tests.
 
-/// A tenth by default; `ATOLL_TEST_SCALE=1` (`make soak`) is the whole.
-pub fn scaled(whole: usize) -> usize {
+/// Scales a count down to a tenth by default. `ATOLL_TEST_SCALE=1` (`make soak`) runs the whole count.
+pub fn scale_count(whole: usize) -> usize {
     let scale = std::env::var("ATOLL_TEST_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(0.1);
     #[allow(
         clippy::cast_precision_loss,
@@ -13,8 +13,8 @@ pub fn scaled(whole: usize) -> usize {
     count.max(1)
 }
 
-/// A fresh seed, printed, unless `ATOLL_TEST_SEED` names one.
-pub fn seed(what: &str) -> u64 {
+/// Returns and prints the seed: `ATOLL_TEST_SEED`, or a random one.
+pub fn choose_seed(what: &str) -> u64 {
     let seed = std::env::var("ATOLL_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
     let mut out = std::io::stderr().lock();
     drop(std::io::Write::write_all(&mut out, format!("{what}: ATOLL_TEST_SEED={seed}\n").as_bytes()));

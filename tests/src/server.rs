@@ -1,11 +1,12 @@
-//! A whole server in this process, with a data directory and a database of its own.
+//! A complete server in this process, with its own data directory and database.
 
 use crate::actor::Actor;
-use crate::database::{Database, Kind};
+use crate::database::{Database, DatabaseKind};
+use atoll_config::Config;
+use atoll_core::sandbox::ProviderKind;
 use atoll_core::time::Clock;
-use atoll_providers::{DockerOptions, FakeOptions};
-use atoll_server::options::{Limits, Models, Outward, Policy};
 use atoll_server::{Options, Server};
+use atoll_store::DatabaseLocation;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,67 +20,74 @@ pub struct TestServer {
     dir: TempDir,
 }
 
-/// No rate limits, short waits.
-pub fn options(dir: &Path, database: &Database) -> Options {
-    Options {
-        listen: "127.0.0.1:0".parse().unwrap(),
+/// Options without rate limits and with short timeouts.
+pub fn test_options(dir: &Path, database: &Database) -> Options {
+    let mut config = Config {
         data_dir: dir.to_owned(),
-        database: database.location.clone(),
-        tls: None,
-        hosts: Vec::new(),
-        public_url: None,
-        metrics_public: false,
-        policy: Policy { flush_grace: Duration::from_secs(5), ..Policy::default() },
-        limits: Limits { worker_requests: 0, messages: 0, writes: 0, readers: 1000 },
-        fake: FakeOptions::default(),
-        outward: Outward::default(),
+        database_url: Some(match database.location.clone() {
+            DatabaseLocation::Sqlite(path) => atoll_config::Database::Sqlite { path },
+            DatabaseLocation::Postgres(url) => atoll_config::Database::Postgres { url },
+        }),
+        secret_values: vec!["known-secret-value-123".into()],
+        ..Config::default()
+    };
+    config.server.listen = "127.0.0.1:0".parse().unwrap();
+    config.sandbox.flush_grace = Duration::from_secs(5);
+    config.provider.default = ProviderKind::External;
+    config.limits.worker_requests_per_minute = None;
+    config.limits.messages_per_minute = None;
+    config.limits.writes_per_minute = None;
+    Options {
+        config,
+        no_proxy: String::new(),
+        launcher: Err("this test creates no local sandboxes".into()),
+        docker_worker: Err("this test creates no containers".into()),
         agents: Default::default(),
-        models: Models::default(),
-        launcher: Err("this test makes no local sandboxes".into()),
-        docker: DockerOptions::default(),
-        secrets: vec!["known-secret-value-123".into()],
-        secret_key: None,
     }
 }
 
 impl TestServer {
-    pub async fn start(kind: Kind) -> Self {
+    pub async fn start(kind: DatabaseKind) -> Self {
         Self::start_with(kind, |_| {}).await
     }
 
-    pub async fn start_with(kind: Kind, change: impl FnOnce(&mut Options)) -> Self {
-        Self::start_at(kind, change, None).await
+    pub async fn start_with(kind: DatabaseKind, change: impl FnOnce(&mut Options)) -> Self {
+        Self::start_with_clock(kind, change, None).await
     }
 
-    pub async fn start_at(kind: Kind, change: impl FnOnce(&mut Options), clock: Option<Arc<dyn Clock>>) -> Self {
+    pub async fn start_with_clock(
+        kind: DatabaseKind,
+        change: impl FnOnce(&mut Options),
+        clock: Option<Arc<dyn Clock>>,
+    ) -> Self {
         let dir = tempfile::Builder::new().prefix("atoll-test-").tempdir().unwrap();
         let at = dir.path().to_owned();
         let database = tokio::task::spawn_blocking(move || Database::new(kind, &at)).await.unwrap();
-        let mut options = options(dir.path(), &database);
+        let mut options = test_options(dir.path(), &database);
         change(&mut options);
         let server = match clock {
             Some(clock) => Server::start_with_clock(options.clone(), clock).await,
             None => Server::start(options.clone()).await,
         };
-        let server = server.unwrap_or_else(|error| panic!("the server starts: {error}"));
+        let server = server.unwrap_or_else(|error| panic!("the server does not start: {error}"));
         let url = server.url.clone();
         Self { server: Some(server), options, url, database: Some(database), dir }
     }
 
-    /// Stops it and starts it again on the same data and address.
+    /// Stops the server and starts it again with the same data and address.
     pub async fn restart(&mut self) {
         let server = self.server.take().unwrap();
-        self.options.listen = server.address;
+        self.options.config.server.listen = server.address;
         server.stop().await;
         let server = Server::start(self.options.clone()).await.unwrap();
         self.url = server.url.clone();
         self.server = Some(server);
     }
 
-    /// The same with a clock that the test moves.
-    pub async fn restart_at(&mut self, clock: Arc<dyn Clock>) {
+    /// Restarts the server with a clock that the test controls.
+    pub async fn restart_with_clock(&mut self, clock: Arc<dyn Clock>) {
         let server = self.server.take().unwrap();
-        self.options.listen = server.address;
+        self.options.config.server.listen = server.address;
         server.stop().await;
         self.server = Some(Server::start_with_clock(self.options.clone(), clock).await.unwrap());
     }
@@ -101,7 +109,7 @@ impl TestServer {
         if let Some(server) = self.server.take() {
             server.stop().await;
         }
-        // Stopping PostgreSQL blocks.
+        // Dropping the database may stop PostgreSQL, which blocks.
         let database = self.database.take();
         tokio::task::spawn_blocking(move || drop(database)).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! A disk of a few megabytes that can be filled: a tmpfs, mounted for as long as this lives.
+//! A small tmpfs that tests can fill up.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// `None`, and a line that names the test, for whoever may not mount.
+    /// Mounts the disk. Without root, prints that the test is skipped and returns `None`.
     pub fn mount(test: &str, megabytes: usize) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             let line = format!("{test}: SKIPPED, only root can mount the small disk that it fills\n");
@@ -28,24 +28,24 @@ impl SmallDisk {
         self.dir.path()
     }
 
-    fn ballast(&self) -> PathBuf {
+    fn ballast_path(&self) -> PathBuf {
         self.dir.path().join("ballast")
     }
 
-    /// Takes room away.
-    pub fn load(&self, megabytes: usize) {
-        std::fs::write(self.ballast(), vec![1; megabytes * 1024 * 1024]).unwrap();
+    /// Writes a file of this size.
+    pub fn fill_space(&self, megabytes: usize) {
+        std::fs::write(self.ballast_path(), vec![1; megabytes * 1024 * 1024]).unwrap();
     }
 
-    /// Gives it back.
-    pub fn unload(&self) {
-        std::fs::remove_file(self.ballast()).unwrap();
+    /// Removes the file that [`Self::fill_space`] wrote.
+    pub fn free_space(&self) {
+        std::fs::remove_file(self.ballast_path()).unwrap();
     }
 }
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: also when a process that is about to end still has a file open there.
+        // A lazy unmount, because a process that is about to end may still have a file open.
         drop(Command::new("umount").arg("-l").arg(self.dir.path()).status());
     }
 }

@@ -1,4 +1,4 @@
-//! The floor of a message: the least server there can be. Each request is one row, committed.
+//! The floor of message delivery: a minimal server that commits one row per request.
 
 use super::ingest_sqlite::SqliteFloor;
 use anyhow::Result;
@@ -13,16 +13,16 @@ use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
-/// Starts it on a thread of its own. It serves one connection and ends with it.
-pub async fn start(database: &Path) -> Result<SocketAddr> {
+/// Starts the server on its own thread. It serves one connection and ends with it.
+pub async fn start_commit_server(database: &Path) -> Result<SocketAddr> {
     let floor = SqliteFloor::open(database).await?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    std::thread::spawn(move || serve(&listener, floor));
+    std::thread::spawn(move || serve_commits(&listener, floor));
     Ok(address)
 }
 
-fn serve(listener: &TcpListener, floor: SqliteFloor) -> Result<()> {
+fn serve_commits(listener: &TcpListener, floor: SqliteFloor) -> Result<()> {
     let (stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
@@ -31,7 +31,7 @@ fn serve(listener: &TcpListener, floor: SqliteFloor) -> Result<()> {
         let floor = RefCell::new(floor);
         let answer = service_fn(async |request: Request<Incoming>| -> Result<Response<Full<Bytes>>> {
             request.into_body().collect().await?;
-            floor.borrow_mut().commit(1)?;
+            floor.borrow_mut().commit_rows(1)?;
             Ok(Response::new(Full::new(Bytes::from_static(b"{}"))))
         });
         let io = TokioIo::new(tokio::net::TcpStream::from_std(stream)?);

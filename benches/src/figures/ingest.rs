@@ -1,11 +1,11 @@
-//! Durable ingest over HTTP, whatever the database: the clients, the turns and the line of the table.
+//! Durable ingest over HTTP, independent of the database: clients, turns and the table row.
 
-use crate::bench::{Scratch, note};
-use crate::client::Client;
-use crate::load::{BATCH, Batches};
-use crate::report::{Figure, Verdict, grouped};
-use crate::server::{Sandbox, Server};
-use crate::stats::median;
+use crate::bench::{ScratchServer, print_progress};
+use crate::client::HttpClient;
+use crate::load::{BATCH, BatchBodies};
+use crate::report::{Figure, FigureVerdict, group_digits};
+use crate::server::{BenchServer, ExternalSandbox};
+use crate::stats::median_of;
 use anyhow::{Result, ensure};
 use futures_util::future::try_join_all;
 use hyper::Uri;
@@ -13,94 +13,102 @@ use serde::Deserialize;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Clients at the same time, each with a sandbox of its own.
+/// Concurrent clients, each with its own sandbox.
 pub const CLIENTS: usize = 8;
-/// The part of the floor that has to be reached.
+/// Target, relative to the floor.
 const BAR: f64 = 0.5;
 
-/// Something that writes events for a while and says how many a second it wrote.
+/// Writes events for a while and returns the rate per second.
 pub trait Floor {
-    async fn run(&mut self, turn: Duration) -> Result<f64>;
+    async fn measure_rate(&mut self, turn: Duration) -> Result<f64>;
 }
 
-struct Lane {
-    client: Client,
+struct IngestClient {
+    client: HttpClient,
     path: Uri,
-    batches: Batches,
-    sandbox: Sandbox,
+    batches: BatchBodies,
+    sandbox: ExternalSandbox,
 }
 
 #[derive(Deserialize)]
-struct Stored {
+struct IngestAnswer {
     stored: i64,
     last_key: i64,
 }
 
-impl Lane {
-    async fn open(server: &Server) -> Result<Self> {
-        let sandbox = server.sandbox().await?;
+impl IngestClient {
+    async fn open(server: &BenchServer) -> Result<Self> {
+        let sandbox = server.create_sandbox().await?;
         Ok(Self {
-            client: server.worker(&sandbox).await?,
-            path: sandbox.path("events").parse()?,
-            batches: Batches::new(sandbox.stream, BATCH),
+            client: server.connect_worker(&sandbox).await?,
+            path: sandbox.api_path("events").parse()?,
+            batches: BatchBodies::new(sandbox.stream, BATCH),
             sandbox,
         })
     }
 
-    /// One batch after the other; says how many events were answered for.
-    async fn run(&mut self, until: Instant) -> Result<i64> {
+    /// Posts batches sequentially; returns the number of stored events.
+    async fn post_until(&mut self, until: Instant) -> Result<i64> {
         let mut stored = 0;
         while Instant::now() < until {
-            let answer = self.client.post(&self.path, self.batches.next()).await?;
-            let answer: Stored = serde_json::from_slice(&answer)?;
-            ensure!(answer.last_key == self.batches.sent(), "events are missing behind key {}", answer.last_key);
+            let answer = self.client.post(&self.path, self.batches.next_body()).await?;
+            let answer: IngestAnswer = serde_json::from_slice(&answer)?;
+            ensure!(answer.last_key == self.batches.sent_events(), "events are missing after key {}", answer.last_key);
             stored += answer.stored;
         }
         Ok(stored)
     }
 }
 
-async fn turn(lanes: &mut [Lane], turn: Duration) -> Result<f64> {
+async fn run_turn(lanes: &mut [IngestClient], turn: Duration) -> Result<f64> {
     let began = Instant::now();
-    let stored = try_join_all(lanes.iter_mut().map(|lane| lane.run(began + turn))).await?;
+    let stored = try_join_all(lanes.iter_mut().map(|lane| lane.post_until(began + turn))).await?;
     Ok(stored.iter().sum::<i64>() as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Floor, figure, floor, figure … floor: each turn of the figure has the floors on both its sides beside it.
-pub async fn measure(
+/// Alternates floor and figure, and compares each turn with the mean of the floors before and after it.
+pub async fn measure_ingest(
     database: &str,
-    scratch: &Scratch,
+    scratch: &ScratchServer,
     floor: &mut impl Floor,
     rounds: usize,
     length: Duration,
 ) -> Result<Vec<Figure>> {
     let mut lanes = Vec::with_capacity(CLIENTS);
     for _ in 0..CLIENTS {
-        lanes.push(Lane::open(&scratch.server).await?);
+        lanes.push(IngestClient::open(&scratch.server).await?);
     }
-    // Nobody's first steps are measured.
-    turn(&mut lanes, length / 10).await?;
-    floor.run(length / 10).await?;
-    let mut floors = vec![floor.run(length).await?];
+    // Warm up both.
+    run_turn(&mut lanes, length / 10).await?;
+    floor.measure_rate(length / 10).await?;
+    let mut floors = vec![floor.measure_rate(length).await?];
     let mut figures = Vec::new();
     for _ in 0..rounds {
-        figures.push(turn(&mut lanes, length).await?);
-        floors.push(floor.run(length).await?);
-        note(&format!("  {:.0} events/s, floors {:.0?}", figures[figures.len() - 1], &floors[floors.len() - 2..]));
+        figures.push(run_turn(&mut lanes, length).await?);
+        floors.push(floor.measure_rate(length).await?);
+        print_progress(&format!(
+            "  {:.0} events/s, floors {:.0?}",
+            figures[figures.len() - 1],
+            &floors[floors.len() - 2..]
+        ));
     }
     for lane in &lanes {
-        let held = scratch.server.events(&lane.sandbox).await?;
-        ensure!(held >= lane.batches.sent(), "{held} events are there of {}", lane.batches.sent());
+        let stored = scratch.server.count_events(&lane.sandbox).await?;
+        ensure!(
+            stored >= lane.batches.sent_events(),
+            "the server stored {stored} events of {}",
+            lane.batches.sent_events()
+        );
     }
-    let ratios = figures.iter().zip(floors.windows(2)).map(|(figure, beside)| 2.0 * figure / (beside[0] + beside[1]));
-    let ratio = median(ratios);
-    let (rate, least) = (median(figures.iter().copied()), median(floors.iter().copied()));
+    let ratios = figures.iter().zip(floors.windows(2)).map(|(figure, floors)| 2.0 * figure / (floors[0] + floors[1]));
+    let ratio = median_of(ratios);
+    let (rate, floor_rate) = (median_of(figures.iter().copied()), median_of(floors.iter().copied()));
     Ok(vec![Figure {
         figure: format!("durable ingest, {database}, {CLIENTS} clients × {BATCH} events of 1 KB"),
-        measured: format!("{} events/s ({ratio:.2} ×)", grouped(rate)),
-        floor: format!("{} events/s", grouped(least)),
+        measured: format!("{} events/s ({ratio:.2} ×)", group_digits(rate)),
+        floor: format!("{} events/s", group_digits(floor_rate)),
         bar: format!("≥ {BAR} × floor"),
-        verdict: Verdict::of(ratio >= BAR),
+        verdict: FigureVerdict::from_met(ratio >= BAR),
         numbers: json!({ "ratio": ratio, "events_per_second": figures, "floor_events_per_second": floors }),
     }])
 }

@@ -3,29 +3,29 @@
 
 use super::ingest::{self, CLIENTS, Floor};
 use crate::bench::Bench;
-use crate::load::{BATCH, SOURCE, TYPES, data};
+use crate::load::{BATCH, EVENT_TYPES, SOURCE, event_data};
 use crate::report::Figure;
 use anyhow::{Result, ensure};
-use atoll_store::{Location, Store};
+use atoll_store::{DatabaseLocation, Store};
 use atoll_tests::postgres::Postgres;
 use sqlx::{Connection, PgConnection};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-const INSERT: &str = "INSERT INTO events (sandbox_id, seq, id, type, source, actor, at, received_at, turn, data)
+const INSERT_SQL: &str = "INSERT INTO events (sandbox_id, seq, id, type, source, actor, at, received_at, turn, data)
     SELECT * FROM UNNEST($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[],
                          $8::bigint[], $9::bigint[], $10::text[])";
 
 struct PostgresFloor {
     connection: PgConnection,
     sandboxes: Vec<String>,
-    columns: Columns,
+    columns: EventColumns,
     transactions: usize,
 }
 
-/// What is the same in every transaction.
-struct Columns {
+/// Column values that are the same in every transaction.
+struct EventColumns {
     ids: Vec<String>,
     types: Vec<&'static str>,
     sources: Vec<&'static str>,
@@ -36,33 +36,33 @@ struct Columns {
 
 impl PostgresFloor {
     async fn open(url: &str) -> Result<Self> {
-        let store = Store::open(&Location::Postgres(url.into())).await?;
+        let store = Store::open(&DatabaseLocation::Postgres(url.into())).await?;
         store.close().await;
         let mut connection = PgConnection::connect(url).await?;
         for setting in ["SHOW fsync", "SHOW synchronous_commit", "SHOW full_page_writes"] {
             let value: String = sqlx::query_scalar(setting).fetch_one(&mut connection).await?;
             ensure!(value == "on", "{setting} is {value}: this PostgreSQL is not durable");
         }
-        let columns = Columns {
+        let columns = EventColumns {
             ids: (0..BATCH).map(|_| Uuid::now_v7().to_string()).collect(),
-            types: (0..BATCH).map(|row| TYPES[row % TYPES.len()]).collect(),
+            types: (0..BATCH).map(|row| EVENT_TYPES[row % EVENT_TYPES.len()]).collect(),
             sources: vec![SOURCE; BATCH],
             actors: vec![None; BATCH],
             turns: vec![None; BATCH],
-            data: (0..BATCH).map(data).collect(),
+            data: (0..BATCH).map(event_data).collect(),
         };
         let sandboxes = (0..CLIENTS).map(|_| format!("sbx_{}", Uuid::now_v7().simple())).collect();
         Ok(Self { connection, sandboxes, columns, transactions: 0 })
     }
 
     /// One statement is one transaction: one round trip, one flush.
-    async fn commit(&mut self) -> Result<()> {
+    async fn commit_batch(&mut self) -> Result<()> {
         let sandbox = vec![self.sandboxes[self.transactions % CLIENTS].as_str(); BATCH];
         let first = (self.transactions / CLIENTS * BATCH) as i64;
         let seqs: Vec<i64> = (1..=BATCH as i64).map(|row| first + row).collect();
         let times: Vec<i64> = seqs.iter().map(|seq| 1_767_225_600_000_000 + seq).collect();
         let columns = &self.columns;
-        let insert = sqlx::query(INSERT)
+        let insert = sqlx::query(INSERT_SQL)
             .bind(sandbox)
             .bind(&seqs)
             .bind(&columns.ids)
@@ -80,22 +80,23 @@ impl PostgresFloor {
 }
 
 impl Floor for PostgresFloor {
-    async fn run(&mut self, turn: Duration) -> Result<f64> {
+    async fn measure_rate(&mut self, turn: Duration) -> Result<f64> {
         let (began, before) = (Instant::now(), self.transactions);
         while began.elapsed() < turn {
-            self.commit().await?;
+            self.commit_batch().await?;
         }
         Ok(((self.transactions - before) * BATCH) as f64 / began.elapsed().as_secs_f64())
     }
 }
 
-pub async fn measure(bench: &Bench) -> Result<Vec<Figure>> {
+pub async fn measure_postgres_ingest(bench: &Bench) -> Result<Vec<Figure>> {
     ensure!(Path::new("/usr/lib/postgresql").exists(), "PostgreSQL is not installed (package postgresql)");
-    // Nothing else runs in this process while it starts.
+    // Blocking is fine: nothing else runs in this process meanwhile.
     let postgres = Postgres::start();
-    let mut floor = PostgresFloor::open(&postgres.new_database()).await?;
-    let scratch = bench.server(Some(&postgres.new_database()))?;
-    let figures = ingest::measure("PostgreSQL", &scratch, &mut floor, bench.plan.rounds, bench.plan.turn).await;
+    let mut floor = PostgresFloor::open(&postgres.create_database()).await?;
+    let scratch = bench.start_server(Some(&postgres.create_database()))?;
+    let figures =
+        ingest::measure_ingest("PostgreSQL", &scratch, &mut floor, bench.plan.rounds, bench.plan.turn_duration).await;
     drop(scratch);
     figures
 }

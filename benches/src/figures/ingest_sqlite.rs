@@ -1,18 +1,18 @@
-//! Durable ingest on SQLite. Floor: one thread that writes the same rows into the same tables,
-//! 50 a transaction, with the server's own settings and without HTTP.
+//! Durable ingest on SQLite. Floor: one thread that writes the same rows into the same tables, 50 per transaction, with the
+//! server's SQLite settings and without HTTP.
 
 use super::ingest::{self, CLIENTS, Floor};
 use crate::bench::Bench;
-use crate::load::{BATCH, SOURCE, TYPES, data};
+use crate::load::{BATCH, EVENT_TYPES, SOURCE, event_data};
 use crate::report::Figure;
 use anyhow::Result;
-use atoll_store::{Location, Store};
+use atoll_store::{DatabaseLocation, Store};
 use rusqlite::{Connection, params};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-const INSERT: &str = "INSERT INTO events (sandbox_id, seq, id, type, source, actor, at, received_at, turn, data)
+const INSERT_SQL: &str = "INSERT INTO events (sandbox_id, seq, id, type, source, actor, at, received_at, turn, data)
     VALUES (?1, ?2, ?3, ?4, ?5, NULL, ?6, ?7, NULL, ?8)";
 
 pub struct SqliteFloor {
@@ -24,9 +24,9 @@ pub struct SqliteFloor {
 }
 
 impl SqliteFloor {
-    /// In a new file, with the tables and indexes of the store itself.
+    /// Creates a database with the store's tables and indexes.
     pub async fn open(path: &Path) -> Result<Self> {
-        let store = Store::open(&Location::Sqlite(path.to_owned())).await?;
+        let store = Store::open(&DatabaseLocation::Sqlite(path.to_owned())).await?;
         store.close().await;
         drop(store);
         let connection = Connection::open(path)?;
@@ -38,21 +38,21 @@ impl SqliteFloor {
             connection,
             sandboxes: (0..CLIENTS).map(|_| format!("sbx_{}", Uuid::now_v7().simple())).collect(),
             ids: (0..4096).map(|_| Uuid::now_v7().to_string()).collect(),
-            data: (0..BATCH).map(data).collect(),
+            data: (0..BATCH).map(event_data).collect(),
             transactions: 0,
         })
     }
 
-    /// One transaction of `rows` rows, for each sandbox in turn.
-    pub fn commit(&mut self, rows: usize) -> Result<()> {
+    /// Commits one transaction of `rows` rows, for the sandboxes round-robin.
+    pub fn commit_rows(&mut self, rows: usize) -> Result<()> {
         let sandbox = &self.sandboxes[self.transactions % CLIENTS];
         let first = (self.transactions / CLIENTS * rows) as i64;
         let transaction = self.connection.transaction()?;
-        let mut insert = transaction.prepare_cached(INSERT)?;
+        let mut insert = transaction.prepare_cached(INSERT_SQL)?;
         for row in 0..rows {
             let (seq, id) = (first + row as i64 + 1, &self.ids[(first as usize + row) % self.ids.len()]);
             let (now, data) = (1_767_225_600_000_000_i64 + seq, &self.data[row % BATCH]);
-            insert.execute(params![sandbox, seq, id, TYPES[row % TYPES.len()], SOURCE, now, now, data])?;
+            insert.execute(params![sandbox, seq, id, EVENT_TYPES[row % EVENT_TYPES.len()], SOURCE, now, now, data])?;
         }
         drop(insert);
         transaction.commit()?;
@@ -62,17 +62,17 @@ impl SqliteFloor {
 }
 
 impl Floor for SqliteFloor {
-    async fn run(&mut self, turn: Duration) -> Result<f64> {
+    async fn measure_rate(&mut self, turn: Duration) -> Result<f64> {
         let (began, before) = (Instant::now(), self.transactions);
         while began.elapsed() < turn {
-            self.commit(BATCH)?;
+            self.commit_rows(BATCH)?;
         }
         Ok(((self.transactions - before) * BATCH) as f64 / began.elapsed().as_secs_f64())
     }
 }
 
-pub async fn measure(bench: &Bench) -> Result<Vec<Figure>> {
-    let scratch = bench.server(None)?;
+pub async fn measure_sqlite_ingest(bench: &Bench) -> Result<Vec<Figure>> {
+    let scratch = bench.start_server(None)?;
     let mut floor = SqliteFloor::open(&scratch.dir.path().join("floor.db")).await?;
-    ingest::measure("SQLite", &scratch, &mut floor, bench.plan.rounds, bench.plan.turn).await
+    ingest::measure_ingest("SQLite", &scratch, &mut floor, bench.plan.rounds, bench.plan.turn_duration).await
 }

@@ -1,28 +1,27 @@
-//! From the POST of a message until the worker has it. Floor: a request over loopback to a server
-//! that only commits one row.
+//! From the POST of a message until the worker receives it. Floor: a request over loopback to a server that only commits
+//! one row.
 
 use super::commit_server;
-use crate::bench::{Bench, Scratch, note};
-use crate::client::Client;
-use crate::report::{Figure, Verdict};
-use crate::server::{Sandbox, Server};
-use crate::socket::Socket;
-use crate::stats::{Latencies, median};
+use crate::bench::{Bench, ScratchServer, print_progress};
+use crate::client::HttpClient;
+use crate::report::{Figure, FigureVerdict};
+use crate::server::{BenchServer, ExternalSandbox};
+use crate::socket::ServerSocket;
+use crate::stats::{Latencies, median_of};
 use anyhow::Result;
 use serde::Deserialize;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Between one message and the next.
-const PAUSE: Duration = Duration::from_millis(10);
+const MESSAGE_INTERVAL: Duration = Duration::from_millis(10);
 const BAR_MS: f64 = 10.0;
 const BAR_FLOORS: f64 = 3.0;
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Frame {
+enum MessageFrame {
     Message {
-        message: Leased,
+        message: MessageLease,
     },
     Settled {},
     #[serde(other)]
@@ -30,69 +29,70 @@ enum Frame {
 }
 
 #[derive(Deserialize)]
-struct Leased {
+struct MessageLease {
     id: String,
     lease: String,
 }
 
-/// A worker with its stream open, and somebody who speaks to it.
-struct Pair {
-    sandbox: Sandbox,
-    worker: Socket,
-    sender: Client,
+/// A worker with an open stream, and a client that sends messages to it.
+struct WorkerAndSender {
+    sandbox: ExternalSandbox,
+    worker: ServerSocket,
+    sender: HttpClient,
 }
 
-impl Pair {
-    async fn open(server: &Server) -> Result<Self> {
-        let sandbox = server.sandbox().await?;
-        let path = sandbox.path(&format!("stream?stream={}&boot=1", sandbox.stream));
-        let worker = Socket::connect(server.address, &path, &sandbox.token).await?;
-        Ok(Self { worker, sender: server.admin().await?, sandbox })
+impl WorkerAndSender {
+    async fn open(server: &BenchServer) -> Result<Self> {
+        let sandbox = server.create_sandbox().await?;
+        let path = sandbox.api_path(&format!("stream?stream={}&boot=1", sandbox.stream));
+        let worker = ServerSocket::connect(server.address, &path, &sandbox.token).await?;
+        Ok(Self { worker, sender: server.connect_admin().await?, sandbox })
     }
 
-    async fn next(&mut self) -> Result<Frame> {
-        Ok(serde_json::from_str(&self.worker.next().await?)?)
+    async fn next_frame(&mut self) -> Result<MessageFrame> {
+        Ok(serde_json::from_str(&self.worker.next_text().await?)?)
     }
 
-    async fn receive(worker: &mut Socket) -> Result<(Leased, Instant)> {
+    async fn receive_message(worker: &mut ServerSocket) -> Result<(MessageLease, Instant)> {
         loop {
-            let text = worker.next().await?;
+            let text = worker.next_text().await?;
             let at = Instant::now();
-            if let Frame::Message { message } = serde_json::from_str(&text)? {
+            if let MessageFrame::Message { message } = serde_json::from_str(&text)? {
                 return Ok((message, at));
             }
         }
     }
 
-    async fn one(&mut self) -> Result<Duration> {
-        let path = self.sandbox.path("messages").parse()?;
+    async fn deliver_message(&mut self) -> Result<Duration> {
+        let path = self.sandbox.api_path("messages").parse()?;
         let body = json!({ "content": "Please also run the linter before you go on." }).to_string();
         let began = Instant::now();
-        let (sent, received) = tokio::join!(self.sender.post(&path, body.into()), Self::receive(&mut self.worker));
+        let (sent, received) =
+            tokio::join!(self.sender.post(&path, body.into()), Self::receive_message(&mut self.worker));
         sent?;
         let (message, at) = received?;
         let ack = json!({ "type": "ack", "id": message.id, "stream": self.sandbox.stream, "lease": message.lease,
             "how": "new_turn" });
-        self.worker.send(ack.to_string()).await?;
-        while !matches!(self.next().await?, Frame::Settled {}) {}
+        self.worker.send_text(ack.to_string()).await?;
+        while !matches!(self.next_frame().await?, MessageFrame::Settled {}) {}
         Ok(at - began)
     }
 
-    async fn turn(&mut self, count: usize) -> Result<Latencies> {
+    async fn time_deliveries(&mut self, count: usize) -> Result<Latencies> {
         let mut latencies = Latencies::default();
         for _ in 0..count {
-            tokio::time::sleep(PAUSE).await;
-            latencies.push(self.one().await?);
+            tokio::time::sleep(MESSAGE_INTERVAL).await;
+            latencies.push(self.deliver_message().await?);
         }
         Ok(latencies)
     }
 }
 
-async fn floor_turn(floor: &mut Client, count: usize) -> Result<Latencies> {
+async fn time_floor_posts(floor: &mut HttpClient, count: usize) -> Result<Latencies> {
     let path = "/".parse()?;
     let mut latencies = Latencies::default();
     for _ in 0..count {
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(MESSAGE_INTERVAL).await;
         let began = Instant::now();
         floor.post(&path, "{}".into()).await?;
         latencies.push(began.elapsed());
@@ -100,34 +100,39 @@ async fn floor_turn(floor: &mut Client, count: usize) -> Result<Latencies> {
     Ok(latencies)
 }
 
-pub async fn measure(bench: &Bench) -> Result<Vec<Figure>> {
+pub async fn measure_delivery(bench: &Bench) -> Result<Vec<Figure>> {
     let (rounds, count) = (bench.plan.rounds, bench.plan.messages);
-    let Scratch { server, dir } = bench.server(None)?;
-    let address = commit_server::start(&dir.path().join("floor.db")).await?;
-    let mut floor = Client::connect(address, "none").await?;
-    let mut pair = Pair::open(&server).await?;
-    pair.turn(count / 10).await?;
-    floor_turn(&mut floor, count / 10).await?;
-    let mut floors = vec![floor_turn(&mut floor, count).await?];
+    let ScratchServer { server, dir } = bench.start_server(None)?;
+    let address = commit_server::start_commit_server(&dir.path().join("floor.db")).await?;
+    let mut floor = HttpClient::connect(address, "none").await?;
+    let mut pair = WorkerAndSender::open(&server).await?;
+    pair.time_deliveries(count / 10).await?;
+    time_floor_posts(&mut floor, count / 10).await?;
+    let mut floors = vec![time_floor_posts(&mut floor, count).await?];
     let mut turns = Vec::new();
     for _ in 0..rounds {
-        turns.push(pair.turn(count).await?);
-        floors.push(floor_turn(&mut floor, count).await?);
+        turns.push(pair.time_deliveries(count).await?);
+        floors.push(time_floor_posts(&mut floor, count).await?);
         if let (Some(turn), Some(floor)) = (turns.last_mut(), floors.last_mut()) {
-            note(&format!("  p50 {:.2} ms, p99 {:.2} ms, floor p99 {:.2} ms", turn.p50(), turn.p99(), floor.p99()));
+            print_progress(&format!(
+                "  p50 {:.2} ms, p99 {:.2} ms, floor p99 {:.2} ms",
+                turn.p50(),
+                turn.p99(),
+                floor.p99()
+            ));
         }
     }
-    let p50 = median(turns.iter_mut().map(Latencies::p50));
+    let p50 = median_of(turns.iter_mut().map(Latencies::p50));
     let p99s: Vec<f64> = turns.iter_mut().map(Latencies::p99).collect();
     let floor_p99s: Vec<f64> = floors.iter_mut().map(Latencies::p99).collect();
-    let (p99, floor) = (median(p99s.iter().copied()), median(floor_p99s.iter().copied()));
+    let (p99, floor) = (median_of(p99s.iter().copied()), median_of(floor_p99s.iter().copied()));
     let bar = BAR_MS.max(BAR_FLOORS * floor);
     Ok(vec![Figure {
-        figure: "message POST → in the worker's hands".into(),
+        figure: "message POST → received by the worker".into(),
         measured: format!("p99 {p99:.2} ms (p50 {p50:.2})"),
         floor: format!("p99 {floor:.2} ms (round trip + commit)"),
         bar: format!("p99 < {bar:.1} ms"),
-        verdict: Verdict::of(p99 < bar),
+        verdict: FigureVerdict::from_met(p99 < bar),
         numbers: json!({ "p50_ms": p50, "p99_ms": p99s, "floor_p99_ms": floor_p99s, "bar_ms": bar,
             "floor_p50_ms": floors.iter_mut().map(Latencies::p50).collect::<Vec<_>>() }),
     }])

@@ -1,20 +1,20 @@
-//! The figures, one file each; what two of them share stands beside them.
+//! The figures, one module each, and the helpers that several of them share.
 
 mod agent_event;
 mod claude;
 mod commit_server;
 mod docker;
 mod fan_out;
-mod files;
+mod file_copy;
 mod fork;
 mod gateway;
 mod ingest;
 mod ingest_postgres;
 mod ingest_sqlite;
-mod local_work;
+pub mod loaded_server;
+mod local_sandboxes;
 mod memory;
 mod message;
-pub mod million;
 mod neighbour;
 mod sandbox;
 mod sandbox_memory;
@@ -29,9 +29,9 @@ use anyhow::Result;
 use clap::ValueEnum;
 use std::fmt;
 
-/// The map: every figure and the file that measures it.
+/// Every figure, by the module that measures it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Name {
+pub enum FigureName {
     IngestSqlite,
     IngestPostgres,
     SingleEvent,
@@ -52,8 +52,8 @@ pub enum Name {
     Gateway,
 }
 
-impl Name {
-    /// In the order in which they are run. The memory is looked at before pages are read from the same server.
+impl FigureName {
+    /// All figures in run order. `Memory` precedes `Trajectory`, which reads pages from the same server.
     pub const ALL: [Self; 18] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
@@ -98,33 +98,33 @@ impl Name {
         }
     }
 
-    /// A figure that can't be measured is a line of the table too; the others go on.
-    pub async fn measure(self, bench: &mut Bench) -> Vec<Figure> {
+    /// Measures one figure. A failure becomes a row of the table, and the run continues.
+    pub async fn measure_figure(self, bench: &mut Bench) -> Vec<Figure> {
         let measured: Result<Vec<Figure>> = match self {
-            Self::IngestSqlite => Box::pin(ingest_sqlite::measure(bench)).await,
-            Self::IngestPostgres => Box::pin(ingest_postgres::measure(bench)).await,
-            Self::SingleEvent => Box::pin(single_event::measure(bench)).await,
-            Self::Message => Box::pin(message::measure(bench)).await,
-            Self::FanOut => Box::pin(fan_out::measure(bench)).await,
-            Self::Memory => Box::pin(memory::measure(bench)).await,
-            Self::Trajectory => Box::pin(trajectory::measure(bench)).await,
-            Self::Sandbox => Box::pin(sandbox::measure(bench)).await,
-            Self::Fork => fork::measure(bench),
-            Self::SandboxesAtOnce => Box::pin(sandboxes_at_once::measure(bench)).await,
-            Self::Neighbour => Box::pin(neighbour::measure(bench)).await,
-            Self::SandboxMemory => Box::pin(sandbox_memory::measure(bench)).await,
-            Self::Docker => Box::pin(docker::measure(bench)).await,
-            Self::AgentEvent => Box::pin(agent_event::measure(bench)).await,
-            Self::ToolCalls => Box::pin(tool_calls::measure(bench)).await,
-            Self::Claude => Box::pin(claude::measure(bench)).await,
-            Self::Files => Box::pin(files::measure(bench)).await,
-            Self::Gateway => Box::pin(gateway::measure(bench)).await,
+            Self::IngestSqlite => Box::pin(ingest_sqlite::measure_sqlite_ingest(bench)).await,
+            Self::IngestPostgres => Box::pin(ingest_postgres::measure_postgres_ingest(bench)).await,
+            Self::SingleEvent => Box::pin(single_event::measure_single_event(bench)).await,
+            Self::Message => Box::pin(message::measure_delivery(bench)).await,
+            Self::FanOut => Box::pin(fan_out::measure_fan_out(bench)).await,
+            Self::Memory => Box::pin(memory::measure_server_memory(bench)).await,
+            Self::Trajectory => Box::pin(trajectory::measure_trajectory(bench)).await,
+            Self::Sandbox => Box::pin(sandbox::measure_sandbox(bench)).await,
+            Self::Fork => fork::measure_fork(bench),
+            Self::SandboxesAtOnce => Box::pin(sandboxes_at_once::measure_concurrent_creation(bench)).await,
+            Self::Neighbour => Box::pin(neighbour::measure_neighbour(bench)).await,
+            Self::SandboxMemory => Box::pin(sandbox_memory::measure_sandbox_memory(bench)).await,
+            Self::Docker => Box::pin(docker::measure_docker(bench)).await,
+            Self::AgentEvent => Box::pin(agent_event::measure_agent_event(bench)).await,
+            Self::ToolCalls => Box::pin(tool_calls::measure_tool_calls(bench)).await,
+            Self::Claude => Box::pin(claude::measure_claude(bench)).await,
+            Self::Files => Box::pin(file_copy::measure_file_copy(bench)).await,
+            Self::Gateway => Box::pin(gateway::measure_gateway(bench)).await,
         };
-        measured.unwrap_or_else(|error| vec![Figure::failed(self.as_str(), &error)])
+        measured.unwrap_or_else(|error| vec![Figure::from_error(self.as_str(), &error)])
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for FigureName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }

@@ -1,16 +1,18 @@
-//! A local sandbox by its provider's own interface: from `create` until the exit of `true` is known,
-//! and `true` in one that is there. Floors: bubblewrap and runc doing the same; `true` without a sandbox.
+//! Local sandboxes through the provider: from `create` to the exit of `true`, and `true` in an existing sandbox. Floors:
+//! bubblewrap and runc for the same; `true` without a sandbox.
 
-use crate::bench::{Bench, note};
-use crate::report::{Figure, Verdict};
-use crate::stats::{Latencies, median};
+use crate::bench::{Bench, print_progress};
+use crate::report::{Figure, FigureVerdict};
+use crate::stats::{Latencies, median_of};
 use anyhow::{Context, Result, bail, ensure};
 use atoll_core::BoxFuture;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
-use atoll_core::provider::{Command as Run, CreateSpec, ExecEvent, ExecSpec, Exit, Identity, Provider, ProviderId};
+use atoll_core::provider::{
+    CommandExit, CreateSpec, ExecCommand as Run, ExecEvent, ExecSpec, Identity, Provider, ProviderId,
+};
 use atoll_core::sandbox::Settings;
 use atoll_jail::{Launcher, LauncherOptions};
-use atoll_providers::{LinkHost, Local, Notice};
+use atoll_providers::{LinkHost, Local, SandboxNotice};
 use futures_util::StreamExt;
 use serde_json::json;
 use std::path::Path;
@@ -20,28 +22,33 @@ use std::time::Instant;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
-/// Made and run, against bubblewrap's whole life.
+/// Create and run `true`, relative to a whole bubblewrap run.
 const BAR_CREATE: f64 = 2.5;
-/// A command, against starting one and waiting for it.
+/// A command, relative to spawn and wait on the host.
 const BAR_EXEC: f64 = 5.0;
 
-/// Nobody answers the workers: what is measured needs no server.
-pub(super) struct Nobody;
+/// Never answers the workers: these figures need no server.
+pub(super) struct SilentLinkHost;
 
-impl LinkHost for Nobody {
-    fn serve(&self, _sandbox: SandboxId, connection: UnixStream, _first: Arc<Notify>) -> BoxFuture<'static, ()> {
+impl LinkHost for SilentLinkHost {
+    fn serve_connection(
+        &self,
+        _sandbox: SandboxId,
+        connection: UnixStream,
+        _first: Arc<Notify>,
+    ) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             std::future::pending::<()>().await;
             drop(connection);
         })
     }
 
-    fn worker_gone(&self, _sandbox: SandboxId) {}
+    fn report_worker_death(&self, _sandbox: SandboxId) {}
 
-    fn notice(&self, _sandbox: SandboxId, _notice: Notice) {}
+    fn report_notice(&self, _sandbox: SandboxId, _notice: SandboxNotice) {}
 }
 
-pub(super) fn spec() -> CreateSpec {
+pub(super) fn sandbox_spec() -> CreateSpec {
     let identity = Identity {
         deployment: "bench".into(),
         sandbox: SandboxId::new(),
@@ -57,13 +64,13 @@ pub(super) fn spec() -> CreateSpec {
     }
 }
 
-fn nothing() -> ExecSpec {
+fn true_command() -> ExecSpec {
     let command = Run::Argv(vec!["true".into()]);
     ExecSpec {
         command,
         cwd: None,
         env: Default::default(),
-        stdin: false,
+        has_stdin: false,
         as_root: false,
         terminal: None,
         timeout: None,
@@ -71,32 +78,32 @@ fn nothing() -> ExecSpec {
 }
 
 pub(super) async fn run_true(provider: &dyn Provider, id: &ProviderId) -> Result<()> {
-    let exec = provider.exec(id, &nothing()).await?;
+    let exec = provider.exec(id, &true_command()).await?;
     let mut events = provider.attach(&exec, 0).await?;
     while let Some(event) = events.next().await {
         match event? {
-            ExecEvent::Ended(Exit::Exited { code: 0 }) => return Ok(()),
+            ExecEvent::Ended(CommandExit::Exited { code: 0 }) => return Ok(()),
             ExecEvent::Ended(exit) => bail!("`true` ended with {exit:?}"),
             ExecEvent::Output { .. } | ExecEvent::Gap { .. } => {}
         }
     }
-    bail!("`true` has no end")
+    bail!("`true` did not end")
 }
 
-pub(super) async fn creations(provider: &dyn Provider, count: usize) -> Result<Latencies> {
+pub(super) async fn time_creations(provider: &dyn Provider, count: usize) -> Result<Latencies> {
     let mut latencies = Latencies::default();
     for _ in 0..count {
-        let spec = spec();
+        let spec = sandbox_spec();
         let began = Instant::now();
-        let found = provider.create(&spec, "bench").await?;
-        run_true(provider, &found.id).await?;
+        let sandbox = provider.create(&spec, "bench").await?;
+        run_true(provider, &sandbox.id).await?;
         latencies.push(began.elapsed());
-        provider.destroy(&found.id).await?;
+        provider.destroy(&sandbox.id).await?;
     }
     Ok(latencies)
 }
 
-pub(super) async fn commands(local: &Local, id: &ProviderId, count: usize) -> Result<Latencies> {
+pub(super) async fn time_commands(local: &Local, id: &ProviderId, count: usize) -> Result<Latencies> {
     let mut latencies = Latencies::default();
     for _ in 0..count {
         let began = Instant::now();
@@ -106,8 +113,8 @@ pub(super) async fn commands(local: &Local, id: &ProviderId, count: usize) -> Re
     Ok(latencies)
 }
 
-/// One of the programs beside which it is measured, again and again.
-pub(super) fn programs(count: usize, mut command: impl FnMut() -> Command) -> Result<Latencies> {
+/// Times `count` runs of a program of the host.
+pub(super) fn time_programs(count: usize, mut command: impl FnMut() -> Command) -> Result<Latencies> {
     let mut latencies = Latencies::default();
     for _ in 0..count {
         let mut command = command();
@@ -120,14 +127,14 @@ pub(super) fn programs(count: usize, mut command: impl FnMut() -> Command) -> Re
     Ok(latencies)
 }
 
-fn bubblewrap() -> Command {
+fn bubblewrap_command() -> Command {
     let mut command = Command::new("bwrap");
     command.args(["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]);
     command
 }
 
-/// A bundle whose root is the host's /usr, with the namespaces that runc gives by default.
-fn runc_bundle(dir: &Path) -> Result<()> {
+/// Writes a bundle with the host's /usr as root and runc's default namespaces.
+fn write_runc_bundle(dir: &Path) -> Result<()> {
     let root = dir.join("rootfs");
     for name in ["usr", "proc", "dev", "sys"] {
         std::fs::create_dir_all(root.join(name))?;
@@ -135,8 +142,8 @@ fn runc_bundle(dir: &Path) -> Result<()> {
     for name in ["bin", "lib", "lib64"] {
         std::os::unix::fs::symlink(format!("usr/{name}"), root.join(name))?;
     }
-    let done = Command::new("runc").arg("spec").current_dir(dir).status().context("can't run runc")?;
-    ensure!(done.success(), "`runc spec` failed");
+    let status = Command::new("runc").arg("spec").current_dir(dir).status().context("can't run runc")?;
+    ensure!(status.success(), "`runc spec` failed");
     let file = dir.join("config.json");
     let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&file)?)?;
     config["process"]["args"] = json!(["/usr/bin/true"]);
@@ -149,7 +156,7 @@ fn runc_bundle(dir: &Path) -> Result<()> {
     Ok(std::fs::write(file, config.to_string())?)
 }
 
-fn runc(bundle: &Path, state: &Path, number: &mut usize) -> Command {
+fn runc_command(bundle: &Path, state: &Path, number: &mut usize) -> Command {
     *number += 1;
     let mut command = Command::new("runc");
     command.arg("--root").arg(state).arg("run").arg("--bundle").arg(bundle);
@@ -157,56 +164,56 @@ fn runc(bundle: &Path, state: &Path, number: &mut usize) -> Command {
     command
 }
 
-/// The provider with a launcher of its own, whose data is below `dir`.
-pub(super) fn provider(bench: &Bench, dir: &Path) -> Result<Local> {
+/// Starts a provider with its own launcher and data in `dir`.
+pub(super) fn start_provider(bench: &Bench, dir: &Path) -> Result<Local> {
     let data = dir.join("data");
     std::fs::create_dir(&data)?;
-    let worker = bench.worker()?;
+    let worker = bench.worker_program()?;
     let options = LauncherOptions { exe: bench.program.clone(), ..LauncherOptions::new(data, worker, "bench") };
-    Ok(Local::new(Ok(Arc::new(Launcher::start(options)?)), Arc::new(Nobody)))
+    Ok(Local::new(Ok(Arc::new(Launcher::start(options)?)), Arc::new(SilentLinkHost)))
 }
 
-pub async fn measure(bench: &Bench) -> Result<Vec<Figure>> {
-    let dir = bench.scratch()?;
-    let local = provider(bench, dir.path())?;
+pub async fn measure_sandbox(bench: &Bench) -> Result<Vec<Figure>> {
+    let dir = bench.scratch_dir()?;
+    let local = start_provider(bench, dir.path())?;
     let bundle = dir.path().join("bundle");
     std::fs::create_dir(&bundle)?;
-    runc_bundle(&bundle)?;
+    write_runc_bundle(&bundle)?;
     let (state, mut number) = (dir.path().join("runc"), 0);
 
     let (rounds, count) = (bench.plan.rounds, bench.plan.sandboxes);
-    creations(&local, 3).await?;
+    time_creations(&local, 3).await?;
     let (mut ours, mut bwraps, mut runcs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
-        bwraps.push(programs(count, bubblewrap)?.p50());
-        ours.push(creations(&local, count).await?.p50());
-        runcs.push(programs(count.div_ceil(3), || runc(&bundle, &state, &mut number))?.p50());
+        bwraps.push(time_programs(count, bubblewrap_command)?.p50());
+        ours.push(time_creations(&local, count).await?.p50());
+        runcs.push(time_programs(count.div_ceil(3), || runc_command(&bundle, &state, &mut number))?.p50());
         if let (Some(ours), Some(bwrap), Some(runc)) = (ours.last(), bwraps.last(), runcs.last()) {
-            note(&format!("  create → exit of true {ours:.2} ms, bwrap {bwrap:.2} ms, runc {runc:.2} ms"));
+            print_progress(&format!("  create → exit of true {ours:.2} ms, bwrap {bwrap:.2} ms, runc {runc:.2} ms"));
         }
     }
 
-    let found = local.create(&spec(), "bench").await?;
-    commands(&local, &found.id, 10).await?;
+    let sandbox = local.create(&sandbox_spec(), "bench").await?;
+    time_commands(&local, &sandbox.id, 10).await?;
     let (mut execs, mut spawns) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        spawns.push(programs(bench.plan.commands, || Command::new("/usr/bin/true"))?.p50());
-        execs.push(commands(&local, &found.id, bench.plan.commands).await?.p50());
+        spawns.push(time_programs(bench.plan.commands, || Command::new("/usr/bin/true"))?.p50());
+        execs.push(time_commands(&local, &sandbox.id, bench.plan.commands).await?.p50());
         if let (Some(exec), Some(spawn)) = (execs.last(), spawns.last()) {
-            note(&format!("  exec of true {exec:.2} ms, spawn {spawn:.2} ms"));
+            print_progress(&format!("  exec of true {exec:.2} ms, spawn {spawn:.2} ms"));
         }
     }
-    local.destroy(&found.id).await?;
+    local.destroy(&sandbox.id).await?;
 
-    let [create, bwrap, runc] = [&ours, &bwraps, &runcs].map(|all| median(all.iter().copied()));
-    let [exec, spawn] = [&execs, &spawns].map(|all| median(all.iter().copied()));
+    let [create, bwrap, runc] = [&ours, &bwraps, &runcs].map(|all| median_of(all.iter().copied()));
+    let [exec, spawn] = [&execs, &spawns].map(|all| median_of(all.iter().copied()));
     Ok(vec![
         Figure {
             figure: "local sandbox: create → exit of `true`".into(),
             measured: format!("p50 {create:.2} ms ({:.2} × bwrap)", create / bwrap),
             floor: format!("bwrap {bwrap:.2} ms, runc {runc:.2} ms"),
             bar: format!("< {BAR_CREATE} × bwrap, < runc"),
-            verdict: Verdict::of(create < BAR_CREATE * bwrap && create < runc),
+            verdict: FigureVerdict::from_met(create < BAR_CREATE * bwrap && create < runc),
             numbers: json!({ "p50_ms": ours, "bwrap_p50_ms": bwraps, "runc_p50_ms": runcs }),
         },
         Figure {
@@ -214,7 +221,7 @@ pub async fn measure(bench: &Bench) -> Result<Vec<Figure>> {
             measured: format!("p50 {exec:.2} ms ({:.2} × spawn)", exec / spawn),
             floor: format!("spawn and wait {spawn:.2} ms"),
             bar: format!("< {BAR_EXEC} × spawn"),
-            verdict: Verdict::of(exec < BAR_EXEC * spawn),
+            verdict: FigureVerdict::from_met(exec < BAR_EXEC * spawn),
             numbers: json!({ "p50_ms": execs, "spawn_p50_ms": spawns }),
         },
     ])

@@ -1,98 +1,98 @@
-//! What an idle local sandbox costs: the memory of its worker and hands, and how often they wake.
+//! Cost of an idle local sandbox: memory of its worker and spawner, and wake-ups of the worker.
 
-use super::local_work::Work;
-use crate::bench::{Bench, Scratch};
-use crate::report::{Figure, Verdict};
+use super::local_sandboxes::LocalSandboxes;
+use crate::bench::{Bench, ScratchServer};
+use crate::report::{Figure, FigureVerdict};
 use anyhow::{Result, ensure};
 use serde_json::json;
 use std::path::Path;
 
 const BAR_MIB: f64 = 8.0;
-/// Of one worker in 90 seconds; a heartbeat is every 30.
+/// Context switches of one worker in 90 seconds; it sends a heartbeat every 30.
 const BAR_SWITCHES: f64 = 6.0;
 
-/// One process of a sandbox, seen from outside.
-pub(super) struct Process {
+/// A process of a sandbox, by its pid on the host.
+pub(super) struct SandboxProcess {
     pid: String,
 }
 
-impl Process {
-    /// Every worker and hands on this machine whose program is `worker`.
-    pub(super) fn all(worker: &Path) -> Vec<Self> {
-        let own = std::fs::metadata(worker).ok();
+impl SandboxProcess {
+    /// Finds every worker and spawner on this machine whose program is `worker`.
+    pub(super) fn find_all(worker: &Path) -> Vec<Self> {
+        let expected = std::fs::metadata(worker).ok();
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let pids = pids.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
         let is_ours = |pid: &String| {
             use std::os::unix::fs::MetadataExt;
             let exe = std::fs::metadata(format!("/proc/{pid}/exe")).ok();
-            matches!((&exe, &own), (Some(exe), Some(own)) if exe.ino() == own.ino() && exe.dev() == own.dev())
+            matches!((&exe, &expected), (Some(exe), Some(expected)) if exe.ino() == expected.ino() && exe.dev() == expected.dev())
         };
         pids.filter(is_ours).map(|pid| Self { pid }).collect()
     }
 
-    pub(super) fn number(&self, file: &str, field: &str) -> f64 {
+    pub(super) fn read_number(&self, file: &str, field: &str) -> f64 {
         let text = std::fs::read_to_string(format!("/proc/{}/{file}", self.pid)).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix(field));
         line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0.0)
     }
 
-    /// The worker is the first process of its sandbox.
+    /// The worker is pid 1 of its sandbox.
     pub(super) fn is_worker(&self) -> bool {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         let numbers = text.lines().find_map(|line| line.strip_prefix("NSpid:"));
         numbers.and_then(|numbers| numbers.split_whitespace().last()) == Some("1")
     }
 
-    /// By its own wish, and because another was let before it.
-    fn switches(&self) -> [f64; 2] {
-        ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|field| self.number("status", field))
+    /// Voluntary and involuntary context switches.
+    fn count_switches(&self) -> [f64; 2] {
+        ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|field| self.read_number("status", field))
     }
 }
 
-pub async fn measure(bench: &Bench) -> Result<Vec<Figure>> {
-    let Scratch { server, dir } = bench.server(None)?;
-    let work = Work::new(&server);
-    let count = bench.plan.idle;
-    let mut made = Vec::new();
+pub async fn measure_sandbox_memory(bench: &Bench) -> Result<Vec<Figure>> {
+    let ScratchServer { server, dir } = bench.start_server(None)?;
+    let work = LocalSandboxes::new(&server);
+    let count = bench.plan.idle_sandboxes;
+    let mut ids = Vec::new();
     for _ in 0..count {
-        made.push(work.make(json!({ "provider": "local", "end": "keep" })).await?);
+        ids.push(work.create_sandbox(json!({ "provider": "local", "end": "keep" })).await?);
     }
-    for id in &made {
-        work.until(id, &["running"]).await?;
-        // The hands are started when there is something for them to do.
+    for id in &ids {
+        work.wait_for_state(id, &["running"]).await?;
+        // The worker starts its spawner with the first command.
         work.run_true(id).await?;
     }
-    tokio::time::sleep(bench.plan.settle).await;
-    let worker = bench.worker_of(&dir.path().join("data"))?;
-    let processes = Process::all(&worker);
+    tokio::time::sleep(bench.plan.settle_duration).await;
+    let worker = bench.installed_worker(&dir.path().join("data"))?;
+    let processes = SandboxProcess::find_all(&worker);
     ensure!(processes.len() >= 2 * count, "{} processes of {count} sandboxes were found", processes.len());
-    let memory: f64 = processes.iter().map(|process| process.number("smaps_rollup", "Pss:")).sum();
-    let workers: Vec<Process> = processes.into_iter().filter(Process::is_worker).collect();
+    let memory: f64 = processes.iter().map(|process| process.read_number("smaps_rollup", "Pss:")).sum();
+    let workers: Vec<SandboxProcess> = processes.into_iter().filter(SandboxProcess::is_worker).collect();
     ensure!(workers.len() == count, "{} workers of {count} sandboxes were found", workers.len());
-    let before: Vec<[f64; 2]> = workers.iter().map(Process::switches).collect();
-    let watched = bench.plan.watched;
+    let before: Vec<[f64; 2]> = workers.iter().map(SandboxProcess::count_switches).collect();
+    let watched = bench.plan.idle_watch_duration;
     tokio::time::sleep(watched).await;
-    let (mut woken, mut pushed) = (Vec::new(), 0.0);
+    let (mut switches, mut involuntary) = (Vec::new(), 0.0);
     for (worker, before) in workers.iter().zip(before) {
-        let after = worker.switches();
-        woken.push(after[0] - before[0] + after[1] - before[1]);
-        pushed += after[1] - before[1];
+        let after = worker.count_switches();
+        switches.push(after[0] - before[0] + after[1] - before[1]);
+        involuntary += after[1] - before[1];
     }
-    ensure!(woken.iter().all(|switches| *switches >= 0.0), "a worker has ended meanwhile");
-    for id in &made {
-        work.remove(id).await?;
+    ensure!(switches.iter().all(|count| *count >= 0.0), "a worker ended during the measurement");
+    for id in &ids {
+        work.delete_sandbox(id).await?;
     }
     let (count, seconds) = (count as f64, watched.as_secs_f64());
     let each = memory / 1024.0 / count;
-    let (mean, most) = (woken.iter().sum::<f64>() / count, woken.iter().copied().fold(0.0, f64::max));
+    let (mean, most) = (switches.iter().sum::<f64>() / count, switches.iter().copied().fold(0.0, f64::max));
     Ok(vec![
         Figure {
             figure: format!("idle local sandbox (of {count}): memory"),
             measured: format!("{each:.2} MiB each"),
             floor: "—".into(),
             bar: format!("< {BAR_MIB} MiB each"),
-            verdict: Verdict::of(each < BAR_MIB),
+            verdict: FigureVerdict::from_met(each < BAR_MIB),
             numbers: json!({ "mib_each": each, "sandboxes": count }),
         },
         Figure {
@@ -100,8 +100,8 @@ pub async fn measure(bench: &Bench) -> Result<Vec<Figure>> {
             measured: format!("{mean:.1} in {seconds:.0} s, at most {most:.0}"),
             floor: "—".into(),
             bar: format!("≤ {BAR_SWITCHES} in 90 s"),
-            verdict: Verdict::of(mean * 90.0 / seconds <= BAR_SWITCHES),
-            numbers: json!({ "mean": mean, "most": most, "pushed": pushed / count, "seconds": seconds, "sandboxes": count }),
+            verdict: FigureVerdict::from_met(mean * 90.0 / seconds <= BAR_SWITCHES),
+            numbers: json!({ "mean": mean, "most": most, "pushed": involuntary / count, "seconds": seconds, "sandboxes": count }),
         },
     ])
 }

@@ -1,18 +1,18 @@
 use super::*;
-use crate::known::{Extent, Machine};
-use crate::{Missing, Origin};
+use crate::known_agents::{MountExtent, Platform};
+use crate::{MissingAgent, Origin};
 
 const PACKAGE: Package = Package {
     name: "claude-here",
     suffix: "",
     module: "claude-here",
     program: "claude",
-    extent: Extent::File,
+    extent: MountExtent::File,
     version: "1.2.3",
     integrity: None,
 };
 
-fn archive(entries: &[(&str, u32, &str)]) -> Vec<u8> {
+fn build_archive(entries: &[(&str, u32, &str)]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for (path, mode, text) in entries {
         let mut header = tar::Header::new_gnu();
@@ -29,21 +29,21 @@ fn archive(entries: &[(&str, u32, &str)]) -> Vec<u8> {
     packed.finish().unwrap()
 }
 
-fn sum(bytes: &[u8]) -> Integrity {
-    Integrity::read(&format!("sha1-x sha512-{}", STANDARD.encode(Sha512::digest(bytes)))).unwrap()
+fn integrity_of(bytes: &[u8]) -> Integrity {
+    Integrity::parse_integrity(&format!("sha1-x sha512-{}", STANDARD.encode(Sha512::digest(bytes)))).unwrap()
 }
 
-fn install(places: &Places, bytes: &[u8], integrity: &Integrity) -> Result<Installed, Error> {
-    let mut fetching = places.fetch(Agent::Claude, PACKAGE, "1.2.3")?;
+fn install_package(places: &AgentLocations, bytes: &[u8], integrity: &Integrity) -> Result<InstalledVersion, Error> {
+    let mut fetching = places.begin_install(Agent::Claude, PACKAGE, "1.2.3")?;
     for piece in bytes.chunks(7) {
-        fetching.write(piece)?;
+        fetching.write_chunk(piece)?;
     }
-    fetching.finish(integrity)
+    fetching.verify_and_install(integrity)
 }
 
-fn left(places: &Places) -> Vec<String> {
+fn left_over_files(places: &AgentLocations) -> Vec<String> {
     let mut names = Vec::new();
-    for directory in [places.data_dir.join(DIRECTORY), places.installed(Agent::Claude)] {
+    for directory in [places.data_dir.join(AGENTS_DIR), places.install_dir(Agent::Claude)] {
         names.extend(fs::read_dir(directory).unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap()));
     }
     names.sort();
@@ -51,58 +51,69 @@ fn left(places: &Places) -> Vec<String> {
 }
 
 #[test]
-fn a_package_is_there_whole_or_not_at_all() {
+fn installs_a_package_completely_or_not_at_all() {
     let base = tempfile::tempdir().unwrap();
-    let places = Places { data_dir: base.path().join("data"), ..Places::default() };
-    let good = archive(&[("package/claude", 0o700, "#!/bin/sh\n"), ("package/README", 0o600, "words")]);
+    let places = AgentLocations { data_dir: base.path().join("data"), ..AgentLocations::default() };
+    let good = build_archive(&[("package/claude", 0o700, "#!/bin/sh\n"), ("package/README", 0o600, "words")]);
 
-    let other = sum(b"something else");
-    let refused = install(&places, &good, &other).unwrap_err();
+    let other = integrity_of(b"something else");
+    let refused = install_package(&places, &good, &other).unwrap_err();
     assert!(matches!(&refused, Error::Mismatch { .. }), "{refused}");
     let cut = &good[..good.len() / 2];
-    assert!(matches!(install(&places, cut, &sum(cut)), Err(Error::Unpack(_))), "an archive that breaks off");
-    let empty = archive(&[("package/README", 0o600, "words")]);
-    assert!(matches!(install(&places, &empty, &sum(&empty)), Err(Error::NoProgram("claude"))));
-    let outward = archive(&[("package/claude", 0o755, "x"), ("package/../../../../outside", 0o755, "x")]);
-    assert!(matches!(install(&places, &outward, &sum(&outward)), Err(Error::Unpack(_))));
-    drop(places.fetch(Agent::Claude, PACKAGE, "1.2.3").unwrap());
-    assert_eq!(left(&places), ["claude"], "nothing is left of what failed or was given up");
-    assert!(places.find(Agent::Claude).is_err());
+    assert!(
+        matches!(install_package(&places, cut, &integrity_of(cut)), Err(Error::Unpack(_))),
+        "an archive that breaks off"
+    );
+    let empty = build_archive(&[("package/README", 0o600, "words")]);
+    assert!(matches!(install_package(&places, &empty, &integrity_of(&empty)), Err(Error::NoProgram("claude"))));
+    let outward = build_archive(&[("package/claude", 0o755, "x"), ("package/../../../../outside", 0o755, "x")]);
+    assert!(matches!(install_package(&places, &outward, &integrity_of(&outward)), Err(Error::Unpack(_))));
+    drop(places.begin_install(Agent::Claude, PACKAGE, "1.2.3").unwrap());
+    assert_eq!(left_over_files(&places), ["claude"], "nothing is left of what failed or was given up");
+    assert!(places.find_agent(Agent::Claude).is_err());
 
-    let done = install(&places, &good, &sum(&good)).unwrap();
+    let done = install_package(&places, &good, &integrity_of(&good)).unwrap();
     assert_eq!((done.version.as_str(), done.bytes), ("1.2.3", 15));
-    assert_eq!(places.is_there(Agent::Claude, "1.2.3"), Some(done.clone()));
+    assert_eq!(places.find_version(Agent::Claude, "1.2.3"), Some(done.clone()));
     let mode = |path: &str| fs::metadata(done.directory.join(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("package"), mode("package/claude"), mode("package/README")), (0o755, 0o755, 0o644));
-    if Machine::here().is_some() {
-        let found = places.find(Agent::Claude).unwrap();
-        assert_eq!((found.origin, found.version().as_deref()), (Origin::Installed, Some("1.2.3")));
+    if Platform::current().is_some() {
+        let found = places.find_agent(Agent::Claude).unwrap();
+        assert_eq!((found.origin, found.detect_version().as_deref()), (Origin::Installed, Some("1.2.3")));
     }
-    assert_eq!(install(&places, &good, &sum(&good)).unwrap().directory, done.directory, "again is no harm");
+    assert_eq!(
+        install_package(&places, &good, &integrity_of(&good)).unwrap().directory,
+        done.directory,
+        "again is no harm"
+    );
 
-    assert_eq!(places.remove(Agent::Claude, None).unwrap(), ["1.2.3"]);
-    assert!(matches!(places.remove(Agent::Claude, Some("1.2.3")), Err(Error::NotInstalled { .. })));
-    assert!(places.find(Agent::Claude).is_err_and(|missing: Missing| missing.remedy.contains("atoll agents install")));
-    assert_eq!(left(&places), ["claude"]);
+    assert_eq!(places.remove_versions(Agent::Claude, None).unwrap(), ["1.2.3"]);
+    assert!(matches!(places.remove_versions(Agent::Claude, Some("1.2.3")), Err(Error::NotInstalled { .. })));
+    assert!(
+        places
+            .find_agent(Agent::Claude)
+            .is_err_and(|missing: MissingAgent| missing.remedy.contains("atoll agents install"))
+    );
+    assert_eq!(left_over_files(&places), ["claude"]);
 }
 
 #[test]
-fn only_what_can_be_checked_is_a_checksum() {
+fn accepts_only_sha512_checksums() {
     for text in ["", "sha1-2jmj7l5rSw0yVb/vlWAYkK/YBwk=", "sha512-", "sha512-AAAA", "sha512-!", "md5-x"] {
-        assert!(matches!(Integrity::read(text), Err(Error::Checksum(_))), "{text}");
+        assert!(matches!(Integrity::parse_integrity(text), Err(Error::Checksum(_))), "{text}");
     }
     for agent in Agent::ALL {
-        for machine in [Machine::X64, Machine::Arm64] {
-            let integrity = agent.package(machine).and_then(|package| package.integrity);
-            assert!(integrity.is_none_or(|text| Integrity::read(text).is_ok()), "{agent}");
+        for machine in [Platform::X64, Platform::Arm64] {
+            let integrity = agent.package_for(machine).and_then(|package| package.integrity);
+            assert!(integrity.is_none_or(|text| Integrity::parse_integrity(text).is_ok()), "{agent}");
         }
     }
 }
 
 #[test]
-fn a_version_is_no_path() {
-    let places = Places::default();
+fn rejects_versions_that_are_paths() {
+    let places = AgentLocations::default();
     for version in ["", ".", "..", "1/2", "../1.0.0", ".new-1", "latest", "1\n", "1 2"] {
-        assert!(matches!(places.fetch(Agent::Claude, PACKAGE, version), Err(Error::Version(_))), "{version:?}");
+        assert!(matches!(places.begin_install(Agent::Claude, PACKAGE, version), Err(Error::Version(_))), "{version:?}");
     }
 }

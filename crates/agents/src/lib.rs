@@ -1,18 +1,18 @@
-//! Agents' programs on this machine: which there are, how they are found, and how they are installed.
+//! Finds and installs the programs of agents on this machine.
 //!
-//! [`find`] looks at the place that the configuration names, in the data directory, and in `PATH`, and says what of it a
-//! sandbox has to be shown. Nothing is started for that, and nothing fetched: [`version`] starts a program once and
-//! remembers, [`install`] takes a package that somebody else fetched.
+//! [`find`] searches the configured path, the data directory and `PATH`, and lists the mounts that a sandbox needs. It
+//! starts and downloads nothing. [`version`] runs a program once to get its version and caches it. [`install`] installs
+//! a package that the caller has downloaded.
 
 #![warn(clippy::wildcard_enum_match_arm)]
 
 pub mod find;
 pub mod install;
-pub mod known;
+pub mod known_agents;
 pub mod version;
 
-pub use find::{Found, Missing, Origin, Places};
-pub use known::Agent;
+pub use find::{AgentLocations, InstalledAgent, MissingAgent, Origin};
+pub use known_agents::Agent;
 
-/// Where in the data directory agents are installed.
-pub const DIRECTORY: &str = "agents";
+/// The subdirectory of the data directory that holds installed agents.
+pub const AGENTS_DIR: &str = "agents";

@@ -1,18 +1,22 @@
-//! `atoll approvals`, `approve`, `deny`: what agents wait for, and a person's word about it.
+//! `atoll approvals`, `approve` and `deny`: lists and decides approvals.
 
-use crate::client::{Client, Connect};
+use crate::arguments::parse_pair;
+use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::pages::{collect_all, page_query};
+use crate::render::tool_input::ApprovalRequest;
 use crate::render::{table, text, time};
+use atoll_api::{AnswerApproval, Approval};
+use atoll_core::approval::ApprovalDecision;
 use atoll_core::id::SandboxId;
-use serde_json::{Map, Value, json};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  atoll approvals\n  atoll approvals sbx_…")]
 pub struct Approvals {
     #[command(flatten)]
     connect: Connect,
-    /// Of this sandbox, also what has been decided [default: all that waits, everywhere]
+    /// List all approvals of this sandbox [default: the pending ones of all sandboxes]
     sandbox: Option<SandboxId>,
 }
 
@@ -22,16 +26,16 @@ pub struct Approvals {
 pub struct Approve {
     #[command(flatten)]
     connect: Connect,
-    /// As `atoll approvals` shows it
+    /// Id of the approval, from `atoll approvals`
     approval: String,
-    /// Where it is asked [default: looked for in all that waits]
+    /// Sandbox of the approval [default: search all pending approvals]
     #[arg(long, value_name = "SANDBOX")]
     sandbox: Option<SandboxId>,
-    /// Also the same tool from now on, in this sandbox
+    /// Approve this tool for the rest of the sandbox's life
     #[arg(long)]
     always: bool,
-    /// The answer to a question; several times for several
-    #[arg(long = "answer", value_name = "QUESTION=ANSWER", value_parser = answer)]
+    /// Answer a question (repeatable)
+    #[arg(long = "answer", value_name = "QUESTION=ANSWER", value_parser = parse_pair)]
     answers: Vec<(String, String)>,
 }
 
@@ -40,119 +44,93 @@ pub struct Approve {
 pub struct Deny {
     #[command(flatten)]
     connect: Connect,
-    /// As `atoll approvals` shows it
+    /// Id of the approval, from `atoll approvals`
     approval: String,
-    /// Where it is asked [default: looked for in all that waits]
+    /// Sandbox of the approval [default: search all pending approvals]
     #[arg(long, value_name = "SANDBOX")]
     sandbox: Option<SandboxId>,
-    /// Said to the agent
+    /// Reason, shown to the agent
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
-fn answer(text: &str) -> std::result::Result<(String, String), String> {
-    let (question, answer) = text.split_once('=').ok_or("write it as QUESTION=ANSWER")?;
-    Ok((question.to_owned(), answer.to_owned()))
-}
-
 pub async fn list(approvals: &Approvals, output: &Output) -> Result {
-    let client = Client::find(&approvals.connect)?;
-    let path = match approvals.sandbox {
-        Some(id) => format!("/sandboxes/{id}/approvals"),
-        None => "/approvals".to_owned(),
+    let client = ConnectedClient::find(&approvals.connect)?;
+    let approvals = match approvals.sandbox {
+        Some(id) => {
+            let client = &client;
+            collect_all(|cursor| async move { client.list_approvals(id, &page_query(cursor)).await }).await?
+        }
+        None => pending_approvals(&client).await?,
     };
-    let items = items(&client, &path).await?;
     if output.json {
-        return items.iter().try_for_each(|item| output.object(item));
+        return output.print_responses(&approvals);
     }
-    if items.is_empty() {
-        return output.line("nothing waits for an answer");
+    if approvals.is_empty() {
+        return output.print_line("no pending approvals");
     }
     let now = time::now();
-    let cells = items.iter().map(|item| {
-        let said = |field: &str| item[field].as_str().unwrap_or("-");
-        let state = item["decision"].as_str().unwrap_or_else(|| said("state"));
-        let age = item["requested_at"].as_str().map_or_else(|| "-".to_owned(), |at| time::age(at, now));
-        let tool = item["request"]["tool"].as_str().unwrap_or("-");
-        [said("approval_id"), said("sandbox_id"), state, &age, tool, &asked(&item["request"])].map(table::cell).into()
+    let rows = approvals.iter().map(|approval| {
+        let state = approval.decision.map_or_else(|| approval.state.as_str(), |decision| decision.as_str());
+        let request = request_of(approval);
+        let (sandbox, age) = (approval.sandbox_id.to_string(), time::format_age(approval.requested_at, now));
+        let tool = request.tool.as_deref().unwrap_or("-");
+        [&approval.approval_id, &sandbox, state, &age, tool, &request.describe()].map(table::cell).into()
     });
-    table::print(output, &["ID", "SANDBOX", "STATE", "AGE", "TOOL", "WHAT"], &cells.collect::<Vec<Vec<_>>>())
+    let heads = ["ID", "SANDBOX", "STATE", "AGE", "TOOL", "REQUEST"];
+    table::print_table(output, &heads, &rows.collect::<Vec<Vec<_>>>())
 }
 
-/// In one line: the command, the file, the question, or what else is asked.
-pub fn asked(request: &Value) -> String {
-    let input = &request["input"];
-    let named = ["command", "file_path", "path", "url", "question"].iter().find_map(|name| input[*name].as_str());
-    let words = named.or_else(|| input["questions"][0]["question"].as_str()).or_else(|| request["text"].as_str());
-    words.map_or_else(|| input.to_string(), str::to_owned)
+async fn pending_approvals(client: &ConnectedClient) -> Result<Vec<Approval>> {
+    collect_all(|cursor| async move { client.list_open_approvals(&page_query(cursor)).await }).await
+}
+
+fn request_of(approval: &Approval) -> ApprovalRequest {
+    serde_json::from_value(approval.request.clone().into()).unwrap_or_default()
 }
 
 pub async fn approve(approve: &Approve, output: &Output) -> Result {
-    let decision = if approve.always { "allow_always" } else { "allow" };
-    let mut word = json!({ "decision": decision });
-    if !approve.answers.is_empty() {
-        let answers = approve.answers.iter().map(|(question, answer)| (question.clone(), answer.as_str().into()));
-        word["answers"] = answers.collect::<Map<String, Value>>().into();
-    }
-    say(&approve.connect, (&approve.approval, approve.sandbox), &word, "allowed", output).await
+    let decision = if approve.always { ApprovalDecision::AllowAlways } else { ApprovalDecision::Allow };
+    let answers = approve.answers.iter().map(|(question, answer)| (question.clone(), answer.as_str().into()));
+    let answers = (!approve.answers.is_empty()).then(|| answers.collect());
+    let answer = AnswerApproval { decision, reason: None, answers };
+    send_answer(&approve.connect, (&approve.approval, approve.sandbox), &answer, "approved", output).await
 }
 
 pub async fn deny(deny: &Deny, output: &Output) -> Result {
-    let word = json!({ "decision": "deny", "reason": deny.reason });
-    say(&deny.connect, (&deny.approval, deny.sandbox), &word, "denied", output).await
+    let answer = AnswerApproval { decision: ApprovalDecision::Deny, reason: deny.reason.clone(), answers: None };
+    send_answer(&deny.connect, (&deny.approval, deny.sandbox), &answer, "denied", output).await
 }
 
-async fn say(
+async fn send_answer(
     connect: &Connect,
     (approval, sandbox): (&str, Option<SandboxId>),
-    word: &Value,
+    answer: &AnswerApproval,
     done: &str,
     output: &Output,
 ) -> Result {
-    let client = Client::find(connect)?;
+    let client = ConnectedClient::find(connect)?;
     let sandbox = match sandbox {
-        Some(sandbox) => sandbox.to_string(),
-        None => find(&client, approval).await?,
+        Some(sandbox) => sandbox,
+        None => find_sandbox(&client, approval).await?,
     };
-    let said = client.post(&format!("/sandboxes/{sandbox}/approvals/{approval}"), word).await?;
-    if output.json { output.object(&said) } else { output.line(&format!("{} is {done}", text::inline(approval))) }
+    let answered = client.answer_approval(sandbox, approval, answer).await?;
+    output.print_result(&answered, || format!("{} is {done}", text::escape_line(approval)))
 }
 
-/// The sandbox whose agent waits for it.
-async fn find(client: &Client, approval: &str) -> Result<String> {
-    let waiting = items(client, "/approvals").await?;
-    let fits = waiting.iter().filter(|item| item["approval_id"] == approval);
-    let sandboxes: Vec<&str> = fits.filter_map(|item| item["sandbox_id"].as_str()).collect();
-    let name = text::inline(approval);
-    match sandboxes.as_slice() {
-        [one] => Ok((*one).to_owned()),
-        [] => {
-            let detail = format!("nothing waits for an answer by the name `{name}`; see `atoll approvals`");
-            Err(Failure::refused("not_found", detail))
-        }
+/// The sandbox of a pending approval.
+async fn find_sandbox(client: &ConnectedClient, approval: &str) -> Result<SandboxId> {
+    let pending = pending_approvals(client).await?;
+    let matching: Vec<_> = pending.iter().filter(|pending| pending.approval_id == approval).collect();
+    let name = text::escape_line(approval);
+    match matching.as_slice() {
+        [one] => Ok(one.sandbox_id),
+        [] => Err(Failure::refused("not_found", format!("there is no pending approval `{name}`"))
+            .with_hint("`atoll approvals` lists them.")),
         several => {
-            let detail =
-                format!("agents in several sandboxes wait for `{name}`: {}", text::inline(&several.join(", ")));
-            Err(Failure::refused("ambiguous", detail).next("Name the one that is meant with --sandbox SANDBOX."))
+            let sandboxes: Vec<_> = several.iter().map(|pending| pending.sandbox_id.to_string()).collect();
+            let detail = format!("several sandboxes have an approval `{name}`: {}", sandboxes.join(", "));
+            Err(Failure::refused("ambiguous", detail).with_hint("Choose one with --sandbox SANDBOX."))
         }
-    }
-}
-
-async fn items(client: &Client, path: &str) -> Result<Vec<Value>> {
-    Ok(client.list(path, &[], None).await?.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_asked_stands_in_one_line() {
-        assert_eq!(asked(&json!({"input": {"command": "rm -rf x", "description": "d"}})), "rm -rf x");
-        assert_eq!(asked(&json!({"input": {"questions": [{"question": "Which?"}]}})), "Which?");
-        assert_eq!(asked(&json!({"text": "may I?"})), "may I?");
-        assert_eq!(asked(&json!({"input": {"a": 1}})), r#"{"a":1}"#);
-        assert_eq!(answer("Which?=that=this"), Ok(("Which?".to_owned(), "that=this".to_owned())));
-        assert!(answer("that").is_err());
     }
 }

@@ -1,10 +1,10 @@
-//! The map: every command and the file that does it.
+//! The command tree: every command and the module that runs it.
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::{
-    agents, approvals, backup, compare, config, doctor, gc, image, inbox, model_script, openapi, project, reading,
-    run as run_task, sandbox, secret, serve, session, snapshot, token, user, verify,
+    agents, approvals, backup, compare, completions, config, doctor, event_log, gc, image, inbox, model_script,
+    openapi, project, run as run_task, sandbox, secret, serve, session, snapshot, token, user, verify,
 };
 use clap::{Parser, Subcommand};
 
@@ -16,17 +16,17 @@ use clap::{Parser, Subcommand};
     max_term_width = 110,
     after_help = "\
 Examples:
-  atoll run \"fix the flaky test\" --repo .              give an agent something to do, and watch
-  atoll agents install claude                          get an agent
-  atoll serve                                          start a server that stays
-  atoll sandbox new \"fix the flaky test\"               give an agent something to do there
-  atoll logs sbx_… --follow                            watch it
-  atoll send sbx_… \"and now the tests\" --wait          talk to it
+  atoll run \"fix the flaky test\" --repo .              run one task and watch it
+  atoll agents install claude                          install an agent
+  atoll serve                                          start a server
+  atoll sandbox new \"fix the flaky test\"               create a sandbox on that server
+  atoll logs sbx_… --follow                            follow its log
+  atoll send sbx_… \"and now the tests\" --wait          send its agent a message
 
-Exit codes: 0 done; 1 the work failed; 2 it could not be tried (no server, refused, bad input); 130 interrupted."
+Exit codes: 0 success; 1 the work failed; 2 set-up failed (no server, refused, bad input); 130 interrupted."
 )]
 pub struct Cli {
-    /// Print JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(long, global = true)]
     pub json: bool,
     #[command(subcommand)]
@@ -35,60 +35,60 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Give an agent one task, watch it work, talk to it, get a branch
+    /// Run one task and export its results as a branch
     Run(Box<run_task::Run>),
     /// Start the server
     Serve(serve::Serve),
-    /// Make, list, look at, stop and remove sandboxes
-    Sandbox(sandbox::Sandbox),
-    /// Conversations with agents, which outlive their sandboxes
-    Session(session::Session),
-    /// Show a sandbox's events, a line each
-    Events(reading::events::Events),
-    /// Show what happened in a sandbox, to be read from top to bottom
-    Logs(reading::logs::Logs),
-    /// Say something to an agent
+    /// Manage sandboxes
+    Sandbox(sandbox::SandboxArgs),
+    /// Manage sessions
+    Session(session::SessionArgs),
+    /// Print a sandbox's events, one per line
+    Events(event_log::events::Events),
+    /// Print a sandbox's log in readable form
+    Logs(event_log::logs::Logs),
+    /// Send a message to an agent
     Send(inbox::send::Send),
-    /// List what was said to an agent, and what became of it
-    Messages(inbox::list::Messages),
-    /// Change, take back or move a queued message
-    Message(inbox::queued::Message),
-    /// List what agents wait for a person's word about
+    /// List the messages of a session
+    Messages(inbox::messages::Messages),
+    /// Edit, cancel or move a queued message
+    Message(inbox::message::MessageArgs),
+    /// List pending approvals
     Approvals(approvals::Approvals),
-    /// Allow what an agent waits for, or answer its question
+    /// Approve a tool call, or answer a question
     Approve(approvals::Approve),
-    /// Deny what an agent waits for
+    /// Deny a tool call
     Deny(approvals::Deny),
-    /// Show which agents can work here and what each lacks, and get one
+    /// List, install and remove agents
     Agents(agents::Agents),
     /// Compare two sandboxes
     Compare(compare::Compare),
-    /// Files of sandboxes that are kept by name
-    Snapshot(snapshot::Snapshot),
-    /// Imported roots for sandboxes
+    /// Manage snapshots
+    Snapshot(snapshot::SnapshotArgs),
+    /// Manage images
     Image(image::Image),
-    /// Projects and their members
+    /// Manage projects and their members
     Project(project::Project),
-    /// The people of a deployment
+    /// Manage users
     User(user::User),
-    /// What people and programs show to the server
-    Token(token::Token),
-    /// Values that stay in the server, and where they may go
-    Secret(secret::Secret),
-    /// Remove what retention says may go
+    /// Manage API tokens
+    Token(token::TokenArgs),
+    /// Manage secrets
+    Secret(secret::SecretArgs),
+    /// Remove expired data now
     Gc(gc::Gc),
-    /// Copy the database and the blobs while the server runs
+    /// Back up the database and the blobs
     Backup(backup::Backup),
-    /// Show every setting, its value and where it came from
+    /// Show every setting, its value and its source
     Config(config::Config),
-    /// Look at everything that a server and its sandboxes need, and say what to mend
+    /// Check the requirements of a server and its sandboxes
     Doctor(doctor::Doctor),
-    /// Play one small task through, and say of every promise whether it held
+    /// Run a small task and verify Atoll's guarantees
     Verify(verify::Verify),
-    /// Play a model from a script, to try agents without a real one
+    /// Serve a scripted model, to test agents without a real one
     ModelScript(model_script::ModelScript),
-    /// Print completions for a shell
-    Completions(openapi::Completions),
+    /// Print shell completions
+    Completions(completions::Completions),
     /// Print the API's OpenAPI document
     Openapi(openapi::OpenApi),
 }
@@ -100,16 +100,16 @@ pub fn run(cli: &Cli, output: &Output) -> Result {
         Command::Verify(verify) => verify::run(verify, output),
         Command::Backup(backup) => backup::run(backup, output),
         Command::Config(config) => config::run(config, output),
-        Command::Completions(completions) => openapi::completions(completions, output),
+        Command::Completions(completions) => completions::run(completions, output),
         Command::Openapi(_) => openapi::run(output),
         talking => {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
-                .map_err(|error| Failure::setup("runtime", format!("can't start: {error}")))?;
+                .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
             let done = runtime.block_on(async {
-                let talked = Box::pin(talk(talking, output));
-                if hears_signals(talking) {
+                let talked = Box::pin(run_async(talking, output));
+                if handles_signals(talking) {
                     return talked.await;
                 }
                 tokio::select! {
@@ -123,21 +123,21 @@ pub fn run(cli: &Cli, output: &Output) -> Result {
     }
 }
 
-/// Whether it has something to do before an interrupt ends it.
-const fn hears_signals(command: &Command) -> bool {
-    matches!(command, Command::Sandbox(sandbox) if sandbox.hears_signals())
+/// The command handles SIGINT itself, to clean up first.
+const fn handles_signals(command: &Command) -> bool {
+    matches!(command, Command::Sandbox(sandbox) if sandbox.handles_signals())
 }
 
-/// The commands that ask a server, or are one for as long as they run.
-async fn talk(command: &Command, output: &Output) -> Result {
+/// Runs the commands that need an async runtime.
+async fn run_async(command: &Command, output: &Output) -> Result {
     match command {
         Command::Sandbox(sandbox) => sandbox::run(sandbox, output).await,
         Command::Session(session) => session::run(session, output).await,
-        Command::Events(events) => reading::events::run(events, output).await,
-        Command::Logs(logs) => reading::logs::run(logs, output).await,
+        Command::Events(events) => event_log::events::run(events, output).await,
+        Command::Logs(logs) => event_log::logs::run(logs, output).await,
         Command::Send(send) => inbox::send::run(send, output).await,
-        Command::Messages(messages) => inbox::list::run(messages, output).await,
-        Command::Message(message) => inbox::queued::run(message, output).await,
+        Command::Messages(messages) => inbox::messages::run(messages, output).await,
+        Command::Message(message) => inbox::message::run(message, output).await,
         Command::Approvals(approvals) => approvals::list(approvals, output).await,
         Command::Approve(approve) => approvals::approve(approve, output).await,
         Command::Deny(deny) => approvals::deny(deny, output).await,
@@ -152,7 +152,7 @@ async fn talk(command: &Command, output: &Output) -> Result {
         Command::Doctor(doctor) => doctor::run(doctor, output).await,
         Command::Secret(secret) => secret::run(secret, output).await,
         Command::ModelScript(model_script) => model_script::run(model_script, output).await,
-        // Done before a runtime was made.
+        // `run` has handled these without a runtime.
         Command::Run(_)
         | Command::Serve(_)
         | Command::Verify(_)

@@ -1,4 +1,4 @@
-//! `atoll config`: every setting, its value, and where it came from.
+//! `atoll config`: shows every setting, its value and its source.
 
 use crate::failure::Result;
 use crate::output::Output;
@@ -12,31 +12,31 @@ Examples:
   atoll config
   atoll config --config atoll.yaml --json | jq -r 'select(.source != \"default\") | .key'
 
-Secrets are shown as ***.")]
+Secrets appear as ***.")]
 pub struct Config {
     #[command(flatten)]
     files: ConfigFiles,
-    /// As if the server had been started with this data directory
+    /// Show the settings for this data directory
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
 
 pub fn run(config: &Config, output: &Output) -> Result {
     let flag = config.data_dir.as_ref().map(|dir| ("data_dir".to_owned(), dir.display().to_string()));
-    let loaded = settings::load(flag.into_iter().collect(), &config.files)?;
+    let loaded = settings::load_config(flag.into_iter().collect(), &config.files)?;
     if output.json {
-        return loaded.shown.iter().try_for_each(|shown| output.object(shown));
+        return loaded.settings.iter().try_for_each(|setting| output.print_object(setting));
     }
-    let cells = loaded.shown.iter().map(|shown| {
-        let value = shown.value.as_deref().unwrap_or("-");
-        [shown.key, value, &shown.source.to_string()].map(table::cell).into()
+    let cells = loaded.settings.iter().map(|setting| {
+        let value = setting.value.as_deref().unwrap_or("-");
+        [setting.key, value, &setting.source.to_string()].map(table::cell).into()
     });
-    table::print(output, &["KEY", "VALUE", "FROM"], &cells.collect::<Vec<Vec<_>>>())?;
+    table::print_table(output, &["KEY", "VALUE", "FROM"], &cells.collect::<Vec<Vec<_>>>())?;
     for file in &loaded.files {
-        output.note(&format!("read {}", file.display()));
+        output.print_note(&format!("read {}", file.display()));
     }
     for warning in &loaded.warnings {
-        output.note(&format!("warning: {warning}"));
+        output.print_note(&format!("warning: {warning}"));
     }
     Ok(())
 }

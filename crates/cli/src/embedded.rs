@@ -1,83 +1,84 @@
-//! A server inside this process, for a command that finds none running.
+//! A server in this process, for commands that find no running one.
 
-use crate::client::{Client, Connect};
+use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
-use crate::serve::options;
+use crate::serve::server_options;
 use atoll_config::Config;
 use atoll_core::id::SandboxId;
+use atoll_core::sandbox::SandboxState;
 use atoll_server::Server;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What a server is started with, made ready while this process has no threads.
-pub struct Prepared {
+/// The options of an embedded server, prepared before this process has threads.
+pub struct EmbeddedServerSetup {
     options: atoll_server::Options,
 }
 
-impl Prepared {
-    /// On a free port of this machine, on the data directory of the configuration.
+impl EmbeddedServerSetup {
+    /// Listens on a free loopback port and uses the configured data directory.
     pub fn new(config: &Config) -> Self {
-        let mut options = options::options(config, crate::launcher::start(config));
-        // What is configured for others to reach a server does not concern this one.
-        options.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        (options.tls, options.public_url) = (None, None);
+        let mut options = server_options::server_options(config, crate::launcher::start_launcher(config));
+        // Other machines do not use an embedded server.
+        let server = &mut options.config.server;
+        server.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        (server.tls_cert, server.tls_key, server.public_url) = (None, None, None);
         Self { options }
     }
 
-    pub async fn start(self) -> Result<Embedded> {
-        let data_dir = self.options.data_dir.clone();
-        let server = Box::pin(Server::start(self.options)).await.map_err(|error| cant_start(&error))?;
+    pub async fn start(self) -> Result<EmbeddedServer> {
+        let data_dir = self.options.config.data_dir.clone();
+        let server = Box::pin(Server::start(self.options)).await.map_err(|error| start_failure(&error))?;
         let connect = Connect {
             server: Some(server.url.clone()),
             token_file: Some(server.admin_token.clone()),
             data_dir: Some(data_dir),
         };
-        Ok(Embedded { server, connect })
+        Ok(EmbeddedServer { server, connect })
     }
 }
 
-pub struct Embedded {
+pub struct EmbeddedServer {
     server: Server,
     connect: Connect,
 }
 
-/// How long the removal of what ended may take before the server goes nevertheless; its next start
-/// goes on with it.
-const REMOVAL: Duration = Duration::from_secs(10);
-const GLANCE: Duration = Duration::from_millis(50);
+/// Limit on the wait for the removal of ended sandboxes; the next server continues it.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-impl Embedded {
-    pub fn client(&self) -> Result<Client> {
-        Client::find(&self.connect)
+impl EmbeddedServer {
+    pub fn connect_client(&self) -> Result<ConnectedClient> {
+        ConnectedClient::find(&self.connect)
     }
 
-    /// Waits until what has completed is removed at its provider, then lets go of everything.
-    pub async fn stop(self, client: &Client, ended: &[SandboxId]) {
-        let deadline = Instant::now() + REMOVAL;
+    /// Waits until the provider has removed the completed sandboxes, then stops the server.
+    pub async fn stop(self, client: &ConnectedClient, ended: &[SandboxId]) {
+        let deadline = Instant::now() + REMOVAL_TIMEOUT;
         for id in ended {
             while Instant::now() < deadline && is_being_removed(client, *id).await {
-                tokio::time::sleep(GLANCE).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         }
         self.server.stop().await;
     }
 }
 
-/// What failed is kept for a while, and what can't be asked after is not waited for.
-async fn is_being_removed(client: &Client, id: SandboxId) -> bool {
-    let row = client.get(&format!("/sandboxes/{id}"), &[]).await;
-    row.is_ok_and(|row| row["state"] == "completed" && !row["provider_id"].is_null())
+/// The provider still removes the completed sandbox; failed sandboxes stay for a while.
+async fn is_being_removed(client: &ConnectedClient, id: SandboxId) -> bool {
+    let sandbox = client.get_sandbox(id).await;
+    sandbox.is_ok_and(|sandbox| sandbox.state == SandboxState::Completed && sandbox.provider_id.is_some())
 }
 
-fn cant_start(error: &atoll_server::Error) -> Failure {
+fn start_failure(error: &atoll_server::Error) -> Failure {
     use atoll_server::Error as E;
     use atoll_store::Error as S;
     let (code, next) = match error {
-        E::DataDir { .. } => ("data_dir", "Name another one with --data-dir."),
-        E::Store(S::Locked(_)) => ("locked", "Wait for it, or name another data directory with --data-dir."),
-        E::Store(S::Full { .. }) => ("disk_full", "Make room on that disk, or name another one with --data-dir."),
-        _ => ("server", "`atoll doctor` looks at everything that it needs and says what to mend."),
+        E::DataDir { .. } => ("data_dir", "Choose another --data-dir."),
+        E::Store(S::Locked(_)) => ("locked", "Wait for the other server, or choose another --data-dir."),
+        E::Store(S::DiskFull { .. }) => ("disk_full", "Free space on that disk, or choose another --data-dir."),
+        _ => ("server", "Check the requirements with `atoll doctor`."),
     };
-    Failure::setup(code, error).next(next)
+    Failure::setup(code, error).with_hint(next)
 }

@@ -1,51 +1,51 @@
-//! Why a command did not do what was asked: what happened, what to do next, and the exit code.
+//! Failures of commands: a message, a hint and an exit code.
 
-use atoll_server::problem::Code;
+use atoll_api::{ErrorCode, ProblemDocument};
 use serde_json::json;
 use std::fmt::Display;
 use std::io;
 
 /// The work itself failed.
 pub const WORK_FAILED: u8 = 1;
-/// No server, a refusal, bad input: nothing was tried, or it could not be.
+/// The set-up failed: no server, a refusal or bad input.
 pub const SETUP_FAILED: u8 = 2;
-/// The work is done, but its results could not be taken out.
-pub const NOT_APPLIED: u8 = 3;
+/// The work is done, but the export of its results failed.
+pub const EXPORT_FAILED: u8 = 3;
 pub const INTERRUPTED: u8 = 130;
 
 pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
 #[derive(Debug)]
 pub enum Failure {
-    /// Something to tell.
-    Told(Box<Told>),
-    /// Whoever read the output has gone: nothing is wrong.
+    /// A failure with a message.
+    Reported(Box<FailureReport>),
+    /// The reader of stdout closed the pipe, which is not an error.
     PipeClosed,
-    /// All has been said already; only the exit code is left.
+    /// The command has printed everything; only the exit code remains.
     Silent(u8),
 }
 
 #[derive(Debug)]
-pub struct Told {
+pub struct FailureReport {
     pub exit: u8,
-    /// Stable, for programs.
+    /// A stable code for programs.
     pub code: String,
     pub detail: String,
-    /// What to do next.
-    pub next: Option<String>,
+    /// A sentence that says what to do next.
+    pub hint: Option<String>,
 }
 
 impl Failure {
     fn new(exit: u8, code: &str, detail: impl Display) -> Self {
-        Self::Told(Box::new(Told { exit, code: code.to_owned(), detail: detail.to_string(), next: None }))
+        Self::Reported(Box::new(FailureReport { exit, code: code.to_owned(), detail: detail.to_string(), hint: None }))
     }
 
-    /// Nothing was done, for a reason that a person can mend.
+    /// The command did nothing, for a reason that the user can fix.
     pub fn setup(code: &str, detail: impl Display) -> Self {
         Self::new(SETUP_FAILED, code, detail)
     }
 
-    /// It was tried and did not succeed.
+    /// The work failed.
     pub fn work(code: &str, detail: impl Display) -> Self {
         Self::new(WORK_FAILED, code, detail)
     }
@@ -58,44 +58,49 @@ impl Failure {
         Self::Silent(INTERRUPTED)
     }
 
-    /// Adds what to do next.
-    pub fn next(mut self, sentence: impl Into<String>) -> Self {
-        if let Self::Told(told) = &mut self {
-            told.next = Some(sentence.into());
+    /// Adds a sentence that says what to do next.
+    pub fn with_hint(mut self, sentence: impl Into<String>) -> Self {
+        if let Self::Reported(report) = &mut self {
+            report.hint = Some(sentence.into());
         }
         self
     }
 
-    /// A refusal of the server, with advice where this program has some.
+    /// An error response of the server, with a hint if there is one for its code.
     pub fn refused(code: &str, detail: impl Display) -> Self {
         let failure = Self::setup(code, detail);
-        match advice(code) {
-            Some(sentence) => failure.next(sentence),
+        match advice_for(code) {
+            Some(sentence) => failure.with_hint(sentence),
             None => failure,
         }
     }
 
-    pub fn exit(&self) -> u8 {
+    /// The failure has this stable code.
+    pub fn has_code(&self, code: &str) -> bool {
+        matches!(self, Self::Reported(report) if report.code == code)
+    }
+
+    pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Told(told) => told.exit,
+            Self::Reported(report) => report.exit,
             Self::PipeClosed => 0,
             Self::Silent(exit) => *exit,
         }
     }
 
-    /// As it stands on the error output, if there is anything to say.
-    pub fn shown(&self, as_json: bool) -> Option<String> {
-        let Self::Told(told) = self else { return None };
+    /// The text for stderr, if there is a message.
+    pub fn to_text(&self, as_json: bool) -> Option<String> {
+        let Self::Reported(report) = self else { return None };
         if as_json {
-            let mut object = json!({ "type": "error", "code": told.code, "detail": told.detail });
-            if let Some(next) = &told.next {
+            let mut object = json!({ "type": "error", "code": report.code, "detail": report.detail });
+            if let Some(next) = &report.hint {
                 object["next"] = next.as_str().into();
             }
             return Some(object.to_string());
         }
-        let code = if told.code.is_empty() { String::new() } else { format!(" ({})", told.code) };
-        let next = told.next.as_ref().map(|next| format!("\n{next}")).unwrap_or_default();
-        Some(format!("atoll: {}{code}{next}", told.detail))
+        let code = if report.code.is_empty() { String::new() } else { format!(" ({})", report.code) };
+        let next = report.hint.as_ref().map(|next| format!("\n{next}")).unwrap_or_default();
+        Some(format!("atoll: {}{code}{next}", report.detail))
     }
 }
 
@@ -108,16 +113,53 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// What to do in the words of the command line, else what the code's page says.
-fn advice(code: &str) -> Option<&'static str> {
+impl From<atoll_client::Error> for Failure {
+    fn from(error: atoll_client::Error) -> Self {
+        use atoll_client::Error;
+        match &error {
+            Error::Problem { problem, .. } => problem_failure(problem),
+            Error::Unreachable { .. } => {
+                Self::setup("no_server", &error).with_hint("Start a server with `atoll serve`, or set --server URL.")
+            }
+            Error::Untrusted { .. } => Self::setup("untrusted", &error).with_hint(
+                "Use the host name of the certificate in --server URL, and set SSL_CERT_FILE to its authority.",
+            ),
+            Error::BrokenResponse { .. } => Self::work("broke_off", &error),
+            Error::UnexpectedResponse { .. } => {
+                Self::setup("not_atoll", &error).with_hint("Check the URL; `atoll doctor` checks the server.")
+            }
+            Error::Configuration(_) => Self::setup("http", &error),
+        }
+    }
+}
+
+/// An error response, with a hint for its code.
+fn problem_failure(problem: &ProblemDocument) -> Failure {
+    let failure = Failure::refused(&problem.code, &problem.detail);
+    let member = |name: &str| problem.extra_members.get(name).and_then(|value| value.as_str());
+    match (problem.error_code(), member("sandbox_id"), member("session_id")) {
+        (Some(ErrorCode::Unauthorized), ..) => failure
+            .with_hint("Set ATOLL_TOKEN or --token-file FILE to a valid token; `atoll doctor` shows the one in use."),
+        (Some(ErrorCode::SessionBusy), Some(sandbox), _) => {
+            failure.with_hint(format!("Its live sandbox is {sandbox}: use `atoll send {sandbox} …`, or stop it first."))
+        }
+        (Some(ErrorCode::SandboxEnding | ErrorCode::SandboxEnded), _, Some(session)) => {
+            failure.with_hint(format!("Send to its session: `atoll send {session} …`."))
+        }
+        _ => failure,
+    }
+}
+
+/// The hint for an error code: a command to run, or the advice of the code's page.
+fn advice_for(code: &str) -> Option<&'static str> {
     match code {
-        "session_closed" => Some("`atoll session fork ID` goes on from where it was."),
-        "results_pending" => Some("`atoll sandbox results ID` takes them out; `--force` removes it and loses them."),
-        "rate_limited" => Some("Wait a little; the limits are set by `limits.*` in the server's configuration."),
-        // The detail says it all, and the page speaks to those who write programs.
+        "session_closed" => Some("Continue it in a new session with `atoll session fork ID`."),
+        "results_pending" => Some("Export them with `atoll sandbox results ID`, or lose them with `--force`."),
+        "rate_limited" => Some("Wait and try again; `limits.*` in the server's configuration sets the limits."),
+        // The detail suffices, and the page addresses API clients.
         "invalid" | "bad_request" => None,
         _ => {
-            let known = Code::ALL.iter().find(|known| known.as_str() == code)?;
+            let known = ErrorCode::from_code(code)?;
             let (_, after) = known.page().split_once("## What to do")?;
             after.lines().map(str::trim).find(|line| !line.is_empty())
         }
@@ -129,19 +171,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn a_refusal_includes_advice() {
         let failure = Failure::refused("session_busy", "the session has a live sandbox");
-        let shown = failure.shown(false).unwrap();
+        let shown = failure.to_text(false).unwrap();
         assert!(shown.starts_with("atoll: the session has a live sandbox (session_busy)\n"), "{shown}");
         assert_eq!(shown.lines().count(), 2);
-        assert_eq!(failure.exit(), SETUP_FAILED);
-        let json: serde_json::Value = serde_json::from_str(&failure.shown(true).unwrap()).unwrap();
+        assert_eq!(failure.exit_code(), SETUP_FAILED);
+        let json: serde_json::Value = serde_json::from_str(&failure.to_text(true).unwrap()).unwrap();
         assert_eq!((&json["type"], &json["code"]), (&json!("error"), &json!("session_busy")));
     }
 
     #[test]
-    fn a_closed_pipe_is_no_failure() {
+    fn a_closed_pipe_is_not_a_failure() {
         let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
-        assert_eq!((failure.exit(), failure.shown(false)), (0, None));
+        assert_eq!((failure.exit_code(), failure.to_text(false)), (0, None));
     }
 }

@@ -1,9 +1,9 @@
-//! `atoll gc`: remove what retention says may go.
+//! `atoll gc`: applies the retention rules now.
 
-use crate::client::{Client, Connect};
+use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::output::Output;
-use serde_json::json;
+use atoll_api::GcRequest;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -12,12 +12,12 @@ Examples:
   atoll gc
   atoll gc --all --dry-run
 
-`retention.events` says how long the events of ended sandboxes are kept; the default is for ever.")]
+`retention.events` sets how long the server stores the events of ended sandboxes; by default forever.")]
 pub struct Gc {
-    /// Only say what would go
+    /// Report what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
-    /// Everything of ended sandboxes, whatever its age
+    /// Ignore the age of data of ended sandboxes
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -25,17 +25,11 @@ pub struct Gc {
 }
 
 pub async fn run(gc: &Gc, output: &Output) -> Result {
-    let client = Client::find(&gc.connect)?;
-    let swept = client.post_long("/gc", &json!({ "dry_run": gc.dry_run, "all": gc.all })).await?;
-    if output.json {
-        return output.object(&swept);
-    }
-    let verb = if gc.dry_run { "would remove" } else { "removed" };
-    let count = |field: &str| swept[field].as_i64().unwrap_or(0);
-    output.line(&format!(
-        "{verb} {} events of {} sandboxes, {} blobs",
-        count("events"),
-        count("sandboxes"),
-        count("blobs")
-    ))
+    let client = ConnectedClient::find(&gc.connect)?;
+    let request = GcRequest { dry_run: gc.dry_run, all: gc.all };
+    let report = client.collect_garbage(&request).await?;
+    output.print_result(&report, || {
+        let verb = if gc.dry_run { "would remove" } else { "removed" };
+        format!("{verb} {} events of {} sandboxes, {} blobs", report.events, report.sandboxes, report.blobs)
+    })
 }

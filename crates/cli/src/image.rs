@@ -1,11 +1,13 @@
-//! `atoll image`: imported roots.
+//! `atoll image`: manages images.
 
-use crate::client::{Client, Connect};
+use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::render::{size, table, text, time};
-use serde_json::Value;
-use std::path::PathBuf;
+use atoll_client::Body;
+use atoll_core::provider::ImageRef;
+use serde_json::json;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
 pub struct Image {
@@ -17,69 +19,68 @@ pub struct Image {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Import a root: a tar of it, what `docker save` gives, or an OCI archive
+    /// Import a root file system: tar, `docker save` or OCI archive
     #[command(after_help = "\
 Examples:
   docker save debian:stable -o debian.tar && atoll image import debian debian.tar
   mmdebstrap --variant=minbase stable - | atoll image import minbase -
   atoll sandbox new \"fix it\" --image debian
 
-In a sandbox with an imported root `atoll sandbox exec --root` may install packages; that root is nobody outside.")]
+In a sandbox with an image, `atoll sandbox exec --root` can install packages; that root has no rights
+outside.")]
     Import {
-        /// 1 to 64 of a-z, 0-9, `.`, `_` and `-`
+        /// Name, 1 to 64 of a-z, 0-9, `.`, `_` and `-`
         name: String,
-        /// The archive, or `-` for the input
+        /// Archive file, or `-` for stdin
         file: PathBuf,
     },
-    /// List the images, with what each takes on disk
+    /// List images
     #[command(after_help = "Examples:\n  atoll image ls")]
     #[command(alias = "list")]
     Ls,
-    /// Forget an image; one that is in use stays
+    /// Remove an image
     #[command(after_help = "Examples:\n  atoll image rm debian")]
     Rm { name: String },
 }
 
 pub async fn run(image: &Image, output: &Output) -> Result {
-    let client = Client::find(&image.connect)?;
+    let client = ConnectedClient::find(&image.connect)?;
     match &image.command {
         Command::Import { name, file } => {
-            let made = client.post_file("/images", &[("name", name.clone())], file).await?;
-            if output.json {
-                return output.object(&made);
-            }
-            let bytes = made["bytes"].as_u64().map_or_else(String::new, |bytes| format!(" ({})", size::bytes(bytes)));
-            output.line(&format!("{name} is there{bytes}; use it: `atoll sandbox new --image {name}`"))
+            let image = client.import_image(name, open_archive(file).await?).await?;
+            output.print_result(&image, || {
+                let bytes = image.bytes.map_or_else(String::new, |bytes| format!(" ({})", size::format_bytes(bytes)));
+                format!("imported {name}{bytes}; use it with `atoll sandbox new --image {name}`")
+            })
         }
-        Command::Ls => list(&items(&client).await?, output),
+        Command::Ls => print_list(&client.list_images().await?.items, output),
         Command::Rm { name } => {
             if name.contains(['/', '?', '#', '%']) {
-                return Err(Failure::refused("not_found", format!("there is no image `{}`", text::inline(name))));
+                return Err(Failure::refused("not_found", format!("there is no image `{}`", text::escape_line(name))));
             }
-            let gone = client.delete(&format!("/images/{name}"), &[]).await?;
-            if output.json { output.object(&gone) } else { output.line(&format!("{name} is gone")) }
+            client.remove_image(name).await?;
+            output.print_result(&json!({ "name": name }), || format!("{name} is removed"))
         }
     }
 }
 
-async fn items(client: &Client) -> Result<Vec<Value>> {
-    let mut answer = client.get("/images", &[]).await?;
-    match answer["items"].take() {
-        Value::Array(items) => Ok(items),
-        _ => Err(client.not_atoll("images without items")),
-    }
+/// Opens the archive; `-` is stdin.
+async fn open_archive(file: &Path) -> Result<Body> {
+    let path = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
+    let opened = tokio::fs::File::open(path).await;
+    let archive = opened.map_err(|error| Failure::input(format!("can't read {}: {error}", file.display())))?;
+    Ok(Body::from(archive))
 }
 
-fn list(items: &[Value], output: &Output) -> Result {
+fn print_list(images: &[ImageRef], output: &Output) -> Result {
     if output.json {
-        return items.iter().try_for_each(|item| output.object(item));
+        return output.print_responses(images);
     }
     let now = time::now();
-    let cells = items.iter().map(|item| {
-        let bytes = item["bytes"].as_u64().map_or_else(|| "-".to_owned(), size::bytes);
-        let age = item["created_at"].as_str().map_or_else(|| "-".to_owned(), |at| time::age(at, now));
-        let layers = item["layers"].to_string();
-        [item["name"].as_str().unwrap_or("-"), &bytes, &layers, &age].map(table::cell).into()
+    let rows = images.iter().map(|image| {
+        let bytes = image.bytes.map_or_else(|| "-".to_owned(), size::format_bytes);
+        let age = image.created_at.map_or_else(|| "-".to_owned(), |at| time::format_age(at, now));
+        [&image.name, &bytes, &image.layers.to_string(), &age].map(table::cell).into()
     });
-    table::print(output, &["NAME", "SIZE", "LAYERS", "AGE"], &cells.collect::<Vec<Vec<_>>>())
+    table::print_table(output, &["NAME", "SIZE", "LAYERS", "AGE"], &rows.collect::<Vec<Vec<_>>>())
 }

@@ -1,5 +1,6 @@
-//! Starts the launcher, the process that makes sandboxes on this machine. It must be started before
-//! this one has threads: it is this program again, and what it inherits is kept small.
+//! Starts the launcher, the process that creates sandboxes on this machine.
+//!
+//! The launcher is this program with another argument. It must start before this process has threads.
 
 use atoll_config::Config;
 use atoll_jail::{Launcher, LauncherOptions};
@@ -10,88 +11,91 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The argument under which this program is the launcher.
-pub const ARGUMENT: &str = "launcher";
+/// The argument that makes this program the launcher.
+pub const LAUNCHER_ARGUMENT: &str = "launcher";
 
-/// And the one under which it starts launchers for a server that is not root any more.
-pub const KEEPER: &str = "launcher-keeper";
+/// The argument that makes this program start launchers for a server that has given up root.
+pub const SPAWNER_ARGUMENT: &str = "launcher-spawner";
 
-/// The worker that this program carries; empty in a plain development build.
+/// The embedded worker; empty in a plain development build.
 static WORKER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/worker"));
-const BESIDE: &str = "atoll-worker";
+const WORKER_FILE_NAME: &str = "atoll-worker";
 
-/// Or why sandboxes can't be made on this machine, in a sentence.
-pub fn start(config: &Config) -> Result<Arc<Launcher>, String> {
-    start_for(config, &config.data_dir)
+/// Starts the launcher, or says why this machine can't create sandboxes.
+pub fn start_launcher(config: &Config) -> Result<Arc<Launcher>, String> {
+    start_launcher_probing(config, &config.data_dir)
 }
 
-/// The same, for a look at what can be done where `probed` is.
-pub fn start_for(config: &Config, probed: &Path) -> Result<Arc<Launcher>, String> {
-    let options = LauncherOptions { probed_disk: Some(probed.to_path_buf()), ..options(config)? };
+/// Starts a launcher that probes the file system of `probed`.
+pub fn start_launcher_probing(config: &Config, probed: &Path) -> Result<Arc<Launcher>, String> {
+    let options = LauncherOptions { probed_disk: Some(probed.to_path_buf()), ..launcher_options(config)? };
     Launcher::start(options).map(Arc::new).map_err(|error| error.to_string())
 }
 
-/// What it is started with; the data directory is there then, and the worker in it.
-pub fn options(config: &Config) -> Result<LauncherOptions, String> {
-    // Of this process too: between a person and an agent nothing should wait for a busy agent's turn to end.
-    atoll_jail::prompt(atoll_jail::Heirs::Same);
-    let data_dir = prepared(&config.data_dir)?;
-    let worker = worker(config, &data_dir)?;
+/// Creates the data directory with the worker, and returns the options of the launcher.
+pub fn launcher_options(config: &Config) -> Result<LauncherOptions, String> {
+    // This process relays between people and agents: it must not wait for busy agents to be scheduled out.
+    atoll_jail::request_short_slices(atoll_jail::SliceInheritance::Inherit);
+    let data_dir = prepare_data_dir(&config.data_dir)?;
+    let worker = find_worker(config, &data_dir)?;
     Ok(LauncherOptions {
         id_base: config.local.id_base,
-        tools: config.local.tools.clone(),
-        // Far inside what f64 holds exactly.
-        disk_pool: config.local.disk_pool_gb.map(|gigabytes| (gigabytes * f64::from(1 << 30)) as u64),
-        ..LauncherOptions::new(data_dir.clone(), worker, name_of(&data_dir))
+        tool_dirs: config.local.tools.clone(),
+        // An f64 represents these sizes exactly.
+        disk_pool_bytes: config.local.disk_pool_gb.map(|gigabytes| (gigabytes * f64::from(1 << 30)) as u64),
+        ..LauncherOptions::new(data_dir.clone(), worker, cgroup_name(&data_dir))
     })
 }
 
-fn prepared(data_dir: &Path) -> Result<PathBuf, String> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(data_dir);
-    made.and_then(|()| data_dir.canonicalize())
+fn prepare_data_dir(data_dir: &Path) -> Result<PathBuf, String> {
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(data_dir);
+    created
+        .and_then(|()| data_dir.canonicalize())
         .map_err(|error| format!("can't use the data directory {}: {error}", data_dir.display()))
 }
 
-/// What the launcher's cgroups are named by: the data directory, which only one server has at a time.
-fn name_of(data_dir: &Path) -> String {
-    hex(&Sha256::digest(data_dir.as_os_str().as_encoded_bytes()))
+/// The name of the launcher's cgroups: a hash of the data directory, which only one server uses at a time.
+fn cgroup_name(data_dir: &Path) -> String {
+    hex_prefix(&Sha256::digest(data_dir.as_os_str().as_encoded_bytes()))
 }
 
-fn hex(digest: &[u8]) -> String {
+fn hex_prefix(digest: &[u8]) -> String {
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The worker's program: the configured one, the one that this program carries, or the one beside it.
-fn worker(config: &Config, data_dir: &Path) -> Result<PathBuf, String> {
+/// Finds the worker's program: the configured one, the embedded one, or the one beside this program.
+fn find_worker(config: &Config, data_dir: &Path) -> Result<PathBuf, String> {
     if let Some(path) = &config.local.worker {
-        return existing(path.clone()).map_err(|path| format!("local.worker: there is no {}", path.display()));
+        return require_file(path.clone()).map_err(|path| format!("local.worker: there is no {}", path.display()));
     }
     if !WORKER.is_empty() {
-        return unpacked(data_dir).map_err(|error| format!("can't put the worker into the data directory: {error}"));
+        return unpack_worker(data_dir)
+            .map_err(|error| format!("can't put the worker into the data directory: {error}"));
     }
-    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(BESIDE)));
-    beside.and_then(|path| existing(path).ok()).ok_or_else(|| {
-        "this build carries no worker and has none beside it; build it with `make build`, or name one with local.worker"
-            .to_owned()
-    })
+    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(WORKER_FILE_NAME)));
+    beside
+        .and_then(|path| require_file(path).ok())
+        .ok_or_else(|| "this build has no worker: build one with `make build`, or set local.worker".to_owned())
 }
 
-/// The worker's program for containers: theirs, or the same as for local sandboxes.
-pub fn worker_of_containers(config: &Config) -> Result<PathBuf, String> {
+/// Finds the worker's program for containers: `docker.worker`, or the one for local sandboxes.
+pub fn find_container_worker(config: &Config) -> Result<PathBuf, String> {
     match &config.docker.worker {
-        Some(path) => existing(path.clone()).map_err(|path| format!("docker.worker: there is no {}", path.display())),
-        None => worker(config, &prepared(&config.data_dir)?),
+        Some(path) => {
+            require_file(path.clone()).map_err(|path| format!("docker.worker: there is no {}", path.display()))
+        }
+        None => find_worker(config, &prepare_data_dir(&config.data_dir)?),
     }
 }
 
-fn existing(path: PathBuf) -> Result<PathBuf, PathBuf> {
+fn require_file(path: PathBuf) -> Result<PathBuf, PathBuf> {
     if path.is_file() { Ok(path) } else { Err(path) }
 }
 
-/// Written once for each version, whole or not at all: live sandboxes may be running an older one.
-fn unpacked(data_dir: &Path) -> io::Result<PathBuf> {
-    let file = data_dir.join(format!("worker-{}", hex(&Sha256::digest(WORKER))));
-    // Whoever may write beside it could have put another there, or a link.
+/// Writes the embedded worker once per version, atomically: live sandboxes may run an older one.
+fn unpack_worker(data_dir: &Path) -> io::Result<PathBuf> {
+    let file = data_dir.join(format!("worker-{}", hex_prefix(&Sha256::digest(WORKER))));
+    // Another user with write access to the directory could have replaced the file, or put a link there.
     let is_trusted = |found: &fs::Metadata| {
         found.is_file() && found.nlink() == 1 && [0, rustix::process::geteuid().as_raw()].contains(&found.uid())
     };
@@ -99,13 +103,13 @@ fn unpacked(data_dir: &Path) -> io::Result<PathBuf> {
         return Ok(file);
     }
     let beside = file.with_extension(format!("new-{}", std::process::id()));
-    put(&beside, WORKER)?;
+    write_program(&beside, WORKER)?;
     fs::rename(&beside, &file)?;
     Ok(file)
 }
 
-/// Writes a program into a file that was not there: whatever has its name is removed, never written to.
-fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes a program to a new file; removes an existing file of that name and never writes to it.
+fn write_program(path: &Path, bytes: &[u8]) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -120,12 +124,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_in_its_place_leads_nowhere() {
+    fn replaces_a_symlink_instead_of_following_it() {
         let directory = tempfile::tempdir().unwrap();
         let (elsewhere, path) = (directory.path().join("elsewhere"), directory.path().join("worker.new-1"));
         fs::write(&elsewhere, "kept").unwrap();
         std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
-        put(&path, b"program").unwrap();
+        write_program(&path, b"program").unwrap();
         assert_eq!(fs::read(&elsewhere).unwrap(), b"kept");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
         assert_eq!(fs::read(&path).unwrap(), b"program");

@@ -1,39 +1,42 @@
-//! The command line `atoll`: it starts the server, and it talks to one.
+//! The command line `atoll`: starts a server and sends requests to one.
 //!
-//! `cli` is the map: every command and the file that does it. A command asks `client`, and shows
-//! the answer through `render` and `output`, or ends with a `failure`.
+//! `cli` lists every command and its module. A command finds its server with `connect`, sends typed requests, and
+//! prints the response with `render` and `output`, or fails with a `failure::Failure`.
 
+mod agent_flags;
 mod agents;
 mod approvals;
 mod arguments;
 mod backup;
 pub mod cli;
-mod client;
 mod compare;
+mod completions;
 mod config;
+mod connect;
 mod doctor;
 mod embedded;
+mod event_log;
 pub mod failure;
 mod gc;
-mod hidden;
 mod image;
 mod inbox;
 pub mod launcher;
 mod model_script;
 mod openapi;
 pub mod output;
+mod pages;
 mod project;
-mod reading;
 mod render;
 mod run;
 mod sandbox;
 mod secret;
+mod secret_prompt;
 mod serve;
 mod session;
 mod settings;
 mod snapshot;
+mod stdin_stream;
 mod token;
 mod user;
 mod verify;
-mod worker_start;
-mod working;
+mod worker_command;

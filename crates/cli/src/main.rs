@@ -3,20 +3,20 @@
 use atoll::cli::{self, Cli};
 use atoll::failure::{Failure, SETUP_FAILED};
 use atoll::launcher;
-use atoll::output::{Output, note};
+use atoll::output::{Output, print_note};
 use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Before anything else exists in this process: the launcher wants to be alone.
+    // The launcher must start before this process has threads or open files.
     match std::env::args_os().nth(1).as_deref().and_then(std::ffi::OsStr::to_str) {
-        Some(launcher::ARGUMENT) => return atoll_jail::launcher_main(),
-        Some(launcher::KEEPER) => return atoll_jail::keeper_main(),
+        Some(launcher::LAUNCHER_ARGUMENT) => return atoll_jail::launcher_main(),
+        Some(launcher::SPAWNER_ARGUMENT) => return atoll_jail::launcher_spawner_main(),
         Some(_) | None => {}
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return refused(&error),
+        Err(error) => return print_usage_error(&error),
     };
     let output = Output::new(cli.json);
     let done = cli::run(&cli, &output).and(output.flush());
@@ -24,22 +24,22 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             drop(output.flush());
-            if let Some(text) = failure.shown(cli.json) {
-                note(&text);
+            if let Some(text) = failure.to_text(cli.json) {
+                print_note(&text);
             }
-            ExitCode::from(failure.exit())
+            ExitCode::from(failure.exit_code())
         }
     }
 }
 
-/// Help and version are answers; everything else that clap has to say is a refusal.
-fn refused(error: &clap::Error) -> ExitCode {
+/// Prints clap's message: help and version succeed, everything else is a usage error.
+fn print_usage_error(error: &clap::Error) -> ExitCode {
     let as_json = std::env::args_os().any(|argument| argument == "--json");
     if error.use_stderr() && as_json {
         let text = error.to_string();
         let detail = text.trim().strip_prefix("error: ").unwrap_or(text.trim());
-        if let Some(line) = Failure::setup("usage", detail).shown(true) {
-            note(&line);
+        if let Some(line) = Failure::setup("usage", detail).to_text(true) {
+            print_note(&line);
         }
     } else {
         drop(error.print());

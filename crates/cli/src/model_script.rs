@@ -1,8 +1,8 @@
-//! `atoll model-script`: a model that plays a script, for trying real agents without a real model.
+//! `atoll model-script`: serves a scripted model, to test real agents.
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use atoll_model_script::{Listen, ScriptedModel, Scripts};
+use atoll_model_script::{ListenOptions, ScriptedModel, Scripts};
 use serde_json::json;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ Examples:
   ANTHROPIC_BASE_URL=http://127.0.0.1:8080 ANTHROPIC_API_KEY=none claude -p \"go #script:hello\"
   curl -s 127.0.0.1:8080/requests | jq '.requests[].path'
 
-A script is a list of steps, in YAML or JSON:
+A script is a list of steps in YAML or JSON:
 
   scripts:
     - name: hello
@@ -26,52 +26,54 @@ A script is a list of steps, in YAML or JSON:
         - expect: goodbye
         - say: Done.
 
-It speaks the Anthropic Messages API, OpenAI chat completions and Responses, and Gemini's generateContent. A prompt
-with #script:NAME in it chooses among the scripts of the file; else the first is played. Every request is kept with
-its headers, credentials too: give it no real key. docs/model-script.md describes every step.")]
+The server speaks the Anthropic Messages API, OpenAI chat completions and Responses, and Gemini's
+generateContent. #script:NAME in a prompt selects a script of the file; the default is the first. The
+server records every request with its headers, including credentials: do not use a real key.
+docs/model-script.md describes every step.")]
 pub struct ModelScript {
-    /// The script, as YAML or JSON
+    /// Script file, YAML or JSON
     file: PathBuf,
-    /// Where to listen [default: a free port of 127.0.0.1, unless --unix is given]
+    /// Listen on this address [default: a free port of 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Listen on a socket file, too
+    /// Listen on this Unix socket
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
-    /// Append every request to a file, as a line of JSON
+    /// Append every request to this file as NDJSON
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
 
-/// Plays until it is interrupted.
+/// Serves until a signal ends it.
 pub async fn run(model_script: &ModelScript, output: &Output) -> Result {
     let file = &model_script.file;
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::input(format!("can't read the script {}: {error}", file.display())))?;
     let scripts = Scripts::parse(&text).map_err(|error| {
-        Failure::input(format!("{} is no script: {error}", file.display()))
-            .next("`atoll model-script --help` shows one.")
+        Failure::input(format!("{} is not a valid script: {error}", file.display()))
+            .with_hint("`atoll model-script --help` shows an example.")
     })?;
     let names: Vec<_> = scripts.names().map(str::to_owned).collect();
     let tcp = match (model_script.listen, &model_script.unix) {
         (None, None) => Some(SocketAddr::from(([127, 0, 0, 1], 0))),
         (listen, _) => listen,
     };
-    let listen = Listen { tcp, unix: model_script.unix.clone(), record: model_script.record.clone() };
-    let model = ScriptedModel::start_on(scripts, listen).await.map_err(|error| {
-        Failure::setup("listen", error)
-            .next("Name another place; a socket file on which nobody listens can be removed.")
+    let listen =
+        ListenOptions { tcp, unix_socket: model_script.unix.clone(), record_file: model_script.record.clone() };
+    let model = ScriptedModel::start_with(scripts, listen).await.map_err(|error| {
+        Failure::setup("listen", error).with_hint("Choose another address; remove a stale socket file.")
     })?;
-    let unix = model.unix().map(|path| path.display().to_string());
+    let unix = model.unix_socket().map(|path| path.display().to_string());
     if output.json {
-        output.object(&json!({ "type": "listening", "url": model.base_url(), "unix": unix, "scripts": names }))?;
+        output
+            .print_object(&json!({ "type": "listening", "url": model.base_url(), "unix": unix, "scripts": names }))?;
     } else {
         let places: Vec<_> =
             [Some(model.base_url()).filter(|url| !url.is_empty()), unix].into_iter().flatten().collect();
-        output.line(&format!("Playing {} on {}", names.join(", "), places.join(" and ")))?;
+        output.print_line(&format!("Playing {} on {}", names.join(", "), places.join(" and ")))?;
     }
     output.flush()?;
-    // An interrupt ends the command from outside; a service manager says it another way.
+    // `cli::run` handles SIGINT; service managers send SIGTERM.
     let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     terminated.recv().await;
     Ok(())
@@ -83,7 +85,7 @@ mod tests {
     use clap::Args;
 
     #[test]
-    fn the_script_in_the_help_is_one() {
+    fn the_script_in_the_help_is_valid() {
         let help = ModelScript::augment_args(clap::Command::new("model-script")).render_long_help().to_string();
         let (_, script) = help.split_once("\n  scripts:\n").unwrap();
         let (script, _) = script.split_once("\n\n").unwrap();
@@ -92,19 +94,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_script_is_refused_with_its_place() {
+    async fn reports_where_a_script_is_invalid() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("script.yaml");
         let command = ModelScript { file: file.clone(), listen: None, unix: None, record: None };
         let output = Output::new(false);
         let refused = run(&command, &output).await.unwrap_err();
-        assert_eq!(refused.exit(), crate::failure::SETUP_FAILED);
+        assert_eq!(refused.exit_code(), crate::failure::SETUP_FAILED);
         std::fs::write(&file, "- say: hello\n- shout: hello\n").unwrap();
-        let shown = run(&command, &output).await.unwrap_err().shown(false).unwrap();
+        let shown = run(&command, &output).await.unwrap_err().to_text(false).unwrap();
         assert!(shown.contains("step 2: unknown variant `shout`"), "{shown}");
         std::fs::write(&file, "- say: hello\n").unwrap();
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let command = ModelScript { listen: Some(taken.local_addr().unwrap()), ..command };
-        assert!(run(&command, &output).await.unwrap_err().shown(false).unwrap().contains("can't listen on 127.0.0.1:"));
+        let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let command = ModelScript { listen: Some(occupied.local_addr().unwrap()), ..command };
+        assert!(
+            run(&command, &output).await.unwrap_err().to_text(false).unwrap().contains("cannot listen on 127.0.0.1:")
+        );
     }
 }

@@ -1,18 +1,19 @@
-//! `atoll secret`: values that stay in the server, and where they may go.
+//! `atoll secret`: manages secrets.
 
-use crate::arguments::stdin;
-use crate::client::{Client, Connect};
+use crate::arguments::read_stdin;
+use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
-use crate::hidden;
 use crate::output::Output;
+use crate::pages::{PAGE_SIZE, collect_all};
 use crate::render::{table, text, time};
+use crate::secret_prompt::prompt_secret;
+use atoll_api::{KeyRotation, NewSecret, RemoveSecretQuery, Secret as ApiSecret, SecretListQuery};
 use atoll_core::id::ProjectId;
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::{Value, json};
 use std::io::IsTerminal;
 
 #[derive(Debug, clap::Args)]
-pub struct Secret {
+pub struct SecretArgs {
     #[command(flatten)]
     connect: Connect,
     #[command(subcommand)]
@@ -21,7 +22,7 @@ pub struct Secret {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Make or replace a secret; its value comes from the standard input or a prompt that does not show it
+    /// Set a secret; reads the value from stdin or a prompt
     #[command(after_help = "\
 Examples:
   atoll secret set API_KEY --upstream api.example.org
@@ -29,168 +30,160 @@ Examples:
   atoll secret set DEPLOY_KEY --expose=SSH_KEY < deploy.key
   atoll secret set CODEX_LOGIN --expose-file .codex/auth.json < ~/.codex/auth.json
 
-The value is never an argument: those are seen by everybody on the machine. One line end after it is left out.
-With --expose it is a variable inside every sandbox that names the secret, and whoever works there can read it.
-With --expose-file it is JSON, and a file in the agent's home there, written before each prompt. Fields
-whose names contain `refresh` are kept in it and blank: who renewed the login there would log you out.")]
+The value is never an argument, because every user of the machine can see arguments. One trailing line
+break is removed. --expose sets an environment variable in every sandbox that uses the secret; every
+program there can read it. --expose-file writes the value, which must be JSON, to a file in the agent's
+home before each prompt. Fields whose names contain `refresh` stay blank there: a program that renewed the
+login would log you out.")]
     Set(Set),
-    /// List secrets by name; no value is ever shown
+    /// List secrets without their values
     #[command(after_help = "Examples:\n  atoll secret ls\n  atoll secret ls --project prj_…")]
     #[command(alias = "list")]
     Ls {
-        /// Those that this project's sandboxes can use
+        /// List the secrets that this project can use
         #[arg(long, value_name = "ID")]
         project: Option<ProjectId>,
     },
-    /// Remove a secret; sandboxes that hold it keep it until they end
+    /// Remove a secret; running sandboxes keep it
     #[command(after_help = "Examples:\n  atoll secret rm API_KEY\n  atoll secret rm NPM_TOKEN --project prj_…")]
     Rm {
         name: String,
-        /// Whose it is [default: the deployment's]
+        /// Project of the secret [default: the deployment]
         #[arg(long, value_name = "ID")]
         project: Option<ProjectId>,
     },
-    /// Make a new key and seal every secret with it
+    /// Create a new key and seal every secret with it
     #[command(after_help = "\
 Examples:
   atoll secret rotate
 
-Older keys stay in `secret-keys` in the data directory, for older backups; take their lines out when no backup needs
-them. Where ATOLL_SECRET_KEY names the key, everything is sealed with that one.")]
+Old keys stay in `secret-keys` in the data directory, for old backups; remove their lines when no backup
+needs them. If ATOLL_SECRET_KEY is set, the server seals all secrets with that key.")]
     Rotate,
 }
 
 #[derive(Debug, clap::Args)]
 struct Set {
-    /// Like API_KEY
+    /// Name of the secret, such as API_KEY
     name: String,
-    /// Whose it is [default: the deployment's, for every project]
+    /// Project of the secret [default: the deployment, for every project]
     #[arg(long, value_name = "ID")]
     project: Option<ProjectId>,
-    /// A host that it may be sent to, like api.example.org or *.example.org; several times
+    /// Allow sending it to this host, such as *.example.org (repeatable)
     #[arg(long = "upstream", value_name = "HOST")]
     upstreams: Vec<String>,
-    /// Put it into the environment of sandboxes that name it, as this variable [default: its name]
+    /// Expose it as this environment variable [default: its name]
     #[arg(long, value_name = "VAR", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     expose: Option<String>,
-    /// Or as this file below the agent's home, for agents that look for a login there
+    /// Expose it as this file below the agent's home
     #[arg(long, value_name = "PATH", conflicts_with = "expose")]
     expose_file: Option<String>,
 }
 
 impl Set {
-    fn body(&self, value: &SecretString) -> Value {
-        let mut body = json!({ "value": value.expose_secret(), "upstreams": self.upstreams });
-        if let Some(id) = self.project {
-            body["project_id"] = id.to_string().into();
+    fn request(&self, value: SecretString) -> NewSecret {
+        let variable = self.expose.as_ref().map(|name| if name.is_empty() { &self.name } else { name });
+        NewSecret {
+            value,
+            project_id: self.project,
+            upstreams: self.upstreams.clone(),
+            expose: variable.cloned(),
+            expose_file: self.expose_file.clone(),
         }
-        if let Some(variable) = &self.expose {
-            body["expose"] = if variable.is_empty() { &self.name } else { variable }.as_str().into();
-        }
-        if let Some(path) = &self.expose_file {
-            body["expose_file"] = path.as_str().into();
-        }
-        body
     }
 }
 
-pub async fn run(secret: &Secret, output: &Output) -> Result {
-    let client = Client::find(&secret.connect)?;
-    let whose = |project: &Option<ProjectId>| -> Vec<(&str, String)> {
-        project.iter().map(|id| ("project_id", id.to_string())).collect()
-    };
+pub async fn run(secret: &SecretArgs, output: &Output) -> Result {
+    let client = ConnectedClient::find(&secret.connect)?;
     match &secret.command {
-        Command::Set(set) => make(set, &client, output).await,
-        Command::Ls { project } => list(&client.list("/secrets", &whose(project), None).await?.0, output),
+        Command::Set(set) => set_secret(set, &client, output).await,
+        Command::Ls { project } => print_list(&all_secrets(&client, *project).await?, output),
         Command::Rm { name, project } => {
-            let gone = client.delete(&path(name)?, &whose(project)).await?;
-            if output.json { output.object(&gone) } else { output.line(&format!("{name} is removed")) }
+            let query = RemoveSecretQuery { project_id: *project };
+            check_name(name)?;
+            let removed = client.remove_secret(name, &query).await?;
+            output.print_result(&removed, || format!("{name} is removed"))
         }
-        Command::Rotate => {
-            let done = client.post_long("/secrets/rotate", &json!({})).await?;
-            rotated(&done, output)
-        }
+        Command::Rotate => print_rotation(&client.rotate_secret_key().await?, output),
     }
 }
 
-/// What is no name would be another path.
-fn path(name: &str) -> Result<String> {
-    atoll_core::secret::name("NAME", name).map_err(|error| Failure::input(error.to_string()))?;
-    Ok(format!("/secrets/{name}"))
+async fn all_secrets(client: &ConnectedClient, project_id: Option<ProjectId>) -> Result<Vec<ApiSecret>> {
+    collect_all(|cursor| async move {
+        client.list_secrets(&SecretListQuery { project_id, limit: Some(PAGE_SIZE), cursor }).await
+    })
+    .await
 }
 
-async fn make(set: &Set, client: &Client, output: &Output) -> Result {
-    let path = path(&set.name)?;
-    let value = value_of(&set.name).await?;
-    let made = client.put(&path, &set.body(&value)).await?;
-    if output.json {
-        return output.object(&made);
-    }
-    output.line(&match exposed(&made) {
-        Some(what) => format!("{} is set, and exposed: sandboxes that name it hold it as {what}", set.name),
+/// Rejects a name that would change the path of the request.
+fn check_name(name: &str) -> Result {
+    atoll_core::secret::check_secret_name("NAME", name).map_err(|error| Failure::input(error.to_string()))
+}
+
+async fn set_secret(set: &Set, client: &ConnectedClient, output: &Output) -> Result {
+    check_name(&set.name)?;
+    let value = read_value(&set.name).await?;
+    let secret = client.set_secret(&set.name, &set.request(value)).await?;
+    output.print_result(&secret, || match exposed_as(&secret) {
+        Some(place) => format!("{} is set and exposed: sandboxes that use it can read it as {place}", set.name),
         None => format!("{} is set", set.name),
     })
 }
 
-/// What it is inside a sandbox.
-fn exposed(row: &Value) -> Option<String> {
-    let file = row["expose_file"].as_str().map(|path| format!("~/{path}"));
-    file.or_else(|| row["expose"].as_str().map(str::to_owned)).map(|what| text::inline(&what))
+/// The file or variable of the secret in a sandbox.
+fn exposed_as(secret: &ApiSecret) -> Option<String> {
+    let file = secret.expose_file.as_ref().map(|path| format!("~/{path}"));
+    file.or_else(|| secret.expose.clone()).map(|place| text::escape_line(&place))
 }
 
-async fn value_of(name: &str) -> Result<SecretString> {
+async fn read_value(name: &str) -> Result<SecretString> {
     let text = if std::io::stdin().is_terminal() {
-        hidden::prompt(&format!("Value of {name} (not shown): ")).await
+        prompt_secret(&format!("Value of {name} (hidden): ")).await
     } else {
-        tokio::task::spawn_blocking(stdin).await.map_err(std::io::Error::other).flatten().map(SecretString::from)
+        tokio::task::spawn_blocking(read_stdin).await.map_err(std::io::Error::other).flatten().map(SecretString::from)
     };
-    // Not what was read: it may be part of the value.
+    // The error must not contain the input, which may be part of the value.
     let text = text.map_err(|error| {
-        Failure::input(format!("can't read the value: {}", error.kind())).next("It is text in UTF-8.")
+        Failure::input(format!("can't read the value: {}", error.kind())).with_hint("The value must be UTF-8 text.")
     })?;
     let value = without_line_end(text.expose_secret());
-    atoll_core::secret::value(value, None).map_err(|error| Failure::input(error.to_string()))?;
+    atoll_core::secret::check_secret_value(value, None).map_err(|error| Failure::input(error.to_string()))?;
     Ok(SecretString::from(value))
 }
 
-/// `echo` and editors end with a line end that nobody means; a key file's inner ones stay.
+/// Removes the one line break that `echo` and editors append.
 fn without_line_end(text: &str) -> &str {
     let text = text.strip_suffix('\n').unwrap_or(text);
     text.strip_suffix('\r').unwrap_or(text)
 }
 
-fn list(rows: &[Value], output: &Output) -> Result {
+fn print_list(secrets: &[ApiSecret], output: &Output) -> Result {
     if output.json {
-        return rows.iter().try_for_each(|row| output.object(row));
+        return output.print_responses(secrets);
     }
     let now = time::now();
-    let cells = rows.iter().map(|row| {
-        let said = |field: &str| row[field].as_str().unwrap_or("-");
-        let hosts: Vec<&str> = row["upstreams"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let hosts = if hosts.is_empty() { "-".to_owned() } else { hosts.join(" ") };
-        let exposed = exposed(row).map_or_else(|| "no".to_owned(), |what| format!("as {what}"));
-        let age = time::age(said("updated_at"), now);
-        let whose = row["project_id"].as_str().unwrap_or("deployment");
-        [said("name"), whose, &exposed, &hosts, &age].map(table::cell).into()
+    let rows = secrets.iter().map(|secret| {
+        let hosts = if secret.upstreams.is_empty() { "-".to_owned() } else { secret.upstreams.join(" ") };
+        let exposed = exposed_as(secret).map_or_else(|| "no".to_owned(), |place| format!("as {place}"));
+        let owner = secret.project_id.map_or_else(|| "deployment".to_owned(), |id| id.to_string());
+        let age = time::format_age(secret.updated_at, now);
+        [&secret.name, &owner, &exposed, &hosts, &age].map(table::cell).into()
     });
-    table::print(output, &["NAME", "WHOSE", "EXPOSED", "UPSTREAMS", "SET"], &cells.collect::<Vec<Vec<_>>>())
+    let heads = ["NAME", "OWNER", "EXPOSED", "UPSTREAMS", "SET"];
+    table::print_table(output, &heads, &rows.collect::<Vec<Vec<_>>>())
 }
 
-fn rotated(done: &Value, output: &Output) -> Result {
-    let left: Vec<&str> =
-        done["left"].as_array().into_iter().flatten().filter_map(|row| row["name"].as_str()).collect();
-    if output.json {
-        output.object(done)?;
-    } else {
-        let key = text::inline(done["key_id"].as_str().unwrap_or_default());
-        output.line(&format!("{} secrets are sealed with the key {key}", done["sealed"]))?;
-    }
+fn print_rotation(rotation: &KeyRotation, output: &Output) -> Result {
+    let KeyRotation { key_id, sealed, left } = rotation;
+    output
+        .print_result(rotation, || format!("{sealed} secrets are sealed with the key {}", text::escape_line(key_id)))?;
     if left.is_empty() {
         return Ok(());
     }
-    let names = text::inline(&left.join(", "));
-    Err(Failure::work("secrets_left", format!("these could not be opened and stay as they are: {names}"))
-        .next("Put their key back into `secret-keys` in the data directory, or set them again."))
+    let names: Vec<&str> = left.iter().map(|secret| secret.name.as_str()).collect();
+    let names = text::escape_line(&names.join(", "));
+    Err(Failure::work("secrets_left", format!("the server could not open these secrets and left them: {names}"))
+        .with_hint("Restore their key in `secret-keys` in the data directory, or set them again."))
 }
 
 #[cfg(test)]
@@ -198,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_end_is_left_out() {
+    fn removes_one_line_end() {
         for (given, kept) in [("x\n", "x"), ("x\r\n", "x"), ("x\n\n", "x\n"), ("a\nb\n", "a\nb"), ("\n", ""), ("", "")]
         {
             assert_eq!(without_line_end(given), kept);
@@ -206,15 +199,15 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stays_in_its_path() {
-        assert_eq!(path("API_KEY").ok().as_deref(), Some("/secrets/API_KEY"));
+    fn rejects_names_that_would_change_the_path() {
+        assert!(check_name("API_KEY").is_ok());
         for bad in ["", "rotate", "../tokens", "A/B", "A?x=1", "a"] {
-            assert!(path(bad).is_err(), "{bad}");
+            assert!(check_name(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn exposing_takes_the_name_unless_another_is_given() {
+    fn the_variable_defaults_to_the_name() {
         let set = |expose: Option<&str>| Set {
             name: "KEY".into(),
             project: None,
@@ -222,12 +215,11 @@ mod tests {
             expose: expose.map(str::to_owned),
             expose_file: None,
         };
-        let value = SecretString::from("v");
-        assert_eq!(set(None).body(&value)["expose"], Value::Null);
-        assert_eq!(set(Some("")).body(&value)["expose"], "KEY");
-        assert_eq!(set(Some("OTHER")).body(&value)["expose"], "OTHER");
-        let file = Set { expose_file: Some("a/b".into()), ..set(None) }.body(&value);
-        assert_eq!((&file["expose"], file["expose_file"].as_str()), (&Value::Null, Some("a/b")));
-        assert_eq!(exposed(&file).as_deref(), Some("~/a/b"));
+        let variable = |expose| set(expose).request(SecretString::from("v")).expose;
+        assert_eq!(variable(None), None);
+        assert_eq!(variable(Some("")).as_deref(), Some("KEY"));
+        assert_eq!(variable(Some("OTHER")).as_deref(), Some("OTHER"));
+        let file = Set { expose_file: Some("a/b".into()), ..set(None) }.request(SecretString::from("v"));
+        assert_eq!((file.expose, file.expose_file.as_deref()), (None, Some("a/b")));
     }
 }

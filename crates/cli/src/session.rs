@@ -1,21 +1,23 @@
-//! `atoll session`: conversations, which outlive their sandboxes.
+//! `atoll session`: manages sessions.
 
-use crate::arguments::{Target, word};
-use crate::client::{Client, Connect};
+use crate::arguments::{Target, parse_word};
+use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::inbox::send;
 use crate::output::Output;
+use crate::pages::collect_up_to;
 use crate::render::fields::Fields;
-use crate::render::{table, text, time};
-use crate::sandbox::new::tell_made;
+use crate::render::{table, time};
+use crate::sandbox::create::print_created;
+use crate::worker_command::require_new_file;
+use atoll_api::{ChangeSession, ForkSession, ResumeSession, Session as ApiSession, SessionListQuery};
 use atoll_core::id::{ProjectId, SessionId};
 use atoll_core::sandbox::ProviderKind;
 use atoll_core::session::SessionState;
-use serde_json::{Value, json};
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
-pub struct Session {
+pub struct SessionArgs {
     #[command(flatten)]
     connect: Connect,
     #[command(subcommand)]
@@ -28,126 +30,132 @@ enum Command {
     #[command(after_help = "Examples:\n  atoll session ls\n  atoll session ls --state open --json")]
     #[command(alias = "list")]
     Ls {
-        /// Only of this project
+        /// Filter by project
         #[arg(long, value_name = "ID")]
         project: Option<ProjectId>,
-        /// Only in this state: open or closed
-        #[arg(long, value_parser = word::<SessionState>)]
+        /// Filter by state: open or closed
+        #[arg(long, value_parser = parse_word::<SessionState>)]
         state: Option<SessionState>,
-        /// How many at most
+        /// Maximum number of rows
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
-        /// All of them
+        /// List all rows
         #[arg(long, conflicts_with = "limit")]
         all: bool,
     },
-    /// Show one session
+    /// Show a session
     #[command(after_help = "Examples:\n  atoll session show ses_…")]
     Show { id: SessionId },
-    /// Give a session another title
+    /// Rename a session
     #[command(after_help = "Examples:\n  atoll session rename ses_… \"Upgrade of the parser\"")]
     Rename { id: SessionId, title: String },
-    /// Close a session: what is queued will not be delivered, its sandbox is stopped
+    /// Close a session; stops its sandbox, drops queued messages
     #[command(after_help = "Examples:\n  atoll session close ses_…")]
     Close { id: SessionId },
-    /// Give a session a new sandbox like its last
+    /// Create a new sandbox for a session
     #[command(after_help = "Examples:\n  atoll session resume ses_…\n  atoll session resume ses_… --provider external")]
     Resume {
         id: SessionId,
-        /// Who makes it: external or fake [default: as the last one]
-        #[arg(long, value_parser = word::<ProviderKind>)]
+        /// Provider of the sandbox [default: that of the last one]
+        #[arg(long, value_parser = parse_word::<ProviderKind>)]
         provider: Option<ProviderKind>,
-        /// A new file for the worker's token, if there is one [default: worker-ID.token in the data directory]
+        /// New file for the worker's token [default: worker-ID.token in the data directory]
         #[arg(long, value_name = "FILE")]
         token_file_out: Option<PathBuf>,
     },
-    /// Begin a session that goes on from where this one is
+    /// Fork a session
     #[command(after_help = "Examples:\n  atoll session fork ses_… --title \"Another way\"")]
     Fork {
         id: SessionId,
-        /// The new session's title
+        /// Title of the new session
         #[arg(long)]
         title: Option<String>,
     },
-    /// Say something to a session; without a live sandbox it gets a new one
+    /// Send a message to a session
     #[command(
         after_help = "Examples:\n  atoll session send ses_… \"and now the tests\"\n  atoll session send ses_… - --wait < notes.md"
     )]
     Send {
         id: SessionId,
         #[command(flatten)]
-        message: send::Message,
+        message: send::MessageOptions,
     },
 }
 
-pub async fn run(session: &Session, output: &Output) -> Result {
-    let client = Client::find(&session.connect)?;
-    let path = |id: &SessionId| format!("/sessions/{id}");
+pub async fn run(session: &SessionArgs, output: &Output) -> Result {
+    let client = ConnectedClient::find(&session.connect)?;
     match &session.command {
         Command::Ls { project, state, limit, all } => {
-            let filters =
-                [("project", project.map(|id| id.to_string())), ("state", state.map(|word| word.to_string()))];
-            let query: Vec<_> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-            let (rows, more) = client.list("/sessions", &query, (!all).then_some(*limit)).await?;
-            list(&rows, more, output)
+            let (project, state, client) = (*project, *state, &client);
+            let load = |limit, cursor| async move {
+                client.list_sessions(&SessionListQuery { project, state, limit: Some(limit), cursor }).await
+            };
+            let (sessions, has_more) = collect_up_to((!all).then_some(*limit), load).await?;
+            print_list(&sessions, has_more, output)
         }
-        Command::Show { id } => show(&client.get(&path(id), &[]).await?, output),
-        Command::Rename { id, title } => show(&client.patch(&path(id), &json!({ "title": title })).await?, output),
-        Command::Close { id } => show(&client.patch(&path(id), &json!({ "state": "closed" })).await?, output),
+        Command::Show { id } => print_session(&client.get_session(*id).await?, output),
+        Command::Rename { id, title } => {
+            let change = ChangeSession { title: Some(title.clone()), state: None };
+            print_session(&client.change_session(*id, &change).await?, output)
+        }
+        Command::Close { id } => {
+            let change = ChangeSession { title: None, state: Some(SessionState::Closed) };
+            print_session(&client.change_session(*id, &change).await?, output)
+        }
         Command::Resume { id, provider, token_file_out } => {
-            crate::worker_start::check_place(token_file_out.as_deref())?;
-            let body = provider.map_or_else(|| json!({}), |provider| json!({ "provider": provider }));
-            let made = client.post(&format!("{}/resume", path(id)), &body).await?;
-            tell_made(made, token_file_out.as_deref(), &client, output)
+            require_new_file(token_file_out.as_deref())?;
+            let resume = ResumeSession { provider: *provider };
+            let sandbox = client.resume_session(*id, &resume).await?;
+            print_created(sandbox, token_file_out.as_deref(), &client, output)
         }
         Command::Fork { id, title } => {
-            let body = title.as_ref().map_or_else(|| json!({}), |title| json!({ "title": title }));
-            show(&client.post(&format!("{}/fork", path(id)), &body).await?, output)
+            let fork = ForkSession { title: title.clone() };
+            print_session(&client.fork_session(*id, &fork).await?, output)
         }
-        Command::Send { id, message } => send::to(Target::Session(*id), message, &client, output).await,
+        Command::Send { id, message } => send::send_message(Target::Session(*id), message, &client, output).await,
     }
 }
 
-fn list(rows: &[Value], more: bool, output: &Output) -> Result {
+fn print_list(sessions: &[ApiSession], has_more: bool, output: &Output) -> Result {
     if output.json {
-        return rows.iter().try_for_each(|row| output.object(row));
+        return output.print_responses(sessions);
     }
     let now = time::now();
-    let cells = rows.iter().map(|row| {
-        let said = |field: &str| row[field].as_str().unwrap_or_default();
+    let rows = sessions.iter().map(|session| {
+        let sandbox = session.sandbox_id.map_or_else(|| "-".to_owned(), |id| id.to_string());
         vec![
-            table::cell(said("id")),
-            table::state(said("state")),
-            table::cell(row["sandbox_id"].as_str().unwrap_or("-")),
-            table::cell(row["agent"].as_str().unwrap_or("-")),
-            table::cell(time::age(said("created_at"), now)),
-            table::cell(said("title")),
+            table::cell(session.id.to_string()),
+            table::state_cell(session.state.as_str()),
+            table::cell(sandbox),
+            table::cell(session.agent.as_deref().unwrap_or("-")),
+            table::cell(time::format_age(session.created_at, now)),
+            table::cell(&session.title),
         ]
     });
-    table::print(output, &["ID", "STATE", "LIVE SANDBOX", "AGENT", "AGE", "TITLE"], &cells.collect::<Vec<_>>())?;
-    if more {
-        output.note("there are more: --all lists them");
+    let heads = ["ID", "STATE", "LIVE SANDBOX", "AGENT", "AGE", "TITLE"];
+    table::print_table(output, &heads, &rows.collect::<Vec<_>>())?;
+    if has_more {
+        output.print_note("more rows exist; list them with --all");
     }
     Ok(())
 }
 
-fn show(row: &Value, output: &Output) -> Result {
+fn print_session(session: &ApiSession, output: &Output) -> Result {
     if output.json {
-        return output.object(row);
+        return output.print_response(session);
     }
-    let said = |field: &str| row[field].as_str().unwrap_or_default();
     Fields::new()
-        .put("id", said("id"))
-        .put("title", text::inline(said("title")))
-        .put("state", said("state"))
-        .put("project", said("project_id"))
-        .maybe("agent", &row["agent"])
-        .maybe("live sandbox", &row["sandbox_id"])
-        .maybe("last sandbox", &row["last_sandbox_id"])
-        .maybe("branch", &row["branch"])
-        .maybe("forked from", &row["forked_from"])
-        .put("cost", format!("${:.4}", row["cost"].as_f64().unwrap_or(0.0)))
-        .maybe("made by", &row["created_by"])
-        .put("made", time::exact(said("created_at")))
+        .field("id", session.id)
+        .field("title", &session.title)
+        .field("state", session.state)
+        .field("project", session.project_id)
+        .optional("agent", session.agent.as_ref())
+        .optional("live sandbox", session.sandbox_id)
+        .optional("last sandbox", session.last_sandbox_id)
+        .optional("branch", session.branch.as_ref())
+        .optional("forked from", session.forked_from)
+        .field("cost", format!("${:.4}", session.cost))
+        .optional("created by", session.created_by.as_ref())
+        .field("created", time::format_time(session.created_at))
         .print(output)
 }

@@ -1,21 +1,21 @@
-//! Loading the configuration for a command.
+//! Loads the configuration for a command.
 
 use crate::failure::{Failure, Result};
-use atoll_config::{Inputs, Loaded};
+use atoll_config::{Inputs, LoadedConfig};
 use std::path::PathBuf;
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ConfigFiles {
-    /// A configuration file; several times: later ones win key by key
+    /// Read this configuration file (repeatable; later files win)
     #[arg(long = "config", value_name = "FILE")]
     pub config: Vec<PathBuf>,
 }
 
-pub fn load(flags: Vec<(String, String)>, files: &ConfigFiles) -> Result<Loaded> {
+pub fn load_config(flags: Vec<(String, String)>, files: &ConfigFiles) -> Result<LoadedConfig> {
     let inputs = Inputs::of_this_process(flags, files.config.clone())
-        .map_err(|error| Failure::setup("config", format!("can't tell the working directory: {error}")))?;
-    atoll_config::load(&inputs).map_err(|error| {
+        .map_err(|error| Failure::setup("config", format!("can't determine the working directory: {error}")))?;
+    atoll_config::load_config(&inputs).map_err(|error| {
         Failure::setup("config", error)
-            .next("Mend what is named there; `atoll config` then shows every key and its origin.")
+            .with_hint("Fix the configuration; `atoll config` shows every key and its source.")
     })
 }

@@ -1,16 +1,17 @@
-//! `atoll snapshot`: files of sandboxes that are kept by name.
+//! `atoll snapshot`: manages snapshots.
 
-use crate::client::{Client, Connect};
+use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::render::{size, table, text, time};
+use atoll_api::{RemoveSnapshotQuery, Snapshot as ApiSnapshot};
+use atoll_client::Method;
 use atoll_core::id::ProjectId;
 use atoll_core::time::Timestamp;
-use serde_json::Value;
 use std::time::Duration;
 
 #[derive(Debug, clap::Args)]
-pub struct Snapshot {
+pub struct SnapshotArgs {
     #[command(flatten)]
     connect: Connect,
     #[command(subcommand)]
@@ -19,42 +20,43 @@ pub struct Snapshot {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// List the snapshots, with what each takes on disk
+    /// List snapshots
     #[command(after_help = "Examples:\n  atoll snapshot ls")]
     #[command(alias = "list")]
     Ls,
-    /// Forget a snapshot; sandboxes that began with it keep their files
+    /// Remove a snapshot; sandboxes that use it keep their files
     #[command(after_help = "Examples:\n  atoll snapshot rm with-dependencies")]
     Rm {
         name: String,
-        /// Whose it is [default: the default project's]
+        /// Project of the snapshot [default: the default project]
         #[arg(long, value_name = "ID")]
         project: Option<ProjectId>,
     },
-    /// Forget all snapshots that are older than so many days
+    /// Remove old snapshots
     #[command(after_help = "Examples:\n  atoll snapshot prune --older-than 30 --dry-run")]
     Prune {
+        /// Minimum age, in days
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32))]
         older_than: u32,
-        /// Only say which
+        /// List the snapshots, and remove none
         #[arg(long)]
         dry_run: bool,
     },
 }
 
-pub async fn run(snapshot: &Snapshot, output: &Output) -> Result {
-    let client = Client::find(&snapshot.connect)?;
+pub async fn run(snapshot: &SnapshotArgs, output: &Output) -> Result {
+    let client = ConnectedClient::find(&snapshot.connect)?;
     match &snapshot.command {
-        Command::Ls => list(&items(&client).await?, output),
-        Command::Rm { name, project } => {
-            forget(&client, name, project.map(|id| id.to_string()).as_deref(), output).await
-        }
+        Command::Ls => print_list(&list_snapshots(&client).await?, output),
+        Command::Rm { name, project } => remove_snapshot(&client, name, *project, output).await,
         Command::Prune { older_than, dry_run } => {
             let age = Duration::from_secs(u64::from(*older_than) * 24 * 3600);
-            for (name, project) in older(&items(&client).await?, time::now(), age) {
+            let snapshots = list_snapshots(&client).await?;
+            for snapshot in snapshots.iter().filter(|snapshot| is_older(snapshot, time::now(), age)) {
+                let name = &snapshot.snapshot.name;
                 match dry_run {
-                    true => output.line(&format!("{} would go", text::inline(&name)))?,
-                    false => forget(&client, &name, Some(&project), output).await?,
+                    true => output.print_line(&format!("would remove {}", text::escape_line(name)))?,
+                    false => remove_snapshot(&client, name, Some(snapshot.project_id), output).await?,
                 }
             }
             Ok(())
@@ -62,45 +64,38 @@ pub async fn run(snapshot: &Snapshot, output: &Output) -> Result {
     }
 }
 
-async fn items(client: &Client) -> Result<Vec<Value>> {
-    let mut answer = client.get("/snapshots", &[]).await?;
-    match answer["items"].take() {
-        Value::Array(items) => Ok(items),
-        _ => Err(client.not_atoll("snapshots without items")),
-    }
+async fn list_snapshots(client: &ConnectedClient) -> Result<Vec<ApiSnapshot>> {
+    Ok(client.list_snapshots().await?.items)
 }
 
-async fn forget(client: &Client, name: &str, project: Option<&str>, output: &Output) -> Result {
+async fn remove_snapshot(client: &ConnectedClient, name: &str, project: Option<ProjectId>, output: &Output) -> Result {
     if name.contains(['/', '?', '#', '%']) {
-        return Err(Failure::refused("not_found", format!("there is no snapshot `{}`", text::inline(name))));
+        return Err(Failure::refused("not_found", format!("there is no snapshot `{}`", text::escape_line(name))));
     }
-    let query: Vec<_> = project.map(|project| ("project_id", project.to_owned())).into_iter().collect();
-    let gone = client.delete(&format!("/snapshots/{name}"), &query).await?;
-    if output.json { output.object(&gone) } else { output.line(&format!("{} is gone", text::inline(name))) }
+    let query = RemoveSnapshotQuery { project_id: project };
+    let request = client.request(Method::DELETE, &format!("/snapshots/{name}"), &query);
+    let removed: serde_json::Value = client.send_for_json(request).await?;
+    output.print_result(&removed, || format!("{} is removed", text::escape_line(name)))
 }
 
-/// Names and projects.
-fn older(items: &[Value], now: Timestamp, age: Duration) -> Vec<(String, String)> {
-    let is_older = |item: &&Value| {
-        let made = item["created_at"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
-        made.is_some_and(|made| now.elapsed_since(made) > age)
-    };
-    let words = |item: &Value| Some((item["name"].as_str()?.to_owned(), item["project_id"].as_str()?.to_owned()));
-    items.iter().filter(is_older).filter_map(words).collect()
+/// A snapshot of unknown age is not older.
+fn is_older(snapshot: &ApiSnapshot, now: Timestamp, age: Duration) -> bool {
+    snapshot.snapshot.created_at.is_some_and(|created| now.elapsed_since(created) > age)
 }
 
-fn list(items: &[Value], output: &Output) -> Result {
+fn print_list(snapshots: &[ApiSnapshot], output: &Output) -> Result {
     if output.json {
-        return items.iter().try_for_each(|item| output.object(item));
+        return output.print_responses(snapshots);
     }
     let now = time::now();
-    let cells = items.iter().map(|item| {
-        let said = |field: &str| item[field].as_str().unwrap_or("-");
-        let bytes = item["bytes"].as_u64().map_or_else(|| "-".to_owned(), size::bytes);
-        let age = item["created_at"].as_str().map_or_else(|| "-".to_owned(), |at| time::age(at, now));
-        [said("name"), &bytes, said("image"), &age, said("project_id")].map(table::cell).into()
+    let rows = snapshots.iter().map(|row| {
+        let snapshot = &row.snapshot;
+        let bytes = snapshot.bytes.map_or_else(|| "-".to_owned(), size::format_bytes);
+        let age = snapshot.created_at.map_or_else(|| "-".to_owned(), |at| time::format_age(at, now));
+        let image = snapshot.image.as_deref().unwrap_or("-");
+        [&snapshot.name, &bytes, image, &age, &row.project_id.to_string()].map(table::cell).into()
     });
-    table::print(output, &["NAME", "SIZE", "IMAGE", "AGE", "PROJECT"], &cells.collect::<Vec<Vec<_>>>())
+    table::print_table(output, &["NAME", "SIZE", "IMAGE", "AGE", "PROJECT"], &rows.collect::<Vec<Vec<_>>>())
 }
 
 #[cfg(test)]
@@ -109,13 +104,15 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_what_is_surely_older_goes() {
-        let items = [
-            json!({ "name": "old", "project_id": "prj_1", "created_at": "2026-01-01T00:00:00Z" }),
-            json!({ "name": "new", "project_id": "prj_1", "created_at": "2026-01-31T00:00:00Z" }),
-            json!({ "name": "unknown", "project_id": "prj_1", "created_at": null }),
-        ];
+    fn only_a_known_age_is_older() {
         let now: Timestamp = "2026-02-01T00:00:00Z".parse().unwrap();
-        assert_eq!(older(&items, now, Duration::from_secs(30 * 24 * 3600)), [("old".to_owned(), "prj_1".to_owned())]);
+        let is_old = |created_at: serde_json::Value| {
+            let snapshot = json!({
+                "name": "x", "bytes": null, "image": null, "project_id": ProjectId::new(), "created_at": created_at,
+            });
+            is_older(&serde_json::from_value(snapshot).unwrap(), now, Duration::from_secs(30 * 24 * 3600))
+        };
+        assert!(is_old(json!("2026-01-01T00:00:00Z")));
+        assert!(!is_old(json!("2026-01-31T00:00:00Z")) && !is_old(json!(null)));
     }
 }

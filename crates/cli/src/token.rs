@@ -1,19 +1,21 @@
-//! `atoll token`: what people and programs show to the server.
+//! `atoll token`: manages API tokens.
 
-use crate::arguments::word;
-use crate::client::{Client, Connect};
+use crate::arguments::parse_word;
+use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::pages::{collect_all, page_query};
 use crate::render::{table, time};
-use crate::worker_start::{check_place, write_secret};
+use crate::worker_command::{require_new_file, write_secret_file};
+use atoll_api::{NewToken, Token as ApiToken};
 use atoll_core::id::{ProjectId, TokenId, UserId};
-use atoll_core::principal::Role;
+use atoll_core::principal::{Role, TokenKind};
 use atoll_core::time::Timestamp;
-use serde_json::{Map, Value};
-use std::path::PathBuf;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
-pub struct Token {
+pub struct TokenArgs {
     #[command(flatten)]
     connect: Connect,
     #[command(subcommand)]
@@ -22,108 +24,121 @@ pub struct Token {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// List tokens: an admin sees all, others their own
+    /// List your tokens; admins see all
     #[command(after_help = "Examples:\n  atoll token ls")]
     #[command(alias = "list")]
     Ls,
-    /// Make a token; it is shown once
+    /// Create a token and print it once
     #[command(after_help = "\
 Examples:
   atoll token new laptop
   atoll token new ada --user usr_… --out ada.token
   ATOLL_TOKEN=$(atoll token new ci --service --role member --expires 2027-01-01T00:00:00Z)")]
     New(New),
-    /// End a token
+    /// Revoke a token
     #[command(after_help = "Examples:\n  atoll token rm tok_…")]
     Rm { id: TokenId },
 }
 
 #[derive(Debug, clap::Args)]
 struct New {
-    /// What it is for
+    /// Name of the token
     name: String,
-    /// For this user [default: yourself]
+    /// User of the token [default: yourself]
     #[arg(long, value_name = "ID", conflicts_with = "service")]
     user: Option<UserId>,
-    /// For a program instead of a person
+    /// Create a service token, for a program
     #[arg(long)]
     service: bool,
-    /// What the program may do: viewer, member or admin
-    #[arg(long, value_parser = word::<Role>, requires = "service")]
+    /// Role of the service: viewer, member or admin
+    #[arg(long, value_parser = parse_word::<Role>, requires = "service")]
     role: Option<Role>,
-    /// Bounds the program to one project
+    /// Limit the service to one project
     #[arg(long, value_name = "ID", requires = "service")]
     project: Option<ProjectId>,
-    /// When it ends, like 2027-01-31T12:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = word::<Timestamp>)]
+    /// Expiry time, such as 2027-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = parse_word::<Timestamp>)]
     expires: Option<Timestamp>,
-    /// Put it into this new file, which only you can read, instead of printing it
+    /// Write the token to this new private file instead of stdout
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
 impl New {
-    fn body(&self) -> Value {
-        let fields = [
-            ("name", Some(self.name.clone())),
-            ("kind", self.service.then(|| "service".to_owned())),
-            ("user_id", self.user.map(|id| id.to_string())),
-            ("role", self.role.map(|word| word.to_string())),
-            ("project_id", self.project.map(|id| id.to_string())),
-            ("expires_at", self.expires.map(|time| time.to_string())),
-        ];
-        let given = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), Value::from(value?))));
-        Value::Object(given.collect::<Map<_, _>>())
+    fn request(&self) -> NewToken {
+        NewToken {
+            name: self.name.clone(),
+            kind: if self.service { TokenKind::Service } else { TokenKind::User },
+            user_id: self.user,
+            role: self.role,
+            project_id: self.project,
+            expires_at: self.expires,
+        }
     }
 }
 
-pub async fn run(token: &Token, output: &Output) -> Result {
-    let client = Client::find(&token.connect)?;
+pub async fn run(token: &TokenArgs, output: &Output) -> Result {
+    let client = ConnectedClient::find(&token.connect)?;
     match &token.command {
-        Command::Ls => list(&client.list("/tokens", &[], None).await?.0, output),
-        Command::New(new) => make(new, &client, output).await,
+        Command::Ls => print_list(&all_tokens(&client).await?, output),
+        Command::New(new) => create_token(new, &client, output).await,
         Command::Rm { id } => {
-            let gone = client.delete(&format!("/tokens/{id}"), &[]).await?;
-            if output.json { output.object(&gone) } else { output.line(&format!("{id} is no longer good")) }
+            let removed = client.revoke_token(*id).await?;
+            output.print_result(&removed, || format!("{id} is revoked"))
         }
     }
 }
 
-async fn make(new: &New, client: &Client, output: &Output) -> Result {
-    check_place(new.out.as_deref())?;
-    let mut made = client.post("/tokens", &new.body()).await?;
-    let id = made["id"].as_str().unwrap_or_default().to_owned();
-    let secret = made["token"].as_str().unwrap_or_default().to_owned();
-    if let Some(path) = &new.out {
-        write_secret(path, &secret, false).map_err(|error| {
-            Failure::setup("token_file", format!("the token could not be written to {}: {error}", path.display()))
-                .next(format!("End it with `atoll token rm {id}` and make another one."))
-        })?;
-        made["token"] = Value::Null;
-        made["token_file"] = path.display().to_string().into();
-    }
-    match (&new.out, output.json) {
-        (_, true) => output.object(&made),
-        (Some(path), false) => output.line(&format!("{id} is in {}", path.display())),
-        // Alone on the output, so that a script can take it.
-        (None, false) => {
-            output.note(&format!("{id}: this is the only time that it is shown"));
-            output.line(&secret)
-        }
-    }
+async fn all_tokens(client: &ConnectedClient) -> Result<Vec<ApiToken>> {
+    collect_all(|cursor| async move { client.list_tokens(&page_query(cursor)).await }).await
 }
 
-fn list(rows: &[Value], output: &Output) -> Result {
+/// A new token whose secret is in a file.
+#[derive(Serialize)]
+struct SavedToken<'a> {
+    #[serde(flatten)]
+    token: ApiToken,
+    #[serde(rename = "token")]
+    secret: Option<String>,
+    token_file: &'a Path,
+}
+
+async fn create_token(new: &New, client: &ConnectedClient, output: &Output) -> Result {
+    require_new_file(new.out.as_deref())?;
+    let mut token = client.create_token(&new.request()).await?;
+    let (id, secret) = (token.id, token.token.clone().unwrap_or_default());
+    let Some(path) = &new.out else {
+        if output.json {
+            return output.print_response(&token);
+        }
+        // stdout has only the token, for scripts.
+        output.print_note(&format!("{id}: this token is shown only once"));
+        return output.print_line(&secret);
+    };
+    write_secret_file(path, &secret, false).map_err(|error| {
+        Failure::setup("token_file", format!("can't write the token to {}: {error}", path.display()))
+            .with_hint(format!("Revoke it with `atoll token rm {id}` and create another one."))
+    })?;
+    token.token = None;
+    output.print_result(&SavedToken { token, secret: None, token_file: path }, || {
+        format!("{id} is in {}", path.display())
+    })
+}
+
+fn print_list(tokens: &[ApiToken], output: &Output) -> Result {
     if output.json {
-        return rows.iter().try_for_each(|row| output.object(row));
+        return output.print_responses(tokens);
     }
     let now = time::now();
-    let cells = rows.iter().map(|row| {
-        let said = |field: &str| row[field].as_str().unwrap_or("-");
-        let age = time::age(said("created_at"), now);
-        let expires = row["expires_at"].as_str().map_or_else(|| "never".to_owned(), time::exact);
-        let whose = row["user_id"].as_str().or(row["project_id"].as_str()).unwrap_or("-");
-        [said("id"), said("kind"), said("role"), whose, &age, &expires, said("name")].map(table::cell).into()
+    let rows = tokens.iter().map(|token| {
+        let expires = token.expires_at.map_or_else(|| "never".to_owned(), time::format_time);
+        let user = token.user_id.map(|id| id.to_string());
+        let owner = user.or_else(|| token.project_id.map(|id| id.to_string())).unwrap_or_else(|| "-".to_owned());
+        let age = time::format_age(token.created_at, now);
+        let cells =
+            [&token.id.to_string(), token.kind.as_str(), token.role.as_str(), &owner, &age, &expires, &token.name];
+        cells.map(table::cell).into()
     });
-    table::print(output, &["ID", "KIND", "ROLE", "WHOSE", "AGE", "EXPIRES", "NAME"], &cells.collect::<Vec<Vec<_>>>())
+    let heads = ["ID", "KIND", "ROLE", "OWNER", "AGE", "EXPIRES", "NAME"];
+    table::print_table(output, &heads, &rows.collect::<Vec<Vec<_>>>())
 }

@@ -1,14 +1,15 @@
-//! `atoll user`: the people of a deployment.
+//! `atoll user`: manages users.
 
-use crate::arguments::word;
-use crate::client::{Client, Connect};
+use crate::arguments::parse_word;
+use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::output::Output;
+use crate::pages::{collect_all, page_query};
 use crate::render::fields::Fields;
 use crate::render::{table, time};
+use atoll_api::{ChangeUser, NewUser, User as ApiUser};
 use atoll_core::id::UserId;
 use atoll_core::principal::Role;
-use serde_json::{Value, json};
 
 #[derive(Debug, clap::Args)]
 pub struct User {
@@ -24,23 +25,23 @@ enum Command {
     #[command(after_help = "Examples:\n  atoll user ls")]
     #[command(alias = "list")]
     Ls,
-    /// Make a user; `atoll token new --user ID` then gives them a token
+    /// Create a user
     #[command(after_help = "Examples:\n  atoll user new ada\n  atoll user new grace --role admin")]
     New {
         name: String,
-        /// viewer, member or admin
-        #[arg(long, value_parser = word::<Role>, default_value = "member")]
+        /// Role: viewer, member or admin
+        #[arg(long, value_parser = parse_word::<Role>, default_value = "member")]
         role: Role,
     },
-    /// Show one user
+    /// Show a user
     #[command(after_help = "Examples:\n  atoll user show usr_…")]
     Show { id: UserId },
-    /// Change what a user may do
+    /// Change a user's role
     #[command(after_help = "Examples:\n  atoll user role usr_… viewer")]
     Role {
         id: UserId,
-        /// viewer, member or admin
-        #[arg(value_parser = word::<Role>)]
+        /// Role: viewer, member or admin
+        #[arg(value_parser = parse_word::<Role>)]
         role: Role,
     },
     /// Remove a user and their tokens
@@ -49,44 +50,49 @@ enum Command {
 }
 
 pub async fn run(user: &User, output: &Output) -> Result {
-    let client = Client::find(&user.connect)?;
-    let path = |id: &UserId| format!("/users/{id}");
+    let client = ConnectedClient::find(&user.connect)?;
     match &user.command {
-        Command::Ls => list(&client.list("/users", &[], None).await?.0, output),
+        Command::Ls => print_list(&all_users(&client).await?, output),
         Command::New { name, role } => {
-            show(&client.post("/users", &json!({ "name": name, "role": role })).await?, output)
+            let new = NewUser { name: name.clone(), role: *role };
+            print_user(&client.create_user(&new).await?, output)
         }
-        Command::Show { id } => show(&client.get(&path(id), &[]).await?, output),
-        Command::Role { id, role } => show(&client.patch(&path(id), &json!({ "role": role })).await?, output),
+        Command::Show { id } => print_user(&client.get_user(*id).await?, output),
+        Command::Role { id, role } => {
+            let change = ChangeUser { name: None, role: Some(*role) };
+            print_user(&client.change_user(*id, &change).await?, output)
+        }
         Command::Rm { id } => {
-            let gone = client.delete(&path(id), &[]).await?;
-            if output.json { output.object(&gone) } else { output.line(&format!("{id} is removed, with every token")) }
+            let removed = client.remove_user(*id).await?;
+            output.print_result(&removed, || format!("{id} and their tokens are removed"))
         }
     }
 }
 
-fn list(rows: &[Value], output: &Output) -> Result {
+async fn all_users(client: &ConnectedClient) -> Result<Vec<ApiUser>> {
+    collect_all(|cursor| async move { client.list_users(&page_query(cursor)).await }).await
+}
+
+fn print_list(users: &[ApiUser], output: &Output) -> Result {
     if output.json {
-        return rows.iter().try_for_each(|row| output.object(row));
+        return output.print_responses(users);
     }
     let now = time::now();
-    let cells = rows.iter().map(|row| {
-        let said = |field: &str| row[field].as_str().unwrap_or_default();
-        let age = time::age(said("created_at"), now);
-        [said("id"), said("role"), &age, said("name")].map(table::cell).into()
+    let rows = users.iter().map(|user| {
+        let (id, age) = (user.id.to_string(), time::format_age(user.created_at, now));
+        [id.as_str(), user.role.as_str(), &age, &user.name].map(table::cell).into()
     });
-    table::print(output, &["ID", "ROLE", "AGE", "NAME"], &cells.collect::<Vec<Vec<_>>>())
+    table::print_table(output, &["ID", "ROLE", "AGE", "NAME"], &rows.collect::<Vec<Vec<_>>>())
 }
 
-fn show(row: &Value, output: &Output) -> Result {
+fn print_user(user: &ApiUser, output: &Output) -> Result {
     if output.json {
-        return output.object(row);
+        return output.print_response(user);
     }
-    let said = |field: &str| row[field].as_str().unwrap_or_default();
     Fields::new()
-        .put("id", said("id"))
-        .put("name", said("name"))
-        .put("role", said("role"))
-        .put("made", time::exact(said("created_at")))
+        .field("id", user.id)
+        .field("name", &user.name)
+        .field("role", user.role)
+        .field("created", time::format_time(user.created_at))
         .print(output)
 }

@@ -1,76 +1,84 @@
 //! Rules between keys.
 
-use crate::error::Problem;
-use crate::load::Values;
-use crate::value::Value;
+use crate::error::ConfigProblem;
+use crate::load::Provenance;
+use crate::sections::Config;
 use secrecy::ExposeSecret;
 
-pub(crate) fn check(values: &Values, problems: &mut Vec<Problem>) {
-    data_dir(values, problems);
-    tls(values, problems);
-    listen(values, problems);
-    secret_key(values, problems);
-    daytona(values, problems);
+pub(crate) fn check_config(config: &Config, provenance: &Provenance, problems: &mut Vec<ConfigProblem>) {
+    let mut checks = Checks { config, provenance, problems };
+    checks.check_data_dir();
+    checks.check_tls();
+    checks.check_listen();
+    checks.check_secret_key();
+    checks.check_daytona();
 }
 
-fn conflict(values: &Values, key: &'static str, detail: impl Into<String>) -> Problem {
-    Problem::Conflict { key, place: values.source(key), detail: detail.into() }
+struct Checks<'a> {
+    config: &'a Config,
+    provenance: &'a Provenance,
+    problems: &'a mut Vec<ConfigProblem>,
 }
 
-fn is_true(values: &Values, key: &str) -> bool {
-    matches!(values.get(key), Some(Value::Bool(true)))
-}
-
-fn data_dir(values: &Values, problems: &mut Vec<Problem>) {
-    if values.get("data_dir").is_none() && values.are_sound(&["data_dir"]) {
-        let remedy = "there is no home directory to put it in: give --data-dir or ATOLL_DATA_DIR";
-        problems.push(Problem::Missing { key: "data_dir", remedy });
+impl Checks<'_> {
+    fn report_conflict(&mut self, key: &'static str, detail: impl Into<String>) {
+        let place = self.provenance.source_of(key);
+        self.problems.push(ConfigProblem::Conflict { key, place, detail: detail.into() });
     }
-}
 
-fn tls(values: &Values, problems: &mut Vec<Problem>) {
-    if !values.are_sound(&["server.tls_cert", "server.tls_key"]) {
-        return;
+    fn check_data_dir(&mut self) {
+        if self.config.data_dir.as_os_str().is_empty() && self.provenance.are_valid(&["data_dir"]) {
+            let remedy = "there is no home directory for the default; set --data-dir or ATOLL_DATA_DIR";
+            self.problems.push(ConfigProblem::MissingValue { key: "data_dir", remedy });
+        }
     }
-    match (values.get("server.tls_cert"), values.get("server.tls_key")) {
-        (Some(_), None) => problems.push(conflict(values, "server.tls_cert", "needs `server.tls_key` beside it")),
-        (None, Some(_)) => problems.push(conflict(values, "server.tls_key", "needs `server.tls_cert` beside it")),
-        (Some(_), Some(_)) | (None, None) => {}
-    }
-}
 
-fn listen(values: &Values, problems: &mut Vec<Problem>) {
-    let sound = ["server.listen", "server.insecure_listen", "server.tls_cert", "server.tls_key"];
-    let Some(Value::Address(address)) = values.get("server.listen").filter(|_| values.are_sound(&sound)) else {
-        return;
-    };
-    // Half of a certificate is a problem of its own, and shows what was meant.
-    let tls = values.get("server.tls_cert").is_some() || values.get("server.tls_key").is_some();
-    if !(address.ip().to_canonical().is_loopback() || tls || is_true(values, "server.insecure_listen")) {
-        let detail = format!(
-            "{address} is reachable from other machines, and without TLS tokens would travel in the clear: \
-             give `server.tls_cert` and `server.tls_key`, listen on 127.0.0.1, or allow it with --insecure-listen"
-        );
-        problems.push(conflict(values, "server.listen", detail));
+    fn check_tls(&mut self) {
+        if !self.provenance.are_valid(&["server.tls_cert", "server.tls_key"]) {
+            return;
+        }
+        match (&self.config.server.tls_cert, &self.config.server.tls_key) {
+            (Some(_), None) => self.report_conflict("server.tls_cert", "requires `server.tls_key` too"),
+            (None, Some(_)) => self.report_conflict("server.tls_key", "requires `server.tls_cert` too"),
+            (Some(_), Some(_)) | (None, None) => {}
+        }
     }
-}
 
-/// Only its form: whether it is the right one shows when it opens something.
-fn secret_key(values: &Values, problems: &mut Vec<Problem>) {
-    let Some(Value::Secret(key)) = values.get("secret.key") else { return };
-    let digits = key.expose_secret().trim_end_matches('=');
-    let is_base64 = digits.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+' || b == b'/');
-    if digits.len() != 43 || !is_base64 {
-        let detail =
-            "must be 32 bytes in base64, as `head -c 32 /dev/urandom | base64` makes them; it is not repeated here";
-        problems.push(conflict(values, "secret.key", detail));
+    fn check_listen(&mut self) {
+        let server = &self.config.server;
+        let related = ["server.listen", "server.insecure_listen", "server.tls_cert", "server.tls_key"];
+        if !self.provenance.are_valid(&related) {
+            return;
+        }
+        // Half of a certificate is reported by `check_tls`, and shows that TLS is intended.
+        let has_tls = server.tls_cert.is_some() || server.tls_key.is_some();
+        let address = server.listen;
+        if !(address.ip().to_canonical().is_loopback() || has_tls || server.insecure_listen) {
+            let detail = format!(
+                "other machines can reach {address}, and without TLS tokens travel unencrypted: \
+                 set `server.tls_cert` and `server.tls_key`, listen on 127.0.0.1, or pass --insecure-listen"
+            );
+            self.report_conflict("server.listen", detail);
+        }
     }
-}
 
-fn daytona(values: &Values, problems: &mut Vec<Problem>) {
-    let sound = values.are_sound(&["daytona.enabled", "daytona.api_key"]);
-    if sound && is_true(values, "daytona.enabled") && values.get("daytona.api_key").is_none() {
-        let detail = "asks for Daytona, which needs its key: set `daytona.api_key` or DAYTONA_API_KEY";
-        problems.push(conflict(values, "daytona.enabled", detail));
+    /// Checks the form only. A wrong key shows when the server opens a secret with it.
+    fn check_secret_key(&mut self) {
+        let Some(key) = &self.config.secret.key else { return };
+        let digits = key.expose_secret().trim_end_matches('=');
+        let is_base64 = digits.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+' || b == b'/');
+        if digits.len() != 43 || !is_base64 {
+            let detail = "expected 32 bytes in base64, as `head -c 32 /dev/urandom | base64` prints them \
+                          (the value is a secret and not shown)";
+            self.report_conflict("secret.key", detail);
+        }
+    }
+
+    fn check_daytona(&mut self) {
+        let daytona = &self.config.daytona;
+        let are_valid = self.provenance.are_valid(&["daytona.enabled", "daytona.api_key"]);
+        if are_valid && daytona.enabled && daytona.api_key.is_none() {
+            self.report_conflict("daytona.enabled", "requires a key: set `daytona.api_key` or DAYTONA_API_KEY");
+        }
     }
 }

@@ -1,33 +1,33 @@
-//! Every environment variable that Atoll's configuration knows, in one place.
+//! Every environment variable that the configuration reads.
 //!
-//! Each key has a name of its own, derived from the key (`server.listen` is `ATOLL_SERVER_LISTEN`). The names
-//! below are the others: those that are usual elsewhere and work as they stand. Where both are set, Atoll's own
-//! name wins. An empty variable counts as not set.
+//! Each key has its own variable, derived from its name (`server.listen` is `ATOLL_SERVER_LISTEN`). The constants below
+//! name the other variables: aliases that are common elsewhere. If both are set, Atoll's own variable wins. An empty
+//! variable counts as unset.
 
-use crate::keys::KEYS;
+use crate::key::KEYS;
 
-/// What Atoll's own names begin with.
+/// Prefix of Atoll's own variables.
 pub const PREFIX: &str = "ATOLL_";
 
-/// Chooses the `atoll.<profile>.yaml` beside each file.
+/// Selects the `atoll.<profile>.yaml` beside each file.
 pub const PROFILE: &str = "ATOLL_PROFILE";
 
-/// Where a command finds another server, and what it shows there: read by the command line, not here.
+/// URL and token of the server that a command talks to. The command line reads them.
 pub const SERVER: &str = "ATOLL_SERVER";
 pub const TOKEN: &str = "ATOLL_TOKEN";
 
-/// A finer choice of what is logged, read where logging is set up.
+/// Log filter per module. The logging setup reads it.
 pub const LOG: &str = "ATOLL_LOG";
 
-/// What tests and their helpers say to each other.
+/// Prefix of variables that tests use.
 pub const TEST_PREFIX: &str = "ATOLL_TEST_";
 
 pub const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 pub const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
 
-/// The proxy that programs on this machine use, and what they reach without it; the first that is set counts. Read
-/// where the server is started: they are not Atoll's to refuse.
-pub const PROXIES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY"];
+/// The usual proxy variables of this machine; the first that is set wins. `atoll serve` reads them, and a malformed
+/// value is no configuration error.
+pub const PROXY_VARIABLES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY"];
 pub const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
 
 pub const DATABASE_URL: &str = "DATABASE_URL";
@@ -51,17 +51,17 @@ pub const SANDBOX_IMAGE: &str = "SANDBOX_IMAGE";
 pub const SANDBOX_MODEL: &str = "SANDBOX_MODEL";
 pub const ORCHESTRATOR_ENABLED: &str = "ORCHESTRATOR_ENABLED";
 
-/// The name that a key has without anyone choosing it.
-pub fn own_name(key: &str) -> String {
+/// The `ATOLL_…` variable of a key.
+pub fn atoll_variable(key: &str) -> String {
     format!("{PREFIX}{}", key.replace('.', "_").to_ascii_uppercase())
 }
 
-/// Every variable that sets a key, with the key, in the table's order.
-pub fn names() -> Vec<(String, &'static str)> {
+/// Every variable that sets a key, with the key's name.
+pub fn variable_names() -> Vec<(String, &'static str)> {
     KEYS.iter().flat_map(|key| key.env_names().into_iter().map(|name| (name, key.name))).collect()
 }
 
-/// A variable that begins like ours, sets no key, and is still no mistake.
-pub(crate) fn belongs_elsewhere(name: &str) -> bool {
+/// An `ATOLL_…` variable that sets no key and is read elsewhere.
+pub(crate) fn is_reserved(name: &str) -> bool {
     [PROFILE, SERVER, TOKEN, LOG].contains(&name) || name.starts_with(TEST_PREFIX)
 }

@@ -1,21 +1,21 @@
-//! What can be wrong with a configuration. A load reports all of it at once.
+//! Problems with a configuration. A load reports all of them at once.
 
-use crate::source::Source;
+use crate::source::SettingSource;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Everything that keeps a configuration from being used; never empty.
+/// All problems of a configuration; never empty.
 #[derive(Debug)]
 pub struct Error {
-    problems: Vec<Problem>,
+    problems: Vec<ConfigProblem>,
 }
 
 impl Error {
-    pub(crate) fn new(problems: Vec<Problem>) -> Self {
+    pub(crate) fn new(problems: Vec<ConfigProblem>) -> Self {
         Self { problems }
     }
 
-    pub fn problems(&self) -> &[Problem] {
+    pub fn problems(&self) -> &[ConfigProblem] {
         &self.problems
     }
 }
@@ -34,77 +34,77 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// One thing that is wrong: the key, where it stands, and what is allowed.
+/// One problem: the key, its source, and what was expected.
 #[derive(Debug, thiserror::Error)]
-pub enum Problem {
-    #[error("{key} ({place}): there is no such key{}", meant(.nearest))]
-    UnknownKey { key: String, place: Source, nearest: Option<String> },
+pub enum ConfigProblem {
+    #[error("{key} ({place}): unknown key{}", did_you_mean(.nearest))]
+    UnknownKey { key: String, place: SettingSource, nearest: Option<String> },
 
-    #[error("{key}: no flag sets this{}", meant(.nearest))]
+    #[error("{key}: no flag sets this key{}", did_you_mean(.nearest))]
     UnknownFlag { key: String, nearest: Option<String> },
 
-    #[error("{name}: no setting has this environment variable{}", meant(.nearest))]
+    #[error("{name}: unknown environment variable{}", did_you_mean(.nearest))]
     UnknownVariable { name: String, nearest: Option<String> },
 
-    #[error("{key} ({place}): {found} stands here; allowed: {allowed}")]
-    WrongType { key: String, place: Source, found: &'static str, allowed: String },
+    #[error("{key} ({place}): expected {expected}, found {found}")]
+    WrongType { key: String, place: SettingSource, found: &'static str, expected: String },
 
-    /// `given` is absent where the value may be a secret.
-    #[error("{key} ({place}): {}; allowed: {allowed}", refused(.given, .detail))]
-    BadValue { key: String, place: Source, given: Option<String>, detail: Option<String>, allowed: String },
+    /// `given` is absent if the value may be a secret.
+    #[error("{key} ({place}): expected {expected}, found {}", describe_value(.given, .detail))]
+    InvalidValue { key: String, place: SettingSource, given: Option<String>, detail: Option<String>, expected: String },
 
-    #[error("{key} ({place}): already given ({first}); write it once")]
-    GivenTwice { key: String, place: Source, first: Source },
+    #[error("{key} ({place}): already set ({first}); set it once")]
+    DuplicateKey { key: String, place: SettingSource, first: SettingSource },
 
-    #[error("{}: cannot be read: {error}", path.display())]
+    #[error("{}: cannot read the file: {error}", path.display())]
     Unreadable { path: PathBuf, error: std::io::Error },
 
-    #[error("{}: is not usable YAML: {detail}", Source::File(path.clone(), *line))]
-    Malformed { path: PathBuf, line: Option<usize>, detail: String },
+    #[error("{}: invalid YAML: {detail}", SettingSource::File(path.clone(), *line))]
+    InvalidYaml { path: PathBuf, line: Option<usize>, detail: String },
 
     #[error("{key}: has no value; {remedy}")]
-    Missing { key: &'static str, remedy: &'static str },
+    MissingValue { key: &'static str, remedy: &'static str },
 
-    /// Each value is good, but not beside the other.
+    /// Valid values that conflict with each other.
     #[error("{key} ({place}): {detail}")]
-    Conflict { key: &'static str, place: Source, detail: String },
+    Conflict { key: &'static str, place: SettingSource, detail: String },
 
-    #[error("ATOLL_PROFILE: `{profile}` is not the name of a profile; allowed: letters, digits, `-` and `_`")]
-    BadProfile { profile: String },
+    #[error("ATOLL_PROFILE: `{profile}` is not a profile name; use letters, digits, `-` and `_`")]
+    InvalidProfile { profile: String },
 
-    #[error("ATOLL_PROFILE: no file for the profile `{profile}`; looked for {}", paths(.looked))]
-    NoProfile { profile: String, looked: Vec<PathBuf> },
+    #[error("ATOLL_PROFILE: no file for the profile `{profile}`; searched {}", join_paths(.searched))]
+    MissingProfile { profile: String, searched: Vec<PathBuf> },
 }
 
-fn meant(nearest: &Option<String>) -> String {
+fn did_you_mean(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
-fn refused(given: &Option<String>, detail: &Option<String>) -> String {
+fn describe_value(given: &Option<String>, detail: &Option<String>) -> String {
     match (given, detail) {
-        (Some(given), Some(detail)) => format!("`{given}` is refused: {detail}"),
-        (Some(given), None) => format!("`{given}` is refused"),
-        (None, Some(detail)) => format!("the value is refused: {detail}"),
-        (None, None) => "the value is refused".to_owned(),
+        (Some(given), Some(detail)) => format!("`{given}`: {detail}"),
+        (Some(given), None) => format!("`{given}`"),
+        (None, Some(detail)) => format!("another value: {detail}"),
+        (None, None) => "another value".to_owned(),
     }
 }
 
-fn paths(paths: &[PathBuf]) -> String {
+fn join_paths(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// A piece of someone's input, fit for a message: short and without control characters.
-pub(crate) fn quotable(text: &str) -> String {
-    const MOST: usize = 80;
+/// Shortens input for a message and escapes its control characters.
+pub(crate) fn quote_input(text: &str) -> String {
+    const MAX_CHARS: usize = 80;
     let mut quoted = String::new();
-    for c in text.chars().take(MOST) {
+    for c in text.chars().take(MAX_CHARS) {
         if c.is_control() {
             quoted.extend(c.escape_default());
         } else {
             quoted.push(c);
         }
     }
-    if text.chars().nth(MOST).is_some() {
+    if text.chars().nth(MAX_CHARS).is_some() {
         quoted.push('…');
     }
     quoted

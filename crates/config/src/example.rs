@@ -1,22 +1,24 @@
-//! The text of `atoll.example.yaml`.
+//! Generates `atoll.example.yaml`.
 
 use crate::env;
-use crate::keys::{Default, KEYS, Key};
+use crate::key::{KEYS, Key};
+use crate::sections::Config;
 
-const HEAD: &str = "\
-## Every setting of Atoll, with its default. Copy what you change to `atoll.yaml`, without the `#`.
+const HEADER: &str = "\
+## Every configuration key with its default. Copy what you change to `atoll.yaml`, without the `#`.
 ##
-## A flag wins over the environment, the environment over a file, a file over the default. Files are those of
-## `--config` (later ones win), else `atoll.yaml` here, else `atoll/atoll.yaml` in your configuration directory.
-## With ATOLL_PROFILE=name, `atoll.name.yaml` beside each file wins over it.
-## `atoll config` shows what is in force and where it came from.
+## Precedence: flag, environment, file, default. The files are those of `--config` (later ones win), otherwise
+## `atoll.yaml` in the working directory, otherwise `atoll/atoll.yaml` in your configuration directory.
+## With ATOLL_PROFILE=name, `atoll.name.yaml` beside each file wins over that file.
+## Run `atoll config` to see every value and its source.
 ";
 
-/// Every key with its default and its sentence. Lines with `##` are prose; without their `#` the others are YAML.
-pub fn example() -> String {
-    let mut text = HEAD.to_owned();
+/// The example file. Lines with `##` are comments; the other lines are YAML without their `#`.
+pub fn example_file() -> String {
+    let defaults = Config { data_dir: "~/.local/share/atoll".into(), ..Config::default() };
+    let mut text = HEADER.to_owned();
     let mut open: Vec<&str> = Vec::new();
-    for key in KEYS {
+    for key in KEYS.iter() {
         let mut path: Vec<&str> = key.name.split('.').collect();
         let last = path.pop().unwrap_or_default();
         if path.is_empty() || path.first() != open.first() {
@@ -27,8 +29,9 @@ pub fn example() -> String {
             text.push_str(&format!("#{}{section}:\n", indent(depth)));
         }
         let margin = indent(path.len());
-        text.push_str(&format!("##{margin} {}\n##{margin} {}\n", key.doc, origin(key)));
-        text.push_str(&format!("#{margin}{last}: {}\n", written(key)));
+        let value = key.sample.map(str::to_owned).or_else(|| (key.show)(&defaults)).unwrap_or_default();
+        text.push_str(&format!("##{margin} {}\n##{margin} {}\n", key.help, describe_names(key)));
+        text.push_str(&format!("#{margin}{last}: {value}\n"));
         open = path;
     }
     text
@@ -38,25 +41,17 @@ fn indent(depth: usize) -> String {
     "  ".repeat(depth)
 }
 
-/// Where else the key can be set, and whether what follows is its default.
-fn origin(key: &Key) -> String {
+/// The other names of a key, and whether its value in the file is a sample.
+fn describe_names(key: &Key) -> String {
     let flag = key.flag.map(|flag| format!("--{flag}"));
-    let aliases = key.aliases.iter().map(|name| (*name).to_owned());
-    let mut text = flag.into_iter().chain([env::own_name(key.name)]).chain(aliases).collect::<Vec<_>>().join(", ");
+    let aliases = key.env_aliases.iter().map(|name| (*name).to_owned());
+    let mut text =
+        flag.into_iter().chain([env::atoll_variable(key.name)]).chain(aliases).collect::<Vec<_>>().join(", ");
     if !key.file_aliases.is_empty() {
         text.push_str(&format!("; in a file also {}", key.file_aliases.join(", ")));
     }
-    if key.default == Default::None {
+    if key.sample.is_some() {
         text.push_str("; no default, this is a sample");
     }
     format!("[{text}]")
-}
-
-fn written(key: &Key) -> String {
-    match key.default {
-        Default::None => key.sample.unwrap_or_default().to_owned(),
-        Default::Is("") => "[]".to_owned(),
-        Default::Is(text) => text.to_owned(),
-        Default::InDataHome => "~/.local/share/atoll".to_owned(),
-    }
 }

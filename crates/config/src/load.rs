@@ -1,24 +1,22 @@
-//! Putting the layers on top of each other.
+//! Merges the layers of a configuration: flag over environment over file over default.
 
-use crate::assemble::Unusable;
 use crate::checks;
-use crate::config::Config;
 use crate::env;
-use crate::error::{Error, Problem, quotable};
+use crate::error::{ConfigProblem, Error, quote_input};
 use crate::file;
-use crate::keys::{self, Default as KeyDefault, KEYS, Key};
-use crate::models::{self, Models};
-use crate::source::{Shown, Source, Warning};
+use crate::format::{BaseDirs, Mismatch, RawInput};
+use crate::key::{KEYS, Key, RejectedValue, find_key};
+use crate::models;
+use crate::sections::Config;
+use crate::source::{Setting, SettingSource, Warning};
 use crate::suggest;
-use crate::value::{self, Places, Refusal, Value, Written};
-use secrecy::SecretString;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// Everything that a configuration is made from. Without `Debug`, since the environment holds secrets.
+/// Everything that a load reads. Without `Debug`, since the environment holds secrets.
 #[derive(Clone, Default)]
 pub struct Inputs {
-    /// Keys, by their dotted name, that flags of the command line set.
+    /// Keys, by their dotted name, that command-line flags set.
     pub flags: Vec<(String, String)>,
     pub env: BTreeMap<String, String>,
     /// The files of `--config`, in order.
@@ -28,7 +26,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// The world as it is for this process.
+    /// Takes the environment and the directories of this process.
     pub fn of_this_process(flags: Vec<(String, String)>, config_paths: Vec<PathBuf>) -> std::io::Result<Self> {
         let env = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
@@ -36,188 +34,181 @@ impl Inputs {
         Ok(Self { flags, env, config_paths, cwd: std::env::current_dir()?, home: std::env::home_dir() })
     }
 
-    /// A directory from the environment, which counts only if it is absolute.
-    pub(crate) fn absolute(&self, name: &str) -> Option<PathBuf> {
-        self.env.get(name).map(PathBuf::from).filter(|path| path.is_absolute())
+    /// A directory named by an environment variable, ignored unless it is absolute.
+    pub(crate) fn absolute_dir(&self, variable: &str) -> Option<PathBuf> {
+        self.env.get(variable).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
-    fn places(&self) -> Places<'_> {
-        Places { cwd: &self.cwd, home: self.home.as_deref() }
+    fn base_dirs(&self) -> BaseDirs<'_> {
+        BaseDirs { cwd: &self.cwd, home: self.home.as_deref() }
+    }
+
+    fn default_data_dir(&self) -> Option<PathBuf> {
+        let in_home = || self.home.as_ref().map(|home| home.join(".local/share"));
+        self.absolute_dir(env::XDG_DATA_HOME).or_else(in_home).map(|dir| dir.join("atoll"))
     }
 }
 
-/// A configuration that is good as a whole.
+/// A valid configuration.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     pub config: Config,
-    /// Every key in the table's order.
-    pub shown: Vec<Shown>,
-    /// The files that were read, in the order in which later ones win.
+    /// Every key with its value and source, in the order of the declarations.
+    pub settings: Vec<Setting>,
+    /// The files that were read; later ones win.
     pub files: Vec<PathBuf>,
     pub warnings: Vec<Warning>,
 }
 
-/// Flag > environment > file > default, for every key by itself.
-pub fn load(inputs: &Inputs) -> Result<Loaded, Error> {
-    let mut layers = Layers { places: inputs.places(), values: Values::default(), problems: Vec::new() };
-    KEYS.iter().for_each(|key| layers.default(key, inputs));
-    let files = layers.files(inputs);
-    layers.environment(inputs);
-    layers.flags(inputs);
+/// Loads a configuration, or returns every problem with it.
+pub fn load_config(inputs: &Inputs) -> Result<LoadedConfig, Error> {
+    let mut layers =
+        Layers { inputs, config: Config::default(), provenance: Provenance::default(), problems: Vec::new() };
+    layers.config.data_dir = inputs.default_data_dir().unwrap_or_default();
+    let files = layers.apply_files();
+    layers.apply_environment();
+    layers.apply_flags();
 
-    let Layers { mut values, mut problems, .. } = layers;
-    checks::check(&values, &mut problems);
-    models::resolve(&mut values, &inputs.env, &mut problems);
+    let Layers { mut config, provenance, mut problems, .. } = layers;
+    checks::check_config(&config, &provenance, &mut problems);
+    models::resolve_upstreams(&mut config, &provenance, &inputs.env, &mut problems);
     if !problems.is_empty() {
         return Err(Error::new(problems));
     }
-    let config = Config::assemble(&values, &inputs.places()).map_err(|Unusable { key, detail }| {
-        Error::new(vec![Problem::Conflict { key, place: values.source(key), detail }])
-    })?;
-    Ok(Loaded { config, shown: shown(&values), files, warnings: warnings(&values) })
+    let (settings, warnings) = (list_settings(&config, &provenance), list_warnings(&config, &provenance));
+    Ok(LoadedConfig { config, settings, files, warnings })
 }
 
-/// What each key has in the end.
+/// The source of each key's value, and the keys with a rejected value.
 #[derive(Default)]
-pub(crate) struct Values {
-    values: BTreeMap<&'static str, (Value, Source)>,
-    /// Keys of which some layer says something unusable.
-    broken: BTreeSet<&'static str>,
-    /// Also of values that another layer has taken the place of: they are secrets all the same.
-    pub(crate) secrets: Vec<SecretString>,
-    pub(crate) models: Models,
+pub(crate) struct Provenance {
+    sources: BTreeMap<&'static str, SettingSource>,
+    rejected: BTreeSet<&'static str>,
 }
 
-impl Values {
-    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
-        self.values.get(key).map(|(value, _)| value)
+impl Provenance {
+    pub(crate) fn source_of(&self, key: &str) -> SettingSource {
+        self.sources.get(key).cloned().unwrap_or(SettingSource::Default)
     }
 
-    pub(crate) fn source(&self, key: &str) -> Source {
-        self.values.get(key).map_or(Source::Default, |(_, source)| source.clone())
-    }
-
-    /// Whether all that was written for these keys could be read.
-    pub(crate) fn are_sound(&self, keys: &[&str]) -> bool {
-        !keys.iter().any(|key| self.broken.contains(key))
+    /// No layer has a rejected value for any of these keys.
+    pub(crate) fn are_valid(&self, keys: &[&str]) -> bool {
+        !keys.iter().any(|key| self.rejected.contains(key))
     }
 }
 
 struct Layers<'a> {
-    places: Places<'a>,
-    values: Values,
-    problems: Vec<Problem>,
+    inputs: &'a Inputs,
+    config: Config,
+    provenance: Provenance,
+    problems: Vec<ConfigProblem>,
 }
 
 impl Layers<'_> {
-    fn put(&mut self, key: &'static Key, written: &Written<'_>, source: Source) {
-        match value::read(&key.kind, written, &self.places) {
-            Ok(value) => {
-                self.values.secrets.extend(value.secrets());
-                self.values.values.insert(key.name, (value, source));
+    fn set_key(&mut self, key: &'static Key, input: &RawInput<'_>, source: SettingSource) {
+        match (key.read)(&mut self.config, input, &self.inputs.base_dirs()) {
+            Ok(secrets) => {
+                // A value that a later layer replaces is still a secret.
+                self.config.secret_values.extend(secrets);
+                self.provenance.sources.insert(key.name, source);
             }
-            Err(refusal) => {
-                self.values.broken.insert(key.name);
-                self.problems.push(problem(key, source, refusal));
-            }
-        }
-    }
-
-    fn default(&mut self, key: &'static Key, inputs: &Inputs) {
-        match key.default {
-            KeyDefault::None => {}
-            KeyDefault::Is(text) => self.put(key, &Written::Text(text), Source::Default),
-            KeyDefault::InDataHome => {
-                let in_home = || inputs.home.as_ref().map(|home| home.join(".local/share"));
-                if let Some(data) = inputs.absolute(env::XDG_DATA_HOME).or_else(in_home) {
-                    self.values.values.insert(key.name, (Value::Path(data.join("atoll")), Source::Default));
-                }
+            Err(rejection) => {
+                self.provenance.rejected.insert(key.name);
+                self.problems.push(rejection_problem(key, source, rejection));
             }
         }
     }
 
-    fn files(&mut self, inputs: &Inputs) -> Vec<PathBuf> {
-        let found = file::find(inputs, &mut self.problems);
-        for file in &found {
-            for said in file::keys(file, &mut self.problems) {
-                if said.node.is_null() {
-                    // Written as nothing: the default again, whatever earlier files said.
-                    self.values.values.remove(said.key.name);
-                    self.default(said.key, inputs);
+    fn reset_key(&mut self, key: &'static Key) {
+        (key.reset)(&mut self.config);
+        self.provenance.sources.remove(key.name);
+        if key.name == "data_dir" {
+            self.config.data_dir = self.inputs.default_data_dir().unwrap_or_default();
+        }
+    }
+
+    fn apply_files(&mut self) -> Vec<PathBuf> {
+        let files = file::read_files(self.inputs, &mut self.problems);
+        for file in &files {
+            for entry in file::parse_file(file, &mut self.problems) {
+                // A null value resets the key to its default.
+                if entry.node.is_null() {
+                    self.reset_key(entry.key);
                 } else {
-                    self.put(said.key, &Written::Node(&said.node), said.source);
+                    self.set_key(entry.key, &RawInput::Node(&entry.node), entry.source);
                 }
             }
         }
-        found.into_iter().map(|file| file.path).collect()
+        files.into_iter().map(|file| file.path).collect()
     }
 
-    fn environment(&mut self, inputs: &Inputs) {
-        for key in KEYS {
+    fn apply_environment(&mut self) {
+        let env = &self.inputs.env;
+        for key in KEYS.iter() {
             for name in key.env_names() {
-                if let Some(text) = inputs.env.get(&name).filter(|text| !text.is_empty()) {
-                    self.put(key, &Written::Text(text), Source::Env(name));
+                if let Some(text) = env.get(&name).filter(|text| !text.is_empty()) {
+                    self.set_key(key, &RawInput::Text(text), SettingSource::Env(name));
                 }
             }
         }
-        let known = env::names();
+        let known = env::variable_names();
         let names = || known.iter().map(|(name, _)| name.as_str());
-        for name in inputs.env.keys().filter(|name| name.starts_with(env::PREFIX) && !env::belongs_elsewhere(name)) {
+        for name in env.keys().filter(|name| name.starts_with(env::PREFIX) && !env::is_reserved(name)) {
             if names().all(|known| known != name) {
-                let nearest = suggest::nearest(name, names());
-                self.problems.push(Problem::UnknownVariable { name: quotable(name), nearest });
+                let nearest = suggest::find_nearest(name, names());
+                self.problems.push(ConfigProblem::UnknownVariable { name: quote_input(name), nearest });
             }
         }
     }
 
-    fn flags(&mut self, inputs: &Inputs) {
+    fn apply_flags(&mut self) {
         let mut seen = BTreeSet::new();
-        for (name, text) in &inputs.flags {
-            let Some((key, flag)) = keys::find(name).and_then(|key| Some((key, key.flag?))) else {
-                let nearest = suggest::nearest(name, KEYS.iter().filter(|key| key.flag.is_some()).map(|key| key.name));
-                self.problems.push(Problem::UnknownFlag { key: quotable(name), nearest });
+        for (name, text) in &self.inputs.flags {
+            let Some((key, flag)) = find_key(name).and_then(|key| Some((key, key.flag?))) else {
+                let with_flag = KEYS.iter().filter(|key| key.flag.is_some()).map(|key| key.name);
+                let nearest = suggest::find_nearest(name, with_flag);
+                self.problems.push(ConfigProblem::UnknownFlag { key: quote_input(name), nearest });
                 continue;
             };
-            let source = Source::Flag(format!("--{flag}"));
+            let source = SettingSource::Flag(format!("--{flag}"));
             if seen.insert(key.name) {
-                self.put(key, &Written::Text(text), source);
+                self.set_key(key, &RawInput::Text(text), source);
             } else {
                 let (place, first) = (source.clone(), source);
-                self.problems.push(Problem::GivenTwice { key: key.name.to_owned(), place, first });
+                self.problems.push(ConfigProblem::DuplicateKey { key: key.name.to_owned(), place, first });
             }
         }
     }
 }
 
-fn problem(key: &Key, place: Source, refusal: Refusal) -> Problem {
-    let (key, allowed, secret) = (key.name.to_owned(), key.kind.allowed().into_owned(), key.kind.is_secret());
-    match refusal {
-        Refusal::WrongType(found) => Problem::WrongType { key, place, found, allowed },
-        Refusal::BadValue { given, detail } => {
-            let given = (!secret).then(|| quotable(&given));
-            Problem::BadValue { key, place, given, detail, allowed }
+fn rejection_problem(key: &Key, place: SettingSource, rejection: RejectedValue) -> ConfigProblem {
+    let RejectedValue { mismatch, expected, is_secret } = rejection;
+    let key = key.name.to_owned();
+    match mismatch {
+        Mismatch::Type(found) => ConfigProblem::WrongType { key, place, found, expected },
+        Mismatch::Value { given, detail } => {
+            let given = (!is_secret).then(|| quote_input(&given));
+            ConfigProblem::InvalidValue { key, place, given, detail, expected }
         }
     }
 }
 
-fn shown(values: &Values) -> Vec<Shown> {
-    KEYS.iter()
-        .map(|key| Shown {
-            key: key.name,
-            value: values.get(key.name).map(Value::shown),
-            source: values.source(key.name),
-            doc: key.doc,
-        })
-        .collect()
+fn list_settings(config: &Config, provenance: &Provenance) -> Vec<Setting> {
+    let setting = |key: &&'static Key| Setting {
+        key: key.name,
+        value: (key.show)(config),
+        source: provenance.source_of(key.name),
+        help: key.help,
+    };
+    KEYS.iter().map(setting).collect()
 }
 
-fn warnings(values: &Values) -> Vec<Warning> {
-    let set = |key: &Key| match values.get(key.name) {
-        None | Some(Value::Bool(false)) => false,
-        Some(_) => values.source(key.name) != Source::Default,
+/// Warns about each key that is set and has no effect. A switch that is off needs no warning.
+fn list_warnings(config: &Config, provenance: &Provenance) -> Vec<Warning> {
+    let warning = |key: &&'static Key| {
+        let (text, source) = (key.no_effect?, provenance.source_of(key.name));
+        let is_off = (key.show)(config).is_none_or(|value| value == "false");
+        (source != SettingSource::Default && !is_off).then_some(Warning { key: key.name, source, text })
     };
-    KEYS.iter()
-        .filter(|key| set(key))
-        .filter_map(|key| Some(Warning { key: key.name, source: values.source(key.name), text: key.without_effect? }))
-        .collect()
+    KEYS.iter().filter_map(warning).collect()
 }

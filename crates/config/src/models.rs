@@ -1,163 +1,158 @@
-//! The forms of `upstreams` and `models`, and what they come to together with the keys of the environment.
+//! The keys `upstreams` and `models`, and the model upstreams that result from them and from the API keys.
 
-use crate::error::Problem;
-use crate::load::Values;
-use crate::url;
-use crate::value::Value;
-use atoll_core::model::{Api, Auth, Encoding, Price, Renewal};
+use crate::env;
+use crate::error::ConfigProblem;
+use crate::format::check_base_url;
+use crate::load::Provenance;
+use crate::sections::Config;
+use atoll_core::model::{AuthScheme, BodyEncoding, LoginRenewal, ModelApi, Price};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub(crate) const UPSTREAMS: &str = "{name: {kind: anthropic|openai|gemini, url: a base URL, key_env: a variable or \
+pub(crate) const UPSTREAMS_FORM: &str = "{name: {kind: anthropic|openai|gemini, url: a base URL, key_env: a variable or \
      key_secret: a secret, auth: api_key|bearer, login: {token_url: a URL, client_id: text, body: json|form}}}";
-pub(crate) const MODELS: &str = "[{name: text, upstream: name, model: its name there, context: whole number, price: \
+pub(crate) const MODELS_FORM: &str = "[{name: text, upstream: name, model: its name there, context: whole number, price: \
      {input: dollars, output: dollars, cache_read: dollars, cache_write: dollars}}]";
 
-/// What is there without being written.
-struct BuiltIn {
-    api: Api,
+/// An upstream that every configuration has.
+struct BuiltInUpstream {
+    api: ModelApi,
     url: &'static str,
-    key: &'static str,
-    base: &'static str,
+    /// Environment variable, and stored secret, with the API key.
     variable: &'static str,
+    key: fn(&Config) -> Option<&SecretString>,
+    base_url: fn(&Config) -> Option<&String>,
 }
 
-const BUILT_IN: &[BuiltIn] = &[
-    BuiltIn {
-        api: Api::Anthropic,
+const BUILT_IN_UPSTREAMS: &[BuiltInUpstream] = &[
+    BuiltInUpstream {
+        api: ModelApi::Anthropic,
         url: "https://api.anthropic.com",
-        key: "anthropic.api_key",
-        base: "anthropic.base_url",
-        variable: "ANTHROPIC_API_KEY",
+        variable: env::ANTHROPIC_API_KEY,
+        key: |config| config.anthropic.api_key.as_ref(),
+        base_url: |config| config.anthropic.base_url.as_ref(),
     },
-    BuiltIn {
-        api: Api::OpenAi,
+    BuiltInUpstream {
+        api: ModelApi::OpenAi,
         url: "https://api.openai.com/v1",
-        key: "openai.api_key",
-        base: "openai.base_url",
-        variable: "OPENAI_API_KEY",
+        variable: env::OPENAI_API_KEY,
+        key: |config| config.openai.api_key.as_ref(),
+        base_url: |config| config.openai.base_url.as_ref(),
     },
-    BuiltIn {
-        api: Api::Gemini,
+    BuiltInUpstream {
+        api: ModelApi::Gemini,
         url: "https://generativelanguage.googleapis.com",
-        key: "gemini.api_key",
-        base: "gemini.base_url",
-        variable: "GEMINI_API_KEY",
+        variable: env::GEMINI_API_KEY,
+        key: |config| config.gemini.api_key.as_ref(),
+        base_url: |config| config.gemini.base_url.as_ref(),
     },
 ];
 
-/// Where models are served and which there are.
-#[derive(Debug, Clone, Default)]
-pub struct Models {
-    pub upstreams: Vec<Upstream>,
-    /// Empty: every model that an upstream knows.
-    pub listed: Vec<Model>,
-}
-
+/// A model API that the gateway forwards requests to.
 #[derive(Debug, Clone)]
 pub struct Upstream {
     pub name: String,
-    pub api: Api,
-    /// Without a slash at the end.
+    pub api: ModelApi,
+    /// Without a trailing slash.
     pub url: String,
     pub key: Option<SecretString>,
-    /// The stored secret that holds the key where `key` is not set, or a project has its own.
+    /// Stored secret with the key, used if `key` is unset or a project has its own.
     pub secret: Option<String>,
-    pub auth: Auth,
-    /// Somebody's own place may want none.
+    pub auth: AuthScheme,
+    /// False for a self-hosted upstream, which may need no key.
     pub needs_key: bool,
-    /// Where a login is renewed that is stored in place of a key.
-    pub login: Option<Renewal>,
+    /// Endpoint that renews a login stored in place of a key.
+    pub login: Option<LoginRenewal>,
 }
 
-/// Where the makers of agents have their own logins renewed, by the host that serves the models.
-fn usual_login(url: &str) -> Option<Renewal> {
+/// The login endpoints of the vendors, by the host of the model API.
+fn vendor_login(url: &str) -> Option<LoginRenewal> {
     let host = url.strip_prefix("https://")?.split(['/', ':']).next()?;
     let (token_url, client_id) = match host {
         "api.anthropic.com" => ("https://console.anthropic.com/v1/oauth/token", "9d1c250a-e61b-44d9-88ed-5944d1962f5e"),
         "api.openai.com" | "chatgpt.com" => ("https://auth.openai.com/oauth/token", "app_EMoamEEZ73f0CkXaXp7hrann"),
         _ => return None,
     };
-    Some(Renewal { token_url: token_url.to_owned(), client_id: client_id.to_owned(), body: Encoding::Json })
+    Some(LoginRenewal { token_url: token_url.to_owned(), client_id: client_id.to_owned(), body: BodyEncoding::Json })
 }
 
+/// One entry of `models`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
     pub name: String,
     pub upstream: String,
-    /// Its name at the upstream, where that is another one.
+    /// Name at the upstream, if it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// How many tokens it takes in at once.
+    /// Context window in tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,
 }
 
-/// As it is written.
+/// One entry of `upstreams`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
-    kind: Api,
+pub struct UpstreamEntry {
+    kind: ModelApi,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     url: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key_env: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key_secret: Option<String>,
-    #[serde(default = "api_key")]
-    auth: Auth,
+    #[serde(default = "default_auth")]
+    auth: AuthScheme,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    login: Option<Renewal>,
+    login: Option<LoginRenewal>,
 }
 
-const fn api_key() -> Auth {
-    Auth::ApiKey
+const fn default_auth() -> AuthScheme {
+    AuthScheme::ApiKey
 }
 
-fn is_name(name: &str) -> bool {
+fn is_upstream_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-fn is_variable(name: &str) -> bool {
+fn is_variable_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-pub(crate) fn read_upstreams(written: serde_json::Value) -> Result<serde_json::Value, String> {
-    let mut upstreams: BTreeMap<String, Written> =
-        serde_json::from_value(written).map_err(|error| error.to_string())?;
+pub(crate) fn check_upstreams(
+    mut upstreams: BTreeMap<String, UpstreamEntry>,
+) -> Result<BTreeMap<String, UpstreamEntry>, String> {
     for (name, upstream) in &mut upstreams {
-        if !is_name(name) {
-            return Err(format!("`{name}` is not a name: a-z, 0-9 and `-`"));
+        if !is_upstream_name(name) {
+            return Err(format!("`{name}` is not a name: use a-z, 0-9 and `-`"));
         }
-        if let Some(written) = &mut upstream.url {
-            url::check_base(written).map_err(|detail| format!("the URL of {name}: {detail}"))?;
-            written.truncate(written.trim_end_matches('/').len());
-        } else if !BUILT_IN.iter().any(|built_in| built_in.api.as_str() == name.as_str()) {
+        if let Some(url) = &mut upstream.url {
+            check_base_url(url).map_err(|detail| format!("the URL of {name}: {detail}"))?;
+            url.truncate(url.trim_end_matches('/').len());
+        } else if find_built_in(name).is_none() {
             return Err(format!("{name} has no url"));
         }
         if let Some(login) = &upstream.login {
-            url::check_base(&login.token_url).map_err(|detail| format!("login.token_url of {name}: {detail}"))?;
+            check_base_url(&login.token_url).map_err(|detail| format!("login.token_url of {name}: {detail}"))?;
         }
         match (&upstream.key_env, &upstream.key_secret) {
-            (Some(_), Some(_)) => return Err(format!("{name} has both key_env and key_secret: one of them")),
-            (Some(variable), None) if !is_variable(variable) => {
+            (Some(_), Some(_)) => return Err(format!("{name} has both key_env and key_secret: set one of them")),
+            (Some(variable), None) if !is_variable_name(variable) => {
                 return Err(format!("key_env of {name} is the name of a variable, not the key"));
             }
-            (None, Some(secret)) if !atoll_core::secret::is_name(secret) => {
+            (None, Some(secret)) if !atoll_core::secret::is_secret_name(secret) => {
                 return Err(format!("key_secret of {name} is the name of a secret, like ZAI_API_KEY"));
             }
             (Some(_), None) | (None, Some(_) | None) => {}
         }
     }
-    serde_json::to_value(upstreams).map_err(|error| error.to_string())
+    Ok(upstreams)
 }
 
-pub(crate) fn read_models(written: serde_json::Value) -> Result<serde_json::Value, String> {
-    let models: Vec<Model> = serde_json::from_value(written).map_err(|error| error.to_string())?;
+pub(crate) fn check_models(models: Vec<Model>) -> Result<Vec<Model>, String> {
     for (index, model) in models.iter().enumerate() {
         let names = [Some(&model.name), model.model.as_ref()];
         let is_plain = |name: &&String| !name.is_empty() && name.len() <= 200 && !name.chars().any(char::is_control);
@@ -165,223 +160,113 @@ pub(crate) fn read_models(written: serde_json::Value) -> Result<serde_json::Valu
             return Err("a model has no name".to_owned());
         }
         let name = &model.name;
-        if model.price.is_some_and(|price| !price.is_sound()) {
+        if model.price.is_some_and(|price| !price.is_valid()) {
             return Err(format!("the price of {name} is not in dollars from 0 to 1000000"));
         }
         if models[..index].iter().any(|other| other.name == *name) {
-            return Err(format!("{name} is there twice"));
+            return Err(format!("{name} is listed twice"));
         }
     }
-    serde_json::to_value(models).map_err(|error| error.to_string())
+    Ok(models)
 }
 
-fn taken<T: serde::de::DeserializeOwned + Default>(values: &Values, key: &str) -> T {
-    match values.get(key) {
-        Some(Value::Structure(json)) => serde_json::from_value(json.clone()).unwrap_or_default(),
-        _ => T::default(),
+fn find_built_in(name: &str) -> Option<&'static BuiltInUpstream> {
+    BUILT_IN_UPSTREAMS.iter().find(|built_in| built_in.api.as_str() == name)
+}
+
+impl BuiltInUpstream {
+    fn to_upstream(&self, config: &Config) -> Upstream {
+        let base_url = (self.base_url)(config);
+        let url = base_url.cloned().unwrap_or_else(|| self.url.to_owned());
+        Upstream {
+            name: self.api.to_string(),
+            api: self.api,
+            login: vendor_login(&url),
+            url,
+            key: (self.key)(config).cloned(),
+            secret: Some(self.variable.to_owned()),
+            auth: AuthScheme::ApiKey,
+            needs_key: base_url.is_none(),
+        }
     }
 }
 
-fn text(values: &Values, key: &str) -> Option<String> {
-    match values.get(key) {
-        Some(Value::Text(text)) => Some(text.clone()),
-        _ => None,
+impl UpstreamEntry {
+    fn to_upstream(&self, name: &str, config: &Config, env: &BTreeMap<String, String>) -> Upstream {
+        let base = find_built_in(self.kind.as_str()).map(|built_in| built_in.to_upstream(config));
+        let names_key = self.key_env.is_some() || self.key_secret.is_some();
+        // An entry that changes a built-in upstream keeps the key of that upstream.
+        let inherited = base.as_ref().filter(|_| name == self.kind.as_str() && !names_key);
+        let from_env =
+            |name: &String| env.get(name).filter(|value| !value.is_empty()).map(|value| value.as_str().into());
+        let url = self.url.clone().or_else(|| base.as_ref().map(|base| base.url.clone())).unwrap_or_default();
+        Upstream {
+            name: name.to_owned(),
+            needs_key: self.url.is_none() || names_key,
+            api: self.kind,
+            login: self.login.clone().or_else(|| vendor_login(&url)),
+            url,
+            key: self.key_env.as_ref().and_then(from_env).or_else(|| inherited.and_then(|base| base.key.clone())),
+            secret: self.key_secret.clone().or_else(|| inherited.and_then(|base| base.secret.clone())),
+            auth: self.auth,
+        }
     }
 }
 
-fn secret(values: &Values, key: &str) -> Option<SecretString> {
-    match values.get(key) {
-        Some(Value::Secret(secret)) => Some(secret.clone()),
-        _ => None,
-    }
-}
-
-fn built_in(values: &Values, found: &BuiltIn) -> Upstream {
-    let url = text(values, found.base).unwrap_or_else(|| found.url.to_owned());
-    Upstream {
-        name: found.api.to_string(),
-        api: found.api,
-        login: usual_login(&url),
-        url,
-        key: secret(values, found.key),
-        secret: Some(found.variable.to_owned()),
-        auth: Auth::ApiKey,
-        needs_key: values.get(found.base).is_none(),
-    }
-}
-
-fn written(values: &Values, name: &str, written: Written, env: &BTreeMap<String, String>) -> Upstream {
-    let base = BUILT_IN.iter().find(|found| found.api == written.kind).map(|found| built_in(values, found));
-    let is_built_in = name == written.kind.as_str();
-    let by_itself = |name: &String| env.get(name).filter(|value| !value.is_empty()).map(|value| value.as_str().into());
-    let standard = base.as_ref().filter(|_| is_built_in && written.key_env.is_none() && written.key_secret.is_none());
-    let is_elsewhere = written.url.is_some() && written.key_env.is_none() && written.key_secret.is_none();
-    let url = written.url.or_else(|| base.as_ref().map(|base| base.url.clone())).unwrap_or_default();
-    Upstream {
-        name: name.to_owned(),
-        needs_key: !is_elsewhere,
-        api: written.kind,
-        login: written.login.or_else(|| usual_login(&url)),
-        url,
-        key: written.key_env.as_ref().and_then(by_itself).or_else(|| standard.and_then(|base| base.key.clone())),
-        secret: written.key_secret.or_else(|| standard.and_then(|base| base.secret.clone())),
-        auth: written.auth,
-    }
-}
-
-/// Brings the keys of all upstreams together. What a listed model needs must be there.
-pub(crate) fn resolve(values: &mut Values, env: &BTreeMap<String, String>, problems: &mut Vec<Problem>) {
-    if !values.are_sound(&["upstreams", "models"]) {
+/// Fills `model_upstreams`, and checks that each listed model has an upstream with a key.
+pub(crate) fn resolve_upstreams(
+    config: &mut Config,
+    provenance: &Provenance,
+    env: &BTreeMap<String, String>,
+    problems: &mut Vec<ConfigProblem>,
+) {
+    if !provenance.are_valid(&["upstreams", "models"]) {
         return;
     }
-    let named: BTreeMap<String, Written> = taken(values, "upstreams");
-    let listed: Vec<Model> = taken(values, "models");
-    let mut missing = |values: &Values, detail: String| {
-        problems.push(Problem::Conflict { key: "models", place: values.source("models"), detail });
-    };
-    for model in &listed {
-        let (name, upstream) = (&model.name, model.upstream.as_str());
-        match (named.get(upstream), BUILT_IN.iter().find(|found| found.api.as_str() == upstream)) {
-            (Some(Written { key_env: Some(variable), .. }), _) => {
-                if env.get(variable).is_none_or(String::is_empty) {
-                    missing(values, format!("{name} is served by {upstream}, which needs its key: set {variable}"));
-                }
-            }
-            // A stored secret can be set while the server runs; a place of one's own may want no key at all.
-            (Some(Written { key_secret: Some(_), .. } | Written { url: Some(_), .. }), _) => {}
-            (_, Some(found)) => {
-                let own_place = values.get(found.base).is_some();
-                if values.get(found.key).is_none() && !own_place && values.are_sound(&[found.key, found.base]) {
-                    let (key, variable) = (found.key, found.variable);
-                    missing(
-                        values,
-                        format!("{name} is served by {upstream}, which needs its key: set `{key}` or {variable}"),
-                    );
-                }
-            }
-            (_, None) => {
-                let known = BUILT_IN.iter().map(|found| found.api.as_str()).chain(named.keys().map(String::as_str));
-                let known = known.collect::<Vec<_>>().join(", ");
-                missing(
-                    values,
-                    format!("{name} is served by `{upstream}`, which is not in `upstreams`; there are {known}"),
-                );
-            }
+    for model in &config.models {
+        if let Err(detail) = check_upstream_of(model, config, provenance, env) {
+            problems.push(ConfigProblem::Conflict { key: "models", place: provenance.source_of("models"), detail });
         }
     }
-    let mut upstreams: Vec<Upstream> = BUILT_IN
-        .iter()
-        .filter(|found| !named.contains_key(found.api.as_str()))
-        .map(|found| built_in(values, found))
-        .collect();
-    for (name, as_written) in named {
-        let upstream = written(values, &name, as_written, env);
-        values.secrets.extend(upstream.key.clone());
+    let built_in = BUILT_IN_UPSTREAMS.iter().filter(|built_in| !config.upstreams.contains_key(built_in.api.as_str()));
+    let mut upstreams: Vec<Upstream> = built_in.map(|built_in| built_in.to_upstream(config)).collect();
+    for (name, entry) in &config.upstreams {
+        let upstream = entry.to_upstream(name, config, env);
+        config.secret_values.extend(upstream.key.clone());
         upstreams.push(upstream);
     }
-    values.models = Models { upstreams, listed };
+    config.model_upstreams = upstreams;
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Inputs, load};
-    use secrecy::ExposeSecret;
-    use serde_json::json;
-
-    fn loaded(env: &[(&str, &str)]) -> Result<Models, String> {
-        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let inputs = Inputs { env, home: Some("/home/ada".into()), cwd: "/nowhere/at/all".into(), ..Inputs::default() };
-        load(&inputs).map(|loaded| loaded.config.models).map_err(|error| error.to_string())
-    }
-
-    fn one<'a>(models: &'a Models, name: &str) -> &'a Upstream {
-        models.upstreams.iter().find(|upstream| upstream.name == name).unwrap()
-    }
-
-    #[test]
-    fn one_variable_is_all_that_one_needs() {
-        let models = loaded(&[("ANTHROPIC_API_KEY", "sk-ant-hidden")]).unwrap();
-        let anthropic = one(&models, "anthropic");
-        assert_eq!(anthropic.url, "https://api.anthropic.com");
-        assert_eq!(anthropic.key.as_ref().unwrap().expose_secret(), "sk-ant-hidden");
-        assert!(one(&models, "openai").key.is_none() && models.listed.is_empty());
-        assert!(!format!("{models:?}").contains("hidden"));
-    }
-
-    #[test]
-    fn logins_are_renewed_where_the_host_s_owner_does_it_or_as_written() {
-        let upstreams = json!({
-            "anthropic": { "kind": "anthropic" },
-            "chatgpt": { "kind": "openai", "url": "https://chatgpt.com/backend-api/codex", "key_secret": "LOGIN" },
-            "near": { "kind": "anthropic", "url": "https://api.anthropic.com.example", "key_secret": "LOGIN" },
-            "own": { "kind": "openai", "url": "http://x", "key_secret": "LOGIN", "login": { "token_url": "http://x/t", "client_id": "me" } },
-        });
-        let models = loaded(&[("ATOLL_UPSTREAMS", &upstreams.to_string())]).unwrap();
-        let place = |name: &str| one(&models, name).login.as_ref().map(|login| (login.token_url.as_str(), login.body));
-        assert_eq!(place("anthropic"), Some(("https://console.anthropic.com/v1/oauth/token", Encoding::Json)));
-        assert_eq!(place("chatgpt"), Some(("https://auth.openai.com/oauth/token", Encoding::Json)));
-        assert_eq!(place("near"), None);
-        assert_eq!(place("own"), Some(("http://x/t", Encoding::Form)));
-        let elsewhere = loaded(&[("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")]).unwrap();
-        assert!(one(&elsewhere, "anthropic").login.is_none(), "a login goes to nobody by accident");
-    }
-
-    #[test]
-    fn another_place_has_its_own_key_which_is_a_secret() {
-        let upstreams = json!({ "zai": {
-            "kind": "anthropic", "url": "https://api.z.ai/api/anthropic/", "key_env": "ZAI_API_KEY", "auth": "bearer"
-        }});
-        let models = json!([{ "name": "glm-4.6", "upstream": "zai", "context": 128_000,
-            "price": { "input": 0.6, "output": 2.2, "cache_read": 0.11 } }]);
-        let (upstreams, models) = (upstreams.to_string(), models.to_string());
-        let env = [("ATOLL_UPSTREAMS", upstreams.as_str()), ("ATOLL_MODELS", models.as_str())];
-        let refused = loaded(&env).unwrap_err();
-        assert!(refused.contains("glm-4.6") && refused.contains("set ZAI_API_KEY"), "{refused}");
-        let found = loaded(&[env[0], env[1], ("ZAI_API_KEY", "zai-hidden")]).unwrap();
-        let zai = one(&found, "zai");
-        assert_eq!((zai.url.as_str(), zai.auth), ("https://api.z.ai/api/anthropic", Auth::Bearer));
-        assert_eq!(zai.key.as_ref().unwrap().expose_secret(), "zai-hidden");
-        assert_eq!(found.listed[0].price.unwrap().cache_read, Some(0.11));
-    }
-
-    #[test]
-    fn a_model_without_its_key_stops_the_start() {
-        let models = r#"[{"name": "gpt-5", "upstream": "openai"}]"#;
-        let refused = loaded(&[("ATOLL_MODELS", models)]).unwrap_err();
-        assert!(refused.contains("OPENAI_API_KEY") && refused.contains("openai.api_key"), "{refused}");
-        assert!(loaded(&[("ATOLL_MODELS", models), ("OPENAI_API_KEY", "k")]).is_ok());
-        assert!(loaded(&[("ATOLL_MODELS", models), ("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")]).is_ok());
-        let elsewhere = r#"[{"name": "m", "upstream": "nowhere"}]"#;
-        let refused = loaded(&[("ATOLL_MODELS", elsewhere)]).unwrap_err();
-        assert!(refused.contains("`nowhere`") && refused.contains("anthropic, openai, gemini"), "{refused}");
-    }
-
-    #[test]
-    fn what_is_wrong_is_said() {
-        for (upstreams, said) in [
-            (json!({ "a b": { "kind": "openai", "url": "http://x" } }), "not a name"),
-            (json!({ "a": { "kind": "openai" } }), "no url"),
-            (json!({ "a": { "kind": "openai", "url": "ftp://x" } }), "http://"),
-            (json!({ "a": { "kind": "openai", "url": "http://x", "key_env": "sk-123" } }), "not the key"),
-            (
-                json!({ "a": { "kind": "openai", "url": "http://x", "login": { "token_url": "x", "client_id": "c" } } }),
-                "login.token_url of a",
-            ),
-            (json!({ "a": { "kind": "openai", "url": "http://x", "key_secret": "small" } }), "name of a secret"),
-            (json!({ "a": { "kind": "openai", "url": "http://x", "key_env": "A", "key_secret": "B" } }), "one of them"),
-            (json!({ "a": { "kind": "openai", "url": "http://x", "key": "sk" } }), "unknown field"),
-        ] {
-            let refused = read_upstreams(upstreams).unwrap_err();
-            assert!(refused.contains(said), "{refused}");
+fn check_upstream_of(
+    model: &Model,
+    config: &Config,
+    provenance: &Provenance,
+    env: &BTreeMap<String, String>,
+) -> Result<(), String> {
+    let (name, upstream) = (&model.name, model.upstream.as_str());
+    match (config.upstreams.get(upstream), find_built_in(upstream)) {
+        (Some(UpstreamEntry { key_env: Some(variable), .. }), _) => {
+            if env.get(variable).is_none_or(String::is_empty) {
+                return Err(format!("the upstream {upstream} of {name} has no key: set {variable}"));
+            }
         }
-        for (models, said) in [
-            (json!([{ "name": "", "upstream": "a" }]), "no name"),
-            (json!([{ "name": "a", "upstream": "a" }, { "name": "a", "upstream": "b" }]), "twice"),
-            (json!([{ "name": "a", "upstream": "a", "price": { "input": -1.0, "output": 1.0 } }]), "dollars"),
-        ] {
-            let refused = read_models(models).unwrap_err();
-            assert!(refused.contains(said), "{refused}");
+        // A stored secret can be set while the server runs, and a self-hosted upstream may need no key.
+        (Some(UpstreamEntry { key_secret: Some(_), .. } | UpstreamEntry { url: Some(_), .. }), _) => {}
+        (_, Some(built_in)) => {
+            let keys = [format!("{upstream}.api_key"), format!("{upstream}.base_url")];
+            let are_valid = provenance.are_valid(&keys.each_ref().map(String::as_str));
+            if (built_in.key)(config).is_none() && (built_in.base_url)(config).is_none() && are_valid {
+                let (key, variable) = (&keys[0], built_in.variable);
+                return Err(format!("the upstream {upstream} of {name} has no key: set `{key}` or {variable}"));
+            }
+        }
+        (_, None) => {
+            let built_in = BUILT_IN_UPSTREAMS.iter().map(|built_in| built_in.api.as_str());
+            let known: Vec<&str> = built_in.chain(config.upstreams.keys().map(String::as_str)).collect();
+            let known = known.join(", ");
+            return Err(format!("the upstream `{upstream}` of {name} does not exist; expected one of: {known}"));
         }
     }
+    Ok(())
 }

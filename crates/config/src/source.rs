@@ -1,21 +1,21 @@
-//! Where a value came from, and how settings are shown to people.
+//! The source of a value, and the lines of `atoll config`.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::path::PathBuf;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// A command-line flag, with its dashes.
+pub enum SettingSource {
+    /// Command-line flag, with its dashes.
     Flag(String),
-    /// The name of an environment variable.
+    /// Environment variable.
     Env(String),
-    /// A file, and the line of the key in it.
+    /// File, and the key's line in it.
     File(PathBuf, Option<usize>),
     Default,
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for SettingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(name) => write!(f, "flag {name}"),
@@ -27,7 +27,7 @@ impl fmt::Display for Source {
     }
 }
 
-impl Serialize for Source {
+impl Serialize for SettingSource {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -35,19 +35,20 @@ impl Serialize for Source {
 
 /// One line of `atoll config`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Shown {
+pub struct Setting {
     pub key: &'static str,
-    /// `None` where the key has no value; a secret is `***`.
+    /// `None` if the key has no value; a secret is `***`.
     pub value: Option<String>,
-    pub source: Source,
-    pub doc: &'static str,
+    pub source: SettingSource,
+    #[serde(rename = "doc")]
+    pub help: &'static str,
 }
 
-/// A setting that is accepted and does not do what one might think.
+/// A key that is set and has no effect in this version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Warning {
     pub key: &'static str,
-    pub source: Source,
+    pub source: SettingSource,
     pub text: &'static str,
 }
 

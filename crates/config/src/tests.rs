@@ -1,20 +1,21 @@
-//! What a load promises, told through the whole of it.
+//! Tests of whole loads.
 
 mod example;
 mod layers;
+mod models;
 mod problems;
 mod secrets;
 
-use crate::{Inputs, Loaded, Shown, Source, load};
+use crate::{Inputs, LoadedConfig, Setting, SettingSource, load_config};
 use std::path::{Path, PathBuf};
 
-/// A world of its own: a home and a working directory that nobody else sees.
-struct World {
+/// The inputs of one load, with a temporary home and working directory.
+struct Fixture {
     root: tempfile::TempDir,
     inputs: Inputs,
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let inputs =
@@ -49,28 +50,28 @@ impl World {
         self
     }
 
-    fn load(&self) -> Loaded {
-        load(&self.inputs).unwrap_or_else(|error| panic!("{error}"))
+    fn load(&self) -> LoadedConfig {
+        load_config(&self.inputs).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The problems as people see them, with the temporary directory taken out.
-    fn refused(&self) -> Vec<String> {
-        let Err(error) = load(&self.inputs) else { panic!("was accepted") };
+    /// The problems of a failed load, without the temporary directory.
+    fn problems(&self) -> Vec<String> {
+        let Err(error) = load_config(&self.inputs) else { panic!("the load succeeds") };
         let root = format!("{}/", self.root.path().display());
         error.problems().iter().map(|problem| problem.to_string().replace(&root, "")).collect()
     }
 }
 
-impl Loaded {
-    fn at(&self, key: &str) -> &Shown {
-        self.shown.iter().find(|shown| shown.key == key).unwrap_or_else(|| panic!("no key {key}"))
+impl LoadedConfig {
+    fn setting(&self, key: &str) -> &Setting {
+        self.settings.iter().find(|setting| setting.key == key).unwrap_or_else(|| panic!("no key {key}"))
     }
 
     fn value(&self, key: &str) -> Option<&str> {
-        self.at(key).value.as_deref()
+        self.setting(key).value.as_deref()
     }
 }
 
-fn file(path: &Path, line: usize) -> Source {
-    Source::File(path.to_owned(), Some(line))
+fn file_source(path: &Path, line: usize) -> SettingSource {
+    SettingSource::File(path.to_owned(), Some(line))
 }

@@ -1,83 +1,82 @@
-//! A YAML file as a tree that still knows its lines, its quotes and its repeated keys.
+//! Parses a YAML file into a tree that keeps lines, quotes and repeated keys.
 //!
-//! Built from the parser's events and not by way of serde: a value is read only once its key, and so its kind, is
-//! known, and every repeated key can be reported, not only the first. Settings need no aliases and no tags, so
-//! both are refused, and with them every way to make a small file large.
+//! The tree comes from the parser's events rather than from serde: a value is parsed once the format of its key is known,
+//! and every repeated key can be reported. Aliases and tags are rejected, so a small file cannot expand into a large one.
 
 use granit_parser::{Event, Parser, ScalarStyle, ScanError};
 use serde_json::Value as Json;
 
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 pub(crate) struct Node {
     pub(crate) line: usize,
-    pub(crate) content: Content,
+    pub(crate) content: NodeContent,
 }
 
-pub(crate) enum Content {
-    /// `plain` is without quotes: only then can it be a number, `true` or nothing.
+pub(crate) enum NodeContent {
+    /// `plain` is without quotes: only a plain scalar can be a number, a boolean or null.
     Scalar {
         text: String,
-        plain: bool,
+        is_plain: bool,
     },
     List(Vec<Node>),
-    Map(Vec<Entry>),
+    Map(Vec<MapEntry>),
 }
 
-pub(crate) struct Entry {
+pub(crate) struct MapEntry {
     pub(crate) key: String,
     pub(crate) line: usize,
     pub(crate) value: Node,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Malformed {
+pub(crate) struct YamlError {
     pub(crate) line: Option<usize>,
     pub(crate) detail: String,
 }
 
-fn malformed<T>(line: usize, detail: &str) -> Result<T, Malformed> {
-    Err(Malformed { line: Some(line), detail: detail.to_owned() })
+fn fail_at_line<T>(line: usize, detail: &str) -> Result<T, YamlError> {
+    Err(YamlError { line: Some(line), detail: detail.to_owned() })
 }
 
-impl From<ScanError> for Malformed {
+impl From<ScanError> for YamlError {
     fn from(error: ScanError) -> Self {
         Self { line: Some(error.marker().line()), detail: error.info() }
     }
 }
 
-/// The one document of a file; `None` if there is nothing in it.
-pub(crate) fn parse(text: &str) -> Result<Option<Node>, Malformed> {
-    let mut reader = Reader { parser: Parser::new_from_str(text) };
+/// The document of a file; `None` if the file is empty.
+pub(crate) fn parse_document(text: &str) -> Result<Option<Node>, YamlError> {
+    let mut reader = YamlReader { parser: Parser::new_from_str(text) };
     let mut document = None;
     loop {
-        match reader.next()? {
+        match reader.next_event()? {
             (Event::StreamEnd, _) => return Ok(document),
             (Event::DocumentStart(..), line) if document.is_some() => {
-                return malformed(line, "a second document begins; write one");
+                return fail_at_line(line, "expected one document, found a second");
             }
             (Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd, _) => {}
-            (event, line) => document = Some(reader.node(event, line, 0)?),
+            (event, line) => document = Some(reader.read_node(event, line, 0)?),
         }
     }
 }
 
-/// Any YAML as JSON, for other files than settings; what is wrong is said in words.
-pub fn yaml_value(text: &str) -> Result<Json, String> {
-    match parse(text) {
+/// Converts any YAML to JSON, for files other than the configuration.
+pub fn parse_yaml(text: &str) -> Result<Json, String> {
+    match parse_document(text) {
         Ok(Some(node)) => node.to_json(),
         Ok(None) => Ok(Json::Null),
-        Err(Malformed { line: Some(line), detail }) => Err(format!("line {line}: {detail}")),
-        Err(Malformed { line: None, detail }) => Err(detail),
+        Err(YamlError { line: Some(line), detail }) => Err(format!("line {line}: {detail}")),
+        Err(YamlError { line: None, detail }) => Err(detail),
     }
 }
 
-struct Reader<'a> {
+struct YamlReader<'a> {
     parser: Parser<'a, granit_parser::StrInput<'a>>,
 }
 
-impl<'a> Reader<'a> {
-    fn next(&mut self) -> Result<(Event<'a>, usize), Malformed> {
+impl<'a> YamlReader<'a> {
+    fn next_event(&mut self) -> Result<(Event<'a>, usize), YamlError> {
         match self.parser.next() {
             Some(next) => {
                 let (event, span) = next?;
@@ -87,73 +86,73 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn node(&mut self, event: Event<'a>, line: usize, depth: usize) -> Result<Node, Malformed> {
-        if depth > DEEPEST {
-            return malformed(line, "it is nested too deeply");
+    fn read_node(&mut self, event: Event<'a>, line: usize, depth: usize) -> Result<Node, YamlError> {
+        if depth > MAX_DEPTH {
+            return fail_at_line(line, "nested too deeply");
         }
         let content = match event {
             Event::Scalar(_, _, _, Some(_))
             | Event::SequenceStart(_, _, Some(_))
             | Event::MappingStart(_, _, Some(_)) => {
-                return malformed(line, "tags (`!name`) are not used here");
+                return fail_at_line(line, "tags (`!name`) are not supported");
             }
             Event::Scalar(text, style, ..) => {
-                Content::Scalar { text: text.into_owned(), plain: style == ScalarStyle::Plain }
+                NodeContent::Scalar { text: text.into_owned(), is_plain: style == ScalarStyle::Plain }
             }
-            Event::SequenceStart(..) => self.list(depth)?,
-            Event::MappingStart(..) => self.map(depth)?,
-            Event::Alias(_) => return malformed(line, "aliases (`*name`) are not used here"),
-            _ => return malformed(line, "a value was expected"),
+            Event::SequenceStart(..) => self.read_list(depth)?,
+            Event::MappingStart(..) => self.read_map(depth)?,
+            Event::Alias(_) => return fail_at_line(line, "aliases (`*name`) are not supported"),
+            _ => return fail_at_line(line, "expected a value"),
         };
         Ok(Node { line, content })
     }
 
-    fn list(&mut self, depth: usize) -> Result<Content, Malformed> {
+    fn read_list(&mut self, depth: usize) -> Result<NodeContent, YamlError> {
         let mut items = Vec::new();
         loop {
-            match self.next()? {
-                (Event::SequenceEnd, _) => return Ok(Content::List(items)),
-                (event, line) => items.push(self.node(event, line, depth + 1)?),
+            match self.next_event()? {
+                (Event::SequenceEnd, _) => return Ok(NodeContent::List(items)),
+                (event, line) => items.push(self.read_node(event, line, depth + 1)?),
             }
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<Content, Malformed> {
+    fn read_map(&mut self, depth: usize) -> Result<NodeContent, YamlError> {
         let mut entries = Vec::new();
         loop {
-            let (event, line) = self.next()?;
+            let (event, line) = self.next_event()?;
             if matches!(event, Event::MappingEnd) {
-                return Ok(Content::Map(entries));
+                return Ok(NodeContent::Map(entries));
             }
-            let Content::Scalar { text: key, .. } = self.node(event, line, depth + 1)?.content else {
-                return malformed(line, "a key must be a single word");
+            let NodeContent::Scalar { text: key, .. } = self.read_node(event, line, depth + 1)?.content else {
+                return fail_at_line(line, "expected a single word as key");
             };
-            let (event, value_line) = self.next()?;
-            let value = self.node(event, value_line, depth + 1)?;
-            entries.push(Entry { key, line, value });
+            let (event, value_line) = self.next_event()?;
+            let value = self.read_node(event, value_line, depth + 1)?;
+            entries.push(MapEntry { key, line, value });
         }
     }
 }
 
 impl Node {
-    /// Written as nothing: `key:`, `key: ~` or `key: null`.
+    /// True for `key:`, `key: ~` and `key: null`.
     pub(crate) fn is_null(&self) -> bool {
-        matches!(&self.content, Content::Scalar { text, plain: true } if is_null(text))
+        matches!(&self.content, NodeContent::Scalar { text, is_plain: true } if is_null_text(text))
     }
 
-    /// The value as JSON; a repeated key is an error in words.
+    /// Converts the value to JSON. A repeated key is an error.
     pub(crate) fn to_json(&self) -> Result<Json, String> {
         match &self.content {
-            Content::Scalar { text, plain: false } => Ok(Json::String(text.clone())),
-            Content::Scalar { text, plain: true } => Ok(plain_to_json(text)),
-            Content::List(items) => items.iter().map(Self::to_json).collect::<Result<_, _>>().map(Json::Array),
-            Content::Map(entries) => {
+            NodeContent::Scalar { text, is_plain: false } => Ok(Json::String(text.clone())),
+            NodeContent::Scalar { text, is_plain: true } => Ok(plain_to_json(text)),
+            NodeContent::List(items) => items.iter().map(Self::to_json).collect::<Result<_, _>>().map(Json::Array),
+            NodeContent::Map(entries) => {
                 let mut map = serde_json::Map::new();
                 for entry in entries {
                     if map.insert(entry.key.clone(), entry.value.to_json()?).is_some() {
                         return Err(format!(
-                            "`{}` stands twice (line {})",
-                            crate::error::quotable(&entry.key),
+                            "`{}` is set twice (line {})",
+                            crate::error::quote_input(&entry.key),
                             entry.line
                         ));
                     }
@@ -164,11 +163,11 @@ impl Node {
     }
 }
 
-fn is_null(text: &str) -> bool {
+fn is_null_text(text: &str) -> bool {
     matches!(text, "" | "~" | "null" | "Null" | "NULL")
 }
 
-pub(crate) fn plain_bool(text: &str) -> Option<bool> {
+pub(crate) fn parse_plain_bool(text: &str) -> Option<bool> {
     match text {
         "true" | "True" | "TRUE" => Some(true),
         "false" | "False" | "FALSE" => Some(false),
@@ -177,13 +176,13 @@ pub(crate) fn plain_bool(text: &str) -> Option<bool> {
 }
 
 fn plain_to_json(text: &str) -> Json {
-    if is_null(text) {
+    if is_null_text(text) {
         return Json::Null;
     }
-    if let Some(value) = plain_bool(text) {
+    if let Some(value) = parse_plain_bool(text) {
         return Json::Bool(value);
     }
-    // What JSON takes for a number, YAML does too; the rest (`0x1F`, `.5`, `.inf`) no setting needs.
+    // JSON's numbers are YAML's too. No key needs the other notations (`0x1F`, `.5`, `.inf`).
     match serde_json::from_str::<serde_json::Number>(text) {
         Ok(number) => Json::Number(number),
         Err(_) => Json::String(text.to_owned()),

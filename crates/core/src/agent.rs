@@ -1,38 +1,38 @@
-//! Agents as everybody knows them: their names, what they can do, and where their programs are in a sandbox.
+//! Agents: names, abilities, and the paths of their programs in a sandbox.
 
 use serde::{Deserialize, Serialize};
 
-/// The agent that is built in and needs neither a program nor a model.
-pub const DEMO: &str = "demo";
+/// The built-in agent that needs neither a program nor a model.
+pub const DEMO_AGENT: &str = "demo";
 
-/// Where agents' programs are in a sandbox on this machine.
-pub const PLACE: &str = "/opt/atoll/agents";
+/// Directory of the agents' programs in a sandbox on this machine.
+pub const AGENTS_DIR: &str = "/opt/atoll/agents";
 
-/// Where an agent's program is in a sandbox on this machine.
-pub fn program_inside(name: &str) -> String {
-    format!("{PLACE}/{}", below_place(name))
+/// Returns the path of an agent's program in a sandbox on this machine.
+pub fn program_path(name: &str) -> String {
+    format!("{AGENTS_DIR}/{}", relative_program_path(name))
 }
 
-/// The same, as it is told to a provider.
-pub fn below_place(name: &str) -> String {
+/// Returns the same path relative to [`PLACE`], as providers expect it.
+pub fn relative_program_path(name: &str) -> String {
     format!("{name}/bin/{name}")
 }
 
-/// Whether this may be an agent's own name for a conversation: it becomes a part of paths and command lines.
-pub fn is_native_id(text: &str) -> bool {
+/// Returns true if the text is safe as an agent's conversation id: it becomes part of paths and command lines.
+pub fn is_valid_native_id(text: &str) -> bool {
     let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     (1..=128).contains(&text.len()) && !text.starts_with('-') && text.bytes().all(letters)
 }
 
-/// What an agent can do through its driver.
+/// Abilities of an agent with its driver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Abilities {
-    /// Take a message in the running turn.
+    /// Accepts a message during a turn.
     pub steer: bool,
-    /// Take messages while it works, for later.
+    /// Accepts messages during a turn and processes them later.
     pub queue: bool,
-    /// Break off a turn and live on.
+    /// Can interrupt a turn and continue afterwards.
     pub interrupt: bool,
     pub approvals: bool,
     pub questions: bool,
@@ -44,7 +44,7 @@ pub struct Abilities {
 }
 
 impl Abilities {
-    /// Those that there are, by name.
+    /// Returns the names of the abilities that are present.
     pub fn names(self) -> Vec<&'static str> {
         let all = [
             ("steer", self.steer),
@@ -67,17 +67,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_conversations_lead_nowhere() {
+    fn conversation_ids_are_safe_in_paths() {
         for good in ["ses_e1eb886c4ffe1vglhjd3kBEGz0", "019a6b1c-0000-7000-8000-000000000000"] {
-            assert!(is_native_id(good), "{good}");
+            assert!(is_valid_native_id(good), "{good}");
         }
         for bad in ["", "..", "a/b", "--help", "a b", "ä", &"x".repeat(129)] {
-            assert!(!is_native_id(bad), "{bad}");
+            assert!(!is_valid_native_id(bad), "{bad}");
         }
     }
 
     #[test]
-    fn every_ability_has_its_name() {
+    fn every_ability_has_a_name() {
         let serde_json::Value::Object(fields) = serde_json::json!(Abilities::default()) else { unreachable!() };
         for (name, _) in fields.clone() {
             let mut one = fields.clone();

@@ -1,41 +1,41 @@
-//! What an agent wants to have allowed or answered, and what became of it.
+//! Approvals: requests of agents to users, and the answers.
 
-use crate::words;
+use crate::string_enum;
 use serde::{Deserialize, Serialize};
 
-words! {
-    /// A person's word about something that an agent wants to do.
+string_enum! {
+    /// A user's decision about an agent's request.
     "decision"
-    Decision {
+    ApprovalDecision {
         Allow = "allow",
-        /// Also for the same kind of thing from now on, in this sandbox.
+        /// Also applies to later requests of the same kind in this sandbox.
         AllowAlways = "allow_always",
         Deny = "deny",
     }
 }
 
-words! {
+string_enum! {
     "state of an approval"
     ApprovalState {
         /// The agent waits.
         Open = "open",
-        /// A person has said; the agent may not have heard it.
+        /// A user has answered; the agent may not have received the answer.
         Answered = "answered",
-        /// The agent waits no more.
+        /// The agent no longer waits.
         Resolved = "resolved",
     }
 }
 
-/// The answer, on its way to the worker. The same one may come twice.
+/// An answer on its way to the worker. The same answer may arrive twice.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApprovalAnswer {
-    /// As in `approval.requested`.
+    /// The id from `approval.requested`.
     pub approval_id: String,
-    pub decision: Decision,
+    pub decision: ApprovalDecision,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// To questions, by question.
+    /// Answers to questions, by question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub answers: Option<serde_json::Map<String, serde_json::Value>>,

@@ -1,9 +1,9 @@
-//! Working until it is done: after each run of the agent its work is checked, and what fails goes back to it.
+//! Continuous mode: after each run of the agent its work is checked, and failed checks go back to the agent.
 //!
-//! `next` is one pure function: where an input leads, and which effects follow. What is checked and said is `check`.
+//! `next` is a pure transition function: it returns the new state and the effects. `check` evaluates and words checks.
 
+use crate::string_enum;
 use crate::time::Timestamp;
-use crate::words;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -12,254 +12,268 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use settings::{Continuous, LONGEST_CHECK_S, Limits, MOST_CHECKS, Requirement};
+pub use settings::{Continuous, LoopLimits, MAX_CHECK_TIMEOUT_S, MAX_CHECKS, Requirement};
 
-words! {
-    /// Where the loop is.
+string_enum! {
+    /// Phase of the loop.
     "continuous phase"
-    Phase {
+    LoopPhase {
         /// The agent works.
         Working = "working",
-        /// Its work is being checked.
+        /// The checks run.
         Validating = "validating",
-        /// A run failed; the next one begins after a while.
+        /// A run failed; the next one starts after a back-off.
         Resting = "resting",
         /// Every check passed.
         Passed = "passed",
-        /// It ended before that; `stopped` says why.
+        /// The loop ended without passing; `stopped` has the reason.
         Stopped = "stopped",
     }
 }
 
-words! {
-    /// Why the loop ended without having passed.
-    "continuous stop"
-    Stop {
+string_enum! {
+    /// Reason why the loop ended without passing.
+    "stop reason"
+    StopReason {
         Iterations = "iterations",
         Cost = "cost",
         Duration = "duration",
-        /// So many runs in a row failed.
+        /// Too many runs in a row failed.
         Errors = "errors",
-        /// Nothing failed, but some check could not be decided.
+        /// No check failed, but some check could not be decided.
         Undecided = "undecided",
-        /// A person interrupted the agent.
+        /// A user interrupted the agent.
         Interrupted = "interrupted",
-        /// The sandbox was ended by somebody or something else.
+        /// The sandbox ended for another reason.
         SandboxEnded = "sandbox_ended",
     }
 }
 
-/// How far it is. Stored beside the sandbox.
+/// State of the loop. Stored beside the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Progress {
-    pub phase: Phase,
+pub struct LoopProgress {
+    pub phase: LoopPhase,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stopped: Option<Stop>,
-    /// Which run of the agent this is, from 1.
+    pub stopped: Option<StopReason>,
+    /// Number of the current run, from 1.
     pub iteration: u32,
-    /// Runs in a row that failed.
+    /// Number of failed runs in a row.
     pub errors: u32,
-    /// Counts validations, so that one that comes too late is known.
+    /// Counts validations, so that a late result is recognised.
     pub round: u32,
     /// By the steady clock.
     pub started_at: Timestamp,
-    /// What the sandbox had cost before, in millionths of a dollar.
+    /// Cost of the sandbox before the loop, in millionths of a dollar.
     pub cost_before: i64,
 }
 
-impl Progress {
-    pub const fn begin(facts: Facts) -> Self {
+impl LoopProgress {
+    pub const fn start_loop(facts: LoopMeasurements) -> Self {
         Self {
-            phase: Phase::Working,
+            phase: LoopPhase::Working,
             stopped: None,
             iteration: 1,
             errors: 0,
             round: 0,
-            started_at: facts.steady,
-            cost_before: facts.cost,
+            started_at: facts.steady_now,
+            cost_before: facts.cost_micros,
         }
     }
 
     pub const fn is_live(&self) -> bool {
         match self.phase {
-            Phase::Working | Phase::Validating | Phase::Resting => true,
-            Phase::Passed | Phase::Stopped => false,
+            LoopPhase::Working | LoopPhase::Validating | LoopPhase::Resting => true,
+            LoopPhase::Passed | LoopPhase::Stopped => false,
         }
     }
 
-    /// What the sandbox may have cost in all before the loop ends, in millionths of a dollar. Where it ended for that,
-    /// it holds until there is other work: the agent takes a while to stop.
-    pub fn most(&self, limits: &Limits) -> Option<i64> {
-        let holds = self.is_live() || self.stopped == Some(Stop::Cost);
-        limits.cost.filter(|_| holds).map(|cost| self.cost_before.saturating_add(cost))
+    /// Total cost of the sandbox at which the loop ends, in millionths of a dollar.
+    ///
+    /// It stays in force after the loop has ended for its cost until new work starts: the agent takes a while to stop.
+    pub fn max_total_cost_micros(&self, limits: &LoopLimits) -> Option<i64> {
+        let holds = self.is_live() || self.stopped == Some(StopReason::Cost);
+        limits.max_cost_micros.filter(|_| holds).map(|cost| self.cost_before.saturating_add(cost))
     }
 }
 
-/// What is so at the moment of an input.
+/// Measurements at the time of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Facts {
-    pub steady: Timestamp,
-    /// Of the sandbox until now, in millionths of a dollar.
-    pub cost: i64,
+pub struct LoopMeasurements {
+    pub steady_now: Timestamp,
+    /// Cost of the sandbox so far, in millionths of a dollar.
+    pub cost_micros: i64,
 }
 
-words! {
-    /// What all checks of a round say together.
+string_enum! {
+    /// Combined verdict of all checks of a round.
     "verdict"
-    Verdict { Passed = "passed", Failed = "failed", Unknown = "unknown" }
+    CheckVerdict { Passed = "passed", Failed = "failed", Unknown = "unknown" }
 }
 
-/// What happens to a loop.
+/// An input to the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input {
-    /// The agent began to work, whoever told it to.
+pub enum LoopInput {
+    /// The agent started to work, for any reason.
     RunBegan,
-    /// Its turn ended and nothing is queued.
+    /// The turn ended and the inbox is empty.
     RunEnded,
-    /// The agent failed, crashed or gave up.
+    /// The agent failed or crashed.
     RunFailed,
-    /// The pause after a failed run is over.
-    Rested,
-    /// The checks of this round were made.
-    Checked { round: u32, verdict: Verdict },
-    /// A person interrupted it.
+    /// The back-off after a failed run is over.
+    BackOffEnded,
+    /// The checks of this round have finished.
+    ChecksFinished { round: u32, verdict: CheckVerdict },
+    /// A user interrupted the agent.
     Interrupted,
-    /// Its time is over.
-    Deadline,
-    /// Nothing that it could ask of a model fits into what is left of its money.
-    SpentOut,
+    /// The loop's time limit has expired.
+    DeadlineReached,
+    /// The remaining budget does not cover another model request.
+    BudgetSpent,
     /// The sandbox is ending for another reason.
-    SandboxEnds,
+    SandboxEnding,
 }
 
-/// What follows, as data.
+/// An effect of a transition, as data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
-    /// Check the work.
-    Validate,
-    /// Checks that may be under way are of no use any more.
-    Abandon,
-    /// Go on after this.
-    Rest(Duration),
-    /// Tell the agent what failed; it begins another run.
-    Tell,
-    /// It is over.
-    Finish,
+pub enum LoopEffect {
+    /// Run the checks.
+    RunChecks,
+    /// Cancel checks that may be running.
+    CancelChecks,
+    /// Continue after this back-off.
+    BackOff(Duration),
+    /// Send the failed checks to the agent, which starts another run.
+    PromptAgent,
+    /// End the loop.
+    EndLoop,
 }
 
-/// Where `input` leads. What makes no sense in a phase changes nothing: inputs come from several sides and may cross.
-pub fn next(from: &Progress, input: Input, facts: Facts, limits: &Limits) -> (Progress, Vec<Effect>) {
+/// Applies `input`. An input that does not fit the phase has no effect: inputs come from several sources and may cross.
+pub fn next(
+    from: &LoopProgress,
+    input: LoopInput,
+    facts: LoopMeasurements,
+    limits: &LoopLimits,
+) -> (LoopProgress, Vec<LoopEffect>) {
     let mut to = from.clone();
     match (from.phase, input) {
-        (Phase::Working, Input::RunEnded) => {
-            to.phase = Phase::Validating;
+        (LoopPhase::Working, LoopInput::RunEnded) => {
+            to.phase = LoopPhase::Validating;
             to.round = from.round.saturating_add(1);
             to.errors = 0;
-            (to, vec![Effect::Validate])
+            (to, vec![LoopEffect::RunChecks])
         }
-        (Phase::Working | Phase::Validating | Phase::Resting, Input::RunFailed) => {
+        (LoopPhase::Working | LoopPhase::Validating | LoopPhase::Resting, LoopInput::RunFailed) => {
             to.errors = from.errors.saturating_add(1);
-            if to.errors >= limits.errors {
-                return stop(to, Stop::Errors);
+            if to.errors >= limits.max_errors {
+                return stop_loop(to, StopReason::Errors);
             }
             match limit_reached(&to, facts, limits) {
-                Some(reason) => stop(to, reason),
+                Some(reason) => stop_loop(to, reason),
                 None => {
-                    to.phase = Phase::Resting;
+                    to.phase = LoopPhase::Resting;
                     let pause = Duration::from_secs(1 << (to.errors - 1).min(5));
-                    (to, vec![Effect::Abandon, Effect::Rest(pause)])
+                    (to, vec![LoopEffect::CancelChecks, LoopEffect::BackOff(pause)])
                 }
             }
         }
-        (Phase::Resting, Input::Rested) => {
-            to.phase = Phase::Working;
+        (LoopPhase::Resting, LoopInput::BackOffEnded) => {
+            to.phase = LoopPhase::Working;
             to.iteration = from.iteration.saturating_add(1);
-            (to, vec![Effect::Tell])
+            (to, vec![LoopEffect::PromptAgent])
         }
-        (Phase::Validating, Input::Checked { round, verdict }) if round == from.round => match verdict {
-            Verdict::Passed => {
-                to.phase = Phase::Passed;
-                (to, vec![Effect::Finish])
+        (LoopPhase::Validating, LoopInput::ChecksFinished { round, verdict }) if round == from.round => match verdict {
+            CheckVerdict::Passed => {
+                to.phase = LoopPhase::Passed;
+                (to, vec![LoopEffect::EndLoop])
             }
-            // The agent could do nothing about it.
-            Verdict::Unknown => stop(to, Stop::Undecided),
-            Verdict::Failed => match limit_reached(&to, facts, limits) {
-                Some(reason) => stop(to, reason),
+            // The agent can't do anything about an undecided check.
+            CheckVerdict::Unknown => stop_loop(to, StopReason::Undecided),
+            CheckVerdict::Failed => match limit_reached(&to, facts, limits) {
+                Some(reason) => stop_loop(to, reason),
                 None => {
-                    to.phase = Phase::Working;
+                    to.phase = LoopPhase::Working;
                     to.iteration = from.iteration.saturating_add(1);
-                    (to, vec![Effect::Tell])
+                    (to, vec![LoopEffect::PromptAgent])
                 }
             },
         },
-        // Somebody told it more: what was to be checked is changing.
-        (Phase::Validating | Phase::Resting, Input::RunBegan) => {
-            to.phase = Phase::Working;
-            (to, vec![Effect::Abandon])
+        // A new message arrived: the work under validation is changing.
+        (LoopPhase::Validating | LoopPhase::Resting, LoopInput::RunBegan) => {
+            to.phase = LoopPhase::Working;
+            (to, vec![LoopEffect::CancelChecks])
         }
-        // Work after the end is work of its own; but whoever took over by an interrupt has it.
-        (Phase::Passed | Phase::Stopped, Input::RunBegan) if from.stopped != Some(Stop::Interrupted) => {
-            let round = from.round;
-            (Progress { round, ..Progress::begin(facts) }, Vec::new())
-        }
-        (Phase::Working | Phase::Validating | Phase::Resting, Input::Interrupted) => stop(to, Stop::Interrupted),
-        (Phase::Working | Phase::Validating | Phase::Resting, Input::SandboxEnds) => stop(to, Stop::SandboxEnded),
-        (Phase::Working | Phase::Validating | Phase::Resting, Input::Deadline)
-            if facts.steady >= from.started_at + limits.duration =>
+        // Work after the end starts a new loop, except after a user's interrupt.
+        (LoopPhase::Passed | LoopPhase::Stopped, LoopInput::RunBegan)
+            if from.stopped != Some(StopReason::Interrupted) =>
         {
-            stop(to, Stop::Duration)
+            let round = from.round;
+            (LoopProgress { round, ..LoopProgress::start_loop(facts) }, Vec::new())
         }
-        // What is being checked may still pass.
-        (Phase::Working | Phase::Resting, Input::SpentOut) if limits.cost.is_some() => stop(to, Stop::Cost),
+        (LoopPhase::Working | LoopPhase::Validating | LoopPhase::Resting, LoopInput::Interrupted) => {
+            stop_loop(to, StopReason::Interrupted)
+        }
+        (LoopPhase::Working | LoopPhase::Validating | LoopPhase::Resting, LoopInput::SandboxEnding) => {
+            stop_loop(to, StopReason::SandboxEnded)
+        }
+        (LoopPhase::Working | LoopPhase::Validating | LoopPhase::Resting, LoopInput::DeadlineReached)
+            if facts.steady_now >= from.started_at + limits.max_duration =>
+        {
+            stop_loop(to, StopReason::Duration)
+        }
+        // A running validation may still pass.
+        (LoopPhase::Working | LoopPhase::Resting, LoopInput::BudgetSpent) if limits.max_cost_micros.is_some() => {
+            stop_loop(to, StopReason::Cost)
+        }
         (
-            Phase::Working | Phase::Validating | Phase::Resting | Phase::Passed | Phase::Stopped,
-            Input::RunBegan
-            | Input::RunEnded
-            | Input::RunFailed
-            | Input::Rested
-            | Input::Checked { .. }
-            | Input::Interrupted
-            | Input::Deadline
-            | Input::SpentOut
-            | Input::SandboxEnds,
+            LoopPhase::Working | LoopPhase::Validating | LoopPhase::Resting | LoopPhase::Passed | LoopPhase::Stopped,
+            LoopInput::RunBegan
+            | LoopInput::RunEnded
+            | LoopInput::RunFailed
+            | LoopInput::BackOffEnded
+            | LoopInput::ChecksFinished { .. }
+            | LoopInput::Interrupted
+            | LoopInput::DeadlineReached
+            | LoopInput::BudgetSpent
+            | LoopInput::SandboxEnding,
         ) => (to, Vec::new()),
     }
 }
 
-/// Whether another run would be one too many.
-fn limit_reached(progress: &Progress, facts: Facts, limits: &Limits) -> Option<Stop> {
-    if progress.iteration >= limits.iterations {
-        return Some(Stop::Iterations);
+/// Returns the limit that forbids another run.
+fn limit_reached(progress: &LoopProgress, facts: LoopMeasurements, limits: &LoopLimits) -> Option<StopReason> {
+    if progress.iteration >= limits.max_iterations {
+        return Some(StopReason::Iterations);
     }
-    if limits.cost.is_some_and(|most| facts.cost.saturating_sub(progress.cost_before) >= most) {
-        return Some(Stop::Cost);
+    if limits.max_cost_micros.is_some_and(|most| facts.cost_micros.saturating_sub(progress.cost_before) >= most) {
+        return Some(StopReason::Cost);
     }
-    (facts.steady >= progress.started_at + limits.duration).then_some(Stop::Duration)
+    (facts.steady_now >= progress.started_at + limits.max_duration).then_some(StopReason::Duration)
 }
 
-fn stop(mut progress: Progress, reason: Stop) -> (Progress, Vec<Effect>) {
-    progress.phase = Phase::Stopped;
+fn stop_loop(mut progress: LoopProgress, reason: StopReason) -> (LoopProgress, Vec<LoopEffect>) {
+    progress.phase = LoopPhase::Stopped;
     progress.stopped = Some(reason);
-    (progress, vec![Effect::Abandon, Effect::Finish])
+    (progress, vec![LoopEffect::CancelChecks, LoopEffect::EndLoop])
 }
 
-/// The reason in words, for the event and the sandbox's row.
-pub fn sentence(stop: Stop, progress: &Progress, limits: &Limits) -> String {
+/// Describes the stop reason, for the event and the sandbox's row.
+pub fn describe_stop(stop: StopReason, progress: &LoopProgress, limits: &LoopLimits) -> String {
     match stop {
-        Stop::Iterations => format!("the checks still fail after {} runs, which is the limit", progress.iteration),
-        Stop::Cost => {
-            let most = limits.cost.map_or(0.0, |micros| micros as f64 / 1e6);
-            format!("the checks have not passed, and ${most} for models has no room for more, which is the limit")
+        StopReason::Iterations => format!("the checks still fail after {} runs (the limit)", progress.iteration),
+        StopReason::Cost => {
+            let most = limits.max_cost_micros.map_or(0.0, |micros| micros as f64 / 1e6);
+            format!(
+                "the checks have not passed, and the rest of the ${most} limit for models is too small for another request"
+            )
         }
-        Stop::Duration => {
-            format!("the checks have not passed within {} s, which is the limit", limits.duration.as_secs())
+        StopReason::Duration => {
+            format!("the checks have not passed within {} s (the limit)", limits.max_duration.as_secs())
         }
-        Stop::Errors => format!("{} runs in a row failed, which is the limit", progress.errors),
-        Stop::Undecided => {
-            "no check failed, but not all of them could be decided, and unknown is not passed".to_owned()
-        }
-        Stop::Interrupted => "a person interrupted it".to_owned(),
-        Stop::SandboxEnded => "the sandbox was ended".to_owned(),
+        StopReason::Errors => format!("{} runs in a row failed (the limit)", progress.errors),
+        StopReason::Undecided => "no check failed, but at least one could not be decided".to_owned(),
+        StopReason::Interrupted => "a user interrupted the agent".to_owned(),
+        StopReason::SandboxEnded => "the sandbox ended".to_owned(),
     }
 }

@@ -1,19 +1,19 @@
-//! The lines that the demo agent obeys, one per line of its prompt and messages.
+//! Commands of the demo agent, one per line of its prompt and messages.
 //!
-//! What isn't a line of this kind is prose: neighbouring lines of prose are told as one.
+//! Any other line is prose; the parser joins adjacent lines of prose.
 
 use std::time::Duration;
 
-pub const DEFAULT_LOOP: u32 = 20;
-pub const MAX_LOOP: u32 = 10_000;
-/// A day: longer than any test, short enough for every clock.
+pub const DEFAULT_LOOP_COUNT: u32 = 20;
+pub const MAX_LOOP_COUNT: u32 = 10_000;
+/// One day: longer than any test, within the range of every clock.
 pub const MAX_WAIT: Duration = Duration::from_secs(86_400);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DemoLine {
     /// `say TEXT`
     Say(String),
-    /// `edit FILE TEXT`: the file then holds TEXT and a line end.
+    /// `edit FILE TEXT`: write TEXT and a newline to the file.
     Edit {
         file: String,
         text: String,
@@ -24,27 +24,27 @@ pub enum DemoLine {
     Wait(Duration),
     /// `ask TEXT`: wait for an approval.
     Ask(String),
-    /// `approve`: yes to what was asked.
+    /// `approve`: approve the request.
     Approve,
-    /// `deny [TEXT]`: no to what was asked.
+    /// `deny [TEXT]`: deny the request.
     Deny(Option<String>),
-    /// `fail [TEXT]`: the agent gives up.
+    /// `fail [TEXT]`: the agent fails.
     Fail(Option<String>),
-    /// `crash`: the worker dies without a word.
+    /// `crash`: the worker dies without a report.
     Crash,
-    /// `hang`: the agent stands still for ever.
+    /// `hang`: the agent hangs for ever.
     Hang,
     /// `oom`: the agent runs out of memory.
     Oom,
-    /// `loop [N]`: the same tool call again and again.
+    /// `loop [N]`: repeat the same tool call.
     Loop(u32),
     Prose(String),
 }
 
-pub fn parse(text: &str) -> Vec<DemoLine> {
+pub fn parse_demo_lines(text: &str) -> Vec<DemoLine> {
     let mut lines: Vec<DemoLine> = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        match (command(line), lines.last_mut()) {
+        match (parse_command(line), lines.last_mut()) {
             (Some(command), _) => lines.push(command),
             (None, Some(DemoLine::Prose(prose))) => {
                 prose.push('\n');
@@ -56,9 +56,9 @@ pub fn parse(text: &str) -> Vec<DemoLine> {
     lines
 }
 
-/// The command that a line is, if it is one. A known word with the wrong operands is prose: people
-/// write "wait for the build" and "crash reports are wrong".
-fn command(line: &str) -> Option<DemoLine> {
+/// Parses a command. A known word with invalid operands is prose: people write "wait for the build" and
+/// "crash reports are wrong".
+fn parse_command(line: &str) -> Option<DemoLine> {
     let (word, rest) = match line.split_once(char::is_whitespace) {
         Some((word, rest)) => (word, rest.trim()),
         None => (line, ""),
@@ -71,7 +71,7 @@ fn command(line: &str) -> Option<DemoLine> {
             Some(DemoLine::Edit { file: file.to_owned(), text: text.trim().to_owned() })
         }
         "run" => some().map(DemoLine::Run),
-        "wait" => seconds(rest).map(DemoLine::Wait),
+        "wait" => parse_seconds(rest).map(DemoLine::Wait),
         "ask" => some().map(DemoLine::Ask),
         "approve" if rest.is_empty() => Some(DemoLine::Approve),
         "deny" => Some(DemoLine::Deny(some())),
@@ -79,14 +79,14 @@ fn command(line: &str) -> Option<DemoLine> {
         "crash" if rest.is_empty() => Some(DemoLine::Crash),
         "hang" if rest.is_empty() => Some(DemoLine::Hang),
         "oom" if rest.is_empty() => Some(DemoLine::Oom),
-        "loop" if rest.is_empty() => Some(DemoLine::Loop(DEFAULT_LOOP)),
-        "loop" => rest.parse().ok().map(|times: u32| DemoLine::Loop(times.min(MAX_LOOP))),
+        "loop" if rest.is_empty() => Some(DemoLine::Loop(DEFAULT_LOOP_COUNT)),
+        "loop" => rest.parse().ok().map(|times: u32| DemoLine::Loop(times.min(MAX_LOOP_COUNT))),
         _ => None,
     }
 }
 
-/// `2`, `0.5`: not negative; what is longer than `MAX_WAIT` is cut to it.
-pub fn seconds(text: &str) -> Option<Duration> {
+/// Parses `2` or `0.5`: not negative, capped at `MAX_WAIT`.
+pub fn parse_seconds(text: &str) -> Option<Duration> {
     let seconds: f64 = text.parse().ok().filter(|seconds| *seconds >= 0.0)?;
     Duration::try_from_secs_f64(seconds.min(MAX_WAIT.as_secs_f64())).ok()
 }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_has_its_form() {
+    fn parses_every_command() {
         let cases: &[(&str, D)] = &[
             ("say hello there", D::Say("hello there".into())),
             ("edit a/b.txt some  text", D::Edit { file: "a/b.txt".into(), text: "some  text".into() }),
@@ -118,13 +118,17 @@ mod tests {
             ("crash", D::Crash),
             ("hang", D::Hang),
             ("oom", D::Oom),
-            ("loop", D::Loop(DEFAULT_LOOP)),
+            ("loop", D::Loop(DEFAULT_LOOP_COUNT)),
             ("loop 3", D::Loop(3)),
-            ("loop 4000000000", D::Loop(MAX_LOOP)),
+            ("loop 4000000000", D::Loop(MAX_LOOP_COUNT)),
         ];
         for (text, line) in cases {
-            assert_eq!(parse(text), std::slice::from_ref(line), "{text}");
-            assert_eq!(parse(&format!("  {text}\r\n")), std::slice::from_ref(line), "{text} with space around it");
+            assert_eq!(parse_demo_lines(text), std::slice::from_ref(line), "{text}");
+            assert_eq!(
+                parse_demo_lines(&format!("  {text}\r\n")),
+                std::slice::from_ref(line),
+                "{text} with space around it"
+            );
         }
     }
 
@@ -142,17 +146,17 @@ mod tests {
             "crash reports",
             "loop x",
         ] {
-            assert_eq!(parse(text), prose(text));
+            assert_eq!(parse_demo_lines(text), prose(text));
         }
-        assert_eq!(parse("Say it"), prose("Say it"), "the words are lower-case");
+        assert_eq!(parse_demo_lines("Say it"), prose("Say it"), "the words are lower-case");
     }
 
     #[test]
-    fn neighbouring_prose_is_told_as_one_and_blank_lines_say_nothing() {
+    fn joins_adjacent_prose_and_skips_blank_lines() {
         assert_eq!(
-            parse("fix the\n\n  parser\nsay ok\nthanks"),
+            parse_demo_lines("fix the\n\n  parser\nsay ok\nthanks"),
             [D::Prose("fix the\nparser".into()), D::Say("ok".into()), D::Prose("thanks".into())]
         );
-        assert_eq!(parse(" \n\t\n"), []);
+        assert_eq!(parse_demo_lines(" \n\t\n"), []);
     }
 }

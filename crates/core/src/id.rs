@@ -1,6 +1,6 @@
-//! Typed identifiers: a UUIDv7 inside, a short prefixed word outside (`sbx_01k…`).
+//! Typed identifiers: a UUIDv7, formatted as a short prefixed string (`sbx_01k…`).
 //!
-//! The written form sorts by time and is opaque to users.
+//! The formatted ids sort by creation time and are opaque to users.
 
 use std::fmt;
 use uuid::Uuid;
@@ -42,7 +42,7 @@ macro_rules! typed_id {
         pub struct $name(Uuid);
 
         impl $name {
-            #[allow(clippy::new_without_default, reason = "a new id is an act, not a default")]
+            #[allow(clippy::new_without_default, reason = "each call returns a different id")]
             pub fn new() -> Self {
                 Self(Uuid::now_v7())
             }
@@ -136,7 +136,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_refused_or_is_the_one_written_form(text in ".{0,40}") {
+        fn accepts_only_the_canonical_form(text in ".{0,40}") {
             if let Ok(id) = text.parse::<SandboxId>() {
                 prop_assert_eq!(id.to_string(), text);
             }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kind_of_id_is_refused() {
+    fn rejects_another_kind_of_id() {
         assert!(SessionId::new().to_string().parse::<SandboxId>().is_err());
     }
 }

@@ -1,11 +1,10 @@
-//! The delivery of one message as a pure function.
+//! Delivery of one message as a pure function.
 //!
-//! A message is handed to at most one worker at a time: the lease says to whom and until when. An
-//! expired lease still counts until somebody else takes the message, so that a slow worker's
-//! acknowledgement is not lost.
+//! At most one worker at a time holds a message: the lease names the worker and the expiry. An expired lease remains
+//! valid until another worker leases the message, so that a slow worker's acknowledgement is not lost.
 
 use crate::id::LeaseId;
-use crate::message::{How, MessageState};
+use crate::message::{DeliveryMethod, MessageState};
 use crate::time::Timestamp;
 use uuid::Uuid;
 
@@ -15,98 +14,104 @@ mod tests;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     pub id: LeaseId,
-    /// The worker stream that holds it.
+    /// The worker stream that holds the lease.
     pub stream: Uuid,
-    pub until: Timestamp,
+    pub expires_at: Timestamp,
 }
 
-/// Where a message stands.
+/// Delivery state of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct DeliveryState {
     pub state: MessageState,
     pub lease: Option<Lease>,
-    pub how: Option<How>,
+    pub delivery_method: Option<DeliveryMethod>,
     pub turn: Option<i64>,
 }
 
-impl Standing {
-    pub const QUEUED: Self = Self { state: MessageState::Queued, lease: None, how: None, turn: None };
+impl DeliveryState {
+    pub const QUEUED: Self = Self { state: MessageState::Queued, lease: None, delivery_method: None, turn: None };
 
-    /// The lease under which a worker holds the message now. It may not have heard of it: the frame
-    /// that told it got lost with a connection, and what it says under an older one is as true.
-    pub fn held_by(&self, stream: Uuid) -> Option<LeaseId> {
+    /// Returns the lease under which a worker holds the message now.
+    ///
+    /// The worker may know only an older lease, if the frame with the new one was lost with a connection. Its reports
+    /// under the older lease are equally valid.
+    pub fn lease_held_by(&self, stream: Uuid) -> Option<LeaseId> {
         let held = self.lease.filter(|held| self.state == MessageState::Leased && held.stream == stream);
         held.map(|held| held.id)
     }
 
-    const fn ended(self, state: MessageState) -> Self {
-        Self { state, lease: self.lease, how: self.how, turn: self.turn }
+    const fn with_state(self, state: MessageState) -> Self {
+        Self { state, lease: self.lease, delivery_method: self.delivery_method, turn: self.turn }
     }
 }
 
-/// What can happen to a message.
+/// An input to the delivery of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// A worker takes it.
+pub enum DeliveryInput {
+    /// A worker leases the message.
     Lease(Lease),
-    /// The holder needs it longer.
+    /// The holder extends its lease.
     Renew { lease: LeaseId, until: Timestamp },
-    /// The agent has it.
-    Ack { lease: LeaseId, how: How, turn: Option<i64> },
-    /// The worker could not deliver it, or can't say.
-    Nack { lease: LeaseId, handed: bool, retry: bool },
-    /// A person changes it.
+    /// The agent has received the message.
+    Ack { lease: LeaseId, delivery_method: DeliveryMethod, turn: Option<i64> },
+    /// The worker could not deliver the message, or does not know.
+    Nack { lease: LeaseId, was_handed_over: bool, may_retry: bool },
+    /// A user edits the message.
     Edit,
-    /// A person takes it back.
+    /// A user withdraws the message.
     Cancel,
-    /// Another worker stream has taken over from `stream`'s.
+    /// Another worker stream has replaced `stream`.
     StreamReplaced { stream: Uuid },
     /// The session was closed.
     SessionClosed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    #[error("the message is {0} and can't be changed any more")]
+pub enum DeliveryError {
+    #[error("the message is {0} and can no longer be changed")]
     NotQueued(MessageState),
-    #[error("the message is held by a worker")]
-    Held,
+    #[error("the message is leased to a worker")]
+    Leased,
     #[error("this lease is not the message's current one")]
     NotYourLease,
 }
 
-/// Where `step`, taken at `now`, leads from `standing`.
-pub fn step(standing: Standing, step: Step, now: Timestamp) -> Result<Standing, Refused> {
+/// Applies `step` to `standing` at the time `now`.
+pub fn apply_delivery_input(
+    standing: DeliveryState,
+    step: DeliveryInput,
+    now: Timestamp,
+) -> Result<DeliveryState, DeliveryError> {
     use MessageState as M;
     let holder = standing.lease.filter(|_| standing.state == M::Leased);
     match step {
-        Step::Lease(lease) => match (standing.state, holder) {
-            (M::Queued, _) => Ok(Standing { state: M::Leased, lease: Some(lease), ..standing }),
-            (M::Leased, Some(held)) if held.until <= now => Ok(Standing { lease: Some(lease), ..standing }),
-            (M::Leased, _) => Err(Refused::Held),
+        DeliveryInput::Lease(lease) => match (standing.state, holder) {
+            (M::Queued, _) => Ok(DeliveryState { state: M::Leased, lease: Some(lease), ..standing }),
+            (M::Leased, Some(held)) if held.expires_at <= now => Ok(DeliveryState { lease: Some(lease), ..standing }),
+            (M::Leased, _) => Err(DeliveryError::Leased),
             (ended @ (M::Acknowledged | M::Cancelled | M::Undeliverable | M::DeliveredUnconfirmed), _) => {
-                Err(Refused::NotQueued(ended))
+                Err(DeliveryError::NotQueued(ended))
             }
         },
-        Step::Renew { lease, until } => {
-            let held = holder.filter(|held| held.id == lease).ok_or(Refused::NotYourLease)?;
-            Ok(Standing { lease: Some(Lease { until: until.max(held.until), ..held }), ..standing })
+        DeliveryInput::Renew { lease, until } => {
+            let held = holder.filter(|held| held.id == lease).ok_or(DeliveryError::NotYourLease)?;
+            Ok(DeliveryState { lease: Some(Lease { expires_at: until.max(held.expires_at), ..held }), ..standing })
         }
-        Step::Ack { lease, how, turn } => match standing.state {
+        DeliveryInput::Ack { lease, delivery_method: how, turn } => match standing.state {
             M::Leased if holder.is_some_and(|held| held.id == lease) => {
-                Ok(Standing { state: M::Acknowledged, how: Some(how), turn, ..standing })
+                Ok(DeliveryState { state: M::Acknowledged, delivery_method: Some(how), turn, ..standing })
             }
-            // Saying it again changes nothing.
+            // A repeated acknowledgement has no effect.
             M::Acknowledged if standing.lease.is_some_and(|held| held.id == lease) => Ok(standing),
-            // A lease that ran out or was freed, and nobody else has taken the message since.
+            // The lease expired or was released, and no other worker has leased the message since.
             M::Queued if standing.lease.is_some_and(|held| held.id == lease) => {
-                Ok(Standing { state: M::Acknowledged, how: Some(how), turn, ..standing })
+                Ok(DeliveryState { state: M::Acknowledged, delivery_method: Some(how), turn, ..standing })
             }
             M::Queued | M::Leased | M::Acknowledged | M::Cancelled | M::Undeliverable | M::DeliveredUnconfirmed => {
-                Err(Refused::NotYourLease)
+                Err(DeliveryError::NotYourLease)
             }
         },
-        Step::Nack { lease, handed, retry } => {
+        DeliveryInput::Nack { lease, was_handed_over: handed, may_retry: retry } => {
             let last_holder = standing.lease.is_some_and(|held| held.id == lease);
             let to = match (handed, retry) {
                 (true, _) => M::DeliveredUnconfirmed,
@@ -116,37 +121,37 @@ pub fn step(standing: Standing, step: Step, now: Timestamp) -> Result<Standing, 
             match standing.state {
                 M::Leased | M::Queued if last_holder => {
                     let lease = standing.lease.filter(|_| to != M::Queued);
-                    Ok(Standing { lease, ..standing.ended(to) })
+                    Ok(DeliveryState { lease, ..standing.with_state(to) })
                 }
                 same if last_holder && same == to => Ok(standing),
                 M::Queued | M::Leased | M::Acknowledged | M::Cancelled | M::Undeliverable | M::DeliveredUnconfirmed => {
-                    Err(Refused::NotYourLease)
+                    Err(DeliveryError::NotYourLease)
                 }
             }
         }
-        Step::Edit => match standing.state {
-            // A change of words ends what an earlier holder could still say of them.
-            M::Queued => Ok(Standing { lease: None, ..standing }),
+        DeliveryInput::Edit => match standing.state {
+            // An edit invalidates the earlier lease: its holder has the old text.
+            M::Queued => Ok(DeliveryState { lease: None, ..standing }),
             other @ (M::Leased | M::Acknowledged | M::Cancelled | M::Undeliverable | M::DeliveredUnconfirmed) => {
-                Err(Refused::NotQueued(other))
+                Err(DeliveryError::NotQueued(other))
             }
         },
-        Step::Cancel => match standing.state {
-            M::Queued => Ok(Standing { lease: None, ..standing.ended(M::Cancelled) }),
+        DeliveryInput::Cancel => match standing.state {
+            M::Queued => Ok(DeliveryState { lease: None, ..standing.with_state(M::Cancelled) }),
             other @ (M::Leased | M::Acknowledged | M::Cancelled | M::Undeliverable | M::DeliveredUnconfirmed) => {
-                Err(Refused::NotQueued(other))
+                Err(DeliveryError::NotQueued(other))
             }
         },
-        Step::StreamReplaced { stream } => match holder {
-            // The lease is kept beside the queued message: its holder may still prove delivery.
-            Some(held) if held.stream == stream => Ok(standing.ended(M::Queued)),
+        DeliveryInput::StreamReplaced { stream } => match holder {
+            // The queued message keeps the lease: its holder may still acknowledge delivery.
+            Some(held) if held.stream == stream => Ok(standing.with_state(M::Queued)),
             Some(_) | None => Ok(standing),
         },
-        Step::SessionClosed => {
+        DeliveryInput::SessionClosed => {
             if standing.state.is_final() {
                 Ok(standing)
             } else {
-                Ok(standing.ended(M::Undeliverable))
+                Ok(standing.with_state(M::Undeliverable))
             }
         }
     }

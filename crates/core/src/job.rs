@@ -1,28 +1,28 @@
-//! What the server still has to do for a sandbox.
+//! Jobs: pending work of the server for a sandbox.
 
-use crate::words;
+use crate::string_enum;
 
-words! {
-    /// What a job does. One of each kind may wait per sandbox.
+string_enum! {
+    /// Kind of a job. A sandbox has at most one pending job of each kind.
     "job kind"
     JobKind {
-        /// Ask the provider to make the sandbox.
+        /// Request the sandbox from the provider.
         Create = "create",
         /// Fail the sandbox if it has not started.
         CreateTimeout = "create_timeout",
-        /// Fail the sandbox when its own time is over.
+        /// Fail the sandbox when its timeout expires.
         Timeout = "timeout",
-        /// Complete the sandbox when its worker's grace for flushing is over.
+        /// Complete the sandbox when its worker's flush grace period is over.
         FlushGrace = "flush_grace",
-        /// Take the results out of a sandbox whose worker has left.
+        /// Collect the results of a sandbox whose worker has exited.
         Results = "results",
         /// Remove the provider's sandbox.
         Remove = "remove",
-        /// End the worker's token.
+        /// Revoke the worker's token.
         EndDrain = "end_drain",
-        /// Check the work of a continuous run, or go on after one that failed.
+        /// Check the work of a continuous run, or continue after a failed one.
         Validate = "validate",
-        /// End a continuous run whose time is over.
+        /// End a continuous run whose time limit has expired.
         ContinuousDeadline = "continuous_deadline",
     }
 }

@@ -1,4 +1,4 @@
-//! JSON text that is kept as it came: checked for depth, never rebuilt.
+//! Raw JSON text: validated for depth, never re-serialised.
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -6,9 +6,8 @@ use serde_json::value::RawValue;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// How deep arrays and objects stand in each other. The text must be valid JSON already; brackets
-/// inside strings don't count.
-pub fn depth(text: &str) -> usize {
+/// Returns the nesting depth of arrays and objects. The text must be valid JSON; brackets in strings don't count.
+pub fn nesting_depth(text: &str) -> usize {
     let (mut depth, mut deepest) = (0usize, 0usize);
     let mut in_string = false;
     let mut bytes = text.bytes();
@@ -27,23 +26,24 @@ pub fn depth(text: &str) -> usize {
     deepest
 }
 
-/// Whether every reader can take it. Text that is JSON by its grammar may still hold what many
-/// parsers refuse: half a surrogate pair, or a number that no `f64` can hold. One such event would
-/// spoil a whole page for them.
-pub fn is_sound(text: &str) -> bool {
-    serde_json::from_str::<Sound>(text).is_ok()
+/// Returns true if common parsers accept the text.
+///
+/// Grammatically valid JSON may contain values that many parsers reject: half a surrogate pair, or a number outside
+/// of `f64`. One such event would make a whole page unreadable for them.
+pub fn is_portable_json(text: &str) -> bool {
+    serde_json::from_str::<PortableJson>(text).is_ok()
 }
 
-/// Reads everything and keeps nothing.
-struct Sound;
+/// Parses everything and discards it.
+struct PortableJson;
 
-impl<'de> Deserialize<'de> for Sound {
+impl<'de> Deserialize<'de> for PortableJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Self)
     }
 }
 
-impl<'de> Visitor<'de> for Sound {
+impl<'de> Visitor<'de> for PortableJson {
     type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -85,15 +85,15 @@ impl<'de> Visitor<'de> for Sound {
     }
 }
 
-/// For a field that is an object or absent. A derived struct would take an array too, its fields by
-/// position: nobody means that.
+/// Deserializes a field that is an object or absent. A derived struct would also accept an array with its fields by
+/// position.
 pub fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    deserializer.deserialize_option(Object(PhantomData))
+    deserializer.deserialize_option(ObjectVisitor(PhantomData))
 }
 
-struct Object<T>(PhantomData<T>);
+struct ObjectVisitor<T>(PhantomData<T>);
 
-impl<'de, T: DeserializeOwned> Visitor<'de> for Object<T> {
+impl<'de, T: DeserializeOwned> Visitor<'de> for ObjectVisitor<T> {
     type Value = Option<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,8 +117,8 @@ impl<'de, T: DeserializeOwned> Visitor<'de> for Object<T> {
     }
 }
 
-/// A value as raw text. A value that can't be written (it always can) becomes `null`.
-pub fn raw(value: &serde_json::Value) -> Box<RawValue> {
+/// Converts a value to raw text. A value that can't be serialised (there is none) becomes `null`.
+pub fn to_raw_json(value: &serde_json::Value) -> Box<RawValue> {
     serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
@@ -154,27 +154,27 @@ mod tests {
     proptest! {
         #[test]
         fn depth_of_text_is_depth_of_value(value in any_value()) {
-            prop_assert_eq!(depth(&value.to_string()), depth_of(&value));
+            prop_assert_eq!(nesting_depth(&value.to_string()), depth_of(&value));
         }
 
         #[test]
-        fn what_is_written_is_sound(value in any_value()) {
-            prop_assert!(is_sound(&value.to_string()));
+        fn serialised_values_are_sound(value in any_value()) {
+            prop_assert!(is_portable_json(&value.to_string()));
         }
     }
 
     #[test]
-    fn what_many_parsers_refuse_is_not_sound() {
+    fn rejects_values_that_common_parsers_reject() {
         for good in [r#""\ud83d\ude00""#, r#"{"\u0000":[1e308,-0,null,true]}"#, "18446744073709551615"] {
-            assert!(is_sound(good), "{good}");
+            assert!(is_portable_json(good), "{good}");
         }
         for bad in [r#""\ud800""#, r#"{"\udc00":1}"#, "[1e999]", "{"] {
-            assert!(!is_sound(bad), "{bad}");
+            assert!(!is_portable_json(bad), "{bad}");
         }
     }
 
     #[test]
-    fn an_object_is_no_array() {
+    fn an_object_field_rejects_arrays() {
         #[derive(Debug, PartialEq, serde::Deserialize)]
         struct Holder {
             #[serde(default, deserialize_with = "object")]

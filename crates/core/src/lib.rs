@@ -1,17 +1,20 @@
-//! The words and rules of Atoll.
+//! Domain types and rules of Atoll.
 //!
-//! Everything here is pure: no I/O, no clock of its own, no async runtime. What the rest of the
-//! system does is decided here and carried out elsewhere.
+//! Everything here is pure: no I/O, no clock of its own, no async runtime. This crate makes decisions; other crates
+//! execute them.
 
 #![warn(clippy::wildcard_enum_match_arm)]
 
 pub mod agent;
+pub mod agent_status;
 pub mod approval;
 pub mod bounds;
 pub mod budget;
 pub mod continuous;
 pub mod demo_line;
 pub mod event;
+mod event_types;
+pub mod fake_options;
 pub mod guardian;
 pub mod id;
 pub mod inbox;
@@ -24,17 +27,17 @@ pub mod message;
 pub mod mode;
 pub mod model;
 pub mod network;
-pub mod observe;
+pub mod observation;
 pub mod policy;
 pub mod principal;
-pub mod protected;
+pub mod protected_paths;
 pub mod provider;
 pub mod redact;
 pub mod sandbox;
 pub mod secret;
 pub mod session;
+pub mod string_enum;
 pub mod time;
-pub mod word;
 
-/// A future that can be named, for the few traits that are used as trait objects.
+/// A boxed future, for the few traits used as trait objects.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

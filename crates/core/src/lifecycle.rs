@@ -1,141 +1,141 @@
-//! The life of a sandbox as one pure function.
+//! The sandbox lifecycle as one pure function.
 //!
-//! `next` says where a trigger leads from a phase and which effects follow. The caller stores the
-//! new phase, the event and the effects in one transaction; effects run after the commit.
+//! `next` returns the phase that a trigger leads to, and the effects. The caller stores the new phase, the event and
+//! the effects in one transaction; the effects run after the commit.
 
 use crate::sandbox::{Outcome, SandboxState};
 
 #[cfg(test)]
 mod tests;
 
-/// The state, and while completing also what the sandbox will end as.
+/// The state, and while completing also the pending outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Phase {
+pub struct LifecyclePhase {
     pub state: SandboxState,
-    pub ending: Option<Outcome>,
+    pub pending_outcome: Option<Outcome>,
 }
 
-impl Phase {
-    pub const fn of(state: SandboxState) -> Self {
-        Self { state, ending: None }
+impl LifecyclePhase {
+    pub const fn from_state(state: SandboxState) -> Self {
+        Self { state, pending_outcome: None }
     }
 }
 
-/// What can happen to a sandbox.
+/// An input to the sandbox lifecycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// A provider was asked to make it.
-    ProviderAsked,
+    /// The server has requested the sandbox from a provider.
+    CreationRequested,
     /// The worker's first heartbeat arrived.
     FirstHeartbeat,
-    /// Provider or source error, or no heartbeat in time.
+    /// The provider or the source failed, or no heartbeat arrived in time.
     CreationFailed,
-    /// The turn ended and nothing is queued.
+    /// The turn ended and the inbox is empty.
     WorkDone,
-    /// A limit ended the work before it was done: what there is of it is taken out nevertheless.
+    /// A limit ended the work early. The results are still collected.
     WorkUnfinished,
-    /// A person ended it and wants the results; `work_was_done` when the last turn had completed by itself.
-    StopTaking { work_was_done: bool },
-    /// A person ended it without the results.
-    StopDiscarding { work_was_done: bool },
-    /// The agent failed or crashed for good, time ran out, the sandbox was lost, the guardian ended it.
+    /// A user stopped the sandbox and wants the results; `work_was_done` if the last turn had completed normally.
+    StopAndExport { work_was_done: bool },
+    /// A user stopped the sandbox and discards the results.
+    StopAndDiscard { work_was_done: bool },
+    /// The agent failed permanently, the timeout expired, the sandbox was lost, or the guardian stopped it.
     WorkFailed,
-    /// The results are out.
-    ResultsOut,
-    /// Taking the results out failed.
+    /// The results have been collected.
+    ResultsExported,
+    /// Collecting the results failed.
     ResultsFailed,
-    /// A person wants what is left in a failed sandbox; `results_had_failed` when that was why it failed.
+    /// A user recovers the results of a failed sandbox; `results_had_failed` if that was the cause of the failure.
     Recover { results_had_failed: bool },
 }
 
-/// What follows a transition, as data: the store writes these as jobs beside the row.
+/// An effect of a transition, as data: the store writes effects as jobs beside the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
-    /// Fail the sandbox if no heartbeat arrives in the provider's create timeout.
-    WatchCreation,
-    /// Fail the sandbox when its own timeout runs out.
-    WatchTimeout,
-    /// Take the results out; without a repository: wait for the worker's flush, or its grace.
-    TakeResults,
+pub enum LifecycleEffect {
+    /// Fail the sandbox if no heartbeat arrives within the provider's create timeout.
+    StartCreateTimeout,
+    /// Fail the sandbox when its own timeout expires.
+    StartSandboxTimeout,
+    /// Collect the results. Without a repository: wait for the worker's flush, up to the grace period.
+    ExportResults,
     /// Remove the provider's sandbox now.
     RemoveNow,
-    /// Remove the provider's sandbox when `keep_failed_for` is over.
+    /// Remove the provider's sandbox after `keep_failed_for`.
     RemoveLater,
-    /// End the worker's token when its draining time is over.
-    WatchDrain,
+    /// Revoke the worker's token when the drain period ends.
+    StartDrainTimeout,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transition {
-    pub to: Phase,
+    pub to: LifecyclePhase,
     /// Set when the sandbox has ended.
     pub outcome: Option<Outcome>,
-    pub effects: Vec<Effect>,
+    pub effects: Vec<LifecycleEffect>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a sandbox that is {from} can't go on by {trigger:?}")]
-pub struct Illegal {
+#[error("illegal transition: {trigger:?} in state {from}")]
+pub struct IllegalTransition {
     pub from: SandboxState,
     pub trigger: Trigger,
 }
 
-fn to(state: SandboxState, effects: &[Effect]) -> Result<Transition, Illegal> {
-    Ok(Transition { to: Phase::of(state), outcome: None, effects: effects.to_vec() })
+fn move_to(state: SandboxState, effects: &[LifecycleEffect]) -> Result<Transition, IllegalTransition> {
+    Ok(Transition { to: LifecyclePhase::from_state(state), outcome: None, effects: effects.to_vec() })
 }
 
-fn completing(ending: Outcome) -> Result<Transition, Illegal> {
-    let phase = Phase { state: SandboxState::Completing, ending: Some(ending) };
-    Ok(Transition { to: phase, outcome: None, effects: vec![Effect::TakeResults] })
+fn begin_completing(ending: Outcome) -> Result<Transition, IllegalTransition> {
+    let phase = LifecyclePhase { state: SandboxState::Completing, pending_outcome: Some(ending) };
+    Ok(Transition { to: phase, outcome: None, effects: vec![LifecycleEffect::ExportResults] })
 }
 
-fn ended(outcome: Outcome) -> Result<Transition, Illegal> {
+fn end_with(outcome: Outcome) -> Result<Transition, IllegalTransition> {
     let (state, removal) = match outcome {
-        Outcome::Succeeded | Outcome::Cancelled => (SandboxState::Completed, Effect::RemoveNow),
-        Outcome::Failed => (SandboxState::Failed, Effect::RemoveLater),
+        Outcome::Succeeded | Outcome::Cancelled => (SandboxState::Completed, LifecycleEffect::RemoveNow),
+        Outcome::Failed => (SandboxState::Failed, LifecycleEffect::RemoveLater),
     };
-    let effects = vec![removal, Effect::WatchDrain];
-    Ok(Transition { to: Phase::of(state), outcome: Some(outcome), effects })
+    let effects = vec![removal, LifecycleEffect::StartDrainTimeout];
+    Ok(Transition { to: LifecyclePhase::from_state(state), outcome: Some(outcome), effects })
 }
 
-const fn stopped(work_was_done: bool) -> Outcome {
+const fn outcome_of_stop(work_was_done: bool) -> Outcome {
     if work_was_done { Outcome::Succeeded } else { Outcome::Cancelled }
 }
 
-/// Where `trigger` leads from `phase`.
-pub fn next(phase: Phase, trigger: Trigger) -> Result<Transition, Illegal> {
+/// Applies `trigger` to `phase`.
+pub fn next(phase: LifecyclePhase, trigger: Trigger) -> Result<Transition, IllegalTransition> {
     use SandboxState as S;
     use Trigger as T;
     match (phase.state, trigger) {
-        (S::Pending, T::ProviderAsked) => to(S::Creating, &[Effect::WatchCreation]),
-        (S::Creating, T::FirstHeartbeat) => to(S::Running, &[Effect::WatchTimeout]),
-        (S::Creating, T::CreationFailed) => ended(Outcome::Failed),
-        (S::Running, T::WorkDone) => completing(Outcome::Succeeded),
-        (S::Running, T::WorkUnfinished) => completing(Outcome::Failed),
-        (S::Running, T::StopTaking { work_was_done }) => completing(stopped(work_was_done)),
-        (S::Running, T::WorkFailed) => ended(Outcome::Failed),
-        // Nothing was made yet that could be taken out.
-        (S::Pending | S::Creating, T::StopTaking { .. } | T::StopDiscarding { .. }) => ended(Outcome::Cancelled),
-        (S::Running, T::StopDiscarding { work_was_done }) => ended(stopped(work_was_done)),
-        (S::Completing, T::StopDiscarding { .. }) => ended(Outcome::Cancelled),
-        (S::Completing, T::ResultsOut) => ended(phase.ending.unwrap_or(Outcome::Succeeded)),
-        (S::Completing, T::ResultsFailed) => ended(Outcome::Failed),
+        (S::Pending, T::CreationRequested) => move_to(S::Creating, &[LifecycleEffect::StartCreateTimeout]),
+        (S::Creating, T::FirstHeartbeat) => move_to(S::Running, &[LifecycleEffect::StartSandboxTimeout]),
+        (S::Creating, T::CreationFailed) => end_with(Outcome::Failed),
+        (S::Running, T::WorkDone) => begin_completing(Outcome::Succeeded),
+        (S::Running, T::WorkUnfinished) => begin_completing(Outcome::Failed),
+        (S::Running, T::StopAndExport { work_was_done }) => begin_completing(outcome_of_stop(work_was_done)),
+        (S::Running, T::WorkFailed) => end_with(Outcome::Failed),
+        // The sandbox does not exist yet, so there are no results to collect.
+        (S::Pending | S::Creating, T::StopAndExport { .. } | T::StopAndDiscard { .. }) => end_with(Outcome::Cancelled),
+        (S::Running, T::StopAndDiscard { work_was_done }) => end_with(outcome_of_stop(work_was_done)),
+        (S::Completing, T::StopAndDiscard { .. }) => end_with(Outcome::Cancelled),
+        (S::Completing, T::ResultsExported) => end_with(phase.pending_outcome.unwrap_or(Outcome::Succeeded)),
+        (S::Completing, T::ResultsFailed) => end_with(Outcome::Failed),
         (S::Failed, T::Recover { results_had_failed }) => {
-            completing(if results_had_failed { Outcome::Succeeded } else { Outcome::Failed })
+            begin_completing(if results_had_failed { Outcome::Succeeded } else { Outcome::Failed })
         }
         (
             from @ (S::Pending | S::Creating | S::Running | S::Completing | S::Completed | S::Failed),
-            trigger @ (T::ProviderAsked
+            trigger @ (T::CreationRequested
             | T::FirstHeartbeat
             | T::CreationFailed
             | T::WorkDone
             | T::WorkUnfinished
-            | T::StopTaking { .. }
-            | T::StopDiscarding { .. }
+            | T::StopAndExport { .. }
+            | T::StopAndDiscard { .. }
             | T::WorkFailed
-            | T::ResultsOut
+            | T::ResultsExported
             | T::ResultsFailed
             | T::Recover { .. }),
-        ) => Err(Illegal { from, trigger }),
+        ) => Err(IllegalTransition { from, trigger }),
     }
 }

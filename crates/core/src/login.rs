@@ -1,114 +1,117 @@
-//! Login files: JSON that an agent looks for in its home. What would let a sandbox renew the login is blanked before it
-//! gets there: whoever renews one makes its owner's worthless. The fields stay, since agents can't read a file that
-//! lacks them.
+//! Login files: JSON files that an agent expects in its home.
+//!
+//! Refresh tokens are blanked before a file enters a sandbox, since a renewal there would invalidate the owner's login.
+//! The fields remain, because agents can't read a file without them.
 
-use crate::bounds::{OutOfBounds, refuse};
+use crate::bounds::{OutOfBounds, reject_field};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// How many a sandbox has at most.
-pub const FILES: usize = 16;
-const PATH_BYTES: usize = 200;
-const PART_BYTES: usize = 100;
-/// How many texts there are in one at most: each is looked for in everything that goes into the log.
-const TEXTS: usize = 200;
-/// What the worker writes itself whenever it starts an agent.
-const OWN: [&str; 3] = [".codex/config.toml", ".gemini/settings.json", ".gemini/gemini.md"];
-/// How it calls what it has not written to its end.
-const UNFINISHED: &str = ".atoll-new";
+/// Maximum number of login files per sandbox.
+pub const MAX_LOGIN_FILES: usize = 16;
+const MAX_PATH_BYTES: usize = 200;
+const MAX_PART_BYTES: usize = 100;
+/// Maximum number of strings per file: the redactor searches for each of them in all logged text.
+const MAX_STRINGS: usize = 200;
+/// Files that the worker itself writes whenever it starts an agent.
+const WORKER_FILES: [&str; 3] = [".codex/config.toml", ".gemini/settings.json", ".gemini/gemini.md"];
+/// Suffix of the worker's temporary files.
+const TEMPORARY_SUFFIX: &str = ".atoll-new";
 
-/// Below the agent's home: `.local/share/opencode/auth.json`.
-pub fn path(field: &str, path: &str) -> Result<(), OutOfBounds> {
+/// Validates a path below the agent's home, such as `.local/share/opencode/auth.json`.
+pub fn check_login_path(field: &str, path: &str) -> Result<(), OutOfBounds> {
     if path.starts_with('/') || path.starts_with('~') {
-        return refuse(field, "is a path below the agent's home, without `/` or `~` at its beginning");
+        return reject_field(field, "must be a path below the agent's home, without a leading `/` or `~`");
     }
-    if path.len() > PATH_BYTES || !path.split('/').all(is_part) {
-        return refuse(
+    if path.len() > MAX_PATH_BYTES || !path.split('/').all(is_path_part) {
+        return reject_field(
             field,
             "is a path like `.local/share/opencode/auth.json`: parts of letters, digits and `._-+@`, none of them `.` or \
              `..`, at most 200 characters in all",
         );
     }
     let plain = path.to_ascii_lowercase();
-    if OWN.contains(&plain.as_str()) || plain.ends_with(UNFINISHED) {
-        return refuse(field, "is a file that Atoll writes itself");
+    if WORKER_FILES.contains(&plain.as_str()) || plain.ends_with(TEMPORARY_SUFFIX) {
+        return reject_field(field, "is a file that Atoll writes itself");
     }
     Ok(())
 }
 
-fn is_part(part: &str) -> bool {
+fn is_path_part(part: &str) -> bool {
     let plain = part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-+@".contains(&byte));
-    plain && (1..=PART_BYTES).contains(&part.len()) && part != "." && part != ".."
+    plain && (1..=MAX_PART_BYTES).contains(&part.len()) && part != "." && part != ".."
 }
 
-/// Says nothing of what it holds.
-pub fn content(field: &str, text: &str) -> Result<(), OutOfBounds> {
+/// Validates the content. The error does not reveal it.
+pub fn check_login_content(field: &str, text: &str) -> Result<(), OutOfBounds> {
     let Ok(value) = serde_json::from_str::<Value>(text) else {
-        return refuse(field, "a login file must be JSON: what would renew the login is blanked in it");
+        return reject_field(field, "a login file must be JSON, so that refresh tokens in it can be blanked");
     };
     let mut texts = BTreeSet::new();
-    gather(&value, "", false, &mut texts);
-    if texts.len() > TEXTS {
-        return refuse(field, format!("a login file has at most {TEXTS} different texts"));
+    collect_strings(&value, "", false, &mut texts);
+    if texts.len() > MAX_STRINGS {
+        return reject_field(field, format!("a login file has at most {MAX_STRINGS} different strings"));
     }
     Ok(())
 }
 
-/// The file as a sandbox gets it; nothing where it is no JSON.
-pub fn blanked(text: &str) -> Option<String> {
+/// Returns the file for a sandbox, with refresh tokens blanked; nothing if it is not JSON.
+pub fn blank_refresh_tokens(text: &str) -> Option<String> {
     let mut value = serde_json::from_str(text).ok()?;
-    without_renewal(&mut value, false);
+    blank_renewal_fields(&mut value, false);
     Some(value.to_string())
 }
 
-fn without_renewal(value: &mut Value, renews: bool) {
+fn blank_renewal_fields(value: &mut Value, renews: bool) {
     match value {
         Value::Null | Value::Bool(_) => {}
         Value::Number(number) if renews => *number = 0.into(),
-        Value::String(text) if renews && !is_moment(text) => text.clear(),
+        Value::String(text) if renews && !is_timestamp(text) => text.clear(),
         Value::Number(_) | Value::String(_) => {}
-        Value::Array(items) => items.iter_mut().for_each(|item| without_renewal(item, renews)),
+        Value::Array(items) => items.iter_mut().for_each(|item| blank_renewal_fields(item, renews)),
         Value::Object(fields) => {
-            fields.iter_mut().for_each(|(name, field)| without_renewal(field, renews || is_of_renewal(name)));
+            fields.iter_mut().for_each(|(name, field)| blank_renewal_fields(field, renews || is_renewal_field(name)));
         }
     }
 }
 
-fn is_of_renewal(name: &str) -> bool {
+fn is_renewal_field(name: &str) -> bool {
     name.to_lowercase().contains("refresh")
 }
 
-/// When something was renewed, which renews nothing. Codex can't read a file in which that is blank.
-fn is_moment(text: &str) -> bool {
+/// Returns true for a timestamp, such as the last renewal's, which is not secret. Codex rejects a blank one.
+fn is_timestamp(text: &str) -> bool {
     text.parse::<jiff::Timestamp>().is_ok()
 }
 
-/// Texts in a login file that must not be seen in a log: all but those that only say when something was, or of what kind it is.
-pub fn texts(text: &str) -> BTreeSet<String> {
+/// Returns the strings of a login file to redact in logs: all but timestamps and kinds.
+pub fn secret_strings(text: &str) -> BTreeSet<String> {
     let mut texts = BTreeSet::new();
     if let Ok(value) = serde_json::from_str(text) {
-        gather(&value, "", false, &mut texts);
+        collect_strings(&value, "", false, &mut texts);
     }
     texts
 }
 
-fn gather(value: &Value, name: &str, renews: bool, texts: &mut BTreeSet<String>) {
+fn collect_strings(value: &Value, name: &str, renews: bool, texts: &mut BTreeSet<String>) {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
         Value::String(text) => {
-            if !text.is_empty() && !is_moment(text) && (renews || !is_kind(name)) {
+            if !text.is_empty() && !is_timestamp(text) && (renews || !is_readable_field(name)) {
                 texts.insert(text.clone());
             }
         }
-        Value::Array(items) => items.iter().for_each(|item| gather(item, name, renews, texts)),
+        Value::Array(items) => items.iter().for_each(|item| collect_strings(item, name, renews, texts)),
         Value::Object(fields) => {
-            fields.iter().for_each(|(name, field)| gather(field, name, renews || is_of_renewal(name), texts));
+            fields
+                .iter()
+                .for_each(|(name, field)| collect_strings(field, name, renews || is_renewal_field(name), texts));
         }
     }
 }
 
-/// Words like `bearer` or `user:profile`: whoever took them out would take ordinary words out of every log.
-fn is_kind(name: &str) -> bool {
+/// Returns true for fields with ordinary words like `bearer` or `user:profile`, which must stay readable in logs.
+fn is_readable_field(name: &str) -> bool {
     let letters: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
     ["type", "tokentype", "scope", "scopes", "subscriptiontype", "ratelimittier", "authmode"].contains(&&*letters)
 }

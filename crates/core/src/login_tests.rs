@@ -3,11 +3,11 @@ use proptest::prelude::*;
 use serde_json::json;
 
 fn blank(value: &Value) -> Value {
-    serde_json::from_str(&blanked(&value.to_string()).unwrap()).unwrap()
+    serde_json::from_str(&blank_refresh_tokens(&value.to_string()).unwrap()).unwrap()
 }
 
 #[test]
-fn what_renews_is_kept_and_blank() {
+fn refresh_tokens_are_blanked_and_their_fields_remain() {
     let opencode = json!({
         "anthropic": { "type": "oauth", "access": "sk-access", "refresh": "sk-refresh", "expires": 1_760_000_000_000_u64 },
         "zai": { "type": "api", "key": "abcdef" },
@@ -38,7 +38,7 @@ fn what_renews_is_kept_and_blank() {
 }
 
 #[test]
-fn names_count_at_any_depth_and_in_any_case() {
+fn names_match_at_any_depth_and_in_any_case() {
     let value = json!([{ "REFRESH": [1, "x", { "inner": "y", "list": [2], "on": true, "none": null }], "other": "z" }]);
     let blanked = json!([{ "REFRESH": [0, "", { "inner": "", "list": [0], "on": true, "none": null }], "other": "z" }]);
     assert_eq!(blank(&value), blanked);
@@ -48,7 +48,7 @@ fn names_count_at_any_depth_and_in_any_case() {
 #[test]
 fn a_path_stays_below_the_home() {
     for good in ["a", ".codex/auth.json", ".claude/.credentials.json", ".config/x/a+b@c-d_e", "...", "a/..b"] {
-        assert!(path("f", good).is_ok(), "{good}");
+        assert!(check_login_path("f", good).is_ok(), "{good}");
     }
     let long = ["a"; 101].join("/");
     for bad in [
@@ -73,34 +73,34 @@ fn a_path_stays_below_the_home() {
         &"a".repeat(101),
         &long,
     ] {
-        assert!(path("f", bad).is_err(), "{bad}");
+        assert!(check_login_path("f", bad).is_err(), "{bad}");
     }
 }
 
 #[test]
-fn no_json_is_refused_without_a_word_of_it() {
+fn rejects_invalid_json_without_revealing_it() {
     for bad in ["", "hunter2", "{\"hunter2\": ", "{'hunter2': 1}", &"[".repeat(1000)] {
-        let refused = content("value", bad).unwrap_err().to_string();
+        let refused = check_login_content("value", bad).unwrap_err().to_string();
         assert!(refused.contains("JSON") && !refused.contains("hunter2"), "{refused}");
-        assert_eq!((blanked(bad), texts(bad).len()), (None, 0));
+        assert_eq!((blank_refresh_tokens(bad), secret_strings(bad).len()), (None, 0));
     }
-    assert!(content("value", "{}").is_ok());
-    let many: Vec<String> = (0..=TEXTS).map(|n| n.to_string()).collect();
-    assert!(content("value", &json!(many).to_string()).is_err());
-    assert!(content("value", &json!(&many[1..]).to_string()).is_ok());
+    assert!(check_login_content("value", "{}").is_ok());
+    let many: Vec<String> = (0..=MAX_STRINGS).map(|n| n.to_string()).collect();
+    assert!(check_login_content("value", &json!(many).to_string()).is_err());
+    assert!(check_login_content("value", &json!(&many[1..]).to_string()).is_ok());
 }
 
 #[test]
-fn tokens_are_secret_and_kinds_are_words() {
+fn tokens_are_secret_and_kinds_are_not() {
     let file = json!({ "claudeAiOauth": {
         "accessToken": "the-access", "refreshToken": "the-refresh", "expiresAt": 1_760_000_000_000_u64,
         "scopes": ["user:inference"], "subscriptionType": "enterprise", "token_type": "bearer", "empty": "", "at": "2026-01-31T12:00:00Z",
     }, "refreshing": { "type": "still a secret" } });
-    let found: Vec<String> = texts(&file.to_string()).into_iter().collect();
+    let found: Vec<String> = secret_strings(&file.to_string()).into_iter().collect();
     assert_eq!(found, ["still a secret", "the-access", "the-refresh"]);
 }
 
-/// Some JSON, whose names contain "refresh" now and then.
+/// Arbitrary JSON in which some names contain "refresh".
 fn any_json() -> impl Strategy<Value = Value> {
     let name = prop_oneof!["[a-c]{1,3}", "[a-c]?(refresh|Refresh|REFRESH)[a-c]?"];
     let leaf = prop_oneof![
@@ -118,7 +118,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Each leaf with the way to it, and of what is no leaf its shape, marked by `#`.
+/// Collects each leaf with its path, and the shape of each container, marked by `#`.
 fn leaves(value: &Value, way: &str, all: &mut Vec<(String, Value)>) {
     match value {
         Value::Array(items) => {
@@ -137,8 +137,8 @@ fn leaves(value: &Value, way: &str, all: &mut Vec<(String, Value)>) {
 
 proptest! {
     #[test]
-    fn only_what_renews_changes_and_nothing_is_lost(value in any_json()) {
-        // As it is read: a number may not be written as it was.
+    fn only_refresh_tokens_change(value in any_json()) {
+        // Compare after parsing: numbers may be formatted differently.
         let value: Value = serde_json::from_str(&value.to_string()).unwrap();
         let (mut before, mut after) = (Vec::new(), Vec::new());
         leaves(&value, "", &mut before);
@@ -154,18 +154,18 @@ proptest! {
                 _ => prop_assert_eq!(is, was),
             }
         }
-        let again = blanked(&blank.to_string());
+        let again = blank_refresh_tokens(&blank.to_string());
         prop_assert_eq!(again, Some(blank.to_string()), "once is enough");
     }
 
     #[test]
     fn any_text_is_judged(text in ".{0,80}") {
-        let _judged = (path("f", &text), content("f", &text), blanked(&text), texts(&text));
+        let _judged = (check_login_path("f", &text), check_login_content("f", &text), blank_refresh_tokens(&text), secret_strings(&text));
     }
 
     #[test]
     fn no_path_leaves_the_home(text in "[a./~]{0,12}") {
-        if path("f", &text).is_ok() {
+        if check_login_path("f", &text).is_ok() {
             prop_assert!(std::path::Path::new(&text).components().all(|part| matches!(part, std::path::Component::Normal(_))));
         }
     }

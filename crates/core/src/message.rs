@@ -1,8 +1,8 @@
-//! Messages: something said to the agent.
+//! Messages from users and Atoll to the agent.
 
-use crate::words;
+use crate::string_enum;
 
-words! {
+string_enum! {
     "message type"
     MessageType {
         UserMessage = "user_message",
@@ -12,13 +12,13 @@ words! {
     }
 }
 
-words! {
-    /// `steer` reaches the agent in its running turn, `queue` waits for the turn's end.
+string_enum! {
+    /// `steer` reaches the agent during its turn, `queue` waits for the end of the turn.
     "delivery"
     Delivery { Steer = "steer", Queue = "queue" }
 }
 
-words! {
+string_enum! {
     "message state"
     MessageState {
         Queued = "queued",
@@ -26,7 +26,7 @@ words! {
         Acknowledged = "acknowledged",
         Cancelled = "cancelled",
         Undeliverable = "undeliverable",
-        /// Handed over, the agent gave no receipt, the worker died.
+        /// The worker handed the message over and died before the agent confirmed it.
         DeliveredUnconfirmed = "delivered_unconfirmed",
     }
 }
@@ -40,8 +40,8 @@ impl MessageState {
     }
 }
 
-words! {
-    /// How a message reached the agent.
-    "way of delivery"
-    How { Injected = "injected", NewTurn = "new_turn", Restarted = "restarted" }
+string_enum! {
+    /// Method by which a message reached the agent.
+    "delivery method"
+    DeliveryMethod { Injected = "injected", NewTurn = "new_turn", Restarted = "restarted" }
 }

@@ -1,10 +1,10 @@
-//! Modes: what an agent is asked to do chooses among its settings.
+//! Modes: presets of agent settings for kinds of tasks.
 
 use crate::continuous::Continuous;
-use crate::sandbox::{Approvals, Mode};
+use crate::sandbox::{ApprovalMode, Mode};
 use serde::{Deserialize, Serialize};
 
-/// What a mode chooses; where it is silent, the project's defaults hold.
+/// Settings of a mode. Absent fields fall back to the project's defaults.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -12,13 +12,13 @@ pub struct ModeSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub approvals: Option<Approvals>,
+    pub approvals: Option<ApprovalMode>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
-    /// Beside those that the project and the request deny.
+    /// Added to the tools denied by the project and the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub denied_tools: Option<Vec<String>>,
-    /// Said after the system prompt of the task.
+    /// Appended to the task's system prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,8 +32,8 @@ pub struct ModeSettings {
 }
 
 impl ModeSettings {
-    /// What a mode means where the project says nothing else.
-    pub fn standard(mode: Mode) -> Self {
+    /// Returns the built-in settings of a mode.
+    pub fn built_in(mode: Mode) -> Self {
         let looking = |words: &str| Self {
             denied_tools: Some(["Write", "Edit", "NotebookEdit"].map(str::to_owned).to_vec()),
             system_prompt: Some(words.to_owned()),
@@ -42,20 +42,20 @@ impl ModeSettings {
             ..Self::default()
         };
         match mode {
-            Mode::Exploration => looking("Look around and say what you find and what you would do. Change no files."),
+            Mode::Exploration => looking("Explore, and report what you find and what you would do. Change no files."),
             Mode::Validation => looking(
                 "Check the work that is there: read what was changed, run its tests. Say what is right, what is \
                  wrong, and how you know. Change no files.",
             ),
-            // What an agent does anyway.
+            // The agent's normal behaviour.
             Mode::Implementation => Self::default(),
         }
     }
 
-    /// What the project says of this mode, and where it is silent the standard.
+    /// Fills the project's settings of this mode with the built-in ones.
     #[must_use]
-    pub fn or_standard(self, mode: Mode) -> Self {
-        let standard = Self::standard(mode);
+    pub fn or_built_in(self, mode: Mode) -> Self {
+        let standard = Self::built_in(mode);
         Self {
             model: self.model.or(standard.model),
             approvals: self.approvals.or(standard.approvals),
@@ -70,8 +70,8 @@ impl ModeSettings {
     }
 }
 
-/// The parts of a system prompt, one below the other.
-pub fn joined<'a>(parts: impl IntoIterator<Item = &'a str>) -> Option<String> {
+/// Joins the parts of a system prompt with blank lines.
+pub fn join_prompts<'a>(parts: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let parts: Vec<&str> = parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect();
     (!parts.is_empty()).then(|| parts.join("\n\n"))
 }
@@ -81,26 +81,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_only_looks_has_no_tools_for_edits_and_delivers_nothing() {
+    fn read_only_modes_have_no_edit_tools_and_deliver_nothing() {
         for mode in [Mode::Exploration, Mode::Validation] {
-            let standard = ModeSettings::standard(mode);
+            let standard = ModeSettings::built_in(mode);
             assert!(standard.denied_tools.unwrap().contains(&"Edit".to_owned()));
-            assert_eq!((standard.deliver, standard.continuous.map(|it| it.is_on())), (Some(false), Some(false)));
+            assert_eq!((standard.deliver, standard.continuous.map(|it| it.is_enabled())), (Some(false), Some(false)));
         }
-        assert_eq!(ModeSettings::standard(Mode::Implementation), ModeSettings::default());
+        assert_eq!(ModeSettings::built_in(Mode::Implementation), ModeSettings::default());
     }
 
     #[test]
-    fn a_project_s_word_counts_more_than_the_standard() {
+    fn project_settings_override_the_built_in_ones() {
         let own = ModeSettings { denied_tools: Some(Vec::new()), deliver: Some(true), ..ModeSettings::default() };
-        let all = own.or_standard(Mode::Exploration);
+        let all = own.or_built_in(Mode::Exploration);
         assert_eq!((all.denied_tools, all.deliver), (Some(Vec::new()), Some(true)));
         assert!(all.system_prompt.unwrap().contains("Change no files"), "what it leaves open stays");
     }
 
     #[test]
-    fn prompts_stand_below_each_other() {
-        assert_eq!(joined(["a", " ", "b\n"]).as_deref(), Some("a\n\nb"));
-        assert_eq!(joined([]), None);
+    fn prompts_are_joined() {
+        assert_eq!(join_prompts(["a", " ", "b\n"]).as_deref(), Some("a\n\nb"));
+        assert_eq!(join_prompts([]), None);
     }
 }

@@ -1,108 +1,110 @@
-//! Which hosts a sandbox may reach. Names and addresses are compared in one form each, and what has no such form is
-//! refused: two readers of one text must not see two hosts.
+//! Network policies. Hosts and addresses are compared in one canonical form; a text without one is rejected, so that
+//! two parsers never see two different hosts.
 
 mod exception;
 mod host;
 #[cfg(test)]
 mod tests;
 
-pub use exception::{BadException, Exception};
-pub use host::{BadHost, Host, Target};
+pub use exception::{AddressException, InvalidException};
+pub use host::{Host, InvalidHost, NetworkTarget};
 
 use crate::sandbox::{Network, NetworkPolicy};
 
-/// The ports of an entry that names none.
-pub const USUAL_PORTS: [u16; 2] = [80, 443];
-/// The most entries of one list.
-pub const MOST_ENTRIES: usize = 200;
+/// Ports of an entry without a port.
+pub const DEFAULT_PORTS: [u16; 2] = [80, 443];
+/// Maximum number of entries in a list.
+pub const MAX_ALLOW_ENTRIES: usize = 200;
 
-/// One entry of `network.allow`: a host, or all below a domain, at one port or the usual two.
+/// One entry of `network.allow`: a host or all subdomains of a domain, at one port or the usual two.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    pattern: Pattern,
+pub struct AllowEntry {
+    pattern: HostPattern,
     port: Option<u16>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Pattern {
+enum HostPattern {
     Exact(Host),
-    /// Every name that ends with this; it begins with a dot, so the domain itself is not among them.
-    Below(String),
+    /// All names with this suffix. It starts with a dot, so the domain itself does not match.
+    Subdomains(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadEntry {
+pub enum InvalidAllowEntry {
     #[error("`{0}` is not a host: write a name, `*.name`, or either with `:port`, without a scheme or a path")]
     NotAHost(String),
-    #[error("`*` is every host: use the policy `all` for that, or `*.name` for all below a name")]
-    Everything,
-    #[error("`{0}`: a `*` stands only at the beginning and for whole labels, as in `*.example.org`")]
-    Star(String),
+    #[error("`*` matches every host: use the policy `all` instead, or `*.name` for all subdomains")]
+    MatchesEverything,
+    #[error("`{0}`: `*` is allowed only at the start and for whole labels, as in `*.example.org`")]
+    MisplacedWildcard(String),
     #[error("`{0}`: a port is a number from 1 to 65535")]
-    Port(String),
+    InvalidPort(String),
     #[error("`{0}` is {1}")]
-    Host(String, BadHost),
+    InvalidHost(String, InvalidHost),
 }
 
-impl Entry {
-    pub fn parse(text: &str) -> Result<Self, BadEntry> {
+impl AllowEntry {
+    pub fn parse(text: &str) -> Result<Self, InvalidAllowEntry> {
         if text == "*" {
-            return Err(BadEntry::Everything);
+            return Err(InvalidAllowEntry::MatchesEverything);
         }
         if text.is_empty() || text.contains(['/', '@', '?', '#', '\\']) || text.contains(char::is_whitespace) {
-            return Err(BadEntry::NotAHost(text.to_owned()));
+            return Err(InvalidAllowEntry::NotAHost(text.to_owned()));
         }
-        let (host, port) = host::split(text).ok_or_else(|| BadEntry::NotAHost(text.to_owned()))?;
+        let (host, port) = host::split_host_port(text).ok_or_else(|| InvalidAllowEntry::NotAHost(text.to_owned()))?;
         let port = match port {
-            Some(port) => Some(host::port(port).ok_or_else(|| BadEntry::Port(text.to_owned()))?),
+            Some(port) => Some(host::parse_port(port).ok_or_else(|| InvalidAllowEntry::InvalidPort(text.to_owned()))?),
             None => None,
         };
-        let bad = |error| BadEntry::Host(text.to_owned(), error);
+        let bad = |error| InvalidAllowEntry::InvalidHost(text.to_owned(), error);
         let pattern = match host.strip_prefix("*.") {
-            Some(below) if below.contains('*') => return Err(BadEntry::Star(text.to_owned())),
+            Some(below) if below.contains('*') => return Err(InvalidAllowEntry::MisplacedWildcard(text.to_owned())),
             Some(below) => match Host::parse(below).map_err(bad)? {
-                Host::Name(name) => Pattern::Below(format!(".{name}")),
-                Host::Address(_) => return Err(BadEntry::Star(text.to_owned())),
+                Host::Name(name) => HostPattern::Subdomains(format!(".{name}")),
+                Host::Address(_) => return Err(InvalidAllowEntry::MisplacedWildcard(text.to_owned())),
             },
-            None if host.contains('*') => return Err(BadEntry::Star(text.to_owned())),
-            None => Pattern::Exact(Host::parse(host).map_err(bad)?),
+            None if host.contains('*') => return Err(InvalidAllowEntry::MisplacedWildcard(text.to_owned())),
+            None => HostPattern::Exact(Host::parse(host).map_err(bad)?),
         };
         Ok(Self { pattern, port })
     }
 
-    fn permits(&self, target: &Target) -> bool {
+    fn permits(&self, target: &NetworkTarget) -> bool {
         let host = match (&self.pattern, &target.host) {
-            (Pattern::Exact(host), asked) => host == asked,
-            (Pattern::Below(suffix), Host::Name(name)) => name.len() > suffix.len() && name.ends_with(suffix.as_str()),
-            (Pattern::Below(_), Host::Address(_)) => false,
+            (HostPattern::Exact(host), asked) => host == asked,
+            (HostPattern::Subdomains(suffix), Host::Name(name)) => {
+                name.len() > suffix.len() && name.ends_with(suffix.as_str())
+            }
+            (HostPattern::Subdomains(_), Host::Address(_)) => false,
         };
         host && match self.port {
             Some(port) => port == target.port,
-            None => USUAL_PORTS.contains(&target.port),
+            None => DEFAULT_PORTS.contains(&target.port),
         }
     }
 }
 
-/// A policy, ready to be asked.
+/// A policy, parsed for matching.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rule {
+pub enum NetworkRule {
     None,
-    Allow(Vec<Entry>),
+    Allow(Vec<AllowEntry>),
     All,
 }
 
-impl Rule {
-    pub fn new(network: &Network) -> Result<Self, BadEntry> {
+impl NetworkRule {
+    pub fn new(network: &Network) -> Result<Self, InvalidAllowEntry> {
         Ok(match network.policy {
             NetworkPolicy::None => Self::None,
             NetworkPolicy::Allow => {
-                Self::Allow(network.allow.iter().map(|entry| Entry::parse(entry)).collect::<Result<_, _>>()?)
+                Self::Allow(network.allow.iter().map(|entry| AllowEntry::parse(entry)).collect::<Result<_, _>>()?)
             }
             NetworkPolicy::All => Self::All,
         })
     }
 
-    pub fn permits(&self, target: &Target) -> bool {
+    pub fn permits(&self, target: &NetworkTarget) -> bool {
         match self {
             Self::None => false,
             Self::Allow(entries) => entries.iter().any(|entry| entry.permits(target)),

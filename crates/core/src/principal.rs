@@ -1,25 +1,25 @@
-//! Who asks, and what each may do.
+//! Principals and their permissions.
 
 use crate::id::{ProjectId, SandboxId, TokenId, UserId};
-use crate::words;
+use crate::string_enum;
 
-words! {
-    /// What a person or program may do, in the deployment or in one project.
+string_enum! {
+    /// Role of a user or program, in the deployment or in one project.
     "role"
     Role { Viewer = "viewer", Member = "member", Admin = "admin" }
 }
 
-words! {
+string_enum! {
     "token kind"
     TokenKind { User = "user", Service = "service" }
 }
 
-/// Somebody who showed a token.
+/// An authenticated caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Principal {
     /// A person.
     User { token: TokenId, user: UserId, role: Role },
-    /// A program; `project` bounds it to one.
+    /// A program; `project` restricts it to one project.
     Service { token: TokenId, role: Role, project: Option<ProjectId> },
     /// The worker of one sandbox.
     Worker { token: TokenId, sandbox: SandboxId },
@@ -32,7 +32,7 @@ impl Principal {
         }
     }
 
-    /// How the principal stands in the log as an actor.
+    /// Returns the principal's name as an actor in the log.
     pub fn actor(&self) -> String {
         match self {
             Self::User { user, .. } => format!("user:{user}"),
@@ -42,44 +42,45 @@ impl Principal {
     }
 }
 
-/// What one wants to do with something that belongs to a project.
+/// An operation on something that belongs to a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// Look at it.
-    See,
+pub enum ProjectAction {
+    /// View it.
+    View,
     /// Start, stop and talk to sandboxes.
-    Work,
+    UseSandboxes,
     /// Change the project itself.
     Administer,
 }
 
-/// The role that an action takes at least.
-pub const fn needed(action: Action) -> Role {
+/// Returns the minimum role for an action.
+pub const fn required_role(action: ProjectAction) -> Role {
     match action {
-        Action::See => Role::Viewer,
-        Action::Work => Role::Member,
-        Action::Administer => Role::Admin,
+        ProjectAction::View => Role::Viewer,
+        ProjectAction::UseSandboxes => Role::Member,
+        ProjectAction::Administer => Role::Admin,
     }
 }
 
-/// What a check of rights says. `Hidden` is told to the outside as "not found".
+/// Result of a permission check. The API reports `Hidden` as "not found".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PermissionVerdict {
     Allowed,
     Forbidden,
     Hidden,
 }
 
-/// May somebody with this role in the deployment, and this one in the project (if any), do it?
-/// An admin of the deployment may do everything. In the default project the deployment's role counts.
-pub fn judge(deployment: Role, project: Option<Role>, action: Action) -> Verdict {
+/// Checks an action against the caller's role in the deployment and in the project, if any.
+///
+/// An admin of the deployment may do everything. In the default project the deployment's role applies.
+pub fn check_permission(deployment: Role, project: Option<Role>, action: ProjectAction) -> PermissionVerdict {
     if deployment == Role::Admin {
-        return Verdict::Allowed;
+        return PermissionVerdict::Allowed;
     }
     match project {
-        None => Verdict::Hidden,
-        Some(role) if role >= needed(action) => Verdict::Allowed,
-        Some(_) => Verdict::Forbidden,
+        None => PermissionVerdict::Hidden,
+        Some(role) if role >= required_role(action) => PermissionVerdict::Allowed,
+        Some(_) => PermissionVerdict::Forbidden,
     }
 }
 
@@ -88,8 +89,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_against_actions() {
-        use Verdict as V;
+    fn each_action_has_its_minimum_role() {
+        use PermissionVerdict as V;
         for (deployment, project, see, work, administer) in [
             (Role::Admin, None, V::Allowed, V::Allowed, V::Allowed),
             (Role::Member, None, V::Hidden, V::Hidden, V::Hidden),
@@ -97,7 +98,8 @@ mod tests {
             (Role::Member, Some(Role::Viewer), V::Allowed, V::Forbidden, V::Forbidden),
             (Role::Viewer, Some(Role::Member), V::Allowed, V::Allowed, V::Forbidden),
         ] {
-            let found = [Action::See, Action::Work, Action::Administer].map(|a| judge(deployment, project, a));
+            let found = [ProjectAction::View, ProjectAction::UseSandboxes, ProjectAction::Administer]
+                .map(|a| check_permission(deployment, project, a));
             assert_eq!(found, [see, work, administer], "{deployment} with {project:?}");
         }
     }

@@ -1,13 +1,13 @@
-//! The port behind which sandboxes are made, on this machine or behind a remote API.
+//! The provider trait: creates and operates sandboxes, on this machine or through a remote API.
 //!
-//! What a provider can't do is `Error::Unsupported` before any side effect. Errors are of two
-//! kinds that are never confused: the provider failed, or the work failed (an `Exit`).
+//! An operation that a provider does not support returns `Error::Unsupported` before any side effect. Provider failures
+//! (`Error`) and failures of the work itself (an `Exit`) are separate.
 
 use crate::BoxFuture;
 use crate::id::{ProjectId, SandboxId, SessionId};
 use crate::sandbox::{IsolationTier, Network, ProviderKind, Settings};
+use crate::string_enum;
 use crate::time::Timestamp;
-use crate::words;
 use bytes::Bytes;
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
@@ -21,14 +21,15 @@ pub mod capabilities;
 pub mod files;
 pub use capabilities::Capabilities;
 pub use files::{
-    Download, FileDone, FileEntry, FileError, FileFault, FileJob, FileKind, Uploaded, Worked, WriteOptions,
+    Download, FileError, FileErrorCode, FileInfo, FileKind, FileOperation, FileOperationOutput, FileResult,
+    UploadSummary, WriteOptions,
 };
 
 pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, Error>> + Send>>;
 pub type ExecStream = Pin<Box<dyn Stream<Item = Result<ExecEvent, Error>> + Send>>;
-pub type Answer<'a, T> = BoxFuture<'a, Result<T, Error>>;
+pub type ProviderFuture<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
-/// The provider's own name for a sandbox; stored the moment it is known.
+/// The provider's own id of a sandbox; stored as soon as it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProviderId(pub String);
 
@@ -36,19 +37,19 @@ pub struct ProviderId(pub String);
 pub enum Error {
     #[error("the {provider} provider can't {ability}")]
     Unsupported { provider: ProviderKind, ability: &'static str },
-    /// Bad configuration, an inactive snapshot: trying again can't help.
+    /// Permanent: bad configuration or an inactive snapshot. Do not retry.
     #[error("the provider refused: {detail}")]
     Refused { detail: String },
-    /// Quota or rate limit: may go on at `until`.
-    #[error("the provider has no room: {detail}")]
+    /// Quota or rate limit; may succeed after `until`.
+    #[error("the provider's quota is exhausted: {detail}")]
     Exhausted { detail: String, until: Option<Timestamp> },
-    /// A time-out or fault on the way: worth another try under the same key.
-    #[error("the provider could not be reached: {detail}")]
+    /// Time-out or transport failure. Retry with the same key.
+    #[error("the provider is unreachable: {detail}")]
     Unreachable { detail: String },
-    /// Not in the middle of what it does: may be asked again a little later.
-    #[error("not now: {detail}")]
+    /// Temporarily unavailable during another operation. Retry shortly.
+    #[error("temporarily unavailable: {detail}")]
     Busy { detail: String },
-    /// A command that takes none, or whose input has ended.
+    /// The command has no stdin, or its stdin is closed.
     #[error("{detail}")]
     NoInput { detail: String },
     #[error("the provider no longer has this sandbox")]
@@ -56,7 +57,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub const fn is_worth_a_retry(&self) -> bool {
+    pub const fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
             Self::Unsupported { .. }
@@ -68,7 +69,7 @@ impl Error {
         }
     }
 
-    /// The stable code that a failed creation shows.
+    /// Stable error code for a failed creation.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Unsupported { .. } => "provider_unsupported",
@@ -82,7 +83,7 @@ impl Error {
     }
 }
 
-/// Every sandbox at a provider carries these, so that it is found again after a restart.
+/// Labels that every sandbox carries at its provider, so that the server finds it again after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub deployment: String,
@@ -111,110 +112,112 @@ pub struct CreateSpec {
     pub identity: Identity,
     pub labels: BTreeMap<String, String>,
     pub settings: Settings,
-    /// What stands in the workspace before the worker starts.
-    pub source: Option<Source>,
+    /// Content of the workspace before the worker starts.
+    pub source: Option<RepositorySource>,
     /// The agent's program, from this machine.
-    pub programs: Vec<Shown>,
+    pub programs: Vec<ReadOnlyMount>,
 }
 
-/// A file or directory of this machine that a sandbox is shown, read-only, below [`crate::agent::PLACE`].
+/// File or directory of this machine that a sandbox sees read-only, below [`crate::agent::PLACE`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Shown {
-    /// Absolute, and without links.
-    pub from: PathBuf,
-    pub at: String,
+pub struct ReadOnlyMount {
+    /// Absolute, without symbolic links.
+    pub host_path: PathBuf,
+    pub relative_path: String,
 }
 
-/// A repository on its way in: a git bundle on this machine, and the branch that the work is done on.
+/// Repository to import: a git bundle on this machine, and the branch to work on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
+pub struct RepositorySource {
     pub bundle: PathBuf,
     pub commit: String,
     pub branch: String,
     pub author: Author,
 }
 
-/// Who stands in the commits of a sandbox.
+/// Author of the commits that Atoll makes in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Author {
     pub name: String,
     pub email: String,
 }
 
-/// What git does over a sandbox's workspace. A workspace is hostile, so this never runs on the
-/// host: the provider runs it where only that workspace can be harmed, and without a network.
+/// A git operation on a sandbox's workspace.
+///
+/// A workspace is untrusted, so git never runs on the host: the provider runs it without a network, where it can
+/// damage only that workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GitJob {
-    /// A bundle of everything since `base`, with what was left uncommitted as a last commit.
-    Out { base: String, message: String, author: Author },
-    /// What differs from `base`: a list as JSON, or the patch.
-    Diff { base: String, paths: Vec<String>, patch: bool },
+pub enum GitOperation {
+    /// Bundle of everything since `base`, with uncommitted changes as a last commit.
+    ExportBundle { base: String, message: String, author: Author },
+    /// Differences from `base`: a list as JSON, or the patch.
+    Diff { base: String, paths: Vec<String>, as_patch: bool },
 }
 
-/// How a `GitJob` ended; what it gave is in the file that it was given.
+/// Result of a `GitJob`; its output is in the file passed to the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GitDone {
-    pub exit: Exit,
+pub struct GitResult {
+    pub exit: CommandExit,
     /// The beginning of its error output.
-    pub said: String,
+    pub error_output: String,
 }
 
-words! {
+string_enum! {
     "provider's sandbox state"
     ProviderState { Starting = "starting", Running = "running", Stopped = "stopped", Paused = "paused", Ending = "ending" }
 }
 
-/// A sandbox as its provider sees it. `epoch` changes when the place behind the id is replaced.
+/// A sandbox as its provider reports it. `epoch` changes when the instance behind the id is replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct ProviderSandbox {
     pub id: ProviderId,
     pub state: ProviderState,
     pub epoch: u64,
     pub labels: BTreeMap<String, String>,
     pub expires_at: Option<Timestamp>,
-    /// What the provider can't enforce here and somebody should know, in sentences.
+    /// Limits that the provider can't enforce here, as sentences for users.
     pub notices: Vec<String>,
 }
 
-/// Three outcomes that must never be taken for each other.
+/// Result of a lookup. Callers must not treat `Unreachable` as `Gone`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lookup {
-    Found(Found),
+pub enum SandboxLookup {
+    Found(ProviderSandbox),
     Gone,
     Unreachable { detail: String },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopMode {
-    Gently,
+    Graceful,
     Force,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
+pub enum ExecCommand {
     Argv(Vec<String>),
     Shell(String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
+pub struct PtySize {
     pub columns: u16,
     pub rows: u16,
 }
 
 #[derive(Debug, Clone)]
 pub struct ExecSpec {
-    pub command: Command,
+    pub command: ExecCommand,
     pub cwd: Option<String>,
     pub env: BTreeMap<String, String>,
-    pub stdin: bool,
-    /// As the sandbox's own root, where it has one that may do something.
+    pub has_stdin: bool,
+    /// Run as the sandbox's own root, if it has a root with privileges.
     pub as_root: bool,
-    pub terminal: Option<Size>,
+    pub terminal: Option<PtySize>,
     pub timeout: Option<Duration>,
 }
 
-/// A running or ended command: found again by id, fenced by the sandbox's epoch.
+/// Reference to a running or ended command: identified by id, fenced by the sandbox's epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecRef {
     pub sandbox: ProviderId,
@@ -222,31 +225,31 @@ pub struct ExecRef {
     pub epoch: u64,
 }
 
-/// A command that runs, or ended a while ago.
+/// A running or recently ended command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecInfo {
     pub exec: String,
     pub argv: Vec<String>,
-    /// The size of its terminal, if it has one.
-    pub terminal: Option<Size>,
-    /// Since it was started.
+    /// Terminal size, if it has a terminal.
+    pub terminal: Option<PtySize>,
+    /// Time since the start.
     pub age: Duration,
-    /// Where its output ends by now.
+    /// Cursor at the current end of its output.
     pub cursor: u64,
-    /// How many follow it at the moment.
+    /// Number of clients that follow its output.
     pub readers: usize,
-    pub ended: Option<Exit>,
+    pub ended: Option<CommandExit>,
 }
 
-words! {
+string_enum! {
     "output stream"
     OutputStream { Stdout = "stdout", Stderr = "stderr" }
 }
 
-/// How a command ended. Unknown is never 0.
+/// Exit of a command. Unknown is never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Exit {
+pub enum CommandExit {
     Exited { code: i32 },
     Signalled { signal: i32 },
     OutOfMemory,
@@ -261,59 +264,59 @@ pub enum ExecEvent {
         data: Bytes,
         cursor: u64,
     },
-    /// Output before this cursor is no longer kept.
+    /// The output before this cursor has been dropped.
     Gap {
         cursor: u64,
     },
-    Ended(Exit),
+    Ended(CommandExit),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Range {
+pub struct ByteRange {
     pub offset: u64,
     pub length: Option<u64>,
 }
 
-/// What is moved in or out: one file, or a tree as tar.
+/// Content to upload or download: one file, or a tree as tar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transfer {
-    /// On its way in without a range it takes the place of the one that is there only when it is whole.
+    /// An upload without a range replaces the existing file atomically, once it is complete.
     File {
         path: String,
-        range: Option<Range>,
-        /// Only of use on its way in.
+        range: Option<ByteRange>,
+        /// Used only for uploads.
         write: WriteOptions,
     },
-    /// What is in a directory, which is made if it is not there; on its way out also one file.
+    /// Content of a directory, created if absent. A download may also name one file.
     Tar { root: String },
 }
 
 impl Transfer {
-    /// The whole of one file.
+    /// A transfer of one whole file.
     pub fn file(path: &str) -> Self {
         Self::File { path: path.to_owned(), range: None, write: WriteOptions::default() }
     }
 }
 
-/// What a project's snapshot is called at its provider: one project never begins with the files of another.
-pub fn snapshot_of(project: ProjectId, name: &str) -> String {
+/// Name of a project's snapshot at its provider, prefixed with the project so that projects can't use each other's.
+pub fn provider_snapshot_name(project: ProjectId, name: &str) -> String {
     format!("{project}.{name}")
 }
 
-/// Files that are kept by name, to begin sandboxes with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A named snapshot of files, used to start sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SnapshotRef {
     pub name: String,
-    /// What it alone takes on disk; unknown until it is counted.
+    /// Disk usage of the snapshot alone; absent until measured.
     pub bytes: Option<u64>,
-    /// The image below it.
+    /// Image that the snapshot is based on.
     pub image: Option<String>,
     pub created_at: Option<Timestamp>,
 }
 
-/// A root that was imported, to begin sandboxes with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// An imported root file system, used to start sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ImageRef {
     pub name: String,
@@ -330,7 +333,7 @@ pub struct Preview {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Usage {
+pub struct ResourceUsage {
     pub cpu_seconds: f64,
     pub memory_bytes: u64,
     pub disk_bytes: u64,
@@ -339,15 +342,15 @@ pub struct Usage {
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct Page {
-    pub items: Vec<Found>,
+pub struct ProviderPage {
+    pub items: Vec<ProviderSandbox>,
     pub next_cursor: Option<String>,
 }
 
 macro_rules! unsupported {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $kind:ty),*) -> $out:ty, $ability:literal;)+) => {
         $($(#[$meta])*
-        fn $name<'a>(&'a self, $($arg: $kind),*) -> Answer<'a, $out> {
+        fn $name<'a>(&'a self, $($arg: $kind),*) -> ProviderFuture<'a, $out> {
             $(let _ = $arg;)*
             let provider = self.kind();
             Box::pin(async move { Err(Error::Unsupported { provider, ability: $ability }) })
@@ -355,48 +358,63 @@ macro_rules! unsupported {
     };
 }
 
-/// The contract. Every call is bounded in time by its caller; `destroy` is idempotent, and
-/// `create` is by its key.
+/// Spool and exit status of a worker that has died.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadWorker {
+    pub spool: PathBuf,
+    /// Unknown if no process observed the exit.
+    pub exit: CommandExit,
+}
+
+/// Operations on sandboxes. The caller sets a deadline for every call; `destroy` is idempotent, and
+/// `create` is idempotent per key.
 pub trait Provider: Send + Sync {
     fn kind(&self) -> ProviderKind;
     fn capabilities(&self) -> Capabilities;
-    fn create<'a>(&'a self, spec: &'a CreateSpec, key: &'a str) -> Answer<'a, Found>;
-    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, Lookup>;
-    fn list<'a>(&'a self, cursor: Option<&'a str>) -> Answer<'a, Page>;
-    fn find<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> Answer<'a, Vec<Found>>;
-    fn destroy<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, ()>;
-    /// How well its sandboxes are kept apart, if it can say so.
-    fn isolation(&self) -> BoxFuture<'_, Option<IsolationTier>> {
+    fn create<'a>(&'a self, spec: &'a CreateSpec, key: &'a str) -> ProviderFuture<'a, ProviderSandbox>;
+    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, SandboxLookup>;
+    fn list<'a>(&'a self, cursor: Option<&'a str>) -> ProviderFuture<'a, ProviderPage>;
+    fn find_by_labels<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> ProviderFuture<'a, Vec<ProviderSandbox>>;
+    fn destroy<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()>;
+    /// Isolation of its sandboxes, if known.
+    fn isolation_tier(&self) -> BoxFuture<'_, Option<IsolationTier>> {
         Box::pin(async { None })
     }
 
+    /// Finds the data of a dead worker on this machine. Providers with remote workers have none.
+    fn find_dead_worker(&self, _sandbox: SandboxId) -> ProviderFuture<'_, DeadWorker> {
+        Box::pin(async { Err(Error::Gone) })
+    }
+    /// Closes the server's connections to all workers, which keep running.
+    fn disconnect_all(&self) {}
+
     unsupported! {
-        fn start(id: &'a ProviderId) -> Found, "start a stopped sandbox";
+        fn start(id: &'a ProviderId) -> ProviderSandbox, "start a stopped sandbox";
         fn stop(id: &'a ProviderId, mode: StopMode) -> (), "stop a sandbox and keep it";
         fn pause(id: &'a ProviderId) -> (), "pause a sandbox";
-        fn resume(id: &'a ProviderId) -> Found, "resume a paused sandbox";
+        fn resume(id: &'a ProviderId) -> ProviderSandbox, "resume a paused sandbox";
         fn exec(id: &'a ProviderId, spec: &'a ExecSpec) -> ExecRef, "run commands";
         fn attach(exec: &'a ExecRef, cursor: u64) -> ExecStream, "re-attach to commands";
         fn write(exec: &'a ExecRef, data: Bytes) -> (), "write to commands";
         fn close_stdin(exec: &'a ExecRef) -> (), "write to commands";
         fn signal(exec: &'a ExecRef, signal: i32) -> (), "signal commands";
-        fn resize(exec: &'a ExecRef, size: Size) -> (), "resize terminals";
+        fn resize(exec: &'a ExecRef, size: PtySize) -> (), "resize terminals";
         fn execs(id: &'a ProviderId) -> Vec<ExecInfo>, "list commands";
-        fn upload(id: &'a ProviderId, transfer: &'a Transfer, data: ByteStream) -> Worked<Uploaded>, "take files in";
-        fn download(id: &'a ProviderId, transfer: &'a Transfer) -> Worked<Download>, "give files out";
-        fn files(id: &'a ProviderId, job: &'a FileJob) -> Worked<FileDone>, "look at files";
-        fn snapshot(id: &'a ProviderId, name: &'a str) -> SnapshotRef, "make snapshots";
-        fn snapshots() -> Vec<SnapshotRef>, "keep snapshots";
-        fn forget_snapshot(name: &'a str) -> (), "keep snapshots";
-        fn images() -> Vec<ImageRef>, "keep images";
+        fn upload(id: &'a ProviderId, transfer: &'a Transfer, data: ByteStream) -> FileResult<UploadSummary>, "upload files";
+        fn download(id: &'a ProviderId, transfer: &'a Transfer) -> FileResult<Download>, "download files";
+        fn files(id: &'a ProviderId, job: &'a FileOperation) -> FileResult<FileOperationOutput>, "manage files";
+        fn snapshot(id: &'a ProviderId, name: &'a str) -> SnapshotRef, "create snapshots";
+        fn snapshots() -> Vec<SnapshotRef>, "store snapshots";
+        fn forget_snapshot(name: &'a str) -> (), "store snapshots";
+        fn images() -> Vec<ImageRef>, "store images";
         fn import_image(name: &'a str, archive: ByteStream) -> ImageRef, "import images";
-        fn forget_image(name: &'a str) -> (), "keep images";
-        /// The files of `id` as they are now, under a new identity. Nothing runs in it until `create` is
+        fn forget_image(name: &'a str) -> (), "store images";
+        /// Copies the current files of `id` to a new identity. Nothing runs there until `create` is
         /// called with the same identity.
-        fn fork(id: &'a ProviderId, spec: &'a CreateSpec, key: &'a str) -> Found, "fork sandboxes";
-        fn preview(id: &'a ProviderId, port: u16, lifetime: Option<Duration>) -> Preview, "show previews";
+        fn fork(id: &'a ProviderId, spec: &'a CreateSpec, key: &'a str) -> ProviderSandbox, "fork sandboxes";
+        fn preview(id: &'a ProviderId, port: u16, lifetime: Option<Duration>) -> Preview, "create previews";
         fn set_network(id: &'a ProviderId, network: &'a Network) -> (), "change the network of a running sandbox";
-        fn git(id: &'a ProviderId, job: &'a GitJob, output: File) -> GitDone, "run git over a workspace";
-        fn resources(id: &'a ProviderId) -> Usage, "measure resources";
+        fn git(id: &'a ProviderId, job: &'a GitOperation, output: File) -> GitResult, "run git over a workspace";
+        fn resources(id: &'a ProviderId) -> ResourceUsage, "measure resources";
     }
 }

@@ -1,7 +1,7 @@
-//! Takes known secret values out of text on its way into the log.
+//! Removes known secret values from text before it is logged.
 //!
-//! It keeps what an agent shows by mistake out of what is stored. An agent that means to pass a secret on can write
-//! it in a form that nobody looks for.
+//! This protects against accidental disclosure. An agent that wants to leak a secret can encode it in a form that the
+//! redactor does not know.
 
 mod forms;
 mod patterns;
@@ -10,7 +10,7 @@ use patterns::Patterns;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// What stands in a secret's place.
+/// Replacement for a secret.
 pub const REDACTED: &str = "[redacted]";
 
 #[derive(Clone)]
@@ -31,24 +31,24 @@ impl std::fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// Knows these values in all their usual forms, and Atoll's own tokens by their form.
+    /// Creates a redactor for these values in all common encodings, and for Atoll's own tokens by their format.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Self {
-        Self { patterns: Arc::new(Patterns::new(secrets.into_iter().flat_map(forms::of))) }
+        Self { patterns: Arc::new(Patterns::new(secrets.into_iter().flat_map(forms::secret_forms))) }
     }
 
-    /// `None` when there is nothing to take out.
+    /// Returns the redacted text, or `None` if it contains no secret.
     pub fn redact(&self, text: &str) -> Option<String> {
         if self.patterns.count() == 0 && !text.contains("atoll_") {
             return None;
         }
         let mut out = Vec::new();
-        let (_, found) = self.patterns.pass(text.as_bytes(), text.len(), 0, REDACTED.as_bytes(), &mut out);
-        // What was taken out began and ended at characters.
+        let (_, found) = self.patterns.replace_matches(text.as_bytes(), text.len(), 0, REDACTED.as_bytes(), &mut out);
+        // Matches start and end at character boundaries.
         found.then(|| String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into()))
     }
 
-    /// The same for JSON text, which stays JSON: where a secret is found outside of a string, or could hide behind
-    /// escapes, each text in it is looked at by itself.
+    /// Redacts JSON text and keeps it valid. If a secret is outside of a string, or escapes could hide one,
+    /// it redacts each string separately.
     pub fn redact_json(&self, text: &str) -> Option<String> {
         let hides = self.patterns.count() > 0 && text.contains("\\u");
         let by_text = self.redact(text);
@@ -63,12 +63,12 @@ impl Redactor {
         }
         let whole = || serde_json::json!({ "redacted": "the whole of it" }).to_string();
         let Ok(mut value) = serde_json::from_str::<Value>(text) else { return Some(whole()) };
-        let found = self.in_value(&mut value) || by_text.is_some();
-        // A secret that is itself a piece of JSON can't be cut out of it.
+        let found = self.redact_value(&mut value) || by_text.is_some();
+        // A secret that is itself a fragment of JSON can't be cut out: replace everything.
         found.then(|| value.to_string()).map(|text| if self.redact(&text).is_some() { whole() } else { text })
     }
 
-    fn in_value(&self, value: &mut Value) -> bool {
+    fn redact_value(&self, value: &mut Value) -> bool {
         match value {
             Value::Null | Value::Bool(_) => false,
             Value::Number(number) => {
@@ -86,11 +86,11 @@ impl Redactor {
                 }
                 None => false,
             },
-            Value::Array(items) => items.iter_mut().fold(false, |found, item| self.in_value(item) | found),
+            Value::Array(items) => items.iter_mut().fold(false, |found, item| self.redact_value(item) | found),
             Value::Object(fields) => {
                 let mut found = false;
                 for (name, mut item) in std::mem::take(fields) {
-                    found |= self.in_value(&mut item);
+                    found |= self.redact_value(&mut item);
                     let redacted = self.redact(&name);
                     found |= redacted.is_some();
                     fields.insert(redacted.unwrap_or(name), item);
@@ -100,47 +100,48 @@ impl Redactor {
         }
     }
 
-    /// For what comes in pieces.
-    pub fn stream(&self) -> Stream {
-        Stream { redactor: self.clone(), held: Vec::new(), covered: 0, found: false }
+    /// Creates a redactor for a stream of chunks.
+    pub fn start_stream(&self) -> StreamRedactor {
+        StreamRedactor { redactor: self.clone(), buffered: Vec::new(), covered: 0, has_redacted: false }
     }
 }
 
-/// Redacts bytes as they come. It holds back as many as the longest secret has.
+/// Redacts a byte stream. Buffers at most the length of the longest secret.
 #[derive(Debug)]
-pub struct Stream {
+pub struct StreamRedactor {
     redactor: Redactor,
-    held: Vec<u8>,
-    /// How many of the held bytes belong to what was taken out already.
+    buffered: Vec<u8>,
+    /// Number of buffered bytes that belong to an already replaced match.
     covered: usize,
-    found: bool,
+    has_redacted: bool,
 }
 
-impl Stream {
-    /// What can be passed on now.
+impl StreamRedactor {
+    /// Adds bytes and returns the output that is ready.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
-        self.held.extend_from_slice(bytes);
-        let undecided = self.redactor.patterns.longest() - 1;
-        self.pass(self.held.len().saturating_sub(undecided))
+        self.buffered.extend_from_slice(bytes);
+        let undecided = self.redactor.patterns.longest_bytes() - 1;
+        self.redact_until(self.buffered.len().saturating_sub(undecided))
     }
 
-    /// The rest.
-    pub fn end(&mut self) -> Vec<u8> {
-        self.pass(self.held.len())
+    /// Returns the remaining output.
+    pub fn finish_stream(&mut self) -> Vec<u8> {
+        self.redact_until(self.buffered.len())
     }
 
-    /// Whether anything was taken out.
-    pub const fn found(&self) -> bool {
-        self.found
+    /// Returns true if any secret was redacted.
+    pub const fn has_redacted(&self) -> bool {
+        self.has_redacted
     }
 
-    fn pass(&mut self, until: usize) -> Vec<u8> {
+    fn redact_until(&mut self, until: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(until);
         let patterns = &self.redactor.patterns;
-        let (covered, found) = patterns.pass(&self.held, until, self.covered, REDACTED.as_bytes(), &mut out);
+        let (covered, found) =
+            patterns.replace_matches(&self.buffered, until, self.covered, REDACTED.as_bytes(), &mut out);
         self.covered = covered;
-        self.found |= found;
-        self.held.drain(..until);
+        self.has_redacted |= found;
+        self.buffered.drain(..until);
         out
     }
 }

@@ -1,15 +1,15 @@
-//! What a sandbox is and what can be said of one.
+//! Sandboxes: states, outcomes and settings.
 
 use crate::continuous::Continuous;
-use crate::guardian::Guardian;
+use crate::guardian::GuardianSettings;
 use crate::id::SandboxId;
 use crate::policy::ToolPolicy;
-use crate::words;
+use crate::string_enum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-words! {
-    /// Where a sandbox is in its life. Changes only by `lifecycle::next`.
+string_enum! {
+    /// Lifecycle state of a sandbox. Only `lifecycle::next` changes it.
     "sandbox state"
     SandboxState {
         Pending = "pending",
@@ -22,7 +22,7 @@ words! {
 }
 
 impl SandboxState {
-    /// A live sandbox holds its session's one place.
+    /// True for states in which the sandbox occupies its session. A session has at most one live sandbox.
     pub const fn is_live(self) -> bool {
         match self {
             Self::Pending | Self::Creating | Self::Running | Self::Completing => true,
@@ -34,7 +34,7 @@ impl SandboxState {
         !self.is_live()
     }
 
-    pub const fn takes_messages(self) -> bool {
+    pub const fn accepts_messages(self) -> bool {
         match self {
             Self::Pending | Self::Creating | Self::Running => true,
             Self::Completing | Self::Completed | Self::Failed => false,
@@ -42,26 +42,26 @@ impl SandboxState {
     }
 }
 
-words! {
-    /// How a sandbox ended.
+string_enum! {
+    /// Outcome of an ended sandbox.
     "outcome"
     Outcome { Succeeded = "succeeded", Cancelled = "cancelled", Failed = "failed" }
 }
 
-words! {
-    /// What became of a sandbox's results. Unknown counts as pending.
+string_enum! {
+    /// State of a sandbox's results. Unknown counts as pending.
     "results state"
-    Results { None = "none", Pending = "pending", Taken = "taken", Lost = "lost" }
+    ResultsState { None = "none", Pending = "pending", Taken = "taken", Lost = "lost" }
 }
 
-words! {
-    /// What happens when the agent's turn has ended and nothing is queued.
-    "end"
-    End { WhenDone = "when_done", Keep = "keep" }
+string_enum! {
+    /// Action when the agent's turn has ended and the inbox is empty.
+    "end policy"
+    EndPolicy { WhenDone = "when_done", Keep = "keep" }
 }
 
-words! {
-    /// What is going on right now, which is what people ask for.
+string_enum! {
+    /// Current activity of the agent, as shown to users.
     "activity"
     Activity {
         Starting = "starting",
@@ -78,34 +78,35 @@ words! {
     }
 }
 
-words! {
-    /// Where the agent is in its turn.
+string_enum! {
+    /// State of the agent's turn.
     "turn state"
     TurnState {
-        /// It has not begun one, or the last one was broken off.
+        /// No turn has started, or the last one was interrupted.
         Idle = "idle",
-        /// It is in one: messages to `queue` wait.
+        /// A turn is running: messages with `queue` delivery wait.
         Open = "open",
-        /// The last one ended by itself.
+        /// The last turn completed normally.
         Done = "done",
     }
 }
 
-words! {
-    /// What to do with the results when a sandbox is stopped.
+string_enum! {
+    /// Handling of the results when a sandbox is stopped.
     "results choice"
-    TakeResults { Take = "take", Discard = "discard" }
+    ResultsAction { Take = "take", Discard = "discard" }
 }
 
-words! {
-    /// Who makes sandboxes.
+string_enum! {
+    /// Provider that creates a sandbox.
     "provider"
     ProviderKind { Local = "local", Docker = "docker", External = "external", Fake = "fake" }
 }
 
 impl ProviderKind {
-    /// The server itself dials the workers in its sandboxes and runs agents there; what a dead worker left is on
-    /// this machine's disk, and so belongs to one server.
+    /// True if the server dials the workers and runs agents on its own machine.
+    ///
+    /// A dead worker's spool is on this machine's disk, so such a sandbox belongs to one server.
     pub const fn is_on_this_machine(self) -> bool {
         match self {
             Self::Local | Self::Docker => true,
@@ -114,29 +115,29 @@ impl ProviderKind {
     }
 }
 
-words! {
-    /// What the agent is asked to do, which chooses among its settings.
+string_enum! {
+    /// Kind of task, which selects settings for the agent.
     "mode"
     Mode { Exploration = "exploration", Implementation = "implementation", Validation = "validation" }
 }
 
-words! {
+string_enum! {
     "approvals policy"
-    Approvals { Full = "full", Edits = "edits", Ask = "ask" }
+    ApprovalMode { Full = "full", Edits = "edits", Ask = "ask" }
 }
 
-words! {
-    /// How well a sandbox must be kept apart, from less to more.
+string_enum! {
+    /// Minimum isolation of a sandbox, from weaker to stronger.
     "isolation tier"
     IsolationTier {
-        /// Isolated; a limit may be watched only.
+        /// Isolated; a limit may be monitored only.
         Standard = "standard",
-        /// Isolated, and every limit enforced.
+        /// Isolated, and every limit is enforced.
         Strong = "strong",
     }
 }
 
-words! {
+string_enum! {
     "network policy"
     NetworkPolicy { None = "none", Allow = "allow", All = "all" }
 }
@@ -147,10 +148,10 @@ words! {
 pub struct Repo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// A directory of the server: only for an admin over loopback.
+    /// Directory on the server: only for an admin over loopback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// The commit that the work begins at; a branch or tag is looked up when the sandbox is made.
+    /// Commit that the work starts from. The server resolves a branch or tag when it creates the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,7 +173,7 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// What is not said here, as it is there.
+    /// Fills absent fields from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -208,7 +209,7 @@ pub struct AgentLimits {
 }
 
 impl AgentLimits {
-    /// What is not said here, as it is there: who names one limit keeps the others.
+    /// Fills absent fields from `other`: overriding one limit does not reset the others.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -220,8 +221,9 @@ impl AgentLimits {
     }
 }
 
-/// Everything about a sandbox that is chosen at its creation and carried to provider and worker.
-/// Stored as it is, so that a session's next sandbox can have the same.
+/// Settings chosen when a sandbox is created and passed to the provider and the worker.
+///
+/// Stored unchanged, so that the session's next sandbox can reuse them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Settings {
@@ -230,7 +232,7 @@ pub struct Settings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub approvals: Option<Approvals>,
+    pub approvals: Option<ApprovalMode>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo: Option<Repo>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -241,57 +243,57 @@ pub struct Settings {
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
-    /// Where less can be had, no sandbox is made.
+    /// Creation fails if the provider offers weaker isolation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationTier>,
-    /// Paths of the workspace that the agent must not change.
+    /// Workspace paths that the agent must not change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub protected: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<AgentLimits>,
-    /// What is decided about tool calls before they run.
+    /// Rules for tool calls, evaluated before a call runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<ToolPolicy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub guardian: Option<Guardian>,
+    pub guardian: Option<GuardianSettings>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u32>,
-    /// The only tools that the agent has; without it all of its own.
+    /// Tools available to the agent. Absent: all of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
-    /// Tools that it has not.
+    /// Tools disabled for the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denied_tools: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable_subagents: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable_skills: Option<bool>,
-    /// Whether its work is taken out at the end; yes unless it says no.
+    /// Deliver the results at the end; true by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deliver: Option<bool>,
-    /// There only if it is on.
+    /// Present only if continuous mode is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuous: Option<Continuous>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// MCP servers by name, in the agent's own form.
+    /// MCP servers by name, in the agent's own format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub mcp: Option<serde_json::Map<String, serde_json::Value>>,
-    /// The sandbox whose files this one began with.
+    /// Sandbox whose files this one started with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<SandboxId>,
     /// Names of the project's secrets that the sandbox may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
-    /// Those of them whose values stand in its environment or in a file: whoever works in it can read them.
+    /// Secrets whose values are in the sandbox's environment or in a file, readable by any process in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exposed_secrets: Vec<String>,
 }
 
-/// Why a sandbox is where it is: a stable code and a sentence.
+/// Reason for a sandbox's state: a stable code and a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reason {

@@ -1,8 +1,8 @@
-//! A session: one conversation of an agent, lasting, resumable, forkable.
+//! A session: one lasting conversation with an agent, which can be resumed and forked.
 
-use crate::words;
+use crate::string_enum;
 
-words! {
+string_enum! {
     "session state"
     SessionState { Open = "open", Closed = "closed" }
 }

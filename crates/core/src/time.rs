@@ -1,16 +1,16 @@
-//! Points in time, and the two clocks that are told apart.
+//! Timestamps, and the wall and steady clocks.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Microseconds since the Unix epoch; written as RFC 3339 in UTC.
+/// Microseconds since the Unix epoch; formatted as RFC 3339 in UTC.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Timestamp(i64);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a time: write it like 2026-01-31T12:00:00Z")]
-pub struct BadTime;
+#[error("not a time: use the form 2026-01-31T12:00:00Z")]
+pub struct InvalidTimestamp;
 
 impl Timestamp {
     pub const fn from_micros(micros: i64) -> Self {
@@ -63,10 +63,10 @@ impl fmt::Debug for Timestamp {
 }
 
 impl std::str::FromStr for Timestamp {
-    type Err = BadTime;
+    type Err = InvalidTimestamp;
 
-    fn from_str(text: &str) -> Result<Self, BadTime> {
-        let time: jiff::Timestamp = text.parse().map_err(|_| BadTime)?;
+    fn from_str(text: &str) -> Result<Self, InvalidTimestamp> {
+        let time: jiff::Timestamp = text.parse().map_err(|_| InvalidTimestamp)?;
         Ok(Self(time.as_microsecond()))
     }
 }
@@ -98,11 +98,11 @@ impl utoipa::PartialSchema for Timestamp {
 #[cfg(feature = "openapi")]
 impl utoipa::ToSchema for Timestamp {}
 
-/// `now` is what the wall says, for people and for the log. `steady` never jumps while the process
-/// lives, for deadlines and leases: it starts at the wall's time and counts monotonic time from there.
+/// `now` is the wall-clock time, for users and the log. `steady` is monotonic while the process lives, for deadlines
+/// and leases: it starts at the wall-clock time and counts from there.
 pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
-    fn steady(&self) -> Timestamp;
+    fn steady_now(&self) -> Timestamp;
 }
 
 #[derive(Debug)]
@@ -113,31 +113,31 @@ pub struct SystemClock {
 
 impl SystemClock {
     pub fn start() -> Self {
-        Self { started_at: wall(), started: Instant::now() }
+        Self { started_at: wall_time(), started: Instant::now() }
     }
 }
 
-fn wall() -> Timestamp {
+fn wall_time() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        wall()
+        wall_time()
     }
 
-    fn steady(&self) -> Timestamp {
+    fn steady_now(&self) -> Timestamp {
         self.started_at + self.started.elapsed()
     }
 }
 
-/// A clock that stands still until it is moved: for tests and simulations.
+/// A clock that advances only when told to: for tests and simulations.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
-    pub fn at(time: Timestamp) -> Self {
+    pub fn starting_at(time: Timestamp) -> Self {
         Self(AtomicI64::new(time.0))
     }
 
@@ -151,7 +151,7 @@ impl Clock for ManualClock {
         Timestamp(self.0.load(Ordering::SeqCst))
     }
 
-    fn steady(&self) -> Timestamp {
+    fn steady_now(&self) -> Timestamp {
         self.now()
     }
 }
@@ -161,15 +161,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_survives_its_written_form() {
+    fn a_timestamp_round_trips() {
         let time = Timestamp::from_micros(1_763_200_000_123_456);
         assert_eq!(time.to_string(), "2025-11-15T09:46:40.123456Z");
         assert_eq!(time.to_string().parse(), Ok(time));
     }
 
     #[test]
-    fn an_offset_is_understood_and_a_missing_one_is_refused() {
+    fn accepts_an_offset_and_rejects_a_missing_one() {
         assert_eq!("2026-01-01T01:00:00+01:00".parse::<Timestamp>(), "2026-01-01T00:00:00Z".parse());
-        assert_eq!("2026-01-01T01:00:00".parse::<Timestamp>(), Err(BadTime));
+        assert_eq!("2026-01-01T01:00:00".parse::<Timestamp>(), Err(InvalidTimestamp));
     }
 }

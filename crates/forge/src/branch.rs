@@ -1,26 +1,26 @@
-//! Names of branches: from a title, checked, and free.
+//! Branch names: built from a title, validated, and made unique.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-const LONGEST_SLUG: usize = 50;
-/// A ref is also a file, with a suffix while it is locked.
-const LONGEST_NAME: usize = 200;
-const MOST_TRIES: u32 = 100_000;
+const MAX_SLUG_LENGTH: usize = 50;
+/// A ref is also a file name, with a suffix while it is locked.
+const MAX_NAME_BYTES: usize = 200;
+const MAX_NAME_ATTEMPTS: u32 = 100_000;
 
-/// `prefix/slug` for what a title says: ASCII, lower case, cut at a word.
+/// Builds `prefix/slug` from a title: ASCII, lower case, cut at a word.
 pub fn branch_name(prefix: &str, title: &str) -> String {
-    let slug = match slug(title, LONGEST_SLUG) {
+    let slug = match make_slug(title, MAX_SLUG_LENGTH) {
         empty if empty.is_empty() => "work".to_owned(),
         slug => slug,
     };
-    let prefix: Vec<_> = prefix.split('/').map(|part| self::slug(part, LONGEST_SLUG)).collect();
+    let prefix: Vec<_> = prefix.split('/').map(|part| make_slug(part, MAX_SLUG_LENGTH)).collect();
     let parts = prefix.into_iter().filter(|part| !part.is_empty()).take(3).chain([slug]);
     parts.collect::<Vec<_>>().join("/")
 }
 
-fn slug(title: &str, longest: usize) -> String {
+fn make_slug(title: &str, longest: usize) -> String {
     let mut slug = String::new();
-    for word in words(title) {
+    for word in split_words(title) {
         let room = longest.saturating_sub(slug.len() + usize::from(!slug.is_empty()));
         if word.len() <= room {
             if !slug.is_empty() {
@@ -37,18 +37,18 @@ fn slug(title: &str, longest: usize) -> String {
     slug
 }
 
-/// The words of a text in plain letters and digits. A word longer than any slug is not read to its end.
-fn words(text: &str) -> impl Iterator<Item = String> {
+/// Splits a text into words of ASCII letters and digits. Stops reading a word at the slug's length.
+fn split_words(text: &str) -> impl Iterator<Item = String> {
     text.split(|character: char| !character.is_alphanumeric() && !matches!(character, '\'' | '’'))
         .map(|word| {
-            let plain = word.chars().take(4 * LONGEST_SLUG).flat_map(char::to_lowercase).flat_map(plain);
+            let plain = word.chars().take(4 * MAX_SLUG_LENGTH).flat_map(char::to_lowercase).flat_map(to_ascii_letters);
             plain.collect::<String>()
         })
         .filter(|word| !word.is_empty())
 }
 
-/// A letter as ASCII, where there is a usual way to write it so.
-fn plain(character: char) -> impl Iterator<Item = char> {
+/// Transliterates a letter to ASCII where a usual spelling exists.
+fn to_ascii_letters(character: char) -> impl Iterator<Item = char> {
     let ascii = match character {
         'à'..='å' | 'ā' | 'ă' | 'ą' => "a",
         'ç' | 'ć' | 'č' => "c",
@@ -73,12 +73,12 @@ fn plain(character: char) -> impl Iterator<Item = char> {
     character.is_ascii_alphanumeric().then_some(character).into_iter().chain(ascii.chars())
 }
 
-/// Whether git takes this as the name of a branch or tag (`git check-ref-format --branch`), and it is not too long.
-pub fn is_name(name: &str) -> bool {
+/// True if git accepts the name for a branch or tag (`git check-ref-format --branch`) and it is not too long.
+pub fn is_valid_ref_name(name: &str) -> bool {
     let part = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock");
     let letter = |letter: char| letter.is_control() || " ~^:?*[\\".contains(letter);
     !name.is_empty()
-        && name.len() <= LONGEST_NAME
+        && name.len() <= MAX_NAME_BYTES
         && name != "@"
         && name != "HEAD"
         && !name.starts_with('-')
@@ -89,24 +89,24 @@ pub fn is_name(name: &str) -> bool {
         && name.split('/').all(part)
 }
 
-/// A name that no branch has, and why it is not the wanted one.
+/// An unused branch name, and the conflict with the requested one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Free {
+pub(crate) struct AssignedBranch {
     pub name: String,
-    pub why: Option<Why>,
+    pub conflict: Option<NameConflict>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum NameConflict {
     Taken,
-    /// A branch has the name of the directory that the wanted one would be in.
+    /// A branch has the name of a parent directory of the requested one.
     Blocked {
         by: String,
     },
 }
 
-/// The wanted name if it is free, else the next like it.
-pub(crate) fn free_name(wanted: &str, taken: &BTreeSet<String>) -> Option<Free> {
+/// Returns the requested name, or the next unused one like it.
+pub(crate) fn find_free_name(wanted: &str, taken: &BTreeSet<String>) -> Option<AssignedBranch> {
     let slashes = wanted.match_indices('/').map(|(place, _)| &wanted[..place]);
     let blocked = slashes.filter(|directory| taken.contains(*directory)).map(str::to_owned).next();
     let stem = if blocked.is_some() { wanted.replace('/', "-") } else { wanted.to_owned() };
@@ -115,17 +115,21 @@ pub(crate) fn free_name(wanted: &str, taken: &BTreeSet<String>) -> Option<Free> 
         let first = taken.range(inside.clone()..).next();
         !taken.contains(name) && !first.is_some_and(|other| other.starts_with(&inside))
     };
-    let numbered = (2..MOST_TRIES).map(|number| format!("{stem}-{number}"));
+    let numbered = (2..MAX_NAME_ATTEMPTS).map(|number| format!("{stem}-{number}"));
     let name = std::iter::once(stem.clone()).chain(numbered).find(is_free)?;
     let why = match blocked {
-        Some(by) => Some(Why::Blocked { by }),
-        None => (name != wanted).then_some(Why::Taken),
+        Some(by) => Some(NameConflict::Blocked { by }),
+        None => (name != wanted).then_some(NameConflict::Taken),
     };
-    Some(Free { name, why })
+    Some(AssignedBranch { name, conflict: why })
 }
 
-/// A branch of the wanted name, or one like it, that is at this commit already: an earlier try came so far.
-pub(crate) fn already(wanted: &str, commit: &str, branches: &BTreeMap<String, String>) -> Option<Free> {
+/// Finds a branch with a name like the requested one at this commit: an earlier attempt created it.
+pub(crate) fn find_existing_branch(
+    wanted: &str,
+    commit: &str,
+    branches: &BTreeMap<String, String>,
+) -> Option<AssignedBranch> {
     let flat = wanted.replace('/', "-");
     let is_like = |name: &str| {
         [wanted, &flat].iter().filter_map(|stem| name.strip_prefix(*stem)).any(|rest| {
@@ -135,8 +139,8 @@ pub(crate) fn already(wanted: &str, commit: &str, branches: &BTreeMap<String, St
     };
     let mut there = branches.iter().filter(|(name, at)| *at == commit && is_like(name)).map(|(name, _)| name);
     let name = there.next()?.clone();
-    let why = (name != wanted).then_some(Why::Taken);
-    Some(Free { name, why })
+    let why = (name != wanted).then_some(NameConflict::Taken);
+    Some(AssignedBranch { name, conflict: why })
 }
 
 #[cfg(test)]
@@ -145,8 +149,8 @@ mod tests {
     use proptest::prelude::*;
     use std::process::Command;
 
-    fn git_takes(name: &str) -> bool {
-        // `--branch` alone lets through what only a shell of an interactive user would mean.
+    fn git_accepts(name: &str) -> bool {
+        // `--branch` alone also accepts shorthands such as `@{-1}`.
         let whole = format!("refs/heads/{name}");
         let check = |arguments: &[&str]| {
             let output = Command::new("git").arg("check-ref-format").args(arguments).env_clear().output().unwrap();
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn titles_become_names() {
+    fn titles_become_branch_names() {
         let long = "Make the parser of configuration files at least ten times faster than it is";
         for (prefix, title, name) in [
             ("atoll", "Fix the login page", "atoll/fix-the-login-page"),
@@ -177,38 +181,42 @@ mod tests {
     }
 
     #[test]
-    fn the_next_free_name_is_found() {
+    fn finds_the_next_free_name() {
         let taken: BTreeSet<String> = ["main", "a/x", "a/y", "a/y-2", "b/x/deep", "c"].map(str::to_owned).into();
-        let free = |wanted: &str| free_name(wanted, &taken).unwrap();
-        assert_eq!(free("a/z"), Free { name: "a/z".to_owned(), why: None });
-        assert_eq!(free("a/x"), Free { name: "a/x-2".to_owned(), why: Some(Why::Taken) });
-        assert_eq!(free("a/y"), Free { name: "a/y-3".to_owned(), why: Some(Why::Taken) });
-        assert_eq!(free("b/x"), Free { name: "b/x-2".to_owned(), why: Some(Why::Taken) });
-        assert_eq!(free("c/x"), Free { name: "c-x".to_owned(), why: Some(Why::Blocked { by: "c".to_owned() }) });
+        let free = |wanted: &str| find_free_name(wanted, &taken).unwrap();
+        assert_eq!(free("a/z"), AssignedBranch { name: "a/z".to_owned(), conflict: None });
+        assert_eq!(free("a/x"), AssignedBranch { name: "a/x-2".to_owned(), conflict: Some(NameConflict::Taken) });
+        assert_eq!(free("a/y"), AssignedBranch { name: "a/y-3".to_owned(), conflict: Some(NameConflict::Taken) });
+        assert_eq!(free("b/x"), AssignedBranch { name: "b/x-2".to_owned(), conflict: Some(NameConflict::Taken) });
+        assert_eq!(
+            free("c/x"),
+            AssignedBranch { name: "c-x".to_owned(), conflict: Some(NameConflict::Blocked { by: "c".to_owned() }) }
+        );
     }
 
     #[test]
-    fn a_branch_of_an_earlier_try_is_found() {
+    fn finds_the_branch_of_an_earlier_attempt() {
         let branches = [("a/x", "1"), ("a/x-2", "2"), ("a/x-two", "3"), ("a-y", "4")];
         let branches = branches.map(|(name, commit)| (name.to_owned(), commit.to_owned())).into();
-        let found = |wanted, commit| already(wanted, commit, &branches).map(|free| (free.name, free.why));
+        let found =
+            |wanted, commit| find_existing_branch(wanted, commit, &branches).map(|free| (free.name, free.conflict));
         assert_eq!(found("a/x", "1"), Some(("a/x".to_owned(), None)));
-        assert_eq!(found("a/x", "2"), Some(("a/x-2".to_owned(), Some(Why::Taken))));
-        assert_eq!(found("a/y", "4"), Some(("a-y".to_owned(), Some(Why::Taken))));
+        assert_eq!(found("a/x", "2"), Some(("a/x-2".to_owned(), Some(NameConflict::Taken))));
+        assert_eq!(found("a/y", "4"), Some(("a-y".to_owned(), Some(NameConflict::Taken))));
         assert_eq!(found("a/x", "3"), None);
         assert_eq!(found("b", "1"), None);
     }
 
     #[test]
-    fn names_that_git_refuses_are_refused() {
+    fn rejects_names_that_git_rejects() {
         for name in [
             "", "-x", "HEAD", "@", "a..b", "a@{b", "a b", "a\nb", "a/.b", "a.lock", "a/", "/a", "a//b", "a.", "a\\b",
             "a^",
         ] {
-            assert!(!is_name(name), "{name:?}");
+            assert!(!is_valid_ref_name(name), "{name:?}");
         }
         for name in ["main", "atoll/x-2", "größe", "v1.2", "a@b", "refs/heads/x"] {
-            assert!(is_name(name) && git_takes(name), "{name:?}");
+            assert!(is_valid_ref_name(name) && git_accepts(name), "{name:?}");
         }
     }
 
@@ -216,20 +224,20 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
         #[test]
-        fn git_takes_every_name_made_of_a_title(prefix in "\\PC{0,20}", title in "(?s).{0,200}") {
+        fn git_accepts_every_name_built_from_a_title(prefix in "\\PC{0,20}", title in "(?s).{0,200}") {
             let name = branch_name(&prefix, &title);
-            prop_assert!(is_name(&name), "{name:?}");
-            prop_assert!(git_takes(&name), "{name:?}");
+            prop_assert!(is_valid_ref_name(&name), "{name:?}");
+            prop_assert!(git_accepts(&name), "{name:?}");
             let slug = name.rsplit('/').next().unwrap_or_default();
             prop_assert!((1..=50).contains(&slug.len()), "{name:?}");
             prop_assert!(slug.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-')), "{name:?}");
         }
 
         #[test]
-        fn the_check_is_git_s_own(name in "[-a./@{}~ :?*\\[\\\\^]{1,8}|[a.]{1,3}(\\.lock)?(/[a.lock]{1,6})?") {
-            // Git lets a branch have this name, but means HEAD by it.
+        fn agrees_with_git_check_ref_format(name in "[-a./@{}~ :?*\\[\\\\^]{1,8}|[a.]{1,3}(\\.lock)?(/[a.lock]{1,6})?") {
+            // Git accepts this branch name but reads it as HEAD.
             prop_assume!(name != "@");
-            prop_assert_eq!(is_name(&name), git_takes(&name), "{:?}", name);
+            prop_assert_eq!(is_valid_ref_name(&name), git_accepts(&name), "{:?}", name);
         }
     }
 }

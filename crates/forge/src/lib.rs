@@ -1,30 +1,28 @@
-//! Git on the host: what goes from a user's repository into a sandbox, and what comes out of one.
+//! Git on the host: bundles a user's repository for a sandbox and imports its results.
 //!
-//! A workspace is hostile, so nothing here ever reads one. Git in a sandbox packs the result; here
-//! it is a file of bytes that is indexed strictly in a quarantine (`quarantine`), looked through,
-//! and only then taken into the user's repository, as a new branch and nothing else (`take`).
+//! A workspace is hostile, so this crate never reads one. Git in the sandbox packs the result. The host indexes the
+//! pack strictly in a quarantine (`quarantine`), inspects it, and then imports it as a new branch (`result_import`).
 //!
-//! What is deliberately absent: no network, no shell, no hook, no filter, no configuration but the
-//! repository's own, and no command of git that would act on it (`git` is the one place that
-//! starts it). Everything blocks; every run of git is bounded in time and output.
+//! Deliberately absent: network, shell, hooks, filters and any configuration but the repository's (`git_command` is the
+//! only place that starts git). All calls block; every git run has a time and output limit.
 //!
-//! `plumbing` is the part that git inside a sandbox needs as well, where the worker runs it.
+//! `plumbing` is shared with the worker, which runs git in the sandbox.
 
 mod author;
 mod branch;
-mod discover;
+mod discovery;
 mod error;
-mod flagged;
-mod git;
+mod git_command;
 pub mod plumbing;
 mod quarantine;
 mod repository;
-mod source;
-mod take;
+mod result_import;
+mod sensitive_files;
+mod source_bundle;
 
 pub use author::Author;
-pub use branch::{branch_name, is_name};
+pub use branch::{branch_name, is_valid_ref_name};
 pub use error::Error;
-pub use plumbing::changes::{Change, FileChange};
-pub use repository::{Bounds, Head, Repository};
-pub use take::{Note, Outcome, Taken};
+pub use plumbing::changes::{ChangeKind, FileChange};
+pub use repository::{GitLimits, Head, HostRepository};
+pub use result_import::{ImportNote, ImportOutcome, ImportedResult};

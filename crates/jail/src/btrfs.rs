@@ -1,7 +1,7 @@
-//! Volumes of btrfs and their bounds, asked of the kernel itself: no program of btrfs is needed for it.
+//! btrfs subvolumes and their quotas, by ioctl: the btrfs programs are not needed.
 //!
-//! A volume is a directory with a tree of its own, which can be copied in one step however large it is. The kernel counts
-//! what each takes and refuses what goes over its bound.
+//! A subvolume is a directory with its own tree. A snapshot of it takes constant time. The kernel
+//! accounts each subvolume's usage and refuses writes over its quota.
 
 #![allow(unsafe_code)]
 
@@ -13,16 +13,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The number that every volume's own directory has.
-const ROOT: u64 = 256;
-const MAGIC: i128 = 0x9123_683e;
+/// Inode number of every subvolume's root directory.
+const SUBVOLUME_ROOT_INODE: u64 = 256;
+const BTRFS_MAGIC: i128 = 0x9123_683e;
 
-/// How the kernel counts what a volume takes.
+/// Accounting mode of the file system's quotas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Quota {
-    /// By who wrote it first: a copy begins with nothing.
+pub(crate) enum QuotaMode {
+    /// Simple quotas: a block counts for the subvolume that wrote it first. A snapshot starts at zero.
     Simple,
-    /// By all that it refers to: a copy begins with what its original has.
+    /// Full quotas: a block counts for every subvolume that refers to it. A snapshot starts with its original's usage.
     Full,
 }
 
@@ -40,13 +40,13 @@ const ENABLE: u64 = 1;
 const ENABLE_SIMPLE: u64 = 4;
 
 const QUOTA_TREE: u64 = 8;
-const STATUS: u32 = 240;
-const INFORMATION: u32 = 242;
-const IS_ON: u64 = 1;
-const IS_SIMPLE: u64 = 8;
-const BY_REFERENCE: u64 = 1;
+const QGROUP_STATUS_KEY: u32 = 240;
+const QGROUP_INFO_KEY: u32 = 242;
+const STATUS_FLAG_ON: u64 = 1;
+const STATUS_FLAG_SIMPLE: u64 = 8;
+const LIMIT_REFERENCED: u64 = 1;
 
-const NAME: usize = 4040;
+const MAX_NAME_BYTES: usize = 4040;
 
 #[repr(C)]
 struct VolumeArguments {
@@ -54,7 +54,7 @@ struct VolumeArguments {
     transaction: u64,
     flags: u64,
     unused: [u64; 4],
-    name: [u8; NAME],
+    name: [u8; MAX_NAME_BYTES],
 }
 
 #[repr(C)]
@@ -73,8 +73,8 @@ struct QuotaArguments {
 struct LimitArguments {
     group: u64,
     flags: u64,
-    most_referred: u64,
-    most_exclusive: u64,
+    max_referenced: u64,
+    max_exclusive: u64,
     reserved: [u64; 2],
 }
 
@@ -91,8 +91,8 @@ struct LookupArguments {
     name: [u8; 4080],
 }
 
-/// Room for many answers.
-const ROOM: usize = 4096;
+/// Buffer for the items that one tree search returns.
+const SEARCH_BUFFER_BYTES: usize = 4096;
 
 #[repr(C)]
 struct SearchArguments {
@@ -105,146 +105,149 @@ struct SearchArguments {
     unused: u32,
     more_unused: [u64; 4],
     room: u64,
-    found: [u8; ROOM],
+    found: [u8; SEARCH_BUFFER_BYTES],
 }
 
-/// Asks for one thing of an open file. `T` is the structure that this request takes.
-fn ask<T>(file: BorrowedFd<'_>, request: libc::Ioctl, arguments: &mut T) -> io::Result<()> {
-    // SAFETY: each caller in this module names the request that `T` belongs to; it is valid for reading and writing
-    // through the call, and its size is what the request's number says (see the tests).
+/// Runs an ioctl on an open file. `T` is the structure that the request takes.
+fn run_ioctl<T>(file: BorrowedFd<'_>, request: libc::Ioctl, arguments: &mut T) -> io::Result<()> {
+    // SAFETY: each caller in this module passes the request that `T` belongs to. `T` is valid for reading and writing
+    // during the call, and its size equals the size in the request number (see the tests).
     let failed = unsafe { libc::ioctl(file.as_raw_fd(), request, std::ptr::from_mut(arguments)) };
     if failed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn volume_arguments(name: &CStr) -> io::Result<VolumeArguments> {
-    let mut arguments = VolumeArguments { descriptor: 0, transaction: 0, flags: 0, unused: [0; 4], name: [0; NAME] };
+    let mut arguments =
+        VolumeArguments { descriptor: 0, transaction: 0, flags: 0, unused: [0; 4], name: [0; MAX_NAME_BYTES] };
     let bytes = name.to_bytes();
     match arguments.name.get_mut(..bytes.len()) {
-        Some(place) if bytes.len() < 256 => place.copy_from_slice(bytes),
+        Some(slot) if bytes.len() < 256 => slot.copy_from_slice(bytes),
         Some(_) | None => return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG)),
     }
     Ok(arguments)
 }
 
-/// The directory that holds a path, and the path's last name.
-fn split(path: &Path) -> io::Result<(File, CString)> {
+/// Opens the parent directory of a path and returns it with the path's last component.
+fn open_parent(path: &Path) -> io::Result<(File, CString)> {
     let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
     let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(invalid)?;
     Ok((File::open(parent)?, CString::new(name.as_bytes()).map_err(|_| invalid())?))
 }
 
-pub(crate) fn is_here(path: &Path) -> bool {
-    rustix::fs::statfs(path).is_ok_and(|found| i128::from(found.f_type) == MAGIC)
+pub(crate) fn is_btrfs(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_ok_and(|found| i128::from(found.f_type) == BTRFS_MAGIC)
 }
 
-pub(crate) fn is_volume(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && found.ino() == ROOT) && is_here(path)
+pub(crate) fn is_subvolume(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && found.ino() == SUBVOLUME_ROOT_INODE)
+        && is_btrfs(path)
 }
 
-pub(crate) fn create(path: &Path) -> io::Result<()> {
-    let (parent, name) = split(path)?;
-    ask(parent.as_fd(), SUBVOLUME_CREATE, &mut volume_arguments(&name)?)
+pub(crate) fn create_subvolume(path: &Path) -> io::Result<()> {
+    let (parent, name) = open_parent(path)?;
+    run_ioctl(parent.as_fd(), SUBVOLUME_CREATE, &mut volume_arguments(&name)?)
 }
 
-/// Another volume with all that `original` has now.
-pub(crate) fn copy(original: &Path, path: &Path) -> io::Result<()> {
-    let (parent, name) = split(path)?;
+/// Creates a writable snapshot of `original`.
+pub(crate) fn snapshot_subvolume(original: &Path, path: &Path) -> io::Result<()> {
+    let (parent, name) = open_parent(path)?;
     let original = File::open(original)?;
     let mut arguments = volume_arguments(&name)?;
     arguments.descriptor = i64::from(original.as_raw_fd());
-    ask(parent.as_fd(), SNAPSHOT_CREATE, &mut arguments)
+    run_ioctl(parent.as_fd(), SNAPSHOT_CREATE, &mut arguments)
 }
 
-/// Removes a volume with all in it; the kernel gives its room back soon after. On a full file system even that needs
-/// room, which what was deleted before gives only with the next commit.
-pub(crate) fn remove(path: &Path) -> io::Result<()> {
-    match destroy(path) {
+/// Deletes a subvolume with its content; the kernel frees the space soon after.
+///
+/// On a full file system the deletion itself needs space, which earlier deletions free only with the next commit.
+pub(crate) fn delete_subvolume(path: &Path) -> io::Result<()> {
+    match delete_once(path) {
         Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
             rustix::fs::syncfs(File::open(path)?)?;
-            destroy(path)
+            delete_once(path)
         }
         outcome => outcome,
     }
 }
 
-fn destroy(path: &Path) -> io::Result<()> {
-    let (parent, name) = split(path)?;
-    ask(parent.as_fd(), SNAPSHOT_DESTROY, &mut volume_arguments(&name)?)
+fn delete_once(path: &Path) -> io::Result<()> {
+    let (parent, name) = open_parent(path)?;
+    run_ioctl(parent.as_fd(), SNAPSHOT_DESTROY, &mut volume_arguments(&name)?)
 }
 
-/// Grows a file system to the size of its device.
-pub(crate) fn grow(path: &Path) -> io::Result<()> {
+/// Grows the file system to the size of its device.
+pub(crate) fn grow_to_device(path: &Path) -> io::Result<()> {
     let mut arguments = ResizeArguments { descriptor: 0, name: [0; 4088] };
     arguments.name[..3].copy_from_slice(b"max");
-    ask(File::open(path)?.as_fd(), RESIZE, &mut arguments)
+    run_ioctl(File::open(path)?.as_fd(), RESIZE, &mut arguments)
 }
 
-/// The number of a volume, which is also that of its quota group.
-fn group(volume: BorrowedFd<'_>) -> io::Result<u64> {
-    let mut arguments = LookupArguments { tree: 0, object: ROOT, name: [0; 4080] };
-    ask(volume, INODE_LOOKUP, &mut arguments)?;
+/// Reads a subvolume's id, which is also the id of its quota group.
+fn quota_group_id(volume: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut arguments = LookupArguments { tree: 0, object: SUBVOLUME_ROOT_INODE, name: [0; 4080] };
+    run_ioctl(volume, INODE_LOOKUP, &mut arguments)?;
     Ok(arguments.tree)
 }
 
-/// How the file system at a path counts, if it does.
-pub(crate) fn quota(path: &Path) -> Option<Quota> {
-    if !is_here(path) {
+/// Reads the quota mode of the file system at a path; `None` without quotas.
+pub(crate) fn quota_mode(path: &Path) -> Option<QuotaMode> {
+    if !is_btrfs(path) {
         return None;
     }
-    let status = search(File::open(path).ok()?.as_fd(), STATUS, 0, 0).ok()?.into_iter().next()?.1;
-    let flags = number(&status, 2)?;
-    if flags & IS_ON == 0 {
+    let status = search_quota_tree(File::open(path).ok()?.as_fd(), QGROUP_STATUS_KEY, 0, 0).ok()?.into_iter().next()?.1;
+    let flags = read_u64_field(&status, 2)?;
+    if flags & STATUS_FLAG_ON == 0 {
         return None;
     }
-    Some(if flags & IS_SIMPLE == 0 { Quota::Full } else { Quota::Simple })
+    Some(if flags & STATUS_FLAG_SIMPLE == 0 { QuotaMode::Full } else { QuotaMode::Simple })
 }
 
-/// Lets the file system at a path count: the cheap way where the kernel knows it.
-pub(crate) fn count(path: &Path) -> io::Result<()> {
+/// Enables quotas on the file system at a path: simple quotas where the kernel has them, else full ones.
+pub(crate) fn enable_quotas(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
-    let enable = |command| ask(file.as_fd(), QUOTA_CONTROL, &mut QuotaArguments { command, status: 0 });
+    let enable = |command| run_ioctl(file.as_fd(), QUOTA_CONTROL, &mut QuotaArguments { command, status: 0 });
     enable(ENABLE_SIMPLE).or_else(|_| enable(ENABLE))
 }
 
-/// From now on a volume takes so much at most.
-pub(crate) fn bound(volume: &Path, bytes: u64) -> io::Result<()> {
+/// Limits the bytes that a subvolume may refer to.
+pub(crate) fn set_quota(volume: &Path, bytes: u64) -> io::Result<()> {
     let file = File::open(volume)?;
     let mut arguments = LimitArguments {
-        group: group(file.as_fd())?,
-        flags: BY_REFERENCE,
-        most_referred: bytes,
-        most_exclusive: 0,
+        group: quota_group_id(file.as_fd())?,
+        flags: LIMIT_REFERENCED,
+        max_referenced: bytes,
+        max_exclusive: 0,
         reserved: [0; 2],
     };
-    ask(file.as_fd(), GROUP_LIMIT, &mut arguments)
+    run_ioctl(file.as_fd(), GROUP_LIMIT, &mut arguments)
 }
 
-/// What a volume takes, as of the kernel's last commit.
-pub(crate) fn taken(volume: &Path) -> io::Result<u64> {
+/// Reads the usage of a subvolume, as of the kernel's last commit.
+pub(crate) fn used_bytes(volume: &Path) -> io::Result<u64> {
     let file = File::open(volume)?;
-    let group = group(file.as_fd())?;
-    let found = search(file.as_fd(), INFORMATION, group, group)?;
+    let group = quota_group_id(file.as_fd())?;
+    let found = search_quota_tree(file.as_fd(), QGROUP_INFO_KEY, group, group)?;
     let item = found.into_iter().next().ok_or(io::ErrorKind::NotFound)?.1;
-    number(&item, 1).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    read_u64_field(&item, 1).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Forgets the counts of volumes that are gone and that take nothing any more.
-pub(crate) fn forget_gone(path: &Path) -> io::Result<()> {
+/// Deletes the quota groups of deleted subvolumes once their usage is zero.
+pub(crate) fn delete_stale_quota_groups(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
-    let mut from = ROOT;
+    let mut from = SUBVOLUME_ROOT_INODE;
     loop {
-        let found = search(file.as_fd(), INFORMATION, from, u64::MAX)?;
+        let found = search_quota_tree(file.as_fd(), QGROUP_INFO_KEY, from, u64::MAX)?;
         let Some((last, _)) = found.last() else { return Ok(()) };
         from = last.saturating_add(1);
-        for (group, _) in found.iter().filter(|(_, item)| number(item, 1) == Some(0)) {
-            // The kernel refuses for those that are there.
-            let _ = ask(file.as_fd(), GROUP_CREATE, &mut GroupArguments { create: 0, group: *group });
+        for (group, _) in found.iter().filter(|(_, item)| read_u64_field(item, 1) == Some(0)) {
+            // The kernel refuses this for existing subvolumes.
+            let _ = run_ioctl(file.as_fd(), GROUP_CREATE, &mut GroupArguments { create: 0, group: *group });
         }
     }
 }
 
-/// Items of the tree of quotas, with their offsets.
-fn search(file: BorrowedFd<'_>, kind: u32, first: u64, last: u64) -> io::Result<Vec<(u64, Vec<u8>)>> {
+/// Searches the quota tree for items of one kind; returns their offsets and contents.
+fn search_quota_tree(file: BorrowedFd<'_>, kind: u32, first: u64, last: u64) -> io::Result<Vec<(u64, Vec<u8>)>> {
     let mut arguments = SearchArguments {
         tree: QUOTA_TREE,
         objects: [0, 0],
@@ -254,15 +257,16 @@ fn search(file: BorrowedFd<'_>, kind: u32, first: u64, last: u64) -> io::Result<
         items: 32,
         unused: 0,
         more_unused: [0; 4],
-        room: ROOM as u64,
-        found: [0; ROOM],
+        room: SEARCH_BUFFER_BYTES as u64,
+        found: [0; SEARCH_BUFFER_BYTES],
     };
-    ask(file, TREE_SEARCH, &mut arguments)?;
-    Ok(items(&arguments.found, arguments.items))
+    run_ioctl(file, TREE_SEARCH, &mut arguments)?;
+    Ok(parse_search_items(&arguments.found, arguments.items))
 }
 
-/// The answers of a search: each a head of 32 bytes with the offset at 16 and the length at 28, and that many bytes.
-fn items(mut found: &[u8], count: u32) -> Vec<(u64, Vec<u8>)> {
+/// Parses the result of a tree search: each item has a header of 32 bytes (offset at 16, length at 28), then its
+/// content.
+fn parse_search_items(mut found: &[u8], count: u32) -> Vec<(u64, Vec<u8>)> {
     let mut items = Vec::new();
     for _ in 0..count {
         let Some((head, rest)) = found.split_at_checked(32) else { break };
@@ -275,8 +279,8 @@ fn items(mut found: &[u8], count: u32) -> Vec<(u64, Vec<u8>)> {
     items
 }
 
-/// One of the numbers of an item, as they are stored on disk.
-fn number(item: &[u8], index: usize) -> Option<u64> {
+/// Reads a little-endian number of an on-disk item.
+fn read_u64_field(item: &[u8], index: usize) -> Option<u64> {
     Some(u64::from_le_bytes(item.get(index * 8..index * 8 + 8)?.try_into().ok()?))
 }
 
@@ -284,13 +288,13 @@ fn number(item: &[u8], index: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The size of its structure is part of a request's number.
+    /// An ioctl number contains the size of its structure.
     fn size_in(request: libc::Ioctl) -> usize {
         (u64::from(request as u32) >> 16 & 0x3fff) as usize
     }
 
     #[test]
-    fn structures_are_as_long_as_the_kernel_expects() {
+    fn ioctl_structures_have_the_kernels_size() {
         for request in [SNAPSHOT_CREATE, SUBVOLUME_CREATE, SNAPSHOT_DESTROY] {
             assert_eq!(size_in(request), size_of::<VolumeArguments>());
         }
@@ -299,12 +303,12 @@ mod tests {
         assert_eq!(size_in(GROUP_LIMIT), size_of::<LimitArguments>());
         assert_eq!(size_in(GROUP_CREATE), size_of::<GroupArguments>());
         assert_eq!(size_in(INODE_LOOKUP), size_of::<LookupArguments>());
-        // Behind the part with a fixed size comes the room for answers.
-        assert_eq!(size_in(TREE_SEARCH) + ROOM, size_of::<SearchArguments>());
+        // The search buffer follows the part with a fixed size.
+        assert_eq!(size_in(TREE_SEARCH) + SEARCH_BUFFER_BYTES, size_of::<SearchArguments>());
     }
 
     #[test]
-    fn answers_of_a_search_are_taken_apart_and_nonsense_ends_them() {
+    fn parses_search_items_and_stops_at_garbage() {
         let item = |offset: u64, numbers: &[u64]| {
             let mut bytes = vec![0; 32];
             bytes[16..24].copy_from_slice(&offset.to_ne_bytes());
@@ -313,16 +317,16 @@ mod tests {
             bytes
         };
         let both = [item(7, &[1, 2, 3]), item(9, &[4])].concat();
-        let found = items(&both, 2);
+        let found = parse_search_items(&both, 2);
         assert_eq!(found.iter().map(|(offset, _)| *offset).collect::<Vec<_>>(), [7, 9]);
-        assert_eq!((number(&found[0].1, 1), number(&found[0].1, 3)), (Some(2), None));
-        assert_eq!(items(&both, 1).len(), 1);
-        assert_eq!(items(&both[..40], 2).len(), 0, "cut off");
-        assert_eq!(items(&both, 9).len(), 2, "fewer than said");
+        assert_eq!((read_u64_field(&found[0].1, 1), read_u64_field(&found[0].1, 3)), (Some(2), None));
+        assert_eq!(parse_search_items(&both, 1).len(), 1);
+        assert_eq!(parse_search_items(&both[..40], 2).len(), 0, "truncated");
+        assert_eq!(parse_search_items(&both, 9).len(), 2, "fewer items than announced");
     }
 
     #[test]
-    fn a_name_must_fit() {
+    fn rejects_names_that_are_too_long() {
         assert!(volume_arguments(&CString::new("a".repeat(255)).unwrap()).is_ok());
         assert!(volume_arguments(&CString::new("a".repeat(256)).unwrap()).is_err());
     }

@@ -1,4 +1,4 @@
-//! What is kept by name: snapshots and imported roots, each a small file beside the layers that it stands for.
+//! The catalogs of snapshots and images: a small JSON file for each, beside the layers it refers to.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,117 +9,118 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::error::Error;
-use crate::layers::Base;
+use crate::layers::ImageLayer;
 
-/// Files that were kept by a name.
+/// A named copy of a sandbox's files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     pub name: String,
-    /// The imported root that belongs to it.
+    /// The image that the sandbox was created from.
     pub image: Option<String>,
-    /// In milliseconds since 1970.
+    /// Milliseconds since 1970.
     pub created_at: u64,
-    /// On disk, once that is counted; layers that it shares with others are counted in each.
+    /// Bytes on disk, once measured. A layer that several snapshots share counts in each.
     pub bytes: Option<u64>,
-    /// Of how many layers it consists.
+    /// Number of layers.
     pub depth: u32,
 }
 
-/// A root that was imported.
+/// An imported root file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
     pub name: String,
     pub bytes: u64,
-    /// Of how many layers its archive consisted.
+    /// Number of layers in the archive.
     pub layers: u32,
-    /// In milliseconds since 1970.
+    /// Milliseconds since 1970.
     pub created_at: u64,
-    /// Device nodes in the archive, which are left out.
+    /// Number of device nodes in the archive; the import skips them.
     pub skipped: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct KeptSnapshot {
+pub(crate) struct SnapshotRecord {
     pub name: String,
     pub created_at: u64,
-    /// The newest first.
+    /// Newest first.
     pub layers: Vec<String>,
-    pub image: Option<Base>,
-    /// Of a store that bounds: what a sandbox that begins with it takes besides what the kernel counts.
-    #[serde(default)]
-    pub beside: Option<i64>,
+    pub image: Option<ImageLayer>,
+    /// Only with quotas: bytes to add to the kernel's usage of a sandbox that starts from this snapshot.
+    #[serde(default, rename = "beside")]
+    pub usage_offset: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct KeptImage {
+pub(crate) struct ImageRecord {
     pub layer: String,
     pub image: Image,
 }
 
-/// All of one kind, in a directory of its own.
+/// All entries of one kind, one JSON file each, in one directory.
 #[derive(Debug)]
-pub(crate) struct Shelf<T> {
+pub(crate) struct Catalog<T> {
     directory: PathBuf,
-    pub kept: BTreeMap<String, T>,
-    /// Something here can't be read: what it refers to isn't known, so nothing may be swept.
-    pub unreadable: bool,
+    pub entries: BTreeMap<String, T>,
+    /// An entry is unreadable, so the layers that it refers to are unknown: do not delete any layer.
+    pub has_unreadable: bool,
 }
 
-impl<T: Serialize + DeserializeOwned> Shelf<T> {
+impl<T: Serialize + DeserializeOwned> Catalog<T> {
     pub fn open(directory: PathBuf) -> Result<Self, Error> {
-        super::service::private_directory(&directory)?;
-        let mut shelf = Self { directory, kept: BTreeMap::new(), unreadable: false };
-        let entries = fs::read_dir(&shelf.directory).map_err(|error| Error::file("read", &shelf.directory, error))?;
+        super::service::create_private_dir(&directory)?;
+        let mut catalog = Self { directory, entries: BTreeMap::new(), has_unreadable: false };
+        let entries =
+            fs::read_dir(&catalog.directory).map_err(|error| Error::file("read", &catalog.directory, error))?;
         for path in entries.flatten().map(|entry| entry.path()) {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             match name.strip_suffix(".json") {
-                // Half written by a launcher that is gone.
+                // An earlier launcher ended while it wrote this draft.
                 None => drop(fs::remove_file(&path)),
                 Some(name) => match fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
-                    Some(value) => drop(shelf.kept.insert(name.to_owned(), value)),
-                    None => shelf.unreadable = true,
+                    Some(value) => drop(catalog.entries.insert(name.to_owned(), value)),
+                    None => catalog.has_unreadable = true,
                 },
             }
         }
-        Ok(shelf)
+        Ok(catalog)
     }
 
-    /// Writes it down, whole or not at all.
-    pub fn keep(&mut self, name: &str, value: T) -> Result<(), Error> {
-        let path = self.path(name);
+    /// Writes an entry atomically.
+    pub fn insert_entry(&mut self, name: &str, value: T) -> Result<(), Error> {
+        let path = self.entry_path(name);
         let draft = self.directory.join(format!("{name}.new"));
         let written = serde_json::to_vec(&value)
             .map_err(io::Error::from)
             .and_then(|text| fs::write(&draft, text))
             .and_then(|()| fs::rename(&draft, &path));
         written.map_err(|error| Error::file("write", &path, error))?;
-        self.kept.insert(name.to_owned(), value);
+        self.entries.insert(name.to_owned(), value);
         Ok(())
     }
 
-    pub fn forget(&mut self, name: &str) -> Result<Option<T>, Error> {
-        let path = self.path(name);
+    pub fn remove_entry(&mut self, name: &str) -> Result<Option<T>, Error> {
+        let path = self.entry_path(name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", &path, error)),
-            Ok(()) | Err(_) => Ok(self.kept.remove(name)),
+            Ok(()) | Err(_) => Ok(self.entries.remove(name)),
         }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        // Not `with_extension`: a name may hold dots.
+    fn entry_path(&self, name: &str) -> PathBuf {
+        // `with_extension` would cut a name that contains dots.
         self.directory.join(format!("{name}.json"))
     }
 }
 
-/// The file of a layer's directory that says how large it is.
-pub(crate) const COUNTED: &str = "bytes";
+/// File in a sealed layer's directory that stores the layer's size.
+pub(crate) const SIZE_FILE: &str = "bytes";
 
-/// How large a sealed layer is, where that was counted.
-pub(crate) fn counted(layer: &Path) -> Option<u64> {
-    fs::read_to_string(layer.join(COUNTED)).ok()?.trim().parse().ok()
+/// Reads the stored size of a sealed layer, if it was measured.
+pub(crate) fn read_layer_size(layer: &Path) -> Option<u64> {
+    fs::read_to_string(layer.join(SIZE_FILE)).ok()?.trim().parse().ok()
 }
 
-pub(crate) fn now() -> u64 {
+pub(crate) fn unix_millis() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
@@ -129,19 +130,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_found_again_and_what_is_broken_is_noticed() {
+    fn reads_entries_back_and_notices_unreadable_ones() {
         let base = tempfile::tempdir().unwrap();
-        let open = || Shelf::<KeptSnapshot>::open(base.path().join("snapshots")).unwrap();
-        let value =
-            KeptSnapshot { name: "v1.2".into(), created_at: 1, layers: vec!["a".into()], image: None, beside: None };
-        open().keep("v1.2", value.clone()).unwrap();
+        let open = || Catalog::<SnapshotRecord>::open(base.path().join("snapshots")).unwrap();
+        let value = SnapshotRecord {
+            name: "v1.2".into(),
+            created_at: 1,
+            layers: vec!["a".into()],
+            image: None,
+            usage_offset: None,
+        };
+        open().insert_entry("v1.2", value.clone()).unwrap();
         fs::write(base.path().join("snapshots/half.new"), "{").unwrap();
-        let mut shelf = open();
-        assert_eq!(shelf.kept.get("v1.2"), Some(&value));
-        assert!(!shelf.unreadable && !base.path().join("snapshots/half.new").exists());
-        assert_eq!(shelf.forget("v1.2").unwrap(), Some(value));
-        assert_eq!(shelf.forget("v1.2").unwrap(), None);
+        let mut catalog = open();
+        assert_eq!(catalog.entries.get("v1.2"), Some(&value));
+        assert!(!catalog.has_unreadable && !base.path().join("snapshots/half.new").exists());
+        assert_eq!(catalog.remove_entry("v1.2").unwrap(), Some(value));
+        assert_eq!(catalog.remove_entry("v1.2").unwrap(), None);
         fs::write(base.path().join("snapshots/broken.json"), "{").unwrap();
-        assert!(open().unreadable);
+        assert!(open().has_unreadable);
     }
 }

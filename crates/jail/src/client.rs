@@ -1,14 +1,15 @@
-//! The server's handle on its launcher.
+//! The server's client of its launcher.
 
-mod layers;
+mod options;
 mod running;
+mod snapshots;
 
-pub use running::{Running, Stopper};
+pub use options::LauncherOptions;
+pub use running::{KillHandle, RunningProgram};
 
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::process::Child;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,325 +17,261 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::keeper::{self, Keeper};
-use crate::owner::Owner;
-use crate::place::{Clock, DiskUse, Exit, Place, Spec, Usage};
-use crate::report::Report;
-use crate::wire::{self, Answer, Asked, MAX_PACKET, Request, Said, Settings};
+use crate::host_report::HostReport;
+use crate::launcher_spawner;
+use crate::sandbox::{CpuTimes, DiskUsage, Exit, SandboxInfo, SandboxSpec, SandboxUsage};
+use crate::wire::{self, Answer, LauncherMessage, MAX_PACKET, Request, RequestPacket};
 
-#[derive(Debug, Clone)]
-pub struct LauncherOptions {
-    /// The program that runs [`crate::launcher_main`] when given `args`; normally `/proc/self/exe`.
-    pub exe: PathBuf,
-    pub args: Vec<String>,
-    /// The launcher's whole environment.
-    pub env: Vec<(String, String)>,
-    /// Sandboxes are kept in its subdirectory `sandboxes`.
-    pub data_dir: PathBuf,
-    /// The worker's program on the host.
-    pub worker: PathBuf,
-    /// The first id of the ranges that root's sandboxes get.
-    pub id_base: u32,
-    /// The home whose known tool directories are shown.
-    pub home: Option<PathBuf>,
-    /// More directories to show, read-only at their own path.
-    pub tools: Vec<PathBuf>,
-    /// Names the cgroups.
-    pub deployment: String,
-    /// How large the pool shall be in which sandboxes' files are kept, in bytes: only for root.
-    pub disk_pool: Option<u64>,
-    /// Whose disk a probe is about, if not the data directory's.
-    pub probed_disk: Option<PathBuf>,
-    /// Who the server is or will be, where that isn't who starts the launcher.
-    pub owner: Option<Owner>,
-    /// Who starts launchers in place of this process, which can't; then all of the above is settled already.
-    pub keeper: Option<Arc<Keeper>>,
-}
-
-impl LauncherOptions {
-    pub const ID_BASE: u32 = 600_000_000;
-
-    pub fn new(data_dir: impl Into<PathBuf>, worker: impl Into<PathBuf>, deployment: impl Into<String>) -> Self {
-        Self {
-            exe: "/proc/self/exe".into(),
-            args: vec!["launcher".to_owned()],
-            env: Vec::new(),
-            data_dir: data_dir.into(),
-            worker: worker.into(),
-            id_base: Self::ID_BASE,
-            home: std::env::home_dir(),
-            tools: Vec::new(),
-            deployment: deployment.into(),
-            disk_pool: None,
-            probed_disk: None,
-            owner: None,
-            keeper: None,
-        }
-    }
-
-    pub(crate) fn settings(&self) -> Result<Settings, Error> {
-        let absolute = |path: &PathBuf| {
-            std::path::absolute(path).map_err(|error| Error::Launcher { path: path.clone(), source: error.into() })
-        };
-        Ok(Settings {
-            data: absolute(&self.data_dir)?,
-            worker: absolute(&self.worker)?,
-            id_base: self.id_base,
-            home: self.home.clone(),
-            tools: self.tools.clone(),
-            deployment: self.deployment.clone(),
-            pool: self.disk_pool,
-            disk: absolute(self.probed_disk.as_ref().unwrap_or(&self.data_dir))?,
-            owner: self.owner,
-        })
-    }
-}
-
-/// A running launcher. Its methods block and may be called from many threads at once. When it is dropped the launcher
-/// ends, but not the sandboxes: the next launcher with the same data directory finds them.
+/// A running launcher process. The methods block and may be called from several threads.
+///
+/// Dropping it ends the launcher but not the sandboxes: the next launcher with the same data directory adopts them.
 #[derive(Debug)]
 pub struct Launcher {
-    shared: Arc<Shared>,
+    shared: Arc<Connection>,
     reader: Option<JoinHandle<()>>,
     options: LauncherOptions,
 }
 
-/// A worker's end.
+/// The exit of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct WorkerExit {
     pub name: String,
     pub exit: Exit,
 }
 
-struct Shared {
+struct Connection {
     socket: OwnedFd,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    last: u64,
-    gone: bool,
-    waiting: HashMap<u64, Sender<Result<Answer, Error>>>,
-    runs: HashMap<u64, running::End>,
-    listeners: Vec<Sender<Ended>>,
+    last_id: u64,
+    has_ended: bool,
+    pending: HashMap<u64, Sender<Result<Answer, Error>>>,
+    runs: HashMap<u64, running::ExitSender>,
+    exit_listeners: Vec<Sender<WorkerExit>>,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for Connection {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Shared").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
 
-const SHORT: Duration = Duration::from_secs(30);
-/// Longer than the launcher itself waits for processes to go.
-const ENDING: Duration = Duration::from_secs(60);
-/// So does counting.
-const COUNTING: Duration = Duration::from_secs(300);
-/// Removing a large workspace takes its time.
-const REMOVING: Duration = Duration::from_secs(600);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longer than the launcher's own time-out for killed processes.
+const KILL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Measuring a large workspace takes long.
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Removing a large workspace takes longer.
+const DESTROY_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Launcher {
     /// Starts the launcher process and waits until it is ready.
     pub fn start(options: LauncherOptions) -> Result<Self, Error> {
-        let (ours, child) = match &options.keeper {
-            Some(keeper) => (keeper.launch()?, None),
+        let (ours, child) = match &options.spawner {
+            Some(keeper) => (keeper.start_launcher()?, None),
             None => {
-                let failed =
-                    |source: std::io::Error| Error::Launcher { path: options.exe.clone(), source: source.into() };
-                let (ours, theirs) = wire::pair()?;
+                let failed = |source: std::io::Error| Error::LauncherStartFailed {
+                    path: options.exe.clone(),
+                    source: source.into(),
+                };
+                let (ours, theirs) = wire::socket_pair()?;
                 let child =
-                    keeper::process(options.exe.clone(), &options.args, &options.env, theirs).map_err(failed)?;
+                    launcher_spawner::spawn_with_socket(options.exe.clone(), &options.args, &options.env, theirs)
+                        .map_err(failed)?;
                 (ours, Some(child))
             }
         };
-        let settings = if child.is_some() { Some(options.settings()?) } else { None };
-        let shared = Arc::new(Shared { socket: ours, state: Mutex::default() });
-        let ready = shared.expect(0)?;
+        let settings = if child.is_some() { Some(options.to_settings()?) } else { None };
+        let shared = Arc::new(Connection { socket: ours, state: Mutex::default() });
+        let ready = shared.register_request(0)?;
         let reader = thread::Builder::new()
             .name("launcher".to_owned())
             .spawn({
                 let shared = Arc::clone(&shared);
-                move || shared.read(child)
+                move || shared.read_messages(child)
             })
-            .map_err(|error| Error::Launcher { path: options.exe.clone(), source: error.into() })?;
+            .map_err(|error| Error::LauncherStartFailed { path: options.exe.clone(), source: error.into() })?;
         let launcher = Self { shared, reader: Some(reader), options };
         if let Some(settings) = settings {
-            wire::send(launcher.shared.socket.as_fd(), &settings, &[])?;
+            wire::send_packet(launcher.shared.socket.as_fd(), &settings, &[])?;
         }
-        answer(&ready, "start", SHORT)?;
+        await_answer(&ready, "start", REQUEST_TIMEOUT)?;
         Ok(launcher)
     }
 
-    /// It has ended. The sandboxes live on, and another launcher with the same options finds them.
-    pub fn is_gone(&self) -> bool {
-        self.shared.lock().gone
+    /// True if the launcher process has ended. The sandboxes keep running, and another launcher with the same options
+    /// adopts them.
+    pub fn has_ended(&self) -> bool {
+        self.shared.lock_state().has_ended
     }
 
     pub fn options(&self) -> &LauncherOptions {
         &self.options
     }
 
-    /// What this machine can do, found by making a sandbox.
-    pub fn probe(&self) -> Result<Report, Error> {
-        match self.ask(Request::Probe, ENDING)? {
+    /// Reports what this host supports, by creating a test sandbox.
+    pub fn probe_host(&self) -> Result<HostReport, Error> {
+        match self.send_and_wait(Request::Probe, KILL_TIMEOUT)? {
             Answer::Report(report) => Ok(*report),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_answer(&other)),
         }
     }
 
-    /// Makes a sandbox's directories and writes down what it shall be. One that is there stays as it is.
-    pub fn prepare(&self, spec: &Spec) -> Result<Place, Error> {
-        self.place(Request::Prepare(spec.clone()))
+    /// Creates a sandbox's directories and record. An existing sandbox stays unchanged.
+    pub fn prepare_sandbox(&self, spec: &SandboxSpec) -> Result<SandboxInfo, Error> {
+        self.request_info(Request::Prepare(spec.clone()))
     }
 
-    /// Starts the worker of a prepared sandbox, as its first process.
-    pub fn start_worker(&self, name: &str) -> Result<Place, Error> {
-        self.place(Request::StartWorker { name: name.to_owned() })
+    /// Starts the worker of a prepared sandbox as its init process.
+    pub fn start_worker(&self, name: &str) -> Result<SandboxInfo, Error> {
+        self.request_info(Request::StartWorker { name: name.to_owned() })
     }
 
-    /// Runs one program as `agent`, in a jail of its own over the sandbox's workspace.
-    pub fn run(
+    /// Runs one program as `agent`, in its own namespaces over the sandbox's files.
+    pub fn run_program(
         &self,
         name: &str,
         argv: &[String],
         stdin: OwnedFd,
         stdout: OwnedFd,
         stderr: OwnedFd,
-    ) -> Result<Running, Error> {
+    ) -> Result<RunningProgram, Error> {
         let request = Request::Run { name: name.to_owned(), argv: argv.to_vec() };
-        self.begin(request, [stdin, stdout, stderr])
+        self.start_program(request, [stdin, stdout, stderr])
     }
 
-    pub fn find(&self, name: &str) -> Result<Option<Place>, Error> {
-        match self.place(Request::Find { name: name.to_owned() }) {
-            Ok(place) => Ok(Some(place)),
-            Err(Error::Unknown { .. }) => Ok(None),
+    pub fn find_sandbox(&self, name: &str) -> Result<Option<SandboxInfo>, Error> {
+        match self.request_info(Request::Find { name: name.to_owned() }) {
+            Ok(info) => Ok(Some(info)),
+            Err(Error::UnknownSandbox { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// All sandboxes but half-made ones.
-    pub fn list(&self) -> Result<Vec<Place>, Error> {
-        let (id, answers) = self.shared.next()?;
-        let outcome = self.shared.send(id, Request::List, &[]).and_then(|()| {
-            let mut places = Vec::new();
+    /// Lists all sandboxes except incomplete ones.
+    pub fn list_sandboxes(&self) -> Result<Vec<SandboxInfo>, Error> {
+        let (id, answers) = self.shared.new_request()?;
+        let outcome = self.shared.send_request(id, Request::List, &[]).and_then(|()| {
+            let mut infos = Vec::new();
             loop {
-                match answer(&answers, "list", SHORT)? {
-                    Answer::Item(place) => places.push(*place),
-                    Answer::Done => return Ok(places),
-                    other => return Err(unexpected(&other)),
+                match await_answer(&answers, "list", REQUEST_TIMEOUT)? {
+                    Answer::SandboxItem(info) => infos.push(*info),
+                    Answer::Done => return Ok(infos),
+                    other => return Err(unexpected_answer(&other)),
                 }
             }
         });
-        self.shared.lock().waiting.remove(&id);
+        self.shared.lock_state().pending.remove(&id);
         outcome
     }
 
-    /// Ends every process of a sandbox and returns when they are gone. Its files stay.
-    pub fn kill(&self, name: &str) -> Result<(), Error> {
-        self.done(Request::Kill { name: name.to_owned() }, ENDING)
+    /// Kills every process of a sandbox and waits until they are gone. The files stay.
+    pub fn kill_sandbox(&self, name: &str) -> Result<(), Error> {
+        self.request_done(Request::Kill { name: name.to_owned() }, KILL_TIMEOUT)
     }
 
-    /// Ends a sandbox, half-made or not, with all that belongs to it. One that isn't there is no failure.
-    pub fn destroy(&self, name: &str) -> Result<(), Error> {
-        self.done(Request::Destroy { name: name.to_owned() }, REMOVING)
+    /// Destroys a sandbox, complete or not, with all its files. A missing sandbox is no error.
+    pub fn destroy_sandbox(&self, name: &str) -> Result<(), Error> {
+        self.request_done(Request::Destroy { name: name.to_owned() }, DESTROY_TIMEOUT)
     }
 
-    /// Stops all processes of a sandbox but its worker, and returns when they stand still. What is started in it
-    /// meanwhile stands still too. One that is paused already stays so.
-    pub fn pause(&self, name: &str) -> Result<Place, Error> {
-        self.place(Request::Pause { name: name.to_owned() })
+    /// Pauses all processes of a sandbox except its worker, and waits until they are stopped. Processes that start
+    /// later stop too. Pausing a paused sandbox is no error.
+    pub fn pause_sandbox(&self, name: &str) -> Result<SandboxInfo, Error> {
+        self.request_info(Request::Pause { name: name.to_owned() })
     }
 
-    /// Lets the processes of a paused sandbox go on.
-    pub fn resume(&self, name: &str) -> Result<Place, Error> {
-        self.place(Request::Resume { name: name.to_owned() })
+    /// Resumes the processes of a paused sandbox.
+    pub fn resume_sandbox(&self, name: &str) -> Result<SandboxInfo, Error> {
+        self.request_info(Request::Resume { name: name.to_owned() })
     }
 
-    /// Lets the server have the spool of a worker that is dead, where they are different users.
-    pub fn spool(&self, name: &str) -> Result<Place, Error> {
-        self.place(Request::Spool { name: name.to_owned() })
+    /// Gives the server access to the spool of a dead worker, if server and launcher are different users.
+    pub fn release_spool(&self, name: &str) -> Result<SandboxInfo, Error> {
+        self.request_info(Request::ReleaseSpool { name: name.to_owned() })
     }
 
-    /// What a sandbox uses now, or used last.
-    pub fn usage(&self, name: &str) -> Result<Usage, Error> {
-        match self.ask(Request::Usage { name: name.to_owned() }, SHORT)? {
+    /// Reads a sandbox's current or last resource usage.
+    pub fn read_usage(&self, name: &str) -> Result<SandboxUsage, Error> {
+        match self.send_and_wait(Request::Usage { name: name.to_owned() }, REQUEST_TIMEOUT)? {
             Answer::Usage(usage) => Ok(usage),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_answer(&other)),
         }
     }
 
-    /// What a sandbox's files take on disk, counted now.
-    pub fn disk(&self, name: &str) -> Result<DiskUse, Error> {
-        match self.ask(Request::Disk { name: name.to_owned() }, COUNTING)? {
-            Answer::Disk(found) => Ok(found),
-            other => Err(unexpected(&other)),
+    /// Measures a sandbox's disk usage now.
+    pub fn measure_disk(&self, name: &str) -> Result<DiskUsage, Error> {
+        match self.send_and_wait(Request::MeasureDisk { name: name.to_owned() }, MEASURE_TIMEOUT)? {
+            Answer::Disk(usage) => Ok(usage),
+            other => Err(unexpected_answer(&other)),
         }
     }
 
-    /// Ends the processes of a sandbox that have a file open for writing, or all but the worker's own if `everybody`;
-    /// says how many.
-    pub fn stop_writers(&self, name: &str, everybody: bool) -> Result<u32, Error> {
-        match self.ask(Request::StopWriters { name: name.to_owned(), everybody }, ENDING)? {
-            Answer::Stopped(count) => Ok(count),
-            other => Err(unexpected(&other)),
+    /// Kills the processes of a sandbox that have a file open for writing, or with `kill_all` all but the worker's
+    /// own; returns their number.
+    pub fn kill_writers(&self, name: &str, kill_all: bool) -> Result<u32, Error> {
+        match self.send_and_wait(Request::KillWriters { name: name.to_owned(), kill_all }, KILL_TIMEOUT)? {
+            Answer::Killed(count) => Ok(count),
+            other => Err(unexpected_answer(&other)),
         }
     }
 
-    /// The processor time of every living sandbox.
-    pub fn clocks(&self) -> Result<Vec<Clock>, Error> {
-        let (id, answers) = self.shared.next()?;
-        let outcome = self.shared.send(id, Request::Clocks, &[]).and_then(|()| {
-            let mut clocks = Vec::new();
+    /// Reads the CPU time of every running sandbox.
+    pub fn read_cpu_times(&self) -> Result<Vec<CpuTimes>, Error> {
+        let (id, answers) = self.shared.new_request()?;
+        let outcome = self.shared.send_request(id, Request::CpuTimes, &[]).and_then(|()| {
+            let mut cpu_times = Vec::new();
             loop {
-                match answer(&answers, "clocks", SHORT)? {
-                    Answer::Clocks(some) => clocks.extend(some),
-                    Answer::Done => return Ok(clocks),
-                    other => return Err(unexpected(&other)),
+                match await_answer(&answers, "clocks", REQUEST_TIMEOUT)? {
+                    Answer::CpuTimes(some) => cpu_times.extend(some),
+                    Answer::Done => return Ok(cpu_times),
+                    other => return Err(unexpected_answer(&other)),
                 }
             }
         });
-        self.shared.lock().waiting.remove(&id);
+        self.shared.lock_state().pending.remove(&id);
         outcome
     }
 
-    /// Tells from now on of each worker that ends. It is silent for ever when the launcher is gone.
-    pub fn ended(&self) -> Receiver<Ended> {
+    /// Subscribes to worker exits from now on. Nothing arrives after the launcher has ended.
+    pub fn subscribe_worker_exits(&self) -> Receiver<WorkerExit> {
         let (sender, receiver) = channel();
-        let mut state = self.shared.lock();
-        if !state.gone {
-            state.listeners.push(sender);
+        let mut state = self.shared.lock_state();
+        if !state.has_ended {
+            state.exit_listeners.push(sender);
         }
         receiver
     }
 
-    fn place(&self, request: Request) -> Result<Place, Error> {
-        match self.ask(request, SHORT)? {
-            Answer::Place(place) => Ok(*place),
-            other => Err(unexpected(&other)),
+    fn request_info(&self, request: Request) -> Result<SandboxInfo, Error> {
+        match self.send_and_wait(request, REQUEST_TIMEOUT)? {
+            Answer::Sandbox(info) => Ok(*info),
+            other => Err(unexpected_answer(&other)),
         }
     }
 
-    fn done(&self, request: Request, within: Duration) -> Result<(), Error> {
-        match self.ask(request, within)? {
+    fn request_done(&self, request: Request, within: Duration) -> Result<(), Error> {
+        match self.send_and_wait(request, within)? {
             Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_answer(&other)),
         }
     }
 
-    fn ask(&self, request: Request, within: Duration) -> Result<Answer, Error> {
-        let verb = request.verb();
-        let (id, answers) = self.shared.next()?;
-        let outcome = self.shared.send(id, request, &[]).and_then(|()| answer(&answers, verb, within));
-        self.shared.lock().waiting.remove(&id);
+    fn send_and_wait(&self, request: Request, within: Duration) -> Result<Answer, Error> {
+        let verb = request.label();
+        let (id, answers) = self.shared.new_request()?;
+        let outcome = self.shared.send_request(id, request, &[]).and_then(|()| await_answer(&answers, verb, within));
+        self.shared.lock_state().pending.remove(&id);
         outcome
     }
 }
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // If it is gone already, so is its end of the socket.
+        // If the launcher has ended, its end of the socket is closed already.
         let _ = rustix::net::shutdown(&self.shared.socket, rustix::net::Shutdown::Both);
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
@@ -342,74 +279,74 @@ impl Drop for Launcher {
     }
 }
 
-fn answer(answers: &Receiver<Result<Answer, Error>>, verb: &str, within: Duration) -> Result<Answer, Error> {
+fn await_answer(answers: &Receiver<Result<Answer, Error>>, verb: &str, within: Duration) -> Result<Answer, Error> {
     match answers.recv_timeout(within) {
         Ok(outcome) => outcome,
-        Err(RecvTimeoutError::Disconnected) => Err(Error::Gone),
+        Err(RecvTimeoutError::Disconnected) => Err(Error::LauncherGone),
         Err(RecvTimeoutError::Timeout) => Err(Error::Timeout { request: verb.to_owned(), seconds: within.as_secs() }),
     }
 }
 
-fn unexpected(answer: &Answer) -> Error {
-    Error::protocol(format_args!("an answer to another question: {answer:?}"))
+fn unexpected_answer(answer: &Answer) -> Error {
+    Error::protocol(format_args!("unexpected answer: {answer:?}"))
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl Connection {
+    fn lock_state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn next(&self) -> Result<(u64, Receiver<Result<Answer, Error>>), Error> {
+    fn new_request(&self) -> Result<(u64, Receiver<Result<Answer, Error>>), Error> {
         let id = {
-            let mut state = self.lock();
-            state.last += 1;
-            state.last
+            let mut state = self.lock_state();
+            state.last_id += 1;
+            state.last_id
         };
-        Ok((id, self.expect(id)?))
+        Ok((id, self.register_request(id)?))
     }
 
-    fn expect(&self, id: u64) -> Result<Receiver<Result<Answer, Error>>, Error> {
+    fn register_request(&self, id: u64) -> Result<Receiver<Result<Answer, Error>>, Error> {
         let (sender, receiver) = channel();
-        let mut state = self.lock();
-        if state.gone {
-            return Err(Error::Gone);
+        let mut state = self.lock_state();
+        if state.has_ended {
+            return Err(Error::LauncherGone);
         }
-        state.waiting.insert(id, sender);
+        state.pending.insert(id, sender);
         Ok(receiver)
     }
 
-    fn send(&self, id: u64, request: Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
-        wire::send(self.socket.as_fd(), &Asked { id, request }, descriptors)
+    fn send_request(&self, id: u64, request: Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        wire::send_packet(self.socket.as_fd(), &RequestPacket { id, request }, descriptors)
     }
 
-    /// Hands out what the launcher says until it ends, and takes its exit status.
-    fn read(&self, child: Option<Child>) {
+    /// Dispatches the launcher's messages until it ends, then reaps it.
+    fn read_messages(&self, child: Option<Child>) {
         let mut buffer = vec![0; MAX_PACKET];
-        while let Ok(Some((said, _))) = wire::receive::<Said>(self.socket.as_fd(), &mut buffer) {
-            let mut state = self.lock();
-            // A receiver that is gone no longer wants to know.
-            match said {
-                Said::Answer { id, outcome } => {
-                    if let Some(sender) = state.waiting.get(&id) {
+        while let Ok(Some((message, _))) = wire::receive_packet::<LauncherMessage>(self.socket.as_fd(), &mut buffer) {
+            let mut state = self.lock_state();
+            // A dropped receiver no longer needs its message.
+            match message {
+                LauncherMessage::Answer { id, outcome } => {
+                    if let Some(sender) = state.pending.get(&id) {
                         let _ = sender.send(outcome);
                     }
                 }
-                Said::RunEnded { run, exit } => {
+                LauncherMessage::RunEnded { run, exit } => {
                     if let Some(end) = state.runs.remove(&run) {
-                        end.tell(exit);
+                        end.deliver(exit);
                     }
                 }
-                Said::WorkerEnded { name, exit } => {
-                    let ended = Ended { name, exit };
-                    state.listeners.retain(|listener| listener.send(ended.clone()).is_ok());
+                LauncherMessage::WorkerEnded { name, exit } => {
+                    let ended = WorkerExit { name, exit };
+                    state.exit_listeners.retain(|listener| listener.send(ended.clone()).is_ok());
                 }
             }
         }
-        let mut state = self.lock();
-        state.gone = true;
-        state.waiting.clear();
+        let mut state = self.lock_state();
+        state.has_ended = true;
+        state.pending.clear();
         state.runs.clear();
-        state.listeners.clear();
+        state.exit_listeners.clear();
         drop(state);
         if let Some(mut child) = child {
             let _ = child.wait();

@@ -1,4 +1,4 @@
-//! What can go wrong, in words that name the step and, where there is one, the remedy.
+//! Errors, which name the failed step and a remedy if there is one.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// An error number of the kernel: unlike `io::Error` it can be sent from the launcher to its client.
+/// An `errno` that, unlike `io::Error`, can be sent from the launcher to its client.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Errno(pub i32);
 
@@ -39,79 +39,77 @@ impl From<rustix::io::Errno> for Errno {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
-    #[error("{name:?} can't name a sandbox: use 1 to 64 of a-z, 0-9 and _")]
-    Name { name: String },
+    #[error("invalid sandbox name {name:?}: use 1 to 64 characters of a-z, 0-9 and _")]
+    InvalidName { name: String },
     #[error(
-        "{name:?} can't name a snapshot or an image: use 1 to 64 of a-z, 0-9, `.`, `_` and `-`, the first a letter or digit"
+        "invalid snapshot or image name {name:?}: use 1 to 64 characters of a-z, 0-9, `.`, `_` and `-`, starting with a letter or digit"
     )]
-    Label { name: String },
-    #[error("there is a {kind} named {name} already: choose another name, or forget that one first")]
-    Taken { kind: Kept, name: String },
-    #[error("no {kind} is named {name}: `atoll {kind} ls` shows those that there are")]
-    NotKept { kind: Kept, name: String },
-    #[error("the {kind} {name} is used by {by}: destroy or forget that first")]
-    InUse { kind: Kept, name: String, by: String },
-    #[error("the archive can't become the image {name}: {reason}")]
-    Archive { name: String, reason: String },
-    #[error("sandbox {name} is busy: {reason}; try again when that is over")]
+    InvalidLabel { name: String },
+    #[error("a {kind} named {name} exists already: choose another name or delete that one first")]
+    AlreadyExists { kind: CatalogKind, name: String },
+    #[error("no {kind} is named {name}: run `atoll {kind} ls` to list them")]
+    NotFound { kind: CatalogKind, name: String },
+    #[error("the {kind} {name} is used by {by}: destroy or delete that first")]
+    InUse { kind: CatalogKind, name: String, by: String },
+    #[error("cannot import the archive as image {name}: {reason}")]
+    InvalidArchive { name: String, reason: String },
+    #[error("sandbox {name} is busy: {reason}; try again later")]
     Busy { name: String, reason: String },
-    #[error("sandbox {name} stands on {layers} layers, and no more can be stacked: begin a new one with its results")]
-    TooDeep { name: String, layers: usize },
-    #[error("sandbox {name} has no living worker: start it first")]
-    NotAlive { name: String },
-    #[error("sandbox {name} has no root to run as: {reason}")]
-    NoRoot { name: String, reason: String },
-    #[error("the sandbox's description is not usable: {reason}")]
-    Spec { reason: String },
+    #[error("sandbox {name} has {layers} layers, which is the maximum: continue in a new sandbox from its results")]
+    TooManyLayers { name: String, layers: usize },
+    #[error("sandbox {name} has no running worker: start it first")]
+    NotRunning { name: String },
+    #[error("sandbox {name} has no root user: {reason}")]
+    NoRootUser { name: String, reason: String },
+    #[error("invalid sandbox specification: {reason}")]
+    InvalidSpec { reason: String },
     #[error("no sandbox is named {name}")]
-    Unknown { name: String },
-    #[error("sandbox {name} is only half made, its record is missing or unreadable: destroy it and prepare it again")]
-    HalfMade { name: String },
-    #[error("sandbox {name} has a living worker: kill it before starting another")]
-    Alive { name: String },
-    #[error("processes of sandbox {name} did not stand still within {seconds} s, and go on: pause it again later")]
-    NotPaused { name: String, seconds: u64 },
-    #[error("sandbox {name} is being killed or destroyed: wait for its end")]
+    UnknownSandbox { name: String },
+    #[error("sandbox {name} is incomplete, its record is missing or unreadable: destroy it and prepare it again")]
+    Incomplete { name: String },
+    #[error("sandbox {name} has a running worker: kill it before starting another")]
+    AlreadyRunning { name: String },
+    #[error("processes of sandbox {name} did not stop within {seconds} s and were resumed: pause it again later")]
+    PauseTimeout { name: String, seconds: u64 },
+    #[error("sandbox {name} is being killed or destroyed: wait until it is gone")]
     Ending { name: String },
-    #[error("sandbox {name}: failed to {step}{}: {source}{}", about(detail), hint(remedy))]
-    Step { name: String, step: Step, detail: String, source: Errno, remedy: Option<String> },
+    #[error("sandbox {name}: failed to {step}{}: {source}{}", format_detail(detail), format_remedy(remedy))]
+    StepFailed { name: String, step: LaunchStep, detail: String, source: Errno, remedy: Option<String> },
     #[error("failed to {doing} {}: {source}", path.display())]
-    File { doing: String, path: PathBuf, source: Errno },
+    FileFailed { doing: String, path: PathBuf, source: Errno },
     #[error(
-        "no free range of {count} ids from {base} on: set `local.id_base` to where neither /etc/passwd, /etc/subuid nor other sandboxes have ids"
+        "no free range of {count} ids from {base} on: set `local.id_base` to ids that neither /etc/passwd, /etc/subuid nor other sandboxes use"
     )]
-    NoRange { base: u32, count: u32 },
-    #[error("sandboxes can't be made here: {reason}{}", hint(remedy))]
-    Impossible { reason: String, remedy: Option<String> },
-    #[error("processes of sandbox {name} did not end within {seconds} s of being killed")]
-    StillAlive { name: String, seconds: u64 },
-    #[error("files of sandbox {name} could not be removed: {reason}")]
-    NotRemoved { name: String, reason: String },
+    NoFreeIdRange { base: u32, count: u32 },
+    #[error("cannot create sandboxes here: {reason}{}", format_remedy(remedy))]
+    Unsupported { reason: String, remedy: Option<String> },
+    #[error("processes of sandbox {name} did not exit within {seconds} s after SIGKILL")]
+    KillTimeout { name: String, seconds: u64 },
+    #[error("failed to remove the files of sandbox {name}: {reason}")]
+    RemoveFailed { name: String, reason: String },
     #[error("another launcher uses {}: stop that server first", path.display())]
-    Locked { path: PathBuf },
+    DataDirLocked { path: PathBuf },
     #[error("failed to start the launcher {}: {source}", path.display())]
-    Launcher { path: PathBuf, source: Errno },
-    #[error("the launcher ended: start it again; the sandboxes live on")]
-    Gone,
-    #[error(
-        "the process that starts launchers for this server has ended: restart the server; sandboxes that run live on"
-    )]
-    KeeperGone,
+    LauncherStartFailed { path: PathBuf, source: Errno },
+    #[error("the launcher has ended: start it again; the sandboxes keep running")]
+    LauncherGone,
+    #[error("the launcher spawner of this server has ended: restart the server; the sandboxes keep running")]
+    SpawnerGone,
     #[error("the launcher did not answer {request} within {seconds} s")]
     Timeout { request: String, seconds: u64 },
-    #[error("launcher and client don't understand each other: {reason}")]
+    #[error("protocol error between launcher and client: {reason}")]
     Protocol { reason: String },
 }
 
-/// What is kept by a name of its own.
+/// The kinds of catalog entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kept {
+pub enum CatalogKind {
     Snapshot,
     Image,
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for CatalogKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Snapshot => "snapshot",
@@ -120,22 +118,28 @@ impl fmt::Display for Kept {
     }
 }
 
-fn about(detail: &str) -> String {
+fn format_detail(detail: &str) -> String {
     if detail.is_empty() { String::new() } else { format!(" ({detail})") }
 }
 
-fn hint(remedy: &Option<String>) -> String {
+fn format_remedy(remedy: &Option<String>) -> String {
     remedy.as_ref().map_or_else(String::new, |remedy| format!(". {remedy}"))
 }
 
 impl Error {
     pub(crate) fn file(doing: &str, path: &Path, source: impl Into<Errno>) -> Self {
-        Self::File { doing: doing.to_owned(), path: path.to_path_buf(), source: source.into() }
+        Self::FileFailed { doing: doing.to_owned(), path: path.to_path_buf(), source: source.into() }
     }
 
-    pub(crate) fn step(name: &str, failure: Failure) -> Self {
+    pub(crate) fn step(name: &str, failure: StepFailure) -> Self {
         let remedy = failure.step.remedy(failure.source);
-        Self::Step { name: name.to_owned(), step: failure.step, detail: failure.detail, source: failure.source, remedy }
+        Self::StepFailed {
+            name: name.to_owned(),
+            step: failure.step,
+            detail: failure.detail,
+            source: failure.source,
+            remedy,
+        }
     }
 
     pub(crate) fn protocol(reason: impl fmt::Display) -> Self {
@@ -143,47 +147,47 @@ impl Error {
     }
 }
 
-/// What a process on its way into a sandbox says when it can't go on.
+/// A failure that a new process reports while it enters a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Failure {
-    pub step: Step,
+pub(crate) struct StepFailure {
+    pub step: LaunchStep,
     pub detail: String,
     pub source: Errno,
 }
 
-/// Gives a failed system call the step it belongs to.
+/// Attaches the failed step to a system call's error.
 pub(crate) trait AtStep<T> {
-    fn at(self, step: Step) -> Result<T, Failure>;
-    fn at_with<D: fmt::Display>(self, step: Step, detail: D) -> Result<T, Failure>;
+    fn at(self, step: LaunchStep) -> Result<T, StepFailure>;
+    fn at_with<D: fmt::Display>(self, step: LaunchStep, detail: D) -> Result<T, StepFailure>;
 }
 
 impl<T, E: Into<Errno>> AtStep<T> for Result<T, E> {
-    fn at(self, step: Step) -> Result<T, Failure> {
-        self.map_err(|source| Failure { step, detail: String::new(), source: source.into() })
+    fn at(self, step: LaunchStep) -> Result<T, StepFailure> {
+        self.map_err(|source| StepFailure { step, detail: String::new(), source: source.into() })
     }
 
-    fn at_with<D: fmt::Display>(self, step: Step, detail: D) -> Result<T, Failure> {
-        self.map_err(|source| Failure { step, detail: detail.to_string(), source: source.into() })
+    fn at_with<D: fmt::Display>(self, step: LaunchStep, detail: D) -> Result<T, StepFailure> {
+        self.map_err(|source| StepFailure { step, detail: detail.to_string(), source: source.into() })
     }
 }
 
-/// The steps on the way into a sandbox, in their order; each fits "failed to …".
+/// The steps of entering a sandbox, in order; each completes "failed to …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Step {
-    Group,
+pub enum LaunchStep {
+    Cgroup,
     Descriptors,
-    Clone,
-    Maps,
-    EnterGroup,
+    Namespaces,
+    IdMaps,
+    EnterCgroup,
     Wait,
-    Trees,
-    Ids,
+    CloneMounts,
+    SwitchIds,
     Root,
     Proc,
     Devices,
-    Pivot,
+    PivotRoot,
     Network,
     Hostname,
     Limits,
@@ -192,96 +196,100 @@ pub enum Step {
     Seccomp,
     Execute,
     Join,
-    Quiet,
-    Layers,
-    Exchange,
+    KillProcesses,
+    MountOverlay,
+    SwapLayers,
     Protect,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for LaunchStep {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Self::Group => "make the cgroup",
-            Self::Descriptors => "arrange the descriptors",
-            Self::Clone => "make the namespaces",
-            Self::Maps => "write the id maps",
-            Self::EnterGroup => "enter the cgroup",
+            Self::Cgroup => "create the cgroup",
+            Self::Descriptors => "set up the descriptors",
+            Self::Namespaces => "create the namespaces",
+            Self::IdMaps => "write the id maps",
+            Self::EnterCgroup => "enter the cgroup",
             Self::Wait => "wait for the launcher",
-            Self::Trees => "take hold of the directories to show",
-            Self::Ids => "switch to the sandbox's ids",
-            Self::Root => "build the root",
+            Self::CloneMounts => "clone the mounts",
+            Self::SwitchIds => "switch to the sandbox's ids",
+            Self::Root => "build the root file system",
             Self::Proc => "mount /proc",
             Self::Devices => "build /dev",
-            Self::Pivot => "enter the new root",
-            Self::Network => "bring the loopback up",
+            Self::PivotRoot => "pivot into the new root",
+            Self::Network => "bring up the loopback",
             Self::Hostname => "set the host name",
             Self::Limits => "set the process limits",
-            Self::Capabilities => "give up the capabilities",
-            Self::Landlock => "lock the files that are not the sandbox's own",
-            Self::Seccomp => "install the system call filter",
+            Self::Capabilities => "drop capabilities",
+            Self::Landlock => "apply the Landlock rules",
+            Self::Seccomp => "install the seccomp filter",
             Self::Execute => "execute the program",
-            Self::Join => "join the living sandbox",
-            Self::Quiet => "end what runs in the sandbox",
-            Self::Layers => "stack the layers of files",
-            Self::Exchange => "exchange the sandbox's files",
-            Self::Protect => "protect a path of the workspace",
+            Self::Join => "join the running sandbox",
+            Self::KillProcesses => "kill the sandbox's processes",
+            Self::MountOverlay => "mount the overlay",
+            Self::SwapLayers => "swap the sandbox's layers",
+            Self::Protect => "protect a workspace path",
         })
     }
 }
 
-impl Step {
-    /// What the owner of the machine can do about a failure that is known.
+impl LaunchStep {
+    /// Suggests what the host's administrator can do about a known failure.
     pub(crate) fn remedy(self, errno: Errno) -> Option<String> {
-        let too_old = "A kernel of 5.12 or newer is needed.";
+        let too_old = "Linux 5.12 or newer is required.";
         let sentence = match (self, errno.0) {
             (_, libc::ENOSYS) => too_old,
-            (Self::Trees | Self::Root | Self::Clone, libc::EINVAL) => too_old,
-            (Self::Clone, libc::ENOSPC) => {
+            (Self::CloneMounts | Self::Root | Self::Namespaces, libc::EINVAL) => too_old,
+            (Self::Namespaces, libc::ENOSPC) => {
                 "The kernel allows no more namespaces: raise user.max_user_namespaces (sysctl -w user.max_user_namespaces=15000)."
             }
             (
-                Self::Clone | Self::Maps | Self::EnterGroup | Self::Trees | Self::Ids | Self::Root | Self::Network,
+                Self::Namespaces
+                | Self::IdMaps
+                | Self::EnterCgroup
+                | Self::CloneMounts
+                | Self::SwitchIds
+                | Self::Root
+                | Self::Network,
                 libc::EPERM | libc::EACCES,
-            ) => return Some(namespaces_refused()),
-            (Self::Maps, libc::ENOENT) => "newuidmap and newgidmap are missing: install the package uidmap.",
+            ) => return Some(explain_refused_namespaces()),
+            (Self::IdMaps, libc::ENOENT) => "newuidmap and newgidmap are missing: install the package uidmap.",
             (Self::Proc, libc::EPERM) => {
-                "The /proc of this machine has masked parts, as in a container: run outside of it, or give the container an unmasked /proc (docker: --security-opt systempaths=unconfined)."
+                "Parts of this host's /proc are masked, as in a container: run outside of it, or give the container an unmasked /proc (docker: --security-opt systempaths=unconfined)."
             }
-            (Self::Protect, libc::ELOOP) => {
-                "It is a symbolic link, or leads through one: protect what the link leads to."
-            }
-            (Self::Pivot, libc::EINVAL) => "The root of this machine is a ramfs: run from a disk or an overlay.",
+            (Self::Protect, libc::ELOOP) => "The path is or contains a symbolic link: protect the link's target.",
+            (Self::PivotRoot, libc::EINVAL) => "This host's root is a ramfs: run from a disk or an overlay.",
             (Self::Execute, libc::ENOENT) => {
                 "The program or its loader is not visible inside: link it statically, or put it below /usr or a tool directory."
             }
-            (Self::Layers, libc::EINVAL | libc::ENODEV | libc::EOPNOTSUPP) => {
-                "Layers need overlayfs in user namespaces (kernel 5.11 or newer) and a data directory on a file system that can carry them, as ext4, xfs or btrfs."
+            (Self::MountOverlay, libc::EINVAL | libc::ENODEV | libc::EOPNOTSUPP) => {
+                "Layers need overlayfs in user namespaces (Linux 5.11 or newer) and a data directory on ext4, xfs or btrfs."
             }
-            (Self::Exchange, libc::EBUSY) => {
-                "Something inside still has a file open for writing: try again when its worker is quiet."
+            (Self::SwapLayers, libc::EBUSY) => {
+                "A process in the sandbox still has a file open for writing: try again when it has closed it."
             }
-            (Self::Execute, libc::EACCES) => "The program is not executable by the sandbox's user: chmod a+rx it.",
+            (Self::Execute, libc::EACCES) => "The sandbox's user cannot execute the program: chmod a+rx it.",
             _ => return None,
         };
         Some(sentence.to_owned())
     }
 }
 
-/// Why the kernel refuses user namespaces, by the settings that distributions refuse them with.
-pub(crate) fn namespaces_refused() -> String {
+/// Explains why the kernel refuses user namespaces, from the sysctls that distributions set.
+pub(crate) fn explain_refused_namespaces() -> String {
     let reads = |path: &str, wanted: &str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == wanted);
     if reads("/proc/sys/user/max_user_namespaces", "0") {
-        "User namespaces are switched off: sysctl -w user.max_user_namespaces=15000.".to_owned()
+        "User namespaces are disabled: sysctl -w user.max_user_namespaces=15000.".to_owned()
     } else if reads("/proc/sys/kernel/unprivileged_userns_clone", "0") {
-        "User namespaces are root's only: sysctl -w kernel.unprivileged_userns_clone=1.".to_owned()
+        "Only root may create user namespaces: sysctl -w kernel.unprivileged_userns_clone=1.".to_owned()
     } else if reads("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
         let program = std::env::current_exe().unwrap_or_else(|_| "/usr/bin/atoll".into());
         format!(
-            "AppArmor refuses user namespaces to programs without a profile. Either write `abi <abi/4.0>, include <tunables/global> profile atoll {} flags=(unconfined) {{ userns, }}` to /etc/apparmor.d/atoll and run: apparmor_parser -r /etc/apparmor.d/atoll. Or allow them to all: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0.",
+            "AppArmor denies user namespaces to programs without a profile. Either write `abi <abi/4.0>, include <tunables/global> profile atoll {} flags=(unconfined) {{ userns, }}` to /etc/apparmor.d/atoll and run: apparmor_parser -r /etc/apparmor.d/atoll. Or allow them for all programs: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0.",
             program.display()
         )
     } else {
-        "Something refuses user namespaces to this process, as a container's seccomp profile does: run outside of it, or allow them.".to_owned()
+        "User namespaces are denied to this process, as by a container's seccomp profile: run outside of it, or allow them.".to_owned()
     }
 }
 
@@ -290,13 +298,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_step_names_itself_its_detail_and_the_remedy() {
-        let failure = Failure { step: Step::Clone, detail: String::new(), source: Errno(libc::ENOSPC) };
+    fn a_step_failure_names_step_detail_and_remedy() {
+        let failure = StepFailure { step: LaunchStep::Namespaces, detail: String::new(), source: Errno(libc::ENOSPC) };
         let text = Error::step("sbx_1", failure).to_string();
-        assert!(text.starts_with("sandbox sbx_1: failed to make the namespaces: No space left"), "{text}");
+        assert!(text.starts_with("sandbox sbx_1: failed to create the namespaces: No space left"), "{text}");
         assert!(text.contains("user.max_user_namespaces"), "{text}");
 
-        let failure = Failure { step: Step::Execute, detail: "/bin/nothing".into(), source: Errno(libc::EIO) };
+        let failure =
+            StepFailure { step: LaunchStep::Execute, detail: "/bin/nothing".into(), source: Errno(libc::EIO) };
         let text = Error::step("sbx_1", failure).to_string();
         assert!(text.contains("failed to execute the program (/bin/nothing): "), "{text}");
     }

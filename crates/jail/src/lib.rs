@@ -1,53 +1,56 @@
-//! Makes Linux sandboxes: namespaces, a root by allow-list, cgroups, a filter of system calls.
+//! Creates Linux sandboxes with namespaces, an allow-list root, cgroups, seccomp and Landlock.
 //!
-//! A server can't make them itself: it has threads, sockets and secrets. So [`Launcher::start`] runs a process of its
-//! own, in which [`launcher_main`] takes requests over a pair of sockets and does the work. That process is
-//! small, has one thread and no network, and can be restarted: sandboxes live on and are found again.
+//! A server cannot create them itself: it has threads, sockets and secrets. So [`Launcher::start`] runs a separate
+//! process, in which [`launcher_main`] serves requests over a socket pair. The launcher is small, has one thread and no
+//! network, and can be restarted: sandboxes keep running and the next launcher adopts them.
 //!
-//! [`inside`] is for the program that runs as a sandbox's first process.
+//! [`init_process`] is for the program that runs as a sandbox's init process.
 
 mod btrfs;
 mod catalog;
-mod census;
 mod cgroup;
 mod client;
+mod cpu_placement;
+mod disk_pool;
+mod disk_usage;
 mod error;
-mod ids;
-pub mod inside;
-mod join;
-mod keeper;
+mod etc_template;
+mod file_writers;
+mod host_report;
+mod host_view;
+mod id_maps;
+mod id_ranges;
+pub mod init_process;
 mod kernel;
+mod launcher_spawner;
 mod layers;
-mod loops;
-mod maps;
-mod measure;
-mod owner;
-mod place;
-mod pool;
-mod processors;
-mod prompt;
+mod live_sandbox;
+mod loop_devices;
+mod process_scan;
+mod process_start;
 mod record;
-mod remove;
-mod report;
+mod sandbox;
+mod scheduling;
 mod seccomp;
+mod server_user;
 mod service;
 mod setup;
-mod start;
-mod template;
-mod unlinked;
+mod tree_removal;
+mod unlinked_files;
 mod unpack;
-mod view;
 mod volumes;
 mod wire;
-mod writers;
 
 pub use catalog::{Image, Snapshot};
-pub use client::{Ended, Launcher, LauncherOptions, Running, Stopper};
-pub use error::{Errno, Error, Kept, Step};
-pub use keeper::{Keeper, keeper_main};
-pub use owner::Owner;
-pub use place::{AGENT, Bound, Clock, DiskUse, Enforced, Exit, Ids, Limits, Place, Program, Range, Spec, Usage};
-pub use prompt::{Heirs, prompt, prompt_child};
-pub use report::{Ability, DiskBound, GroupVersion, Missing, Report, Tier};
+pub use client::{KillHandle, Launcher, LauncherOptions, RunningProgram, WorkerExit};
+pub use error::{CatalogKind, Errno, Error, LaunchStep};
+pub use host_report::{CgroupVersion, DiskQuota, HostReport, MissingFeature, Support, Tier};
+pub use launcher_spawner::{LauncherSpawner, launcher_spawner_main};
+pub use sandbox::{
+    AGENT_UID, CpuTimes, DiskUsage, EnforcedLimits, Enforcement, Exit, IdMapKind, IdRange, ProgramSpec, SandboxInfo,
+    SandboxLimits, SandboxSpec, SandboxUsage,
+};
+pub use scheduling::{SliceInheritance, request_short_slices, request_short_slices_for};
+pub use server_user::ServerUser;
 pub use service::launcher_main;
-pub use setup::programs::Shown;
+pub use setup::programs::HostProgram;

@@ -1,8 +1,8 @@
-//! What a sandbox's directory says about it, so that the next launcher finds it again.
+//! A sandbox's directory and the records in it, by which the next launcher adopts it.
 //!
-//! `record.json` is written when the sandbox is prepared and replaced when its files are sealed; `life.json` is written
-//! each time a worker starts, before its first instruction. Nothing is flushed to the disk: after a crash of the machine no process lives, and files of the
-//! workspace are no safer than these.
+//! `record.json` is written when the sandbox is prepared and replaced when its layers are sealed; `life.json` is
+//! written each time a worker starts, before its first instruction. Neither is synced to disk: after a crash of the
+//! host no process exists, and the workspace's files are not synced either.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -12,206 +12,229 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::cgroup::Leaf;
-use crate::ids::Map;
-use crate::layers::{Layers, Stack};
-use crate::place::{Enforced, Exit, Place, Spec};
+use crate::cgroup::CgroupLeaf;
+use crate::id_ranges::IdMap;
+use crate::layers::{LayerStack, LayerStore};
+use crate::sandbox::{EnforcedLimits, Exit, SandboxInfo, SandboxSpec};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
-    pub spec: Spec,
-    pub map: Map,
-    pub enforced: Enforced,
-    pub stack: Stack,
+pub(crate) struct SandboxRecord {
+    pub spec: SandboxSpec,
+    pub map: IdMap,
+    pub enforced: EnforcedLimits,
+    pub stack: LayerStack,
 }
 
-/// A worker that was started.
+/// A started worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Life {
-    pub process: Identity,
-    pub worker: Leaf,
-    pub agent: Leaf,
-    /// The `/etc` that it shows.
+pub(crate) struct WorkerRecord {
+    pub process: ProcessIdentity,
+    pub worker: CgroupLeaf,
+    pub agent: CgroupLeaf,
+    /// The `/etc` template that it uses.
     pub template: PathBuf,
 }
 
-/// A process, told from any other that had or will have its number.
+/// Identifies a process even if its pid is reused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Identity {
+pub(crate) struct ProcessIdentity {
     pub boot: String,
     pub pid: i32,
-    /// In ticks of the clock since boot.
+    /// Start time, in clock ticks since boot.
     pub started: u64,
-    /// The inode of its pid namespace.
+    /// Inode of its pid namespace.
     pub namespace: u64,
 }
 
-impl Identity {
-    pub fn of(pid: i32) -> io::Result<Self> {
+impl ProcessIdentity {
+    pub fn read_from_proc(pid: i32) -> io::Result<Self> {
         Ok(Self {
-            boot: boot()?,
+            boot: read_boot_id()?,
             pid,
-            started: started(&fs::read_to_string(format!("/proc/{pid}/stat"))?).ok_or(io::ErrorKind::InvalidData)?,
+            started: parse_start_time(&fs::read_to_string(format!("/proc/{pid}/stat"))?)
+                .ok_or(io::ErrorKind::InvalidData)?,
             namespace: fs::metadata(format!("/proc/{pid}/ns/pid"))?.ino(),
         })
     }
 
-    /// A hold on the process, if it is still there and the same. The hold comes first: with it the number can't go to
-    /// another process unseen.
-    pub fn find(&self) -> Option<OwnedFd> {
+    /// Opens a pidfd if the same process still exists. The pidfd comes first, so that the pid cannot be reused during
+    /// the check.
+    pub fn open_if_same(&self) -> Option<OwnedFd> {
         let pid = rustix::process::Pid::from_raw(self.pid)?;
-        let hold = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()?;
-        (Self::of(self.pid).ok()? == *self).then_some(hold)
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()?;
+        (Self::read_from_proc(self.pid).ok()? == *self).then_some(pidfd)
     }
 }
 
-fn boot() -> io::Result<String> {
+fn read_boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// The start time in a line of `/proc/<pid>/stat`: the name before it is the process's own choice and may hold
-/// anything, so fields are counted from its end.
-fn started(stat: &str) -> Option<u64> {
+/// Parses the start time in `/proc/<pid>/stat`. The process name may contain anything, so fields are counted from its
+/// closing bracket.
+fn parse_start_time(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// A sandbox's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Home {
+pub(crate) struct SandboxDir {
     pub directory: PathBuf,
 }
 
-impl Home {
+impl SandboxDir {
     pub fn new(sandboxes: &Path, name: &str) -> Self {
         Self { directory: sandboxes.join(name) }
     }
 
-    pub fn temporary(&self, layers: &Layers, stack: &Stack) -> PathBuf {
+    pub fn tmp_dir(&self, layers: &LayerStore, stack: &LayerStack) -> PathBuf {
         match &stack.volume {
-            Some(_) => layers.temporary(&stack.top),
+            Some(_) => layers.tmp_dir(&stack.top),
             None => self.directory.join("tmp"),
         }
     }
 
-    pub fn spool(&self, layers: &Layers, stack: &Stack) -> PathBuf {
+    pub fn spool_dir(&self, layers: &LayerStore, stack: &LayerStack) -> PathBuf {
         match &stack.volume {
-            Some(volume) => layers.layer(&volume.spool).join("spool"),
+            Some(volume) => layers.layer_dir(&volume.spool).join("spool"),
             None => self.directory.join("spool"),
         }
     }
 
-    pub fn link(&self) -> PathBuf {
+    pub fn socket_dir(&self) -> PathBuf {
         self.directory.join("link")
     }
 
-    pub fn log(&self) -> PathBuf {
+    pub fn log_path(&self) -> PathBuf {
         self.directory.join("worker.log")
     }
 
-    fn record(&self) -> PathBuf {
+    fn record_path(&self) -> PathBuf {
         self.directory.join("record.json")
     }
 
-    /// The record of a sandbox whose directories aren't all made yet.
-    fn draft(&self) -> PathBuf {
+    /// The record of a sandbox that is not complete yet.
+    fn draft_path(&self) -> PathBuf {
         self.directory.join("record.new")
     }
 
-    fn life(&self) -> PathBuf {
+    fn worker_record_path(&self) -> PathBuf {
         self.directory.join("life.json")
     }
 
-    /// Says that the sandbox is paused, where no cgroup does.
-    pub fn paused(&self) -> PathBuf {
+    /// Marks the sandbox as paused where no freezer does.
+    pub fn pause_marker(&self) -> PathBuf {
         self.directory.join("paused")
     }
 
-    pub fn read(&self) -> Option<Record> {
-        read(&self.record())
+    pub fn read_record(&self) -> Option<SandboxRecord> {
+        read_json(&self.record_path())
     }
 
-    /// Under which ids its files can be removed, also when it is half made.
-    pub fn read_map(&self) -> Option<Map> {
-        self.read().or_else(|| read(&self.draft())).map(|record| record.map)
+    /// Reads the id map for removing its files, even if the sandbox is incomplete.
+    pub fn read_map(&self) -> Option<IdMap> {
+        self.read_record().or_else(|| read_json(&self.draft_path())).map(|record| record.map)
     }
 
-    pub fn write_draft(&self, record: &Record) -> io::Result<()> {
-        fs::write(self.draft(), serde_json::to_vec(record)?)
+    pub fn write_draft(&self, record: &SandboxRecord) -> io::Result<()> {
+        fs::write(self.draft_path(), serde_json::to_vec(record)?)
     }
 
-    /// Puts another record in the place of the one that is there: either is whole at any time.
-    pub fn replace(&self, record: &Record) -> io::Result<()> {
+    /// Replaces the record atomically.
+    pub fn replace_record(&self, record: &SandboxRecord) -> io::Result<()> {
         self.write_draft(record)?;
-        self.confirm()
+        self.commit_draft()
     }
 
-    /// From now on the sandbox is whole.
-    pub fn confirm(&self) -> io::Result<()> {
-        fs::rename(self.draft(), self.record())
+    /// Makes the draft the record: the sandbox is complete.
+    pub fn commit_draft(&self) -> io::Result<()> {
+        fs::rename(self.draft_path(), self.record_path())
     }
 
-    pub fn read_life(&self) -> Option<Life> {
-        read(&self.life())
+    pub fn read_worker_record(&self) -> Option<WorkerRecord> {
+        read_json(&self.worker_record_path())
     }
 
-    /// In place, as the process it tells of waits until it is written and ends if its launcher does before that.
-    pub fn write_life(&self, life: &Life) -> io::Result<()> {
-        fs::write(self.life(), serde_json::to_vec(life)?)
+    /// Not atomic: the worker waits until this is written and exits if the launcher ends before.
+    pub fn write_worker_record(&self, worker_record: &WorkerRecord) -> io::Result<()> {
+        fs::write(self.worker_record_path(), serde_json::to_vec(worker_record)?)
     }
 
-    pub fn forget_life(&self) {
-        // If it stays, the process in it is found dead.
-        let _ = OpenOptions::new().write(true).truncate(true).open(self.life());
+    pub fn clear_worker_record(&self) {
+        // A stale record is harmless: its process no longer exists.
+        let _ = OpenOptions::new().write(true).truncate(true).open(self.worker_record_path());
     }
 
-    pub fn place(&self, record: &Record, layers: &Layers, alive: bool, exit: Option<Exit>) -> Place {
-        Place {
+    pub fn to_info(&self, record: &SandboxRecord, layers: &LayerStore, alive: bool, exit: Option<Exit>) -> SandboxInfo {
+        SandboxInfo {
             name: record.spec.name.clone(),
             labels: record.spec.labels.clone(),
             limits: record.spec.limits,
             dir: self.directory.clone(),
-            socket: self.link().join("sock"),
-            workspace: layers.workspace(&record.stack.top),
+            worker_socket: self.socket_dir().join("sock"),
+            workspace: layers.workspace_dir(&record.stack.top),
             image: record.stack.image.as_ref().map(|base| base.name.clone()),
-            spool: self.spool(layers, &record.stack),
-            log: self.log(),
-            alive,
-            paused: false,
+            spool: self.spool_dir(layers, &record.stack),
+            log: self.log_path(),
+            is_alive: alive,
+            is_paused: false,
             unprotected: Vec::new(),
-            started: self.life().exists(),
-            spooled: fs::read_dir(self.spool(layers, &record.stack)).is_ok_and(|mut entries| entries.next().is_some()),
+            was_started: self.worker_record_path().exists(),
+            has_spool: fs::read_dir(self.spool_dir(layers, &record.stack))
+                .is_ok_and(|mut entries| entries.next().is_some()),
             exit,
-            range: record.map.range(),
+            id_range: record.map.exclusive_range(),
             enforced: record.enforced,
         }
     }
 }
 
-fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sandbox::IdMapKind;
 
     #[test]
-    fn a_process_is_itself_and_no_other() {
+    fn identity_matches_only_the_same_process() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let identity = Identity::of(child.id().cast_signed()).unwrap();
-        assert!(identity.find().is_some());
-        assert!(Identity { started: identity.started + 1, ..identity.clone() }.find().is_none());
-        assert!(Identity { namespace: 1, ..identity.clone() }.find().is_none());
-        assert!(Identity { boot: "another".into(), ..identity.clone() }.find().is_none());
+        let identity = ProcessIdentity::read_from_proc(child.id().cast_signed()).unwrap();
+        assert!(identity.open_if_same().is_some());
+        assert!(ProcessIdentity { started: identity.started + 1, ..identity.clone() }.open_if_same().is_none());
+        assert!(ProcessIdentity { namespace: 1, ..identity.clone() }.open_if_same().is_none());
+        assert!(ProcessIdentity { boot: "another".into(), ..identity.clone() }.open_if_same().is_none());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(identity.find().is_none());
+        assert!(identity.open_if_same().is_none());
+    }
+
+    /// A sandbox outlives its launcher, so records of earlier versions must stay readable.
+    #[test]
+    fn reads_and_writes_the_stored_names() {
+        let record = r#"{"spec":{"name":"a","labels":{},"limits":{"memory_bytes":1,"cpu_milli":2,"pids":3,"open_files":4,"worker_memory_bytes":5,"disk_bytes":6},"hostname":"h","image":null,"snapshot":null,"protected":["p"],"programs":[{"from":"/x","at":"y"}]},"map":{"ids":"own","users":[{"inside":0,"outside":7,"count":8}],"groups":[]},"enforced":{"memory":"enforced","cpu":"no","pids":"per_process","open_files":"per_process","disk":"watched","ids":"shared"},"stack":{"top":"t","below":["b"],"image":{"name":"i","layer":"l"},"volume":{"beside":-9,"spool":"s"}}}"#;
+        let parsed: SandboxRecord = serde_json::from_str(record).unwrap();
+        assert_eq!(serde_json::to_string(&parsed).unwrap(), record);
+        let leaf = r#"{"directories":["/g"],"born_into":true,"memory":"/m","peak":null,"oom":null,"cpu":{"Nanoseconds":"/c"},"pids":null,"freezer":{"Version1":"/f"},"confined":{"file":"/cpus","to":[0,2]}}"#;
+        let worker = format!(
+            r#"{{"process":{{"boot":"x","pid":1,"started":2,"namespace":3}},"worker":{leaf},"agent":{leaf},"template":"/e"}}"#
+        );
+        let parsed: WorkerRecord = serde_json::from_str(&worker).unwrap();
+        assert_eq!(serde_json::to_string(&parsed).unwrap(), worker);
+        for (kind, stored) in [(IdMapKind::CommonRange, "\"common\""), (IdMapKind::SingleId, "\"single\"")] {
+            assert_eq!(serde_json::to_string(&kind).unwrap(), stored);
+        }
+        let snapshot = r#"{"name":"s","created_at":1,"layers":["a"],"image":null,"beside":5}"#;
+        let parsed: crate::catalog::SnapshotRecord = serde_json::from_str(snapshot).unwrap();
+        assert_eq!(serde_json::to_string(&parsed).unwrap(), snapshot);
     }
 
     #[test]
-    fn a_name_with_brackets_does_not_hide_the_start_time() {
+    fn parses_the_start_time_after_a_name_with_brackets() {
         let fields: Vec<String> =
             (3..=52).map(|field| if field == 22 { "777".into() } else { "1".to_string() }).collect();
-        assert_eq!(started(&format!("1 (a) 1 (b)) {}", fields.join(" "))), Some(777));
+        assert_eq!(parse_start_time(&format!("1 (a) 1 (b)) {}", fields.join(" "))), Some(777));
     }
 }

@@ -1,5 +1,5 @@
-//! Layers of a store that bounds: each is a volume of its own and holds everything, so nothing is stacked. To fork is to
-//! copy the volume, which takes the same time however large it is.
+//! Layers as btrfs subvolumes: each holds all files of a sandbox, without overlays. A fork is a snapshot of the
+//! subvolume, in constant time.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -7,165 +7,175 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::btrfs::{self, Quota};
-use crate::catalog::COUNTED;
+use crate::btrfs::{self, QuotaMode};
+use crate::catalog::SIZE_FILE;
+use crate::disk_usage;
 use crate::error::Error;
-use crate::layers::{Layers, Stack};
-use crate::measure;
+use crate::layers::{LayerStack, LayerStore};
 
-/// What a sandbox's worker may leave on disk of what it has not told yet.
-const SPOOL: u64 = 1 << 30;
-/// However much it began with, a sandbox may write so much: without it nothing starts.
-const LEAST: u64 = 1 << 20;
-/// So many temporary files are looked at to know what a copy doesn't have.
-const TEMPORARY: u64 = 20_000;
+/// Quota of a worker's spool.
+const SPOOL_QUOTA_BYTES: u64 = 1 << 30;
+/// Minimum quota: without it no sandbox starts, even a fork of a full one.
+const MIN_QUOTA_BYTES: u64 = 1 << 20;
+/// Limits how many temporary files are measured for a copy.
+const MAX_COUNTED_TMP_FILES: u64 = 20_000;
 
-/// How temporary files are called that are on their way out of a copy.
-const LEFT: &str = "left-";
+/// Name prefix of a copy's old temporary directory, which is being removed.
+const OLD_TMP_PREFIX: &str = "left-";
 
-/// What a sandbox in such a store has besides.
+/// The subvolumes of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Volume {
-    /// What its files take besides what the kernel counts: what it began with, less what is everybody's.
-    pub beside: i64,
-    /// The volume for what its worker has not told yet.
+pub(crate) struct SandboxVolume {
+    /// Bytes to add to the kernel's usage: what the sandbox started with, without the shared image.
+    #[serde(rename = "beside")]
+    pub usage_offset: i64,
+    /// The subvolume of the worker's spool.
     pub spool: String,
 }
 
-/// A volume that was made, and what whoever has it takes besides what the kernel counts.
+/// A new subvolume with its usage offset.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct NewVolume {
     pub layer: String,
-    pub beside: i64,
+    pub usage_offset: i64,
 }
 
-/// What a sandbox takes, by what the kernel counts.
-pub(crate) fn used(counted: u64, beside: i64) -> u64 {
-    counted.saturating_add_signed(beside)
+/// A sandbox's total usage, from the kernel's accounting.
+pub(crate) fn total_usage(counted: u64, usage_offset: i64) -> u64 {
+    counted.saturating_add_signed(usage_offset)
 }
 
-/// What the kernel shall allow, for a sandbox that may take so much in all.
-fn allowed(bytes: u64, beside: i64) -> u64 {
-    bytes.saturating_add_signed(beside.saturating_neg()).max(LEAST)
+/// The kernel quota for a sandbox's disk limit.
+fn kernel_quota(bytes: u64, usage_offset: i64) -> u64 {
+    bytes.saturating_add_signed(usage_offset.saturating_neg()).max(MIN_QUOTA_BYTES)
 }
 
-fn signed(bytes: u64) -> i64 {
+fn to_signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-impl Layers {
-    /// An empty one for a sandbox that may take so much.
-    pub fn make_volume(&self, bytes: u64) -> Result<Made, Error> {
-        let id = self.claim_with(btrfs::create)?;
+impl LayerStore {
+    /// Creates an empty subvolume with a quota.
+    pub fn create_volume(&self, bytes: u64) -> Result<NewVolume, Error> {
+        let id = self.claim_id_with(btrfs::create_subvolume)?;
         self.finish_volume(id, true, Some(bytes), 0)
     }
 
-    /// One for a root that is being imported: nobody writes to it later.
-    pub fn make_root_volume(&self) -> Result<String, Error> {
-        let id = self.claim_with(btrfs::create)?;
-        self.or_discarded(&id, || self.fill(&id, crate::layers::Beginning::Root, true)).map(|()| id.clone())
+    /// Creates a subvolume for an image, which is never written again.
+    pub fn create_image_volume(&self) -> Result<String, Error> {
+        let id = self.claim_id_with(btrfs::create_subvolume)?;
+        self.or_delete(&id, || self.create_dirs(&id, crate::layers::LayerContent::Image, true)).map(|()| id.clone())
     }
 
-    /// One for a sandbox that begins with an imported root, which counts for nobody.
-    pub fn volume_of_root(&self, image: &str, bytes: u64) -> Result<Made, Error> {
-        let beside = match self.quota {
-            Some(Quota::Full) => signed(self.taken(image)?).saturating_neg(),
-            Some(Quota::Simple) | None => 0,
+    /// Creates a sandbox's subvolume from an image, which does not count towards its usage.
+    pub fn volume_from_image(&self, image: &str, bytes: u64) -> Result<NewVolume, Error> {
+        let usage_offset = match self.quota {
+            Some(QuotaMode::Full) => to_signed(self.volume_usage(image)?).saturating_neg(),
+            Some(QuotaMode::Simple) | None => 0,
         };
-        let id = self.claim_with(|path| btrfs::copy(&self.layer(image), path))?;
-        self.finish_volume(id, true, Some(bytes), beside)
+        let id = self.claim_id_with(|path| btrfs::snapshot_subvolume(&self.layer_dir(image), path))?;
+        self.finish_volume(id, true, Some(bytes), usage_offset)
     }
 
-    /// A copy of another, without its temporary files; with a bound if a sandbox is to write to it.
-    pub fn copy_volume(&self, original: &str, beside: i64, bytes: Option<u64>) -> Result<Made, Error> {
-        let id = self.claim_with(|path| btrfs::copy(&self.layer(original), path))?;
-        let beside = match self.quota {
-            // What it begins with stays its original's, and so did the temporary files.
-            Some(Quota::Simple) => {
-                let temporary = measure::some(&self.temporary(&id), TEMPORARY).map(|found| found.bytes).unwrap_or(0);
-                let began = self.taken(original)?.saturating_sub(temporary);
-                beside.saturating_add(signed(began))
+    /// Copies a subvolume without its temporary files; with a quota if a sandbox will write to it.
+    pub fn copy_volume(&self, original: &str, usage_offset: i64, bytes: Option<u64>) -> Result<NewVolume, Error> {
+        let id = self.claim_id_with(|path| btrfs::snapshot_subvolume(&self.layer_dir(original), path))?;
+        let usage_offset = match self.quota {
+            // Simple quotas charge the original for the initial content, including temporary files.
+            Some(QuotaMode::Simple) => {
+                let temporary = disk_usage::measure_up_to(&self.tmp_dir(&id), MAX_COUNTED_TMP_FILES)
+                    .map(|found| found.bytes)
+                    .unwrap_or(0);
+                let initial = self.volume_usage(original)?.saturating_sub(temporary);
+                usage_offset.saturating_add(to_signed(initial))
             }
-            Some(Quota::Full) | None => beside,
+            Some(QuotaMode::Full) | None => usage_offset,
         };
-        self.finish_volume(id, false, bytes, beside)
+        self.finish_volume(id, false, bytes, usage_offset)
     }
 
-    /// One for what a worker has not told yet.
-    pub fn make_spool(&self) -> Result<String, Error> {
-        let id = self.claim_with(btrfs::create)?;
-        self.or_discarded(&id, || self.bound(&id, SPOOL, 0)).map(|()| id.clone())
+    /// Creates the subvolume of a worker's spool.
+    pub fn create_spool_volume(&self) -> Result<String, Error> {
+        let id = self.claim_id_with(btrfs::create_subvolume)?;
+        self.or_delete(&id, || self.set_quota(&id, SPOOL_QUOTA_BYTES, 0)).map(|()| id.clone())
     }
 
-    fn finish_volume(&self, id: String, empty: bool, bytes: Option<u64>, beside: i64) -> Result<Made, Error> {
-        self.or_discarded(&id, || {
+    fn finish_volume(
+        &self,
+        id: String,
+        empty: bool,
+        bytes: Option<u64>,
+        usage_offset: i64,
+    ) -> Result<NewVolume, Error> {
+        self.or_delete(&id, || {
             if empty {
-                self.fill(&id, crate::layers::Beginning::Empty, false)?;
+                self.create_dirs(&id, crate::layers::LayerContent::Empty, false)?;
             }
-            match fs::rename(self.temporary(&id), self.layer(&id).join(format!("{LEFT}{id}"))) {
+            match fs::rename(self.tmp_dir(&id), self.layer_dir(&id).join(format!("{OLD_TMP_PREFIX}{id}"))) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::file("clear", &self.temporary(&id), error));
+                    return Err(Error::file("clear", &self.tmp_dir(&id), error));
                 }
                 Ok(()) | Err(_) => {}
             }
-            // What was counted was the original.
-            match fs::remove_file(self.layer(&id).join(COUNTED)) {
+            // The stored size is that of the original.
+            match fs::remove_file(self.layer_dir(&id).join(SIZE_FILE)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::file("clear", &self.layer(&id), error));
+                    return Err(Error::file("clear", &self.layer_dir(&id), error));
                 }
                 Ok(()) | Err(_) => {}
             }
-            bytes.map_or(Ok(()), |bytes| self.bound(&id, bytes, beside))
+            bytes.map_or(Ok(()), |bytes| self.set_quota(&id, bytes, usage_offset))
         })?;
-        Ok(Made { layer: id, beside })
+        Ok(NewVolume { layer: id, usage_offset })
     }
 
-    fn or_discarded(&self, id: &str, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-        let layer = self.layer(id);
+    fn or_delete(&self, id: &str, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        let layer = self.layer_dir(id);
         let closed = fs::set_permissions(&layer, Permissions::from_mode(0o700));
-        let outcome = closed.map_err(|error| Error::file("make", &layer, error)).and_then(|()| work());
+        let outcome = closed.map_err(|error| Error::file("create", &layer, error)).and_then(|()| work());
         if outcome.is_err() {
-            // What stays is swept when the next launcher starts.
-            let _ = btrfs::remove(&layer);
+            // The next launcher removes the rest.
+            let _ = btrfs::delete_subvolume(&layer);
         }
         outcome
     }
 
-    fn bound(&self, id: &str, bytes: u64, beside: i64) -> Result<(), Error> {
-        let layer = self.layer(id);
-        btrfs::bound(&layer, allowed(bytes, beside)).map_err(|error| Error::file("bound", &layer, error))
+    fn set_quota(&self, id: &str, bytes: u64, usage_offset: i64) -> Result<(), Error> {
+        let layer = self.layer_dir(id);
+        btrfs::set_quota(&layer, kernel_quota(bytes, usage_offset))
+            .map_err(|error| Error::file("set the quota of", &layer, error))
     }
 
-    /// What the kernel counts for one.
-    pub fn taken(&self, id: &str) -> Result<u64, Error> {
-        let layer = self.layer(id);
-        btrfs::taken(&layer).map_err(|error| Error::file("count", &layer, error))
+    /// Reads the kernel's usage of a subvolume.
+    pub fn volume_usage(&self, id: &str) -> Result<u64, Error> {
+        let layer = self.layer_dir(id);
+        btrfs::used_bytes(&layer).map_err(|error| Error::file("read the usage of", &layer, error))
     }
 
-    /// A sandbox's temporary files, where they lie with its others.
-    pub fn temporary(&self, id: &str) -> PathBuf {
-        self.layer(id).join("tmp")
+    /// The temporary files of a sandbox whose files are a subvolume.
+    pub fn tmp_dir(&self, id: &str) -> PathBuf {
+        self.layer_dir(id).join("tmp")
     }
 
-    /// Temporary files of its originals, to be removed.
-    pub fn left(&self, id: &str) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.layer(id)).into_iter().flatten().flatten();
-        let left = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(LEFT.as_bytes()));
+    /// Temporary directories of the originals, left to remove.
+    pub fn old_tmp_dirs(&self, id: &str) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.layer_dir(id)).into_iter().flatten().flatten();
+        let left = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(OLD_TMP_PREFIX.as_bytes()));
         left.map(|entry| entry.path()).collect()
     }
 
-    /// Whether a layer is a volume that can be copied and bounded.
+    /// True if a layer is a subvolume with quotas.
     pub fn is_volume(&self, id: &str) -> bool {
-        self.quota.is_some() && btrfs::is_volume(&self.layer(id))
+        self.quota.is_some() && btrfs::is_subvolume(&self.layer_dir(id))
     }
 
-    /// Whether the kernel bounds what is written to this stack.
-    pub fn bounds(&self, stack: &Stack) -> bool {
+    /// True if the kernel enforces a quota on this stack.
+    pub fn enforces_quota(&self, stack: &LayerStack) -> bool {
         self.quota.is_some() && stack.volume.is_some()
     }
 
-    /// What is left for all together.
-    pub fn room(&self) -> Option<u64> {
+    /// Free bytes of the file system.
+    pub fn free_bytes(&self) -> Option<u64> {
         let found = rustix::fs::statvfs(&self.directory).ok()?;
         Some(found.f_bavail.saturating_mul(found.f_frsize))
     }
@@ -176,13 +186,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_began_with_counts_and_what_is_everybodys_does_not() {
-        assert_eq!((used(10, 0), allowed(100 << 20, 0)), (10, 100 << 20));
-        // A fork whose files are its parent's for the kernel.
-        assert_eq!((used(10, 40), allowed(100 << 20, 40 << 20)), (50, 60 << 20));
-        // A root that the kernel counts with the rest.
-        assert_eq!((used(50, -40), allowed(100 << 20, -(40 << 20))), (10, 140 << 20));
-        assert_eq!(used(10, -40), 0);
-        assert_eq!(allowed(10 << 20, 40 << 20), LEAST);
+    fn initial_files_count_and_shared_images_do_not() {
+        assert_eq!((total_usage(10, 0), kernel_quota(100 << 20, 0)), (10, 100 << 20));
+        // A fork, whose initial files are charged to its parent.
+        assert_eq!((total_usage(10, 40), kernel_quota(100 << 20, 40 << 20)), (50, 60 << 20));
+        // An image that the kernel charges to the sandbox.
+        assert_eq!((total_usage(50, -40), kernel_quota(100 << 20, -(40 << 20))), (10, 140 << 20));
+        assert_eq!(total_usage(10, -40), 0);
+        assert_eq!(kernel_quota(10 << 20, 40 << 20), MIN_QUOTA_BYTES);
     }
 }

@@ -1,4 +1,4 @@
-//! What client and launcher say to each other: one JSON value a packet, with descriptors where a request has them.
+//! The protocol between client and launcher: one JSON value per packet, with descriptors for some requests.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,35 +13,35 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::catalog::{Image, Snapshot};
 use crate::error::Error;
-use crate::owner::Owner;
-use crate::place::{Clock, DiskUse, Exit, Place, Program, Spec, Usage};
-use crate::report::Report;
+use crate::host_report::HostReport;
+use crate::sandbox::{CpuTimes, DiskUsage, Exit, ProgramSpec, SandboxInfo, SandboxSpec, SandboxUsage};
+use crate::server_user::ServerUser;
 
-/// No packet is longer: the kernel takes none that does not fit into a socket's buffer.
+/// Maximum packet size: a packet must fit into the socket's buffer.
 pub(crate) const MAX_PACKET: usize = 128 * 1024;
-/// Standard input, output and error of a one-shot.
+/// Stdin, stdout and stderr of a program.
 const MAX_DESCRIPTORS: usize = 3;
 
-/// The first packet: what the launcher works with.
+/// First packet: the launcher's settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    pub data: PathBuf,
-    pub worker: PathBuf,
+    pub data_dir: PathBuf,
+    pub worker_binary: PathBuf,
     pub id_base: u32,
     pub home: Option<PathBuf>,
-    pub tools: Vec<PathBuf>,
+    pub tool_dirs: Vec<PathBuf>,
     pub deployment: String,
-    /// How large the pool for sandboxes' files shall be, in bytes.
-    pub pool: Option<u64>,
-    /// Where the data directory will be, for a probe that is made elsewhere.
-    pub disk: PathBuf,
-    /// Who the server is, where that isn't who the launcher is.
+    /// Size of the disk pool in bytes.
+    pub pool_bytes: Option<u64>,
+    /// The future data directory, for a probe from elsewhere.
+    pub probed_dir: PathBuf,
+    /// The server's user, if it differs from the launcher's.
     #[serde(default)]
-    pub owner: Option<Owner>,
+    pub server_user: Option<ServerUser>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct RequestPacket {
     pub id: u64,
     pub request: Request,
 }
@@ -50,40 +50,40 @@ pub(crate) struct Asked {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
     Probe,
-    Prepare(Spec),
+    Prepare(SandboxSpec),
     StartWorker { name: String },
     Run { name: String, argv: Vec<String> },
-    EndRun { run: u64 },
+    KillRun { run: u64 },
     Find { name: String },
     List,
     Kill { name: String },
     Destroy { name: String },
     Usage { name: String },
-    Fork { parent: String, spec: Spec },
+    Fork { parent: String, spec: SandboxSpec },
     Snapshot { name: String, snapshot: String },
     Snapshots,
     ForgetSnapshot { snapshot: String },
     ImportImage { image: String },
     Images,
     ForgetImage { image: String },
-    Enter { name: String, program: Program },
-    Disk { name: String },
-    StopWriters { name: String, everybody: bool },
-    Clocks,
+    Exec { name: String, program: ProgramSpec },
+    MeasureDisk { name: String },
+    KillWriters { name: String, kill_all: bool },
+    CpuTimes,
     Pause { name: String },
     Resume { name: String },
-    Spool { name: String },
+    ReleaseSpool { name: String },
 }
 
 impl Request {
-    /// For messages.
-    pub fn verb(&self) -> &'static str {
+    /// The request's name for error messages.
+    pub fn label(&self) -> &'static str {
         match self {
             Self::Probe => "probe",
             Self::Prepare(_) => "prepare",
             Self::StartWorker { .. } => "start worker",
             Self::Run { .. } => "run",
-            Self::EndRun { .. } => "end run",
+            Self::KillRun { .. } => "kill run",
             Self::Find { .. } => "find",
             Self::List => "list",
             Self::Kill { .. } => "kill",
@@ -96,20 +96,20 @@ impl Request {
             Self::ImportImage { .. } => "import image",
             Self::Images => "list images",
             Self::ForgetImage { .. } => "forget image",
-            Self::Enter { .. } => "enter",
-            Self::Disk { .. } => "count disk",
-            Self::StopWriters { .. } => "stop writers",
-            Self::Clocks => "clocks",
+            Self::Exec { .. } => "exec",
+            Self::MeasureDisk { .. } => "measure disk",
+            Self::KillWriters { .. } => "kill writers",
+            Self::CpuTimes => "read CPU times",
             Self::Pause { .. } => "pause",
             Self::Resume { .. } => "resume",
-            Self::Spool { .. } => "hand out the spool",
+            Self::ReleaseSpool { .. } => "release spool",
         }
     }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Said {
+pub(crate) enum LauncherMessage {
     Answer { id: u64, outcome: Result<Answer, Error> },
     WorkerEnded { name: String, exit: Exit },
     RunEnded { run: u64, exit: Exit },
@@ -119,30 +119,32 @@ pub(crate) enum Said {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
     Done,
-    Report(Box<Report>),
-    Place(Box<Place>),
-    /// One of a list, with more to come: `Done` ends it.
-    Item(Box<Place>),
-    Usage(Usage),
+    Report(Box<HostReport>),
+    Sandbox(Box<SandboxInfo>),
+    /// One of a list; `Done` ends it.
+    SandboxItem(Box<SandboxInfo>),
+    Usage(SandboxUsage),
     /// One, or one of a list that `Done` ends.
     Snapshot(Snapshot),
     Image(Image),
-    Disk(DiskUse),
-    /// So many processes were ended.
-    Stopped(u32),
-    /// Some of them, with more to come: `Done` ends it.
-    Clocks(Vec<Clock>),
+    Disk(DiskUsage),
+    /// Number of killed processes.
+    Killed(u32),
+    /// Part of a list; `Done` ends it.
+    CpuTimes(Vec<CpuTimes>),
 }
 
 /// Sends one packet.
-pub(crate) fn send<T: Serialize>(
+pub(crate) fn send_packet<T: Serialize>(
     socket: BorrowedFd<'_>,
     value: &T,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), Error> {
     let text = serde_json::to_vec(value).map_err(Error::protocol)?;
     if text.len() > MAX_PACKET {
-        return Err(Error::Spec { reason: format!("it takes {} bytes to say; {MAX_PACKET} is the most", text.len()) });
+        return Err(Error::InvalidSpec {
+            reason: format!("the request has {} bytes; the maximum is {MAX_PACKET}", text.len()),
+        });
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -153,14 +155,14 @@ pub(crate) fn send<T: Serialize>(
         rustix::net::sendmsg(socket, &[IoSlice::new(&text)], &mut ancillary, SendFlags::NOSIGNAL)
     })
     .map_err(|error| match error {
-        rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET | rustix::io::Errno::NOTCONN => Error::Gone,
+        rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET | rustix::io::Errno::NOTCONN => Error::LauncherGone,
         error => Error::protocol(error),
     })?;
     Ok(())
 }
 
-/// Waits for one packet; `None` is the end.
-pub(crate) fn receive<T: DeserializeOwned>(
+/// Waits for one packet; `None` when the peer has closed.
+pub(crate) fn receive_packet<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> Result<Option<(T, Vec<OwnedFd>)>, Error> {
@@ -184,14 +186,14 @@ pub(crate) fn receive<T: DeserializeOwned>(
         return Ok(None);
     }
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(Error::protocol("a packet was cut off"));
+        return Err(Error::protocol("a packet was truncated"));
     }
     let value = serde_json::from_slice(&buffer[..received.bytes]).map_err(Error::protocol)?;
     Ok(Some((value, descriptors)))
 }
 
-/// Two ends of a connection that keeps packets apart.
-pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Error> {
+/// Creates a connected pair of packet sockets.
+pub(crate) fn socket_pair() -> Result<(OwnedFd, OwnedFd), Error> {
     let (one, other) = rustix::net::socketpair(
         rustix::net::AddressFamily::UNIX,
         rustix::net::SocketType::SEQPACKET,
@@ -200,7 +202,7 @@ pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Error> {
     )
     .map_err(Error::protocol)?;
     for end in [&one, &other] {
-        // The default of some machines is less than a packet; more than allowed is cut to what is.
+        // Some hosts' default is less than one packet; the kernel caps larger values.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(end.as_fd(), 4 * MAX_PACKET);
     }
     Ok((one, other))
@@ -211,20 +213,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_keep_their_borders_and_descriptors() {
-        let (one, other) = pair().unwrap();
+    fn packets_keep_their_boundaries_and_descriptors() {
+        let (one, other) = socket_pair().unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
-        let request = |id, name: String| Asked { id, request: Request::Kill { name } };
-        send(one.as_fd(), &request(1, "a".into()), &[read.as_fd(), write.as_fd()]).unwrap();
-        send(one.as_fd(), &request(2, "b".repeat(100_000)), &[]).unwrap();
+        let request = |id, name: String| RequestPacket { id, request: Request::Kill { name } };
+        send_packet(one.as_fd(), &request(1, "a".into()), &[read.as_fd(), write.as_fd()]).unwrap();
+        send_packet(one.as_fd(), &request(2, "b".repeat(100_000)), &[]).unwrap();
         let mut buffer = vec![0; MAX_PACKET];
-        let (asked, descriptors) = receive::<Asked>(other.as_fd(), &mut buffer).unwrap().unwrap();
-        assert_eq!((asked.id, descriptors.len()), (1, 2));
-        let (asked, descriptors) = receive::<Asked>(other.as_fd(), &mut buffer).unwrap().unwrap();
-        assert_eq!((asked.id, descriptors.len()), (2, 0));
-        assert!(matches!(send(one.as_fd(), &request(3, "c".repeat(MAX_PACKET)), &[]), Err(Error::Spec { .. })));
+        let (packet, descriptors) = receive_packet::<RequestPacket>(other.as_fd(), &mut buffer).unwrap().unwrap();
+        assert_eq!((packet.id, descriptors.len()), (1, 2));
+        let (packet, descriptors) = receive_packet::<RequestPacket>(other.as_fd(), &mut buffer).unwrap().unwrap();
+        assert_eq!((packet.id, descriptors.len()), (2, 0));
+        assert!(matches!(
+            send_packet(one.as_fd(), &request(3, "c".repeat(MAX_PACKET)), &[]),
+            Err(Error::InvalidSpec { .. })
+        ));
         drop(one);
-        assert!(receive::<Asked>(other.as_fd(), &mut buffer).unwrap().is_none());
-        assert_eq!(send(other.as_fd(), &request(4, String::new()), &[]), Err(Error::Gone));
+        assert!(receive_packet::<RequestPacket>(other.as_fd(), &mut buffer).unwrap().is_none());
+        assert_eq!(send_packet(other.as_fd(), &request(4, String::new()), &[]), Err(Error::LauncherGone));
     }
 }

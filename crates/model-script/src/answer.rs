@@ -1,54 +1,54 @@
-//! What the model answers, before any API's words for it.
+//! The model's answers, independent of the API.
 
-use crate::script::Usage;
+use crate::script::TokenUsage;
 use serde_json::Value;
 use std::time::Duration;
 
-/// What comes back for one request.
+/// The response to one request.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Reply {
-    /// Before the first byte.
+pub(crate) struct ModelReply {
+    /// Wait before the first byte.
     pub(crate) delay: Duration,
-    pub(crate) content: Content,
+    pub(crate) content: ReplyContent,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Content {
-    Answer(Answer),
+pub(crate) enum ReplyContent {
+    Answer(ModelAnswer),
     Refusal(Refusal),
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Answer {
-    /// Letters, digits and underscores; the same for the same place of the same script.
+pub(crate) struct ModelAnswer {
+    /// Letters, digits and underscores; stable for a position of a script.
     pub(crate) id: String,
     pub(crate) blocks: Vec<Block>,
-    pub(crate) usage: Usage,
-    /// The stream breaks off after so many events.
-    pub(crate) cut: Option<usize>,
+    pub(crate) usage: TokenUsage,
+    /// Cuts the stream after this many events.
+    pub(crate) cut_after_events: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Block {
     Think(String),
-    Text(Vec<Piece>),
-    Call(Call),
+    Text(Vec<TextPiece>),
+    Call(ScriptedCall),
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Piece {
+pub(crate) struct TextPiece {
     pub(crate) pause: Duration,
     pub(crate) text: String,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Call {
+pub(crate) struct ScriptedCall {
     pub(crate) tool: String,
-    pub(crate) input: Input,
+    pub(crate) input: CallInput,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Input {
+pub(crate) enum CallInput {
     Object(Value),
     Text(String),
 }
@@ -65,12 +65,12 @@ pub(crate) struct Refusal {
 
 impl Block {
     pub(crate) fn text(text: impl Into<String>) -> Self {
-        Self::Text(vec![Piece { pause: Duration::ZERO, text: text.into() }])
+        Self::Text(vec![TextPiece { pause: Duration::ZERO, text: text.into() }])
     }
 }
 
-impl Answer {
-    pub(crate) fn calls(&self) -> impl Iterator<Item = &Call> {
+impl ModelAnswer {
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &ScriptedCall> {
         self.blocks.iter().filter_map(|block| match block {
             Block::Call(call) => Some(call),
             Block::Think(_) | Block::Text(_) => None,
@@ -81,7 +81,7 @@ impl Answer {
         self.calls().next().is_some()
     }
 
-    /// All text together, as in an answer that is not streamed.
+    /// The whole text, as in an answer that is not streamed.
     pub(crate) fn full_text(&self) -> String {
         let pieces = self.blocks.iter().flat_map(|block| match block {
             Block::Text(pieces) => pieces.as_slice(),
@@ -90,13 +90,13 @@ impl Answer {
         pieces.map(|piece| piece.text.as_str()).collect()
     }
 
-    /// The id of the call that stands at this place among the calls.
+    /// The id of the call with this index.
     pub(crate) fn call_id(&self, index: usize) -> String {
         format!("{}_{index}", self.id)
     }
 
-    /// How long the pauses between pieces take together.
-    pub(crate) fn pauses(&self) -> Duration {
+    /// The sum of the pauses between pieces.
+    pub(crate) fn total_pause(&self) -> Duration {
         let pieces = self.blocks.iter().flat_map(|block| match block {
             Block::Text(pieces) => pieces.as_slice(),
             Block::Think(_) | Block::Call(_) => &[],
@@ -105,9 +105,9 @@ impl Answer {
     }
 }
 
-impl Input {
-    /// As an object, for APIs that know nothing else.
-    pub(crate) fn object(&self) -> Value {
+impl CallInput {
+    /// The input as an object, for APIs without text input.
+    pub(crate) fn to_object(&self) -> Value {
         match self {
             Self::Object(value) => value.clone(),
             Self::Text(text) => serde_json::json!({ "input": text }),

@@ -1,93 +1,97 @@
-//! What a request says, whichever API it came by: the conversation so far and the tools on offer.
+//! A request's conversation and tools, independent of the API.
 
-use crate::script::in_name;
+use crate::script::is_name_character;
 use serde_json::Value;
 
-/// What stands in a prompt before the name of the script that it chooses.
-pub(crate) const TAG: &str = "#script:";
+/// Prefix of a script's name in a prompt.
+pub(crate) const SCRIPT_TAG: &str = "#script:";
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Conversation {
     pub(crate) model: String,
-    pub(crate) stream: bool,
-    /// OpenAI sends figures at a stream's end only to those who ask.
-    pub(crate) stream_usage: bool,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) wants_stream: bool,
+    /// OpenAI sends usage at the end of a stream only on request.
+    pub(crate) wants_stream_usage: bool,
+    pub(crate) entries: Vec<ConversationEntry>,
     pub(crate) tools: Vec<Tool>,
 }
 
-/// One thing in a conversation, in order.
+/// One entry of a conversation.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Entry {
-    /// Instructions around the conversation.
+pub(crate) enum ConversationEntry {
+    /// System instructions.
     System(String),
     /// A user's text.
-    Told(String),
-    /// What a tool gave back.
-    Result(String),
-    /// The model's own words, thoughts included.
-    Said,
+    UserText(String),
+    /// A tool's result.
+    ToolResult(String),
+    /// The model's text or thinking.
+    ModelText,
     /// The model's call of a tool.
-    Called,
+    ToolCall,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Tool {
     pub(crate) name: String,
-    pub(crate) form: Form,
+    pub(crate) input_form: InputForm,
 }
 
-/// How a tool takes its input.
+/// The form of a tool's input.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Form {
-    /// An object, by its JSON schema.
+pub(crate) enum InputForm {
+    /// An object with a JSON schema.
     Object(Value),
     /// Free text.
     Text,
 }
 
-/// Which script a conversation plays, and what has happened since it began.
+/// The script of a conversation and the progress in it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Course {
-    /// The script that a prompt named; none if none did.
-    pub(crate) named: Option<String>,
-    /// How many prompts named a script: the second time is not the first.
-    pub(crate) begun: usize,
-    pub(crate) marks: Vec<Mark>,
+pub(crate) struct ScriptProgress {
+    /// The script that a prompt named, if any.
+    pub(crate) script_name: Option<String>,
+    /// The number of prompts that named a script; distinguishes repeated runs.
+    pub(crate) start_count: usize,
+    pub(crate) advances: Vec<ProgressMark>,
 }
 
-/// What moves a script on.
+/// An entry that advances a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mark {
-    /// A tool gave something back.
-    Result,
-    /// The model spoke without calling anything, and a user went on after that.
-    WentOn,
+pub(crate) enum ProgressMark {
+    /// A tool returned a result.
+    ToolResult,
+    /// The model ended its turn and the user sent another message.
+    NextTurn,
 }
 
-/// How an agent asks for the rest of an answer whose stream broke: nobody has gone on, it is the same turn.
-const REST_WANTED: &[&str] = &["Your response above was cut off mid-stream"];
+/// Prompts by which an agent requests the rest of a cut answer; they continue the same turn.
+const CONTINUATION_PROMPTS: &[&str] = &["Your response above was cut off mid-stream"];
 
 impl Conversation {
-    /// Read from the conversation alone: the same request always stands at the same place.
-    pub(crate) fn course(&self) -> Course {
-        let mut course = Course::default();
-        // The model's latest words: whether there are any, and whether they called a tool.
+    /// Reads the progress from the conversation alone, so that the same request always has the same position.
+    pub(crate) fn script_progress(&self) -> ScriptProgress {
+        let mut course = ScriptProgress::default();
+        // The model's latest output, if any: true if it called a tool.
         let mut said = None;
         for entry in &self.entries {
             match entry {
-                Entry::System(_) => {}
-                Entry::Said => said = said.or(Some(false)),
-                Entry::Called => said = Some(true),
-                Entry::Result(_) => {
-                    course.marks.push(Mark::Result);
+                ConversationEntry::System(_) => {}
+                ConversationEntry::ModelText => said = said.or(Some(false)),
+                ConversationEntry::ToolCall => said = Some(true),
+                ConversationEntry::ToolResult(_) => {
+                    course.advances.push(ProgressMark::ToolResult);
                     said = None;
                 }
-                Entry::Told(text) => {
-                    if let Some(name) = tag(text) {
-                        course = Course { named: Some(name.to_owned()), begun: course.begun + 1, marks: Vec::new() };
-                    } else if said == Some(false) && !REST_WANTED.iter().any(|wanted| text.contains(wanted)) {
-                        course.marks.push(Mark::WentOn);
+                ConversationEntry::UserText(text) => {
+                    if let Some(name) = find_script_tag(text) {
+                        course = ScriptProgress {
+                            script_name: Some(name.to_owned()),
+                            start_count: course.start_count + 1,
+                            advances: Vec::new(),
+                        };
+                    } else if said == Some(false) && !CONTINUATION_PROMPTS.iter().any(|wanted| text.contains(wanted)) {
+                        course.advances.push(ProgressMark::NextTurn);
                     }
                     said = None;
                 }
@@ -96,20 +100,25 @@ impl Conversation {
         course
     }
 
-    /// Whether the model has been told this text; with `new`, since it last said something.
-    pub(crate) fn holds(&self, text: &str, new: bool) -> bool {
-        let last = self.entries.iter().rposition(|entry| matches!(entry, Entry::Said | Entry::Called));
+    /// True if the model received this text; with `new`, since its last output.
+    pub(crate) fn has_received(&self, text: &str, new: bool) -> bool {
+        let last = self
+            .entries
+            .iter()
+            .rposition(|entry| matches!(entry, ConversationEntry::ModelText | ConversationEntry::ToolCall));
         let first = if new { last.map_or(0, |last| last + 1) } else { 0 };
         self.entries.iter().skip(first).any(|entry| match entry {
-            Entry::System(told) | Entry::Told(told) | Entry::Result(told) => told.contains(text),
-            Entry::Said | Entry::Called => false,
+            ConversationEntry::System(told)
+            | ConversationEntry::UserText(told)
+            | ConversationEntry::ToolResult(told) => told.contains(text),
+            ConversationEntry::ModelText | ConversationEntry::ToolCall => false,
         })
     }
 
-    /// The directory that the agent says it works in.
+    /// The working directory that the agent reports.
     pub(crate) fn working_directory(&self) -> Option<&str> {
-        // Each agent words it in its own way; the directory stands on the same line, or in a list below it.
-        const SAID: &[&str] = &[
+        // Each agent has its own label; the directory is on the same line or in a list below it.
+        const DIRECTORY_LABELS: &[&str] = &[
             "Primary working directory:",
             "Working directory:",
             "Current working directory:",
@@ -118,11 +127,11 @@ impl Conversation {
             "<cwd>",
         ];
         let texts = self.entries.iter().filter_map(|entry| match entry {
-            Entry::System(text) | Entry::Told(text) => Some(text.as_str()),
-            Entry::Result(_) | Entry::Said | Entry::Called => None,
+            ConversationEntry::System(text) | ConversationEntry::UserText(text) => Some(text.as_str()),
+            ConversationEntry::ToolResult(_) | ConversationEntry::ModelText | ConversationEntry::ToolCall => None,
         });
         for text in texts {
-            for said in SAID {
+            for said in DIRECTORY_LABELS {
                 let Some((_, after)) = text.split_once(said) else { continue };
                 let after = after.trim_start_matches([' ', '\n', '-', '`']);
                 let end = after.find(['\n', '<', '`']).unwrap_or(after.len());
@@ -135,34 +144,36 @@ impl Conversation {
         None
     }
 
-    /// About as many tokens as a real model would count.
-    pub(crate) fn tokens(&self) -> u64 {
+    /// Estimates the number of tokens.
+    pub(crate) fn estimated_tokens(&self) -> u64 {
         let letters: usize = self
             .entries
             .iter()
             .map(|entry| match entry {
-                Entry::System(text) | Entry::Told(text) | Entry::Result(text) => text.len(),
-                Entry::Said | Entry::Called => 0,
+                ConversationEntry::System(text)
+                | ConversationEntry::UserText(text)
+                | ConversationEntry::ToolResult(text) => text.len(),
+                ConversationEntry::ModelText | ConversationEntry::ToolCall => 0,
             })
             .sum();
-        tokens(letters)
+        estimate_tokens(letters)
     }
 }
 
-pub(crate) fn tokens(letters: usize) -> u64 {
+pub(crate) fn estimate_tokens(letters: usize) -> u64 {
     (letters as u64).div_ceil(4).max(1)
 }
 
-/// The last script that a text names.
-fn tag(text: &str) -> Option<&str> {
-    let (_, after) = text.rsplit_once(TAG)?;
-    let end = after.find(|letter| !in_name(letter)).unwrap_or(after.len());
-    // A full stop behind the name ends the sentence.
+/// Returns the last script name in a text.
+fn find_script_tag(text: &str) -> Option<&str> {
+    let (_, after) = text.rsplit_once(SCRIPT_TAG)?;
+    let end = after.find(|letter| !is_name_character(letter)).unwrap_or(after.len());
+    // A trailing period ends the sentence.
     let name = after[..end].trim_end_matches('.');
     (!name.is_empty()).then_some(name)
 }
 
-/// The text in a content field, which is text itself or a list of parts with text in them.
+/// The text of a content field, which is a string or a list of parts.
 pub(crate) fn text_of(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
@@ -182,58 +193,64 @@ pub(crate) fn text_of(content: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> Entry {
-        Entry::Told(text.into())
+    fn user_text(text: &str) -> ConversationEntry {
+        ConversationEntry::UserText(text.into())
     }
 
-    fn result(text: &str) -> Entry {
-        Entry::Result(text.into())
+    fn tool_result(text: &str) -> ConversationEntry {
+        ConversationEntry::ToolResult(text.into())
     }
 
-    fn course(entries: &[Entry]) -> (Option<String>, usize, Vec<Mark>) {
-        let course = Conversation { entries: entries.to_vec(), ..Conversation::default() }.course();
-        (course.named, course.begun, course.marks)
+    fn progress_of(entries: &[ConversationEntry]) -> (Option<String>, usize, Vec<ProgressMark>) {
+        let course = Conversation { entries: entries.to_vec(), ..Conversation::default() }.script_progress();
+        (course.script_name, course.start_count, course.advances)
     }
 
     #[test]
-    fn the_course_is_read_from_the_conversation() {
-        use Entry::{Called, Said};
-        use Mark::{Result, WentOn};
+    fn reads_progress_from_the_conversation() {
+        use ConversationEntry::{ModelText, ToolCall};
+        use ProgressMark::{NextTurn, ToolResult};
         let a = || Some("a".to_owned());
-        assert_eq!(course(&[told("do it")]), (None, 0, vec![]));
-        assert_eq!(course(&[told("do it #script:a.")]), (a(), 1, vec![]));
-        let begun = [told("x #script:a y"), Said, Called, result("")];
-        assert_eq!(course(&begun), (a(), 1, vec![Result]));
-        // A message in between moves nothing.
-        assert_eq!(course(&[&begun[..], &[told("and this")]].concat()), (a(), 1, vec![Result]));
+        assert_eq!(progress_of(&[user_text("do it")]), (None, 0, vec![]));
+        assert_eq!(progress_of(&[user_text("do it #script:a.")]), (a(), 1, vec![]));
+        let begun = [user_text("x #script:a y"), ModelText, ToolCall, tool_result("")];
+        assert_eq!(progress_of(&begun), (a(), 1, vec![ToolResult]));
+        // A message during a turn does not advance the script.
+        assert_eq!(progress_of(&[&begun[..], &[user_text("and this")]].concat()), (a(), 1, vec![ToolResult]));
         assert_eq!(
-            course(&[told("#script:a"), Called, Called, result(""), result("")]),
-            (a(), 1, vec![Result, Result])
+            progress_of(&[user_text("#script:a"), ToolCall, ToolCall, tool_result(""), tool_result("")]),
+            (a(), 1, vec![ToolResult, ToolResult])
         );
-        // An ended turn counts once somebody goes on, and not when the agent only wants the rest of it.
-        let ended = [&begun[..], &[Said]].concat();
-        assert_eq!(course(&ended), (a(), 1, vec![Result]));
-        assert_eq!(course(&[&ended[..], &[told("go on"), told("more")]].concat()), (a(), 1, vec![Result, WentOn]));
-        let rest = told("Your response above was cut off mid-stream. Resume directly.");
-        assert_eq!(course(&[&ended[..], &[rest]].concat()), (a(), 1, vec![Result]));
-        // A new name begins anew, and the same name too.
-        assert_eq!(course(&[&ended[..], &[told("#script:b")]].concat()), (Some("b".into()), 2, vec![]));
-        assert_eq!(course(&[&ended[..], &[told("#script:a")]].concat()), (a(), 2, vec![]));
-        // What a tool printed chooses nothing.
-        assert_eq!(course(&[told("#script:a"), Called, result("#script:b")]), (a(), 1, vec![Result]));
+        // An ended turn counts once the user continues, but not when the agent requests the rest.
+        let ended = [&begun[..], &[ModelText]].concat();
+        assert_eq!(progress_of(&ended), (a(), 1, vec![ToolResult]));
+        assert_eq!(
+            progress_of(&[&ended[..], &[user_text("go on"), user_text("more")]].concat()),
+            (a(), 1, vec![ToolResult, NextTurn])
+        );
+        let rest = user_text("Your response above was cut off mid-stream. Resume directly.");
+        assert_eq!(progress_of(&[&ended[..], &[rest]].concat()), (a(), 1, vec![ToolResult]));
+        // A named script starts again, even with the same name.
+        assert_eq!(progress_of(&[&ended[..], &[user_text("#script:b")]].concat()), (Some("b".into()), 2, vec![]));
+        assert_eq!(progress_of(&[&ended[..], &[user_text("#script:a")]].concat()), (a(), 2, vec![]));
+        // A tool's output does not select a script.
+        assert_eq!(
+            progress_of(&[user_text("#script:a"), ToolCall, tool_result("#script:b")]),
+            (a(), 1, vec![ToolResult])
+        );
     }
 
     #[test]
-    fn what_was_told_is_found_and_what_was_said_is_not_asked() {
-        let entries = vec![told("first"), Entry::Called, result("second"), told("third")];
+    fn finds_received_text_but_not_the_model_s_own() {
+        let entries = vec![user_text("first"), ConversationEntry::ToolCall, tool_result("second"), user_text("third")];
         let conversation = Conversation { entries, ..Conversation::default() };
-        assert!(conversation.holds("first", false) && !conversation.holds("first", true));
-        assert!(conversation.holds("second", true) && conversation.holds("third", true));
-        assert!(!conversation.holds("fourth", false));
+        assert!(conversation.has_received("first", false) && !conversation.has_received("first", true));
+        assert!(conversation.has_received("second", true) && conversation.has_received("third", true));
+        assert!(!conversation.has_received("fourth", false));
     }
 
     #[test]
-    fn the_directory_is_found_as_each_agent_words_it() {
+    fn finds_the_working_directory_of_each_agent() {
         for (text, found) in [
             ("# Environment\n - Primary working directory: /a/b\n - Platform: linux", Some("/a/b")),
             ("<env>\n  Working directory: /a b\n</env>", Some("/a b")),
@@ -242,7 +259,8 @@ mod tests {
             ("Working directory: unknown", None),
             ("nothing of it", None),
         ] {
-            let conversation = Conversation { entries: vec![Entry::System(text.into())], ..Conversation::default() };
+            let conversation =
+                Conversation { entries: vec![ConversationEntry::System(text.into())], ..Conversation::default() };
             assert_eq!(conversation.working_directory(), found, "{text}");
         }
     }

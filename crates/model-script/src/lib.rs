@@ -1,27 +1,27 @@
-//! A model that plays a script: the real agent programs are driven by it, without a real model.
+//! A scripted model that drives the real agent programs without a real model.
 //!
-//! It speaks the Anthropic Messages API, OpenAI's chat completions and Responses, and Gemini's `generateContent`.
-//! A script is a list of abstract steps (`script`): each becomes a call of a tool that the request at hand offers
-//! (`tools`). Which step comes next is read from the conversation in the request (`play`) and not remembered, so
-//! that retries, resumed and forked sessions and messages in between are all safe.
+//! It serves the Anthropic Messages API, OpenAI's chat completions and Responses, and Gemini's `generateContent`. A
+//! script is a list of abstract steps (`script`); each becomes a call of a tool that the request offers (`tools`). The
+//! next step is derived from the conversation in the request (`decision`) and not stored, so retries, resumed and
+//! forked sessions and steering messages are safe.
 //!
 //! ```text
-//! request ─► wire::read ─► play::decide ─► wire::write ─► server streams it
+//! request ─► wire::read ─► decision::decide ─► wire::write ─► server streams it
 //!                            (pure)             (pure)        └─► record
 //! ```
 
 mod answer;
 mod conversation;
-mod forms;
-mod play;
-mod record;
-mod running;
+mod decision;
+mod file_commands;
+mod request_log;
 pub mod script;
+mod scripted_model;
 mod server;
-mod shell;
+mod step_forms;
 mod tools;
 mod wire;
 
-pub use record::{Outcome, Request};
-pub use running::{Error, Listen, ScriptedModel};
+pub use request_log::{RecordedRequest, RequestOutcome};
 pub use script::{Script, Scripts};
+pub use scripted_model::{Error, ListenOptions, ScriptedModel};

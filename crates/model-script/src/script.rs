@@ -1,9 +1,9 @@
-//! What a script may say, and how its file is read.
+//! The steps of a script and the parser of script files.
 //!
 //! A file is YAML (so JSON too): a list of steps, or `scripts:` with several named ones. `docs/model-script.md`
 //! describes each step.
 
-use crate::forms::{CutForm, ExpectForm, FailForm, PlanItemForm};
+use crate::step_forms::{CutForm, ExpectForm, FailForm, PlanItemForm};
 use serde::Deserialize;
 use serde_json::Value;
 use std::time::Duration;
@@ -15,57 +15,57 @@ pub struct Scripts(Vec<Script>);
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// A prompt chooses it by `#script:NAME`.
+    /// A prompt selects it with `#script:NAME`.
     pub name: String,
-    /// Where relative files lie, for tools that want absolute ones; else what the agent says of itself.
+    /// Base of relative paths for tools that need absolute ones; defaults to the agent's reported directory.
     #[serde(default)]
     pub cwd: Option<String>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<ScriptStep>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum ScriptStep {
     Say(String),
-    Slow(Slow),
+    Slow(SlowStep),
     Think(String),
-    Write(Write),
-    Edit(Edit),
+    Write(WriteStep),
+    Edit(EditStep),
     Run(String),
     Plan(Vec<PlanItem>),
-    Ask(Ask),
-    Use(Use),
+    Ask(AskStep),
+    Use(UseStep),
     /// Several calls in one answer.
-    Parallel(Vec<Step>),
-    Expect(Expect),
-    Fail(Fail),
-    Cut(Cut),
+    Parallel(Vec<ScriptStep>),
+    Expect(ExpectStep),
+    Fail(FailStep),
+    Cut(CutStep),
     /// Seconds before the first byte of the answer.
     Delay(f64),
-    Usage(Usage),
-    /// Ends the turn; the next prompt goes on after it.
+    Usage(TokenUsage),
+    /// Ends the turn; the next prompt continues after it.
     End,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Write {
+pub struct WriteStep {
     pub file: String,
     pub content: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Edit {
+pub struct EditStep {
     pub file: String,
     pub old: String,
     pub new: String,
 }
 
-/// A tool by the name that the agent gives it.
+/// Calls a tool by the agent's name for it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Use {
+pub struct UseStep {
     pub tool: String,
     #[serde(default)]
     pub input: Value,
@@ -73,7 +73,7 @@ pub struct Use {
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ask {
+pub struct AskStep {
     pub question: String,
     #[serde(default)]
     pub options: Vec<String>,
@@ -82,7 +82,7 @@ pub struct Ask {
 /// Text that arrives in pieces, with a pause before each.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Slow {
+pub struct SlowStep {
     pub pieces: Vec<String>,
     /// Seconds.
     pub pause: f64,
@@ -114,109 +114,107 @@ impl PlanStatus {
     }
 }
 
-/// What the request must hold, in what it tells the model: not in the model's own words.
+/// Text that the request must contain outside the model's own output.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "ExpectForm")]
-pub struct Expect {
+pub struct ExpectStep {
     pub text: String,
-    /// Only what came after the model's last answer counts.
-    pub new: bool,
+    /// Consider only text after the model's last answer.
+    pub only_new: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "FailForm")]
-pub struct Fail {
+pub struct FailStep {
     pub status: u16,
     /// The header `Retry-After`, in seconds.
     pub retry_after: Option<u32>,
-    /// The error's type and sentence, in the form of the API at hand …
+    /// The error's type and message, in the API's form …
     pub kind: Option<String>,
     pub message: Option<String>,
-    /// … or the whole body as it is.
+    /// … or the literal body.
     pub body: Option<Value>,
-    pub times: Times,
+    pub times: FailureCount,
 }
 
-/// The stream breaks off after so many events.
+/// Cuts the stream after this many events.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "CutForm")]
-pub struct Cut {
-    pub after: usize,
-    pub times: Times,
+pub struct CutStep {
+    pub after_events: usize,
+    pub times: FailureCount,
 }
 
-/// How often a failure happens to one session before the step goes through.
+/// The number of failures per session before the step succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Times {
+pub enum FailureCount {
     Count(u32),
     Always,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Usage {
+pub struct TokenUsage {
     pub input: u64,
     pub output: u64,
     pub cache_read: u64,
     pub cache_write: u64,
 }
 
-/// Why a file is no script.
+/// Reasons why a file is not a valid script.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    #[error("it is not YAML: {0}")]
+pub enum ScriptError {
+    #[error("not valid YAML: {0}")]
     Yaml(String),
     #[error("{0}")]
-    Shape(String),
-    #[error("there is no script in it: write a list of steps, or `scripts:` with a list of {{name, steps}}")]
+    InvalidShape(String),
+    #[error("the file has no script: write a list of steps, or `scripts:` with a list of {{name, steps}}")]
     Empty,
     #[error("two scripts have the name `{0}`")]
-    Twice(String),
-    #[error("`{0}` is no name for a script: use letters, digits, `-`, `_` and `.`")]
-    Name(String),
+    DuplicateName(String),
+    #[error("`{0}` is not a valid script name: use letters, digits, `-`, `_` and `.`")]
+    InvalidName(String),
     #[error("script `{script}`, step {step}: {detail}")]
-    Step { script: String, step: usize, detail: String },
+    InvalidStep { script: String, step: usize, detail: String },
 }
 
-/// The longest pause that a script may ask for.
-const LONGEST_SECONDS: f64 = 3600.0;
+/// The longest allowed pause.
+const MAX_PAUSE_SECONDS: f64 = 3600.0;
 
 impl Scripts {
-    /// Reads a file's text.
-    pub fn parse(text: &str) -> Result<Self, Malformed> {
-        let value = atoll_config::yaml_value(text).map_err(Malformed::Yaml)?;
+    /// Parses a file's text.
+    pub fn parse(text: &str) -> Result<Self, ScriptError> {
+        let value = atoll_config::parse_yaml(text).map_err(ScriptError::Yaml)?;
         match value {
             Value::Array(steps) => {
-                Self::new(vec![Script { name: "main".into(), cwd: None, steps: all("main", steps)? }])
+                Self::new(vec![Script { name: "main".into(), cwd: None, steps: parse_steps("main", steps)? }])
             }
             Value::Object(mut file) => {
-                let scripts = file.remove("scripts").ok_or(Malformed::Empty)?;
+                let scripts = file.remove("scripts").ok_or(ScriptError::Empty)?;
                 if let Some(unknown) = file.keys().next() {
-                    return Err(Malformed::Shape(format!(
-                        "`{unknown}` stands beside `scripts:` and means nothing there"
-                    )));
+                    return Err(ScriptError::InvalidShape(format!("unknown key `{unknown}` beside `scripts:`")));
                 }
-                let Value::Array(scripts) = scripts else { return Err(Malformed::Empty) };
-                Self::new(scripts.into_iter().map(one).collect::<Result<_, _>>()?)
+                let Value::Array(scripts) = scripts else { return Err(ScriptError::Empty) };
+                Self::new(scripts.into_iter().map(parse_script).collect::<Result<_, _>>()?)
             }
-            _ => Err(Malformed::Empty),
+            _ => Err(ScriptError::Empty),
         }
     }
 
-    /// Scripts that a program has made; they are checked like those of a file.
-    pub fn new(scripts: Vec<Script>) -> Result<Self, Malformed> {
+    /// Creates scripts in code; validates them like those of a file.
+    pub fn new(scripts: Vec<Script>) -> Result<Self, ScriptError> {
         if scripts.is_empty() {
-            return Err(Malformed::Empty);
+            return Err(ScriptError::Empty);
         }
         for (index, script) in scripts.iter().enumerate() {
-            if script.name.is_empty() || !script.name.chars().all(in_name) {
-                return Err(Malformed::Name(script.name.clone()));
+            if script.name.is_empty() || !script.name.chars().all(is_name_character) {
+                return Err(ScriptError::InvalidName(script.name.clone()));
             }
             if scripts[..index].iter().any(|earlier| earlier.name == script.name) {
-                return Err(Malformed::Twice(script.name.clone()));
+                return Err(ScriptError::DuplicateName(script.name.clone()));
             }
             for (index, step) in script.steps.iter().enumerate() {
-                step.check().map_err(|detail| Malformed::Step {
+                step.validate().map_err(|detail| ScriptError::InvalidStep {
                     script: script.name.clone(),
                     step: index + 1,
                     detail,
@@ -227,7 +225,7 @@ impl Scripts {
     }
 
     #[cfg(test)]
-    pub(crate) const fn unchecked(scripts: Vec<Script>) -> Self {
+    pub(crate) const fn new_unchecked(scripts: Vec<Script>) -> Self {
         Self(scripts)
     }
 
@@ -235,7 +233,7 @@ impl Scripts {
         self.0.first()
     }
 
-    pub(crate) fn named(&self, name: &str) -> Option<&Script> {
+    pub(crate) fn find_script(&self, name: &str) -> Option<&Script> {
         self.0.iter().find(|script| script.name == name)
     }
 
@@ -244,35 +242,37 @@ impl Scripts {
     }
 }
 
-/// What the name of a script is made of, in the file and behind `#script:`.
-pub(crate) fn in_name(letter: char) -> bool {
+/// True if the character may be in a script's name.
+pub(crate) fn is_name_character(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.')
 }
 
-fn one(value: Value) -> Result<Script, Malformed> {
+fn parse_script(value: Value) -> Result<Script, ScriptError> {
     let Value::Object(mut fields) = value else {
-        return Err(Malformed::Shape("each of `scripts` is a map with `name` and `steps`".into()));
+        return Err(ScriptError::InvalidShape("each of `scripts` is a map with `name` and `steps`".into()));
     };
     let Some(Value::String(name)) = fields.remove("name") else {
-        return Err(Malformed::Shape("each of `scripts` needs a `name`".into()));
+        return Err(ScriptError::InvalidShape("each of `scripts` needs a `name`".into()));
     };
     let Some(Value::Array(steps)) = fields.remove("steps") else {
-        return Err(Malformed::Shape(format!("script `{name}` needs a list of `steps`")));
+        return Err(ScriptError::InvalidShape(format!("script `{name}` needs a list of `steps`")));
     };
     let cwd = match fields.remove("cwd") {
         None | Some(Value::Null) => None,
         Some(Value::String(cwd)) => Some(cwd),
-        Some(_) => return Err(Malformed::Shape(format!("`cwd` of script `{name}` is not a path"))),
+        Some(_) => return Err(ScriptError::InvalidShape(format!("`cwd` of script `{name}` is not a path"))),
     };
     if let Some(unknown) = fields.keys().next() {
-        return Err(Malformed::Shape(format!("script `{name}` has no `{unknown}`: there are name, cwd and steps")));
+        return Err(ScriptError::InvalidShape(format!(
+            "script `{name}`: unknown key `{unknown}`; expected name, cwd or steps"
+        )));
     }
-    Ok(Script { steps: all(&name, steps)?, name, cwd })
+    Ok(Script { steps: parse_steps(&name, steps)?, name, cwd })
 }
 
-fn all(script: &str, steps: Vec<Value>) -> Result<Vec<Step>, Malformed> {
+fn parse_steps(script: &str, steps: Vec<Value>) -> Result<Vec<ScriptStep>, ScriptError> {
     let steps = steps.into_iter().enumerate().map(|(index, step)| {
-        serde_json::from_value(step).map_err(|error| Malformed::Step {
+        serde_json::from_value(step).map_err(|error| ScriptError::InvalidStep {
             script: script.to_owned(),
             step: index + 1,
             detail: error.to_string(),
@@ -281,8 +281,8 @@ fn all(script: &str, steps: Vec<Value>) -> Result<Vec<Step>, Malformed> {
     steps.collect()
 }
 
-impl Step {
-    /// Whether it asks the agent for something, which then answers.
+impl ScriptStep {
+    /// True if the step calls a tool.
     pub(crate) const fn is_call(&self) -> bool {
         match self {
             Self::Write(_)
@@ -304,19 +304,19 @@ impl Step {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn validate(&self) -> Result<(), String> {
         match self {
-            Self::Delay(seconds) => sane(*seconds),
-            Self::Slow(slow) => sane(slow.pause),
+            Self::Delay(seconds) => check_pause(*seconds),
+            Self::Slow(slow) => check_pause(slow.pause),
             Self::Fail(fail) if !(400..600).contains(&fail.status) => {
-                Err(format!("{} is not the status of a failure: use 400 to 599", fail.status))
+                Err(format!("{} is not an error status: use 400 to 599", fail.status))
             }
             Self::Parallel(calls) if calls.is_empty() => Err("`parallel` needs at least one call".into()),
             Self::Plan(items) if items.is_empty() => Err("`plan` needs at least one item".into()),
             Self::Parallel(calls) => {
                 match calls.iter().find(|step| !step.is_call() || matches!(step, Self::Parallel(_))) {
                     Some(_) => Err("`parallel` takes only write, edit, run, plan, ask and use".into()),
-                    None => calls.iter().try_for_each(Self::check),
+                    None => calls.iter().try_for_each(Self::validate),
                 }
             }
             _ => Ok(()),
@@ -324,16 +324,16 @@ impl Step {
     }
 }
 
-fn sane(seconds: f64) -> Result<(), String> {
-    if (0.0..=LONGEST_SECONDS).contains(&seconds) {
+fn check_pause(seconds: f64) -> Result<(), String> {
+    if (0.0..=MAX_PAUSE_SECONDS).contains(&seconds) {
         Ok(())
     } else {
-        Err(format!("{seconds} is no number of seconds between 0 and {LONGEST_SECONDS}"))
+        Err(format!("{seconds} is not between 0 and {MAX_PAUSE_SECONDS}"))
     }
 }
 
-/// Seconds that `sane` has seen; anything else is no time at all.
-pub(crate) fn seconds(seconds: f64) -> Duration {
+/// Converts validated seconds; invalid values become zero.
+pub(crate) fn pause_duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 

@@ -1,11 +1,11 @@
-//! The routes, and how an answer travels.
+//! The routes and the responses.
 
-use crate::answer::{Answer, Content, Refusal};
+use crate::answer::{ModelAnswer, Refusal, ReplyContent};
 use crate::conversation::Conversation;
-use crate::play::{Decision, Failures, decide};
-use crate::record::{Book, Ending, Outcome, Request};
+use crate::decision::{Decision, FailureCounts, decide_reply};
+use crate::request_log::{OutcomeGuard, RecordedRequest, RequestLog, RequestOutcome};
 use crate::script::Scripts;
-use crate::wire::{Api, Event};
+use crate::wire::{Api, SseEvent};
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header, request::Parts};
@@ -21,161 +21,168 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub(crate) struct Model {
+pub(crate) struct ModelServer {
     scripts: Scripts,
-    failures: Mutex<Failures>,
-    pub(crate) book: Arc<Book>,
+    failures: Mutex<FailureCounts>,
+    pub(crate) log: Arc<RequestLog>,
 }
 
-impl Model {
-    pub(crate) fn new(scripts: Scripts, book: Arc<Book>) -> Self {
-        Self { scripts, failures: Mutex::default(), book }
+impl ModelServer {
+    pub(crate) fn new(scripts: Scripts, log: Arc<RequestLog>) -> Self {
+        Self { scripts, failures: Mutex::default(), log }
     }
 }
 
-/// Agents send a whole conversation, with files and pictures in it.
-const LARGEST_BODY: usize = 128 << 20;
-/// How agents name their session in a header.
-const SESSIONS: &[&str] =
+/// Agents send whole conversations with files and images.
+const MAX_BODY_BYTES: usize = 128 << 20;
+/// Headers with the agents' session ids.
+const SESSION_HEADERS: &[&str] =
     &["x-claude-code-session-id", "session-id", "thread-id", "x-session-id", "x-session-affinity"];
 
-type Incoming = axum::extract::Request;
+type HttpRequest = axum::extract::Request;
 
-pub(crate) fn router(model: Arc<Model>) -> Router {
+pub(crate) fn build_router(model: Arc<ModelServer>) -> Router {
     let apis = Router::new()
-        .route("/v1/messages", post(|state, request| ask(Api::Anthropic, state, request)))
-        .route("/v1/messages/count_tokens", post(|state, request| count(Api::Anthropic, state, request)))
-        .route("/v1/chat/completions", post(|state, request| ask(Api::Chat, state, request)))
-        .route("/v1/responses", post(|state, request| ask(Api::Responses, state, request)))
-        .route("/v1beta/models/{operation}", post(gemini))
-        .route("/v1/models", get(models));
-    // Also where the gateway has them, so that an agent can be set up as it is for the gateway.
+        .route("/v1/messages", post(|state, request| answer_request(Api::Anthropic, state, request)))
+        .route("/v1/messages/count_tokens", post(|state, request| count_tokens(Api::Anthropic, state, request)))
+        .route("/v1/chat/completions", post(|state, request| answer_request(Api::Chat, state, request)))
+        .route("/v1/responses", post(|state, request| answer_request(Api::Responses, state, request)))
+        .route("/v1beta/models/{operation}", post(answer_gemini_request))
+        .route("/v1/models", get(list_models));
+    // Also under the gateway's prefixes, so that an agent's gateway configuration works.
     ["/anthropic", "/openai", "/gemini"]
         .into_iter()
         .fold(Router::new(), |all, below| all.nest(below, apis.clone()))
         .merge(apis)
-        .route("/requests", get(requests))
-        .fallback(unknown)
+        .route("/requests", get(list_requests))
+        .fallback(reject_unknown_route)
         .with_state(model)
 }
 
-/// A request that has been read and written down.
-struct Asked {
+/// A received request.
+struct ReceivedRequest {
     path: String,
     body: Value,
-    bytes: usize,
+    body_bytes: usize,
     parts: Parts,
 }
 
-async fn read(request: Incoming) -> Result<Asked, Response> {
+async fn read_request(request: HttpRequest) -> Result<ReceivedRequest, Response> {
     let (parts, body) = request.into_parts();
-    let bytes = to_bytes(body, LARGEST_BODY).await.map_err(|error| {
+    let bytes = to_bytes(body, MAX_BODY_BYTES).await.map_err(|error| {
         let status = StatusCode::PAYLOAD_TOO_LARGE;
         (status, Json(json!({ "error": { "message": format!("The body could not be read: {error}.") } })))
             .into_response()
     })?;
     let path = parts.uri.path_and_query().map_or_else(String::new, ToString::to_string);
-    Ok(Asked { path, body: as_json(&bytes), bytes: bytes.len(), parts })
+    Ok(ReceivedRequest { path, body: json_or_text(&bytes), body_bytes: bytes.len(), parts })
 }
 
-fn as_json(bytes: &Bytes) -> Value {
+fn json_or_text(bytes: &Bytes) -> Value {
     if bytes.is_empty() {
         return Value::Null;
     }
     serde_json::from_slice(bytes).unwrap_or_else(|_| String::from_utf8_lossy(bytes).into_owned().into())
 }
 
-impl Asked {
-    fn session(&self) -> String {
-        let mut named = SESSIONS.iter().filter_map(|name| self.parts.headers.get(*name)?.to_str().ok());
+impl ReceivedRequest {
+    fn session_id(&self) -> String {
+        let mut named = SESSION_HEADERS.iter().filter_map(|name| self.parts.headers.get(*name)?.to_str().ok());
         named.next().unwrap_or_default().to_owned()
     }
 
-    /// Writes it down; what ends it is told to the `Ending`.
-    fn begin(self, book: &Arc<Book>, decision: Option<&Decision>) -> Ending {
-        let request = Request {
+    /// Records the request; the guard records its outcome.
+    fn record_request(self, book: &Arc<RequestLog>, decision: Option<&Decision>) -> OutcomeGuard {
+        let request = RecordedRequest {
             number: 0,
             at: Timestamp::now(),
             method: self.parts.method.to_string(),
-            session: self.session(),
-            headers: shown(&self.parts.headers),
+            session: self.session_id(),
+            headers: readable_headers(&self.parts.headers),
             path: self.path,
             body: self.body,
             script: decision.and_then(|decision| decision.script.clone()),
             position: decision.map_or(0, |decision| decision.position),
             problem: decision.and_then(|decision| decision.problem.clone()),
-            outcome: Outcome::Answering,
+            outcome: RequestOutcome::Answering,
             ended_at: None,
         };
-        let number = book.begin(request, self.bytes);
-        Ending::new(Arc::clone(book), number)
+        let number = book.record_request(request, self.body_bytes);
+        OutcomeGuard::new(Arc::clone(book), number)
     }
 }
 
-fn shown(headers: &HeaderMap) -> std::collections::BTreeMap<String, String> {
+fn readable_headers(headers: &HeaderMap) -> std::collections::BTreeMap<String, String> {
     let shown = headers
         .iter()
         .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()));
     shown.collect()
 }
 
-async fn ask(api: Api, State(model): State<Arc<Model>>, request: Incoming) -> Response {
-    match read(request).await {
+async fn answer_request(api: Api, State(model): State<Arc<ModelServer>>, request: HttpRequest) -> Response {
+    match read_request(request).await {
         Ok(asked) => {
-            let conversation = api.read(&asked.body);
-            answer(api, &model, asked, conversation).await
+            let conversation = api.parse_request(&asked.body);
+            answer_conversation(api, &model, asked, conversation).await
         }
         Err(response) => response,
     }
 }
 
 /// `POST /v1beta/models/MODEL:OPERATION`.
-async fn gemini(State(model): State<Arc<Model>>, request: Incoming) -> Response {
+async fn answer_gemini_request(State(model): State<Arc<ModelServer>>, request: HttpRequest) -> Response {
     let last = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
     let (name, operation) = last.rsplit_once(':').unwrap_or((&last, ""));
     let stream = match operation {
         "streamGenerateContent" => true,
         "generateContent" => false,
-        "countTokens" => return count(Api::Gemini, State(model), request).await,
-        _ => return unknown(State(model), request).await,
+        "countTokens" => return count_tokens(Api::Gemini, State(model), request).await,
+        _ => return reject_unknown_route(State(model), request).await,
     };
-    match read(request).await {
+    match read_request(request).await {
         Ok(asked) => {
-            let mut conversation = Api::Gemini.read(&asked.body);
+            let mut conversation = Api::Gemini.parse_request(&asked.body);
             conversation.model = name.to_owned();
-            conversation.stream = stream;
-            answer(Api::Gemini, &model, asked, conversation).await
+            conversation.wants_stream = stream;
+            answer_conversation(Api::Gemini, &model, asked, conversation).await
         }
         Err(response) => response,
     }
 }
 
-async fn answer(api: Api, model: &Model, asked: Asked, conversation: Conversation) -> Response {
+async fn answer_conversation(
+    api: Api,
+    model: &ModelServer,
+    asked: ReceivedRequest,
+    conversation: Conversation,
+) -> Response {
     if !asked.body.is_object() {
-        let mut ending = asked.begin(&model.book, None);
-        ending.end(Outcome::Refused);
-        return refused(api, &not_json());
+        let mut ending = asked.record_request(&model.log, None);
+        ending.record(RequestOutcome::Refused);
+        return refusal_response(api, &invalid_body_refusal());
     }
     let decision = {
         let mut failures = model.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        decide(&model.scripts, &conversation, &asked.session(), &mut failures)
+        decide_reply(&model.scripts, &conversation, &asked.session_id(), &mut failures)
     };
-    let mut ending = asked.begin(&model.book, Some(&decision));
+    let mut ending = asked.record_request(&model.log, Some(&decision));
     tokio::time::sleep(decision.reply.delay).await;
     match decision.reply.content {
-        Content::Refusal(refusal) => {
-            ending.end(Outcome::Refused);
-            refused(api, &refusal)
+        ReplyContent::Refusal(refusal) => {
+            ending.record(RequestOutcome::Refused);
+            refusal_response(api, &refusal)
         }
-        Content::Answer(answer) if conversation.stream => streamed(api, &conversation, &answer, ending),
-        Content::Answer(answer) => {
-            tokio::time::sleep(answer.pauses()).await;
-            whole(api.whole(&conversation, &answer), answer.cut.is_some(), ending)
+        ReplyContent::Answer(answer) if conversation.wants_stream => {
+            stream_response(api, &conversation, &answer, ending)
+        }
+        ReplyContent::Answer(answer) => {
+            tokio::time::sleep(answer.total_pause()).await;
+            whole_response(api.whole_response(&conversation, &answer), answer.cut_after_events.is_some(), ending)
         }
     }
 }
 
-fn not_json() -> Refusal {
+fn invalid_body_refusal() -> Refusal {
     Refusal {
         status: 400,
         retry_after: None,
@@ -185,69 +192,74 @@ fn not_json() -> Refusal {
     }
 }
 
-fn refused(api: Api, refusal: &Refusal) -> Response {
+fn refusal_response(api: Api, refusal: &Refusal) -> Response {
     let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = (status, Json(api.refusal(refusal))).into_response();
+    let mut response = (status, Json(api.refusal_body(refusal))).into_response();
     if let Some(seconds) = refusal.retry_after {
         response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
     }
     response
 }
 
-/// An answer in one piece; cut, it is half of one.
-fn whole(body: Value, cut: bool, mut ending: Ending) -> Response {
+/// Sends an answer in one piece, or half of it if cut.
+fn whole_response(body: Value, cut: bool, mut ending: OutcomeGuard) -> Response {
     if !cut {
-        ending.end(Outcome::Answered);
+        ending.record(RequestOutcome::Answered);
         return Json(body).into_response();
     }
     let text = body.to_string();
     let half = text.len() / 2;
     let half = Bytes::copy_from_slice(&text.as_bytes()[..half]);
     let headers = [(header::CONTENT_TYPE, "application/json")];
-    (headers, Body::from_stream(stream::unfold(Sending::cut_after([half], ending), Sending::next))).into_response()
+    (headers, Body::from_stream(stream::unfold(ResponseStream::cut_after([half], ending), ResponseStream::next_chunk)))
+        .into_response()
 }
 
-fn streamed(api: Api, conversation: &Conversation, answer: &Answer, ending: Ending) -> Response {
-    let events = api.events(conversation, answer);
-    let sending = Sending { left: events.iter().map(piece).collect(), until_cut: answer.cut, ending };
+fn stream_response(api: Api, conversation: &Conversation, answer: &ModelAnswer, ending: OutcomeGuard) -> Response {
+    let events = api.stream_events(conversation, answer);
+    let sending = ResponseStream {
+        unsent: events.iter().map(encode_event).collect(),
+        events_until_cut: answer.cut_after_events,
+        outcome_guard: ending,
+    };
     let headers = [(header::CONTENT_TYPE, "text/event-stream; charset=utf-8"), (header::CACHE_CONTROL, "no-cache")];
-    (headers, Body::from_stream(stream::unfold(sending, Sending::next))).into_response()
+    (headers, Body::from_stream(stream::unfold(sending, ResponseStream::next_chunk))).into_response()
 }
 
-fn piece(event: &Event) -> (Duration, Bytes) {
-    (event.pause, event.encoded().into())
+fn encode_event(event: &SseEvent) -> (Duration, Bytes) {
+    (event.pause, event.encode_sse().into())
 }
 
-/// The rest of an answer.
-struct Sending {
-    left: VecDeque<(Duration, Bytes)>,
-    /// How many more pieces go out before the connection breaks.
-    until_cut: Option<usize>,
-    ending: Ending,
+/// The unsent rest of a response.
+struct ResponseStream {
+    unsent: VecDeque<(Duration, Bytes)>,
+    /// Remaining pieces before the connection breaks.
+    events_until_cut: Option<usize>,
+    outcome_guard: OutcomeGuard,
 }
 
-/// Time for what was sent to reach the wire, before the connection breaks.
-const FLUSHED: Duration = Duration::from_millis(20);
+/// Delay for sent data to reach the network before the connection breaks.
+const FLUSH_DELAY: Duration = Duration::from_millis(20);
 
-impl Sending {
-    fn cut_after<const N: usize>(pieces: [Bytes; N], ending: Ending) -> Self {
-        Self { left: pieces.map(|piece| (Duration::ZERO, piece)).into(), until_cut: Some(N), ending }
+impl ResponseStream {
+    fn cut_after<const N: usize>(pieces: [Bytes; N], outcome_guard: OutcomeGuard) -> Self {
+        Self { unsent: pieces.map(|piece| (Duration::ZERO, piece)).into(), events_until_cut: Some(N), outcome_guard }
     }
 
-    async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
-        if self.until_cut == Some(0) {
-            tokio::time::sleep(FLUSHED).await;
-            self.ending.end(Outcome::Cut);
-            self.left.clear();
-            self.until_cut = None;
+    async fn next_chunk(mut self) -> Option<(io::Result<Bytes>, Self)> {
+        if self.events_until_cut == Some(0) {
+            tokio::time::sleep(FLUSH_DELAY).await;
+            self.outcome_guard.record(RequestOutcome::Cut);
+            self.unsent.clear();
+            self.events_until_cut = None;
             return Some((Err(io::Error::other("the script cuts the stream here")), self));
         }
-        self.until_cut = self.until_cut.map(|left| left - 1);
-        let Some((pause, piece)) = self.left.pop_front() else {
-            return match self.until_cut {
-                // Cut later than its last event: it breaks instead of ending.
+        self.events_until_cut = self.events_until_cut.map(|left| left - 1);
+        let Some((pause, piece)) = self.unsent.pop_front() else {
+            return match self.events_until_cut {
+                // A cut after the last event breaks the connection instead of ending it.
                 Some(_) => {
-                    self.until_cut = Some(0);
+                    self.events_until_cut = Some(0);
                     Some((Ok(Bytes::new()), self))
                 }
                 None => None,
@@ -256,29 +268,29 @@ impl Sending {
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
-        if self.left.is_empty() && self.until_cut.is_none() {
-            self.ending.end(Outcome::Answered);
+        if self.unsent.is_empty() && self.events_until_cut.is_none() {
+            self.outcome_guard.record(RequestOutcome::Answered);
         }
         Some((Ok(piece), self))
     }
 }
 
-/// How many tokens a conversation has.
-async fn count(api: Api, State(model): State<Arc<Model>>, request: Incoming) -> Response {
-    match read(request).await {
+/// Responds with the number of tokens.
+async fn count_tokens(api: Api, State(model): State<Arc<ModelServer>>, request: HttpRequest) -> Response {
+    match read_request(request).await {
         Ok(asked) => {
-            let tokens = api.read(&asked.body).tokens();
-            asked.begin(&model.book, None).end(Outcome::Answered);
+            let tokens = api.parse_request(&asked.body).estimated_tokens();
+            asked.record_request(&model.log, None).record(RequestOutcome::Answered);
             Json(json!({ "input_tokens": tokens, "totalTokens": tokens })).into_response()
         }
         Err(response) => response,
     }
 }
 
-/// One model, in words that both Anthropic's and OpenAI's clients take.
-async fn models(State(model): State<Arc<Model>>, request: Incoming) -> Response {
-    match read(request).await {
-        Ok(asked) => asked.begin(&model.book, None).end(Outcome::Answered),
+/// Responds with one model, in a form for Anthropic's and OpenAI's clients.
+async fn list_models(State(model): State<Arc<ModelServer>>, request: HttpRequest) -> Response {
+    match read_request(request).await {
+        Ok(asked) => asked.record_request(&model.log, None).record(RequestOutcome::Answered),
         Err(response) => return response,
     }
     let scripted = json!({
@@ -292,21 +304,24 @@ async fn models(State(model): State<Arc<Model>>, request: Incoming) -> Response 
 }
 
 #[derive(Deserialize)]
-struct After {
+struct RequestsQuery {
     #[serde(default)]
     after: u64,
 }
 
-/// What was asked so far; it is not written down itself.
-async fn requests(State(model): State<Arc<Model>>, Query(After { after }): Query<After>) -> Response {
-    let requests: Vec<_> = model.book.after(after);
-    let requests: Vec<&Request> = requests.iter().map(AsRef::as_ref).collect();
+/// Responds with the logged requests; is not logged itself.
+async fn list_requests(
+    State(model): State<Arc<ModelServer>>,
+    Query(RequestsQuery { after }): Query<RequestsQuery>,
+) -> Response {
+    let requests: Vec<_> = model.log.requests_after(after);
+    let requests: Vec<&RecordedRequest> = requests.iter().map(AsRef::as_ref).collect();
     Json(json!({ "requests": requests })).into_response()
 }
 
-async fn unknown(State(model): State<Arc<Model>>, request: Incoming) -> Response {
-    match read(request).await {
-        Ok(asked) => asked.begin(&model.book, None).end(Outcome::Refused),
+async fn reject_unknown_route(State(model): State<Arc<ModelServer>>, request: HttpRequest) -> Response {
+    match read_request(request).await {
+        Ok(asked) => asked.record_request(&model.log, None).record(RequestOutcome::Refused),
         Err(response) => return response,
     }
     let message = "The scripted model has nothing here.";

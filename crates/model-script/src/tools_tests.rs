@@ -1,48 +1,48 @@
 use super::*;
 use crate::script::Scripts;
 
-fn tool(name: &str, properties: &[&str], required: &[&str]) -> Tool {
+fn make_tool(name: &str, properties: &[&str], required: &[&str]) -> Tool {
     let properties: Map<_, _> = properties.iter().map(|name| ((*name).to_owned(), json!({"type": "string"}))).collect();
     let schema = json!({ "type": "object", "properties": properties, "required": required });
-    Tool { name: name.into(), form: Form::Object(schema) }
+    Tool { name: name.into(), input_form: InputForm::Object(schema) }
 }
 
-fn claude() -> Vec<Tool> {
+fn claude_tools() -> Vec<Tool> {
     vec![
-        tool("Bash", &["command", "description", "timeout"], &["command"]),
-        tool("Edit", &["file_path", "old_string", "new_string", "replace_all"], &["file_path"]),
-        tool("Write", &["file_path", "content"], &["file_path", "content"]),
-        tool("TaskCreate", &["subject", "description", "activeForm"], &["subject", "description"]),
-        tool("AskUserQuestion", &["questions"], &["questions"]),
+        make_tool("Bash", &["command", "description", "timeout"], &["command"]),
+        make_tool("Edit", &["file_path", "old_string", "new_string", "replace_all"], &["file_path"]),
+        make_tool("Write", &["file_path", "content"], &["file_path", "content"]),
+        make_tool("TaskCreate", &["subject", "description", "activeForm"], &["subject", "description"]),
+        make_tool("AskUserQuestion", &["questions"], &["questions"]),
     ]
 }
 
-fn opencode() -> Vec<Tool> {
+fn opencode_tools() -> Vec<Tool> {
     vec![
-        tool("bash", &["command", "description"], &["command", "description"]),
-        tool("edit", &["filePath", "oldString", "newString"], &["filePath"]),
-        tool("write", &["filePath", "content"], &["filePath"]),
-        tool("todowrite", &["todos"], &["todos"]),
-        tool("question", &["questions"], &["questions"]),
+        make_tool("bash", &["command", "description"], &["command", "description"]),
+        make_tool("edit", &["filePath", "oldString", "newString"], &["filePath"]),
+        make_tool("write", &["filePath", "content"], &["filePath"]),
+        make_tool("todowrite", &["todos"], &["todos"]),
+        make_tool("question", &["questions"], &["questions"]),
     ]
 }
 
-fn codex() -> Vec<Tool> {
+fn codex_tools() -> Vec<Tool> {
     vec![
-        tool("exec_command", &["cmd", "workdir", "yield_time_ms"], &["cmd"]),
-        Tool { name: "apply_patch".into(), form: Form::Text },
-        tool("update_plan", &["plan", "explanation"], &["plan"]),
-        tool("request_user_input", &["questions"], &["questions"]),
+        make_tool("exec_command", &["cmd", "workdir", "yield_time_ms"], &["cmd"]),
+        Tool { name: "apply_patch".into(), input_form: InputForm::Text },
+        make_tool("update_plan", &["plan", "explanation"], &["plan"]),
+        make_tool("request_user_input", &["questions"], &["questions"]),
     ]
 }
 
-fn gemini() -> Vec<Tool> {
+fn gemini_tools() -> Vec<Tool> {
     vec![
-        tool("run_shell_command", &["command", "description"], &["command"]),
-        tool("replace", &["file_path", "instruction", "old_string", "new_string"], &["file_path", "instruction"]),
-        tool("write_file", &["file_path", "content"], &["file_path", "content"]),
-        tool("write_todos", &["todos"], &["todos"]),
-        tool("ask_user", &["questions"], &["questions"]),
+        make_tool("run_shell_command", &["command", "description"], &["command"]),
+        make_tool("replace", &["file_path", "instruction", "old_string", "new_string"], &["file_path", "instruction"]),
+        make_tool("write_file", &["file_path", "content"], &["file_path", "content"]),
+        make_tool("write_todos", &["todos"], &["todos"]),
+        make_tool("ask_user", &["questions"], &["questions"]),
     ]
 }
 
@@ -56,40 +56,41 @@ const STEPS: &str = "
 - parallel: [{run: 'true'}, {run: 'false'}]
 ";
 
-fn shown(tools: Vec<Tool>) -> String {
+fn render_calls(tools: Vec<Tool>) -> String {
     let scripts = Scripts::parse(STEPS).unwrap();
     let asked = Conversation { tools, ..Conversation::default() };
-    let lines = scripts.first().unwrap().steps.iter().flat_map(|step| match calls(step, &asked, Some("/w/")) {
-        Ok(calls) => calls
-            .into_iter()
-            .map(|call| match call.input {
-                Input::Object(input) => format!("{} {input}", call.tool),
-                Input::Text(text) => format!("{} {text:?}", call.tool),
-            })
-            .collect(),
-        Err(why) => vec![format!("! {why}")],
-    });
+    let lines =
+        scripts.first().unwrap().steps.iter().flat_map(|step| match calls_for_step(step, &asked, Some("/w/")) {
+            Ok(calls) => calls
+                .into_iter()
+                .map(|call| match call.input {
+                    CallInput::Object(input) => format!("{} {input}", call.tool),
+                    CallInput::Text(text) => format!("{} {text:?}", call.tool),
+                })
+                .collect(),
+            Err(why) => vec![format!("! {why}")],
+        });
     lines.collect::<Vec<_>>().join("\n")
 }
 
 #[test]
-fn each_agent_is_called_in_its_own_words() {
-    insta::assert_snapshot!("claude", shown(claude()));
-    insta::assert_snapshot!("opencode", shown(opencode()));
-    insta::assert_snapshot!("codex", shown(codex()));
-    insta::assert_snapshot!("gemini", shown(gemini()));
+fn uses_the_tools_of_each_agent() {
+    insta::assert_snapshot!("claude", render_calls(claude_tools()));
+    insta::assert_snapshot!("opencode", render_calls(opencode_tools()));
+    insta::assert_snapshot!("codex", render_calls(codex_tools()));
+    insta::assert_snapshot!("gemini", render_calls(gemini_tools()));
 }
 
 #[test]
-fn a_shell_stands_in_for_what_is_missing() {
-    insta::assert_snapshot!("codex_without_patches", shown(codex().into_iter().take(1).collect()));
-    insta::assert_snapshot!("only_bash", shown(claude().into_iter().take(1).collect()));
-    insta::assert_snapshot!("nothing", shown(Vec::new()));
+fn a_shell_replaces_missing_tools() {
+    insta::assert_snapshot!("codex_without_patches", render_calls(codex_tools().into_iter().take(1).collect()));
+    insta::assert_snapshot!("only_bash", render_calls(claude_tools().into_iter().take(1).collect()));
+    insta::assert_snapshot!("nothing", render_calls(Vec::new()));
 }
 
 #[test]
 fn a_command_may_be_a_list_of_words() {
     let schema = json!({"properties": {"command": {"type": "array"}}, "required": ["command"]});
-    let call = run_by(&Tool { name: "shell".into(), form: Form::Object(schema) }, "ls");
-    assert_eq!(call.input, Input::Object(json!({"command": ["bash", "-lc", "ls"]})));
+    let call = shell_call(&Tool { name: "shell".into(), input_form: InputForm::Object(schema) }, "ls");
+    assert_eq!(call.input, CallInput::Object(json!({"command": ["bash", "-lc", "ls"]})));
 }

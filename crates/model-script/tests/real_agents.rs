@@ -1,8 +1,8 @@
-//! The real agent programs, driven by the scripted model: outside a sandbox, each in a home of its own.
-//! `scripts/agents` installs them; without them these tests are skipped, unless `ATOLL_TEST_AGENTS` is set.
+//! Drives the real agent programs with the scripted model, outside a sandbox and each in its own home. `scripts/agents`
+//! installs them. Tests of missing agents are skipped unless `ATOLL_TEST_AGENTS` is set.
 
 use anyhow::{Context, Result, bail, ensure};
-use atoll_model_script::{Listen, Outcome, Request, ScriptedModel, Scripts};
+use atoll_model_script::{ListenOptions, RecordedRequest, RequestOutcome, ScriptedModel, Scripts};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -51,18 +51,18 @@ scripts:
       - slow: {pieces: [and, on, and, on], pause: 60}
 "#;
 
-const LONGEST: Duration = Duration::from_secs(120);
+const AGENT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// An agent with a model, a home and a directory to work in.
-struct Stage {
+/// An agent with a scripted model, a home and a working directory.
+struct AgentFixture {
     model: ScriptedModel,
-    place: tempfile::TempDir,
+    directory: tempfile::TempDir,
     program: PathBuf,
 }
 
-impl Stage {
-    /// Nothing where the agent is not installed: the test is skipped, by name.
-    async fn set(agent: &str, test: &str) -> Result<Option<Self>> {
+impl AgentFixture {
+    /// Returns `None` and reports the skip if the agent is not installed.
+    async fn start(agent: &str, test: &str) -> Result<Option<Self>> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the workspace")?;
         let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
         let program = root.join(target).join("agents/bin").join(agent);
@@ -70,28 +70,29 @@ impl Stage {
             let required = std::env::var_os("ATOLL_TEST_AGENTS").is_some_and(|value| !value.is_empty());
             ensure!(!required, "{} is missing: run scripts/agents", program.display());
             let line = format!("skipped: {test}: {} is missing; scripts/agents installs it\n", program.display());
-            // Not by `eprint!`, which the test runner keeps back when a test passes.
+            // Not `eprint!`, which the test runner captures for passing tests.
             drop(std::io::stderr().write_all(line.as_bytes()));
             return Ok(None);
         }
-        let place = tempfile::tempdir()?;
-        std::fs::create_dir_all(place.path().join("home"))?;
-        std::fs::create_dir_all(place.path().join("work"))?;
-        let listen = Listen {
+        let directory = tempfile::tempdir()?;
+        std::fs::create_dir_all(directory.path().join("home"))?;
+        std::fs::create_dir_all(directory.path().join("work"))?;
+        let listen = ListenOptions {
             tcp: Some(([127, 0, 0, 1], 0).into()),
-            unix: Some(place.path().join("model.sock")),
-            ..Listen::default()
+            unix_socket: Some(directory.path().join("model.sock")),
+            ..ListenOptions::default()
         };
-        let model = ScriptedModel::start_on(Scripts::parse(SCRIPTS)?, listen).await?;
-        Ok(Some(Self { model, place, program: program.canonicalize()? }))
+        let model = ScriptedModel::start_with(Scripts::parse(SCRIPTS)?, listen).await?;
+        Ok(Some(Self { model, directory, program: program.canonicalize()? }))
     }
 
     fn home(&self) -> PathBuf {
-        self.place.path().join("home")
+        self.directory.path().join("home")
     }
 
-    fn read(&self, file: &str) -> Result<String> {
-        std::fs::read_to_string(self.place.path().join("work").join(file)).with_context(|| format!("{file} is missing"))
+    fn read_file(&self, file: &str) -> Result<String> {
+        std::fs::read_to_string(self.directory.path().join("work").join(file))
+            .with_context(|| format!("{file} is missing"))
     }
 
     fn write_home(&self, file: &str, content: &str) -> Result<()> {
@@ -100,11 +101,11 @@ impl Stage {
         Ok(std::fs::write(path, content)?)
     }
 
-    /// The program with nothing of this process's environment, so that no key and no setting of the machine's gets in.
+    /// The agent's command with an empty environment, so that no key or setting of the host leaks in.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.env_clear().env("HOME", self.home()).env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.current_dir(self.place.path().join("work"));
+        command.current_dir(self.directory.path().join("work"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command
     }
@@ -113,14 +114,14 @@ impl Stage {
         let mut command = self.command();
         command.env("CLAUDE_CONFIG_DIR", self.home().join(".claude"));
         command.env("ANTHROPIC_BASE_URL", self.model.base_url()).env("ANTHROPIC_API_KEY", "sk-ant-scripted");
-        for quiet in [
+        for variable in [
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
             "DISABLE_TELEMETRY",
             "DISABLE_ERROR_REPORTING",
             "DISABLE_AUTOUPDATER",
             "DISABLE_UPDATES",
         ] {
-            command.env(quiet, "1");
+            command.env(variable, "1");
         }
         command.args(["--output-format", "stream-json", "--verbose", "--model", "claude-sonnet-4-5"]);
         command.args(["--permission-mode", "acceptEdits", "--allowedTools", "Bash"]);
@@ -128,7 +129,7 @@ impl Stage {
     }
 
     fn codex(&self) -> Result<Command> {
-        // A known name of a model: others are not offered the tool for patches.
+        // A known model name: others do not get the patch tool.
         let settings = format!(
             "model = \"gpt-5.5\"\nmodel_provider = \"scripted\"\napproval_policy = \"never\"\n\
              sandbox_mode = \"danger-full-access\"\ncheck_for_update_on_startup = false\n\
@@ -144,49 +145,51 @@ impl Stage {
         Ok(command)
     }
 
-    /// All requests that a script answered.
-    fn played(&self) -> Vec<Arc<Request>> {
+    /// All requests with a scripted answer.
+    fn scripted_requests(&self) -> Vec<Arc<RecordedRequest>> {
         self.model.requests().into_iter().filter(|request| request.script.is_some()).collect()
     }
 
-    /// What every agent must have done with the script `basic`, request by request.
+    /// Checks each request of the script `basic`.
     fn check_basic(&self, done: &Output) -> Result<()> {
         let shown = String::from_utf8_lossy(&done.stdout);
-        ensure!(self.read("notes/hello.txt")? == "goodbye\nworld\n", "the edit is not there: {shown}");
-        ensure!(self.read("ran.txt")? == "ran\n");
+        ensure!(self.read_file("notes/hello.txt")? == "goodbye\nworld\n", "the edit is missing: {shown}");
+        ensure!(self.read_file("ran.txt")? == "ran\n");
         ensure!(shown.contains("All is done."), "{shown}");
-        let played = self.played();
-        let positions: Vec<_> = played.iter().map(|request| request.position).collect();
+        let requests = self.scripted_requests();
+        let positions: Vec<_> = requests.iter().map(|request| request.position).collect();
         ensure!(positions == [0, 1, 2, 3], "{positions:?}");
-        for request in played {
-            ensure!(request.problem.is_none() && request.outcome == Outcome::Answered, "{:?}", request.problem);
+        for request in requests {
+            ensure!(request.problem.is_none() && request.outcome == RequestOutcome::Answered, "{:?}", request.problem);
         }
         Ok(())
     }
 
     fn check_no_problem(&self) -> Result<()> {
-        match self.played().iter().find_map(|request| request.problem.clone()) {
+        match self.scripted_requests().iter().find_map(|request| request.problem.clone()) {
             Some(problem) => bail!("{problem}"),
             None => Ok(()),
         }
     }
 }
 
-async fn run(mut command: Command) -> Result<Output> {
-    let done = tokio::time::timeout(LONGEST, command.output()).await.context("it takes too long")??;
+async fn run_agent(mut command: Command) -> Result<Output> {
+    let done = tokio::time::timeout(AGENT_TIMEOUT, command.output()).await.context("the agent timed out")??;
     let (output, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    ensure!(done.status.success(), "it ended with {}: {output}\n{errors}", done.status);
+    ensure!(done.status.success(), "the agent exited with {}: {output}\n{errors}", done.status);
     Ok(done)
 }
 
 #[tokio::test]
-async fn claude_writes_edits_runs_and_finishes() -> Result<()> {
-    let Some(stage) = Stage::set("claude", "claude_writes_edits_runs_and_finishes").await? else { return Ok(()) };
-    let mut command = stage.claude();
+async fn claude_completes_the_basic_script() -> Result<()> {
+    let Some(fixture) = AgentFixture::start("claude", "claude_completes_the_basic_script").await? else {
+        return Ok(());
+    };
+    let mut command = fixture.claude();
     command.args(["-p", "please #script:basic"]);
-    let done = run(command).await?;
-    stage.check_basic(&done)?;
-    let first = &stage.played()[0];
+    let done = run_agent(command).await?;
+    fixture.check_basic(&done)?;
+    let first = &fixture.scripted_requests()[0];
     assert_eq!(first.headers["x-api-key"], "sk-ant-scripted");
     assert!(!first.session.is_empty());
     let last = String::from_utf8_lossy(&done.stdout).lines().last().unwrap_or_default().to_owned();
@@ -197,106 +200,122 @@ async fn claude_writes_edits_runs_and_finishes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn claude_goes_by_a_socket_file() -> Result<()> {
-    let Some(stage) = Stage::set("claude", "claude_goes_by_a_socket_file").await? else { return Ok(()) };
-    let mut command = stage.claude();
-    let socket = stage.model.unix().context("a socket file")?;
+async fn claude_connects_through_a_unix_socket() -> Result<()> {
+    let Some(fixture) = AgentFixture::start("claude", "claude_connects_through_a_unix_socket").await? else {
+        return Ok(());
+    };
+    let mut command = fixture.claude();
+    let socket = fixture.model.unix_socket().context("a socket file")?;
     command.env("ANTHROPIC_UNIX_SOCKET", socket).env("ANTHROPIC_BASE_URL", "http://model.invalid");
     command.args(["-p", "please #script:basic"]);
-    stage.check_basic(&run(command).await?)
+    fixture.check_basic(&run_agent(command).await?)
 }
 
 #[tokio::test]
-async fn claude_comes_through_trouble_and_goes_on() -> Result<()> {
-    let Some(stage) = Stage::set("claude", "claude_comes_through_trouble_and_goes_on").await? else { return Ok(()) };
+async fn claude_retries_after_a_failure_and_resumes() -> Result<()> {
+    let Some(fixture) = AgentFixture::start("claude", "claude_retries_after_a_failure_and_resumes").await? else {
+        return Ok(());
+    };
     let session = "5d4b1f5e-9a34-4c53-8f0b-0d9c36a1b001";
-    let mut command = stage.claude();
+    let mut command = fixture.claude();
     command.args(["--session-id", session, "-p", "please #script:trouble"]);
-    let first = run(command).await?;
+    let first = run_agent(command).await?;
     assert!(String::from_utf8_lossy(&first.stdout).contains("The first turn."));
-    let mut command = stage.claude();
+    let mut command = fixture.claude();
     command.args(["--resume", session, "-p", "and more"]);
-    let second = run(command).await?;
+    let second = run_agent(command).await?;
     assert!(String::from_utf8_lossy(&second.stdout).contains("The second turn."));
-    stage.check_no_problem()?;
-    let played = stage.played();
-    let seen: Vec<_> = played.iter().map(|request| (request.position, request.outcome)).collect();
-    use Outcome::{Answered, Refused};
-    assert_eq!(seen, [(0, Refused), (0, Answered), (1, Answered), (2, Answered), (3, Answered)]);
-    assert!(played.iter().all(|request| request.session == session));
+    fixture.check_no_problem()?;
+    let requests = fixture.scripted_requests();
+    let outcomes: Vec<_> = requests.iter().map(|request| (request.position, request.outcome)).collect();
+    use RequestOutcome::{Answered, Refused};
+    assert_eq!(outcomes, [(0, Refused), (0, Answered), (1, Answered), (2, Answered), (3, Answered)]);
+    assert!(requests.iter().all(|request| request.session == session));
     Ok(())
 }
 
 #[tokio::test]
-async fn claude_asks_again_after_a_cut_and_makes_a_plan() -> Result<()> {
-    let Some(stage) = Stage::set("claude", "claude_asks_again_after_a_cut_and_makes_a_plan").await? else {
+async fn claude_retries_a_cut_stream_and_makes_a_plan() -> Result<()> {
+    let Some(fixture) = AgentFixture::start("claude", "claude_retries_a_cut_stream_and_makes_a_plan").await? else {
         return Ok(());
     };
     for (script, end) in [("cut", "It went on."), ("plan", "There is a plan.")] {
-        let mut command = stage.claude();
+        let mut command = fixture.claude();
         command.args(["-p", &format!("please #script:{script}")]);
-        let done = run(command).await?;
+        let done = run_agent(command).await?;
         assert!(String::from_utf8_lossy(&done.stdout).contains(end), "{script}");
     }
-    stage.check_no_problem()?;
-    assert_eq!(stage.played()[0].outcome, Outcome::Cut);
-    assert!(stage.played().iter().any(|request| request.mentions("Task #2 created successfully: write")));
+    fixture.check_no_problem()?;
+    assert_eq!(fixture.scripted_requests()[0].outcome, RequestOutcome::Cut);
+    assert!(
+        fixture.scripted_requests().iter().any(|request| request.body_contains("Task #2 created successfully: write"))
+    );
     Ok(())
 }
 
 #[tokio::test]
-async fn an_agent_that_is_ended_is_seen_to_leave() -> Result<()> {
-    let Some(stage) = Stage::set("claude", "an_agent_that_is_ended_is_seen_to_leave").await? else { return Ok(()) };
-    let mut command = stage.claude();
+async fn records_the_disconnect_of_a_killed_agent() -> Result<()> {
+    let Some(fixture) = AgentFixture::start("claude", "records_the_disconnect_of_a_killed_agent").await? else {
+        return Ok(());
+    };
+    let mut command = fixture.claude();
     command.args(["-p", "please #script:endless"]);
     let mut child = command.spawn()?;
-    let asked = stage.model.wait_for(|request| request.script.as_deref() == Some("endless"), LONGEST).await;
-    assert_eq!(asked.context("it never asked")?.outcome, Outcome::Answering);
+    let request =
+        fixture.model.wait_for_request(|request| request.script.as_deref() == Some("endless"), AGENT_TIMEOUT).await;
+    assert_eq!(request.context("the agent sent no request")?.outcome, RequestOutcome::Answering);
     child.kill().await?;
-    let left = stage.model.wait_for(|request| request.outcome == Outcome::Disconnected, LONGEST).await;
-    assert!(left.context("nobody noticed")?.ended_at.is_some());
+    let request =
+        fixture.model.wait_for_request(|request| request.outcome == RequestOutcome::Disconnected, AGENT_TIMEOUT).await;
+    assert!(request.context("the disconnect was not recorded")?.ended_at.is_some());
     Ok(())
 }
 
 #[tokio::test]
-async fn codex_writes_edits_runs_and_finishes() -> Result<()> {
-    let Some(stage) = Stage::set("codex", "codex_writes_edits_runs_and_finishes").await? else { return Ok(()) };
-    let mut command = stage.codex()?;
+async fn codex_completes_the_basic_script() -> Result<()> {
+    let Some(fixture) = AgentFixture::start("codex", "codex_completes_the_basic_script").await? else {
+        return Ok(());
+    };
+    let mut command = fixture.codex()?;
     command.arg("please #script:basic");
-    let done = run(command).await?;
-    stage.check_basic(&done)?;
-    assert_eq!(stage.played()[0].headers["authorization"], "Bearer sk-scripted");
-    // The patches are patches to it, not commands.
+    let done = run_agent(command).await?;
+    fixture.check_basic(&done)?;
+    assert_eq!(fixture.scripted_requests()[0].headers["authorization"], "Bearer sk-scripted");
+    // Codex applies the patches itself, not by commands.
     assert!(String::from_utf8_lossy(&done.stdout).contains("\"type\":\"file_change\""));
     Ok(())
 }
 
 #[tokio::test]
-async fn codex_comes_through_trouble_and_goes_on() -> Result<()> {
-    let Some(stage) = Stage::set("codex", "codex_comes_through_trouble_and_goes_on").await? else { return Ok(()) };
-    let mut command = stage.codex()?;
+async fn codex_retries_after_failures_and_resumes() -> Result<()> {
+    let Some(fixture) = AgentFixture::start("codex", "codex_retries_after_failures_and_resumes").await? else {
+        return Ok(());
+    };
+    let mut command = fixture.codex()?;
     command.arg("please #script:trouble");
-    let first = run(command).await?;
+    let first = run_agent(command).await?;
     let first = String::from_utf8_lossy(&first.stdout).into_owned();
     assert!(first.contains("The first turn."), "{first}");
     let started: Value = serde_json::from_str(first.lines().next().context("no line")?)?;
-    let mut command = stage.codex()?;
+    let mut command = fixture.codex()?;
     command.args(["resume", started["thread_id"].as_str().context("no thread")?, "and more"]);
-    let second = run(command).await?;
+    let second = run_agent(command).await?;
     assert!(String::from_utf8_lossy(&second.stdout).contains("The second turn."));
-    let mut command = stage.codex()?;
+    let mut command = fixture.codex()?;
     command.arg("please #script:cut");
-    let third = run(command).await?;
+    let third = run_agent(command).await?;
     assert!(String::from_utf8_lossy(&third.stdout).contains("It went on."));
-    stage.check_no_problem()
+    fixture.check_no_problem()
 }
 
 #[tokio::test]
-async fn opencode_writes_edits_runs_and_finishes() -> Result<()> {
-    let Some(stage) = Stage::set("opencode", "opencode_writes_edits_runs_and_finishes").await? else { return Ok(()) };
+async fn opencode_completes_the_basic_script() -> Result<()> {
+    let Some(fixture) = AgentFixture::start("opencode", "opencode_completes_the_basic_script").await? else {
+        return Ok(());
+    };
     let provider = serde_json::json!({
         "npm": "@ai-sdk/openai-compatible",
-        "options": { "baseURL": format!("{}/v1", stage.model.base_url()), "apiKey": "sk-scripted" },
+        "options": { "baseURL": format!("{}/v1", fixture.model.base_url()), "apiKey": "sk-scripted" },
         "models": { "one": { "limit": { "context": 200_000, "output": 8_000 }, "cost": { "input": 3, "output": 15 } } },
     });
     let settings = serde_json::json!({
@@ -304,35 +323,37 @@ async fn opencode_writes_edits_runs_and_finishes() -> Result<()> {
         "snapshot": false, "lsp": false, "formatter": false, "enabled_providers": ["scripted"],
         "provider": { "scripted": provider }, "permission": { "edit": "allow", "bash": "allow", "webfetch": "deny" },
     });
-    let mut command = stage.command();
+    let mut command = fixture.command();
     command.env("OPENCODE_CONFIG_CONTENT", settings.to_string());
     for directory in ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"] {
-        command.env(directory, stage.home().join(directory));
+        command.env(directory, fixture.home().join(directory));
     }
-    for quiet in ["AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE", "EXTERNAL_SKILLS"] {
-        command.env(format!("OPENCODE_DISABLE_{quiet}"), "1");
+    for variable in ["AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE", "EXTERNAL_SKILLS"] {
+        command.env(format!("OPENCODE_DISABLE_{variable}"), "1");
     }
     command.env("OPENCODE_DISABLE_CLAUDE_CODE", "1");
     command.args(["run", "--format", "json", "please #script:basic"]);
-    let done = run(command).await?;
-    stage.check_basic(&done)?;
-    // Its side question for a title has no tools and no script.
-    assert!(stage.model.requests().iter().any(|request| request.script.is_none()));
+    let done = run_agent(command).await?;
+    fixture.check_basic(&done)?;
+    // OpenCode's extra request for a title has no tools and no script.
+    assert!(fixture.model.requests().iter().any(|request| request.script.is_none()));
     assert!(String::from_utf8_lossy(&done.stdout).contains("\"cache\":{\"write\":0,\"read\":789}"));
     Ok(())
 }
 
 #[tokio::test]
-async fn gemini_writes_edits_runs_and_finishes() -> Result<()> {
-    let Some(stage) = Stage::set("gemini", "gemini_writes_edits_runs_and_finishes").await? else { return Ok(()) };
+async fn gemini_completes_the_basic_script() -> Result<()> {
+    let Some(fixture) = AgentFixture::start("gemini", "gemini_completes_the_basic_script").await? else {
+        return Ok(());
+    };
     let settings = serde_json::json!({
         "security": { "auth": { "selectedType": "gemini-api-key" } },
         "general": { "disableAutoUpdate": true, "enableAutoUpdate": false },
         "privacy": { "usageStatisticsEnabled": false }, "telemetry": { "enabled": false },
     });
-    stage.write_home(".gemini/settings.json", &settings.to_string())?;
-    let mut command = stage.command();
-    command.env("GEMINI_API_KEY", "sk-scripted").env("GOOGLE_GEMINI_BASE_URL", stage.model.base_url());
+    fixture.write_home(".gemini/settings.json", &settings.to_string())?;
+    let mut command = fixture.command();
+    command.env("GEMINI_API_KEY", "sk-scripted").env("GOOGLE_GEMINI_BASE_URL", fixture.model.base_url());
     command.env("GEMINI_CLI_TRUST_WORKSPACE", "true");
     command.args([
         "-m",
@@ -344,7 +365,7 @@ async fn gemini_writes_edits_runs_and_finishes() -> Result<()> {
         "-p",
         "please #script:basic",
     ]);
-    stage.check_basic(&run(command).await?)?;
-    assert_eq!(stage.played()[0].headers["x-goog-api-key"], "sk-scripted");
+    fixture.check_basic(&run_agent(command).await?)?;
+    assert_eq!(fixture.scripted_requests()[0].headers["x-goog-api-key"], "sk-scripted");
     Ok(())
 }

@@ -1,24 +1,24 @@
-//! One thing done to files in a sandbox over a connection of its own, in frames like those of an exec: a length
-//! (u32, little-endian, of kind and payload), one byte for the kind, and the payload.
+//! One file operation in a sandbox over a connection of its own. Frames are like those of an exec: a length (u32,
+//! little-endian, of kind and payload), one byte for the kind, and the payload.
 //!
-//! `Job`, then for what goes in `Data` … `End`; back come an `Entry` where there is one to tell, `Data` … for what goes
-//! out, and at last `Done` or `Failed`. A connection that ends without one of these two has failed.
+//! The client sends `Job`, then for an upload `Data` … `End`. The worker replies with an optional `Entry`, `Data` … for
+//! a download, and finally `Done` or `Failed`. A connection that closes without one of these two has failed.
 
-use crate::exec::BadFrame;
-use atoll_core::provider::files::{FileEntry, FileError, SkippedEntry};
+use crate::exec::FrameError;
+use atoll_core::provider::files::{FileError, FileInfo, SkippedEntry};
 use serde::{Deserialize, Serialize};
 
-/// Length and kind.
-pub const HEAD: usize = 5;
-/// The longest payload.
-pub const LONGEST: usize = 1 << 20;
-/// What a piece of data has at most.
-pub const PIECE: usize = 256 << 10;
+/// Size of a frame's header: length and kind.
+pub const HEADER_BYTES: usize = 5;
+/// Maximum payload size.
+pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
+/// Maximum size of a chunk of data.
+pub const MAX_CHUNK_BYTES: usize = 256 << 10;
 
-/// What to do. Paths are absolute inside the sandbox, or relative to its workspace.
+/// The operation. Paths are absolute in the sandbox, or relative to its workspace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
-pub enum Job {
+pub enum FileRequest {
     Read {
         path: String,
         #[serde(default)]
@@ -26,7 +26,7 @@ pub enum Job {
         #[serde(default)]
         length: Option<u64>,
     },
-    /// With an offset what is there is overwritten from it on; else the whole is replaced when it is complete.
+    /// With an offset, overwrites the file from there; otherwise replaces it atomically once complete.
     Write {
         path: String,
         #[serde(default)]
@@ -35,7 +35,7 @@ pub enum Job {
         make_parents: bool,
         #[serde(default)]
         offset: Option<u64>,
-        /// How much is to come, where it is known.
+        /// Expected length, if known.
         #[serde(default)]
         length: Option<u64>,
     },
@@ -62,19 +62,19 @@ pub enum Job {
         #[serde(default)]
         recursive: bool,
     },
-    /// The tree as tar.
+    /// Sends the tree as tar.
     Pack {
         path: String,
     },
-    /// A tar into a directory.
+    /// Extracts a tar into a directory.
     Unpack {
         path: String,
     },
 }
 
-/// How it went.
+/// Result of the operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Done {
+pub struct FileOperationSummary {
     #[serde(default)]
     pub bytes: u64,
     #[serde(default)]
@@ -83,50 +83,50 @@ pub struct Done {
     pub skipped: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<SkippedEntry>,
-    /// Where the rest of a list begins.
+    /// Start of the next page of a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// From the one who asks.
+/// Frame from the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
-    Job,
+pub enum FileClientFrame {
+    Operation,
     Data,
-    /// All of it was sent.
-    End,
+    /// End of the upload.
+    EndOfData,
 }
 
-impl Ask {
-    pub const fn byte(self) -> u8 {
+impl FileClientFrame {
+    pub const fn to_byte(self) -> u8 {
         match self {
-            Self::Job => 1,
+            Self::Operation => 1,
             Self::Data => 2,
-            Self::End => 3,
+            Self::EndOfData => 3,
         }
     }
 
-    pub const fn from_byte(byte: u8) -> Result<Self, BadFrame> {
+    pub const fn from_byte(byte: u8) -> Result<Self, FrameError> {
         match byte {
-            1 => Ok(Self::Job),
+            1 => Ok(Self::Operation),
             2 => Ok(Self::Data),
-            3 => Ok(Self::End),
-            other => Err(BadFrame::Kind(other)),
+            3 => Ok(Self::EndOfData),
+            other => Err(FrameError::UnknownKind(other)),
         }
     }
 }
 
-/// From the one who does it.
+/// Frame from the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tell {
+pub enum FileWorkerFrame {
     Entry,
     Data,
     Done,
     Failed,
 }
 
-impl Tell {
-    pub const fn byte(self) -> u8 {
+impl FileWorkerFrame {
+    pub const fn to_byte(self) -> u8 {
         match self {
             Self::Entry => 1,
             Self::Data => 2,
@@ -135,124 +135,131 @@ impl Tell {
         }
     }
 
-    pub const fn from_byte(byte: u8) -> Result<Self, BadFrame> {
+    pub const fn from_byte(byte: u8) -> Result<Self, FrameError> {
         match byte {
             1 => Ok(Self::Entry),
             2 => Ok(Self::Data),
             3 => Ok(Self::Done),
             4 => Ok(Self::Failed),
-            other => Err(BadFrame::Kind(other)),
+            other => Err(FrameError::UnknownKind(other)),
         }
     }
 }
 
-/// What stands before a payload. Data is sent behind it without a copy.
-pub fn head(kind: u8, length: usize) -> [u8; HEAD] {
+/// Builds a frame header. The sender writes the data after it without a copy.
+pub fn encode_header(kind: u8, length: usize) -> [u8; HEADER_BYTES] {
     let [a, b, c, d] = u32::try_from(length + 1).unwrap_or(u32::MAX).to_le_bytes();
     [a, b, c, d, kind]
 }
 
-/// The kind, and the length of the payload.
-pub fn read_head(head: [u8; HEAD]) -> Result<(u8, usize), BadFrame> {
+/// Parses a header into the kind and the length of the payload.
+pub fn decode_header(head: [u8; HEADER_BYTES]) -> Result<(u8, usize), FrameError> {
     let [a, b, c, d, kind] = head;
     let length = u32::from_le_bytes([a, b, c, d]) as usize;
     match length.checked_sub(1) {
-        Some(payload) if payload <= LONGEST => Ok((kind, payload)),
-        Some(_) | None => Err(BadFrame::TooLong(length)),
+        Some(payload) if payload <= MAX_PAYLOAD_BYTES => Ok((kind, payload)),
+        Some(_) | None => Err(FrameError::TooLong(length)),
     }
 }
 
-fn json(kind: u8, value: &impl Serialize) -> Vec<u8> {
+fn encode_json_frame(kind: u8, value: &impl Serialize) -> Vec<u8> {
     let payload = serde_json::to_vec(value).unwrap_or_default();
-    [&head(kind, payload.len())[..], &payload].concat()
+    [&encode_header(kind, payload.len())[..], &payload].concat()
 }
 
-fn read<T: for<'a> Deserialize<'a>>(payload: &[u8]) -> Result<T, BadFrame> {
-    serde_json::from_slice(payload).map_err(|error| BadFrame::Payload(error.to_string()))
+fn decode_payload<T: for<'a> Deserialize<'a>>(payload: &[u8]) -> Result<T, FrameError> {
+    serde_json::from_slice(payload).map_err(|error| FrameError::InvalidPayload(error.to_string()))
 }
 
-impl Job {
-    pub fn frame(&self) -> Vec<u8> {
-        json(Ask::Job.byte(), self)
+impl FileRequest {
+    pub fn to_frame(&self) -> Vec<u8> {
+        encode_json_frame(FileClientFrame::Operation.to_byte(), self)
     }
 
-    pub fn read(payload: &[u8]) -> Result<Self, BadFrame> {
-        read(payload)
-    }
-}
-
-impl Done {
-    pub fn frame(&self) -> Vec<u8> {
-        json(Tell::Done.byte(), self)
-    }
-
-    pub fn read(payload: &[u8]) -> Result<Self, BadFrame> {
-        read(payload)
+    pub fn from_payload(payload: &[u8]) -> Result<Self, FrameError> {
+        decode_payload(payload)
     }
 }
 
-pub fn entry_frame(entry: &FileEntry) -> Vec<u8> {
-    json(Tell::Entry.byte(), entry)
+impl FileOperationSummary {
+    pub fn to_frame(&self) -> Vec<u8> {
+        encode_json_frame(FileWorkerFrame::Done.to_byte(), self)
+    }
+
+    pub fn from_payload(payload: &[u8]) -> Result<Self, FrameError> {
+        decode_payload(payload)
+    }
 }
 
-pub fn read_entry(payload: &[u8]) -> Result<FileEntry, BadFrame> {
-    read(payload)
+pub fn encode_entry(entry: &FileInfo) -> Vec<u8> {
+    encode_json_frame(FileWorkerFrame::Entry.to_byte(), entry)
 }
 
-pub fn failed_frame(error: &FileError) -> Vec<u8> {
-    json(Tell::Failed.byte(), error)
+pub fn decode_entry(payload: &[u8]) -> Result<FileInfo, FrameError> {
+    decode_payload(payload)
 }
 
-pub fn read_failed(payload: &[u8]) -> Result<FileError, BadFrame> {
-    read(payload)
+pub fn encode_failure(error: &FileError) -> Vec<u8> {
+    encode_json_frame(FileWorkerFrame::Failed.to_byte(), error)
+}
+
+pub fn decode_failure(payload: &[u8]) -> Result<FileError, FrameError> {
+    decode_payload(payload)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_core::provider::files::FileFault;
+    use atoll_core::provider::files::FileErrorCode;
     use proptest::prelude::*;
 
     #[test]
-    fn frames_come_back_as_they_went() {
+    fn frames_round_trip() {
         let jobs = [
-            Job::Read { path: "a".into(), offset: 3, length: Some(4) },
-            Job::Write { path: "a".into(), mode: Some(0o755), make_parents: true, offset: None, length: None },
-            Job::List { path: ".".into(), after: Some("x".into()), limit: 5 },
-            Job::Move { from: "a".into(), to: "b".into(), replace: true },
+            FileRequest::Read { path: "a".into(), offset: 3, length: Some(4) },
+            FileRequest::Write { path: "a".into(), mode: Some(0o755), make_parents: true, offset: None, length: None },
+            FileRequest::List { path: ".".into(), after: Some("x".into()), limit: 5 },
+            FileRequest::Move { from: "a".into(), to: "b".into(), replace: true },
         ];
         for job in jobs {
-            let frame = job.frame();
-            let (kind, length) = read_head(frame[..HEAD].try_into().unwrap()).unwrap();
-            assert_eq!((Ask::from_byte(kind).unwrap(), length), (Ask::Job, frame.len() - HEAD));
-            assert_eq!(Job::read(&frame[HEAD..]).unwrap(), job);
+            let frame = job.to_frame();
+            let (kind, length) = decode_header(frame[..HEADER_BYTES].try_into().unwrap()).unwrap();
+            assert_eq!(
+                (FileClientFrame::from_byte(kind).unwrap(), length),
+                (FileClientFrame::Operation, frame.len() - HEADER_BYTES)
+            );
+            assert_eq!(FileRequest::from_payload(&frame[HEADER_BYTES..]).unwrap(), job);
         }
-        let failed = FileError::new(FileFault::NotFound, "there is no `a`");
-        assert_eq!(read_failed(&failed_frame(&failed)[HEAD..]).unwrap(), failed);
-        let done = Done { bytes: 7, next: Some("b".into()), ..Done::default() };
-        assert_eq!(Done::read(&done.frame()[HEAD..]).unwrap(), done);
+        let failed = FileError::new(FileErrorCode::NotFound, "there is no `a`");
+        assert_eq!(decode_failure(&encode_failure(&failed)[HEADER_BYTES..]).unwrap(), failed);
+        let done = FileOperationSummary { bytes: 7, next: Some("b".into()), ..FileOperationSummary::default() };
+        assert_eq!(FileOperationSummary::from_payload(&done.to_frame()[HEADER_BYTES..]).unwrap(), done);
     }
 
     #[test]
-    fn nonsense_is_refused() {
-        assert!(read_head([0, 0, 0, 0, 1]).is_err(), "a frame has a kind");
-        assert!(read_head([255, 255, 255, 255, 1]).is_err());
-        assert!(Ask::from_byte(0).is_err() && Ask::from_byte(4).is_err() && Tell::from_byte(5).is_err());
-        assert!(Job::read(b"{\"do\":\"format\"}").is_err());
+    fn rejects_invalid_frames() {
+        assert!(decode_header([0, 0, 0, 0, 1]).is_err(), "a frame has a kind");
+        assert!(decode_header([255, 255, 255, 255, 1]).is_err());
+        assert!(
+            FileClientFrame::from_byte(0).is_err()
+                && FileClientFrame::from_byte(4).is_err()
+                && FileWorkerFrame::from_byte(5).is_err()
+        );
+        assert!(FileRequest::from_payload(b"{\"do\":\"format\"}").is_err());
     }
 
     proptest! {
         #[test]
-        fn a_head_says_what_was_said(kind in any::<u8>(), length in 0..=LONGEST) {
-            prop_assert_eq!(read_head(head(kind, length)).unwrap(), (kind, length));
+        fn a_header_round_trips(kind in any::<u8>(), length in 0..=MAX_PAYLOAD_BYTES) {
+            prop_assert_eq!(decode_header(encode_header(kind, length)).unwrap(), (kind, length));
         }
 
         #[test]
-        fn no_bytes_make_a_reader_fall(bytes in proptest::collection::vec(any::<u8>(), 5..200)) {
-            if let Ok((_, length)) = read_head(bytes[..HEAD].try_into().unwrap()) {
-                prop_assert!(length <= LONGEST);
+        fn any_bytes_are_parsed_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 5..200)) {
+            if let Ok((_, length)) = decode_header(bytes[..HEADER_BYTES].try_into().unwrap()) {
+                prop_assert!(length <= MAX_PAYLOAD_BYTES);
             }
-            drop((Job::read(&bytes), Done::read(&bytes), read_entry(&bytes), read_failed(&bytes)));
+            drop((FileRequest::from_payload(&bytes), FileOperationSummary::from_payload(&bytes), decode_entry(&bytes), decode_failure(&bytes)));
         }
     }
 }

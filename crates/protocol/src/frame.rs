@@ -1,51 +1,41 @@
-//! Frames of the worker's WebSocket, as JSON text.
+//! Frames of the worker's WebSocket, as JSON text. Heartbeats, events and acknowledgements use HTTP.
 
-use crate::{Ack, Heartbeat, HeartbeatAnswer, LeasedMessage, Nack};
+use crate::LeasedMessage;
 use atoll_core::approval::ApprovalAnswer;
-use atoll_core::id::{LeaseId, MessageId};
+use atoll_core::id::LeaseId;
 use atoll_core::limit::Limit;
 use atoll_core::sandbox::{AgentLimits, SandboxState};
 use serde::{Deserialize, Serialize};
 
-/// From the server. A `message` frame is a lease.
+/// Frame from the server. A `message` frame is a lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ServerFrame {
     Message {
         message: LeasedMessage,
     },
-    /// What became of something that the agent asked; again after each new connection, until the worker says that the
-    /// agent has it.
+    /// Answer to an approval request. The server resends it on each new connection until the worker reports that
+    /// the agent has received it.
     Approval {
         answer: ApprovalAnswer,
     },
-    /// How much the agent may use, at the beginning of each connection and whenever that changes.
+    /// The agent's limits, sent at the start of each connection and on every change.
     Limits {
         limits: AgentLimits,
-        /// The server itself holds the agent back: what it counts is used up.
+        /// The server pauses the agent because this limit, which the server counts, is used up.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         held: Option<Limit>,
     },
-    /// Something for the worker itself to do.
+    /// A command for the worker itself.
     Command {
         id: u64,
-        command: Command,
+        command: WorkerCommand,
     },
-    /// The answer to a `heartbeat` frame.
-    Heartbeat {
-        answer: Box<HeartbeatAnswer>,
-    },
-    /// The answer to an `ack`, `nack` or `renew` frame: what could not be done, and why.
+    /// The server did not renew this lease.
     Refused {
-        id: Option<MessageId>,
         lease: LeaseId,
         code: String,
         detail: String,
-    },
-    /// An `ack` or `nack` frame is stored.
-    Settled {
-        id: MessageId,
-        lease: LeaseId,
     },
     Ping {
         id: u64,
@@ -57,39 +47,22 @@ pub enum ServerFrame {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "snake_case")]
-pub enum Command {
-    /// The sandbox has left `running`: stop the agent, flush and go.
+pub enum WorkerCommand {
+    /// The sandbox has left `running`: stop the agent, flush and exit.
     Stop { state: SandboxState },
     /// A command of a newer server.
     #[serde(other)]
     Unknown,
 }
 
-/// From the worker.
+/// Frame from the worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum WorkerFrame {
     Renew {
         leases: Vec<LeaseId>,
     },
-    Ack {
-        id: MessageId,
-        #[serde(flatten)]
-        ack: Ack,
-    },
-    Nack {
-        id: MessageId,
-        #[serde(flatten)]
-        nack: Nack,
-    },
-    Heartbeat {
-        #[serde(flatten)]
-        heartbeat: Heartbeat,
-        /// Nobody waits for an answer that says nothing new.
-        #[serde(default)]
-        quiet: bool,
-    },
-    /// Streamed text that is never stored; `after_key` places it.
+    /// Streamed text that is never stored; `after_key` gives its position.
     Live {
         after_key: i64,
         data: serde_json::Value,

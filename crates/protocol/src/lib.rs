@@ -1,11 +1,11 @@
-//! What a worker and the server say to each other.
+//! The protocol between workers and the server.
 //!
-//! The protocol carries a version, and a newer server talks to an older worker: fields are only
-//! added, unknown ones are ignored on both sides. `tests` freezes the written form.
+//! The protocol is versioned, and a newer server supports an older worker: fields are only added, and both sides ignore
+//! unknown ones. `tests` freezes the wire format.
 
-use atoll_core::event::{EventType, Source};
+use atoll_core::event::{EventSource, EventType};
 use atoll_core::id::{LeaseId, MessageId, SandboxId, SessionId};
-use atoll_core::message::{Delivery, How, MessageType};
+use atoll_core::message::{Delivery, DeliveryMethod, MessageType};
 use atoll_core::sandbox::{Activity, SandboxState, Settings};
 use atoll_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -19,22 +19,28 @@ pub mod link;
 #[cfg(test)]
 mod tests;
 
-pub const VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 1;
 
-/// Events on their way up. `stream` is made anew at each start of a worker and `key` counts
-/// 1, 2, 3 … within it. What an earlier stream left is sent with that `stream` and `by` the sender's own.
+/// The port on a sandbox's loopback interface where programs find the egress proxy and the gateway.
+///
+/// It is the same in every sandbox, so that environment variables can name it before anything runs.
+pub const PROXY_PORT: u16 = 7709;
+
+/// A batch of events from a worker. Each worker start creates a new `stream`, and `key` counts 1, 2, 3 … within it.
+///
+/// A worker sends the remaining events of an earlier stream with that `stream`, and with its own stream as `by`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Batch {
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "uuid"))]
     pub stream: Uuid,
-    /// Kept beside the spool and raised before each start; the highest registered one wins.
+    /// Boot counter, stored beside the spool and incremented before each start; the highest registered one wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = "uuid"))]
     pub by: Option<Uuid>,
-    /// Nothing follows after this batch.
+    /// This is the last batch.
     #[serde(default, rename = "final", skip_serializing_if = "std::ops::Not::not")]
     pub is_final: bool,
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<BatchEvent>, max_items = 500))]
@@ -48,7 +54,7 @@ pub struct BatchEvent {
     #[serde(rename = "type")]
     pub event_type: EventType,
     #[serde(default = "agent")]
-    pub source: Source,
+    pub source: EventSource,
     pub at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<i64>,
@@ -57,17 +63,17 @@ pub struct BatchEvent {
     pub data: Box<RawValue>,
 }
 
-const fn agent() -> Source {
-    Source::Agent
+const fn agent() -> EventSource {
+    EventSource::Agent
 }
 
 fn empty() -> Box<RawValue> {
-    atoll_core::json::raw(&serde_json::json!({}))
+    atoll_core::json::to_raw_json(&serde_json::json!({}))
 }
 
-/// The one field that an event in a batch can't do without.
+/// An event of a batch with only its required field.
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub struct KeyOnly {
+pub struct BatchEventKey {
     pub key: i64,
 }
 
@@ -101,7 +107,7 @@ pub struct Heartbeat {
     pub at: Timestamp,
     #[serde(default)]
     pub last_key: i64,
-    /// While it is `starting`, the answer holds `start`.
+    /// While this is `starting`, the response contains `start`.
     pub activity: Activity,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<f64>,
@@ -124,7 +130,7 @@ pub struct HeartbeatAnswer {
     pub start: Option<Start>,
 }
 
-/// What a worker needs to begin: settings, the first message already leased to it, and what to resume.
+/// Start data of a worker: settings, the first message already leased to it, and the session state to resume.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Start {
@@ -137,18 +143,18 @@ pub struct Start {
     pub settings: Settings,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<Resume>,
-    /// Where the agent's program lies in the sandbox.
+    /// Path of the agent's program in the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<Gateway>,
 }
 
-/// How the sandbox reaches models. The key is a placeholder that is good for nothing elsewhere.
+/// Access to the model gateway. The key is a placeholder that is useless elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Gateway {
-    /// The origin, without a path; each API has its own below it: `/anthropic`, `/openai/v1`, `/gemini`.
+    /// The origin, without a path; each API has its own path: `/anthropic`, `/openai/v1`, `/gemini`.
     pub base_url: String,
     pub key: String,
 }
@@ -156,13 +162,13 @@ pub struct Gateway {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Resume {
-    /// The agent's own name for the conversation.
+    /// The agent's own conversation id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub native_id: Option<String>,
-    /// The blob of this sandbox that holds the agent's own transcript.
+    /// Blob of this sandbox with the agent's own transcript.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transcript: Option<String>,
-    /// The agent's files are in the sandbox already, as they were in the one that it comes from.
+    /// The agent's files are already in the sandbox, copied from its origin.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_place: bool,
 }
@@ -184,6 +190,25 @@ pub struct LeasedMessage {
     pub lease_until: Timestamp,
 }
 
+#[cfg(feature = "testing")]
+impl LeasedMessage {
+    /// A user message with new ids.
+    pub fn example(content: &str, delivery: Delivery) -> Self {
+        Self {
+            id: MessageId::new(),
+            session_id: SessionId::new(),
+            message_type: MessageType::UserMessage,
+            delivery,
+            content: content.to_owned(),
+            sender: None,
+            position: 0,
+            created_at: Timestamp::from_micros(0),
+            lease: LeaseId::new(),
+            lease_until: Timestamp::from_micros(i64::MAX),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeaseRequest {
@@ -194,7 +219,7 @@ pub struct LeaseRequest {
     #[serde(default = "one")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
     pub max: u32,
-    /// How long the server waits for a message when there is none.
+    /// Long-poll duration if there is no message.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 60))]
     pub wait_s: u32,
@@ -211,43 +236,43 @@ const fn one() -> u32 {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeaseAnswer {
     pub items: Vec<LeasedMessage>,
-    /// Leases that could not be renewed: somebody else has the message, or it is done.
+    /// Leases that could not be renewed: another worker holds the message, or it is done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<LeaseId>,
-    /// Set when the sandbox takes no further messages: the worker should stop.
+    /// Set when the sandbox accepts no more messages: the worker should stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<SandboxState>,
 }
 
-/// The agent has it.
+/// Reports that the agent has received the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Ack {
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "uuid"))]
     pub stream: Uuid,
     pub lease: LeaseId,
-    pub how: How,
+    pub how: DeliveryMethod,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<i64>,
 }
 
-/// The agent does not have it, or nobody can say.
+/// Reports that the agent does not have the message, or that the worker does not know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Nack {
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "uuid"))]
     pub stream: Uuid,
     pub lease: LeaseId,
-    /// It was handed over before the worker lost sight of it.
+    /// The worker handed the message over before it lost track of it.
     pub handed: bool,
     #[serde(default)]
     pub reason: String,
-    /// Worth another try.
+    /// The server should retry.
     #[serde(default)]
     pub retry: bool,
 }
 
-/// Asked before each prompt by a worker whose sandbox names secrets.
+/// Request for login files, sent before each prompt by a worker whose sandbox uses secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LoginsRequest {
@@ -255,26 +280,26 @@ pub struct LoginsRequest {
     pub stream: Uuid,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<i64>,
-    /// The `version` of the last answer, if there was one.
+    /// The `version` of the last response, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<String>,
 }
 
-/// All login files that there are to be. Others that were written earlier are to be removed.
+/// All login files of the sandbox. The worker removes files that it wrote earlier and that are not listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LoginsAnswer {
     pub files: Vec<LoginFile>,
-    /// The same as long as nobody changes one of them.
+    /// Changes whenever one of the files changes.
     pub version: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LoginFile {
-    /// Below the agent's home.
+    /// Relative to the agent's home.
     pub path: String,
-    /// What it holds: a secret.
+    /// Content of the file: a secret.
     pub text: String,
 }
 

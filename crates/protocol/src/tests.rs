@@ -1,6 +1,6 @@
-//! The written form of everything, frozen: a change here is a change of the protocol.
+//! Snapshot of the wire format: a change here is a change of the protocol.
 
-use super::frame::{Command, ServerFrame, WorkerFrame};
+use super::frame::{ServerFrame, WorkerCommand, WorkerFrame};
 use super::*;
 use atoll_core::limit::Limit;
 use atoll_core::sandbox::AgentLimits;
@@ -30,7 +30,7 @@ fn message() -> LeasedMessage {
 }
 
 fn ack() -> Ack {
-    Ack { stream: uuid(5), lease: LeaseId::from_uuid(uuid(4)), how: How::Injected, turn: Some(2) }
+    Ack { stream: uuid(5), lease: LeaseId::from_uuid(uuid(4)), how: DeliveryMethod::Injected, turn: Some(2) }
 }
 
 fn nack() -> Nack {
@@ -41,7 +41,7 @@ fn heartbeat() -> Heartbeat {
     Heartbeat {
         stream: uuid(5),
         boot: Some(7),
-        protocol: VERSION,
+        protocol: PROTOCOL_VERSION,
         at: time(),
         last_key: 9,
         activity: Activity::Working,
@@ -77,7 +77,7 @@ fn to_json(value: impl Serialize) -> Value {
 }
 
 #[test]
-fn the_written_form_is_frozen() {
+fn the_wire_format_is_frozen() {
     let event =
         json!({"key": 1, "type": "agent.message", "source": "agent", "at": time(), "turn": 1, "data": {"text": "hi"}});
     let batch = Batch {
@@ -85,14 +85,13 @@ fn the_written_form_is_frozen() {
         boot: Some(7),
         by: Some(uuid(8)),
         is_final: true,
-        events: vec![atoll_core::json::raw(&event)],
+        events: vec![atoll_core::json::to_raw_json(&event)],
     };
     let rejected = Rejected { key: 2, code: "bad_event".into(), detail: "no".into() };
     let answer = BatchAnswer { stored: 1, duplicates: 2, rejected: vec![rejected], last_key: 3, last_seq: 4 };
     let lease = LeaseId::from_uuid(uuid(4));
-    let id = MessageId::from_uuid(uuid(1));
     insta::assert_json_snapshot!(json!({
-        "version": VERSION,
+        "version": PROTOCOL_VERSION,
         "batch": to_json(batch),
         "batch_answer": to_json(answer),
         "heartbeat": to_json(heartbeat()),
@@ -105,21 +104,16 @@ fn the_written_form_is_frozen() {
         "logins_answer": to_json(LoginsAnswer { files: vec![login()], version: "abc".into() }),
         "server_frames": [
             to_json(ServerFrame::Message { message: message() }),
-            to_json(ServerFrame::Command { id: 1, command: Command::Stop { state: SandboxState::Completing } }),
+            to_json(ServerFrame::Command { id: 1, command: WorkerCommand::Stop { state: SandboxState::Completing } }),
             to_json(ServerFrame::Limits {
                 limits: AgentLimits { turns: Some(3), ..AgentLimits::default() },
                 held: Some(Limit::CostUsd),
             }),
-            to_json(ServerFrame::Heartbeat { answer: Box::new(heartbeat_answer()) }),
-            to_json(ServerFrame::Refused { id: Some(id), lease, code: "not_your_lease".into(), detail: "no".into() }),
-            to_json(ServerFrame::Settled { id, lease }),
+            to_json(ServerFrame::Refused { lease, code: "not_your_lease".into(), detail: "no".into() }),
             to_json(ServerFrame::Ping { id: 1 }),
         ],
         "worker_frames": [
             to_json(WorkerFrame::Renew { leases: vec![lease] }),
-            to_json(WorkerFrame::Ack { id, ack: ack() }),
-            to_json(WorkerFrame::Nack { id, nack: nack() }),
-            to_json(WorkerFrame::Heartbeat { heartbeat: heartbeat(), quiet: false }),
             to_json(WorkerFrame::Live { after_key: 3, data: json!({"text": "a"}) }),
             to_json(WorkerFrame::Pong { id: 1 }),
         ],
@@ -127,12 +121,12 @@ fn the_written_form_is_frozen() {
 }
 
 #[test]
-fn a_newer_peer_s_words_are_passed_over() {
+fn ignores_unknown_frames_and_fields_of_newer_peers() {
     let frame: ServerFrame = serde_json::from_str(r#"{"type":"teleport","where":"moon"}"#).unwrap();
     assert!(matches!(frame, ServerFrame::Unknown));
     let frame: ServerFrame =
         serde_json::from_str(r#"{"type":"command","id":1,"command":{"name":"dance","how":"well"}}"#).unwrap();
-    assert!(matches!(frame, ServerFrame::Command { id: 1, command: Command::Unknown }));
+    assert!(matches!(frame, ServerFrame::Command { id: 1, command: WorkerCommand::Unknown }));
     let frame: WorkerFrame = serde_json::from_str(r#"{"type":"teleport"}"#).unwrap();
     assert!(matches!(frame, WorkerFrame::Unknown));
     let mut newer = to_json(heartbeat());
@@ -141,7 +135,7 @@ fn a_newer_peer_s_words_are_passed_over() {
 }
 
 #[test]
-fn a_login_is_not_printed() {
+fn debug_output_hides_logins() {
     let printed = format!("{:?}", LoginsAnswer { files: vec![login()], version: "abc".into() });
     assert!(printed.contains(".codex/auth.json") && !printed.contains("hunter2"), "{printed}");
 }

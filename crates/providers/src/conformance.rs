@@ -1,15 +1,15 @@
-//! The promises of the provider contract, each as one check with its name. It runs against every
-//! provider; what a provider says it can't do is checked to be refused, so nothing is skipped.
+//! The provider contract as named checks, run against every provider. A provider must refuse what its capabilities
+//! exclude, so no check is skipped.
 
-mod commands;
-mod files;
-mod identity;
+mod command_checks;
+mod file_checks;
+mod identity_checks;
 
 use atoll_core::BoxFuture;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::provider::{
-    Command, CreateSpec, Error, ExecEvent, ExecRef, ExecSpec, Exit, Found, Identity, OutputStream, Provider,
-    ProviderId, Transfer, Worked,
+    CommandExit, CreateSpec, Error, ExecCommand, ExecEvent, ExecRef, ExecSpec, FileResult, Identity, OutputStream,
+    Provider, ProviderId, ProviderSandbox, Transfer,
 };
 use atoll_core::sandbox::Settings;
 use bytes::{Bytes, BytesMut};
@@ -18,58 +18,57 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// No promise takes longer; one that hangs is broken.
-const DEADLINE: Duration = Duration::from_secs(120);
+/// Time limit per check.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Kept, or what was seen instead.
-type Verdict = Result<(), String>;
-type Check = for<'a> fn(&'a Bench<'a>) -> BoxFuture<'a, Verdict>;
+/// `Err` describes the observed deviation.
+type CheckOutcome = Result<(), String>;
+type Check = for<'a> fn(&'a CheckContext<'a>) -> BoxFuture<'a, CheckOutcome>;
 
-macro_rules! promises {
-    ($($name:literal => $check:path,)+) => { &[$(($name, |bench| Box::pin($check(bench)))),+] };
+macro_rules! checks {
+    ($($name:literal => $check:path,)+) => { &[$(($name, |context| Box::pin($check(context)))),+] };
 }
 
-const PROMISES: &[(&str, Check)] = promises! {
-    "create is idempotent by its key" => identity::create_is_idempotent,
-    "concurrent creates with one key make one sandbox" => identity::concurrent_creates_make_one,
-    "labels are carried, and find and list see them" => identity::labels_are_seen,
-    "get tells found and gone apart" => identity::get_tells_apart,
-    "destroy is idempotent, and then it is gone" => identity::destroy_is_idempotent,
-    "an unknown id is gone, not an accident" => identity::unknown_is_gone,
-    "what it can't do is unsupported, before any side effect" => identity::inability_is_said,
-    "exit codes are the command's own" => commands::exit_codes,
-    "output comes as it says: split or merged" => commands::output,
-    "a command is attached to again from a cursor" => commands::attach_again,
-    "an ended command stays as it ended" => commands::ended_stays,
-    "input is written, and closing it ends it" => commands::input,
-    "a signal ends a command as signalled" => commands::signal,
-    "a signal does not wait behind input that nobody reads" => commands::signal_before_input,
-    "a command that takes too long is timed out" => commands::timeout,
-    "a file comes out as it went in, also in part" => files::ranges,
-    "a missing file is not a missing sandbox" => files::missing_file,
-    "half a file leaves the old one" => files::half_a_file,
-    "files are listed, looked at, moved and deleted" => files::housekeeping,
-    "a tree comes out as it went in" => files::trees,
-    "a fork begins with the files and is isolated both ways" => files::fork,
-    "a snapshot is what it was taken of" => files::snapshot,
-    "a paused sandbox stands still and goes on" => files::pause,
+const CHECKS: &[(&str, Check)] = checks! {
+    "create is idempotent by its key" => identity_checks::create_is_idempotent,
+    "concurrent creates with one key create one sandbox" => identity_checks::concurrent_creates_make_one,
+    "find and list return the labels" => identity_checks::labels_are_seen,
+    "get distinguishes found and gone" => identity_checks::get_distinguishes_found_and_gone,
+    "destroy is idempotent and final" => identity_checks::destroy_is_idempotent,
+    "an unknown id is gone, not an error" => identity_checks::unknown_is_gone,
+    "unsupported calls have no side effect" => identity_checks::unsupported_calls_have_no_effect,
+    "exit codes come from the command" => command_checks::exit_codes,
+    "output is split or merged as declared" => command_checks::output_streams,
+    "clients can re-attach to a command from a cursor" => command_checks::attach_again,
+    "an ended command keeps its exit" => command_checks::ended_command_stays,
+    "a command reads its input to the end" => command_checks::command_input,
+    "a signal ends a command" => command_checks::signal_ends_command,
+    "a signal overtakes unread input" => command_checks::signal_before_input,
+    "a command over its time limit is timed out" => command_checks::command_timeout,
+    "a downloaded file or range equals the upload" => file_checks::file_ranges,
+    "a missing file is not a missing sandbox" => file_checks::missing_file,
+    "a partial upload leaves the old file" => file_checks::partial_upload,
+    "files can be listed, moved and deleted" => file_checks::file_operations,
+    "a downloaded tree equals the upload" => file_checks::tree_transfer,
+    "a fork starts with the parent's files and is isolated" => file_checks::fork_isolation,
+    "a snapshot keeps the files" => file_checks::snapshot_contents,
+    "a paused sandbox stops and resumes" => file_checks::pause_and_resume,
 };
 
-/// Checks every promise, each with sandboxes of its own that are destroyed after it. `settings`
-/// are what the sandboxes are made with.
-pub async fn check(provider: &dyn Provider, settings: &Settings) -> Vec<(&'static str, Result<(), String>)> {
+/// Runs every check with its own sandboxes, created with `settings` and destroyed afterwards.
+pub async fn check_provider(provider: &dyn Provider, settings: &Settings) -> Vec<(&'static str, Result<(), String>)> {
     let mut verdicts = Vec::new();
-    for (promise, check) in PROMISES {
-        let bench = Bench { provider, settings, made: Mutex::default() };
-        let verdict = tokio::time::timeout(DEADLINE, check(&bench)).await;
-        let verdict = verdict.unwrap_or_else(|_| Err(format!("not done after {DEADLINE:?}")));
-        let cleaned = bench.clean().await;
+    for (promise, check) in CHECKS {
+        let context = CheckContext { provider, settings, created: Mutex::default() };
+        let verdict = tokio::time::timeout(CHECK_TIMEOUT, check(&context)).await;
+        let verdict = verdict.unwrap_or_else(|_| Err(format!("not done within {CHECK_TIMEOUT:?}")));
+        let cleaned = context.destroy_created().await;
         verdicts.push((*promise, verdict.and(cleaned)));
     }
     verdicts
 }
 
-/// `Err` with what was seen, unless it holds.
+/// Returns `Err` with the message unless the condition holds.
 macro_rules! ensure {
     ($holds:expr, $($seen:tt)+) => {
         if !$holds {
@@ -79,25 +78,25 @@ macro_rules! ensure {
 }
 use ensure;
 
-/// What every check works with.
-struct Bench<'a> {
+/// The provider under test and the sandboxes that the check created.
+struct CheckContext<'a> {
     provider: &'a dyn Provider,
     settings: &'a Settings,
-    made: Mutex<Vec<ProviderId>>,
+    created: Mutex<Vec<ProviderId>>,
 }
 
-/// What a command gave.
+/// The output of a command so far.
 #[derive(Debug, Default)]
-struct Heard {
+struct CollectedOutput {
     stdout: String,
     stderr: String,
     /// The position after the last output.
     cursor: u64,
-    exit: Option<Exit>,
+    exit: Option<CommandExit>,
 }
 
-impl Bench<'_> {
-    fn spec(&self) -> CreateSpec {
+impl CheckContext<'_> {
+    fn new_spec(&self) -> CreateSpec {
         let identity = Identity {
             deployment: "conformance".to_owned(),
             sandbox: SandboxId::new(),
@@ -108,87 +107,97 @@ impl Bench<'_> {
         CreateSpec { identity, labels, settings: self.settings.clone(), source: None, programs: Vec::new() }
     }
 
-    async fn create(&self, spec: &CreateSpec, key: &str) -> Result<Found, String> {
-        let found = self.provider.create(spec, key).await.map_err(told("create"))?;
-        crate::locked(&self.made).push(found.id.clone());
+    async fn create_sandbox(&self, spec: &CreateSpec, key: &str) -> Result<ProviderSandbox, String> {
+        let found = self.provider.create(spec, key).await.map_err(describe_error("create"))?;
+        crate::lock_state(&self.created).push(found.id.clone());
         Ok(found)
     }
 
-    async fn make(&self) -> Result<ProviderId, String> {
-        let spec = self.spec();
-        Ok(self.create(&spec, &spec.identity.sandbox.to_string()).await?.id)
+    async fn create_default_sandbox(&self) -> Result<ProviderId, String> {
+        let spec = self.new_spec();
+        Ok(self.create_sandbox(&spec, &spec.identity.sandbox.to_string()).await?.id)
     }
 
-    async fn clean(&self) -> Verdict {
-        let made = std::mem::take(&mut *crate::locked(&self.made));
+    async fn destroy_created(&self) -> CheckOutcome {
+        let made = std::mem::take(&mut *crate::lock_state(&self.created));
         for id in made {
-            self.provider.destroy(&id).await.map_err(told("destroy"))?;
+            self.provider.destroy(&id).await.map_err(describe_error("destroy"))?;
         }
         Ok(())
     }
 
-    /// Looks until it is so: some providers' lists lag behind.
-    async fn finds(&self, labels: &BTreeMap<String, String>, count: usize) -> Verdict {
+    /// Polls until `find` returns `count` sandboxes: some providers' lists lag behind.
+    async fn expect_found_count(&self, labels: &BTreeMap<String, String>, count: usize) -> CheckOutcome {
         let mut seen = 0;
         for _ in 0..50 {
-            seen = self.provider.find(labels).await.map_err(told("find"))?.len();
+            seen = self.provider.find_by_labels(labels).await.map_err(describe_error("find"))?.len();
             if seen == count {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        Err(format!("find sees {seen} sandboxes instead of {count}"))
+        Err(format!("find returned {seen} sandboxes instead of {count}"))
     }
 
-    async fn exec(&self, id: &ProviderId, spec: &ExecSpec) -> Result<ExecRef, String> {
-        self.provider.exec(id, spec).await.map_err(told("exec"))
+    async fn start_command(&self, id: &ProviderId, spec: &ExecSpec) -> Result<ExecRef, String> {
+        self.provider.exec(id, spec).await.map_err(describe_error("exec"))
     }
 
-    /// Runs to its end.
-    async fn run(&self, id: &ProviderId, text: &str) -> Result<Heard, String> {
-        let exec = self.exec(id, &shell(text)).await?;
-        self.listen(&exec, 0, |_| false).await
+    /// Runs to completion.
+    async fn run_command(&self, id: &ProviderId, text: &str) -> Result<CollectedOutput, String> {
+        let exec = self.start_command(id, &shell_command(text)).await?;
+        self.read_output(&exec, 0, |_| false).await
     }
 
-    /// Listens from `cursor` until the end, or until it was `enough`.
-    async fn listen(&self, exec: &ExecRef, cursor: u64, enough: fn(&Heard) -> bool) -> Result<Heard, String> {
-        let mut stream = self.provider.attach(exec, cursor).await.map_err(told("attach"))?;
-        let mut heard = Heard { cursor, ..Heard::default() };
+    /// Reads from `cursor` until the command ends or `enough` returns true.
+    async fn read_output(
+        &self,
+        exec: &ExecRef,
+        cursor: u64,
+        enough: fn(&CollectedOutput) -> bool,
+    ) -> Result<CollectedOutput, String> {
+        let mut stream = self.provider.attach(exec, cursor).await.map_err(describe_error("attach"))?;
+        let mut output = CollectedOutput { cursor, ..CollectedOutput::default() };
         while let Some(event) = stream.next().await {
-            match event.map_err(told("the output"))? {
+            match event.map_err(describe_error("the output"))? {
                 ExecEvent::Output { stream, data, cursor } => {
-                    ensure!(cursor > heard.cursor, "cursors go from {} to {cursor}", heard.cursor);
-                    heard.cursor = cursor;
+                    ensure!(cursor > output.cursor, "the cursor went from {} to {cursor}", output.cursor);
+                    output.cursor = cursor;
                     let text = match stream {
-                        OutputStream::Stdout => &mut heard.stdout,
-                        OutputStream::Stderr => &mut heard.stderr,
+                        OutputStream::Stdout => &mut output.stdout,
+                        OutputStream::Stderr => &mut output.stderr,
                     };
                     text.push_str(&String::from_utf8_lossy(&data));
                 }
                 ExecEvent::Gap { cursor } => return Err(format!("a gap before {cursor} after a few bytes")),
                 ExecEvent::Ended(exit) => {
-                    heard.exit = Some(exit);
+                    output.exit = Some(exit);
                     ensure!(stream.next().await.is_none(), "something follows the end");
-                    return Ok(heard);
+                    return Ok(output);
                 }
             }
-            if enough(&heard) {
-                return Ok(heard);
+            if enough(&output) {
+                return Ok(output);
             }
         }
-        Err(format!("the output ended without an end: {heard:?}"))
+        Err(format!("the output ended without an end: {output:?}"))
     }
 
-    async fn upload(&self, id: &ProviderId, path: &str, content: &'static [u8]) -> Verdict {
+    async fn upload_file(&self, id: &ProviderId, path: &str, content: &'static [u8]) -> CheckOutcome {
         let chunks = content.chunks(5).map(|chunk| Ok(Bytes::from_static(chunk)));
         let data = Box::pin(futures_util::stream::iter(chunks));
-        let done = self.provider.upload(id, &whole(path), data).await.map_err(told("upload"))?;
+        let done = self.provider.upload(id, &whole_file(path), data).await.map_err(describe_error("upload"))?;
         let done = done.map_err(|error| format!("upload: {error}"))?;
-        ensure!(done.bytes == content.len() as u64, "{} bytes went in, and {} are told", content.len(), done.bytes);
+        ensure!(
+            done.bytes == content.len() as u64,
+            "sent {} bytes, but the provider reported {}",
+            content.len(),
+            done.bytes
+        );
         Ok(())
     }
 
-    async fn download(&self, id: &ProviderId, transfer: &Transfer) -> Result<Worked<Bytes>, Error> {
+    async fn download_bytes(&self, id: &ProviderId, transfer: &Transfer) -> Result<FileResult<Bytes>, Error> {
         let mut download = match self.provider.download(id, transfer).await? {
             Ok(download) => download,
             Err(error) => return Ok(Err(error)),
@@ -200,33 +209,33 @@ impl Bench<'_> {
         Ok(Ok(content.freeze()))
     }
 
-    /// What must be there.
-    async fn content(&self, id: &ProviderId, transfer: &Transfer) -> Result<Bytes, String> {
-        let seen = self.download(id, transfer).await.map_err(told("download"))?;
+    /// Downloads a file that must exist.
+    async fn download_existing(&self, id: &ProviderId, transfer: &Transfer) -> Result<Bytes, String> {
+        let seen = self.download_bytes(id, transfer).await.map_err(describe_error("download"))?;
         seen.map_err(|error| format!("download: {error}"))
     }
 
-    async fn holds(&self, id: &ProviderId, path: &str, content: &str) -> Verdict {
-        let seen = self.content(id, &whole(path)).await?;
+    async fn expect_content(&self, id: &ProviderId, path: &str, content: &str) -> CheckOutcome {
+        let seen = self.download_existing(id, &whole_file(path)).await?;
         ensure!(seen == content, "{path} holds {seen:?} instead of {content:?}");
         Ok(())
     }
 }
 
-fn told(what: &str) -> impl Fn(Error) -> String {
+fn describe_error(what: &str) -> impl Fn(Error) -> String {
     move |error| format!("{what}: {error}")
 }
 
-fn whole(path: &str) -> Transfer {
+fn whole_file(path: &str) -> Transfer {
     Transfer::file(path)
 }
 
-fn shell(text: &str) -> ExecSpec {
+fn shell_command(text: &str) -> ExecSpec {
     ExecSpec {
-        command: Command::Shell(text.to_owned()),
+        command: ExecCommand::Shell(text.to_owned()),
         cwd: None,
         env: BTreeMap::new(),
-        stdin: false,
+        has_stdin: false,
         as_root: false,
         terminal: None,
         timeout: Some(Duration::from_secs(60)),

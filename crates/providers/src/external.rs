@@ -1,18 +1,19 @@
-//! Workers that somebody starts by hand. Atoll makes nothing, so nearly everything is unsupported.
+//! Workers that a person starts by hand. Atoll creates nothing, so it supports almost no operation.
 //!
-//! Nothing here must survive a restart: the id at the provider is the sandbox's own id with a
-//! prefix, and there is no machine that could be asked about it.
+//! Nothing here must survive a restart: the provider id is the sandbox id with a prefix.
 
-use crate::{all_labels, carries, demands_no_tier, locked, protects_nothing, shows_nothing};
+use crate::{all_labels, has_labels, lock_state, refuse_isolation_tier, refuse_programs, refuse_protected_paths};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
-use atoll_core::provider::{Answer, CreateSpec, Found, Lookup, Page, Provider, ProviderId, ProviderState};
 use atoll_core::provider::{Capabilities, capabilities as can};
+use atoll_core::provider::{
+    CreateSpec, Provider, ProviderFuture, ProviderId, ProviderPage, ProviderSandbox, ProviderState, SandboxLookup,
+};
 use atoll_core::sandbox::ProviderKind;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 
-const PREFIX: &str = "external_";
+const ID_PREFIX: &str = "external_";
 
 #[derive(Debug, Default)]
 pub struct External {
@@ -21,9 +22,9 @@ pub struct External {
 
 #[derive(Debug, Default)]
 struct State {
-    known: BTreeMap<ProviderId, Found>,
+    sandboxes: BTreeMap<ProviderId, ProviderSandbox>,
     keys: HashMap<String, ProviderId>,
-    forgotten: BTreeSet<ProviderId>,
+    destroyed: BTreeSet<ProviderId>,
 }
 
 impl External {
@@ -32,12 +33,19 @@ impl External {
     }
 }
 
-fn found(id: &ProviderId, labels: BTreeMap<String, String>) -> Found {
-    Found { id: id.clone(), state: ProviderState::Running, epoch: 1, labels, expires_at: None, notices: Vec::new() }
+fn describe_sandbox(id: &ProviderId, labels: BTreeMap<String, String>) -> ProviderSandbox {
+    ProviderSandbox {
+        id: id.clone(),
+        state: ProviderState::Running,
+        epoch: 1,
+        labels,
+        expires_at: None,
+        notices: Vec::new(),
+    }
 }
 
-fn sandbox_of(id: &ProviderId) -> Option<SandboxId> {
-    id.0.strip_prefix(PREFIX)?.parse().ok()
+fn parse_sandbox_id(id: &ProviderId) -> Option<SandboxId> {
+    id.0.strip_prefix(ID_PREFIX)?.parse().ok()
 }
 
 impl Provider for External {
@@ -52,76 +60,82 @@ impl Provider for External {
             pause: can::PauseAbility::None,
             fork: can::ForkAbility::None,
             snapshot: can::SnapshotAbility::None,
-            egress: can::Egress::Unmanaged,
+            egress: can::EgressAbility::Unmanaged,
             output: can::OutputAbility::None,
             attach: can::AttachAbility::None,
             files: can::FileAbility::None,
             preview: can::PreviewAbility::None,
-            protected: can::ProtectedPaths::None,
+            protected: can::ProtectionAbility::None,
+            worker: can::WorkerHost::Person,
+            images: can::ImageAbility::None,
             max_memory_gb: None,
             max_cpu: None,
             max_disk_gb: None,
         }
     }
 
-    fn create<'a>(&'a self, spec: &'a CreateSpec, key: &'a str) -> Answer<'a, Found> {
+    fn create<'a>(&'a self, spec: &'a CreateSpec, key: &'a str) -> ProviderFuture<'a, ProviderSandbox> {
         Box::pin(async move {
-            demands_no_tier(self.kind(), spec)?;
-            protects_nothing(self.kind(), spec)?;
-            shows_nothing(self.kind(), spec)?;
-            let mut state = locked(&self.state);
-            if let Some(known) = state.keys.get(key).and_then(|id| state.known.get(id)) {
+            refuse_isolation_tier(self.kind(), spec)?;
+            refuse_protected_paths(self.kind(), spec)?;
+            refuse_programs(self.kind(), spec)?;
+            let mut state = lock_state(&self.state);
+            if let Some(known) = state.keys.get(key).and_then(|id| state.sandboxes.get(id)) {
                 return Ok(known.clone());
             }
-            let id = ProviderId(format!("{PREFIX}{}", spec.identity.sandbox));
-            let made = found(&id, all_labels(spec));
-            state.forgotten.remove(&id);
+            let id = ProviderId(format!("{ID_PREFIX}{}", spec.identity.sandbox));
+            let made = describe_sandbox(&id, all_labels(spec));
+            state.destroyed.remove(&id);
             state.keys.insert(key.to_owned(), id.clone());
-            state.known.insert(id, made.clone());
+            state.sandboxes.insert(id, made.clone());
             Ok(made)
         })
     }
 
-    /// There is nobody to ask. An id of our own form counts as found until it is destroyed, also
-    /// when another process made it: not knowing of a sandbox is no reason to call it gone. Whether
-    /// its worker lives is for its heartbeats to say.
-    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, Lookup> {
+    /// Reports every well-formed id as found until it is destroyed, also one that another process created: a missing
+    /// record does not prove that the sandbox is gone. Heartbeats show whether its worker is alive.
+    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, SandboxLookup> {
         Box::pin(async move {
-            let state = locked(&self.state);
-            if let Some(known) = state.known.get(id) {
-                return Lookup::Found(known.clone());
+            let state = lock_state(&self.state);
+            if let Some(known) = state.sandboxes.get(id) {
+                return SandboxLookup::Found(known.clone());
             }
-            match sandbox_of(id) {
-                Some(sandbox) if !state.forgotten.contains(id) => {
-                    // All that can be said of it without having made it.
+            match parse_sandbox_id(id) {
+                Some(sandbox) if !state.destroyed.contains(id) => {
+                    // The identity labels are all that the id reveals.
                     let labels = [("atoll", "1".to_owned()), ("atoll.sandbox", sandbox.to_string())];
-                    Lookup::Found(found(id, labels.map(|(key, value)| (key.to_owned(), value)).into()))
+                    SandboxLookup::Found(describe_sandbox(
+                        id,
+                        labels.map(|(key, value)| (key.to_owned(), value)).into(),
+                    ))
                 }
-                Some(_) | None => Lookup::Gone,
+                Some(_) | None => SandboxLookup::Gone,
             }
         })
     }
 
-    /// What this process made: `Listing::Local` says so.
-    fn list<'a>(&'a self, cursor: Option<&'a str>) -> Answer<'a, Page> {
-        Box::pin(async move { Ok(crate::page(&locked(&self.state).known, cursor, Found::clone)) })
+    /// Lists only what this process created (`Listing::Local`).
+    fn list<'a>(&'a self, cursor: Option<&'a str>) -> ProviderFuture<'a, ProviderPage> {
+        Box::pin(
+            async move { Ok(crate::list_page(&lock_state(&self.state).sandboxes, cursor, ProviderSandbox::clone)) },
+        )
     }
 
-    fn find<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> Answer<'a, Vec<Found>> {
+    fn find_by_labels<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> ProviderFuture<'a, Vec<ProviderSandbox>> {
         Box::pin(async move {
-            let state = locked(&self.state);
-            Ok(state.known.values().filter(|known| carries(&known.labels, labels)).cloned().collect())
+            let state = lock_state(&self.state);
+            Ok(state.sandboxes.values().filter(|known| has_labels(&known.labels, labels)).cloned().collect())
         })
     }
 
-    /// Forgets it. The worker is not touched: it learns from its heartbeats that it has ended.
-    fn destroy<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, ()> {
+    /// Removes the record only. The worker learns from its heartbeats that the sandbox has ended.
+    fn destroy<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()> {
         Box::pin(async move {
-            let mut state = locked(&self.state);
-            state.known.remove(id);
+            let mut state = lock_state(&self.state);
+            state.sandboxes.remove(id);
             state.keys.retain(|_, known| known != id);
-            if sandbox_of(id).is_some() {
-                state.forgotten.insert(id.clone());
+            if parse_sandbox_id(id).is_some() {
+                state.destroyed.insert(id.clone());
             }
             Ok(())
         })
@@ -133,12 +147,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_another_process_made_is_not_called_gone() {
-        let id = ProviderId(format!("{PREFIX}{}", SandboxId::new()));
+    async fn ids_of_another_process_are_found_until_destroyed() {
+        let id = ProviderId(format!("{ID_PREFIX}{}", SandboxId::new()));
         let provider = External::new();
-        assert!(matches!(provider.get(&id).await, Lookup::Found(_)));
+        assert!(matches!(provider.get(&id).await, SandboxLookup::Found(_)));
         provider.destroy(&id).await.unwrap();
-        assert_eq!(provider.get(&id).await, Lookup::Gone);
-        assert_eq!(provider.get(&ProviderId("external_x".into())).await, Lookup::Gone);
+        assert_eq!(provider.get(&id).await, SandboxLookup::Gone);
+        assert_eq!(provider.get(&ProviderId("external_x".into())).await, SandboxLookup::Gone);
     }
 }

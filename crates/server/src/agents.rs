@@ -1,222 +1,195 @@
-//! The agents that this server has: whether each can work here, and what it would take.
+//! The agents of this server: which ones can run here, and what the others lack.
 
-use crate::options::{ModelUpstream, Models};
+use crate::auth::access::ClientCaller;
 use crate::problem::{Code, Problem, Result};
-use atoll_agents::{Agent, Found, Missing, Places};
-use atoll_core::agent::{Abilities, DEMO, program_inside};
+use crate::state::App;
+use atoll_agents::{Agent, AgentLocations, InstalledAgent, MissingAgent};
+use atoll_api::AgentList;
+use atoll_core::agent::{DEMO_AGENT, program_path};
 use atoll_core::id::ProjectId;
-use atoll_core::model::Api;
-use atoll_core::provider::Shown;
-use atoll_core::sandbox::{ProviderKind, Settings};
+use atoll_core::model::ModelApi;
+use atoll_core::provider::ReadOnlyMount;
+use atoll_core::sandbox::Settings;
+use atoll_drivers as driver;
 use atoll_store::{Tx, secrets};
-use atoll_worker::driver;
-use serde::Serialize;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-/// What agents can work with: where their programs may be, and who serves their models.
+/// Finds agent programs and model keys.
 #[derive(Debug)]
 pub struct Agents {
-    places: Places,
-    upstreams: Vec<Upstream>,
+    places: AgentLocations,
+    upstreams: Vec<UpstreamKey>,
 }
 
-/// Of a place where models are served, as much as is needed to know whether there is a key for it.
+/// An upstream's API and the source of its key.
 #[derive(Debug)]
-struct Upstream {
-    api: Api,
+struct UpstreamKey {
+    api: ModelApi,
     has_key: bool,
-    /// The stored secret that may hold it.
+    /// The stored secret that can hold the key.
     secret: Option<String>,
 }
 
-/// Which keys somebody has seen to: those of the server, those in its store, and those that a sandbox brings along.
+/// The model keys that are available: the server's, the stored ones, and those in a sandbox's settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Keys {
-    apis: BTreeSet<Api>,
+pub struct ModelKeys {
+    apis: BTreeSet<ModelApi>,
     variables: BTreeSet<String>,
-    /// A sandbox gets secrets as variables or files; which, is theirs to say.
+    /// The sandbox gets secrets as variables or files, which can hold any key.
     exposed: bool,
 }
 
-impl Keys {
-    fn fit(&self, agent: Agent) -> bool {
-        let brings = |name: &String| agent.keys().contains(&name.as_str()) || name.ends_with("_BASE_URL");
-        agent.apis().is_empty()
-            || agent.apis().iter().any(|api| self.apis.contains(api))
+impl ModelKeys {
+    fn fits(&self, agent: Agent) -> bool {
+        let brings = |name: &String| agent.key_variables().contains(&name.as_str()) || name.ends_with("_BASE_URL");
+        agent.model_apis().is_empty()
+            || agent.model_apis().iter().any(|api| self.apis.contains(api))
             || self.variables.iter().any(brings)
             || self.exposed
     }
 }
 
-/// An agent as it is shown.
-#[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
-#[schema(as = Agent)]
-pub struct AgentView {
-    pub name: String,
-    pub title: String,
-    /// Whether a sandbox on this machine can be made with it now.
-    pub usable: bool,
-    /// Its program on the server's machine; only for admins.
-    pub path: Option<String>,
-    /// How it was found: `installed`, `configured`, `path` or `builtin`.
-    pub origin: Option<String>,
-    pub version: Option<String>,
-    /// Whether this is the version that Atoll was tried with.
-    pub tested: bool,
-    /// Whether there is a key for its models, or it needs none.
-    pub key: bool,
-    /// The variables that may hold it.
-    pub keys: Vec<&'static str>,
-    pub abilities: Abilities,
-    /// What keeps it from working here, in sentences.
-    pub missing: Vec<String>,
-}
-
-/// Why an agent can't work.
+/// Why an agent cannot run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unable {
+pub enum AgentUnavailable {
     Unknown(String),
-    Missing(Missing),
+    Missing(MissingAgent),
     NoKey(Agent),
 }
 
-impl Unable {
-    /// What is wrong, and what mends it.
-    pub fn sentence(&self) -> String {
+impl AgentUnavailable {
+    /// Describes the problem and how to fix it.
+    pub fn describe(&self) -> String {
         match self {
             Self::Unknown(name) => {
-                format!("this version does not know an agent `{name}`; it has {}", driver::NAMES.join(", "))
+                format!("unknown agent `{name}`; this version supports {}", driver::AGENT_NAMES.join(", "))
             }
             Self::Missing(missing) => missing.to_string(),
             Self::NoKey(agent) => {
-                let variable = agent.keys().first().copied().unwrap_or_default();
+                let variable = agent.key_variables().first().copied().unwrap_or_default();
                 format!(
                     "there is no key for {}: start the server with {variable} in its environment, or store it with \
                      `atoll secret set {variable}`",
-                    agent.title()
+                    agent.display_name()
                 )
             }
         }
     }
 }
 
-impl From<Unable> for Problem {
-    fn from(unable: Unable) -> Self {
+impl From<AgentUnavailable> for Problem {
+    fn from(unable: AgentUnavailable) -> Self {
         let code = match &unable {
-            Unable::Unknown(_) => Code::NoAgent,
-            Unable::Missing(_) => Code::AgentMissing,
-            Unable::NoKey(_) => Code::AgentKeyMissing,
+            AgentUnavailable::Unknown(_) => Code::NoAgent,
+            AgentUnavailable::Missing(_) => Code::AgentMissing,
+            AgentUnavailable::NoKey(_) => Code::AgentKeyMissing,
         };
-        Self::new(code, unable.sentence())
+        Self::new(code, unable.describe())
     }
 }
 
-/// The agent of a name that there is a driver for, unless it needs no program.
-fn with_program(name: &str) -> Result<Option<Agent>, Unable> {
+/// Parses an agent's name. The demo agent needs no program and yields `None`.
+fn parse_agent(name: &str) -> Result<Option<Agent>, AgentUnavailable> {
     match (name, name.parse::<Agent>()) {
-        (DEMO, _) => Ok(None),
-        (_, Ok(agent)) if driver::NAMES.contains(&name) => Ok(Some(agent)),
-        (_, _) => Err(Unable::Unknown(name.to_owned())),
+        (DEMO_AGENT, _) => Ok(None),
+        (_, Ok(agent)) if driver::AGENT_NAMES.contains(&name) => Ok(Some(agent)),
+        (_, _) => Err(AgentUnavailable::Unknown(name.to_owned())),
     }
 }
 
 impl Agents {
-    pub fn new(places: Places, models: &Models) -> Self {
-        let upstream = |upstream: &ModelUpstream| Upstream {
+    pub fn new(places: AgentLocations, upstreams: &[atoll_config::Upstream]) -> Self {
+        let upstream = |upstream: &atoll_config::Upstream| UpstreamKey {
             api: upstream.api,
             has_key: upstream.key.is_some() || !upstream.needs_key,
             secret: upstream.secret.clone(),
         };
-        Self { places, upstreams: models.upstreams.iter().map(upstream).collect() }
+        Self { places, upstreams: upstreams.iter().map(upstream).collect() }
     }
 
-    /// The keys that this server has itself.
-    pub fn own_keys(&self) -> Keys {
+    /// The keys in the server's own configuration.
+    pub fn own_keys(&self) -> ModelKeys {
         let with_key = self.upstreams.iter().filter(|upstream| upstream.has_key);
-        Keys { apis: with_key.map(|upstream| upstream.api).collect(), ..Keys::default() }
+        ModelKeys { apis: with_key.map(|upstream| upstream.api).collect(), ..ModelKeys::default() }
     }
 
-    /// The keys that a sandbox of a project would have.
-    pub async fn keys(&self, tx: &mut dyn Tx, project: ProjectId, settings: &Settings) -> Result<Keys> {
-        let Keys { mut apis, .. } = self.own_keys();
+    /// The keys available to a sandbox of a project.
+    pub async fn project_keys(&self, tx: &mut dyn Tx, project: ProjectId, settings: &Settings) -> Result<ModelKeys> {
+        let ModelKeys { mut apis, .. } = self.own_keys();
         for upstream in &self.upstreams {
             if let Some(name) = &upstream.secret
                 && !apis.contains(&upstream.api)
-                && secrets::find(tx, project, name).await?.is_some()
+                && secrets::resolve_secret(tx, project, name).await?.is_some()
             {
                 apis.insert(upstream.api);
             }
         }
         let variables = settings.env.keys().cloned().collect();
-        Ok(Keys { apis, variables, exposed: !settings.exposed_secrets.is_empty() })
+        Ok(ModelKeys { apis, variables, exposed: !settings.exposed_secrets.is_empty() })
     }
 
-    fn find(&self, agent: Agent) -> Result<Found, Unable> {
-        self.places.find(agent).map_err(Unable::Missing)
+    fn find_program(&self, agent: Agent) -> Result<InstalledAgent, AgentUnavailable> {
+        self.places.find_agent(agent).map_err(AgentUnavailable::Missing)
     }
 
-    /// Whether an agent can work in a sandbox of this machine, looked at before one is made.
-    pub fn check(&self, name: &str, keys: &Keys) -> Result<(), Unable> {
-        let Some(agent) = with_program(name)? else { return Ok(()) };
-        self.find(agent)?.shown().map_err(Unable::Missing)?;
-        if keys.fit(agent) { Ok(()) } else { Err(Unable::NoKey(agent)) }
+    /// Checks that an agent can run in a sandbox on this machine.
+    pub fn check_agent(&self, name: &str, keys: &ModelKeys) -> Result<(), AgentUnavailable> {
+        let Some(agent) = parse_agent(name)? else { return Ok(()) };
+        self.find_program(agent)?.list_mounts().map_err(AgentUnavailable::Missing)?;
+        if keys.fits(agent) { Ok(()) } else { Err(AgentUnavailable::NoKey(agent)) }
     }
 
-    /// The agent of a sandbox that names none: the first that is here and has its key.
-    pub fn first(&self, keys: &Keys) -> Option<String> {
-        let mut names = Agent::BY_CHOICE.iter().map(|agent| agent.as_str());
-        names.find(|name| self.check(name, keys).is_ok()).map(str::to_owned)
+    /// The default agent: the first that is installed and has a key.
+    pub fn default_agent(&self, keys: &ModelKeys) -> Option<String> {
+        let mut names = Agent::BY_PREFERENCE.iter().map(|agent| agent.as_str());
+        names.find(|name| self.check_agent(name, keys).is_ok()).map(str::to_owned)
     }
 
-    /// What to do where no agent was named and none can work.
-    pub fn none(&self, keys: &Keys) -> Problem {
-        // One that is here and only lacks its key is the shortest way.
-        let almost = Agent::BY_CHOICE.iter().find_map(|agent| match self.check(agent.as_str(), keys) {
-            Err(unable @ Unable::NoKey(_)) => Some(unable.sentence()),
-            Ok(()) | Err(Unable::Unknown(_) | Unable::Missing(_)) => None,
+    /// The problem when there is no default agent.
+    pub fn no_agent_problem(&self, keys: &ModelKeys) -> Problem {
+        // An installed agent that lacks only its key is the easiest fix.
+        let almost = Agent::BY_PREFERENCE.iter().find_map(|agent| match self.check_agent(agent.as_str(), keys) {
+            Err(unable @ AgentUnavailable::NoKey(_)) => Some(unable.describe()),
+            Ok(()) | Err(AgentUnavailable::Unknown(_) | AgentUnavailable::Missing(_)) => None,
         });
         let how =
-            almost.unwrap_or_else(|| "no agent is on this machine: `atoll agents install claude` gets one".into());
+            almost.unwrap_or_else(|| "no agent is installed on this machine; run `atoll agents install claude`".into());
         Problem::new(Code::NoAgent, format!("{how}; \"agent\": \"demo\" needs no model and no key"))
     }
 
-    /// What a sandbox is shown of this machine for its agent to run.
-    pub fn programs(&self, provider: ProviderKind, agent: Option<&str>) -> Result<Vec<Shown>, Unable> {
-        match agent {
-            Some(name) if provider.is_on_this_machine() => match with_program(name)? {
-                Some(agent) => self.find(agent)?.shown().map_err(Unable::Missing),
-                None => Ok(Vec::new()),
-            },
-            Some(_) | None => Ok(Vec::new()),
+    /// The programs of this machine that an agent in a sandbox needs.
+    pub fn programs_for(&self, agent: Option<&str>) -> Result<Vec<ReadOnlyMount>, AgentUnavailable> {
+        match agent.map(parse_agent).transpose()?.flatten() {
+            Some(agent) => self.find_program(agent)?.list_mounts().map_err(AgentUnavailable::Missing),
+            None => Ok(Vec::new()),
         }
     }
 
-    /// Where the agent's program is in a sandbox; elsewhere it is looked for by its name.
-    pub fn inside(provider: ProviderKind, agent: Option<&str>) -> Option<String> {
-        let name = agent.filter(|_| provider.is_on_this_machine())?;
-        with_program(name).ok().flatten().map(|agent| program_inside(agent.as_str()))
+    /// The path of an agent's program in a sandbox where Atoll puts it.
+    pub fn program_path_inside(agent: Option<&str>) -> Option<String> {
+        parse_agent(agent?).ok().flatten().map(|agent| program_path(agent.as_str()))
     }
 
-    /// All that there is a driver for. Programs may be started to ask for their version: not to be called where
-    /// waiting does harm.
-    pub fn list(&self, keys: &Keys, with_paths: bool) -> Vec<AgentView> {
-        driver::NAMES.iter().map(|name| self.view(name, keys, with_paths)).collect()
+    /// Lists all agents with a driver. Blocks: it can run programs to get their version.
+    pub fn list_agents(&self, keys: &ModelKeys, with_paths: bool) -> Vec<atoll_api::Agent> {
+        driver::AGENT_NAMES.iter().map(|name| self.view(name, keys, with_paths)).collect()
     }
 
-    fn view(&self, name: &str, keys: &Keys, with_paths: bool) -> AgentView {
-        let abilities = driver::find(name).map(|driver| driver.abilities()).unwrap_or_default();
-        let checked = self.check(name, keys);
+    fn view(&self, name: &str, keys: &ModelKeys, with_paths: bool) -> atoll_api::Agent {
+        let abilities = driver::find_driver(name).map(|driver| driver.abilities()).unwrap_or_default();
+        let checked = self.check_agent(name, keys);
         let agent = name.parse::<Agent>().ok();
-        let found = agent.and_then(|agent| self.find(agent).ok());
-        let version = found.as_ref().and_then(Found::version);
-        let mut missing: Vec<String> = checked.as_ref().err().map(Unable::sentence).into_iter().collect();
-        let key = agent.is_none_or(|agent| keys.fit(agent));
-        if let (Some(agent), Err(Unable::Missing(_)), false) = (agent, &checked, key) {
-            missing.push(Unable::NoKey(agent).sentence());
+        let found = agent.and_then(|agent| self.find_program(agent).ok());
+        let version = found.as_ref().and_then(InstalledAgent::detect_version);
+        let mut missing: Vec<String> = checked.as_ref().err().map(AgentUnavailable::describe).into_iter().collect();
+        let key = agent.is_none_or(|agent| keys.fits(agent));
+        if let (Some(agent), Err(AgentUnavailable::Missing(_)), false) = (agent, &checked, key) {
+            missing.push(AgentUnavailable::NoKey(agent).describe());
         }
-        AgentView {
+        atoll_api::Agent {
             name: name.to_owned(),
-            title: agent.map_or("the built-in demo, without a model", Agent::title).to_owned(),
+            title: agent.map_or("the built-in demo agent, without a model", Agent::display_name).to_owned(),
             usable: checked.is_ok(),
             path: found.as_ref().filter(|_| with_paths).map(|found| found.program.display().to_string()),
             origin: match (agent, &found) {
@@ -226,11 +199,20 @@ impl Agents {
             tested: agent.is_none_or(|agent| version.as_deref().is_some_and(|version| agent.is_tested(version))),
             version,
             key,
-            keys: agent.map(Agent::keys).unwrap_or_default().to_vec(),
+            keys: agent.map(Agent::key_variables).unwrap_or_default().iter().map(|key| (*key).to_owned()).collect(),
             abilities,
             missing,
         }
     }
+}
+
+/// Lists the agents with the keys of the default project. Only admins see paths.
+pub async fn list_agents(app: &App, client: ClientCaller) -> Result<AgentList> {
+    let (agents, project) = (Arc::clone(&app.agents), app.default_project);
+    let keys = app.read(async move |tx| agents.project_keys(tx, project, &Settings::default()).await).await?;
+    let (agents, with_paths) = (Arc::clone(&app.agents), client.0.is_admin());
+    let items = tokio::task::spawn_blocking(move || agents.list_agents(&keys, with_paths)).await;
+    Ok(AgentList { items: items.map_err(Problem::internal)? })
 }
 
 #[cfg(test)]
@@ -245,63 +227,64 @@ mod tests {
             std::fs::write(&program, "#!/bin/sh\n").unwrap();
             std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
-        let places = Places { data_dir: base.join("data"), path: vec![base.to_path_buf()], ..Places::default() };
-        Agents::new(places, &Models::default())
+        let places =
+            AgentLocations { data_dir: base.join("data"), path: vec![base.to_path_buf()], ..AgentLocations::default() };
+        Agents::new(places, &[])
     }
 
-    fn of(api: Api) -> Keys {
-        Keys { apis: [api].into(), ..Keys::default() }
+    fn of(api: ModelApi) -> ModelKeys {
+        ModelKeys { apis: [api].into(), ..ModelKeys::default() }
     }
 
     #[test]
-    fn the_first_that_is_here_and_has_its_key_is_taken() {
+    fn the_default_is_the_first_installed_agent_with_a_key() {
         let base = tempfile::tempdir().unwrap();
-        let (nothing, anthropic) = (Keys::default(), of(Api::Anthropic));
+        let (nothing, anthropic) = (ModelKeys::default(), of(ModelApi::Anthropic));
         let none = machine(base.path(), &[]);
-        assert_eq!(none.first(&anthropic), None);
-        assert!(none.none(&anthropic).detail.contains("atoll agents install claude"));
-        assert!(matches!(none.check("claude", &anthropic), Err(Unable::Missing(_))));
+        assert_eq!(none.default_agent(&anthropic), None);
+        assert!(none.no_agent_problem(&anthropic).detail.contains("atoll agents install claude"));
+        assert!(matches!(none.check_agent("claude", &anthropic), Err(AgentUnavailable::Missing(_))));
 
         let agents = machine(base.path(), &["claude"]);
-        assert_eq!(agents.first(&of(Api::OpenAi)), None, "the key of another's models is none");
-        assert_eq!(agents.check("claude", &nothing), Err(Unable::NoKey(Agent::Claude)));
-        let problem = agents.none(&nothing);
+        assert_eq!(agents.default_agent(&of(ModelApi::OpenAi)), None, "a key of another API does not count");
+        assert_eq!(agents.check_agent("claude", &nothing), Err(AgentUnavailable::NoKey(Agent::Claude)));
+        let problem = agents.no_agent_problem(&nothing);
         assert_eq!(problem.code, Code::NoAgent);
         assert!(problem.detail.contains("ANTHROPIC_API_KEY") && problem.detail.contains("demo"), "{}", problem.detail);
-        let own = Keys { variables: ["ANTHROPIC_BASE_URL".into()].into(), ..Keys::default() };
-        assert_eq!(agents.first(&own).as_deref(), Some("claude"), "the sandbox brings its own");
-        assert_eq!(agents.first(&anthropic).as_deref(), Some("claude"));
-        assert_eq!(agents.check("demo", &nothing), Ok(()), "demo only when it is named");
-        assert_eq!(agents.check("nobody", &nothing), Err(Unable::Unknown("nobody".into())));
+        let own = ModelKeys { variables: ["ANTHROPIC_BASE_URL".into()].into(), ..ModelKeys::default() };
+        assert_eq!(agents.default_agent(&own).as_deref(), Some("claude"), "the sandbox brings its own key");
+        assert_eq!(agents.default_agent(&anthropic).as_deref(), Some("claude"));
+        assert_eq!(agents.check_agent("demo", &nothing), Ok(()), "the demo agent must be named");
+        assert_eq!(agents.check_agent("unheard", &nothing), Err(AgentUnavailable::Unknown("unheard".into())));
         let two = machine(base.path(), &["codex"]);
-        assert_eq!(two.first(&of(Api::OpenAi)).as_deref(), Some("codex"), "one without its key is passed over");
+        assert_eq!(
+            two.default_agent(&of(ModelApi::OpenAi)).as_deref(),
+            Some("codex"),
+            "an agent without a key is skipped"
+        );
     }
 
     #[test]
-    fn only_sandboxes_of_this_machine_are_shown_a_program() {
+    fn a_program_is_inside_where_its_path_says() {
         let base = tempfile::tempdir().unwrap();
         let agents = machine(base.path(), &["claude"]);
-        for provider in ProviderKind::ALL {
-            let shown = agents.programs(*provider, Some("claude")).unwrap();
-            assert_eq!(!shown.is_empty(), provider.is_on_this_machine(), "{provider}");
-            let inside = Agents::inside(*provider, Some("claude"));
-            assert_eq!(inside.is_some(), provider.is_on_this_machine(), "{provider}");
-            assert_eq!(Agents::inside(*provider, Some("demo")), None);
-        }
-        let shown = agents.programs(ProviderKind::Local, Some("claude")).unwrap();
-        let inside = Agents::inside(ProviderKind::Local, Some("claude")).unwrap();
-        assert_eq!(inside, format!("{}/{}", atoll_core::agent::PLACE, shown[0].at));
-        assert_eq!(shown[0].from, base.path().join("claude").canonicalize().unwrap());
+        assert_eq!(agents.programs_for(Some("demo")), Ok(Vec::new()), "the demo agent needs no program");
+        assert_eq!(agents.programs_for(None), Ok(Vec::new()));
+        assert_eq!(Agents::program_path_inside(Some("demo")), None);
+        let shown = agents.programs_for(Some("claude")).unwrap();
+        let inside = Agents::program_path_inside(Some("claude")).unwrap();
+        assert_eq!(inside, format!("{}/{}", atoll_core::agent::AGENTS_DIR, shown[0].relative_path));
+        assert_eq!(shown[0].host_path, base.path().join("claude").canonicalize().unwrap());
     }
 
     #[test]
-    fn every_driver_is_listed_with_what_it_can_do() {
+    fn lists_every_driver_with_its_abilities() {
         let base = tempfile::tempdir().unwrap();
-        let list = machine(base.path(), &["claude"]).list(&of(Api::Anthropic), false);
-        assert_eq!(list.iter().map(|view| view.name.as_str()).collect::<Vec<_>>(), driver::NAMES);
+        let list = machine(base.path(), &["claude"]).list_agents(&of(ModelApi::Anthropic), false);
+        assert_eq!(list.iter().map(|view| view.name.as_str()).collect::<Vec<_>>(), driver::AGENT_NAMES);
         for view in &list {
-            assert_eq!(view.abilities, driver::find(&view.name).unwrap().abilities(), "{}", view.name);
-            assert_eq!(view.path, None, "paths are for admins");
+            assert_eq!(view.abilities, driver::find_driver(&view.name).unwrap().abilities(), "{}", view.name);
+            assert_eq!(view.path, None, "only admins see paths");
             assert_eq!(view.usable, view.missing.is_empty(), "{view:?}");
         }
         assert!(list.iter().any(|view| view.name == "claude" && view.usable && !view.tested));

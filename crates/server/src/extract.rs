@@ -1,10 +1,10 @@
-//! What a handler takes out of a request; every failure is a problem document.
+//! Extractors for requests. Every failure is a problem document.
 
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_core::bounds;
 use axum::body::{Body as RawBody, HttpBody};
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, RawPathParams, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use bytes::Bytes;
@@ -16,55 +16,55 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The whole body, if it is not larger than `most`.
+/// Reads the whole body, up to `most` bytes.
 pub async fn read_body(request: Request, most: usize) -> Result<Bytes> {
     let mut body = request.into_body();
     let too_large = || Problem::new(Code::TooLarge, format!("the body has more than {most} bytes"));
     if body.size_hint().lower() > most as u64 {
-        drain(body).await;
+        drain_body(body).await;
         return Err(too_large());
     }
     match Limited::new(&mut body, most).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
-            drain(body).await;
+            drain_body(body).await;
             Err(too_large())
         }
-        Err(_) => Err(Problem::new(Code::BadRequest, "the body broke off or can't be decoded")),
+        Err(_) => Err(Problem::new(Code::BadRequest, "the body ended early or cannot be decoded")),
     }
 }
 
-const DRAINED_BYTES: usize = 64 * bounds::MB;
-const DRAINED_FOR: Duration = Duration::from_secs(2);
+const MAX_DRAINED_BYTES: usize = 64 * bounds::MB;
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Reads what is left of a refused body, and throws it away: a client that is still sending would
-/// see a broken connection in place of the answer. Neither for long nor without end.
-pub async fn drain(body: RawBody) {
+/// Reads and discards the rest of a refused body, within limits. Otherwise a client that is still sending sees a broken
+/// connection instead of the response.
+pub async fn drain_body(body: RawBody) {
     let mut chunks = body.into_data_stream();
     let reading = async {
         let mut seen = 0;
         while let Some(Ok(chunk)) = chunks.next().await {
             seen += chunk.len();
-            if seen > DRAINED_BYTES {
+            if seen > MAX_DRAINED_BYTES {
                 break;
             }
         }
     };
-    drop(tokio::time::timeout(DRAINED_FOR, reading).await);
+    drop(tokio::time::timeout(DRAIN_TIMEOUT, reading).await);
 }
 
-/// JSON text as a `T`. Objects only: what a struct is made of has names.
-pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+/// Parses a JSON object. Arrays are rejected, although serde accepts them for structs.
+pub fn parse_object<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     if text.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|byte| *byte == b'[') {
         return Err("must be an object".into());
     }
-    serde_json::from_slice(text).map_err(|error| in_words(&error.to_string()))
+    serde_json::from_slice(text).map_err(|error| describe_parse_error(&error.to_string()))
 }
 
-const LONGEST_DETAIL: usize = 500;
+const MAX_DETAIL_CHARS: usize = 500;
 
-/// What a parser says of somebody's text, without the names of our own types in it.
-pub fn in_words(error: &str) -> String {
+/// Rewrites a parser's error without the names of Rust types.
+pub fn describe_parse_error(error: &str) -> String {
     let mut words: Vec<&str> = Vec::new();
     let mut rest = error.split(' ').peekable();
     while let Some(word) = rest.next() {
@@ -86,10 +86,10 @@ pub fn in_words(error: &str) -> String {
             _ => words.push(word),
         }
     }
-    words.join(" ").chars().take(LONGEST_DETAIL).collect()
+    words.join(" ").chars().take(MAX_DETAIL_CHARS).collect()
 }
 
-pub fn must_be_json(headers: &HeaderMap) -> Result<()> {
+pub fn require_json(headers: &HeaderMap) -> Result<()> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json")) {
@@ -105,7 +105,7 @@ pub struct Body<T> {
     pub hash: String,
 }
 
-pub fn hash_of(bytes: &[u8]) -> String {
+pub fn sha256_hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -113,20 +113,20 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &Arc<App>) -> Result<Self> {
-        let typed = must_be_json(request.headers());
-        let bytes = read_body(request, bounds::REQUEST_BYTES).await?;
+        let typed = require_json(request.headers());
+        let bytes = read_body(request, bounds::MAX_REQUEST_BYTES).await?;
         let text: &[u8] = if bytes.is_empty() {
             b"{}"
         } else {
             typed?;
             &bytes
         };
-        let value = parse(text).map_err(Problem::invalid)?;
-        Ok(Self { value, hash: hash_of(&bytes) })
+        let value = parse_object(text).map_err(Problem::invalid)?;
+        Ok(Self { value, hash: sha256_hex(&bytes) })
     }
 }
 
-/// The one id in a path. Something that can't be an id can't exist either.
+/// The id in a path. Text that is not an id is "not found".
 #[derive(Debug, Clone, Copy)]
 pub struct Id<T>(pub T);
 
@@ -140,20 +140,24 @@ impl<T: FromStr + Send> FromRequestParts<Arc<App>> for Id<T> {
     }
 }
 
-/// The two ids in a path.
-#[derive(Debug, Clone, Copy)]
-pub struct Ids<A, B>(pub A, pub B);
+/// Reads the path parameter `id`: the resource that the request is about.
+pub async fn path_id<T: FromStr>(parts: &mut Parts, app: &Arc<App>) -> Result<T> {
+    let params = RawPathParams::from_request_parts(parts, app).await.map_err(|_| Problem::not_found("id"))?;
+    let text = params.iter().find(|(name, _)| *name == "id").map(|(_, value)| value);
+    text.and_then(|text| text.parse().ok()).ok_or_else(|| Problem::not_found("id"))
+}
 
-impl<A: FromStr + Send, B: FromStr + Send> FromRequestParts<Arc<App>> for Ids<A, B> {
+/// The last id in a path, which names a part of the resource `id`.
+#[derive(Debug, Clone, Copy)]
+pub struct SubId<T>(pub T);
+
+impl<T: FromStr + Send> FromRequestParts<Arc<App>> for SubId<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
-        let gone = || Problem::not_found("id");
-        let found = Path::<(String, String)>::from_request_parts(parts, app).await;
-        let Path((first, second)) = found.map_err(|_| gone())?;
-        let first = first.parse().map_err(|_| gone())?;
-        let second = second.parse().map_err(|_| gone())?;
-        Ok(Self(first, second))
+        let params = RawPathParams::from_request_parts(parts, app).await.map_err(|_| Problem::not_found("id"))?;
+        let text = params.iter().last().map(|(_, value)| value);
+        text.and_then(|text| text.parse().ok()).map(Self).ok_or_else(|| Problem::not_found("id"))
     }
 }
 
@@ -172,13 +176,13 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
         let Query(value) = query.map_err(|error| {
             let text = error.body_text();
             let text = text.split_once("query string: ").map_or(text.as_str(), |(_, said)| said);
-            Problem::new(Code::BadRequest, in_words(text))
+            Problem::new(Code::BadRequest, describe_parse_error(text))
         })?;
         Ok(Self(value))
     }
 }
 
-/// Whether percent-encoded text is UTF-8 when it is decoded.
+/// True if percent-encoded text decodes to UTF-8.
 fn is_utf8(encoded: &str) -> bool {
     let mut decoded = Vec::with_capacity(encoded.len());
     let mut rest = encoded.as_bytes();
@@ -198,7 +202,7 @@ fn is_utf8(encoded: &str) -> bool {
     std::str::from_utf8(&decoded).is_ok()
 }
 
-/// How many items a page has.
+/// Checks the requested page size.
 pub fn page_size(limit: Option<i64>, default: i64, most: i64) -> Result<i64> {
     let limit = limit.unwrap_or(default);
     if (1..=most).contains(&limit) {
@@ -224,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_no_type_of_ours() {
+    fn parse_errors_name_no_rust_types() {
         for (text, said) in [
             ("[]", "must be an object"),
             ("5", "invalid type: integer `5`, expected an object"),
@@ -232,17 +236,17 @@ mod tests {
             (r#"{"inner":{"count":"x"}}"#, "invalid type: string \"x\", expected a whole number from 0 at line"),
             ("{}", "missing field `inner`"),
         ] {
-            let refusal = parse::<Outer>(text.as_bytes()).unwrap_err();
+            let refusal = parse_object::<Outer>(text.as_bytes()).unwrap_err();
             assert!(refusal.starts_with(said), "{refusal}");
         }
         assert_eq!(
-            in_words("did not match any variant of untagged enum Foo"),
+            describe_parse_error("did not match any variant of untagged enum Foo"),
             "did not match any variant of what is allowed"
         );
     }
 
     #[test]
-    fn only_utf8_is_utf8() {
+    fn detects_invalid_utf8() {
         for good in ["", "a=%C3%A4", "a=%", "a=%zz", "a=%2", "a=%%41"] {
             assert!(is_utf8(good), "{good}");
         }

@@ -1,4 +1,4 @@
-//! A browser on the same machine is hostile ground: which hosts are served, and to whose pages.
+//! Protects against hostile web pages: checks the Host and Origin headers of every request.
 
 use crate::problem::{Code, Problem};
 use axum::extract::{Request, State};
@@ -8,11 +8,11 @@ use axum::response::{IntoResponse, Response};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// The names under which this server may be asked.
+/// The host names that this server accepts.
 #[derive(Debug)]
 pub struct Hosts {
     names: Vec<String>,
-    /// The address it listens on, unless that is "every address".
+    /// The listen address, unless it is unspecified ("every address").
     address: Option<IpAddr>,
     /// Host and port of the public URL.
     public: Option<String>,
@@ -38,16 +38,16 @@ impl Hosts {
     }
 }
 
-/// The host without its port. Nothing but a number stands behind it, and nobody before it.
-fn host_of(authority: &str) -> Option<String> {
+/// Parses `host[:port]`. Rejects user info and non-numeric ports.
+fn parse_host(authority: &str) -> Option<String> {
     let authority: axum::http::uri::Authority = authority.parse().ok()?;
     let behind = authority.as_str().strip_prefix(authority.host())?;
     let is_port = behind.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
     (behind.is_empty() || is_port).then(|| authority.host().to_owned())
 }
 
-/// Host and port as the request names them.
-fn authority(request: &Request) -> Option<String> {
+/// Host and port of the request.
+fn request_authority(request: &Request) -> Option<String> {
     match request.headers().get(header::HOST) {
         Some(value) => value.to_str().ok().map(str::to_ascii_lowercase),
         None => request.uri().authority().map(|authority| authority.as_str().to_ascii_lowercase()),
@@ -55,28 +55,28 @@ fn authority(request: &Request) -> Option<String> {
 }
 
 fn host_is_served(hosts: &Hosts, request: &Request) -> bool {
-    let host = authority(request).and_then(|authority| host_of(&authority));
+    let host = request_authority(request).and_then(|authority| parse_host(&authority));
     host.is_some_and(|host| hosts.serves(&host))
 }
 
-/// A page of another origin may not write, nor open a WebSocket. Programs send no Origin. Another
-/// port is another origin: whatever else runs on this machine is not this server.
+/// True for requests from our own pages and from programs, which send no Origin. Another port is another origin.
 fn origin_is_own(hosts: &Hosts, request: &Request) -> bool {
     let Some(origin) = request.headers().get(header::ORIGIN) else { return true };
     let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
     let Some((_, page)) = origin.split_once("://") else { return false };
-    authority(request).is_some_and(|own| own == page) || hosts.public.as_deref() == Some(page)
+    request_authority(request).is_some_and(|own| own == page) || hosts.public.as_deref() == Some(page)
 }
 
-pub async fn guard(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
+pub async fn check_host_and_origin(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
     if !host_is_served(&hosts, &request) {
-        let detail = "ask for it by an address that it listens on, or add the name to server.hosts";
+        let detail = "use an address that the server listens on, or add the name to server.hosts";
         return Problem::new(Code::ForeignHost, detail).into_response();
     }
     let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     let upgrades = request.headers().contains_key(header::UPGRADE);
     if (!reads || upgrades) && !origin_is_own(&hosts, &request) {
-        return Problem::new(Code::ForeignOrigin, "pages of other origins may not do this").into_response();
+        return Problem::new(Code::ForeignOrigin, "pages of other origins cannot write or open WebSockets")
+            .into_response();
     }
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_own_names_are_served() {
+    fn serves_only_its_own_names() {
         let hosts = Hosts::new("10.1.2.3:80".parse().unwrap(), &["Box.example".into()], Some("https://pub.example:8"));
         for good in
             ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "[::1]", "10.1.2.3", "box.example", "pub.example"]
@@ -108,11 +108,11 @@ mod tests {
     }
 
     #[test]
-    fn ports_and_users_in_an_authority() {
-        assert_eq!(host_of("localhost:7700").as_deref(), Some("localhost"));
-        assert_eq!(host_of("[::1]:7700").as_deref(), Some("[::1]"));
-        assert_eq!(host_of("localhost@evil.example"), None);
-        assert_eq!(host_of("localhost:port"), None);
-        assert_eq!(host_of("a b"), None);
+    fn parses_ports_and_rejects_user_info() {
+        assert_eq!(parse_host("localhost:7700").as_deref(), Some("localhost"));
+        assert_eq!(parse_host("[::1]:7700").as_deref(), Some("[::1]"));
+        assert_eq!(parse_host("localhost@evil.example"), None);
+        assert_eq!(parse_host("localhost:port"), None);
+        assert_eq!(parse_host("a b"), None);
     }
 }

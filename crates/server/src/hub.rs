@@ -1,7 +1,6 @@
-//! Fan-out: tells readers that there is something new, and keeps the newest events at hand.
+//! The hub: wakes event readers after a commit and caches the newest events.
 //!
-//! The store is the truth. What is here only saves reading it again: a tail exists while somebody
-//! reads the sandbox, is bounded, and may be lost at any time.
+//! The store is the source of truth. A tail exists while a sandbox has readers, is bounded, and may be dropped at any time.
 
 use atoll_core::event::Event;
 use atoll_core::id::{SandboxId, SessionId};
@@ -10,75 +9,75 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{broadcast, watch};
 
-/// How much of a sandbox's newest events is kept at hand.
+/// Size of a sandbox's tail.
 const TAIL_EVENTS: usize = 1024;
 const TAIL_BYTES: usize = 512 * 1024;
-/// How many pieces of news a reader may be behind before it looks everything up again.
-const NEWS: usize = 4096;
+/// A reader that is further behind rechecks all logs.
+const MAX_QUEUED_NEWS: usize = 4096;
 
-/// An event with its JSON, written once for all readers.
+/// An event with its JSON, serialized once for all readers.
 #[derive(Debug)]
-pub struct Line {
+pub struct EventLine {
     pub event: Event,
     pub json: String,
 }
 
-impl Line {
+impl EventLine {
     pub fn new(event: Event) -> Self {
         let json = serde_json::to_string(&event).unwrap_or_default();
         Self { event, json }
     }
 }
 
-/// What a reader of many sandboxes hears about.
+/// A notification for readers of many sandboxes.
 #[derive(Debug, Clone)]
 pub enum News {
-    /// There are events up to this seq.
+    /// The sandbox has new events.
     Events(SandboxId),
     /// Streamed text that is not stored.
-    Live(Arc<Live>),
+    Live(Arc<LiveText>),
 }
 
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveText {
     pub sandbox: SandboxId,
     pub json: String,
 }
 
 #[derive(Debug, Default)]
-struct Recent {
-    lines: VecDeque<Arc<Line>>,
+struct RecentEvents {
+    lines: VecDeque<Arc<EventLine>>,
     bytes: usize,
 }
 
-/// The newest events of one sandbox, while somebody reads it.
+/// The newest events of a sandbox that has readers.
 #[derive(Debug)]
-pub struct Tail {
-    recent: Mutex<Recent>,
+pub struct EventTail {
+    recent: Mutex<RecentEvents>,
     newest: watch::Sender<i64>,
 }
 
-impl Tail {
+impl EventTail {
     fn new() -> Self {
-        Self { recent: Mutex::new(Recent::default()), newest: watch::Sender::new(0) }
+        Self { recent: Mutex::new(RecentEvents::default()), newest: watch::Sender::new(0) }
     }
 
-    /// What a reader found in the store.
-    pub fn reached(&self, seq: i64) {
+    /// Records the newest seq that a reader found in the store.
+    pub fn record_stored_seq(&self, seq: i64) {
         self.newest.send_if_modified(|newest| {
             *newest = (*newest).max(seq);
             false
         });
     }
 
-    fn push(&self, lines: &[Arc<Line>]) {
+    fn push_lines(&self, lines: &[Arc<EventLine>]) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         for line in lines {
             let next = recent.lines.back().map(|last| last.event.seq + 1);
             match next {
-                // Told twice or late: whoever needs it reads the store.
+                // A duplicate or late event: readers find it in the store.
                 Some(next) if line.event.seq < next => continue,
-                // Told out of order: what is between is in the store.
+                // A gap: readers find the missing events in the store.
                 Some(next) if line.event.seq > next => {
                     recent.lines.clear();
                     recent.bytes = 0;
@@ -102,22 +101,22 @@ impl Tail {
         }
     }
 
-    /// Events after `seq`, if they are at hand. `None`: read the store.
-    pub fn after(&self, seq: i64, most: usize) -> Option<Vec<Arc<Line>>> {
+    /// Events after `seq` from the tail; `None` if the reader must read the store.
+    pub fn lines_after(&self, seq: i64, most: usize) -> Option<Vec<Arc<EventLine>>> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let first = recent.lines.front()?.event.seq;
         let skip = usize::try_from(seq + 1 - first).ok()?;
         Some(recent.lines.iter().skip(skip).take(most).cloned().collect())
     }
 
-    pub fn watch(&self) -> watch::Receiver<i64> {
+    pub fn watch_newest(&self) -> watch::Receiver<i64> {
         self.newest.subscribe()
     }
 }
 
 #[derive(Debug)]
 pub struct Hub {
-    tails: Mutex<HashMap<SandboxId, Weak<Tail>>>,
+    tails: Mutex<HashMap<SandboxId, Weak<EventTail>>>,
     news: broadcast::Sender<News>,
     inboxes: broadcast::Sender<SessionId>,
     states: broadcast::Sender<(SandboxId, SandboxState)>,
@@ -127,40 +126,40 @@ impl Default for Hub {
     fn default() -> Self {
         Self {
             tails: Mutex::default(),
-            news: broadcast::Sender::new(NEWS),
-            inboxes: broadcast::Sender::new(NEWS),
-            states: broadcast::Sender::new(NEWS),
+            news: broadcast::Sender::new(MAX_QUEUED_NEWS),
+            inboxes: broadcast::Sender::new(MAX_QUEUED_NEWS),
+            states: broadcast::Sender::new(MAX_QUEUED_NEWS),
         }
     }
 }
 
 impl Hub {
-    /// The tail of a sandbox; it lives as long as somebody holds it.
-    pub fn tail(&self, sandbox: SandboxId) -> Arc<Tail> {
+    /// The tail of a sandbox. It lives as long as a reader holds it.
+    pub fn sandbox_tail(&self, sandbox: SandboxId) -> Arc<EventTail> {
         let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tail) = tails.get(&sandbox).and_then(Weak::upgrade) {
             return tail;
         }
         tails.retain(|_, tail| tail.strong_count() > 0);
-        let tail = Arc::new(Tail::new());
+        let tail = Arc::new(EventTail::new());
         tails.insert(sandbox, Arc::downgrade(&tail));
         tail
     }
 
-    pub fn news(&self) -> broadcast::Receiver<News> {
+    pub fn subscribe_news(&self) -> broadcast::Receiver<News> {
         self.news.subscribe()
     }
 
-    pub fn inboxes(&self) -> broadcast::Receiver<SessionId> {
+    pub fn subscribe_inboxes(&self) -> broadcast::Receiver<SessionId> {
         self.inboxes.subscribe()
     }
 
-    pub fn states(&self) -> broadcast::Receiver<(SandboxId, SandboxState)> {
+    pub fn subscribe_states(&self) -> broadcast::Receiver<(SandboxId, SandboxState)> {
         self.states.subscribe()
     }
 
-    /// After a commit: events of one or several sandboxes, in order.
-    pub fn publish(&self, events: Vec<Event>) {
+    /// Publishes committed events of one or several sandboxes, in order.
+    pub fn publish_events(&self, events: Vec<Event>) {
         let mut by_sandbox: Vec<(SandboxId, Vec<Event>)> = Vec::new();
         for event in events {
             match by_sandbox.last_mut() {
@@ -171,22 +170,23 @@ impl Hub {
         for (sandbox, events) in by_sandbox {
             let tail = self.tails.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox).and_then(Weak::upgrade);
             if let Some(tail) = tail {
-                let lines: Vec<Arc<Line>> = events.into_iter().map(|event| Arc::new(Line::new(event))).collect();
-                tail.push(&lines);
+                let lines: Vec<Arc<EventLine>> =
+                    events.into_iter().map(|event| Arc::new(EventLine::new(event))).collect();
+                tail.push_lines(&lines);
             }
             drop(self.news.send(News::Events(sandbox)));
         }
     }
 
-    /// The newest seq of a sandbox that somebody reads and that had events since then.
-    pub fn newest(&self, sandbox: SandboxId) -> Option<i64> {
+    /// The newest known seq of a sandbox that has readers.
+    pub fn newest_seq(&self, sandbox: SandboxId) -> Option<i64> {
         let tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
         tails.get(&sandbox).and_then(Weak::upgrade).map(|tail| *tail.newest.borrow())
     }
 
-    pub fn live(&self, sandbox: SandboxId, json: String) {
+    pub fn publish_live(&self, sandbox: SandboxId, json: String) {
         if self.news.receiver_count() > 0 {
-            drop(self.news.send(News::Live(Arc::new(Live { sandbox, json }))));
+            drop(self.news.send(News::Live(Arc::new(LiveText { sandbox, json }))));
         }
     }
 

@@ -1,8 +1,7 @@
 //! The control plane.
 //!
-//! Two flows go through it, each in one direction. A request: `router` → `api` → `app` → one
-//! transaction → `jobs` → provider. An event: worker → `api::worker` → `app::ingest` → store →
-//! `hub` → `follow` → `live`.
+//! Two flows go through it, each in one direction. A request: `router` → `api` → `app` → one transaction → `jobs` →
+//! provider. An event: worker → `api::worker` → `app::ingest` → store → `hub` → `follow` → `live`.
 
 pub mod agents;
 mod api;
@@ -11,31 +10,31 @@ mod auth;
 mod blobs;
 mod cursor;
 mod egress;
+mod event_follower;
 mod extract;
-mod follow;
 mod gateway;
 mod guard;
-mod holds;
 mod hub;
+mod idempotency;
 mod jobs;
 mod limiter;
-mod linked;
 mod listener;
 mod live;
 mod metrics;
-mod once;
 mod openapi;
 pub mod options;
 pub mod problem;
 mod providers;
-mod repo;
+mod repositories;
 mod retention;
 pub mod router;
 mod samples;
+mod sandbox_locks;
 pub mod secrets;
 mod serve;
 pub mod state;
 mod terminals;
+mod worker_link;
 
 pub use options::Options;
 pub use serve::{Error, Server};

@@ -1,8 +1,8 @@
-//! How often each principal may ask. Workers are slowed down, people and programs are told to wait.
+//! Rate limits per principal. Workers are delayed; users and services get 429.
 
 use crate::auth::Caller;
-use crate::options::Limits;
 use crate::problem::{Code, Problem, Result};
+use atoll_config::Limits;
 use atoll_core::id::{TokenId, UserId};
 use atoll_core::principal::Principal;
 use axum::http::Method;
@@ -12,17 +12,17 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// How long a worker's request may be held back before it is refused after all.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest delay of a worker's request before it is rejected.
+const MAX_WORKER_DELAY: Duration = Duration::from_secs(20);
 
-/// Who is counted: a person with all their tokens together, a program or a worker by its own.
+/// The unit of counting: all tokens of a user together, or one service or worker token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Who {
+enum RateLimitKey {
     User(UserId),
     Token(TokenId),
 }
 
-impl From<&Principal> for Who {
+impl From<&Principal> for RateLimitKey {
     fn from(principal: &Principal) -> Self {
         match principal {
             Principal::User { user, .. } => Self::User(*user),
@@ -31,69 +31,69 @@ impl From<&Principal> for Who {
     }
 }
 
-type Keyed = DefaultKeyedRateLimiter<Who>;
+type KeyedLimiter = DefaultKeyedRateLimiter<RateLimitKey>;
 
 #[derive(Debug)]
 pub struct Limiter {
-    worker: Option<Keyed>,
-    messages: Option<Keyed>,
-    writes: Option<Keyed>,
+    worker: Option<KeyedLimiter>,
+    messages: Option<KeyedLimiter>,
+    writes: Option<KeyedLimiter>,
 }
 
-fn per_minute(count: u32) -> Option<Keyed> {
-    NonZeroU32::new(count).map(|count| RateLimiter::keyed(Quota::per_minute(count)))
+fn per_minute(count: Option<NonZeroU32>) -> Option<KeyedLimiter> {
+    count.map(|count| RateLimiter::keyed(Quota::per_minute(count)))
 }
 
 impl Limiter {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: &Limits) -> Self {
         Self {
-            worker: per_minute(limits.worker_requests),
-            messages: per_minute(limits.messages),
-            writes: per_minute(limits.writes),
+            worker: per_minute(limits.worker_requests_per_minute),
+            messages: per_minute(limits.messages_per_minute),
+            writes: per_minute(limits.writes_per_minute),
         }
     }
 
     pub async fn check(&self, caller: &Caller, parts: &Parts) -> Result<()> {
-        let who = Who::from(&caller.principal);
+        let who = RateLimitKey::from(&caller.principal);
         match &caller.principal {
-            Principal::Worker { .. } => self.slow_down(who).await,
+            Principal::Worker { .. } => self.delay_worker(who).await,
             Principal::User { .. } | Principal::Service { .. } => {
                 let safe = parts.method == Method::GET || parts.method == Method::HEAD;
                 let message = parts.method == Method::POST && parts.uri.path().ends_with("/messages");
                 match (safe, message) {
                     (true, _) => Ok(()),
-                    (false, true) => refuse(self.messages.as_ref(), who, "messages"),
-                    (false, false) => refuse(self.writes.as_ref(), who, "writes"),
+                    (false, true) => check_rate(self.messages.as_ref(), who, "messages"),
+                    (false, false) => check_rate(self.writes.as_ref(), who, "writes"),
                 }
             }
         }
     }
 
-    /// A catching-up spool waits its turn; only a flood is refused.
-    async fn slow_down(&self, who: Who) -> Result<()> {
+    /// Delays a worker that sends its backlog; rejects only a flood.
+    async fn delay_worker(&self, who: RateLimitKey) -> Result<()> {
         let Some(limiter) = &self.worker else { return Ok(()) };
-        match tokio::time::timeout(PATIENCE, limiter.until_key_ready(&who)).await {
+        match tokio::time::timeout(MAX_WORKER_DELAY, limiter.until_key_ready(&who)).await {
             Ok(()) => Ok(()),
-            Err(_) => Err(too_many("requests", 1)),
+            Err(_) => Err(rate_limited("requests", 1)),
         }
     }
 
-    /// Forgets principals that have been quiet for long.
-    pub fn tidy(&self) {
+    /// Removes principals without recent requests.
+    pub fn prune(&self) {
         for limiter in [&self.worker, &self.messages, &self.writes].into_iter().flatten() {
             limiter.retain_recent();
         }
     }
 }
 
-fn too_many(what: &str, seconds: u64) -> Problem {
+fn rate_limited(what: &str, seconds: u64) -> Problem {
     Problem::new(Code::RateLimited, format!("too many {what} a minute; wait and try again")).retry_after(seconds)
 }
 
-fn refuse(limiter: Option<&Keyed>, who: Who, what: &str) -> Result<()> {
+fn check_rate(limiter: Option<&KeyedLimiter>, who: RateLimitKey, what: &str) -> Result<()> {
     let Some(limiter) = limiter else { return Ok(()) };
     limiter.check_key(&who).map_err(|not_until| {
         let wait = not_until.wait_time_from(DefaultClock::default().now());
-        too_many(what, wait.as_secs_f64().ceil() as u64)
+        rate_limited(what, wait.as_secs_f64().ceil() as u64)
     })
 }

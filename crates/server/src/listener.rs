@@ -1,6 +1,6 @@
-//! The socket, with TLS where it is configured.
+//! The server's listening socket, with optional TLS.
 
-use crate::options::Tls;
+use atoll_config::Tls;
 use axum::Router;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
@@ -16,49 +16,48 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+pub fn bind_socket(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     TcpListener::from_std(listener)
 }
 
-/// Serves until `stopping` says so; connections that are open then may end what they are doing.
-pub fn serve(
+/// Serves until `stopping` is true; open connections finish their requests.
+pub fn serve_router(
     socket: TcpListener,
     tls: Option<&Tls>,
     router: Router,
     stopping: watch::Receiver<bool>,
 ) -> Result<JoinHandle<()>, String> {
-    let service = router.into_make_service_with_connect_info::<Peer>();
+    let service = router.into_make_service_with_connect_info::<PeerAddress>();
     let until = |mut stopping: watch::Receiver<bool>| async move {
         drop(stopping.wait_for(|stop| *stop).await);
     };
     Ok(match tls {
         None => {
             let serving = axum::serve(PlainListener(socket), service).with_graceful_shutdown(until(stopping));
-            tokio::spawn(async move { report(serving.await) })
+            tokio::spawn(async move { log_end(serving.await) })
         }
         Some(tls) => {
-            let listener = TlsListener::new(socket, acceptor(tls)?).map_err(|error| error.to_string())?;
+            let listener = TlsListener::new(socket, tls_acceptor(tls)?).map_err(|error| error.to_string())?;
             let serving = axum::serve(listener, service).with_graceful_shutdown(until(stopping));
-            tokio::spawn(async move { report(serving.await) })
+            tokio::spawn(async move { log_end(serving.await) })
         }
     })
 }
 
-fn report(ended: io::Result<()>) {
+fn log_end(ended: io::Result<()>) {
     if let Err(error) = ended {
-        tracing::error!(%error, "the listener ended");
+        tracing::error!(%error, "the listener failed");
     }
 }
 
-fn acceptor(tls: &Tls) -> Result<TlsAcceptor, String> {
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(&tls.certificate)
-        .map_err(|error| format!("{}: {error}", tls.certificate.display()))?
-        .collect();
-    let certificates = certificates.map_err(|error| format!("{}: {error}", tls.certificate.display()))?;
+fn tls_acceptor(tls: &Tls) -> Result<TlsAcceptor, String> {
+    let certificates: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(&tls.cert).map_err(|error| format!("{}: {error}", tls.cert.display()))?.collect();
+    let certificates = certificates.map_err(|error| format!("{}: {error}", tls.cert.display()))?;
     let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| format!("{}: {error}", tls.key.display()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
@@ -70,17 +69,17 @@ fn acceptor(tls: &Tls) -> Result<TlsAcceptor, String> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Who is at the other end of a connection.
+/// The address of a connection's peer.
 #[derive(Debug, Clone, Copy)]
-pub struct Peer(pub SocketAddr);
+pub struct PeerAddress(pub SocketAddr);
 
-impl Connected<IncomingStream<'_, PlainListener>> for Peer {
+impl Connected<IncomingStream<'_, PlainListener>> for PeerAddress {
     fn connect_info(stream: IncomingStream<'_, PlainListener>) -> Self {
         Self(*stream.remote_addr())
     }
 }
 
-impl Connected<IncomingStream<'_, TlsListener>> for Peer {
+impl Connected<IncomingStream<'_, TlsListener>> for PeerAddress {
     fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
         Self(*stream.remote_addr())
     }
@@ -103,12 +102,12 @@ impl Listener for PlainListener {
     }
 }
 
-type Accepted = (TlsStream<TcpStream>, SocketAddr);
+type AcceptedTls = (TlsStream<TcpStream>, SocketAddr);
 
-/// Handshakes happen beside the accepting, so that a slow client holds up nobody.
+/// Runs TLS handshakes in their own tasks, so that a slow client delays no other.
 pub struct TlsListener {
     address: SocketAddr,
-    ready: mpsc::Receiver<Accepted>,
+    ready: mpsc::Receiver<AcceptedTls>,
 }
 
 impl TlsListener {
@@ -124,7 +123,7 @@ impl TlsListener {
                 let (acceptor, sender) = (acceptor.clone(), sender.clone());
                 tokio::spawn(async move {
                     drop(stream.set_nodelay(true));
-                    if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+                    if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                         drop(sender.send((stream, peer)).await);
                     }
                 });

@@ -1,4 +1,4 @@
-//! The names of all metrics, in one place, and how they are rendered.
+//! The names and descriptions of all metrics.
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
@@ -16,24 +16,24 @@ pub const REQUEST_SECONDS: &str = "atoll_http_request_seconds";
 pub const JOBS_DONE: &str = "atoll_jobs_done_total";
 pub const JOBS_FAILED: &str = "atoll_jobs_failed_total";
 
-const DESCRIBED: &[(&str, &str)] = &[
+const DESCRIPTIONS: &[(&str, &str)] = &[
     (EVENTS_STORED, "Events stored from workers"),
-    (EVENTS_DUPLICATE, "Events that a worker sent again"),
-    (EVENTS_REJECTED, "Events that were out of bounds and replaced by worker.rejected"),
-    (MESSAGES_QUEUED, "Messages put into inboxes"),
-    (MESSAGES_ACKNOWLEDGED, "Messages that reached an agent"),
-    (SANDBOXES_MADE, "Sandboxes made, by provider"),
+    (EVENTS_DUPLICATE, "Duplicate events from workers"),
+    (EVENTS_REJECTED, "Rejected events, replaced by worker.rejected"),
+    (MESSAGES_QUEUED, "Messages queued"),
+    (MESSAGES_ACKNOWLEDGED, "Messages acknowledged"),
+    (SANDBOXES_MADE, "Sandboxes created, by provider"),
     (SANDBOXES, "Sandboxes now, by state"),
-    (READERS, "Readers of events connected now"),
-    (WORKERS, "Workers connected by stream now"),
+    (READERS, "Connected event readers"),
+    (WORKERS, "Workers connected by WebSocket"),
     (REQUESTS, "HTTP requests, by method and status class"),
     (REQUEST_SECONDS, "Time to answer an HTTP request"),
     (JOBS_DONE, "Background jobs done, by kind"),
-    (JOBS_FAILED, "Background jobs that failed and will be tried again, by kind"),
+    (JOBS_FAILED, "Failed job attempts, by kind"),
 ];
 
-/// The process has one recorder; a second server in it (in tests) shares the first one's.
-pub fn install() -> PrometheusHandle {
+/// Installs the process's recorder. Servers in one process (in tests) share it.
+pub fn install_recorder() -> PrometheusHandle {
     static HANDLE: std::sync::OnceLock<PrometheusHandle> = std::sync::OnceLock::new();
     HANDLE
         .get_or_init(|| {
@@ -47,7 +47,7 @@ pub fn install() -> PrometheusHandle {
             if metrics::set_global_recorder(recorder).is_err() {
                 tracing::warn!("another metrics recorder is installed; /metrics stays empty");
             }
-            for (name, text) in DESCRIBED {
+            for (name, text) in DESCRIPTIONS {
                 match *name {
                     READERS | WORKERS | SANDBOXES => metrics::describe_gauge!(*name, *text),
                     REQUEST_SECONDS => metrics::describe_histogram!(*name, *text),
@@ -63,7 +63,7 @@ pub fn install() -> PrometheusHandle {
 mod tests {
     #[test]
     fn names_are_a_contract() {
-        let names: Vec<_> = super::DESCRIBED.iter().map(|(name, _)| *name).collect();
+        let names: Vec<_> = super::DESCRIPTIONS.iter().map(|(name, _)| *name).collect();
         insta::assert_json_snapshot!(names);
     }
 }

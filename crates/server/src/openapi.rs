@@ -1,4 +1,4 @@
-//! What operations have in common in the OpenAPI document: their refusals, and how numbers are written down.
+//! Parts of the OpenAPI document that all operations share: problem responses and number formats.
 
 use std::collections::BTreeMap;
 use utoipa::Number;
@@ -6,24 +6,24 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, SchemaType, Type};
 use utoipa::openapi::{Content, ContentBuilder, OpenApi, Ref, RefOr, Required, ResponseBuilder};
 
-const PROBLEM: &str = "Problem";
+const PROBLEM_SCHEMA: &str = "Problem";
 
-fn content() -> Content {
-    ContentBuilder::new().schema(Some(Ref::from_schema_name(PROBLEM))).build()
+fn problem_content() -> Content {
+    ContentBuilder::new().schema(Some(Ref::from_schema_name(PROBLEM_SCHEMA))).build()
 }
 
-fn text() -> ObjectBuilder {
+fn string_schema() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(SchemaType::Type(Type::String))
 }
 
-/// Every operation can answer with a problem document.
+/// Adds the problem response to every operation.
 pub fn add_problems(document: &mut OpenApi) {
     let problem = ObjectBuilder::new()
-        .property("type", text())
-        .property("title", text())
+        .property("type", string_schema())
+        .property("title", string_schema())
         .property("status", ObjectBuilder::new().schema_type(SchemaType::Type(Type::Integer)))
-        .property("code", text())
-        .property("detail", text())
+        .property("code", string_schema())
+        .property("detail", string_schema())
         .required("type")
         .required("title")
         .required("status")
@@ -31,17 +31,17 @@ pub fn add_problems(document: &mut OpenApi) {
         .required("detail")
         .build();
     let components = document.components.get_or_insert_default();
-    components.schemas.insert(PROBLEM.into(), RefOr::T(problem.into()));
+    components.schemas.insert(PROBLEM_SCHEMA.into(), RefOr::T(problem.into()));
     for item in document.paths.paths.values_mut() {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
         for operation in operations.into_iter().flatten() {
-            add_default(operation);
-            body_as_needed(operation, &components.schemas);
+            add_problem_response(operation);
+            mark_optional_body(operation, &components.schemas);
         }
     }
 }
 
-/// A number without a sign is not half as large as its format would say.
+/// Documents unsigned 32-bit numbers as `uint32`: `int32` would halve their range.
 pub fn widen_unsigned(document: &mut OpenApi) {
     let schemas = document.components.get_or_insert_default().schemas.values_mut();
     for schema in schemas {
@@ -57,8 +57,8 @@ pub fn widen_unsigned(document: &mut OpenApi) {
     }
 }
 
-/// No body is an empty object: where everything has a default, none is needed.
-fn body_as_needed(operation: &mut Operation, schemas: &BTreeMap<String, RefOr<Schema>>) {
+/// Marks the body as optional where all fields have defaults: no body means `{}`.
+fn mark_optional_body(operation: &mut Operation, schemas: &BTreeMap<String, RefOr<Schema>>) {
     let Some(RefOr::T(body)) = &mut operation.request_body else { return };
     let Some(RefOr::T(content)) = body.content.get("application/json") else { return };
     let Some(RefOr::Ref(named)) = &content.schema else { return };
@@ -70,10 +70,10 @@ fn body_as_needed(operation: &mut Operation, schemas: &BTreeMap<String, RefOr<Sc
     }
 }
 
-fn add_default(operation: &mut Operation) {
+fn add_problem_response(operation: &mut Operation) {
     let refusal = ResponseBuilder::new()
-        .description("A refusal: a problem document with a stable `code`")
-        .content("application/problem+json", content())
+        .description("A problem document with a stable `code`")
+        .content("application/problem+json", problem_content())
         .build();
     operation.responses.responses.insert("default".into(), RefOr::T(refusal));
 }
@@ -81,16 +81,37 @@ fn add_default(operation: &mut Operation) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_document_is_a_contract() {
-        let text = crate::router::openapi().to_pretty_json().unwrap();
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
+    fn operation_ids_are_unique() {
+        let document = serde_json::to_value(crate::router::openapi_document()).unwrap();
+        let operations = document["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap());
+        let mut ids: Vec<&str> = operations.filter_map(|(_, operation)| operation["operationId"].as_str()).collect();
+        let count = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+    }
+
+    /// Compares a generated file with the stored one; `ATOLL_TEST_WRITE` writes it first.
+    fn check_stored_file(path: &str, text: &str) {
         if std::env::var_os("ATOLL_TEST_WRITE").is_some() {
-            std::fs::write(path, &text).unwrap();
+            std::fs::write(path, text).unwrap();
         }
         let stored = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             stored == text,
             "the API has changed: run `ATOLL_TEST_WRITE=1 cargo test -p atoll-server openapi` and review {path}"
         );
+    }
+
+    #[test]
+    fn matches_the_stored_document() {
+        let text = crate::router::openapi_document().to_pretty_json().unwrap();
+        check_stored_file(concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json"), &text);
+    }
+
+    #[test]
+    fn the_page_of_events_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/events.md");
+        check_stored_file(path, &atoll_api::events::reference_page());
     }
 }

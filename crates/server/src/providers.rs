@@ -1,141 +1,133 @@
-//! The providers that this server has, and the link of workers that live in its own process.
+//! The providers of this server, and the link for workers in the server's own process.
 
-use crate::api::worker::lease_waiting;
-use crate::app::{heartbeat, inbox, ingest};
-use crate::linked::Linked;
+use crate::app::worker_requests;
 use crate::options::Options;
 use crate::problem::Problem;
 use crate::state::App;
+use crate::worker_link::WorkerLinks;
 use atoll_core::BoxFuture;
 use atoll_core::id::{MessageId, SandboxId};
-use atoll_core::provider::{Error, Provider};
+use atoll_core::provider::Provider;
+use atoll_core::provider::capabilities::ImageAbility;
 use atoll_core::sandbox::ProviderKind;
 use atoll_protocol::link::{LinkError, WorkerLink};
 use atoll_protocol::{Ack, Batch, BatchAnswer, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseRequest, Nack};
-use atoll_providers::inside::Remains;
 use atoll_providers::{Docker, External, Fake, LinkHost, Local};
 use std::sync::{Arc, Weak};
 
 pub struct Providers {
-    local: Local,
-    docker: Docker,
-    linked: Arc<Linked>,
-    external: External,
-    fake: Fake,
+    /// One provider per kind, in the order of `ProviderKind::ALL`.
+    providers: Vec<Arc<dyn Provider>>,
+    linked: Arc<WorkerLinks>,
+}
+
+/// Builds the provider of a kind. A new provider is added here.
+fn build_provider(
+    kind: ProviderKind,
+    options: &Options,
+    app: &Arc<App>,
+    linked: &Arc<WorkerLinks>,
+) -> Arc<dyn Provider> {
+    let link_host = || Arc::clone(linked) as Arc<dyn LinkHost>;
+    match kind {
+        ProviderKind::Local => Arc::new(
+            Local::new(options.launcher.clone(), link_host()).with_minimum_tier(options.config.local.isolation),
+        ),
+        ProviderKind::Docker => {
+            let data_dir = &options.config.data_dir;
+            let home = data_dir.canonicalize().unwrap_or_else(|_| data_dir.clone()).join("docker");
+            Arc::new(Docker::new(options.docker(), &app.server_id, home, link_host()))
+        }
+        ProviderKind::External => Arc::new(External::new()),
+        ProviderKind::Fake => {
+            Arc::new(Fake::new(options.config.providers.fake.clone(), Arc::new(InProcessLink(Arc::downgrade(app)))))
+        }
+    }
 }
 
 impl Providers {
     pub fn new(options: &Options, app: &Arc<App>) -> Self {
-        let link = Arc::new(InProcess(Arc::downgrade(app)));
-        let linked = Arc::new(Linked::new(app));
-        let local = Local::new(options.launcher.clone(), Arc::clone(&linked) as Arc<dyn LinkHost>)
-            .demanding(options.policy.isolation);
-        let home = options.data_dir.canonicalize().unwrap_or_else(|_| options.data_dir.clone()).join("docker");
-        let docker =
-            Docker::new(options.docker.clone(), &app.server_id, home, Arc::clone(&linked) as Arc<dyn LinkHost>);
-        Self { local, docker, linked, external: External::new(), fake: Fake::new(options.fake.clone(), link) }
+        let linked = Arc::new(WorkerLinks::new(app));
+        let build = |kind: &ProviderKind| build_provider(*kind, options, app, &linked);
+        Self { providers: ProviderKind::ALL.iter().map(build).collect(), linked }
     }
 
-    pub fn get(&self, kind: ProviderKind) -> &dyn Provider {
-        match kind {
-            ProviderKind::Local => &self.local,
-            ProviderKind::Docker => &self.docker,
-            ProviderKind::External => &self.external,
-            ProviderKind::Fake => &self.fake,
-        }
-    }
-}
-
-impl Providers {
-    pub fn local(&self) -> &Local {
-        &self.local
+    pub fn get(&self, kind: ProviderKind) -> Arc<dyn Provider> {
+        Arc::clone(&self.providers[kind as usize])
     }
 
-    /// Those whose sandboxes outlive a server and are its successor's to find.
-    pub fn on_this_machine(&self) -> [&dyn Provider; 2] {
-        [&self.local, &self.docker]
+    /// Providers whose sandboxes outlive the server, because the server only connects to their workers.
+    pub fn with_local_workers(&self) -> impl Iterator<Item = &Arc<dyn Provider>> {
+        self.providers.iter().filter(|provider| provider.capabilities().runs_agents())
     }
 
-    /// What a dead worker on this machine left behind.
-    pub async fn remains(&self, kind: ProviderKind, sandbox: SandboxId) -> Result<Remains, Error> {
-        match kind {
-            ProviderKind::Local => self.local.remains(sandbox).await,
-            ProviderKind::Docker => self.docker.remains(sandbox).await,
-            ProviderKind::External | ProviderKind::Fake => Err(Error::Gone),
-        }
+    /// The provider that stores images and snapshots.
+    pub fn image_store(&self) -> Arc<dyn Provider> {
+        let imports = |provider: &&Arc<dyn Provider>| provider.capabilities().images == ImageAbility::Import;
+        Arc::clone(self.providers.iter().find(imports).unwrap_or(&self.providers[0]))
     }
 
-    /// Lets go of every worker on this machine; they live on.
+    /// Disconnects from all local workers, which keep running.
     pub fn disconnect_all(&self) {
-        self.local.disconnect_all();
-        self.docker.disconnect_all();
+        self.providers.iter().for_each(|provider| provider.disconnect_all());
     }
 
-    pub fn linked(&self) -> &Linked {
+    pub fn linked(&self) -> &WorkerLinks {
         &self.linked
     }
 }
 
-/// A worker in this process goes the same way as one over HTTP, less the HTTP.
-struct InProcess(Weak<App>);
+/// The worker link without HTTP, for the fake provider's workers and for draining spools.
+pub(crate) struct InProcessLink(Weak<App>);
 
-type Said<'a, T> = BoxFuture<'a, Result<T, LinkError>>;
+type LinkResult<'a, T> = BoxFuture<'a, Result<T, LinkError>>;
 
-impl InProcess {
+impl InProcessLink {
+    pub(crate) fn new(app: &Arc<App>) -> Self {
+        Self(Arc::downgrade(app))
+    }
+
     fn app(&self) -> Result<Arc<App>, LinkError> {
         self.0.upgrade().ok_or_else(|| LinkError::Unavailable("the server has stopped".into()))
     }
 }
 
-fn refused(problem: Problem) -> LinkError {
-    if problem.code.status().is_server_error() {
+fn to_link_error(problem: Problem) -> LinkError {
+    if problem.is_server_error() {
         LinkError::Unavailable(problem.detail)
     } else {
-        LinkError::Refused { code: problem.code.as_str().to_owned(), detail: problem.detail }
+        LinkError::Rejected { code: problem.code.as_str().to_owned(), detail: problem.detail }
     }
 }
 
-impl WorkerLink for InProcess {
-    fn heartbeat<'a>(&'a self, sandbox: SandboxId, beat: &'a Heartbeat) -> Said<'a, HeartbeatAnswer> {
-        let beat = beat.clone();
+impl WorkerLink for InProcessLink {
+    fn send_heartbeat<'a>(&'a self, sandbox: SandboxId, beat: &'a Heartbeat) -> LinkResult<'a, HeartbeatAnswer> {
         Box::pin(async move {
-            let app = self.app()?;
-            let work = app.write(move |work| Box::pin(async move { heartbeat::heartbeat(work, sandbox, &beat).await }));
-            work.await.map_err(refused)
+            worker_requests::submit_heartbeat(&*self.app()?, sandbox, beat.clone()).await.map_err(to_link_error)
         })
     }
 
-    fn events<'a>(&'a self, sandbox: SandboxId, batch: &'a Batch) -> Said<'a, BatchAnswer> {
-        let batch = batch.clone();
+    fn send_events<'a>(&'a self, sandbox: SandboxId, batch: &'a Batch) -> LinkResult<'a, BatchAnswer> {
         Box::pin(async move {
-            let app = self.app()?;
-            let redactor = app.redactor(sandbox).await.map_err(refused)?;
-            let checked = ingest::check(batch, &redactor).map_err(refused)?;
-            let work = app.write(move |work| Box::pin(async move { ingest::ingest(work, sandbox, checked).await }));
-            work.await.map_err(refused)
+            worker_requests::submit_batch(&*self.app()?, sandbox, batch.clone()).await.map_err(to_link_error)
         })
     }
 
-    fn lease<'a>(&'a self, sandbox: SandboxId, request: &'a LeaseRequest) -> Said<'a, LeaseAnswer> {
-        let request = request.clone();
-        Box::pin(async move { lease_waiting(&*self.app()?, sandbox, request).await.map_err(refused) })
-    }
-
-    fn ack<'a>(&'a self, sandbox: SandboxId, id: MessageId, ack: &'a Ack) -> Said<'a, ()> {
-        let ack = *ack;
+    fn lease_messages<'a>(&'a self, sandbox: SandboxId, request: &'a LeaseRequest) -> LinkResult<'a, LeaseAnswer> {
         Box::pin(async move {
-            let app = self.app()?;
-            let work = app.write(move |work| Box::pin(async move { inbox::ack(work, sandbox, id, &ack).await }));
-            work.await.map_err(refused)
+            worker_requests::lease_waiting(&*self.app()?, sandbox, request.clone()).await.map_err(to_link_error)
         })
     }
 
-    fn nack<'a>(&'a self, sandbox: SandboxId, id: MessageId, nack: &'a Nack) -> Said<'a, ()> {
-        let nack = nack.clone();
+    fn send_ack<'a>(&'a self, sandbox: SandboxId, id: MessageId, ack: &'a Ack) -> LinkResult<'a, ()> {
+        Box::pin(
+            async move { worker_requests::submit_ack(&*self.app()?, sandbox, id, *ack).await.map_err(to_link_error) },
+        )
+    }
+
+    fn send_nack<'a>(&'a self, sandbox: SandboxId, id: MessageId, nack: &'a Nack) -> LinkResult<'a, ()> {
         Box::pin(async move {
-            let app = self.app()?;
-            let work = app.write(move |work| Box::pin(async move { inbox::nack(work, sandbox, id, &nack).await }));
-            work.await.map_err(refused)
+            worker_requests::submit_nack(&*self.app()?, sandbox, id, nack.clone()).await.map_err(to_link_error)
         })
     }
 }

@@ -1,44 +1,37 @@
-//! Removes whole prefixes of logs, forgotten blobs and old idempotency keys, a little at a time.
+//! Removes expired event log prefixes, blobs and idempotency keys in small steps.
 
 use crate::problem::Result;
 use crate::state::App;
+use atoll_api::GcReport;
 use atoll_core::time::Timestamp;
 use atoll_store::{blobs, idempotency, retention};
-use serde::Serialize;
 
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct Swept {
-    pub dry_run: bool,
-    pub events: i64,
-    pub sandboxes: i64,
-    pub blobs: i64,
-}
+const PAGE_SIZE: i64 = 100;
 
-const AT_ONCE: i64 = 100;
-
-/// What is older than the configuration keeps; with `all`, whatever belongs to ended sandboxes.
-pub async fn sweep(app: &App, dry_run: bool, all: bool) -> Result<Swept> {
+/// Removes data older than the configured retention; with `all`, everything removable of ended sandboxes.
+pub async fn sweep_expired(app: &App, dry_run: bool, all: bool) -> Result<GcReport> {
     let now = app.clock.now();
-    let before = match (all, app.policy.retain_events) {
+    let before = match (all, app.config.retention.events) {
         (true, _) => now,
         (false, Some(age)) => now - age,
         (false, None) => Timestamp::from_micros(0),
     };
-    let mut swept = Swept { dry_run, ..Swept::default() };
-    events(app, before, all, &mut swept).await?;
+    let mut swept = GcReport { dry_run, ..GcReport::default() };
+    sweep_events(app, before, all, &mut swept).await?;
     if !dry_run {
-        old_blobs(app, before, &mut swept).await?;
-        let keys = now - app.policy.retain_idempotency;
-        app.write(move |work| Box::pin(async move { Ok(idempotency::forget(work.tx, keys).await?) })).await?;
+        sweep_blobs(app, before, &mut swept).await?;
+        let keys = now - app.config.retention.idempotency;
+        app.write(async move |work| Ok(idempotency::delete_expired_keys(work.tx, keys).await?)).await?;
     }
     Ok(swept)
 }
 
-async fn events(app: &App, before: Timestamp, only_ended: bool, swept: &mut Swept) -> Result<()> {
+async fn sweep_events(app: &App, before: Timestamp, only_ended: bool, swept: &mut GcReport) -> Result<()> {
     let mut seen = std::collections::BTreeSet::new();
     loop {
-        let found =
-            app.read(move |tx| Box::pin(async move { Ok(retention::candidates(tx, before, AT_ONCE).await?) })).await?;
+        let found = app
+            .read(async move |tx| Ok(retention::list_sandboxes_with_old_events(tx, before, PAGE_SIZE).await?))
+            .await?;
         let fresh: Vec<_> = found.into_iter().filter(|id| seen.insert(*id)).collect();
         if fresh.is_empty() {
             return Ok(());
@@ -47,22 +40,20 @@ async fn events(app: &App, before: Timestamp, only_ended: bool, swept: &mut Swep
             let mut removed = 0;
             loop {
                 let dry_run = swept.dry_run;
-                let cut = app.write(move |work| {
-                    Box::pin(async move {
-                        let (_, mut sandbox) = work.locked(id).await?;
-                        if only_ended && sandbox.state.is_live() {
-                            return Ok(0);
-                        }
-                        let count = retention::count_prefix(work.tx, &sandbox, before).await?;
-                        if count > 0 && !dry_run {
-                            retention::cut(work.tx, &mut sandbox, count).await?;
-                        }
-                        Ok(count)
-                    })
+                let cut = app.write(async move |work| {
+                    let (_, mut sandbox) = work.lock_sandbox(id).await?;
+                    if only_ended && sandbox.state.is_live() {
+                        return Ok(0);
+                    }
+                    let count = retention::count_old_events(work.tx, &sandbox, before).await?;
+                    if count > 0 && !dry_run {
+                        retention::delete_oldest_events(work.tx, &mut sandbox, count).await?;
+                    }
+                    Ok(count)
                 });
                 let count = cut.await?;
                 removed += count;
-                if count < retention::STEP || dry_run {
+                if count < retention::MAX_DELETED_EVENTS || dry_run {
                     break;
                 }
             }
@@ -72,30 +63,29 @@ async fn events(app: &App, before: Timestamp, only_ended: bool, swept: &mut Swep
     }
 }
 
-async fn old_blobs(app: &App, before: Timestamp, swept: &mut Swept) -> Result<()> {
+async fn sweep_blobs(app: &App, before: Timestamp, swept: &mut GcReport) -> Result<()> {
     loop {
-        let forgotten = app
-            .write(move |work| Box::pin(async move { Ok(retention::forget_blobs(work.tx, before, AT_ONCE).await?) }))
-            .await?;
+        let forgotten =
+            app.write(async move |work| Ok(retention::delete_old_blobs(work.tx, before, PAGE_SIZE).await?)).await?;
         if forgotten.is_empty() {
             return Ok(());
         }
         swept.blobs += i64::try_from(forgotten.len()).unwrap_or(0);
-        app.blobs.let_go(forgotten);
-        loose_blobs(app).await?;
+        app.blobs.mark_unreferenced(forgotten);
+        remove_unreferenced_blobs(app).await?;
     }
 }
 
-/// Removes files that no blob is in any more.
-pub async fn loose_blobs(app: &App) -> Result<()> {
-    let files = app.blobs.loose();
+/// Deletes blob files that no row refers to.
+pub async fn remove_unreferenced_blobs(app: &App) -> Result<()> {
+    let files = app.blobs.take_unreferenced();
     if files.is_empty() {
         return Ok(());
     }
-    let _guard = app.blobs.alone().await;
+    let _guard = app.blobs.lock_for_deletion().await;
     for file in files {
         let asked = file.clone();
-        if !app.read(move |tx| Box::pin(async move { Ok(blobs::is_used(tx, &asked).await?) })).await? {
+        if !app.read(async move |tx| Ok(blobs::is_file_used(tx, &asked).await?)).await? {
             app.blobs.remove(&file).await;
         }
     }

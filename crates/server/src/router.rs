@@ -1,12 +1,11 @@
-//! The map: every route and the file that handles it.
+//! The map of all routes and their handlers.
 
 use crate::api::{
-    agents, approvals, blobs, commands, diff, events, exec, files, fork, gc, health, images, limits, messages, network,
-    pause, projects, resources, results, sandboxes, secrets, sessions, snapshots, tokens, trajectory, transcript,
-    users, worker,
+    agents, approvals, blobs, commands, diff, events, files, gc, health, images, limits, messages, network, projects,
+    sandboxes, secrets, sessions, snapshots, tokens, users, worker,
 };
 use crate::guard::{self, Hosts};
-use crate::live::{client, sse, terminal, worker as worker_stream};
+use crate::live::{event_socket, sse, terminal_socket, worker_socket as worker_stream};
 use crate::problem::{Code, Problem};
 use crate::state::App;
 use axum::Router;
@@ -23,88 +22,89 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Everything under `/api/v1`.
-fn api() -> OpenApiRouter<Arc<App>> {
+/// Routes under `/api/v1`.
+fn api_routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(health::sandboxes_health))
-        .routes(routes!(sandboxes::make, sandboxes::list))
-        .routes(routes!(sandboxes::get, sandboxes::remove))
-        .routes(routes!(sandboxes::stop))
-        .routes(routes!(results::take))
-        .routes(routes!(pause::pause))
-        .routes(routes!(pause::resume))
-        .routes(routes!(fork::fork))
-        .routes(routes!(snapshots::make))
-        .routes(routes!(resources::series))
-        .routes(routes!(sandboxes::worker_token))
-        .routes(routes!(exec::start, commands::list))
-        .routes(routes!(exec::attach, commands::end))
-        .routes(routes!(commands::signal))
-        .routes(routes!(commands::resize))
-        .routes(routes!(commands::write))
-        .routes(routes!(terminal::open))
-        .routes(routes!(files::content::get, files::content::write, files::delete))
-        .routes(routes!(files::list))
-        .routes(routes!(files::stat))
-        .routes(routes!(files::rename))
-        .routes(routes!(files::make_directory))
-        .routes(routes!(files::tree::get, files::tree::put))
-        .routes(routes!(approvals::waiting))
-        .routes(routes!(approvals::list))
-        .routes(routes!(approvals::answer))
-        .routes(routes!(diff::get))
-        .routes(routes!(network::get, network::change))
-        .routes(routes!(limits::get, limits::change))
-        .routes(routes!(worker::events, events::list))
-        .routes(routes!(sse::stream))
-        .routes(routes!(trajectory::get))
-        .routes(routes!(transcript::get))
-        .routes(routes!(worker::beat))
-        .routes(routes!(worker_stream::open))
-        .routes(routes!(messages::send, messages::list))
-        .routes(routes!(messages::edit, messages::cancel))
-        .routes(routes!(worker::lease))
-        .routes(routes!(worker::ack))
-        .routes(routes!(worker::nack))
-        .routes(routes!(worker::logins))
-        .routes(routes!(blobs::put, blobs::get))
-        .routes(routes!(client::open))
-        .routes(routes!(sessions::list))
-        .routes(routes!(sessions::get, sessions::change))
-        .routes(routes!(sessions::resume))
-        .routes(routes!(sessions::fork))
-        .routes(routes!(messages::send_to_session, messages::list_of_session))
-        .routes(routes!(messages::edit_of_session, messages::cancel_of_session))
-        .routes(routes!(agents::list))
-        .routes(routes!(projects::make, projects::list))
-        .routes(routes!(projects::get, projects::change, projects::remove))
-        .routes(routes!(projects::members))
+        .routes(routes!(sandboxes::create_sandbox, sandboxes::list_sandboxes))
+        .routes(routes!(sandboxes::read_sandbox, sandboxes::remove_sandbox))
+        .routes(routes!(sandboxes::stop_sandbox))
+        .routes(routes!(sandboxes::export_results))
+        .routes(routes!(sandboxes::pause_sandbox))
+        .routes(routes!(sandboxes::resume_sandbox))
+        .routes(routes!(sandboxes::fork_sandbox))
+        .routes(routes!(snapshots::create_snapshot))
+        .routes(routes!(sandboxes::read_resources))
+        .routes(routes!(sandboxes::replace_worker_token))
+        .routes(routes!(commands::start_command, commands::list_commands))
+        .routes(routes!(commands::attach_command, commands::kill_command))
+        .routes(routes!(commands::signal_command))
+        .routes(routes!(commands::resize_terminal))
+        .routes(routes!(commands::write_command_input))
+        .routes(routes!(terminal_socket::open_terminal))
+        .routes(routes!(files::content::download_file, files::content::upload_file, files::delete_file))
+        .routes(routes!(files::list_directory))
+        .routes(routes!(files::stat_file))
+        .routes(routes!(files::move_file))
+        .routes(routes!(files::create_directory))
+        .routes(routes!(files::tree::download_tar, files::tree::upload_tar))
+        .routes(routes!(approvals::list_pending_approvals))
+        .routes(routes!(approvals::list_approvals))
+        .routes(routes!(approvals::answer_approval))
+        .routes(routes!(diff::read_diff))
+        .routes(routes!(network::read_network, network::change_network))
+        .routes(routes!(limits::read_limits, limits::change_limits))
+        .routes(routes!(worker::submit_events, events::list_events))
+        .routes(routes!(sse::stream_events))
+        .routes(routes!(events::read_trajectory))
+        .routes(routes!(events::export_transcript))
+        .routes(routes!(worker::submit_heartbeat))
+        .routes(routes!(worker_stream::open_worker_socket))
+        .routes(routes!(messages::send_message, messages::list_messages))
+        .routes(routes!(messages::edit_message, messages::cancel_message))
+        .routes(routes!(worker::lease_messages))
+        .routes(routes!(worker::acknowledge_message))
+        .routes(routes!(worker::reject_message))
+        .routes(routes!(worker::fetch_logins))
+        .routes(routes!(blobs::upload_blob, blobs::download_blob))
+        .routes(routes!(event_socket::open_event_socket))
+        .routes(routes!(sessions::list_sessions))
+        .routes(routes!(sessions::read_session, sessions::change_session))
+        .routes(routes!(sessions::resume_session))
+        .routes(routes!(sessions::fork_session))
+        .routes(routes!(messages::send_session_message, messages::list_session_messages))
+        .routes(routes!(messages::edit_session_message, messages::cancel_session_message))
+        .routes(routes!(agents::list_agents))
+        .routes(routes!(projects::create_project, projects::list_projects))
+        .routes(routes!(projects::read_project, projects::change_project, projects::remove_project))
+        .routes(routes!(projects::list_members))
         .routes(routes!(projects::set_member, projects::remove_member))
-        .routes(routes!(users::make, users::list))
-        .routes(routes!(users::get, users::change, users::remove))
-        .routes(routes!(tokens::make, tokens::list))
-        .routes(routes!(tokens::remove))
-        .routes(routes!(tokens::ticket))
-        .routes(routes!(snapshots::list))
-        .routes(routes!(snapshots::remove))
-        .routes(routes!(images::list, images::import))
-        .routes(routes!(images::remove))
-        .routes(routes!(secrets::list))
-        .routes(routes!(secrets::rotate))
-        .routes(routes!(secrets::put, secrets::remove))
-        .routes(routes!(gc::run))
+        .routes(routes!(users::create_user, users::list_users))
+        .routes(routes!(users::read_user, users::change_user, users::remove_user))
+        .routes(routes!(tokens::create_token, tokens::list_tokens))
+        .routes(routes!(tokens::remove_token))
+        .routes(routes!(tokens::issue_ticket))
+        .routes(routes!(snapshots::list_snapshots))
+        .routes(routes!(snapshots::remove_snapshot))
+        .routes(routes!(images::list_images, images::import_image))
+        .routes(routes!(images::remove_image))
+        .routes(routes!(secrets::list_secrets))
+        .routes(routes!(secrets::rotate_key))
+        .routes(routes!(secrets::put_secret, secrets::remove_secret))
+        .routes(routes!(gc::collect_garbage))
 }
 
-/// What stands at the root.
-fn root() -> OpenApiRouter<Arc<App>> {
+/// Routes at the root.
+fn root_routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))
 }
 
-fn documented() -> (Router<Arc<App>>, OpenApi) {
-    let (router, mut document) = OpenApiRouter::new().merge(root()).nest("/api/v1", api()).split_for_parts();
+fn documented_router() -> (Router<Arc<App>>, OpenApi) {
+    let (router, mut document) =
+        OpenApiRouter::new().merge(root_routes()).nest("/api/v1", api_routes()).split_for_parts();
     document.info.title = "Atoll".into();
     document.info.version = env!("CARGO_PKG_VERSION").into();
     document.info.description = Some("Run coding agents in sandboxes you own.".into());
@@ -113,17 +113,18 @@ fn documented() -> (Router<Arc<App>>, OpenApi) {
     document.components.get_or_insert_default().add_security_scheme("token", scheme);
     document.security = Some(vec![SecurityRequirement::new("token", Vec::<String>::new())]);
     crate::openapi::add_problems(&mut document);
+    atoll_api::events::add_event_schemas(&mut document);
     crate::openapi::widen_unsigned(&mut document);
     (router, document)
 }
 
-/// The OpenAPI document, made from the handlers themselves.
-pub fn openapi() -> OpenApi {
-    documented().1
+/// The OpenAPI document, generated from the handlers.
+pub fn openapi_document() -> OpenApi {
+    documented_router().1
 }
 
-pub fn build(app: Arc<App>, hosts: Hosts) -> Router {
-    let (router, document) = documented();
+pub fn build_router(app: Arc<App>, hosts: Hosts) -> Router {
+    let (router, document) = documented_router();
     let text: Arc<str> = document.to_json().unwrap_or_default().into();
     router
         .route(
@@ -133,33 +134,33 @@ pub fn build(app: Arc<App>, hosts: Hosts) -> Router {
         .route("/docs/errors/{code}", get(health::error_page))
         .fallback(|| async { Problem::not_found("path") })
         .method_not_allowed_fallback(|| async {
-            Problem::new(Code::MethodNotAllowed, "the OpenAPI document at /api/v1/openapi.json lists what there is")
+            Problem::new(Code::MethodNotAllowed, "see /api/v1/openapi.json for the supported methods")
         })
         .with_state(app)
         .layer(tower_http::decompression::RequestDecompressionLayer::new())
-        .layer(middleware::map_response(name_the_encoding))
-        .layer(middleware::from_fn_with_state(Arc::new(hosts), guard::guard))
-        .layer(middleware::from_fn(observe))
+        .layer(middleware::map_response(explain_encoding))
+        .layer(middleware::from_fn_with_state(Arc::new(hosts), guard::check_host_and_origin))
+        .layer(middleware::from_fn(record_metrics))
 }
 
-/// The layer below refuses a body in an encoding that it doesn't know, without a word.
-async fn name_the_encoding(response: Response) -> Response {
+/// Adds a problem document to the decompression layer's bare 415 response.
+async fn explain_encoding(response: Response) -> Response {
     let silent = !response.headers().contains_key(header::CONTENT_TYPE);
     if silent && response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
-        return Problem::new(Code::UnsupportedMediaType, "send the body as it is, or with `Content-Encoding: gzip`")
+        return Problem::new(Code::UnsupportedMediaType, "send the body unencoded, or with `Content-Encoding: gzip`")
             .into_response();
     }
     response
 }
 
-/// A client can make up methods; metrics have a bounded number of labels.
+/// Maps unknown methods to "other", so that metric labels stay bounded.
 fn known_method(method: &Method) -> &'static str {
     const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     KNOWN.into_iter().find(|known| method.as_str() == *known).unwrap_or("other")
 }
 
 /// Counts and times every request.
-async fn observe(request: Request, next: Next) -> Response {
+async fn record_metrics(request: Request, next: Next) -> Response {
     let method = known_method(request.method());
     let began = Instant::now();
     let response = next.run(request).await;

@@ -1,22 +1,22 @@
-//! Starting and stopping: the data directory, the store, the listener, the jobs.
+//! Starts and stops the server: data directory, store, listener and jobs.
 
-use crate::auth::secret;
+use crate::auth::token_format;
 use crate::blobs::Blobs;
 use crate::gateway::{Gateway, Placeholders};
 use crate::guard::Hosts;
 use crate::jobs::Runner;
 use crate::options::Options;
 use crate::providers::Providers;
-use crate::state::{App, Parts};
+use crate::state::{App, AppParts};
 use crate::{listener, router};
 use atoll_core::id::{ProjectId, SandboxId, TokenId, UserId};
 use atoll_core::principal::Role;
 use atoll_core::provider::{Provider, ProviderState, StopMode};
 use atoll_core::time::{Clock, SystemClock, Timestamp};
-use atoll_store::meta::{self, DirLock};
-use atoll_store::projects::{self, Project};
-use atoll_store::tokens::{self, Holder, Token};
-use atoll_store::users::{self, User};
+use atoll_store::meta::{self, DataDirLock};
+use atoll_store::projects::{self, ProjectRow};
+use atoll_store::tokens::{self, TokenHolder, TokenRow};
+use atoll_store::users::{self, UserRow};
 use atoll_store::{Store, Tx, sandboxes};
 use secrecy::ExposeSecret;
 use std::io::Write;
@@ -40,14 +40,14 @@ pub enum Error {
     Store(#[from] atoll_store::Error),
 }
 
-/// How long open requests may take to end when the server stops.
-const GRACE: Duration = Duration::from_secs(5);
+/// Time for open requests to end at shutdown.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// A running server.
 pub struct Server {
     pub address: SocketAddr,
     pub url: String,
-    /// Where the admin's token is.
+    /// The file that holds the admin's token.
     pub admin_token: PathBuf,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
@@ -55,7 +55,7 @@ pub struct Server {
     app: Arc<App>,
     providers: Arc<Providers>,
     store: Store,
-    _lock: DirLock,
+    _lock: DataDirLock,
 }
 
 impl Server {
@@ -63,107 +63,111 @@ impl Server {
         Self::start_with_clock(options, Arc::new(SystemClock::start())).await
     }
 
-    /// For tests and simulations, which move the time themselves.
+    /// Starts with a given clock, for tests and simulations.
     pub async fn start_with_clock(options: Options, clock: Arc<dyn Clock>) -> Result<Self, Error> {
-        prepare_dir(&options.data_dir)?;
-        let holder = format!("atoll serve (pid {}, {})", std::process::id(), options.listen);
-        let lock = DirLock::take(&options.data_dir, &holder)?;
-        let store = Store::open(&options.database).await?;
+        create_data_dir(&options.config.data_dir)?;
+        let holder = format!("atoll serve (pid {}, {})", std::process::id(), options.config.server.listen);
+        let lock = DataDirLock::acquire(&options.config.data_dir, &holder)?;
+        let store = Store::open(&options.store_location()).await?;
         let now = clock.now();
-        let first = store.write(move |tx| Box::pin(first_start(tx, now))).await?;
-        let admin_token = options.data_dir.join("admin-token");
+        let first = store.write(async move |tx| initialize_deployment(tx, now).await).await?;
+        let admin_token = options.config.data_dir.join("admin-token");
         ensure_admin_token(&store, &admin_token, now).await?;
-        let blobs = Blobs::open(&options.data_dir).map_err(|source| data_dir(&options.data_dir, source))?;
+        let blobs =
+            Blobs::open(&options.config.data_dir).map_err(|source| data_dir_error(&options.config.data_dir, source))?;
 
-        let socket =
-            listener::bind(options.listen).map_err(|source| Error::Listen { address: options.listen, source })?;
-        let address = socket.local_addr().map_err(|source| Error::Listen { address: options.listen, source })?;
-        let scheme = if options.tls.is_some() { "https" } else { "http" };
-        let url = format!("{scheme}://{}", reachable(address));
-        let server_id = server_id(&options.data_dir).map_err(|source| data_dir(&options.data_dir, source))?;
+        let socket = listener::bind_socket(options.config.server.listen)
+            .map_err(|source| Error::Listen { address: options.config.server.listen, source })?;
+        let address =
+            socket.local_addr().map_err(|source| Error::Listen { address: options.config.server.listen, source })?;
+        let tls = options.config.server.tls();
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{}", connectable_address(address));
+        let server_id = load_server_id(&options.config.data_dir)
+            .map_err(|source| data_dir_error(&options.config.data_dir, source))?;
         let (stop, stopping) = watch::channel(false);
-        let parts = Parts {
+        let parts = AppParts {
             store: store.clone(),
             clock,
             blobs,
             deployment: first.deployment,
             default_project: first.project,
             server_id,
-            public_url: options.public_url.clone().unwrap_or_else(|| url.clone()),
+            public_url: options.config.server.public_url.clone().unwrap_or_else(|| url.clone()),
             stopping: stopping.clone(),
-            gateway: Gateway::new(&options.models, &options.outward, first.placeholders),
+            gateway: Gateway::new(&options.config, &options.no_proxy, first.placeholders),
         };
         let app = Arc::new(App::new(&options, parts));
-        // A lost key must not keep everything else from working.
-        match crate::app::secrets::learn_all(&store, &app.secrets).await {
+        // A lost sealing key must not prevent the start.
+        match crate::app::secrets::teach_redactor(&store, &app.secrets).await {
             Ok(None) => {}
             Ok(Some(sentence)) => tracing::warn!("{sentence}"),
-            Err(problem) => tracing::warn!(detail = problem.detail, "the secrets could not be read"),
+            Err(problem) => tracing::warn!(detail = problem.detail, "failed to read the secrets"),
         }
-        app.egress.set_own(address);
+        app.egress.set_server_address(address);
         let providers = Arc::new(Providers::new(&options, &app));
         app.set_providers(Arc::clone(&providers));
-        let hosts = Hosts::new(address, &options.hosts, options.public_url.as_deref());
-        let router = router::build(Arc::clone(&app), hosts);
-        providers.linked().open(router.clone());
-        let serving = listener::serve(socket, options.tls.as_ref(), router, stopping).map_err(Error::Tls)?;
+        let hosts = Hosts::new(address, &options.config.server.hosts, options.config.server.public_url.as_deref());
+        let router = router::build_router(Arc::clone(&app), hosts);
+        providers.linked().open_links(router.clone());
+        let serving = listener::serve_router(socket, tls.as_ref(), router, stopping).map_err(Error::Tls)?;
         let runner = Runner::new(Arc::clone(&app), Arc::clone(&providers)).run();
-        let watching = crate::samples::watch(Arc::clone(&app));
+        let watching = crate::samples::run_sampler(Arc::clone(&app));
         let jobs = tokio::spawn(async move {
             tokio::join!(runner, watching);
         });
-        write_address(&options.data_dir, &url).map_err(|source| data_dir(&options.data_dir, source))?;
+        write_address(&options.config.data_dir, &url)
+            .map_err(|source| data_dir_error(&options.config.data_dir, source))?;
         Ok(Self { address, url, admin_token, stop, serving, jobs, app, providers, store, _lock: lock })
     }
 
-    /// Takes no new requests, lets open ones end, lets go of everything.
+    /// Stops accepting requests, waits for open ones and closes everything.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
-        let ended = tokio::time::timeout(GRACE, async {
+        let ended = tokio::time::timeout(SHUTDOWN_GRACE, async {
             drop((&mut self.serving).await);
             drop((&mut self.jobs).await);
         });
         if ended.await.is_err() {
-            tracing::warn!("some requests did not end in time and were cut off");
+            tracing::warn!("aborted requests that did not end in time");
             self.serving.abort();
             self.jobs.abort();
         }
-        for provider in self.providers.on_this_machine() {
-            end_what_has_ended(&self.app, provider).await;
+        for provider in self.providers.with_local_workers() {
+            stop_ended_sandboxes(&self.app, &**provider).await;
         }
-        self.providers.linked().close();
+        self.providers.linked().close_links();
         self.providers.disconnect_all();
-        self.app.gateway.settled().await;
+        self.app.gateway.wait_until_settled().await;
         self.store.close().await;
     }
 }
 
-/// Sandboxes on this machine that still work outlive the server, and its successor finds them. Of those
-/// that have ended only the files may be of use: their processes go.
-async fn end_what_has_ended(app: &App, provider: &dyn Provider) {
+/// Stops the processes of ended sandboxes. Running sandboxes outlive the server, and the next server adopts them.
+async fn stop_ended_sandboxes(app: &App, provider: &dyn Provider) {
     let Ok(page) = provider.list(None).await else { return };
     for found in page.items.into_iter().filter(|found| found.state == ProviderState::Running) {
         let Ok(id) = found.id.0.parse::<SandboxId>() else { continue };
-        let row = app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, id).await?) })).await;
+        let row = app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await;
         if matches!(row, Ok(Some(row)) if row.state.has_ended())
             && let Err(error) = provider.stop(&found.id, StopMode::Force).await
         {
-            tracing::warn!(sandbox = %id, %error, "the processes of an ended sandbox can't be ended");
+            tracing::warn!(sandbox = %id, %error, "failed to stop an ended sandbox's processes");
         }
     }
 }
 
-fn data_dir(path: &Path, source: std::io::Error) -> Error {
+fn data_dir_error(path: &Path, source: std::io::Error) -> Error {
     Error::DataDir { path: path.to_owned(), source }
 }
 
-/// Nobody else on the machine looks into it.
-fn prepare_dir(path: &Path) -> Result<(), Error> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| data_dir(path, source))
+/// Creates the data directory, private to this user.
+fn create_data_dir(path: &Path) -> Result<(), Error> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| data_dir_error(path, source))
 }
 
-/// An address that one can connect to on this machine.
-fn reachable(address: SocketAddr) -> SocketAddr {
+/// Replaces an unspecified address by loopback.
+fn connectable_address(address: SocketAddr) -> SocketAddr {
     let mut reachable = address;
     if address.ip().is_unspecified() {
         reachable.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
@@ -171,62 +175,61 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     reachable
 }
 
-struct First {
+struct DeploymentRecord {
     deployment: String,
     placeholders: Placeholders,
     project: ProjectId,
 }
 
-/// What every deployment has: a name, and a default project so that nobody must make one first.
-async fn first_start(tx: &mut dyn Tx, now: Timestamp) -> atoll_store::Result<First> {
-    let deployment = match meta::get(tx, "deployment").await? {
+/// Reads or creates the deployment's id, default project and gateway key.
+async fn initialize_deployment(tx: &mut dyn Tx, now: Timestamp) -> atoll_store::Result<DeploymentRecord> {
+    let deployment = match meta::find_meta_value(tx, "deployment").await? {
         Some(name) => name,
         None => {
             let name = uuid::Uuid::now_v7().to_string();
-            meta::set(tx, "deployment", &name).await?;
+            meta::set_meta_value(tx, "deployment", &name).await?;
             name
         }
     };
-    let project = match projects::the_default(tx).await? {
+    let project = match projects::find_default_project(tx).await? {
         Some(project) => project.id,
         None => {
-            let project = Project {
+            let project = ProjectRow {
                 id: ProjectId::new(),
                 name: "default".into(),
                 is_default: true,
                 repo: None,
-                defaults: projects::Defaults::new(),
+                defaults: projects::DefaultsJson::new(),
                 budget: None,
                 created_at: now,
                 updated_at: now,
             };
-            projects::insert(tx, &project).await?;
+            projects::insert_project(tx, &project).await?;
             project.id
         }
     };
-    let placeholders = match meta::get(tx, "gateway").await?.as_deref().and_then(Placeholders::read) {
+    let placeholders = match meta::find_meta_value(tx, "gateway").await?.as_deref().and_then(Placeholders::decode) {
         Some(known) => known,
         None => {
-            let made = Placeholders::random();
-            meta::set(tx, "gateway", &made.written()).await?;
+            let made = Placeholders::generate();
+            meta::set_meta_value(tx, "gateway", &made.encode()).await?;
             made
         }
     };
-    Ok(First { deployment, placeholders, project })
+    Ok(DeploymentRecord { deployment, placeholders, project })
 }
 
-/// A first admin with a token in a file that only this user can read. Nothing is done when the
-/// token in the file still is good.
+/// Ensures that the admin token file holds a valid token.
 async fn ensure_admin_token(store: &Store, path: &Path, now: Timestamp) -> Result<(), Error> {
     let known = std::fs::read_to_string(path).ok();
     let shown = known.map(|text| secrecy::SecretString::from(text.trim()));
-    if let Some((id, hash)) = shown.as_ref().and_then(secret::parse) {
-        let row = store.read(move |tx| Box::pin(async move { tokens::get(tx, id).await })).await?;
-        if row.is_some_and(|row| secret::same(&row.hash, &hash)) {
+    if let Some((id, hash)) = shown.as_ref().and_then(token_format::parse_token) {
+        let row = store.read(async move |tx| tokens::find_token(tx, id).await).await?;
+        if row.is_some_and(|row| token_format::equal_hashes(&row.hash, &hash)) {
             return Ok(());
         }
     }
-    let made = store.write(move |tx| Box::pin(make_admin(tx, now))).await?;
+    let made = store.write(async move |tx| create_admin_token(tx, now).await).await?;
     let beside = path.with_extension("new");
     let write = || -> std::io::Result<()> {
         let mut options = std::fs::OpenOptions::new();
@@ -235,36 +238,41 @@ async fn ensure_admin_token(store: &Store, path: &Path, now: Timestamp) -> Resul
         file.sync_all()?;
         std::fs::rename(&beside, path)
     };
-    write().map_err(|source| data_dir(path, source))
+    write().map_err(|source| data_dir_error(path, source))
 }
 
-async fn make_admin(tx: &mut dyn Tx, now: Timestamp) -> atoll_store::Result<secret::NewSecret> {
-    let admins = users::list(tx, None, 200).await?;
+async fn create_admin_token(tx: &mut dyn Tx, now: Timestamp) -> atoll_store::Result<token_format::IssuedToken> {
+    let admins = users::list_users(tx, None, 200).await?;
     let user = match admins.into_iter().find(|user| user.role == Role::Admin) {
         Some(user) => user.id,
         None => {
-            let user =
-                User { id: UserId::new(), name: "admin".into(), role: Role::Admin, created_at: now, updated_at: now };
-            users::insert(tx, &user).await?;
+            let user = UserRow {
+                id: UserId::new(),
+                name: "admin".into(),
+                role: Role::Admin,
+                created_at: now,
+                updated_at: now,
+            };
+            users::insert_user(tx, &user).await?;
             user.id
         }
     };
     let id = TokenId::new();
-    let made = secret::generate(id);
-    let token = Token {
+    let made = token_format::generate_token(id);
+    let token = TokenRow {
         id,
         name: "first admin".into(),
         hash: made.hash.clone(),
-        holder: Holder::User { id: user, role: Role::Admin },
+        holder: TokenHolder::User { id: user, role: Role::Admin },
         created_at: now,
         expires_at: None,
     };
-    tokens::insert(tx, &token).await?;
+    tokens::insert_token(tx, &token).await?;
     Ok(made)
 }
 
-/// The name of this data directory, made once. Two servers on one database have one each.
-fn server_id(data_dir: &Path) -> std::io::Result<String> {
+/// Reads or creates this data directory's id. Servers that share a database have different ids.
+fn load_server_id(data_dir: &Path) -> std::io::Result<String> {
     let file = data_dir.join("server-id");
     match std::fs::read_to_string(&file) {
         Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
@@ -278,7 +286,7 @@ fn server_id(data_dir: &Path) -> std::io::Result<String> {
     Ok(name)
 }
 
-/// Where the command line on the same machine finds this server.
+/// Writes the server's URL for the command line on this machine.
 fn write_address(data_dir: &Path, url: &str) -> std::io::Result<()> {
     let beside = data_dir.join("server.new");
     std::fs::write(&beside, format!("{url}\n"))?;

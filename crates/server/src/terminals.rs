@@ -1,5 +1,5 @@
-//! Who looks at which terminal. One that nobody looks at waits a while, so that one can come back
-//! after a lost connection, and is then hung up.
+//! Counts the viewers of terminals. A terminal without viewers stays open for a while, so that a client can reconnect, and
+//! is then closed.
 
 use crate::state::App;
 use atoll_core::provider::ExecRef;
@@ -9,20 +9,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// The terminal is gone.
-const HANG_UP: i32 = 1;
-const KILL: i32 = 9;
-/// For a shell to end what it runs.
-const GRACE: Duration = Duration::from_secs(3);
+const SIGHUP: i32 = 1;
+const SIGKILL: i32 = 9;
+/// Time for a shell to end its commands.
+const HANG_UP_GRACE: Duration = Duration::from_secs(3);
 
-/// By the name of its command.
+/// Viewers by command id.
 #[derive(Debug, Default)]
-pub struct Terminals(Mutex<HashMap<String, Watched>>);
+pub struct Terminals(Mutex<HashMap<String, TerminalViewers>>);
 
 #[derive(Debug, Default)]
-struct Watched {
+struct TerminalViewers {
     viewers: usize,
-    /// Counts how often the last one left.
+    /// Counts how often the last viewer left.
     left: u64,
 }
 
@@ -32,7 +31,7 @@ impl Terminals {
         all.entry(exec.to_owned()).or_default().viewers += 1;
     }
 
-    /// When the last one leaves, which time it is.
+    /// Removes a viewer. Returns the new `left` count if it was the last one.
     fn leave(&self, exec: &str) -> Option<u64> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let watched = all.get_mut(exec)?;
@@ -44,7 +43,7 @@ impl Terminals {
         Some(watched.left)
     }
 
-    /// Whether nobody came back since; then it is forgotten.
+    /// True if no viewer returned since; then the entry is removed.
     fn is_abandoned(&self, exec: &str, left: u64) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let abandoned = all.get(exec).is_some_and(|watched| watched.viewers == 0 && watched.left == left);
@@ -55,40 +54,40 @@ impl Terminals {
     }
 }
 
-/// Somebody who looks at a terminal, as long as this is there.
-pub struct Viewer {
+/// A viewer of a terminal until dropped.
+pub struct TerminalViewer {
     app: Arc<App>,
     kind: ProviderKind,
     exec: ExecRef,
 }
 
-impl Viewer {
+impl TerminalViewer {
     pub fn enter(app: &Arc<App>, kind: ProviderKind, exec: &ExecRef) -> Self {
         app.terminals.enter(&exec.exec);
         Self { app: Arc::clone(app), kind, exec: exec.clone() }
     }
 }
 
-impl Drop for Viewer {
+impl Drop for TerminalViewer {
     fn drop(&mut self) {
         let Some(left) = self.app.terminals.leave(&self.exec.exec) else { return };
-        // Without a runtime the server is ending, and with it the terminal.
+        // Without a runtime the server is shutting down.
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(abandon(Arc::clone(&self.app), self.kind, self.exec.clone(), left));
+            runtime.spawn(close_abandoned(Arc::clone(&self.app), self.kind, self.exec.clone(), left));
         }
     }
 }
 
-async fn abandon(app: Arc<App>, kind: ProviderKind, exec: ExecRef, left: u64) {
-    tokio::time::sleep(app.policy.terminal_linger).await;
+async fn close_abandoned(app: Arc<App>, kind: ProviderKind, exec: ExecRef, left: u64) {
+    tokio::time::sleep(app.config.terminal.linger).await;
     if !app.terminals.is_abandoned(&exec.exec, left) {
         return;
     }
     let Ok(providers) = app.providers() else { return };
-    // One that has ended does not mind, and one that is forgotten has ended.
-    drop(providers.get(kind).signal(&exec, HANG_UP).await);
-    tokio::time::sleep(GRACE).await;
-    drop(providers.get(kind).signal(&exec, KILL).await);
+    // Errors mean that the command has ended.
+    drop(providers.get(kind).signal(&exec, SIGHUP).await);
+    tokio::time::sleep(HANG_UP_GRACE).await;
+    drop(providers.get(kind).signal(&exec, SIGKILL).await);
 }
 
 #[cfg(test)]
@@ -96,18 +95,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_last_one_who_leaves_for_good_abandons_it() {
+    fn a_terminal_is_abandoned_when_its_last_viewer_does_not_return() {
         let terminals = Terminals::default();
         terminals.enter("a");
         terminals.enter("a");
         assert_eq!(terminals.leave("a"), None);
         assert_eq!(terminals.leave("a"), Some(1));
         terminals.enter("a");
-        assert!(!terminals.is_abandoned("a", 1), "somebody is back");
+        assert!(!terminals.is_abandoned("a", 1), "a viewer returned");
         assert_eq!(terminals.leave("a"), Some(2));
-        assert!(!terminals.is_abandoned("a", 1), "its time began anew");
+        assert!(!terminals.is_abandoned("a", 1), "its time restarted");
         assert!(terminals.is_abandoned("a", 2));
-        assert!(!terminals.is_abandoned("a", 2), "and once is enough");
+        assert!(!terminals.is_abandoned("a", 2), "only once");
         assert_eq!(terminals.leave("b"), None);
     }
 }

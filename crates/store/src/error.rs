@@ -1,33 +1,33 @@
-//! What can go wrong with the store, told apart by what the caller should do.
+//! Store errors, classified by the caller's reaction.
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The database can't be reached or can't write now; nothing was stored; trying again is right.
+    /// The database is unreachable or can't write now; nothing was stored. Retry.
     #[error("the database is unavailable: {detail}")]
     Unavailable { detail: String },
-    /// The connection broke while it was being stored; trying again under the same keys is right.
-    #[error("the database did not say whether it stored it: {detail}")]
-    InDoubt { detail: String },
-    /// There is no room on the disk; nothing was stored.
+    /// The connection broke during the commit. Retry with the same keys.
+    #[error("the database did not confirm the commit: {detail}")]
+    CommitUnconfirmed { detail: String },
+    /// The disk is full; nothing was stored.
     #[error("the disk is full: {detail}")]
-    Full { detail: String },
-    /// Somebody else changed the row first.
-    #[error("the {what} was changed by somebody else at the same time")]
+    DiskFull { detail: String },
+    /// A concurrent change of the row.
+    #[error("the {what} was changed concurrently; try again")]
     Conflict { what: &'static str },
-    /// A value that must be unique is taken.
+    /// A unique value already exists.
     #[error("already taken: {what}")]
-    Taken { what: String },
-    /// Text that the databases can't both hold.
+    AlreadyExists { what: String },
+    /// Text that one of the databases can't store.
     #[error("text must not contain NUL characters")]
-    BadText,
-    /// The data directory belongs to another process.
+    InvalidText,
+    /// Another process holds the data directory.
     #[error("{0}")]
     Locked(String),
-    /// The database was written by a newer Atoll.
+    /// A newer Atoll wrote the database.
     #[error("the database has schema version {found}, this program knows {known}; use a newer Atoll")]
-    Newer { found: i64, known: i64 },
-    /// What is stored is not what this program writes, or a statement is wrong: a bug.
-    #[error("the database said something unexpected: {detail}")]
+    NewerSchema { found: i64, known: i64 },
+    /// A bug: unexpected stored data or an invalid statement.
+    #[error("unexpected database error: {detail}")]
     Internal { detail: String },
 }
 

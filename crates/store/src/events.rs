@@ -1,26 +1,26 @@
-//! The log: events numbered per sandbox without gaps.
+//! The event log: events numbered per sandbox without gaps.
 
 use crate::error::{Error, Result};
-use crate::sandboxes::Sandbox;
-use crate::sql::{InsertMany, Row, Tx, Val, micros, text};
-use atoll_core::event::{Event, EventType, NewEvent, Source, TypePattern, is_noise};
+use crate::sandboxes::SandboxRow;
+use crate::sql::{BulkInsertSql, Row, SqlParam, Tx, text_param, time_param};
+use atoll_core::event::{Event, EventSource, EventType, EventTypePattern, NewEvent, is_omitted_from_trajectory};
 use atoll_core::id::{SandboxId, SessionId};
 use atoll_core::time::Timestamp;
 use serde_json::value::RawValue;
 
-const INSERT: InsertMany = InsertMany {
-    one: "INSERT INTO events (sandbox_id, seq, id, type, source, actor, at, received_at, turn, data)
+const INSERT_EVENTS: BulkInsertSql = BulkInsertSql {
+    single_row: "INSERT INTO events (sandbox_id, seq, id, type, source, actor, at, received_at, turn, data)
           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-    many: "INSERT INTO events (sandbox_id, seq, id, type, source, actor, at, received_at, turn, data)
+    row_arrays: "INSERT INTO events (sandbox_id, seq, id, type, source, actor, at, received_at, turn, data)
            SELECT * FROM UNNEST(?1::text[], ?2::bigint[], ?3::text[], ?4::text[], ?5::text[], ?6::text[],
                                 ?7::bigint[], ?8::bigint[], ?9::bigint[], ?10::text[])",
 };
 
-/// Appends events to a sandbox's log, numbers them, and counts them in its row, which the caller
-/// has locked by its session and writes afterwards.
-pub async fn append(
+/// Appends events to a sandbox's log, numbers them, and updates the counters in its row. The caller has locked the
+/// session and writes the row afterwards.
+pub async fn append_events(
     tx: &mut dyn Tx,
-    sandbox: &mut Sandbox,
+    sandbox: &mut SandboxRow,
     events: Vec<NewEvent>,
     received_at: Timestamp,
 ) -> Result<Vec<Event>> {
@@ -28,7 +28,7 @@ pub async fn append(
         .into_iter()
         .map(|event| {
             sandbox.last_seq += 1;
-            sandbox.noise += i64::from(is_noise(event.event_type.as_str()));
+            sandbox.noise_count += i64::from(is_omitted_from_trajectory(event.event_type.as_str()));
             Event {
                 id: event.id,
                 sandbox_id: sandbox.id,
@@ -45,112 +45,112 @@ pub async fn append(
         })
         .collect();
     let id = sandbox.id.to_string();
-    let rows: Vec<Vec<Val<'_>>> = stored
+    let rows: Vec<Vec<SqlParam<'_>>> = stored
         .iter()
         .map(|event| {
             vec![
                 id.as_str().into(),
                 event.seq.into(),
-                text(event.id),
+                text_param(event.id),
                 event.event_type.as_str().into(),
                 event.source.as_str().into(),
                 event.actor.as_deref().into(),
-                micros(event.at),
-                micros(event.received_at),
+                time_param(event.at),
+                time_param(event.received_at),
                 event.turn.into(),
                 event.data.get().into(),
             ]
         })
         .collect();
-    tx.insert_many(INSERT, &rows).await?;
+    tx.insert_many(INSERT_EVENTS, &rows).await?;
     sandbox.updated_at = received_at;
     Ok(stored)
 }
 
-fn event(mut row: Row, sandbox_id: SandboxId, session_id: SessionId) -> Result<Event> {
+fn event_from_row(mut row: Row, sandbox_id: SandboxId, session_id: SessionId) -> Result<Event> {
     Ok(Event {
         sandbox_id,
         session_id: Some(session_id),
-        seq: row.int()?,
-        id: row.parse()?,
-        event_type: EventType::new(&row.text()?).map_err(Error::internal)?,
-        source: row.parse()?,
-        actor: row.opt_text()?,
-        at: row.time()?,
-        received_at: row.time()?,
-        turn: row.opt_int()?,
-        data: RawValue::from_string(row.text()?).map_err(Error::internal)?,
+        seq: row.int("seq")?,
+        id: row.parse("id")?,
+        event_type: EventType::new(&row.text("type")?).map_err(Error::internal)?,
+        source: row.parse("source")?,
+        actor: row.opt_text("actor")?,
+        at: row.time("at")?,
+        received_at: row.time("received_at")?,
+        turn: row.opt_int("turn")?,
+        data: RawValue::from_string(row.take_text("data")?).map_err(Error::internal)?,
     })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum EventLogOrder {
     OldestFirst,
     NewestFirst,
 }
 
-/// Which events a reader wants.
+/// Selects events for a reader.
 #[derive(Debug, Clone, Default)]
-pub struct Filter {
-    pub types: Vec<TypePattern>,
-    pub source: Option<Source>,
+pub struct EventLogFilter {
+    pub types: Vec<EventTypePattern>,
+    pub source: Option<EventSource>,
     pub since: Option<Timestamp>,
     pub until: Option<Timestamp>,
-    pub without_noise: bool,
+    pub excludes_noise: bool,
 }
 
-impl Filter {
+impl EventLogFilter {
     pub fn matches(&self, event: &Event) -> bool {
         let name = event.event_type.as_str();
         (self.types.is_empty() || self.types.iter().any(|pattern| pattern.matches(name)))
             && self.source.is_none_or(|source| source == event.source)
             && self.since.is_none_or(|since| event.at >= since)
             && self.until.is_none_or(|until| event.at < until)
-            && !(self.without_noise && is_noise(name))
+            && !(self.excludes_noise && is_omitted_from_trajectory(name))
     }
 }
 
-/// How many rows one page looks at, at most: a rare type in a long log gives short pages, not slow ones.
-pub const SCAN: i64 = 5_000;
-/// How much data one page holds, at most.
-const PAGE_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum number of rows scanned per page: a rare type in a long log gives short pages instead of slow ones.
+pub const MAX_SCANNED_ROWS: i64 = 5_000;
+/// Maximum size of a page's data.
+const MAX_PAGE_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct EventLogPage {
     pub events: Vec<Event>,
-    /// Where the next page goes on: the last seq that was looked at. `None` when there is nothing further.
-    pub looked_at: Option<i64>,
+    /// Cursor of the next page: the last scanned seq. `None` at the end.
+    pub next_cursor: Option<i64>,
 }
 
-/// Events of a sandbox after (or, newest first, before) `from`, at most `limit` that match.
-pub async fn page(
+/// Returns events of a sandbox after `from` (newest first: before it), at most `limit` matches.
+pub async fn read_event_page(
     tx: &mut dyn Tx,
     sandbox: (SandboxId, SessionId),
-    filter: &Filter,
-    order: Order,
+    filter: &EventLogFilter,
+    order: EventLogOrder,
     from: i64,
     limit: usize,
-) -> Result<Page> {
+) -> Result<EventLogPage> {
     let forward = "SELECT seq, id, type, source, actor, at, received_at, turn, data FROM events
                    WHERE sandbox_id = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3";
     let backward = "SELECT seq, id, type, source, actor, at, received_at, turn, data FROM events
                     WHERE sandbox_id = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3";
     let sql = match order {
-        Order::OldestFirst => forward,
-        Order::NewestFirst => backward,
+        EventLogOrder::OldestFirst => forward,
+        EventLogOrder::NewestFirst => backward,
     };
-    let mut page = Page::default();
+    let mut page = EventLogPage::default();
     let (mut at, mut looked, mut bytes) = (from, 0, 0);
     loop {
-        let chunk = i64::try_from(limit - page.events.len()).unwrap_or(SCAN).clamp(16, 256) + 1;
-        let rows = tx.query(sql, &[text(sandbox.0), at.into(), chunk.into()]).await?;
+        let chunk = i64::try_from(limit - page.events.len()).unwrap_or(MAX_SCANNED_ROWS).clamp(16, 256) + 1;
+        let rows = tx.query(sql, &[text_param(sandbox.0), at.into(), chunk.into()]).await?;
         let exhausted = (rows.len() as i64) < chunk;
         for row in rows {
-            if page.events.len() >= limit || looked >= SCAN || bytes >= PAGE_BYTES {
-                page.looked_at = Some(at);
+            if page.events.len() >= limit || looked >= MAX_SCANNED_ROWS || bytes >= MAX_PAGE_BYTES {
+                page.next_cursor = Some(at);
                 return Ok(page);
             }
-            let event = event(row, sandbox.0, sandbox.1)?;
+            let event = event_from_row(row, sandbox.0, sandbox.1)?;
             at = event.seq;
             looked += 1;
             if filter.matches(&event) {

@@ -1,13 +1,13 @@
-//! Answers kept under a caller's key, in the same transaction as what they answer for: the same
-//! request twice is done once.
+//! Responses stored under a caller's idempotency key, in the same transaction as the operation: a repeated request
+//! runs once.
 
 use crate::error::{Error, Result};
-use crate::sql::{Tx, first, micros};
+use crate::sql::{Tx, first_row, time_param};
 use atoll_core::time::Timestamp;
 
-/// Who asked for what, under which key, with which body.
+/// The caller, operation, key and body of a request.
 #[derive(Debug, Clone)]
-pub struct Claim {
+pub struct IdempotencyClaim {
     pub principal: String,
     pub route: String,
     pub key: String,
@@ -15,54 +15,72 @@ pub struct Claim {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum IdempotencyLookup {
     New,
-    /// The same request: its answer.
+    /// The same request, with its stored response.
     Replay {
         status: i64,
-        answer: String,
+        response_body: String,
     },
-    /// The key was used for something else.
-    OtherBody,
+    /// The key was used for a different request.
+    DifferentRequest,
 }
 
-/// Takes the key for the transaction, or finds what was done under it. A second caller with the
-/// same key waits here until the first one's transaction has ended.
-pub async fn claim(tx: &mut dyn Tx, claim: &Claim, now: Timestamp, not_before: Timestamp) -> Result<Found> {
+/// Claims the key for the transaction, or returns the earlier response. A second caller with the same key waits until
+/// the first one's transaction has ended.
+pub async fn claim_key(
+    tx: &mut dyn Tx,
+    claim: &IdempotencyClaim,
+    now: Timestamp,
+    not_before: Timestamp,
+) -> Result<IdempotencyLookup> {
     let forget_old = "DELETE FROM idempotency WHERE principal = ?1 AND route = ?2 AND key = ?3 AND created_at < ?4";
-    let who = [(&claim.principal).into(), (&claim.route).into(), (&claim.key).into(), micros(not_before)];
+    let who = [(&claim.principal).into(), (&claim.route).into(), (&claim.key).into(), time_param(not_before)];
     tx.execute(forget_old, &who).await?;
     let take = "INSERT INTO idempotency (principal, route, key, body_hash, status, answer, created_at)
                 VALUES (?1, ?2, ?3, ?4, 0, '', ?5) ON CONFLICT DO NOTHING";
-    let params =
-        [(&claim.principal).into(), (&claim.route).into(), (&claim.key).into(), (&claim.body_hash).into(), micros(now)];
+    let params = [
+        (&claim.principal).into(),
+        (&claim.route).into(),
+        (&claim.key).into(),
+        (&claim.body_hash).into(),
+        time_param(now),
+    ];
     if tx.execute(take, &params).await? == 1 {
-        return Ok(Found::New);
+        return Ok(IdempotencyLookup::New);
     }
-    match find(tx, claim, not_before).await? {
-        Found::New => Err(Error::Conflict { what: "Idempotency-Key" }),
+    match find_response(tx, claim, not_before).await? {
+        IdempotencyLookup::New => Err(Error::Conflict { what: "Idempotency-Key" }),
         found => Ok(found),
     }
 }
 
-/// What was done under the key, without taking it.
-pub async fn find(tx: &mut dyn Tx, claim: &Claim, not_before: Timestamp) -> Result<Found> {
+/// Returns the response stored under the key, without claiming it.
+pub async fn find_response(
+    tx: &mut dyn Tx,
+    claim: &IdempotencyClaim,
+    not_before: Timestamp,
+) -> Result<IdempotencyLookup> {
     let sql = "SELECT body_hash, status, answer FROM idempotency
                WHERE principal = ?1 AND route = ?2 AND key = ?3 AND created_at >= ?4";
-    let who = [(&claim.principal).into(), (&claim.route).into(), (&claim.key).into(), micros(not_before)];
-    let Some(mut row) = first(tx.query(sql, &who).await?) else { return Ok(Found::New) };
-    let (hash, status, answer) = (row.text()?, row.int()?, row.text()?);
-    Ok(if hash == claim.body_hash { Found::Replay { status, answer } } else { Found::OtherBody })
+    let who = [(&claim.principal).into(), (&claim.route).into(), (&claim.key).into(), time_param(not_before)];
+    let Some(row) = first_row(tx.query(sql, &who).await?) else { return Ok(IdempotencyLookup::New) };
+    let (hash, status, answer) = (row.text("body_hash")?, row.int("status")?, row.text("answer")?);
+    Ok(if hash == claim.body_hash {
+        IdempotencyLookup::Replay { status, response_body: answer }
+    } else {
+        IdempotencyLookup::DifferentRequest
+    })
 }
 
-/// Keeps the answer under the claimed key.
-pub async fn keep(tx: &mut dyn Tx, claim: &Claim, status: i64, answer: &str) -> Result<()> {
+/// Stores the response under the claimed key.
+pub async fn store_response(tx: &mut dyn Tx, claim: &IdempotencyClaim, status: i64, answer: &str) -> Result<()> {
     let sql = "UPDATE idempotency SET status = ?4, answer = ?5 WHERE principal = ?1 AND route = ?2 AND key = ?3";
     let params = [(&claim.principal).into(), (&claim.route).into(), (&claim.key).into(), status.into(), answer.into()];
     tx.execute(sql, &params).await.map(drop)
 }
 
-pub async fn forget(tx: &mut dyn Tx, before: Timestamp) -> Result<u64> {
+pub async fn delete_expired_keys(tx: &mut dyn Tx, before: Timestamp) -> Result<u64> {
     let sql = "DELETE FROM idempotency WHERE created_at < ?1";
-    tx.execute(sql, &[micros(before)]).await
+    tx.execute(sql, &[time_param(before)]).await
 }

@@ -1,7 +1,7 @@
-//! The outbox: what must still be done, written beside the row that asks for it.
+//! The outbox: pending jobs, written in the same transaction as the row that needs them.
 
 use crate::error::Result;
-use crate::sql::{Row, Tx, micros, text};
+use crate::sql::{Row, Tx, text_param, time_param};
 use atoll_core::id::{JobId, SandboxId};
 use atoll_core::job::JobKind;
 use atoll_core::time::Timestamp;
@@ -16,87 +16,98 @@ pub struct Job {
     pub attempts: i64,
 }
 
-fn job(mut row: Row) -> Result<Job> {
+fn job_from_row(row: Row) -> Result<Job> {
     Ok(Job {
-        id: row.parse()?,
-        kind: row.parse()?,
-        sandbox_id: row.parse()?,
-        due_at: row.time()?,
-        attempts: row.int()?,
+        id: row.parse("id")?,
+        kind: row.parse("kind")?,
+        sandbox_id: row.parse("sandbox_id")?,
+        due_at: row.time("due_at")?,
+        attempts: row.int("attempts")?,
     })
 }
 
-/// Adds a job, or moves the waiting one of its kind.
-pub async fn put(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, due_at: Timestamp) -> Result<()> {
+/// Adds a job, or reschedules the pending one of its kind.
+pub async fn schedule_job(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, due_at: Timestamp) -> Result<()> {
     let sql = "INSERT INTO jobs (id, kind, sandbox_id, due_at, attempts, created_at)
                VALUES (?1, ?2, ?3, ?4, 0, ?5)
                ON CONFLICT (sandbox_id, kind)
                DO UPDATE SET due_at = excluded.due_at, claimed_until = NULL, attempts = 0";
-    let params = [text(JobId::new()), text(kind), text(sandbox), micros(due_at), micros(due_at)];
+    let params =
+        [text_param(JobId::new()), text_param(kind), text_param(sandbox), time_param(due_at), time_param(due_at)];
     tx.execute(sql, &params).await.map(drop)
 }
 
-/// Adds a job unless one of its kind waits or is under way.
-pub async fn put_if_absent(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, due_at: Timestamp) -> Result<()> {
+/// Adds a job unless one of its kind is pending or running.
+pub async fn schedule_job_if_absent(
+    tx: &mut dyn Tx,
+    kind: JobKind,
+    sandbox: SandboxId,
+    due_at: Timestamp,
+) -> Result<()> {
     let sql = "INSERT INTO jobs (id, kind, sandbox_id, due_at, attempts, created_at)
                VALUES (?1, ?2, ?3, ?4, 0, ?5) ON CONFLICT (sandbox_id, kind) DO NOTHING";
-    let params = [text(JobId::new()), text(kind), text(sandbox), micros(due_at), micros(due_at)];
+    let params =
+        [text_param(JobId::new()), text_param(kind), text_param(sandbox), time_param(due_at), time_param(due_at)];
     tx.execute(sql, &params).await.map(drop)
 }
 
-pub async fn cancel(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId) -> Result<()> {
+pub async fn cancel_job(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId) -> Result<()> {
     let sql = "DELETE FROM jobs WHERE sandbox_id = ?1 AND kind = ?2";
-    tx.execute(sql, &[text(sandbox), text(kind)]).await.map(drop)
+    tx.execute(sql, &[text_param(sandbox), text_param(kind)]).await.map(drop)
 }
 
-/// Takes what is due; it comes again if it is not finished within `hold`.
-pub async fn claim(tx: &mut dyn Tx, now: Timestamp, hold: Duration, limit: i64) -> Result<Vec<Job>> {
+/// Claims due jobs. A job becomes available again if it does not finish within `hold`.
+pub async fn claim_due_jobs(tx: &mut dyn Tx, now: Timestamp, hold: Duration, limit: i64) -> Result<Vec<Job>> {
     let sql = "SELECT id, kind, sandbox_id, due_at, attempts FROM jobs
                WHERE due_at <= ?1 AND (claimed_until IS NULL OR claimed_until <= ?1) ORDER BY due_at LIMIT ?2";
-    let rows = tx.lock(sql, &[micros(now), limit.into()]).await?;
-    let jobs: Vec<Job> = rows.into_iter().map(job).collect::<Result<_>>()?;
+    let rows = tx.query_for_update(sql, &[time_param(now), limit.into()]).await?;
+    let jobs: Vec<Job> = rows.into_iter().map(job_from_row).collect::<Result<_>>()?;
     for job in &jobs {
         let sql = "UPDATE jobs SET claimed_until = ?2, attempts = attempts + 1 WHERE id = ?1";
-        tx.execute(sql, &[text(job.id), micros(now + hold)]).await?;
+        tx.execute(sql, &[text_param(job.id), time_param(now + hold)]).await?;
     }
     Ok(jobs)
 }
 
-/// When the next one is due, among those that nobody holds.
-pub async fn next_due(tx: &mut dyn Tx) -> Result<Option<Timestamp>> {
+/// Returns the due time of the next unclaimed job.
+pub async fn find_next_due_time(tx: &mut dyn Tx) -> Result<Option<Timestamp>> {
     let sql = "SELECT MIN(CASE WHEN claimed_until IS NULL OR claimed_until < due_at THEN due_at ELSE claimed_until END)
-               FROM jobs";
+               AS next_due_at FROM jobs";
     let rows = tx.query(sql, &[]).await?;
-    Ok(crate::sql::first(rows).map(|mut row| row.opt_time()).transpose()?.flatten())
+    Ok(crate::sql::first_row(rows).map(|row| row.opt_time("next_due_at")).transpose()?.flatten())
 }
 
-pub async fn finish(tx: &mut dyn Tx, id: JobId) -> Result<()> {
-    tx.execute("DELETE FROM jobs WHERE id = ?1", &[text(id)]).await.map(drop)
+pub async fn finish_job(tx: &mut dyn Tx, id: JobId) -> Result<()> {
+    tx.execute("DELETE FROM jobs WHERE id = ?1", &[text_param(id)]).await.map(drop)
 }
 
-/// Tries again later.
-pub async fn postpone(tx: &mut dyn Tx, id: JobId, due_at: Timestamp) -> Result<()> {
+/// Reschedules a job for a retry.
+pub async fn postpone_job(tx: &mut dyn Tx, id: JobId, due_at: Timestamp) -> Result<()> {
     let sql = "UPDATE jobs SET due_at = ?2, claimed_until = NULL WHERE id = ?1";
-    tx.execute(sql, &[text(id), micros(due_at)]).await.map(drop)
+    tx.execute(sql, &[text_param(id), time_param(due_at)]).await.map(drop)
 }
 
-/// Later than anything is due: a job that is held has this and what was left of its time.
-const HELD: Timestamp = Timestamp::from_micros(32_503_680_000_000_000);
+/// Offset of suspended jobs, later than any due time: a suspended job is due at this plus its remaining time.
+const SUSPENDED_OFFSET: Timestamp = Timestamp::from_micros(32_503_680_000_000_000);
 
-/// A job's time stands: what is left of it is kept, and until it goes on it is never due.
-pub async fn hold(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, now: Timestamp) -> Result<()> {
+/// Suspends a job: keeps its remaining time, and it is not due until it is resumed.
+pub async fn suspend_job(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, now: Timestamp) -> Result<()> {
     let sql = "UPDATE jobs SET due_at = ?1 + CASE WHEN due_at > ?2 THEN due_at - ?2 ELSE 0 END
                WHERE sandbox_id = ?3 AND kind = ?4 AND due_at < ?1";
-    tx.execute(sql, &[micros(HELD), micros(now), text(sandbox), text(kind)]).await.map(drop)
+    tx.execute(sql, &[time_param(SUSPENDED_OFFSET), time_param(now), text_param(sandbox), text_param(kind)])
+        .await
+        .map(drop)
 }
 
-/// A held job has from now on what was left of its time.
-pub async fn go_on(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, now: Timestamp) -> Result<()> {
+/// Resumes a suspended job with its remaining time.
+pub async fn resume_job(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, now: Timestamp) -> Result<()> {
     let sql = "UPDATE jobs SET due_at = due_at - ?1 + ?2 WHERE sandbox_id = ?3 AND kind = ?4 AND due_at >= ?1";
-    tx.execute(sql, &[micros(HELD), micros(now), text(sandbox), text(kind)]).await.map(drop)
+    tx.execute(sql, &[time_param(SUSPENDED_OFFSET), time_param(now), text_param(sandbox), text_param(kind)])
+        .await
+        .map(drop)
 }
 
-/// Frees what a server that is gone had claimed.
-pub async fn release_all(tx: &mut dyn Tx) -> Result<()> {
+/// Releases the claims of a server that has stopped.
+pub async fn release_all_claims(tx: &mut dyn Tx) -> Result<()> {
     tx.execute("UPDATE jobs SET claimed_until = NULL WHERE claimed_until IS NOT NULL", &[]).await.map(drop)
 }

@@ -1,8 +1,8 @@
-//! The store: where events and messages are, exactly once.
+//! The store: events and messages, each stored exactly once.
 //!
-//! Every operation is written once, as a function over a transaction (`Tx`). Two databases carry
-//! them out: SQLite, with one writer that groups commits, and PostgreSQL. `Store::write` returns
-//! after the commit is durable, or with an error and nothing stored.
+//! Every operation is written once, as a function over a transaction (`Tx`). Two databases implement `Tx`: SQLite, with
+//! one writer that groups commits, and PostgreSQL. `Store::write` returns after the commit is durable, or with an error
+//! and nothing stored.
 
 pub mod approvals;
 pub mod backup;
@@ -15,7 +15,7 @@ pub mod idempotency;
 pub mod jobs;
 pub mod messages;
 pub mod meta;
-mod migrate;
+mod migrations;
 pub mod model_usage;
 mod postgres;
 pub mod projects;
@@ -29,33 +29,22 @@ pub mod streams;
 pub mod tokens;
 pub mod users;
 
-use atoll_core::BoxFuture;
 pub use error::{Error, Result};
 use secrecy::SecretString;
 pub use sql::Tx;
 use std::path::PathBuf;
 
-/// The schema version that this program makes.
-pub const SCHEMA_VERSION: i64 = migrate::LATEST;
+/// The schema version of this program.
+pub const SCHEMA_VERSION: i64 = migrations::LATEST_VERSION;
 
-/// Which database, and where.
+/// Kind and location of the database.
 #[derive(Debug, Clone)]
-pub enum Location {
+pub enum DatabaseLocation {
     Sqlite(PathBuf),
     Postgres(SecretString),
 }
 
-/// Runs in a task of its own, so that a caller that goes away doesn't break it off: what follows a
-/// commit is done, and no connection goes back to the pool in the middle of a `BEGIN`.
-async fn to_the_end<O, E>(work: impl Future<Output = Result<O, E>> + Send + 'static) -> Result<O, E>
-where
-    O: Send + 'static,
-    E: From<Error> + Send + 'static,
-{
-    tokio::spawn(work).await.map_err(Error::internal)?
-}
-
-/// A handle that is cheap to clone.
+/// A handle to the database, cheap to clone.
 #[derive(Clone)]
 pub struct Store(Database);
 
@@ -67,81 +56,74 @@ enum Database {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.kind())
+        f.write_str(self.database_kind())
     }
 }
 
 impl Store {
-    /// Opens the database and brings its tables up to date.
-    pub async fn open(location: &Location) -> Result<Self> {
+    /// Opens the database and migrates its tables.
+    pub async fn open(location: &DatabaseLocation) -> Result<Self> {
         Ok(Self(match location {
-            Location::Sqlite(path) => Database::Sqlite(sqlite::Sqlite::open(path).await?),
-            Location::Postgres(url) => Database::Postgres(postgres::Postgres::open(url).await?),
+            DatabaseLocation::Sqlite(path) => Database::Sqlite(sqlite::Sqlite::open(path).await?),
+            DatabaseLocation::Postgres(url) => Database::Postgres(postgres::Postgres::open(url).await?),
         }))
     }
 
-    /// Which schema a database has, only looking; `None` when it has no tables yet.
-    pub async fn schema_version(location: &Location) -> Result<Option<i64>> {
+    /// Returns the schema version of a database without changing it; `None` if it has no tables.
+    pub async fn schema_version(location: &DatabaseLocation) -> Result<Option<i64>> {
         match location {
-            Location::Sqlite(path) => sqlite::schema_version(path).await,
-            Location::Postgres(url) => postgres::schema_version(url).await,
+            DatabaseLocation::Sqlite(path) => sqlite::schema_version(path).await,
+            DatabaseLocation::Postgres(url) => postgres::schema_version(url).await,
         }
     }
 
-    pub const fn kind(&self) -> &'static str {
+    pub const fn database_kind(&self) -> &'static str {
         match &self.0 {
             Database::Sqlite(_) => "sqlite",
             Database::Postgres(_) => "postgres",
         }
     }
 
-    /// Runs `work` in one transaction. On `Ok` it is durable before this returns; on `Err` nothing
-    /// of it happened.
+    /// Runs `work` in one transaction. On `Ok` it is durable before this returns; on `Err` nothing is stored.
     pub async fn write<R, E, F>(&self, work: F) -> Result<R, E>
     where
         R: Send + 'static,
         E: From<Error> + Send + 'static,
-        F: for<'t> FnOnce(&'t mut dyn Tx) -> BoxFuture<'t, Result<R, E>> + Send + 'static,
+        F: AsyncFnOnce(&mut dyn Tx) -> Result<R, E> + Send + 'static,
     {
         self.write_then(work, |value| value).await
     }
 
-    /// Like `write`; when it is durable `then` is run, also if nobody waits for the answer any more.
-    /// On SQLite it is run in the order of the commits.
+    /// Like `write`, and runs `then` once the commit is durable, even if the caller has gone. On SQLite the calls are
+    /// in commit order.
     pub async fn write_then<R, O, E, F, T>(&self, work: F, then: T) -> Result<O, E>
     where
         R: Send + 'static,
         O: Send + 'static,
         E: From<Error> + Send + 'static,
-        F: for<'t> FnOnce(&'t mut dyn Tx) -> BoxFuture<'t, Result<R, E>> + Send + 'static,
+        F: AsyncFnOnce(&mut dyn Tx) -> Result<R, E> + Send + 'static,
         T: FnOnce(R) -> O + Send + 'static,
     {
         match &self.0 {
             Database::Sqlite(sqlite) => sqlite.write_then(work, then).await,
-            Database::Postgres(postgres) => {
-                let postgres = postgres.clone();
-                to_the_end(async move { postgres.write(work).await.map(then) }).await
-            }
+            Database::Postgres(postgres) => postgres.write_then(work, then).await,
         }
     }
 
-    /// Runs `work` on one consistent view.
+    /// Runs `work` on one consistent snapshot.
     pub async fn read<R, E, F>(&self, work: F) -> Result<R, E>
     where
         R: Send + 'static,
         E: From<Error> + Send + 'static,
-        F: for<'t> FnOnce(&'t mut dyn Tx) -> BoxFuture<'t, Result<R, E>> + Send + 'static,
+        F: AsyncFnOnce(&mut dyn Tx) -> Result<R, E> + Send + 'static,
     {
         match &self.0 {
             Database::Sqlite(sqlite) => sqlite.read(work).await,
-            Database::Postgres(postgres) => {
-                let postgres = postgres.clone();
-                to_the_end(async move { postgres.read(work).await }).await
-            }
+            Database::Postgres(postgres) => postgres.read(work).await,
         }
     }
 
-    /// Finishes what is under way and lets go of the database.
+    /// Finishes running work and closes the database.
     pub async fn close(&self) {
         match &self.0 {
             Database::Sqlite(sqlite) => sqlite.close().await,

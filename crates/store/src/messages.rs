@@ -1,16 +1,16 @@
 //! The inbox of a session.
 
 use crate::error::Result;
-use crate::sql::{Row, Tx, Val, first, micros, opt_micros, opt_text, text};
+use crate::sql::{Row, SqlParam, Tx, first_row, opt_text_param, opt_time_param, text_param, time_param};
 use atoll_core::id::{LeaseId, MessageId, SessionId};
-use atoll_core::inbox::{Lease, Standing};
+use atoll_core::inbox::{DeliveryState, Lease};
 use atoll_core::message::{Delivery, MessageState, MessageType};
 use atoll_core::sandbox::TurnState;
 use atoll_core::time::Timestamp;
 use uuid::Uuid;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Message {
+pub struct MessageRow {
     pub id: MessageId,
     pub session_id: SessionId,
     pub position: i64,
@@ -18,7 +18,7 @@ pub struct Message {
     pub delivery: Delivery,
     pub content: String,
     pub sender: Option<String>,
-    pub standing: Standing,
+    pub delivery_status: DeliveryState,
     pub reason: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -34,23 +34,23 @@ macro_rules! select {
     };
 }
 
-fn message(mut row: Row) -> Result<Message> {
-    let id = row.parse()?;
-    let session_id = row.parse()?;
-    let position = row.int()?;
-    let message_type = row.parse()?;
-    let delivery = row.parse()?;
-    let content = row.text()?;
-    let sender = row.opt_text()?;
-    let state = row.parse()?;
+fn message_from_row(mut row: Row) -> Result<MessageRow> {
+    let id = row.parse("id")?;
+    let session_id = row.parse("session_id")?;
+    let position = row.int("position")?;
+    let message_type = row.parse("type")?;
+    let delivery = row.parse("delivery")?;
+    let content = row.take_text("content")?;
+    let sender = row.opt_text("sender")?;
+    let state = row.parse("state")?;
     let lease: (Option<LeaseId>, Option<Uuid>, Option<Timestamp>) =
-        (row.opt_parse()?, row.opt_parse()?, row.opt_time()?);
+        (row.opt_parse("lease")?, row.opt_parse("lease_stream")?, row.opt_time("lease_until")?);
     let lease = match lease {
-        (Some(id), Some(stream), Some(until)) => Some(Lease { id, stream, until }),
+        (Some(id), Some(stream), Some(until)) => Some(Lease { id, stream, expires_at: until }),
         _ => None,
     };
-    let standing = Standing { state, lease, how: row.opt_parse()?, turn: row.opt_int()? };
-    Ok(Message {
+    let standing = DeliveryState { state, lease, delivery_method: row.opt_parse("how")?, turn: row.opt_int("turn")? };
+    Ok(MessageRow {
         id,
         session_id,
         position,
@@ -58,117 +58,117 @@ fn message(mut row: Row) -> Result<Message> {
         delivery,
         content,
         sender,
-        standing,
-        reason: row.opt_text()?,
-        created_at: row.time()?,
-        updated_at: row.time()?,
+        delivery_status: standing,
+        reason: row.opt_text("reason")?,
+        created_at: row.time("created_at")?,
+        updated_at: row.time("updated_at")?,
     })
 }
 
-pub async fn insert(tx: &mut dyn Tx, m: &Message) -> Result<()> {
+pub async fn insert_message(tx: &mut dyn Tx, m: &MessageRow) -> Result<()> {
     let sql = "INSERT INTO messages
                (id, session_id, position, type, delivery, content, sender, state, created_at, updated_at)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
     let params = [
-        text(m.id),
-        text(m.session_id),
+        text_param(m.id),
+        text_param(m.session_id),
         m.position.into(),
-        text(m.message_type),
-        text(m.delivery),
+        text_param(m.message_type),
+        text_param(m.delivery),
         (&m.content).into(),
         m.sender.as_deref().into(),
-        text(m.standing.state),
-        micros(m.created_at),
-        micros(m.updated_at),
+        text_param(m.delivery_status.state),
+        time_param(m.created_at),
+        time_param(m.updated_at),
     ];
     tx.execute(sql, &params).await.map(drop)
 }
 
-pub async fn update(tx: &mut dyn Tx, m: &Message) -> Result<()> {
+pub async fn update_message(tx: &mut dyn Tx, m: &MessageRow) -> Result<()> {
     let sql = "UPDATE messages SET delivery = ?2, content = ?3, state = ?4, lease = ?5, lease_stream = ?6,
                lease_until = ?7, how = ?8, turn = ?9, reason = ?10, updated_at = ?11 WHERE id = ?1";
-    let lease = m.standing.lease;
+    let lease = m.delivery_status.lease;
     let params = [
-        text(m.id),
-        text(m.delivery),
+        text_param(m.id),
+        text_param(m.delivery),
         (&m.content).into(),
-        text(m.standing.state),
-        opt_text(lease.map(|lease| lease.id)),
-        opt_text(lease.map(|lease| lease.stream)),
-        opt_micros(lease.map(|lease| lease.until)),
-        opt_text(m.standing.how),
-        m.standing.turn.into(),
+        text_param(m.delivery_status.state),
+        opt_text_param(lease.map(|lease| lease.id)),
+        opt_text_param(lease.map(|lease| lease.stream)),
+        opt_time_param(lease.map(|lease| lease.expires_at)),
+        opt_text_param(m.delivery_status.delivery_method),
+        m.delivery_status.turn.into(),
         m.reason.as_deref().into(),
-        micros(m.updated_at),
+        time_param(m.updated_at),
     ];
     tx.execute(sql, &params).await.map(drop)
 }
 
-pub async fn get(tx: &mut dyn Tx, session: SessionId, id: MessageId) -> Result<Option<Message>> {
+pub async fn find_message(tx: &mut dyn Tx, session: SessionId, id: MessageId) -> Result<Option<MessageRow>> {
     let sql = select!("WHERE id = ?1 AND session_id = ?2");
-    first(tx.query(sql, &[text(id), text(session)]).await?).map(message).transpose()
+    first_row(tx.query(sql, &[text_param(id), text_param(session)]).await?).map(message_from_row).transpose()
 }
 
-pub async fn by_lease(tx: &mut dyn Tx, session: SessionId, lease: LeaseId) -> Result<Option<Message>> {
+pub async fn find_message_by_lease(tx: &mut dyn Tx, session: SessionId, lease: LeaseId) -> Result<Option<MessageRow>> {
     let sql = select!("WHERE lease = ?1 AND session_id = ?2");
-    first(tx.query(sql, &[text(lease), text(session)]).await?).map(message).transpose()
+    first_row(tx.query(sql, &[text_param(lease), text_param(session)]).await?).map(message_from_row).transpose()
 }
 
-/// In the order of positions, after `after`.
-pub async fn list(
+/// Lists messages by position, from after `after`.
+pub async fn list_messages(
     tx: &mut dyn Tx,
     session: SessionId,
     state: Option<MessageState>,
     after: i64,
     limit: i64,
-) -> Result<Vec<Message>> {
+) -> Result<Vec<MessageRow>> {
     let sql = select!("WHERE session_id = ?1 AND position > ?2 AND (?3 = '' OR state = ?3) ORDER BY position LIMIT ?4");
     let state = state.map(MessageState::as_str).unwrap_or_default();
-    let params: [Val<'_>; 4] = [text(session), after.into(), state.into(), limit.into()];
-    tx.query(sql, &params).await?.into_iter().map(message).collect()
+    let params: [SqlParam<'_>; 4] = [text_param(session), after.into(), state.into(), limit.into()];
+    tx.query(sql, &params).await?.into_iter().map(message_from_row).collect()
 }
 
-/// What can be handed out at `now`: interrupts first, then by position. While the agent is in a
-/// turn, what is to wait for its end is not handed out yet, and can still be changed.
-pub async fn available(
+/// Returns messages that a worker can lease at `now`: interrupts first, then by position. During a turn, messages with
+/// `queue` delivery stay in the inbox and can still be changed.
+pub async fn list_leasable_messages(
     tx: &mut dyn Tx,
     session: SessionId,
     turn: TurnState,
     now: Timestamp,
     limit: i64,
-) -> Result<Vec<Message>> {
+) -> Result<Vec<MessageRow>> {
     let sql = select!(
         "WHERE session_id = ?1 AND (state = 'queued' OR (state = 'leased' AND lease_until <= ?2))
          AND (?3 = 0 OR type = 'interrupt' OR delivery <> 'queue')
          ORDER BY CASE WHEN type = 'interrupt' THEN 0 ELSE 1 END, position LIMIT ?4"
     );
     let in_turn = turn == TurnState::Open;
-    let params = [text(session), micros(now), in_turn.into(), limit.into()];
-    tx.query(sql, &params).await?.into_iter().map(message).collect()
+    let params = [text_param(session), time_param(now), in_turn.into(), limit.into()];
+    tx.query(sql, &params).await?.into_iter().map(message_from_row).collect()
 }
 
-/// Messages in one of the two states that are not an end.
-pub async fn open(tx: &mut dyn Tx, session: SessionId) -> Result<Vec<Message>> {
+/// Lists queued and leased messages.
+pub async fn list_open_messages(tx: &mut dyn Tx, session: SessionId) -> Result<Vec<MessageRow>> {
     let sql = select!("WHERE session_id = ?1 AND state IN ('queued', 'leased') ORDER BY position");
-    tx.query(sql, &[text(session)]).await?.into_iter().map(message).collect()
+    tx.query(sql, &[text_param(session)]).await?.into_iter().map(message_from_row).collect()
 }
 
-/// Whether anything is queued or leased.
-pub async fn any_open(tx: &mut dyn Tx, session: SessionId) -> Result<bool> {
+/// Returns true if any message is queued or leased.
+pub async fn has_open_messages(tx: &mut dyn Tx, session: SessionId) -> Result<bool> {
     let sql = "SELECT 1 FROM messages WHERE session_id = ?1 AND state IN ('queued', 'leased') LIMIT 1";
-    Ok(!tx.query(sql, &[text(session)]).await?.is_empty())
+    Ok(!tx.query(sql, &[text_param(session)]).await?.is_empty())
 }
 
-/// Gives messages new places; the places are those that the same messages had.
-pub async fn place(tx: &mut dyn Tx, places: &[(MessageId, i64)]) -> Result<()> {
-    // Places are unique: step aside into the negatives first.
+/// Reorders messages: permutes the positions that they already have.
+pub async fn reorder_messages(tx: &mut dyn Tx, places: &[(MessageId, i64)]) -> Result<()> {
+    // Positions are unique: use negative ones temporarily.
     for (id, position) in places {
-        tx.execute(PLACE, &[text(*id), (-1 - position).into()]).await?;
+        tx.execute(SET_POSITION, &[text_param(*id), (-1 - position).into()]).await?;
     }
     for (id, position) in places {
-        tx.execute(PLACE, &[text(*id), (*position).into()]).await?;
+        tx.execute(SET_POSITION, &[text_param(*id), (*position).into()]).await?;
     }
     Ok(())
 }
 
-const PLACE: &str = "UPDATE messages SET position = ?2 WHERE id = ?1";
+const SET_POSITION: &str = "UPDATE messages SET position = ?2 WHERE id = ?1";

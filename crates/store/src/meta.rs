@@ -1,16 +1,16 @@
-//! Small facts about the deployment, and the lock on its data directory.
+//! Metadata of the deployment, and the lock of its data directory.
 
 use crate::error::{Error, Result};
-use crate::sql::{Tx, first};
+use crate::sql::{Tx, first_row};
 use std::io::{Read, Seek, Write};
 use std::path::Path;
 
-pub async fn get(tx: &mut dyn Tx, key: &str) -> Result<Option<String>> {
+pub async fn find_meta_value(tx: &mut dyn Tx, key: &str) -> Result<Option<String>> {
     let rows = tx.query("SELECT value FROM meta WHERE key = ?1", &[key.into()]).await?;
-    first(rows).map(|mut row| row.text()).transpose()
+    first_row(rows).map(|row| row.text("value")).transpose()
 }
 
-pub async fn set(tx: &mut dyn Tx, key: &str, value: &str) -> Result<()> {
+pub async fn set_meta_value(tx: &mut dyn Tx, key: &str, value: &str) -> Result<()> {
     tx.execute(
         "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         &[key.into(), value.into()],
@@ -19,22 +19,22 @@ pub async fn set(tx: &mut dyn Tx, key: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
-/// Holds a data directory for as long as it lives.
+/// Exclusive lock of a data directory, released on drop.
 #[derive(Debug)]
-pub struct DirLock {
+pub struct DataDirLock {
     file: std::fs::File,
 }
 
-impl Drop for DirLock {
-    /// Closing is not enough: a child that is just being started has the file open too, for a moment.
+impl Drop for DataDirLock {
+    /// Unlocks explicitly: closing is not enough while a child that is being spawned has inherited the file.
     fn drop(&mut self) {
         let _unlocked: Result<(), _> = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
     }
 }
 
-impl DirLock {
-    /// `holder` is what a second server will be told about the first.
-    pub fn take(dir: &Path, holder: &str) -> Result<Self> {
+impl DataDirLock {
+    /// Takes the lock. A second server's error message shows `holder`.
+    pub fn acquire(dir: &Path, holder: &str) -> Result<Self> {
         let path = dir.join("lock");
         let open = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let mut file = open.map_err(|error| Error::unavailable(format!("can't open {}: {error}", path.display())))?;
@@ -58,15 +58,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_holder_is_told_who_has_it() {
+    fn a_second_server_learns_the_holder() {
         let dir = tempfile::tempdir().unwrap();
-        let held = DirLock::take(dir.path(), "atoll serve (pid 7)").unwrap();
-        let refused = DirLock::take(dir.path(), "x").unwrap_err().to_string();
+        let held = DataDirLock::acquire(dir.path(), "atoll serve (pid 7)").unwrap();
+        let refused = DataDirLock::acquire(dir.path(), "x").unwrap_err().to_string();
         assert!(refused.contains("held by atoll serve (pid 7)"), "{refused}");
-        // What a child that has just been forked has: the same open file.
+        // A forked child has a copy of the open file.
         let copy = held.file.try_clone().unwrap();
         drop(held);
-        assert!(DirLock::take(dir.path(), "x").is_ok());
+        assert!(DataDirLock::acquire(dir.path(), "x").is_ok());
         drop(copy);
     }
 }

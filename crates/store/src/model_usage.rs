@@ -1,37 +1,37 @@
-//! What models were used for: tokens and money, by sandbox and model.
+//! Model usage: tokens and costs by sandbox and model.
 
 use crate::error::{Error, Result};
-use crate::sql::{Row, Tx, first, text};
+use crate::sql::{Row, Tx, first_row, text_param};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
-use atoll_core::model::Tokens;
+use atoll_core::model::ModelTokens;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Total {
+pub struct UsageTotal {
     pub requests: i64,
-    pub tokens: Tokens,
+    pub tokens: ModelTokens,
     pub cost_micros: i64,
 }
 
-/// Whose.
+/// Scope of a usage query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of<'a> {
+pub enum UsageScope<'a> {
     Sandbox(SandboxId),
     Session(SessionId),
     Project(ProjectId),
-    /// Who made the sandboxes, as it stands in them.
-    Maker(&'a str),
+    /// Creator of the sandboxes, as stored in their rows.
+    Creator(&'a str),
 }
 
-fn whole(count: u64) -> i64 {
+fn saturating_i64(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-pub async fn add(
+pub async fn add_usage(
     tx: &mut dyn Tx,
     sandbox: SandboxId,
     upstream: &str,
     model: &str,
-    tokens: &Tokens,
+    tokens: &ModelTokens,
     cost_micros: i64,
 ) -> Result<()> {
     let sql = "INSERT INTO model_usage
@@ -43,13 +43,13 @@ pub async fn add(
                cache_write = model_usage.cache_write + excluded.cache_write,
                cost_micros = model_usage.cost_micros + excluded.cost_micros";
     let params = [
-        text(sandbox),
+        text_param(sandbox),
         upstream.into(),
         model.into(),
-        whole(tokens.input).into(),
-        whole(tokens.output).into(),
-        whole(tokens.cache_read).into(),
-        whole(tokens.cache_write).into(),
+        saturating_i64(tokens.input).into(),
+        saturating_i64(tokens.output).into(),
+        saturating_i64(tokens.cache_read).into(),
+        saturating_i64(tokens.cache_write).into(),
         cost_micros.into(),
     ];
     tx.execute(sql, &params).await.map(drop)
@@ -58,29 +58,42 @@ pub async fn add(
 macro_rules! sum {
     ($rest:literal) => {
         concat!(
-            // Sums of whole numbers are of another type in one of the databases.
-            "SELECT CAST(COALESCE(SUM(u.requests), 0) AS BIGINT), CAST(COALESCE(SUM(u.input), 0) AS BIGINT),
-             CAST(COALESCE(SUM(u.output), 0) AS BIGINT), CAST(COALESCE(SUM(u.cache_read), 0) AS BIGINT),
-             CAST(COALESCE(SUM(u.cache_write), 0) AS BIGINT), CAST(COALESCE(SUM(u.cost_micros), 0) AS BIGINT)
+            // SUM of integers has another type on PostgreSQL.
+            "SELECT CAST(COALESCE(SUM(u.requests), 0) AS BIGINT) AS requests,
+             CAST(COALESCE(SUM(u.input), 0) AS BIGINT) AS input,
+             CAST(COALESCE(SUM(u.output), 0) AS BIGINT) AS output,
+             CAST(COALESCE(SUM(u.cache_read), 0) AS BIGINT) AS cache_read,
+             CAST(COALESCE(SUM(u.cache_write), 0) AS BIGINT) AS cache_write,
+             CAST(COALESCE(SUM(u.cost_micros), 0) AS BIGINT) AS cost_micros
              FROM model_usage u ",
             $rest
         )
     };
 }
 
-fn total(mut row: Row) -> Result<Total> {
-    let requests = row.int()?;
-    let mut count = || row.int().map(|count| u64::try_from(count).unwrap_or(0));
-    let tokens = Tokens { input: count()?, output: count()?, cache_read: count()?, cache_write: count()? };
-    Ok(Total { requests, tokens, cost_micros: row.int()? })
+fn total_from_row(row: Row) -> Result<UsageTotal> {
+    let count = |column| row.int(column).map(|count| u64::try_from(count).unwrap_or(0));
+    let tokens = ModelTokens {
+        input: count("input")?,
+        output: count("output")?,
+        cache_read: count("cache_read")?,
+        cache_write: count("cache_write")?,
+    };
+    Ok(UsageTotal { requests: row.int("requests")?, tokens, cost_micros: row.int("cost_micros")? })
 }
 
-pub async fn of(tx: &mut dyn Tx, whose: Of<'_>) -> Result<Total> {
+pub async fn sum_usage(tx: &mut dyn Tx, whose: UsageScope<'_>) -> Result<UsageTotal> {
     let (sql, whose) = match whose {
-        Of::Sandbox(id) => (sum!("WHERE u.sandbox_id = ?1"), id.to_string()),
-        Of::Session(id) => (sum!("JOIN sandboxes s ON s.id = u.sandbox_id WHERE s.session_id = ?1"), id.to_string()),
-        Of::Project(id) => (sum!("JOIN sandboxes s ON s.id = u.sandbox_id WHERE s.project_id = ?1"), id.to_string()),
-        Of::Maker(actor) => (sum!("JOIN sandboxes s ON s.id = u.sandbox_id WHERE s.created_by = ?1"), actor.to_owned()),
+        UsageScope::Sandbox(id) => (sum!("WHERE u.sandbox_id = ?1"), id.to_string()),
+        UsageScope::Session(id) => {
+            (sum!("JOIN sandboxes s ON s.id = u.sandbox_id WHERE s.session_id = ?1"), id.to_string())
+        }
+        UsageScope::Project(id) => {
+            (sum!("JOIN sandboxes s ON s.id = u.sandbox_id WHERE s.project_id = ?1"), id.to_string())
+        }
+        UsageScope::Creator(actor) => {
+            (sum!("JOIN sandboxes s ON s.id = u.sandbox_id WHERE s.created_by = ?1"), actor.to_owned())
+        }
     };
-    total(first(tx.query(sql, &[whose.into()]).await?).ok_or_else(|| Error::internal("no sum"))?)
+    total_from_row(first_row(tx.query(sql, &[whose.into()]).await?).ok_or_else(|| Error::internal("no sum"))?)
 }

@@ -1,15 +1,15 @@
-//! Sessions. A session's row is the one lock of everything that belongs to it: its sandbox, its
-//! inbox, its log. Whoever changes any of them locks it first, so there is no order to get wrong.
+//! Sessions. A session's row is the single lock for everything that belongs to it: its sandbox, inbox and log. A writer
+//! locks it first, so lock order is never a problem.
 
 use crate::error::{Error, Result};
-use crate::projects::Among;
-use crate::sql::{Row, Tx, first, micros, opt_text, text};
+use crate::projects::ProjectFilter;
+use crate::sql::{Row, Tx, first_row, opt_text_param, text_param, time_param};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::session::SessionState;
 use atoll_core::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Session {
+pub struct SessionRow {
     pub id: SessionId,
     pub project_id: ProjectId,
     pub agent: Option<String>,
@@ -40,69 +40,69 @@ macro_rules! select {
     };
 }
 
-fn session(mut row: Row) -> Result<Session> {
-    Ok(Session {
-        id: row.parse()?,
-        project_id: row.parse()?,
-        agent: row.opt_text()?,
-        title: row.text()?,
-        branch: row.opt_text()?,
-        state: row.parse()?,
-        sandbox_id: row.opt_parse()?,
-        last_sandbox_id: row.opt_parse()?,
-        native_id: row.opt_text()?,
-        transcript: row.opt_text()?,
-        forked_from: row.opt_parse()?,
-        cost_micros: row.int()?,
-        next_position: row.int()?,
-        created_by: row.opt_text()?,
-        created_at: row.time()?,
-        updated_at: row.time()?,
+fn session_from_row(row: Row) -> Result<SessionRow> {
+    Ok(SessionRow {
+        id: row.parse("id")?,
+        project_id: row.parse("project_id")?,
+        agent: row.opt_text("agent")?,
+        title: row.text("title")?,
+        branch: row.opt_text("branch")?,
+        state: row.parse("state")?,
+        sandbox_id: row.opt_parse("sandbox_id")?,
+        last_sandbox_id: row.opt_parse("last_sandbox_id")?,
+        native_id: row.opt_text("native_id")?,
+        transcript: row.opt_text("transcript")?,
+        forked_from: row.opt_parse("forked_from")?,
+        cost_micros: row.int("cost_micros")?,
+        next_position: row.int("next_position")?,
+        created_by: row.opt_text("created_by")?,
+        created_at: row.time("created_at")?,
+        updated_at: row.time("updated_at")?,
     })
 }
 
-pub async fn insert(tx: &mut dyn Tx, s: &Session) -> Result<()> {
+pub async fn insert_session(tx: &mut dyn Tx, s: &SessionRow) -> Result<()> {
     let sql = "INSERT INTO sessions (id, project_id, agent, title, branch, state, sandbox_id, last_sandbox_id,
                native_id, transcript, forked_from, cost_micros, next_position, created_by, created_at, updated_at)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
     let params = [
-        text(s.id),
-        text(s.project_id),
+        text_param(s.id),
+        text_param(s.project_id),
         s.agent.as_deref().into(),
         (&s.title).into(),
         s.branch.as_deref().into(),
-        text(s.state),
-        opt_text(s.sandbox_id),
-        opt_text(s.last_sandbox_id),
+        text_param(s.state),
+        opt_text_param(s.sandbox_id),
+        opt_text_param(s.last_sandbox_id),
         s.native_id.as_deref().into(),
         s.transcript.as_deref().into(),
-        opt_text(s.forked_from),
+        opt_text_param(s.forked_from),
         s.cost_micros.into(),
         s.next_position.into(),
         s.created_by.as_deref().into(),
-        micros(s.created_at),
-        micros(s.updated_at),
+        time_param(s.created_at),
+        time_param(s.updated_at),
     ];
     tx.execute(sql, &params).await.map(drop)
 }
 
-pub async fn update(tx: &mut dyn Tx, s: &Session) -> Result<()> {
+pub async fn update_session(tx: &mut dyn Tx, s: &SessionRow) -> Result<()> {
     let sql = "UPDATE sessions SET agent = ?2, title = ?3, branch = ?4, state = ?5, sandbox_id = ?6,
                last_sandbox_id = ?7, native_id = ?8, transcript = ?9, cost_micros = ?10, next_position = ?11,
                updated_at = ?12 WHERE id = ?1";
     let params = [
-        text(s.id),
+        text_param(s.id),
         s.agent.as_deref().into(),
         (&s.title).into(),
         s.branch.as_deref().into(),
-        text(s.state),
-        opt_text(s.sandbox_id),
-        opt_text(s.last_sandbox_id),
+        text_param(s.state),
+        opt_text_param(s.sandbox_id),
+        opt_text_param(s.last_sandbox_id),
         s.native_id.as_deref().into(),
         s.transcript.as_deref().into(),
         s.cost_micros.into(),
         s.next_position.into(),
-        micros(s.updated_at),
+        time_param(s.updated_at),
     ];
     match tx.execute(sql, &params).await? {
         1 => Ok(()),
@@ -110,39 +110,39 @@ pub async fn update(tx: &mut dyn Tx, s: &Session) -> Result<()> {
     }
 }
 
-pub async fn get(tx: &mut dyn Tx, id: SessionId) -> Result<Option<Session>> {
-    first(tx.query(select!("WHERE id = ?1"), &[text(id)]).await?).map(session).transpose()
+pub async fn find_session(tx: &mut dyn Tx, id: SessionId) -> Result<Option<SessionRow>> {
+    first_row(tx.query(select!("WHERE id = ?1"), &[text_param(id)]).await?).map(session_from_row).transpose()
 }
 
-/// The session, and nobody else changes it or what belongs to it until the transaction ends.
-pub async fn lock(tx: &mut dyn Tx, id: SessionId) -> Result<Option<Session>> {
-    first(tx.lock(select!("WHERE id = ?1"), &[text(id)]).await?).map(session).transpose()
+/// Returns the session and locks it, with everything that belongs to it, until the transaction ends.
+pub async fn lock_session(tx: &mut dyn Tx, id: SessionId) -> Result<Option<SessionRow>> {
+    first_row(tx.query_for_update(select!("WHERE id = ?1"), &[text_param(id)]).await?).map(session_from_row).transpose()
 }
 
-/// Newest first, before `before`.
-pub async fn list(
+/// Lists sessions, newest first, from before `before`.
+pub async fn list_sessions(
     tx: &mut dyn Tx,
-    among: &Among,
+    among: &ProjectFilter,
     project: Option<ProjectId>,
     state: Option<SessionState>,
     before: Option<&str>,
     limit: i64,
-) -> Result<Vec<Session>> {
+) -> Result<Vec<SessionRow>> {
     let sql = select!(
         "WHERE id < ?1 AND (?2 = '' OR project_id = ?2) AND (?3 = '' OR state = ?3)
          AND (?4 = '' OR ?4 LIKE '%' || project_id || '%') ORDER BY id DESC LIMIT ?5"
     );
     let params = [
         before.unwrap_or("~").into(),
-        text(project.map(|id| id.to_string()).unwrap_or_default()),
-        text(state.map(SessionState::as_str).unwrap_or_default()),
-        among.val(),
+        text_param(project.map(|id| id.to_string()).unwrap_or_default()),
+        text_param(state.map(SessionState::as_str).unwrap_or_default()),
+        among.as_param(),
         limit.into(),
     ];
-    tx.query(sql, &params).await?.into_iter().map(session).collect()
+    tx.query(sql, &params).await?.into_iter().map(session_from_row).collect()
 }
 
-/// Whether another session would go on with this transcript of that sandbox.
+/// Returns true if another session would resume from this transcript of that sandbox.
 pub async fn others_have_transcript(
     tx: &mut dyn Tx,
     session: SessionId,
@@ -150,5 +150,5 @@ pub async fn others_have_transcript(
     transcript: &str,
 ) -> Result<bool> {
     let sql = "SELECT 1 FROM sessions WHERE last_sandbox_id = ?1 AND transcript = ?2 AND id <> ?3 LIMIT 1";
-    Ok(!tx.query(sql, &[text(sandbox), transcript.into(), text(session)]).await?.is_empty())
+    Ok(!tx.query(sql, &[text_param(sandbox), transcript.into(), text_param(session)]).await?.is_empty())
 }

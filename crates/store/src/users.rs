@@ -1,14 +1,14 @@
-//! People.
+//! Users.
 
 use crate::error::{Error, Result};
-use crate::sql::{Row, Tx, first, micros, text};
+use crate::sql::{Row, Tx, first_row, text_param, time_param};
 use atoll_core::id::UserId;
 use atoll_core::principal::Role;
 use atoll_core::time::Timestamp;
 use serde::Serialize;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct User {
+pub struct UserRow {
     pub id: UserId,
     pub name: String,
     pub role: Role,
@@ -16,52 +16,53 @@ pub struct User {
     pub updated_at: Timestamp,
 }
 
-fn user(mut row: Row) -> Result<User> {
-    Ok(User {
-        id: row.parse()?,
-        name: row.text()?,
-        role: row.parse()?,
-        created_at: row.time()?,
-        updated_at: row.time()?,
+fn user_from_row(row: Row) -> Result<UserRow> {
+    Ok(UserRow {
+        id: row.parse("id")?,
+        name: row.text("name")?,
+        role: row.parse("role")?,
+        created_at: row.time("created_at")?,
+        updated_at: row.time("updated_at")?,
     })
 }
 
-fn taken(error: Error, name: &str) -> Error {
+fn describe_duplicate_name(error: Error, name: &str) -> Error {
     match error {
-        Error::Taken { .. } => Error::Taken { what: format!("a user named `{name}`") },
+        Error::AlreadyExists { .. } => Error::AlreadyExists { what: format!("a user named `{name}`") },
         other => other,
     }
 }
 
-pub async fn insert(tx: &mut dyn Tx, u: &User) -> Result<()> {
+pub async fn insert_user(tx: &mut dyn Tx, u: &UserRow) -> Result<()> {
     let sql = "INSERT INTO users (id, name, role, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5)";
-    let params = [text(u.id), (&u.name).into(), text(u.role), micros(u.created_at), micros(u.updated_at)];
-    tx.execute(sql, &params).await.map(drop).map_err(|error| taken(error, &u.name))
+    let params =
+        [text_param(u.id), (&u.name).into(), text_param(u.role), time_param(u.created_at), time_param(u.updated_at)];
+    tx.execute(sql, &params).await.map(drop).map_err(|error| describe_duplicate_name(error, &u.name))
 }
 
-pub async fn update(tx: &mut dyn Tx, u: &User) -> Result<()> {
+pub async fn update_user(tx: &mut dyn Tx, u: &UserRow) -> Result<()> {
     let sql = "UPDATE users SET name = ?2, role = ?3, updated_at = ?4 WHERE id = ?1";
-    let params = [text(u.id), (&u.name).into(), text(u.role), micros(u.updated_at)];
-    tx.execute(sql, &params).await.map(drop).map_err(|error| taken(error, &u.name))
+    let params = [text_param(u.id), (&u.name).into(), text_param(u.role), time_param(u.updated_at)];
+    tx.execute(sql, &params).await.map(drop).map_err(|error| describe_duplicate_name(error, &u.name))
 }
 
-pub async fn get(tx: &mut dyn Tx, id: UserId) -> Result<Option<User>> {
+pub async fn find_user(tx: &mut dyn Tx, id: UserId) -> Result<Option<UserRow>> {
     let sql = "SELECT id, name, role, created_at, updated_at FROM users WHERE id = ?1";
-    first(tx.query(sql, &[text(id)]).await?).map(user).transpose()
+    first_row(tx.query(sql, &[text_param(id)]).await?).map(user_from_row).transpose()
 }
 
-pub async fn list(tx: &mut dyn Tx, after: Option<&str>, limit: i64) -> Result<Vec<User>> {
+pub async fn list_users(tx: &mut dyn Tx, after: Option<&str>, limit: i64) -> Result<Vec<UserRow>> {
     let sql = "SELECT id, name, role, created_at, updated_at FROM users WHERE id > ?1 ORDER BY id LIMIT ?2";
     let rows = tx.query(sql, &[after.unwrap_or("").into(), limit.into()]).await?;
-    rows.into_iter().map(user).collect()
+    rows.into_iter().map(user_from_row).collect()
 }
 
-pub async fn admins(tx: &mut dyn Tx) -> Result<i64> {
-    let rows = tx.query("SELECT COUNT(*) FROM users WHERE role = ?1", &[text(Role::Admin)]).await?;
-    first(rows).ok_or_else(|| Error::internal("no count"))?.int()
+pub async fn count_admins(tx: &mut dyn Tx) -> Result<i64> {
+    let rows = tx.query("SELECT COUNT(*) AS count FROM users WHERE role = ?1", &[text_param(Role::Admin)]).await?;
+    first_row(rows).ok_or_else(|| Error::internal("no count"))?.int("count")
 }
 
-pub async fn delete(tx: &mut dyn Tx, id: UserId) -> Result<()> {
-    tx.execute("DELETE FROM users WHERE id = ?1", &[text(id)]).await?;
+pub async fn delete_user(tx: &mut dyn Tx, id: UserId) -> Result<()> {
+    tx.execute("DELETE FROM users WHERE id = ?1", &[text_param(id)]).await?;
     Ok(())
 }

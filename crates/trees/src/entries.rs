@@ -1,30 +1,30 @@
-//! Reading a tar: one entry after another, with a bound on all that is kept of it in memory.
+//! Reads a tar entry by entry with bounded memory.
 
 use crate::error::Error;
-use crate::{BLOCK, LEFT_OUT};
+use crate::{BLOCK_BYTES, OMITTED_COUNT_KEY};
 use std::io::{BufRead, ErrorKind, Read};
 use tar::{EntryType, Header, PaxExtensions};
 
-/// The longest name, or list of properties, that stands before an entry.
-const LONGEST_EXTENSION: u64 = 256 * 1024;
+/// Maximum size of an extended name or pax header.
+const MAX_EXTENSION_BYTES: u64 = 256 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     File,
     Directory,
     Link,
-    /// Another name of a file that came before.
-    Hard,
-    /// A device, a fifo, or something unknown.
+    /// A hard link to an earlier file.
+    HardLink,
+    /// A device, a fifo or an unknown type.
     Other,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    pub kind: Kind,
-    /// As it stands in the tar: anything.
+pub struct TarEntry {
+    pub kind: EntryKind,
+    /// The raw path from the tar; untrusted.
     pub path: Vec<u8>,
-    /// What a link points to.
+    /// The target of a link.
     pub target: Vec<u8>,
     pub size: u64,
     pub mode: u32,
@@ -32,69 +32,75 @@ pub struct Entry {
     pub modified: i64,
 }
 
-/// What the entries before another say of it.
+/// Fields from extension headers that override those of the next entry.
 #[derive(Default)]
-struct Extension {
+struct EntryExtension {
     path: Option<Vec<u8>>,
     target: Option<Vec<u8>>,
     size: Option<u64>,
     modified: Option<i64>,
 }
 
-/// The entries of a tar.
-pub struct Entries<R> {
+/// Reads the entries of a tar.
+pub struct TarReader<R> {
     input: R,
-    /// What is unread of the last entry's data, and what fills its last block.
+    /// Unread bytes of the current entry's data, and the padding of its last block.
     unread: u64,
     padding: u64,
-    /// How many entries are not in it, as the tar itself says.
+    /// Number of omitted entries according to the tar itself.
     left_out: u64,
 }
 
-impl<R: BufRead> Entries<R> {
+impl<R: BufRead> TarReader<R> {
     pub fn new(input: R) -> Self {
         Self { input, unread: 0, padding: 0, left_out: 0 }
     }
 
-    pub const fn left_out(&self) -> u64 {
+    pub const fn omitted_count(&self) -> u64 {
         self.left_out
     }
 
-    /// The next one; what was not read of the last one's data is passed over. After the last one the input is read to
-    /// its end, so that whoever sends it can end.
-    pub fn advance(&mut self) -> Result<Option<Entry>, Error> {
-        self.pass_over()?;
-        let mut extension = Extension::default();
+    /// Returns the next entry and skips unread data of the previous one. After the last entry, reads the input to its
+    /// end, so that the sender can finish.
+    pub fn next_entry(&mut self) -> Result<Option<TarEntry>, Error> {
+        self.skip_data()?;
+        let mut extension = EntryExtension::default();
         loop {
-            let Some(header) = self.header()? else { return Ok(None) };
-            let size = header.entry_size().map_err(|_| Error::Malformed("a size in it makes no sense"))?;
+            let Some(header) = self.read_header()? else { return Ok(None) };
+            let size = header.entry_size().map_err(|_| Error::Malformed("invalid size"))?;
             match header.entry_type() {
-                EntryType::GNULongName => extension.path = Some(without_end(self.extension(size)?)),
-                EntryType::GNULongLink => extension.target = Some(without_end(self.extension(size)?)),
-                EntryType::XHeader => self.properties(size, Some(&mut extension))?,
-                EntryType::XGlobalHeader => self.properties(size, None)?,
-                EntryType::GNUSparse => return Err(SPARSE),
-                kind => return self.entry(&header, kind, size, extension).map(Some),
+                EntryType::GNULongName => extension.path = Some(without_end(self.read_extension(size)?)),
+                EntryType::GNULongLink => extension.target = Some(without_end(self.read_extension(size)?)),
+                EntryType::XHeader => self.read_pax_records(size, Some(&mut extension))?,
+                EntryType::XGlobalHeader => self.read_pax_records(size, None)?,
+                EntryType::GNUSparse => return Err(SPARSE_FILE_ERROR),
+                kind => return self.build_entry(&header, kind, size, extension).map(Some),
             }
         }
     }
 
-    fn entry(&mut self, header: &Header, kind: EntryType, size: u64, extension: Extension) -> Result<Entry, Error> {
+    fn build_entry(
+        &mut self,
+        header: &Header,
+        kind: EntryType,
+        size: u64,
+        extension: EntryExtension,
+    ) -> Result<TarEntry, Error> {
         let path = extension.path.unwrap_or_else(|| header.path_bytes().into_owned());
         let kind = match kind {
-            // In old tars a directory is a file whose name ends so.
-            EntryType::Regular | EntryType::Continuous if path.ends_with(b"/") => Kind::Directory,
-            EntryType::Regular | EntryType::Continuous => Kind::File,
-            EntryType::Directory => Kind::Directory,
-            EntryType::Symlink => Kind::Link,
-            EntryType::Link => Kind::Hard,
-            _ => Kind::Other,
+            // In old tars, a directory is a file whose name ends with a slash.
+            EntryType::Regular | EntryType::Continuous if path.ends_with(b"/") => EntryKind::Directory,
+            EntryType::Regular | EntryType::Continuous => EntryKind::File,
+            EntryType::Directory => EntryKind::Directory,
+            EntryType::Symlink => EntryKind::Link,
+            EntryType::Link => EntryKind::HardLink,
+            _ => EntryKind::Other,
         };
-        // What has none by its kind has none, whatever it says.
+        // Ignore the size of entry types that have no data.
         let size = if has_data(header.entry_type()) { extension.size.unwrap_or(size) } else { 0 };
         self.unread = size;
-        self.padding = size.wrapping_neg() % BLOCK as u64;
-        Ok(Entry {
+        self.padding = size.wrapping_neg() % BLOCK_BYTES as u64;
+        Ok(TarEntry {
             kind,
             path,
             target: extension
@@ -106,12 +112,12 @@ impl<R: BufRead> Entries<R> {
         })
     }
 
-    /// The data of the last entry, in pieces.
-    pub fn data(&mut self, mut take: impl FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
+    /// Passes the data of the current entry to `take` in chunks.
+    pub fn read_data(&mut self, mut take: impl FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
         while self.unread > 0 {
-            let buffer = fill(&mut self.input)?;
+            let buffer = fill_buffer(&mut self.input)?;
             if buffer.is_empty() {
-                return Err(Error::Malformed("it ends in the middle of a file"));
+                return Err(Error::Malformed("unexpected end in a file"));
             }
             let length = usize::try_from(self.unread).unwrap_or(usize::MAX).min(buffer.len());
             take(&buffer[..length])?;
@@ -121,23 +127,23 @@ impl<R: BufRead> Entries<R> {
         Ok(())
     }
 
-    fn pass_over(&mut self) -> Result<(), Error> {
-        self.data(|_| Ok(()))?;
+    fn skip_data(&mut self) -> Result<(), Error> {
+        self.read_data(|_| Ok(()))?;
         self.unread = std::mem::take(&mut self.padding);
-        self.data(|_| Ok(()))
+        self.read_data(|_| Ok(()))
     }
 
-    /// Nothing at the tar's end.
-    fn header(&mut self) -> Result<Option<Header>, Error> {
+    /// Reads a header; `None` at the end of the tar.
+    fn read_header(&mut self) -> Result<Option<Header>, Error> {
         let mut header = Header::new_old();
         let block = header.as_mut_bytes();
         self.input.read_exact(block).map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => Error::Malformed("it has no end"),
+            ErrorKind::UnexpectedEof => Error::Malformed("missing end marker"),
             _ => Error::Stream(error),
         })?;
         if block.iter().all(|byte| *byte == 0) {
             loop {
-                let length = fill(&mut self.input)?.len();
+                let length = fill_buffer(&mut self.input)?.len();
                 if length == 0 {
                     return Ok(None);
                 }
@@ -147,30 +153,30 @@ impl<R: BufRead> Entries<R> {
         let (before, after) = (&block[..148], &block[156..]);
         let sum = before.iter().chain(after).map(|byte| u32::from(*byte)).sum::<u32>() + 8 * u32::from(b' ');
         if header.cksum().ok() != Some(sum) {
-            return Err(Error::Malformed("a check sum in it is wrong"));
+            return Err(Error::Malformed("wrong checksum"));
         }
         Ok(Some(header))
     }
 
-    /// What stands before an entry and belongs to it.
-    fn extension(&mut self, size: u64) -> Result<Vec<u8>, Error> {
-        if size > LONGEST_EXTENSION {
-            return Err(Error::Malformed("a name in it is too long"));
+    /// Reads the content of an extension header.
+    fn read_extension(&mut self, size: u64) -> Result<Vec<u8>, Error> {
+        if size > MAX_EXTENSION_BYTES {
+            return Err(Error::Malformed("a name is too long"));
         }
-        (self.unread, self.padding) = (size, size.wrapping_neg() % BLOCK as u64);
+        (self.unread, self.padding) = (size, size.wrapping_neg() % BLOCK_BYTES as u64);
         let mut bytes = Vec::new();
-        self.data(|piece| {
+        self.read_data(|piece| {
             bytes.extend_from_slice(piece);
             Ok(())
         })?;
-        self.pass_over()?;
+        self.skip_data()?;
         Ok(bytes)
     }
 
-    fn properties(&mut self, size: u64, mut of_next: Option<&mut Extension>) -> Result<(), Error> {
-        let bytes = self.extension(size)?;
+    fn read_pax_records(&mut self, size: u64, mut of_next: Option<&mut EntryExtension>) -> Result<(), Error> {
+        let bytes = self.read_extension(size)?;
         for property in PaxExtensions::new(&bytes) {
-            let property = property.map_err(|_| Error::Malformed("the properties of an entry can't be read"))?;
+            let property = property.map_err(|_| Error::Malformed("invalid pax header"))?;
             let value = property.value_bytes();
             let number =
                 || std::str::from_utf8(value).ok().and_then(|text| text.split('.').next()?.parse::<i64>().ok());
@@ -179,11 +185,11 @@ impl<R: BufRead> Entries<R> {
                 (b"linkpath", Some(next)) => next.target = Some(value.to_vec()),
                 (b"size", Some(next)) => {
                     let size = number().and_then(|size| u64::try_from(size).ok());
-                    next.size = Some(size.ok_or(Error::Malformed("a size in it makes no sense"))?);
+                    next.size = Some(size.ok_or(Error::Malformed("invalid size"))?);
                 }
                 (b"mtime", Some(next)) => next.modified = number(),
-                (key, _) if key.starts_with(b"GNU.sparse.") => return Err(SPARSE),
-                (key, None) if key == LEFT_OUT.as_bytes() => {
+                (key, _) if key.starts_with(b"GNU.sparse.") => return Err(SPARSE_FILE_ERROR),
+                (key, None) if key == OMITTED_COUNT_KEY.as_bytes() => {
                     self.left_out = number().and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
                 }
                 _ => {}
@@ -193,15 +199,15 @@ impl<R: BufRead> Entries<R> {
     }
 }
 
-const SPARSE: Error = Error::Unsupported("a file in the tar is stored with holes; make the tar without --sparse");
+const SPARSE_FILE_ERROR: Error = Error::Unsupported("sparse files are not supported; create the tar without --sparse");
 
 fn has_data(kind: EntryType) -> bool {
     use EntryType as T;
     !matches!(kind, T::Directory | T::Symlink | T::Link | T::Char | T::Block | T::Fifo)
 }
 
-/// As `fill_buf`, but a signal is no reason to end.
-fn fill(input: &mut impl BufRead) -> Result<&[u8], Error> {
+/// Like `fill_buf`, but retries after a signal.
+fn fill_buffer(input: &mut impl BufRead) -> Result<&[u8], Error> {
     loop {
         match input.fill_buf() {
             Ok(_) => break,
@@ -218,7 +224,7 @@ fn without_end(mut name: Vec<u8>) -> Vec<u8> {
     name
 }
 
-impl<R: Read> std::fmt::Debug for Entries<R> {
+impl<R: Read> std::fmt::Debug for TarReader<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Entries").field("unread", &self.unread).finish_non_exhaustive()
     }

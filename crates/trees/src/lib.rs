@@ -1,8 +1,8 @@
-//! Trees of files as tar, in both directions. The worker uses it inside a sandbox, the command line outside.
+//! Packs and unpacks directory trees as tar. The worker uses it inside a sandbox, the command line outside.
 //!
-//! A tar that comes out of a sandbox is hostile. `entries` reads it with bounds on everything that it says of itself,
-//! and `unpack` puts it below one directory that it can't leave: every step of every path is taken from an open
-//! directory and follows no link. `pack` is the other way, over a tree that may change while it is read.
+//! A tar from a sandbox is hostile. `entries` reads it with a bound on every field, and `unpack` writes it below one
+//! directory: it opens every path component from its open parent directory and follows no link. `pack` reads a tree that
+//! may change meanwhile.
 
 mod entries;
 mod error;
@@ -12,15 +12,15 @@ mod path;
 mod tests;
 mod unpack;
 
-pub use entries::{Entries, Entry, Kind};
+pub use entries::{EntryKind, TarEntry, TarReader};
 pub use error::Error;
-pub use pack::{Packed, pack, pack_file};
-pub use path::shown;
-pub use unpack::{Links, Skipped, Tally, unpack};
+pub use pack::{PackSummary, pack_file, pack_tree};
+pub use path::display_path;
+pub use unpack::{SkippedEntry, SymlinkPolicy, UnpackSummary, unpack_tree};
 
-/// What is read and written at once.
-pub const CHUNK: usize = 256 * 1024;
-/// The size of everything in a tar is a multiple of it.
-const BLOCK: usize = 512;
-/// The name under which a tar says, at its end, how many entries are not in it.
-const LEFT_OUT: &str = "ATOLL.left_out";
+/// Size of read and write buffers.
+pub const CHUNK_BYTES: usize = 256 * 1024;
+/// Block size of the tar format.
+const BLOCK_BYTES: usize = 512;
+/// Key of the pax record, at the end of a tar, that counts the omitted entries.
+const OMITTED_COUNT_KEY: &str = "ATOLL.left_out";

@@ -1,6 +1,6 @@
-//! Trees there and back, and tars that mean harm.
+//! Round trips of trees, and malicious tars.
 
-use crate::{Error, Links, Tally, pack, unpack};
+use crate::{Error, SymlinkPolicy, UnpackSummary, pack_tree, unpack_tree};
 use proptest::prelude::*;
 use rustix::fs::{Mode, OFlags};
 use std::fs;
@@ -11,22 +11,22 @@ use std::process::Command;
 use tar::{EntryType, Header};
 use tempfile::TempDir;
 
-fn open(path: &Path) -> OwnedFd {
+fn open_directory(path: &Path) -> OwnedFd {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
 
-fn packed(path: &Path) -> Vec<u8> {
+fn pack_to_bytes(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
-    pack(&open(path), &mut bytes, |_, _| {}, |_| {}).unwrap();
+    pack_tree(&open_directory(path), &mut bytes, |_, _| {}, |_| {}).unwrap();
     bytes
 }
 
-fn put(bytes: &[u8], path: &Path, links: Links) -> Result<Tally, Error> {
-    unpack(bytes, open(path), links, |_| {})
+fn unpack_bytes(bytes: &[u8], path: &Path, links: SymlinkPolicy) -> Result<UnpackSummary, Error> {
+    unpack_tree(bytes, open_directory(path), links, |_| {})
 }
 
-/// An entry as nobody's tar would write it.
-fn raw(kind: EntryType, path: &[u8], target: &[u8], data: &[u8]) -> Vec<u8> {
+/// A raw entry that no tar program would write.
+fn raw_entry(kind: EntryType, path: &[u8], target: &[u8], data: &[u8]) -> Vec<u8> {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
     header.set_size(data.len() as u64);
@@ -41,51 +41,51 @@ fn raw(kind: EntryType, path: &[u8], target: &[u8], data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn tar(entries: &[Vec<u8>]) -> Vec<u8> {
+fn tar_archive(entries: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = entries.concat();
     bytes.extend_from_slice(&[0; 1024]);
     bytes
 }
 
-fn file(path: &str, data: &str) -> Vec<u8> {
-    raw(EntryType::Regular, path.as_bytes(), b"", data.as_bytes())
+fn file_entry(path: &str, data: &str) -> Vec<u8> {
+    raw_entry(EntryType::Regular, path.as_bytes(), b"", data.as_bytes())
 }
 
-fn link(path: &str, target: &str) -> Vec<u8> {
-    raw(EntryType::Symlink, path.as_bytes(), target.as_bytes(), b"")
+fn symlink_entry(path: &str, target: &str) -> Vec<u8> {
+    raw_entry(EntryType::Symlink, path.as_bytes(), target.as_bytes(), b"")
 }
 
-fn hard(path: &str, target: &str) -> Vec<u8> {
-    raw(EntryType::Link, path.as_bytes(), target.as_bytes(), b"")
+fn hard_link_entry(path: &str, target: &str) -> Vec<u8> {
+    raw_entry(EntryType::Link, path.as_bytes(), target.as_bytes(), b"")
 }
 
-/// A destination with something beside it that must stay as it is.
-struct Ground {
+/// A destination with a sibling that must not change.
+struct UnpackTarget {
     dir: TempDir,
 }
 
-impl Ground {
+impl UnpackTarget {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("in")).unwrap();
         fs::create_dir(dir.path().join("out")).unwrap();
-        fs::write(dir.path().join("out/secret"), "as it was").unwrap();
+        fs::write(dir.path().join("out/secret"), "unchanged").unwrap();
         Self { dir }
     }
 
-    fn inside(&self) -> std::path::PathBuf {
+    fn inner_path(&self) -> std::path::PathBuf {
         self.dir.path().join("in")
     }
 
     #[track_caller]
-    fn assert_nothing_left(&self) {
-        assert_eq!(fs::read_to_string(self.dir.path().join("out/secret")).unwrap(), "as it was");
+    fn assert_outside_unchanged(&self) {
+        assert_eq!(fs::read_to_string(self.dir.path().join("out/secret")).unwrap(), "unchanged");
         assert_eq!(fs::read_dir(self.dir.path().join("out")).unwrap().count(), 1);
         assert_eq!(fs::read_dir(self.dir.path()).unwrap().count(), 2);
     }
 }
 
-fn a_tree(path: &Path) {
+fn create_tree(path: &Path) {
     fs::create_dir_all(path.join("deep").join("d".repeat(120)).join("e".repeat(200))).unwrap();
     fs::write(path.join("deep").join("d".repeat(120)).join("long"), vec![7; 700_000]).unwrap();
     fs::write(path.join("empty"), "").unwrap();
@@ -100,9 +100,9 @@ fn a_tree(path: &Path) {
 }
 
 #[test]
-fn a_tree_comes_back_as_it_went() {
+fn a_packed_tree_unpacks_unchanged() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    a_tree(from.path());
+    create_tree(from.path());
     rustix::fs::mknodat(
         rustix::fs::CWD,
         from.path().join("pipe"),
@@ -111,8 +111,8 @@ fn a_tree_comes_back_as_it_went() {
         0,
     )
     .unwrap();
-    let tally = put(&packed(from.path()), to.path(), Links::Any).unwrap();
-    assert_eq!((tally.skipped, tally.left_out), (0, 1), "the fifo is left out, and that is said: {tally:?}");
+    let summary = unpack_bytes(&pack_to_bytes(from.path()), to.path(), SymlinkPolicy::Any).unwrap();
+    assert_eq!((summary.skipped, summary.left_out), (0, 1), "the fifo is omitted: {summary:?}");
     let shown = |path: &Path| {
         let script = "find . ! -name pipe -printf '%P %y %m %l %s\\n' | sed 's/ 4755 / 755 /' | grep -v '^ d' | grep -v ' d .* [0-9]*$' | sort; \
                       find . -type f -exec sha256sum {} + | sort; find . -type d -printf '%P %m\\n' | grep . | sort";
@@ -121,19 +121,19 @@ fn a_tree_comes_back_as_it_went() {
     };
     assert_eq!(shown(to.path()), shown(from.path()));
     let inode = |name: &str| fs::metadata(to.path().join(name)).unwrap().ino();
-    assert_eq!(inode("run"), inode("also-run"), "two names, one file");
+    assert_eq!(inode("run"), inode("also-run"), "the hard link became a separate file");
     let modified = |root: &Path| fs::metadata(root.join("run")).unwrap().mtime();
     assert_eq!(modified(to.path()), modified(from.path()));
-    // A second time over what is there.
-    let again = put(&packed(from.path()), to.path(), Links::Any).unwrap();
-    assert_eq!(again.entries, tally.entries);
+    // Unpack again over the existing files.
+    let again = unpack_bytes(&pack_to_bytes(from.path()), to.path(), SymlinkPolicy::Any).unwrap();
+    assert_eq!(again.entries, summary.entries);
     assert_eq!(shown(to.path()), shown(from.path()));
 }
 
 #[test]
-fn the_system_s_tar_and_this_one_understand_each_other() {
+fn is_compatible_with_the_system_tar() {
     let (from, to, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    a_tree(from.path());
+    create_tree(from.path());
     let archive = to.path().join("archive");
     for format in ["gnu", "pax", "ustar"] {
         let names: &[&str] = if format == "ustar" { &["run", "near", "also-run", "closed"] } else { &["."] };
@@ -143,12 +143,12 @@ fn the_system_s_tar_and_this_one_understand_each_other() {
         assert!(made.status.success(), "{format}: {}", String::from_utf8_lossy(&made.stderr));
         let into = back.path().join(format);
         fs::create_dir(&into).unwrap();
-        let tally = put(&fs::read(&archive).unwrap(), &into, Links::Any).unwrap();
-        assert_eq!(tally.skipped, 0, "{format}: {tally:?}");
+        let summary = unpack_bytes(&fs::read(&archive).unwrap(), &into, SymlinkPolicy::Any).unwrap();
+        assert_eq!(summary.skipped, 0, "{format}: {summary:?}");
         assert_eq!(fs::read_to_string(into.join("run")).unwrap(), "#!/bin/sh\n");
         assert_eq!(fs::metadata(into.join("closed")).unwrap().mode() & 0o777, 0o500);
     }
-    fs::write(&archive, packed(from.path())).unwrap();
+    fs::write(&archive, pack_to_bytes(from.path())).unwrap();
     let into = back.path().join("theirs");
     fs::create_dir(&into).unwrap();
     let done = Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&into).output().unwrap();
@@ -156,153 +156,181 @@ fn the_system_s_tar_and_this_one_understand_each_other() {
     assert_eq!(fs::read(into.join("deep").join("d".repeat(120)).join("long")).unwrap().len(), 700_000);
 }
 
-/// The entries of a tar that means harm.
-type Attempt = Box<dyn Fn(&Ground) -> Vec<Vec<u8>>>;
+/// The entries of a malicious tar.
+type Attempt = Box<dyn Fn(&UnpackTarget) -> Vec<Vec<u8>>>;
 
 #[test]
-fn nothing_leaves_the_destination() {
-    let out = |ground: &Ground| ground.dir.path().join("out").to_str().unwrap().to_owned();
-    let absolute = move |ground: &Ground| format!("{}/secret", out(ground));
+fn malicious_entries_stay_inside_the_destination() {
+    let out = |target: &UnpackTarget| target.dir.path().join("out").to_str().unwrap().to_owned();
+    let absolute = move |target: &UnpackTarget| format!("{}/secret", out(target));
     let attempts: Vec<(&str, Attempt)> = vec![
-        ("an absolute path", Box::new(move |ground| vec![file(&absolute(ground), "evil")])),
-        ("going up", Box::new(|_| vec![file("../out/secret", "evil"), file("a/../../out/secret", "evil")])),
+        ("an absolute path", Box::new(move |target| vec![file_entry(&absolute(target), "evil")])),
+        ("going up", Box::new(|_| vec![file_entry("../out/secret", "evil"), file_entry("a/../../out/secret", "evil")])),
         (
             "a link to a directory, and a file in it",
-            Box::new(move |ground| {
-                vec![link("door", &out(ground)), file("door/secret", "evil"), file("door/new", "evil")]
+            Box::new(move |target| {
+                vec![
+                    symlink_entry("door", &out(target)),
+                    file_entry("door/secret", "evil"),
+                    file_entry("door/new", "evil"),
+                ]
             }),
         ),
-        ("a link that goes up", Box::new(|_| vec![link("door", "../out"), file("door/secret", "evil")])),
-        ("a link to a file, and a file of its name", Box::new(|_| vec![link("a", "../out/secret"), file("a", "evil")])),
+        ("a link that goes up", Box::new(|_| vec![symlink_entry("door", "../out"), file_entry("door/secret", "evil")])),
+        (
+            "a link to a file, and a file of its name",
+            Box::new(|_| vec![symlink_entry("a", "../out/secret"), file_entry("a", "evil")]),
+        ),
         (
             "a hard link",
-            Box::new(move |ground| {
-                vec![hard("a", &format!("{}/secret", out(ground))), hard("b", "../out/secret"), file("a", "evil")]
+            Box::new(move |target| {
+                vec![
+                    hard_link_entry("a", &format!("{}/secret", out(target))),
+                    hard_link_entry("b", "../out/secret"),
+                    file_entry("a", "evil"),
+                ]
             }),
         ),
         (
             "a hard link through a link",
-            Box::new(|_| vec![link("door", "../out"), hard("a", "door/secret"), file("a", "evil")]),
+            Box::new(|_| {
+                vec![symlink_entry("door", "../out"), hard_link_entry("a", "door/secret"), file_entry("a", "evil")]
+            }),
         ),
         (
             "a hard link of a link",
             Box::new(|_| {
                 vec![
-                    raw(EntryType::Directory, b"d/", b"", b""),
-                    link("d/up", "../d"),
-                    hard("up", "d/up"),
-                    file("up/x", "evil"),
+                    raw_entry(EntryType::Directory, b"d/", b"", b""),
+                    symlink_entry("d/up", "../d"),
+                    hard_link_entry("up", "d/up"),
+                    file_entry("up/x", "evil"),
                 ]
             }),
         ),
         (
             "a chain of links",
-            Box::new(|_| vec![link("s", "."), link("door", "s/s/../../out"), file("door/secret", "evil")]),
+            Box::new(|_| {
+                vec![symlink_entry("s", "."), symlink_entry("door", "s/s/../../out"), file_entry("door/secret", "evil")]
+            }),
         ),
         (
             "a link in a directory's place",
-            Box::new(|_| vec![file("d/x", "1"), link("d", "../out"), file("d/secret", "evil")]),
+            Box::new(|_| vec![file_entry("d/x", "1"), symlink_entry("d", "../out"), file_entry("d/secret", "evil")]),
         ),
         (
             "devices",
             Box::new(|_| {
                 vec![
-                    raw(EntryType::Char, b"null", b"", b""),
-                    raw(EntryType::Block, b"disk", b"", b""),
-                    raw(EntryType::Fifo, b"fifo", b"", b""),
+                    raw_entry(EntryType::Char, b"null", b"", b""),
+                    raw_entry(EntryType::Block, b"disk", b"", b""),
+                    raw_entry(EntryType::Fifo, b"fifo", b"", b""),
                 ]
             }),
         ),
     ];
     for (what, entries) in attempts {
-        for links in [Links::Any, Links::Inside] {
-            let ground = Ground::new();
-            let tally = put(&tar(&entries(&ground)), &ground.inside(), links).unwrap();
-            ground.assert_nothing_left();
+        for links in [SymlinkPolicy::Any, SymlinkPolicy::Inside] {
+            let target = UnpackTarget::new();
+            let summary = unpack_bytes(&tar_archive(&entries(&target)), &target.inner_path(), links).unwrap();
+            target.assert_outside_unchanged();
             let replaced = what == "a link to a file, and a file of its name";
-            assert!(tally.skipped > 0 || (replaced && links == Links::Any), "{what}: {tally:?}");
-            assert!(tally.named.iter().all(|skipped| !skipped.why.is_empty()), "{what}: {tally:?}");
-            if links == Links::Inside {
-                let door = fs::symlink_metadata(ground.inside().join("door"));
+            assert!(summary.skipped > 0 || (replaced && links == SymlinkPolicy::Any), "{what}: {summary:?}");
+            assert!(summary.named.iter().all(|skipped| !skipped.reason.is_empty()), "{what}: {summary:?}");
+            if links == SymlinkPolicy::Inside {
+                let door = fs::symlink_metadata(target.inner_path().join("door"));
                 assert!(!door.is_ok_and(|door| door.is_symlink()), "{what}: a door was made");
             }
         }
     }
 }
 
-/// The same links work where they are followed, so that the test above means something.
+/// Proves that the previous test is meaningful: a plain write follows these links.
 #[test]
-fn the_system_would_have_followed_those_links() {
-    let ground = Ground::new();
-    symlink(ground.dir.path().join("out"), ground.inside().join("door")).unwrap();
-    fs::write(ground.inside().join("door/secret"), "evil").unwrap();
-    assert_eq!(fs::read_to_string(ground.dir.path().join("out/secret")).unwrap(), "evil");
+fn plain_file_operations_would_follow_the_links() {
+    let target = UnpackTarget::new();
+    symlink(target.dir.path().join("out"), target.inner_path().join("door")).unwrap();
+    fs::write(target.inner_path().join("door/secret"), "evil").unwrap();
+    assert_eq!(fs::read_to_string(target.dir.path().join("out/secret")).unwrap(), "evil");
 }
 
 #[test]
-fn links_that_were_there_before_are_not_followed() {
-    let ground = Ground::new();
-    symlink("../out", ground.inside().join("door")).unwrap();
-    symlink("../out/secret", ground.inside().join("name")).unwrap();
-    let tally = put(&tar(&[file("door/secret", "evil"), file("name", "mine")]), &ground.inside(), Links::Any).unwrap();
-    ground.assert_nothing_left();
-    assert_eq!((tally.skipped, tally.entries), (1, 1));
-    assert_eq!(fs::read_to_string(ground.inside().join("name")).unwrap(), "mine");
-    assert!(!fs::symlink_metadata(ground.inside().join("name")).unwrap().is_symlink(), "it took the link's place");
+fn existing_links_are_not_followed() {
+    let target = UnpackTarget::new();
+    symlink("../out", target.inner_path().join("door")).unwrap();
+    symlink("../out/secret", target.inner_path().join("name")).unwrap();
+    let summary = unpack_bytes(
+        &tar_archive(&[file_entry("door/secret", "evil"), file_entry("name", "mine")]),
+        &target.inner_path(),
+        SymlinkPolicy::Any,
+    )
+    .unwrap();
+    target.assert_outside_unchanged();
+    assert_eq!((summary.skipped, summary.entries), (1, 1));
+    assert_eq!(fs::read_to_string(target.inner_path().join("name")).unwrap(), "mine");
+    assert!(!fs::symlink_metadata(target.inner_path().join("name")).unwrap().is_symlink(), "the link was not replaced");
 }
 
 #[test]
-fn a_mode_gives_nobody_rights() {
-    let ground = Ground::new();
-    put(&tar(&[file("tool", "x"), raw(EntryType::Directory, b"d", b"", b"")]), &ground.inside(), Links::Any).unwrap();
+fn drops_special_mode_bits() {
+    let target = UnpackTarget::new();
+    unpack_bytes(
+        &tar_archive(&[file_entry("tool", "x"), raw_entry(EntryType::Directory, b"d", b"", b"")]),
+        &target.inner_path(),
+        SymlinkPolicy::Any,
+    )
+    .unwrap();
     for name in ["tool", "d"] {
-        assert_eq!(fs::metadata(ground.inside().join(name)).unwrap().mode() & 0o7000, 0, "{name}");
+        assert_eq!(fs::metadata(target.inner_path().join(name)).unwrap().mode() & 0o7000, 0, "{name}");
     }
 }
 
 #[test]
-fn half_a_tar_and_nonsense_are_errors() {
-    let ground = Ground::new();
-    let whole = tar(&[file("a", &"x".repeat(2000)), file("b", "y")]);
+fn rejects_truncated_and_invalid_tars() {
+    let target = UnpackTarget::new();
+    let whole = tar_archive(&[file_entry("a", &"x".repeat(2000)), file_entry("b", "y")]);
     for cut in [0, 100, 512, 1000, 2560, 3000, whole.len() - 1024] {
-        let broken = put(&whole[..cut], &ground.inside(), Links::Any);
+        let broken = unpack_bytes(&whole[..cut], &target.inner_path(), SymlinkPolicy::Any);
         assert!(matches!(broken, Err(Error::Malformed(_))), "{cut}: {broken:?}");
     }
     let mut wrong = whole.clone();
     wrong[3] ^= 1;
-    assert!(matches!(put(&wrong, &ground.inside(), Links::Any), Err(Error::Malformed(_))));
+    assert!(matches!(unpack_bytes(&wrong, &target.inner_path(), SymlinkPolicy::Any), Err(Error::Malformed(_))));
     // A name that would take all memory.
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::GNULongName);
     header.set_size(1 << 40);
     header.set_cksum();
     let endless = std::io::BufReader::new(std::io::Read::chain(&header.as_bytes()[..], std::io::repeat(b'a')));
-    assert!(matches!(unpack(endless, open(&ground.inside()), Links::Any, |_| {}), Err(Error::Malformed(_))));
+    assert!(matches!(
+        unpack_tree(endless, open_directory(&target.inner_path()), SymlinkPolicy::Any, |_| {}),
+        Err(Error::Malformed(_))
+    ));
 }
 
 #[test]
-fn a_file_that_shrinks_leaves_a_whole_tar() {
+fn a_file_that_shrinks_is_padded() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(from.path().join("a"), vec![1; 3_000_000]).unwrap();
     fs::write(from.path().join("b"), "after").unwrap();
     let mut bytes = Vec::new();
     let cut = from.path().join("a");
     let shrink = move |_| drop(fs::OpenOptions::new().write(true).open(&cut).unwrap().set_len(1000));
-    pack(&open(from.path()), &mut bytes, |_, _| {}, shrink).unwrap();
-    put(&bytes, to.path(), Links::Any).unwrap();
+    pack_tree(&open_directory(from.path()), &mut bytes, |_, _| {}, shrink).unwrap();
+    unpack_bytes(&bytes, to.path(), SymlinkPolicy::Any).unwrap();
     assert_eq!(fs::metadata(to.path().join("a")).unwrap().len(), 3_000_000);
     assert_eq!(fs::read_to_string(to.path().join("b")).unwrap(), "after");
 }
 
-fn part() -> impl Strategy<Value = String> {
+fn path_part() -> impl Strategy<Value = String> {
     prop_oneof![Just("a"), Just("b"), Just(".."), Just("."), Just(""), Just("door")].prop_map(str::to_owned)
 }
 
-fn path() -> impl Strategy<Value = String> {
-    proptest::collection::vec(part(), 1..5).prop_map(|parts| parts.join("/"))
+fn relative_path() -> impl Strategy<Value = String> {
+    proptest::collection::vec(path_part(), 1..5).prop_map(|parts| parts.join("/"))
 }
 
-fn entry() -> impl Strategy<Value = Vec<u8>> {
+fn any_entry() -> impl Strategy<Value = Vec<u8>> {
     let kinds = prop_oneof![
         Just(EntryType::Regular),
         Just(EntryType::Symlink),
@@ -310,24 +338,24 @@ fn entry() -> impl Strategy<Value = Vec<u8>> {
         Just(EntryType::Directory),
         Just(EntryType::Fifo)
     ];
-    (kinds, path(), path()).prop_map(|(kind, path, target)| {
+    (kinds, relative_path(), relative_path()).prop_map(|(kind, path, target)| {
         let data: &[u8] = if kind == EntryType::Regular { b"evil" } else { b"" };
-        raw(kind, path.as_bytes(), target.as_bytes(), data)
+        raw_entry(kind, path.as_bytes(), target.as_bytes(), data)
     })
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever entries there are, in whatever order: nothing beside the destination changes, and no link leads out.
+    /// Entries in any order change nothing outside the destination, and no link leads out.
     #[test]
-    fn no_tar_reaches_outside(entries in proptest::collection::vec(entry(), 1..12), inside in any::<bool>()) {
-        let ground = Ground::new();
-        let links = if inside { Links::Inside } else { Links::Any };
-        put(&tar(&entries), &ground.inside(), links).unwrap();
-        ground.assert_nothing_left();
+    fn random_tars_stay_inside_the_destination(entries in proptest::collection::vec(any_entry(), 1..12), inside in any::<bool>()) {
+        let target = UnpackTarget::new();
+        let links = if inside { SymlinkPolicy::Inside } else { SymlinkPolicy::Any };
+        unpack_bytes(&tar_archive(&entries), &target.inner_path(), links).unwrap();
+        target.assert_outside_unchanged();
         if inside {
-            let root = ground.inside().canonicalize().unwrap();
+            let root = target.inner_path().canonicalize().unwrap();
             let found = Command::new("find").arg(&root).args(["-type", "l"]).output().unwrap();
             for link in String::from_utf8(found.stdout).unwrap().lines() {
                 if let Ok(target) = fs::canonicalize(link) {
@@ -338,8 +366,8 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_fall(bytes in proptest::collection::vec(any::<u8>(), 0..3000), sound in any::<bool>()) {
-        let ground = Ground::new();
+    fn random_bytes_cause_no_panic(bytes in proptest::collection::vec(any::<u8>(), 0..3000), sound in any::<bool>()) {
+        let target = UnpackTarget::new();
         let mut bytes = bytes;
         if sound && bytes.len() >= 512 {
             let mut header = Header::new_old();
@@ -347,7 +375,7 @@ proptest! {
             header.set_cksum();
             bytes[..512].copy_from_slice(header.as_bytes());
         }
-        drop(put(&bytes, &ground.inside(), Links::Inside));
-        ground.assert_nothing_left();
+        drop(unpack_bytes(&bytes, &target.inner_path(), SymlinkPolicy::Inside));
+        target.assert_outside_unchanged();
     }
 }

@@ -1,194 +1,201 @@
-//! Putting a tar below a directory, which nothing of it can leave.
+//! Unpacks a tar below a directory that no entry can leave.
 //!
-//! Each part of each path is opened from the directory before it and must be a directory, never a link, so that no
-//! link in the way is followed: neither one of the tar's own, nor one that was there, nor one that somebody plants
-//! meanwhile. Files are made anew and never opened when they exist, so that nothing is written through another name.
+//! Each path component is opened from its parent directory and must be a directory, so that no link is followed: neither
+//! one from the tar, nor an existing one, nor one that another process creates meanwhile. Files are always created and
+//! never opened if they exist, so that nothing is written through a hard link.
 
-use crate::entries::{Entries, Entry, Kind};
+use crate::entries::{EntryKind, TarEntry, TarReader};
 use crate::error::Error;
-use crate::path::{below, join, shown, split, stays_inside};
+use crate::path::{display_path, join_path, link_stays_inside, normalize_path, split_path};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{BufRead, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// How many of those that were passed over are named.
-const NAMED: usize = 20;
-/// How many directories get a mode that would close them only when everything is in them; further ones stay open.
-const CLOSED_LATER: usize = 10_000;
-/// Neither set-uid nor set-gid nor sticky.
-const MODE: u32 = 0o777;
+/// Number of skipped entries that the summary names.
+const MAX_NAMED_SKIPS: usize = 20;
+/// Number of directories whose restrictive mode is set after their contents; further ones keep an open mode.
+const MAX_DEFERRED_MODES: usize = 10_000;
+/// Drops the set-uid, set-gid and sticky bits.
+const MODE_MASK: u32 = 0o777;
 
-/// Which symbolic links are made.
+/// Selects the symbolic links to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Links {
-    /// All of them, wherever they point to.
+pub enum SymlinkPolicy {
+    /// All links.
     Any,
-    /// Only those that lead to somewhere below the destination.
+    /// Only links that stay inside the destination.
     Inside,
 }
 
-/// An entry that was passed over.
+/// A skipped entry with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedEntry {
     pub path: String,
-    pub why: String,
+    pub reason: String,
 }
 
-/// What was done.
+/// The result of unpacking.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct UnpackSummary {
     /// Files, directories and links.
     pub entries: u64,
     pub bytes: u64,
     pub skipped: u64,
-    /// The first of them.
-    pub named: Vec<Skipped>,
-    /// What the tar itself says that it lacks.
+    /// The first skipped entries.
+    pub named: Vec<SkippedEntry>,
+    /// Number of omitted entries according to the tar itself.
     pub left_out: u64,
 }
 
-impl Tally {
-    fn skip(&mut self, path: &[u8], why: &str) {
+impl UnpackSummary {
+    fn record_skip(&mut self, path: &[u8], why: &str) {
         self.skipped += 1;
-        if self.named.len() < NAMED {
-            self.named.push(Skipped { path: shown(path), why: why.to_owned() });
+        if self.named.len() < MAX_NAMED_SKIPS {
+            self.named.push(SkippedEntry { path: display_path(path), reason: why.to_owned() });
         }
     }
 }
 
-/// Unpacks below `root`; `progress` hears how many bytes each piece has.
-pub fn unpack(input: impl BufRead, root: OwnedFd, links: Links, mut progress: impl FnMut(u64)) -> Result<Tally, Error> {
-    let mut entries = Entries::new(input);
-    let mut place = Place { root, current: None, tally: Tally::default(), closed_later: Vec::new(), links };
-    while let Some(entry) = entries.advance()? {
-        let path = match below(&entry.path) {
+/// Unpacks a tar below `root` and calls `progress` with the size of each chunk.
+pub fn unpack_tree(
+    input: impl BufRead,
+    root: OwnedFd,
+    links: SymlinkPolicy,
+    mut progress: impl FnMut(u64),
+) -> Result<UnpackSummary, Error> {
+    let mut entries = TarReader::new(input);
+    let mut unpacker =
+        Unpacker { root, current: None, tally: UnpackSummary::default(), closed_later: Vec::new(), links };
+    while let Some(entry) = entries.next_entry()? {
+        let path = match normalize_path(&entry.path) {
             Ok(path) => path,
             Err(why) => {
-                place.tally.skip(&entry.path, why);
+                unpacker.tally.record_skip(&entry.path, why);
                 continue;
             }
         };
-        match place.put(&path, &entry, &mut entries, &mut progress) {
-            Ok(()) => place.tally.entries += 1,
-            Err(Stop::Skip(why)) => place.tally.skip(&path, why),
-            Err(Stop::End(error)) => return Err(error),
+        match unpacker.unpack_entry(&path, &entry, &mut entries, &mut progress) {
+            Ok(()) => unpacker.tally.entries += 1,
+            Err(EntryFailure::Skip(why)) => unpacker.tally.record_skip(&path, why),
+            Err(EntryFailure::End(error)) => return Err(error),
         }
     }
-    place.close();
-    place.tally.left_out = entries.left_out();
-    Ok(place.tally)
+    unpacker.apply_deferred_modes();
+    unpacker.tally.left_out = entries.omitted_count();
+    Ok(unpacker.tally)
 }
 
-/// Why an entry was not put.
-enum Stop {
-    /// The others can be.
+/// Explains why an entry could not be unpacked.
+enum EntryFailure {
+    /// Skip this entry and continue.
     Skip(&'static str),
     End(Error),
 }
 
-struct Place {
+struct Unpacker {
     root: OwnedFd,
-    /// The directory that was used last: most entries come beside the one before.
+    /// The last used directory: most entries share it with their predecessor.
     current: Option<(Vec<u8>, OwnedFd)>,
-    tally: Tally,
+    tally: UnpackSummary,
     closed_later: Vec<(Vec<u8>, u32)>,
-    links: Links,
+    links: SymlinkPolicy,
 }
 
-impl Place {
-    fn put<R: BufRead>(
+impl Unpacker {
+    fn unpack_entry<R: BufRead>(
         &mut self,
         path: &[u8],
-        entry: &Entry,
-        entries: &mut Entries<R>,
+        entry: &TarEntry,
+        entries: &mut TarReader<R>,
         progress: &mut impl FnMut(u64),
-    ) -> Result<(), Stop> {
+    ) -> Result<(), EntryFailure> {
         if path.is_empty() {
-            // The destination itself: it is there, and stays as it is.
-            return if entry.kind == Kind::Directory { Ok(()) } else { Err(Stop::Skip("it has no name")) };
+            // The destination itself exists and stays unchanged.
+            return if entry.kind == EntryKind::Directory { Ok(()) } else { Err(EntryFailure::Skip("it has no name")) };
         }
         match entry.kind {
-            Kind::File => self.file(path, entry, entries, progress),
-            Kind::Directory => self.directory(path, entry.mode & MODE),
-            Kind::Link => {
-                if self.links == Links::Inside && !stays_inside(path, &entry.target) {
-                    return Err(Stop::Skip("it is a link that leads elsewhere"));
+            EntryKind::File => self.unpack_file(path, entry, entries, progress),
+            EntryKind::Directory => self.create_directory(path, entry.mode & MODE_MASK),
+            EntryKind::Link => {
+                if self.links == SymlinkPolicy::Inside && !link_stays_inside(path, &entry.target) {
+                    return Err(EntryFailure::Skip("it is a link out of the destination"));
                 }
                 if entry.target.is_empty() || entry.target.contains(&0) {
-                    return Err(Stop::Skip("it is a link to nothing"));
+                    return Err(EntryFailure::Skip("it is a link to nothing"));
                 }
-                let (parent, name) = self.parent(path)?;
-                replacing(path, parent, name, || rustix::fs::symlinkat(&entry.target[..], parent, name))
+                let (parent, name) = self.open_parent(path)?;
+                create_or_replace(path, parent, name, || rustix::fs::symlinkat(&entry.target[..], parent, name))
             }
-            Kind::Hard => self.hard_link(path, &entry.target),
-            Kind::Other => Err(Stop::Skip("it is neither a file nor a directory nor a link")),
+            EntryKind::HardLink => self.create_hard_link(path, &entry.target),
+            EntryKind::Other => Err(EntryFailure::Skip("it is not a file, directory or link")),
         }
     }
 
-    fn file<R: BufRead>(
+    fn unpack_file<R: BufRead>(
         &mut self,
         path: &[u8],
-        entry: &Entry,
-        entries: &mut Entries<R>,
+        entry: &TarEntry,
+        entries: &mut TarReader<R>,
         progress: &mut impl FnMut(u64),
-    ) -> Result<(), Stop> {
-        let (parent, name) = self.parent(path)?;
+    ) -> Result<(), EntryFailure> {
+        let (parent, name) = self.open_parent(path)?;
         let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(entry.mode & MODE);
-        let file = replacing(path, parent, name, || rustix::fs::openat(parent, name, how, mode))?;
+        let mode = Mode::from_raw_mode(entry.mode & MODE_MASK);
+        let file = create_or_replace(path, parent, name, || rustix::fs::openat(parent, name, how, mode))?;
         let mut file = File::from(file);
         let mut written = 0;
-        let copied = entries.data(|piece| {
-            file.write_all(piece).map_err(|source| Error::file(path, source))?;
+        let copied = entries.read_data(|piece| {
+            file.write_all(piece).map_err(|source| Error::at_path(path, source))?;
             written += piece.len() as u64;
             progress(piece.len() as u64);
             Ok(())
         });
-        copied.map_err(Stop::End)?;
+        copied.map_err(EntryFailure::End)?;
         self.tally.bytes += written;
         let omitted = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ };
         let modified = Timespec { tv_sec: entry.modified, tv_nsec: 0 };
-        // A time that the file system can't hold is no reason to lose the file.
+        // Keep the file even if the file system cannot store the time.
         let _ = rustix::fs::futimens(&file, &Timestamps { last_access: omitted, last_modification: modified });
         Ok(())
     }
 
-    fn directory(&mut self, path: &[u8], mode: u32) -> Result<(), Stop> {
-        let (parent, name) = self.parent(path)?;
-        let made = make_directory(parent, name, mode).map_err(|error| stop(path, error))?;
-        if made && mode & 0o700 != 0o700 && self.closed_later.len() < CLOSED_LATER {
+    fn create_directory(&mut self, path: &[u8], mode: u32) -> Result<(), EntryFailure> {
+        let (parent, name) = self.open_parent(path)?;
+        let made = make_directory(parent, name, mode).map_err(|error| classify_error(path, error))?;
+        if made && mode & 0o700 != 0o700 && self.closed_later.len() < MAX_DEFERRED_MODES {
             self.closed_later.push((path.to_vec(), mode));
         }
         Ok(())
     }
 
-    fn hard_link(&mut self, path: &[u8], target: &[u8]) -> Result<(), Stop> {
-        let target = below(target).map_err(|_| Stop::Skip("it is a hard link to something elsewhere"))?;
+    fn create_hard_link(&mut self, path: &[u8], target: &[u8]) -> Result<(), EntryFailure> {
+        let target =
+            normalize_path(target).map_err(|_| EntryFailure::Skip("it is a hard link out of the destination"))?;
         if target == path {
-            return Err(Stop::Skip("it is a hard link to itself"));
+            return Err(EntryFailure::Skip("it is a hard link to itself"));
         }
-        let (directory, file) = split(&target);
-        let gone = |_| Stop::Skip("what it is another name of is not there");
-        let of = self.walk(directory, false).map_err(gone)?;
+        let (directory, file) = split_path(&target);
+        let gone = |_| EntryFailure::Skip("the target of the hard link does not exist");
+        let of = self.open_path(directory, false).map_err(gone)?;
         let found = rustix::fs::statat(&of, file, AtFlags::SYMLINK_NOFOLLOW).map_err(gone)?;
-        // A link of a link would be one that was checked for another place.
+        // A hard link to a symbolic link would bypass the check of the symbolic link's target.
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            return Err(Stop::Skip("it is a hard link to something that is no file"));
+            return Err(EntryFailure::Skip("it is a hard link to something other than a file"));
         }
-        let (parent, name) = self.parent(path)?;
-        replacing(path, parent, name, || rustix::fs::linkat(&of, file, parent, name, AtFlags::empty()))
+        let (parent, name) = self.open_parent(path)?;
+        create_or_replace(path, parent, name, || rustix::fs::linkat(&of, file, parent, name, AtFlags::empty()))
     }
 
-    /// The directory that an entry stands in, made if it is not there, and the entry's name.
-    fn parent<'a>(&mut self, path: &'a [u8]) -> Result<(BorrowedFd<'_>, &'a [u8]), Stop> {
-        let (directory, name) = split(path);
+    /// Opens or creates the parent directory of an entry. Returns it with the entry's name.
+    fn open_parent<'a>(&mut self, path: &'a [u8]) -> Result<(BorrowedFd<'_>, &'a [u8]), EntryFailure> {
+        let (directory, name) = split_path(path);
         if directory.is_empty() {
             return Ok((self.root.as_fd(), name));
         }
         if self.current.as_ref().is_none_or(|(current, _)| current != directory) {
-            let opened = self.walk(directory, true).map_err(|error| stop(path, error))?;
+            let opened = self.open_path(directory, true).map_err(|error| classify_error(path, error))?;
             self.current = Some((directory.to_vec(), opened));
         }
         match &self.current {
@@ -197,8 +204,8 @@ impl Place {
         }
     }
 
-    /// Opens a directory below the root, part by part.
-    fn walk(&self, directory: &[u8], make: bool) -> Result<OwnedFd, Errno> {
+    /// Opens a directory below the root, component by component.
+    fn open_path(&self, directory: &[u8], make: bool) -> Result<OwnedFd, Errno> {
         let below_current = self
             .current
             .as_ref()
@@ -222,15 +229,16 @@ impl Place {
         }
     }
 
-    /// Gives the directories that were kept open their own modes, the innermost first.
-    fn close(&mut self) {
+    /// Sets the deferred directory modes, innermost first.
+    fn apply_deferred_modes(&mut self) {
         self.current = None;
         for (path, mode) in std::mem::take(&mut self.closed_later).into_iter().rev() {
-            let (directory, name) = split(&path);
+            let (directory, name) = split_path(&path);
             let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let opened = self.walk(directory, false).and_then(|at| rustix::fs::openat(at, name, how, Mode::empty()));
+            let opened =
+                self.open_path(directory, false).and_then(|at| rustix::fs::openat(at, name, how, Mode::empty()));
             if opened.and_then(|at| rustix::fs::fchmod(at, Mode::from_raw_mode(mode))).is_err() {
-                self.tally.skip(&join(directory, name), "its mode could not be set");
+                self.tally.record_skip(&join_path(directory, name), "setting its mode failed");
             }
         }
     }
@@ -241,7 +249,7 @@ fn open_directory(at: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(at, name, how, Mode::empty())
 }
 
-/// Says whether it was made; one that is there already is as good.
+/// Creates a directory. Returns false if it already exists.
 fn make_directory(at: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<bool, Errno> {
     match rustix::fs::mkdirat(at, name, Mode::from_raw_mode(mode | 0o700)) {
         Ok(()) => Ok(true),
@@ -250,29 +258,29 @@ fn make_directory(at: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<bool, Er
     }
 }
 
-/// Makes something where perhaps something else is, which goes first; a directory does not.
-fn replacing<T>(
+/// Creates an entry and replaces an existing one, except a directory.
+fn create_or_replace<T>(
     path: &[u8],
     parent: BorrowedFd<'_>,
     name: &[u8],
     make: impl Fn() -> Result<T, Errno>,
-) -> Result<T, Stop> {
+) -> Result<T, EntryFailure> {
     match make() {
         Err(Errno::EXIST) => {}
-        made => return made.map_err(|error| stop(path, error)),
+        made => return made.map_err(|error| classify_error(path, error)),
     }
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => make().map_err(|error| stop(path, error)),
-        Err(Errno::ISDIR | Errno::PERM) => Err(Stop::Skip("a directory is in its place")),
-        Err(error) => Err(stop(path, error)),
+        Ok(()) | Err(Errno::NOENT) => make().map_err(|error| classify_error(path, error)),
+        Err(Errno::ISDIR | Errno::PERM) => Err(EntryFailure::Skip("a directory exists at its path")),
+        Err(error) => Err(classify_error(path, error)),
     }
 }
 
-fn stop(path: &[u8], error: Errno) -> Stop {
+fn classify_error(path: &[u8], error: Errno) -> EntryFailure {
     match error {
-        Errno::NOTDIR | Errno::LOOP => Stop::Skip("its path leads through something that is no directory"),
-        Errno::NAMETOOLONG => Stop::Skip("its name is too long"),
-        Errno::MLINK => Stop::Skip("the file has too many names"),
-        error => Stop::End(Error::file(path, error)),
+        Errno::NOTDIR | Errno::LOOP => EntryFailure::Skip("a component of its path is not a directory"),
+        Errno::NAMETOOLONG => EntryFailure::Skip("its name is too long"),
+        Errno::MLINK => EntryFailure::Skip("the file has too many hard links"),
+        error => EntryFailure::End(Error::at_path(path, error)),
     }
 }

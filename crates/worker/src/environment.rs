@@ -1,13 +1,13 @@
-//! The variables of everything that runs in the sandbox. Nothing of the worker's own gets there but its `PATH`.
+//! The environment of programs in the sandbox. Of the worker's own variables they get only `PATH`.
 
-use crate::heartbeat::Settings;
-use atoll_core::bounds::ENV_VALUE;
+use atoll_core::bounds::MAX_ENV_VALUE_BYTES;
 use atoll_core::id::SandboxId;
+use atoll_drivers::AgentSettings;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// No pager, no editor and no question can hold up a command that nobody looks at.
-const QUIET: &[(&str, &str)] = &[
+/// Keeps pagers, editors and prompts from blocking a command without a terminal.
+const NON_INTERACTIVE: &[(&str, &str)] = &[
     ("LANG", "C.UTF-8"),
     ("TERM", "dumb"),
     ("PAGER", "cat"),
@@ -17,23 +17,22 @@ const QUIET: &[(&str, &str)] = &[
     ("GIT_TERMINAL_PROMPT", "0"),
 ];
 
-/// Where programs find the way out, in all the spellings that they look for. What may leave is decided at its other
-/// end; the variables are always there, since a refusal says more than a connection that never comes. All kinds of
-/// traffic are named as HTTP's: there are programs that fail at the sight of another kind of proxy.
-const PROXY: &str = "http://127.0.0.1:7709";
-const NOT_BY_PROXY: &str = "localhost,127.0.0.1,::1";
-const WAY_OUT: &[(&str, &str)] = &[
-    ("HTTP_PROXY", PROXY),
-    ("HTTPS_PROXY", PROXY),
-    ("ALL_PROXY", PROXY),
-    ("NO_PROXY", NOT_BY_PROXY),
-    ("http_proxy", PROXY),
-    ("https_proxy", PROXY),
-    ("all_proxy", PROXY),
-    ("no_proxy", NOT_BY_PROXY),
+/// The proxy variables in all common spellings. They are always set: an error of the proxy says more than a connection
+/// that times out. All name an HTTP proxy, because some programs fail with other schemes.
+const PROXY_URL: &str = "http://127.0.0.1:7709";
+const NO_PROXY_HOSTS: &str = "localhost,127.0.0.1,::1";
+const PROXY_VARIABLES: &[(&str, &str)] = &[
+    ("HTTP_PROXY", PROXY_URL),
+    ("HTTPS_PROXY", PROXY_URL),
+    ("ALL_PROXY", PROXY_URL),
+    ("NO_PROXY", NO_PROXY_HOSTS),
+    ("http_proxy", PROXY_URL),
+    ("https_proxy", PROXY_URL),
+    ("all_proxy", PROXY_URL),
+    ("no_proxy", NO_PROXY_HOSTS),
     ("NODE_USE_ENV_PROXY", "1"),
 ];
-const SEEN: &[(&str, &str)] = &[("LANG", "C.UTF-8"), ("TERM", "xterm-256color")];
+const INTERACTIVE: &[(&str, &str)] = &[("LANG", "C.UTF-8"), ("TERM", "xterm-256color")];
 
 #[derive(Debug)]
 pub struct Environment {
@@ -41,8 +40,8 @@ pub struct Environment {
     path: String,
     home: String,
     user: String,
-    /// Known when the server has said how to begin.
-    settings: Mutex<Settings>,
+    /// Default until the server has sent `start`.
+    settings: Mutex<AgentSettings>,
 }
 
 impl Environment {
@@ -55,38 +54,38 @@ impl Environment {
         &self.home
     }
 
-    pub fn set(&self, settings: Settings) {
+    pub fn set_settings(&self, settings: AgentSettings) {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
     }
 
-    /// For a command that somebody wants run.
-    pub fn of_command(&self, more: &BTreeMap<String, String>) -> Vec<(String, String)> {
+    /// The environment of a command.
+    pub fn for_command(&self, more: &BTreeMap<String, String>) -> Vec<(String, String)> {
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all = self.base();
+        let mut all = self.non_interactive();
         let given = settings.env.iter().chain(more);
         all.extend(given.map(|(name, value)| (name.clone(), value.clone())));
         all.into_iter().collect()
     }
 
-    /// For a command on a terminal, where somebody looks: pagers and editors are welcome.
-    pub fn of_terminal(&self, more: &BTreeMap<String, String>) -> Vec<(String, String)> {
+    /// The environment of a command on a terminal, with pagers and editors.
+    pub fn for_terminal(&self, more: &BTreeMap<String, String>) -> Vec<(String, String)> {
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all = self.own();
-        let usual = SEEN.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let mut all = self.common();
+        let usual = INTERACTIVE.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         all.extend(usual);
         let given = settings.env.iter().chain(more);
         all.extend(given.map(|(name, value)| (name.clone(), value.clone())));
         all.into_iter().collect()
     }
 
-    /// For the agent. What is too long is left out: it stands in the prompt anyway.
-    pub fn of_agent(&self, prompt: &str, more: Vec<(String, String)>) -> Vec<(String, String)> {
+    /// The environment of the agent. Leaves out values that are too long; the prompt has them.
+    pub fn for_agent(&self, prompt: &str, more: Vec<(String, String)>) -> Vec<(String, String)> {
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all = self.base();
+        let mut all = self.non_interactive();
         all.extend(settings.env.iter().map(|(name, value)| (name.clone(), value.clone())));
         all.insert("SANDBOX_ID".to_owned(), self.sandbox.to_string());
         let branch = settings.repo.as_ref().and_then(|repo| repo.branch.clone());
-        let fits = |value: &String| value.len() <= ENV_VALUE && !value.contains('\0');
+        let fits = |value: &String| value.len() <= MAX_ENV_VALUE_BYTES && !value.contains('\0');
         all.extend(branch.filter(fits).map(|branch| ("BRANCH_NAME".to_owned(), branch)));
         let task = Some(prompt.to_owned()).filter(fits);
         all.extend(task.map(|task| ("TASK_DESCRIPTION".to_owned(), task)));
@@ -94,15 +93,15 @@ impl Environment {
         all.into_iter().collect()
     }
 
-    fn base(&self) -> BTreeMap<String, String> {
-        let mut all = self.own();
-        all.extend(QUIET.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    fn non_interactive(&self) -> BTreeMap<String, String> {
+        let mut all = self.common();
+        all.extend(NON_INTERACTIVE.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         all
     }
 
-    fn own(&self) -> BTreeMap<String, String> {
+    fn common(&self) -> BTreeMap<String, String> {
         let own = [("PATH", &*self.path), ("HOME", &self.home), ("USER", &self.user), ("IS_SANDBOX", "1")];
-        let all = own.into_iter().chain(WAY_OUT.iter().copied());
+        let all = own.into_iter().chain(PROXY_VARIABLES.iter().copied());
         all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 }
@@ -110,12 +109,16 @@ impl Environment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::heartbeat::Repo;
+    use atoll_drivers::settings::RepoSettings;
 
     fn environment() -> Environment {
         let environment = Environment::new(SandboxId::new(), "/bin", "/home/agent", "agent");
         let env = [("TERM".to_owned(), "xterm".to_owned()), ("MINE".to_owned(), "1".to_owned())].into();
-        environment.set(Settings { env, repo: Some(Repo { branch: Some("work".to_owned()) }), ..Settings::default() });
+        environment.set_settings(AgentSettings {
+            env,
+            repo: Some(RepoSettings { branch: Some("work".to_owned()) }),
+            ..AgentSettings::default()
+        });
         environment
     }
 
@@ -124,37 +127,40 @@ mod tests {
     }
 
     #[test]
-    fn settings_come_before_what_is_usual_and_a_command_s_own_before_both() {
-        let all = environment().of_command(&[("MINE".to_owned(), "2".to_owned())].into());
+    fn settings_override_defaults_and_command_variables_override_both() {
+        let all = environment().for_command(&[("MINE".to_owned(), "2".to_owned())].into());
         assert_eq!((value(&all, "TERM"), value(&all, "MINE")), (Some("xterm"), Some("2")));
         assert_eq!((value(&all, "HOME"), value(&all, "IS_SANDBOX")), (Some("/home/agent"), Some("1")));
         assert_eq!((value(&all, "SANDBOX_ID"), value(&all, "CI")), (None, None));
     }
 
     #[test]
-    fn every_spelling_names_the_proxy_s_port() {
-        let all = environment().of_command(&BTreeMap::new());
+    fn all_proxy_variables_have_the_proxy_port() {
+        let all = environment().for_command(&BTreeMap::new());
         for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
-            assert_eq!(value(&all, name), Some(&*format!("http://127.0.0.1:{}", crate::outward::PORT)), "{name}");
+            assert_eq!(value(&all, name), Some(&*format!("http://127.0.0.1:{}", atoll_protocol::PROXY_PORT)), "{name}");
         }
         assert_eq!(value(&all, "NO_PROXY"), value(&all, "no_proxy"));
         let mine = [("HTTPS_PROXY".to_owned(), "http://127.0.0.1:9".to_owned())].into();
-        assert_eq!(value(&environment().of_command(&mine), "HTTPS_PROXY"), Some("http://127.0.0.1:9"));
+        assert_eq!(value(&environment().for_command(&mine), "HTTPS_PROXY"), Some("http://127.0.0.1:9"));
     }
 
     #[test]
-    fn on_a_terminal_somebody_looks() {
-        let plain = Environment::new(SandboxId::new(), "/bin", "/home/agent", "agent").of_terminal(&BTreeMap::new());
+    fn a_terminal_has_interactive_defaults() {
+        let plain = Environment::new(SandboxId::new(), "/bin", "/home/agent", "agent").for_terminal(&BTreeMap::new());
         assert_eq!((value(&plain, "TERM"), value(&plain, "PAGER")), (Some("xterm-256color"), None));
-        let all = environment().of_terminal(&[("MINE".to_owned(), "2".to_owned())].into());
+        let all = environment().for_terminal(&[("MINE".to_owned(), "2".to_owned())].into());
         assert_eq!((value(&all, "TERM"), value(&all, "MINE"), value(&all, "EDITOR")), (Some("xterm"), Some("2"), None));
     }
 
     #[test]
-    fn an_agent_knows_its_task_if_it_fits() {
-        let all = environment().of_agent("do it", vec![]);
+    fn the_agent_gets_its_task_if_it_fits() {
+        let all = environment().for_agent("do it", vec![]);
         assert_eq!((value(&all, "TASK_DESCRIPTION"), value(&all, "BRANCH_NAME")), (Some("do it"), Some("work")));
         assert!(value(&all, "SANDBOX_ID").is_some_and(|id| id.starts_with("sbx_")));
-        assert_eq!(value(&environment().of_agent(&"x".repeat(ENV_VALUE + 1), vec![]), "TASK_DESCRIPTION"), None);
+        assert_eq!(
+            value(&environment().for_agent(&"x".repeat(MAX_ENV_VALUE_BYTES + 1), vec![]), "TASK_DESCRIPTION"),
+            None
+        );
     }
 }

@@ -1,106 +1,107 @@
-//! Login files: fetched from the server and written into the agent's home before each prompt, by the hands. The worker
-//! keeps nothing of them but where they are.
+//! Login files: fetched from the server before each prompt and written to the agent's home through the spawner. The
+//! worker remembers only their paths.
 
-use crate::backoff::Backoff;
 use crate::environment::Environment;
-use crate::hands::{Handle, Placing, Written};
-use crate::link::{Reply, Server};
-use crate::spool::Stream;
+use crate::link::Server;
+use crate::spawner::{FileToWrite, FileUpdate, Spawner};
 use atoll_core::login;
+use atoll_dispatcher::link::Reply;
+use atoll_dispatcher::link::backoff::Backoff;
 use atoll_protocol::{LoginsAnswer, LoginsRequest};
+use atoll_spool::SpoolStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// For the server to answer, which a moment ago had a message; then the prompt waits no longer.
-const LONGEST: Duration = Duration::from_secs(10);
-/// For removing them, before somebody else may look at the sandbox's files.
-const REMOVING: Duration = Duration::from_secs(2);
+/// After this time the prompt starts without new login files.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Removal precedes snapshots, which must not contain logins.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What it works with. Cheap to clone.
+/// Fetches and writes login files. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Logins {
-    pub hands: Handle,
+    pub spawner: Spawner,
     pub environment: Arc<Environment>,
     pub server: Server,
-    pub stream: Stream,
+    pub stream: SpoolStream,
 }
 
-/// What was written.
+/// The login files in the agent's home.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
-    /// The server's name for it.
+pub struct InstalledLogins {
+    /// The server's version of the files.
     version: Option<String>,
-    /// Below the home.
+    /// Paths relative to the home.
     paths: Vec<String>,
 }
 
-impl Held {
-    pub fn has(&self, path: &str) -> bool {
+impl InstalledLogins {
+    pub fn contains(&self, path: &str) -> bool {
         self.paths.iter().any(|held| held == path)
     }
 }
 
 impl Logins {
-    /// Writes what the server has now. The other thing is what could not be done; the earlier files stay then.
-    pub async fn renew(self, held: Held) -> (Held, Option<String>) {
-        let answer = match timeout(LONGEST, self.ask(held.version.clone())).await {
+    /// Writes the server's current files. On failure returns the reason; the earlier files stay.
+    pub async fn renew(self, held: InstalledLogins) -> (InstalledLogins, Option<String>) {
+        let answer = match timeout(FETCH_TIMEOUT, self.fetch_logins(held.version.clone())).await {
             Ok(Ok(Some(answer))) => answer,
             Ok(Ok(None)) => return (held, None),
             Ok(Err(why)) => return (held, Some(why)),
-            Err(_) => return (held, Some(format!("the server did not answer within {} s", LONGEST.as_secs()))),
+            Err(_) => return (held, Some(format!("the server did not answer within {} s", FETCH_TIMEOUT.as_secs()))),
         };
-        let (next, placing) = self.placing(&held, answer);
-        if placing == Placing::default() {
+        let (next, placing) = self.plan_changes(&held, answer);
+        if placing == FileUpdate::default() {
             return (next, None);
         }
-        match self.hands.place(placing).await {
+        match self.spawner.update_files(placing).await {
             Ok(()) => (next, None),
             Err(why) => (next, Some(why)),
         }
     }
 
-    /// What is to be written and removed, and what is there then.
-    fn placing(&self, held: &Held, answer: LoginsAnswer) -> (Held, Placing) {
-        // The server has looked at them; but what is written where is not for it alone to say.
-        let good = answer.files.into_iter().filter(|file| login::path("path", &file.path).is_ok());
-        let files: Vec<_> = good.take(login::FILES).collect();
+    /// Computes the files to write and remove, and the resulting state.
+    fn plan_changes(&self, held: &InstalledLogins, answer: LoginsAnswer) -> (InstalledLogins, FileUpdate) {
+        // The worker checks the paths itself, too.
+        let good = answer.files.into_iter().filter(|file| login::check_login_path("path", &file.path).is_ok());
+        let files: Vec<_> = good.take(login::MAX_LOGIN_FILES).collect();
         let paths: Vec<String> = files.iter().map(|file| file.path.clone()).collect();
-        let removed =
-            held.paths.iter().filter(|path| !paths.contains(path)).map(|path| self.below_home(path)).collect();
-        let written = |file: atoll_protocol::LoginFile| Written { path: self.below_home(&file.path), text: file.text };
+        let removed = held.paths.iter().filter(|path| !paths.contains(path)).map(|path| self.home_path(path)).collect();
+        let written =
+            |file: atoll_protocol::LoginFile| FileToWrite { path: self.home_path(&file.path), text: file.text };
         let files = files.into_iter().map(written).collect();
-        (Held { version: Some(answer.version), paths }, Placing { files, removed })
+        (InstalledLogins { version: Some(answer.version), paths }, FileUpdate { files, removed })
     }
 
-    /// Takes all of them away: what is kept of a sandbox's files has no login.
-    pub async fn remove(&self, held: &mut Held) {
-        let removed: Vec<_> = std::mem::take(&mut held.paths).iter().map(|path| self.below_home(path)).collect();
+    /// Removes all login files, so that snapshots contain none.
+    pub async fn remove_all(&self, held: &mut InstalledLogins) {
+        let removed: Vec<_> = std::mem::take(&mut held.paths).iter().map(|path| self.home_path(path)).collect();
         if removed.is_empty() {
             return;
         }
-        match timeout(REMOVING, self.hands.place(Placing { files: Vec::new(), removed })).await {
+        match timeout(REMOVE_TIMEOUT, self.spawner.update_files(FileUpdate { files: Vec::new(), removed })).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(error, "a login file could not be taken away"),
-            Err(_) => tracing::warn!("login files could not be taken away in time"),
+            Ok(Err(error)) => tracing::warn!(error, "failed to remove a login file"),
+            Err(_) => tracing::warn!("timed out while removing login files"),
         }
     }
 
-    /// Nothing from a server that knows of no such files.
-    async fn ask(&self, known: Option<String>) -> Result<Option<LoginsAnswer>, String> {
+    /// Returns `None` if the server does not support login files.
+    async fn fetch_logins(&self, known: Option<String>) -> Result<Option<LoginsAnswer>, String> {
         let request = LoginsRequest { stream: self.stream.id, boot: Some(self.stream.boot), known };
         let (mut client, mut backoff) = (self.server.client(), Backoff::default());
         loop {
             match client.post("logins", &request).await {
                 Reply::Ok(body) => {
-                    // Not what was read: it holds the secret.
+                    // The error must not contain the body: it includes the secret.
                     let answer = serde_json::from_slice(&body);
-                    return answer.map(Some).map_err(|_| "the server's answer can't be read".to_owned());
+                    return answer.map(Some).map_err(|_| "failed to parse the server's response".to_owned());
                 }
                 Reply::Refused(problem) if problem.status == 404 => return Ok(None),
                 Reply::Later { after, .. } => backoff.wait(after).await,
-                Reply::KeyGap { .. } => return Err("the server answered something else".to_owned()),
+                Reply::KeyGap { .. } => return Err("unexpected response of the server".to_owned()),
                 Reply::Fenced(problem)
                 | Reply::TooLarge(problem)
                 | Reply::Unauthorized(problem)
@@ -109,7 +110,7 @@ impl Logins {
         }
     }
 
-    fn below_home(&self, path: &str) -> PathBuf {
+    fn home_path(&self, path: &str) -> PathBuf {
         PathBuf::from(self.environment.home()).join(path)
     }
 }
@@ -117,20 +118,20 @@ impl Logins {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hands::{Keeper, Starter};
     use crate::link::Dialer;
+    use crate::spawner::{SpawnerLauncher, SpawnerSupervisor};
     use atoll_core::id::SandboxId;
     use atoll_protocol::LoginFile;
     use std::path::Path;
 
     fn logins() -> Logins {
-        let starter = Starter { program: PathBuf::new(), user: None, groups: Vec::new() };
+        let starter = SpawnerLauncher { program: PathBuf::new(), user: None, groups: Vec::new() };
         let sandbox = SandboxId::new();
         Logins {
-            hands: Keeper::new(starter).1,
+            spawner: SpawnerSupervisor::new(starter).1,
             environment: Arc::new(Environment::new(sandbox, "/bin", "/home/agent", "agent")),
-            server: Server::new(Arc::new(Dialer::new("http://127.0.0.1:1").unwrap()), sandbox, None),
-            stream: Stream { boot: 1, id: uuid::Uuid::nil() },
+            server: Server::new(Arc::new(Dialer::new("http://127.0.0.1:1").unwrap()), sandbox, None, Path::new("/")),
+            stream: SpoolStream { boot: 1, id: uuid::Uuid::nil() },
         }
     }
 
@@ -140,30 +141,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_longer_there_is_removed_and_the_rest_written_each_time() {
+    async fn writes_current_files_and_removes_old_ones() {
         let logins = logins();
-        let (held, placing) = logins.placing(&Held::default(), answer(&["a/b", "c"]));
-        let written = |placing: &Placing| placing.files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
+        let (held, placing) = logins.plan_changes(&InstalledLogins::default(), answer(&["a/b", "c"]));
+        let written = |placing: &FileUpdate| placing.files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
         assert_eq!(written(&placing), [Path::new("/home/agent/a/b"), Path::new("/home/agent/c")]);
-        assert!(placing.removed.is_empty() && held.has("c") && !held.has("b"));
-        let (held, placing) = logins.placing(&held, answer(&["c"]));
+        assert!(placing.removed.is_empty() && held.contains("c") && !held.contains("b"));
+        let (held, placing) = logins.plan_changes(&held, answer(&["c"]));
         assert_eq!(
             (written(&placing), placing.removed),
             (vec!["/home/agent/c".into()], vec!["/home/agent/a/b".into()])
         );
-        let (held, placing) = logins.placing(&held, answer(&[]));
+        let (held, placing) = logins.plan_changes(&held, answer(&[]));
         assert_eq!((placing.files.len(), placing.removed), (0, vec!["/home/agent/c".into()]));
-        let (held, placing) = logins.placing(&held, answer(&["../x", "/etc/passwd", ".codex/config.toml", ""]));
-        assert_eq!((placing, held.paths.len()), (Placing::default(), 0));
+        let (held, placing) = logins.plan_changes(&held, answer(&["../x", "/etc/passwd", ".codex/config.toml", ""]));
+        assert_eq!((placing, held.paths.len()), (FileUpdate::default(), 0));
     }
 
     #[tokio::test]
-    async fn a_helper_that_is_gone_is_a_sentence() {
+    async fn reports_a_missing_spawner() {
         let (_, why) = {
             let logins = logins();
-            let (held, placing) = logins.placing(&Held::default(), answer(&["a"]));
-            (held, logins.hands.place(placing).await.unwrap_err())
+            let (held, placing) = logins.plan_changes(&InstalledLogins::default(), answer(&["a"]));
+            (held, logins.spawner.update_files(placing).await.unwrap_err())
         };
-        assert!(why.contains("going"), "{why}");
+        assert!(why.contains("exiting"), "{why}");
     }
 }

@@ -1,13 +1,14 @@
-//! Descriptors that are no stream, for the runtime to wait for.
+//! Registers file descriptors with the runtime.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// The runtime's own way asks for `unsafe` by now, since a type could lie about the descriptor that it owns. This one
-/// can't, and nobody takes it out again.
-#[expect(deprecated, reason = "sound for a descriptor that is owned and stays where it is")]
-pub fn of(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+/// Registers an owned descriptor.
+///
+/// The replacement of `with_interest` is `unsafe` because a type may lie about its descriptor; `OwnedFd` cannot.
+#[expect(deprecated, reason = "sound for an owned descriptor that is not replaced")]
+pub fn register(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(descriptor, interest)
 }

@@ -1,9 +1,11 @@
-//! From options to a worker that can run, or a clear sentence why not.
+//! Prepares a worker from its options: opens the spool, loads the journal, reads the token.
 
-use crate::journal::{self, Answer, Journal};
 use crate::link::{BadServer, Dial, Dialer, Server};
-use crate::spool::{self, Outbox, Spool, Stream, Writer};
 use atoll_core::id::SandboxId;
+use atoll_dispatcher::disk::Disk;
+use atoll_dispatcher::{Behaviour, Worker};
+use atoll_spool::journal::load_journal;
+use atoll_spool::{EventQueue, Spool};
 use secrecy::SecretString;
 use std::fs::{self, File};
 use std::io;
@@ -11,9 +13,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
-/// For a program to write its last lines after a stop.
+/// Time for the program to write its last lines after a stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone)]
@@ -22,85 +23,70 @@ pub struct Options {
     pub sandbox: SandboxId,
     pub token_file: PathBuf,
     pub spool: PathBuf,
-    /// Take messages and hand them over.
+    /// Lease messages and hand them to the program.
     pub messages: bool,
-    /// How long to go on sending after the end of the input; without it, as long as it takes.
+    /// Time limit for sending after the end of the input; `None` means no limit.
     pub flush_timeout: Option<Duration>,
-}
-
-/// How a worker behaves towards whoever it works for.
-#[derive(Debug, Clone, Copy)]
-pub struct Manner {
-    /// Take messages and hand them over.
-    pub messages: bool,
-    /// How long to go on sending after the end of the input; without it, as long as it takes.
-    pub flush_timeout: Option<Duration>,
-    /// For last words after the sandbox has ended.
-    pub stop_grace: Duration,
-    /// For last work after the worker was told to go; without it, nothing is waited for.
-    pub leave_grace: Option<Duration>,
-    /// When the runtime's clock started, if the worker is one of many on its machine and should wake it seldom.
-    pub seldom: Option<Instant>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("failed to read the token file {}", path.display())]
     TokenFile { path: PathBuf, source: io::Error },
-    #[error("the token file {} holds no token: one line of printable characters", path.display())]
+    #[error("the token file {} has no token; write one line of printable characters", path.display())]
     NoToken { path: PathBuf },
     #[error(transparent)]
     Server(#[from] BadServer),
     #[error(transparent)]
-    Spool(#[from] spool::Error),
+    Spool(#[from] atoll_spool::Error),
     #[error("failed to start")]
     Start(#[from] io::Error),
 }
 
-/// Everything that a run needs, with the spool locked and a stream begun.
-pub struct Worker {
+/// A worker whose spool is locked and whose stream has begun.
+pub struct PreparedWorker {
+    pub worker: Worker,
     pub server: Server,
-    pub manner: Manner,
-    pub stream: Stream,
-    pub spool: PathBuf,
-    pub writer: Writer,
-    pub outbox: Outbox,
-    pub journal: Journal,
-    pub journal_file: journal::File,
-    /// What earlier workers left to tell the server.
-    pub answers: Vec<Answer>,
+    /// Held as long as the worker runs.
     pub lock: File,
 }
 
-impl Worker {
-    /// A worker that dials the server and works for the program at its standard input and output.
-    pub fn prepare(options: Options) -> Result<Self, Error> {
-        let dialer = Dialer::new(&options.server)?;
-        let token = read_token(&options.token_file)?;
-        let manner = Manner {
-            messages: options.messages,
-            flush_timeout: options.flush_timeout,
-            stop_grace: STOP_GRACE,
-            leave_grace: None,
-            seldom: None,
-        };
-        Self::open(options.spool, options.sandbox, Arc::new(dialer), Some(token), manner)
-    }
+/// Prepares a worker that connects to the server and serves the program at its stdin and stdout.
+pub fn prepare_worker(options: Options) -> Result<PreparedWorker, Error> {
+    let dialer = Dialer::new(&options.server)?;
+    let token = read_token(&options.token_file)?;
+    let behaviour = Behaviour {
+        messages: options.messages,
+        flush_timeout: options.flush_timeout,
+        stop_grace: STOP_GRACE,
+        leave_grace: None,
+        timer_origin: None,
+    };
+    open_worker(options.spool, options.sandbox, Arc::new(dialer), Some(token), behaviour, None)
+}
 
-    pub fn open(
-        spool: PathBuf,
-        sandbox: SandboxId,
-        dialer: Arc<dyn Dial>,
-        token: Option<SecretString>,
-        manner: Manner,
-    ) -> Result<Self, Error> {
-        let opened = Spool::open(&spool, sandbox)?;
-        let (journal, journal_file, answers) = journal::load(opened.dir())?;
-        let stream = opened.stream();
-        let (writer, outbox, lock) = opened.split()?;
-        let server = Server::new(dialer, sandbox, token);
-        Ok(Self { server, manner, stream, spool, writer, outbox, journal, journal_file, answers, lock })
+/// Opens the spool, which may have a limit in bytes.
+pub fn open_worker(
+    spool: PathBuf,
+    sandbox: SandboxId,
+    dialer: Arc<dyn Dial>,
+    token: Option<SecretString>,
+    behaviour: Behaviour,
+    max_spool_bytes: Option<u64>,
+) -> Result<PreparedWorker, Error> {
+    let opened = Spool::open(&spool, sandbox)?;
+    let (journal, journal_file, acknowledgements) = load_journal(opened.dir())?;
+    let stream = opened.stream();
+    let (mut writer, outbox, lock) = opened.split()?;
+    if let Some(bytes) = max_spool_bytes {
+        writer.set_max_bytes(bytes);
     }
+    let left_by_earlier_workers = outbox.progress().older_unacked;
+    tracing::info!(%stream, server = ?dialer, left_by_earlier_workers, "started");
+    let server = Server::new(dialer, sandbox, token, &spool);
+    let (disk, link) = (Disk::start(writer, journal_file)?, Arc::new(server.clone()));
+    let worker = Worker { link, behaviour, stream, disk, outbox: Box::new(outbox), journal, acknowledgements };
+    Ok(PreparedWorker { worker, server, lock })
 }
 
 fn read_token(path: &Path) -> Result<SecretString, Error> {
@@ -112,7 +98,7 @@ fn read_token(path: &Path) -> Result<SecretString, Error> {
         return Err(Error::NoToken { path: path.to_owned() });
     }
     if mode & 0o077 != 0 {
-        tracing::warn!(path = %path.display(), "others than its owner can read the token file; chmod 600 mends it");
+        tracing::warn!(path = %path.display(), "other users can read the token file; run chmod 600 on it");
     }
     Ok(SecretString::from(token))
 }
@@ -123,7 +109,7 @@ mod tests {
     use secrecy::ExposeSecret;
 
     #[test]
-    fn a_token_is_trimmed_and_must_be_one() {
+    fn reads_and_validates_the_token() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         assert!(matches!(read_token(&path), Err(Error::TokenFile { .. })));

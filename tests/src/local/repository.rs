@@ -1,4 +1,4 @@
-//! A small project in a git repository, as a user has one, and what must not change in it.
+//! A small project in a git repository, and checks that Atoll leaves the user's checkout unchanged.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-pub struct Repository {
+pub struct SampleRepository {
     dir: TempDir,
 }
 
-/// Everything of a checkout that a user would miss.
+/// The complete state of a checkout that Atoll must not change.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Checkout {
+pub struct CheckoutState {
     pub head: String,
     pub index: Vec<u8>,
     pub status: String,
@@ -21,7 +21,7 @@ pub struct Checkout {
     pub files: BTreeMap<PathBuf, Vec<u8>>,
 }
 
-const FILES: &[(&str, &str)] = &[
+const SAMPLE_FILES: &[(&str, &str)] = &[
     ("calc.py", "def add(a, b):\n    return a + b\n"),
     (
         "test_calc.py",
@@ -33,8 +33,8 @@ const FILES: &[(&str, &str)] = &[
     (".gitignore", "build/\nnode_modules/\n__pycache__/\n"),
 ];
 
-/// Git without anybody's settings.
-pub fn git(dir: &Path, arguments: &[&str]) -> String {
+/// Runs git without system and user configuration.
+pub fn run_git(dir: &Path, arguments: &[&str]) -> String {
     let output = git_command(dir).args(arguments).output().unwrap();
     assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
@@ -43,22 +43,22 @@ pub fn git(dir: &Path, arguments: &[&str]) -> String {
 fn git_command(dir: &Path) -> Command {
     let mut command = Command::new("git");
     command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_OPTIONAL_LOCKS", "0");
-    // A repository of somebody else is looked at as well, in tests that make one for an ordinary user.
+    // Some tests inspect a repository that belongs to another, unprivileged user.
     command.args(["-c", "safe.directory=*", "-c", "user.name=Tester", "-c", "user.email=tester@example.org"]);
     command.arg("-C").arg(dir);
     command
 }
 
-impl Repository {
-    /// A small python project with a test, one commit.
-    pub fn sample() -> Self {
-        let dir = super::directory("atoll-repo-");
-        for (name, text) in FILES {
+impl SampleRepository {
+    /// Creates a small Python project with a test and one commit.
+    pub fn create() -> Self {
+        let dir = super::create_temp_dir("atoll-repo-");
+        for (name, text) in SAMPLE_FILES {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
-        git(dir.path(), &["init", "-q", "-b", "main"]);
-        git(dir.path(), &["add", "-A"]);
-        git(dir.path(), &["commit", "-q", "-m", "Begin"]);
+        run_git(dir.path(), &["init", "-q", "-b", "main"]);
+        run_git(dir.path(), &["add", "-A"]);
+        run_git(dir.path(), &["commit", "-q", "-m", "Begin"]);
         Self { dir }
     }
 
@@ -66,83 +66,87 @@ impl Repository {
         self.dir.path()
     }
 
-    pub fn text(&self) -> &str {
+    pub fn path_str(&self) -> &str {
         self.dir.path().to_str().unwrap()
     }
 
-    pub fn git(&self, arguments: &[&str]) -> String {
-        git(self.path(), arguments)
+    pub fn run_git(&self, arguments: &[&str]) -> String {
+        run_git(self.path(), arguments)
     }
 
     pub fn write(&self, name: &str, text: &str) {
         std::fs::write(self.path().join(name), text).unwrap();
     }
 
-    pub fn head(&self) -> String {
-        self.git(&["rev-parse", "HEAD"]).trim().to_owned()
+    pub fn head_commit(&self) -> String {
+        self.run_git(&["rev-parse", "HEAD"]).trim().to_owned()
     }
 
-    pub fn checkout(&self) -> Checkout {
+    pub fn checkout_state(&self) -> CheckoutState {
         let dot_git = self.path().join(".git");
-        // Before anything that could refresh it.
+        // Read the index before `git status` can refresh it.
         let index = std::fs::read(dot_git.join("index")).unwrap();
-        let refs = self.git(&["for-each-ref", "--format=%(refname) %(objectname)"]);
+        let refs = self.run_git(&["for-each-ref", "--format=%(refname) %(objectname)"]);
         let refs = refs.lines().filter_map(|line| line.split_once(' '));
-        let mut files = files(self.path());
+        let mut files = read_files(self.path());
         files.retain(|path, _| !path.starts_with(".git"));
-        Checkout {
+        CheckoutState {
             head: std::fs::read_to_string(dot_git.join("HEAD")).unwrap(),
             index,
-            status: self.git(&["status", "--porcelain", "--ignored"]),
+            status: self.run_git(&["status", "--porcelain", "--ignored"]),
             refs: refs.map(|(name, commit)| (name.to_owned(), commit.to_owned())).collect(),
             config: std::fs::read_to_string(dot_git.join("config")).unwrap(),
             files,
         }
     }
 
-    /// The checkout is as it was `before`, but for the branch of this name.
+    /// Checks that only the branch `new_branch` was added since `before`.
     #[track_caller]
-    pub fn is_untouched(&self, before: &Checkout, but: &str) {
-        let mut now = self.checkout();
-        let branch = now.refs.remove(&format!("refs/heads/{but}"));
+    pub fn assert_untouched(&self, before: &CheckoutState, new_branch: &str) {
+        let mut now = self.checkout_state();
+        let branch = now.refs.remove(&format!("refs/heads/{new_branch}"));
         assert_eq!(&now, before);
-        assert!(branch.is_some(), "there is a branch {but}");
+        assert!(branch.is_some(), "the branch {new_branch} is missing");
     }
 
-    /// A file as it is at a commit; nothing if it isn't there.
-    pub fn show(&self, commit: &str, file: &str) -> Option<String> {
+    /// Reads a file at a commit, or returns `None` if the commit does not contain it.
+    pub fn file_at(&self, commit: &str, file: &str) -> Option<String> {
         let output = git_command(self.path()).args(["show", &format!("{commit}:{file}")]).output().unwrap();
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
     }
 
-    /// The files of a commit, in a directory of their own.
+    /// Checks the files of a commit out into a temporary directory and reads them.
     pub fn files_at(&self, commit: &str) -> (TempDir, BTreeMap<PathBuf, Vec<u8>>) {
-        let dir = super::directory("atoll-tree-");
+        let dir = super::create_temp_dir("atoll-tree-");
         let tree = dir.path().to_str().unwrap();
-        self.git(&["clone", "-q", "--no-hardlinks", ".", tree]);
-        git(dir.path(), &["checkout", "-q", "--detach", commit]);
+        self.run_git(&["clone", "-q", "--no-hardlinks", ".", tree]);
+        run_git(dir.path(), &["checkout", "-q", "--detach", commit]);
         std::fs::remove_dir_all(dir.path().join(".git")).unwrap();
-        let files = files(dir.path());
+        let files = read_files(dir.path());
         (dir, files)
     }
 
-    /// What a sandbox tells of its edits, laid upon the files that it began with, is what came out.
+    /// Checks that a sandbox's edit events, applied to the files of `base`, produce the files of `commit`.
     #[track_caller]
-    pub fn edits_give(&self, base: &str, edits: &[&Value], commit: &str) {
+    pub fn assert_edits_produce(&self, base: &str, edits: &[&Value], commit: &str) {
         let (dir, _) = self.files_at(base);
         for edit in edits {
-            apply(dir.path(), edit);
+            apply_edit(dir.path(), edit);
         }
-        let (_kept, wanted) = self.files_at(commit);
-        assert_eq!(texts(&files(dir.path())), texts(&wanted), "the edits are the change: {edits:#?}");
+        let (_dir, expected) = self.files_at(commit);
+        assert_eq!(
+            decode_files(&read_files(dir.path())),
+            decode_files(&expected),
+            "the edit events do not produce the commit: {edits:#?}"
+        );
     }
 }
 
-fn texts(files: &BTreeMap<PathBuf, Vec<u8>>) -> BTreeMap<&Path, String> {
+fn decode_files(files: &BTreeMap<PathBuf, Vec<u8>>) -> BTreeMap<&Path, String> {
     files.iter().map(|(path, bytes)| (path.as_path(), String::from_utf8_lossy(bytes).into_owned())).collect()
 }
 
-fn apply(dir: &Path, edit: &Value) {
+fn apply_edit(dir: &Path, edit: &Value) {
     let path = edit["file_path"].as_str().unwrap();
     if let Some(old) = edit["old_path"].as_str() {
         std::fs::create_dir_all(dir.join(path).parent().unwrap()).unwrap();
@@ -157,20 +161,20 @@ fn apply(dir: &Path, edit: &Value) {
         }
         return;
     }
-    let file = super::directory("atoll-patch-");
+    let file = super::create_temp_dir("atoll-patch-");
     let patch = file.path().join("patch");
-    // A renamed file stands at its new place by now.
+    // A renamed file is at its new path already.
     let diff = match edit["old_path"].as_str() {
         Some(old) => diff.replacen(&format!("a/{old}"), &format!("a/{path}"), 1),
         None => diff.to_owned(),
     };
     let body: String = diff.lines().filter(|line| !line.starts_with("rename ")).flat_map(|line| [line, "\n"]).collect();
     std::fs::write(&patch, body).unwrap();
-    git(dir, &["apply", "--whitespace=nowarn", patch.to_str().unwrap()]);
+    run_git(dir, &["apply", "--whitespace=nowarn", patch.to_str().unwrap()]);
 }
 
-/// All files under a directory with what they hold; a link holds its target.
-pub fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+/// Reads all files under a directory. The content of a symbolic link is its target.
+pub fn read_files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![dir.to_owned()];
     while let Some(next) = open.pop() {

@@ -1,39 +1,47 @@
-//! What agents wait for, as lists show it.
+//! Lists of pending approvals.
 
-use atoll_tests::database::Kind;
+use atoll_tests::database::DatabaseKind;
+use atoll_tests::manual_worker::{ManualWorker, build_event};
 use atoll_tests::on_both_databases;
 use atoll_tests::server::TestServer;
-use atoll_tests::worker::{HandWorker, event};
 use serde_json::{Value, json};
 
-on_both_databases!(one_that_asks_for_everything_buries_nothing);
+on_both_databases!(pending_approvals_are_capped_per_sandbox);
 
-async fn one_that_asks_for_everything_buries_nothing(kind: Kind) {
+async fn pending_approvals_are_capped_per_sandbox(kind: DatabaseKind) {
     let server = TestServer::start(kind).await;
     let admin = server.admin();
-    let (loud, quiet) = (admin.external(json!({})).await, admin.external(json!({})).await);
-    let (first, second) = (HandWorker::new(&admin, &loud), HandWorker::new(&admin, &quiet));
+    let (busy, other) =
+        (admin.create_external_sandbox(json!({})).await, admin.create_external_sandbox(json!({})).await);
+    let (first, second) = (ManualWorker::new(&admin, &busy), ManualWorker::new(&admin, &other));
     for worker in [&first, &second] {
-        worker.heartbeat("starting").await.expect(200);
+        worker.send_heartbeat("starting").await.expect_status(200);
     }
-    let asks =
-        |key: i64| event(key, "approval.requested", json!({ "approval_id": format!("apr_{key}"), "kind": "tool" }));
-    first.batch((1..=300).map(asks).collect()).await.expect(200);
-    second.batch(vec![asks(1)]).await.expect(200);
-    let all = admin.everything("/approvals", 30).await;
-    let of = |id: &str| all.iter().filter(|item| item["sandbox_id"] == id).collect::<Vec<&Value>>();
-    assert_eq!((of(&loud.id).len(), of(&quiet.id).len()), (100, 1), "one sandbox has a bound, others are seen");
-    let mut names: Vec<&str> = of(&loud.id).iter().map(|item| item["approval_id"].as_str().unwrap()).collect();
-    names.sort_unstable();
-    names.dedup();
-    assert_eq!(names.len(), 100, "each once");
-    assert_eq!(admin.everything(&format!("/sandboxes/{}/approvals", loud.id), 7).await.len(), 100);
-    let cursor = admin.get("/approvals?limit=1").await.expect(200)["next_cursor"].as_str().unwrap().to_owned();
-    admin.get(&format!("/projects?cursor={cursor}")).await.refused(400, "bad_cursor");
-    admin.get("/approvals?cursor=bm9uc2Vuc2U").await.refused(400, "bad_cursor");
-    // One less that waits is room for one more, and a known one may ask again.
-    admin.post(&format!("/sandboxes/{}/approvals/apr_7", loud.id), json!({ "decision": "allow" })).await.expect(200);
-    first.batch(vec![asks(301)]).await.expect(200);
-    admin.post(&format!("/sandboxes/{}/approvals/apr_301", loud.id), json!({ "decision": "deny" })).await.expect(200);
+    let approval_request = |key: i64| {
+        build_event(key, "approval.requested", json!({ "approval_id": format!("apr_{key}"), "kind": "tool" }))
+    };
+    first.send_batch((1..=300).map(approval_request).collect()).await.expect_status(200);
+    second.send_batch(vec![approval_request(1)]).await.expect_status(200);
+    let all = admin.list_all("/approvals", 30).await;
+    let approvals_of = |id: &str| all.iter().filter(|item| item["sandbox_id"] == id).collect::<Vec<&Value>>();
+    assert_eq!((approvals_of(&busy.id).len(), approvals_of(&other.id).len()), (100, 1));
+    let mut ids: Vec<&str> = approvals_of(&busy.id).iter().map(|item| item["approval_id"].as_str().unwrap()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 100, "an approval is listed twice");
+    assert_eq!(admin.list_all(&format!("/sandboxes/{}/approvals", busy.id), 7).await.len(), 100);
+    let cursor = admin.get("/approvals?limit=1").await.expect_status(200)["next_cursor"].as_str().unwrap().to_owned();
+    admin.get(&format!("/projects?cursor={cursor}")).await.expect_problem(400, "bad_cursor");
+    admin.get("/approvals?cursor=bm9uc2Vuc2U").await.expect_problem(400, "bad_cursor");
+    // A decided approval makes room for a new one.
+    admin
+        .post(&format!("/sandboxes/{}/approvals/apr_7", busy.id), json!({ "decision": "allow" }))
+        .await
+        .expect_status(200);
+    first.send_batch(vec![approval_request(301)]).await.expect_status(200);
+    admin
+        .post(&format!("/sandboxes/{}/approvals/apr_301", busy.id), json!({ "decision": "deny" }))
+        .await
+        .expect_status(200);
     server.stop().await;
 }

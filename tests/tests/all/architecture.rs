@@ -1,38 +1,74 @@
-//! Who may use whom, read from the workspace itself.
+//! Checks of the crates' dependencies and of the files' sizes.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What each crate of the workspace may use of the others.
-const ALLOWED: &[(&str, &[&str])] = &[
+/// The workspace crates that each crate may depend on.
+const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("atoll-core", &[]),
     ("atoll-jail", &[]),
     ("atoll-forge", &[]),
     ("atoll-trees", &[]),
+    ("atoll-watch", &[]),
     ("atoll-agents", &["atoll-core", "atoll-trees"]),
+    ("atoll-api", &["atoll-core"]),
+    ("atoll-client", &["atoll-api", "atoll-core"]),
     ("atoll-protocol", &["atoll-core"]),
     ("atoll-config", &["atoll-core"]),
+    ("atoll-drivers", &["atoll-api", "atoll-core", "atoll-protocol"]),
+    ("atoll-spool", &["atoll-core", "atoll-protocol"]),
+    ("atoll-dispatcher", &["atoll-api", "atoll-core", "atoll-drivers", "atoll-protocol", "atoll-spool"]),
     ("atoll-store", &["atoll-core"]),
     ("atoll-model-script", &["atoll-config"]),
-    ("atoll-providers", &["atoll-core", "atoll-jail", "atoll-protocol"]),
-    ("atoll-worker", &["atoll-core", "atoll-forge", "atoll-jail", "atoll-protocol", "atoll-trees"]),
+    (
+        "atoll-providers",
+        &[
+            "atoll-api",
+            "atoll-core",
+            "atoll-dispatcher",
+            "atoll-drivers",
+            "atoll-jail",
+            "atoll-protocol",
+            "atoll-spool",
+        ],
+    ),
+    (
+        "atoll-worker",
+        &[
+            "atoll-api",
+            "atoll-core",
+            "atoll-dispatcher",
+            "atoll-drivers",
+            "atoll-forge",
+            "atoll-jail",
+            "atoll-protocol",
+            "atoll-spool",
+            "atoll-trees",
+            "atoll-watch",
+        ],
+    ),
     (
         "atoll-server",
         &[
             "atoll-agents",
+            "atoll-api",
+            "atoll-config",
             "atoll-core",
+            "atoll-drivers",
             "atoll-forge",
             "atoll-jail",
             "atoll-protocol",
             "atoll-providers",
+            "atoll-spool",
             "atoll-store",
-            "atoll-worker",
         ],
     ),
     (
         "atoll",
         &[
             "atoll-agents",
+            "atoll-api",
+            "atoll-client",
             "atoll-config",
             "atoll-core",
             "atoll-forge",
@@ -47,19 +83,20 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Crates that only one of ours may name: HTTP stands in the server (the scripted model is one too), SQL in the store.
-const ONLY_IN: &[(&str, &[&str])] = &[
+/// External crates that only the listed crates may use: HTTP servers and SQL.
+const RESTRICTED_CRATES: &[(&str, &[&str])] = &[
     ("axum", &["atoll-model-script", "atoll-server"]),
     ("utoipa-axum", &["atoll-server"]),
     ("sqlx", &["atoll-store"]),
     ("rusqlite", &["atoll-store"]),
 ];
 
-/// The rules have no runtime and do no I/O.
-const NOT_IN_CORE: &[&str] = &["tokio", "hyper", "reqwest", "axum", "rusqlite", "sqlx", "rustix"];
+/// Crates without an async runtime and without I/O.
+const PURE_CRATES: &[&str] = &["atoll-api", "atoll-core", "atoll-drivers", "atoll-protocol"];
+const FORBIDDEN_IN_PURE: &[&str] = &["tokio", "hyper", "reqwest", "axum", "rusqlite", "sqlx", "rustix"];
 
-/// Our crates with what they depend on, less what only tests need.
-fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+/// Reads the dependencies of each workspace crate, without dev-dependencies.
+fn read_dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let output = std::process::Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -68,41 +105,65 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
     let named = packages.iter().map(|package| {
-        let needed = package["dependencies"].as_array().unwrap().iter();
-        let needed = needed.filter(|dependency| dependency["kind"].is_null() || dependency["kind"] == "build");
-        let names = needed.map(|dependency| dependency["name"].as_str().unwrap().to_owned()).collect();
+        let dependencies = package["dependencies"].as_array().unwrap().iter();
+        let dependencies =
+            dependencies.filter(|dependency| dependency["kind"].is_null() || dependency["kind"] == "build");
+        let names = dependencies.map(|dependency| dependency["name"].as_str().unwrap().to_owned()).collect();
         (package["name"].as_str().unwrap().to_owned(), names)
     });
-    // Tests and benches stand outside and may use everything.
+    // Tests and benches may use everything.
     named.filter(|(name, _)| name != "atoll-tests" && name != "atoll-bench").collect()
 }
 
 #[test]
-fn crates_use_only_what_they_may() {
-    let found = dependencies();
-    let known: BTreeSet<&str> = ALLOWED.iter().map(|(name, _)| *name).collect();
-    assert_eq!(found.keys().map(String::as_str).collect::<BTreeSet<_>>(), known, "every crate has its line");
-    for (name, allowed) in ALLOWED {
+fn crates_use_only_allowed_dependencies() {
+    let found = read_dependencies();
+    let known: BTreeSet<&str> = ALLOWED_DEPENDENCIES.iter().map(|(name, _)| *name).collect();
+    assert_eq!(
+        found.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+        known,
+        "ALLOWED_DEPENDENCIES must list every crate"
+    );
+    for (name, allowed) in ALLOWED_DEPENDENCIES {
         for used in found[*name].iter().filter(|used| known.contains(used.as_str())) {
             assert!(allowed.contains(&used.as_str()), "{name} must not use {used}");
         }
     }
-    for (outside, homes) in ONLY_IN {
+    for (external, allowed) in RESTRICTED_CRATES {
         for (name, used) in &found {
-            assert!(!used.contains(*outside) || homes.contains(&name.as_str()), "{name} must not use {outside}");
+            assert!(!used.contains(*external) || allowed.contains(&name.as_str()), "{name} must not use {external}");
         }
     }
-    for outside in NOT_IN_CORE {
-        assert!(!found["atoll-core"].contains(*outside), "atoll-core must not use {outside}");
+    for (name, external) in
+        PURE_CRATES.iter().flat_map(|name| FORBIDDEN_IN_PURE.iter().map(move |external| (*name, *external)))
+    {
+        assert!(!found[name].contains(external), "{name} must not use {external}");
+    }
+}
+
+/// Handlers only parse and respond. Rules and transactions belong to the application layer.
+#[test]
+fn handlers_do_not_use_the_store() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let listed =
+        std::process::Command::new("git").args(["ls-files", "crates/server/src/api"]).current_dir(root).output();
+    let files = String::from_utf8(listed.unwrap().stdout).unwrap();
+    assert!(files.lines().count() > 10, "the handlers are not in crates/server/src/api");
+    for file in files.lines() {
+        let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+        for forbidden in ["atoll_store", "app.read(", "app.write", "require_"] {
+            let uses = text.lines().filter(|line| line.contains(forbidden) && !line.contains("require_json"));
+            assert_eq!(uses.collect::<Vec<_>>(), Vec::<&str>::new(), "{file} uses `{forbidden}`");
+        }
     }
 }
 
 #[test]
-fn files_stay_small_enough_to_hold_one_thing() {
+fn no_file_exceeds_600_lines() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let output = std::process::Command::new("git").args(["ls-files", "*.rs"]).current_dir(root).output().unwrap();
     for file in String::from_utf8(output.stdout).unwrap().lines() {
         let lines = std::fs::read_to_string(root.join(file)).map(|text| text.lines().count()).unwrap_or(0);
-        assert!(lines <= 600, "{file} has {lines} lines: it holds two things");
+        assert!(lines <= 600, "{file} has {lines} lines: split it");
     }
 }

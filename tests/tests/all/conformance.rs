@@ -1,14 +1,14 @@
-//! The promises of the provider contract, against real sandboxes on this machine.
+//! Runs the provider conformance suite against real sandboxes on this machine.
 
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::Provider;
 use atoll_core::sandbox::Settings;
 use atoll_jail::{Launcher, LauncherOptions};
-use atoll_providers::{LinkHost, Local, Notice, conformance};
-use atoll_tests::local::{directory, skipped, traces};
-use atoll_tests::ordinary::{self, Ids};
-use atoll_tests::process::{self, program};
+use atoll_providers::{LinkHost, Local, SandboxNotice, conformance};
+use atoll_tests::local::{create_temp_dir, host_state, report_skipped};
+use atoll_tests::process::{self, find_program};
+use atoll_tests::unprivileged_user::{self, SubordinateIds};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -16,84 +16,89 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
-/// Holds the workers' connections and answers nothing: the contract needs no server.
-pub struct Nobody;
+/// Accepts the workers' connections and never responds. The suite needs no server.
+pub struct IdleLinkHost;
 
-impl LinkHost for Nobody {
-    fn serve(&self, _sandbox: SandboxId, connection: UnixStream, _first: Arc<Notify>) -> BoxFuture<'static, ()> {
+impl LinkHost for IdleLinkHost {
+    fn serve_connection(
+        &self,
+        _sandbox: SandboxId,
+        connection: UnixStream,
+        _first: Arc<Notify>,
+    ) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            let _held = connection;
+            let _open = connection;
             std::future::pending::<()>().await;
         })
     }
 
-    fn worker_gone(&self, _sandbox: SandboxId) {}
+    fn report_worker_death(&self, _sandbox: SandboxId) {}
 
-    fn notice(&self, _sandbox: SandboxId, _notice: Notice) {}
+    fn report_notice(&self, _sandbox: SandboxId, _notice: SandboxNotice) {}
 }
 
-pub async fn keeps_every_promise(provider: &dyn Provider, settings: &Settings) {
-    let verdicts = conformance::check(provider, settings).await;
-    let broken: Vec<String> = verdicts
+pub async fn assert_conformance(provider: &dyn Provider, settings: &Settings) {
+    let verdicts = conformance::check_provider(provider, settings).await;
+    let failures: Vec<String> = verdicts
         .into_iter()
-        .filter_map(|(promise, verdict)| verdict.err().map(|seen| format!("{promise}: {seen}")))
+        .filter_map(|(check, verdict)| verdict.err().map(|error| format!("{check}: {error}")))
         .collect();
-    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_local_provider_keeps_every_promise() {
+async fn the_local_provider_conforms() {
     let dir = tempfile::Builder::new().prefix("atoll-conformance-").tempdir().unwrap();
     let options = LauncherOptions {
-        exe: program("atoll"),
-        ..LauncherOptions::new(dir.path().to_owned(), program("atoll-worker"), "conformance")
+        exe: find_program("atoll"),
+        ..LauncherOptions::new(dir.path().to_owned(), find_program("atoll-worker"), "conformance")
     };
     let launcher = tokio::task::spawn_blocking(move || Launcher::start(options)).await.unwrap().unwrap();
-    let local = Local::new(Ok(Arc::new(launcher)), Arc::new(Nobody));
-    keeps_every_promise(&local, &Settings::default()).await;
+    let local = Local::new(Ok(Arc::new(launcher)), Arc::new(IdleLinkHost));
+    assert_conformance(&local, &Settings::default()).await;
     let left = std::fs::read_dir(dir.path().join("sandboxes")).unwrap().map(|entry| entry.unwrap().file_name());
     let left: Vec<_> = left.filter(|name| name != ".lock").collect();
     assert!(left.is_empty(), "{left:?} are left");
 }
 
-/// The test above again, as a process of somebody without privilege.
-fn the_same_as_a_user(user: u32, ids: Ids) {
-    if let Some(why) = ordinary::missing(user, ids) {
-        return skipped("the promises of the local provider for an ordinary user", why);
+/// Runs `the_local_provider_conforms` in a child process of an unprivileged user.
+fn run_as_unprivileged_user(user: u32, ids: SubordinateIds) {
+    if let Some(why) = unprivileged_user::missing_requirement(user, ids) {
+        return report_skipped("conformance of the local provider for an unprivileged user", why);
     }
-    // The test and the programs that it looks for, where the user can come to them.
-    let dir = directory("atoll-conformance-");
+    // Copy the test and the programs that it needs to a directory that the user can read.
+    let dir = create_temp_dir("atoll-conformance-");
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     for name in ["deps", "home"] {
         std::fs::create_dir(dir.path().join(name)).unwrap();
     }
     chown(dir.path().join("home"), Some(user), Some(user)).unwrap();
     let test = dir.path().join("deps/all");
-    ordinary::install(&std::env::current_exe().unwrap(), &test);
+    unprivileged_user::install_program(&std::env::current_exe().unwrap(), &test);
     for name in ["atoll", "atoll-worker"] {
-        ordinary::install(&program(name), &dir.path().join(name));
+        unprivileged_user::install_program(&find_program(name), &dir.path().join(name));
     }
-    let mut command = ordinary::command(user, ids, dir.path(), &test);
-    command.args(["conformance::the_local_provider_keeps_every_promise", "--exact", "--nocapture"]);
+    let mut command = unprivileged_user::user_command(user, ids, dir.path(), &test);
+    command.args(["conformance::the_local_provider_conforms", "--exact", "--nocapture"]);
     command.env("TMPDIR", dir.path().join("home")).current_dir(dir.path().join("home"));
-    let output = process::spawn({
+    let child = process::spawn_process({
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     });
-    let output = output.wait_with_output().unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
-    let left = traces::of_user(user);
+    let output = child.wait_with_output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    let left = host_state::list_user_processes(user);
     assert!(left.iter().all(|process| process.ends_within(Duration::from_secs(10))), "{left:?} are left");
-    assert_eq!(traces::living_in(dir.path()), Vec::<String>::new());
+    assert_eq!(host_state::list_processes_with_mounts(dir.path()), Vec::<String>::new());
 }
 
 #[test]
-fn the_local_provider_keeps_every_promise_for_an_ordinary_user() {
-    the_same_as_a_user(61_241, Ids::Own);
+fn the_local_provider_conforms_for_an_unprivileged_user() {
+    run_as_unprivileged_user(61_241, SubordinateIds::Unassigned);
 }
 
 #[test]
-fn the_local_provider_keeps_every_promise_for_a_user_with_a_range_of_ids() {
-    the_same_as_a_user(61_242, Ids::Range);
+fn the_local_provider_conforms_for_a_user_with_subordinate_ids() {
+    run_as_unprivileged_user(61_242, SubordinateIds::Range);
 }

@@ -1,21 +1,22 @@
-//! Attempts to get out of a sandbox, or at what is not its own: each must fail inside and is shown to work elsewhere.
+//! Attempts to escape from a sandbox. Each must fail inside, and succeed outside to prove that it is a real attempt.
 //!
-//! Canaries in every hidden place are in `local/canary.rs`; names that resolve to private addresses and wrong server
-//! names are with the tests of the proxy.
+//! `local/canary.rs` covers canaries in hidden directories. The tests of the egress proxy cover host names that
+//! resolve to private addresses, and wrong server names.
 
-mod bombs;
+mod attempt_table;
+mod bomb_attempts;
 mod calls;
-mod copies;
-mod others;
-mod reach;
-mod stored;
-mod table;
-mod traces;
+mod copied_files;
+mod host_access;
+mod other_processes;
+mod outgoing_data;
+mod stored_secrets;
 
-use atoll_tests::local::traces::{leaf, worker};
-use atoll_tests::local::{Ground, is_root, skipped};
-use atoll_tests::ordinary::{self, Ids};
-use reach::Listening;
+use atoll_tests::local::host_state::{find_worker_process, list_leaf_processes};
+use atoll_tests::local::{LocalServer, is_root, report_skipped};
+use atoll_tests::unprivileged_user::{self, SubordinateIds};
+use attempt_table::AttemptTable;
+use host_access::HostListeners;
 use rustix::fs::{FileType, Mode};
 use serde_json::json;
 use std::net::{TcpListener, UdpSocket};
@@ -23,29 +24,28 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
-use table::Table;
 use tempfile::TempDir;
 
-/// What is there for a sandbox to reach for.
-struct Bait {
+/// Files, sockets and ports of the host that the attempts try to reach.
+struct HostTargets {
     canary: String,
     shared: tempfile::NamedTempFile,
-    sockets: TempDir,
+    socket_dir: TempDir,
     abstract_name: String,
-    listening: Listening,
-    _held: (Vec<TcpListener>, Vec<UnixListener>, Vec<Answering>),
+    listeners: HostListeners,
+    _open: (Vec<TcpListener>, Vec<UnixListener>, Vec<UdpEcho>),
 }
 
-/// Answers datagrams until it is dropped.
-struct Answering(tokio::task::JoinHandle<()>);
+/// Echoes datagrams until it is dropped.
+struct UdpEcho(tokio::task::JoinHandle<()>);
 
-impl Drop for Answering {
+impl Drop for UdpEcho {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-fn answering(host: &str) -> Option<(u16, Answering)> {
+fn start_udp_echo(host: &str) -> Option<(u16, UdpEcho)> {
     let socket = UdpSocket::bind((host, 0)).ok()?;
     let port = socket.local_addr().unwrap().port();
     socket.set_nonblocking(true).unwrap();
@@ -56,18 +56,18 @@ fn answering(host: &str) -> Option<(u16, Answering)> {
             drop(socket.send_to(&space[..length], from).await);
         }
     });
-    Some((port, Answering(task)))
+    Some((port, UdpEcho(task)))
 }
 
-/// The host's own address in its network, if it is in one.
-fn own_address() -> Option<String> {
+/// Finds the host's address in its network, if it has one.
+fn find_host_address() -> Option<String> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("198.51.100.1:9").ok()?;
     Some(socket.local_addr().ok()?.ip().to_string())
 }
 
-impl Bait {
-    fn lay(ground: &Ground, table: &Table) -> Self {
+impl HostTargets {
+    fn create(server: &LocalServer, table: &AttemptTable) -> Self {
         let canary = table.dir().join("canary");
         std::fs::write(&canary, format!("canary{}", uuid::Uuid::new_v4().simple())).unwrap();
         std::fs::set_permissions(&canary, PermissionsExt::from_mode(0o644)).unwrap();
@@ -75,13 +75,13 @@ impl Bait {
         std::fs::write(shared.path(), "canary").unwrap();
         std::fs::set_permissions(shared.path(), PermissionsExt::from_mode(0o644)).unwrap();
         let run = if is_root() { Path::new("/run") } else { Path::new("/tmp") };
-        let sockets = tempfile::Builder::new().prefix("atoll-test-").tempdir_in(run).unwrap();
-        std::fs::set_permissions(sockets.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        let named = UnixListener::bind(sockets.path().join("docker.sock")).unwrap();
+        let socket_dir = tempfile::Builder::new().prefix("atoll-test-").tempdir_in(run).unwrap();
+        std::fs::set_permissions(socket_dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let named = UnixListener::bind(socket_dir.path().join("docker.sock")).unwrap();
         let abstract_name = format!("atoll-host-{}", uuid::Uuid::new_v4().simple());
         let address = SocketAddr::from_abstract_name(abstract_name.as_bytes()).unwrap();
         let hidden = UnixListener::bind_addr(&address).unwrap();
-        let (datagrams, echo) = answering("127.0.0.1").unwrap();
+        let (datagrams, echo) = start_udp_echo("127.0.0.1").unwrap();
         let (mut streams, mut echoes) = (Vec::new(), vec![echo]);
         let mut listen = |host: &str| {
             let listener = TcpListener::bind((host, 0)).ok()?;
@@ -90,24 +90,24 @@ impl Bait {
             Some(port)
         };
         let (loopback, loopback_six) = (listen("127.0.0.1").unwrap(), listen("::1"));
-        let address = own_address().and_then(|host| {
-            let (stream, (datagram, echo)) = (listen(&host)?, answering(&host)?);
+        let address = find_host_address().and_then(|host| {
+            let (stream, (datagram, echo)) = (listen(&host)?, start_udp_echo(&host)?);
             echoes.push(echo);
             Some((host, stream, datagram))
         });
-        let server = ground.server.address.port();
-        let listening = Listening { loopback, loopback_six, address, server, datagrams };
+        let server = server.process.address.port();
+        let listeners = HostListeners { loopback, loopback_six, address, server, datagrams };
         let canary = canary.to_str().unwrap().to_owned();
-        let held = (streams, vec![named, hidden], echoes);
-        Self { canary, shared, sockets, abstract_name, listening, _held: held }
+        let open = (streams, vec![named, hidden], echoes);
+        Self { canary, shared, socket_dir, abstract_name, listeners, _open: open }
     }
 }
 
-/// A device and a set-uid program of the sandbox's own root, put where the agent can reach them.
-fn plant(table: &Table, tmp: &Path, root_inside: Option<u32>) {
+/// Places a device node and a set-uid program of the sandbox's own root where the agent can reach them.
+fn plant_files(table: &AttemptTable, tmp: &Path, root_inside: Option<u32>) {
     for dir in [table.dir(), tmp] {
         let program = dir.join("planted-calls");
-        std::fs::copy(table.calls(), &program).unwrap();
+        std::fs::copy(table.calls_path(), &program).unwrap();
         if let (true, Some(id)) = (dir == tmp, root_inside) {
             chown(&program, Some(id), Some(id)).unwrap();
         }
@@ -120,96 +120,98 @@ fn plant(table: &Table, tmp: &Path, root_inside: Option<u32>) {
     }
 }
 
-/// Everything, in sandboxes of a server that runs as root or as somebody without any privilege. What is to succeed
-/// elsewhere is tried by root.
-async fn whole_table(user: Option<(u32, Ids)>, least: usize) {
-    let whose = match user {
-        None => "attempts to get out",
-        Some((_, Ids::Own)) => "attempts to get out, of an ordinary user's sandboxes",
-        Some((_, Ids::Range)) => "attempts to get out, of sandboxes of a user with a range of ids",
+/// Runs all attempts in sandboxes of a server that runs as root or as an unprivileged user. Root runs them outside.
+async fn run_all_attempts(user: Option<(u32, SubordinateIds)>, min_attempts: usize) {
+    let title = match user {
+        None => "escape attempts",
+        Some((_, SubordinateIds::Unassigned)) => "escape attempts from an unprivileged user's sandboxes",
+        Some((_, SubordinateIds::Range)) => "escape attempts from sandboxes of a user with subordinate ids",
     };
     if !is_root() {
-        return skipped(whose, "only root can show that they succeed elsewhere");
+        return report_skipped(title, "only root can prove that they succeed outside");
     }
-    if let Some(why) = user.and_then(|(user, ids)| ordinary::missing(user, ids)) {
-        return skipped(whose, why);
+    if let Some(why) = user.and_then(|(user, ids)| unprivileged_user::missing_requirement(user, ids)) {
+        return report_skipped(title, why);
     }
-    let mut table = match Table::new(whose) {
+    let mut table = match AttemptTable::new(title) {
         Ok(table) => table,
-        Err(why) => return skipped(whose, &why),
+        Err(why) => return report_skipped(title, &why),
     };
     let secret = format!("secret{}", uuid::Uuid::new_v4().simple());
     let environment = [("MODEL_KEY".to_owned(), secret.clone())];
-    let ground = Ground::start_wholly("", &["--log-level", "trace"], &environment, user);
-    let (id, other) = (ground.kept(json!({})).await, ground.kept(json!({})).await);
+    let server = LocalServer::start_with_options("", &["--log-level", "trace"], &environment, user);
+    let (id, other) = (server.create_idle_sandbox(json!({})).await, server.create_idle_sandbox(json!({})).await);
     for sandbox in [&id, &other] {
-        table.equip(&ground, sandbox).await;
+        table.install_calls(&server, sandbox).await;
     }
-    let bait = Bait::lay(&ground, &table);
-    let worker = worker(&id);
-    let root_inside = worker.as_ref().and_then(|worker| worker.status("Uid")?.split_whitespace().next()?.parse().ok());
-    plant(&table, &ground.home_of(&id).join("tmp"), root_inside);
-    others::settle(&ground, &other).await;
+    let targets = HostTargets::create(&server, &table);
+    let worker = find_worker_process(&id);
+    let root_inside =
+        worker.as_ref().and_then(|worker| worker.status_field("Uid")?.split_whitespace().next()?.parse().ok());
+    plant_files(&table, &server.sandbox_dir(&id).join("tmp"), root_inside);
+    other_processes::start_neighbour(&server, &other).await;
 
-    let shared = bait.shared.path().to_str().unwrap();
-    table.attempts(&ground, &id, "files of the host", reach::files(&bait.canary, shared)).await;
-    table.attempts(&ground, &id, "/proc, /sys and /dev", reach::proc()).await;
-    table.attempts(&ground, &id, "mounts", calls::mounts()).await;
-    table.attempts(&ground, &id, "namespaces", calls::namespaces()).await;
-    table.attempts(&ground, &id, "other processes", calls::processes()).await;
-    table.attempts(&ground, &id, "the kernel", calls::kernel()).await;
+    let shared = targets.shared.path().to_str().unwrap();
+    table.run_attempts(&server, &id, "files of the host", host_access::file_attempts(&targets.canary, shared)).await;
+    table.run_attempts(&server, &id, "/proc, /sys and /dev", host_access::proc_attempts()).await;
+    table.run_attempts(&server, &id, "mounts", calls::mount_attempts()).await;
+    table.run_attempts(&server, &id, "namespaces", calls::namespace_attempts()).await;
+    table.run_attempts(&server, &id, "other processes", calls::process_attempts()).await;
+    table.run_attempts(&server, &id, "the kernel", calls::kernel_attempts()).await;
     let dir = table.dir().to_str().unwrap().to_owned();
-    table.attempts(&ground, &id, "terminals, devices, privilege", calls::privilege(&dir)).await;
-    let socket = bait.sockets.path().join("docker.sock");
-    let sockets = reach::sockets(socket.to_str().unwrap(), &bait.abstract_name);
-    table.attempts(&ground, &id, "sockets", sockets).await;
-    table.attempts(&ground, &id, "the network", reach::network(&bait.listening)).await;
+    table.run_attempts(&server, &id, "terminals, devices, privilege", calls::privilege_attempts(&dir)).await;
+    let socket = targets.socket_dir.path().join("docker.sock");
+    let sockets = host_access::socket_attempts(socket.to_str().unwrap(), &targets.abstract_name);
+    table.run_attempts(&server, &id, "sockets", sockets).await;
+    table.run_attempts(&server, &id, "the network", host_access::network_attempts(&targets.listeners)).await;
 
-    let hands = ground.shell(&id, crate::local::worker::HANDS).await.well();
-    table.attempts(&ground, &id, "the worker", others::worker("the worker", "1")).await;
-    table.attempts(&ground, &id, "the worker", others::worker("its hands", hands.trim())).await;
-    let home = ground.home_of(&id);
-    table.attempts(&ground, &id, "the worker", others::held_by_the_worker(home.to_str().unwrap())).await;
-    if user.is_some_and(|(_, ids)| ids == Ids::Own) {
-        others::deaf(&ground, &mut table, &id).await;
+    let spawner = server.run_shell(&id, crate::local::worker_isolation::FIND_SPAWNER_SCRIPT).await.expect_success();
+    table.run_attempts(&server, &id, "the worker", other_processes::worker_attempts("the worker", "1")).await;
+    table
+        .run_attempts(&server, &id, "the worker", other_processes::worker_attempts("its spawner", spawner.trim()))
+        .await;
+    let home = server.sandbox_dir(&id);
+    table.run_attempts(&server, &id, "the worker", other_processes::worker_file_attempts(home.to_str().unwrap())).await;
+    if user.is_some_and(|(_, ids)| ids == SubordinateIds::Unassigned) {
+        other_processes::check_ignored_signals(&server, &mut table, &id).await;
     } else {
-        table.attempts(&ground, &id, "the worker", others::signals()).await;
+        table.run_attempts(&server, &id, "the worker", other_processes::signal_attempts()).await;
     }
-    assert!(worker.is_none_or(|worker| worker.is_alive()), "the worker lives");
+    assert!(worker.is_none_or(|worker| worker.is_alive()), "the worker died");
 
-    let neighbours = leaf(&other, "agent");
-    let neighbour = neighbours.iter().find(|process| process.file("cmdline").contains("atoll-neighbour"));
+    let neighbours = list_leaf_processes(&other, "agent");
+    let neighbour = neighbours.iter().find(|process| process.read_proc_file("cmdline").contains("atoll-neighbour"));
     if neighbour.is_none() {
-        let why = "without cgroups it is not known which it is";
-        table.skipped("processes of the host", "signal a process of another sandbox", why);
+        let why = "without cgroups the process cannot be identified";
+        table.record_skipped("processes of the host", "signal a process of another sandbox", why);
     }
-    let pids = others::pids(ground.server.pid(), neighbour.map(|process| process.pid));
-    table.attempts(&ground, &id, "processes of the host", pids).await;
-    let home = ground.home_of(&other);
-    let rows = others::neighbour(&other, home.to_str().unwrap());
-    table.attempts(&ground, &id, "another sandbox", rows).await;
-    traces::secrets(&ground, &mut table, &id, &secret).await;
-    stored::attempts(&ground, &mut table).await;
-    bombs::attempts(&ground, &mut table).await;
-    copies::streams(&mut table, &id);
-    copies::trees(&ground, &mut table, &id).await;
-    traces::swaps(&ground, &mut table, Path::new(&bait.canary), user.map(|(user, _)| user)).await;
-    traces::orphans(&ground, &mut table).await;
-    table.close(least);
-    ground.leave().await;
+    let pids = other_processes::host_pid_attempts(server.process.pid(), neighbour.map(|process| process.pid));
+    table.run_attempts(&server, &id, "processes of the host", pids).await;
+    let home = server.sandbox_dir(&other);
+    let rows = other_processes::neighbour_attempts(&other, home.to_str().unwrap());
+    table.run_attempts(&server, &id, "another sandbox", rows).await;
+    outgoing_data::run_secret_attempts(&server, &mut table, &id, &secret).await;
+    stored_secrets::run_stored_secret_attempts(&server, &mut table).await;
+    bomb_attempts::run_bomb_attempts(&server, &mut table).await;
+    copied_files::run_stream_attempts(&mut table, &id);
+    copied_files::run_tree_attempts(&server, &mut table, &id).await;
+    outgoing_data::run_swap_attempts(&server, &mut table, Path::new(&targets.canary), user.map(|(user, _)| user)).await;
+    outgoing_data::check_orphans(&server, &mut table).await;
+    table.print_and_check(min_attempts);
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_attempt_gets_out() {
-    whole_table(None, 180).await;
+async fn no_attempt_escapes_a_sandbox() {
+    run_all_attempts(None, 180).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_attempt_gets_out_of_an_ordinary_user_s_sandboxes() {
-    whole_table(Some((61_243, Ids::Own)), 150).await;
+async fn no_attempt_escapes_an_unprivileged_users_sandbox() {
+    run_all_attempts(Some((61_243, SubordinateIds::Unassigned)), 150).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_attempt_gets_out_of_sandboxes_with_a_range_of_ids() {
-    whole_table(Some((61_244, Ids::Range)), 150).await;
+async fn no_attempt_escapes_a_sandbox_with_subordinate_ids() {
+    run_all_attempts(Some((61_244, SubordinateIds::Range)), 150).await;
 }

@@ -1,21 +1,20 @@
-//! Faults of what is around a server: a full disk, a database that restarts, a second server, the end.
+//! Faults in the server's environment: a full disk, a database that restarts, kills, a second server, a shutdown.
 
-mod creating;
-mod disk;
-mod ends;
+mod full_disk;
+mod kills_while_creating;
 mod leases;
-mod postgres;
+mod postgres_restarts;
+mod server_shutdown;
 
 use atoll_tests::process::ServerProcess;
 use std::path::Path;
 use std::time::Duration;
 
-/// For what must come in the end, however slow the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Generous enough for a slow machine: a correct test never waits this long.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server process with its data in `dir/data`, and these lines in its configuration beside those
-/// that lift all limits.
-fn serve(dir: &Path, config: &str, arguments: &[String]) -> ServerProcess {
+/// Starts a server process with its data in `dir/data`, these configuration lines and no rate limits.
+fn start_server(dir: &Path, config: &str, arguments: &[String]) -> ServerProcess {
     let data = dir.join("data");
     std::fs::create_dir_all(&data).unwrap();
     let file = dir.join("atoll.yaml");
@@ -26,6 +25,6 @@ fn serve(dir: &Path, config: &str, arguments: &[String]) -> ServerProcess {
     ServerProcess::start(&data, &all)
 }
 
-fn temporary() -> tempfile::TempDir {
+fn create_temp_dir() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("atoll-faults-").tempdir().unwrap()
 }

@@ -1,19 +1,19 @@
-//! Hostile input: each refusal has its status and code, and says nothing of the inside.
+//! Hostile input: each refusal has the right status and code, and reveals no internals.
 
+mod authentication;
 mod bodies;
-mod doors;
-mod once;
+mod field_validation;
+mod hostile_worker;
+mod idempotency;
 mod queries;
-mod words;
-mod worker;
 
-use atoll_tests::actor::{Actor, Answer};
+use atoll_tests::actor::{Actor, ApiResponse};
 use reqwest::Method;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// What would tell an outsider how the server is made.
-const INTERNAL: &[&str] = &[
+/// Terms that would reveal the server's implementation.
+const INTERNAL_TERMS: &[&str] = &[
     "sql",
     "select ",
     "insert ",
@@ -47,32 +47,32 @@ const INTERNAL: &[&str] = &[
 ];
 
 #[track_caller]
-fn says_nothing_internal(body: &Value) {
+fn assert_nothing_internal(body: &Value) {
     let text = body.to_string().to_lowercase();
-    let found: Vec<&&str> = INTERNAL.iter().filter(|word| text.contains(**word)).collect();
+    let found: Vec<&&str> = INTERNAL_TERMS.iter().filter(|word| text.contains(**word)).collect();
     assert!(found.is_empty(), "{found:?} in {body}");
 }
 
-/// The right refusal, with nothing internal in it.
+/// Checks a problem response, and that it reveals no internals.
 #[track_caller]
-fn refused(answer: Answer, status: u16, code: &str) -> Value {
-    let body = answer.refused(status, code);
-    says_nothing_internal(&body);
+fn expect_safe_problem(answer: ApiResponse, status: u16, code: &str) -> Value {
+    let body = answer.expect_problem(status, code);
+    assert_nothing_internal(&body);
     assert!(!body["detail"].as_str().unwrap().is_empty(), "{body}");
     body
 }
 
-/// A body as it is, with this content type.
-async fn send_as(actor: &Actor, method: Method, path: &str, kind: &str, body: impl Into<reqwest::Body>) -> Answer {
+/// Sends a raw body with this content type.
+async fn send_as(actor: &Actor, method: Method, path: &str, kind: &str, body: impl Into<reqwest::Body>) -> ApiResponse {
     actor.send(actor.request(method, path).header("content-type", kind).body(body)).await
 }
 
-async fn send_text(actor: &Actor, method: Method, path: &str, body: impl Into<reqwest::Body>) -> Answer {
+async fn send_text(actor: &Actor, method: Method, path: &str, body: impl Into<reqwest::Body>) -> ApiResponse {
     send_as(actor, method, path, "application/json", body).await
 }
 
-/// Asks for a WebSocket, and takes whatever answer comes.
-async fn upgrade(actor: &Actor, path: &str, origin: Option<&str>) -> Answer {
+/// Requests a WebSocket upgrade and returns the response, accepted or not.
+async fn request_web_socket(actor: &Actor, path: &str, origin: Option<&str>) -> ApiResponse {
     let mut request = actor.request(Method::GET, path);
     for (name, value) in [
         ("connection", "Upgrade"),
@@ -87,14 +87,19 @@ async fn upgrade(actor: &Actor, path: &str, origin: Option<&str>) -> Answer {
     }
     let response = request.send().await.unwrap();
     if response.status() == 101 {
-        // There is no body to wait for.
-        return Answer { status: response.status(), body: Value::Null, content_type: String::new(), retry_after: None };
+        // An upgrade has no body to wait for.
+        return ApiResponse {
+            status: response.status(),
+            body: Value::Null,
+            content_type: String::new(),
+            retry_after: None,
+        };
     }
-    Answer::of(response).await
+    ApiResponse::from_response(response).await
 }
 
-/// Bytes on the wire as they are, for what no client would send. They must ask for the connection to be closed.
-async fn raw(url: &str, request: &[u8]) -> Answer {
+/// Sends raw bytes that no HTTP client would send. The request must contain `Connection: close`.
+async fn send_raw_request(url: &str, request: &[u8]) -> ApiResponse {
     let address = url.trim_start_matches("http://");
     let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
     socket.write_all(request).await.unwrap();
@@ -107,7 +112,7 @@ async fn raw(url: &str, request: &[u8]) -> Answer {
         line.map(|line| line[name.len()..].trim().to_owned())
     };
     let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer {
+    ApiResponse {
         status: status.try_into().unwrap(),
         body: serde_json::from_str(body).unwrap_or(Value::String(body.to_owned())),
         content_type: header("content-type:").unwrap_or_default(),

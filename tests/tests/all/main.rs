@@ -1,24 +1,24 @@
 //! One test binary for all end-to-end tests.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what is wrong by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod approvals;
 mod architecture;
 mod conformance;
 mod docker;
 mod escape;
-mod fake;
+mod fake_provider;
 mod faults;
-mod flow;
-mod follow;
 mod fuzz;
 mod hostile;
 mod inbox;
 mod kill;
 mod limits;
+mod live_readers;
 mod local;
 mod login_files;
 mod paging;
 mod registry;
+mod request_flows;
 mod routes;
 mod secrets;
 mod sessions;

@@ -1,108 +1,111 @@
-//! Reading page by page: any page sizes, equal timestamps, while others write. What a reader sees
-//! is the log.
+//! Paging with any page size and equal timestamps, during writes: a reader sees exactly the log.
 
 use atoll_tests::actor::Actor;
-use atoll_tests::database::Kind;
+use atoll_tests::database::DatabaseKind;
+use atoll_tests::manual_worker::{ManualWorker, build_event};
 use atoll_tests::on_both_databases;
-use atoll_tests::scale::{scaled, seed};
+use atoll_tests::scale::{choose_seed, scale_count};
 use atoll_tests::server::TestServer;
-use atoll_tests::worker::{HandWorker, event};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
-on_both_databases!(pages_never_skip_or_repeat, filters_and_orders, retention_cuts_whole_prefixes);
+on_both_databases!(
+    pages_never_skip_or_repeat_events,
+    filters_and_orders_match_the_log,
+    retention_removes_whole_prefixes
+);
 
-const TYPES: [&str; 4] = ["agent.message", "agent.usage", "agent.tool_use", "build.step"];
+const EVENT_TYPES: [&str; 4] = ["agent.message", "agent.usage", "agent.tool_use", "build.step"];
 
-fn seqs(events: &[Value]) -> Vec<i64> {
+fn event_seqs(events: &[Value]) -> Vec<i64> {
     events.iter().map(|event| event["seq"].as_i64().unwrap()).collect()
 }
 
-async fn write_some(worker: &mut HandWorker, rng: &mut StdRng) {
+async fn write_random_events(worker: &mut ManualWorker, rng: &mut StdRng) {
     let count = rng.random_range(1..40);
     let events: Vec<Value> = (0..count)
         .map(|_| {
             let key = worker.next_key;
             worker.next_key += 1;
-            event(key, TYPES[rng.random_range(0..TYPES.len())], json!({ "n": key }))
+            build_event(key, EVENT_TYPES[rng.random_range(0..EVENT_TYPES.len())], json!({ "n": key }))
         })
         .collect();
-    worker.batch(events).await.expect(200);
+    worker.send_batch(events).await.expect_status(200);
 }
 
-/// Follows one kind of cursor from end to end with random page sizes; something is written in between.
-async fn walk(admin: &Actor, worker: &mut HandWorker, rng: &mut StdRng, backward: bool) -> Vec<Value> {
-    let mut seen: Vec<Value> = Vec::new();
+/// Reads the trajectory in one direction with random page sizes, and writes events in between.
+async fn read_all_pages(admin: &Actor, worker: &mut ManualWorker, rng: &mut StdRng, backward: bool) -> Vec<Value> {
+    let mut read: Vec<Value> = Vec::new();
     let mut cursor = String::new();
     let mut writes = 3;
     loop {
         let limit = rng.random_range(1..60);
         let direction = if backward { "backward" } else { "forward" };
-        let path = format!("/sandboxes/{}/trajectory?limit={limit}&direction={direction}{cursor}", worker.id);
-        let page = admin.get(&path).await.expect(200);
+        let path = format!("/sandboxes/{}/trajectory?limit={limit}&direction={direction}{cursor}", worker.sandbox_id);
+        let page = admin.get(&path).await.expect_status(200);
         let events = page["events"].as_array().unwrap();
         if backward {
-            seen.splice(0..0, events.iter().cloned());
+            read.splice(0..0, events.iter().cloned());
         } else {
-            seen.extend(events.iter().cloned());
+            read.extend(events.iter().cloned());
         }
         if writes > 0 && rng.random_bool(0.5) {
             writes -= 1;
-            write_some(worker, rng).await;
+            write_random_events(worker, rng).await;
         }
         let next = if backward { &page["prev_cursor"] } else { &page["next_cursor"] };
         assert_eq!(next.is_string() || !backward, page["has_more"].as_bool().unwrap() || !backward);
         match next.as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
-            None => return seen,
+            None => return read,
         }
     }
 }
 
-async fn pages_never_skip_or_repeat(kind: Kind) {
-    let mut rng = StdRng::seed_from_u64(seed("paging"));
+async fn pages_never_skip_or_repeat_events(kind: DatabaseKind) {
+    let mut rng = StdRng::seed_from_u64(choose_seed("paging"));
     let server = TestServer::start(kind).await;
     let admin = server.admin();
-    for _ in 0..scaled(40) {
-        let sandbox = admin.external(json!({})).await;
-        let mut worker = HandWorker::new(&admin, &sandbox);
-        // Running: from here on only the worker adds to the log.
-        worker.heartbeat("working").await.expect(200);
+    for _ in 0..scale_count(40) {
+        let sandbox = admin.create_external_sandbox(json!({})).await;
+        let mut worker = ManualWorker::new(&admin, &sandbox);
+        // Once the sandbox is running, only the worker adds events.
+        worker.send_heartbeat("working").await.expect_status(200);
         for _ in 0..rng.random_range(0..6) {
-            write_some(&mut worker, &mut rng).await;
+            write_random_events(&mut worker, &mut rng).await;
         }
         let before = admin.all_events(&sandbox.id).await;
-        let forward = walk(&admin, &mut worker, &mut rng, false).await;
+        let forward = read_all_pages(&admin, &mut worker, &mut rng, false).await;
         let log = admin.all_events(&sandbox.id).await;
-        assert_eq!(seqs(&log), (1..=log.len() as i64).collect::<Vec<_>>());
-        assert_eq!(seqs(&log[..before.len()]), seqs(&before));
-        let quiet = |events: &[Value]| -> Vec<i64> {
-            seqs(&events.iter().filter(|event| event["type"] != "agent.usage").cloned().collect::<Vec<_>>())
+        assert_eq!(event_seqs(&log), (1..=log.len() as i64).collect::<Vec<_>>());
+        assert_eq!(event_seqs(&log[..before.len()]), event_seqs(&before));
+        let trajectory_seqs = |events: &[Value]| -> Vec<i64> {
+            event_seqs(&events.iter().filter(|event| event["type"] != "agent.usage").cloned().collect::<Vec<_>>())
         };
-        // What was written behind the last page was not there to be seen.
-        assert_eq!(seqs(&forward), quiet(&log)[..forward.len()]);
-        assert!(forward.len() >= quiet(&before).len());
+        // The reader cannot see events that the worker wrote after the last page.
+        assert_eq!(event_seqs(&forward), trajectory_seqs(&log)[..forward.len()]);
+        assert!(forward.len() >= trajectory_seqs(&before).len());
         let start = admin.all_events(&sandbox.id).await;
-        let backward = walk(&admin, &mut worker, &mut rng, true).await;
-        assert_eq!(seqs(&backward), quiet(&start));
-        let page = admin.get(&format!("/sandboxes/{}/trajectory?limit=1", sandbox.id)).await.expect(200);
+        let backward = read_all_pages(&admin, &mut worker, &mut rng, true).await;
+        assert_eq!(event_seqs(&backward), trajectory_seqs(&start));
+        let page = admin.get(&format!("/sandboxes/{}/trajectory?limit=1", sandbox.id)).await.expect_status(200);
         let log = admin.all_events(&sandbox.id).await;
         assert_eq!(page["total_events"], log.len());
-        assert_eq!(page["trajectory_events"], quiet(&log).len());
+        assert_eq!(page["trajectory_events"], trajectory_seqs(&log).len());
     }
     server.stop().await;
 }
 
-async fn filters_and_orders(kind: Kind) {
-    let mut rng = StdRng::seed_from_u64(seed("filters"));
+async fn filters_and_orders_match_the_log(kind: DatabaseKind) {
+    let mut rng = StdRng::seed_from_u64(choose_seed("filters"));
     let server = TestServer::start(kind).await;
     let admin = server.admin();
-    let sandbox = admin.external(json!({})).await;
-    let mut worker = HandWorker::new(&admin, &sandbox);
-    worker.heartbeat("working").await.expect(200);
+    let sandbox = admin.create_external_sandbox(json!({})).await;
+    let mut worker = ManualWorker::new(&admin, &sandbox);
+    worker.send_heartbeat("working").await.expect_status(200);
     for _ in 0..10 {
-        write_some(&mut worker, &mut rng).await;
+        write_random_events(&mut worker, &mut rng).await;
     }
     let log = admin.all_events(&sandbox.id).await;
     for (query, keep) in [
@@ -121,14 +124,14 @@ async fn filters_and_orders(kind: Kind) {
             loop {
                 let limit = rng.random_range(1..80);
                 let path = format!("/sandboxes/{}/events?{query}&order={order}&limit={limit}{cursor}", sandbox.id);
-                let page = admin.get(&path).await.expect(200);
-                found.extend(seqs(page["items"].as_array().unwrap()));
+                let page = admin.get(&path).await.expect_status(200);
+                found.extend(event_seqs(page["items"].as_array().unwrap()));
                 match page["next_cursor"].as_str() {
                     Some(next) => cursor = format!("&cursor={next}"),
                     None => break,
                 }
             }
-            let mut expected = seqs(&log.iter().filter(|event| keep(event)).cloned().collect::<Vec<_>>());
+            let mut expected = event_seqs(&log.iter().filter(|event| keep(event)).cloned().collect::<Vec<_>>());
             if order == "desc" {
                 expected.reverse();
             }
@@ -138,25 +141,25 @@ async fn filters_and_orders(kind: Kind) {
     server.stop().await;
 }
 
-async fn retention_cuts_whole_prefixes(kind: Kind) {
+async fn retention_removes_whole_prefixes(kind: DatabaseKind) {
     let server = TestServer::start(kind).await;
     let admin = server.admin();
-    let sandbox = admin.external(json!({})).await;
-    let mut worker = HandWorker::new(&admin, &sandbox);
-    worker.heartbeat("working").await.expect(200);
-    worker.say(&["agent.message", "agent.usage", "agent.message"]).await;
-    let live = admin.post("/gc", json!({ "all": true })).await.expect(200);
-    assert_eq!(live["events"], 0, "a live sandbox keeps everything");
-    admin.post(&format!("/sandboxes/{}/stop", sandbox.id), json!({ "results": "discard" })).await.expect(200);
-    let before = admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect(200);
-    let dry = admin.post("/gc", json!({ "all": true, "dry_run": true })).await.expect(200);
-    let swept = admin.post("/gc", json!({ "all": true })).await.expect(200);
+    let sandbox = admin.create_external_sandbox(json!({})).await;
+    let mut worker = ManualWorker::new(&admin, &sandbox);
+    worker.send_heartbeat("working").await.expect_status(200);
+    worker.send_events(&["agent.message", "agent.usage", "agent.message"]).await;
+    let live = admin.post("/gc", json!({ "all": true })).await.expect_status(200);
+    assert_eq!(live["events"], 0, "a live sandbox must keep all events");
+    admin.post(&format!("/sandboxes/{}/stop", sandbox.id), json!({ "results": "discard" })).await.expect_status(200);
+    let before = admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect_status(200);
+    let dry = admin.post("/gc", json!({ "all": true, "dry_run": true })).await.expect_status(200);
+    let swept = admin.post("/gc", json!({ "all": true })).await.expect_status(200);
     assert_eq!((&dry["events"], dry["dry_run"].as_bool()), (&swept["events"], Some(true)));
-    let after = admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect(200);
-    assert_eq!(after["first_seq"], before["last_seq"], "the newest one stays");
+    let after = admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect_status(200);
+    assert_eq!(after["first_seq"], before["last_seq"], "the newest event must stay");
     let left = admin.all_events(&sandbox.id).await;
-    assert_eq!(seqs(&left), [before["last_seq"].as_i64().unwrap()]);
-    let page = admin.get(&format!("/sandboxes/{}/trajectory", sandbox.id)).await.expect(200);
+    assert_eq!(event_seqs(&left), [before["last_seq"].as_i64().unwrap()]);
+    let page = admin.get(&format!("/sandboxes/{}/trajectory", sandbox.id)).await.expect_status(200);
     assert_eq!((page["total_events"].as_i64(), page["trajectory_events"].as_i64()), (Some(1), Some(1)));
     server.stop().await;
 }

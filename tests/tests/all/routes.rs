@@ -1,20 +1,18 @@
-//! Every route × every kind of principal, from the OpenAPI document itself.
+//! Access of every kind of principal to every route of the OpenAPI document.
 
-use atoll_tests::actor::{Actor, External};
-use atoll_tests::database::Kind;
+use atoll_tests::actor::{Actor, ExternalSandbox};
+use atoll_tests::database::DatabaseKind;
+use atoll_tests::manual_worker::ManualWorker;
 use atoll_tests::on_both_databases;
 use atoll_tests::server::TestServer;
-use atoll_tests::worker::HandWorker;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// What is expected of each, in this order: nobody, a garbage token, an admin, and then with the
-/// project in question: its member, its viewer, a member of another project, its service; the
-/// sandbox's worker, another sandbox's worker, the worker of a sandbox that has ended and is drained.
+/// The expected access to each route, with one character per entry of `PRINCIPALS`.
 ///
-/// `+` may, `1` 401, `3` 403, `4` 404: what one may not see isn't there.
-const EXPECTED: &[(&str, &str)] = &[
+/// `+` allowed, `1` 401, `3` 403, `4` 404, which hides a resource that the principal may not see.
+const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("GET /healthz", "++++++++++"),
     ("GET /readyz", "++++++++++"),
     ("GET /metrics", "11+++++333"),
@@ -47,7 +45,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("POST /api/v1/sandboxes/{id}/exec/{eid}/signal", "11++34+333"),
     ("POST /api/v1/sandboxes/{id}/exec/{eid}/resize", "11++34+333"),
     ("POST /api/v1/sandboxes/{id}/exec/{eid}/stdin", "11++34+333"),
-    // To open one; at one that is there a viewer may look.
+    // This request opens a terminal. A viewer may only watch an existing one.
     ("GET /api/v1/sandboxes/{id}/terminal", "11++34+333"),
     ("GET /api/v1/agents", "11+++++333"),
     ("GET /api/v1/approvals", "11+++++333"),
@@ -98,7 +96,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("GET /api/v1/users/{id}", "11+3333333"),
     ("PATCH /api/v1/users/{id}", "11+3333333"),
     ("DELETE /api/v1/users/{id}", "11+3333333"),
-    // Everybody makes, sees and ends their own tokens; a service has none of its own.
+    // Users manage their own tokens. A service token has none.
     ("POST /api/v1/tokens", "11++++3333"),
     ("GET /api/v1/tokens", "11++++3333"),
     ("DELETE /api/v1/tokens/{id}", "11+4444333"),
@@ -115,10 +113,10 @@ const EXPECTED: &[(&str, &str)] = &[
     ("POST /api/v1/gc", "11+3333333"),
 ];
 
-const ASKED: &str = "apr_1";
-const HELLO: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+const APPROVAL_ID: &str = "apr_1";
+const HELLO_SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 const PRINCIPALS: [&str; 10] = [
-    "nobody",
+    "anonymous",
     "garbage",
     "admin",
     "member",
@@ -130,8 +128,8 @@ const PRINCIPALS: [&str; 10] = [
     "drained worker",
 ];
 
-/// The people and programs around one project.
-struct World {
+/// The principals and the projects of the route tests.
+struct RouteTestSetup {
     admin: Actor,
     anon: Actor,
     member: Actor,
@@ -144,57 +142,59 @@ struct World {
     member_id: String,
 }
 
-fn text(value: &Value) -> String {
+fn string_value(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
 }
 
-async fn user(admin: &Actor, name: &str, role: &str, project: &str) -> (String, Actor) {
-    let user = text(&admin.post("/users", json!({ "name": name, "role": role })).await.expect(201)["id"]);
-    admin.put(&format!("/projects/{project}/members/{user}"), json!({ "role": role })).await.expect(200);
-    let token = admin.post("/tokens", json!({ "name": name, "user_id": user })).await.expect(201);
+async fn create_user(admin: &Actor, name: &str, role: &str, project: &str) -> (String, Actor) {
+    let user =
+        string_value(&admin.post("/users", json!({ "name": name, "role": role })).await.expect_status(201)["id"]);
+    admin.put(&format!("/projects/{project}/members/{user}"), json!({ "role": role })).await.expect_status(200);
+    let token = admin.post("/tokens", json!({ "name": name, "user_id": user })).await.expect_status(201);
     (user, admin.with_token(token["token"].as_str().unwrap()))
 }
 
-async fn service(admin: &Actor, role: &str, project: &str) -> Actor {
+async fn create_service(admin: &Actor, role: &str, project: &str) -> Actor {
     let body = json!({ "name": "robot", "kind": "service", "role": role, "project_id": project });
-    admin.with_token(admin.post("/tokens", body).await.expect(201)["token"].as_str().unwrap())
+    admin.with_token(admin.post("/tokens", body).await.expect_status(201)["token"].as_str().unwrap())
 }
 
-impl World {
+impl RouteTestSetup {
     async fn new(server: &TestServer) -> Self {
         let admin = server.admin();
-        let project = text(&admin.post("/projects", json!({ "name": "ours" })).await.expect(201)["id"]);
-        let other_project = text(&admin.post("/projects", json!({ "name": "theirs" })).await.expect(201)["id"]);
-        let (member_id, member) = user(&admin, "member", "member", &project).await;
-        let (_, viewer) = user(&admin, "viewer", "viewer", &project).await;
-        let (_, outsider) = user(&admin, "outsider", "member", &other_project).await;
-        let service = service(&admin, "member", &project).await;
-        let other = admin.external(json!({ "project_id": project })).await;
+        let project = string_value(&admin.post("/projects", json!({ "name": "ours" })).await.expect_status(201)["id"]);
+        let other_project =
+            string_value(&admin.post("/projects", json!({ "name": "theirs" })).await.expect_status(201)["id"]);
+        let (member_id, member) = create_user(&admin, "member", "member", &project).await;
+        let (_, viewer) = create_user(&admin, "viewer", "viewer", &project).await;
+        let (_, outsider) = create_user(&admin, "outsider", "member", &other_project).await;
+        let service = create_service(&admin, "member", &project).await;
+        let other = admin.create_external_sandbox(json!({ "project_id": project })).await;
         let other_worker = admin.with_token(&other.token);
         let anon = server.anon();
         Self { admin, anon, member, viewer, outsider, service, other_worker, project, other_project, member_id }
     }
 
-    /// A sandbox of the project with a message and a blob; drained if that is asked for.
-    async fn sandbox(&self, drained: bool) -> (External, String, HandWorker) {
-        let sandbox = self.admin.external(json!({ "project_id": self.project })).await;
-        let worker = HandWorker::new(&self.admin, &sandbox);
+    /// Creates a sandbox with a message, a blob and an approval, and drains it on request.
+    async fn create_sandbox(&self, drained: bool) -> (ExternalSandbox, String, ManualWorker) {
+        let sandbox = self.admin.create_external_sandbox(json!({ "project_id": self.project })).await;
+        let worker = ManualWorker::new(&self.admin, &sandbox);
         let path = format!("/sandboxes/{}", sandbox.id);
-        let sent = self.admin.post(&format!("{path}/messages"), json!({ "content": "x" })).await.expect(201);
-        let put = worker.actor.request(Method::PUT, &format!("{path}/blobs/{HELLO}")).body("hello");
-        worker.actor.send(put).await.expect(200);
-        let asked =
-            json!({ "event_type": "approval.requested", "source": "agent", "event_data": { "approval_id": ASKED } });
-        worker.actor.post(&format!("{path}/events"), asked).await.expect(200);
+        let sent = self.admin.post(&format!("{path}/messages"), json!({ "content": "x" })).await.expect_status(201);
+        let put = worker.actor.request(Method::PUT, &format!("{path}/blobs/{HELLO_SHA256}")).body("hello");
+        worker.actor.send(put).await.expect_status(200);
+        let approval = json!({ "event_type": "approval.requested", "source": "agent",
+            "event_data": { "approval_id": APPROVAL_ID } });
+        worker.actor.post(&format!("{path}/events"), approval).await.expect_status(200);
         if drained {
-            self.admin.post(&format!("{path}/stop"), json!({ "results": "discard" })).await.expect(200);
+            self.admin.post(&format!("{path}/stop"), json!({ "results": "discard" })).await.expect_status(200);
             let last = json!({ "stream": worker.stream, "final": true, "events": [] });
-            worker.actor.post(&format!("{path}/events"), last).await.expect(200);
+            worker.actor.post(&format!("{path}/events"), last).await.expect_status(200);
         }
-        (sandbox, text(&sent["id"]), worker)
+        (sandbox, string_value(&sent["id"]), worker)
     }
 
-    fn body(&self, route: &str, worker: &HandWorker, message: &str) -> Value {
+    fn request_body(&self, route: &str, worker: &ManualWorker, message: &str) -> Value {
         let (stream, lease) = (worker.stream, message.replace("msg_", "lea_"));
         match route.rsplit_once("/api/v1").map_or(route, |(_, path)| path) {
             "/sandboxes" => json!({ "project_id": self.project }),
@@ -222,12 +222,12 @@ impl World {
         }
     }
 
-    /// Asks for this route as that principal, with everything in it that it names.
-    async fn ask(&self, route: &str, who: &str) -> StatusCode {
+    /// Sends a request for this route as this principal, with all path parameters filled in.
+    async fn send_request(&self, route: &str, principal: &str) -> StatusCode {
         let (method, path) = route.split_once(' ').unwrap();
-        let (sandbox, message, worker) = self.sandbox(who == "drained worker").await;
-        let actor = match who {
-            "nobody" => self.anon.clone(),
+        let (sandbox, message, worker) = self.create_sandbox(principal == "drained worker").await;
+        let actor = match principal {
+            "anonymous" => self.anon.clone(),
             "garbage" => self.anon.with_token("atoll_garbage"),
             "admin" => self.admin.clone(),
             "member" => self.member.clone(),
@@ -245,29 +245,29 @@ impl World {
         };
         let mut user = self.member_id.clone();
         if path.contains("/users/{id}") || path.contains("{user}") || path.contains("/tokens/{id}") {
-            // Somebody else, who can go.
+            // Create another user that the request may delete.
             let name = json!({ "name": uuid::Uuid::now_v7() });
-            user = text(&self.admin.post("/users", name).await.expect(201)["id"]);
+            user = string_value(&self.admin.post("/users", name).await.expect_status(201)["id"]);
             let member = format!("/projects/{}/members/{user}", self.project);
-            self.admin.put(&member, json!({ "role": "viewer" })).await.expect(200);
-            let token = self.admin.post("/tokens", json!({ "name": "t", "user_id": user })).await.expect(201);
+            self.admin.put(&member, json!({ "role": "viewer" })).await.expect_status(200);
+            let token = self.admin.post("/tokens", json!({ "name": "t", "user_id": user })).await.expect_status(201);
             match path.split('/').nth(3) {
                 Some("users") => id = user.clone(),
-                Some("tokens") => id = text(&token["id"]),
+                Some("tokens") => id = string_value(&token["id"]),
                 _ => {}
             }
         }
-        let place = [
+        let parameters = [
             ("{id}", id.as_str()),
             ("{mid}", &message),
             ("{user}", &user),
-            ("{sha256}", HELLO),
+            ("{sha256}", HELLO_SHA256),
             ("{eid}", "1"),
-            ("{approval_id}", ASKED),
+            ("{approval_id}", APPROVAL_ID),
             ("{name}", if path.contains("/secrets/") { "NAME" } else { "nothing" }),
         ];
-        let mut target = place.iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value));
-        assert!(!target.contains('{'), "{route} names something that this test doesn't know");
+        let mut target = parameters.iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value));
+        assert!(!target.contains('{'), "{route} has an unknown path parameter");
         if path.ends_with("/{id}/stream") {
             target.push_str(&format!("?stream={}", worker.stream));
         }
@@ -295,14 +295,14 @@ impl World {
         if method == "PUT" && path.ends_with("{sha256}") {
             request = request.body("hello");
         } else if method != "GET" && method != "DELETE" {
-            request = request.json(&self.body(path, &worker, &message));
+            request = request.json(&self.request_body(path, &worker, &message));
         }
         request.send().await.unwrap().status()
     }
 }
 
-fn documented() -> BTreeSet<String> {
-    let document: Value = serde_json::from_str(&atoll_server::router::openapi().to_json().unwrap()).unwrap();
+fn documented_routes() -> BTreeSet<String> {
+    let document: Value = serde_json::from_str(&atoll_server::router::openapi_document().to_json().unwrap()).unwrap();
     let mut found = BTreeSet::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         let methods = item.as_object().unwrap().keys().filter(|key| key.parse::<Method>().is_ok());
@@ -313,29 +313,29 @@ fn documented() -> BTreeSet<String> {
 
 #[test]
 fn every_route_is_in_the_table() {
-    let expected: BTreeSet<String> = EXPECTED.iter().map(|(route, _)| (*route).to_owned()).collect();
-    let documented = documented();
+    let expected: BTreeSet<String> = EXPECTED_ACCESS.iter().map(|(route, _)| (*route).to_owned()).collect();
+    let documented = documented_routes();
     let missing: Vec<_> = documented.difference(&expected).collect();
     let gone: Vec<_> = expected.difference(&documented).collect();
-    assert!(missing.is_empty() && gone.is_empty(), "say who may: {missing:?}; not there any more: {gone:?}");
+    assert!(missing.is_empty() && gone.is_empty(), "missing in the table: {missing:?}; no longer documented: {gone:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_principal_may_do_what_the_table_says() {
-    let server = TestServer::start(Kind::Sqlite).await;
-    let world = World::new(&server).await;
+async fn each_principal_has_the_access_in_the_table() {
+    let server = TestServer::start(DatabaseKind::Sqlite).await;
+    let setup = RouteTestSetup::new(&server).await;
     let mut wrong = Vec::new();
-    for (route, expected) in EXPECTED {
-        for (who, expected) in PRINCIPALS.iter().zip(expected.chars()) {
-            let status = world.ask(route, who).await;
-            let right = match expected {
+    for (route, expected) in EXPECTED_ACCESS {
+        for (principal, expected) in PRINCIPALS.iter().zip(expected.chars()) {
+            let status = setup.send_request(route, principal).await;
+            let is_expected = match expected {
                 '1' => status == 401,
                 '3' => status == 403,
                 '4' => status == 404,
                 _ => ![401, 403, 404].contains(&status.as_u16()) && status.as_u16() < 500,
             };
-            if !right {
-                wrong.push(format!("{route} as {who}: {status}, expected {expected}"));
+            if !is_expected {
+                wrong.push(format!("{route} as {principal}: {status}, expected {expected}"));
             }
         }
     }
@@ -343,92 +343,95 @@ async fn each_principal_may_do_what_the_table_says() {
     server.stop().await;
 }
 
-on_both_databases!(nobody_raises_themselves, a_service_sees_its_project_only);
+on_both_databases!(no_principal_can_escalate_its_privileges, a_service_token_sees_only_its_project);
 
-async fn nobody_raises_themselves(kind: Kind) {
+async fn no_principal_can_escalate_its_privileges(kind: DatabaseKind) {
     let server = TestServer::start(kind).await;
-    let world = World::new(&server).await;
-    let me = &world.member_id;
-    let admin_id = text(&world.admin.get("/users").await.expect(200)["items"][0]["id"]);
-    let robot = service(&world.admin, "admin", &world.project).await;
-    for actor in [&world.member, &world.viewer, &world.outsider, &world.service, &robot] {
+    let setup = RouteTestSetup::new(&server).await;
+    let me = &setup.member_id;
+    let admin_id = string_value(&setup.admin.get("/users").await.expect_status(200)["items"][0]["id"]);
+    let service_admin = create_service(&setup.admin, "admin", &setup.project).await;
+    for actor in [&setup.member, &setup.viewer, &setup.outsider, &setup.service, &service_admin] {
         for body in [
             json!({ "name": "t", "user_id": admin_id }),
             json!({ "name": "t", "kind": "service", "role": "admin" }),
             json!({ "name": "t", "kind": "service", "role": "viewer" }),
-            json!({ "name": "t", "kind": "service", "project_id": world.project }),
+            json!({ "name": "t", "kind": "service", "project_id": setup.project }),
         ] {
-            actor.post("/tokens", body).await.refused(403, "forbidden");
+            actor.post("/tokens", body).await.expect_problem(403, "forbidden");
         }
-        actor.patch(&format!("/users/{me}"), json!({ "role": "admin" })).await.refused(403, "forbidden");
-        actor.post("/users", json!({ "name": "x", "role": "admin" })).await.refused(403, "forbidden");
+        actor.patch(&format!("/users/{me}"), json!({ "role": "admin" })).await.expect_problem(403, "forbidden");
+        actor.post("/users", json!({ "name": "x", "role": "admin" })).await.expect_problem(403, "forbidden");
         let nudge = json!({ "content": "x", "type": "guardian_nudge" });
-        let (sandbox, ..) = world.sandbox(false).await;
+        let (sandbox, ..) = setup.create_sandbox(false).await;
         let sent = actor.post(&format!("/sandboxes/{}/messages", sandbox.id), nudge).await;
         assert!([403, 404].contains(&sent.status.as_u16()), "{}", sent.body);
-        // A directory of the server is for a local admin of the deployment only.
+        // Only an admin of the deployment may use a directory of the server.
         for repo in [json!({ "path": "/etc" }), json!({ "path": "/etc", "url": "https://example.org/a" })] {
-            let body = json!({ "project_id": world.project, "repo": repo });
-            let made = actor.post("/sandboxes", body).await;
-            assert!([403, 404].contains(&made.status.as_u16()), "{}", made.body);
+            let body = json!({ "project_id": setup.project, "repo": repo });
+            let created = actor.post("/sandboxes", body).await;
+            assert!([403, 404].contains(&created.status.as_u16()), "{}", created.body);
         }
     }
-    // Who administers the project may give roles in it, and still name no path or file of the server.
-    let ours = format!("/projects/{}", world.project);
-    robot.put(&format!("{ours}/members/{me}"), json!({ "role": "admin" })).await.expect(200);
-    for actor in [&robot, &world.member] {
-        actor.patch(&ours, json!({ "repo": { "path": "/etc" } })).await.refused(403, "forbidden");
-        actor.patch(&ours, json!({ "defaults": { "repo": { "path": "/etc" } } })).await.refused(403, "forbidden");
-        actor.patch(&ours, json!({ "repo": { "url": "file:///etc" } })).await.refused(422, "invalid");
-        actor.post("/projects", json!({ "name": "x" })).await.refused(403, "forbidden");
-        actor.delete(&ours).await.refused(403, "forbidden");
-        actor.patch(&format!("/users/{me}"), json!({ "role": "admin" })).await.refused(403, "forbidden");
+    // An admin of the project may assign roles in it, but may not use a path of the server.
+    let ours = format!("/projects/{}", setup.project);
+    service_admin.put(&format!("{ours}/members/{me}"), json!({ "role": "admin" })).await.expect_status(200);
+    for actor in [&service_admin, &setup.member] {
+        actor.patch(&ours, json!({ "repo": { "path": "/etc" } })).await.expect_problem(403, "forbidden");
         actor
-            .patch(&format!("/projects/{}", world.other_project), json!({ "name": "y" }))
+            .patch(&ours, json!({ "defaults": { "repo": { "path": "/etc" } } }))
             .await
-            .refused(404, "not_found");
+            .expect_problem(403, "forbidden");
+        actor.patch(&ours, json!({ "repo": { "url": "file:///etc" } })).await.expect_problem(422, "invalid");
+        actor.post("/projects", json!({ "name": "x" })).await.expect_problem(403, "forbidden");
+        actor.delete(&ours).await.expect_problem(403, "forbidden");
+        actor.patch(&format!("/users/{me}"), json!({ "role": "admin" })).await.expect_problem(403, "forbidden");
+        actor
+            .patch(&format!("/projects/{}", setup.other_project), json!({ "name": "y" }))
+            .await
+            .expect_problem(404, "not_found");
     }
-    let own = world.member.post("/tokens", json!({ "name": "own" })).await.expect(201);
+    let own = setup.member.post("/tokens", json!({ "name": "own" })).await.expect_status(201);
     assert_eq!((own["role"].as_str(), own["user_id"].as_str()), (Some("member"), Some(me.as_str())));
-    let own = world.member.with_token(own["token"].as_str().unwrap());
-    own.get("/users").await.refused(403, "forbidden");
-    world.member.post("/tokens", json!({ "name": "t", "role": "admin" })).await.refused(422, "invalid");
-    world.admin.post("/sandboxes", json!({ "repo": { "path": "/srv/code" } })).await.expect(201);
+    let own = setup.member.with_token(own["token"].as_str().unwrap());
+    own.get("/users").await.expect_problem(403, "forbidden");
+    setup.member.post("/tokens", json!({ "name": "t", "role": "admin" })).await.expect_problem(422, "invalid");
+    setup.admin.post("/sandboxes", json!({ "repo": { "path": "/srv/code" } })).await.expect_status(201);
     server.stop().await;
 }
 
-async fn a_service_sees_its_project_only(kind: Kind) {
+async fn a_service_token_sees_only_its_project(kind: DatabaseKind) {
     let server = TestServer::start(kind).await;
-    let world = World::new(&server).await;
-    let theirs = world.admin.external(json!({ "project_id": world.other_project })).await;
-    world.admin.external(json!({})).await;
-    for actor in [&world.service, &service(&world.admin, "admin", &world.project).await] {
+    let setup = RouteTestSetup::new(&server).await;
+    let theirs = setup.admin.create_external_sandbox(json!({ "project_id": setup.other_project })).await;
+    setup.admin.create_external_sandbox(json!({})).await;
+    for actor in [&setup.service, &create_service(&setup.admin, "admin", &setup.project).await] {
         for list in ["/sandboxes", "/sessions"] {
-            let items = actor.get(list).await.expect(200)["items"].as_array().unwrap().clone();
-            assert!(!items.is_empty() && items.iter().all(|item| item["project_id"] == *world.project), "{items:?}");
+            let items = actor.get(list).await.expect_status(200)["items"].as_array().unwrap().clone();
+            assert!(!items.is_empty() && items.iter().all(|item| item["project_id"] == *setup.project), "{items:?}");
         }
-        let projects = actor.get("/projects").await.expect(200);
+        let projects = actor.get("/projects").await.expect_status(200);
         assert_eq!(
             (projects["items"].as_array().unwrap().len(), &projects["items"][0]["id"]),
-            (1, &json!(world.project))
+            (1, &json!(setup.project))
         );
-        let filtered = actor.get(&format!("/sandboxes?project={}", world.other_project)).await.expect(200);
+        let filtered = actor.get(&format!("/sandboxes?project={}", setup.other_project)).await.expect_status(200);
         assert_eq!(filtered["items"], json!([]));
         for path in [
             format!("/sandboxes/{}", theirs.id),
             format!("/sandboxes/{}/events", theirs.id),
             format!("/sandboxes/{}/events/stream", theirs.id),
             format!("/sessions/{}", theirs.session),
-            format!("/projects/{}", world.other_project),
+            format!("/projects/{}", setup.other_project),
         ] {
-            actor.get(&path).await.refused(404, "not_found");
+            actor.get(&path).await.expect_problem(404, "not_found");
         }
-        // Where nothing is said the default project is meant, which is not the service's.
-        actor.post("/sandboxes", json!({})).await.refused(404, "not_found");
-        let elsewhere = json!({ "project_id": world.other_project });
-        actor.post("/sandboxes", elsewhere).await.refused(404, "not_found");
-        let foreign = json!({ "session_id": theirs.session, "project_id": world.project });
-        actor.post("/sandboxes", foreign).await.refused(404, "not_found");
+        // Without a project the request means the default project, which is not the service's.
+        actor.post("/sandboxes", json!({})).await.expect_problem(404, "not_found");
+        let elsewhere = json!({ "project_id": setup.other_project });
+        actor.post("/sandboxes", elsewhere).await.expect_problem(404, "not_found");
+        let foreign = json!({ "session_id": theirs.session, "project_id": setup.project });
+        actor.post("/sandboxes", foreign).await.expect_problem(404, "not_found");
     }
     server.stop().await;
 }

@@ -1,30 +1,30 @@
-//! `atoll agents`: which agents can work here, what each lacks, and how to get one.
+//! `atoll agents`: lists, installs and removes agents.
 
-mod fetch;
+pub mod agent_list;
+mod download;
 mod registry;
-pub mod show;
 
-use crate::arguments::word;
-use crate::client::Connect;
+use crate::arguments::parse_word;
+use crate::connect::Connect;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::render::size;
 use crate::settings::{self, ConfigFiles};
-use atoll_agents::install::Installed;
-use atoll_agents::{Agent, Places};
+use atoll_agents::install::InstalledVersion;
+use atoll_agents::{Agent, AgentLocations};
 use atoll_config::Config;
 use serde_json::json;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  atoll agents                                   which there are, and what each lacks
-  atoll agents install claude                    get Claude Code, at the version that was tried
-  atoll agents install codex --version 0.167.0   another version
+  atoll agents                                   list agents and what each one lacks
+  atoll agents install claude                    install Claude Code at the tested version
+  atoll agents install codex --version 0.167.0   install another version
   atoll agents remove claude
 
-An agent is taken from where agents.NAME.path says, else from what was installed here, else from PATH.
-A sandbox sees its program read-only; nothing is fetched when one starts.")]
+Atoll looks for an agent at agents.NAME.path, then in the data directory, then in PATH.
+Sandboxes mount its program read-only and download nothing.")]
 pub struct Agents {
     #[command(subcommand)]
     command: Option<Command>,
@@ -36,29 +36,29 @@ pub struct Agents {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Get an agent from the npm registry into the data directory
+    /// Install an agent from the npm registry
     #[command(after_help = "\
 Examples:
   atoll agents install claude
   NPM_CONFIG_REGISTRY=https://npm.example.org atoll agents install opencode
 
-The package for this kind of machine is fetched from the registry that npm is set up for, checked against
-its checksum and unpacked; no script of it is run.")]
+The command downloads the package for this machine from npm's configured registry, verifies its checksum
+and unpacks it into the data directory. It runs no scripts of the package.")]
     Install {
-        /// claude, codex, gemini or opencode
-        #[arg(value_parser = word::<Agent>)]
+        /// Agent: claude, codex, gemini or opencode
+        #[arg(value_parser = parse_word::<Agent>)]
         name: Agent,
-        /// Another version than the one that this version of Atoll was tried with
+        /// Version [default: the tested one]
         #[arg(long, value_name = "VERSION")]
         version: Option<String>,
     },
-    /// Remove what was installed; sandboxes that run it keep it
+    /// Remove an installed agent; running sandboxes keep it
     #[command(after_help = "Examples:\n  atoll agents remove claude\n  atoll agents remove claude --version 2.1.325")]
     Remove {
-        /// claude, codex, gemini or opencode
-        #[arg(value_parser = word::<Agent>)]
+        /// Agent: claude, codex, gemini or opencode
+        #[arg(value_parser = parse_word::<Agent>)]
         name: Agent,
-        /// Only this version
+        /// Remove only this version
         #[arg(long, value_name = "VERSION")]
         version: Option<String>,
     },
@@ -66,17 +66,17 @@ its checksum and unpacked; no script of it is run.")]
 
 pub async fn run(agents: &Agents, output: &Output) -> Result {
     let flag = agents.connect.data_dir.as_ref().map(|dir| ("data_dir".to_owned(), dir.display().to_string()));
-    let loaded = settings::load(flag.into_iter().collect(), &agents.files)?;
-    let places = places(&loaded.config);
+    let loaded = settings::load_config(flag.into_iter().collect(), &agents.files)?;
+    let places = search_paths(&loaded.config);
     match &agents.command {
-        None => show::run(&agents.connect, &loaded.config, output).await,
+        None => agent_list::run(&agents.connect, &loaded.config, output).await,
         Some(Command::Install { name, version }) => install(&places, *name, version.as_deref(), output).await,
         Some(Command::Remove { name, version }) => remove(&places, *name, version.as_deref(), output),
     }
 }
 
-/// Where agents' programs are looked for.
-pub fn places(config: &Config) -> Places {
+/// The places where Atoll looks for agents' programs.
+pub fn search_paths(config: &Config) -> AgentLocations {
     let named = |agent: Agent| {
         let agents = &config.agents;
         match agent {
@@ -89,54 +89,54 @@ pub fn places(config: &Config) -> Places {
         .clone()
     };
     let path = std::env::var_os("PATH").unwrap_or_default();
-    Places {
-        // The launcher follows no link on the way to a program.
+    AgentLocations {
+        // The launcher does not follow links on the path of a program.
         data_dir: config.data_dir.canonicalize().unwrap_or_else(|_| config.data_dir.clone()),
         configured: Agent::ALL.iter().filter_map(|agent| Some((*agent, named(*agent)?))).collect(),
         path: std::env::split_paths(&path).filter(|directory| directory.is_absolute()).collect(),
     }
 }
 
-async fn install(places: &Places, agent: Agent, version: Option<&str>, output: &Output) -> Result {
-    let Some(package) = agent.package_here() else {
+async fn install(places: &AgentLocations, agent: Agent, version: Option<&str>, output: &Output) -> Result {
+    let Some(package) = agent.package_for_host() else {
         let what = match agent {
-            Agent::Acp => "`acp` is whatever program you name: there is no package of it".to_owned(),
-            _ => format!("{} has no package for this kind of machine", agent.title()),
+            Agent::Acp => "`acp` is a program of your choice and has no package".to_owned(),
+            _ => format!("{} has no package for this machine", agent.display_name()),
         };
         return Err(Failure::setup("no_package", what)
-            .next(format!("Name its program with agents.{agent}.path in the configuration.")));
+            .with_hint(format!("Set agents.{agent}.path in the configuration to its program.")));
     };
     let version = version.unwrap_or(package.version);
-    // Also says whether it is a version at all.
-    places.directory(agent, version).map_err(Failure::input)?;
-    let (installed, is_new) = match places.is_there(agent, version) {
+    // This also validates the version.
+    places.version_dir(agent, version).map_err(Failure::input)?;
+    let (installed, is_new) = match places.find_version(agent, version) {
         Some(there) => (there, false),
-        None => (fetch::install(places, agent, package, version, output).await?, true),
+        None => (download::download_agent(places, agent, package, version, output).await?, true),
     };
-    told(agent, &installed, is_new, output)
+    print_installed(agent, &installed, is_new, output)
 }
 
-fn told(agent: Agent, installed: &Installed, is_new: bool, output: &Output) -> Result {
-    let Installed { version, directory, bytes } = installed;
+fn print_installed(agent: Agent, installed: &InstalledVersion, is_new: bool, output: &Output) -> Result {
+    let InstalledVersion { version, directory, bytes } = installed;
     let tested = agent.is_tested(version);
     if output.json {
-        return output.object(&json!({
+        return output.print_object(&json!({
             "name": agent, "version": version, "tested": tested, "directory": directory, "bytes": bytes, "new": is_new,
         }));
     }
-    let is = if is_new { "is installed in" } else { "is there already:" };
-    let untested = if tested { "" } else { "; Atoll was not tried with this version" };
-    let (title, directory, bytes) = (agent.title(), directory.display(), size::bytes(*bytes));
-    output.line(&format!("{title} {version} {is} {directory} ({bytes}){untested}"))
+    let is = if is_new { "is installed in" } else { "was already installed in" };
+    let untested = if tested { "" } else { "; Atoll is not tested with this version" };
+    let (title, directory, bytes) = (agent.display_name(), directory.display(), size::format_bytes(*bytes));
+    output.print_line(&format!("{title} {version} {is} {directory} ({bytes}){untested}"))
 }
 
-fn remove(places: &Places, agent: Agent, version: Option<&str>, output: &Output) -> Result {
-    let removed = places.remove(agent, version).map_err(|error| Failure::setup("agents", error))?;
+fn remove(places: &AgentLocations, agent: Agent, version: Option<&str>, output: &Output) -> Result {
+    let removed = places.remove_versions(agent, version).map_err(|error| Failure::setup("agents", error))?;
     if output.json {
-        return output.object(&json!({ "name": agent, "removed": removed }));
+        return output.print_object(&json!({ "name": agent, "removed": removed }));
     }
     match removed.as_slice() {
-        [] => output.line(&format!("nothing of {} was installed here", agent.title())),
-        versions => output.line(&format!("{} {} is gone", agent.title(), versions.join(", "))),
+        [] => output.print_line(&format!("{} was not installed", agent.display_name())),
+        versions => output.print_line(&format!("removed {} {}", agent.display_name(), versions.join(", "))),
     }
 }

@@ -1,4 +1,4 @@
-//! PostgreSQL's own tools, with the URL in their environment: arguments can be seen by everybody.
+//! Runs PostgreSQL's tools with the URL in their environment, because every user can see arguments.
 
 use crate::failure::{Failure, Result};
 use reqwest::Url;
@@ -7,10 +7,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
-/// A database's URL as the variables that libpq reads.
-pub struct Variables(Vec<(&'static str, SecretString)>);
+/// A database URL as libpq's environment variables.
+pub struct LibpqEnvironment(Vec<(&'static str, SecretString)>);
 
-/// Parameters of a URL that have a variable.
+/// URL parameters and their environment variables.
 const PARAMETERS: &[(&str, &str)] = &[
     ("host", "PGHOST"),
     ("hostaddr", "PGHOSTADDR"),
@@ -26,10 +26,10 @@ const PARAMETERS: &[(&str, &str)] = &[
     ("connect_timeout", "PGCONNECT_TIMEOUT"),
 ];
 
-impl Variables {
-    pub fn of(url: &SecretString) -> Result<Self> {
-        // The parser's own words could repeat the password.
-        let bad = || Failure::setup("config", "database_url is not a URL that PostgreSQL's tools can be given");
+impl LibpqEnvironment {
+    pub fn from_url(url: &SecretString) -> Result<Self> {
+        // The parser's own message could contain the password.
+        let bad = || Failure::setup("config", "database_url is not a valid URL for PostgreSQL's tools");
         let url = Url::parse(url.expose_secret()).map_err(|_| bad())?;
         let mut variables = Vec::new();
         let mut put = |name, value: &str| {
@@ -37,11 +37,11 @@ impl Variables {
                 variables.push((name, SecretString::from(value)));
             }
         };
-        put("PGHOST", &decoded(url.host_str().unwrap_or_default().trim_matches(['[', ']'])));
+        put("PGHOST", &percent_decode(url.host_str().unwrap_or_default().trim_matches(['[', ']'])));
         put("PGPORT", &url.port().map(|port| port.to_string()).unwrap_or_default());
-        put("PGUSER", &decoded(url.username()));
-        put("PGPASSWORD", &decoded(url.password().unwrap_or_default()));
-        put("PGDATABASE", &decoded(url.path().trim_start_matches('/')));
+        put("PGUSER", &percent_decode(url.username()));
+        put("PGPASSWORD", &percent_decode(url.password().unwrap_or_default()));
+        put("PGDATABASE", &percent_decode(url.path().trim_start_matches('/')));
         for (name, value) in url.query_pairs() {
             if let Some((_, variable)) = PARAMETERS.iter().find(|(known, _)| *known == name) {
                 put(*variable, &value);
@@ -50,7 +50,7 @@ impl Variables {
         Ok(Self(variables))
     }
 
-    /// One of the tools, told by its environment where to go; it asks nobody for a password.
+    /// A command with the connection in its environment and no stdin, so that it can't prompt for a password.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.envs(self.0.iter().map(|(name, value)| (*name, value.expose_secret())));
@@ -59,8 +59,8 @@ impl Variables {
     }
 }
 
-fn decoded(text: &str) -> String {
-    // `form_urlencoded` also reads `+` as a space, which a URL's other parts do not.
+fn percent_decode(text: &str) -> String {
+    // `query_pairs` decodes `+` as a space, which is wrong for the other parts of a URL.
     let pair = format!("x={}", text.replace('+', "%2B").replace('&', "%26"));
     Url::parse(&format!("x:/?{pair}"))
         .ok()
@@ -68,35 +68,35 @@ fn decoded(text: &str) -> String {
         .unwrap_or_default()
 }
 
-pub fn dump(url: &SecretString, to: &Path) -> Result {
-    let variables = Variables::of(url)?;
+pub fn dump_database(url: &SecretString, to: &Path) -> Result {
+    let variables = LibpqEnvironment::from_url(url)?;
     let mut dump = variables.command("pg_dump");
     dump.args(["--no-password", "--format=custom", "--no-owner", "--no-privileges", "--file"]).arg(to);
-    run(dump, "pg_dump")?;
-    // Reading its table of contents tells a whole dump from a torn one.
+    run_tool(dump, "pg_dump")?;
+    // `pg_restore --list` fails for a truncated dump.
     let mut list = Command::new("pg_restore");
     list.arg("--list").arg(to);
-    run(list, "pg_restore")
+    run_tool(list, "pg_restore")
 }
 
-fn run(mut command: Command, program: &str) -> Result {
+fn run_tool(mut command: Command, program: &str) -> Result {
     let ended = command.output().map_err(|error| {
         let failure = Failure::setup("no_pg_dump", format!("can't run {program}: {error}"));
         match error.kind() {
-            ErrorKind::NotFound => failure.next("On Debian and Ubuntu it is in the package postgresql-client."),
+            ErrorKind::NotFound => failure.with_hint("Install the package postgresql-client (Debian, Ubuntu)."),
             _ => failure,
         }
     })?;
     if ended.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&ended.stderr);
-    let next = if said.contains("version mismatch") {
-        "PostgreSQL's tools must not be older than its server: install the postgresql-client of that version."
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    let next = if stderr.contains("version mismatch") {
+        "Install a postgresql-client that is at least as new as the server."
     } else {
-        "Check database_url, and that its user may read everything; `atoll doctor` looks at it."
+        "Check database_url and its user's permissions; `atoll doctor` checks the connection."
     };
-    Err(Failure::work("backup_failed", format!("{program} failed: {}", said.trim())).next(next))
+    Err(Failure::work("backup_failed", format!("{program} failed: {}", stderr.trim())).with_hint(next))
 }
 
 #[cfg(test)]
@@ -104,9 +104,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_becomes_variables() {
+    fn translates_a_url_to_variables() {
         let url = SecretString::from("postgres://ada:p%40s%26s+w@db.example:5433/my%20db?sslmode=require&x=1");
-        let variables = Variables::of(&url).unwrap();
+        let variables = LibpqEnvironment::from_url(&url).unwrap();
         let shown: Vec<(&str, &str)> = variables.0.iter().map(|(name, value)| (*name, value.expose_secret())).collect();
         assert_eq!(
             shown,

@@ -1,19 +1,19 @@
-//! `atoll compare`: two sandboxes side by side.
+//! `atoll compare`: compares two sandboxes.
 
 mod summary;
 
-use crate::client::{Client, Connect};
+use crate::connect::{Connect, ConnectedClient};
+use crate::event_log::log_event::LogEvent;
+use crate::event_log::{EventFilter, EventSink, LogReader};
 use crate::failure::Result;
 use crate::output::Output;
-use crate::reading::entry::Entry;
-use crate::reading::{Reader, Show, Which};
 use crate::render::table::{self, Cell, cell};
 use crate::render::{text, time};
 use atoll_core::id::SandboxId;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use summary::{Difference, Summary, Use, differences};
+use summary::{Difference, SandboxSummary, ToolStep, find_differences};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -28,87 +28,89 @@ pub struct Compare {
 }
 
 pub async fn run(compare: &Compare, output: &Output) -> Result {
-    let client = Client::find(&compare.connect)?;
-    let left = summed_up(compare.left, &client, output).await?;
-    let right = summed_up(compare.right, &client, output).await?;
-    let (tool, input) = differences(&left.sequence, &right.sequence);
+    let client = ConnectedClient::find(&compare.connect)?;
+    let left = summarize_sandbox(compare.left, &client, output).await?;
+    let right = summarize_sandbox(compare.right, &client, output).await?;
+    let (tool, input) = find_differences(&left.sequence, &right.sequence);
     if output.json {
-        return output.object(&json!({
+        return output.print_object(&json!({
             "left": left,
             "right": right,
             "first_tool_difference": tool,
             "first_input_difference": input,
         }));
     }
-    table::print(output, &["", "LEFT", "RIGHT"], &rows(&left, &right))?;
-    output.line("")?;
-    output.line(&parting("tools", "the same tools in the same order", tool.as_ref()))?;
-    output.line(&parting("inputs", "the same inputs otherwise", input.as_ref()))
+    table::print_table(output, &["", "LEFT", "RIGHT"], &table_rows(&left, &right))?;
+    output.print_line("")?;
+    output.print_line(&describe_difference("tools", "the same tools in the same order", tool.as_ref()))?;
+    output.print_line(&describe_difference("inputs", "the same inputs otherwise", input.as_ref()))
 }
 
-impl Show for Summary {
-    fn entry(&mut self, entry: &Entry) -> Result {
-        self.add(entry);
+impl EventSink for SandboxSummary {
+    fn show_event(&mut self, event: &LogEvent) -> Result {
+        self.add_event(event);
         Ok(())
     }
 
-    fn truncated(&mut self, first_seq: i64, output: &Output) -> Result {
+    fn show_truncation(&mut self, first_seq: i64, output: &Output) -> Result {
         self.first_seq = first_seq;
-        output.note(&format!("events before {first_seq} of one side are no longer kept, and not counted"));
+        output
+            .print_note(&format!("retention has removed the events of one side before {first_seq}; they do not count"));
         Ok(())
     }
 }
 
-async fn summed_up(id: SandboxId, client: &Client, output: &Output) -> Result<Summary> {
-    let mut summary = Summary::default();
-    Reader::new(client, output, id, &Which::default())?.read(&mut summary).await?;
-    summary.finish(&client.get(&format!("/sandboxes/{id}"), &[]).await?);
+async fn summarize_sandbox(id: SandboxId, client: &ConnectedClient, output: &Output) -> Result<SandboxSummary> {
+    let mut summary = SandboxSummary::default();
+    LogReader::new(client, output, id, &EventFilter::default())?.read_all(&mut summary).await?;
+    summary.add_sandbox(&client.get_sandbox(id).await?);
     Ok(summary)
 }
 
-fn rows(left: &Summary, right: &Summary) -> Vec<Vec<Cell>> {
-    let both = |name: &str, shown: &dyn Fn(&Summary) -> String| vec![cell(name), cell(shown(left)), cell(shown(right))];
-    let or_none = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
+fn table_rows(left: &SandboxSummary, right: &SandboxSummary) -> Vec<Vec<Cell>> {
+    let both =
+        |name: &str, shown: &dyn Fn(&SandboxSummary) -> String| vec![cell(name), cell(shown(left)), cell(shown(right))];
+    let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
     let mut rows = vec![
         both("sandbox", &|side| side.id.clone()),
         both("state", &|side| side.state.clone()),
-        both("outcome", &|side| or_none(&side.outcome)),
-        both("reason", &|side| or_none(&side.reason)),
-        both("agent", &|side| or_none(&side.agent)),
-        both("model", &|side| or_none(&side.model)),
-        both("duration", &|side| time::span(Duration::from_secs_f64(side.duration_s.max(0.0)))),
+        both("outcome", &|side| or_dash(&side.outcome)),
+        both("reason", &|side| or_dash(&side.reason)),
+        both("agent", &|side| or_dash(&side.agent)),
+        both("model", &|side| or_dash(&side.model)),
+        both("duration", &|side| time::format_duration(Duration::from_secs_f64(side.duration_s.max(0.0)))),
         both("turns", &|side| side.turns.to_string()),
         both("cost", &|side| format!("${:.4}", side.cost_usd)),
         both("events", &|side| side.events.to_string()),
     ];
     let count = |value: &u64| value.to_string();
-    section(&mut rows, "", &left.events_by_type, &right.events_by_type, count);
-    section(&mut rows, "tool ", &left.tools, &right.tools, count);
-    section(&mut rows, "file ", &left.files, &right.files, |edits| {
+    add_section(&mut rows, "", (&left.events_by_type, &right.events_by_type), count);
+    add_section(&mut rows, "tool ", (&left.tools, &right.tools), count);
+    add_section(&mut rows, "file ", (&left.files, &right.files), |edits| {
         format!("{}× +{} -{}", edits.edits, edits.lines_added, edits.lines_removed)
     });
     rows
 }
 
-fn section<T>(
+fn add_section<T>(
     rows: &mut Vec<Vec<Cell>>,
-    before: &str,
-    left: &BTreeMap<String, T>,
-    right: &BTreeMap<String, T>,
+    prefix: &str,
+    (left, right): (&BTreeMap<String, T>, &BTreeMap<String, T>),
     shown: impl Fn(&T) -> String,
 ) {
     let names: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
     let side = |of: &BTreeMap<String, T>, name: &String| cell(of.get(name).map_or_else(|| "-".to_owned(), &shown));
     for name in names {
-        rows.push(vec![cell(format!("  {before}{}", text::clipped(name, 60))), side(left, name), side(right, name)]);
+        let label = cell(format!("  {prefix}{}", text::escape_clipped(name, 60)));
+        rows.push(vec![label, side(left, name), side(right, name)]);
     }
 }
 
-fn parting(what: &str, same: &str, difference: Option<&Difference>) -> String {
+fn describe_difference(what: &str, same: &str, difference: Option<&Difference>) -> String {
     let Some(found) = difference else { return format!("{what}: {same}") };
-    let side = |used: &Option<Use>| match used {
-        Some(used) => text::clipped(&format!("{} {} (event {})", used.tool, used.input, used.seq), 100),
+    let side = |step: &Option<ToolStep>| match step {
+        Some(step) => text::escape_clipped(&format!("{} {} (event {})", step.tool, step.input, step.seq), 100),
         None => "nothing more".to_owned(),
     };
-    format!("{what}: first different at step {}: {} | {}", found.step, side(&found.left), side(&found.right))
+    format!("{what}: first difference at step {}: {} | {}", found.step, side(&found.left), side(&found.right))
 }

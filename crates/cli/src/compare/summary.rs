@@ -1,112 +1,110 @@
-//! What one sandbox's log comes down to.
+//! The summary of one sandbox's log.
 
-use crate::reading::entry::Entry;
-use crate::render::line;
+use crate::event_log::log_event::LogEvent;
+use crate::render::tool_input::describe_input;
+use atoll_api::Sandbox;
+use atoll_api::events::EventData;
 use atoll_core::time::Timestamp;
 use serde::Serialize;
-use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// One use of a tool.
+/// One tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Use {
+pub struct ToolStep {
     pub seq: i64,
     pub tool: String,
     pub input: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Edits {
+pub struct FileEdits {
     pub edits: u64,
-    pub lines_added: i64,
-    pub lines_removed: i64,
+    pub lines_added: u64,
+    pub lines_removed: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Summary {
+pub struct SandboxSummary {
     pub id: String,
     pub state: String,
     pub outcome: Option<String>,
     pub reason: Option<String>,
     pub agent: Option<String>,
     pub model: Option<String>,
-    /// From its making to its end, or to the last thing that happened.
+    /// From the sandbox's creation to its end, or to its last event.
     pub duration_s: f64,
     pub turns: i64,
     pub cost_usd: f64,
-    /// 0 unless what was before it is no longer kept.
+    /// The first stored event, if retention has removed older ones.
     #[serde(skip_serializing_if = "is_zero")]
     pub first_seq: i64,
     pub events: u64,
     pub events_by_type: BTreeMap<String, u64>,
     pub tools: BTreeMap<String, u64>,
-    pub files: BTreeMap<String, Edits>,
+    pub files: BTreeMap<String, FileEdits>,
     #[serde(skip)]
-    pub sequence: Vec<Use>,
+    pub sequence: Vec<ToolStep>,
     #[serde(skip)]
     last_at: Option<Timestamp>,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &i64) -> bool {
     *number == 0
 }
 
-/// Of a tool's input only the beginning is kept.
-const INPUT: usize = 200;
+/// Limit on the characters of a tool's input.
+const MAX_INPUT_CHARS: usize = 200;
 
-impl Summary {
-    pub fn add(&mut self, entry: &Entry) {
+impl SandboxSummary {
+    pub fn add_event(&mut self, event: &LogEvent) {
         self.events += 1;
-        *self.events_by_type.entry(entry.event_type.clone()).or_default() += 1;
-        self.turns = self.turns.max(entry.turn.unwrap_or(0));
-        self.last_at = self.last_at.max(entry.at.parse().ok());
-        match entry.event_type.as_str() {
-            "agent.tool_use" => {
-                let tool = entry.text("tool").unwrap_or("?").to_owned();
-                *self.tools.entry(tool.clone()).or_default() += 1;
-                let input = line::input(&entry.data).chars().take(INPUT).collect();
-                self.sequence.push(Use { seq: entry.seq, tool, input });
+        *self.events_by_type.entry(event.event_type().to_owned()).or_default() += 1;
+        self.turns = self.turns.max(event.event.turn.unwrap_or(0));
+        self.last_at = self.last_at.max(Some(event.event.at));
+        match &event.data {
+            EventData::AgentToolUse(call) => {
+                *self.tools.entry(call.tool.clone()).or_default() += 1;
+                let input = describe_input(&call.input).chars().take(MAX_INPUT_CHARS).collect();
+                self.sequence.push(ToolStep { seq: event.event.seq, tool: call.tool.clone(), input });
             }
-            "agent.file_edited" => {
-                let edits = self.files.entry(entry.text("file_path").unwrap_or("?").to_owned()).or_default();
+            EventData::AgentFileEdited(edit) => {
+                let edits = self.files.entry(edit.file_path.clone()).or_default();
                 edits.edits += 1;
-                edits.lines_added += entry.data["lines_added"].as_i64().unwrap_or(0);
-                edits.lines_removed += entry.data["lines_removed"].as_i64().unwrap_or(0);
+                edits.lines_added += edit.lines_added;
+                edits.lines_removed += edit.lines_removed;
             }
             _ => {}
         }
     }
 
-    /// What the sandbox itself says, after all of its events.
-    pub fn finish(&mut self, row: &Value) {
-        let said = |value: &Value| value.as_str().map(str::to_owned);
-        self.id = said(&row["id"]).unwrap_or_default();
-        self.state = said(&row["state"]).unwrap_or_default();
-        self.outcome = said(&row["outcome"]);
-        self.reason = said(&row["reason"]["code"]);
-        self.agent = said(&row["agent"]);
-        self.model = said(&row["settings"]["model"]);
-        self.cost_usd = ["model", "compute"].iter().filter_map(|part| row["cost"][part].as_f64()).sum();
-        let time = |value: &Value| value.as_str().and_then(|text| text.parse::<Timestamp>().ok());
-        if let (Some(start), Some(end)) = (time(&row["created_at"]), time(&row["ended_at"]).or(self.last_at)) {
-            self.duration_s = end.elapsed_since(start).as_secs_f64();
+    /// Adds the sandbox's own fields, after all of its events.
+    pub fn add_sandbox(&mut self, sandbox: &Sandbox) {
+        self.id = sandbox.id.to_string();
+        self.state = sandbox.state.to_string();
+        self.outcome = sandbox.outcome.map(|outcome| outcome.to_string());
+        self.reason = sandbox.reason.as_ref().map(|reason| reason.code.clone());
+        self.agent = sandbox.agent.clone();
+        self.model = sandbox.settings.model.clone();
+        self.cost_usd = sandbox.cost.model + sandbox.cost.compute;
+        if let Some(end) = sandbox.ended_at.or(self.last_at) {
+            self.duration_s = end.elapsed_since(sandbox.created_at).as_secs_f64();
         }
     }
 }
 
-/// Where two sequences part.
+/// The first step at which two sequences differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// Counted from 1.
     pub step: usize,
-    pub left: Option<Use>,
-    pub right: Option<Use>,
+    pub left: Option<ToolStep>,
+    pub right: Option<ToolStep>,
 }
 
-/// The first step at which another tool is used, and the first at which the same tool is given something else.
-pub fn differences(left: &[Use], right: &[Use]) -> (Option<Difference>, Option<Difference>) {
-    let first = |differs: fn(&Use, &Use) -> bool| {
+/// The first step with a different tool, and the first step with the same tool and a different input.
+pub fn find_differences(left: &[ToolStep], right: &[ToolStep]) -> (Option<Difference>, Option<Difference>) {
+    let first = |differs: fn(&ToolStep, &ToolStep) -> bool| {
         let common = left.iter().zip(right).position(|(left, right)| differs(left, right));
         let at = common.or_else(|| (left.len() != right.len()).then(|| left.len().min(right.len())))?;
         Some(Difference { step: at + 1, left: left.get(at).cloned(), right: right.get(at).cloned() })
@@ -120,10 +118,11 @@ pub fn differences(left: &[Use], right: &[Use]) -> (Option<Difference>, Option<D
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event_log::log_event::testing::event;
     use serde_json::json;
 
-    fn uses(tools: &[(&str, &str)]) -> Vec<Use> {
-        let one = |(at, (tool, input)): (usize, &(&str, &str))| Use {
+    fn sequence(tools: &[(&str, &str)]) -> Vec<ToolStep> {
+        let one = |(at, (tool, input)): (usize, &(&str, &str))| ToolStep {
             seq: at as i64,
             tool: (*tool).into(),
             input: (*input).into(),
@@ -132,12 +131,12 @@ mod tests {
     }
 
     fn steps(left: &[(&str, &str)], right: &[(&str, &str)]) -> (Option<usize>, Option<usize>) {
-        let (tool, input) = differences(&uses(left), &uses(right));
+        let (tool, input) = find_differences(&sequence(left), &sequence(right));
         (tool.map(|found| found.step), input.map(|found| found.step))
     }
 
     #[test]
-    fn the_first_difference_is_found() {
+    fn finds_the_first_difference() {
         assert_eq!(steps(&[], &[]), (None, None));
         assert_eq!(steps(&[("A", "1"), ("B", "2")], &[("A", "1"), ("B", "2")]), (None, None));
         assert_eq!(steps(&[("A", "1"), ("B", "2")], &[("A", "1"), ("C", "2")]), (Some(2), None));
@@ -148,23 +147,19 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_summed_up() {
-        let mut summary = Summary::default();
+    fn sums_up_a_log() {
+        let mut summary = SandboxSummary::default();
         let events = [
-            (1, "agent.tool_use", json!({"tool": "Bash", "input": {"command": "ls"}})),
-            (2, "agent.file_edited", json!({"file_path": "a", "lines_added": 2, "lines_removed": 1})),
-            (3, "agent.file_edited", json!({"file_path": "a", "lines_added": 1, "lines_removed": 0})),
+            ("agent.tool_use", json!({"tool": "Bash", "input": {"command": "ls"}})),
+            ("agent.file_edited", json!({"file_path": "a", "lines_added": 2, "lines_removed": 1})),
+            ("agent.file_edited", json!({"file_path": "a", "lines_added": 1, "lines_removed": 0})),
         ];
-        for (seq, kind, data) in events {
-            let event = json!({"seq": seq, "type": kind, "at": "2026-01-01T00:00:05Z", "turn": 1, "data": data});
-            summary.add(&Entry::parse(&event.to_string()).unwrap());
+        for (event_type, data) in events {
+            summary.add_event(&event(event_type, Some(1), &data));
         }
-        summary.finish(&json!({
-            "id": "sbx_1", "state": "running", "created_at": "2026-01-01T00:00:00Z", "cost": {"model": 1.5, "compute": 0.5},
-        }));
-        assert_eq!((summary.events, summary.turns, summary.duration_s, summary.cost_usd), (3, 1, 5.0, 2.0));
-        assert_eq!(summary.files["a"], Edits { edits: 2, lines_added: 3, lines_removed: 1 });
+        assert_eq!((summary.events, summary.turns), (3, 1));
+        assert_eq!(summary.files["a"], FileEdits { edits: 2, lines_added: 3, lines_removed: 1 });
         assert_eq!(summary.tools, BTreeMap::from([("Bash".to_owned(), 1)]));
-        assert_eq!(summary.sequence, [Use { seq: 1, tool: "Bash".into(), input: "ls".into() }]);
+        assert_eq!(summary.sequence, [ToolStep { seq: 7, tool: "Bash".into(), input: "ls".into() }]);
     }
 }

@@ -1,15 +1,15 @@
-//! `atoll doctor`: looks at everything that a server and its sandboxes need, and says what to mend.
+//! `atoll doctor`: checks the requirements of a server and its sandboxes.
 
-mod agents;
-mod clock;
-mod database;
-mod disk;
-mod process;
-mod sandbox;
-mod server;
+mod agent_check;
+mod clock_check;
+mod database_check;
+mod disk_check;
+mod isolation_check;
+mod process_check;
+mod server_check;
 
-use crate::agents::show;
-use crate::client::Connect;
+use crate::agents::agent_list;
+use crate::connect::Connect;
 use crate::failure::{Failure, Result, WORK_FAILED};
 use crate::output::Output;
 use crate::render::{style, text};
@@ -23,10 +23,9 @@ Examples:
   atoll doctor
   atoll doctor --data-dir /srv/atoll --json | jq -c 'select(.status != \"ok\")'
 
-The exit code is 1 when something fails. It changes nothing: what it writes to measure, it removes, and the
-sandbox that it makes to see how well sandboxes are isolated, it ends.")]
+The exit code is 1 if a check fails. The command removes the files and the test sandbox that it creates.")]
 pub struct Doctor {
-    /// The data directory to look at [default: ATOLL_DATA_DIR, else the user's]
+    /// Data directory to check [default: ATOLL_DATA_DIR, or the user's]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -41,7 +40,7 @@ enum Status {
     Fail,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Serialize)]
 struct Check {
     #[serde(rename = "type")]
@@ -71,27 +70,27 @@ impl Check {
     }
 }
 
-/// Tells each check as it is made.
+/// Prints each check as soon as it is done.
 struct Report<'a> {
     output: &'a Output,
     failed: usize,
 }
 
 impl Report<'_> {
-    fn tell(&mut self, check: Check) -> Result {
+    fn add(&mut self, check: Check) -> Result {
         self.failed += usize::from(check.status == Status::Fail);
         if self.output.json {
-            self.output.object(&check)?;
+            self.output.print_object(&check)?;
         } else {
             let word = match check.status {
                 Status::Ok => "ok",
                 Status::Warn => "warn",
                 Status::Fail => "fail",
             };
-            let status = self.output.paint(style::of_state(word), &format!("{word:<4}"));
-            self.output.line(&format!("{status}  {:<14}  {}", check.check, text::inline(&check.detail)))?;
+            let status = self.output.apply_style(style::state_style(word), &format!("{word:<4}"));
+            self.output.print_line(&format!("{status}  {:<14}  {}", check.check, text::escape_line(&check.detail)))?;
             if let Some(remedy) = &check.remedy {
-                self.output.line(&format!("{:22}{}", "", text::inline(remedy)))?;
+                self.output.print_line(&format!("{:22}{}", "", text::escape_line(remedy)))?;
             }
         }
         self.output.flush()
@@ -101,43 +100,48 @@ impl Report<'_> {
 pub async fn run(doctor: &Doctor, output: &Output) -> Result {
     let mut report = Report { output, failed: 0 };
     let flag = doctor.data_dir.as_ref().map(|dir| ("data_dir".to_owned(), dir.display().to_string()));
-    match settings::load(flag.into_iter().collect(), &doctor.files) {
+    match settings::load_config(flag.into_iter().collect(), &doctor.files) {
         Ok(loaded) => {
             let files: Vec<_> = loaded.files.iter().map(|file| file.display().to_string()).collect();
             let from = if files.is_empty() { "no file".to_owned() } else { files.join(", ") };
-            report.tell(Check::ok("configuration", format!("valid, from {from}")))?;
+            report.add(Check::ok("configuration", format!("valid, from {from}")))?;
             for warning in &loaded.warnings {
-                report.tell(Check::warn("configuration", warning.to_string(), "Remove it, or leave it for later."))?;
+                report.add(Check::warn(
+                    "configuration",
+                    warning.to_string(),
+                    "Remove the key, or ignore this warning.",
+                ))?;
             }
-            examine(&loaded.config, &mut report).await?;
+            run_checks(&loaded.config, &mut report).await?;
             if rustix::process::geteuid().is_root() {
-                report.tell(process::user(&loaded.config))?;
+                report.add(process_check::check_server_user(&loaded.config))?;
             }
         }
-        Err(Failure::Told(told)) => {
-            report.tell(Check::fail(
+        Err(Failure::Reported(failure)) => {
+            report.add(Check::fail(
                 "configuration",
-                told.detail,
-                "Mend what is named there; the rest was not looked at.",
+                failure.detail,
+                "Fix the configuration; the other checks need it.",
             ))?;
         }
         Err(other) => return Err(other),
     }
-    process::check(&mut report)?;
+    process_check::check_process(&mut report)?;
     if report.failed > 0 { Err(Failure::Silent(WORK_FAILED)) } else { Ok(()) }
 }
 
-async fn examine(config: &atoll_config::Config, report: &mut Report<'_>) -> Result {
-    let usable = disk::check(&config.data_dir, report)?;
+async fn run_checks(config: &atoll_config::Config, report: &mut Report<'_>) -> Result {
+    let usable = disk_check::check_data_dir(&config.data_dir, report)?;
     if usable {
-        clock::check(&config.data_dir, report)?;
-        database::measure(&config.data_dir, report).await?;
-        database::check(&config.database, report).await?;
+        clock_check::check_clock(&config.data_dir, report)?;
+        database_check::measure_commits(&config.data_dir, report).await?;
+        database_check::check_database(&config.database(), report).await?;
     }
-    // Programs that have to be started to be asked are, while a sandbox is made.
+    // Asking agents for their version and creating a sandbox both take time: do them concurrently.
     let nowhere = Connect::default();
-    let (listed, checked) = tokio::join!(show::known(&nowhere, config), sandbox::check(config, report));
+    let (listed, checked) =
+        tokio::join!(agent_list::list_agents(&nowhere, config), isolation_check::check_isolation(config, report));
     checked?;
-    agents::tell(&listed?, report)?;
-    server::check(config, report).await
+    agent_check::check_agents(&listed?, report)?;
+    server_check::check_server(config, report).await
 }

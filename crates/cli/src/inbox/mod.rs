@@ -1,5 +1,5 @@
-//! Messages: sending, listing, and changing what is still queued.
+//! Messages: send, list and change them.
 
-pub mod list;
-pub mod queued;
+pub mod message;
+pub mod messages;
 pub mod send;

@@ -1,14 +1,18 @@
-//! `atoll send`: say something to an agent, and if wanted wait until it has it.
+//! `atoll send`: sends a message to an agent and optionally waits for its delivery.
 
+use super::messages::all_messages;
 use crate::arguments::{Target, text_or_stdin};
-use crate::client::follow::{Follow, Heard};
-use crate::client::{Client, Connect};
+use crate::connect::{Connect, ConnectedClient};
+use crate::event_log::log_event::{LogEvent, reported_message};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::render::text;
-use crate::worker_start;
+use crate::sandbox::create::CreatedSandbox;
+use atoll_api::{Message as ApiMessage, NewMessage, SentToSession};
+use atoll_client::EventStreamItem;
 use atoll_core::id::SandboxId;
-use serde_json::{Value, json};
+use atoll_core::message::{Delivery, MessageState, MessageType};
+use serde::Serialize;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -18,156 +22,160 @@ Examples:
   atoll send sbx_… \"stop that\" --interrupt
   git diff | atoll send sbx_… -
 
-With --wait the exit code is 0 when the agent has it, 1 when it could not be delivered or nobody can say.")]
+With --wait, the exit code is 0 when the agent has the message, and 1 when its delivery failed or is
+unconfirmed.")]
 pub struct Send {
-    /// A sandbox (sbx_…) or a session (ses_…); a session without a live sandbox gets a new one
+    /// Sandbox (sbx_…) or session (ses_…); a session without a sandbox gets a new one
     id: Target,
     #[command(flatten)]
-    message: Message,
+    message: MessageOptions,
     #[command(flatten)]
     connect: Connect,
 }
 
 #[derive(Debug, clap::Args)]
-pub struct Message {
-    /// What to say; `-` reads it from the standard input
+pub struct MessageOptions {
+    /// Text, or `-` for stdin
     text: String,
-    /// Wait for the end of the agent's turn instead of reaching it at once
+    /// Deliver the message after the current turn
     #[arg(long)]
     queue: bool,
-    /// Interrupt what the agent is doing
+    /// Interrupt the agent
     #[arg(long, conflicts_with = "queue")]
     interrupt: bool,
-    /// Wait until the agent has it, and say how
+    /// Wait until the agent has the message
     #[arg(long)]
     wait: bool,
 }
 
 pub async fn run(send: &Send, output: &Output) -> Result {
-    let client = Client::find(&send.connect)?;
-    to(send.id, &send.message, &client, output).await
+    let client = ConnectedClient::find(&send.connect)?;
+    send_message(send.id, &send.message, &client, output).await
 }
 
-pub async fn to(target: Target, message: &Message, client: &Client, output: &Output) -> Result {
-    let body = json!({
-        "content": text_or_stdin(&message.text).await?,
-        "type": if message.interrupt { "interrupt" } else { "user_message" },
-        "delivery": if message.queue { "queue" } else { "steer" },
-    });
-    // Before it is sent: whatever becomes of it stands after this place.
-    let before = if message.wait { place(target, client).await? } else { None };
-    let mut sent = client.post(&format!("{}/messages", target.path()), &body).await?;
-    let made: Option<SandboxId> = sent["sandbox"]["id"].as_str().and_then(|id| id.parse().ok());
-    if let (Some(id), Some(worker)) = (made, sent.pointer_mut("/sandbox/worker")) {
-        worker_start::keep(client, id, worker, None)?;
-    }
-    tell_sent(&sent, output)?;
+/// A sent message, with the sandbox that the server created for it.
+#[derive(Debug, Serialize)]
+struct SentMessage {
+    #[serde(flatten)]
+    message: ApiMessage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<CreatedSandbox>,
+}
+
+pub async fn send_message(
+    target: Target,
+    message: &MessageOptions,
+    client: &ConnectedClient,
+    output: &Output,
+) -> Result {
+    let new = NewMessage {
+        content: text_or_stdin(&message.text).await?,
+        message_type: if message.interrupt { MessageType::Interrupt } else { MessageType::UserMessage },
+        delivery: if message.queue { Delivery::Queue } else { Delivery::Steer },
+    };
+    // The position before the message: its delivery report comes after it.
+    let before = if message.wait { log_position(target, client).await? } else { None };
+    let sent = match target {
+        Target::Sandbox(id) => SentToSession { message: client.send_message(id, &new).await?, sandbox: None },
+        Target::Session(id) => client.send_session_message(id, &new).await?,
+    };
+    let sandbox = sent.sandbox.map(|sandbox| CreatedSandbox::save(sandbox, None, client)).transpose()?;
+    let sent = SentMessage { message: sent.message, sandbox };
+    print_sent(&sent, output)?;
     if !message.wait {
         return Ok(());
     }
     output.flush()?;
-    let (sandbox, since) = made.map(|id| (id, 0)).or(before).ok_or_else(|| {
+    let created = sent.sandbox.as_ref().map(|created| (created.sandbox.id, 0));
+    let position = created.or(before).ok_or_else(|| {
         Failure::work("not_delivered", "the session has no sandbox that could take the message")
-            .next(format!("It stays queued: `atoll messages {target}` shows it."))
+            .with_hint(format!("The message stays queued; see `atoll messages {target}`."))
     })?;
-    let ended = until_known(&sent, (sandbox, since), client, output).await?;
-    verdict(target, &ended, output)
+    let message = wait_for_delivery(&sent.message, position, client, output).await?;
+    print_delivery(target, &message, output)
 }
 
-/// The sandbox that will hear it, and the end of its log.
-async fn place(target: Target, client: &Client) -> Result<Option<(SandboxId, i64)>> {
+/// The target's live sandbox and the last seq of its log.
+async fn log_position(target: Target, client: &ConnectedClient) -> Result<Option<(SandboxId, i64)>> {
     let sandbox = match target {
-        Target::Sandbox(id) => id,
-        Target::Session(_) => {
-            let row = client.get(&target.path(), &[]).await?;
-            match row["sandbox_id"].as_str().and_then(|id| id.parse().ok()) {
-                Some(id) => id,
-                None => return Ok(None),
-            }
-        }
+        Target::Sandbox(id) => Some(id),
+        Target::Session(id) => client.get_session(id).await?.sandbox_id,
     };
-    let row = client.get(&format!("/sandboxes/{sandbox}"), &[]).await?;
-    Ok(Some((sandbox, row["last_seq"].as_i64().unwrap_or(0))))
+    let Some(id) = sandbox else { return Ok(None) };
+    Ok(Some((id, client.get_sandbox(id).await?.last_seq)))
 }
 
-fn tell_sent(sent: &Value, output: &Output) -> Result {
+fn print_sent(sent: &SentMessage, output: &Output) -> Result {
     if output.json {
-        return output.object(sent);
+        return output.print_response(sent);
     }
-    let id = text::inline(sent["id"].as_str().unwrap_or_default());
-    output.line(&format!("{id} is {}", text::inline(sent["state"].as_str().unwrap_or("queued"))))?;
-    let Some(sandbox) = sent.get("sandbox") else { return Ok(()) };
-    output.line(&format!(
-        "the session got a new sandbox: {}",
-        text::inline(sandbox["id"].as_str().unwrap_or_default())
-    ))?;
-    sandbox.get("worker").map_or(Ok(()), |worker| worker_start::tell(worker, output))
+    output.print_line(&format!("{} is {}", sent.message.id, sent.message.state))?;
+    let Some(created) = &sent.sandbox else { return Ok(()) };
+    output.print_line(&format!("the session has a new sandbox: {}", created.sandbox.id))?;
+    created.worker.as_ref().map_or(Ok(()), |worker| worker.print(output))
 }
 
-/// The message when its fate is known, or when its sandbox has ended without one.
-async fn until_known(
-    sent: &Value,
+/// Waits for the message's delivery report, or for the sandbox's end.
+async fn wait_for_delivery(
+    sent: &ApiMessage,
     (sandbox, since): (SandboxId, i64),
-    client: &Client,
+    client: &ConnectedClient,
     output: &Output,
-) -> Result<Value> {
+) -> Result<ApiMessage> {
     let types = ["message.*", "sandbox.completed", "sandbox.failed"].map(str::to_owned);
-    let mut follow = Follow::new(client, sandbox, &types, since);
-    let mut lost = false;
+    let mut follower = client.follow_events(sandbox, &types, since);
+    let mut is_lost = false;
     loop {
-        match follow.next().await? {
-            Heard::Event(event) => {
-                let own = event.data["message_id"] == sent["id"];
-                let over = matches!(event.event_type.as_str(), "message.queued" | "message.edited");
-                let ended = event.event_type.starts_with("sandbox.");
-                if (own && !over) || ended {
-                    return current(sent, client).await;
+        match follower.next().await? {
+            EventStreamItem::Event(event) => {
+                let event = LogEvent::from(*event);
+                if reported_message(&event.data) == Some(sent.id) || event.is_sandbox_end() {
+                    return current_message(sent, client).await;
                 }
             }
-            Heard::Truncated { .. } => {}
-            Heard::Lost(why) => {
-                if !std::mem::replace(&mut lost, true) {
-                    output.note(&format!("{why}; trying again"));
+            EventStreamItem::Truncated { .. } => {}
+            EventStreamItem::Disconnected { cause } => {
+                if !std::mem::replace(&mut is_lost, true) {
+                    output.print_note(&format!("{cause}; reconnecting"));
                 }
             }
         }
     }
 }
 
-/// The message as it stands now.
-async fn current(sent: &Value, client: &Client) -> Result<Value> {
-    let path = format!("/sessions/{}/messages", sent["session_id"].as_str().unwrap_or_default());
-    let (rows, _) = client.list(&path, &[], None).await?;
-    let found = rows.into_iter().find(|row| row["id"] == sent["id"]);
-    found.ok_or_else(|| client.not_atoll("the message is not in its session's list"))
+async fn current_message(sent: &ApiMessage, client: &ConnectedClient) -> Result<ApiMessage> {
+    let messages = all_messages(client, Target::Session(sent.session_id), None).await?;
+    let found = messages.into_iter().find(|message| message.id == sent.id);
+    found.ok_or_else(|| Failure::setup("not_atoll", "the message is not in its session's list"))
 }
 
-fn verdict(target: Target, message: &Value, output: &Output) -> Result {
-    let said = |field: &str| text::inline(message[field].as_str().unwrap_or_default());
-    let (id, state) = (said("id"), said("state"));
+fn print_delivery(target: Target, message: &ApiMessage, output: &Output) -> Result {
+    let id = message.id;
     if output.json {
-        output.object(message)?;
+        output.print_response(message)?;
     }
-    if state == "acknowledged" {
+    if message.state == MessageState::Acknowledged {
         if output.json {
             return Ok(());
         }
-        let turn = message["turn"].as_i64().map(|turn| format!(", turn {turn}")).unwrap_or_default();
-        return output.line(&format!("{id} reached the agent: {}{turn}", said("how")));
+        let turn = message.turn.map(|turn| format!(", turn {turn}")).unwrap_or_default();
+        let how = message.how.map(|how| how.as_str()).unwrap_or_default();
+        return output.print_line(&format!("{id} reached the agent: {how}{turn}"));
     }
-    let reason = message["reason"].as_str().map(|reason| format!(" ({})", text::inline(reason))).unwrap_or_default();
-    let (detail, next) = match state.as_str() {
-        "delivered_unconfirmed" => (
-            format!("{id} was handed over, but nobody confirms that the agent has it{reason}"),
-            format!("`atoll logs {target}` shows what the agent did; send it again only if it doesn't know."),
+    let reason = message.reason.as_ref().map(|reason| format!(" ({})", text::escape_line(reason))).unwrap_or_default();
+    let (detail, hint) = match message.state {
+        MessageState::DeliveredUnconfirmed => (
+            format!("{id} was delivered, but not confirmed{reason}"),
+            format!("Check `atoll logs {target}` before you send it again."),
         ),
-        "queued" | "leased" => (
-            format!("{id} was not delivered: the sandbox has ended; it waits in the session"),
-            format!("`atoll session resume {}` gives the session a new sandbox.", said("session_id")),
+        MessageState::Queued | MessageState::Leased => (
+            format!("{id} was not delivered: the sandbox has ended; the message stays queued"),
+            format!("Create a new sandbox with `atoll session resume {}`.", message.session_id),
         ),
-        _ => {
-            (format!("{id} was not delivered: it is {state}{reason}"), format!("`atoll messages {target}` lists them."))
-        }
+        state => (
+            format!("{id} was not delivered: it is {state}{reason}"),
+            format!("`atoll messages {target}` lists the messages."),
+        ),
     };
-    Err(Failure::work("not_delivered", detail).next(next))
+    Err(Failure::work("not_delivered", detail).with_hint(hint))
 }

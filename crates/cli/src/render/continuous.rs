@@ -1,50 +1,54 @@
-//! What is told of work that is checked until it passes. Pure.
+//! Describes the steps of continuous mode. Pure.
 
-use crate::reading::entry::Entry;
+use atoll_api::events::EventData;
 
-/// A line for people; nothing for what another line says better.
-pub fn words(entry: &Entry) -> Option<String> {
-    let number = |field: &str| entry.data[field].as_i64().unwrap_or(0);
-    let word = |field: &str| entry.text(field).unwrap_or("?");
-    Some(match entry.event_type.as_str() {
-        "continuous.started" => format!("works until these pass: {}", names(entry)),
-        "continuous.validating" => format!("checks run {} of at most {}", number("iteration"), number("iterations")),
-        "continuous.check" => format!("{}: {} ({})", word("verdict"), word("name"), word("detail")),
-        "continuous.run_failed" => {
-            let (errors, most) = (number("errors"), number("errors_limit"));
-            format!("the run failed, {errors} in a row of at most {most}; it goes on: {}", word("error"))
+/// One line; `None` for events that another line covers.
+pub fn describe_step(data: &EventData) -> Option<String> {
+    Some(match data {
+        EventData::ContinuousStarted(settings) => {
+            let required = settings.require.iter().map(|requirement| requirement.as_str());
+            let names: Vec<_> = required.chain(settings.checks.iter().map(String::as_str)).collect();
+            format!("works until these checks pass: {}", names.join(", "))
         }
-        "continuous.passed" => match number("iteration") {
-            1 => "everything passed after 1 run".to_owned(),
-            runs => format!("everything passed after {runs} runs"),
+        EventData::ContinuousValidating(run) => format!("checks run {} of at most {}", run.iteration, run.iterations),
+        EventData::ContinuousCheck(check) => {
+            let check = &check.check;
+            format!("{}: {} ({})", check.verdict, check.name, check.detail)
+        }
+        EventData::ContinuousRunFailed(run) => {
+            let error = run.error.as_deref().unwrap_or("unknown error");
+            format!("the run failed, {} in a row of at most {}; continuing: {error}", run.errors, run.errors_limit)
+        }
+        EventData::ContinuousPassed(run) => match run.iteration {
+            1 => "all checks passed after 1 run".to_owned(),
+            runs => format!("all checks passed after {runs} runs"),
         },
-        "continuous.stopped" => format!("checks nothing any more: {}", word("detail")),
+        EventData::ContinuousStopped(stop) => format!("checks stopped: {}", stop.detail),
         _ => return None,
     })
-}
-
-fn names(entry: &Entry) -> String {
-    let all = ["require", "checks"].into_iter().filter_map(|field| entry.data[field].as_array());
-    all.flatten().filter_map(|name| name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event_log::log_event::testing::event;
     use serde_json::{Value, json};
 
-    fn of(event_type: &str, data: Value) -> Option<String> {
-        let event = json!({ "seq": 1, "type": event_type, "at": "2026-01-31T12:00:00Z", "data": data });
-        words(&Entry::parse(&event.to_string()).unwrap())
+    fn line(event_type: &str, data: Value) -> Option<String> {
+        describe_step(&event(event_type, None, &data).data)
     }
 
     #[test]
     fn each_step_is_one_line() {
-        let started = json!({"require": ["clean"], "checks": ["make test"]});
-        assert_eq!(of("continuous.started", started).unwrap(), "works until these pass: clean, make test");
-        let check = json!({"name": "make test", "verdict": "failed", "detail": "exit code 2"});
-        assert_eq!(of("continuous.check", check).unwrap(), "failed: make test (exit code 2)");
-        assert_eq!(of("continuous.passed", json!({"iteration": 1})).unwrap(), "everything passed after 1 run");
-        assert_eq!(of("continuous.checked", json!({})), None);
+        let started = json!({
+            "require": ["clean"], "checks": ["make test"], "iterations": 3, "errors": 3, "duration_s": 60, "cost_usd": null,
+        });
+        assert_eq!(line("continuous.started", started).unwrap(), "works until these checks pass: clean, make test");
+        let check = json!({
+            "name": "make test", "verdict": "failed", "detail": "exit code 2", "duration_ms": 5, "round": 1,
+        });
+        assert_eq!(line("continuous.check", check).unwrap(), "failed: make test (exit code 2)");
+        assert_eq!(line("continuous.passed", json!({"iteration": 1})).unwrap(), "all checks passed after 1 run");
+        assert_eq!(line("agent.waiting", json!({})), None);
     }
 }

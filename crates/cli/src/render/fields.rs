@@ -1,9 +1,8 @@
-//! One thing with its properties, a line each. Values are made harmless here.
+//! A resource with one field per line. Escapes the values.
 
 use super::{style, text};
 use crate::failure::Result;
 use crate::output::Output;
-use serde_json::Value;
 
 pub struct Fields(Vec<(&'static str, String)>);
 
@@ -12,28 +11,25 @@ impl Fields {
         Self(Vec::new())
     }
 
-    pub fn put(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.0.push((name, value.into()));
+    pub fn field(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.0.push((name, value.to_string()));
         self
     }
 
-    /// Left out where it is absent or empty.
-    pub fn maybe(self, name: &'static str, value: &Value) -> Self {
+    /// Omits an absent value.
+    pub fn optional(self, name: &'static str, value: Option<impl ToString>) -> Self {
         match value {
-            Value::Null => self,
-            Value::String(text) if text.is_empty() => self,
-            Value::Object(map) if map.is_empty() => self,
-            Value::String(text) => self.put(name, text.clone()),
-            other => self.put(name, other.to_string()),
+            Some(value) => self.field(name, value),
+            None => self,
         }
     }
 
     pub fn print(&self, output: &Output) -> Result {
         let width = self.0.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         for (name, value) in &self.0 {
-            let name = output.paint(style::FAINT, &format!("{name:width$}"));
-            let value = text::inline(value);
-            output.line(&format!("{name}  {value}"))?;
+            let name = output.apply_style(style::FAINT, &format!("{name:width$}"));
+            let value = text::escape_line(value);
+            output.print_line(&format!("{name}  {value}"))?;
         }
         Ok(())
     }

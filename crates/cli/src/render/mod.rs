@@ -1,17 +1,17 @@
-//! Turning what the server says into text for people. Nothing that comes from a log reaches a
-//! terminal as it is: every text goes through `text` first.
+//! Renders responses and events for people. All untrusted text is escaped by `text` before it reaches a terminal.
 
 pub mod continuous;
+pub mod event_line;
+pub mod event_paragraph;
 pub mod fields;
-pub mod line;
 pub mod patch;
-pub mod prose;
 pub mod size;
 pub mod spans;
 pub mod style;
 pub mod table;
 pub mod text;
 pub mod time;
+pub mod tool_input;
 pub mod width;
 
 #[cfg(test)]

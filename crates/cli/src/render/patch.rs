@@ -1,83 +1,101 @@
-//! Changes of files: a patch in its colours, and a list of files with what was added and removed.
+//! Coloured patches and diffstats.
 
 use super::spans::Spans;
 use super::{style, text, width};
-use serde_json::Value;
+use atoll_api::DiffFile;
+use atoll_api::events::FileChangeType;
+use serde::Deserialize;
 
-/// A file that was changed. Its names come from elsewhere and are not harmless.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Changed {
+/// A changed file. Its paths are not escaped.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ChangedFile {
     pub path: String,
+    #[serde(default)]
     pub old_path: Option<String>,
+    #[serde(default = "modified")]
     pub change: String,
-    pub added: i64,
-    pub removed: i64,
+    #[serde(default)]
+    pub added: u64,
+    #[serde(default)]
+    pub removed: u64,
+    #[serde(default)]
     pub binary: bool,
 }
 
-impl Changed {
-    /// The list of files in an answer or an event.
-    pub fn list(files: &Value) -> Vec<Self> {
-        files.as_array().into_iter().flatten().filter_map(Self::read).collect()
-    }
+fn modified() -> String {
+    change_word(FileChangeType::Modified).to_owned()
+}
 
-    fn read(file: &Value) -> Option<Self> {
-        Some(Self {
-            path: file["path"].as_str()?.to_owned(),
-            old_path: file["old_path"].as_str().map(str::to_owned),
-            change: file["change"].as_str().unwrap_or("modified").to_owned(),
-            added: file["added"].as_i64().unwrap_or(0),
-            removed: file["removed"].as_i64().unwrap_or(0),
-            binary: file["binary"] == true,
-        })
+impl From<&DiffFile> for ChangedFile {
+    fn from(file: &DiffFile) -> Self {
+        let DiffFile { path, old_path, change, added, removed, binary } = file.clone();
+        Self { path, old_path, change, added, removed, binary }
     }
 }
 
-/// `+3 −1` in their colours.
-pub fn counts(added: i64, removed: i64) -> Spans {
-    Spans::new().put(style::GOOD, format!("+{added}")).plain(" ").put(style::BAD, format!("−{removed}"))
+pub const fn change_word(change: FileChangeType) -> &'static str {
+    match change {
+        FileChangeType::Created => "created",
+        FileChangeType::Modified => "modified",
+        FileChangeType::Deleted => "deleted",
+        FileChangeType::Renamed => "renamed",
+    }
 }
 
-/// A line for each file, lined up, and the sum under them.
-pub fn summary(files: &[Changed]) -> Vec<Spans> {
-    /// Longer names push their counts out of the column instead of taking the whole screen.
-    const LONGEST: usize = 60;
-    let names: Vec<String> = files.iter().map(name).collect();
-    let widest = names.iter().map(|name| width::of(name)).filter(|columns| *columns <= LONGEST).max().unwrap_or(0);
-    let mut lines: Vec<Spans> = files.iter().zip(&names).map(|(file, name)| row(file, name, widest)).collect();
+/// Formats `+3 −1` with colours.
+pub fn change_counts(added: u64, removed: u64) -> Spans {
+    Spans::new().styled(style::GOOD, format!("+{added}")).plain(" ").styled(style::BAD, format!("−{removed}"))
+}
+
+/// One aligned line per file, and a total.
+pub fn diffstat(files: &[ChangedFile]) -> Vec<Spans> {
+    /// Longer names do not widen the column.
+    const MAX_NAME_WIDTH: usize = 60;
+    let names: Vec<String> = files.iter().map(display_name).collect();
+    let widest = names
+        .iter()
+        .map(|name| width::text_width(name))
+        .filter(|columns| *columns <= MAX_NAME_WIDTH)
+        .max()
+        .unwrap_or(0);
+    let mut lines: Vec<Spans> = files.iter().zip(&names).map(|(file, name)| diffstat_row(file, name, widest)).collect();
     if files.len() > 1 {
-        let sum = |of: fn(&Changed) -> i64| files.iter().map(of).sum::<i64>();
-        let head = Spans::new().put(style::FAINT, format!("{} files ", files.len()));
-        lines.push(head.then(counts(sum(|file| file.added), sum(|file| file.removed))));
+        let sum = |of: fn(&ChangedFile) -> u64| files.iter().map(of).sum::<u64>();
+        let head = Spans::new().styled(style::FAINT, format!("{} files ", files.len()));
+        lines.push(head.append(change_counts(sum(|file| file.added), sum(|file| file.removed))));
     }
     lines
 }
 
-fn name(file: &Changed) -> String {
+fn display_name(file: &ChangedFile) -> String {
     match &file.old_path {
-        Some(old) => text::inline(&format!("{old} → {}", file.path)),
-        None => text::inline(&file.path),
+        Some(old) => text::escape_line(&format!("{old} → {}", file.path)),
+        None => text::escape_line(&file.path),
     }
 }
 
-fn row(file: &Changed, name: &str, widest: usize) -> Spans {
-    let padding = " ".repeat(widest.saturating_sub(width::of(name)));
+fn diffstat_row(file: &ChangedFile, name: &str, widest: usize) -> Spans {
+    let padding = " ".repeat(widest.saturating_sub(width::text_width(name)));
     let line = Spans::new().plain(format!("{name}{padding}  "));
-    let line = if file.binary { line.put(style::FAINT, "binary") } else { line.then(counts(file.added, file.removed)) };
+    let line = if file.binary {
+        line.styled(style::FAINT, "binary")
+    } else {
+        line.append(change_counts(file.added, file.removed))
+    };
     match file.change.as_str() {
         "modified" => line,
-        // As file watchers call it.
-        "added" => line.put(style::FAINT, "  created"),
-        change => line.put(style::FAINT, format!("  {}", text::clipped(change, 20))),
+        // The watcher's word for it.
+        "added" => line.styled(style::FAINT, "  created"),
+        change => line.styled(style::FAINT, format!("  {}", text::escape_clipped(change, 20))),
     }
 }
 
-/// The lines of a patch, harmless and in their colours.
-pub fn lines(patch: &str) -> Vec<Spans> {
-    text::block(patch).lines().map(|line| Spans::new().put(of_line(line), line)).collect()
+/// The escaped and coloured lines of a patch.
+pub fn patch_lines(patch: &str) -> Vec<Spans> {
+    text::escape_block(patch).lines().map(|line| Spans::new().styled(line_style(line), line)).collect()
 }
 
-fn of_line(line: &str) -> anstyle::Style {
+fn line_style(line: &str) -> anstyle::Style {
     match line.as_bytes() {
         [b'd', b'i', b'f', b'f', b' ', ..] | [b'+', b'+', b'+', b' ', ..] | [b'-', b'-', b'-', b' ', ..] => style::HEAD,
         [b'@', b'@', ..] => style::NAME,
@@ -93,15 +111,15 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn files_line_up() {
-        let files = Changed::list(&json!([
+    fn aligns_files() {
+        let files: Vec<ChangedFile> = serde_json::from_value(json!([
             {"path": "src/lib.rs", "change": "modified", "added": 12, "removed": 3},
             {"path": "NOTES.md", "change": "created", "added": 3, "removed": 0},
             {"path": "b\u{1b}[2J", "old_path": "a", "change": "renamed", "added": 0, "removed": 0},
             {"path": "logo.png", "change": "deleted", "binary": true},
-            {"nothing": 1},
-        ]));
-        let shown: Vec<_> = summary(&files).iter().map(|line| line.painted(false)).collect();
+        ]))
+        .unwrap();
+        let shown: Vec<_> = diffstat(&files).iter().map(|line| line.to_ansi(false)).collect();
         insta::assert_snapshot!(shown.join("\n"), @r"
         src/lib.rs  +12 −3
         NOTES.md    +3 −0  created
@@ -112,11 +130,11 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_has_its_colours() {
-        let lines = lines("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\x1b\n same\n");
-        let style = |at: usize| of_line(&lines[at].painted(false));
+    fn colours_a_patch() {
+        let lines = patch_lines("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\x1b\n same\n");
+        let style = |at: usize| line_style(&lines[at].to_ansi(false));
         assert_eq!([style(0), style(2), style(3)], [style::HEAD, style::HEAD, style::NAME]);
         assert_eq!([style(4), style(5), style(6)], [style::BAD, style::GOOD, anstyle::Style::new()]);
-        assert_eq!(lines[5].painted(false), "+new␛");
+        assert_eq!(lines[5].to_ansi(false), "+new␛");
     }
 }

@@ -1,12 +1,12 @@
-//! Amounts of bytes for people.
+//! Formats sizes for people.
 
 const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
 
-pub fn bytes(count: u64) -> String {
+pub fn format_bytes(count: u64) -> String {
     if count < 1024 {
         return format!("{count} B");
     }
-    // Far inside what f64 holds well enough for three digits.
+    // An f64 is precise enough for one decimal.
     let mut amount = count as f64;
     let mut unit = "B";
     for next in UNITS {
@@ -21,11 +21,11 @@ pub fn bytes(count: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::bytes;
+    use super::format_bytes;
 
     #[test]
-    fn the_unit_fits_the_amount() {
-        let said = [0, 1023, 1024, 1_500_000, 5 << 30, u64::MAX].map(bytes);
-        assert_eq!(said, ["0 B", "1023 B", "1.0 KiB", "1.4 MiB", "5.0 GiB", "16777216.0 TiB"]);
+    fn chooses_a_fitting_unit() {
+        let formatted = [0, 1023, 1024, 1_500_000, 5 << 30, u64::MAX].map(format_bytes);
+        assert_eq!(formatted, ["0 B", "1023 B", "1.0 KiB", "1.4 MiB", "5.0 GiB", "16777216.0 TiB"]);
     }
 }

@@ -1,4 +1,4 @@
-//! A line in pieces of one style each, so that it can be measured and cut before it is painted.
+//! A line of styled spans that can be measured and clipped.
 
 use super::width;
 use anstyle::Style;
@@ -11,8 +11,8 @@ impl Spans {
         Self(Vec::new())
     }
 
-    /// One more piece, which the caller has made harmless.
-    pub fn put(mut self, style: Style, text: impl Into<String>) -> Self {
+    /// Appends text, which the caller has escaped.
+    pub fn styled(mut self, style: Style, text: impl Into<String>) -> Self {
         let text = text.into();
         if !text.is_empty() {
             self.0.push((style, text));
@@ -21,19 +21,19 @@ impl Spans {
     }
 
     pub fn plain(self, text: impl Into<String>) -> Self {
-        self.put(Style::new(), text)
+        self.styled(Style::new(), text)
     }
 
-    pub fn then(mut self, other: Self) -> Self {
+    pub fn append(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self
     }
 
     pub fn columns(&self) -> usize {
-        self.0.iter().map(|(_, text)| width::of(text)).sum()
+        self.0.iter().map(|(_, text)| width::text_width(text)).sum()
     }
 
-    /// At most this many columns, with a sign where something is cut off.
+    /// Clips to this many columns, with an ellipsis.
     pub fn clip(mut self, most: usize) -> Self {
         if self.columns() <= most {
             return self;
@@ -41,9 +41,9 @@ impl Spans {
         let mut left = most.saturating_sub(1);
         for at in 0..self.0.len() {
             let Some((_, text)) = self.0.get_mut(at) else { break };
-            let columns = width::of(text);
+            let columns = width::text_width(text);
             if columns > left {
-                text.truncate(width::fitting(text, left));
+                text.truncate(width::fitting_prefix(text, left));
                 if most > 0 {
                     text.push('…');
                 }
@@ -55,7 +55,7 @@ impl Spans {
         self
     }
 
-    pub fn painted(&self, colour: bool) -> String {
+    pub fn to_ansi(&self, colour: bool) -> String {
         let mut line = String::new();
         for (style, text) in &self.0 {
             if colour && *style != Style::new() {
@@ -75,21 +75,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cutting_counts_columns_over_all_pieces() {
-        let line = Spans::new().put(style::GOOD, "ab").plain("日本").put(style::FAINT, "cd");
+    fn clipping_counts_columns_across_spans() {
+        let line = Spans::new().styled(style::GOOD, "ab").plain("日本").styled(style::FAINT, "cd");
         assert_eq!(line.columns(), 8);
-        assert_eq!(line.clone().clip(8).painted(false), "ab日本cd");
-        assert_eq!(line.clone().clip(7).painted(false), "ab日本…");
-        assert_eq!(line.clone().clip(4).painted(false), "ab…");
-        assert_eq!(line.clone().clip(2).painted(false), "a…");
-        assert_eq!(line.clone().clip(1).painted(false), "…");
-        assert_eq!(line.clip(0).painted(false), "");
+        assert_eq!(line.clone().clip(8).to_ansi(false), "ab日本cd");
+        assert_eq!(line.clone().clip(7).to_ansi(false), "ab日本…");
+        assert_eq!(line.clone().clip(4).to_ansi(false), "ab…");
+        assert_eq!(line.clone().clip(2).to_ansi(false), "a…");
+        assert_eq!(line.clone().clip(1).to_ansi(false), "…");
+        assert_eq!(line.clip(0).to_ansi(false), "");
     }
 
     #[test]
-    fn colour_only_where_it_is_wanted() {
-        let line = Spans::new().put(style::BAD, "no").plain(" way ");
-        assert_eq!(line.painted(false), "no way");
-        assert_eq!(line.painted(true), "\u{1b}[31mno\u{1b}[0m way");
+    fn colours_only_when_enabled() {
+        let line = Spans::new().styled(style::BAD, "no").plain(" way ");
+        assert_eq!(line.to_ansi(false), "no way");
+        assert_eq!(line.to_ansi(true), "\u{1b}[31mno\u{1b}[0m way");
     }
 }

@@ -1,4 +1,4 @@
-//! The few colours, by what they mean.
+//! Colours by meaning.
 
 use anstyle::{AnsiColor, Style};
 
@@ -9,8 +9,8 @@ pub const WARN: Style = AnsiColor::Yellow.on_default();
 pub const BAD: Style = AnsiColor::Red.on_default();
 pub const NAME: Style = AnsiColor::Cyan.on_default();
 
-/// How a state of anything looks.
-pub fn of_state(word: &str) -> Style {
+/// The style of a state.
+pub fn state_style(word: &str) -> Style {
     match word {
         "running" | "creating" | "pending" | "completing" | "queued" | "leased" => NAME,
         "completed" | "succeeded" | "acknowledged" | "open" | "ok" => GOOD,
@@ -20,8 +20,8 @@ pub fn of_state(word: &str) -> Style {
     }
 }
 
-/// How an event of this type looks.
-pub fn of_type(event_type: &str) -> Style {
+/// The style of an event type.
+pub fn event_style(event_type: &str) -> Style {
     match event_type {
         "agent.failed" | "agent.error" | "agent.stream_error" | "sandbox.failed" | "worker.lost"
         | "worker.rejected" => BAD,

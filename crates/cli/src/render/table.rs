@@ -1,4 +1,4 @@
-//! Columns that line up. Cells are made harmless here.
+//! Aligned tables. Escapes the cells.
 
 use super::style;
 use super::text;
@@ -6,7 +6,7 @@ use crate::failure::Result;
 use crate::output::Output;
 use anstyle::Style;
 
-const BETWEEN: &str = "  ";
+const COLUMN_GAP: &str = "  ";
 
 pub struct Cell {
     text: String,
@@ -14,47 +14,47 @@ pub struct Cell {
 }
 
 pub fn cell(text: impl AsRef<str>) -> Cell {
-    Cell { text: text::inline(text.as_ref()), style: Style::new() }
+    Cell { text: text::escape_line(text.as_ref()), style: Style::new() }
 }
 
-/// A word of a closed set, in its colour.
-pub fn state(word: &str) -> Cell {
-    Cell { text: text::inline(word), style: style::of_state(word) }
+/// A cell with the colour of its state.
+pub fn state_cell(word: &str) -> Cell {
+    Cell { text: text::escape_line(word), style: style::state_style(word) }
 }
 
-/// Prints the rows under their heads; the last column is cut to the terminal's width.
-pub fn print(output: &Output, heads: &[&str], rows: &[Vec<Cell>]) -> Result {
-    let lengths = |column: usize| rows.iter().filter_map(move |row| row.get(column)).map(|cell| count(&cell.text));
+/// Prints a table; clips the last column to the terminal's width.
+pub fn print_table(output: &Output, heads: &[&str], rows: &[Vec<Cell>]) -> Result {
+    let lengths = |column: usize| rows.iter().filter_map(move |row| row.get(column)).map(|cell| char_count(&cell.text));
     let widths: Vec<usize> =
-        heads.iter().enumerate().map(|(at, head)| lengths(at).chain([count(head)]).max().unwrap_or(0)).collect();
+        heads.iter().enumerate().map(|(at, head)| lengths(at).chain([char_count(head)]).max().unwrap_or(0)).collect();
     let head: Vec<Cell> = heads.iter().map(|head| Cell { text: (*head).to_owned(), style: style::HEAD }).collect();
     for row in [&head].into_iter().chain(rows) {
-        output.line(&line(output, row, &widths))?;
+        output.print_line(&format_row(output, row, &widths))?;
     }
     Ok(())
 }
 
-fn line(output: &Output, row: &[Cell], widths: &[usize]) -> String {
+fn format_row(output: &Output, row: &[Cell], widths: &[usize]) -> String {
     let mut line = String::new();
     let mut used = 0;
     for (at, (cell, width)) in row.iter().zip(widths).enumerate() {
         let last = at + 1 == row.len();
         let shown = match output.width {
-            Some(columns) if last => text::clip(&cell.text, columns.saturating_sub(used).max(8)),
+            Some(columns) if last => text::clip_text(&cell.text, columns.saturating_sub(used).max(8)),
             _ => cell.text.clone(),
         };
-        let padding = if last { 0 } else { width.saturating_sub(count(&shown)) };
-        line.push_str(&output.paint(cell.style, &shown));
+        let padding = if last { 0 } else { width.saturating_sub(char_count(&shown)) };
+        line.push_str(&output.apply_style(cell.style, &shown));
         line.extend(std::iter::repeat_n(' ', padding));
         if !last {
-            line.push_str(BETWEEN);
+            line.push_str(COLUMN_GAP);
         }
-        used += width + BETWEEN.len();
+        used += width + COLUMN_GAP.len();
     }
     line.truncate(line.trim_end().len());
     line
 }
 
-fn count(text: &str) -> usize {
+fn char_count(text: &str) -> usize {
     text.chars().count()
 }

@@ -1,11 +1,13 @@
-//! Whatever stands in a log, what is shown of it is harmless.
+//! Rendered events contain no control characters, even from a hostile log.
 
-use super::{line, prose};
+use super::{event_line, event_paragraph};
+use crate::event_log::log_event::LogEvent;
+use crate::event_log::log_event::testing::event;
 use crate::output::Output;
-use crate::reading::entry::Entry;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+const MESSAGE: &str = "msg_01k9z6m3q8e5t7v2x4y6a8b0c1";
 const TYPES: &[&str] = &[
     "agent.started",
     "agent.message",
@@ -30,18 +32,11 @@ const TYPES: &[&str] = &[
     "something.else",
 ];
 
-fn entry(event_type: &str, data: Value) -> Entry {
-    let event = json!({
-        "seq": 7, "type": event_type, "source": "agent", "at": "2026-01-31T12:00:00.123456Z", "turn": 2,
-        "actor": "user:usr_1", "data": data,
-    });
-    Entry::parse(&event.to_string()).unwrap()
-}
-
-fn shown(entry: &Entry) -> (String, String) {
+fn render_both(event: &LogEvent) -> (String, String) {
     let output = Output::new(false);
-    let prose = prose::of(entry).map(|paragraph| paragraph.lines(&output).join("\n")).unwrap_or_default();
-    (line::of(entry, &output), prose)
+    let prose =
+        event_paragraph::describe_event(event).map(|paragraph| paragraph.lines(&output).join("\n")).unwrap_or_default();
+    (event_line::format_event(event, &output), prose)
 }
 
 fn hostile() -> impl Strategy<Value = String> {
@@ -50,44 +45,44 @@ fn hostile() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn nothing_a_terminal_obeys(at in 0..TYPES.len(), text in hostile(), other in hostile(), time in hostile()) {
+    fn output_has_no_control_characters(at in 0..TYPES.len(), text in hostile(), other in hostile()) {
         let data = json!({
             "text": text, "content": other, "tool": other, "output": text, "input": {"command": text},
             "file_path": other, "change_type": text, "diff_preview": text, "message_id": other, "how": text,
             "reason": if at % 2 == 0 { json!(other) } else { json!({"code": text, "detail": other}) },
-            "outcome": text, "commit": text, "repo": other, "branch": text, "title": text, "decision": other, "approval_id": text, "delivery": other,
+            "outcome": text, "state": other, "commit": text, "repo": other, "branch": text, "title": text, "decision": other, "approval_id": text, "delivery": other,
             "results": [{"tool_use_id": text}],
         });
-        let mut entry = entry(TYPES[at], data);
-        entry.actor = Some(text);
-        entry.at = time;
-        let (line, prose) = shown(&entry);
+        let mut event = event(TYPES[at], Some(2), &data);
+        event.event.actor = Some(text);
+        let (line, prose) = render_both(&event);
         prop_assert!(!line.chars().any(char::is_control), "{line:?}");
         prop_assert!(!prose.chars().any(|c| c.is_control() && c != '\n'), "{prose:?}");
     }
 
     #[test]
-    fn any_data_can_be_shown(at in 0..TYPES.len(), text in any::<String>()) {
+    fn renders_any_data(at in 0..TYPES.len(), text in any::<String>()) {
         for data in [Value::Null, json!(text), json!([text]), json!({ "reason": [1], "input": text, "tool": {} })] {
-            shown(&entry(TYPES[at], data));
+            render_both(&event(TYPES[at], Some(2), &data));
         }
     }
 }
 
 #[test]
-fn a_short_story() {
+fn renders_a_short_run() {
     let story = [
         ("sandbox.running", json!({"state": "running", "outcome": null, "reason": null})),
         (
             "message.queued",
-            json!({"message_id": "msg_1", "type": "user_message", "delivery": "steer", "content": "hi\nyou"}),
+            json!({"message_id": MESSAGE, "type": "user_message", "delivery": "steer", "position": 1, "content": "hi\nyou",
+                   "content_bytes": 6}),
         ),
-        ("message.acknowledged", json!({"message_id": "msg_1", "state": "acknowledged", "how": "new_turn"})),
+        ("message.acknowledged", json!({"message_id": MESSAGE, "state": "acknowledged", "how": "new_turn"})),
         ("agent.started", json!({"turn": 2})),
         ("agent.tool_use", json!({"tool": "Bash", "input": {"command": "echo hi"}})),
         (
             "agent.tool_completed",
-            json!({"tool": "Bash", "output": "hi\nthere\n", "is_error": true, "exit": {"code": 3}}),
+            json!({"tool": "Bash", "output": "hi\nthere\n", "is_error": true, "exit": {"kind": "exited", "code": 3}}),
         ),
         (
             "agent.file_edited",
@@ -104,14 +99,21 @@ fn a_short_story() {
         ("agent.assistant_message", json!({"text": "in its own words"})),
         ("agent.user_tool_result", json!({"tool": "Bash", "output": "in its own words"})),
         ("agent.usage", json!({"tokens": 3})),
-        ("sandbox.notice", json!({"text": "not limited on this machine: disk space"})),
+        ("sandbox.notice", json!({"text": "disk: monitored only (no quota on this file system)"})),
         ("git.cloned", json!({"commit": "1a2b3c", "repo": "/src/x", "branch": "atoll/fix", "uncommitted": 0})),
-        ("git.branch_created", json!({"branch": "atoll/fix", "commits": 2, "files": []})),
+        (
+            "git.branch_created",
+            json!({"branch": "atoll/fix", "commit": "9f", "base": "1a2b3c", "commits": 2, "files": [], "flagged": [], "notes": []}),
+        ),
         ("git.nothing_changed", json!({"base": "1a2b3c"})),
-        ("sandbox.failed", json!({"outcome": "failed", "reason": {"code": "agent_failed", "detail": "gave up"}})),
+        (
+            "sandbox.failed",
+            json!({"state": "failed", "outcome": "failed", "reason": {"code": "agent_failed", "detail": "gave up"}}),
+        ),
         ("custom.thing", json!({"a": 1})),
     ];
-    let (lines, prose): (Vec<_>, Vec<_>) = story.into_iter().map(|(kind, data)| shown(&entry(kind, data))).unzip();
+    let (lines, prose): (Vec<_>, Vec<_>) =
+        story.into_iter().map(|(kind, data)| render_both(&event(kind, Some(2), &data))).unzip();
     insta::assert_snapshot!("lines", lines.join("\n"));
     insta::assert_snapshot!("prose", prose.join("\n"));
 }

@@ -1,7 +1,7 @@
-//! How many columns of a terminal a text takes, and breaking it by them.
+//! Measures and wraps text by terminal columns.
 
-/// They are drawn over the character before them.
-const ZERO: &[(u32, u32)] = &[
+/// Combining characters and other characters without a column.
+const ZERO_WIDTH: &[(u32, u32)] = &[
     (0x0300, 0x036f),
     (0x0483, 0x0489),
     (0x0591, 0x05bd),
@@ -80,30 +80,30 @@ const WIDE: &[(u32, u32)] = &[
     (0x20000, 0x3fffd),
 ];
 
-fn within(table: &[(u32, u32)], c: char) -> bool {
+fn contains_char(table: &[(u32, u32)], c: char) -> bool {
     let code = u32::from(c);
     let at = table.partition_point(|(_, last)| *last < code);
     table.get(at).is_some_and(|(first, _)| *first <= code)
 }
 
-pub fn of_char(c: char) -> usize {
+pub fn char_width(c: char) -> usize {
     match c {
         ' '..='~' => 1,
-        _ if c.is_control() || within(ZERO, c) => 0,
-        _ if within(WIDE, c) => 2,
+        _ if c.is_control() || contains_char(ZERO_WIDTH, c) => 0,
+        _ if contains_char(WIDE, c) => 2,
         _ => 1,
     }
 }
 
-pub fn of(text: &str) -> usize {
-    text.chars().map(of_char).sum()
+pub fn text_width(text: &str) -> usize {
+    text.chars().map(char_width).sum()
 }
 
-/// The end of the longest beginning that takes at most `most` columns.
-pub fn fitting(text: &str, most: usize) -> usize {
+/// The length in bytes of the longest prefix that fits into `most` columns.
+pub fn fitting_prefix(text: &str, most: usize) -> usize {
     let mut used = 0;
     for (at, c) in text.char_indices() {
-        used += of_char(c);
+        used += char_width(c);
         if used > most {
             return at;
         }
@@ -111,21 +111,21 @@ pub fn fitting(text: &str, most: usize) -> usize {
     text.len()
 }
 
-/// Lines of at most `most` columns, broken at spaces where there are any.
-pub fn wrap(text: &str, most: usize) -> Vec<String> {
-    // A wide character needs two.
+/// Wraps text at `most` columns, at spaces if possible.
+pub fn wrap_text(text: &str, most: usize) -> Vec<String> {
+    // A wide character needs two columns.
     let most = most.max(2);
     let mut lines = Vec::new();
     for line in text.lines() {
         let mut rest = line;
         loop {
-            let end = fitting(rest, most);
+            let end = fitting_prefix(rest, most);
             if end == rest.len() {
                 lines.push(rest.trim_end().to_owned());
                 break;
             }
             let cut = if rest[end..].starts_with(' ') { Some(end) } else { rest[..end].rfind(' ') };
-            // A line that begins with spaces is not broken right there.
+            // Do not break inside the indentation.
             let cut = cut.filter(|cut| !rest[..*cut].trim().is_empty()).unwrap_or(end);
             lines.push(rest[..cut].trim_end().to_owned());
             rest = rest[cut..].trim_start_matches(' ');
@@ -144,32 +144,42 @@ mod tests {
 
     #[test]
     fn tables_are_in_order() {
-        for table in [ZERO, WIDE] {
+        for table in [ZERO_WIDTH, WIDE] {
             assert!(table.iter().all(|(first, last)| first <= last));
             assert!(table.windows(2).all(|pair| pair[0].1 < pair[1].0));
         }
     }
 
     #[test]
-    fn columns_are_not_characters() {
-        assert_eq!([of("abc"), of("日本"), of("e\u{301}"), of("✓"), of("🙂"), of("✎ −")], [3, 4, 1, 1, 2, 3]);
-        assert_eq!(fitting("日本語", 5), "日本".len());
+    fn measures_columns_not_characters() {
+        assert_eq!(
+            [
+                text_width("abc"),
+                text_width("日本"),
+                text_width("e\u{301}"),
+                text_width("✓"),
+                text_width("🙂"),
+                text_width("✎ −")
+            ],
+            [3, 4, 1, 1, 2, 3]
+        );
+        assert_eq!(fitting_prefix("日本語", 5), "日本".len());
     }
 
     #[test]
-    fn breaks_at_spaces_where_there_are_any() {
-        assert_eq!(wrap("one two three", 8), ["one two", "three"]);
-        assert_eq!(wrap("abcdefghij", 4), ["abcd", "efgh", "ij"]);
-        assert_eq!(wrap("  indented words", 10), ["  indented", "words"]);
-        assert_eq!(wrap("a\n\nb", 10), ["a", "", "b"]);
-        assert_eq!(wrap("", 10), Vec::<String>::new());
+    fn prefers_breaks_at_spaces() {
+        assert_eq!(wrap_text("one two three", 8), ["one two", "three"]);
+        assert_eq!(wrap_text("abcdefghij", 4), ["abcd", "efgh", "ij"]);
+        assert_eq!(wrap_text("  indented words", 10), ["  indented", "words"]);
+        assert_eq!(wrap_text("a\n\nb", 10), ["a", "", "b"]);
+        assert_eq!(wrap_text("", 10), Vec::<String>::new());
     }
 
     proptest! {
         #[test]
         fn no_line_is_too_long_and_no_word_is_lost(text in "[a-z日🙂 \n]{0,80}", most in 2usize..20) {
-            let lines = wrap(&text, most);
-            prop_assert!(lines.iter().all(|line| of(line) <= most));
+            let lines = wrap_text(&text, most);
+            prop_assert!(lines.iter().all(|line| text_width(line) <= most));
             let squeezed = |text: &str| text.split_whitespace().collect::<String>();
             prop_assert_eq!(squeezed(&lines.concat()), squeezed(&text));
         }

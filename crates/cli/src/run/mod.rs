@@ -1,87 +1,87 @@
-//! `atoll run`: one task from start to end, watched and steered.
+//! `atoll run`: runs one task, shows its progress and relays messages.
 
-mod ending;
-mod face;
-mod git;
-mod leaving;
-mod orders;
-mod place;
-mod request;
+mod branch_diff;
+mod interrupts;
+mod progress;
+mod request_queue;
+mod run_server;
+mod run_summary;
 pub mod signals;
-mod story;
+mod step;
 mod task;
+mod task_input;
 mod terminal;
-mod told;
+mod view;
 mod watch;
 
-use crate::arguments::word;
-use crate::client::Connect;
+use crate::agent_flags::AgentFlags;
+use crate::arguments::parse_word;
+use crate::connect::Connect;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::sandbox::limits::Allowance;
-use crate::sandbox::network::Choice as Network;
+use crate::sandbox::limits::LimitFlags;
+use crate::sandbox::network::NetworkFlags;
 use crate::settings::{self, ConfigFiles};
-use crate::working::Working;
 use atoll_core::id::SessionId;
 use atoll_core::sandbox::ProviderKind;
-use place::Choice;
+use run_server::ServerChoice;
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   atoll run \"fix the flaky test\" --repo .
-  atoll run \"make it faster\" --repo . --check \"make test\"          until it passes
+  atoll run \"make it faster\" --repo . --check \"make test\"
   atoll run --repo ~/src/site --json < prompt.md
   atoll run \"say hello\" --provider fake
   atoll run --session ses_… \"and now the tests\"
 
-On a terminal, what you type goes to the agent while it works, or answers what it asks. Ctrl-C interrupts it,
-a second one leaves.
-With --repo the work ends up on a new branch of that repository; what is checked out there is not touched.
-Without a running server one is started inside, on the same data directory, and ended with the run.
+On a terminal, type to send messages to the agent or to answer its questions. Ctrl-C interrupts the agent;
+a second Ctrl-C leaves. With --repo, the results become a new branch of that repository; its checkout
+stays untouched. If no server runs, the command starts one on the same data directory and stops it at the
+end.
 
-Exit codes: 0 done; 1 the work failed; 2 the sandbox or the set-up failed; 3 done, but the results could not
-be taken out; 130 interrupted.")]
+Exit codes: 0 success; 1 the work failed; 2 the sandbox or the set-up failed; 3 the export of the results
+failed; 130 interrupted.")]
 pub struct Run {
-    /// What the agent is to do; `-`, or nothing with a pipe, reads it from the standard input
+    /// Prompt; by default or with `-` from piped stdin
     prompt: Option<String>,
-    /// A directory with a git repository for the agent to work on; it gets the last commit [default: none]
+    /// Git repository to work on, at its last commit [default: none]
     #[arg(long, value_name = "PATH")]
     repo: Option<PathBuf>,
-    /// The agent that works [default: agent.default, else the first that is here with its key]
+    /// Agent to run [default: agent.default, or the first usable one]
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
-    /// Go on in this session: its agent remembers, on its branch
+    /// Continue this session, with its conversation and branch
     #[arg(long, value_name = "ID")]
     session: Option<SessionId>,
-    /// Who makes the sandbox [default: provider.default]
-    #[arg(long, value_name = "NAME", value_parser = word::<ProviderKind>)]
+    /// Provider of the sandbox [default: provider.default]
+    #[arg(long, value_name = "NAME", value_parser = parse_word::<ProviderKind>)]
     provider: Option<ProviderKind>,
-    /// End it after this many seconds
+    /// Stop after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout: Option<u32>,
-    /// Keep the sandbox when the agent is done, and go on talking to it
+    /// Keep the sandbox when the agent is done
     #[arg(long)]
     keep: bool,
-    /// Memory for the agent and all it starts, in GB
+    /// Memory limit, in GB
     #[arg(long, value_name = "GB")]
     memory: Option<f64>,
-    /// Processors for the agent and all it starts
+    /// Processor limit
     #[arg(long, value_name = "N")]
     cpu: Option<f64>,
-    /// A path of the workspace that the agent must not change; several times
+    /// Protect a path of the workspace from changes (repeatable)
     #[arg(long = "protect", value_name = "PATH")]
     protected: Vec<String>,
-    /// The model that the agent uses
+    /// Model of the agent
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     #[command(flatten)]
-    working: Working,
+    working: AgentFlags,
     #[command(flatten)]
-    network: Network,
+    network: NetworkFlags,
     #[command(flatten)]
-    limits: Allowance,
+    limits: LimitFlags,
     #[command(flatten)]
     files: ConfigFiles,
     #[command(flatten)]
@@ -90,14 +90,14 @@ pub struct Run {
 
 pub fn run(run: &Run, output: &Output) -> Result {
     let flag = run.connect.data_dir.as_ref().map(|dir| ("data_dir".to_owned(), dir.display().to_string()));
-    let loaded = settings::load(flag.into_iter().collect(), &run.files)?;
-    let wanted = request::Wanted::read(run)?;
-    let choice = Choice::make(&run.connect, &loaded.config)?;
+    let loaded = settings::load_config(flag.into_iter().collect(), &run.files)?;
+    let input = task_input::TaskInput::read(run)?;
+    let choice = ServerChoice::choose(&run.connect, &loaded.config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::setup("runtime", format!("can't start threads: {error}")))?;
-    let done = runtime.block_on(Box::pin(task::start_to_end(run, &wanted, choice, &loaded.config, output)));
+        .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
+    let done = runtime.block_on(Box::pin(task::run_task(run, &input, choice, &loaded.config, output)));
     runtime.shutdown_background();
     done
 }

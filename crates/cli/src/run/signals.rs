@@ -1,4 +1,4 @@
-//! The signals that mean this command.
+//! The signals that interrupt or terminate a command.
 
 use crate::failure::{Failure, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -10,17 +10,18 @@ pub struct Signals {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Caught {
-    /// Ctrl-C, which may be meant for the agent.
+pub enum CaughtSignal {
+    /// SIGINT, which may address the agent.
     Interrupt,
-    /// This program is to end, or its terminal is gone.
-    End,
+    /// SIGTERM or SIGHUP.
+    Terminate,
 }
 
 impl Signals {
     pub fn listen() -> Result<Self> {
-        let listen =
-            |kind| signal(kind).map_err(|error| Failure::setup("signals", format!("can't listen to signals: {error}")));
+        let listen = |kind| {
+            signal(kind).map_err(|error| Failure::setup("signals", format!("can't install signal handlers: {error}")))
+        };
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
@@ -28,11 +29,11 @@ impl Signals {
         })
     }
 
-    pub async fn next(&mut self) -> Caught {
+    pub async fn next(&mut self) -> CaughtSignal {
         tokio::select! {
-            _ = self.interrupt.recv() => Caught::Interrupt,
-            _ = self.terminate.recv() => Caught::End,
-            _ = self.hangup.recv() => Caught::End,
+            _ = self.interrupt.recv() => CaughtSignal::Interrupt,
+            _ = self.terminate.recv() => CaughtSignal::Terminate,
+            _ = self.hangup.recv() => CaughtSignal::Terminate,
         }
     }
 }

@@ -1,194 +1,195 @@
-//! One task: find the server, make the sandbox, watch it, say what came out.
+//! One run: opens the server, creates the sandbox, watches it and prints the summary.
 
-use super::ending::Ending;
-use super::face;
-use super::place::{Choice, Place};
-use super::request::{self, DEMO, Wanted};
+use super::run_server::{RunServer, ServerChoice};
+use super::run_summary::RunSummary;
 use super::signals::Signals;
-use super::told::Told;
-use super::watch::{Left, Seen, Watch, Watched};
-use super::{Run, git, terminal};
-use crate::agents::show;
+use super::step::ViewStep;
+use super::task_input::{self, DEMO_AGENT, TaskInput};
+use super::view;
+use super::watch::{RunWatcher, WatchEnd, WatchResult, WatchTarget};
+use super::{Run, branch_diff, terminal};
+use crate::agents::agent_list;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::render::text;
-use crate::sandbox::id_of;
+use atoll_api::{ErrorCode, Sandbox, StopSandbox};
 use atoll_config::Config;
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::ProviderKind;
-use serde_json::{Value, json};
+use atoll_core::sandbox::ResultsAction;
+use serde_json::json;
 use tokio::time::Instant;
 
-pub async fn start_to_end(run: &Run, wanted: &Wanted, choice: Choice, config: &Config, output: &Output) -> Result {
-    let began = Instant::now();
+pub async fn run_task(run: &Run, input: &TaskInput, choice: ServerChoice, config: &Config, output: &Output) -> Result {
+    let started_at = Instant::now();
     let mut signals = Signals::listen()?;
-    let place = tokio::select! {
-        place = Place::open(choice) => place?,
+    let server = tokio::select! {
+        server = RunServer::open(choice) => server?,
         _ = signals.next() => return Err(Failure::interrupted()),
     };
-    let task = Task { run, config, wanted, place: &place, output, began };
-    let mut made = None;
-    match task.carry_out(&mut made, &mut signals).await {
-        Ok((Left::Aborted, exit)) => {
-            place.abandon(made, false).await;
-            ended_with(exit)
+    let task = RunTask { run, config, input, server: &server, output, started_at };
+    let mut sandbox = None;
+    match task.run_to_end(&mut sandbox, &mut signals).await {
+        Ok((WatchEnd::Aborted, exit)) => {
+            server.shut_down_now(sandbox, false).await;
+            exit_with(exit)
         }
         Ok((_, exit)) => {
             output.flush()?;
             tokio::select! {
-                () = place.leave(made, |others| output.note(&waiting_for(others))) => {}
+                () = server.shut_down(sandbox, |others| output.print_note(&waiting_note(others))) => {}
                 _ = signals.next() => {}
             }
-            ended_with(exit)
+            exit_with(exit)
         }
         Err(failure) => {
-            place.abandon(made, wanted.repo().is_some()).await;
+            server.shut_down_now(sandbox, input.repo_path().is_some()).await;
             Err(failure)
         }
     }
 }
 
-/// Where no agent can work: how to get one, or to see one play.
-fn without_agent(failure: Failure) -> Failure {
-    match &failure {
-        Failure::Told(told) if told.code == "no_agent" => failure.next(
-            "`atoll agents` shows what each agent lacks; `atoll run --agent demo …` tries Atoll out without a model.",
-        ),
-        Failure::Told(_) | Failure::PipeClosed | Failure::Silent(_) => failure,
+/// Adds a hint to the error that no agent is usable.
+fn creation_failure(error: atoll_client::Error) -> Failure {
+    let has_no_agent = error.code() == Some(ErrorCode::NoAgent);
+    let failure = Failure::from(error);
+    if has_no_agent {
+        return failure
+            .with_hint("`atoll agents` shows what each agent lacks; `atoll run --agent demo …` needs no model.");
     }
+    failure
 }
 
-const fn ended_with(exit: u8) -> Result {
+const fn exit_with(exit: u8) -> Result {
     if exit == 0 { Ok(()) } else { Err(Failure::Silent(exit)) }
 }
 
-fn waiting_for(others: usize) -> String {
-    let (are, them) = if others == 1 { ("other run is", "it") } else { ("other runs are", "them") };
-    format!("{others} {are} at work on the server in here; it ends with {them} (Ctrl-C ends it now)")
+fn waiting_note(others: usize) -> String {
+    let (uses, it) = if others == 1 { ("other run uses", "it") } else { ("other runs use", "them") };
+    format!("{others} {uses} this command's server; waiting for {it} (Ctrl-C stops the server now)")
 }
 
-struct Task<'a> {
+struct RunTask<'a> {
     run: &'a Run,
     config: &'a Config,
-    wanted: &'a Wanted,
-    place: &'a Place,
+    input: &'a TaskInput,
+    server: &'a RunServer,
     output: &'a Output,
-    began: Instant,
+    started_at: Instant,
 }
 
-impl Task<'_> {
-    /// To its end; how it was left, and the exit code. `known` is the sandbox from when there is one.
-    async fn carry_out(&self, known: &mut Option<SandboxId>, signals: &mut Signals) -> Result<(Left, u8)> {
-        self.refuse_keeping_what_ends()?;
-        // A session has the agent that it had.
+impl RunTask<'_> {
+    /// Runs the task; returns how the watch ended and the exit code. Sets `known` as soon as the sandbox exists.
+    async fn run_to_end(&self, known: &mut Option<SandboxId>, signals: &mut Signals) -> Result<(WatchEnd, u8)> {
+        self.check_keep()?;
+        // A session keeps its agent.
         let default = self.config.agent.default.clone().filter(|_| self.run.session.is_none());
         let named = self.run.agent.clone().or(default);
-        let unnamed = named.is_none() && self.run.session.is_none();
-        // Whoever plays in a sandbox that is none is the demo.
-        let plays = self.run.provider.unwrap_or(self.config.provider.default) == ProviderKind::Fake;
-        let asked = named.or_else(|| plays.then(|| DEMO.to_owned()));
-        let body = request::body(self.run, self.wanted, asked.as_deref());
-        let made = self.place.client.post("/sandboxes", &body).await.map_err(without_agent)?;
-        let sandbox = id_of(&made, &self.place.client)?;
+        let is_chosen_by_server = named.is_none() && self.run.session.is_none();
+        // The fake provider defaults to the demo agent.
+        let is_fake = self.run.provider.unwrap_or(self.config.provider.default) == ProviderKind::Fake;
+        let agent = named.or_else(|| is_fake.then(|| DEMO_AGENT.to_owned()));
+        let request = task_input::sandbox_request(self.run, self.input, agent.as_deref());
+        let created = self.server.client.create_sandbox(&request).await.map_err(creation_failure)?;
+        let sandbox = created.id;
         *known = Some(sandbox);
-        self.refuse_what_nobody_works_in(&made, sandbox).await?;
-        let agent = made["agent"].as_str().unwrap_or(DEMO).to_owned();
-        let chosen = match (unnamed, self.output.json) {
-            (true, false) => Some(self.chosen(&agent).await),
+        self.check_external(&created).await?;
+        let agent = created.agent.clone().unwrap_or_else(|| DEMO_AGENT.to_owned());
+        let choice = match (is_chosen_by_server, self.output.json) {
+            (true, false) => Some(self.describe_choice(&agent).await),
             (true, true) | (false, _) => None,
         };
-        self.begin(&made, sandbox, chosen.as_deref())?;
-        let watched = Watched {
+        self.print_start(&created, choice.as_deref())?;
+        let target = WatchTarget {
             sandbox,
             agent,
-            repo: self.wanted.repo().is_some(),
+            has_repo: self.input.repo_path().is_some(),
             keep: self.run.keep,
-            inside: self.place.is_inside(),
+            is_embedded: self.server.is_embedded(),
         };
-        let watch = Watch::new(&watched, &self.place.client, self.output, self.began);
-        let seen = Box::pin(watch.run(&self.place.client, signals)).await?;
-        let exit = self.end(&seen, sandbox).await?;
-        Ok((seen.left, exit))
+        let watcher = RunWatcher::new(&target, &self.server.client, self.output, self.started_at);
+        let result = Box::pin(watcher.run(&self.server.client, signals)).await?;
+        let exit = self.print_summary(&result, sandbox).await?;
+        Ok((result.end, exit))
     }
 
-    fn refuse_keeping_what_ends(&self) -> Result {
-        if self.run.keep && self.place.is_inside() && !terminal::somebody_is_there(self.output) {
-            return Err(Failure::input("--keep needs a terminal, or a server that goes on when this command ends")
-                .next("Start one with `atoll serve`, and run this again."));
+    fn check_keep(&self) -> Result {
+        if self.run.keep && self.server.is_embedded() && !terminal::is_interactive(self.output) {
+            return Err(Failure::input("--keep needs a terminal or a running server")
+                .with_hint("Start a server with `atoll serve` and try again."));
         }
         Ok(())
     }
 
-    /// A sandbox whose worker is started by hand would be watched for ever.
-    async fn refuse_what_nobody_works_in(&self, made: &Value, sandbox: SandboxId) -> Result {
-        if made["provider"] != "external" {
+    /// Rejects an external sandbox, whose agent Atoll does not start.
+    async fn check_external(&self, created: &Sandbox) -> Result {
+        if created.provider != ProviderKind::External {
             return Ok(());
         }
-        let stop = json!({ "results": "discard" });
-        self.place.client.post(&format!("/sandboxes/{sandbox}/stop"), &stop).await?;
-        Err(Failure::input("the provider `external` starts no agent: there would be nothing to watch")
-            .next("Name another one with --provider, or use `atoll sandbox new`."))
+        self.server.client.stop_sandbox(created.id, &StopSandbox { results: ResultsAction::Discard }).await?;
+        Err(Failure::input("the provider `external` starts no agent")
+            .with_hint("Choose another --provider, or use `atoll sandbox new`."))
     }
 
-    /// Which agent works where nobody named one, in words.
-    async fn chosen(&self, agent: &str) -> String {
-        if agent == DEMO {
-            return "no agent is configured: the demo agent plays, which needs no model".to_owned();
+    /// Describes the agent that the server chose.
+    async fn describe_choice(&self, agent: &str) -> String {
+        if agent == DEMO_AGENT {
+            return "no agent is configured: using the demo agent, which needs no model".to_owned();
         }
-        let all = show::listed(&self.place.client).await.unwrap_or_default();
-        let found = all.iter().find(|item| item["name"] == agent);
-        let field = |name: &str| found.and_then(|item| item[name].as_str()).map(text::inline);
-        let version = field("version").map(|version| format!(" {version}")).unwrap_or_default();
-        let path = field("path").map(|path| format!(" ({path})")).unwrap_or_default();
-        format!("using {}{version}{path}: --agent names another", text::inline(agent))
+        let all = agent_list::list_from_server(&self.server.client).await.unwrap_or_default();
+        let found = all.into_iter().find(|listed| listed.name == agent);
+        let (version, path) = found.map_or((None, None), |found| (found.version, found.path));
+        let version = version.map(|version| format!(" {version}")).unwrap_or_default();
+        let path = path.map(|path| format!(" ({path})")).unwrap_or_default();
+        text::escape_line(&format!("using {agent}{version}{path}; choose another with --agent"))
     }
 
-    fn begin(&self, made: &Value, sandbox: SandboxId, chosen: Option<&str>) -> Result {
+    fn print_start(&self, created: &Sandbox, choice: Option<&str>) -> Result {
+        let Sandbox { id, session_id, provider, agent, .. } = created;
         if self.output.json {
-            let session = &made["session_id"];
-            self.output.object(&json!({ "type": "started", "sandbox": sandbox, "session": session }))?;
+            self.output.print_object(&json!({ "type": "started", "sandbox": id, "session": session_id }))?;
             return self.output.flush();
         }
-        let said = |field: &str| text::inline(made[field].as_str().unwrap_or_default());
-        let place = if self.place.is_inside() {
+        let server = if self.server.is_embedded() {
             String::new()
         } else {
-            format!(" on {}", text::inline(self.place.client.found.base()))
+            format!(" on {}", text::escape_line(self.server.client.address.base_url()))
         };
-        let mut told = vec![Told::fact(&format!("{sandbox} ({}, agent {}){place}", said("provider"), said("agent")))];
-        told.extend(chosen.map(Told::fact));
-        if self.wanted.repo().is_none() {
-            told.push(Told::fact("there is no repository: the workspace is empty (--repo names one)"));
+        let agent = text::escape_line(agent.as_deref().unwrap_or_default());
+        let mut steps = vec![ViewStep::note(&format!("{id} ({provider}, agent {agent}){server}"))];
+        steps.extend(choice.map(ViewStep::note));
+        if self.input.repo_path().is_none() {
+            steps.push(ViewStep::note("no repository: the workspace is empty (use --repo)"));
         }
-        face::print(&told, self.output)
+        view::print_steps(&steps, self.output)
     }
 
-    /// Says what came out, and gives the exit code.
-    async fn end(&self, seen: &Seen, sandbox: SandboxId) -> Result<u8> {
-        let patch = match (&seen.story.branch, self.wanted.repo(), self.output.json) {
-            (Some(branch), Some(repo), false) => git::patch(repo, branch).await,
+    /// Prints the summary and returns the exit code.
+    async fn print_summary(&self, result: &WatchResult, sandbox: SandboxId) -> Result<u8> {
+        let patch = match (&result.progress.branch, self.input.repo_path(), self.output.json) {
+            (Some(branch), Some(repo), false) => branch_diff::read_patch(repo, branch).await,
             _ => None,
         };
         let here = std::env::current_dir().ok().and_then(|dir| dir.canonicalize().ok());
-        let ending = Ending {
-            left: seen.left,
-            story: &seen.story,
-            interrupted: seen.interrupted,
+        let summary = RunSummary {
+            end: result.end,
+            progress: &result.progress,
+            interrupted: result.interrupted,
             sandbox: &sandbox.to_string(),
-            elapsed: self.began.elapsed(),
-            repo: self.wanted.repo(),
-            in_repo: self.wanted.repo().zip(here).is_some_and(|(repo, here)| here.starts_with(repo)),
+            elapsed: self.started_at.elapsed(),
+            repo: self.input.repo_path(),
+            in_repo: self.input.repo_path().zip(here).is_some_and(|(repo, here)| here.starts_with(repo)),
             patch: patch.as_deref(),
-            inside: self.place.is_inside().then_some(self.config.data_dir.as_path()),
+            data_dir: self.server.is_embedded().then_some(self.config.data_dir.as_path()),
         };
         if self.output.json {
-            self.output.object(&ending.object())?;
+            self.output.print_object(&summary.to_json())?;
         } else {
-            for line in ending.lines() {
-                self.output.line(&line.painted(self.output.colour))?;
+            for line in summary.lines() {
+                self.output.print_line(&line.to_ansi(self.output.colour))?;
             }
         }
         self.output.flush()?;
-        Ok(ending.exit())
+        Ok(summary.exit_code())
     }
 }

@@ -1,299 +1,313 @@
-//! Watching a sandbox from its first event to its end: everything from outside in one `select!`.
+//! Watches a sandbox from its first event to its end: all external events pass through one `select!`.
 
-use super::face::Face;
-use super::leaving::{Leaving, Standing, Step};
-use super::orders::{Answer, Order, Orders, refused};
-use super::signals::{Caught, Signals};
-use super::story::{Answers, Branch, Doing, Story};
-use super::terminal::Pressed;
-use super::terminal::bottom::Status;
-use super::terminal::input::Asked;
-use super::told::Told;
-use crate::client::Client;
-use crate::client::follow::{Follow, Heard};
-use crate::failure::Result;
+use super::interrupts::{InterruptAction, InterruptContext, InterruptState};
+use super::progress::{AnswerMode, Phase, ResultBranch, RunProgress};
+use super::request_queue::{QueuedRequest, RequestQueue, RequestResult, describe_failure};
+use super::signals::{CaughtSignal, Signals};
+use super::step::ViewStep;
+use super::terminal::TerminalEvent;
+use super::terminal::footer::Status;
+use super::terminal::line_editor::EditorAction;
+use super::view::RunView;
+use crate::connect::ConnectedClient;
+use crate::event_log::log_event::LogEvent;
+use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::reading::entry::Entry;
+use atoll_api::events::EventData;
+use atoll_api::{ExportedResult, ExportedResults};
+use atoll_client::EventStreamItem;
 use atoll_core::id::SandboxId;
-use std::sync::Arc;
+use atoll_core::sandbox::SandboxState;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// How long an ended sandbox's log is waited for to be quiet.
-const QUIET: Duration = Duration::from_millis(300);
-/// Events that wait to be shown.
-const BACKLOG: usize = 256;
-/// The status line's clock.
-const TICK: Duration = Duration::from_secs(1);
+/// An ended sandbox's log must be quiet for this long.
+const QUIET_PERIOD: Duration = Duration::from_millis(300);
+/// Limit on received events that are not handled yet.
+const MAX_BUFFERED_EVENTS: usize = 256;
+/// Interval of the status line's clock.
+const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is watched, and what was asked for.
-pub struct Watched {
+/// The sandbox to watch, and the options of the run.
+pub struct WatchTarget {
     pub sandbox: SandboxId,
     pub agent: String,
-    pub repo: bool,
+    pub has_repo: bool,
     pub keep: bool,
-    pub inside: bool,
+    pub is_embedded: bool,
 }
 
-/// How the watching came to its end.
+/// The reason why the watcher returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
+pub enum WatchEnd {
     /// The sandbox has ended.
     Ended,
-    /// It stays on its server, and the agent waits there.
+    /// The sandbox stays on its server, and its agent waits.
     Kept,
-    /// Somebody went away and left it running on its server.
-    Running,
-    /// Somebody broke everything off.
+    /// The user left the sandbox running on its server.
+    Detached,
+    /// The user aborted the run.
     Aborted,
 }
 
-/// What came of the watching.
-pub struct Seen {
-    pub left: Left,
-    pub story: Story,
-    /// Somebody here pressed Ctrl-C, or ended the program.
+/// The result of watching a sandbox.
+pub struct WatchResult {
+    pub end: WatchEnd,
+    pub progress: RunProgress,
+    /// The user pressed Ctrl-C or terminated the command.
     pub interrupted: bool,
 }
 
-pub struct Watch<'a> {
-    watched: &'a Watched,
+pub struct RunWatcher<'a> {
+    target: &'a WatchTarget,
     output: &'a Output,
-    pub story: Story,
-    face: Face,
-    orders: Orders,
-    leaving: Leaving,
-    began: Instant,
-    /// Not yet on the screen.
-    told: Vec<Told>,
-    lost: bool,
-    /// Results of a failed sandbox: asked for, and answered.
+    progress: RunProgress,
+    view: RunView,
+    requests: RequestQueue,
+    interrupts: InterruptState,
+    started_at: Instant,
+    /// Steps that are not on the screen yet.
+    steps: Vec<ViewStep>,
+    is_lost: bool,
+    /// The export of a failed sandbox's results: requested (`false`) or done (`true`).
     recovering: Option<bool>,
-    /// When the log of the ended sandbox is quiet, unless something more is heard.
-    quiet: Option<Instant>,
-    left: Option<Left>,
+    /// The end of the quiet period after the sandbox's end.
+    quiet_at: Option<Instant>,
+    end: Option<WatchEnd>,
 }
 
-impl<'a> Watch<'a> {
-    pub fn new(watched: &'a Watched, client: &Arc<Client>, output: &'a Output, began: Instant) -> Self {
-        let face = Face::of(output);
-        let demo = watched.agent == super::request::DEMO;
-        let answers = match face.is_live() {
-            true if demo => Answers::Message("type approve, or deny and why".to_owned()),
-            true => Answers::Typed,
-            false if demo => Answers::Message(format!("answer with: atoll send {} approve", watched.sandbox)),
-            false => Answers::Command,
+impl<'a> RunWatcher<'a> {
+    pub fn new(target: &'a WatchTarget, client: &ConnectedClient, output: &'a Output, started_at: Instant) -> Self {
+        let view = RunView::open(output);
+        let is_demo = target.agent == super::task_input::DEMO_AGENT;
+        let answers = match view.is_live() {
+            true if is_demo => AnswerMode::ByMessage("type approve, or deny and a reason".to_owned()),
+            true => AnswerMode::Typed,
+            false if is_demo => AnswerMode::ByMessage(format!("answer with: atoll send {} approve", target.sandbox)),
+            false => AnswerMode::Command,
         };
         Self {
-            watched,
+            target,
             output,
-            story: Story::new(answers),
-            face,
-            orders: Orders::start(Arc::clone(client), watched.sandbox),
-            leaving: Leaving::default(),
-            began,
-            told: Vec::new(),
-            lost: false,
+            progress: RunProgress::new(answers),
+            view,
+            requests: RequestQueue::start(client.clone(), target.sandbox),
+            interrupts: InterruptState::default(),
+            started_at,
+            steps: Vec::new(),
+            is_lost: false,
             recovering: None,
-            quiet: None,
-            left: None,
+            quiet_at: None,
+            end: None,
         }
     }
 
-    /// Until the end, or until somebody leaves.
-    pub async fn run(mut self, client: &Arc<Client>, signals: &mut Signals) -> Result<Seen> {
-        let mut log = follow(client, self.watched.sandbox);
-        let mut tick = tokio::time::interval(TICK);
+    /// Watches until the sandbox's end, or until the user leaves.
+    pub async fn run(mut self, client: &ConnectedClient, signals: &mut Signals) -> Result<WatchResult> {
+        let mut log = spawn_follower(client, self.target.sandbox);
+        let mut tick = tokio::time::interval(REDRAW_INTERVAL);
         loop {
             if log.is_empty() {
                 self.draw()?;
             }
-            if let Some(left) = self.left {
+            if let Some(end) = self.end {
                 self.draw()?;
-                let interrupted = self.leaving != Leaving::Staying;
-                self.face.leave()?;
-                return Ok(Seen { left, story: self.story, interrupted });
+                let interrupted = self.interrupts != InterruptState::Running;
+                self.view.close()?;
+                return Ok(WatchResult { end, progress: self.progress, interrupted });
             }
-            let quiet = self.quiet;
+            let quiet_at = self.quiet_at;
             tokio::select! {
-                Some(heard) = log.recv() => self.hear(heard?)?,
-                pressed = self.face.asked() => self.pressed(pressed),
-                answer = self.orders.answer() => self.answered(answer),
-                caught = signals.next() => self.signalled(caught),
-                () = until(quiet) => self.left = Some(Left::Ended),
+                Some(item) = log.recv() => self.handle_log(item?)?,
+                event = self.view.next_event() => self.handle_terminal(event),
+                result = self.requests.next_result() => self.handle_response(result),
+                signal = signals.next() => self.handle_signal(signal),
+                () = sleep_until(quiet_at) => self.end = Some(WatchEnd::Ended),
                 _ = tick.tick() => {}
             }
         }
     }
 
     fn draw(&mut self) -> Result {
-        let told = std::mem::take(&mut self.told);
-        let sandbox = self.watched.sandbox.to_string();
+        let steps = std::mem::take(&mut self.steps);
+        let sandbox = self.target.sandbox.to_string();
         let status = Status {
-            story: &self.story,
+            progress: &self.progress,
             sandbox: &sandbox,
-            elapsed: self.began.elapsed(),
-            lost: self.lost,
-            notice: self.leaving.notice(&self.story.doing),
+            elapsed: self.started_at.elapsed(),
+            is_lost: self.is_lost,
+            notice: self.interrupts.notice(&self.progress.phase),
         };
-        self.face.draw(&told, status, self.output)
+        self.view.draw(&steps, status, self.output)
     }
 
-    fn hear(&mut self, heard: Heard) -> Result {
-        match heard {
-            Heard::Event(entry) => self.take(&entry)?,
-            Heard::Truncated { first_seq } => {
-                self.told.push(Told::warning(&format!("events before {first_seq} are no longer kept")));
+    fn handle_log(&mut self, item: EventStreamItem) -> Result {
+        match item {
+            EventStreamItem::Event(event) => self.handle_event(&LogEvent::from(*event))?,
+            EventStreamItem::Truncated { first_seq } => {
+                self.steps
+                    .push(ViewStep::warning(&format!("events before {first_seq} have been removed by retention")));
             }
-            Heard::Lost(why) => {
-                if !std::mem::replace(&mut self.lost, true) && !self.face.is_live() {
-                    self.output.note(&format!("{why}; trying again, nothing will be missed"));
+            EventStreamItem::Disconnected { cause } => {
+                if !std::mem::replace(&mut self.is_lost, true) && !self.view.is_live() {
+                    self.output.print_note(&format!("{cause}; reconnecting, no events are lost"));
                 }
             }
         }
         Ok(())
     }
 
-    fn take(&mut self, entry: &Entry) -> Result {
-        self.lost = false;
-        self.face.event(entry, self.output)?;
-        let told = self.story.take(entry);
-        self.told.extend(told);
-        match entry.event_type.as_str() {
-            "sandbox.completed" | "sandbox.failed" => self.ended(),
-            // Its results are being taken out after all.
-            "sandbox.completing" => self.quiet = None,
-            "agent.started" => self.leaving.stay(),
-            // Nobody can say what to do instead.
-            "agent.interrupted" if !self.face.is_live() && self.leaving == Leaving::Interrupted => {
-                self.leaving = Leaving::Stopping;
-                self.stop();
+    fn handle_event(&mut self, event: &LogEvent) -> Result {
+        self.is_lost = false;
+        self.view.show_event(event, self.output)?;
+        let steps = self.progress.apply(event);
+        self.steps.extend(steps);
+        match &event.data {
+            EventData::SandboxCompleted(_) | EventData::SandboxFailed(_) => self.handle_end(),
+            // The server exports the results of the ended sandbox.
+            EventData::SandboxCompleting(_) => self.quiet_at = None,
+            EventData::AgentStarted(_) => self.interrupts.reset(),
+            // Without a live view, the user can't send another message.
+            EventData::AgentInterrupted(_)
+                if !self.view.is_live() && self.interrupts == InterruptState::Interrupted =>
+            {
+                self.interrupts = InterruptState::Stopping;
+                self.request_stop();
             }
-            "agent.waiting" if self.watched.keep && !self.face.is_live() => self.left = Some(Left::Kept),
+            EventData::AgentWaiting(_) if self.target.keep && !self.view.is_live() => self.end = Some(WatchEnd::Kept),
             _ => {}
         }
-        if self.quiet.is_some() {
-            self.quiet = Some(Instant::now() + QUIET);
+        if self.quiet_at.is_some() {
+            self.quiet_at = Some(Instant::now() + QUIET_PERIOD);
         }
         Ok(())
     }
 
-    fn ended(&mut self) {
-        let failed = self.story.end.as_ref().is_some_and(|end| end.state == "failed");
-        if failed && self.watched.repo && self.story.ran && self.story.branch.is_none() && self.recovering.is_none() {
+    fn handle_end(&mut self) {
+        let failed = self.progress.end.as_ref().is_some_and(|end| end.state == SandboxState::Failed);
+        if failed
+            && self.target.has_repo
+            && self.progress.has_run
+            && self.progress.branch.is_none()
+            && self.recovering.is_none()
+        {
             self.recovering = Some(false);
-            self.orders.give(Order::Results);
+            self.requests.enqueue(QueuedRequest::ExportResults);
         }
         if self.recovering != Some(false) {
-            self.quiet = Some(Instant::now() + QUIET);
+            self.quiet_at = Some(Instant::now() + QUIET_PERIOD);
         }
     }
 
-    fn pressed(&mut self, pressed: Pressed) {
-        match pressed {
-            Pressed::Asked(Asked::Send(text)) => {
-                self.leaving.stay();
-                let word = self.story.asked().and_then(|asked| Some((asked.approval_id.clone(), asked.word(&text)?)));
-                self.orders.give(match word {
-                    Some((approval_id, word)) => Order::Answer { approval_id, word, typed: text },
-                    None => Order::Say(text),
+    fn handle_terminal(&mut self, event: TerminalEvent) {
+        match event {
+            TerminalEvent::Action(EditorAction::Send(text)) => {
+                self.interrupts.reset();
+                let answer = self
+                    .progress
+                    .pending_approval()
+                    .and_then(|pending| Some((pending.approval_id.clone(), pending.parse_answer(&text)?)));
+                self.requests.enqueue(match answer {
+                    Some((approval_id, answer)) => QueuedRequest::Decide { approval_id, answer, typed: text },
+                    None => QueuedRequest::SendMessage(text),
                 });
             }
-            Pressed::Asked(Asked::Interrupt) => self.press(),
-            Pressed::Asked(Asked::Finish) => match self.story.doing {
-                Doing::Waiting => {
-                    self.stop();
+            TerminalEvent::Action(EditorAction::Interrupt) => self.handle_interrupt(),
+            TerminalEvent::Action(EditorAction::Finish) => match self.progress.phase {
+                Phase::Waiting => {
+                    self.request_stop();
                 }
-                Doing::Making | Doing::Starting | Doing::Working | Doing::Tool(_) | Doing::Asking => {
-                    self.told.push(Told::fact("the agent is at work: Ctrl-C interrupts it"));
+                Phase::Creating | Phase::Starting | Phase::Working | Phase::Tool(_) | Phase::WaitingApproval => {
+                    self.steps.push(ViewStep::note("the agent is working; Ctrl-C interrupts it"));
                 }
-                Doing::TakingResults | Doing::Ended => {}
+                Phase::ExportingResults | Phase::Ended => {}
             },
-            Pressed::Edited => {}
+            TerminalEvent::Edited => {}
         }
     }
 
-    fn signalled(&mut self, caught: Caught) {
-        if caught == Caught::Interrupt {
-            return self.press();
+    fn handle_signal(&mut self, signal: CaughtSignal) {
+        if signal == CaughtSignal::Interrupt {
+            return self.handle_interrupt();
         }
-        // Whoever ends this program does not mean the agent alone.
-        if self.watched.inside && self.leaving != Leaving::Stopping {
-            self.leaving = Leaving::Stopping;
-            self.stop();
+        // SIGTERM ends the run, not just the agent's turn.
+        if self.target.is_embedded && self.interrupts != InterruptState::Stopping {
+            self.interrupts = InterruptState::Stopping;
+            self.request_stop();
         } else {
-            self.left = Some(if self.watched.inside { Left::Aborted } else { Left::Running });
+            self.end = Some(if self.target.is_embedded { WatchEnd::Aborted } else { WatchEnd::Detached });
         }
     }
 
-    fn press(&mut self) {
-        let standing = Standing { at_work: self.story.is_at_work(), inside: self.watched.inside };
-        match self.leaving.press(standing) {
-            Step::InterruptAgent => {
-                self.orders.give(Order::Interrupt);
-                if !self.face.is_live() {
-                    self.output.note("interrupting; Ctrl-C again leaves");
+    fn handle_interrupt(&mut self) {
+        let context = InterruptContext { is_working: self.progress.is_working(), is_embedded: self.target.is_embedded };
+        match self.interrupts.interrupt(context) {
+            InterruptAction::InterruptAgent => {
+                self.requests.enqueue(QueuedRequest::Interrupt);
+                if !self.view.is_live() {
+                    self.output.print_note("interrupting; Ctrl-C again leaves");
                 }
             }
-            Step::Stop => self.stop(),
-            Step::GoAway => self.left = Some(Left::Running),
-            Step::Abort => self.left = Some(Left::Aborted),
+            InterruptAction::Stop => self.request_stop(),
+            InterruptAction::Detach => self.end = Some(WatchEnd::Detached),
+            InterruptAction::Abort => self.end = Some(WatchEnd::Aborted),
         }
     }
 
-    /// With a repository the work until then is wanted.
-    fn stop(&self) {
-        self.orders.give(Order::Stop { take: self.watched.repo && self.story.ran });
+    /// Stops the sandbox, with an export of the results if there is a repository.
+    fn request_stop(&self) {
+        self.requests.enqueue(QueuedRequest::Stop { take: self.target.has_repo && self.progress.has_run });
     }
 
-    fn answered(&mut self, (order, done): Answer) {
-        let failed = done.as_ref().err().map(|failure| refused(&order, failure));
-        if let Some(words) = failed {
-            self.told.push(Told::failure(&words));
+    fn handle_response(&mut self, (request, done): RequestResult) {
+        let failed = done.as_ref().err().map(|failure| describe_failure(&request, failure));
+        if let Some(text) = failed {
+            self.steps.push(ViewStep::failure(&text));
         }
-        match (order, done) {
-            (Order::Say(text) | Order::Answer { typed: text, .. }, Err(_)) => self.face.put_back(text),
-            (Order::Results, done) => {
-                if let (Ok(answer), None) = (done, &self.story.branch) {
-                    self.story.branch = taken(&answer);
+        match (request, done) {
+            (QueuedRequest::SendMessage(text) | QueuedRequest::Decide { typed: text, .. }, Err(_)) => {
+                self.view.restore_text(text)
+            }
+            (QueuedRequest::ExportResults, done) => {
+                if let (Ok(Some(exported)), None) = (done, &self.progress.branch) {
+                    self.progress.branch = branch_from_results(&exported);
                 }
                 self.recovering = Some(true);
-                self.quiet = Some(Instant::now() + QUIET);
+                self.quiet_at = Some(Instant::now() + QUIET_PERIOD);
             }
-            (Order::Stop { .. }, Err(_)) if self.leaving == Leaving::Stopping => self.left = Some(Left::Aborted),
-            (Order::Say(_) | Order::Answer { .. } | Order::Interrupt | Order::Stop { .. }, _) => {}
+            (QueuedRequest::Stop { .. }, Err(_)) if self.interrupts == InterruptState::Stopping => {
+                self.end = Some(WatchEnd::Aborted)
+            }
+            (
+                QueuedRequest::SendMessage(_)
+                | QueuedRequest::Decide { .. }
+                | QueuedRequest::Interrupt
+                | QueuedRequest::Stop { .. },
+                _,
+            ) => {}
         }
     }
 }
 
-/// The branch in an answer about results.
-fn taken(answer: &serde_json::Value) -> Option<Branch> {
-    let taken = answer["taken"].as_array()?.iter().find(|taken| taken["kind"] == "branch")?;
-    Some(Branch {
-        name: taken["branch"].as_str()?.to_owned(),
-        base: None,
-        commits: None,
-        repo: taken["repo"].as_str().map(str::to_owned),
-        files: Vec::new(),
-        flagged: Vec::new(),
-    })
+/// The result branch in the response of an export.
+fn branch_from_results(exported: &ExportedResults) -> Option<ResultBranch> {
+    let ExportedResult::Branch { branch, .. } = exported.taken.first()?;
+    Some(ResultBranch { name: branch.clone(), base: None, commits: None, files: Vec::new(), flagged: Vec::new() })
 }
 
-/// The log as it grows, in a task of its own: connecting again takes longer than the clock's tick,
-/// and must not begin anew with each.
-fn follow(client: &Arc<Client>, sandbox: SandboxId) -> mpsc::Receiver<Result<Heard>> {
-    let (sender, log) = mpsc::channel(BACKLOG);
-    let client = Arc::clone(client);
+/// Follows the log in its own task: a reconnect takes longer than a tick of the clock, which must not restart it.
+fn spawn_follower(client: &ConnectedClient, sandbox: SandboxId) -> mpsc::Receiver<Result<EventStreamItem>> {
+    let (sender, log) = mpsc::channel(MAX_BUFFERED_EVENTS);
+    let mut events = client.follow_events(sandbox, &[], 0);
     tokio::spawn(async move {
-        let mut follow = Follow::new(&client, sandbox, &[], 0);
         loop {
-            let heard = tokio::select! {
-                heard = follow.next() => heard,
+            let item = tokio::select! {
+                item = events.next() => item,
                 () = sender.closed() => return,
             };
-            let over = heard.is_err();
-            if sender.send(heard).await.is_err() || over {
+            let failed = item.is_err();
+            if sender.send(item.map_err(Failure::from)).await.is_err() || failed {
                 return;
             }
         }
@@ -301,7 +315,7 @@ fn follow(client: &Arc<Client>, sandbox: SandboxId) -> mpsc::Receiver<Result<Hea
     log
 }
 
-async fn until(deadline: Option<Instant>) {
+async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,

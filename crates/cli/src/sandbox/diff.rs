@@ -1,9 +1,10 @@
-//! `atoll sandbox diff`: what the agent has changed.
+//! `atoll sandbox diff`: shows the agent's changes.
 
-use crate::client::Client;
+use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
-use crate::render::patch::{self, Changed};
+use crate::render::patch::{ChangedFile, diffstat, patch_lines};
+use atoll_api::{Diff as ApiDiff, DiffQuery};
 use atoll_core::id::SandboxId;
 
 #[derive(Debug, clap::Args)]
@@ -13,42 +14,44 @@ Examples:
   atoll sandbox diff sbx_… --stat
   atoll sandbox diff sbx_… --path src | git apply
 
-It compares the workspace, committed or not, with the commit that the work began at.")]
-pub struct Diff {
+The diff compares the workspace, including uncommitted changes, with the commit that the work started at.")]
+pub struct DiffArgs {
     id: SandboxId,
-    /// Only which files, and how much of each
+    /// Print a diffstat
     #[arg(long)]
     stat: bool,
-    /// Only this file or directory
+    /// Limit the diff to this file or directory
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
-    /// Compare with another commit
+    /// Compare with this commit
     #[arg(long, value_name = "COMMIT")]
     base: Option<String>,
 }
 
-pub async fn run(diff: &Diff, client: &Client, output: &Output) -> Result {
-    let path = format!("/sandboxes/{}/diff", diff.id);
-    let given = [("path", &diff.path), ("base", &diff.base)];
-    let query: Vec<_> = given.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect();
-    if output.json {
-        return output.object(&client.get(&path, &query).await?);
+pub async fn run(diff: &DiffArgs, client: &ConnectedClient, output: &Output) -> Result {
+    let query = DiffQuery { base: diff.base.clone(), path: diff.path.clone() };
+    if output.json || diff.stat {
+        return print_diffstat(&client.get_diff(diff.id, &query).await?, output);
     }
-    if diff.stat {
-        let files = Changed::list(&client.get(&path, &query).await?["files"]);
-        if files.is_empty() {
-            output.note("nothing has changed");
-        }
-        return patch::summary(&files).iter().try_for_each(|line| output.line(&line.painted(output.colour)));
-    }
-    let patch = client.get_as("text/x-diff", &path, &query).await?;
+    let patch = client.get_patch(diff.id, &query).await?;
     if patch.is_empty() {
-        output.note("nothing has changed");
+        output.print_note("nothing changed");
     }
-    // To a terminal harmless, to a pipe as it is, so that it can be applied.
+    // Escape the patch for a terminal; leave it unchanged for a pipe, so that `git apply` accepts it.
     if output.width.is_none() {
-        return output.bytes(&patch);
+        return output.write_bytes(&patch);
     }
-    let lines = patch::lines(&String::from_utf8_lossy(&patch));
-    lines.iter().try_for_each(|line| output.line(&line.painted(output.colour)))
+    let lines = patch_lines(&String::from_utf8_lossy(&patch));
+    lines.iter().try_for_each(|line| output.print_line(&line.to_ansi(output.colour)))
+}
+
+fn print_diffstat(diff: &ApiDiff, output: &Output) -> Result {
+    if output.json {
+        return output.print_response(diff);
+    }
+    let files: Vec<_> = diff.files.iter().map(ChangedFile::from).collect();
+    if files.is_empty() {
+        output.print_note("nothing changed");
+    }
+    diffstat(&files).iter().try_for_each(|line| output.print_line(&line.to_ansi(output.colour)))
 }

@@ -1,23 +1,25 @@
-//! `atoll sandbox exec`: a command in a sandbox, with its output and its exit code.
+//! `atoll sandbox exec`: runs a command and passes on its output and exit code.
 
-use super::commands;
-use crate::arguments::pair;
-use crate::client::Client;
-use crate::client::exec::{Running, bytes_of};
+use super::{exec_list, shell};
+use crate::arguments::parse_pair;
+use crate::connect::ConnectedClient;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::render::text;
 use crate::run::signals::Signals;
+use crate::stdin_stream::stdin_body;
+use atoll_api::{ErrorCode, ExecInput, ExecOutput, NewExec};
+use atoll_client::{CommandStream, output_bytes};
 use atoll_core::id::SandboxId;
-use serde_json::{Map, Value};
+use atoll_core::provider::{CommandExit, OutputStream};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// For the server to answer when there is nothing more to be had of it.
-const GRACE: Duration = Duration::from_secs(5);
+/// Limit on the wait for the server during a clean-up.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 const TIMED_OUT: u8 = 124;
 const OUT_OF_MEMORY: u8 = 125;
 const UNKNOWN: u8 = 126;
@@ -33,280 +35,281 @@ Examples:
   atoll sandbox exec sbx_… -t -- htop
   atoll sandbox exec sbx_… --list
 
-What is piped in becomes the command's input, as it comes. Ctrl-C ends the command with everything that it started.
-The exit code is the command's own, or 128 and the signal that ended it; 124 when its time ran out, 125 when its
-memory ran out, 126 when nobody can say how it ended.")]
+Piped input becomes the command's input. Ctrl-C kills the command and its child processes. The exit code
+is the command's own, or 128 plus the signal that killed it; 124 after a timeout, 125 when out of memory,
+126 when unknown.")]
 pub struct Exec {
     id: SandboxId,
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(last = true, required_unless_present_any = ["shell", "list", "end"], conflicts_with = "shell", value_name = "ARGV")]
     argv: Vec<String>,
-    /// A command line for the sandbox's shell instead
+    /// Run this command line with /bin/sh
     #[arg(long, value_name = "TEXT")]
     shell: Option<String>,
-    /// Where it runs [default: the workspace]
+    /// Working directory [default: the workspace]
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// A variable of its environment; several times
-    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = pair)]
+    /// Set an environment variable (repeatable)
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_pair)]
     env: Vec<(String, String)>,
-    /// As the sandbox's own root, which only one with an imported root has
+    /// Run as root of the sandbox; requires an image
     #[arg(long)]
     root: bool,
-    /// End it after this many seconds
+    /// Stop after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout: Option<u32>,
-    /// Give it no input, whatever is piped in
+    /// Ignore piped input
     #[arg(long)]
     no_stdin: bool,
-    /// Give it a terminal, shown in this one; Ctrl-] leaves it
+    /// Run the command in a terminal; Ctrl-] detaches
     #[arg(short = 't', long = "terminal", conflicts_with = "no_stdin")]
     terminal: bool,
-    /// List the commands that run, or ended a while ago
+    /// List running and recently ended commands
     #[arg(long, conflicts_with_all = ["argv", "shell", "end"])]
     list: bool,
-    /// End a command with everything that it started
+    /// Kill a command and its child processes
     #[arg(long, value_name = "EID", conflicts_with_all = ["argv", "shell"])]
     end: Option<String>,
 }
 
 impl Exec {
-    fn body(&self, takes_input: bool) -> Value {
-        let mut body = Map::new();
-        let mut put = |field: &str, value: Option<Value>| body.extend(value.map(|value| (field.to_owned(), value)));
-        put("argv", Some(self.argv.clone().into()).filter(|_| self.shell.is_none()));
-        put("shell", self.shell.clone().map(Value::from));
-        put("cwd", self.cwd.clone().map(Value::from));
-        put("root", self.root.then_some(Value::Bool(true)));
-        put("timeout_s", self.timeout.map(Value::from));
-        put("stdin", takes_input.then_some(Value::Bool(true)));
-        let env = self.env.iter().map(|(name, value)| (name.clone(), Value::from(value.clone())));
-        put("env", (!self.env.is_empty()).then(|| Value::Object(env.collect())));
-        Value::Object(body)
+    fn request(&self, has_input: bool) -> NewExec {
+        NewExec {
+            argv: self.shell.is_none().then(|| self.argv.clone()),
+            shell: self.shell.clone(),
+            cwd: self.cwd.clone(),
+            env: self.env.iter().cloned().collect(),
+            stdin: has_input.then_some(ExecInput::Open(true)),
+            root: self.root,
+            timeout_s: self.timeout,
+            terminal: None,
+        }
     }
 }
 
-pub async fn run(exec: &Exec, client: &Client, output: &Output) -> Result {
+pub async fn run(exec: &Exec, client: &ConnectedClient, output: &Output) -> Result {
     if exec.list {
-        return commands::list(exec.id, client, output).await;
+        return exec_list::print_execs(exec.id, client, output).await;
     }
     if let Some(command) = &exec.end {
-        return commands::end(exec.id, command, client, output).await;
+        return exec_list::kill_exec(exec.id, command, client, output).await;
     }
     if exec.terminal {
-        return super::shell::on_terminal(exec.id, exec.body(false), client, output).await;
+        return shell::run_on_terminal(exec.id, exec.request(false), client, output).await;
     }
     let mut signals = Signals::listen()?;
-    let takes_input = !exec.no_stdin && is_piped_in();
-    let body = exec.body(takes_input);
-    let starting = client.exec(exec.id, &body);
+    let has_input = !exec.no_stdin && is_stdin_piped();
+    let request = exec.request(has_input);
+    let starting = client.run_command(exec.id, &request);
     tokio::pin!(starting);
     let (mut running, interrupted) = tokio::select! {
         running = &mut starting => (running?, false),
-        // It may have begun: its name is waited for, to end it by.
-        _ = signals.next() => match timeout(GRACE, &mut starting).await {
+        // The command may have started: wait for its id, to kill it.
+        _ = signals.next() => match timeout(CLEANUP_TIMEOUT, &mut starting).await {
             Ok(running) => (running?, true),
             Err(_) => return Err(Failure::interrupted()),
         },
     };
-    let name = running.id().ok_or_else(|| client.not_atoll("a command without an id"))?;
-    let path = format!("/sandboxes/{}/exec/{name}", exec.id);
+    let id = running.id().map(str::to_owned);
+    let id = id.ok_or_else(|| Failure::setup("not_atoll", "the server's response has no command id"))?;
     let exit = if interrupted {
         Err(Failure::interrupted())
     } else {
         tokio::select! {
-            exit = attend(&mut running, &path, takes_input, client, output) => exit,
+            exit = attend_command(&mut running, (exec.id, &id), has_input, client, output) => exit,
             _ = signals.next() => Err(Failure::interrupted()),
         }
     };
     let exit = match exit {
         Ok(exit) => exit,
         Err(failure) => {
-            // Whatever it was: nobody hears the command any more, and nobody would know of it.
-            return match timeout(GRACE, client.delete(&path, &[])).await {
-                Ok(Ok(_)) => Err(failure),
+            // Without this client the command would run unnoticed.
+            return match timeout(CLEANUP_TIMEOUT, client.kill_command(exec.id, &id)).await {
+                Ok(Ok(())) => Err(failure),
                 Ok(Err(_)) | Err(_) => {
-                    output.note(&format!("atoll: the command may run on; see `atoll sandbox exec {} --list`", exec.id));
+                    let list = format!("atoll sandbox exec {} --list", exec.id);
+                    output.print_note(&format!("atoll: the command may still run; see `{list}`"));
                     Err(failure)
                 }
             };
         }
     };
-    let (code, said) = ended(exit.as_ref());
-    if let Some(said) = said.filter(|_| !output.json) {
-        output.note(&format!("atoll: {said}"));
+    let (code, explanation) = exit_status(exit);
+    if let Some(explanation) = explanation.filter(|_| !output.json) {
+        output.print_note(&format!("atoll: {explanation}"));
     }
-    nothing_but_the_code(code)
+    exit_with(code)
 }
 
-/// To the command's end, while what is piped in goes to it.
-async fn attend(
-    running: &mut Running<'_>,
-    path: &str,
-    takes_input: bool,
-    client: &Client,
+/// Prints the command's output to its end, and sends it the piped input.
+async fn attend_command(
+    running: &mut CommandStream,
+    (sandbox, id): (SandboxId, &str),
+    has_input: bool,
+    client: &ConnectedClient,
     output: &Output,
-) -> Result<Option<Value>> {
-    let reading = read(running, output);
+) -> Result<Option<CommandExit>> {
+    let reading = print_output(running, output);
     tokio::pin!(reading);
-    if !takes_input {
+    if !has_input {
         return reading.await;
     }
-    let fed = tokio::select! {
+    let sent = tokio::select! {
         exit = &mut reading => return exit,
-        fed = client.feed(path) => fed,
+        sent = client.send_command_input(sandbox, id, stdin_body(), true) => sent,
     };
-    match fed {
+    match sent {
         Ok(()) => reading.await,
-        // It wanted no more, or it is about to be heard that it has ended.
-        Err(Failure::Told(told)) if told.code == "no_input" => reading.await,
-        Err(failure) => timeout(GRACE, &mut reading).await.unwrap_or(Err(failure)),
+        // The command takes no more input, or it has ended.
+        Err(error) if error.code() == Some(ErrorCode::NoInput) => reading.await,
+        Err(error) => timeout(CLEANUP_TIMEOUT, &mut reading).await.unwrap_or(Err(error.into())),
     }
 }
 
-async fn read(running: &mut Running<'_>, output: &Output) -> Result<Option<Value>> {
-    let mut streams = Streams::new(output);
+async fn print_output(running: &mut CommandStream, output: &Output) -> Result<Option<CommandExit>> {
+    let mut printer = OutputPrinter::new(output);
     let mut exit = None;
     while let Some(line) = running.next().await? {
-        streams.show(&line)?;
-        exit = line.get("exit").cloned().or(exit);
+        printer.print(&line)?;
+        if let ExecOutput::Exit { exit: ended } | ExecOutput::Failed { exit: ended, .. } = line {
+            exit = Some(ended);
+        }
         if running.is_waiting() {
             output.flush()?;
         }
     }
-    streams.finish()?;
+    printer.finish()?;
     Ok(exit)
 }
 
-/// All has been said but the code.
-pub(super) const fn nothing_but_the_code(code: u8) -> Result {
+/// Ends this program with the exit code of a command.
+pub(super) const fn exit_with(code: u8) -> Result {
     if code == 0 { Ok(()) } else { Err(Failure::Silent(code)) }
 }
 
-/// A pipe or a file: a terminal is not read, and a device like /dev/null has nothing to say.
-fn is_piped_in() -> bool {
+/// stdin is a pipe or a file, and neither a terminal nor a device such as /dev/null.
+fn is_stdin_piped() -> bool {
     let stdin = std::io::stdin();
-    let device = || {
+    let is_device = || {
         let own = rustix::io::dup(&stdin).map(File::from);
         own.and_then(|file| file.metadata().map_err(|_| rustix::io::Errno::BADF))
             .is_ok_and(|found| found.file_type().is_char_device())
     };
-    !stdin.is_terminal() && !device()
+    !stdin.is_terminal() && !is_device()
 }
 
-/// The exit code, and a sentence where it says too little.
-pub(super) fn ended(exit: Option<&Value>) -> (u8, Option<&'static str>) {
-    let number = |field: &str| exit.and_then(|exit| u8::try_from(exit[field].as_i64()?).ok());
-    match exit.and_then(|exit| exit["kind"].as_str()) {
-        Some("exited") => number("code").map_or((UNKNOWN, Some(NOBODY_KNOWS)), |code| (code, None)),
-        Some("signalled") => (SIGNALLED.saturating_add(number("signal").unwrap_or(0)), None),
-        Some("out_of_memory") => (OUT_OF_MEMORY, Some("the command was killed because the sandbox's memory ran out")),
-        Some("timed_out") => (TIMED_OUT, Some("the command was ended because its time ran out")),
-        _ => (UNKNOWN, Some(NOBODY_KNOWS)),
+/// The exit code, and an explanation if the code does not suffice.
+pub(super) fn exit_status(exit: Option<CommandExit>) -> (u8, Option<&'static str>) {
+    const UNKNOWN_EXIT: &str = "the command's exit status is unknown";
+    match exit {
+        Some(CommandExit::Exited { code }) => {
+            u8::try_from(code).map_or((UNKNOWN, Some(UNKNOWN_EXIT)), |code| (code, None))
+        }
+        Some(CommandExit::Signalled { signal }) => (SIGNALLED.saturating_add(u8::try_from(signal).unwrap_or(0)), None),
+        Some(CommandExit::OutOfMemory) => (OUT_OF_MEMORY, Some("the command was killed: the sandbox is out of memory")),
+        Some(CommandExit::TimedOut) => (TIMED_OUT, Some("the command was killed: it timed out")),
+        Some(CommandExit::Unknown) | None => (UNKNOWN, Some(UNKNOWN_EXIT)),
     }
 }
 
-const NOBODY_KNOWS: &str = "it is not known how the command ended";
-
-/// The command's two outputs, each to its own.
-struct Streams<'a> {
+/// Prints the command's stdout and stderr to ours.
+struct OutputPrinter<'a> {
     output: &'a Output,
-    stdout: Harmless,
-    stderr: Harmless,
+    stdout: TerminalEscaper,
+    stderr: TerminalEscaper,
 }
 
-impl<'a> Streams<'a> {
+impl<'a> OutputPrinter<'a> {
     fn new(output: &'a Output) -> Self {
-        let of = |terminal: bool| Harmless { terminal, held: Vec::new() };
+        let escaper = |is_terminal: bool| TerminalEscaper { is_terminal, incomplete: Vec::new() };
         let (stdout, stderr) = (std::io::stdout().is_terminal(), std::io::stderr().is_terminal());
-        Self { output, stdout: of(stdout), stderr: of(stderr) }
+        Self { output, stdout: escaper(stdout), stderr: escaper(stderr) }
     }
 
-    fn show(&mut self, line: &Value) -> Result {
+    fn print(&mut self, line: &ExecOutput) -> Result {
         if self.output.json {
-            return self.output.object(line);
+            return self.output.print_response(line);
         }
-        if let Some(error) = line["error"].as_str() {
-            self.output.note(&format!("atoll: {error}"));
+        match line {
+            ExecOutput::Failed { error, .. } => self.output.print_note(&format!("atoll: {error}")),
+            ExecOutput::Gap { gap } => self.output.print_note(&format!("atoll: output up to byte {gap} is lost")),
+            ExecOutput::Text { .. } | ExecOutput::Binary { .. } | ExecOutput::Exit { .. } => {}
         }
-        if let Some(cursor) = line["gap"].as_u64() {
-            self.output.note(&format!("atoll: output up to byte {cursor} is no longer kept"));
-        }
-        let Some(data) = bytes_of(line) else { return Ok(()) };
-        if line["stream"] == "stderr" {
-            // Nothing can be done if it is closed.
-            drop(std::io::stderr().lock().write_all(&self.stderr.take(&data)));
-            Ok(())
-        } else {
-            self.output.bytes(&self.stdout.take(&data))
+        match output_bytes(line) {
+            Some((OutputStream::Stderr, data)) => {
+                // Nothing can be done if stderr is closed.
+                drop(std::io::stderr().lock().write_all(&self.stderr.escape(&data)));
+                Ok(())
+            }
+            Some((OutputStream::Stdout, data)) => self.output.write_bytes(&self.stdout.escape(&data)),
+            None => Ok(()),
         }
     }
 
-    /// What was held back because it is no whole character.
+    /// Prints incomplete characters at the end of the output.
     fn finish(&mut self) -> Result {
-        let (stdout, stderr) = (self.stdout.rest(), self.stderr.rest());
+        let (stdout, stderr) = (self.stdout.take_rest(), self.stderr.take_rest());
         drop(std::io::stderr().lock().write_all(&stderr));
-        self.output.bytes(&stdout)?;
+        self.output.write_bytes(&stdout)?;
         self.output.flush()
     }
 }
 
-/// As it is to a pipe; to a terminal nothing that it could obey.
+/// Escapes output for a terminal; passes it unchanged to a pipe.
 #[derive(Debug, Default)]
-struct Harmless {
-    terminal: bool,
-    /// The beginning of a character whose rest is to come.
-    held: Vec<u8>,
+struct TerminalEscaper {
+    is_terminal: bool,
+    /// The start of an incomplete character.
+    incomplete: Vec<u8>,
 }
 
-impl Harmless {
-    fn take(&mut self, data: &[u8]) -> Vec<u8> {
-        if !self.terminal {
+impl TerminalEscaper {
+    fn escape(&mut self, data: &[u8]) -> Vec<u8> {
+        if !self.is_terminal {
             return data.to_vec();
         }
-        self.held.extend_from_slice(data);
-        let whole = match std::str::from_utf8(&self.held) {
-            // Without a length it is only cut short, not wrong.
+        self.incomplete.extend_from_slice(data);
+        let complete = match std::str::from_utf8(&self.incomplete) {
+            // An error without a length is an incomplete character, not an invalid one.
             Err(error) if error.error_len().is_none() => error.valid_up_to(),
-            _ => self.held.len(),
+            _ => self.incomplete.len(),
         };
-        let rest = self.held.split_off(whole);
-        let whole = std::mem::replace(&mut self.held, rest);
-        text::block(&String::from_utf8_lossy(&whole)).into_bytes()
+        let rest = self.incomplete.split_off(complete);
+        let complete = std::mem::replace(&mut self.incomplete, rest);
+        text::escape_block(&String::from_utf8_lossy(&complete)).into_bytes()
     }
 
-    fn rest(&mut self) -> Vec<u8> {
-        String::from_utf8_lossy(&std::mem::take(&mut self.held)).into_owned().into_bytes()
+    fn take_rest(&mut self) -> Vec<u8> {
+        String::from_utf8_lossy(&std::mem::take(&mut self.incomplete)).into_owned().into_bytes()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
-    fn every_end_has_its_exit_code() {
-        let code = |exit: Value| ended(Some(&exit)).0;
-        assert_eq!(code(json!({"kind": "exited", "code": 0})), 0);
-        assert_eq!(code(json!({"kind": "exited", "code": 3})), 3);
-        assert_eq!(code(json!({"kind": "signalled", "signal": 9})), 137);
-        assert_eq!(code(json!({"kind": "out_of_memory"})), 125);
-        assert_eq!(code(json!({"kind": "timed_out"})), 124);
-        assert_eq!(code(json!({"kind": "unknown"})), 126);
-        assert_eq!(code(json!({"kind": "exited"})), 126, "no code is never 0");
-        assert_eq!(ended(None).0, 126);
+    fn every_exit_has_a_code() {
+        let code = |exit: CommandExit| exit_status(Some(exit)).0;
+        assert_eq!(code(CommandExit::Exited { code: 0 }), 0);
+        assert_eq!(code(CommandExit::Exited { code: 3 }), 3);
+        assert_eq!(code(CommandExit::Exited { code: -1 }), 126, "an invalid code is never 0");
+        assert_eq!(code(CommandExit::Signalled { signal: 9 }), 137);
+        assert_eq!(code(CommandExit::OutOfMemory), 125);
+        assert_eq!(code(CommandExit::TimedOut), 124);
+        assert_eq!(code(CommandExit::Unknown), 126);
+        assert_eq!(exit_status(None).0, 126);
     }
 
     #[test]
-    fn a_terminal_gets_whole_characters_and_nothing_to_obey() {
-        let mut harmless = Harmless { terminal: true, held: Vec::new() };
-        assert_eq!(harmless.take(b"a\xc3"), b"a");
-        assert_eq!(harmless.take(b"\xa4\x1b[2J\n"), "ä␛[2J\n".as_bytes());
-        assert_eq!(harmless.take(b"\xff!"), "\u{fffd}!".as_bytes());
-        assert_eq!(harmless.take(b"\xe2\x82"), b"");
-        assert_eq!(harmless.rest(), "\u{fffd}".as_bytes());
-        let mut pipe = Harmless::default();
-        assert_eq!(pipe.take(b"\xff\x1b"), b"\xff\x1b");
+    fn a_terminal_gets_complete_escaped_characters() {
+        let mut terminal = TerminalEscaper { is_terminal: true, incomplete: Vec::new() };
+        assert_eq!(terminal.escape(b"a\xc3"), b"a");
+        assert_eq!(terminal.escape(b"\xa4\x1b[2J\n"), "ä␛[2J\n".as_bytes());
+        assert_eq!(terminal.escape(b"\xff!"), "\u{fffd}!".as_bytes());
+        assert_eq!(terminal.escape(b"\xe2\x82"), b"");
+        assert_eq!(terminal.take_rest(), "\u{fffd}".as_bytes());
+        let mut pipe = TerminalEscaper::default();
+        assert_eq!(pipe.escape(b"\xff\x1b"), b"\xff\x1b");
     }
 }

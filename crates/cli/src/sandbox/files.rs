@@ -1,11 +1,13 @@
-//! `atoll sandbox files`: what is in a sandbox.
+//! `atoll sandbox files`: lists files of a sandbox.
 
-use crate::client::Client;
-use crate::failure::{Failure, Result};
+use crate::connect::ConnectedClient;
+use crate::failure::Result;
 use crate::output::Output;
+use crate::pages::collect_up_to;
 use crate::render::{table, text, time};
+use atoll_api::{FileListQuery, SandboxFile};
 use atoll_core::id::SandboxId;
-use serde_json::Value;
+use atoll_core::provider::files::FileKind;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -15,65 +17,64 @@ Examples:
   atoll sandbox files sbx_… /tmp --all")]
 pub struct Files {
     id: SandboxId,
-    /// A directory or a file, absolute or below the workspace
+    /// Directory or file, absolute or relative to the workspace
     #[arg(default_value = ".")]
     path: String,
-    /// How many at most
+    /// Maximum number of rows
     #[arg(long, value_name = "N", default_value_t = 200)]
     limit: usize,
-    /// All of them
+    /// List all rows
     #[arg(long, conflicts_with = "limit")]
     all: bool,
 }
 
-pub async fn run(files: &Files, client: &Client, output: &Output) -> Result {
-    let query = [("path", files.path.clone())];
-    let at = format!("/sandboxes/{}/files", files.id);
-    let limit = (!files.all).then_some(files.limit);
-    let (rows, more) = match client.list(&format!("{at}/list"), &query, limit).await {
-        Err(Failure::Told(told)) if told.code == "not_a_directory" => {
-            (vec![client.get(&format!("{at}/stat"), &query).await?], false)
+pub async fn run(files: &Files, client: &ConnectedClient, output: &Output) -> Result {
+    let load = |limit, cursor| async move {
+        let query = FileListQuery { path: Some(files.path.clone()), limit: Some(limit), cursor };
+        client.list_files(files.id, &query).await
+    };
+    let (entries, has_more) = match collect_up_to((!files.all).then_some(files.limit), load).await {
+        Err(failure) if failure.has_code("not_a_directory") => {
+            (vec![client.stat_file(files.id, &files.path).await?], false)
         }
         listed => listed?,
     };
     if output.json {
-        return rows.iter().try_for_each(|row| output.object(row));
+        return output.print_responses(&entries);
     }
-    let cells: Vec<_> = rows.iter().map(cells).collect();
-    table::print(output, &["MODE", "SIZE", "MODIFIED", "NAME"], &cells)?;
-    if more {
-        output.note("there are more: --all lists them");
+    let rows: Vec<_> = entries.iter().map(table_row).collect();
+    table::print_table(output, &["MODE", "SIZE", "MODIFIED", "NAME"], &rows)?;
+    if has_more {
+        output.print_note("more rows exist; list them with --all");
     }
     Ok(())
 }
 
-fn cells(row: &Value) -> Vec<table::Cell> {
-    let said = |field: &str| row[field].as_str().unwrap_or_default();
-    let (name, kind) = (text::inline(said("name")), said("kind"));
-    let name = match (kind, row["target"].as_str()) {
-        ("directory", _) => format!("{name}/"),
+fn table_row(file: &SandboxFile) -> Vec<table::Cell> {
+    let name = text::escape_line(&file.name);
+    let name = match (file.kind, &file.target) {
+        (FileKind::Directory, _) => format!("{name}/"),
         (_, Some(target)) => format!("{name} -> {target}"),
         _ => name,
     };
-    let size = row["size"].as_u64().unwrap_or(0);
     vec![
-        table::cell(permissions(kind, said("mode"))),
-        table::cell(if kind == "file" { size.to_string() } else { "-".to_owned() }),
-        table::cell(time::exact(said("modified_at"))),
+        table::cell(format_mode(file.kind, &file.mode)),
+        table::cell(if file.kind == FileKind::File { file.size.to_string() } else { "-".to_owned() }),
+        table::cell(time::format_time(file.modified_at)),
         table::cell(name),
     ]
 }
 
-/// As `ls` shows them.
-fn permissions(kind: &str, mode: &str) -> String {
+/// Formats the mode like `ls -l`.
+fn format_mode(kind: FileKind, mode: &str) -> String {
     let mode = u32::from_str_radix(mode, 8).unwrap_or(0);
     let first = match kind {
-        "directory" => 'd',
-        "link" => 'l',
-        "fifo" => 'p',
-        "socket" => 's',
-        "device" => 'c',
-        _ => '-',
+        FileKind::Directory => 'd',
+        FileKind::Link => 'l',
+        FileKind::Fifo => 'p',
+        FileKind::Socket => 's',
+        FileKind::Device => 'c',
+        FileKind::File => '-',
     };
     let bits =
         (0..9).rev().zip("rwxrwxrwx".chars()).map(|(bit, letter)| if mode >> bit & 1 == 1 { letter } else { '-' });
@@ -85,9 +86,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_are_shown_as_everywhere() {
-        assert_eq!(permissions("file", "0644"), "-rw-r--r--");
-        assert_eq!(permissions("directory", "0755"), "drwxr-xr-x");
-        assert_eq!(permissions("link", "nonsense"), "l---------");
+    fn formats_modes_like_ls() {
+        assert_eq!(format_mode(FileKind::File, "0644"), "-rw-r--r--");
+        assert_eq!(format_mode(FileKind::Directory, "0755"), "drwxr-xr-x");
+        assert_eq!(format_mode(FileKind::Link, "nonsense"), "l---------");
     }
 }

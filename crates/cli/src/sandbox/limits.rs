@@ -1,136 +1,159 @@
-//! `atoll sandbox limits`, and how much a new sandbox's agent may use.
+//! `atoll sandbox limits`, and the limit flags of a new sandbox.
 
-use crate::client::Client;
+use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
 use crate::render::fields::Fields;
+use atoll_api::{ChangeLimits, SandboxLimits};
 use atoll_core::id::SandboxId;
-use serde_json::{Map, Value, json};
+use atoll_core::sandbox::AgentLimits;
+use std::fmt::Display;
+use std::str::FromStr;
 
-/// How much a new sandbox's agent may use before it waits for a person.
+/// The limit flags of a new sandbox's agent.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Allowance {
+pub struct LimitFlags {
     /// Pause the agent after this many turns
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     turns: Option<u32>,
-    /// Pause the agent when models have cost this much, in US dollars
+    /// Pause the agent at this model cost, in US dollars
     #[arg(long, value_name = "DOLLARS")]
     cost_usd: Option<f64>,
-    /// Pause the agent when one turn takes this many seconds
+    /// Pause the agent when a turn takes this long
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     turn_s: Option<u32>,
-    /// Pause the agent when nothing comes of a turn for this many seconds
+    /// Pause the agent when a turn makes no progress for this long
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     no_progress_s: Option<u32>,
 }
 
-impl Allowance {
-    /// As the server takes it.
-    pub fn body(&self) -> Option<Value> {
-        let given = [
-            ("turns", self.turns.map(Value::from)),
-            ("cost_usd", self.cost_usd.map(Value::from)),
-            ("turn_s", self.turn_s.map(Value::from)),
-            ("no_progress_s", self.no_progress_s.map(Value::from)),
-        ];
-        let given: Map<String, Value> =
-            given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-        (!given.is_empty()).then_some(Value::Object(given))
+impl LimitFlags {
+    /// The limits of the request; `None` without any flag.
+    pub fn settings(&self) -> Option<AgentLimits> {
+        let Self { turns, cost_usd, turn_s, no_progress_s } = *self;
+        let limits = AgentLimits { turns, cost_usd, turn_s, no_progress_s };
+        (limits != AgentLimits::default()).then_some(limits)
     }
 }
 
-/// A figure, or `none` to take a limit away.
-pub fn figure(text: &str) -> Result<Value, String> {
-    match (text, text.parse::<u32>(), text.parse::<f64>()) {
-        ("none", _, _) => Ok(Value::Null),
-        (_, Ok(whole), _) if whole > 0 => Ok(whole.into()),
-        (_, _, Ok(figure)) if figure > 0.0 && figure.is_finite() => Ok(json!(figure)),
-        _ => Err("must be above 0, or `none`".to_owned()),
+/// A number above 0, or `none` to remove a limit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LimitValue(Option<f64>);
+
+impl LimitValue {
+    pub const fn value(self) -> Option<f64> {
+        self.0
+    }
+}
+
+impl FromStr for LimitValue {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse::<f64>()) {
+            ("none", _) => Ok(Self(None)),
+            (_, Ok(number)) if number > 0.0 && number.is_finite() => Ok(Self(Some(number))),
+            _ => Err("expected a number above 0, or `none`".to_owned()),
+        }
+    }
+}
+
+/// A whole number above 0, or `none` to remove a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitCount(Option<u32>);
+
+impl FromStr for LimitCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse::<u32>()) {
+            ("none", _) => Ok(Self(None)),
+            (_, Ok(number)) if number > 0 => Ok(Self(Some(number))),
+            _ => Err("expected a whole number above 0, or `none`".to_owned()),
+        }
     }
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  atoll sandbox limits sbx_…                     what they are, what is used, and which one is reached
-  atoll sandbox limits sbx_… --turns 20          an agent that waits for it goes on from there
+  atoll sandbox limits sbx_…                     show the limits and their use
+  atoll sandbox limits sbx_… --turns 20          raise a limit; a paused agent continues
   atoll sandbox limits sbx_… --cost-usd 5 --turn-s none
 
-An agent is warned when most of a limit is used, and then paused until it is raised. It is never ended for one.")]
+An agent gets a warning near a limit and is paused at the limit until it is raised. No limit ends an agent.")]
 pub struct Limits {
     id: SandboxId,
-    /// Turns, or `none`
-    #[arg(long, value_name = "N", value_parser = figure)]
-    turns: Option<Value>,
-    /// What models may cost in US dollars, or `none`
-    #[arg(long, value_name = "DOLLARS", value_parser = figure)]
-    cost_usd: Option<Value>,
-    /// Seconds that one turn may take, or `none`
-    #[arg(long, value_name = "SECONDS", value_parser = figure)]
-    turn_s: Option<Value>,
-    /// Seconds without anything coming of a turn, or `none`
-    #[arg(long, value_name = "SECONDS", value_parser = figure)]
-    no_progress_s: Option<Value>,
+    /// Maximum number of turns, or `none`
+    #[arg(long, value_name = "N")]
+    turns: Option<LimitCount>,
+    /// Maximum model cost in US dollars, or `none`
+    #[arg(long, value_name = "DOLLARS")]
+    cost_usd: Option<LimitValue>,
+    /// Maximum duration of a turn, or `none`
+    #[arg(long, value_name = "SECONDS")]
+    turn_s: Option<LimitCount>,
+    /// Maximum time without progress in a turn, or `none`
+    #[arg(long, value_name = "SECONDS")]
+    no_progress_s: Option<LimitCount>,
 }
 
-pub async fn run(limits: &Limits, client: &Client, output: &Output) -> Result {
-    let path = format!("/sandboxes/{}/limits", limits.id);
-    let now = match wanted(limits) {
-        Some(wanted) => client.patch(&path, &wanted).await?,
-        None => client.get(&path, &[]).await?,
+pub async fn run(limits: &Limits, client: &ConnectedClient, output: &Output) -> Result {
+    let current = match requested_change(limits) {
+        Some(change) => client.change_limits(limits.id, &change).await?,
+        None => client.get_limits(limits.id).await?,
     };
-    if output.json { output.object(&now) } else { show(&now, output) }
+    if output.json { output.print_response(&current) } else { limit_fields(&current).print(output) }
 }
 
-/// What to change; nothing where only a look is wanted.
-fn wanted(limits: &Limits) -> Option<Value> {
-    let given = [
-        ("turns", &limits.turns),
-        ("cost_usd", &limits.cost_usd),
-        ("turn_s", &limits.turn_s),
-        ("no_progress_s", &limits.no_progress_s),
-    ];
-    let given: Map<String, Value> =
-        given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))).collect();
-    (!given.is_empty()).then_some(Value::Object(given))
+/// The changed limits; `None` if the command only shows the current ones.
+fn requested_change(limits: &Limits) -> Option<ChangeLimits> {
+    let Limits { turns, cost_usd, turn_s, no_progress_s, .. } = limits;
+    let has_change = turns.is_some() || cost_usd.is_some() || turn_s.is_some() || no_progress_s.is_some();
+    has_change.then(|| ChangeLimits {
+        turns: turns.map(|limit| limit.0),
+        cost_usd: cost_usd.map(|limit| limit.0),
+        turn_s: turn_s.map(|limit| limit.0),
+        no_progress_s: no_progress_s.map(|limit| limit.0),
+    })
 }
 
-fn show(row: &Value, output: &Output) -> Result {
-    let limit = |name: &str| match &row["limits"][name] {
-        Value::Null => "none".to_owned(),
-        value => value.to_string(),
-    };
+fn limit_fields(current: &SandboxLimits) -> Fields {
+    let limits = &current.limits;
     Fields::new()
-        .put("activity", row["activity"].as_str().unwrap_or_default())
-        .maybe("paused by", &row["limit_paused"])
-        .put("turns", format!("{} of {}", row["turns"], limit("turns")))
-        .put("cost_usd", format!("{:.4} of {}", row["cost_usd"].as_f64().unwrap_or(0.0), limit("cost_usd")))
-        .put("turn_s", limit("turn_s"))
-        .put("no_progress_s", limit("no_progress_s"))
-        .print(output)
+        .field("activity", current.activity)
+        .optional("paused by", current.limit_paused)
+        .field("turns", format!("{} of {}", current.turns, or_none(limits.turns)))
+        .field("cost_usd", format!("{:.4} of {}", current.cost_usd, or_none(limits.cost_usd)))
+        .field("turn_s", or_none(limits.turn_s))
+        .field("no_progress_s", or_none(limits.no_progress_s))
+}
+
+fn or_none(limit: Option<impl Display>) -> String {
+    limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
-    fn a_figure_is_above_nothing_or_is_none() {
-        assert_eq!(figure("5"), Ok(json!(5)));
-        assert_eq!(figure("0.5"), Ok(json!(0.5)));
-        assert_eq!(figure("none"), Ok(Value::Null));
+    fn a_limit_is_above_zero_or_none() {
+        assert_eq!("0.5".parse(), Ok(LimitValue(Some(0.5))));
+        assert_eq!("none".parse(), Ok(LimitValue(None)));
+        assert_eq!("5".parse(), Ok(LimitCount(Some(5))));
         for wrong in ["0", "-1", "x", "", "inf", "nan"] {
-            assert!(figure(wrong).is_err(), "{wrong}");
+            assert!(wrong.parse::<LimitValue>().is_err() && wrong.parse::<LimitCount>().is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn only_what_is_named_is_changed() {
-        let id = SandboxId::new();
-        let limits =
-            Limits { id, turns: Some(json!(3)), cost_usd: None, turn_s: Some(Value::Null), no_progress_s: None };
-        assert_eq!(wanted(&limits), Some(json!({ "turns": 3, "turn_s": null })));
-        let none = Limits { id, turns: None, cost_usd: None, turn_s: None, no_progress_s: None };
-        assert_eq!(wanted(&none), None);
+    fn changes_only_the_given_limits() {
+        let none = Limits { id: SandboxId::new(), turns: None, cost_usd: None, turn_s: None, no_progress_s: None };
+        assert!(requested_change(&none).is_none());
+        let limits = Limits { turns: Some(LimitCount(Some(3))), turn_s: Some(LimitCount(None)), ..none };
+        let change = serde_json::to_value(requested_change(&limits).unwrap()).unwrap();
+        assert_eq!(change, json!({ "turns": 3, "turn_s": null }));
     }
 }

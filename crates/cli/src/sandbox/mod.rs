@@ -1,28 +1,32 @@
-//! `atoll sandbox`: make, list, look at, work in, stop, remove.
+//! `atoll sandbox`: manages sandboxes.
 
-mod commands;
 mod cp;
+pub mod create;
 mod diff;
-mod end;
 mod exec;
+mod exec_list;
 mod files;
-mod hold;
+mod fork;
 pub mod limits;
-mod list;
+mod ls;
 pub mod network;
-pub mod new;
+mod pause;
+mod remove;
+mod results;
 mod shell;
 mod show;
+mod stop;
+mod take_snapshot;
 mod transcript;
+mod usage;
+mod worker_token;
 
-use crate::client::{Client, Connect};
+use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::output::Output;
-use atoll_core::id::SandboxId;
-use serde_json::Value;
 
 #[derive(Debug, clap::Args)]
-pub struct Sandbox {
+pub struct SandboxArgs {
     #[command(flatten)]
     connect: Connect,
     #[command(subcommand)]
@@ -31,61 +35,61 @@ pub struct Sandbox {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Make a sandbox, and with a prompt give its agent something to do
-    New(Box<new::New>),
+    /// Create a sandbox
+    New(Box<create::New>),
     /// List sandboxes, newest first
     #[command(alias = "list")]
-    Ls(list::List),
-    /// Show one sandbox
+    Ls(ls::List),
+    /// Show a sandbox
     Show(show::Show),
     /// Run a command in a sandbox
     Exec(exec::Exec),
-    /// List the files of a sandbox
+    /// List files of a sandbox
     Files(files::Files),
-    /// Copy files and directories in or out
-    Cp(cp::Copy),
+    /// Copy files to or from a sandbox
+    Cp(cp::CopyCommand),
     /// Open a terminal in a sandbox
     Shell(shell::Shell),
-    /// Show what the agent has changed in the workspace
-    Diff(diff::Diff),
-    /// Print what was said and done in a sandbox, to keep or to read elsewhere
+    /// Show the agent's changes to the workspace
+    Diff(diff::DiffArgs),
+    /// Print a sandbox's transcript
     Transcript(transcript::Transcript),
-    /// Let everything in a sandbox stand still
-    Pause(hold::Pause),
-    /// Let a paused sandbox go on
-    Resume(hold::Resume),
-    /// Make another sandbox that begins with the files of this one
-    Fork(hold::Fork),
-    /// Keep a sandbox's files by name, to begin others with
-    Snapshot(hold::Snapshot),
-    /// Show what a sandbox uses now
-    Usage(hold::Usage),
-    /// Show or change what a sandbox may reach
+    /// Pause a sandbox
+    Pause(pause::Pause),
+    /// Resume a paused sandbox
+    Resume(pause::Resume),
+    /// Fork a sandbox
+    Fork(fork::Fork),
+    /// Create a snapshot of a sandbox
+    Snapshot(take_snapshot::TakeSnapshotArgs),
+    /// Show a sandbox's resource usage
+    Usage(usage::Usage),
+    /// Show or change a sandbox's network policy
     Network(network::Network),
-    /// Show or change how much a sandbox's agent may use; one that waits goes on
+    /// Show or change the limits of a sandbox's agent
     Limits(limits::Limits),
-    /// End a sandbox, with its results taken out first
-    Stop(end::Stop),
-    /// Remove a sandbox at its provider; its log stays
-    Rm(end::Remove),
-    /// Take the results out now
-    Results(end::Results),
-    /// Make a new token for the sandbox's worker; it ends the old one
-    WorkerToken(new::WorkerToken),
+    /// Export a sandbox's results and stop it
+    Stop(stop::Stop),
+    /// Remove a sandbox; its log stays
+    Rm(remove::Remove),
+    /// Export a sandbox's results now
+    Results(results::Results),
+    /// Replace the token of a sandbox's worker
+    WorkerToken(worker_token::WorkerToken),
 }
 
-impl Sandbox {
-    /// A command inside is ended before this program is.
-    pub const fn hears_signals(&self) -> bool {
+impl SandboxArgs {
+    /// `exec` kills the command in the sandbox before this program ends.
+    pub const fn handles_signals(&self) -> bool {
         matches!(self.command, Command::Exec(_))
     }
 }
 
-pub async fn run(sandbox: &Sandbox, output: &Output) -> Result {
-    let client = Client::find(&sandbox.connect)?;
+pub async fn run(sandbox: &SandboxArgs, output: &Output) -> Result {
+    let client = ConnectedClient::find(&sandbox.connect)?;
     match &sandbox.command {
-        Command::New(new) => new::run(new, &client, output).await,
-        Command::Ls(list) => list::run(list, &client, output).await,
+        Command::New(new) => create::run(new, &client, output).await,
+        Command::Ls(list) => ls::run(list, &client, output).await,
         Command::Show(show) => show::run(show, &client, output).await,
         Command::Exec(exec) => exec::run(exec, &client, output).await,
         Command::Files(files) => files::run(files, &client, output).await,
@@ -93,22 +97,16 @@ pub async fn run(sandbox: &Sandbox, output: &Output) -> Result {
         Command::Shell(shell) => shell::run(shell, &client, output).await,
         Command::Diff(diff) => diff::run(diff, &client, output).await,
         Command::Transcript(transcript) => transcript::run(transcript, &client, output).await,
-        Command::Pause(pause) => hold::pause(pause, &client, output).await,
-        Command::Resume(resume) => hold::resume(resume, &client, output).await,
-        Command::Fork(fork) => hold::fork(fork, &client, output).await,
-        Command::Snapshot(snapshot) => hold::snapshot(snapshot, &client, output).await,
-        Command::Usage(usage) => hold::usage(usage, &client, output).await,
+        Command::Pause(pause) => pause::pause_sandbox(pause, &client, output).await,
+        Command::Resume(resume) => pause::resume_sandbox(resume, &client, output).await,
+        Command::Fork(fork) => fork::run(fork, &client, output).await,
+        Command::Snapshot(snapshot) => take_snapshot::run(snapshot, &client, output).await,
+        Command::Usage(usage) => usage::run(usage, &client, output).await,
         Command::Network(network) => network::run(network, &client, output).await,
         Command::Limits(limits) => limits::run(limits, &client, output).await,
-        Command::Stop(stop) => end::stop(stop, &client, output).await,
-        Command::Rm(remove) => end::remove(remove, &client, output).await,
-        Command::Results(results) => end::results(results, &client, output).await,
-        Command::WorkerToken(token) => new::worker_token(token, &client, output).await,
+        Command::Stop(stop) => stop::run(stop, &client, output).await,
+        Command::Rm(remove) => remove::run(remove, &client, output).await,
+        Command::Results(results) => results::run(results, &client, output).await,
+        Command::WorkerToken(token) => worker_token::run(token, &client, output).await,
     }
-}
-
-/// The id in an answer about a sandbox.
-pub fn id_of(row: &Value, client: &Client) -> Result<SandboxId> {
-    let id = row["id"].as_str().and_then(|id| id.parse().ok());
-    id.ok_or_else(|| client.not_atoll("a sandbox without an id"))
 }

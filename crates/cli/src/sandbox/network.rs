@@ -1,69 +1,66 @@
-//! `atoll sandbox network`, and what a new sandbox may reach.
+//! `atoll sandbox network`, and the network flags of a new sandbox.
 
-use crate::arguments::word;
-use crate::client::Client;
+use crate::arguments::parse_word;
+use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
 use crate::render::table::{self, cell};
 use crate::render::text;
+use atoll_api::{HostTraffic, NetworkStatus};
 use atoll_core::id::SandboxId;
-use atoll_core::sandbox::NetworkPolicy;
-use serde_json::{Value, json};
+use atoll_core::sandbox::{Network as NetworkSettings, NetworkPolicy};
 
-/// What a new sandbox may reach.
+/// The network flags of a new sandbox.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Choice {
-    /// What may leave the sandbox: none, allow or all [default: the project's, else none]
-    #[arg(long, value_name = "POLICY", value_parser = word::<NetworkPolicy>)]
+pub struct NetworkFlags {
+    /// Network policy: none, allow or all [default: the project's, or none]
+    #[arg(long, value_name = "POLICY", value_parser = parse_word::<NetworkPolicy>)]
     network: Option<NetworkPolicy>,
-    /// A host that the sandbox may reach: name, *.name, or either with :port; several times
+    /// Allow a host: NAME, *.NAME, or either with :PORT (repeatable)
     #[arg(long, value_name = "HOST")]
     allow_host: Vec<String>,
 }
 
-impl Choice {
-    /// As the server takes it; a list without a policy means the policy of lists.
-    pub fn body(&self) -> Option<Value> {
+impl NetworkFlags {
+    /// The network of the request; `--allow-host` implies the policy `allow`.
+    pub fn settings(&self) -> Option<NetworkSettings> {
         let policy = self.network.or((!self.allow_host.is_empty()).then_some(NetworkPolicy::Allow))?;
-        Some(json!({ "policy": policy, "allow": self.allow_host }))
+        Some(NetworkSettings { policy, allow: self.allow_host.clone() })
     }
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  atoll sandbox network sbx_…                              what it may reach, and what it has
+  atoll sandbox network sbx_…                              show the policy and the traffic
   atoll sandbox network sbx_… --allow pypi.org --allow '*.pythonhosted.org'
   atoll sandbox network sbx_… --policy allow --allow example.org:8443
-  atoll sandbox network sbx_… --policy none                closes what is open, too
+  atoll sandbox network sbx_… --policy none                also closes open connections
 
---allow adds to the list of a sandbox that has one; with --policy the list begins anew. It counts at once.")]
+--allow adds to the list of allowed hosts; with --policy, it replaces the list. Changes apply immediately.")]
 pub struct Network {
     id: SandboxId,
-    /// What may leave it: none, allow or all
-    #[arg(long, value_parser = word::<NetworkPolicy>)]
+    /// Network policy: none, allow or all
+    #[arg(long, value_parser = parse_word::<NetworkPolicy>)]
     policy: Option<NetworkPolicy>,
-    /// A host that it may reach: name, *.name, or either with :port; several times
+    /// Allow a host: NAME, *.NAME, or either with :PORT (repeatable)
     #[arg(long, value_name = "HOST")]
     allow: Vec<String>,
 }
 
-pub async fn run(network: &Network, client: &Client, output: &Output) -> Result {
-    let path = format!("/sandboxes/{}/network", network.id);
-    let now = client.get(&path, &[]).await?;
-    let Some(wanted) = wanted(network, &now) else { return show(&now, output) };
-    let changed = client.put(&path, &wanted).await?;
-    show(&changed, output)
+pub async fn run(network: &Network, client: &ConnectedClient, output: &Output) -> Result {
+    let current = client.get_network(network.id).await?;
+    match requested_change(network, &current.allow) {
+        Some(change) => print_status(&client.change_network(network.id, &change).await?, output),
+        None => print_status(&current, output),
+    }
 }
 
-/// What to change to; nothing where only a look is wanted.
-fn wanted(network: &Network, now: &Value) -> Option<Value> {
+/// The new settings; `None` if the command only shows the current ones.
+fn requested_change(network: &Network, current: &[String]) -> Option<NetworkSettings> {
     let (policy, mut allow) = match (network.policy, network.allow.is_empty()) {
         (Some(policy), _) => (policy, Vec::new()),
-        (None, false) => {
-            let list = now["allow"].as_array().into_iter().flatten().filter_map(|host| host.as_str());
-            (NetworkPolicy::Allow, list.map(str::to_owned).collect::<Vec<_>>())
-        }
+        (None, false) => (NetworkPolicy::Allow, current.to_vec()),
         (None, true) => return None,
     };
     for host in &network.allow {
@@ -71,52 +68,48 @@ fn wanted(network: &Network, now: &Value) -> Option<Value> {
             allow.push(host.clone());
         }
     }
-    Some(json!({ "policy": policy, "allow": allow }))
+    Some(NetworkSettings { policy, allow })
 }
 
-fn show(row: &Value, output: &Output) -> Result {
+fn print_status(status: &NetworkStatus, output: &Output) -> Result {
     if output.json {
-        return output.object(row);
+        return output.print_response(status);
     }
-    let allow: Vec<_> = row["allow"].as_array().into_iter().flatten().filter_map(|host| host.as_str()).collect();
-    let list = if allow.is_empty() { String::new() } else { format!(": {}", allow.join(", ")) };
-    output.line(&text::inline(&format!("policy {}{list}", row["policy"].as_str().unwrap_or_default())))?;
-    let lines: Vec<_> = row["hosts"].as_array().into_iter().flatten().map(line).collect();
-    if lines.is_empty() {
-        return output.line("nothing has left it yet");
+    let list = if status.allow.is_empty() { String::new() } else { format!(": {}", status.allow.join(", ")) };
+    output.print_line(&text::escape_line(&format!("policy {}{list}", status.policy)))?;
+    if status.hosts.is_empty() {
+        return output.print_line("no traffic yet");
     }
-    table::print(output, &["HOST", "PORT", "SENT", "RECEIVED", "CONNECTIONS", "REFUSED"], &lines)
+    let rows: Vec<_> = status.hosts.iter().map(table_row).collect();
+    table::print_table(output, &["HOST", "PORT", "SENT", "RECEIVED", "CONNECTIONS", "REFUSED"], &rows)
 }
 
-fn line(host: &Value) -> Vec<table::Cell> {
-    let figure = |field: &str| cell(host[field].as_u64().unwrap_or(0).to_string());
-    vec![
-        cell(host["host"].as_str().unwrap_or_default()),
-        figure("port"),
-        figure("sent"),
-        figure("received"),
-        figure("connections"),
-        figure("refused"),
-    ]
+fn table_row(host: &HostTraffic) -> Vec<table::Cell> {
+    let figures = [u64::from(host.port), host.sent, host.received, host.connections, host.refused];
+    let mut row = vec![cell(&host.host)];
+    row.extend(figures.map(|figure| cell(figure.to_string())));
+    row
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn network(policy: Option<NetworkPolicy>, allow: &[&str]) -> Network {
-        Network { id: SandboxId::new(), policy, allow: allow.iter().map(|host| (*host).to_owned()).collect() }
+    fn change(policy: Option<NetworkPolicy>, allow: &[&str]) -> Option<(NetworkPolicy, Vec<String>)> {
+        let allow = allow.iter().map(|host| (*host).to_owned()).collect();
+        let network = Network { id: SandboxId::new(), policy, allow };
+        let settings = requested_change(&network, &["a.example".to_owned()])?;
+        Some((settings.policy, settings.allow))
     }
 
     #[test]
-    fn a_host_is_added_and_a_policy_begins_anew() {
-        let now = json!({ "policy": "allow", "allow": ["a.example"] });
-        assert_eq!(wanted(&network(None, &[]), &now), None);
-        let added = wanted(&network(None, &["b.example", "a.example"]), &now);
-        assert_eq!(added, Some(json!({ "policy": "allow", "allow": ["a.example", "b.example"] })));
-        let anew = wanted(&network(Some(NetworkPolicy::Allow), &["b.example"]), &now);
-        assert_eq!(anew, Some(json!({ "policy": "allow", "allow": ["b.example"] })));
-        let none = wanted(&network(Some(NetworkPolicy::None), &[]), &now);
-        assert_eq!(none, Some(json!({ "policy": "none", "allow": [] })));
+    fn allow_adds_a_host_and_policy_replaces_the_list() {
+        let hosts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(change(None, &[]), None);
+        let added = change(None, &["b.example", "a.example"]);
+        assert_eq!(added, Some((NetworkPolicy::Allow, hosts(&["a.example", "b.example"]))));
+        let replaced = change(Some(NetworkPolicy::Allow), &["b.example"]);
+        assert_eq!(replaced, Some((NetworkPolicy::Allow, hosts(&["b.example"]))));
+        assert_eq!(change(Some(NetworkPolicy::None), &[]), Some((NetworkPolicy::None, hosts(&[]))));
     }
 }

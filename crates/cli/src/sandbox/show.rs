@@ -1,12 +1,12 @@
 //! `atoll sandbox show`.
 
-use crate::client::Client;
+use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
 use crate::render::fields::Fields;
 use crate::render::time;
+use atoll_api::Sandbox;
 use atoll_core::id::SandboxId;
-use serde_json::Value;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -17,54 +17,42 @@ pub struct Show {
     id: SandboxId,
 }
 
-pub async fn run(show: &Show, client: &Client, output: &Output) -> Result {
-    let row = client.get(&format!("/sandboxes/{}", show.id), &[]).await?;
-    if output.json { output.object(&row) } else { print(&row, output) }
+pub async fn run(show: &Show, client: &ConnectedClient, output: &Output) -> Result {
+    let sandbox = client.get_sandbox(show.id).await?;
+    if output.json { output.print_response(&sandbox) } else { sandbox_fields(&sandbox).print(output) }
 }
 
-pub fn print(row: &Value, output: &Output) -> Result {
-    let said = |field: &str| row[field].as_str().unwrap_or_default().to_owned();
-    let reason = &row["reason"];
-    let reason = match (reason["detail"].as_str(), reason["code"].as_str()) {
-        (Some(detail), Some(code)) => format!("{detail} ({code})").into(),
-        _ => reason.clone(),
-    };
-    let cost = |part: &str| row["cost"][part].as_f64().unwrap_or(0.0);
+fn sandbox_fields(sandbox: &Sandbox) -> Fields {
+    let reason = sandbox.reason.as_ref().map(|reason| format!("{} ({})", reason.detail, reason.code));
+    let labels: Vec<_> = sandbox.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     Fields::new()
-        .put("id", said("id"))
-        .put("state", said("state"))
-        .put("activity", said("activity"))
-        .maybe("limit", &row["limit_paused"])
-        .maybe("outcome", &row["outcome"])
-        .maybe("reason", &reason)
-        .put("results", said("results"))
-        .put("end", said("end"))
-        .put("session", said("session_id"))
-        .put("project", said("project_id"))
-        .put("provider", said("provider"))
-        .maybe("provider id", &row["provider_id"])
-        .maybe("agent", &row["agent"])
-        .maybe("model", &row["settings"]["model"])
-        .maybe("labels", &row["labels"])
-        .maybe("secrets", &listed(&row["settings"]["secrets"]))
-        .maybe("exposed secrets", &listed(&row["exposed_secrets"]))
-        .maybe("turn", &row["turn"])
-        .put("events", format!("{} to {}", row["first_seq"], row["last_seq"]))
-        .put("cost", format!("${:.4} model, ${:.4} compute", cost("model"), cost("compute")))
-        .maybe("made by", &row["created_by"])
-        .put("made", time::exact(&said("created_at")))
-        .put("state since", time::exact(&said("state_since")))
-        .maybe("last heartbeat", &shortened(&row["last_heartbeat"]))
-        .maybe("ended", &shortened(&row["ended_at"]))
-        .print(output)
+        .field("id", sandbox.id)
+        .field("state", sandbox.state)
+        .field("activity", sandbox.activity)
+        .optional("limit", sandbox.limit_paused)
+        .optional("outcome", sandbox.outcome)
+        .optional("reason", reason)
+        .field("results", sandbox.results)
+        .field("end", sandbox.end)
+        .field("session", sandbox.session_id)
+        .field("project", sandbox.project_id)
+        .field("provider", sandbox.provider)
+        .optional("provider id", sandbox.provider_id.as_ref())
+        .optional("agent", sandbox.agent.as_ref())
+        .optional("model", sandbox.settings.model.as_ref())
+        .optional("labels", join_names(&labels))
+        .optional("secrets", join_names(sandbox.settings.secrets.as_deref().unwrap_or_default()))
+        .optional("exposed secrets", join_names(&sandbox.exposed_secrets))
+        .optional("turn", sandbox.turn)
+        .field("events", format!("{} to {}", sandbox.first_seq, sandbox.last_seq))
+        .field("cost", format!("${:.4} model, ${:.4} compute", sandbox.cost.model, sandbox.cost.compute))
+        .optional("created by", sandbox.created_by.as_ref())
+        .field("created", time::format_time(sandbox.created_at))
+        .field("state since", time::format_time(sandbox.state_since))
+        .optional("last heartbeat", sandbox.last_heartbeat.map(time::format_time))
+        .optional("ended", sandbox.ended_at.map(time::format_time))
 }
 
-/// Nothing where nothing is named.
-fn listed(names: &Value) -> Value {
-    let names: Vec<&str> = names.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    if names.is_empty() { Value::Null } else { names.join(", ").into() }
-}
-
-fn shortened(at: &Value) -> Value {
-    at.as_str().map_or(Value::Null, |at| time::exact(at).into())
+fn join_names(names: &[String]) -> Option<String> {
+    (!names.is_empty()).then(|| names.join(", "))
 }

@@ -1,9 +1,11 @@
-//! `atoll sandbox transcript`: what was said and done, to keep or to read elsewhere.
+//! `atoll sandbox transcript`: prints the transcript.
 
-use crate::client::Client;
+use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
 use crate::render::text;
+use atoll_api::{TranscriptForm, TranscriptQuery};
+use atoll_client::Method;
 use atoll_core::id::SandboxId;
 
 #[derive(Debug, clap::Args)]
@@ -13,30 +15,30 @@ Examples:
   atoll sandbox transcript sbx_… | jq -r '.entries[] | select(.kind == \"assistant\") | .data.text'
   atoll sandbox transcript sbx_… --native > claude.jsonl
 
-The portable form is the same for every agent. The native one is the agent's own file, as it was last saved.")]
+The portable form is the same for every agent. The native form is the agent's own file, as last saved.")]
 pub struct Transcript {
     id: SandboxId,
-    /// The agent's own file, as it keeps it
+    /// Print the agent's own file
     #[arg(long)]
     native: bool,
 }
 
-pub async fn run(transcript: &Transcript, client: &Client, output: &Output) -> Result {
-    let form = if transcript.native { "native" } else { "portable" };
+pub async fn run(transcript: &Transcript, client: &ConnectedClient, output: &Output) -> Result {
+    let form = if transcript.native { TranscriptForm::Native } else { TranscriptForm::Portable };
     let path = format!("/sandboxes/{}/transcript", transcript.id);
-    let mut answer = client.stream(&path, &[("form", form.to_owned())]).await?;
+    let mut response = client.send(client.request(Method::GET, &path, &TranscriptQuery { form })).await?;
     let mut left = Vec::new();
-    while let Some(piece) = client.piece(&mut answer).await? {
-        // To a terminal harmless, to a pipe as it is.
+    while let Some(chunk) = client.read_chunk(&mut response).await? {
+        // Escape the transcript for a terminal; leave it unchanged for a pipe.
         if output.width.is_none() {
-            output.bytes(&piece)?;
+            output.write_bytes(&chunk)?;
             continue;
         }
-        left.extend_from_slice(&piece);
+        left.extend_from_slice(&chunk);
         while let Some(end) = left.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = left.drain(..=end).collect();
-            output.line(&text::inline(String::from_utf8_lossy(&line).trim_end()))?;
+            output.print_line(&text::escape_line(String::from_utf8_lossy(&line).trim_end()))?;
         }
     }
-    if left.is_empty() { Ok(()) } else { output.line(&text::inline(&String::from_utf8_lossy(&left))) }
+    if left.is_empty() { Ok(()) } else { output.print_line(&text::escape_line(&String::from_utf8_lossy(&left))) }
 }

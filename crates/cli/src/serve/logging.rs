@@ -1,4 +1,4 @@
-//! The server's log, on the error output.
+//! The server's log on stderr.
 
 use crate::failure::{Failure, Result};
 use atoll_config::{Level, Log, LogFormat, env};
@@ -6,12 +6,12 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// `ATOLL_LOG`, where it is set, says more finely what `log.level` says for all of Atoll.
-pub fn start(log: &Log) -> Result {
-    let wanted = std::env::var(env::LOG).ok().filter(|text| !text.trim().is_empty());
-    let filter = EnvFilter::try_new(wanted.clone().unwrap_or_else(|| directives(log.level))).map_err(|error| {
-        Failure::setup("bad_log_filter", format!("{}: `{}`: {error}", env::LOG, wanted.unwrap_or_default()))
-            .next("Write it like `info` or `warn,atoll_server=debug`.")
+/// Starts logging with the filter of `ATOLL_LOG`, or with `log.level`.
+pub fn start_logging(log: &Log) -> Result {
+    let custom = std::env::var(env::LOG).ok().filter(|text| !text.trim().is_empty());
+    let filter = EnvFilter::try_new(custom.clone().unwrap_or_else(|| default_filter(log.level))).map_err(|error| {
+        Failure::setup("bad_log_filter", format!("{}: `{}`: {error}", env::LOG, custom.unwrap_or_default()))
+            .with_hint("Use a filter such as `info` or `warn,atoll_server=debug`.")
     })?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let started = match log.format {
@@ -21,10 +21,10 @@ pub fn start(log: &Log) -> Result {
     started.map_err(|error| Failure::setup("logging", error))
 }
 
-/// Atoll's own lines from `level` on; of the libraries only what is wrong.
-fn directives(level: Level) -> String {
+/// Logs Atoll at `level` and libraries at `warn`. In the server, only fake workers run the dispatcher.
+fn default_filter(level: Level) -> String {
     match level {
         Level::Error => "error".to_owned(),
-        Level::Warn | Level::Info | Level::Debug | Level::Trace => format!("warn,atoll={level}"),
+        Level::Warn | Level::Info | Level::Debug | Level::Trace => format!("warn,atoll={level},atoll_dispatcher=error"),
     }
 }

@@ -1,14 +1,14 @@
-//! `atoll serve`: the control plane itself.
+//! `atoll serve`: runs the server.
 
-mod directory;
+mod data_dir;
 mod logging;
-pub mod options;
-pub mod user;
+pub mod server_options;
+pub mod server_user;
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::settings::{self, ConfigFiles};
-use atoll_config::{Level, Loaded, LogFormat};
+use atoll_config::{Level, LoadedConfig, LogFormat};
 use atoll_jail::Launcher;
 use atoll_server::Server;
 use serde_json::json;
@@ -24,45 +24,45 @@ Examples:
   atoll serve --listen 0.0.0.0:7700 --tls-cert tls.crt --tls-key tls.key
   DATABASE_URL=postgres://atoll:secret@127.0.0.1/atoll atoll serve
 
-Settings come from flags, then the environment, then files, then defaults; `atoll config` shows them all.
-ATOLL_LOG chooses more finely what is logged, for example warn,atoll_server=debug.
-SIGTERM and SIGINT stop the server: requests under way may end, and nothing that was answered is lost.")]
+Flags override the environment, which overrides files and defaults; `atoll config` shows all settings.
+ATOLL_LOG sets a log filter such as warn,atoll_server=debug.
+SIGTERM and SIGINT stop the server after its running requests; it loses nothing that it has acknowledged.")]
 pub struct Serve {
-    /// The address and port to listen on [default: 127.0.0.1:7700]
+    /// Listen on this address [default: 127.0.0.1:7700]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// Where everything is kept that must last [default: the user's data directory]
+    /// Store all data in this directory [default: the user's data directory]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// The database: postgres://… or sqlite:PATH [default: SQLite in the data directory]
+    /// Database: postgres://… or sqlite:PATH [default: SQLite in the data directory]
     ///
-    /// A URL with a password is better put into the environment (DATABASE_URL): arguments can be seen by others.
+    /// Put a URL with a password into DATABASE_URL: other users can see arguments.
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
     #[command(flatten)]
     files: ConfigFiles,
-    /// Allow an address that other machines reach without TLS: tokens then travel in the clear
+    /// Allow a public address without TLS; tokens are sent in clear text
     #[arg(long)]
     insecure_listen: bool,
-    /// The certificate chain, PEM
+    /// TLS certificate chain, PEM
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<String>,
-    /// The certificate's key, PEM
+    /// TLS private key, PEM
     #[arg(long, value_name = "FILE")]
     tls_key: Option<String>,
-    /// How workers on other machines reach this server
+    /// URL for workers on other machines
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
-    /// How log lines are written: text or json
-    #[arg(long, value_name = "FORMAT", value_parser = crate::arguments::word::<LogFormat>)]
+    /// Log format: text or json
+    #[arg(long, value_name = "FORMAT", value_parser = crate::arguments::parse_word::<LogFormat>)]
     log_format: Option<LogFormat>,
-    /// The least important lines that are still logged: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", value_parser = crate::arguments::word::<Level>)]
+    /// Log level: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", value_parser = crate::arguments::parse_word::<Level>)]
     log_level: Option<Level>,
 }
 
 impl Serve {
-    fn flags(&self) -> Vec<(String, String)> {
+    fn config_flags(&self) -> Vec<(String, String)> {
         let given = [
             ("server.listen", self.listen.clone()),
             ("data_dir", self.data_dir.clone()),
@@ -79,27 +79,33 @@ impl Serve {
 }
 
 pub fn run(serve: &Serve, output: &Output) -> Result {
-    let loaded = settings::load(serve.flags(), &serve.files)?;
-    logging::start(&loaded.config.log)?;
-    let launcher = user::start(&loaded.config)?;
+    let loaded = settings::load_config(serve.config_flags(), &serve.files)?;
+    logging::start_logging(&loaded.config.log)?;
+    let launcher = server_user::start_as_user(&loaded.config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::setup("runtime", format!("can't start threads: {error}")))?;
-    runtime.block_on(until_stopped(&loaded, launcher, output))
+        .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
+    runtime.block_on(serve_until_stopped(&loaded, launcher, output))
 }
 
-async fn until_stopped(loaded: &Loaded, launcher: Result<Arc<Launcher>, String>, output: &Output) -> Result {
-    let cant_listen = |error| Failure::setup("signals", format!("can't listen to signals: {error}"));
-    // Before the start, so that a signal during it is not lost.
+async fn serve_until_stopped(
+    loaded: &LoadedConfig,
+    launcher: Result<Arc<Launcher>, String>,
+    output: &Output,
+) -> Result {
+    let cant_listen = |error| Failure::setup("signals", format!("can't install signal handlers: {error}"));
+    // Listen before the start, so that no signal during it is lost.
     let mut terminate = signal(SignalKind::terminate()).map_err(cant_listen)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cant_listen)?;
-    warn(loaded);
+    log_warnings(loaded);
     if let Err(why) = &launcher {
-        tracing::warn!("no sandboxes can be made on this machine: {why}");
+        tracing::warn!("this machine can't create sandboxes: {why}");
     }
-    let server = Box::pin(Server::start(options::options(&loaded.config, launcher))).await.map_err(cant_start)?;
-    announce(loaded, &server, output)?;
+    let server = Box::pin(Server::start(server_options::server_options(&loaded.config, launcher)))
+        .await
+        .map_err(start_failure)?;
+    announce_start(loaded, &server, output)?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -114,23 +120,25 @@ async fn until_stopped(loaded: &Loaded, launcher: Result<Arc<Launcher>, String>,
     Ok(())
 }
 
-fn warn(loaded: &Loaded) {
+fn log_warnings(loaded: &LoadedConfig) {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
     if rustix::process::geteuid().is_root() {
         tracing::warn!(
-            "this server runs as root, which it does not need: name a user of its own with server.user, and only \
-             the process that makes sandboxes stays root"
+            "the server runs as root, which it does not need: set server.user, and only the launcher stays root"
         );
     }
-    if loaded.config.server.insecure_listen && loaded.config.server.tls.is_none() {
-        tracing::warn!("tokens travel in the clear on {}: it listens without TLS", loaded.config.server.listen);
+    if loaded.config.server.insecure_listen && loaded.config.server.tls().is_none() {
+        tracing::warn!(
+            "the server listens without TLS on {}: tokens are sent in clear text",
+            loaded.config.server.listen
+        );
     }
 }
 
-/// Where everything is; never the token itself.
-fn announce(loaded: &Loaded, server: &Server, output: &Output) -> Result {
+/// Prints the URL, the data directory and the token's file, but never the token.
+fn announce_start(loaded: &LoadedConfig, server: &Server, output: &Output) -> Result {
     let data_dir: &PathBuf = &loaded.config.data_dir;
     match loaded.config.log.format {
         LogFormat::Json => tracing::info!(
@@ -140,13 +148,13 @@ fn announce(loaded: &Loaded, server: &Server, output: &Output) -> Result {
             "listening"
         ),
         LogFormat::Text => {
-            output.note(&format!("listening on {}", server.url));
-            output.note(&format!("data in {}", data_dir.display()));
-            output.note(&format!("the admin's token is in {}", server.admin_token.display()));
+            output.print_note(&format!("listening on {}", server.url));
+            output.print_note(&format!("data directory: {}", data_dir.display()));
+            output.print_note(&format!("admin token: {}", server.admin_token.display()));
         }
     }
     if output.json {
-        output.object(&json!({
+        output.print_object(&json!({
             "type": "listening",
             "url": server.url,
             "data_dir": data_dir,
@@ -156,22 +164,20 @@ fn announce(loaded: &Loaded, server: &Server, output: &Output) -> Result {
     output.flush()
 }
 
-fn cant_start(error: atoll_server::Error) -> Failure {
+fn start_failure(error: atoll_server::Error) -> Failure {
     use atoll_server::Error as E;
     use atoll_store::Error as S;
     let (code, next) = match &error {
         E::DataDir { .. } => ("data_dir", None),
-        E::Listen { .. } => {
-            ("listen", Some("`atoll doctor` says who is there; `--listen 127.0.0.1:0` takes any free port."))
-        }
-        E::Tls(_) => ("tls", Some("Give a PEM certificate chain with --tls-cert and its key with --tls-key.")),
+        E::Listen { .. } => ("listen", Some("Choose another --listen; 127.0.0.1:0 uses any free port.")),
+        E::Tls(_) => ("tls", Some("Set --tls-cert to a PEM certificate chain and --tls-key to its key.")),
         E::Store(S::Locked(_)) => ("locked", None),
-        E::Store(S::Full { .. }) => ("disk_full", Some("Make room on that disk, or name another one with --data-dir.")),
-        E::Store(_) => ("store", Some("`atoll doctor` looks at the database and says what to mend.")),
+        E::Store(S::DiskFull { .. }) => ("disk_full", Some("Free space on that disk, or choose another --data-dir.")),
+        E::Store(_) => ("store", Some("Check the database with `atoll doctor`.")),
     };
     let failure = Failure::setup(code, error);
     match next {
-        Some(next) => failure.next(next),
+        Some(next) => failure.with_hint(next),
         None => failure,
     }
 }

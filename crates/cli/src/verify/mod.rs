@@ -1,27 +1,29 @@
-//! `atoll verify`: one small task from start to end on a server and a repository of its own, and for
-//! every promise whether it held.
+//! `atoll verify`: runs a small task on a temporary server and repository, and checks Atoll's guarantees.
 
-mod ground;
-mod inside;
+mod fixture;
+mod isolation;
 mod leftovers;
-mod log;
+mod log_checks;
 mod promise;
-mod stage;
+mod trial_sandbox;
 
-use crate::arguments::word;
-use crate::client::Client;
-use crate::embedded::Prepared;
+use crate::arguments::parse_word;
+use crate::connect::ConnectedClient;
+use crate::embedded::EmbeddedServerSetup;
+use crate::event_log::log_event::{LogEvent, reported_message};
 use crate::failure::{Failure, Result, WORK_FAILED};
 use crate::output::Output;
 use crate::render::time;
 use crate::settings::{self, ConfigFiles};
+use atoll_api::NewSandbox;
+use atoll_api::events::EventData;
 use atoll_core::sandbox::ProviderKind;
-use ground::Ground;
-use leftovers::Seen;
-use promise::{Promise, Told, Verdict};
-use serde_json::{Value, json};
-use stage::{Came, Stage};
+use atoll_core::sandbox::{EndPolicy, Outcome, Repo};
+use fixture::Fixture;
+use leftovers::Leftovers;
+use promise::{Promise, PromiseReport, PromiseVerdict};
 use std::time::{Duration, Instant};
+use trial_sandbox::{TrialSandbox, WaitOutcome};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -29,194 +31,204 @@ Examples:
   atoll verify
   atoll verify --json | jq -c 'select(.held == false)'
 
-It uses a server, a data directory and a repository of its own, which are gone afterwards. What runs already
-is not touched. The exit code is 1 when a promise did not hold.")]
+The command uses its own temporary server, data directory and repository, and does not touch running
+servers. The exit code is 1 if a guarantee does not hold.")]
 pub struct Verify {
-    /// Who makes the sandboxes [default: provider.default]
-    #[arg(long, value_name = "NAME", value_parser = word::<ProviderKind>)]
+    /// Provider of the sandboxes [default: provider.default]
+    #[arg(long, value_name = "NAME", value_parser = parse_word::<ProviderKind>)]
     provider: Option<ProviderKind>,
     #[command(flatten)]
     files: ConfigFiles,
 }
 
-/// Waits in the middle of its turn until it is answered.
+/// The demo agent waits for an answer in the middle of this turn.
 const PROMPT: &str = "say I begin\nedit hello.txt one\nrun id -u\nedit hello.txt two\nask may I go on?\nsay I am done";
 const ANSWER: &str = "approve\nsay I heard you";
-const ENDING: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub fn run(verify: &Verify, output: &Output) -> Result {
-    let ground = Ground::make()?;
-    let data = ground.data().display().to_string();
+    let fixture = Fixture::create()?;
+    let data = fixture.data_dir().display().to_string();
     let flags = [("data_dir", data.clone()), ("database_url", format!("sqlite:{data}/atoll.db"))];
     let flags = flags.map(|(key, value)| (key.to_owned(), value)).to_vec();
-    let loaded = settings::load(flags, &verify.files)?;
+    let loaded = settings::load_config(flags, &verify.files)?;
     let provider = verify.provider.unwrap_or(loaded.config.provider.default);
     if provider == ProviderKind::External {
         return Err(Failure::input("the provider `external` starts no agent, so there is nothing to verify")
-            .next("Name another one with --provider."));
+            .with_hint("Choose another --provider."));
     }
-    let prepared = Prepared::new(&loaded.config);
+    let prepared = EmbeddedServerSetup::new(&loaded.config);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::setup("runtime", format!("can't start threads: {error}")))?;
-    let (mut told, mut seen) = (Told::new(output), Seen::default());
+        .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
+    let (mut report, mut leftovers) = (PromiseReport::new(output), Leftovers::default());
     let done = runtime.block_on(async {
-        let trial = Trial { ground: &ground, provider, told: &mut told, seen: &mut seen };
+        let trial = TrialRun { fixture: &fixture, provider, report: &mut report, leftovers: &mut leftovers };
         tokio::select! {
-            done = Box::pin(everything(prepared, trial)) => done,
+            done = Box::pin(run_trial(prepared, trial)) => done,
             _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
         }
     });
-    // With it goes all that belongs to the server.
-    runtime.shutdown_timeout(ENDING);
+    // This ends the tasks of the embedded server.
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     done?;
-    told.tell_the_rest()?;
-    told.tell(Promise::Clean, &seen.gone(&ground.dir, &ground.data().join("sandboxes")))?;
-    if told.end()? { Ok(()) } else { Err(Failure::Silent(WORK_FAILED)) }
+    report.skip_remaining()?;
+    report.add(Promise::Clean, &leftovers.wait_until_gone(&fixture.dir, &fixture.data_dir().join("sandboxes")))?;
+    if report.finish()? { Ok(()) } else { Err(Failure::Silent(WORK_FAILED)) }
 }
 
-async fn everything(prepared: Prepared, mut trial: Trial<'_, '_>) -> Result {
+async fn run_trial(prepared: EmbeddedServerSetup, mut trial: TrialRun<'_, '_>) -> Result {
     let server = prepared.start().await?;
-    let client = server.client()?;
-    let tried = trial.go(&client).await;
+    let client = server.connect_client()?;
+    let tried = trial.run_all(&client).await;
     server.stop(&client, &[]).await;
     tried
 }
 
-struct Trial<'a, 'b> {
-    ground: &'a Ground,
+struct TrialRun<'a, 'b> {
+    fixture: &'a Fixture,
     provider: ProviderKind,
-    told: &'a mut Told<'b>,
-    seen: &'a mut Seen,
+    report: &'a mut PromiseReport<'b>,
+    leftovers: &'a mut Leftovers,
 }
 
-impl Trial<'_, '_> {
-    async fn go(&mut self, client: &Client) -> Result {
-        let mut stage = Stage::open(client, &self.body(PROMPT, true)).await?;
-        let worked = self.work(client, &mut stage).await?;
-        stage.remove().await?;
+impl TrialRun<'_, '_> {
+    async fn run_all(&mut self, client: &ConnectedClient) -> Result {
+        let mut trial = TrialSandbox::create(client, &self.sandbox_request(PROMPT, true)).await?;
+        let worked = self.run_task(client, &mut trial).await?;
+        trial.remove().await?;
         if worked {
-            self.crash(client).await?;
+            self.check_crash(client).await?;
         }
         Ok(())
     }
 
-    /// Fake sandboxes hold no files of this machine and no processes: what they show proves nothing.
-    fn is_real(&self) -> bool {
+    /// The provider runs real processes; checks of a fake sandbox would prove nothing.
+    fn has_processes(&self) -> bool {
         self.provider != ProviderKind::Fake
     }
 
-    fn body(&self, prompt: &str, with_repository: bool) -> Value {
-        let mut body = json!({ "provider": self.provider, "agent": "demo", "prompt": prompt, "end": "when_done" });
-        if with_repository && self.is_real() {
-            body["repo"] = json!({ "path": self.ground.repository() });
+    fn sandbox_request(&self, prompt: &str, with_repository: bool) -> NewSandbox {
+        let path = self.fixture.repository_dir().display().to_string();
+        let repo = Repo { path: Some(path), ..Repo::default() };
+        NewSandbox {
+            provider: Some(self.provider),
+            agent: Some("demo".to_owned()),
+            prompt: Some(prompt.to_owned()),
+            end: Some(EndPolicy::WhenDone),
+            repo: (with_repository && self.has_processes()).then_some(repo),
+            ..NewSandbox::default()
         }
-        body
     }
 
-    /// The one task; whether it came to its end.
-    async fn work(&mut self, client: &Client, stage: &mut Stage<'_>) -> Result<bool> {
+    /// Runs the task and checks most promises; returns whether the task succeeded.
+    async fn run_task(&mut self, client: &ConnectedClient, trial: &mut TrialSandbox<'_>) -> Result<bool> {
         let began = Instant::now();
-        let asked = stage.until(|entry| entry.event_type == "approval.requested").await?;
-        self.seen.look();
-        if !matches!(asked, Came::Wanted(_)) {
-            self.told.tell(Promise::Works, &Verdict::Broken(asked.instead()))?;
+        let requested = trial.wait_for(|data| matches!(data, EventData::ApprovalRequested(_))).await?;
+        self.leftovers.record_descendants();
+        if !matches!(requested, WaitOutcome::Matched(_)) {
+            self.report.add(Promise::Works, &PromiseVerdict::Broken(requested.describe()))?;
             return Ok(false);
         }
-        let (isolated, hidden) = self.look_inside(client, stage).await?;
-        let steered = self.steer(stage).await?;
-        let end = stage.end().await?;
+        let (isolated, hidden) = self.check_inside(client, trial).await?;
+        let steered = self.check_steering(trial).await?;
+        let end = trial.wait_for(|data| matches!(data, EventData::SandboxCompleted(_))).await?;
         let outcome = match &end {
-            Came::Wanted(entry) => {
-                let outcome = entry.text("outcome").unwrap_or("?");
-                Verdict::of(outcome == "succeeded", format!("{outcome} after {}", time::span(began.elapsed())))
+            WaitOutcome::Matched(event) => {
+                let outcome = match &event.data {
+                    EventData::SandboxCompleted(change) => change.outcome,
+                    _ => None,
+                };
+                let duration = time::format_duration(began.elapsed());
+                let word = outcome.map_or("unknown", |outcome| outcome.as_str());
+                PromiseVerdict::of(outcome == Some(Outcome::Succeeded), format!("{word} after {duration}"))
             }
-            Came::Ended(_) | Came::Nothing => Verdict::Broken(end.instead()),
+            WaitOutcome::SandboxEnded(_) | WaitOutcome::TimedOut => PromiseVerdict::Broken(end.describe()),
         };
-        let worked = matches!(outcome, Verdict::Held(_));
-        let (entries, last_seq) = stage.log().await?;
-        let isolated = match (isolated, log::agent_is_nobody_special(&entries)) {
-            (Verdict::Held(_), Err(why)) => Verdict::Broken(why),
+        let worked = matches!(outcome, PromiseVerdict::Held(_));
+        let (events, last_seq) = trial.read_log().await?;
+        let seqs: Vec<i64> = events.iter().map(|event| event.event.seq).collect();
+        let isolated = match (isolated, log_checks::check_agent_uid(&events)) {
+            (PromiseVerdict::Held(_), Err(why)) => PromiseVerdict::Broken(why),
             (seen, _) => seen,
         };
-        self.told.tell(Promise::Works, &outcome)?;
-        self.told.tell(Promise::Isolated, &isolated)?;
-        self.told.tell(Promise::Hidden, &hidden)?;
-        self.told.tell(Promise::Steered, &steered)?;
-        self.told.tell(Promise::Logged, &log::is_whole(&entries, last_seq))?;
-        self.told.tell(Promise::Edits, &log::edits(&entries, "hello.txt", &["one", "two"]))?;
-        let branch = entries.iter().find(|entry| entry.event_type == "git.branch_created");
-        let branch = branch.and_then(|entry| entry.text("branch"));
-        let on_branch = self.on_branch(branch)?;
-        self.told.tell(Promise::Branch, &on_branch)?;
+        self.report.add(Promise::Works, &outcome)?;
+        self.report.add(Promise::Isolated, &isolated)?;
+        self.report.add(Promise::Hidden, &hidden)?;
+        self.report.add(Promise::Steered, &steered)?;
+        self.report.add(Promise::Logged, &log_checks::check_sequence(&seqs, last_seq))?;
+        self.report.add(Promise::Edits, &log_checks::check_edits(&events, "hello.txt", &["one", "two"]))?;
+        let branch = events.iter().find_map(|event| match &event.data {
+            EventData::GitBranchCreated(branch) => Some(branch.branch.as_str()),
+            _ => None,
+        });
+        let on_branch = self.check_branch(branch)?;
+        self.report.add(Promise::Branch, &on_branch)?;
         Ok(worked)
     }
 
-    async fn look_inside(&self, client: &Client, stage: &Stage<'_>) -> Result<(Verdict, Verdict)> {
-        if !self.is_real() {
-            let skipped = Verdict::Skipped(format!("the provider `{}` runs nothing", self.provider));
+    async fn check_inside(
+        &self,
+        client: &ConnectedClient,
+        trial: &TrialSandbox<'_>,
+    ) -> Result<(PromiseVerdict, PromiseVerdict)> {
+        if !self.has_processes() {
+            let skipped = PromiseVerdict::Skipped(format!("the provider `{}` runs no processes", self.provider));
             return Ok((skipped.clone(), skipped));
         }
-        let isolated = inside::isolated(client, stage.sandbox).await?;
-        Ok((isolated, inside::hidden(client, stage.sandbox, self.ground).await?))
+        let isolated = isolation::check_isolated(client, trial.sandbox).await?;
+        Ok((isolated, isolation::check_hidden(client, trial.sandbox, self.fixture).await?))
     }
 
-    async fn steer(&self, stage: &mut Stage<'_>) -> Result<Verdict> {
+    async fn check_steering(&self, trial: &mut TrialSandbox<'_>) -> Result<PromiseVerdict> {
         let began = Instant::now();
-        let sent = stage.say(ANSWER).await?;
-        let id = sent["id"].as_str().unwrap_or_default().to_owned();
-        let came = stage
-            .until(|entry| {
-                let own = entry.text("message_id") == Some(&id);
-                own && entry.event_type.starts_with("message.") && entry.event_type != "message.queued"
-            })
-            .await?;
-        Ok(match &came {
-            Came::Wanted(entry) => log::steered(entry, began.elapsed().as_millis()),
-            Came::Ended(_) | Came::Nothing => Verdict::Broken(came.instead()),
+        let sent = trial.send_message(ANSWER).await?;
+        let outcome = trial.wait_for(|data| reported_message(data) == Some(sent.id)).await?;
+        Ok(match &outcome {
+            WaitOutcome::Matched(event) => log_checks::check_steered(event, began.elapsed().as_millis()),
+            WaitOutcome::SandboxEnded(_) | WaitOutcome::TimedOut => PromiseVerdict::Broken(outcome.describe()),
         })
     }
 
-    fn on_branch(&self, branch: Option<&str>) -> Result<Verdict> {
-        if !self.is_real() {
-            return Ok(Verdict::Skipped(format!("the provider `{}` has no repositories", self.provider)));
+    fn check_branch(&self, branch: Option<&str>) -> Result<PromiseVerdict> {
+        if !self.has_processes() {
+            return Ok(PromiseVerdict::Skipped(format!("the provider `{}` has no repositories", self.provider)));
         }
-        let Some(branch) = branch else { return Ok(Verdict::Broken("no branch was made".to_owned())) };
-        let file = match self.ground.git(&["show", &format!("refs/heads/{branch}:hello.txt")]) {
+        let Some(branch) = branch else { return Ok(PromiseVerdict::Broken("there is no result branch".to_owned())) };
+        let file = match self.fixture.run_git(&["show", &format!("refs/heads/{branch}:hello.txt")]) {
             Ok(file) => file,
-            Err(failure) => return Ok(Verdict::Broken(failure.shown(false).unwrap_or_default())),
+            Err(failure) => return Ok(PromiseVerdict::Broken(failure.to_text(false).unwrap_or_default())),
         };
         if file != "two" {
-            return Ok(Verdict::Broken(format!("hello.txt on {branch} holds {file:?}")));
+            return Ok(PromiseVerdict::Broken(format!("hello.txt on {branch} contains {file:?}")));
         }
-        let untouched = self.ground.is_untouched()?;
-        Ok(Verdict::of(untouched, if untouched { branch } else { "the checkout has changed" }))
+        let untouched = self.fixture.is_checkout_untouched()?;
+        Ok(PromiseVerdict::of(untouched, if untouched { branch } else { "the checkout has changed" }))
     }
 
-    async fn crash(&mut self, client: &Client) -> Result {
-        if !self.is_real() {
-            let skipped = Verdict::Skipped(format!("the provider `{}` has no process that could", self.provider));
-            return self.told.tell(Promise::Crash, &skipped);
+    async fn check_crash(&mut self, client: &ConnectedClient) -> Result {
+        if !self.has_processes() {
+            let skipped = PromiseVerdict::Skipped(format!("the provider `{}` runs no processes", self.provider));
+            return self.report.add(Promise::Crash, &skipped);
         }
-        let mut stage = Stage::open(client, &self.body("say I will crash\ncrash", false)).await?;
-        let came = stage.until(|entry| entry.event_type == "sandbox.failed").await?;
-        self.seen.look();
-        let verdict = match &came {
-            Came::Wanted(entry) => {
-                Verdict::of(entry.data["reason"]["code"] == "agent_crashed", came_as(&came, &entry.data))
-            }
-            Came::Ended(_) | Came::Nothing => Verdict::Broken(came.instead()),
+        let mut trial = TrialSandbox::create(client, &self.sandbox_request("say I will crash\ncrash", false)).await?;
+        let outcome = trial.wait_for(|data| matches!(data, EventData::SandboxFailed(_))).await?;
+        self.leftovers.record_descendants();
+        let verdict = match &outcome {
+            WaitOutcome::Matched(event) => judge_crash(event),
+            WaitOutcome::SandboxEnded(_) | WaitOutcome::TimedOut => PromiseVerdict::Broken(outcome.describe()),
         };
-        stage.remove().await?;
-        self.told.tell(Promise::Crash, &verdict)
+        trial.remove().await?;
+        self.report.add(Promise::Crash, &verdict)
     }
 }
 
-fn came_as(came: &Came, data: &Value) -> String {
-    let reason = &data["reason"];
-    match (reason["detail"].as_str(), reason["code"].as_str()) {
-        (Some(detail), Some(code)) => format!("{detail} ({code})"),
-        _ => came.instead(),
-    }
+fn judge_crash(event: &LogEvent) -> PromiseVerdict {
+    let reason = match &event.data {
+        EventData::SandboxFailed(change) => change.reason.as_ref(),
+        _ => None,
+    };
+    let Some(reason) = reason else { return PromiseVerdict::Broken(event.event_type().to_owned()) };
+    PromiseVerdict::of(reason.code == "agent_crashed", format!("{} ({})", reason.detail, reason.code))
 }

@@ -1,4 +1,4 @@
-//! What Atoll promises, and whether it held.
+//! Atoll's promises and the report on them.
 
 use crate::failure::{Result, WORK_FAILED};
 use crate::output::Output;
@@ -48,91 +48,92 @@ impl Promise {
 
     const fn sentence(self) -> &'static str {
         match self {
-            Self::Works => "an agent works from start to end",
-            Self::Isolated => "it runs apart from the server and this machine",
-            Self::Hidden => "it does not see this machine's files",
-            Self::Steered => "what is said to it reaches it while it works",
-            Self::Logged => "every event is there, once and in order",
-            Self::Edits => "every edit of a file is seen, with its diff",
-            Self::Branch => "the work is on a branch, and the checkout is untouched",
-            Self::Crash => "a crash is told as a crash",
-            Self::Clean => "nothing is left behind",
+            Self::Works => "an agent completes a task",
+            Self::Isolated => "the agent is isolated from the host",
+            Self::Hidden => "the agent can't see the host's files",
+            Self::Steered => "a message reaches the agent during its turn",
+            Self::Logged => "the event log is complete and in order",
+            Self::Edits => "every file edit is logged with its diff",
+            Self::Branch => "the results are on a branch, the checkout is untouched",
+            Self::Crash => "a crash is reported as a crash",
+            Self::Clean => "nothing remains after the sandbox",
         }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// With what was seen.
+pub enum PromiseVerdict {
+    /// The promise held, with the evidence.
     Held(String),
-    /// With what was seen instead.
+    /// The promise did not hold, with the evidence.
     Broken(String),
-    /// It can't be tried here.
+    /// The promise can't be checked, with the reason.
     Skipped(String),
 }
 
-impl Verdict {
+impl PromiseVerdict {
     pub fn of(held: bool, seen: impl Into<String>) -> Self {
         if held { Self::Held(seen.into()) } else { Self::Broken(seen.into()) }
     }
 }
 
-/// Tells each promise as it is known.
-pub struct Told<'a> {
+/// Prints each verdict as soon as it is known.
+pub struct PromiseReport<'a> {
     output: &'a Output,
     known: Vec<Promise>,
     broken: usize,
     skipped: usize,
 }
 
-impl<'a> Told<'a> {
+impl<'a> PromiseReport<'a> {
     pub const fn new(output: &'a Output) -> Self {
         Self { output, known: Vec::new(), broken: 0, skipped: 0 }
     }
 
-    pub fn tell(&mut self, promise: Promise, verdict: &Verdict) -> Result {
+    pub fn add(&mut self, promise: Promise, verdict: &PromiseVerdict) -> Result {
         self.known.push(promise);
         let (held, mark, style, seen) = match verdict {
-            Verdict::Held(seen) => (Some(true), "✓", style::GOOD, seen),
-            Verdict::Broken(seen) => (Some(false), "✗", style::BAD, seen),
-            Verdict::Skipped(why) => (None, "–", style::FAINT, why),
+            PromiseVerdict::Held(seen) => (Some(true), "✓", style::GOOD, seen),
+            PromiseVerdict::Broken(seen) => (Some(false), "✗", style::BAD, seen),
+            PromiseVerdict::Skipped(why) => (None, "–", style::FAINT, why),
         };
         self.broken += usize::from(held == Some(false));
         self.skipped += usize::from(held.is_none());
         if self.output.json {
             let object = json!({ "type": "promise", "promise": promise.name(), "held": held, "detail": seen });
-            self.output.object(&object)?;
+            self.output.print_object(&object)?;
         } else {
-            let line = Spans::new().put(style, mark).plain(format!(" {}", promise.sentence()));
-            let line = line.put(style::FAINT, format!("  {}", text::inline(seen)));
-            self.output.line(&line.painted(self.output.colour))?;
+            let line = Spans::new().styled(style, mark).plain(format!(" {}", promise.sentence()));
+            let line = line.styled(style::FAINT, format!("  {}", text::escape_line(seen)));
+            self.output.print_line(&line.to_ansi(self.output.colour))?;
         }
         self.output.flush()
     }
 
-    /// What could not be tried because something before it did not hold. Whether it is clean is always seen.
-    pub fn tell_the_rest(&mut self) -> Result {
+    /// Skips the promises that an earlier failure left unchecked; `Clean` is always checked.
+    pub fn skip_remaining(&mut self) -> Result {
         for promise in Promise::ALL {
             if !self.known.contains(&promise) && promise != Promise::Clean {
-                self.tell(promise, &Verdict::Skipped("not tried: something before it did not hold".to_owned()))?;
+                self.add(promise, &PromiseVerdict::Skipped("not checked because of an earlier failure".to_owned()))?;
             }
         }
         Ok(())
     }
 
-    /// Whether all that could be tried held.
-    pub fn end(&self) -> Result<bool> {
+    /// Prints the summary; returns whether all checked promises held.
+    pub fn finish(&self) -> Result<bool> {
         let held = self.broken == 0;
         if self.output.json {
             let exit = if held { 0 } else { WORK_FAILED };
-            self.output
-                .object(&json!({ "type": "done", "broken": self.broken, "skipped": self.skipped, "exit": exit }))?;
+            self.output.print_object(
+                &json!({ "type": "done", "broken": self.broken, "skipped": self.skipped, "exit": exit }),
+            )?;
         } else if held && self.skipped == 0 {
-            self.output.line("every promise held")?;
+            self.output.print_line("all promises held")?;
         } else if held {
-            self.output.line("every promise that could be tried held")?;
+            self.output.print_line("all checked promises held")?;
         } else {
-            self.output.line(&format!("{} of {} promises did not hold", self.broken, Promise::ALL.len()))?;
+            self.output.print_line(&format!("{} of {} promises did not hold", self.broken, Promise::ALL.len()))?;
         }
         Ok(held)
     }

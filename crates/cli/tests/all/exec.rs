@@ -1,6 +1,6 @@
-//! `atoll sandbox exec` and `diff`: what is asked, and what becomes of the answer.
+//! Requests and output of `atoll sandbox exec`, `diff` and `results`.
 
-use crate::canned::answering;
+use crate::canned::serve_response;
 use crate::program::{atoll, text, with_input};
 use serde_json::{Value, json};
 use std::process::Command;
@@ -19,88 +19,102 @@ fn lines(lines: &[Value]) -> Vec<u8> {
 }
 
 #[test]
-fn outputs_go_where_they_belong_and_the_exit_code_is_the_commands_own() {
+fn forwards_output_and_exit_code() {
     let answer = lines(&[
-        json!({"stream": "stdout", "data": "one\n"}),
-        json!({"stream": "stderr", "data": "oh\n"}),
-        json!({"stream": "stdout", "base64": "/wAK"}),
+        json!({"stream": "stdout", "data": "one\n", "cursor": 4}),
+        json!({"stream": "stderr", "data": "oh\n", "cursor": 7}),
+        json!({"stream": "stdout", "base64": "/wAK", "cursor": 10}),
         json!({"exit": {"kind": "exited", "code": 7}}),
     ]);
-    let (url, asked) = answering("application/x-ndjson", answer);
+    let (url, requests) = serve_response("application/x-ndjson", answer);
     let mut command =
         sandbox(&url, &["exec", "--cwd", "src", "--env", "A=b", "--timeout", "5", "--", "cat", "--json", "-"]);
     let done = command.output().unwrap();
     assert_eq!((done.status.code(), done.stdout.as_slice()), (Some(7), b"one\n\xff\0\n".as_slice()));
     assert_eq!(text(&done.stderr), "oh\n");
-    let asked = asked.recv().unwrap();
-    assert!(asked.line.starts_with(&format!("POST /api/v1/sandboxes/{ID}/exec ")), "{}", asked.line);
-    let body: Value = serde_json::from_str(&asked.body).unwrap();
+    let request = requests.recv().unwrap();
+    assert!(request.line.starts_with(&format!("POST /api/v1/sandboxes/{ID}/exec ")), "{}", request.line);
+    let body: Value = serde_json::from_str(&request.body).unwrap();
     assert_eq!(body, json!({"argv": ["cat", "--json", "-"], "cwd": "src", "env": {"A": "b"}, "timeout_s": 5}));
 }
 
 #[test]
-fn every_other_end_has_its_code_and_its_sentence() {
-    for (exit, code, said) in [
+fn abnormal_exits_have_a_code_and_an_explanation() {
+    for (exit, code, message) in [
         (json!({"kind": "signalled", "signal": 15}), 143, ""),
-        (json!({"kind": "out_of_memory"}), 125, "memory ran out"),
-        (json!({"kind": "timed_out"}), 124, "time ran out"),
-        (json!({"kind": "unknown"}), 126, "not known"),
+        (json!({"kind": "out_of_memory"}), 125, "out of memory"),
+        (json!({"kind": "timed_out"}), 124, "timed out"),
+        (json!({"kind": "unknown"}), 126, "unknown"),
     ] {
-        let (url, _asked) = answering("application/x-ndjson", lines(&[json!({ "exit": exit })]));
+        let (url, _requests) = serve_response("application/x-ndjson", lines(&[json!({ "exit": exit })]));
         let done = sandbox(&url, &["exec", "--shell", "true"]).output().unwrap();
         assert_eq!(done.status.code(), Some(code));
-        assert!(text(&done.stderr).contains(said), "{exit}");
+        assert!(text(&done.stderr).contains(message), "{exit}");
     }
-    let (url, _asked) = answering("application/x-ndjson", lines(&[json!({"stream": "stdout", "data": "x"})]));
+    let (url, _requests) =
+        serve_response("application/x-ndjson", lines(&[json!({"stream": "stdout", "data": "x", "cursor": 1})]));
     let cut = sandbox(&url, &["exec", "--shell", "true"]).output().unwrap();
     assert_eq!(
         (cut.status.code(), text(&cut.stdout).as_str()),
         (Some(126), "x"),
-        "an answer that is cut off is no success"
+        "an incomplete response is not a success"
     );
 }
 
 #[test]
-fn what_is_piped_in_becomes_the_input() {
-    // It follows by itself, as it comes.
+fn piped_stdin_becomes_the_input() {
+    // The input itself follows in another request.
     for (flags, stdin) in [(&[][..], json!(true)), (&["--no-stdin"], Value::Null)] {
-        let (url, asked) = answering("application/x-ndjson", lines(&[json!({"exit": {"kind": "exited", "code": 0}})]));
+        let (url, requests) =
+            serve_response("application/x-ndjson", lines(&[json!({"exit": {"kind": "exited", "code": 0}})]));
         let mut arguments = vec!["exec"];
         arguments.extend(flags);
         arguments.extend(["--", "cat"]);
         let done = with_input(sandbox(&url, &arguments), "hello\n");
         assert_eq!(done.status.code(), Some(0));
-        let body: Value = serde_json::from_str(&asked.recv().unwrap().body).unwrap();
+        let body: Value = serde_json::from_str(&requests.recv().unwrap().body).unwrap();
         assert_eq!(body["stdin"], stdin);
     }
 }
 
 #[test]
-fn a_patch_reaches_a_pipe_as_it_is() {
+fn a_patch_reaches_a_pipe_unchanged() {
     let patch = b"diff --git a/x b/x\n+\xff\x1b[31m\n".to_vec();
-    let (url, asked) = answering("text/x-diff", patch.clone());
+    let (url, requests) = serve_response("text/x-diff", patch.clone());
     let done = sandbox(&url, &["diff", "--path", "src"]).output().unwrap();
     assert_eq!((done.status.code(), done.stdout), (Some(0), patch));
-    assert!(asked.recv().unwrap().line.contains("/diff?path=src "));
+    assert!(requests.recv().unwrap().line.contains("/diff?path=src "));
 }
 
 #[test]
-fn files_that_changed_are_listed() {
+fn prints_a_diffstat() {
     let files = json!([{"path": "a.rs", "change": "modified", "added": 2, "removed": 1, "binary": false}]);
     let answer = json!({"base": "1a2b", "files": files}).to_string().into_bytes();
-    let (url, _asked) = answering("application/json", answer);
+    let (url, _requests) = serve_response("application/json", answer);
     let done = sandbox(&url, &["diff", "--stat"]).output().unwrap();
     assert_eq!(text(&done.stdout), "a.rs  +2 −1\n");
 }
 
+fn sandbox_response() -> Value {
+    let at = "2026-01-31T12:00:00Z";
+    json!({
+        "id": ID, "session_id": "ses_01m7fkrr8mezdtrwya23zj4ref", "project_id": "prj_01m7fkrr8mezdtrwya23zj4ref",
+        "state": "failed", "activity": "ended", "limit_paused": null, "outcome": "failed", "reason": null, "results": "taken",
+        "end": "when_done", "provider": "local", "provider_id": null, "agent": "demo", "labels": {}, "settings": {},
+        "exposed_secrets": [], "turn": null, "first_seq": 1, "last_seq": 9, "last_heartbeat": null,
+        "cost": {"model": 0.0, "compute": 0.0}, "created_by": null, "created_at": at, "updated_at": at,
+        "state_since": at, "ended_at": at,
+    })
+}
+
 #[test]
-fn results_say_which_branch_they_are_on() {
+fn results_name_their_branch() {
     let answer = json!({
         "taken": [{"kind": "branch", "branch": "atoll/x", "commit": "1a2b3c4d5e6f", "repo": "/src/x"}],
-        "sandbox": {"id": ID, "state": "failed", "outcome": "failed"},
+        "sandbox": sandbox_response(),
     });
-    let (url, _asked) = answering("application/json", answer.to_string().into_bytes());
+    let (url, _requests) = serve_response("application/json", answer.to_string().into_bytes());
     let done = sandbox(&url, &["results"]).output().unwrap();
-    let wanted = format!("{ID} is failed (failed); the work is on branch atoll/x (1a2b3c4d) in /src/x\n");
-    assert_eq!(text(&done.stdout), wanted);
+    let expected = format!("{ID} is failed (failed); the results are on branch atoll/x (1a2b3c4d) in /src/x\n");
+    assert_eq!(text(&done.stdout), expected);
 }

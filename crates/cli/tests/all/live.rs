@@ -1,4 +1,4 @@
-//! `atoll run` on a terminal, which `script` makes.
+//! `atoll run` on a terminal that `script` provides.
 
 use crate::program::{atoll, clean, objects, serve, text};
 use std::io::{Read, Write};
@@ -7,20 +7,20 @@ use std::process::{Child, Command, Stdio};
 /// A shell command on a terminal of 80 by 24.
 struct OnTerminal {
     child: Child,
-    seen: Vec<u8>,
-    /// The end of what was waited for last.
+    output: Vec<u8>,
+    /// The end of the last match.
     at: usize,
 }
 
 impl OnTerminal {
     fn start(data_dir: &std::path::Path, prompt: &str) -> Self {
         let atoll = env!("CARGO_BIN_EXE_atoll");
-        // What the terminal is like afterwards is told after what it was like before.
+        // Compare the terminal's modes before and after.
         let line = format!(
             "stty cols 80 rows 24; before=$(stty -g); '{atoll}' run --provider fake '{prompt}'; code=$?; \
              [ \"$(stty -g)\" = \"$before\" ] && echo restored; echo exit=$code"
         );
-        // A test that waits for what does not come ends, too.
+        // Limit tests that wait for output that never comes.
         let mut command = Command::new("timeout");
         command.args(["--foreground", "60", "script"]);
         clean(&mut command);
@@ -31,22 +31,22 @@ impl OnTerminal {
             .env("SHELL", "/bin/sh")
             .env_remove("NO_COLOR");
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        Self { child, seen: Vec::new(), at: 0 }
+        Self { child, output: Vec::new(), at: 0 }
     }
 
-    /// Reads until this was shown after what was waited for before.
-    fn until(&mut self, wanted: &str) {
+    /// Reads until this text appears after the last match.
+    fn until(&mut self, text: &str) {
         let mut piece = [0; 4096];
         loop {
-            let unread = &self.seen[self.at..];
-            let found = unread.windows(wanted.len()).position(|window| window == wanted.as_bytes());
+            let unread = &self.output[self.at..];
+            let found = unread.windows(text.len()).position(|window| window == text.as_bytes());
             if let Some(found) = found {
-                self.at += found + wanted.len();
+                self.at += found + text.len();
                 return;
             }
             let length = self.child.stdout.as_mut().unwrap().read(&mut piece).unwrap();
-            assert!(length > 0, "it ended without {wanted:?}:\n{}", String::from_utf8_lossy(&self.seen));
-            self.seen.extend_from_slice(&piece[..length]);
+            assert!(length > 0, "the output ended without {text:?}:\n{}", String::from_utf8_lossy(&self.output));
+            self.output.extend_from_slice(&piece[..length]);
         }
     }
 
@@ -56,16 +56,16 @@ impl OnTerminal {
         keyboard.flush().unwrap();
     }
 
-    /// Everything that was shown.
+    /// Closes stdin and returns the whole output.
     fn end(mut self) -> String {
         drop(self.child.stdin.take());
-        self.child.stdout.take().unwrap().read_to_end(&mut self.seen).unwrap();
+        self.child.stdout.take().unwrap().read_to_end(&mut self.output).unwrap();
         self.child.wait().unwrap();
-        text(&std::mem::take(&mut self.seen))
+        text(&std::mem::take(&mut self.output))
     }
 }
 
-/// Takes the terminal away: `timeout` hands the signal on to `script`.
+/// Closes the terminal: `timeout` passes the signal to `script`.
 impl Drop for OnTerminal {
     fn drop(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
@@ -77,7 +77,7 @@ impl Drop for OnTerminal {
 }
 
 #[test]
-fn what_is_typed_reaches_the_agent_while_it_works() {
+fn typed_text_reaches_the_agent_during_its_turn() {
     let dir = tempfile::tempdir().unwrap();
     let mut terminal = OnTerminal::start(dir.path(), "say begun\nask may I?\nsay done");
     terminal.until("waits for your answer");
@@ -91,13 +91,13 @@ fn what_is_typed_reaches_the_agent_while_it_works() {
 }
 
 #[test]
-fn a_terminal_that_goes_away_ends_it() {
+fn closing_the_terminal_stops_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let mut terminal = OnTerminal::start(dir.path(), "say begun\nwait 600");
     terminal.until("begun");
     terminal.until("working");
     drop(terminal);
-    // The server inside gives its data directory free when the run is over.
+    // The embedded server releases its data directory at the end of the run.
     let after = atoll(dir.path()).args(["run", "--provider", "fake", "--json", "say hello"]).output().unwrap();
     assert_eq!(after.status.code(), Some(0), "{}", text(&after.stderr));
     let (_server, _) = serve(dir.path(), "127.0.0.1:0");
@@ -107,11 +107,12 @@ fn a_terminal_that_goes_away_ends_it() {
 }
 
 #[test]
-fn once_interrupts_and_twice_leaves() {
+fn the_first_ctrl_c_interrupts_and_the_second_stops_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let mut terminal = OnTerminal::start(dir.path(), "say begun\nwait 600");
+    // The agent's message, not the prompt.
+    terminal.until("• ");
     terminal.until("begun");
-    terminal.until("turn 1");
     terminal.press("\x03");
     terminal.until("the agent was interrupted");
     terminal.press("say I go on\nwait 600\r");

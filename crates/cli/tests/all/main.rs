@@ -1,5 +1,5 @@
-//! The command line through the real program.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what is wrong by panicking")]
+//! Tests of the program as a process.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test reports failures by panicking")]
 
 mod canned;
 mod cp;

@@ -1,4 +1,4 @@
-//! The program as a process that ends with its test, and hears nothing of who runs the tests.
+//! The program as a process with a clean environment, killed at the end of its test.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any step takes on a slow machine.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn atoll(data_dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_atoll"));
@@ -18,14 +18,14 @@ pub fn atoll(data_dir: &Path) -> Command {
 
 pub fn clean(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
-        let ours = name.to_str().is_some_and(|name| name.starts_with("ATOLL_") || name == "DATABASE_URL");
-        if ours {
+        let is_ours = name.to_str().is_some_and(|name| name.starts_with("ATOLL_") || name == "DATABASE_URL");
+        if is_ours {
             command.env_remove(name);
         }
     }
 }
 
-/// To its end, with something on its input.
+/// Runs a command with this stdin.
 pub fn with_input(mut command: Command, input: &str) -> Output {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
@@ -36,12 +36,12 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Its lines of JSON.
+/// Parses each line of stdout as JSON.
 pub fn objects(output: &Output) -> Vec<Value> {
     text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A program that runs; killed when dropped.
+/// A running program, killed when dropped.
 pub struct Running {
     child: Child,
     lines: Option<BufReader<ChildStdout>>,
@@ -54,16 +54,16 @@ impl Running {
         Self { child, lines: Some(lines) }
     }
 
-    /// Reads until a line has this in it.
-    pub fn until(&mut self, wanted: &str) -> String {
+    /// Reads until a line contains this text.
+    pub fn until(&mut self, text: &str) -> String {
         let mut line = String::new();
         while self.lines.as_mut().unwrap().read_line(&mut line).unwrap() > 0 {
-            if line.contains(wanted) {
+            if line.contains(text) {
                 return line;
             }
             line.clear();
         }
-        panic!("the output ended without {wanted:?}");
+        panic!("the output ended without {text:?}");
     }
 
     pub fn signal(&self, signal: rustix::process::Signal) {
@@ -71,12 +71,12 @@ impl Running {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Closes the other end of its output.
+    /// Closes our end of its stdout.
     pub fn stop_reading(&mut self) {
         self.lines = None;
     }
 
-    /// Its exit code, and what was left of its outputs.
+    /// Waits for its exit; returns the code and the rest of stdout and stderr.
     pub fn end(mut self) -> (Option<i32>, String, String) {
         let (mut stdout, mut stderr) = (String::new(), String::new());
         self.lines.take().unwrap().read_to_string(&mut stdout).unwrap();
@@ -84,14 +84,14 @@ impl Running {
         (self.code(), stdout, stderr)
     }
 
-    /// Its exit code, when it has ended.
+    /// Waits for its exit code.
     pub fn code(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + EXIT_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(Instant::now() < deadline, "it does not end");
+            assert!(Instant::now() < deadline, "the program does not exit");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -103,14 +103,14 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// Asked to go first: what a killed server has started would still write into the test's directory for a moment.
+    /// Sends SIGTERM first: processes of a killed server would write into the test's directory for a moment.
     fn drop(&mut self) {
-        let is_there = |child: &mut Child| matches!(child.try_wait(), Ok(None));
-        if is_there(&mut self.child) {
+        let is_running = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        if is_running(&mut self.child) {
             let pid = rustix::process::Pid::from_child(&self.child);
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-            let deadline = Instant::now() + PATIENCE;
-            while is_there(&mut self.child) && Instant::now() < deadline {
+            let deadline = Instant::now() + EXIT_TIMEOUT;
+            while is_running(&mut self.child) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
@@ -119,7 +119,7 @@ impl Drop for Running {
     }
 }
 
-/// A server on this data directory, once it listens.
+/// Starts a server on this data directory and waits until it listens.
 pub fn serve(data_dir: &Path, listen: &str) -> (Running, String) {
     let mut command = atoll(data_dir);
     command.args(["serve", "--json", "--listen", listen]).env("ATOLL_LOG_LEVEL", "error");

@@ -1,4 +1,4 @@
-//! `atoll run` where nobody sits at a terminal.
+//! `atoll run` without a terminal.
 
 use crate::program::{Running, atoll, objects, serve, text, with_input};
 use rustix::process::Signal;
@@ -9,7 +9,7 @@ fn run(data_dir: &Path, prompt: &str, flags: &[&str]) -> Output {
     atoll(data_dir).args(["run", "--provider", "fake", prompt]).args(flags).output().unwrap()
 }
 
-/// Without what is another one each time.
+/// Replaces ids, times and directories.
 fn redacted(shown: &str, data_dir: &Path) -> String {
     let shown = shown.replace(&data_dir.display().to_string(), "DIR");
     let words = shown.split_inclusive([' ', '\n', ',']).map(|word| {
@@ -28,7 +28,7 @@ fn redacted(shown: &str, data_dir: &Path) -> String {
 }
 
 #[test]
-fn a_task_as_plain_lines() {
+fn prints_a_run_as_plain_lines() {
     let dir = tempfile::tempdir().unwrap();
     let done =
         run(dir.path(), "say I \x1b[31mlook\nrun echo hi\nrun false\nedit a.txt one\nedit a.txt two\nfix it", &[]);
@@ -38,7 +38,7 @@ fn a_task_as_plain_lines() {
 }
 
 #[test]
-fn a_task_as_json() {
+fn prints_a_run_as_json() {
     let dir = tempfile::tempdir().unwrap();
     let done = run(dir.path(), "say hello\nfail no key", &["--json"]);
     assert_eq!(done.status.code(), Some(1), "the work failed");
@@ -57,7 +57,7 @@ fn a_task_as_json() {
 }
 
 #[test]
-fn the_prompt_may_be_piped_in() {
+fn reads_the_prompt_from_a_pipe() {
     let dir = tempfile::tempdir().unwrap();
     for dash in [&["run", "--provider", "fake"][..], &["run", "--provider", "fake", "-"]] {
         let mut command = atoll(dir.path());
@@ -68,9 +68,9 @@ fn the_prompt_may_be_piped_in() {
 }
 
 #[test]
-fn what_can_not_be_tried_says_why_and_what_to_do() {
+fn set_up_failures_have_a_reason_and_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
-    for (arguments, wanted) in [
+    for (arguments, message) in [
         (&["run"][..], "the prompt is empty"),
         (&["run", "  "], "the prompt is empty"),
         (&["run", "x", "--repo", "https://example.org/x.git"], "git clone https://example.org/x.git"),
@@ -81,14 +81,14 @@ fn what_can_not_be_tried_says_why_and_what_to_do() {
         (&["run", "x", "--timeout", "0"], "--timeout"),
     ] {
         let done = atoll(dir.path()).args(arguments).env("ATOLL_TOKEN", "none").output().unwrap();
-        let said = text(&done.stderr);
-        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(wanted) && said.lines().count() > 1, "{arguments:?}: {said}");
+        let stderr = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(message) && stderr.lines().count() > 1, "{arguments:?}: {stderr}");
     }
 }
 
 #[test]
-fn a_server_that_runs_is_used_and_goes_on() {
+fn uses_a_running_server_and_leaves_it_running() {
     let dir = tempfile::tempdir().unwrap();
     let (server, url) = serve(dir.path(), "127.0.0.1:0");
     let done = run(dir.path(), "say hello", &[]);
@@ -101,7 +101,7 @@ fn a_server_that_runs_is_used_and_goes_on() {
 }
 
 #[test]
-fn a_second_run_shares_the_first_ones_server() {
+fn a_second_run_uses_the_embedded_server_of_the_first() {
     let dir = tempfile::tempdir().unwrap();
     let mut first = atoll(dir.path());
     first.args(["run", "--provider", "fake", "say one\nwait 1"]);
@@ -111,13 +111,13 @@ fn a_second_run_shares_the_first_ones_server() {
     let shown = text(&second.stdout);
     assert_eq!(second.status.code(), Some(0), "{shown}{}", text(&second.stderr));
     assert!(shown.contains("on http://127.0.0.1:"), "{shown}");
-    let (exit, _, said) = first.end();
+    let (exit, _, stderr) = first.end();
     assert_eq!(exit, Some(0));
-    assert!(said.contains("1 other run is at work"), "{said}");
+    assert!(stderr.contains("1 other run uses"), "{stderr}");
 }
 
 #[test]
-fn an_interrupt_ends_what_nobody_can_talk_to() {
+fn an_interrupt_without_a_terminal_stops_the_run() {
     let dir = tempfile::tempdir().unwrap();
     for (signal, interrupted) in [(Signal::INT, true), (Signal::TERM, false)] {
         let mut command = atoll(dir.path());
@@ -133,25 +133,25 @@ fn an_interrupt_ends_what_nobody_can_talk_to() {
 }
 
 #[test]
-fn when_nobody_reads_any_more_the_sandbox_ends() {
+fn a_closed_pipe_stops_the_sandbox() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = atoll(dir.path());
     command.args(["run", "--provider", "fake", "say begun\nwait 600"]);
     let mut running = Running::start(command);
     running.until("• begun");
     running.stop_reading();
-    // It has nothing to say before this.
-    let send = atoll(dir.path()).args(["sandbox", "ls", "--json"]).output().unwrap();
-    let id = objects(&send)[0]["id"].as_str().unwrap().to_owned();
+    // The run writes to the closed pipe only after this message.
+    let listed = atoll(dir.path()).args(["sandbox", "ls", "--json"]).output().unwrap();
+    let id = objects(&listed)[0]["id"].as_str().unwrap().to_owned();
     atoll(dir.path()).args(["send", &id, "say more"]).output().unwrap();
-    assert_eq!(running.code(), Some(0), "a closed pipe is no failure");
+    assert_eq!(running.code(), Some(0), "a closed pipe is not a failure");
     let (_server, _) = serve(dir.path(), "127.0.0.1:0");
     let row = atoll(dir.path()).args(["sandbox", "show", &id, "--json"]).output().unwrap();
     assert_eq!(objects(&row)[0]["outcome"], "cancelled");
 }
 
 #[test]
-fn who_leaves_a_server_that_stays_is_told_how_to_come_back() {
+fn detaching_from_a_running_server_prints_how_to_return() {
     let dir = tempfile::tempdir().unwrap();
     let (_server, _) = serve(dir.path(), "127.0.0.1:0");
     let mut command = atoll(dir.path());
@@ -161,13 +161,13 @@ fn who_leaves_a_server_that_stays_is_told_how_to_come_back() {
     running.signal(Signal::TERM);
     let (exit, shown, _) = running.end();
     assert_eq!(exit, Some(130));
-    assert!(shown.contains("goes on without you") && shown.contains("atoll sandbox stop sbx_"), "{shown}");
+    assert!(shown.contains("keeps running on its server") && shown.contains("atoll sandbox stop sbx_"), "{shown}");
     let listed = atoll(dir.path()).args(["sandbox", "ls", "--json"]).output().unwrap();
     assert_eq!(objects(&listed)[0]["state"], "running");
 }
 
 #[test]
-fn kept_on_a_server_that_stays() {
+fn keep_leaves_the_sandbox_on_its_server() {
     let dir = tempfile::tempdir().unwrap();
     let (_server, _) = serve(dir.path(), "127.0.0.1:0");
     let done = run(dir.path(), "say hello", &["--keep", "--json"]);
@@ -180,7 +180,7 @@ fn kept_on_a_server_that_stays() {
 }
 
 #[test]
-fn a_server_that_goes_away_and_comes_back_is_waited_for() {
+fn reconnects_after_a_server_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (server, url) = serve(dir.path(), "127.0.0.1:0");
     let mut command = atoll(dir.path());
@@ -189,9 +189,9 @@ fn a_server_that_goes_away_and_comes_back_is_waited_for() {
     running.until("• begun");
     server.kill();
     let (_server, _) = serve(dir.path(), url.trim_start_matches("http://"));
-    // A fake sandbox is gone with its server, which its next start says.
-    let (exit, shown, said) = running.end();
-    assert_eq!(exit, Some(2), "{shown}{said}");
-    assert!(said.contains("trying again, nothing will be missed"), "{said}");
+    // A fake sandbox is lost with its server; the restarted server reports it.
+    let (exit, shown, stderr) = running.end();
+    assert_eq!(exit, Some(2), "{shown}{stderr}");
+    assert!(stderr.contains("reconnecting, no events are lost"), "{stderr}");
     assert!(shown.contains("(sandbox_lost)"), "{shown}");
 }

@@ -1,116 +1,116 @@
-//! Checks: what each of them came to, and how that is said to the agent.
+//! Checks: their results, and the messages to the agent about them.
 
-use super::{Continuous, Requirement, Verdict};
+use super::{CheckVerdict, Continuous, Requirement};
 use crate::bounds;
-use crate::provider::Exit;
+use crate::provider::CommandExit;
 use serde::{Deserialize, Serialize};
 
-/// How much of a command's output is kept: the end of it.
-pub const TAIL: usize = 4 * bounds::KB;
-/// As much as a message may hold, less what stands around it.
-const ROOM: usize = bounds::MESSAGE_BYTES - 512;
+/// Bytes of a command's output to keep, from its end.
+pub const OUTPUT_TAIL_BYTES: usize = 4 * bounds::KB;
+/// Space for check results in a message, without the text around them.
+const MAX_RESULT_BYTES: usize = bounds::MAX_MESSAGE_BYTES - 512;
 
-/// One check and what became of it.
+/// A check and its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Checked {
+pub struct CheckResult {
     /// The requirement, or the command itself.
     pub name: String,
-    pub verdict: Verdict,
-    /// How the command ended, where one was run.
+    pub verdict: CheckVerdict,
+    /// Exit of the command, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub exit: Option<Exit>,
-    /// In words: what is missing, or why nobody can say.
+    pub exit: Option<CommandExit>,
+    /// Explanation: what is missing, or why the result is unknown.
     pub detail: String,
-    /// The end of what the command printed.
+    /// The end of the command's output.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub output: String,
     pub duration_ms: u64,
 }
 
-/// Failed if one failed; else unknown if one is; nothing checked is nothing known.
-pub fn verdict(checks: &[Checked]) -> Verdict {
-    if checks.iter().any(|check| check.verdict == Verdict::Failed) {
-        Verdict::Failed
-    } else if checks.is_empty() || checks.iter().any(|check| check.verdict == Verdict::Unknown) {
-        Verdict::Unknown
+/// Failed if any check failed; otherwise unknown if any is unknown or there are no checks.
+pub fn combine_verdicts(checks: &[CheckResult]) -> CheckVerdict {
+    if checks.iter().any(|check| check.verdict == CheckVerdict::Failed) {
+        CheckVerdict::Failed
+    } else if checks.is_empty() || checks.iter().any(|check| check.verdict == CheckVerdict::Unknown) {
+        CheckVerdict::Unknown
     } else {
-        Verdict::Passed
+        CheckVerdict::Passed
     }
 }
 
-/// What the way a command ended means, and in words.
-pub fn of_exit(exit: Exit) -> (Verdict, String) {
+/// Converts a command's exit to a verdict with an explanation.
+pub fn verdict_of_exit(exit: CommandExit) -> (CheckVerdict, String) {
     match exit {
-        Exit::Exited { code: 0 } => (Verdict::Passed, "exit code 0".to_owned()),
-        Exit::Exited { code } => (Verdict::Failed, format!("exit code {code}")),
-        Exit::Signalled { signal } => (Verdict::Failed, format!("killed by signal {signal}")),
-        Exit::OutOfMemory => (Verdict::Failed, "killed because the sandbox's memory ran out".to_owned()),
-        Exit::TimedOut => (Verdict::Failed, "killed because it took too long".to_owned()),
-        Exit::Unknown => (Verdict::Unknown, "nobody knows how it ended".to_owned()),
+        CommandExit::Exited { code: 0 } => (CheckVerdict::Passed, "exit code 0".to_owned()),
+        CommandExit::Exited { code } => (CheckVerdict::Failed, format!("exit code {code}")),
+        CommandExit::Signalled { signal } => (CheckVerdict::Failed, format!("killed by signal {signal}")),
+        CommandExit::OutOfMemory => (CheckVerdict::Failed, "killed: the sandbox ran out of memory".to_owned()),
+        CommandExit::TimedOut => (CheckVerdict::Failed, "killed: timed out".to_owned()),
+        CommandExit::Unknown => (CheckVerdict::Unknown, "exit status unknown".to_owned()),
     }
 }
 
-/// What the agent is told when its work has not passed.
-pub fn message(checks: &[Checked], iteration: u32, most: u32) -> String {
-    let open: Vec<&Checked> = checks.iter().filter(|check| check.verdict != Verdict::Passed).collect();
+/// Builds the message to the agent after failed checks.
+pub fn failed_checks_message(checks: &[CheckResult], iteration: u32, most: u32) -> String {
+    let open: Vec<&CheckResult> = checks.iter().filter(|check| check.verdict != CheckVerdict::Passed).collect();
     let mut text = format!(
         "Your work was checked after run {iteration} of at most {most}, and {} of {} checks did not pass. \
-         Mend what is named here; it is checked again when you are done.\n",
+         Fix these; the checks run again when you are done.\n",
         open.len(),
         checks.len()
     );
-    let each = ROOM.saturating_sub(text.len()) / open.len().max(1);
+    let each = MAX_RESULT_BYTES.saturating_sub(text.len()) / open.len().max(1);
     for check in open {
         let word = match check.verdict {
-            Verdict::Passed => "passed",
-            Verdict::Failed => "failed",
-            Verdict::Unknown => "could not be decided",
+            CheckVerdict::Passed => "passed",
+            CheckVerdict::Failed => "failed",
+            CheckVerdict::Unknown => "could not be decided",
         };
-        let (name, detail) = (beginning(&check.name, each / 3), beginning(&check.detail, each / 3));
+        let (name, detail) = (first_bytes(&check.name, each / 3), first_bytes(&check.detail, each / 3));
         let mut piece = format!("\n{name}\n{word}: {detail}\n");
         let left = each.saturating_sub(piece.len() + 32);
         if !check.output.is_empty() && left > 64 {
-            piece.push_str(&format!("the end of its output:\n{}\n", end(&check.output, left)));
+            piece.push_str(&format!("the end of its output:\n{}\n", last_bytes(&check.output, left)));
         }
         text.push_str(&piece);
     }
     text
 }
 
-/// What the agent is told after a run that failed.
-pub fn after_error(error: &str, iteration: u32, most: u32) -> String {
+/// Builds the message to the agent after a failed run.
+pub fn failed_run_message(error: &str, iteration: u32, most: u32) -> String {
     format!(
         "Your last run (run {iteration} of at most {most}) broke off with an error:\n{}\n\
          What you had done until then is still there. Go on with the task.",
-        beginning(error, 2 * bounds::KB)
+        first_bytes(error, 2 * bounds::KB)
     )
 }
 
-/// What the agent knows of this beforehand, so that it need not be told afterwards.
-pub fn announcement(continuous: &Continuous, has_repository: bool) -> String {
+/// Announces the checks to the agent in advance, so that it can satisfy them in the first run.
+pub fn announce_checks(continuous: &Continuous, has_repository: bool) -> String {
     let mut text =
-        "When you are done, your work is checked, and whatever fails comes back to you. It is done when:\n".to_owned();
-    for requirement in continuous.required(has_repository) {
+        "When you finish, your work is checked, and failed checks come back to you. It is done when:\n".to_owned();
+    for requirement in continuous.requirements(has_repository) {
         text.push_str(match requirement {
-            Requirement::Clean => "- nothing in the git working tree is left uncommitted\n",
+            Requirement::Clean => "- the git working tree has no uncommitted changes\n",
             Requirement::Committed => "- your work is committed to git on the current branch\n",
             Requirement::Pushed => "- the branch is pushed\n",
             Requirement::PullRequest => "- there is a pull request for the branch\n",
         });
     }
     for check in continuous.checks.iter().flatten() {
-        text.push_str(&format!("- this command succeeds: {}\n", beginning(check, bounds::KB)));
+        text.push_str(&format!("- this command succeeds: {}\n", first_bytes(check, bounds::KB)));
     }
     text
 }
 
-fn beginning(text: &str, most: usize) -> &str {
+fn first_bytes(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// The last `most` bytes at most, from a whole character.
-pub fn end(text: &str, most: usize) -> &str {
+/// Returns the last `most` bytes at most, from a character boundary.
+pub fn last_bytes(text: &str, most: usize) -> &str {
     &text[text.ceil_char_boundary(text.len().saturating_sub(most))..]
 }

@@ -6,43 +6,55 @@ use std::time::Duration;
 const NOW: Timestamp = Timestamp::from_micros(1_000_000);
 
 fn lease(n: u128, until: Timestamp) -> Lease {
-    Lease { id: LeaseId::from_uuid(Uuid::from_u128(n)), stream: Uuid::from_u128(n % 3), until }
+    Lease { id: LeaseId::from_uuid(Uuid::from_u128(n)), stream: Uuid::from_u128(n % 3), expires_at: until }
 }
 
-fn leased() -> (Standing, Lease) {
+fn leased() -> (DeliveryState, Lease) {
     let lease = lease(1, NOW + Duration::from_secs(30));
-    (step(Standing::QUEUED, Step::Lease(lease), NOW).unwrap(), lease)
+    (apply_delivery_input(DeliveryState::QUEUED, DeliveryInput::Lease(lease), NOW).unwrap(), lease)
 }
 
 #[test]
-fn a_held_message_is_not_handed_out_again() {
+fn a_leased_message_is_not_leased_again() {
     let (standing, _) = leased();
-    assert_eq!(step(standing, Step::Lease(lease(2, NOW)), NOW), Err(Refused::Held));
+    assert_eq!(apply_delivery_input(standing, DeliveryInput::Lease(lease(2, NOW)), NOW), Err(DeliveryError::Leased));
 }
 
 #[test]
-fn an_ack_is_idempotent_and_taken_after_expiry() {
+fn an_ack_is_idempotent_and_accepted_after_expiry() {
     let (standing, held) = leased();
-    let ack = Step::Ack { lease: held.id, how: How::Injected, turn: Some(3) };
+    let ack = DeliveryInput::Ack { lease: held.id, delivery_method: DeliveryMethod::Injected, turn: Some(3) };
     let late = NOW + Duration::from_secs(300);
-    let done = step(standing, ack, late).unwrap();
-    assert_eq!((done.state, done.how, done.turn), (M::Acknowledged, Some(How::Injected), Some(3)));
-    assert_eq!(step(done, ack, late), Ok(done));
+    let done = apply_delivery_input(standing, ack, late).unwrap();
+    assert_eq!(
+        (done.state, done.delivery_method, done.turn),
+        (M::Acknowledged, Some(DeliveryMethod::Injected), Some(3))
+    );
+    assert_eq!(apply_delivery_input(done, ack, late), Ok(done));
 }
 
 #[test]
-fn an_ack_is_refused_once_somebody_else_holds_it() {
+fn rejects_an_ack_after_another_worker_leased_the_message() {
     let (standing, held) = leased();
     let late = NOW + Duration::from_secs(300);
-    let other = step(standing, Step::Lease(lease(2, late + Duration::from_secs(30))), late).unwrap();
-    let ack = Step::Ack { lease: held.id, how: How::Injected, turn: None };
-    assert_eq!(step(other, ack, late), Err(Refused::NotYourLease));
+    let other =
+        apply_delivery_input(standing, DeliveryInput::Lease(lease(2, late + Duration::from_secs(30))), late).unwrap();
+    let ack = DeliveryInput::Ack { lease: held.id, delivery_method: DeliveryMethod::Injected, turn: None };
+    assert_eq!(apply_delivery_input(other, ack, late), Err(DeliveryError::NotYourLease));
 }
 
 #[test]
-fn a_nack_says_what_is_known() {
+fn a_nack_reports_the_delivery_state() {
     let (standing, held) = leased();
-    let nack = |handed, retry| step(standing, Step::Nack { lease: held.id, handed, retry }, NOW).unwrap().state;
+    let nack = |handed, retry| {
+        apply_delivery_input(
+            standing,
+            DeliveryInput::Nack { lease: held.id, was_handed_over: handed, may_retry: retry },
+            NOW,
+        )
+        .unwrap()
+        .state
+    };
     assert_eq!(nack(false, true), M::Queued);
     assert_eq!(nack(true, true), M::DeliveredUnconfirmed);
     assert_eq!(nack(true, false), M::DeliveredUnconfirmed);
@@ -50,47 +62,56 @@ fn a_nack_says_what_is_known() {
 }
 
 #[test]
-fn a_freed_message_can_be_confirmed_by_its_last_holder_until_it_is_edited() {
+fn the_last_holder_can_acknowledge_until_an_edit() {
     let (standing, held) = leased();
-    let freed = step(standing, Step::StreamReplaced { stream: held.stream }, NOW).unwrap();
-    let ack = Step::Ack { lease: held.id, how: How::NewTurn, turn: None };
+    let freed = apply_delivery_input(standing, DeliveryInput::StreamReplaced { stream: held.stream }, NOW).unwrap();
+    let ack = DeliveryInput::Ack { lease: held.id, delivery_method: DeliveryMethod::NewTurn, turn: None };
     assert_eq!(freed.state, M::Queued);
-    assert_eq!(step(freed, ack, NOW).unwrap().state, M::Acknowledged);
-    let edited = step(freed, Step::Edit, NOW).unwrap();
-    assert_eq!(step(edited, ack, NOW), Err(Refused::NotYourLease));
+    assert_eq!(apply_delivery_input(freed, ack, NOW).unwrap().state, M::Acknowledged);
+    let edited = apply_delivery_input(freed, DeliveryInput::Edit, NOW).unwrap();
+    assert_eq!(apply_delivery_input(edited, ack, NOW), Err(DeliveryError::NotYourLease));
 }
 
 #[test]
 fn only_a_queued_message_can_be_changed() {
     let (standing, _) = leased();
-    assert_eq!(step(standing, Step::Edit, NOW), Err(Refused::NotQueued(M::Leased)));
-    assert_eq!(step(standing, Step::Cancel, NOW), Err(Refused::NotQueued(M::Leased)));
+    assert_eq!(apply_delivery_input(standing, DeliveryInput::Edit, NOW), Err(DeliveryError::NotQueued(M::Leased)));
+    assert_eq!(apply_delivery_input(standing, DeliveryInput::Cancel, NOW), Err(DeliveryError::NotQueued(M::Leased)));
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
+fn any_step() -> impl Strategy<Value = DeliveryInput> {
     let id = (0u128..4).prop_map(|n| LeaseId::from_uuid(Uuid::from_u128(n)));
     prop_oneof![
-        (0u128..4, 0i64..100).prop_map(|(n, until)| Step::Lease(lease(n, Timestamp::from_micros(until)))),
-        (id.clone(), 0i64..100).prop_map(|(lease, until)| Step::Renew { lease, until: Timestamp::from_micros(until) }),
-        id.clone().prop_map(|lease| Step::Ack { lease, how: How::Injected, turn: None }),
-        (id, any::<bool>(), any::<bool>()).prop_map(|(lease, handed, retry)| Step::Nack { lease, handed, retry }),
-        Just(Step::Edit),
-        Just(Step::Cancel),
-        (0u128..3).prop_map(|stream| Step::StreamReplaced { stream: Uuid::from_u128(stream) }),
-        Just(Step::SessionClosed),
+        (0u128..4, 0i64..100).prop_map(|(n, until)| DeliveryInput::Lease(lease(n, Timestamp::from_micros(until)))),
+        (id.clone(), 0i64..100)
+            .prop_map(|(lease, until)| DeliveryInput::Renew { lease, until: Timestamp::from_micros(until) }),
+        id.clone().prop_map(|lease| DeliveryInput::Ack {
+            lease,
+            delivery_method: DeliveryMethod::Injected,
+            turn: None
+        }),
+        (id, any::<bool>(), any::<bool>()).prop_map(|(lease, was_handed_over, may_retry)| DeliveryInput::Nack {
+            lease,
+            was_handed_over,
+            may_retry
+        }),
+        Just(DeliveryInput::Edit),
+        Just(DeliveryInput::Cancel),
+        (0u128..3).prop_map(|stream| DeliveryInput::StreamReplaced { stream: Uuid::from_u128(stream) }),
+        Just(DeliveryInput::SessionClosed),
     ]
 }
 
 proptest! {
-    /// In any order of steps: an end is an end, a held message has a holder, only its holder says
-    /// that it was delivered, and a refusal changes nothing.
+    /// For any order of steps: a final state is final, a leased message has a holder, only its holder can
+    /// acknowledge it, and a rejected step changes nothing.
     #[test]
-    fn any_interleaving_keeps_the_promises(steps in proptest::collection::vec((any_step(), 0i64..100), 0..60)) {
-        let mut standing = Standing::QUEUED;
+    fn any_interleaving_keeps_the_invariants(steps in proptest::collection::vec((any_step(), 0i64..100), 0..60)) {
+        let mut standing = DeliveryState::QUEUED;
         let mut ends = 0;
         for (taken, at) in steps {
-            let Ok(after) = step(standing, taken, Timestamp::from_micros(at)) else { continue };
-            prop_assert_eq!(after.how.is_some(), after.state == M::Acknowledged);
+            let Ok(after) = apply_delivery_input(standing, taken, Timestamp::from_micros(at)) else { continue };
+            prop_assert_eq!(after.delivery_method.is_some(), after.state == M::Acknowledged);
             if after.state == M::Leased {
                 prop_assert!(after.lease.is_some());
             }
@@ -99,7 +120,7 @@ proptest! {
             } else if after.state.is_final() {
                 ends += 1;
             }
-            if let (Step::Ack { lease, .. }, false) = (taken, standing.state.is_final()) {
+            if let (DeliveryInput::Ack { lease, .. }, false) = (taken, standing.state.is_final()) {
                 prop_assert_eq!(standing.lease.map(|held| held.id), Some(lease));
             }
             standing = after;

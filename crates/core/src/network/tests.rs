@@ -1,17 +1,17 @@
 use super::*;
 use std::net::IpAddr;
 
-fn target(text: &str) -> Target {
-    Target::parse(text, Some(443)).unwrap_or_else(|| panic!("{text} is a target"))
+fn target(text: &str) -> NetworkTarget {
+    NetworkTarget::parse(text, Some(443)).unwrap_or_else(|| panic!("{text} is a target"))
 }
 
-fn allow(entries: &[&str]) -> Rule {
+fn allow(entries: &[&str]) -> NetworkRule {
     let allow = entries.iter().map(|entry| (*entry).to_owned()).collect();
-    Rule::new(&Network { policy: NetworkPolicy::Allow, allow }).unwrap_or_else(|error| panic!("{error}"))
+    NetworkRule::new(&Network { policy: NetworkPolicy::Allow, allow }).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
-fn names_have_one_form() {
+fn names_are_normalised() {
     let parsed = |text: &str| Host::parse(text).map(|host| host.to_string());
     assert_eq!(parsed("EXAMPLE.org."), Ok("example.org".into()));
     assert_eq!(parsed("a_b.xn--bcher-kva.example"), Ok("a_b.xn--bcher-kva.example".into()));
@@ -27,7 +27,7 @@ fn names_have_one_form() {
 }
 
 #[test]
-fn addresses_in_odd_forms_are_no_hosts() {
+fn rejects_ambiguous_addresses() {
     for odd in [
         "127.1",
         "127.0.1",
@@ -49,24 +49,24 @@ fn addresses_in_odd_forms_are_no_hosts() {
     ] {
         assert!(Host::parse(odd).is_err(), "{odd}");
     }
-    // One dot at the end is the name's own.
+    // One trailing dot is part of a fully qualified name.
     assert_eq!(Host::parse("127.0.0.1."), Host::parse("127.0.0.1"));
 }
 
 #[test]
-fn a_target_is_host_and_port() {
+fn parses_targets() {
     assert_eq!(target("example.org:8080").to_string(), "example.org:8080");
     assert_eq!(target("[::1]:80").to_string(), "[::1]:80");
     assert_eq!(target("example.org").port, 443);
     for bad in ["example.org:", "example.org:0", "example.org:65536", "example.org:+1", "::1:80", "a:b:1", "[::1]x", ""]
     {
-        assert_eq!(Target::parse(bad, Some(443)), None, "{bad}");
+        assert_eq!(NetworkTarget::parse(bad, Some(443)), None, "{bad}");
     }
-    assert_eq!(Target::parse("example.org", None), None);
+    assert_eq!(NetworkTarget::parse("example.org", None), None);
 }
 
 #[test]
-fn an_entry_permits_what_it_says_and_nothing_beside() {
+fn an_entry_permits_only_its_hosts_and_ports() {
     let rule = allow(&["Example.org", "*.pkg.dev", "db.internal:5432", "*.net:8443", "192.0.2.7", "[2001:db8::7]:99"]);
     for good in [
         "example.org:443",
@@ -100,34 +100,34 @@ fn an_entry_permits_what_it_says_and_nothing_beside() {
 }
 
 #[test]
-fn none_is_nothing_and_all_is_everything() {
-    let rule = |policy| Rule::new(&Network { policy, allow: vec![] }).unwrap();
+fn none_permits_nothing_and_all_permits_everything() {
+    let rule = |policy| NetworkRule::new(&Network { policy, allow: vec![] }).unwrap();
     assert!(!rule(NetworkPolicy::None).permits(&target("example.org")));
     assert!(!rule(NetworkPolicy::Allow).permits(&target("example.org")));
     assert!(rule(NetworkPolicy::All).permits(&target("example.org:22")));
 }
 
 #[test]
-fn a_bad_entry_says_what_is_wrong() {
-    let said = |text: &str| Entry::parse(text).err().map(|error| error.to_string()).unwrap_or_default();
+fn a_bad_entry_explains_the_error() {
+    let said = |text: &str| AllowEntry::parse(text).err().map(|error| error.to_string()).unwrap_or_default();
     assert!(said("https://example.org").contains("without a scheme"));
     assert!(said("*").contains("policy `all`"));
     for star in ["a.*.org", "*.*.org", "*org", "exa*mple.org", "*.10.0.0.1", "example.*"] {
         assert!(said(star).contains('*'), "{star}");
-        assert!(Entry::parse(star).is_err(), "{star}");
+        assert!(AllowEntry::parse(star).is_err(), "{star}");
     }
     assert!(said("example.org:http").contains("65535"));
-    assert!(said("127.1").contains("four plain numbers"));
+    assert!(said("127.1").contains("four decimal numbers"));
     for bad in ["", " ", "a b", "a/b", "user@host", "::1", "*.", "*.:80", "example.org:0"] {
-        assert!(Entry::parse(bad).is_err(), "{bad}");
+        assert!(AllowEntry::parse(bad).is_err(), "{bad}");
     }
 }
 
 #[test]
-fn exceptions_cover_places_and_ranges() {
+fn exceptions_cover_hosts_and_ranges() {
     let covers = |exception: &str, asked: &str, address: &str| {
         let address: IpAddr = address.parse().unwrap();
-        exception.parse::<Exception>().unwrap().covers(&target(asked), address)
+        exception.parse::<AddressException>().unwrap().covers(&target(asked), address)
     };
     assert!(covers("git.corp:8443", "git.corp:8443", "10.0.0.1"));
     assert!(!covers("git.corp:8443", "git.corp:443", "10.0.0.1"));
@@ -139,6 +139,6 @@ fn exceptions_cover_places_and_ranges() {
     assert!(covers("0.0.0.0/0", "x.y:1", "10.1.0.1") && !covers("0.0.0.0/0", "x.y:1", "fd00::1"));
     assert!(covers("fd00::/8", "x.y:1", "fd12::1") && covers("::1", "x.y:1", "::1"));
     for bad in ["", "host", "10.1.2.3/16", "10.0.0.0/33", "10.0.0.0/+8", "host/8", "host:0", "127.1:80", "*.x:80"] {
-        assert!(bad.parse::<Exception>().is_err(), "{bad}");
+        assert!(bad.parse::<AddressException>().is_err(), "{bad}");
     }
 }

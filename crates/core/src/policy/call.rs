@@ -1,38 +1,38 @@
-//! A tool call as rules see it: which paths, commands and hosts it names, whatever the agent calls its fields.
+//! A tool call as rules see it: the paths, commands and hosts that it names, for any agent's field names.
 
-use super::shell::{self, Line};
+use super::shell::{self, ShellLine};
 use serde_json::Value;
 
-/// How many strings of an unknown tool's input are looked at, and how long one of them may be.
-const MOST: usize = 200;
-const LONGEST: usize = 4096;
+/// Maximum number and length of strings examined in an unknown tool's input.
+const MAX_STRINGS: usize = 200;
+const MAX_STRING_BYTES: usize = 4096;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Call {
+pub struct AnalysedCall {
     pub tool: String,
-    /// Below the workspace without it, `.` for itself, all others absolute. As they are written: links are not followed.
+    /// Relative for paths in the workspace, `.` for the workspace itself, otherwise absolute. Links are not resolved.
     pub paths: Vec<String>,
-    /// Those of them that it would change.
+    /// The paths that the call would change.
     pub writes: Vec<String>,
     pub commands: Vec<Vec<String>>,
     pub hosts: Vec<String>,
-    /// Why this may not be all of it.
-    pub unclear: Option<&'static str>,
+    /// Reason why the analysis may be incomplete.
+    pub incomplete_reason: Option<&'static str>,
 }
 
-/// What a tool does, by the names that agents have for it.
+/// Effect of a tool, derived from its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Does {
+pub enum ToolEffect {
     Reads,
-    /// From elsewhere.
+    /// Reads from the network.
     Fetches,
     Writes,
     Runs,
-    /// Nobody knows.
+    /// Unknown effect.
     Other,
 }
 
-pub fn does(tool: &str) -> Does {
+pub fn tool_effect(tool: &str) -> ToolEffect {
     match tool.to_ascii_lowercase().as_str() {
         "read"
         | "glob"
@@ -50,70 +50,73 @@ pub fn does(tool: &str) -> Does {
         | "agent"
         | "skill"
         | "taskcreate"
-        | "taskupdate" => Does::Reads,
-        "webfetch" | "web_fetch" | "websearch" | "google_web_search" => Does::Fetches,
+        | "taskupdate" => ToolEffect::Reads,
+        "webfetch" | "web_fetch" | "websearch" | "google_web_search" => ToolEffect::Fetches,
         "write" | "edit" | "multiedit" | "notebookedit" | "apply_patch" | "patch" | "write_file" | "replace"
-        | "file_change" => Does::Writes,
-        "bash" | "shell" | "run_shell_command" | "execute" | "exec_command" => Does::Runs,
-        _ => Does::Other,
+        | "file_change" => ToolEffect::Writes,
+        "bash" | "shell" | "run_shell_command" | "execute" | "exec_command" => ToolEffect::Runs,
+        _ => ToolEffect::Other,
     }
 }
 
 const PATH_FIELDS: &[&str] =
     &["file_path", "path", "filePath", "notebook_path", "absolute_path", "dir_path", "target_file", "paths"];
 const COMMAND_FIELDS: &[&str] = &["command", "cmd", "script"];
-/// What stands before a path in the patches that agents write.
-const PATCHED: &[&str] =
+/// Prefixes of file names in the patches that agents write.
+const PATCH_FILE_PREFIXES: &[&str] =
     &["*** Update File: ", "*** Add File: ", "*** Delete File: ", "*** Move to: ", "+++ b/", "--- a/"];
 
-impl Call {
-    pub fn of(tool: &str, input: &Value, workspace: &str) -> Self {
+impl AnalysedCall {
+    pub fn from_input(tool: &str, input: &Value, workspace: &str) -> Self {
         let mut call = Self { tool: tool.to_owned(), ..Self::default() };
-        let does = does(tool);
-        let named: Vec<String> = PATH_FIELDS.iter().flat_map(|field| strings(&input[*field])).collect();
+        let does = tool_effect(tool);
+        let named: Vec<String> = PATH_FIELDS.iter().flat_map(|field| own_strings(&input[*field])).collect();
         match does {
-            Does::Reads | Does::Fetches => named.iter().for_each(|path| call.reads(path, workspace, "")),
-            Does::Writes => {
-                named.iter().for_each(|path| call.changes(path, workspace, ""));
-                for path in patched(input) {
-                    call.changes(&path, workspace, "");
+            ToolEffect::Reads | ToolEffect::Fetches => named.iter().for_each(|path| call.add_read(path, workspace, "")),
+            ToolEffect::Writes => {
+                named.iter().for_each(|path| call.add_write(path, workspace, ""));
+                for path in patched_files(input) {
+                    call.add_write(&path, workspace, "");
                 }
                 if call.writes.is_empty() {
-                    call.unclear = Some("it does not say which file it changes");
+                    call.incomplete_reason = Some("its input names no file");
                 }
             }
-            Does::Runs => {}
-            Does::Other => {
+            ToolEffect::Runs => {}
+            ToolEffect::Other => {
                 let mut all = Vec::new();
                 all_strings(input, &mut all);
-                for text in all.iter().filter(|text| text.len() <= LONGEST && !text.contains(char::is_whitespace)) {
-                    call.reads(text, workspace, "");
+                for text in
+                    all.iter().filter(|text| text.len() <= MAX_STRING_BYTES && !text.contains(char::is_whitespace))
+                {
+                    call.add_read(text, workspace, "");
                     call.hosts.extend(host_of(text));
                 }
-                if all.len() >= MOST {
-                    call.unclear = Some("its input is too large to be read");
+                if all.len() >= MAX_STRINGS {
+                    call.incomplete_reason = Some("its input is too large");
                 } else if !call.paths.is_empty() {
-                    call.unclear = Some("what the tool does is not known");
+                    call.incomplete_reason = Some("the effect of the tool is unknown");
                 }
             }
         }
-        for url in ["url", "urls", "prompt", "query"].iter().flat_map(|field| strings(&input[*field])) {
+        for url in ["url", "urls", "prompt", "query"].iter().flat_map(|field| own_strings(&input[*field])) {
             call.hosts.extend(url.split_whitespace().filter_map(host_of));
         }
-        if does == Does::Runs || does == Does::Other {
-            let cwd = strings(&input["cwd"]).pop().or_else(|| strings(&input["workdir"]).pop()).unwrap_or_default();
+        if does == ToolEffect::Runs || does == ToolEffect::Other {
+            let cwd =
+                own_strings(&input["cwd"]).pop().or_else(|| own_strings(&input["workdir"]).pop()).unwrap_or_default();
             for field in COMMAND_FIELDS {
                 match &input[*field] {
-                    Value::String(text) => call.runs(shell::read(text), workspace, &cwd),
+                    Value::String(text) => call.add_commands(shell::parse_line(text), workspace, &cwd),
                     Value::Array(words) => {
                         let words = words.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-                        call.runs(shell::read_words(words), workspace, &cwd);
+                        call.add_commands(shell::parse_words(words), workspace, &cwd);
                     }
                     Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {}
                 }
             }
-            if does == Does::Runs && call.commands.is_empty() && call.unclear.is_none() {
-                call.unclear = Some("it does not say which command it runs");
+            if does == ToolEffect::Runs && call.commands.is_empty() && call.incomplete_reason.is_none() {
+                call.incomplete_reason = Some("its input names no command");
             }
         }
         for list in [&mut call.paths, &mut call.writes, &mut call.hosts] {
@@ -123,13 +126,13 @@ impl Call {
         call
     }
 
-    fn reads(&mut self, path: &str, workspace: &str, cwd: &str) {
-        self.paths.extend(place(path, workspace, cwd));
+    fn add_read(&mut self, path: &str, workspace: &str, cwd: &str) {
+        self.paths.extend(normalise_path(path, workspace, cwd));
     }
 
-    fn changes(&mut self, path: &str, workspace: &str, cwd: &str) {
-        let place = place(path, workspace, cwd);
-        // Who changes a directory that the workspace lies in changes all of it.
+    fn add_write(&mut self, path: &str, workspace: &str, cwd: &str) {
+        let place = normalise_path(path, workspace, cwd);
+        // Changing a parent directory of the workspace changes the whole workspace.
         let holds = |place: &String| {
             workspace.strip_prefix(place.as_str()).is_some_and(|rest| place == "/" || rest.starts_with('/'))
         };
@@ -137,27 +140,27 @@ impl Call {
         self.paths.extend(place);
     }
 
-    fn runs(&mut self, line: Line, workspace: &str, cwd: &str) {
-        self.unclear = self.unclear.or(line.unclear);
+    fn add_commands(&mut self, line: ShellLine, workspace: &str, cwd: &str) {
+        self.incomplete_reason = self.incomplete_reason.or(line.incomplete_reason);
         let mut cwd = cwd.to_owned();
         for command in line.commands {
-            for path in &command.into {
-                self.changes(path, workspace, &cwd);
+            for path in &command.output_files {
+                self.add_write(path, workspace, &cwd);
             }
             let Some((program, arguments)) = command.words.split_first() else { continue };
             let program = program.rsplit('/').next().unwrap_or(program);
             for word in arguments {
                 let word = word.split_once('=').map_or(word.as_str(), |(_, value)| value);
                 if !word.starts_with('-') {
-                    self.reads(word, workspace, &cwd);
+                    self.add_read(word, workspace, &cwd);
                 }
                 self.hosts.extend(host_of(word));
             }
-            if CALLERS.contains(&program) {
+            if NETWORK_PROGRAMS.contains(&program) {
                 self.hosts.extend(arguments.iter().filter_map(|word| bare_host(word)));
             }
-            for path in written_by(program, arguments) {
-                self.changes(path, workspace, &cwd);
+            for path in paths_written_by(program, arguments) {
+                self.add_write(path, workspace, &cwd);
             }
             if program == "cd" {
                 let to = arguments.first().map_or("~", String::as_str);
@@ -171,11 +174,11 @@ impl Call {
     }
 }
 
-/// Programs whose words are hosts, also without a scheme.
-const CALLERS: &[&str] = &["curl", "wget", "ssh", "scp", "sftp", "nc", "ncat", "telnet", "ping", "rsync"];
+/// Programs whose arguments are hosts, also without a scheme.
+const NETWORK_PROGRAMS: &[&str] = &["curl", "wget", "ssh", "scp", "sftp", "nc", "ncat", "telnet", "ping", "rsync"];
 
-/// What a program that is known to change files changes.
-fn written_by<'a>(program: &str, arguments: &'a [String]) -> Vec<&'a str> {
+/// Returns the paths that a known file-changing program changes.
+fn paths_written_by<'a>(program: &str, arguments: &'a [String]) -> Vec<&'a str> {
     let plain = || arguments.iter().map(String::as_str).filter(|word| !word.starts_with('-'));
     let in_place = || arguments.iter().any(|word| word.starts_with("-i") || word.starts_with("--in-place"));
     match program {
@@ -192,8 +195,8 @@ fn written_by<'a>(program: &str, arguments: &'a [String]) -> Vec<&'a str> {
     }
 }
 
-/// A path in the form in which paths are compared. A pattern of the shell's ends it: all that is there may be meant.
-fn place(path: &str, workspace: &str, cwd: &str) -> Option<String> {
+/// Normalises a path for comparison. A shell pattern ends the path, since it may match anything below.
+fn normalise_path(path: &str, workspace: &str, cwd: &str) -> Option<String> {
     let path = path.trim();
     if path.is_empty() || path.contains('\0') || path.contains("://") {
         return None;
@@ -224,7 +227,7 @@ fn place(path: &str, workspace: &str, cwd: &str) -> Option<String> {
     })
 }
 
-fn strings(value: &Value) -> Vec<String> {
+fn own_strings(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => vec![text.clone()],
         Value::Array(all) => all.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
@@ -233,7 +236,7 @@ fn strings(value: &Value) -> Vec<String> {
 }
 
 fn all_strings(value: &Value, into: &mut Vec<String>) {
-    if into.len() >= MOST {
+    if into.len() >= MAX_STRINGS {
         return;
     }
     match value {
@@ -244,19 +247,21 @@ fn all_strings(value: &Value, into: &mut Vec<String>) {
     }
 }
 
-/// Files of a patch, as text or as a list of changes.
-fn patched(input: &Value) -> Vec<String> {
+/// Returns the files of a patch, given as text or as a list of changes.
+fn patched_files(input: &Value) -> Vec<String> {
     let mut files = Vec::new();
     for field in ["patch", "patchText", "input", "diff"] {
         for line in input[field].as_str().unwrap_or_default().lines() {
-            files.extend(PATCHED.iter().find_map(|head| line.strip_prefix(head)).map(|file| file.trim().to_owned()));
+            files.extend(
+                PATCH_FILE_PREFIXES.iter().find_map(|head| line.strip_prefix(head)).map(|file| file.trim().to_owned()),
+            );
         }
     }
     match &input["changes"] {
         Value::Array(changes) => {
             for change in changes {
-                files.extend(["path", "file_path"].iter().flat_map(|field| strings(&change[*field])));
-                files.extend(strings(&change["kind"]["move_path"]));
+                files.extend(["path", "file_path"].iter().flat_map(|field| own_strings(&change[*field])));
+                files.extend(own_strings(&change["kind"]["move_path"]));
             }
         }
         Value::Object(changes) => files.extend(changes.keys().cloned()),
@@ -265,7 +270,7 @@ fn patched(input: &Value) -> Vec<String> {
     files
 }
 
-/// Of a URL, or of what git calls `user@host:path`.
+/// Returns the host of a URL or of git's `user@host:path`.
 fn host_of(word: &str) -> Option<String> {
     let after = match word.split_once("://") {
         Some((_, after)) => after,

@@ -1,10 +1,10 @@
-//! Patterns with `*`, each in time that grows with pattern and text only: texts come from an agent.
+//! Patterns with `*`. Matching takes time proportional to pattern × text, because the texts come from an agent.
 
-/// `*` stands for any letters.
-pub(super) fn word(pattern: &str, text: &str) -> bool {
+/// `*` matches any characters.
+pub(super) fn matches_text(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);
-    // Where the last `*` was, and up to where it has taken.
+    // Position of the last `*`, and the end of the text that it matches so far.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         if pattern.get(p) == Some(&b'*') {
@@ -24,9 +24,10 @@ pub(super) fn word(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
-/// Each part by itself, `**` for any number of them; a pattern that fits the beginning fits all that is below. Letters'
-/// case does not matter, as for protected paths.
-pub(super) fn path(pattern: &str, path: &str) -> bool {
+/// Matches part by part; `**` matches any number of parts, and a match of a directory includes everything below it.
+///
+/// Ignores case, as for protected paths.
+pub(super) fn matches_path(pattern: &str, path: &str) -> bool {
     if pattern.starts_with('/') != path.starts_with('/') {
         return false;
     }
@@ -34,7 +35,7 @@ pub(super) fn path(pattern: &str, path: &str) -> bool {
         text.to_lowercase().split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect()
     };
     let (pattern, path) = (parts(pattern), parts(path));
-    // Which beginnings of the path the pattern so far fits.
+    // Prefixes of the path that match the pattern so far.
     let mut fits = vec![false; path.len() + 1];
     fits[0] = true;
     for part in &pattern {
@@ -42,21 +43,21 @@ pub(super) fn path(pattern: &str, path: &str) -> bool {
         for at in 0..=path.len() {
             next[at] = match part.as_str() {
                 "**" => fits[at] || (at > 0 && next[at - 1]),
-                part => at > 0 && fits[at - 1] && word(part, &path[at - 1]),
+                part => at > 0 && fits[at - 1] && matches_text(part, &path[at - 1]),
             };
         }
         fits = next;
     }
-    // The root itself is what everything is below of, not something that a pattern without parts names.
+    // A pattern without parts matches nothing, not even the root.
     !pattern.is_empty() && fits.iter().any(|fits| *fits)
 }
 
-/// The first words of a command, the program's without its directory.
-pub(super) fn command(pattern: &str, words: &[String]) -> bool {
+/// Matches the first words of a command; the program's directory is ignored.
+pub(super) fn matches_command(pattern: &str, words: &[String]) -> bool {
     let mut given = words.iter().map(String::as_str);
     let mut wanted = pattern.split_whitespace();
     let (Some(first), Some(program)) = (wanted.next(), given.next()) else { return false };
     let name = program.rsplit('/').next().unwrap_or(program);
-    (word(first, name) || word(first, program))
-        && wanted.all(|wanted| given.next().is_some_and(|given| word(wanted, given)))
+    (matches_text(first, name) || matches_text(first, program))
+        && wanted.all(|wanted| given.next().is_some_and(|given| matches_text(wanted, given)))
 }

@@ -1,11 +1,11 @@
-//! What is decided about a tool call before it runs: rules over the tool's name, the paths, commands and hosts that it
-//! names. Pure, and a matter of microseconds.
+//! Tool policies: rules that decide about a tool call before it runs, by the tool's name and by the paths, commands and
+//! hosts that it names. Pure, and takes microseconds.
 //!
-//! These rules guide an agent; they don't bound it. A command can hide what it does from whoever only reads it: the
-//! boundary is the sandbox, its read-only mounts and its network policy.
+//! Rules guide an agent; they are not a security boundary, since a command can hide its effects from static analysis.
+//! The boundary is the sandbox with its read-only mounts and its network policy.
 
-use crate::bounds::{OutOfBounds, line, refuse};
-use crate::{protected, words};
+use crate::bounds::{OutOfBounds, check_line, reject_field};
+use crate::{protected_paths, string_enum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -15,37 +15,37 @@ mod shell;
 #[cfg(test)]
 mod tests;
 
-pub use call::{Call, Does, does};
+pub use call::{AnalysedCall, ToolEffect, tool_effect};
 
-pub const MOST_RULES: usize = 100;
-const MOST_PATTERNS: usize = 64;
-const PATTERN: usize = 512;
-const REASON: usize = 500;
+pub const MAX_RULES: usize = 100;
+const MAX_PATTERNS: usize = 64;
+const MAX_PATTERN_CHARS: usize = 512;
+const MAX_REASON_CHARS: usize = 500;
 
-words! {
-    /// What becomes of a call that a rule is about.
-    "rule's consequence"
-    Then {
-        /// It passes, and nobody is asked.
+string_enum! {
+    /// Action of a rule.
+    "rule action"
+    RuleAction {
+        /// The call runs without approval.
         Allow = "allow",
-        /// A person is asked, whatever the approvals are.
+        /// A user must approve, independent of the approval mode.
         Ask = "ask",
         Deny = "deny",
-        /// It passes on to the next rule with other input.
+        /// Changes the input and continues with the next rule.
         Change = "change",
     }
 }
 
-/// One rule. Of each kind of pattern that it has, one must fit.
+/// One rule. For each kind of pattern that it has, at least one pattern must match.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolRule {
-    /// Names of tools, `*` for any letters: `Bash`, `mcp__*`.
+    /// Tool names; `*` matches any characters: `Bash`, `mcp__*`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
-    /// Paths that the call names, below the workspace or absolute: `*` for a part of a name, `**` for any directories. A
-    /// directory stands for all that is in it.
+    /// Paths named by the call, relative to the workspace or absolute. `*` matches within a name, `**` any directories.
+    /// A directory includes everything in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
     /// The first words of a command: `git push`, `rm -rf *`.
@@ -54,11 +54,11 @@ pub struct ToolRule {
     /// Hosts of URLs: `example.com`, `*.example.com`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    pub then: Then,
-    /// Told to the agent.
+    pub then: RuleAction,
+    /// Explanation sent to the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// With `change`: these fields of the input, whatever they were.
+    /// With `change`: fields to set in the input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub set: Option<Map<String, Value>>,
@@ -68,18 +68,18 @@ pub struct ToolRule {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolPolicy {
-    /// The first that fits decides.
+    /// The first matching rule decides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<ToolRule>,
-    /// A call that a denying or asking rule can't judge is denied; else it passes that rule.
+    /// Deny a call that a denying or asking rule can't judge. Otherwise such a rule is skipped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fail_closed: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// No rule is about it.
-    Open,
+pub enum PolicyVerdict {
+    /// No rule matches.
+    NoMatchingRule,
     Allow,
     Ask {
         rule: String,
@@ -91,22 +91,22 @@ pub enum Verdict {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Decision {
-    pub verdict: Verdict,
-    /// What the call is to have in place of its input.
+pub struct PolicyDecision {
+    pub verdict: PolicyVerdict,
+    /// Replacement of the call's input.
     pub input: Option<Value>,
 }
 
-/// The rule that protected paths make.
-pub const PROTECTED: &str = "protected";
+/// Name of the built-in rule for protected paths.
+pub const PROTECTED_PATHS_RULE: &str = "protected";
 
 impl ToolPolicy {
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// The rules of a project before those of one sandbox, which can't lower them; closed if either wants it so.
-    pub fn joined(first: Option<Self>, then: Option<Self>) -> Option<Self> {
+    /// Puts a project's rules before a sandbox's, which can't weaken them. `fail_closed` if either sets it.
+    pub fn join_policies(first: Option<Self>, then: Option<Self>) -> Option<Self> {
         match (first, then) {
             (Some(mut first), Some(then)) => {
                 first.rules.extend(then.rules);
@@ -117,120 +117,132 @@ impl ToolPolicy {
         }
     }
 
-    /// Whether the rules make sense; one that does not would never do what somebody thinks it does.
-    pub fn check(&self, field: &str) -> Result<(), OutOfBounds> {
-        if self.rules.len() > MOST_RULES {
-            return refuse(field, format!("has {} rules; at most {MOST_RULES} are allowed", self.rules.len()));
+    /// Validates the rules. Rejects rules that could never match.
+    pub fn check_bounds(&self, field: &str) -> Result<(), OutOfBounds> {
+        if self.rules.len() > MAX_RULES {
+            return reject_field(field, format!("has {} rules; at most {MAX_RULES} are allowed", self.rules.len()));
         }
         for (number, rule) in self.rules.iter().enumerate() {
-            rule.check(&format!("{field}.rules[{number}]"))?;
+            rule.check_bounds(&format!("{field}.rules[{number}]"))?;
         }
         Ok(())
     }
 
-    /// What becomes of a call. `workspace` is where its paths begin; `protected` must not be changed, whatever the
-    /// rules say.
-    pub fn decide(&self, tool: &str, input: &Value, workspace: &str, protected: &[String]) -> Decision {
-        let mut call = Call::of(tool, input, workspace);
+    /// Decides about a call. Relative paths start at `workspace`; no rule can allow changes of `protected` paths.
+    pub fn decide_call(&self, tool: &str, input: &Value, workspace: &str, protected: &[String]) -> PolicyDecision {
+        let mut call = AnalysedCall::from_input(tool, input, workspace);
         let mut changed: Option<Value> = None;
-        let done = |verdict, input| Decision { verdict, input };
-        if let Some(verdict) = call.spoils(protected, self.fail_closed) {
+        let done = |verdict, input| PolicyDecision { verdict, input };
+        if let Some(verdict) = call.deny_protected_change(protected, self.fail_closed) {
             return done(verdict, None);
         }
         for (number, rule) in self.rules.iter().enumerate() {
-            match rule.fits(&call) {
-                Fits::No => {}
-                Fits::Yes => match rule.then {
-                    Then::Allow => return done(Verdict::Allow, changed),
-                    Then::Ask => return done(Verdict::Ask { rule: rule.name(number) }, changed),
-                    Then::Deny => return done(rule.denies(number), None),
-                    Then::Change => {
-                        let now = rule.applied_to(changed.as_ref().unwrap_or(input));
-                        call = Call::of(tool, &now, workspace);
-                        if let Some(verdict) = call.spoils(protected, self.fail_closed) {
+            match rule.match_call(&call) {
+                RuleMatch::No => {}
+                RuleMatch::Yes => match rule.then {
+                    RuleAction::Allow => return done(PolicyVerdict::Allow, changed),
+                    RuleAction::Ask => return done(PolicyVerdict::Ask { rule: rule.name(number) }, changed),
+                    RuleAction::Deny => return done(rule.denial_verdict(number), None),
+                    RuleAction::Change => {
+                        let now = rule.change_input(changed.as_ref().unwrap_or(input));
+                        call = AnalysedCall::from_input(tool, &now, workspace);
+                        if let Some(verdict) = call.deny_protected_change(protected, self.fail_closed) {
                             return done(verdict, None);
                         }
                         changed = Some(now);
                     }
                 },
-                Fits::Unknown(why) => match rule.then {
-                    Then::Deny | Then::Ask if self.fail_closed => {
+                RuleMatch::Unknown(why) => match rule.then {
+                    RuleAction::Deny | RuleAction::Ask if self.fail_closed => {
                         let name = rule.name(number);
-                        let reason = format!("the rule {name} can't judge this call ({why}), and so it is denied");
-                        return done(Verdict::Deny { rule: name, reason }, None);
+                        let reason = format!("the rule {name} can't judge this call ({why}), so it is denied");
+                        return done(PolicyVerdict::Deny { rule: name, reason }, None);
                     }
-                    Then::Deny | Then::Ask | Then::Allow | Then::Change => {}
+                    RuleAction::Deny | RuleAction::Ask | RuleAction::Allow | RuleAction::Change => {}
                 },
             }
         }
-        done(Verdict::Open, changed)
+        done(PolicyVerdict::NoMatchingRule, changed)
     }
 }
 
-enum Fits {
+enum RuleMatch {
     Yes,
     No,
-    /// Nobody can say, and why.
+    /// Undecidable, with the reason.
     Unknown(&'static str),
 }
 
 impl ToolRule {
-    fn check(&self, field: &str) -> Result<(), OutOfBounds> {
+    fn check_bounds(&self, field: &str) -> Result<(), OutOfBounds> {
         let kinds =
             [("tools", &self.tools), ("paths", &self.paths), ("commands", &self.commands), ("hosts", &self.hosts)];
         if kinds.iter().all(|(_, patterns)| patterns.is_empty()) {
-            return refuse(field, "is about nothing: it needs `tools`, `paths`, `commands` or `hosts`");
+            return reject_field(field, "matches nothing: it needs `tools`, `paths`, `commands` or `hosts`");
         }
         for (kind, patterns) in kinds {
             let field = format!("{field}.{kind}");
-            if patterns.len() > MOST_PATTERNS {
-                return refuse(&field, format!("has {} patterns; at most {MOST_PATTERNS} are allowed", patterns.len()));
+            if patterns.len() > MAX_PATTERNS {
+                return reject_field(
+                    &field,
+                    format!("has {} patterns; at most {MAX_PATTERNS} are allowed", patterns.len()),
+                );
             }
             for pattern in patterns {
-                line(&field, pattern, PATTERN)?;
+                check_line(&field, pattern, MAX_PATTERN_CHARS)?;
             }
         }
         for path in &self.paths {
             if path.split('/').any(|part| matches!(part, "." | "..")) {
-                return refuse(&format!("{field}.paths"), format!("`{path}` must be plain, without `.` and `..`"));
+                return reject_field(
+                    &format!("{field}.paths"),
+                    format!("`{path}` must be plain, without `.` and `..`"),
+                );
             }
         }
         if let Some(reason) = &self.reason {
-            line(&format!("{field}.reason"), reason, REASON)?;
+            check_line(&format!("{field}.reason"), reason, MAX_REASON_CHARS)?;
         }
         match (self.then, &self.set) {
-            (Then::Change, Some(set)) if !set.is_empty() => Ok(()),
-            (Then::Change, _) => refuse(field, "changes nothing: it needs `set`"),
-            (Then::Allow | Then::Ask | Then::Deny, None) => Ok(()),
-            (Then::Allow | Then::Ask | Then::Deny, Some(_)) => refuse(field, "`set` is for `then: change`"),
+            (RuleAction::Change, Some(set)) if !set.is_empty() => Ok(()),
+            (RuleAction::Change, _) => reject_field(field, "changes nothing: it needs `set`"),
+            (RuleAction::Allow | RuleAction::Ask | RuleAction::Deny, None) => Ok(()),
+            (RuleAction::Allow | RuleAction::Ask | RuleAction::Deny, Some(_)) => {
+                reject_field(field, "`set` is for `then: change`")
+            }
         }
     }
 
-    /// Tools are always known. What else it needs may not be: then it fits only if all that is known does.
-    fn fits(&self, call: &Call) -> Fits {
+    /// Matches the rule. The tool's name is always known; if other facts are not, the known ones must match.
+    fn match_call(&self, call: &AnalysedCall) -> RuleMatch {
         let tool = call.tool.to_lowercase();
-        if !self.tools.is_empty() && !self.tools.iter().any(|name| glob::word(&name.to_lowercase(), &tool)) {
-            return Fits::No;
+        if !self.tools.is_empty() && !self.tools.iter().any(|name| glob::matches_text(&name.to_lowercase(), &tool)) {
+            return RuleMatch::No;
         }
         let given = [
-            (&self.paths, call.paths.iter().any(|path| self.paths.iter().any(|pattern| glob::path(pattern, path)))),
+            (
+                &self.paths,
+                call.paths.iter().any(|path| self.paths.iter().any(|pattern| glob::matches_path(pattern, path))),
+            ),
             (
                 &self.commands,
-                call.commands.iter().any(|words| self.commands.iter().any(|pattern| glob::command(pattern, words))),
+                call.commands
+                    .iter()
+                    .any(|words| self.commands.iter().any(|pattern| glob::matches_command(pattern, words))),
             ),
             (
                 &self.hosts,
                 call.hosts
                     .iter()
-                    .any(|host| self.hosts.iter().any(|pattern| glob::word(&pattern.to_lowercase(), host))),
+                    .any(|host| self.hosts.iter().any(|pattern| glob::matches_text(&pattern.to_lowercase(), host))),
             ),
         ];
         if given.iter().all(|(patterns, fits)| patterns.is_empty() || *fits) {
-            return Fits::Yes;
+            return RuleMatch::Yes;
         }
-        match call.unclear {
-            Some(why) => Fits::Unknown(why),
-            None => Fits::No,
+        match call.incomplete_reason {
+            Some(why) => RuleMatch::Unknown(why),
+            None => RuleMatch::No,
         }
     }
 
@@ -238,13 +250,13 @@ impl ToolRule {
         format!("rules[{number}]")
     }
 
-    fn denies(&self, number: usize) -> Verdict {
+    fn denial_verdict(&self, number: usize) -> PolicyVerdict {
         let rule = self.name(number);
         let reason = self.reason.clone().unwrap_or_else(|| format!("the project's rules deny it ({rule})"));
-        Verdict::Deny { rule, reason }
+        PolicyVerdict::Deny { rule, reason }
     }
 
-    fn applied_to(&self, input: &Value) -> Value {
+    fn change_input(&self, input: &Value) -> Value {
         let mut now = input.clone();
         if let (Value::Object(fields), Some(set)) = (&mut now, &self.set) {
             fields.extend(set.clone());
@@ -253,27 +265,27 @@ impl ToolRule {
     }
 }
 
-impl Call {
-    /// Whether it would change what must not be changed.
-    fn spoils(&self, protected: &[String], fail_closed: bool) -> Option<Verdict> {
+impl AnalysedCall {
+    /// Denies a call that would change a protected path.
+    fn deny_protected_change(&self, protected: &[String], fail_closed: bool) -> Option<PolicyVerdict> {
         if protected.is_empty() {
             return None;
         }
-        let reason = match self.touched(protected) {
+        let reason = match self.changed_protected_path(protected) {
             Some(path) => format!(
                 "`{path}` is protected: it is read-only here and must stay as it is. Leave it alone, and say so if the task can't be done without changing it"
             ),
             None => {
-                let why = self.unclear.filter(|_| fail_closed)?;
-                format!("whether this call leaves protected paths alone can't be judged ({why}), and so it is denied")
+                let why = self.incomplete_reason.filter(|_| fail_closed)?;
+                format!("can't tell if this call changes protected paths ({why}), so it is denied")
             }
         };
-        Some(Verdict::Deny { rule: PROTECTED.to_owned(), reason })
+        Some(PolicyVerdict::Deny { rule: PROTECTED_PATHS_RULE.to_owned(), reason })
     }
 
-    /// The first path that it would change though it is protected.
-    pub fn touched(&self, protected: &[String]) -> Option<&str> {
-        let touches = |path: &&String| path.as_str() == "." || protected::touches(protected, path);
+    /// Returns the first protected path that the call would change.
+    pub fn changed_protected_path(&self, protected: &[String]) -> Option<&str> {
+        let touches = |path: &&String| path.as_str() == "." || protected_paths::touches_protected_path(protected, path);
         self.writes.iter().find(touches).map(String::as_str).filter(|_| !protected.is_empty())
     }
 }

@@ -1,100 +1,101 @@
-//! The commands in a line of shell, as far as reading tells: nothing is run, looked up or expanded.
+//! Static analysis of a shell command line: it runs, resolves and expands nothing.
 
-/// A line that is longer is not read to its end.
-const LONGEST: usize = 64 << 10;
-/// How deep commands stand in each other: `sh -c '…'`, `$(…)`.
-const DEEPEST: usize = 4;
-const MOST_COMMANDS: usize = 500;
+/// Maximum number of bytes analysed.
+const MAX_LINE_BYTES: usize = 64 << 10;
+/// Maximum nesting of commands: `sh -c '…'`, `$(…)`.
+const MAX_NESTING: usize = 4;
+const MAX_COMMANDS: usize = 500;
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Line {
-    pub commands: Vec<Command>,
-    /// Why this is not all of it.
-    pub unclear: Option<&'static str>,
+pub(super) struct ShellLine {
+    pub commands: Vec<ShellCommand>,
+    /// Reason why the analysis is incomplete.
+    pub incomplete_reason: Option<&'static str>,
 }
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Command {
-    /// The program first, without what only stands before it.
+pub(super) struct ShellCommand {
+    /// The program and its arguments, without wrappers such as `sudo`.
     pub words: Vec<String>,
-    /// What its output is written to.
-    pub into: Vec<String>,
+    /// Files that its output is redirected to.
+    pub output_files: Vec<String>,
 }
 
-pub(super) fn read(text: &str) -> Line {
-    let mut line = Line::default();
-    read_into(&mut line, text, 0);
+pub(super) fn parse_line(text: &str) -> ShellLine {
+    let mut line = ShellLine::default();
+    parse_into(&mut line, text, 0);
     line
 }
 
-/// A command that comes as words already.
-pub(super) fn read_words(words: Vec<String>) -> Line {
-    let mut line = Line::default();
-    add(&mut line, Command { words, into: Vec::new() }, 0);
+/// Analyses a command that is already split into words.
+pub(super) fn parse_words(words: Vec<String>) -> ShellLine {
+    let mut line = ShellLine::default();
+    add_command(&mut line, ShellCommand { words, output_files: Vec::new() }, 0);
     line
 }
 
-fn read_into(line: &mut Line, text: &str, depth: usize) {
-    if depth > DEEPEST {
-        line.unclear = Some("commands stand too deep in each other");
+fn parse_into(line: &mut ShellLine, text: &str, depth: usize) {
+    if depth > MAX_NESTING {
+        line.incomplete_reason = Some("the commands are nested too deeply");
         return;
     }
-    if text.len() > LONGEST {
-        line.unclear = Some("the command is too long to be read");
+    if text.len() > MAX_LINE_BYTES {
+        line.incomplete_reason = Some("the command is too long");
     }
-    let text = &text[..text.floor_char_boundary(LONGEST)];
-    Reader { line, depth, command: Command::default(), word: None, target: Target::Words }.run(text);
+    let text = &text[..text.floor_char_boundary(MAX_LINE_BYTES)];
+    ShellParser { line, depth, command: ShellCommand::default(), word: None, target: WordTarget::Words }.run(text);
 }
 
-/// Where the word that is being read goes.
+/// Destination of the current word.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Target {
+enum WordTarget {
     Words,
-    Into,
-    /// What is read from, or the word that ends a text: not looked at.
-    Nowhere,
+    OutputFile,
+    /// Input file or here-document delimiter: ignored.
+    Ignored,
 }
 
-struct Reader<'a> {
-    line: &'a mut Line,
+struct ShellParser<'a> {
+    line: &'a mut ShellLine,
     depth: usize,
-    command: Command,
+    command: ShellCommand,
     word: Option<String>,
-    target: Target,
+    target: WordTarget,
 }
 
-impl Reader<'_> {
+impl ShellParser<'_> {
     fn run(mut self, text: &str) {
         let mut rest = text.chars().peekable();
         while let Some(letter) = rest.next() {
             match letter {
                 '\'' => {
-                    let closed = self.quoted(&mut rest, '\'');
-                    self.must(closed);
+                    let closed = self.parse_quoted(&mut rest, '\'');
+                    self.check_closed(closed);
                 }
                 '"' => {
-                    let closed = self.quoted(&mut rest, '"');
-                    self.must(closed);
+                    let closed = self.parse_quoted(&mut rest, '"');
+                    self.check_closed(closed);
                 }
                 '\\' => match rest.next() {
                     Some('\n') | None => {}
-                    Some(next) => self.push(next),
+                    Some(next) => self.push_char(next),
                 },
-                '$' | '`' => self.expansion(letter, &mut rest),
+                '$' | '`' => self.parse_expansion(letter, &mut rest),
                 '#' if self.word.is_none() => while rest.next_if(|next| *next != '\n').is_some() {},
                 '>' => {
-                    // The number before it is the output's, not a word.
+                    // The digits before a redirection are a file descriptor, not a word.
                     if self.word.as_ref().is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_digit())) {
                         self.word = None;
                     }
                     self.end_word();
                     while rest.next_if(|next| matches!(next, '>' | '|')).is_some() {}
-                    self.target = if rest.next_if_eq(&'&').is_some() { Target::Nowhere } else { Target::Into };
+                    self.target =
+                        if rest.next_if_eq(&'&').is_some() { WordTarget::Ignored } else { WordTarget::OutputFile };
                 }
                 '<' => {
                     self.end_word();
                     while rest.next_if(|next| matches!(next, '<' | '-')).is_some() {}
-                    self.target = Target::Nowhere;
+                    self.target = WordTarget::Ignored;
                 }
                 '&' if rest.peek() == Some(&'>') => self.end_word(),
                 ';' | '&' | '|' | '\n' | '(' | ')' => self.end_command(),
@@ -102,45 +103,45 @@ impl Reader<'_> {
                     self.end_command();
                 }
                 letter if letter.is_whitespace() => self.end_word(),
-                letter => self.push(letter),
+                letter => self.push_char(letter),
             }
         }
         self.end_command();
     }
 
-    fn must(&mut self, closed: bool) {
+    fn check_closed(&mut self, closed: bool) {
         if !closed {
-            self.line.unclear = Some("a quotation mark is not closed");
+            self.line.incomplete_reason = Some("a quotation mark is not closed");
         }
     }
 
-    fn push(&mut self, letter: char) {
+    fn push_char(&mut self, letter: char) {
         self.word.get_or_insert_default().push(letter);
     }
 
-    fn quoted(&mut self, rest: &mut std::iter::Peekable<std::str::Chars<'_>>, end: char) -> bool {
+    fn parse_quoted(&mut self, rest: &mut std::iter::Peekable<std::str::Chars<'_>>, end: char) -> bool {
         self.word.get_or_insert_default();
         while let Some(letter) = rest.next() {
             match letter {
                 letter if letter == end => return true,
                 '\\' if end == '"' => match rest.next() {
-                    Some(next @ ('"' | '\\' | '$' | '`')) => self.push(next),
+                    Some(next @ ('"' | '\\' | '$' | '`')) => self.push_char(next),
                     Some('\n') | None => {}
                     Some(next) => {
-                        self.push('\\');
-                        self.push(next);
+                        self.push_char('\\');
+                        self.push_char(next);
                     }
                 },
-                '$' | '`' if end == '"' => self.expansion(letter, rest),
-                letter => self.push(letter),
+                '$' | '`' if end == '"' => self.parse_expansion(letter, rest),
+                letter => self.push_char(letter),
             }
         }
         false
     }
 
-    /// What a variable holds or a command gives, nobody knows here; the command itself is looked at.
-    fn expansion(&mut self, letter: char, rest: &mut std::iter::Peekable<std::str::Chars<'_>>) {
-        self.push(letter);
+    /// Marks the line as unclear, since values of variables and command output are unknown. Analyses a nested command.
+    fn parse_expansion(&mut self, letter: char, rest: &mut std::iter::Peekable<std::str::Chars<'_>>) {
+        self.push_char(letter);
         let inner: String = match (letter, rest.peek()) {
             ('`', _) => rest.by_ref().take_while(|next| *next != '`').collect(),
             ('$', Some('(')) => {
@@ -160,38 +161,38 @@ impl Reader<'_> {
             ('$', Some(next)) if next.is_alphanumeric() => String::new(),
             _ => return,
         };
-        self.line.unclear = Some("it holds a variable or the output of another command");
+        self.line.incomplete_reason = Some("it contains a variable or a command substitution");
         if !inner.is_empty() {
-            read_into(self.line, &inner, self.depth + 1);
+            parse_into(self.line, &inner, self.depth + 1);
         }
     }
 
     fn end_word(&mut self) {
         let Some(word) = self.word.take() else { return };
-        match std::mem::replace(&mut self.target, Target::Words) {
-            Target::Words => self.command.words.push(word),
-            Target::Into => self.command.into.push(word),
-            Target::Nowhere => {}
+        match std::mem::replace(&mut self.target, WordTarget::Words) {
+            WordTarget::Words => self.command.words.push(word),
+            WordTarget::OutputFile => self.command.output_files.push(word),
+            WordTarget::Ignored => {}
         }
     }
 
     fn end_command(&mut self) {
         self.end_word();
-        self.target = Target::Words;
+        self.target = WordTarget::Words;
         let command = std::mem::take(&mut self.command);
-        add(self.line, command, self.depth);
+        add_command(self.line, command, self.depth);
     }
 }
 
-/// Words of the shell's own that stand before a command.
+/// Shell keywords that precede a command.
 const KEYWORDS: &[&str] = &["if", "then", "else", "elif", "do", "while", "until", "!", "exec", "command", "builtin"];
-/// Programs that run the one after them.
-const CARRIERS: &[&str] = &["sudo", "env", "nohup", "time", "nice", "ionice", "setsid", "stdbuf", "xargs", "timeout"];
+/// Programs that run the command in their arguments.
+const WRAPPERS: &[&str] = &["sudo", "env", "nohup", "time", "nice", "ionice", "setsid", "stdbuf", "xargs", "timeout"];
 const SHELLS: &[&str] = &["sh", "bash", "dash", "zsh", "ash", "ksh"];
 
-fn add(line: &mut Line, mut command: Command, depth: usize) {
-    if line.commands.len() >= MOST_COMMANDS {
-        line.unclear = Some("there are too many commands in it");
+fn add_command(line: &mut ShellLine, mut command: ShellCommand, depth: usize) {
+    if line.commands.len() >= MAX_COMMANDS {
+        line.incomplete_reason = Some("it contains too many commands");
         return;
     }
     let bare = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
@@ -202,9 +203,9 @@ fn add(line: &mut Line, mut command: Command, depth: usize) {
         });
         if is_assignment || KEYWORDS.contains(&name.as_str()) {
             command.words.remove(0);
-        } else if CARRIERS.contains(&name.as_str()) && command.words.len() > 1 {
+        } else if WRAPPERS.contains(&name.as_str()) && command.words.len() > 1 {
             command.words.remove(0);
-            // Its own options, and for `timeout` how long.
+            // Skip the wrapper's options, and the duration of `timeout`.
             while command.words.first().is_some_and(|word| {
                 word.starts_with('-') || (name == "timeout" && word.starts_with(|c: char| c.is_ascii_digit()))
             }) {
@@ -215,14 +216,14 @@ fn add(line: &mut Line, mut command: Command, depth: usize) {
         }
     }
     let Some(first) = command.words.first() else {
-        if !command.into.is_empty() {
+        if !command.output_files.is_empty() {
             line.commands.push(command);
         }
         return;
     };
     let name = bare(first);
     if matches!(name.as_str(), "eval" | "source" | ".") {
-        line.unclear = Some("it runs what only the shell knows");
+        line.incomplete_reason = Some("it runs a dynamic command");
     }
     if SHELLS.contains(&name.as_str()) {
         let at = command
@@ -230,7 +231,7 @@ fn add(line: &mut Line, mut command: Command, depth: usize) {
             .iter()
             .position(|word| word.starts_with('-') && !word.starts_with("--") && word.contains('c'));
         if let Some(script) = at.and_then(|at| command.words.get(at + 1)).cloned() {
-            read_into(line, &script, depth + 1);
+            parse_into(line, &script, depth + 1);
         }
     }
     line.commands.push(command);

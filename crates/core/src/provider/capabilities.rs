@@ -1,39 +1,52 @@
-//! What a provider can do, in enums rather than booleans: there is more than yes and no.
+//! Capabilities of a provider, as enums: most have more than two values.
 
-use crate::words;
+use crate::string_enum;
 use serde::Serialize;
 
-words! { "pause ability" PauseAbility { Memory = "memory", Disk = "disk", None = "none" } }
-words! { "fork ability" ForkAbility { Live = "live", Idle = "idle", None = "none" } }
-words! { "snapshot ability" SnapshotAbility { Live = "live", Stops = "stops", None = "none" } }
-words! {
+string_enum! { "pause ability" PauseAbility { Memory = "memory", Disk = "disk", None = "none" } }
+string_enum! { "fork ability" ForkAbility { Live = "live", Idle = "idle", None = "none" } }
+string_enum! { "snapshot ability" SnapshotAbility { Live = "live", Stops = "stops", None = "none" } }
+string_enum! {
     "egress control"
-    Egress {
-        /// Nothing leaves.
+    EgressAbility {
+        /// No network access.
         None = "none",
         AllOrNothing = "all_or_nothing",
         Domains = "domains",
-        /// Not Atoll's to decide: the worker runs where somebody else started it.
+        /// Not managed by Atoll: the worker runs on a machine outside of its control.
         Unmanaged = "unmanaged",
     }
 }
-words! { "output ability" OutputAbility { Split = "split", Merged = "merged", None = "none" } }
-words! { "re-attach ability" AttachAbility { FromCursor = "from_cursor", WholeLog = "whole_log", None = "none" } }
-words! { "file ability" FileAbility { Root = "root", Workspace = "workspace", None = "none" } }
-words! { "preview ability" PreviewAbility { AnyPort = "any_port", Declared = "declared", None = "none" } }
-words! {
-    /// What keeps an agent from changing protected paths.
+string_enum! { "output ability" OutputAbility { Split = "split", Merged = "merged", None = "none" } }
+string_enum! { "re-attach ability" AttachAbility { FromCursor = "from_cursor", WholeLog = "whole_log", None = "none" } }
+string_enum! { "file ability" FileAbility { Root = "root", Workspace = "workspace", None = "none" } }
+string_enum! { "preview ability" PreviewAbility { AnyPort = "any_port", Declared = "declared", None = "none" } }
+string_enum! {
+    /// Enforcement of protected paths.
     "protected paths"
-    ProtectedPaths {
-        /// They are read-only inside, and results that change them are refused.
+    ProtectionAbility {
+        /// The paths are read-only in the sandbox, and results that change them are rejected.
         Mounts = "mounts",
-        /// Results that change them are refused; inside they can be changed.
+        /// Results that change the paths are rejected; in the sandbox they are writable.
         Results = "results",
         None = "none",
     }
 }
-words! { "listing" Listing { Exact = "exact", Eventual = "eventual", Local = "local" } }
-words! { "isolation" Isolation { Namespace = "namespace", MicroVm = "micro_vm", Remote = "remote", Unmanaged = "unmanaged", Simulated = "simulated" } }
+string_enum! {
+    /// The party that runs the worker of a sandbox.
+    "worker host"
+    WorkerHost {
+        /// The server connects to a worker on its own machine, and so runs agents, git and the gateway there.
+        Server = "server",
+        /// A person starts the worker with a token.
+        Person = "person",
+        /// The provider runs the worker itself.
+        Provider = "provider",
+    }
+}
+string_enum! { "image ability" ImageAbility { Import = "import", None = "none" } }
+string_enum! { "listing" Listing { Exact = "exact", Eventual = "eventual", Local = "local" } }
+string_enum! { "isolation" Isolation { Namespace = "namespace", MicroVm = "micro_vm", Remote = "remote", Unmanaged = "unmanaged", Simulated = "simulated" } }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -43,14 +56,23 @@ pub struct Capabilities {
     pub pause: PauseAbility,
     pub fork: ForkAbility,
     pub snapshot: SnapshotAbility,
-    pub egress: Egress,
+    pub egress: EgressAbility,
     pub output: OutputAbility,
     pub attach: AttachAbility,
     pub files: FileAbility,
     pub preview: PreviewAbility,
-    pub protected: ProtectedPaths,
-    /// `None` where the provider sets no bound of its own.
+    pub protected: ProtectionAbility,
+    pub worker: WorkerHost,
+    pub images: ImageAbility,
+    /// `None` if the provider sets no maximum.
     pub max_memory_gb: Option<f64>,
     pub max_cpu: Option<f64>,
     pub max_disk_gb: Option<f64>,
+}
+
+impl Capabilities {
+    /// True if the server runs the agent: it dials the worker, delivers the repository and serves the model gateway.
+    pub const fn runs_agents(&self) -> bool {
+        matches!(self.worker, WorkerHost::Server)
+    }
 }

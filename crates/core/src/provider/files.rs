@@ -1,14 +1,14 @@
-//! Files in a sandbox, as the one who asks for them sees them. A fault of the work (no such file) is not a fault of
-//! the provider: calls give an inner result.
+//! File operations in a sandbox. A failure of the operation (no such file) is not a provider failure: calls return an
+//! inner result.
 
-use crate::words;
+use crate::string_enum;
 use serde::{Deserialize, Serialize};
 
-/// The longest path that is taken, in bytes.
-pub const LONGEST_PATH: usize = 4096;
+/// Maximum length of a path, in bytes.
+pub const MAX_PATH_BYTES: usize = 4096;
 
-words! {
-    "kind of file"
+string_enum! {
+    "file kind"
     FileKind {
         File = "file",
         Directory = "directory",
@@ -19,9 +19,9 @@ words! {
     }
 }
 
-words! {
-    "fault of files"
-    FileFault {
+string_enum! {
+    "file error code"
+    FileErrorCode {
         NotFound = "not_found",
         IsDirectory = "is_directory",
         NotADirectory = "not_a_directory",
@@ -30,39 +30,39 @@ words! {
         NotEmpty = "not_empty",
         NoSpace = "no_space",
         TooLong = "too_long",
-        /// A fifo, a socket, a device, a link where none is followed: what can't be read or written here.
+        /// A fifo, socket, device, or a link where links are not followed: not readable or writable here.
         UnsupportedKind = "unsupported_kind",
-        /// It became another one while it was read or written.
+        /// The file was replaced during the operation.
         Changed = "changed",
-        /// What was sent is not what it should be: half a tar, a range of another length.
+        /// The uploaded content is invalid: a truncated tar, a range of another length.
         BadContent = "bad_content",
-        /// None of the others: an error of the file system.
+        /// Any other file system error.
         Failed = "failed",
     }
 }
 
-/// Why something could not be done with files, in a sentence.
+/// Reason why a file operation failed, as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{detail}")]
 pub struct FileError {
-    pub fault: FileFault,
+    pub fault: FileErrorCode,
     pub detail: String,
 }
 
 impl FileError {
-    pub fn new(fault: FileFault, detail: impl Into<String>) -> Self {
+    pub fn new(fault: FileErrorCode, detail: impl Into<String>) -> Self {
         Self { fault, detail: detail.into() }
     }
 }
 
-/// What the work gave: the provider did its part either way.
-pub type Worked<T> = Result<T, FileError>;
+/// Result of the operation itself; the provider has done its part either way.
+pub type FileResult<T> = Result<T, FileError>;
 
-/// One entry of a file system. Names and targets are as people may see them.
+/// One entry of a file system. Names and targets are sanitised for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileEntry {
+pub struct FileInfo {
     pub name: String,
-    /// The name's bytes in hexadecimal, where it is not UTF-8.
+    /// The name's bytes in hexadecimal, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_hex: Option<String>,
     pub kind: FileKind,
@@ -71,28 +71,28 @@ pub struct FileEntry {
     pub mode: u32,
     /// Nanoseconds since 1970.
     pub modified: i64,
-    /// Of a link: what it points to.
+    /// Target of a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Tells one file from the next under the same name.
+    /// Distinguishes files that had the same name.
     #[serde(default)]
     pub inode: u64,
 }
 
-/// What is done with files without moving their content.
+/// A file operation without a content transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FileJob {
-    /// Of a directory, sorted by name, those after `after`.
+pub enum FileOperation {
+    /// Entries of a directory, sorted by name, from after `after`.
     List {
         path: String,
         after: Option<String>,
         limit: u32,
     },
-    /// A link is not followed.
+    /// Does not follow links.
     Stat {
         path: String,
     },
-    /// With those above it that are not there.
+    /// Creates missing parents, too.
     MakeDirectory {
         path: String,
     },
@@ -108,33 +108,33 @@ pub enum FileJob {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FileDone {
-    /// `next` is where the rest begins.
+pub enum FileOperationOutput {
+    /// `next` is the start of the next page.
     Listed {
-        entries: Vec<FileEntry>,
+        entries: Vec<FileInfo>,
         next: Option<String>,
     },
-    Seen(FileEntry),
-    Done,
+    Info(FileInfo),
+    Completed,
 }
 
-/// How a file is written.
+/// Options for writing a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Permission bits; else those of the file that was there, or the usual ones.
+    /// Permission bits. Default: those of the existing file, or the usual ones.
     pub mode: Option<u32>,
-    /// The directories above it must be there; else they are made.
+    /// Fail if the parent directories are missing, instead of creating them.
     pub parents_exist: bool,
 }
 
-/// What came in.
+/// Result of an upload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Uploaded {
+pub struct UploadSummary {
     pub bytes: u64,
-    /// Files, directories and links.
+    /// Number of files, directories and links.
     pub entries: u64,
-    /// Entries of a tar that were not taken in: their number, and the first of them.
+    /// Number of tar entries that were skipped, and the first of them.
     pub skipped: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<SkippedEntry>,
@@ -147,10 +147,10 @@ pub struct SkippedEntry {
     pub why: String,
 }
 
-/// What goes out: what it is, and then its bytes.
+/// A download: the entry, then its content.
 pub struct Download {
-    /// Of a file: with its whole size, also when a part of it was asked for.
-    pub entry: FileEntry,
+    /// For a file: with its total size, also if only a range was requested.
+    pub entry: FileInfo,
     pub data: super::ByteStream,
 }
 
@@ -160,12 +160,12 @@ impl std::fmt::Debug for Download {
     }
 }
 
-/// Why a path can't be one.
-pub fn bad_path(path: &str) -> Option<FileError> {
-    if path.len() > LONGEST_PATH {
-        return Some(FileError::new(FileFault::TooLong, format!("a path has at most {LONGEST_PATH} bytes")));
+/// Returns the error of an invalid path.
+pub fn path_error(path: &str) -> Option<FileError> {
+    if path.len() > MAX_PATH_BYTES {
+        return Some(FileError::new(FileErrorCode::TooLong, format!("a path has at most {MAX_PATH_BYTES} bytes")));
     }
-    let wrong = |detail: &str| Some(FileError::new(FileFault::NotFound, detail));
+    let wrong = |detail: &str| Some(FileError::new(FileErrorCode::NotFound, detail));
     match path {
         "" => wrong("the path is empty; `.` is the workspace"),
         path if path.contains('\0') => wrong("a path can't hold NUL characters"),

@@ -1,57 +1,57 @@
-//! The forms in which a secret turns up: as it is, escaped, encoded, in pieces.
+//! Encodings in which a secret appears: plain, escaped, encoded, in pieces.
 
-/// A secret shorter than this would blank out ordinary words.
-const SHORTEST: usize = 6;
-/// Values above this are looked for in fewer forms: each form costs as much memory as the value.
-const ALL_FORMS: usize = 4096;
-/// A line of a longer secret, such as a key file's, that is worth looking for alone.
-const SHORTEST_LINE: usize = 16;
+/// Minimum length: a shorter secret would redact ordinary words.
+const MIN_SECRET_BYTES: usize = 6;
+/// Longer values are searched in fewer encodings: each costs as much memory as the value.
+const MAX_BYTES_FOR_ALL_FORMS: usize = 4096;
+/// Minimum length of a line of a longer secret, such as a key file, to redact the line alone.
+const MIN_LINE_BYTES: usize = 16;
 
-/// Every text that gives the secret away; empty where it is too short to be looked for.
-pub(super) fn of(secret: &str) -> Vec<String> {
+/// Returns every text that reveals the secret; empty if the secret is too short.
+pub(super) fn secret_forms(secret: &str) -> Vec<String> {
     let secret = secret.trim_end_matches(['\n', '\r']);
-    if secret.chars().count() < SHORTEST {
+    if secret.chars().count() < MIN_SECRET_BYTES {
         return Vec::new();
     }
-    let mut forms = vec![secret.to_owned(), escaped(secret)];
+    let mut forms = vec![secret.to_owned(), escape_json(secret)];
     for url_safe in [false, true] {
-        forms.push(base64(secret.as_bytes(), 0, url_safe));
+        forms.push(base64_fragment(secret.as_bytes(), 0, url_safe));
     }
-    if secret.len() <= ALL_FORMS {
-        forms.push(escaped_ascii(secret));
-        forms.push(escaped(secret).replace('/', "\\/"));
+    if secret.len() <= MAX_BYTES_FOR_ALL_FORMS {
+        forms.push(escape_json_ascii(secret));
+        forms.push(escape_json(secret).replace('/', "\\/"));
         for url_safe in [false, true] {
-            // As part of something longer: `user:secret` and its like.
-            forms.extend([1, 2].map(|before| base64(secret.as_bytes(), before, url_safe)));
+            // As part of a longer text, such as `user:secret`.
+            forms.extend([1, 2].map(|before| base64_fragment(secret.as_bytes(), before, url_safe)));
         }
         for kept in ["-_.~", "-_.~/", "-_.!~*'()"] {
-            forms.extend([true, false].map(|upper| percent(secret, kept, upper)));
-            forms.push(percent(secret, kept, true).replace("%20", "+"));
+            forms.extend([true, false].map(|upper| percent_encode(secret, kept, upper)));
+            forms.push(percent_encode(secret, kept, true).replace("%20", "+"));
         }
     }
-    let lines = secret.lines().map(str::trim).filter(|line| is_telling(line) && *line != secret);
+    let lines = secret.lines().map(str::trim).filter(|line| reveals_secret(line) && *line != secret);
     forms.extend(lines.map(str::to_owned));
-    forms.retain(|form| form.len() >= SHORTEST);
+    forms.retain(|form| form.len() >= MIN_SECRET_BYTES);
     forms.sort_unstable();
     forms.dedup();
     forms
 }
 
-/// Whether a line says something of the secret by itself. Words and headings don't.
-fn is_telling(line: &str) -> bool {
-    line.len() >= SHORTEST_LINE && !line.starts_with("-----") && !line.contains(char::is_whitespace)
+/// Returns true if the line alone reveals part of the secret. Words and headings don't.
+fn reveals_secret(line: &str) -> bool {
+    line.len() >= MIN_LINE_BYTES && !line.starts_with("-----") && !line.contains(char::is_whitespace)
 }
 
-/// As it stands inside a JSON string.
-fn escaped(text: &str) -> String {
+/// Escapes the text for a JSON string.
+fn escape_json(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// The same, by writers that keep to ASCII.
-fn escaped_ascii(text: &str) -> String {
+/// Escapes the text for a JSON string in ASCII only.
+fn escape_json_ascii(text: &str) -> String {
     let mut all = String::new();
-    for c in escaped(text).chars() {
+    for c in escape_json(text).chars() {
         if c.is_ascii() {
             all.push(c);
         } else {
@@ -62,7 +62,7 @@ fn escaped_ascii(text: &str) -> String {
     all
 }
 
-fn percent(text: &str, kept: &str, upper: bool) -> String {
+fn percent_encode(text: &str, kept: &str, upper: bool) -> String {
     let mut all = String::new();
     for byte in text.bytes() {
         match byte {
@@ -74,8 +74,8 @@ fn percent(text: &str, kept: &str, upper: bool) -> String {
     all
 }
 
-/// The characters of base64 that depend on these bytes alone, when `before` others (modulo 3) precede them.
-fn base64(bytes: &[u8], before: usize, url_safe: bool) -> String {
+/// Returns the base64 characters that depend on these bytes alone, if `before` bytes (modulo 3) precede them.
+fn base64_fragment(bytes: &[u8], before: usize, url_safe: bool) -> String {
     let last_two = if url_safe { *b"-_" } else { *b"+/" };
     let character = |value: u8| match value {
         0..=25 => char::from(b'A' + value),
@@ -96,39 +96,43 @@ mod tests {
 
     #[test]
     fn base64_is_found_wherever_the_secret_begins() {
-        // `printf 'hunter2!' | base64`, and the same behind one and two bytes.
+        // `printf 'hunter2!' | base64`, and the same after one and two bytes.
         for (before, whole) in [(0, "aHVudGVyMiE="), (1, "Omh1bnRlcjIh"), (2, "YTpodW50ZXIyIQ==")] {
-            let form = base64(b"hunter2!", before, false);
+            let form = base64_fragment(b"hunter2!", before, false);
             assert!(whole.contains(&form) && form.len() >= 9, "{form} in {whole}");
         }
-        assert_eq!(base64(&[0xfb, 0xff, 0xfe], 0, false), "+//+");
-        assert_eq!(base64(&[0xfb, 0xff, 0xfe], 0, true), "-__-");
+        assert_eq!(base64_fragment(&[0xfb, 0xff, 0xfe], 0, false), "+//+");
+        assert_eq!(base64_fragment(&[0xfb, 0xff, 0xfe], 0, true), "-__-");
     }
 
     #[test]
-    fn percent_encoding_has_several_dialects() {
-        let forms = of("a b/c+d!ä");
+    fn covers_percent_encoding_dialects() {
+        let forms = secret_forms("a b/c+d!ä");
         for form in ["a%20b%2Fc%2Bd%21%C3%A4", "a%20b/c%2Bd%21%C3%A4", "a+b%2Fc%2Bd!%C3%A4", "a%20b%2fc%2bd%21%c3%a4"] {
             assert!(forms.iter().any(|known| known == form), "{form} in {forms:?}");
         }
     }
 
     #[test]
-    fn json_is_escaped_in_more_than_one_way() {
-        let forms = of("é\"/x\n1234");
+    fn covers_both_json_escapings() {
+        let forms = secret_forms("é\"/x\n1234");
         for form in [r#"é\"/x\n1234"#, r#"\u00e9\"/x\n1234"#, r#"é\"\/x\n1234"#] {
             assert!(forms.iter().any(|known| known == form), "{form} in {forms:?}");
         }
     }
 
     #[test]
-    fn what_is_short_or_says_nothing_alone_is_left_out() {
-        assert!(of("12345").is_empty() && of("12345\n").is_empty() && !of("123456").is_empty());
+    fn skips_short_secrets_and_ordinary_lines() {
+        assert!(
+            secret_forms("12345").is_empty()
+                && secret_forms("12345\n").is_empty()
+                && !secret_forms("123456").is_empty()
+        );
         let file = "-----BEGIN A KEY-----\nMIIEvQIBADANBgkqhkiG9w0\nword\n-----END A KEY-----\n";
-        let forms = of(file);
+        let forms = secret_forms(file);
         assert!(forms.iter().any(|form| form == "MIIEvQIBADANBgkqhkiG9w0"));
         assert!(!forms.iter().any(|form| form == "word" || form == "-----BEGIN A KEY-----"));
         let long = "0123456789".repeat(5000);
-        assert!(of(&long).len() <= 4, "a long one is not kept many times");
+        assert!(secret_forms(&long).len() <= 4, "a long one is not kept many times");
     }
 }

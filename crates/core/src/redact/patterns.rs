@@ -1,77 +1,81 @@
-//! Many texts looked for at once, in one pass.
+//! Searches for many texts in one pass.
 
 use std::collections::HashMap;
 
-/// How many bytes a text is recognised by before it is compared as a whole.
-const KEY: usize = 6;
-const TOKEN_PREFIX: &[u8; KEY] = b"atoll_";
-const TOKEN_SECRET: usize = 43;
-/// How far a token is followed. They have less than a hundred characters.
-const TOKEN_LONGEST: usize = 256;
+/// Length of the prefix that selects candidates.
+const PREFIX_BYTES: usize = 6;
+const TOKEN_PREFIX: &[u8; PREFIX_BYTES] = b"atoll_";
+const TOKEN_SECRET_BYTES: usize = 43;
+/// Maximum length of a matched token. Real tokens have less than a hundred characters.
+const MAX_TOKEN_BYTES: usize = 256;
 
 const FILTER_BITS: usize = 1 << 16;
 
 #[derive(Clone)]
 pub(super) struct Patterns {
-    /// By their first bytes, the longest first.
-    by_key: HashMap<[u8; KEY], Vec<Box<[u8]>>>,
-    /// Most places in a text are passed over by one look at this.
+    /// Patterns by their prefix, the longest first.
+    by_prefix: HashMap<[u8; PREFIX_BYTES], Vec<Box<[u8]>>>,
+    /// Bloom-style filter that skips most positions.
     filter: Box<[u64]>,
-    longest: usize,
+    longest_bytes: usize,
     count: usize,
 }
 
-fn slot(bytes: [u8; 4]) -> usize {
+fn filter_slot(bytes: [u8; 4]) -> usize {
     (u32::from_le_bytes(bytes).wrapping_mul(0x9e37_79b1) >> 16) as usize
 }
 
 impl Patterns {
     pub(super) fn new(texts: impl IntoIterator<Item = String>) -> Self {
-        let mut patterns =
-            Self { by_key: HashMap::new(), filter: vec![0; FILTER_BITS / 64].into(), longest: TOKEN_LONGEST, count: 0 };
-        patterns.mark(TOKEN_PREFIX);
+        let mut patterns = Self {
+            by_prefix: HashMap::new(),
+            filter: vec![0; FILTER_BITS / 64].into(),
+            longest_bytes: MAX_TOKEN_BYTES,
+            count: 0,
+        };
+        patterns.mark_prefix(TOKEN_PREFIX);
         for text in texts {
             let bytes = text.into_bytes().into_boxed_slice();
-            let Some(key) = bytes.first_chunk::<KEY>().copied() else { continue };
-            patterns.mark(&key);
-            patterns.longest = patterns.longest.max(bytes.len());
+            let Some(key) = bytes.first_chunk::<PREFIX_BYTES>().copied() else { continue };
+            patterns.mark_prefix(&key);
+            patterns.longest_bytes = patterns.longest_bytes.max(bytes.len());
             patterns.count += 1;
-            patterns.by_key.entry(key).or_default().push(bytes);
+            patterns.by_prefix.entry(key).or_default().push(bytes);
         }
-        for same in patterns.by_key.values_mut() {
+        for same in patterns.by_prefix.values_mut() {
             same.sort_by_key(|text| std::cmp::Reverse(text.len()));
         }
         patterns
     }
 
-    fn mark(&mut self, key: &[u8; KEY]) {
-        let slot = slot([key[0], key[1], key[2], key[3]]);
+    fn mark_prefix(&mut self, key: &[u8; PREFIX_BYTES]) {
+        let slot = filter_slot([key[0], key[1], key[2], key[3]]);
         self.filter[slot / 64] |= 1 << (slot % 64);
     }
 
-    pub(super) const fn longest(&self) -> usize {
-        self.longest
+    pub(super) const fn longest_bytes(&self) -> usize {
+        self.longest_bytes
     }
 
     pub(super) const fn count(&self) -> usize {
         self.count
     }
 
-    /// How long the text is that begins here, if it is one that is looked for.
-    fn begins(&self, text: &[u8]) -> Option<usize> {
-        let key = text.first_chunk::<KEY>()?;
-        let slot = slot([key[0], key[1], key[2], key[3]]);
+    /// Returns the length of the pattern that starts here, if any.
+    fn match_length(&self, text: &[u8]) -> Option<usize> {
+        let key = text.first_chunk::<PREFIX_BYTES>()?;
+        let slot = filter_slot([key[0], key[1], key[2], key[3]]);
         if self.filter[slot / 64] & (1 << (slot % 64)) == 0 {
             return None;
         }
-        let known = self.by_key.get(key).and_then(|same| same.iter().find(|it| text.starts_with(it)));
-        known.map(|it| it.len()).or_else(|| if key == TOKEN_PREFIX { token(text) } else { None })
+        let known = self.by_prefix.get(key).and_then(|same| same.iter().find(|it| text.starts_with(it)));
+        known.map(|it| it.len()).or_else(|| if key == TOKEN_PREFIX { match_token(text) } else { None })
     }
 
-    /// Looks at the places of `text` up to `until` and writes what is before that to `out`, `instead` in the place
-    /// of what is found; the first `covered` bytes belong to what was found before. Says how many bytes beyond
-    /// `until` belong to what was found, and whether anything was.
-    pub(super) fn pass(
+    /// Scans `text` up to `until` and writes the part before that to `out`, with `instead` for each match. The first
+    /// `covered` bytes belong to an earlier match. Returns the number of bytes after `until` that belong to a match,
+    /// and whether there was a match.
+    pub(super) fn replace_matches(
         &self,
         text: &[u8],
         until: usize,
@@ -79,15 +83,15 @@ impl Patterns {
         instead: &[u8],
         out: &mut Vec<u8>,
     ) -> (usize, bool) {
-        // All before `done` is written or belongs to what was found.
+        // Everything before `done` is written or belongs to a match.
         let (mut done, mut found) = (covered, false);
         for at in 0..until {
-            let Some(length) = self.begins(&text[at..]) else { continue };
+            let Some(length) = self.match_length(&text[at..]) else { continue };
             if at >= done {
                 out.extend_from_slice(&text[done..at]);
                 out.extend_from_slice(instead);
             }
-            // What overlaps goes too: half of a secret is a clue to the rest.
+            // Redact overlapping matches entirely: half of a secret helps to guess the rest.
             done = done.max(at + length);
             found = true;
         }
@@ -98,10 +102,10 @@ impl Patterns {
     }
 }
 
-/// Atoll's own tokens are known by their form: `atoll_<id>_<secret>`.
-fn token(text: &[u8]) -> Option<usize> {
-    let rest = &text[KEY..text.len().min(TOKEN_LONGEST)];
+/// Matches Atoll's own tokens by their format: `atoll_<id>_<secret>`.
+fn match_token(text: &[u8]) -> Option<usize> {
+    let rest = &text[PREFIX_BYTES..text.len().min(MAX_TOKEN_BYTES)];
     let length = rest.iter().take_while(|b| b.is_ascii_alphanumeric() || **b == b'_' || **b == b'-').count();
     let split = rest[..length].iter().position(|b| *b == b'_')?;
-    (length - split > TOKEN_SECRET).then_some(KEY + length)
+    (length - split > TOKEN_SECRET_BYTES).then_some(PREFIX_BYTES + length)
 }

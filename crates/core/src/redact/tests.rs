@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn known_values_go_also_inside_json_strings() {
+fn redacts_known_values_in_json_strings() {
     let redactor = Redactor::new(["p\"ss/word1", "short", "longersecret", "longersecret-2"]);
     assert_eq!(redactor.redact(r#"{"a":"x p\"ss/word1 y"}"#).unwrap(), r#"{"a":"x [redacted] y"}"#);
     assert_eq!(redactor.redact("longersecret-2 short").unwrap(), "[redacted] short");
@@ -10,7 +10,7 @@ fn known_values_go_also_inside_json_strings() {
 }
 
 #[test]
-fn own_tokens_go_without_being_known() {
+fn redacts_own_tokens_by_format() {
     let token = format!("atoll_01k2_{}", "s".repeat(43));
     let text = format!("see atoll_core and {token}, twice {token}.");
     for redactor in [Redactor::default(), Redactor::new(["something else"])] {
@@ -20,7 +20,7 @@ fn own_tokens_go_without_being_known() {
 }
 
 #[test]
-fn encoded_forms_go_too() {
+fn redacts_encoded_forms() {
     let redactor = Redactor::new(["tok/en+1 ä"]);
     for shown in [
         "tok%2Fen%2B1%20%C3%A4",
@@ -33,13 +33,13 @@ fn encoded_forms_go_too() {
         let redacted = redactor.redact(&format!("<{shown}>"));
         assert!(redacted.as_deref().is_some_and(|text| text.len() <= REDACTED.len() + 4), "{shown}: {redacted:?}");
     }
-    // `curl -u user:hunter2secret` as it goes over the wire.
+    // `curl -u user:hunter2secret` as sent over the wire.
     let basic = Redactor::new(["hunter2secret"]).redact("Basic dXNlcjpodW50ZXIyc2VjcmV0").unwrap();
     assert!(basic.starts_with("Basic dXNlcj") && basic.contains(REDACTED), "{basic}");
 }
 
 #[test]
-fn overlapping_secrets_leave_nothing_of_either() {
+fn redacts_overlapping_secrets_entirely() {
     let redactor = Redactor::new(["abcdefgh", "efghijkl"]);
     assert_eq!(redactor.redact("<abcdefghijkl>").unwrap(), "<[redacted]>");
     assert_eq!(redactor.redact("<abcdefghabcdefgh>").unwrap(), "<[redacted][redacted]>");
@@ -61,31 +61,31 @@ fn json_stays_json() {
 }
 
 #[test]
-fn its_debug_form_says_nothing() {
+fn debug_output_has_no_secrets() {
     let redactor = Redactor::new(["hunter2!"]);
-    let stream = format!("{:?}", redactor.stream());
+    let stream = format!("{:?}", redactor.start_stream());
     assert!(!format!("{redactor:?}{stream}").contains("hunter2!"));
 }
 
 proptest! {
     #[test]
-    fn in_pieces_is_as_in_one(text in "[abc]{0,600}", cuts in proptest::collection::vec(1usize..300, 0..8)) {
+    fn chunked_redaction_equals_whole_redaction(text in "[abc]{0,600}", cuts in proptest::collection::vec(1usize..300, 0..8)) {
         let redactor = Redactor::new(["abcabca", "cccbbb", "abacab"]);
         let whole = redactor.redact(&text).unwrap_or_else(|| text.clone());
-        let (mut stream, mut out, mut rest) = (redactor.stream(), Vec::new(), text.as_bytes());
+        let (mut stream, mut out, mut rest) = (redactor.start_stream(), Vec::new(), text.as_bytes());
         for cut in cuts {
             let (piece, after) = rest.split_at(cut.min(rest.len()));
             out.extend(stream.push(piece));
             rest = after;
         }
         out.extend(stream.push(rest));
-        out.extend(stream.end());
+        out.extend(stream.finish_stream());
         prop_assert_eq!(String::from_utf8(out).unwrap(), whole.clone());
-        prop_assert_eq!(stream.found(), whole != text);
+        prop_assert_eq!(stream.has_redacted(), whole != text);
     }
 
     #[test]
-    fn a_secret_goes_and_nothing_else(secret in r#"[A-Z0-9"/\\ ä]{6,40}"#, before in "[a-z]{0,9}", after in "[a-z]{0,9}") {
+    fn removes_the_secret_and_nothing_else(secret in r#"[A-Z0-9"/\\ ä]{6,40}"#, before in "[a-z]{0,9}", after in "[a-z]{0,9}") {
         let redactor = Redactor::new([secret.as_str()]);
         let text = serde_json::json!({ "a": format!("{before}{secret}{after}") }).to_string();
         let value: Value = serde_json::from_str(&redactor.redact_json(&text).unwrap()).unwrap();

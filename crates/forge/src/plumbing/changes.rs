@@ -1,11 +1,11 @@
-//! Which files differ between two trees, from git's machine-readable listing.
+//! Changed files between two trees, from git's machine-readable listing.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Change {
+pub enum ChangeKind {
     Added,
     Modified,
     Deleted,
@@ -17,14 +17,14 @@ pub struct FileChange {
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old_path: Option<String>,
-    pub change: Change,
-    /// Lines; none of a binary file.
+    pub change: ChangeKind,
+    /// Line counts; none for a binary file.
     pub added: u64,
     pub removed: u64,
     pub binary: bool,
 }
 
-/// Reads what `git diff-… -z --raw --numstat` prints: first one record for each change, then its lines.
+/// Parses the output of `git diff-… -z --raw --numstat`: one record per change, then the line counts.
 pub fn parse(listing: &[u8]) -> Option<Vec<FileChange>> {
     let mut fields = listing.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     let mut files: Vec<FileChange> = Vec::new();
@@ -34,10 +34,10 @@ pub fn parse(listing: &[u8]) -> Option<Vec<FileChange>> {
             let kind = raw.split(' ').nth(4)?;
             let first = fields.next()?.into_owned();
             let (change, path, old_path) = match kind.as_bytes().first()? {
-                b'A' => (Change::Added, first, None),
-                b'D' => (Change::Deleted, first, None),
-                b'R' => (Change::Renamed, fields.next()?.into_owned(), Some(first)),
-                _ => (Change::Modified, first, None),
+                b'A' => (ChangeKind::Added, first, None),
+                b'D' => (ChangeKind::Deleted, first, None),
+                b'R' => (ChangeKind::Renamed, fields.next()?.into_owned(), Some(first)),
+                _ => (ChangeKind::Modified, first, None),
             };
             places.insert(path.clone(), files.len());
             files.push(FileChange { path, old_path, change, added: 0, removed: 0, binary: false });
@@ -75,11 +75,11 @@ mod tests {
         assert_eq!(
             seen,
             [
-                ("new\nline", Change::Added, 3, 0, false),
-                ("-gone", Change::Deleted, 0, 2, false),
-                ("néw", Change::Renamed, 1, 1, false),
-                ("link", Change::Modified, 1, 1, false),
-                ("picture", Change::Modified, 0, 0, true),
+                ("new\nline", ChangeKind::Added, 3, 0, false),
+                ("-gone", ChangeKind::Deleted, 0, 2, false),
+                ("néw", ChangeKind::Renamed, 1, 1, false),
+                ("link", ChangeKind::Modified, 1, 1, false),
+                ("picture", ChangeKind::Modified, 0, 0, true),
             ]
         );
         assert_eq!(files[2].old_path.as_deref(), Some("old name"));

@@ -1,13 +1,13 @@
-//! Settings that make every configured filter do nothing: a filter is a program.
+//! Settings that disable every configured filter, because a filter is a program.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-/// The command that lists the settings of all filters.
-pub const LIST: [&str; 5] = ["config", "--null", "--name-only", "--get-regexp", r"^filter\."];
+/// Lists the settings of all filters.
+pub const LIST_ARGUMENTS: [&str; 5] = ["config", "--null", "--name-only", "--get-regexp", r"^filter\."];
 
-/// What switches off the filters in that list: variables for the environment of any later command.
-pub fn off(listed: &[u8]) -> Vec<(OsString, OsString)> {
+/// Environment variables that disable the listed filters in any later command.
+pub fn disabling_env(listed: &[u8]) -> Vec<(OsString, OsString)> {
     let mut drivers: Vec<&[u8]> = listed
         .split(|byte| *byte == 0)
         .filter_map(|key| Some(&key[..key.iter().rposition(|byte| *byte == b'.')?]))
@@ -34,9 +34,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_filter_is_switched_off_once() {
-        assert_eq!(off(b""), [("GIT_CONFIG_COUNT".into(), "0".into())]);
-        let settings = off(b"filter.lfs.clean\0filter.a.b.smudge\0filter.lfs.required\0filter.clean\0");
+    fn disables_each_filter_once() {
+        assert_eq!(disabling_env(b""), [("GIT_CONFIG_COUNT".into(), "0".into())]);
+        let settings = disabling_env(b"filter.lfs.clean\0filter.a.b.smudge\0filter.lfs.required\0filter.clean\0");
         let keys: Vec<_> = settings.iter().step_by(2).map(|(_, key)| key.to_str().unwrap()).collect();
         assert_eq!(
             keys[..5],

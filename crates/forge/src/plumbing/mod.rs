@@ -1,13 +1,13 @@
-//! What running git takes wherever it is run: on the host by this crate, in a sandbox by the worker.
+//! Git mechanics shared by the host (this crate) and the sandbox (the worker).
 //!
-//! Only mechanics are here. As whom git runs, on what, and with which settings is each side's own
-//! policy: the host does not trust the repository, and in the sandbox the jail is the protection.
+//! The user, the repository and the settings are each side's policy: the host does not trust the repository; in the
+//! sandbox, the jail protects.
 
-mod answer;
 pub mod bundle;
 pub mod changes;
 pub mod filters;
-pub mod program;
-pub mod run;
+mod git_output;
+pub mod git_program;
+pub mod subprocess;
 
-pub use answer::{Answer, Rejected};
+pub use git_output::{GitFailure, GitOutput};

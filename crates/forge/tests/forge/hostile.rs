@@ -1,98 +1,98 @@
-//! Bundles that are not what they say, and repositories whose configuration would run something.
+//! Hostile bundles, and repositories whose configuration would run programs.
 
-use crate::world::{World, commit, git, pipe, state, try_git, write};
-use atoll_forge::{Bounds, Error, Outcome, Repository};
+use crate::fixture::{TestRepositories, commit_all, git, git_with_input, repository_state, try_git, write_file};
+use atoll_forge::{Error, GitLimits, HostRepository, ImportOutcome};
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-struct Trap {
-    world: World,
+struct HostileScenario {
+    repositories: TestRepositories,
     own: PathBuf,
     base: String,
-    /// A good bundle.
-    good: Vec<u8>,
+    /// A valid bundle.
+    valid_bundle: Vec<u8>,
     result: String,
 }
 
-impl Trap {
+impl HostileScenario {
     fn new() -> Self {
-        let world = World::new();
-        let own = world.repository("own");
+        let repositories = TestRepositories::new();
+        let own = repositories.create_repository("own");
         let base = git(&own, ["rev-parse", "HEAD"]);
         git(&own, ["clone", "-q", "--no-local", ".", "../inside"]);
-        let inside = world.path("inside");
-        write(&inside, "file", "x");
-        let result = commit(&inside, "more");
-        let good = fs::read(world.result(&inside, &base)).unwrap();
-        Self { world, own, base, good, result }
+        let inside = repositories.path("inside");
+        write_file(&inside, "file", "x");
+        let result = commit_all(&inside, "more");
+        let valid_bundle = fs::read(repositories.bundle_result(&inside, &base)).unwrap();
+        Self { repositories, own, base, valid_bundle, result }
     }
 
-    fn take(&self, bytes: &[u8]) -> Result<Outcome, Error> {
-        self.take_within(bytes, Bounds::default())
+    fn import_bundle(&self, bytes: &[u8]) -> Result<ImportOutcome, Error> {
+        self.import_with_limits(bytes, GitLimits::default())
     }
 
-    /// Takes a bundle, and checks that a refusal leaves nothing behind.
-    fn take_within(&self, bytes: &[u8], bounds: Bounds) -> Result<Outcome, Error> {
-        let bundle = self.world.path("bundle");
+    /// Imports a bundle and checks that a refusal leaves no trace.
+    fn import_with_limits(&self, bytes: &[u8], limits: GitLimits) -> Result<ImportOutcome, Error> {
+        let bundle = self.repositories.path("bundle");
         fs::write(&bundle, bytes).unwrap();
-        let before = state(&self.own, None);
+        let before = repository_state(&self.own, None);
         let objects = git(&self.own, ["count-objects", "-v"]);
-        let repository = Repository::open_within(&self.own, bounds).unwrap();
-        let taken = repository.take(&bundle, &self.base, "atoll/work", &self.world.scratch());
-        if taken.is_err() {
-            assert_eq!(state(&self.own, None), before);
+        let repository = HostRepository::open_with_limits(&self.own, limits).unwrap();
+        let outcome = repository.import_result(&bundle, &self.base, "atoll/work", &self.repositories.scratch_dir());
+        if outcome.is_err() {
+            assert_eq!(repository_state(&self.own, None), before);
             assert_eq!(git(&self.own, ["count-objects", "-v"]), objects);
         }
-        assert_eq!(fs::read_dir(self.world.scratch()).unwrap().count(), 0);
-        taken
+        assert_eq!(fs::read_dir(self.repositories.scratch_dir()).unwrap().count(), 0);
+        outcome
     }
 
-    fn refused(&self, bytes: &[u8]) -> Error {
-        self.take(bytes).unwrap_err()
+    fn expect_refusal(&self, bytes: &[u8]) -> Error {
+        self.import_bundle(bytes).unwrap_err()
     }
 
-    fn head(&self, lines: &[String]) -> Vec<u8> {
-        let end = self.good.windows(2).position(|pair| pair == b"\n\n").unwrap() + 2;
+    fn bundle_with_refs(&self, lines: &[String]) -> Vec<u8> {
+        let end = self.valid_bundle.windows(2).position(|pair| pair == b"\n\n").unwrap() + 2;
         let head: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        [format!("# v2 git bundle\n{head}\n").as_bytes(), &self.good[end..]].concat()
+        [format!("# v2 git bundle\n{head}\n").as_bytes(), &self.valid_bundle[end..]].concat()
     }
 
-    /// A bundle of these objects, whatever they are.
-    fn packed(&self, objects: &[&str], result: &str) -> Vec<u8> {
-        let inside = self.world.path("inside");
-        let pack = self.world.path("pack");
+    /// Bundles arbitrary objects.
+    fn bundle_objects(&self, objects: &[&str], result: &str) -> Vec<u8> {
+        let inside = self.repositories.path("inside");
+        let pack = self.repositories.path("pack");
         let names: String = objects.iter().map(|name| format!("{name}\n")).collect();
-        let name = pipe(&inside, ["pack-objects", "-q", pack.to_str().unwrap()], names.as_bytes());
-        let pack = fs::read(self.world.path(format!("pack-{name}.pack"))).unwrap();
+        let name = git_with_input(&inside, ["pack-objects", "-q", pack.to_str().unwrap()], names.as_bytes());
+        let pack = fs::read(self.repositories.path(format!("pack-{name}.pack"))).unwrap();
         [format!("# v2 git bundle\n{result} refs/atoll/result\n\n").as_bytes(), &pack].concat()
     }
 
-    /// A commit on the base with a tree made by hand.
+    /// A commit on the base with a hand-made tree.
     fn commit_of_tree(&self, tree: &str) -> String {
-        git(&self.world.path("inside"), ["commit-tree", "-m", "x", "-p", &self.base, tree])
+        git(&self.repositories.path("inside"), ["commit-tree", "-m", "x", "-p", &self.base, tree])
     }
 }
 
 #[test]
-fn bundles_that_are_none_are_refused_and_leave_nothing() {
-    let trap = Trap::new();
-    for cut in [1, 10, 60, trap.good.len() / 2, trap.good.len() - 1] {
-        assert_eq!(trap.refused(&trap.good[..cut]).code(), "bundle_refused", "{cut}");
+fn rejects_malformed_bundles_and_leaves_no_trace() {
+    let scenario = HostileScenario::new();
+    for cut in [1, 10, 60, scenario.valid_bundle.len() / 2, scenario.valid_bundle.len() - 1] {
+        assert_eq!(scenario.expect_refusal(&scenario.valid_bundle[..cut]).code(), "bundle_refused", "{cut}");
     }
-    assert_eq!(trap.refused(b"not a bundle at all").code(), "bundle_refused");
-    assert_eq!(trap.refused(&vec![0; 100 << 20]).code(), "bundle_refused");
-    let mut flipped = trap.good.clone();
-    let place = flipped.len() - 30;
-    flipped[place] ^= 0xff;
-    assert!(["bundle_refused", "result_refused"].contains(&trap.refused(&flipped).code()));
-    assert!(matches!(trap.take(&trap.good), Ok(Outcome::Branch(_))));
+    assert_eq!(scenario.expect_refusal(b"not a bundle at all").code(), "bundle_refused");
+    assert_eq!(scenario.expect_refusal(&vec![0; 100 << 20]).code(), "bundle_refused");
+    let mut flipped = scenario.valid_bundle.clone();
+    let offset = flipped.len() - 30;
+    flipped[offset] ^= 0xff;
+    assert!(["bundle_refused", "result_refused"].contains(&scenario.expect_refusal(&flipped).code()));
+    assert!(matches!(scenario.import_bundle(&scenario.valid_bundle), Ok(ImportOutcome::Branch(_))));
 }
 
 #[test]
-fn refs_that_are_not_the_result_are_refused() {
-    let trap = Trap::new();
-    let (result, absent) = (&trap.result, "0123456789abcdef0123456789abcdef01234567");
+fn rejects_refs_other_than_the_result() {
+    let scenario = HostileScenario::new();
+    let (result, absent) = (&scenario.result, "0123456789abcdef0123456789abcdef01234567");
     for lines in [
         vec![],
         vec![format!("{result} refs/heads/main")],
@@ -103,102 +103,113 @@ fn refs_that_are_not_the_result_are_refused() {
         vec![format!("{absent} refs/atoll/result")],
         vec![format!("-{absent}"), format!("{result} refs/atoll/result")],
     ] {
-        assert_eq!(trap.refused(&trap.head(&lines)).code(), "bundle_refused", "{lines:?}");
+        assert_eq!(scenario.expect_refusal(&scenario.bundle_with_refs(&lines)).code(), "bundle_refused", "{lines:?}");
     }
-    let tree = git(&trap.world.path("inside"), ["rev-parse", "HEAD^{tree}"]);
-    assert_eq!(trap.refused(&trap.head(&[format!("{tree} refs/atoll/result")])).code(), "bundle_refused");
+    let tree = git(&scenario.repositories.path("inside"), ["rev-parse", "HEAD^{tree}"]);
+    assert_eq!(
+        scenario.expect_refusal(&scenario.bundle_with_refs(&[format!("{tree} refs/atoll/result")])).code(),
+        "bundle_refused"
+    );
     for branch in ["", "-d", "HEAD", "a..b", "../x", "a b", "x.lock"] {
-        let repository = Repository::open(&trap.own).unwrap();
-        let error = repository.take(Path::new("/dev/null"), &trap.base, branch, &trap.world.scratch()).unwrap_err();
+        let repository = HostRepository::open(&scenario.own).unwrap();
+        let error = repository
+            .import_result(Path::new("/dev/null"), &scenario.base, branch, &scenario.repositories.scratch_dir())
+            .unwrap_err();
         assert_eq!(error.code(), "branch_refused", "{branch}");
     }
 }
 
 #[test]
-fn objects_that_are_missing_or_broken_are_refused() {
-    let trap = Trap::new();
-    let inside = trap.world.path("inside");
+fn rejects_missing_and_malformed_objects() {
+    let scenario = HostileScenario::new();
+    let inside = scenario.repositories.path("inside");
     let tree = git(&inside, ["rev-parse", "HEAD^{tree}"]);
-    // The new file itself is left out.
-    assert_eq!(trap.refused(&trap.packed(&[&trap.result, &tree], &trap.result)).code(), "result_refused");
+    // Without the new file's blob.
+    assert_eq!(
+        scenario.expect_refusal(&scenario.bundle_objects(&[&scenario.result, &tree], &scenario.result)).code(),
+        "result_refused"
+    );
     // The commit alone.
-    assert_eq!(trap.refused(&trap.packed(&[&trap.result], &trap.result)).code(), "result_refused");
+    assert_eq!(
+        scenario.expect_refusal(&scenario.bundle_objects(&[&scenario.result], &scenario.result)).code(),
+        "result_refused"
+    );
 
     let blob = git(&inside, ["rev-parse", "HEAD:file"]);
     for name in [".git", "..", ".GIT", "a/b"] {
-        let entry = [b"100644 ", name.as_bytes(), b"\0", &unhex(&blob)].concat();
-        let tree = pipe(&inside, ["hash-object", "-t", "tree", "-w", "--literally", "--stdin"], &entry);
-        let commit = trap.commit_of_tree(&tree);
-        let error = trap.refused(&trap.packed(&[&commit, &tree, &blob], &commit));
+        let entry = [b"100644 ", name.as_bytes(), b"\0", &decode_hex(&blob)].concat();
+        let tree = git_with_input(&inside, ["hash-object", "-t", "tree", "-w", "--literally", "--stdin"], &entry);
+        let commit = scenario.commit_of_tree(&tree);
+        let error = scenario.expect_refusal(&scenario.bundle_objects(&[&commit, &tree, &blob], &commit));
         assert_eq!(error.code(), "result_refused", "{name}: {error}");
     }
     let modules = b"[submodule \"x\"]\n\tpath = x\n\turl = --upload-pack=touch canary\n";
-    let modules = pipe(&inside, ["hash-object", "-w", "--stdin"], modules);
-    let tree = pipe(&inside, ["mktree"], format!("100644 blob {modules}\t.gitmodules\n").as_bytes());
-    let commit = trap.commit_of_tree(&tree);
-    let error = trap.refused(&trap.packed(&[&commit, &tree, &modules], &commit));
+    let modules = git_with_input(&inside, ["hash-object", "-w", "--stdin"], modules);
+    let tree = git_with_input(&inside, ["mktree"], format!("100644 blob {modules}\t.gitmodules\n").as_bytes());
+    let commit = scenario.commit_of_tree(&tree);
+    let error = scenario.expect_refusal(&scenario.bundle_objects(&[&commit, &tree, &modules], &commit));
     assert_eq!(error.code(), "result_refused", "{error}");
 }
 
-fn unhex(hex: &str) -> Vec<u8> {
-    (0..hex.len() / 2).map(|place| u8::from_str_radix(&hex[2 * place..2 * place + 2], 16).unwrap()).collect()
+fn decode_hex(hex: &str) -> Vec<u8> {
+    (0..hex.len() / 2).map(|index| u8::from_str_radix(&hex[2 * index..2 * index + 2], 16).unwrap()).collect()
 }
 
 #[test]
-fn size_is_bounded_packed_and_unpacked() {
-    let trap = Trap::new();
-    let small = Bounds { result_bytes: 100, ..Bounds::default() };
-    assert_eq!(trap.take_within(&trap.good, small).unwrap_err().code(), "result_too_large");
+fn limits_packed_and_unpacked_size() {
+    let scenario = HostileScenario::new();
+    let small = GitLimits { result_bytes: 100, ..GitLimits::default() };
+    assert_eq!(scenario.import_with_limits(&scenario.valid_bundle, small).unwrap_err().code(), "result_too_large");
 
     // A hundred megabytes that pack into a hundred kilobytes.
-    let inside = trap.world.path("inside");
+    let inside = scenario.repositories.path("inside");
     fs::write(inside.join("zeros"), vec![0; 100 << 20]).unwrap();
-    commit(&inside, "zeros");
-    let bundle = fs::read(trap.world.result(&inside, &trap.base)).unwrap();
+    commit_all(&inside, "zeros");
+    let bundle = fs::read(scenario.repositories.bundle_result(&inside, &scenario.base)).unwrap();
     assert!(bundle.len() < 1 << 20);
-    let bounds = Bounds { unpacked_bytes: 50 << 20, ..Bounds::default() };
-    assert_eq!(trap.take_within(&bundle, bounds).unwrap_err().code(), "result_too_large");
-    assert!(matches!(trap.take(&bundle), Ok(Outcome::Branch(_))));
+    let limits = GitLimits { unpacked_bytes: 50 << 20, ..GitLimits::default() };
+    assert_eq!(scenario.import_with_limits(&bundle, limits).unwrap_err().code(), "result_too_large");
+    assert!(matches!(scenario.import_bundle(&bundle), Ok(ImportOutcome::Branch(_))));
 }
 
 #[test]
-fn a_tree_that_unfolds_without_end_is_refused_in_bounded_time() {
-    let trap = Trap::new();
-    let inside = trap.world.path("inside");
+fn rejects_a_tree_bomb_in_bounded_time() {
+    let scenario = HostileScenario::new();
+    let inside = scenario.repositories.path("inside");
     let mut objects = vec![git(&inside, ["rev-parse", "HEAD:file"])];
     let mut entry = format!("100644 blob {}\tf%d\n", objects[0]);
     for _ in 0..10 {
         let lines: String = (0..10).map(|number| entry.replace("%d", &number.to_string())).collect();
-        let tree = pipe(&inside, ["mktree"], lines.as_bytes());
+        let tree = git_with_input(&inside, ["mktree"], lines.as_bytes());
         entry = format!("040000 tree {tree}\td%d\n");
         objects.push(tree);
     }
-    let commit = trap.commit_of_tree(objects.last().unwrap());
+    let commit = scenario.commit_of_tree(objects.last().unwrap());
     objects.push(commit.clone());
     let names: Vec<&str> = objects.iter().map(String::as_str).collect();
-    let error = trap.refused(&trap.packed(&names, &commit));
+    let error = scenario.expect_refusal(&scenario.bundle_objects(&names, &commit));
     assert_eq!(error.code(), "result_too_large", "{error}");
 }
 
 #[test]
-fn a_repository_s_configuration_runs_nothing() {
-    let trap = Trap::new();
-    let canary = trap.world.path("canary");
-    let script = trap.world.path("script");
+fn repository_configuration_starts_no_programs() {
+    let scenario = HostileScenario::new();
+    let canary = scenario.repositories.path("canary");
+    let script = scenario.repositories.path("script");
     fs::write(&script, format!("#!/bin/sh\necho \"$0 $*\" >> {}\ncat\n", canary.display())).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let script = script.to_str().unwrap();
-    let hooks = trap.world.path("hooks");
+    let hooks = scenario.repositories.path("hooks");
     fs::create_dir_all(&hooks).unwrap();
     for hook in ["reference-transaction", "post-index-change", "pre-push", "post-checkout", "update", "pre-auto-gc"] {
-        for place in [hooks.clone(), trap.own.join(".git/hooks")] {
-            fs::create_dir_all(&place).unwrap();
-            fs::copy(script, place.join(hook)).unwrap();
+        for dir in [hooks.clone(), scenario.own.join(".git/hooks")] {
+            fs::create_dir_all(&dir).unwrap();
+            fs::copy(script, dir.join(hook)).unwrap();
         }
     }
-    // A change that only a filter could tell to be none.
-    write(&trap.own, ".git/info/attributes", "* filter=evil diff=evil\n");
-    write(&trap.own, "README.md", "changed\n");
+    // To compare these files, git would run the filter.
+    write_file(&scenario.own, ".git/info/attributes", "* filter=evil diff=evil\n");
+    write_file(&scenario.own, "README.md", "changed\n");
     let settings = [
         ("core.fsmonitor", script),
         ("core.hooksPath", hooks.to_str().unwrap()),
@@ -231,36 +242,40 @@ fn a_repository_s_configuration_runs_nothing() {
         ("core.worktree", "/"),
     ];
     for (key, value) in settings {
-        git(&trap.own, ["config", "--file", ".git/more", key, value]);
+        git(&scenario.own, ["config", "--file", ".git/more", key, value]);
     }
-    git(&trap.own, ["config", "include.path", "more"]);
-    git(&trap.own, ["config", "core.repositoryFormatVersion", "1"]);
-    // The trap works: plain git walks into it.
-    drop(try_git(&trap.own, ["-c", "core.worktree=", "status"]));
+    git(&scenario.own, ["config", "include.path", "more"]);
+    git(&scenario.own, ["config", "core.repositoryFormatVersion", "1"]);
+    // Plain git does run the programs, so the test is meaningful.
+    drop(try_git(&scenario.own, ["-c", "core.worktree=", "status"]));
     assert!(canary.exists());
     fs::remove_file(&canary).unwrap();
 
-    let repository = Repository::open(&trap.own).unwrap();
+    let repository = HostRepository::open(&scenario.own).unwrap();
     repository.head().unwrap();
-    repository.resolve("main").unwrap();
-    assert_eq!(repository.resolve("0123456789abcdef0123456789abcdef01234567").unwrap_err().code(), "base_missing");
-    assert_eq!(repository.uncommitted().unwrap(), 1);
+    repository.resolve_base("main").unwrap();
+    assert_eq!(repository.resolve_base("0123456789abcdef0123456789abcdef01234567").unwrap_err().code(), "base_missing");
+    assert_eq!(repository.count_uncommitted_files().unwrap(), 1);
     repository.author();
-    repository.bundle(&trap.base, File::create(trap.world.path("source")).unwrap()).unwrap();
-    let bundle = trap.world.path("bundle");
-    fs::write(&bundle, &trap.good).unwrap();
-    let taken = repository.take(&bundle, &trap.base, "atoll/work", &trap.world.scratch()).unwrap();
-    assert!(matches!(taken, Outcome::Branch(_)));
+    repository.write_bundle(&scenario.base, File::create(scenario.repositories.path("source")).unwrap()).unwrap();
+    let bundle = scenario.repositories.path("bundle");
+    fs::write(&bundle, &scenario.valid_bundle).unwrap();
+    let outcome =
+        repository.import_result(&bundle, &scenario.base, "atoll/work", &scenario.repositories.scratch_dir()).unwrap();
+    assert!(matches!(outcome, ImportOutcome::Branch(_)));
     assert!(!canary.exists(), "{}", fs::read_to_string(&canary).unwrap());
 }
 
 #[test]
-fn replaced_objects_do_not_go_in_for_the_real_ones() {
-    let world = World::new();
-    let own = world.repository("own");
+fn bundles_ignore_replace_refs() {
+    let repositories = TestRepositories::new();
+    let own = repositories.create_repository("own");
     let head = git(&own, ["rev-parse", "HEAD"]);
     git(&own, ["replace", "HEAD", "HEAD~1"]);
-    Repository::open(&own).unwrap().bundle(&head, File::create(world.path("source")).unwrap()).unwrap();
-    let inside = world.inside(&world.path("source"), "sha1");
+    HostRepository::open(&own)
+        .unwrap()
+        .write_bundle(&head, File::create(repositories.path("source")).unwrap())
+        .unwrap();
+    let inside = repositories.create_sandbox_clone(&repositories.path("source"), "sha1");
     assert_eq!(fs::read_to_string(inside.join("README.md")).unwrap(), "first\nsecond\n");
 }

@@ -1,10 +1,10 @@
-//! The user's repository, with real git: what goes into a sandbox and what comes out of one.
+//! Tests of bundling and importing with real git.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod fixture;
 mod hostile;
 mod owner;
-mod reading;
-mod source;
-mod take;
-mod world;
+mod repository;
+mod result_import;
+mod source_bundle;

@@ -1,91 +1,91 @@
-//! A repository that belongs to someone else. Only root can act for others, so without root these have nothing to show.
+//! Repositories of another owner. These tests need root and are skipped otherwise.
 
-use crate::world::{World, commit, git, write};
-use atoll_forge::{Outcome, Repository};
+use crate::fixture::{TestRepositories, commit_all, git, write_file};
+use atoll_forge::{HostRepository, ImportOutcome};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
 
-const SOMEONE: u32 = 54_321;
+const OTHER_UID: u32 = 54_321;
 
 fn is_root() -> bool {
-    let here = tempfile::tempdir().unwrap();
-    here.path().metadata().unwrap().uid() == 0
+    let dir = tempfile::tempdir().unwrap();
+    dir.path().metadata().unwrap().uid() == 0
 }
 
-fn give(path: &Path) {
-    lchown(path, Some(SOMEONE), Some(SOMEONE)).unwrap();
+fn chown_recursively(path: &Path) {
+    lchown(path, Some(OTHER_UID), Some(OTHER_UID)).unwrap();
     if path.symlink_metadata().unwrap().is_dir() {
-        fs::read_dir(path).unwrap().for_each(|entry| give(&entry.unwrap().path()));
+        fs::read_dir(path).unwrap().for_each(|entry| chown_recursively(&entry.unwrap().path()));
     }
 }
 
-fn owners(path: &Path, found: &mut Vec<u32>) {
-    found.push(path.symlink_metadata().unwrap().uid());
+fn collect_owners(path: &Path, owners: &mut Vec<u32>) {
+    owners.push(path.symlink_metadata().unwrap().uid());
     if path.symlink_metadata().unwrap().is_dir() {
-        fs::read_dir(path).unwrap().for_each(|entry| owners(&entry.unwrap().path(), found));
+        fs::read_dir(path).unwrap().for_each(|entry| collect_owners(&entry.unwrap().path(), owners));
     }
 }
 
 #[test]
-fn git_runs_as_the_owner_and_what_it_makes_is_the_owner_s() {
+fn git_runs_as_the_owner_and_the_owner_owns_new_files() {
     if !is_root() {
         return;
     }
-    for closed in [false, true] {
-        let world = World::new();
-        let own = world.repository("own");
+    for is_private in [false, true] {
+        let repositories = TestRepositories::new();
+        let own = repositories.create_repository("own");
         let base = git(&own, ["rev-parse", "HEAD"]);
-        give(&own);
-        let repository = Repository::open(&own.join("src")).unwrap();
+        chown_recursively(&own);
+        let repository = HostRepository::open(&own.join("src")).unwrap();
         assert_eq!(repository.head().unwrap().commit, base);
-        write(&own, "new", "x");
-        assert_eq!(repository.uncommitted().unwrap(), 1);
+        write_file(&own, "new", "x");
+        assert_eq!(repository.count_uncommitted_files().unwrap(), 1);
         fs::remove_file(own.join("new")).unwrap();
-        // The server's files are its own, and may be closed to everyone else.
-        let scratch = world.scratch();
-        fs::set_permissions(&scratch, fs::Permissions::from_mode(if closed { 0o700 } else { 0o755 })).unwrap();
+        // The server's files may be private.
+        let scratch = repositories.scratch_dir();
+        fs::set_permissions(&scratch, fs::Permissions::from_mode(if is_private { 0o700 } else { 0o755 })).unwrap();
         let source = scratch.join("source");
-        repository.bundle(&base, File::create(&source).unwrap()).unwrap();
-        let inside = world.inside(&source, "sha1");
+        repository.write_bundle(&base, File::create(&source).unwrap()).unwrap();
+        let inside = repositories.create_sandbox_clone(&source, "sha1");
         for number in 0..120 {
-            write(&inside, format!("file{number}"), format!("{number}"));
+            write_file(&inside, format!("file{number}"), format!("{number}"));
         }
-        let result = commit(&inside, "more");
-        let bundle = world.result(&inside, &base);
+        let result = commit_all(&inside, "more");
+        let bundle = repositories.bundle_result(&inside, &base);
         fs::set_permissions(&bundle, fs::Permissions::from_mode(0o600)).unwrap();
-        let taken = repository.take(&bundle, &base, "atoll/work", &scratch).unwrap();
-        assert!(matches!(taken, Outcome::Branch(taken) if taken.commit == result));
-        let mut found = Vec::new();
-        owners(&own, &mut found);
-        assert!(found.iter().all(|uid| *uid == SOMEONE));
+        let outcome = repository.import_result(&bundle, &base, "atoll/work", &scratch).unwrap();
+        assert!(matches!(outcome, ImportOutcome::Branch(imported) if imported.commit == result));
+        let mut owners = Vec::new();
+        collect_owners(&own, &mut owners);
+        assert!(owners.iter().all(|uid| *uid == OTHER_UID));
         assert_eq!(git(&own, ["rev-parse", "atoll/work"]), result);
         assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
     }
 }
 
 #[test]
-fn what_the_owner_may_not_do_is_not_done_for_them() {
+fn git_has_only_the_rights_of_the_owner() {
     if !is_root() {
         return;
     }
-    let world = World::new();
-    let own = world.repository("own");
-    give(&own);
-    // A file of root's in the middle of it: git as root would read it.
+    let repositories = TestRepositories::new();
+    let own = repositories.create_repository("own");
+    chown_recursively(&own);
+    // A file of root inside the repository: git as root would read it.
     let config = own.join(".git/config");
     lchown(&config, Some(0), Some(0)).unwrap();
     fs::set_permissions(&config, fs::Permissions::from_mode(0o600)).unwrap();
-    let error = Repository::open(&own).unwrap_err();
+    let error = HostRepository::open(&own).unwrap_err();
     assert_eq!(error.code(), "source_not_allowed", "{error}");
 
-    // Someone's link to a repository of root's: git looks at it as someone.
-    let hidden = world.repository("hidden");
+    // Another user's link to a repository of root: git must run as that user.
+    let hidden = repositories.create_repository("hidden");
     fs::set_permissions(&hidden, fs::Permissions::from_mode(0o700)).unwrap();
-    let trap = world.path("trap");
+    let trap = repositories.path("trap");
     fs::create_dir(&trap).unwrap();
     std::os::unix::fs::symlink(hidden.join(".git"), trap.join(".git")).unwrap();
-    give(&trap);
-    let error = Repository::open(&trap).unwrap_err();
+    chown_recursively(&trap);
+    let error = HostRepository::open(&trap).unwrap_err();
     assert!(["source_not_allowed", "not_a_repository"].contains(&error.code()), "{error}");
 }

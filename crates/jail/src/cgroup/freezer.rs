@@ -1,4 +1,4 @@
-//! Stops all processes of a group at once, and lets them go on.
+//! Freezes and thaws all processes of a cgroup.
 
 use std::fs;
 use std::io;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
-use super::{keyed, write};
+use super::{parse_keyed_value, write_control};
 
-/// The directory whose processes it stops, by the version of its cgroups.
+/// The cgroup directory to freeze, by cgroup version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Freezer {
     Version1(PathBuf),
@@ -17,25 +17,25 @@ pub(crate) enum Freezer {
 }
 
 impl Freezer {
-    /// Begins to stop them; [`Freezer::is_frozen`] tells when all have.
+    /// Starts to freeze the processes; [`Freezer::is_frozen`] is true when all are frozen.
     pub fn freeze(&self) -> io::Result<()> {
         match self {
-            Self::Version1(directory) => write(&directory.join("freezer.state"), "FROZEN"),
-            Self::Version2(directory) => write(&directory.join("cgroup.freeze"), "1"),
+            Self::Version1(directory) => write_control(&directory.join("freezer.state"), "FROZEN"),
+            Self::Version2(directory) => write_control(&directory.join("cgroup.freeze"), "1"),
         }
     }
 
     pub fn thaw(&self) -> io::Result<()> {
         match self {
-            Self::Version1(directory) => write(&directory.join("freezer.state"), "THAWED"),
-            Self::Version2(directory) => write(&directory.join("cgroup.freeze"), "0"),
+            Self::Version1(directory) => write_control(&directory.join("freezer.state"), "THAWED"),
+            Self::Version2(directory) => write_control(&directory.join("cgroup.freeze"), "0"),
         }
     }
 
-    /// It was told to stop them, whether or not all have by now.
+    /// True once [`Freezer::freeze`] was called, whether or not all processes are frozen yet.
     pub fn is_freezing(&self) -> bool {
         match self {
-            Self::Version1(directory) => state(directory).is_some_and(|state| state != "THAWED"),
+            Self::Version1(directory) => read_v1_state(directory).is_some_and(|state| state != "THAWED"),
             Self::Version2(directory) => {
                 fs::read_to_string(directory.join("cgroup.freeze")).is_ok_and(|text| text.trim() == "1")
             }
@@ -44,38 +44,37 @@ impl Freezer {
 
     pub fn is_frozen(&self) -> bool {
         match self {
-            Self::Version1(directory) => state(directory).is_some_and(|state| state == "FROZEN"),
-            Self::Version2(directory) => {
-                fs::read_to_string(directory.join("cgroup.events")).is_ok_and(|text| keyed(&text, "frozen") == Some(1))
-            }
+            Self::Version1(directory) => read_v1_state(directory).is_some_and(|state| state == "FROZEN"),
+            Self::Version2(directory) => fs::read_to_string(directory.join("cgroup.events"))
+                .is_ok_and(|text| parse_keyed_value(&text, "frozen") == Some(1)),
         }
     }
 
-    /// Ends what stands still in it. Version 1 lets nobody go before it is thawed: so they are killed first, and come
-    /// to no further step of theirs when they are let go.
-    pub fn release_dead(&self) {
+    /// Kills the frozen processes. In v1 a killed process exits only after the thaw, so kill first and thaw then: none
+    /// runs another instruction.
+    pub fn kill_frozen(&self) {
         match self {
             Self::Version1(directory) => {
                 if !self.is_freezing() {
                     return;
                 }
-                for pid in members(directory) {
+                for pid in read_pids(directory) {
                     let _ = rustix::process::kill_process(pid, Signal::KILL);
                 }
                 let _ = self.thaw();
             }
-            // Who is killed leaves, frozen or not.
+            // In v2 a killed process exits even while frozen.
             Self::Version2(_) => {}
         }
     }
 }
 
-fn state(directory: &Path) -> Option<String> {
+fn read_v1_state(directory: &Path) -> Option<String> {
     Some(fs::read_to_string(directory.join("freezer.state")).ok()?.trim().to_owned())
 }
 
-/// The processes of a group; they are its own as long as they are frozen, and can't be others of the same number.
-pub(super) fn members(directory: &Path) -> Vec<Pid> {
+/// Reads the pids of a cgroup. While the cgroup is frozen, none of them can be reused.
+pub(super) fn read_pids(directory: &Path) -> Vec<Pid> {
     let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect()
 }
@@ -85,10 +84,10 @@ mod tests {
     use std::process::{Child, Command};
     use std::time::{Duration, Instant};
 
-    use super::super::{files, make_directory};
+    use super::super::{ensure_dir, hierarchy};
     use super::*;
 
-    /// A group of its own of the kernel's, with a process that counts as fast as it can.
+    /// A real cgroup with a process in a busy loop.
     struct Group {
         directory: PathBuf,
         child: Child,
@@ -107,64 +106,66 @@ mod tests {
         }
     }
 
-    fn group(version_1: bool) -> Option<Group> {
+    fn create_group(version_1: bool) -> Option<Group> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap();
         let hierarchy = if version_1 {
-            files::version_1(&mounts, &membership, "freezer")
+            hierarchy::find_v1_hierarchy(&mounts, &membership, "freezer")
         } else {
-            files::version_2(&mounts, &membership)
+            hierarchy::find_v2_hierarchy(&mounts, &membership)
         };
-        let directory = hierarchy?.own.join(format!("atoll-freezer-test{}", std::process::id()));
-        make_directory(&directory).ok()?;
+        let directory = hierarchy?.own_dir.join(format!("atoll-freezer-test{}", std::process::id()));
+        ensure_dir(&directory).ok()?;
         let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let group = Group { directory, child };
-        write(&group.directory.join("cgroup.procs"), &group.child.id().to_string()).ok()?;
+        write_control(&group.directory.join("cgroup.procs"), &group.child.id().to_string()).ok()?;
         Some(group)
     }
 
-    fn until(wanted: impl Fn() -> bool) {
+    fn wait_until(wanted: impl Fn() -> bool) {
         let start = Instant::now();
         while !wanted() {
-            assert!(start.elapsed() < Duration::from_secs(20), "it never came to that");
+            assert!(start.elapsed() < Duration::from_secs(20), "timed out");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    fn ticks(child: &Child) -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    fn cpu_ticks(pid: u32) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         stat.rsplit_once(')').unwrap().1.split_whitespace().nth(11).unwrap().parse().unwrap()
     }
 
     fn stops_and_goes_on(version_1: bool, make: fn(PathBuf) -> Freezer) {
-        let Some(mut group) = group(version_1) else {
-            return println!("SKIPPED freezing: no such group can be made here");
+        let Some(mut group) = create_group(version_1) else {
+            return println!("SKIPPED: cannot create such a cgroup here");
         };
         let freezer = make(group.directory.clone());
         assert!(!freezer.is_frozen() && !freezer.is_freezing());
         freezer.freeze().unwrap();
-        until(|| freezer.is_frozen());
+        wait_until(|| freezer.is_frozen());
         assert!(freezer.is_freezing());
-        let before = ticks(&group.child);
-        std::thread::sleep(Duration::from_millis(100));
-        assert_eq!(ticks(&group.child), before, "it does nothing");
+        let before = cpu_ticks(group.child.id());
+        let own = cpu_ticks(std::process::id());
+        // Spin until this process has used several ticks.
+        while cpu_ticks(std::process::id()) < own + 5 {}
+        assert_eq!(cpu_ticks(group.child.id()), before, "a frozen process uses no CPU");
         freezer.thaw().unwrap();
-        until(|| !freezer.is_frozen());
-        until(|| ticks(&group.child) > before);
+        wait_until(|| !freezer.is_frozen());
+        wait_until(|| cpu_ticks(group.child.id()) > before);
         freezer.freeze().unwrap();
-        until(|| freezer.is_frozen());
+        wait_until(|| freezer.is_frozen());
         group.child.kill().unwrap();
-        freezer.release_dead();
+        freezer.kill_frozen();
         group.child.wait().unwrap();
     }
 
     #[test]
-    fn version_1_stops_and_goes_on_and_lets_the_dead_go() {
+    fn v1_freezes_thaws_and_kills_frozen_processes() {
         stops_and_goes_on(true, Freezer::Version1);
     }
 
     #[test]
-    fn version_2_stops_and_goes_on_and_lets_the_dead_go() {
+    fn v2_freezes_thaws_and_kills_frozen_processes() {
         stops_and_goes_on(false, Freezer::Version2);
     }
 }

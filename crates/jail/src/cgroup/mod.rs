@@ -1,11 +1,11 @@
-//! Limits on a sandbox as a whole, by whichever cgroups this machine has.
+//! Cgroup limits for a whole sandbox, with cgroup v2 or v1.
 //!
-//! A sandbox has a group of its own with one leaf for its worker, one for its agent and one for each one-shot, so that
-//! what the agent does never counts against the worker. Groups exist only while processes are in them.
+//! Each sandbox has a cgroup with one leaf for its worker, one for its agent and one per one-shot run, so that the
+//! agent's usage never counts against the worker. Cgroups exist only while they have processes.
 
-mod files;
 mod freezer;
-mod none;
+mod hierarchy;
+mod no_cgroups;
 mod v1;
 mod v2;
 
@@ -16,35 +16,35 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::place::{Bound, Limits, Usage};
-use crate::processors;
-use crate::report::GroupVersion;
+use crate::cpu_placement;
+use crate::host_report::CgroupVersion;
+use crate::sandbox::{Enforcement, SandboxLimits, SandboxUsage};
 
 pub(crate) use freezer::Freezer;
 
-pub(crate) trait Groups {
-    fn version(&self) -> GroupVersion;
-    fn enforces(&self) -> Enforces;
-    /// Whether all of a leaf can be made to stand still.
-    fn freezes(&self) -> bool;
-    /// Why it isn't more, in words for the owner of the machine.
-    fn lacks(&self) -> Option<String>;
-    /// Makes a leaf of a sandbox's group, with its limits set and nobody in it.
-    fn make(&self, sandbox: &str, leaf: &str, bounds: &Bounds) -> io::Result<Leaf>;
-    /// Removes what is left of groups without processes, but those of `keep`.
-    fn sweep(&self, keep: &BTreeSet<String>);
+pub(crate) trait CgroupBackend {
+    fn version(&self) -> CgroupVersion;
+    fn enforcement(&self) -> CgroupEnforcement;
+    /// True if a leaf can be frozen as a whole.
+    fn can_freeze(&self) -> bool;
+    /// Explains which controllers are missing, for the host's administrator.
+    fn missing_controllers(&self) -> Option<String>;
+    /// Creates an empty leaf of a sandbox's cgroup, with its limits.
+    fn create_leaf(&self, sandbox: &str, leaf: &str, limits: &LeafLimits) -> io::Result<CgroupLeaf>;
+    /// Removes cgroups without processes, except those of the sandboxes in `keep`.
+    fn remove_stale(&self, keep: &BTreeSet<String>);
 }
 
-/// The best that there is here.
-pub(crate) fn find(deployment: &str) -> Box<dyn Groups> {
+/// Picks the best cgroup version that this process may use.
+pub(crate) fn detect_backend(deployment: &str) -> Box<dyn CgroupBackend> {
     let name = directory_name(deployment);
-    if let Some(groups) = v2::Version2::find(&name) {
+    if let Some(groups) = v2::CgroupV2::detect(&name) {
         return Box::new(groups);
     }
-    if let Some(groups) = v1::Version1::find(&name) {
+    if let Some(groups) = v1::CgroupV1::detect(&name) {
         return Box::new(groups);
     }
-    Box::new(none::NoGroups)
+    Box::new(no_cgroups::NoCgroups)
 }
 
 fn directory_name(deployment: &str) -> String {
@@ -52,166 +52,167 @@ fn directory_name(deployment: &str) -> String {
     format!("atoll-{}", short.collect::<String>())
 }
 
-/// Which limits hold for a sandbox as a whole.
+/// The limits that cgroups enforce for a whole sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Enforces {
+pub(crate) struct CgroupEnforcement {
     pub memory: bool,
     pub cpu: bool,
     pub pids: bool,
 }
 
-impl Enforces {
-    pub fn bound(enforced: bool, otherwise: Bound) -> Bound {
-        if enforced { Bound::Enforced } else { otherwise }
+impl CgroupEnforcement {
+    pub fn enforcement_or(enforced: bool, otherwise: Enforcement) -> Enforcement {
+        if enforced { Enforcement::Enforced } else { otherwise }
     }
 }
 
 /// The limits of one leaf.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Bounds {
+pub(crate) struct LeafLimits {
     pub memory_bytes: u64,
     pub cpu_milli: Option<u32>,
     pub pids: u32,
-    /// What all of the sandbox counts beside others where processors are scarce: what it may use at most. So one that
-    /// may use little can't hold up one that may use much.
-    pub share_milli: u32,
-    /// The processors that it may run on, if not on all.
-    pub processors: Option<Vec<u32>>,
+    /// CPU weight of the whole sandbox under contention: its CPU limit. A sandbox with a small limit cannot starve one
+    /// with a large limit.
+    pub weight_milli: u32,
+    /// CPUs that the leaf may run on; `None` for all.
+    pub cpus: Option<Vec<u32>>,
 }
 
-impl Bounds {
-    pub fn agent(limits: &Limits) -> Self {
-        let Limits { memory_bytes, cpu_milli, pids, .. } = *limits;
-        Self { memory_bytes, cpu_milli: Some(cpu_milli), pids, share_milli: cpu_milli, processors: None }
+impl LeafLimits {
+    pub fn for_agent(limits: &SandboxLimits) -> Self {
+        let SandboxLimits { memory_bytes, cpu_milli, pids, .. } = *limits;
+        Self { memory_bytes, cpu_milli: Some(cpu_milli), pids, weight_milli: cpu_milli, cpus: None }
     }
 
-    /// The worker's own processor time isn't bounded: a busy agent shall not make it late.
-    pub fn worker(limits: &Limits) -> Self {
+    /// The worker's CPU time has no limit, so that a busy agent cannot delay it.
+    pub fn for_worker(limits: &SandboxLimits) -> Self {
         let memory_bytes = limits.worker_memory_bytes;
-        Self { memory_bytes, cpu_milli: None, pids: 64, share_milli: limits.cpu_milli, processors: None }
+        Self { memory_bytes, cpu_milli: None, pids: 64, weight_milli: limits.cpu_milli, cpus: None }
     }
 }
 
-/// The period over which processor time is shared out, in microseconds.
-const PERIOD: u64 = 100_000;
+/// Period of the CPU quota, in microseconds.
+const CPU_PERIOD_MICROS: u64 = 100_000;
 
-fn quota(cpu_milli: u32) -> u64 {
-    u64::from(cpu_milli) * PERIOD / 1000
+fn cpu_quota_micros(cpu_milli: u32) -> u64 {
+    u64::from(cpu_milli) * CPU_PERIOD_MICROS / 1000
 }
 
-/// A group with processes: its directories, and where to read what they use, whichever version made it.
+/// A cgroup with processes: its directories and its usage files, for either version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Leaf {
-    /// One in version 2, one for each controller in version 1.
+pub(crate) struct CgroupLeaf {
+    /// One in v2, one per controller in v1.
     pub directories: Vec<PathBuf>,
-    /// A process can be born into it.
-    pub born_into: bool,
+    /// True if `clone3` can start a process in it (`CLONE_INTO_CGROUP`).
+    #[serde(rename = "born_into")]
+    pub supports_clone_into: bool,
     memory: Option<PathBuf>,
     peak: Option<PathBuf>,
     oom: Option<PathBuf>,
-    cpu: Option<Clock>,
+    cpu: Option<CpuTimeFile>,
     pids: Option<PathBuf>,
-    /// What stops all of it; records of earlier versions have none.
+    /// Records of earlier versions have none.
     #[serde(default)]
     pub freezer: Option<Freezer>,
-    /// If it may not run on all processors; records of earlier versions have none.
+    /// Set if the leaf is confined to some CPUs; records of earlier versions have none.
     #[serde(default)]
-    pub confined: Option<Confined>,
+    pub confined: Option<CpuConfinement>,
 }
 
-/// A leaf that runs on some processors only.
+/// A leaf's cpuset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Confined {
+pub(crate) struct CpuConfinement {
     file: PathBuf,
-    pub to: Vec<u32>,
+    #[serde(rename = "to")]
+    pub cpus: Vec<u32>,
 }
 
-impl Confined {
-    /// Confines a leaf; where that can't be, it is not: processor time is bounded all the same.
-    fn begin(file: PathBuf, to: &[u32]) -> Option<Self> {
-        write(&file, &processors::list(to)).ok()?;
-        Some(Self { file, to: to.to_vec() })
+impl CpuConfinement {
+    /// Confines a leaf; returns `None` if the kernel refuses. The CPU quota still applies then.
+    fn apply(file: PathBuf, to: &[u32]) -> Option<Self> {
+        write_control(&file, &cpu_placement::format_cpu_list(to)).ok()?;
+        Some(Self { file, cpus: to.to_vec() })
     }
 
-    /// Of a leaf that was made earlier, and that may have been moved since.
-    pub fn look(&mut self) {
+    /// Reads the current CPUs of an adopted leaf, which an earlier launcher may have moved.
+    pub fn refresh(&mut self) {
         if let Ok(text) = fs::read_to_string(&self.file) {
-            self.to = processors::of_list(&text);
+            self.cpus = cpu_placement::parse_cpu_list(&text);
         }
     }
 
-    /// What runs in the leaf goes on elsewhere.
+    /// Moves the leaf's processes to other CPUs.
     pub fn move_to(&mut self, to: Vec<u32>) -> io::Result<()> {
-        write(&self.file, &processors::list(&to))?;
-        self.to = to;
+        write_control(&self.file, &cpu_placement::format_cpu_list(&to))?;
+        self.cpus = to;
         Ok(())
     }
 }
 
-/// A file with the processor time used.
+/// The file that reports the CPU time used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum Clock {
+enum CpuTimeFile {
     /// A line `usage_usec N`.
     Microseconds(PathBuf),
     /// The number alone.
     Nanoseconds(PathBuf),
 }
 
-/// What of a leaf a worker needs to hold.
-pub(crate) struct Held {
-    pub admissions: Vec<File>,
+/// The open files of the agent's leaf that a worker inherits.
+pub(crate) struct LeafFiles {
+    pub procs_files: Vec<File>,
     pub oom: Option<File>,
     pub peak: Option<File>,
 }
 
-impl Leaf {
+impl CgroupLeaf {
     /// Moves a process into the leaf.
-    pub fn enter(&self, pid: i32) -> io::Result<()> {
+    pub fn add_process(&self, pid: i32) -> io::Result<()> {
         let text = pid.to_string();
-        self.directories.iter().try_for_each(|directory| write(&directory.join("cgroup.procs"), &text))
+        self.directories.iter().try_for_each(|directory| write_control(&directory.join("cgroup.procs"), &text))
     }
 
-    pub fn hold(&self) -> io::Result<Held> {
+    pub fn open_files(&self) -> io::Result<LeafFiles> {
         let admissions = self
             .directories
             .iter()
             .map(|directory| OpenOptions::new().write(true).open(directory.join("cgroup.procs")))
             .collect::<io::Result<_>>()?;
         let open = |path: &Option<PathBuf>| path.as_ref().map(File::open).transpose();
-        Ok(Held { admissions, oom: open(&self.oom)?, peak: open(&self.peak)? })
+        Ok(LeafFiles { procs_files: admissions, oom: open(&self.oom)?, peak: open(&self.peak)? })
     }
 
     pub fn oom_kills(&self) -> Option<u64> {
-        keyed(&fs::read_to_string(self.oom.as_ref()?).ok()?, "oom_kill")
+        parse_keyed_value(&fs::read_to_string(self.oom.as_ref()?).ok()?, "oom_kill")
     }
 
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> SandboxUsage {
         let number = |path: &Option<PathBuf>| fs::read_to_string(path.as_ref()?).ok()?.trim().parse().ok();
-        Usage {
+        SandboxUsage {
             memory: number(&self.memory),
             memory_peak: number(&self.peak),
             oom_kills: self.oom_kills(),
-            cpu_microseconds: self.clock(),
+            cpu_microseconds: self.cpu_micros(),
             processes: number(&self.pids),
         }
     }
 
-    /// The processor time used, in microseconds.
-    pub fn clock(&self) -> Option<u64> {
+    /// Reads the CPU time used, in microseconds.
+    pub fn cpu_micros(&self) -> Option<u64> {
         match self.cpu.as_ref()? {
-            Clock::Microseconds(path) => keyed(&fs::read_to_string(path).ok()?, "usage_usec"),
-            Clock::Nanoseconds(path) => Some(fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()? / 1000),
+            CpuTimeFile::Microseconds(path) => parse_keyed_value(&fs::read_to_string(path).ok()?, "usage_usec"),
+            CpuTimeFile::Nanoseconds(path) => Some(fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()? / 1000),
         }
     }
 
-    /// The processes in it, if it is a cgroup at all.
-    pub fn members(&self) -> Option<Vec<i32>> {
+    /// Lists the pids in the leaf; `None` without cgroups.
+    pub fn list_pids(&self) -> Option<Vec<i32>> {
         let text = fs::read_to_string(self.directories.first()?.join("cgroup.procs")).ok()?;
         Some(text.lines().filter_map(|line| line.trim().parse().ok()).collect())
     }
 
-    /// Removes the leaf, and the groups above it when it was their last. `false` is: not yet, somebody is still on
-    /// the way out of it.
+    /// Removes the leaf, and its parents if it was their last child. Returns `false` while a process is still exiting.
     pub fn remove(&self) -> bool {
         self.directories.iter().filter(|directory| !remove_upwards(directory)).count() == 0
     }
@@ -223,9 +224,9 @@ fn remove_upwards(directory: &Path) -> bool {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(_) => return false,
     }
-    // The sandbox's group, then the deployment's: they have other leaves, or go too.
+    // The sandbox's cgroup, then the deployment's; each stays while it has children.
     if let Some(sandbox) = directory.parent() {
-        remove_one_shots(sandbox);
+        remove_empty_one_shots(sandbox);
     }
     for above in directory.ancestors().skip(1).take(2) {
         if fs::remove_dir(above).is_err() {
@@ -235,29 +236,31 @@ fn remove_upwards(directory: &Path) -> bool {
     true
 }
 
-/// How the leaves of one-shots are called, before their number.
-pub(crate) const ONE_SHOT: &str = "job";
+/// Name prefix of the leaves of one-shot runs; a number follows.
+pub(crate) const ONE_SHOT_PREFIX: &str = "job";
 
-/// Removes leaves of one-shots that ended with an earlier launcher. One with processes isn't empty and stays, and none
-/// is ever seen empty by its own launcher, which makes and fills it in one go.
-fn remove_one_shots(sandbox: &Path) {
-    for leaf in directories(sandbox) {
-        if leaf.file_name().is_some_and(|name| name.to_string_lossy().starts_with(ONE_SHOT)) {
+/// Removes the leaves of one-shot runs that ended under an earlier launcher.
+///
+/// `rmdir` fails on a leaf with processes. This launcher's own leaves are never empty here: it creates and fills each
+/// in one step.
+fn remove_empty_one_shots(sandbox: &Path) {
+    for leaf in subdirectories(sandbox) {
+        if leaf.file_name().is_some_and(|name| name.to_string_lossy().starts_with(ONE_SHOT_PREFIX)) {
             let _ = fs::remove_dir(leaf);
         }
     }
 }
 
-/// Removes all groups below a deployment's directory but those of `keep`, and itself when it is empty then.
-fn sweep(deployment: &Path, keep: &BTreeSet<String>) {
-    for sandbox in directories(deployment) {
+/// Removes all cgroups below a deployment's directory except those in `keep`, then the directory itself if it is empty.
+fn remove_stale_groups(deployment: &Path, keep: &BTreeSet<String>) {
+    for sandbox in subdirectories(deployment) {
         let name = sandbox.file_name().map(|name| name.to_string_lossy().into_owned());
         if name.is_some_and(|name| keep.contains(&name)) {
-            remove_one_shots(&sandbox);
+            remove_empty_one_shots(&sandbox);
             continue;
         }
-        for leaf in directories(&sandbox) {
-            // One that has processes stays: it isn't empty.
+        for leaf in subdirectories(&sandbox) {
+            // `rmdir` fails on a leaf with processes.
             let _ = fs::remove_dir(leaf);
         }
         let _ = fs::remove_dir(sandbox);
@@ -265,7 +268,7 @@ fn sweep(deployment: &Path, keep: &BTreeSet<String>) {
     let _ = fs::remove_dir(deployment);
 }
 
-fn directories(path: &Path) -> Vec<PathBuf> {
+fn subdirectories(path: &Path) -> Vec<PathBuf> {
     fs::read_dir(path)
         .map(|entries| {
             entries
@@ -277,47 +280,47 @@ fn directories(path: &Path) -> Vec<PathBuf> {
         .unwrap_or_default()
 }
 
-/// Writes without creating: a control file that isn't there is an ability that isn't there.
-fn write(path: &Path, text: &str) -> io::Result<()> {
+/// Writes a control file without creating it: a missing file means a missing feature.
+fn write_control(path: &Path, text: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }
 
-/// As [`write`], for what older kernels or other settings don't have.
-fn write_if_there(path: &Path, text: &str) -> io::Result<()> {
-    match write(path, text) {
+/// Like [`write_control`], but ignores a file that this kernel does not have.
+fn write_control_if_present(path: &Path, text: &str) -> io::Result<()> {
+    match write_control(path, text) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         outcome => outcome,
     }
 }
 
-/// A group that is made to see whether one can be, under a name that nobody else uses.
-struct Trial {
+/// A temporary cgroup that shows whether this process may create one.
+struct TrialGroup {
     directory: PathBuf,
 }
 
-impl Trial {
-    fn make(parent: &Path) -> io::Result<Self> {
+impl TrialGroup {
+    fn create(parent: &Path) -> io::Result<Self> {
         let directory = parent.join(format!("atoll-trial-{}", std::process::id()));
-        make_directory(&directory)?;
+        ensure_dir(&directory)?;
         Ok(Self { directory })
     }
 }
 
-impl Drop for Trial {
+impl Drop for TrialGroup {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.directory);
     }
 }
 
-fn make_directory(path: &Path) -> io::Result<()> {
+fn ensure_dir(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         outcome => outcome,
     }
 }
 
-/// The number after `key` in a file of lines "key number".
-fn keyed(text: &str, key: &str) -> Option<u64> {
+/// Parses the number after `key` in lines of the form "key number".
+fn parse_keyed_value(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
@@ -328,26 +331,26 @@ mod tests {
     #[test]
     fn reads_the_kernels_counters() {
         let events = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n";
-        assert_eq!(keyed(events, "oom_kill"), Some(2));
-        assert_eq!(keyed("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", "oom_kill"), Some(1));
-        assert_eq!(keyed("usage_usec 77\n", "usage_usec"), Some(77));
-        assert_eq!(keyed("", "oom_kill"), None);
-        assert_eq!(quota(1500), 150_000);
+        assert_eq!(parse_keyed_value(events, "oom_kill"), Some(2));
+        assert_eq!(parse_keyed_value("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", "oom_kill"), Some(1));
+        assert_eq!(parse_keyed_value("usage_usec 77\n", "usage_usec"), Some(77));
+        assert_eq!(parse_keyed_value("", "oom_kill"), None);
+        assert_eq!(cpu_quota_micros(1500), 150_000);
         assert_eq!(directory_name("dep_0190abcdef"), "atoll-dep_0190");
         assert_eq!(directory_name("../x"), "atoll-___x");
     }
 
     #[test]
-    fn sweeping_leaves_what_lives() {
+    fn removes_stale_cgroups_only() {
         let base = tempfile::tempdir().unwrap();
         let deployment = base.path().join("atoll-a");
         for path in ["gone/worker", "gone/agent", "kept/worker", "kept/job7"] {
             fs::create_dir_all(deployment.join(path)).unwrap();
         }
-        sweep(&deployment, &BTreeSet::from(["kept".to_owned()]));
+        remove_stale_groups(&deployment, &BTreeSet::from(["kept".to_owned()]));
         assert!(deployment.join("kept/worker").exists() && !deployment.join("kept/job7").exists());
         assert!(!deployment.join("gone").exists());
-        sweep(&deployment, &BTreeSet::new());
+        remove_stale_groups(&deployment, &BTreeSet::new());
         assert!(!deployment.exists());
     }
 }

@@ -1,4 +1,4 @@
-//! Version 2: one directory, in the nearest group above this process where limits can be set.
+//! Cgroup v2: one directory, in the nearest ancestor cgroup where limits can be set.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,83 +6,85 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    Bounds, Clock, Confined, Enforces, Freezer, Groups, Leaf, PERIOD, Trial, files, make_directory, quota,
-    remove_upwards, sweep, write, write_if_there,
+    CPU_PERIOD_MICROS, CgroupBackend, CgroupEnforcement, CgroupLeaf, CpuConfinement, CpuTimeFile, Freezer, LeafLimits,
+    TrialGroup, cpu_quota_micros, ensure_dir, hierarchy, remove_stale_groups, remove_upwards, write_control,
+    write_control_if_present,
 };
-use crate::report::GroupVersion;
+use crate::host_report::CgroupVersion;
 
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
-/// Good to have: without it processor time is bounded all the same.
-const CONFINES: &str = "cpuset";
+/// Optional: without it the CPU quota still applies.
+const CPUSET: &str = "cpuset";
 
 #[derive(Debug)]
-pub(super) struct Version2 {
+pub(super) struct CgroupV2 {
     /// The deployment's directory.
     directory: PathBuf,
-    enforces: Enforces,
-    /// Groups can be kept on some processors.
-    confines: bool,
+    enforces: CgroupEnforcement,
+    /// True if the cpuset controller is delegated.
+    has_cpuset: bool,
 }
 
-impl Version2 {
-    pub fn find(name: &str) -> Option<Self> {
+impl CgroupV2 {
+    pub fn detect(name: &str) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
         let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let hierarchy = files::version_2(&mounts, &membership)?;
-        Self::below(&hierarchy, name)
+        let hierarchy = hierarchy::find_v2_hierarchy(&mounts, &membership)?;
+        Self::find_best_parent(&hierarchy, name)
     }
 
-    /// The group, of this process's own and those above it, that can enforce most; of equals the nearest.
-    fn below(hierarchy: &files::Hierarchy, name: &str) -> Option<Self> {
+    /// Finds, among this process's cgroup and its ancestors, the one that can enforce most limits; the nearest of
+    /// equals.
+    fn find_best_parent(hierarchy: &hierarchy::Hierarchy, name: &str) -> Option<Self> {
         let mut best: Option<Self> = None;
-        for parent in hierarchy.own.ancestors().take_while(|path| path.starts_with(&hierarchy.mount)) {
-            let Some(found) = Self::at(parent, name, parent == hierarchy.own) else { continue };
-            if found.worth() > best.as_ref().map_or(0, Self::worth) {
+        for parent in hierarchy.own_dir.ancestors().take_while(|path| path.starts_with(&hierarchy.mount)) {
+            let Some(found) = Self::try_parent(parent, name, parent == hierarchy.own_dir) else { continue };
+            if found.controller_count() > best.as_ref().map_or(0, Self::controller_count) {
                 best = Some(found);
             }
-            if best.as_ref().map_or(0, Self::worth) == CONTROLLERS.len() {
+            if best.as_ref().map_or(0, Self::controller_count) == CONTROLLERS.len() {
                 break;
             }
         }
         best
     }
 
-    fn at(parent: &Path, name: &str, own: bool) -> Option<Self> {
-        let trial = Trial::make(parent).ok()?;
-        // Who moves a process needs to write into what both its old and its new group are in.
+    fn try_parent(parent: &Path, name: &str, own: bool) -> Option<Self> {
+        let trial = TrialGroup::create(parent).ok()?;
+        // Moving a process needs write access to the common ancestor of its old and new cgroup.
         let movable = [trial.directory.as_path(), parent]
             .into_iter()
             .all(|group| rustix::fs::access(group.join("cgroup.procs"), rustix::fs::Access::WRITE_OK).is_ok());
-        let enabled = if movable { enable(parent, own) } else { Vec::new() };
+        let enabled = if movable { enable_controllers(parent, own) } else { Vec::new() };
         let has = |controller: &str| enabled.iter().any(|name| name == controller);
-        let enforces = Enforces { memory: has("memory"), cpu: has("cpu"), pids: has("pids") };
-        Some(Self { directory: parent.join(name), enforces, confines: has(CONFINES) })
+        let enforces = CgroupEnforcement { memory: has("memory"), cpu: has("cpu"), pids: has("pids") };
+        Some(Self { directory: parent.join(name), enforces, has_cpuset: has(CPUSET) })
     }
 
-    fn worth(&self) -> usize {
-        let Enforces { memory, cpu, pids } = self.enforces;
+    fn controller_count(&self) -> usize {
+        let CgroupEnforcement { memory, cpu, pids } = self.enforces;
         [memory, cpu, pids].into_iter().filter(|enforced| *enforced).count()
     }
 }
 
-/// Hands the controllers down to the groups below `parent`, and says which it has handed down now.
-fn enable(parent: &Path, own: bool) -> Vec<String> {
+/// Enables the controllers for the children of `parent`; returns those that are enabled.
+fn enable_controllers(parent: &Path, own: bool) -> Vec<String> {
     let control = parent.join("cgroup.subtree_control");
     let words = |path: &Path| -> Vec<String> {
         fs::read_to_string(path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
     };
     let available = words(&parent.join("cgroup.controllers"));
     let enabled = words(&control);
-    for controller in CONTROLLERS.into_iter().chain([CONFINES]) {
+    for controller in CONTROLLERS.into_iter().chain([CPUSET]) {
         if enabled.iter().any(|name| name == controller) || !available.iter().any(|name| name == controller) {
             continue;
         }
         let text = format!("+{controller}");
-        match write(&control, &text) {
-            // A group with processes can't hand down. Where the only ones are this launcher and the server that
-            // started it, they can step into a group of their own.
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && own && step_aside(parent) => {
-                let _ = write(&control, &text);
+        match write_control(&control, &text) {
+            // A v2 cgroup with processes cannot delegate controllers. If its only processes are this launcher and the
+            // server, they can move into a child cgroup.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && own && move_into_subgroup(parent) => {
+                let _ = write_control(&control, &text);
             }
             Ok(()) | Err(_) => {}
         }
@@ -90,7 +92,7 @@ fn enable(parent: &Path, own: bool) -> Vec<String> {
     words(&control)
 }
 
-fn step_aside(own: &Path) -> bool {
+fn move_into_subgroup(own: &Path) -> bool {
     let here: Vec<u32> = fs::read_to_string(own.join("cgroup.procs"))
         .unwrap_or_default()
         .lines()
@@ -100,48 +102,47 @@ fn step_aside(own: &Path) -> bool {
     if here.is_empty() || !here.iter().all(|pid| ours.contains(pid)) {
         return false;
     }
-    let aside = own.join("atoll-server");
-    make_directory(&aside).is_ok()
-        && here.iter().all(|pid| write(&aside.join("cgroup.procs"), &pid.to_string()).is_ok())
+    let subgroup = own.join("atoll-server");
+    ensure_dir(&subgroup).is_ok()
+        && here.iter().all(|pid| write_control(&subgroup.join("cgroup.procs"), &pid.to_string()).is_ok())
 }
 
-/// One processor is what a group has by itself.
-fn weight(milli: u32) -> u32 {
+/// A limit of one CPU gives the kernel's default weight of 100.
+fn cpu_weight(milli: u32) -> u32 {
     (milli / 10).clamp(1, 10_000)
 }
 
-impl Groups for Version2 {
-    fn version(&self) -> GroupVersion {
-        GroupVersion::V2
+impl CgroupBackend for CgroupV2 {
+    fn version(&self) -> CgroupVersion {
+        CgroupVersion::V2
     }
 
-    fn enforces(&self) -> Enforces {
+    fn enforcement(&self) -> CgroupEnforcement {
         self.enforces
     }
 
-    fn freezes(&self) -> bool {
+    fn can_freeze(&self) -> bool {
         true
     }
 
-    fn lacks(&self) -> Option<String> {
-        let Enforces { memory, cpu, pids } = self.enforces;
-        let lacking: Vec<&str> = [("memory", memory), ("cpu", cpu), ("pids", pids)]
+    fn missing_controllers(&self) -> Option<String> {
+        let CgroupEnforcement { memory, cpu, pids } = self.enforces;
+        let missing: Vec<&str> = [("memory", memory), ("cpu", cpu), ("pids", pids)]
             .into_iter()
             .filter(|(_, enforced)| !enforced)
             .map(|(name, _)| name)
             .collect();
-        (!lacking.is_empty()).then(|| format!("the cgroup controllers {} are not delegated", lacking.join(", ")))
+        (!missing.is_empty()).then(|| format!("the cgroup controllers {} are not delegated", missing.join(", ")))
     }
 
-    fn make(&self, sandbox: &str, leaf: &str, bounds: &Bounds) -> io::Result<Leaf> {
+    fn create_leaf(&self, sandbox: &str, leaf: &str, limits: &LeafLimits) -> io::Result<CgroupLeaf> {
         let group = self.directory.join(sandbox);
         let directory = group.join(leaf);
-        match self.fill(&group, &directory, bounds) {
+        match self.configure_leaf(&group, &directory, limits) {
             Ok(()) => {
-                let processors = bounds.processors.as_deref().filter(|_| self.confines);
-                let confined =
-                    processors.and_then(|processors| Confined::begin(directory.join("cpuset.cpus"), processors));
-                Ok(Leaf { confined, ..self.describe(directory) })
+                let cpus = limits.cpus.as_deref().filter(|_| self.has_cpuset);
+                let confined = cpus.and_then(|cpus| CpuConfinement::apply(directory.join("cpuset.cpus"), cpus));
+                Ok(CgroupLeaf { confined, ..self.describe_leaf(directory) })
             }
             Err(error) => {
                 remove_upwards(&directory);
@@ -150,56 +151,61 @@ impl Groups for Version2 {
         }
     }
 
-    fn sweep(&self, keep: &BTreeSet<String>) {
-        sweep(&self.directory, keep);
+    fn remove_stale(&self, keep: &BTreeSet<String>) {
+        remove_stale_groups(&self.directory, keep);
     }
 }
 
-impl Version2 {
-    fn fill(&self, group: &Path, directory: &Path, bounds: &Bounds) -> io::Result<()> {
-        make_directory(&self.directory)?;
-        self.hand_down(&self.directory)?;
-        make_directory(group)?;
-        self.hand_down(group)?;
-        make_directory(directory)?;
+impl CgroupV2 {
+    fn configure_leaf(&self, group: &Path, directory: &Path, limits: &LeafLimits) -> io::Result<()> {
+        ensure_dir(&self.directory)?;
+        self.delegate_controllers(&self.directory)?;
+        ensure_dir(group)?;
+        self.delegate_controllers(group)?;
+        ensure_dir(directory)?;
         if self.enforces.cpu {
-            write(&group.join("cpu.weight"), &weight(bounds.share_milli).to_string())?;
+            write_control(&group.join("cpu.weight"), &cpu_weight(limits.weight_milli).to_string())?;
         }
         if self.enforces.memory {
-            write(&directory.join("memory.max"), &bounds.memory_bytes.to_string())?;
-            write_if_there(&directory.join("memory.swap.max"), "0")?;
+            write_control(&directory.join("memory.max"), &limits.memory_bytes.to_string())?;
+            write_control_if_present(&directory.join("memory.swap.max"), "0")?;
         }
-        if let (true, Some(cpu_milli)) = (self.enforces.cpu, bounds.cpu_milli) {
-            write(&directory.join("cpu.max"), &format!("{} {PERIOD}", quota(cpu_milli)))?;
+        if let (true, Some(cpu_milli)) = (self.enforces.cpu, limits.cpu_milli) {
+            write_control(&directory.join("cpu.max"), &format!("{} {CPU_PERIOD_MICROS}", cpu_quota_micros(cpu_milli)))?;
         }
         if self.enforces.pids {
-            write(&directory.join("pids.max"), &bounds.pids.to_string())?;
+            write_control(&directory.join("pids.max"), &limits.pids.to_string())?;
         }
         Ok(())
     }
 
-    fn hand_down(&self, directory: &Path) -> io::Result<()> {
-        let Enforces { memory, cpu, pids } = self.enforces;
-        let wanted: Vec<&str> = [("+memory", memory), ("+cpu", cpu), ("+pids", pids), ("+cpuset", self.confines)]
-            .into_iter()
-            .filter(|(_, enforced)| *enforced)
-            .map(|(name, _)| name)
-            .collect();
-        if wanted.is_empty() { Ok(()) } else { write(&directory.join("cgroup.subtree_control"), &wanted.join(" ")) }
+    fn delegate_controllers(&self, directory: &Path) -> io::Result<()> {
+        let CgroupEnforcement { memory, cpu, pids } = self.enforces;
+        let controllers: Vec<&str> =
+            [("+memory", memory), ("+cpu", cpu), ("+pids", pids), ("+cpuset", self.has_cpuset)]
+                .into_iter()
+                .filter(|(_, enforced)| *enforced)
+                .map(|(name, _)| name)
+                .collect();
+        if controllers.is_empty() {
+            Ok(())
+        } else {
+            write_control(&directory.join("cgroup.subtree_control"), &controllers.join(" "))
+        }
     }
 
-    fn describe(&self, directory: PathBuf) -> Leaf {
-        let Enforces { memory, cpu, pids } = self.enforces;
+    fn describe_leaf(&self, directory: PathBuf) -> CgroupLeaf {
+        let CgroupEnforcement { memory, cpu, pids } = self.enforces;
         let file = |enforced: bool, name: &str| enforced.then(|| directory.join(name));
-        // The peak came with kernel 5.19.
-        Leaf {
-            born_into: true,
+        // `memory.peak` needs Linux 5.19.
+        CgroupLeaf {
+            supports_clone_into: true,
             memory: file(memory, "memory.current"),
             peak: file(memory && directory.join("memory.peak").exists(), "memory.peak"),
             oom: file(memory, "memory.events"),
-            cpu: file(cpu, "cpu.stat").map(Clock::Microseconds),
+            cpu: file(cpu, "cpu.stat").map(CpuTimeFile::Microseconds),
             pids: file(pids, "pids.current"),
-            // Of kernel 5.2; the sandbox needs a newer one anyway.
+            // `cgroup.freeze` needs Linux 5.2; sandboxes need a newer kernel anyway.
             freezer: Some(Freezer::Version2(directory.clone())),
             directories: vec![directory],
             confined: None,
@@ -211,7 +217,7 @@ impl Version2 {
 mod tests {
     use super::*;
 
-    /// A directory that looks like a hierarchy; unlike the kernel's it makes no files by itself.
+    /// A plain directory that looks like a cgroup; unlike the kernel, it creates no control files for new directories.
     fn group(path: &Path, controllers: &str, handed_down: &str) {
         fs::create_dir_all(path).unwrap();
         for (file, text) in
@@ -222,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_nearest_group_that_hands_down_most() {
+    fn picks_the_nearest_cgroup_with_most_controllers() {
         let base = tempfile::tempdir().unwrap();
         let (mount, slice) = (base.path().to_path_buf(), base.path().join("slice"));
         let own = slice.join("scope");
@@ -232,36 +238,36 @@ mod tests {
         for parent in [&mount, &slice, &own] {
             group(&parent.join(format!("atoll-trial-{}", std::process::id())), "", "");
         }
-        let hierarchy = files::Hierarchy { mount: mount.clone(), own: own.clone() };
-        // Writing to the imitation replaces its text, so each group hands down what was written last.
-        let found = Version2::below(&hierarchy, "atoll-a").unwrap();
-        assert_eq!(found.enforces, Enforces { memory: true, cpu: true, pids: true });
+        let hierarchy = hierarchy::Hierarchy { mount: mount.clone(), own_dir: own.clone() };
+        // A write to the imitation replaces its text, so only the last controller written stays enabled.
+        let found = CgroupV2::find_best_parent(&hierarchy, "atoll-a").unwrap();
+        assert_eq!(found.enforces, CgroupEnforcement { memory: true, cpu: true, pids: true });
         assert_eq!(found.directory, mount.join("atoll-a"));
 
         group(&slice, "memory cpu pids", "memory cpu pids");
-        let found = Version2::below(&hierarchy, "atoll-a").unwrap();
+        let found = CgroupV2::find_best_parent(&hierarchy, "atoll-a").unwrap();
         assert_eq!(found.directory, slice.join("atoll-a"));
-        assert!(!found.confines, "nobody has that to hand down");
-        assert_eq!([weight(1000), weight(9), weight(u32::MAX)], [100, 1, 10_000]);
+        assert!(!found.has_cpuset, "no cgroup offers cpuset");
+        assert_eq!([cpu_weight(1000), cpu_weight(9), cpu_weight(u32::MAX)], [100, 1, 10_000]);
     }
 
     #[test]
-    fn nothing_handed_down_is_no_group_at_all() {
+    fn no_delegated_controller_means_no_cgroup() {
         let base = tempfile::tempdir().unwrap();
         group(base.path(), "", "");
         group(&base.path().join(format!("atoll-trial-{}", std::process::id())), "", "");
-        let hierarchy = files::Hierarchy { mount: base.path().into(), own: base.path().into() };
-        assert!(Version2::below(&hierarchy, "atoll-a").is_none());
+        let hierarchy = hierarchy::Hierarchy { mount: base.path().into(), own_dir: base.path().into() };
+        assert!(CgroupV2::find_best_parent(&hierarchy, "atoll-a").is_none());
     }
 
     #[test]
-    fn only_this_process_and_its_parent_step_aside() {
+    fn moves_only_this_process_and_its_parent() {
         let base = tempfile::tempdir().unwrap();
         fs::create_dir(base.path().join("atoll-server")).unwrap();
         fs::write(base.path().join("atoll-server/cgroup.procs"), "").unwrap();
         let with = |pids: &str| {
             fs::write(base.path().join("cgroup.procs"), pids).unwrap();
-            step_aside(base.path())
+            move_into_subgroup(base.path())
         };
         assert!(!with(""));
         assert!(!with("1\n2\n"));
@@ -269,35 +275,36 @@ mod tests {
         assert!(with(&format!("{}\n", std::process::id())));
     }
 
-    /// On the kernel's own hierarchy, if it is there, also where it has no controllers to give.
+    /// Runs on the kernel's own hierarchy if it is mounted, even without controllers.
     #[test]
-    fn a_process_is_born_into_its_leaf_and_the_leaf_goes_after_it() {
+    fn clones_a_process_into_its_leaf_and_removes_the_leaf() {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap();
-        let Some(hierarchy) = files::version_2(&mounts, &membership) else {
-            return println!("SKIPPED a_process_is_born_into_its_leaf: no cgroup2 is mounted");
+        let Some(hierarchy) = hierarchy::find_v2_hierarchy(&mounts, &membership) else {
+            return println!("SKIPPED: no cgroup2 is mounted");
         };
-        let directory = hierarchy.own.join(format!("atoll-test{}", std::process::id()));
-        let groups = Version2 { directory: directory.clone(), enforces: Enforces::default(), confines: false };
-        let bounds =
-            Bounds { memory_bytes: 1 << 20, cpu_milli: Some(1000), pids: 10, share_milli: 1500, processors: None };
-        let Ok(leaf) = groups.make("a", "worker", &bounds) else {
-            return println!("SKIPPED a_process_is_born_into_its_leaf: no group can be made here");
+        let directory = hierarchy.own_dir.join(format!("atoll-test{}", std::process::id()));
+        let groups =
+            CgroupV2 { directory: directory.clone(), enforces: CgroupEnforcement::default(), has_cpuset: false };
+        let limits =
+            LeafLimits { memory_bytes: 1 << 20, cpu_milli: Some(1000), pids: 10, weight_milli: 1500, cpus: None };
+        let Ok(leaf) = groups.create_leaf("a", "worker", &limits) else {
+            return println!("SKIPPED: cannot create a cgroup here");
         };
-        assert!(leaf.born_into);
+        assert!(leaf.supports_clone_into);
         let opened = fs::File::open(&leaf.directories[0]).unwrap();
         let (wait, go) = rustix::pipe::pipe().unwrap();
         let process = crate::kernel::spawn(0, Some(std::os::fd::AsFd::as_fd(&opened)), || {
-            crate::kernel::close_copy(std::os::fd::AsFd::as_fd(&go));
+            crate::kernel::close_inherited(std::os::fd::AsFd::as_fd(&go));
             let mut byte = [0];
             i32::from(rustix::io::read(&wait, &mut byte).is_err())
         })
         .unwrap();
         let members = fs::read_to_string(leaf.directories[0].join("cgroup.procs")).unwrap();
         assert_eq!(members.trim(), process.pid.to_string());
-        assert!(!leaf.remove(), "somebody is in it");
+        assert!(!leaf.remove(), "it has a process");
         drop(go);
-        process.wait().unwrap();
+        process.reap().unwrap();
         assert!(leaf.remove());
         assert!(!directory.exists());
     }

@@ -1,25 +1,25 @@
-//! Programs that run, and how one hears of their end.
+//! Running programs and their exits.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use super::{ENDING, Shared};
+use super::{Connection, KILL_TIMEOUT};
 use crate::error::Error;
-use crate::place::Exit;
+use crate::sandbox::Exit;
 use crate::wire::Request;
 
-/// Where an end is told. Dropped without that, it says that nobody knows any more.
-pub(super) struct End {
-    // Before the other: whoever is woken finds out why.
+/// Delivers a program's exit. Dropping it without an exit means that the exit is unknown.
+pub(super) struct ExitSender {
+    // Declared before `wake`, so it drops first: the woken thread finds the exit or a closed channel.
     sender: Sender<Exit>,
-    wake: Wake,
+    wake: WakeOnDrop,
 }
 
-/// Wakes somebody when it is dropped.
-struct Wake(Option<Box<dyn FnOnce() + Send>>);
+/// Calls a function when it is dropped.
+struct WakeOnDrop(Option<Box<dyn FnOnce() + Send>>);
 
-impl Drop for Wake {
+impl Drop for WakeOnDrop {
     fn drop(&mut self) {
         if let Some(wake) = self.0.take() {
             wake();
@@ -27,61 +27,62 @@ impl Drop for Wake {
     }
 }
 
-impl End {
+impl ExitSender {
     pub fn new() -> (Self, Receiver<Exit>) {
         let (sender, end) = channel();
-        (Self { sender, wake: Wake(None) }, end)
+        (Self { sender, wake: WakeOnDrop(None) }, end)
     }
 
-    pub fn tell(self, exit: Exit) {
-        // A receiver that is gone no longer wants to know.
+    pub fn deliver(self, exit: Exit) {
+        // A dropped receiver no longer needs the exit.
         let _ = self.sender.send(exit);
     }
 }
 
-/// A one-shot that runs. It is killed when this is dropped.
+/// A running program. Dropping it kills the program.
 #[derive(Debug)]
-pub struct Running {
-    shared: Arc<Shared>,
+pub struct RunningProgram {
+    shared: Arc<Connection>,
     run: u64,
     end: Receiver<Exit>,
     exit: Option<Exit>,
 }
 
-impl Running {
-    pub(super) const fn new(shared: Arc<Shared>, run: u64, end: Receiver<Exit>) -> Self {
+impl RunningProgram {
+    pub(super) const fn new(shared: Arc<Connection>, run: u64, end: Receiver<Exit>) -> Self {
         Self { shared, run, end, exit: None }
     }
 
-    pub fn stopper(&self) -> Stopper {
-        Stopper { shared: Arc::clone(&self.shared), run: self.run }
+    pub fn kill_handle(&self) -> KillHandle {
+        KillHandle { shared: Arc::clone(&self.shared), run: self.run }
     }
 
-    /// Calls `wake` once [`Running::wait`] would not have to wait: it has ended, or the launcher has. For who has no thread
-    /// to spend on it; `wake` must do no more than that.
-    pub fn when_ended(&self, wake: impl FnOnce() + Send + 'static) {
-        let wake = Wake(Some(Box::new(wake)));
-        // If it isn't there any more, it is woken here, when `wake` is dropped.
-        if let Some(end) = self.shared.lock().runs.get_mut(&self.run) {
+    /// Calls `wake` once [`RunningProgram::wait`] would not block: the program or the launcher has ended.
+    ///
+    /// For callers without a thread to block; `wake` must be quick.
+    pub fn on_exit(&self, wake: impl FnOnce() + Send + 'static) {
+        let wake = WakeOnDrop(Some(Box::new(wake)));
+        // If the program has ended already, dropping `wake` here calls it.
+        if let Some(end) = self.shared.lock_state().runs.get_mut(&self.run) {
             end.wake = wake;
         }
     }
 
-    /// Waits for its end; after `timeout` it is killed, and has `TimedOut`.
+    /// Waits for the exit; kills the program after `timeout` and returns `TimedOut`.
     pub fn wait(&mut self, timeout: Duration) -> Result<Exit, Error> {
         if let Some(exit) = self.exit {
             return Ok(exit);
         }
         let exit = match self.end.recv_timeout(timeout) {
             Ok(exit) => exit,
-            Err(RecvTimeoutError::Disconnected) => return Err(Error::Gone),
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::LauncherGone),
             Err(RecvTimeoutError::Timeout) => {
                 self.kill()?;
-                match self.end.recv_timeout(ENDING) {
+                match self.end.recv_timeout(KILL_TIMEOUT) {
                     Ok(_) => Exit::TimedOut,
-                    Err(RecvTimeoutError::Disconnected) => return Err(Error::Gone),
+                    Err(RecvTimeoutError::Disconnected) => return Err(Error::LauncherGone),
                     Err(RecvTimeoutError::Timeout) => {
-                        return Err(Error::Timeout { request: "end run".to_owned(), seconds: ENDING.as_secs() });
+                        return Err(Error::Timeout { request: "kill run".to_owned(), seconds: KILL_TIMEOUT.as_secs() });
                     }
                 }
             }
@@ -90,32 +91,32 @@ impl Running {
         Ok(exit)
     }
 
-    /// Kills it and all it started; [`Running::wait`] tells when they are gone.
+    /// Kills the program and everything it started; [`RunningProgram::wait`] returns when they are gone.
     pub fn kill(&self) -> Result<(), Error> {
-        self.shared.send(0, Request::EndRun { run: self.run }, &[])
+        self.shared.send_request(0, Request::KillRun { run: self.run }, &[])
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         if self.exit.is_none() {
-            // Without a launcher it is dead already.
+            // Without a launcher the program is dead already.
             let _ = self.kill();
-            self.shared.lock().runs.remove(&self.run);
+            self.shared.lock_state().runs.remove(&self.run);
         }
     }
 }
 
-/// Ends a program that somebody else waits for.
+/// Kills a program that another thread waits for.
 #[derive(Debug, Clone)]
-pub struct Stopper {
-    shared: Arc<Shared>,
+pub struct KillHandle {
+    shared: Arc<Connection>,
     run: u64,
 }
 
-impl Stopper {
-    /// Kills it; one that has ended is no failure.
-    pub fn stop(&self) -> Result<(), Error> {
-        self.shared.send(0, Request::EndRun { run: self.run }, &[])
+impl KillHandle {
+    /// Kills the program; one that has ended is no error.
+    pub fn kill(&self) -> Result<(), Error> {
+        self.shared.send_request(0, Request::KillRun { run: self.run }, &[])
     }
 }

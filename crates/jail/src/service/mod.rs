@@ -1,23 +1,23 @@
-//! The launcher process: one thread, one loop over its socket and the processes it watches.
+//! The launcher process: one thread, one event loop over its socket and its child processes.
 //!
-//! It ends when its client goes, and leaves the sandboxes alone: the next one finds them by their records.
+//! It ends with its client and leaves the sandboxes running: the next launcher adopts them by their records.
 
-mod abilities;
-mod bounding;
-mod confining;
-mod ending;
-mod entering;
-mod errands;
-mod files;
-mod housekeeping;
+mod background_queries;
+mod cpu_confinement;
+mod exec;
+mod file_mounts;
 mod images;
-mod layering;
+mod kernel_features;
 mod pausing;
 mod probe;
 mod processes;
+mod quota_probe;
 mod requests;
+mod sealing;
 mod starting;
-mod volumes;
+mod startup;
+mod termination;
+mod volume_stacks;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,61 +30,61 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
 
-use crate::catalog::{KeptImage, KeptSnapshot, Shelf};
-use crate::cgroup::{self, Groups};
-use crate::error::{Error, Failure};
-use crate::layers::Layers;
-use crate::maps::Source;
-use crate::place::{Exit, Usage};
-use crate::pool::Pool;
-use crate::record::{Home, Record};
+use crate::catalog::{Catalog, ImageRecord, SnapshotRecord};
+use crate::cgroup::{self, CgroupBackend};
+use crate::disk_pool::DiskPool;
+use crate::error::{Error, StepFailure};
+use crate::host_view::HostView;
+use crate::id_maps::IdSource;
+use crate::layers::LayerStore;
+use crate::record::{SandboxDir, SandboxRecord};
+use crate::sandbox::{Exit, SandboxUsage};
 use crate::seccomp::Filter;
 use crate::setup::Landlock;
-use crate::view::View;
-use crate::wire::{self, Answer, Asked, MAX_PACKET, Said, Settings};
-use crate::{inside, kernel, processors};
+use crate::wire::{self, Answer, LauncherMessage, MAX_PACKET, RequestPacket, Settings};
+use crate::{cpu_placement, init_process, kernel};
 
-use confining::Look;
-use ending::{Ending, Leaving};
-pub(crate) use housekeeping::private_directory;
-use images::Importing;
-use pausing::Pausing;
-use processes::Tracked;
+use cpu_confinement::LoadSample;
+use images::ImportInProgress;
+use pausing::PendingPause;
+use processes::TrackedProcess;
+pub(crate) use startup::create_private_dir;
+use termination::{LeavingCgroup, Termination};
 
-/// How often one looks for what nobody tells of: the ends of others' children while a sandbox ends, and processes that
-/// begin in one whose pause is a signal to each.
-const UNTOLD: Duration = Duration::from_millis(20);
+/// Poll interval for what sends no event: exits of other processes' children during a termination, and new processes in
+/// a sandbox that is paused by signals.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What the hidden argument `launcher` runs: call it before any thread starts.
+/// Entry point of the hidden argument `launcher`. Call it before any thread starts.
 pub fn launcher_main() -> ExitCode {
-    match run() {
+    match run_launcher() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // There is nobody else to tell.
+            // There is no other place to report it.
             let _ = writeln!(std::io::stderr(), "launcher: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn run() -> Result<(), Error> {
+fn run_launcher() -> Result<(), Error> {
     kernel::ignore_terminal_signals();
     kernel::close_from(3).map_err(Error::protocol)?;
-    // A program that entered a sandbox and lost its parent comes here: the sandbox can't end before somebody has taken
-    // note of that program's end, and not every machine's first process does so soon.
+    // Adopt orphaned programs that entered a sandbox: its pid namespace cannot end before they are reaped, and not
+    // every host's init reaps soon.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(Error::protocol)?;
-    let socket = inside::take(0).map_err(Error::protocol)?;
+    let socket = init_process::take_inherited_fd(0).map_err(Error::protocol)?;
     let files = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: files.maximum, maximum: files.maximum };
-    // A descriptor is held for each sandbox; without more there are fewer sandboxes.
+    // Each sandbox needs a descriptor; a failure only means fewer sandboxes.
     let _ = rustix::process::setrlimit(Resource::Nofile, raised);
     let mut buffer = vec![0; MAX_PACKET];
-    let Some((settings, _)) = wire::receive::<Settings>(socket.as_fd(), &mut buffer)? else { return Ok(()) };
+    let Some((settings, _)) = wire::receive_packet::<Settings>(socket.as_fd(), &mut buffer)? else { return Ok(()) };
     let mut service = Service::new(socket, settings);
-    service.say(&Said::Answer { id: 0, outcome: Ok(Answer::Done) })?;
-    let outcome = service.serve(&mut buffer);
+    service.send_message(&LauncherMessage::Answer { id: 0, outcome: Ok(Answer::Done) })?;
+    let outcome = service.run_loop(&mut buffer);
     if let Some(pool) = &service.pool {
-        pool.close();
+        pool.unmount();
     }
     outcome
 }
@@ -92,103 +92,103 @@ fn run() -> Result<(), Error> {
 struct Service {
     socket: OwnedFd,
     settings: Settings,
-    view: View,
+    view: HostView,
     filter: Filter,
     landlock: Landlock,
-    groups: Box<dyn Groups>,
-    /// Those that there are for sandboxes.
-    processors: Vec<u32>,
-    looked: Option<Look>,
-    ids: Source,
-    /// Held from when a request first needs the data directory, as long as this launcher lives.
+    cgroups: Box<dyn CgroupBackend>,
+    /// CPUs available to sandboxes.
+    cpus: Vec<u32>,
+    last_load_sample: Option<LoadSample>,
+    id_source: IdSource,
+    /// Held from the first request that needs the data directory until this launcher ends.
     lock: Option<File>,
-    /// Mounted as long as this launcher works.
-    pool: Option<Pool>,
-    store: Option<Store>,
-    sandboxes: BTreeMap<String, Sandbox>,
-    tracked: Vec<Tracked>,
-    leaving: Vec<Leaving>,
-    imports: Vec<Importing>,
-    /// By the first id of a sandbox's range: the user namespace by which layers show with its ids.
-    mappings: BTreeMap<u32, OwnedFd>,
-    /// Whether layers can be stacked here, once that was tried.
-    stackable: Option<Result<(), Failure>>,
-    pausing: Vec<Pausing>,
+    /// Mounted while this launcher runs.
+    pool: Option<DiskPool>,
+    data_dir: Option<DataDir>,
+    sandboxes: BTreeMap<String, SandboxState>,
+    tracked: Vec<TrackedProcess>,
+    leaving_cgroups: Vec<LeavingCgroup>,
+    imports: Vec<ImportInProgress>,
+    /// User namespaces for idmapped mounts, by the first id of the sandbox's range.
+    mapping_namespaces: BTreeMap<u32, OwnedFd>,
+    /// Result of the test mount of an overlay, once tried.
+    overlay_support: Option<Result<(), StepFailure>>,
+    pausing: Vec<PendingPause>,
 }
 
-/// The data directory, once it is ours.
-struct Store {
+/// The opened data directory.
+struct DataDir {
     sandboxes: PathBuf,
     template: PathBuf,
-    layers: Layers,
-    snapshots: Shelf<KeptSnapshot>,
-    images: Shelf<KeptImage>,
+    layers: LayerStore,
+    snapshots: Catalog<SnapshotRecord>,
+    images: Catalog<ImageRecord>,
 }
 
-struct Sandbox {
-    home: Home,
-    /// Absent in one that is half made.
-    record: Option<Record>,
+struct SandboxState {
+    dir: SandboxDir,
+    /// `None` for an incomplete sandbox.
+    record: Option<SandboxRecord>,
     exit: Option<Exit>,
-    /// What could not be protected when its worker started, as it was not there.
+    /// Protected paths that did not exist when the worker started.
     unprotected: Vec<String>,
-    /// Of the processes that have ended.
-    usage: Usage,
-    ending: Option<Ending>,
+    /// Usage of processes that have ended.
+    usage: SandboxUsage,
+    ending: Option<Termination>,
 }
 
-impl Sandbox {
-    /// One of which only what is on disk is known.
-    fn found(home: Home, record: Option<Record>) -> Self {
-        Self { home, record, exit: None, unprotected: Vec::new(), usage: Usage::default(), ending: None }
+impl SandboxState {
+    /// Creates the state of a sandbox that was found on disk.
+    fn from_disk(dir: SandboxDir, record: Option<SandboxRecord>) -> Self {
+        Self { dir, record, exit: None, unprotected: Vec::new(), usage: SandboxUsage::default(), ending: None }
     }
 }
 
 impl Service {
     fn new(socket: OwnedFd, settings: Settings) -> Self {
         Self {
-            view: View::of(settings.home.as_deref(), &settings.tools, &settings.data),
+            view: HostView::build(settings.home.as_deref(), &settings.tool_dirs, &settings.data_dir),
             filter: Filter::new(),
-            landlock: Landlock::find(),
-            groups: cgroup::find(&settings.deployment),
-            processors: processors::own(),
-            looked: None,
-            ids: Source::find(settings.id_base),
+            landlock: Landlock::detect(),
+            cgroups: cgroup::detect_backend(&settings.deployment),
+            cpus: cpu_placement::available_cpus(),
+            last_load_sample: None,
+            id_source: IdSource::detect(settings.id_base),
             lock: None,
             pool: None,
-            store: None,
+            data_dir: None,
             sandboxes: BTreeMap::new(),
             tracked: Vec::new(),
-            leaving: Vec::new(),
+            leaving_cgroups: Vec::new(),
             imports: Vec::new(),
-            mappings: BTreeMap::new(),
-            stackable: None,
+            mapping_namespaces: BTreeMap::new(),
+            overlay_support: None,
             pausing: Vec::new(),
             socket,
             settings,
         }
     }
 
-    fn serve(&mut self, buffer: &mut [u8]) -> Result<(), Error> {
+    fn run_loop(&mut self, buffer: &mut [u8]) -> Result<(), Error> {
         loop {
-            let ready = self.wait()?;
-            // From behind, as a process that has ended leaves the list.
+            let ready = self.poll_ready()?;
+            // Backwards, as an exited process leaves the list.
             for index in ready.processes.into_iter().rev() {
-                self.attend(index)?;
+                self.handle_process_event(index)?;
             }
             self.reap_orphans();
-            self.hold_newcomers();
-            self.retry()?;
+            self.stop_new_processes();
+            self.retry_pending()?;
             if ready.socket {
-                match wire::receive::<Asked>(self.socket.as_fd(), buffer)? {
-                    Some((asked, descriptors)) => self.handle(asked, descriptors)?,
+                match wire::receive_packet::<RequestPacket>(self.socket.as_fd(), buffer)? {
+                    Some((packet, descriptors)) => self.handle_request(packet, descriptors)?,
                     None => return Ok(()),
                 }
             }
         }
     }
 
-    fn wait(&self) -> Result<Ready, Error> {
+    fn poll_ready(&self) -> Result<ReadySources, Error> {
         let mut descriptors = vec![PollFd::new(&self.socket, PollFlags::IN)];
         let mut owners = Vec::new();
         for (index, tracked) in self.tracked.iter().enumerate() {
@@ -197,13 +197,13 @@ impl Service {
                 owners.push(index);
             }
         }
-        let timeout = self.timeout().map(|after| Timespec {
+        let timeout = self.poll_timeout().map(|after| Timespec {
             tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(after.subsec_nanos()),
         });
         match rustix::event::poll(&mut descriptors, timeout.as_ref()) {
             Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(Ready::default()),
+            Err(rustix::io::Errno::INTR) => return Ok(ReadySources::default()),
             Err(error) => return Err(Error::protocol(error)),
         }
         let is_ready = |descriptor: &PollFd<'_>| !descriptor.revents().is_empty();
@@ -214,38 +214,40 @@ impl Service {
             .map(|(index, _)| index)
             .collect();
         processes.dedup();
-        Ok(Ready { socket: is_ready(&descriptors[0]), processes })
+        Ok(ReadySources { socket: is_ready(&descriptors[0]), processes })
     }
 
-    /// How long the loop may sleep without missing something of its own.
-    fn timeout(&self) -> Option<Duration> {
-        let soon = (!self.leaving.is_empty() || !self.pausing.is_empty()).then_some(Duration::from_millis(3));
-        let ending = self.sandboxes.values().any(|sandbox| sandbox.ending.is_some()).then_some(UNTOLD);
-        let held = self.held_by_signals().next().map(|_| UNTOLD);
+    /// Time until the next own deadline or poll.
+    fn poll_timeout(&self) -> Option<Duration> {
+        let soon = (!self.leaving_cgroups.is_empty() || !self.pausing.is_empty()).then_some(Duration::from_millis(3));
+        let ending = self.sandboxes.values().any(|sandbox| sandbox.ending.is_some()).then_some(POLL_INTERVAL);
+        let paused = self.paused_by_signals().next().map(|_| POLL_INTERVAL);
         let endings = self.sandboxes.values().filter_map(|sandbox| sandbox.ending.as_ref());
         let deadline = endings.map(|ending| ending.deadline().saturating_duration_since(Instant::now())).min();
-        soon.into_iter().chain(ending).chain(held).chain(deadline).min()
+        soon.into_iter().chain(ending).chain(paused).chain(deadline).min()
     }
 
-    fn say(&self, said: &Said) -> Result<(), Error> {
-        match wire::send(self.socket.as_fd(), said, &[]) {
-            // The end of the socket is seen when it is read.
-            Err(Error::Gone) => Ok(()),
+    fn send_message(&self, message: &LauncherMessage) -> Result<(), Error> {
+        match wire::send_packet(self.socket.as_fd(), message, &[]) {
+            // The receive call reports the closed socket.
+            Err(Error::LauncherGone) => Ok(()),
             outcome => outcome,
         }
     }
 
-    fn answer(&self, id: u64, outcome: Result<Answer, Error>) -> Result<(), Error> {
-        match self.say(&Said::Answer { id, outcome }) {
-            Err(Error::Spec { reason }) => self.say(&Said::Answer { id, outcome: Err(Error::Protocol { reason }) }),
+    fn send_answer(&self, id: u64, outcome: Result<Answer, Error>) -> Result<(), Error> {
+        match self.send_message(&LauncherMessage::Answer { id, outcome }) {
+            Err(Error::InvalidSpec { reason }) => {
+                self.send_message(&LauncherMessage::Answer { id, outcome: Err(Error::Protocol { reason }) })
+            }
             outcome => outcome,
         }
     }
 }
 
 #[derive(Default)]
-struct Ready {
+struct ReadySources {
     socket: bool,
-    /// In the order of the list.
+    /// Indices into the list of processes, ascending.
     processes: Vec<usize>,
 }

@@ -1,4 +1,4 @@
-//! Finds out what this machine can do, by making a sandbox and looking how far that goes.
+//! Probes what this host supports by creating a test sandbox.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,102 +10,112 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Signal, WaitIdStatus};
 
-use super::requests::make;
-use super::starting::{null, strings};
-use super::{Service, abilities, housekeeping};
-use crate::cgroup::{Bounds, Leaf, ONE_SHOT};
-use crate::error::{AtStep, Errno, Error, Failure, Step, namespaces_refused};
-use crate::ids::Map;
-use crate::layers::{Beginning, Layers, Stack, mapped};
-use crate::maps::Source;
-use crate::place::{Bound, Enforced, Ids, Limits, Spec};
-use crate::record::{Home, Record};
-use crate::report::{Ability, DiskBound, Missing, Report, Tier};
-use crate::setup::overlay::Wanted;
-use crate::setup::{Descriptor, Files, Plan, Role};
-use crate::{maps, remove, start, template};
+use super::requests::create_sandbox_dirs;
+use super::starting::{open_null, to_c_strings};
+use super::{Service, kernel_features, startup};
+use crate::cgroup::{CgroupLeaf, LeafLimits, ONE_SHOT_PREFIX};
+use crate::error::{AtStep, Errno, Error, LaunchStep, StepFailure, explain_refused_namespaces};
+use crate::host_report::{DiskQuota, HostReport, MissingFeature, Support, Tier};
+use crate::id_maps::IdSource;
+use crate::id_ranges::IdMap;
+use crate::layers::{LayerContent, LayerStack, LayerStore, clone_idmapped_mount};
+use crate::record::{SandboxDir, SandboxRecord};
+use crate::sandbox::{EnforcedLimits, Enforcement, IdMapKind, SandboxLimits, SandboxSpec};
+use crate::setup::overlay::OverlayRequest;
+use crate::setup::{Descriptor, FileSources, Role, SetupPlan};
+use crate::{etc_template, id_maps, process_start, tree_removal};
 
-/// Longer than any machine takes for one program.
-const PATIENCE: i64 = 20;
+/// Longer than any host needs to run one program.
+const PROBE_TIMEOUT_SECS: i64 = 20;
 
 impl Service {
-    pub(super) fn probe(&self) -> Report {
-        let outcome = self.attempt();
-        let map = self.map_here().ok();
-        let unbounded = self.lacks_bound();
+    pub(super) fn probe_host(&self) -> HostReport {
+        let outcome = self.try_sandbox();
+        let map = self.probe_id_map().ok();
+        let unbounded = self.missing_quota();
         let bounded = unbounded.is_none();
-        let enforced = outcome.as_ref().ok().and(map.as_ref()).map(|map| self.enforced(map, bounded));
-        let failed_at = |steps: &[Step]| match &outcome {
-            Err(error @ Error::Step { step, .. }) if steps.contains(step) => Ability::No { reason: error.to_string() },
-            _ => Ability::Yes,
+        let enforced = outcome.as_ref().ok().and(map.as_ref()).map(|map| self.enforced_limits(map, bounded));
+        let failed_at = |steps: &[LaunchStep]| match &outcome {
+            Err(error @ Error::StepFailed { step, .. }) if steps.contains(step) => {
+                Support::Unavailable { reason: error.to_string() }
+            }
+            _ => Support::Available,
         };
-        let namespaces = abilities::user_namespaces();
-        let overlay = map.as_ref().filter(|_| namespaces.is_ok()).map(abilities::overlay);
-        Report {
-            tier: tier(enforced),
+        let namespaces = kernel_features::try_user_namespace();
+        let overlay = map.as_ref().filter(|_| namespaces.is_ok()).map(kernel_features::try_overlay);
+        HostReport {
+            tier: rate_tier(enforced),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             architecture: std::env::consts::ARCH.to_owned(),
             root: rustix::process::geteuid().is_root(),
             isolation: match &outcome {
-                Ok(()) => Ability::Yes,
-                Err(error) => Ability::No { reason: error.to_string() },
+                Ok(()) => Support::Available,
+                Err(error) => Support::Unavailable { reason: error.to_string() },
             },
             user_namespaces: match &namespaces {
-                Ok(()) => failed_at(&[Step::Clone, Step::Maps, Step::Ids, Step::Trees, Step::Root]),
-                Err(reason) => Ability::No { reason: format!("the kernel makes none: {reason}") },
+                Ok(()) => failed_at(&[
+                    LaunchStep::Namespaces,
+                    LaunchStep::IdMaps,
+                    LaunchStep::SwitchIds,
+                    LaunchStep::CloneMounts,
+                    LaunchStep::Root,
+                ]),
+                Err(reason) => Support::Unavailable { reason: format!("the kernel creates none: {reason}") },
             },
-            id_ranges: self.id_ranges(),
-            seccomp: failed_at(&[Step::Seccomp]),
-            landlock: self.landlock_ability(),
+            id_ranges: self.id_range_support(),
+            seccomp: failed_at(&[LaunchStep::Seccomp]),
+            landlock: self.landlock_support(),
             overlay: match &overlay {
-                Some(Ok(())) => Ability::Yes,
-                Some(Err(reason)) => Ability::No { reason: format!("mounting an overlay: {reason}") },
-                None => Ability::No { reason: "there is no user namespace to mount it in".to_owned() },
+                Some(Ok(())) => Support::Available,
+                Some(Err(reason)) => Support::Unavailable { reason: format!("failed to mount an overlay: {reason}") },
+                None => Support::Unavailable { reason: "no user namespace to mount it in".to_owned() },
             },
-            freezer: if self.groups.freezes() {
-                Ability::Yes
+            freezer: if self.cgroups.can_freeze() {
+                Support::Available
             } else {
-                Ability::No { reason: "no cgroup freezes: a pause stops each process by a signal".to_owned() }
+                Support::Unavailable { reason: "no cgroup freezer: a pause stops each process by a signal".to_owned() }
             },
-            groups: self.groups.version(),
+            cgroups: self.cgroups.version(),
             disk: match enforced.map(|enforced| enforced.disk) {
-                Some(Bound::Enforced) => DiskBound::Enforced,
-                Some(Bound::Watched) => DiskBound::Watched,
-                Some(Bound::PerProcess | Bound::No) | None => DiskBound::None,
+                Some(Enforcement::Enforced) => DiskQuota::Enforced,
+                Some(Enforcement::Monitored) => DiskQuota::Monitored,
+                Some(Enforcement::PerProcess | Enforcement::None) | None => DiskQuota::None,
             },
             enforced,
-            visible: self.visible(),
+            visible: self.visible_paths(),
             inotify_instances: fs::read_to_string("/proc/sys/fs/inotify/max_user_instances")
                 .ok()
                 .and_then(|text| text.trim().parse().ok()),
             missing: {
-                let mut missing = self.missing(outcome.err(), namespaces.err(), overlay.and_then(Result::err));
-                missing.extend(unbounded.into_iter().chain(self.pool_too_large()));
+                let mut missing = self.missing_features(outcome.err(), namespaces.err(), overlay.and_then(Result::err));
+                missing.extend(unbounded.into_iter().chain(self.oversized_pool()));
                 missing
             },
         }
     }
 
-    fn landlock_ability(&self) -> Ability {
+    fn landlock_support(&self) -> Support {
         match self.landlock.version() {
-            0 => Ability::No { reason: "this kernel has no Landlock, or has it switched off".to_owned() },
-            _ if self.landlock.is_usable() => Ability::Yes,
-            old => Ability::No { reason: format!("its version {old} forbids to move files between directories") },
+            0 => Support::Unavailable { reason: "this kernel has no Landlock, or it is disabled".to_owned() },
+            _ if self.landlock.is_usable() => Support::Available,
+            old => {
+                Support::Unavailable { reason: format!("its version {old} forbids moving files between directories") }
+            }
         }
     }
 
-    fn id_ranges(&self) -> Ability {
-        match &self.ids {
-            Source::Ranges { .. } => match self.ids.map(&[]) {
-                Ok(_) => Ability::Yes,
-                Err(error) => Ability::No { reason: error.to_string() },
+    fn id_range_support(&self) -> Support {
+        match &self.id_source {
+            IdSource::Ranges { .. } => match self.id_source.allocate_map(&[]) {
+                Ok(_) => Support::Available,
+                Err(error) => Support::Unavailable { reason: error.to_string() },
             },
-            Source::Fixed { why_single: None, .. } => Ability::Yes,
-            Source::Fixed { why_single: Some(reason), .. } => Ability::No { reason: reason.clone() },
+            IdSource::Fixed { why_single: None, .. } => Support::Available,
+            IdSource::Fixed { why_single: Some(reason), .. } => Support::Unavailable { reason: reason.clone() },
         }
     }
 
-    fn visible(&self) -> Vec<PathBuf> {
+    fn visible_paths(&self) -> Vec<PathBuf> {
         let links = self.view.links.iter().map(|(link, _)| link.clone());
         let mut paths: Vec<PathBuf> = self.view.directories.iter().cloned().chain(links).collect();
         paths.extend(["null", "zero", "full", "random", "urandom", "tty"].map(|name| Path::new("/dev").join(name)));
@@ -113,131 +123,146 @@ impl Service {
         paths
     }
 
-    fn missing(&self, failure: Option<Error>, namespaces: Option<Errno>, overlay: Option<Errno>) -> Vec<Missing> {
-        let missing = |keeps_from: Option<Tier>, what: String, remedy: &str| Missing {
-            what,
+    fn missing_features(
+        &self,
+        failure: Option<Error>,
+        namespaces: Option<Errno>,
+        overlay: Option<Errno>,
+    ) -> Vec<MissingFeature> {
+        let missing = |keeps_from: Option<Tier>, what: String, remedy: &str| MissingFeature {
+            description: what,
             remedy: remedy.to_owned(),
-            keeps_from,
+            blocks_tier: keeps_from,
         };
         let is_root = rustix::process::geteuid().is_root();
         let mut list = Vec::new();
         if let Some(errno) = namespaces {
-            let remedy = Step::Clone.remedy(errno).unwrap_or_else(namespaces_refused);
-            list.push(missing(Some(Tier::Standard), format!("no user namespace can be made: {errno}"), &remedy));
+            let remedy = LaunchStep::Namespaces.remedy(errno).unwrap_or_else(explain_refused_namespaces);
+            list.push(missing(Some(Tier::Standard), format!("cannot create user namespaces: {errno}"), &remedy));
         }
         if let Some(error) = failure.filter(|_| namespaces.is_none()) {
             let remedy = match &error {
-                Error::Step { remedy: Some(remedy), .. } => remedy.clone(),
-                _ => "Read the message: it names the step that failed.".to_owned(),
+                Error::StepFailed { remedy: Some(remedy), .. } => remedy.clone(),
+                _ => "See the message for the failed step.".to_owned(),
             };
-            // The remedy stands beside it.
+            // The remedy is a field of its own.
             let what = match &error {
-                Error::Step { step, source, .. } => format!("no sandbox can be made: failed to {step}: {source}"),
+                Error::StepFailed { step, source, .. } => {
+                    format!("cannot create sandboxes: failed to {step}: {source}")
+                }
                 other => other.to_string(),
             };
             list.push(missing(Some(Tier::Standard), what, &remedy));
         }
-        if let Some(lacks) = self.groups.lacks() {
+        if let Some(missing_controllers) = self.cgroups.missing_controllers() {
             let remedy = if is_root {
-                "Mount the cgroup controllers writable; in a service of systemd: Delegate=yes."
+                "Mount the cgroup controllers writable; in a systemd service: Delegate=yes."
             } else {
                 "Run the server where cgroups are delegated: systemd-run --user --scope -p Delegate=yes atoll serve, or a service with Delegate=yes."
             };
-            let what = format!("limits hold for each process alone: {lacks}");
+            let what = format!("limits apply to each process alone: {missing_controllers}");
             list.push(missing(Some(Tier::Strong), what, remedy));
         }
-        if let Source::Fixed { why_single: Some(why), .. } = &self.ids {
+        if let IdSource::Fixed { why_single: Some(why), .. } = &self.id_source {
             let remedy = "Install the package uidmap and give this user ids: sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $(id -un).";
-            let what = format!("all of a sandbox runs under this user's own id: {why}");
+            let what = format!("sandboxes run under this user's own id: {why}");
             list.push(missing(Some(Tier::Strong), what, remedy));
         }
-        if let Ability::No { reason } = self.landlock_ability() {
-            let remedy = "A kernel of 5.19 or newer has it; switch it on with lsm=landlock,… on the kernel's command line, before the modules of /sys/kernel/security/lsm.";
-            list.push(missing(None, format!("files have no second lock: {reason}"), remedy));
+        if let Support::Unavailable { reason } = self.landlock_support() {
+            let remedy = "Use Linux 5.19 or newer and enable it with lsm=landlock,… on the kernel's command line, before the modules of /sys/kernel/security/lsm.";
+            list.push(missing(None, format!("writes are not restricted by Landlock: {reason}"), remedy));
         }
         if let Some(errno) = overlay {
-            let remedy = "A kernel of 5.11 or newer with overlayfs is needed: modprobe overlay.";
-            list.push(missing(None, format!("no forks and snapshots: no overlay can be mounted: {errno}"), remedy));
+            let remedy = "Use Linux 5.11 or newer with overlayfs: modprobe overlay.";
+            list.push(missing(None, format!("no forks and snapshots: cannot mount an overlay: {errno}"), remedy));
         }
-        list.extend(self.lacks_mapping());
+        list.extend(self.missing_idmapped_mounts());
         for (path, reason) in &self.view.refused {
-            let what = format!("{} is not shown inside: {reason}", path.display());
-            list.push(missing(None, what, "Name another directory."));
+            let what = format!("{} is not visible inside: {reason}", path.display());
+            list.push(missing(None, what, "Configure another directory."));
         }
-        if !self.settings.worker.is_file() {
-            let what = format!("the worker {} is missing", self.settings.worker.display());
+        if !self.settings.worker_binary.is_file() {
+            let what = format!("the worker {} is missing", self.settings.worker_binary.display());
             list.push(missing(Some(Tier::Standard), what, "Build it with `make worker`."));
         }
         list
     }
 
-    /// Makes a sandbox beside the others, runs one program in it, and removes it again.
-    fn attempt(&self) -> Result<(), Error> {
+    /// Creates a test sandbox in a temporary directory, runs one program in it, and removes it.
+    fn try_sandbox(&self) -> Result<(), Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let base = std::env::temp_dir().join(format!("atoll-probe-{}-{now}", std::process::id()));
-        housekeeping::private_directory(&base)?;
-        let ground = Layers::open(&base.join("layers"), &self.ids)
-            .and_then(|layers| Ok((layers.map_for_another(&self.ids, &[])?, layers)));
-        let (outcome, map) = match ground {
-            Ok((map, layers)) => (self.attempt_in(&base, &layers, &map), Some(map)),
+        startup::create_private_dir(&base)?;
+        let opened = LayerStore::open(&base.join("layers"), &self.id_source)
+            .and_then(|layers| Ok((layers.allocate_map(&self.id_source, &[])?, layers)));
+        let (outcome, map) = match opened {
+            Ok((map, layers)) => (self.try_sandbox_in(&base, &layers, &map), Some(map)),
             Err(error) => (Err(error), None),
         };
-        let remove = || remove::tree(&base).map_or_else(rustix::io::Errno::raw_os_error, |()| 0);
-        let remover = map.as_ref().map(|map| maps::spawn_within(map, remove));
+        let remove = || tree_removal::remove_tree(&base).map_or_else(rustix::io::Errno::raw_os_error, |()| 0);
+        let remover = map.as_ref().map(|map| id_maps::spawn_as_mapped_root(map, remove));
         match remover {
-            Some(Ok(remover)) => drop(remover.wait()),
-            // Nothing is in it that has another's ids.
-            Some(Err(_)) | None => drop(remove::tree(&base)),
+            Some(Ok(remover)) => drop(remover.reap()),
+            // Nothing in it has other ids.
+            Some(Err(_)) | None => drop(tree_removal::remove_tree(&base)),
         }
         outcome
     }
 
-    fn attempt_in(&self, base: &Path, layers: &Layers, map: &Map) -> Result<(), Error> {
+    fn try_sandbox_in(&self, base: &Path, layers: &LayerStore, map: &IdMap) -> Result<(), Error> {
         let name = "probe";
-        let template = match &self.store {
+        let template = match &self.data_dir {
             Some(store) => store.template.clone(),
-            None => template::make(&base.join("etc"))?,
+            None => etc_template::create_template(&base.join("etc"))?,
         };
-        let spec = Spec {
+        let spec = SandboxSpec {
             name: name.to_owned(),
             labels: BTreeMap::new(),
-            limits: Limits::default(),
+            limits: SandboxLimits::default(),
             hostname: "atoll".to_owned(),
             image: None,
             snapshot: None,
             protected: Vec::new(),
             programs: Vec::new(),
         };
-        let stack = Stack { top: layers.make(Beginning::Empty, false)?, below: Vec::new(), image: None, volume: None };
-        let taken = match layers.shown(map).map_err(|failure| Error::step(name, failure))? {
+        let stack = LayerStack {
+            top: layers.create_layer(LayerContent::Empty, false)?,
+            below: Vec::new(),
+            image: None,
+            volume: None,
+        };
+        let files = match layers.mapping_namespace(map).map_err(|failure| Error::step(name, failure))? {
             None => None,
             Some(namespace) => {
-                let take = |path: PathBuf| mapped(&path, &namespace).map_err(|failure| Error::step(name, failure));
-                Some([take(layers.workspace(&stack.top))?, take(layers.agent_home(&stack.top))?])
+                let take = |path: PathBuf| {
+                    clone_idmapped_mount(&path, &namespace).map_err(|failure| Error::step(name, failure))
+                };
+                Some([take(layers.workspace_dir(&stack.top))?, take(layers.home_dir(&stack.top))?])
             }
         };
-        let record = Record { spec, map: map.clone(), enforced: self.enforced(map, false), stack };
-        let home = Home::new(base, name);
-        make(&home, &record, layers)?;
-        // Only what it shows matters here, not what it does.
-        let worker = if self.settings.worker.is_file() { &self.settings.worker } else { Path::new("/bin/sh") };
-        let arguments = strings(["true".to_owned()])?;
-        let environment = strings(self.run_environment(name))?;
-        let null = null().map_err(|error| Error::file("open", Path::new("/dev/null"), error))?;
-        let descriptors = [0; 3].map(|_| Descriptor::Of(null.as_fd()));
-        let plan = Plan {
+        let record = SandboxRecord { spec, map: map.clone(), enforced: self.enforced_limits(map, false), stack };
+        let home = SandboxDir::new(base, name);
+        create_sandbox_dirs(&home, &record, layers)?;
+        // Only the mount matters here, not the program.
+        let worker =
+            if self.settings.worker_binary.is_file() { &self.settings.worker_binary } else { Path::new("/bin/sh") };
+        let arguments = to_c_strings(["true".to_owned()])?;
+        let environment = to_c_strings(self.run_environment(name))?;
+        let null = open_null().map_err(|error| Error::file("open", Path::new("/dev/null"), error))?;
+        let descriptors = [0; 3].map(|_| Descriptor::Fd(null.as_fd()));
+        let plan = SetupPlan {
             protected: &[],
             programs: &[],
             view: &self.view,
             template: &template,
             worker,
-            home: &home,
-            files: Files {
+            sandbox_dir: &home,
+            files: FileSources {
                 layers,
                 stack: &record.stack,
-                wanted: Wanted { files: false, system: false },
+                overlays: OverlayRequest { files: false, system: false },
                 store: None,
-                taken,
+                files,
                 scratch: None,
                 programs: None,
             },
@@ -254,8 +279,8 @@ impl Service {
             descriptors: &descriptors,
         };
         let group = format!("probe{}", std::process::id());
-        let leaf = self.groups.make(&group, ONE_SHOT, &Bounds::agent(&record.spec.limits));
-        let leaf = leaf.at(Step::Group).map_err(|failure| Error::step(name, failure))?;
+        let leaf = self.cgroups.create_leaf(&group, ONE_SHOT_PREFIX, &LeafLimits::for_agent(&record.spec.limits));
+        let leaf = leaf.at(LaunchStep::Cgroup).map_err(|failure| Error::step(name, failure))?;
         let outcome = run_once(&plan, &leaf).map_err(|failure| Error::step(name, failure));
         for _ in 0..50 {
             if leaf.remove() {
@@ -267,34 +292,34 @@ impl Service {
     }
 }
 
-fn run_once(plan: &Plan<'_>, leaf: &Leaf) -> Result<(), Failure> {
-    let mut started = start::start(plan, leaf, |_| Ok(()))?;
-    let mut descriptors = [PollFd::new(&started.process.descriptor, PollFlags::IN)];
-    let patience = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
+fn run_once(plan: &SetupPlan<'_>, leaf: &CgroupLeaf) -> Result<(), StepFailure> {
+    let mut started = process_start::start_process(plan, leaf, |_| Ok(()))?;
+    let mut descriptors = [PollFd::new(&started.process.pidfd, PollFlags::IN)];
+    let patience = Timespec { tv_sec: PROBE_TIMEOUT_SECS, tv_nsec: 0 };
     if !matches!(rustix::event::poll(&mut descriptors, Some(&patience)), Ok(1)) {
-        let _ = rustix::process::pidfd_send_signal(&started.process.descriptor, Signal::KILL);
+        let _ = rustix::process::pidfd_send_signal(&started.process.pidfd, Signal::KILL);
     }
-    let status = started.process.wait().at(Step::Execute)?;
+    let status = started.process.reap().at(LaunchStep::Execute)?;
     let mut text = Vec::new();
-    started.status.read_to_end(&mut text).at(Step::Execute)?;
-    match (start::said(&text), status.as_ref().and_then(WaitIdStatus::exit_status)) {
+    started.status.read_to_end(&mut text).at(LaunchStep::Execute)?;
+    match (process_start::parse_failure(&text), status.as_ref().and_then(WaitIdStatus::exit_status)) {
         (Some(failure), _) => Err(failure),
         (None, Some(0)) => Ok(()),
-        (None, _) => Err(Errno(libc::EIO)).at_with(Step::Execute, "it ended otherwise than expected"),
+        (None, _) => Err(Errno(libc::EIO)).at_with(LaunchStep::Execute, "the test program failed"),
     }
 }
 
-fn tier(enforced: Option<Enforced>) -> Tier {
+fn rate_tier(enforced: Option<EnforcedLimits>) -> Tier {
     match enforced {
         None => Tier::None,
-        Some(Enforced {
-            memory: Bound::Enforced,
-            cpu: Bound::Enforced,
-            pids: Bound::Enforced,
-            disk: Bound::Enforced,
+        Some(EnforcedLimits {
+            memory: Enforcement::Enforced,
+            cpu: Enforcement::Enforced,
+            pids: Enforcement::Enforced,
+            disk: Enforcement::Enforced,
             ids,
             open_files: _,
-        }) if ids != Ids::Single => Tier::Strong,
+        }) if ids != IdMapKind::SingleId => Tier::Strong,
         Some(_) => Tier::Standard,
     }
 }
@@ -304,20 +329,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_enforced_counts() {
-        let all = Enforced {
-            memory: Bound::Enforced,
-            cpu: Bound::Enforced,
-            pids: Bound::Enforced,
-            open_files: Bound::PerProcess,
-            disk: Bound::Enforced,
-            ids: Ids::Own,
+    fn the_strong_tier_needs_all_limits_enforced() {
+        let all = EnforcedLimits {
+            memory: Enforcement::Enforced,
+            cpu: Enforcement::Enforced,
+            pids: Enforcement::Enforced,
+            open_files: Enforcement::PerProcess,
+            disk: Enforcement::Enforced,
+            ids: IdMapKind::OwnRange,
         };
-        assert_eq!(tier(Some(all)), Tier::Strong);
-        assert_eq!(tier(Some(Enforced { disk: Bound::No, ..all })), Tier::Standard);
-        assert_eq!(tier(Some(Enforced { disk: Bound::Watched, ..all })), Tier::Standard);
-        assert_eq!(tier(Some(Enforced { ids: Ids::Single, ..all })), Tier::Standard);
-        assert_eq!(tier(Some(Enforced { memory: Bound::PerProcess, ..all })), Tier::Standard);
-        assert_eq!(tier(None), Tier::None);
+        assert_eq!(rate_tier(Some(all)), Tier::Strong);
+        assert_eq!(rate_tier(Some(EnforcedLimits { disk: Enforcement::None, ..all })), Tier::Standard);
+        assert_eq!(rate_tier(Some(EnforcedLimits { disk: Enforcement::Monitored, ..all })), Tier::Standard);
+        assert_eq!(rate_tier(Some(EnforcedLimits { ids: IdMapKind::SingleId, ..all })), Tier::Standard);
+        assert_eq!(rate_tier(Some(EnforcedLimits { memory: Enforcement::PerProcess, ..all })), Tier::Standard);
+        assert_eq!(rate_tier(None), Tier::None);
     }
 }

@@ -1,4 +1,4 @@
-//! The processes that the launcher watches: from their start to their end.
+//! The processes that the launcher tracks, from start to exit.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,103 +8,103 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions};
 
 use super::Service;
-use super::layering::background;
-use crate::cgroup::Leaf;
+use super::sealing::background_process;
+use crate::cgroup::CgroupLeaf;
 use crate::error::Error;
-use crate::place::{Exit, Usage};
-use crate::wire::{Answer, Said};
-use crate::{census, kernel, start};
+use crate::sandbox::{Exit, SandboxUsage};
+use crate::wire::{Answer, LauncherMessage};
+use crate::{kernel, process_scan, process_start};
 
-/// A process that is watched.
-pub(super) struct Tracked {
+/// A tracked process.
+pub(super) struct TrackedProcess {
     pub sandbox: String,
-    pub kind: Kind,
-    pub hold: OwnedFd,
-    /// Its exit status is ours to take.
-    pub child: bool,
-    pub starting: Option<Starting>,
-    /// Why it never became its program; who asked for it is told when it is gone.
+    pub kind: ProcessKind,
+    pub pidfd: OwnedFd,
+    /// True if this launcher must reap it.
+    pub is_child: bool,
+    pub starting: Option<PendingStart>,
+    /// The start failure, which is sent when the process has exited.
     pub failure: Option<(u64, Error)>,
-    /// The cgroups that end with it; its own first.
-    pub leaves: Vec<Leaf>,
+    /// Cgroups that are removed with it; its own first.
+    pub cgroups: Vec<CgroupLeaf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ProcessKind {
     Worker,
     Run {
         run: u64,
     },
-    /// A program in the living sandbox itself.
-    Entered {
+    /// A program in the running sandbox itself.
+    Exec {
         run: u64,
-        /// How often the kernel had killed for memory in the agent's cgroup before it came.
-        kills: Option<u64>,
+        /// OOM kills in the agent's cgroup before it started.
+        oom_kills_before: Option<u64>,
     },
-    /// Ends such a program with all that it has started.
-    Ender,
+    /// Kills such a program with its descendants.
+    TreeKiller,
     Remover,
     Importer,
-    /// Counts what sealed layers take.
-    Measurer,
-    /// Counts what files take.
-    Counter,
-    /// Ends those who write to them.
-    Stopper,
+    /// Measures sealed layers.
+    LayerCounter,
+    /// Measures a sandbox's disk usage.
+    DiskCounter,
+    /// Kills processes that write.
+    WriterKiller,
 }
 
-/// A process that hasn't become its program yet.
-pub(super) struct Starting {
+/// A process that has not executed its program yet.
+pub(super) struct PendingStart {
     pub request: u64,
     pub status: File,
-    /// Held, so that the process sees if its launcher goes.
-    pub _go: Option<OwnedFd>,
+    /// Held open: the process sees it close if the launcher ends.
+    pub _go_ahead: Option<OwnedFd>,
 }
 
-impl Tracked {
+impl TrackedProcess {
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let status = self.starting.as_ref().map(|starting| starting.status.as_fd());
-        [self.hold.as_fd()].into_iter().chain(status)
+        [self.pidfd.as_fd()].into_iter().chain(status)
     }
 
-    /// It may have ended already.
+    /// The process may have exited already.
     pub fn kill(&self) {
-        let _ = rustix::process::pidfd_send_signal(&self.hold, Signal::KILL);
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    pub fn usage(&self) -> Usage {
-        self.leaves.iter().map(Leaf::usage).fold(Usage::default(), sum)
+    pub fn usage(&self) -> SandboxUsage {
+        self.cgroups.iter().map(CgroupLeaf::usage).fold(SandboxUsage::default(), add_usage)
     }
 
-    fn is(&self, pid: i32) -> bool {
-        pid_of(&self.hold) == Some(pid)
+    fn has_pid(&self, pid: i32) -> bool {
+        read_pid(&self.pidfd) == Some(pid)
     }
 
-    fn ended(&self) -> bool {
-        let mut descriptors = [PollFd::new(&self.hold, PollFlags::IN)];
+    fn has_exited(&self) -> bool {
+        let mut descriptors = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         rustix::event::poll(&mut descriptors, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    fn exit(&self) -> Exit {
-        if !self.child {
+    fn take_exit_status(&self) -> Exit {
+        if !self.is_child {
             return Exit::Unknown;
         }
-        let id = WaitId::PidFd(self.hold.as_fd());
+        let id = WaitId::PidFd(self.pidfd.as_fd());
         match rustix::io::retry_on_intr(|| rustix::process::waitid(id.clone(), WaitIdOptions::EXITED)) {
-            Ok(Some(status)) => exit(&status),
+            Ok(Some(status)) => to_exit(&status),
             Ok(None) | Err(_) => Exit::Unknown,
         }
     }
 }
 
-/// The number of a process that is held, as long as it is there.
-fn pid_of(hold: &OwnedFd) -> Option<i32> {
-    let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", hold.as_raw_fd())).ok()?;
+/// Reads the pid of a pidfd while the process exists.
+fn read_pid(pidfd: &OwnedFd) -> Option<i32> {
+    let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     about.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()).filter(|pid| *pid > 0)
 }
 
-fn exit(status: &WaitIdStatus) -> Exit {
+fn to_exit(status: &WaitIdStatus) -> Exit {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => Exit::Exited(code),
         (None, Some(signal)) => Exit::Signalled(signal),
@@ -112,21 +112,21 @@ fn exit(status: &WaitIdStatus) -> Exit {
     }
 }
 
-/// A process that ended badly after the kernel killed for memory in its cgroup ended for that.
-fn with_memory(exit: Exit, oom_kills: Option<u64>) -> Exit {
+/// A process that failed after OOM kills in its cgroup ran out of memory.
+fn classify_oom(exit: Exit, oom_kills: Option<u64>) -> Exit {
     match exit {
         Exit::Signalled(_) | Exit::Exited(1..) if oom_kills.is_some_and(|kills| kills > 0) => Exit::OutOfMemory,
         exit => exit,
     }
 }
 
-/// Two usages as one; a peak of several is the highest.
-pub(super) fn sum(one: Usage, other: Usage) -> Usage {
+/// Adds two usages; the peak is the maximum.
+pub(super) fn add_usage(one: SandboxUsage, other: SandboxUsage) -> SandboxUsage {
     let add = |one: Option<u64>, other: Option<u64>| match (one, other) {
         (None, None) => None,
         (one, other) => Some(one.unwrap_or(0) + other.unwrap_or(0)),
     };
-    Usage {
+    SandboxUsage {
         memory: add(one.memory, other.memory),
         memory_peak: one.memory_peak.max(other.memory_peak),
         oom_kills: add(one.oom_kills, other.oom_kills),
@@ -136,83 +136,82 @@ pub(super) fn sum(one: Usage, other: Usage) -> Usage {
 }
 
 impl Service {
-    /// Does what the process at `index` is ready for; it leaves the list if that is its end.
-    pub(super) fn attend(&mut self, index: usize) -> Result<(), Error> {
+    /// Handles an event of the process at `index`; removes it if it has exited.
+    pub(super) fn handle_process_event(&mut self, index: usize) -> Result<(), Error> {
         let Some(tracked) = self.tracked.get_mut(index) else { return Ok(()) };
-        // A program that ended at once has also said that it started: that comes first.
-        if let Some(starting) = tracked.starting.take_if(|starting| has_spoken(&starting.status)) {
-            self.started(index, starting)?;
+        // A program that exited at once has also reported its start, which comes first.
+        if let Some(starting) = tracked.starting.take_if(|starting| is_readable(&starting.status)) {
+            self.finish_start(index, starting)?;
         }
         let Some(tracked) = self.tracked.get(index) else { return Ok(()) };
-        if tracked.ended() {
+        if tracked.has_exited() {
             let tracked = self.tracked.remove(index);
-            self.finish(tracked)?;
+            self.handle_exit(tracked)?;
         }
         Ok(())
     }
 
-    fn started(&mut self, index: usize, mut starting: Starting) -> Result<(), Error> {
+    fn finish_start(&mut self, index: usize, mut starting: PendingStart) -> Result<(), Error> {
         let mut text = Vec::new();
         let read = starting.status.read_to_end(&mut text);
         let Some(tracked) = self.tracked.get_mut(index) else { return Ok(()) };
-        let (unprotected, rest) = start::unprotected(&text);
+        let (unprotected, rest) = process_start::split_unprotected(&text);
         let failure = match read {
-            _ if matches!(tracked.kind, Kind::Counter | Kind::Stopper) => None,
-            Ok(_) => start::said(rest),
-            // Its end will tell.
+            _ if matches!(tracked.kind, ProcessKind::DiskCounter | ProcessKind::WriterKiller) => None,
+            Ok(_) => process_start::parse_failure(rest),
+            // Its exit will report it.
             Err(_) => None,
         };
-        if matches!(tracked.kind, Kind::Counter | Kind::Stopper) {
-            let found = Self::found(&tracked.sandbox, &text);
-            return self.answer(starting.request, found);
+        if matches!(tracked.kind, ProcessKind::DiskCounter | ProcessKind::WriterKiller) {
+            let found = Self::parse_query_answer(&tracked.sandbox, &text);
+            return self.send_answer(starting.request, found);
         }
-        // A process that was killed on its way in closes its status without a word too; then its end is told next.
+        // A process that was killed before exec closes its status silently too; its exit is handled next.
         let name = tracked.sandbox.clone();
         if let Some(failure) = failure {
             tracked.failure = Some((starting.request, Error::step(&name, failure)));
             return Ok(());
         }
         let kind = tracked.kind;
-        if let Some(sandbox) = self.sandboxes.get_mut(&name).filter(|_| kind == Kind::Worker) {
+        if let Some(sandbox) = self.sandboxes.get_mut(&name).filter(|_| kind == ProcessKind::Worker) {
             sandbox.unprotected = unprotected;
         }
         let outcome = match kind {
-            Kind::Worker => self.known(&name).map(|place| Answer::Place(Box::new(place))),
-            Kind::Run { .. }
-            | Kind::Entered { .. }
-            | Kind::Ender
-            | Kind::Remover
-            | Kind::Importer
-            | Kind::Measurer
-            | Kind::Counter
-            | Kind::Stopper => Ok(Answer::Done),
+            ProcessKind::Worker => self.sandbox_info(&name).map(|info| Answer::Sandbox(Box::new(info))),
+            ProcessKind::Run { .. }
+            | ProcessKind::Exec { .. }
+            | ProcessKind::TreeKiller
+            | ProcessKind::Remover
+            | ProcessKind::Importer
+            | ProcessKind::LayerCounter
+            | ProcessKind::DiskCounter
+            | ProcessKind::WriterKiller => Ok(Answer::Done),
         };
-        self.answer(starting.request, outcome)
+        self.send_answer(starting.request, outcome)
     }
 
-    /// How often the kernel has killed for memory in the cgroup of a living sandbox's agent.
-    pub(super) fn kills_of_agent(&self, name: &str) -> Option<u64> {
-        self.worker(name)?.leaves.get(1)?.oom_kills()
+    /// OOM kills in the cgroup of a running sandbox's agent.
+    pub(super) fn agent_oom_kills(&self, name: &str) -> Option<u64> {
+        self.find_worker(name)?.cgroups.get(1)?.oom_kills()
     }
 
-    /// Ends a program before its time. One in a living sandbox has company that does not end by itself with it; to find it
-    /// takes a while.
-    pub(super) fn end_run(&mut self, wanted: u64) {
+    /// Kills a program. In a running sandbox its descendants must be found first, which a child process does.
+    pub(super) fn kill_run(&mut self, run_id: u64) {
         let mut enders = Vec::new();
         for tracked in &self.tracked {
             match tracked.kind {
-                Kind::Run { run } if run == wanted => tracked.kill(),
-                Kind::Entered { run, .. } if run == wanted => {
+                ProcessKind::Run { run } if run == run_id => tracked.kill(),
+                ProcessKind::Exec { run, .. } if run == run_id => {
                     let ender = kernel::spawn(0, None, || {
-                        self.close_copies();
-                        if let Some(pid) = pid_of(&tracked.hold) {
-                            census::end_below(pid);
+                        self.close_launcher_fds();
+                        if let Some(pid) = read_pid(&tracked.pidfd) {
+                            process_scan::kill_descendants(pid);
                         }
                         tracked.kill();
                         0
                     });
                     match ender {
-                        Ok(ender) => enders.push(background(Kind::Ender, &tracked.sandbox, ender)),
+                        Ok(ender) => enders.push(background_process(ProcessKind::TreeKiller, &tracked.sandbox, ender)),
                         Err(_) => tracked.kill(),
                     }
                 }
@@ -222,11 +221,11 @@ impl Service {
         self.tracked.extend(enders);
     }
 
-    /// Takes note of the ends of those whose parents are gone.
+    /// Reaps adopted orphans.
     pub(super) fn reap_orphans(&self) {
-        while let Some(pid) = kernel::ended_child() {
-            // Its own turn comes.
-            if self.tracked.iter().any(|tracked| tracked.is(pid)) {
+        while let Some(pid) = kernel::peek_exited_child() {
+            // The event loop reaps tracked processes.
+            if self.tracked.iter().any(|tracked| tracked.has_pid(pid)) {
                 return;
             }
             let reaped = Pid::from_raw(pid).map(|pid| rustix::process::waitpid(Some(pid), WaitOptions::NOHANG));
@@ -236,40 +235,50 @@ impl Service {
         }
     }
 
-    /// Takes note of an end, and lets everything go that ended with it.
-    fn finish(&mut self, tracked: Tracked) -> Result<(), Error> {
+    /// Handles an exit: records it, removes the cgroups and answers requests.
+    fn handle_exit(&mut self, tracked: TrackedProcess) -> Result<(), Error> {
         let usage = tracked.usage();
         let oom_kills = match tracked.kind {
-            // It was in the agent's cgroup.
-            Kind::Entered { kills, .. } => {
-                self.kills_of_agent(&tracked.sandbox).zip(kills).map(|(now, then)| now.saturating_sub(then))
+            // It ran in the agent's cgroup.
+            ProcessKind::Exec { oom_kills_before: kills_before, .. } => {
+                self.agent_oom_kills(&tracked.sandbox).zip(kills_before).map(|(now, then)| now.saturating_sub(then))
             }
-            _ => tracked.leaves.first().and_then(Leaf::oom_kills),
+            _ => tracked.cgroups.first().and_then(CgroupLeaf::oom_kills),
         };
-        let exit = with_memory(tracked.exit(), oom_kills);
-        let Tracked { sandbox: name, kind, leaves, failure, .. } = tracked;
+        let exit = classify_oom(tracked.take_exit_status(), oom_kills);
+        let TrackedProcess { sandbox: name, kind, cgroups: leaves, failure, .. } = tracked;
         if let Some(sandbox) = self.sandboxes.get_mut(&name) {
-            sandbox.usage = Usage { memory: None, processes: None, ..sum(sandbox.usage, usage) };
-            if kind == Kind::Worker {
+            sandbox.usage = SandboxUsage { memory: None, processes: None, ..add_usage(sandbox.usage, usage) };
+            if kind == ProcessKind::Worker {
                 sandbox.exit = failure.is_none().then_some(exit);
-                sandbox.home.forget_life();
+                sandbox.dir.clear_worker_record();
             }
         }
-        self.leave(&name, leaves);
+        self.remove_cgroups(&name, leaves);
         match (kind, failure) {
-            (_, Some((request, error))) => self.answer(request, Err(error))?,
-            (Kind::Worker, None) => self.say(&Said::WorkerEnded { name: name.clone(), exit })?,
-            (Kind::Run { run } | Kind::Entered { run, .. }, None) => self.say(&Said::RunEnded { run, exit })?,
-            (Kind::Remover, None) => self.removed(&name, exit)?,
-            (Kind::Importer, None) => self.imported(&name)?,
-            // What they found is told or written down by now.
-            (Kind::Measurer | Kind::Counter | Kind::Stopper | Kind::Ender, None) => {}
+            (_, Some((request, error))) => self.send_answer(request, Err(error))?,
+            (ProcessKind::Worker, None) => {
+                self.send_message(&LauncherMessage::WorkerEnded { name: name.clone(), exit })?
+            }
+            (ProcessKind::Run { run } | ProcessKind::Exec { run, .. }, None) => {
+                self.send_message(&LauncherMessage::RunEnded { run, exit })?
+            }
+            (ProcessKind::Remover, None) => self.finish_removal(&name, exit)?,
+            (ProcessKind::Importer, None) => self.finish_import(&name)?,
+            // Their results are sent or stored already.
+            (
+                ProcessKind::LayerCounter
+                | ProcessKind::DiskCounter
+                | ProcessKind::WriterKiller
+                | ProcessKind::TreeKiller,
+                None,
+            ) => {}
         }
-        self.settle(&name)
+        self.advance_termination(&name)
     }
 }
 
-pub(super) fn has_spoken(status: &File) -> bool {
+pub(super) fn is_readable(status: &File) -> bool {
     let mut descriptors = [PollFd::new(status, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut descriptors, Some(&now)).is_ok_and(|ready| ready > 0)
@@ -280,20 +289,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_after_the_kernel_killed_for_memory_is_out_of_memory() {
-        assert_eq!(with_memory(Exit::Signalled(9), Some(1)), Exit::OutOfMemory);
-        assert_eq!(with_memory(Exit::Exited(137), Some(1)), Exit::OutOfMemory);
-        assert_eq!(with_memory(Exit::Signalled(9), Some(0)), Exit::Signalled(9));
-        assert_eq!(with_memory(Exit::Signalled(9), None), Exit::Signalled(9));
-        assert_eq!(with_memory(Exit::Exited(0), Some(1)), Exit::Exited(0));
-        assert_eq!(with_memory(Exit::Unknown, Some(1)), Exit::Unknown);
+    fn a_failure_after_an_oom_kill_is_out_of_memory() {
+        assert_eq!(classify_oom(Exit::Signalled(9), Some(1)), Exit::OutOfMemory);
+        assert_eq!(classify_oom(Exit::Exited(137), Some(1)), Exit::OutOfMemory);
+        assert_eq!(classify_oom(Exit::Signalled(9), Some(0)), Exit::Signalled(9));
+        assert_eq!(classify_oom(Exit::Signalled(9), None), Exit::Signalled(9));
+        assert_eq!(classify_oom(Exit::Exited(0), Some(1)), Exit::Exited(0));
+        assert_eq!(classify_oom(Exit::Unknown, Some(1)), Exit::Unknown);
     }
 
     #[test]
-    fn usages_add_up_and_what_is_not_counted_stays_so() {
-        let one = Usage { memory: Some(1), memory_peak: Some(5), ..Usage::default() };
-        let other = Usage { memory: Some(2), memory_peak: Some(3), oom_kills: Some(1), ..Usage::default() };
-        let both = sum(one, other);
+    fn adds_usages_and_keeps_unmeasured_values() {
+        let one = SandboxUsage { memory: Some(1), memory_peak: Some(5), ..SandboxUsage::default() };
+        let other =
+            SandboxUsage { memory: Some(2), memory_peak: Some(3), oom_kills: Some(1), ..SandboxUsage::default() };
+        let both = add_usage(one, other);
         assert_eq!((both.memory, both.memory_peak, both.oom_kills), (Some(3), Some(5), Some(1)));
         assert_eq!(both.cpu_microseconds, None);
     }

@@ -1,4 +1,4 @@
-//! What the launcher is asked for, one by one.
+//! The launcher's requests.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -6,256 +6,268 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
 
-use super::processes::{Kind, Tracked, sum};
-use super::{Sandbox, Service, Store};
-use crate::cgroup::Enforces;
+use super::processes::{ProcessKind, TrackedProcess, add_usage};
+use super::{DataDir, SandboxState, Service};
+use crate::cgroup::CgroupEnforcement;
 use crate::error::Error;
-use crate::ids::Map;
-use crate::layers::{Layers, Stack};
-use crate::owner::{Owner, give_spool};
-use crate::place::{Bound, Enforced, Ids, Place, Range, Spec, Usage, check_name};
-use crate::record::{Home, Record};
-use crate::remove;
-use crate::wire::{Answer, Asked, Request};
-use crate::writers::Whom;
+use crate::file_writers::KillScope;
+use crate::id_ranges::IdMap;
+use crate::layers::{LayerStack, LayerStore};
+use crate::record::{SandboxDir, SandboxRecord};
+use crate::sandbox::{
+    EnforcedLimits, Enforcement, IdMapKind, IdRange, SandboxInfo, SandboxSpec, SandboxUsage, validate_name,
+};
+use crate::server_user::{ServerUser, chown_spool};
+use crate::tree_removal;
+use crate::wire::{Answer, Request, RequestPacket};
 
 impl Service {
-    /// Does what is asked and answers; what takes longer is answered when it is done.
-    pub(super) fn handle(&mut self, asked: Asked, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
-        let Asked { id, request } = asked;
+    /// Handles a request; what takes longer is answered later.
+    pub(super) fn handle_request(&mut self, packet: RequestPacket, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
+        let RequestPacket { id, request } = packet;
         match request {
             Request::Probe => {
-                let report = self.probe();
-                return self.answer(id, Ok(Answer::Report(Box::new(report))));
+                let report = self.probe_host();
+                return self.send_answer(id, Ok(Answer::Report(Box::new(report))));
             }
-            Request::EndRun { run } => {
-                self.end_run(run);
+            Request::KillRun { run } => {
+                self.kill_run(run);
                 return Ok(());
             }
             _ => {}
         }
-        if let Err(error) = self.open() {
-            return self.answer(id, Err(error));
+        if let Err(error) = self.open_data_dir() {
+            return self.send_answer(id, Err(error));
         }
         match request {
-            Request::Probe | Request::EndRun { .. } => Ok(()),
+            Request::Probe | Request::KillRun { .. } => Ok(()),
             Request::Prepare(spec) => {
-                let place = self.prepare(spec).map(|place| Answer::Place(Box::new(place)));
-                self.answer(id, place)
+                let info = self.prepare_sandbox(spec).map(sandbox_answer);
+                self.send_answer(id, info)
             }
-            Request::StartWorker { name } => match self.start_worker(id, &name) {
-                Ok(()) => Ok(()),
-                Err(error) => self.answer(id, Err(error)),
-            },
-            Request::Run { name, argv } => match self.run(id, &name, &argv, descriptors) {
-                Ok(()) => Ok(()),
-                Err(error) => self.answer(id, Err(error)),
-            },
+            Request::StartWorker { name } => {
+                let outcome = self.start_worker(id, &name);
+                self.answer_failure(id, outcome)
+            }
+            Request::Run { name, argv } => {
+                let outcome = self.run_program(id, &name, &argv, descriptors);
+                self.answer_failure(id, outcome)
+            }
             Request::Find { name } => {
-                let place = self.known(&name).map(|place| Answer::Place(Box::new(place)));
-                self.answer(id, place)
+                let info = self.sandbox_info(&name).map(sandbox_answer);
+                self.send_answer(id, info)
             }
-            Request::List => self.list(id),
-            Request::Kill { name } => self.kill(id, &name),
-            Request::Destroy { name } => match check_name(&name) {
-                Ok(()) => self.destroy(id, &name),
-                Err(error) => self.answer(id, Err(error)),
+            Request::List => self.list_sandboxes(id),
+            Request::Kill { name } => self.kill_sandbox(id, &name),
+            Request::Destroy { name } => match validate_name(&name) {
+                Ok(()) => self.destroy_sandbox(id, &name),
+                Err(error) => self.send_answer(id, Err(error)),
             },
-            Request::Disk { name } => match self.count_disk(id, &name) {
-                Ok(()) => Ok(()),
-                Err(error) => self.answer(id, Err(error)),
-            },
-            Request::StopWriters { name, everybody } => {
-                let whom = if everybody { Whom::Everybody } else { Whom::Writers };
-                match self.stop_writers(id, &name, whom) {
-                    Ok(()) => Ok(()),
-                    Err(error) => self.answer(id, Err(error)),
-                }
+            Request::MeasureDisk { name } => {
+                let outcome = self.measure_disk(id, &name);
+                self.answer_failure(id, outcome)
             }
-            Request::Clocks => self.clocks(id),
-            Request::Pause { name } => match self.pause(id, &name) {
-                Ok(()) => Ok(()),
-                Err(error) => self.answer(id, Err(error)),
-            },
+            Request::KillWriters { name, kill_all } => {
+                let scope = if kill_all { KillScope::All } else { KillScope::Writers };
+                let outcome = self.kill_writers(id, &name, scope);
+                self.answer_failure(id, outcome)
+            }
+            Request::CpuTimes => self.send_cpu_times(id),
+            Request::Pause { name } => {
+                let outcome = self.pause_sandbox(id, &name);
+                self.answer_failure(id, outcome)
+            }
             Request::Resume { name } => {
-                let place = self.resume(&name).map(|place| Answer::Place(Box::new(place)));
-                self.answer(id, place)
+                let info = self.resume_sandbox(&name).map(sandbox_answer);
+                self.send_answer(id, info)
             }
-            Request::Spool { name } => {
-                let place = self.hand_out_spool(&name).map(|place| Answer::Place(Box::new(place)));
-                self.answer(id, place)
+            Request::ReleaseSpool { name } => {
+                let info = self.release_spool(&name).map(sandbox_answer);
+                self.send_answer(id, info)
             }
-            Request::Usage { name } => self.answer(id, self.usage(&name).map(Answer::Usage)),
+            Request::Usage { name } => self.send_answer(id, self.read_usage(&name).map(Answer::Usage)),
             Request::Fork { parent, spec } => {
-                let place = self.fork(&parent, spec).map(|place| Answer::Place(Box::new(place)));
-                self.answer(id, place)
+                let info = self.fork_sandbox(&parent, spec).map(sandbox_answer);
+                self.send_answer(id, info)
             }
             Request::Snapshot { name, snapshot } => {
-                let made = self.snapshot(&name, &snapshot).map(Answer::Snapshot);
-                self.answer(id, made)
+                let made = self.create_snapshot(&name, &snapshot).map(Answer::Snapshot);
+                self.send_answer(id, made)
             }
             Request::Snapshots => self.list_snapshots(id),
             Request::ForgetSnapshot { snapshot } => {
                 let outcome = self.forget_snapshot(&snapshot).map(|()| Answer::Done);
-                self.answer(id, outcome)
+                self.send_answer(id, outcome)
             }
-            Request::ImportImage { image } => match self.import(id, &image, descriptors) {
-                Ok(()) => Ok(()),
-                Err(error) => self.answer(id, Err(error)),
-            },
+            Request::ImportImage { image } => {
+                let outcome = self.import_image(id, &image, descriptors);
+                self.answer_failure(id, outcome)
+            }
             Request::Images => self.list_images(id),
             Request::ForgetImage { image } => {
                 let outcome = self.forget_image(&image).map(|()| Answer::Done);
-                self.answer(id, outcome)
+                self.send_answer(id, outcome)
             }
-            Request::Enter { name, program } => match self.enter(id, &name, &program, descriptors) {
-                Ok(()) => Ok(()),
-                Err(error) => self.answer(id, Err(error)),
-            },
+            Request::Exec { name, program } => {
+                let outcome = self.exec_program(id, &name, &program, descriptors);
+                self.answer_failure(id, outcome)
+            }
         }
     }
 
-    /// As long as the worker lives its spool is its own.
-    fn hand_out_spool(&self, name: &str) -> Result<Place, Error> {
-        let (sandbox, record) = self.sandbox(name)?;
-        if let Some(owner) = self.settings.owner.filter(|_| !self.has_worker(name)) {
-            let layers = &self.store()?.layers;
-            let spool = sandbox.home.spool(layers, &record.stack);
+    /// Sends a failure at once; a success is answered when its process reports.
+    fn answer_failure(&self, id: u64, outcome: Result<(), Error>) -> Result<(), Error> {
+        outcome.or_else(|error| self.send_answer(id, Err(error)))
+    }
+
+    /// A running worker keeps its spool.
+    fn release_spool(&self, name: &str) -> Result<SandboxInfo, Error> {
+        let (sandbox, record) = self.find_sandbox(name)?;
+        if let Some(owner) = self.settings.server_user.filter(|_| !self.has_worker(name)) {
+            let layers = &self.data_dir()?.layers;
+            let spool = sandbox.dir.spool_dir(layers, &record.stack);
             if let Some(volume) = &record.stack.volume {
-                for directory in [&layers.directory, &layers.layer(&volume.spool)] {
-                    owner.admit(directory, false).map_err(|error| Error::file("open", directory, error))?;
+                for directory in [&layers.directory, &layers.layer_dir(&volume.spool)] {
+                    owner.grant_access(directory, false).map_err(|error| Error::file("open", directory, error))?;
                 }
             }
-            give_spool(&spool, owner.user, owner.group).map_err(|error| Error::file("give away", &spool, error))?;
+            chown_spool(&spool, owner.uid, owner.gid)
+                .map_err(|error| Error::file("change the owner of", &spool, error))?;
         }
-        self.known(name)
+        self.sandbox_info(name)
     }
 
-    fn list(&self, id: u64) -> Result<(), Error> {
+    fn list_sandboxes(&self, id: u64) -> Result<(), Error> {
         for name in self.sandboxes.keys() {
-            match self.known(name) {
-                Ok(place) => self.answer(id, Ok(Answer::Item(Box::new(place))))?,
-                Err(Error::HalfMade { .. }) => {}
-                Err(error) => return self.answer(id, Err(error)),
+            match self.sandbox_info(name) {
+                Ok(info) => self.send_answer(id, Ok(Answer::SandboxItem(Box::new(info))))?,
+                Err(Error::Incomplete { .. }) => {}
+                Err(error) => return self.send_answer(id, Err(error)),
             }
         }
-        self.answer(id, Ok(Answer::Done))
+        self.send_answer(id, Ok(Answer::Done))
     }
 
-    pub(super) fn known(&self, name: &str) -> Result<Place, Error> {
-        let (sandbox, record) = self.sandbox(name)?;
-        let place = sandbox.home.place(record, &self.store()?.layers, self.has_worker(name), sandbox.exit);
-        Ok(Place { paused: self.is_paused(name), unprotected: sandbox.unprotected.clone(), ..place })
+    pub(super) fn sandbox_info(&self, name: &str) -> Result<SandboxInfo, Error> {
+        let (sandbox, record) = self.find_sandbox(name)?;
+        let info = sandbox.dir.to_info(record, &self.data_dir()?.layers, self.has_worker(name), sandbox.exit);
+        Ok(SandboxInfo { is_paused: self.is_paused(name), unprotected: sandbox.unprotected.clone(), ..info })
     }
 
-    pub(super) fn sandbox(&self, name: &str) -> Result<(&Sandbox, &Record), Error> {
-        let sandbox = self.sandboxes.get(name).ok_or_else(|| Error::Unknown { name: name.to_owned() })?;
-        let record = sandbox.record.as_ref().ok_or_else(|| Error::HalfMade { name: name.to_owned() })?;
+    pub(super) fn find_sandbox(&self, name: &str) -> Result<(&SandboxState, &SandboxRecord), Error> {
+        let sandbox = self.sandboxes.get(name).ok_or_else(|| Error::UnknownSandbox { name: name.to_owned() })?;
+        let record = sandbox.record.as_ref().ok_or_else(|| Error::Incomplete { name: name.to_owned() })?;
         Ok((sandbox, record))
     }
 
     pub(super) fn has_worker(&self, name: &str) -> bool {
-        self.tracked.iter().any(|tracked| tracked.sandbox == name && tracked.kind == Kind::Worker)
+        self.tracked.iter().any(|tracked| tracked.sandbox == name && tracked.kind == ProcessKind::Worker)
     }
 
-    pub(super) fn store(&self) -> Result<&Store, Error> {
-        self.store.as_ref().ok_or_else(|| Error::protocol("the data directory isn't open"))
+    pub(super) fn data_dir(&self) -> Result<&DataDir, Error> {
+        self.data_dir.as_ref().ok_or_else(|| Error::protocol("the data directory isn't open"))
     }
 
-    fn usage(&self, name: &str) -> Result<Usage, Error> {
-        let (sandbox, _) = self.sandbox(name)?;
-        let living = self.tracked.iter().filter(|tracked| tracked.sandbox == name).map(Tracked::usage);
-        Ok(living.fold(sandbox.usage, sum))
+    fn read_usage(&self, name: &str) -> Result<SandboxUsage, Error> {
+        let (sandbox, _) = self.find_sandbox(name)?;
+        let living = self.tracked.iter().filter(|tracked| tracked.sandbox == name).map(TrackedProcess::usage);
+        Ok(living.fold(sandbox.usage, add_usage))
     }
 
-    fn prepare(&mut self, spec: Spec) -> Result<Place, Error> {
-        spec.check()?;
+    fn prepare_sandbox(&mut self, spec: SandboxSpec) -> Result<SandboxInfo, Error> {
+        spec.validate()?;
         let name = spec.name.clone();
         if let Some(sandbox) = self.sandboxes.get(&name) {
             return match sandbox.ending {
                 Some(_) => Err(Error::Ending { name }),
-                None => self.known(&name),
+                None => self.sandbox_info(&name),
             };
         }
-        let stack = self.stack_for(&spec)?;
-        self.make_sandbox(spec, stack)
+        let stack = self.create_stack(&spec)?;
+        self.create_sandbox(spec, stack)
     }
 
-    /// Makes a sandbox whose top layer is there.
-    pub(super) fn make_sandbox(&mut self, spec: Spec, stack: Stack) -> Result<Place, Error> {
+    /// Creates a sandbox from its layer stack.
+    pub(super) fn create_sandbox(&mut self, spec: SandboxSpec, stack: LayerStack) -> Result<SandboxInfo, Error> {
         let name = spec.name.clone();
-        let store = self.store()?;
-        let map = match store.layers.map_for_another(&self.ids, &self.used()) {
+        let store = self.data_dir()?;
+        let map = match store.layers.allocate_map(&self.id_source, &self.used_id_ranges()) {
             Ok(map) => map,
             Err(error) => {
-                self.discard_layers(stack.own());
+                self.discard_layers(stack.exclusive_layers());
                 return Err(error);
             }
         };
-        let home = Home::new(&store.sandboxes, &name);
-        let enforced = self.enforced(&map, store.layers.bounds(&stack));
-        let record = Record { spec, map, enforced, stack };
-        let admit =
-            |owner: Owner| owner.admit_to(&home).map_err(|error| Error::file("give access to", &home.directory, error));
-        let made = make(&home, &record, &store.layers).and_then(|()| self.settings.owner.map_or(Ok(()), admit));
+        let dir = SandboxDir::new(&store.sandboxes, &name);
+        let enforced = self.enforced_limits(&map, store.layers.enforces_quota(&stack));
+        let record = SandboxRecord { spec, map, enforced, stack };
+        let admit = |owner: ServerUser| {
+            owner.grant_socket_access(&dir).map_err(|error| Error::file("give access to", &dir.directory, error))
+        };
+        let made = create_sandbox_dirs(&dir, &record, &store.layers)
+            .and_then(|()| self.settings.server_user.map_or(Ok(()), admit));
         if let Err(error) = made {
-            for path in store.layers.discard(record.stack.own()) {
-                // What stays is swept when the next launcher starts.
-                let _ = remove::tree(&path);
+            for path in store.layers.mark_for_removal(record.stack.exclusive_layers()) {
+                // The next launcher removes the rest.
+                let _ = tree_removal::remove_tree(&path);
             }
-            if remove::tree(&home.directory).is_err() {
-                let half = Sandbox::found(home, None);
+            if tree_removal::remove_tree(&dir.directory).is_err() {
+                let half = SandboxState::from_disk(dir, None);
                 self.sandboxes.insert(name, half);
             }
             return Err(error);
         }
-        let place = home.place(&record, &store.layers, false, None);
-        self.sandboxes.insert(name, Sandbox::found(home, Some(record)));
-        Ok(place)
+        let info = dir.to_info(&record, &store.layers, false, None);
+        self.sandboxes.insert(name, SandboxState::from_disk(dir, Some(record)));
+        Ok(info)
     }
 
-    pub(super) fn used(&self) -> Vec<Range> {
-        self.sandboxes.values().filter_map(|sandbox| sandbox.record.as_ref()?.map.range()).collect()
+    pub(super) fn used_id_ranges(&self) -> Vec<IdRange> {
+        self.sandboxes.values().filter_map(|sandbox| sandbox.record.as_ref()?.map.exclusive_range()).collect()
     }
 
-    pub(super) fn enforced(&self, map: &Map, bounded: bool) -> Enforced {
-        let Enforces { memory, cpu, pids } = self.groups.enforces();
-        Enforced {
-            memory: Enforces::bound(memory, Bound::PerProcess),
-            cpu: Enforces::bound(cpu, Bound::No),
-            pids: Enforces::bound(pids, Bound::PerProcess),
-            open_files: Bound::PerProcess,
-            disk: if bounded { Bound::Enforced } else { Bound::Watched },
+    pub(super) fn enforced_limits(&self, map: &IdMap, bounded: bool) -> EnforcedLimits {
+        let CgroupEnforcement { memory, cpu, pids } = self.cgroups.enforcement();
+        EnforcedLimits {
+            memory: CgroupEnforcement::enforcement_or(memory, Enforcement::PerProcess),
+            cpu: CgroupEnforcement::enforcement_or(cpu, Enforcement::None),
+            pids: CgroupEnforcement::enforcement_or(pids, Enforcement::PerProcess),
+            open_files: Enforcement::PerProcess,
+            disk: if bounded { Enforcement::Enforced } else { Enforcement::Monitored },
             ids: map.ids,
         }
     }
 }
 
-/// Makes a sandbox's directories. A draft of the record comes first: with it the rest can be removed under the right
-/// ids. It becomes the record when all is there.
-pub(super) fn make(home: &Home, record: &Record, layers: &Layers) -> Result<(), Error> {
-    let failed = |path: &std::path::Path, error: io::Error| Error::file("make", path, error);
+fn sandbox_answer(info: SandboxInfo) -> Answer {
+    Answer::Sandbox(Box::new(info))
+}
+
+/// Creates a sandbox's directories. The draft of the record comes first, so that the rest can be removed with the right
+/// ids; it becomes the record at the end.
+pub(super) fn create_sandbox_dirs(dir: &SandboxDir, record: &SandboxRecord, layers: &LayerStore) -> Result<(), Error> {
+    let failed = |path: &std::path::Path, error: io::Error| Error::file("create", path, error);
     let private =
         |path: &std::path::Path| DirBuilder::new().mode(0o700).create(path).map_err(|error| failed(path, error));
-    private(&home.directory)?;
-    home.write_draft(record).map_err(|error| failed(&home.directory, error))?;
-    private(&home.link())?;
-    let modes = [(home.temporary(layers, &record.stack), 0o1777), (home.spool(layers, &record.stack), 0o700)];
+    private(&dir.directory)?;
+    dir.write_draft(record).map_err(|error| failed(&dir.directory, error))?;
+    private(&dir.socket_dir())?;
+    let modes = [(dir.tmp_dir(layers, &record.stack), 0o1777), (dir.spool_dir(layers, &record.stack), 0o700)];
     for (path, mode) in &modes {
         private(path)?;
         fs::set_permissions(path, Permissions::from_mode(*mode)).map_err(|error| failed(path, error))?;
     }
-    give(&modes.map(|(path, _)| path), &record.map)?;
-    home.confirm().map_err(|error| failed(&home.directory, error))
+    set_owners(&modes.map(|(path, _)| path), &record.map)?;
+    dir.commit_draft().map_err(|error| failed(&dir.directory, error))
 }
 
-/// Gives the directories to those inside who shall own them: root, which as an ordinary user's launcher it is already.
-fn give(paths: &[PathBuf], map: &Map) -> Result<(), Error> {
+/// Gives the directories to the sandbox's root; for an unprivileged user the launcher has that id already.
+fn set_owners(paths: &[PathBuf], map: &IdMap) -> Result<(), Error> {
     match map.ids {
-        Ids::Single | Ids::Shared => Ok(()),
-        Ids::Own | Ids::Common => paths.iter().try_for_each(|path| {
-            std::os::unix::fs::chown(path, map.user(0), map.group(0))
-                .map_err(|error| Error::file("give away", path, error))
+        IdMapKind::SingleId | IdMapKind::SubIds => Ok(()),
+        IdMapKind::OwnRange | IdMapKind::CommonRange => paths.iter().try_for_each(|path| {
+            std::os::unix::fs::chown(path, map.host_uid(0), map.host_gid(0))
+                .map_err(|error| Error::file("change the owner of", path, error))
         }),
     }
 }

@@ -1,4 +1,4 @@
-//! Starts workers and one-shots: what they are given, and the record of it.
+//! Starts workers and one-shot runs.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -12,205 +12,214 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::Service;
-use super::files::Taken;
-use super::processes::{Kind, Starting, Tracked};
-use crate::cgroup::{Bounds, Held, Leaf, ONE_SHOT};
-use crate::error::{AtStep, Error, Failure, Step};
-use crate::inside;
-use crate::owner::give_spool;
-use crate::place::{AGENT, Limits};
-use crate::record::{Home, Identity, Life, Record};
-use crate::setup::{Descriptor, Files, Plan, ProcessLimits, Role};
-use crate::start::{self, Started};
+use super::file_mounts::PreparedMounts;
+use super::processes::{PendingStart, ProcessKind, TrackedProcess};
+use crate::cgroup::{CgroupLeaf, LeafFiles, LeafLimits, ONE_SHOT_PREFIX};
+use crate::error::{AtStep, Error, LaunchStep, StepFailure};
+use crate::init_process;
+use crate::process_start::{self, StartingProcess};
+use crate::record::{ProcessIdentity, SandboxDir, SandboxRecord, WorkerRecord};
+use crate::sandbox::{AGENT_UID, SandboxLimits};
+use crate::server_user::chown_spool;
+use crate::setup::{Descriptor, FileSources, ProcessLimits, Role, SetupPlan};
 
-/// Where the worker is inside.
-pub(crate) const WORKER: &str = "/opt/atoll/worker";
+/// The worker's path inside.
+pub(crate) const WORKER_PATH: &str = "/opt/atoll/worker";
 
-/// Connections that wait until the worker takes them.
-const BACKLOG: i32 = 128;
+/// Maximum pending connections to the worker.
+const SOCKET_BACKLOG: i32 = 128;
 
-const MAX_LOG: u64 = 1 << 20;
+const MAX_LOG_BYTES: u64 = 1 << 20;
 
-/// How long the cgroups of the last worker may take to go before the next one starts in them.
-const GROUP_PATIENCE: Duration = Duration::from_millis(100);
+/// Time-out for the last worker's cgroups to go before the next one reuses them.
+const CGROUP_REUSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Service {
     pub(super) fn start_worker(&mut self, request: u64, name: &str) -> Result<(), Error> {
-        self.may_start(name)?;
+        self.check_startable(name)?;
         if self.has_worker(name) {
-            return Err(Error::Alive { name: name.to_owned() });
+            return Err(Error::AlreadyRunning { name: name.to_owned() });
         }
-        self.free_groups(name)?;
-        let files = self.take_files(name, Role::Worker)?;
-        let (sandbox, record) = self.sandbox(name)?;
+        self.wait_for_old_cgroups(name)?;
+        let files = self.prepare_mounts(name, Role::Worker)?;
+        let (sandbox, record) = self.find_sandbox(name)?;
         let limits = &record.spec.limits;
-        let worker = self.leaf(name, "worker", &Bounds::worker(limits))?;
-        let agent = match self.leaf(name, "agent", &self.agent_bounds(name, limits)) {
+        let worker = self.create_leaf(name, "worker", &LeafLimits::for_worker(limits))?;
+        let agent = match self.create_leaf(name, "agent", &self.agent_limits(name, limits)) {
             Ok(agent) => agent,
             Err(error) => {
                 worker.remove();
                 return Err(error);
             }
         };
-        Self::forget_pause(&sandbox.home, &agent);
-        let started = self.begin_worker(&sandbox.home, record, files, &worker, &agent);
-        self.track(request, name, Kind::Worker, vec![worker, agent], started)?;
+        Self::clear_pause(&sandbox.dir, &agent);
+        let started = self.spawn_worker(&sandbox.dir, record, files, &worker, &agent);
+        self.track_process(request, name, ProcessKind::Worker, vec![worker, agent], started)?;
         if let Some(sandbox) = self.sandboxes.get_mut(name) {
             sandbox.exit = None;
         }
         Ok(())
     }
 
-    pub(super) fn run(&mut self, run: u64, name: &str, argv: &[String], given: Vec<OwnedFd>) -> Result<(), Error> {
-        self.may_start(name)?;
-        let arguments = strings(argv.iter().cloned())?;
+    pub(super) fn run_program(
+        &mut self,
+        run: u64,
+        name: &str,
+        argv: &[String],
+        given: Vec<OwnedFd>,
+    ) -> Result<(), Error> {
+        self.check_startable(name)?;
+        let arguments = to_c_strings(argv.iter().cloned())?;
         if arguments.is_empty() || given.len() != 3 {
-            return Err(Error::Spec { reason: "a program to run needs a name and three descriptors".to_owned() });
+            return Err(Error::InvalidSpec { reason: "a program needs a name and three descriptors".to_owned() });
         }
-        let files = self.take_files(name, Role::Agent)?;
-        let (sandbox, record) = self.sandbox(name)?;
-        let leaf = self.leaf(name, &format!("{ONE_SHOT}{run}"), &self.agent_bounds(name, &record.spec.limits))?;
-        let environment = strings(self.run_environment(name))?;
+        let files = self.prepare_mounts(name, Role::Agent)?;
+        let (sandbox, record) = self.find_sandbox(name)?;
+        let leaf =
+            self.create_leaf(name, &format!("{ONE_SHOT_PREFIX}{run}"), &self.agent_limits(name, &record.spec.limits))?;
+        let environment = to_c_strings(self.run_environment(name))?;
         let descriptors: Vec<Descriptor<'_>> =
-            given.iter().map(|descriptor| Descriptor::Of(descriptor.as_fd())).collect();
+            given.iter().map(|descriptor| Descriptor::Fd(descriptor.as_fd())).collect();
         let started = self
-            .plan(&sandbox.home, record, files, Role::Agent, &arguments, &environment, &descriptors)
-            .and_then(|plan| start::start(&plan, &leaf, |_| Ok(())).map_err(|failure| Error::step(name, failure)));
-        self.track(run, name, Kind::Run { run }, vec![leaf], started)
+            .build_plan(&sandbox.dir, record, files, Role::Agent, &arguments, &environment, &descriptors)
+            .and_then(|plan| {
+                process_start::start_process(&plan, &leaf, |_| Ok(())).map_err(|failure| Error::step(name, failure))
+            });
+        self.track_process(run, name, ProcessKind::Run { run }, vec![leaf], started)
     }
 
-    pub(super) fn may_start(&self, name: &str) -> Result<(), Error> {
-        match self.sandbox(name)?.0.ending {
+    pub(super) fn check_startable(&self, name: &str) -> Result<(), Error> {
+        match self.find_sandbox(name)?.0.ending {
             Some(_) => Err(Error::Ending { name: name.to_owned() }),
             None => Ok(()),
         }
     }
 
-    /// Groups of a worker that has just ended must not be removed under the feet of the next.
-    fn free_groups(&mut self, name: &str) -> Result<(), Error> {
+    /// Waits for the cgroups of an exited worker, which must not be removed under the next one.
+    fn wait_for_old_cgroups(&mut self, name: &str) -> Result<(), Error> {
         let started = Instant::now();
-        while self.is_leaving(name) && started.elapsed() < GROUP_PATIENCE {
+        while self.has_leaving_cgroups(name) && started.elapsed() < CGROUP_REUSE_TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
-            self.retry()?;
+            self.retry_pending()?;
         }
-        self.keep_groups(name);
+        self.keep_cgroups(name);
         Ok(())
     }
 
-    fn leaf(&self, name: &str, leaf: &str, bounds: &Bounds) -> Result<Leaf, Error> {
-        let made = self.groups.make(name, leaf, bounds);
-        made.at(Step::Group).map_err(|failure| Error::step(name, failure))
+    fn create_leaf(&self, name: &str, leaf: &str, limits: &LeafLimits) -> Result<CgroupLeaf, Error> {
+        let made = self.cgroups.create_leaf(name, leaf, limits);
+        made.at(LaunchStep::Cgroup).map_err(|failure| Error::step(name, failure))
     }
 
-    /// Watches a process that was started; if it was not, its cgroups go again.
-    pub(super) fn track(
+    /// Tracks a started process, or removes its cgroups if the start failed.
+    pub(super) fn track_process(
         &mut self,
         request: u64,
         name: &str,
-        kind: Kind,
-        leaves: Vec<Leaf>,
-        started: Result<Started, Error>,
+        kind: ProcessKind,
+        leaves: Vec<CgroupLeaf>,
+        started: Result<StartingProcess, Error>,
     ) -> Result<(), Error> {
         match started {
-            Ok(Started { process, status, go }) => {
-                self.tracked.push(Tracked {
+            Ok(StartingProcess { process, status, go_ahead: go }) => {
+                self.tracked.push(TrackedProcess {
                     sandbox: name.to_owned(),
                     kind,
-                    hold: process.descriptor,
-                    child: true,
-                    starting: Some(Starting { request, status, _go: Some(go) }),
+                    pidfd: process.pidfd,
+                    is_child: true,
+                    starting: Some(PendingStart { request, status, _go_ahead: Some(go) }),
                     failure: None,
-                    leaves,
+                    cgroups: leaves,
                 });
                 Ok(())
             }
             Err(error) => {
-                self.leave(name, leaves);
+                self.remove_cgroups(name, leaves);
                 Err(error)
             }
         }
     }
 
-    fn begin_worker(
+    fn spawn_worker(
         &self,
-        home: &Home,
-        record: &Record,
-        files: Taken,
-        worker: &Leaf,
-        agent: &Leaf,
-    ) -> Result<Started, Error> {
+        dir: &SandboxDir,
+        record: &SandboxRecord,
+        files: PreparedMounts,
+        worker: &CgroupLeaf,
+        agent: &CgroupLeaf,
+    ) -> Result<StartingProcess, Error> {
         let name = &record.spec.name;
-        let layers = &self.store()?.layers;
-        let prepared = listen(&home.link()).and_then(|listener| {
-            if let Some(owner) = self.settings.owner {
-                owner.admit_to(home)?;
-                // It may have been handed out after the last worker's end.
-                if let (Some(user), Some(group)) = (record.map.user(0), record.map.group(0)) {
-                    give_spool(&home.spool(layers, &record.stack), user, group)?;
+        let layers = &self.data_dir()?.layers;
+        let prepared = bind_socket(&dir.socket_dir()).and_then(|listener| {
+            if let Some(owner) = self.settings.server_user {
+                owner.grant_socket_access(dir)?;
+                // The server may own the spool since the last worker's exit.
+                if let (Some(user), Some(group)) = (record.map.host_uid(0), record.map.host_gid(0)) {
+                    chown_spool(&dir.spool_dir(layers, &record.stack), user, group)?;
                 }
             }
-            Ok((listener, null()?, log(&home.log())?, agent.hold()?))
+            Ok((listener, open_null()?, open_log(&dir.log_path())?, agent.open_files()?))
         });
-        let (listener, null, log, held) =
-            prepared.at(Step::Descriptors).map_err(|failure| Error::step(name, failure))?;
-        let Held { admissions, oom, peak } = &held;
+        let (listener, null, log, leaf_files) =
+            prepared.at(LaunchStep::Descriptors).map_err(|failure| Error::step(name, failure))?;
+        let LeafFiles { procs_files, oom, peak } = &leaf_files;
         let mut descriptors = vec![
-            Descriptor::Of(null.as_fd()),
-            Descriptor::Of(null.as_fd()),
-            Descriptor::Of(log.as_fd()),
-            Descriptor::Of(listener.as_fd()),
+            Descriptor::Fd(null.as_fd()),
+            Descriptor::Fd(null.as_fd()),
+            Descriptor::Fd(log.as_fd()),
+            Descriptor::Fd(listener.as_fd()),
             Descriptor::Spool,
         ];
         let mut environment = vec![
             format!("ATOLL_SANDBOX={name}"),
-            format!("ATOLL_AGENT_UID={AGENT}"),
-            format!("ATOLL_CGROUP_FDS={}", admissions.len()),
-            format!("PATH={}", self.path(files.wanted.system)),
+            format!("ATOLL_AGENT_UID={AGENT_UID}"),
+            format!("ATOLL_CGROUP_FDS={}", procs_files.len()),
+            format!("PATH={}", self.search_path(files.overlays.system)),
             "LANG=C.UTF-8".to_owned(),
         ];
-        descriptors.extend(admissions.iter().map(|file| Descriptor::Of(file.as_fd())));
+        descriptors.extend(procs_files.iter().map(|file| Descriptor::Fd(file.as_fd())));
         for (file, variable) in [(oom, "ATOLL_OOM_FD"), (peak, "ATOLL_PEAK_FD")] {
             if let Some(file) = file {
                 environment.push(format!("{variable}={}", descriptors.len()));
-                descriptors.push(Descriptor::Of(file.as_fd()));
+                descriptors.push(Descriptor::Fd(file.as_fd()));
             }
         }
         if oom.is_some() {
             environment.push(format!("ATOLL_MEMORY_LIMIT={}", record.spec.limits.memory_bytes));
         }
-        let arguments = strings([WORKER, "init"].map(str::to_owned))?;
-        let environment = strings(environment)?;
-        let plan = self.plan(home, record, files, Role::Worker, &arguments, &environment, &descriptors)?;
+        let arguments = to_c_strings([WORKER_PATH, "init"].map(str::to_owned))?;
+        let environment = to_c_strings(environment)?;
+        let plan = self.build_plan(dir, record, files, Role::Worker, &arguments, &environment, &descriptors)?;
         let template = plan.template.to_path_buf();
-        let known = |pid| -> Result<(), Failure> {
-            let process = Identity::of(pid).at_with(Step::Wait, "identity")?;
-            let life = Life { process, worker: worker.clone(), agent: agent.clone(), template };
-            home.write_life(&life).at_with(Step::Wait, "record")
+        let known = |pid| -> Result<(), StepFailure> {
+            let process = ProcessIdentity::read_from_proc(pid).at_with(LaunchStep::Wait, "identity")?;
+            let worker_record = WorkerRecord { process, worker: worker.clone(), agent: agent.clone(), template };
+            dir.write_worker_record(&worker_record).at_with(LaunchStep::Wait, "record")
         };
-        start::start(&plan, worker, known).map_err(|failure| Error::step(name, failure))
+        process_start::start_process(&plan, worker, known).map_err(|failure| Error::step(name, failure))
     }
 
     #[allow(clippy::too_many_arguments, reason = "each is one part of the plan")]
-    pub(super) fn plan<'a>(
+    pub(super) fn build_plan<'a>(
         &'a self,
-        home: &'a Home,
-        record: &'a Record,
-        taken: Taken,
+        dir: &'a SandboxDir,
+        record: &'a SandboxRecord,
+        mounts: PreparedMounts,
         role: Role,
         arguments: &'a [CString],
         environment: &'a [CString],
         descriptors: &'a [Descriptor<'a>],
-    ) -> Result<Plan<'a>, Error> {
-        let Taken { wanted, store, trees, scratch, programs } = taken;
-        let layers = &self.store()?.layers;
-        Ok(Plan {
-            path: self.path(wanted.system),
-            files: Files { layers, stack: &record.stack, wanted, store, taken: trees, scratch, programs },
+    ) -> Result<SetupPlan<'a>, Error> {
+        let PreparedMounts { overlays, store, files, scratch, programs } = mounts;
+        let layers = &self.data_dir()?.layers;
+        Ok(SetupPlan {
+            path: self.search_path(overlays.system),
+            files: FileSources { layers, stack: &record.stack, overlays, store, files, scratch, programs },
             view: &self.view,
-            template: &self.store()?.template,
-            worker: &self.settings.worker,
-            home,
-            // A one-shot is git of our own, and the one that fills the workspace must write there.
+            template: &self.data_dir()?.template,
+            worker: &self.settings.worker_binary,
+            sandbox_dir: dir,
+            // A one-shot run is our own git, which must be able to write the whole workspace.
             protected: if role == Role::Worker { &record.spec.protected } else { &[] },
             programs: if role == Role::Worker { &record.spec.programs } else { &[] },
             map: &record.map,
@@ -218,7 +227,7 @@ impl Service {
             limits: self.process_limits(&record.spec.limits),
             filter: &self.filter,
             landlock: self.landlock,
-            writable_root: wanted.system,
+            writable_root: overlays.system,
             role,
             arguments,
             environment,
@@ -226,13 +235,13 @@ impl Service {
         })
     }
 
-    /// Where programs are looked for: an imported root knows nothing of the host's tools.
-    pub(super) fn path(&self, imported: bool) -> &str {
-        if imported { inside::PATH } else { &self.view.path }
+    /// The `PATH` of programs inside: an imported root has none of the host's tools.
+    pub(super) fn search_path(&self, imported: bool) -> &str {
+        if imported { init_process::DEFAULT_PATH } else { &self.view.path }
     }
 
-    pub(super) fn process_limits(&self, limits: &Limits) -> ProcessLimits {
-        let enforces = self.groups.enforces();
+    pub(super) fn process_limits(&self, limits: &SandboxLimits) -> ProcessLimits {
+        let enforces = self.cgroups.enforcement();
         ProcessLimits {
             open_files: limits.open_files,
             data: (!enforces.memory).then_some(limits.memory_bytes),
@@ -254,26 +263,26 @@ impl Service {
     }
 }
 
-pub(super) fn strings(texts: impl IntoIterator<Item = String>) -> Result<Vec<CString>, Error> {
+pub(super) fn to_c_strings(texts: impl IntoIterator<Item = String>) -> Result<Vec<CString>, Error> {
     let outcome: Result<Vec<CString>, _> = texts.into_iter().map(CString::new).collect();
-    outcome.map_err(|_| Error::Spec { reason: "a program's arguments can't hold a zero byte".to_owned() })
+    outcome.map_err(|_| Error::InvalidSpec { reason: "a program's arguments cannot contain a zero byte".to_owned() })
 }
 
-pub(super) fn null() -> io::Result<File> {
+pub(super) fn open_null() -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open("/dev/null")
 }
 
-/// What the last worker said is kept for the next to find, unless it has become much.
-fn log(path: &Path) -> io::Result<File> {
+/// Opens the worker's log for appending; truncates a large one.
+fn open_log(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-    if file.metadata()?.len() > MAX_LOG {
+    if file.metadata()?.len() > MAX_LOG_BYTES {
         file.set_len(0)?;
     }
     Ok(file)
 }
 
-/// Binds through the directory's descriptor: a path may be longer than an address can hold.
-fn listen(link: &Path) -> io::Result<OwnedFd> {
+/// Binds through the directory's descriptor: the path may be too long for an address.
+fn bind_socket(link: &Path) -> io::Result<OwnedFd> {
     match fs::remove_file(link.join("sock")) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -282,6 +291,6 @@ fn listen(link: &Path) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/sock", directory.as_raw_fd()))?;
     rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, BACKLOG)?;
+    rustix::net::listen(&socket, SOCKET_BACKLOG)?;
     Ok(socket)
 }

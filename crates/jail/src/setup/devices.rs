@@ -1,4 +1,4 @@
-//! `/dev`: a few harmless nodes of the host, terminals of its own, shared memory.
+//! Builds `/dev`: harmless device nodes of the host, its own terminals, shared memory.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use rustix::mount::MountFlags;
 
-use super::Plan;
-use super::root::{make_directories, make_file, memory};
-use super::trees::hang;
-use crate::error::{AtStep, Failure, Step};
+use super::SetupPlan;
+use super::mount_sources::attach_mount;
+use super::root::{create_dirs, create_file, mount_tmpfs};
+use crate::error::{AtStep, LaunchStep, StepFailure};
 
 const LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd", "dev/fd"),
@@ -19,24 +19,24 @@ const LINKS: [(&str, &str); 5] = [
     ("pts/ptmx", "dev/ptmx"),
 ];
 
-pub(super) fn build(devices: &[(OwnedFd, &'static str)], plan: &Plan<'_>) -> Result<(), Failure> {
-    make_directories(Path::new("dev/pts"))?;
-    make_directories(Path::new("dev/shm"))?;
+pub(super) fn mount_devices(devices: &[(OwnedFd, &'static str)], plan: &SetupPlan<'_>) -> Result<(), StepFailure> {
+    create_dirs(Path::new("dev/pts"))?;
+    create_dirs(Path::new("dev/shm"))?;
     for (tree, name) in devices {
         let target = Path::new("dev").join(name);
-        make_file(&target)?;
-        hang(tree, &target, Step::Devices)?;
+        create_file(&target)?;
+        attach_mount(tree, &target, LaunchStep::Devices)?;
     }
     for (target, link) in LINKS {
-        symlink(target, link).at_with(Step::Devices, link)?;
+        symlink(target, link).at_with(LaunchStep::Devices, link)?;
     }
-    // Terminals belong to the group that inside is called `tty`, where that id exists.
-    let options = if plan.map.group(5).is_some() {
+    // Terminals belong to the group `tty`, if that id is mapped.
+    let options = if plan.map.host_gid(5).is_some() {
         c"newinstance,ptmxmode=0666,mode=0620,gid=5"
     } else {
         c"newinstance,ptmxmode=0666,mode=0600"
     };
     rustix::mount::mount(c"devpts", c"dev/pts", c"devpts", MountFlags::NOSUID | MountFlags::NOEXEC, options)
-        .at_with(Step::Devices, "dev/pts")?;
-    memory(Path::new("dev/shm"), &format!("mode=1777,size={}", plan.limits.shared_memory), Step::Devices)
+        .at_with(LaunchStep::Devices, "dev/pts")?;
+    mount_tmpfs(Path::new("dev/shm"), &format!("mode=1777,size={}", plan.limits.shared_memory), LaunchStep::Devices)
 }

@@ -1,9 +1,9 @@
-//! A second lock on the files, independent of the mounts: whatever is mounted how, nothing is written, made or removed
-//! but below the directories that are the sandbox's own. Reading needs no lock: only what may be read is mounted.
+//! Landlock rules that restrict writes, independent of the mounts: nothing is written, created or removed outside of
+//! the sandbox's own directories. Reading needs no rule: only readable files are mounted.
 //!
-//! It holds directories, not their names: where a fork hangs new ones over the old, what was locked before could not
-//! write to them. So a worker, which lives through forks, isn't locked; its hands lock themselves whenever they start,
-//! and with them all that the agent is. An imported root is the sandbox's own as a whole and has no such lock.
+//! Landlock rules refer to directories, not paths: after a fork remounts the files, a restricted process could not
+//! write to them. So the worker, which outlives forks, is unrestricted. Its spawner restricts itself at each start, and
+//! thereby the agent. An imported root belongs to the sandbox as a whole and has no such rules.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -12,80 +12,81 @@ use landlock::{
     Scope,
 };
 
-use crate::error::{AtStep, Errno, Failure, Step};
+use crate::error::{AtStep, Errno, LaunchStep, StepFailure};
 use crate::kernel;
 
-/// Where may be written.
-const WRITABLE: [&str; 6] = ["/workspace", "/home/agent", "/tmp", "/run", "/dev", "/proc"];
+/// Writable directories.
+const WRITABLE_DIRS: [&str; 6] = ["/workspace", "/home/agent", "/tmp", "/run", "/dev", "/proc"];
 
-/// From this version on files can be moved between directories; before, every such move fails, which breaks too much.
-const LEAST: i32 = 2;
+/// Before this version, moving a file between directories always fails, which breaks too many programs.
+const MIN_ABI_VERSION: i32 = 2;
 
-/// Whether there is such a lock on this machine.
+/// This host's Landlock support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Landlock {
     version: i32,
 }
 
 impl Landlock {
-    pub fn find() -> Self {
+    pub fn detect() -> Self {
         Self { version: kernel::landlock_version() }
     }
 
     pub fn is_usable(self) -> bool {
-        self.version >= LEAST
+        self.version >= MIN_ABI_VERSION
     }
 
-    /// 0 is none.
+    /// The ABI version; 0 without Landlock.
     pub fn version(self) -> i32 {
         self.version
     }
 
-    /// Locks this process and all it starts.
-    pub fn close(self, reach: Reach) -> Result<(), Failure> {
+    /// Restricts this process and its future children.
+    pub fn restrict_self(self, reach: SignalScope) -> Result<(), StepFailure> {
         if !self.is_usable() {
             return Ok(());
         }
-        // Of later versions nothing is wanted: what they add would have to be allowed again.
+        // Rights of later versions are not handled: they would have to be allowed again.
         let writing = AccessFs::from_write(ABI::V3);
         let ruleset = Ruleset::default().handle_access(writing).and_then(|ruleset| match reach {
-            Reach::Itself => ruleset.scope(Scope::from_all(ABI::V6)),
-            Reach::All => Ok(ruleset),
+            SignalScope::OwnDomain => ruleset.scope(Scope::from_all(ABI::V6)),
+            SignalScope::All => Ok(ruleset),
         });
-        let mut ruleset = ruleset.and_then(Ruleset::create).map_err(|error| number(&error)).at(Step::Landlock)?;
-        for path in WRITABLE {
-            match PathFd::new(path).map_err(|error| opening(&error)) {
-                Ok(opened) => ruleset = allow(ruleset, opened.as_fd(), writing, path)?,
-                // What isn't there can't be written to.
+        let mut ruleset =
+            ruleset.and_then(Ruleset::create).map_err(|error| ruleset_errno(&error)).at(LaunchStep::Landlock)?;
+        for path in WRITABLE_DIRS {
+            match PathFd::new(path).map_err(|error| open_errno(&error)) {
+                Ok(opened) => ruleset = allow_writes(ruleset, opened.as_fd(), writing, path)?,
+                // A missing directory needs no rule.
                 Err(Errno(libc::ENOENT)) => {}
-                Err(errno) => return Err(errno).at_with(Step::Landlock, path),
+                Err(errno) => return Err(errno).at_with(LaunchStep::Landlock, path),
             }
         }
-        ruleset.restrict_self().map(drop).map_err(|error| number(&error)).at(Step::Landlock)
+        ruleset.restrict_self().map(drop).map_err(|error| ruleset_errno(&error)).at(LaunchStep::Landlock)
     }
 }
 
-/// Whom a locked process may send signals, and whose abstract sockets it may connect to.
+/// The processes that a restricted process may signal, and whose abstract sockets it may connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// Itself and what it has started.
-    Itself,
-    /// All that its namespaces let it: others of its sandbox were locked at another time.
+pub(crate) enum SignalScope {
+    /// Itself and its descendants.
+    OwnDomain,
+    /// All that its namespaces allow: other processes of the sandbox have other Landlock domains.
     All,
 }
 
-fn allow(
+fn allow_writes(
     ruleset: landlock::RulesetCreated,
     directory: BorrowedFd<'_>,
     access: landlock::BitFlags<AccessFs>,
     name: &str,
-) -> Result<landlock::RulesetCreated, Failure> {
+) -> Result<landlock::RulesetCreated, StepFailure> {
     let added = ruleset.add_rule(PathBeneath::new(directory, access));
-    added.map_err(|error| number(&error)).at_with(Step::Landlock, name)
+    added.map_err(|error| ruleset_errno(&error)).at_with(LaunchStep::Landlock, name)
 }
 
-/// The kernel's own number for a failure.
-fn number(error: &RulesetError) -> Errno {
+/// The errno in a Landlock error.
+fn ruleset_errno(error: &RulesetError) -> Errno {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
         if let Some(found) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
@@ -96,7 +97,7 @@ fn number(error: &RulesetError) -> Errno {
     Errno(libc::EINVAL)
 }
 
-fn opening(error: &PathFdError) -> Errno {
+fn open_errno(error: &PathFdError) -> Errno {
     match error {
         PathFdError::OpenCall { source, .. } => Errno(source.raw_os_error().unwrap_or(libc::EIO)),
         _ => Errno(libc::EINVAL),

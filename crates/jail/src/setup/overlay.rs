@@ -1,7 +1,7 @@
-//! Stacks layers into what a sandbox shows: one overlay for its files, one for its system if it has an imported root.
+//! Mounts a sandbox's overlays: one for its files, one for its system if it has an image.
 //!
-//! All layers lie in one directory, the store. It is hung up for a moment so that the kernel finds them by short names,
-//! and so is the overlay; what is kept are trees of the overlay that hang nowhere yet.
+//! All layers are in one directory, the store. Store and overlays are attached for a moment, so that overlayfs finds
+//! the layers by short names; only detached clones of the overlay remain.
 
 use std::ffi::CString;
 use std::fs;
@@ -12,84 +12,103 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::trees::{hang, tree};
-use crate::error::{AtStep, Failure, Step};
+use super::mount_sources::{attach_mount, clone_mount};
+use crate::error::{AtStep, LaunchStep, StepFailure};
 use crate::kernel::{NO_DEVICES, NO_SUID};
-use crate::layers::{Part, Stack};
+use crate::layers::{LayerPart, LayerStack};
 
-/// What of a root is made inside for each sandbox, whatever an image has there.
-const OWN: [&str; 8] = ["proc", "dev", "sys", "tmp", "run", "workspace", "home", "lost+found"];
+/// Root directories that every sandbox gets fresh, instead of the image's.
+const GENERATED_DIRS: [&str; 8] = ["proc", "dev", "sys", "tmp", "run", "workspace", "home", "lost+found"];
 
-/// Where store and overlay hang for a moment; absolute paths.
+/// Temporary mount points of store and overlay; absolute paths.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Scratch {
+pub(crate) struct MountPoints {
     pub store: &'static str,
     pub merged: &'static str,
 }
 
-/// Which overlays are wanted.
+/// The overlays to mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct OverlayRequest {
     pub files: bool,
     pub system: bool,
 }
 
 #[derive(Default)]
-pub(crate) struct Stacked {
+pub(crate) struct OverlayMounts {
     /// Workspace and home.
     pub files: Option<[OwnedFd; 2]>,
-    pub system: Option<System>,
+    pub system: Option<SystemTree>,
 }
 
-/// An imported root, in pieces that can be exchanged under a process that lives in it.
+/// An imported root in parts, which can be remounted under a running process.
 #[derive(Default)]
-pub(crate) struct System {
+pub(crate) struct SystemTree {
     pub directories: Vec<(OwnedFd, PathBuf)>,
     pub links: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Stacks what is wanted. Leaves nothing hung up, also when it fails.
-pub(crate) fn stack(store: &OwnedFd, stack: &Stack, wanted: Wanted, scratch: Scratch) -> Result<Stacked, Failure> {
+/// Mounts the requested overlays. Leaves nothing attached, even on failure.
+pub(crate) fn mount_overlays(
+    store: &OwnedFd,
+    stack: &LayerStack,
+    request: OverlayRequest,
+    scratch: MountPoints,
+) -> Result<OverlayMounts, StepFailure> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let before = rustix::fs::open(".", flags, Mode::empty()).at(Step::Layers)?;
-    hang(store, Path::new(scratch.store), Step::Layers)?;
-    let outcome = rustix::process::chdir(scratch.store).at(Step::Layers).and_then(|()| {
-        let files = if wanted.files { Some(merge(stack, Part::Files, scratch.merged, files)?) } else { None };
-        let system = if wanted.system { Some(merge(stack, Part::System, scratch.merged, system)?) } else { None };
-        Ok(Stacked { files, system })
+    let before = rustix::fs::open(".", flags, Mode::empty()).at(LaunchStep::MountOverlay)?;
+    attach_mount(store, Path::new(scratch.store), LaunchStep::MountOverlay)?;
+    let outcome = rustix::process::chdir(scratch.store).at(LaunchStep::MountOverlay).and_then(|()| {
+        let files = if request.files {
+            Some(mount_overlay(stack, LayerPart::Files, scratch.merged, clone_files)?)
+        } else {
+            None
+        };
+        let system = if request.system {
+            Some(mount_overlay(stack, LayerPart::System, scratch.merged, clone_system)?)
+        } else {
+            None
+        };
+        Ok(OverlayMounts { files, system })
     });
-    rustix::process::fchdir(&before).at(Step::Layers)?;
-    rustix::mount::unmount(scratch.store, UnmountFlags::DETACH).at(Step::Layers)?;
+    rustix::process::fchdir(&before).at(LaunchStep::MountOverlay)?;
+    rustix::mount::unmount(scratch.store, UnmountFlags::DETACH).at(LaunchStep::MountOverlay)?;
     outcome
 }
 
-fn merge<T>(stack: &Stack, part: Part, merged: &str, take: fn(&Path) -> Result<T, Failure>) -> Result<T, Failure> {
-    // Of a store that bounds: it holds all by itself.
+fn mount_overlay<T>(
+    stack: &LayerStack,
+    part: LayerPart,
+    merged: &str,
+    take: fn(&Path) -> Result<T, StepFailure>,
+) -> Result<T, StepFailure> {
+    // A subvolume contains everything itself.
     if stack.volume.is_some() {
-        return take(&Path::new(&stack.top).join(part.directory()));
+        return take(&Path::new(&stack.top).join(part.dir_name()));
     }
-    reuse(&Path::new(&stack.top).join(part.work())).at_with(Step::Layers, "work directory")?;
-    let options = CString::new(options(stack, part)).map_err(io::Error::from).at(Step::Layers)?;
+    clear_volatile_marker(&Path::new(&stack.top).join(part.work_dir_name()))
+        .at_with(LaunchStep::MountOverlay, "work directory")?;
+    let options = CString::new(overlay_options(stack, part)).map_err(io::Error::from).at(LaunchStep::MountOverlay)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount(c"overlay", merged, c"overlay", flags, options.as_c_str())
-        .at_with(Step::Layers, part.directory())?;
-    let taken = take(Path::new(merged));
-    rustix::mount::unmount(merged, UnmountFlags::DETACH).at(Step::Layers)?;
-    taken
+        .at_with(LaunchStep::MountOverlay, part.dir_name())?;
+    let result = take(Path::new(merged));
+    rustix::mount::unmount(merged, UnmountFlags::DETACH).at(LaunchStep::MountOverlay)?;
+    result
 }
 
-/// `volatile`: nothing is flushed to the disk for a sandbox's sake, as without an overlay.
-fn options(stack: &Stack, part: Part) -> String {
-    let name = part.directory();
-    let image = stack.image.as_ref().filter(|_| part == Part::System).map(|base| &base.layer);
+/// Options of the overlay. `volatile`: nothing is synced for a sandbox, as without an overlay.
+fn overlay_options(stack: &LayerStack, part: LayerPart) -> String {
+    let name = part.dir_name();
+    let image = stack.image.as_ref().filter(|_| part == LayerPart::System).map(|base| &base.layer);
     let below: Vec<String> = stack.below.iter().chain(image).map(|layer| format!("{layer}/{name}")).collect();
-    let (top, work) = (&stack.top, part.work());
+    let (top, work) = (&stack.top, part.work_dir_name());
     format!("lowerdir={},upperdir={top}/{name},workdir={top}/{work},userxattr,index=off,volatile", below.join(":"))
 }
 
-/// The kernel refuses what was mounted `volatile` before, as it may not have come to the disk whole when the machine
-/// went down. That is as safe as all else here, so the mark goes.
-fn reuse(work: &Path) -> rustix::io::Result<()> {
+/// Removes overlayfs's marker of an earlier `volatile` mount, which would refuse the mount because data may be lost
+/// after a crash. That risk is accepted for all files here.
+fn clear_volatile_marker(work: &Path) -> rustix::io::Result<()> {
     let incompatible = work.join("work/incompat");
     let mark = incompatible.join("volatile");
     for (path, flags) in
@@ -103,23 +122,23 @@ fn reuse(work: &Path) -> rustix::io::Result<()> {
     Ok(())
 }
 
-fn files(merged: &Path) -> Result<[OwnedFd; 2], Failure> {
+fn clone_files(merged: &Path) -> Result<[OwnedFd; 2], StepFailure> {
     let attributes = NO_SUID | NO_DEVICES;
-    Ok([tree(&merged.join("workspace"), attributes)?, tree(&merged.join("home"), attributes)?])
+    Ok([clone_mount(&merged.join("workspace"), attributes)?, clone_mount(&merged.join("home"), attributes)?])
 }
 
-fn system(merged: &Path) -> Result<System, Failure> {
-    let mut system = System::default();
-    for entry in fs::read_dir(merged).at_with(Step::Layers, "system")? {
-        let entry = entry.at_with(Step::Layers, "system")?;
-        let (name, kind) = (entry.file_name(), entry.file_type().at_with(Step::Layers, "system")?);
-        if name.to_str().is_none_or(|name| OWN.contains(&name) || name.starts_with('.')) {
+fn clone_system(merged: &Path) -> Result<SystemTree, StepFailure> {
+    let mut system = SystemTree::default();
+    for entry in fs::read_dir(merged).at_with(LaunchStep::MountOverlay, "system")? {
+        let entry = entry.at_with(LaunchStep::MountOverlay, "system")?;
+        let (name, kind) = (entry.file_name(), entry.file_type().at_with(LaunchStep::MountOverlay, "system")?);
+        if name.to_str().is_none_or(|name| GENERATED_DIRS.contains(&name) || name.starts_with('.')) {
             continue;
         }
         if kind.is_dir() {
-            system.directories.push((tree(&entry.path(), NO_SUID | NO_DEVICES)?, name.into()));
+            system.directories.push((clone_mount(&entry.path(), NO_SUID | NO_DEVICES)?, name.into()));
         } else if kind.is_symlink() {
-            let target = fs::read_link(entry.path()).at_with(Step::Layers, "system")?;
+            let target = fs::read_link(entry.path()).at_with(LaunchStep::MountOverlay, "system")?;
             system.links.push((name.into(), target));
         }
     }
@@ -129,20 +148,20 @@ fn system(merged: &Path) -> Result<System, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layers::{Base, MOST};
+    use crate::layers::{ImageLayer, MAX_LOWER_LAYERS};
 
     #[test]
-    fn options_name_the_layers_newest_first_and_fit_into_a_page() {
-        let mut stack = Stack {
+    fn options_list_layers_newest_first_and_fit_into_a_page() {
+        let mut stack = LayerStack {
             top: "t".into(),
             below: vec!["b".into(), "a".into()],
-            image: Some(Base { name: "debian".into(), layer: "i".into() }),
+            image: Some(ImageLayer { name: "debian".into(), layer: "i".into() }),
             volume: None,
         };
-        let text = options(&stack, Part::System);
+        let text = overlay_options(&stack, LayerPart::System);
         assert!(text.starts_with("lowerdir=b/system:a/system:i/system,upperdir=t/system,workdir=t/system-work,"));
-        assert!(options(&stack, Part::Files).starts_with("lowerdir=b/files:a/files,upperdir=t/files,"));
-        stack.below = vec!["0123456789abc".into(); MOST];
-        assert!(options(&stack, Part::System).len() < 4096);
+        assert!(overlay_options(&stack, LayerPart::Files).starts_with("lowerdir=b/files:a/files,upperdir=t/files,"));
+        stack.below = vec!["0123456789abc".into(); MAX_LOWER_LAYERS];
+        assert!(overlay_options(&stack, LayerPart::System).len() < 4096);
     }
 }

@@ -1,24 +1,24 @@
-//! Who the process is inside, and what it may do there.
+//! The ids and capabilities of a process inside.
 
 use rustix::process::{Gid, Uid};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 
-use crate::error::{AtStep, Failure, Step};
-use crate::ids::Map;
-use crate::place::{AGENT, Ids};
+use crate::error::{AtStep, LaunchStep, StepFailure};
+use crate::id_ranges::IdMap;
+use crate::sandbox::{AGENT_UID, IdMapKind};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Starts processes as `agent` and ends them, and may do nothing else that `agent` may not.
+    /// Starts and kills processes as `agent`, with no other privilege.
     Worker,
-    /// A one-shot: has no privilege at all and ends with its launcher.
+    /// A one-shot run without privileges, which dies with its launcher.
     Agent,
-    /// The sandbox's own root, in an imported root: may do to its files what package managers do.
+    /// Root in an imported root, with the capabilities that package managers need.
     Root,
 }
 
-/// What root may do inside; none of it counts for anything that doesn't belong to the sandbox.
-const OF_ROOT: CapabilitySet = CapabilitySet::CHOWN
+/// Root's capabilities; they apply only to what belongs to the sandbox's user namespace.
+const ROOT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
@@ -30,60 +30,63 @@ const OF_ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::SYS_CHROOT);
 
-/// From the launcher's id to root inside, where there is one: until here files could be reached as the launcher can.
-pub(crate) fn become_root_inside(map: &Map) -> Result<(), Failure> {
-    if map.ids == Ids::Single {
+/// Switches from the launcher's id to root inside, if root is mapped.
+pub(crate) fn become_root_inside(map: &IdMap) -> Result<(), StepFailure> {
+    if map.ids == IdMapKind::SingleId {
         return Ok(());
     }
-    rustix::thread::set_thread_groups(&[]).at_with(Step::Ids, "groups")?;
-    switch(0).at(Step::Ids)
+    rustix::thread::set_thread_groups(&[]).at_with(LaunchStep::SwitchIds, "groups")?;
+    switch_ids(0).at(LaunchStep::SwitchIds)
 }
 
-fn switch(id: u32) -> rustix::io::Result<()> {
+fn switch_ids(id: u32) -> rustix::io::Result<()> {
     let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
     rustix::thread::set_thread_res_gid(group, group, group)?;
     rustix::thread::set_thread_res_uid(user, user, user)
 }
 
-/// Leaves only what the role needs, for this process and all it will start.
-pub(crate) fn give_up(role: Role, map: &Map) -> rustix::io::Result<()> {
-    let kept = match role {
+/// Drops all capabilities that the role does not need, for this process and its future children.
+pub(crate) fn drop_capabilities(role: Role, map: &IdMap) -> rustix::io::Result<()> {
+    let retained = match role {
         Role::Worker if map.has_root() => CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL,
-        Role::Root if map.has_root() => OF_ROOT,
+        Role::Root if map.has_root() => ROOT_CAPABILITIES,
         Role::Worker | Role::Agent | Role::Root => CapabilitySet::empty(),
     };
     let none = CapabilitySet::empty();
     rustix::thread::clear_ambient_capability_set()?;
-    // Root that executes a program gets what is inheritable or in the bounding set. Nothing can become inheritable once
-    // the bounding set is empty, so it comes first.
+    // A root process gets the inheritable and bounding capabilities at exec. Nothing can become inheritable once the
+    // bounding set is empty, so set that first.
     let all = rustix::thread::capabilities(None)?;
-    rustix::thread::set_capabilities(None, CapabilitySets { inheritable: kept, ..all })?;
+    rustix::thread::set_capabilities(None, CapabilitySets { inheritable: retained, ..all })?;
     let mut bits = CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
-    if kept.is_empty() {
+    if retained.is_empty() {
         bits |= CapabilitiesSecureBits::NO_ROOT | CapabilitiesSecureBits::NO_ROOT_LOCKED;
     }
     rustix::thread::set_capabilities_secure_bits(bits)?;
     for number in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
-        // A package manager's programs become another user and root again.
-        if role == Role::Root && kept.contains(capability) {
+        // A package manager's programs switch users and become root again.
+        if role == Role::Root && retained.contains(capability) {
             continue;
         }
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // The kernel knows no more.
+            // The kernel has no more capabilities.
             Err(rustix::io::Errno::INVAL) => break,
             outcome => outcome?,
         }
     }
     if role == Role::Agent && map.has_root() {
-        switch(AGENT)?;
+        switch_ids(AGENT_UID)?;
     }
-    let sets =
-        CapabilitySets { effective: kept, permitted: kept, inheritable: if kept.is_empty() { none } else { kept } };
+    let sets = CapabilitySets {
+        effective: retained,
+        permitted: retained,
+        inheritable: if retained.is_empty() { none } else { retained },
+    };
     rustix::thread::set_capabilities(None, sets)?;
     rustix::thread::set_no_new_privs(true)?;
     if role != Role::Worker {
-        // After the last change of ids, which would undo it.
+        // After the last change of ids, which would clear it.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     }
     Ok(())

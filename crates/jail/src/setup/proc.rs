@@ -1,12 +1,12 @@
-//! `/proc` of the new pid namespace, without what tells about or changes the host.
+//! Mounts `/proc` of the new pid namespace, without files that reveal or change the host.
 
 use std::path::Path;
 
 use rustix::mount::MountFlags;
 
-use super::root::emptiness;
-use super::trees::{hang, tree};
-use crate::error::{AtStep, Failure, Step};
+use super::mount_sources::{attach_mount, clone_mount};
+use super::root::mount_empty_dir;
+use crate::error::{AtStep, LaunchStep, StepFailure};
 use crate::kernel::{NO_DEVICES, NO_EXECUTION, NO_SUID, READ_ONLY};
 
 /// Files that appear empty.
@@ -23,21 +23,21 @@ const HIDDEN_FILES: [&str; 7] = [
 /// Directories that appear empty.
 const HIDDEN_DIRECTORIES: [&str; 3] = ["proc/acpi", "proc/asound", "proc/scsi"];
 
-/// What can be read but not written, whoever asks.
-const FIXED: [&str; 5] = ["proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"];
+/// Read-only paths.
+const READ_ONLY_PATHS: [&str; 5] = ["proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"];
 
-pub(super) fn build() -> Result<(), Failure> {
-    super::root::make_directories(Path::new("proc"))?;
+pub(super) fn mount_proc() -> Result<(), StepFailure> {
+    super::root::create_dirs(Path::new("proc"))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    rustix::mount::mount(c"proc", c"proc", c"proc", flags, None).at(Step::Proc)?;
+    rustix::mount::mount(c"proc", c"proc", c"proc", flags, None).at(LaunchStep::Proc)?;
     for path in HIDDEN_FILES.map(Path::new).into_iter().filter(|path| path.exists()) {
-        hang(&tree(Path::new("dev/null"), READ_ONLY | NO_SUID | NO_EXECUTION)?, path, Step::Proc)?;
+        attach_mount(&clone_mount(Path::new("dev/null"), READ_ONLY | NO_SUID | NO_EXECUTION)?, path, LaunchStep::Proc)?;
     }
     for path in HIDDEN_DIRECTORIES.map(Path::new).into_iter().filter(|path| path.exists()) {
-        emptiness(path, Step::Proc)?;
+        mount_empty_dir(path, LaunchStep::Proc)?;
     }
-    for path in FIXED.map(Path::new).into_iter().filter(|path| path.exists()) {
-        hang(&tree(path, READ_ONLY | NO_SUID | NO_DEVICES | NO_EXECUTION)?, path, Step::Proc)?;
+    for path in READ_ONLY_PATHS.map(Path::new).into_iter().filter(|path| path.exists()) {
+        attach_mount(&clone_mount(path, READ_ONLY | NO_SUID | NO_DEVICES | NO_EXECUTION)?, path, LaunchStep::Proc)?;
     }
     Ok(())
 }

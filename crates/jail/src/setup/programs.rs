@@ -1,8 +1,7 @@
-//! Programs of the host that a sandbox is shown beside its root: the agent's own, wherever it is installed.
+//! Programs of the host that are mounted besides the sandbox's root: the agent's own.
 //!
-//! Only what is named is shown, read-only, and nothing beside it, so that one may lie in a home that nobody else can
-//! enter. Each is reached part by part without following a link. A server that isn't who its launcher is gets nothing
-//! shown that lies where it could not go itself.
+//! Only the named file or directory is mounted, read-only, so it may be in a private home directory. Links are not
+//! followed. An unprivileged server gets nothing mounted that it could not reach itself.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -12,49 +11,49 @@ use rustix::io::Errno as Error;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
 use serde::{Deserialize, Serialize};
 
-use super::system;
-use crate::error::{AtStep, Failure, Step};
+use super::imported_root;
+use crate::error::{AtStep, LaunchStep, StepFailure};
 use crate::kernel::{self, NO_DEVICES, NO_SUID, READ_ONLY};
-use crate::owner::Owner;
+use crate::server_user::ServerUser;
 
-/// Where they are in every sandbox, below its root.
-pub(crate) const PLACE: &str = "opt/atoll/agents";
+/// Mount point in every sandbox, relative to its root.
+pub(crate) const AGENTS_MOUNT_POINT: &str = "opt/atoll/agents";
 
-/// A file or directory of the host that a sandbox is shown.
+/// A file or directory of the host to mount in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shown {
-    /// Absolute, and without links.
+pub struct HostProgram {
+    /// Absolute, without links.
     pub from: PathBuf,
-    /// Below `/opt/atoll/agents`.
+    /// Relative to `/opt/atoll/agents`.
     pub at: String,
 }
 
-/// A copy of the mount at its path, which hangs nowhere yet.
-pub(crate) struct Held {
+/// A detached clone of a mount.
+pub(crate) struct ProgramMount {
     tree: OwnedFd,
     is_directory: bool,
 }
 
-impl Held {
-    pub fn copy(&self) -> Result<Self, Failure> {
-        Ok(Self { tree: self.tree.try_clone().at(Step::Trees)?, is_directory: self.is_directory })
+impl ProgramMount {
+    pub fn try_clone(&self) -> Result<Self, StepFailure> {
+        Ok(Self { tree: self.tree.try_clone().at(LaunchStep::CloneMounts)?, is_directory: self.is_directory })
     }
 }
 
-pub(crate) fn take(path: &Path, owner: Option<Owner>) -> Result<Held, Failure> {
-    let (found, is_directory) = reach(path, owner).at_with(Step::Trees, path.display())?;
+pub(crate) fn clone_program_mount(path: &Path, owner: Option<ServerUser>) -> Result<ProgramMount, StepFailure> {
+    let (found, is_directory) = open_without_links(path, owner).at_with(LaunchStep::CloneMounts, path.display())?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_RECURSIVE
         | OpenTreeFlags::AT_EMPTY_PATH;
-    let tree = rustix::mount::open_tree(&found, c"", flags).at_with(Step::Trees, path.display())?;
+    let tree = rustix::mount::open_tree(&found, c"", flags).at_with(LaunchStep::CloneMounts, path.display())?;
     let fixed = READ_ONLY | NO_SUID | NO_DEVICES;
-    kernel::set_mount_attributes(tree.as_fd(), fixed).at_with(Step::Trees, path.display())?;
-    Ok(Held { tree, is_directory })
+    kernel::set_mount_attributes(tree.as_fd(), fixed).at_with(LaunchStep::CloneMounts, path.display())?;
+    Ok(ProgramMount { tree, is_directory })
 }
 
-/// What is at a path, and whether it is a directory.
-fn reach(path: &Path, owner: Option<Owner>) -> Result<(OwnedFd, bool), Error> {
+/// Opens a path without following links; returns whether it is a directory.
+fn open_without_links(path: &Path, owner: Option<ServerUser>) -> Result<(OwnedFd, bool), Error> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut here = rustix::fs::openat(CWD, "/", flags | OFlags::DIRECTORY, Mode::empty())?;
     for part in path.components() {
@@ -64,7 +63,7 @@ fn reach(path: &Path, owner: Option<Owner>) -> Result<(OwnedFd, bool), Error> {
             Component::Prefix(_) | Component::CurDir | Component::ParentDir => return Err(Error::INVAL),
         };
         if let Some(owner) = owner
-            && !may_pass(&rustix::fs::fstat(&here)?, owner)
+            && !can_traverse(&rustix::fs::fstat(&here)?, owner)
         {
             return Err(Error::ACCESS);
         }
@@ -78,9 +77,9 @@ fn reach(path: &Path, owner: Option<Owner>) -> Result<(OwnedFd, bool), Error> {
     }
 }
 
-/// Whether somebody may go through a directory, by its mode alone.
-fn may_pass(directory: &Stat, owner: Owner) -> bool {
-    let bit = match (directory.st_uid == owner.user, directory.st_gid == owner.group) {
+/// True if a user may traverse a directory, by its mode bits.
+fn can_traverse(directory: &Stat, owner: ServerUser) -> bool {
+    let bit = match (directory.st_uid == owner.uid, directory.st_gid == owner.gid) {
         (true, _) => 0o100,
         (false, true) => 0o010,
         (false, false) => 0o001,
@@ -88,33 +87,33 @@ fn may_pass(directory: &Stat, owner: Owner) -> bool {
     directory.st_mode & bit != 0
 }
 
-/// Hangs them over a directory of their own in the root that `root` leads to.
-pub(super) fn hang(programs: &[(Held, &str)], root: &Path) -> Result<(), Failure> {
+/// Mounts the programs over a fresh directory in the given root.
+pub(super) fn mount_programs(programs: &[(ProgramMount, &str)], root: &Path) -> Result<(), StepFailure> {
     if programs.is_empty() {
         return Ok(());
     }
-    let place = emptiness().at_with(Step::Root, PLACE)?;
-    hang_place(&place, root)?;
-    for (held, at) in programs {
-        let target = make_target(&place, at, held.is_directory).at_with(Step::Root, at)?;
-        over(&held.tree, &target).at_with(Step::Root, at)?;
+    let agents_dir = create_tmpfs().at_with(LaunchStep::Root, AGENTS_MOUNT_POINT)?;
+    mount_agents_dir(&agents_dir, root)?;
+    for (program, at) in programs {
+        let target = create_mount_target(&agents_dir, at, program.is_directory).at_with(LaunchStep::Root, at)?;
+        move_mount_onto(&program.tree, &target).at_with(LaunchStep::Root, at)?;
     }
-    kernel::set_attributes_of_one(place.as_fd(), READ_ONLY).at_with(Step::Root, PLACE)
+    kernel::set_one_mount_attributes(agents_dir.as_fd(), READ_ONLY).at_with(LaunchStep::Root, AGENTS_MOUNT_POINT)
 }
 
-/// Hangs the directory with all of them where it always is.
-pub(crate) fn hang_place(place: &OwnedFd, root: &Path) -> Result<(), Failure> {
-    let target = system::directory_for_agents(root).at_with(Step::Root, PLACE)?;
-    over(place, &target).at_with(Step::Root, PLACE)
+/// Mounts the directory of all programs at its fixed path.
+pub(crate) fn mount_agents_dir(agents_dir: &OwnedFd, root: &Path) -> Result<(), StepFailure> {
+    let target = imported_root::open_agents_dir(root).at_with(LaunchStep::Root, AGENTS_MOUNT_POINT)?;
+    move_mount_onto(agents_dir, &target).at_with(LaunchStep::Root, AGENTS_MOUNT_POINT)
 }
 
-fn over(tree: &OwnedFd, target: &OwnedFd) -> rustix::io::Result<()> {
+fn move_mount_onto(tree: &OwnedFd, target: &OwnedFd) -> rustix::io::Result<()> {
     let empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     rustix::mount::move_mount(tree, c"", target, c"", empty)
 }
 
-/// A small file system in memory: whatever the root has at the place is not looked at.
-fn emptiness() -> rustix::io::Result<OwnedFd> {
+/// Creates a small tmpfs, which hides what the root has at the mount point.
+fn create_tmpfs() -> rustix::io::Result<OwnedFd> {
     let system = rustix::mount::fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in [(c"mode", c"755"), (c"size", c"64k"), (c"nr_inodes", c"256")] {
         rustix::mount::fsconfig_set_string(&system, key, value)?;
@@ -124,10 +123,10 @@ fn emptiness() -> rustix::io::Result<OwnedFd> {
     rustix::mount::fsmount(&system, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// All of it is fresh and ours.
-fn make_target(place: &OwnedFd, at: &str, is_directory: bool) -> rustix::io::Result<OwnedFd> {
+/// Creates a mount target in the fresh tmpfs.
+fn create_mount_target(agents_dir: &OwnedFd, at: &str, is_directory: bool) -> rustix::io::Result<OwnedFd> {
     let (parents, name) = at.rsplit_once('/').unwrap_or(("", at));
-    let mut here = place.try_clone().map_err(|_| Error::MFILE)?;
+    let mut here = agents_dir.try_clone().map_err(|_| Error::MFILE)?;
     let open = |directory: &OwnedFd, name: &str| {
         rustix::fs::openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
     };
@@ -154,7 +153,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     #[test]
-    fn no_link_is_followed_and_nobody_gets_further_than_their_rights() {
+    fn follows_no_links_and_respects_the_users_rights() {
         let base = tempfile::tempdir().unwrap();
         let base = base.path().canonicalize().unwrap();
         let home = base.join("home");
@@ -162,19 +161,19 @@ mod tests {
         fs::write(home.join("bin/agent"), "x").unwrap();
         symlink(home.join("bin"), base.join("link")).unwrap();
         symlink(home.join("bin/agent"), home.join("last")).unwrap();
-        assert!(!reach(&home.join("bin/agent"), None).unwrap().1);
-        assert!(reach(&home.join("bin"), None).unwrap().1);
+        assert!(!open_without_links(&home.join("bin/agent"), None).unwrap().1);
+        assert!(open_without_links(&home.join("bin"), None).unwrap().1);
         for link in [base.join("link/agent"), home.join("last")] {
-            assert!(reach(&link, None).is_err(), "{}", link.display());
+            assert!(open_without_links(&link, None).is_err(), "{}", link.display());
         }
-        assert!(reach(&home.join("bin/../bin/agent"), None).is_err());
+        assert!(open_without_links(&home.join("bin/../bin/agent"), None).is_err());
 
         fs::set_permissions(&base, fs::Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
         let found = fs::metadata(&home).unwrap();
-        let stranger = Owner { user: found.uid() + 1, group: found.gid() + 1 };
-        assert_eq!(reach(&home.join("bin/agent"), Some(stranger)).unwrap_err(), Error::ACCESS);
-        let itself = Owner { user: found.uid(), group: found.gid() };
-        assert!(reach(&home.join("bin/agent"), Some(itself)).is_ok());
+        let stranger = ServerUser { uid: found.uid() + 1, gid: found.gid() + 1 };
+        assert_eq!(open_without_links(&home.join("bin/agent"), Some(stranger)).unwrap_err(), Error::ACCESS);
+        let itself = ServerUser { uid: found.uid(), gid: found.gid() };
+        assert!(open_without_links(&home.join("bin/agent"), Some(itself)).is_ok());
     }
 }

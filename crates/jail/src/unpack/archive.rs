@@ -1,4 +1,4 @@
-//! What an archive holds, told by its content: a root, or layers with a list of them.
+//! The content of an archive: a root directory, or layers with a manifest.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,162 +15,162 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const XZ: [u8; 4] = [0xfd, 0x37, 0x7a, 0x58];
 const BZIP2: [u8; 3] = *b"BZh";
 
-/// Lists of layers are short; one that isn't is none.
-const LONGEST_LIST: u64 = 4 << 20;
-/// So many files no root has, and so large is none.
-const MOST_ENTRIES: usize = 5_000_000;
-const LARGEST: u64 = 256 << 30;
+/// A longer file is not a manifest.
+const MAX_LIST_BYTES: u64 = 4 << 20;
+/// No real root has more files or is larger.
+const MAX_ENTRIES: usize = 5_000_000;
+const MAX_ARCHIVE_BYTES: u64 = 256 << 30;
 
 pub(super) struct Archive {
     file: File,
-    entries: BTreeMap<String, Held>,
+    entries: BTreeMap<String, ArchiveEntry>,
 }
 
-/// Something in the archive by its name.
-enum Held {
+/// A named entry of the archive.
+enum ArchiveEntry {
     At {
         position: u64,
         size: u64,
     },
-    /// Another name of something: `docker save` names layers that are the same so.
+    /// An alias: `docker save` links identical layers.
     Link(String),
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum ArchiveContent {
     Root,
-    /// The lowest first.
+    /// Lowest first.
     Layers(Vec<String>),
 }
 
 #[derive(Deserialize)]
-struct Saved {
+struct DockerManifest {
     #[serde(rename = "Layers")]
     layers: Vec<String>,
 }
 
-fn unreadable(error: impl std::fmt::Display) -> String {
-    format!("it can't be read as a tar archive: {error}")
+fn archive_error(error: impl std::fmt::Display) -> String {
+    format!("it is not a readable tar archive: {error}")
 }
 
 impl Archive {
     pub fn open(file: File) -> Result<Self, String> {
-        let mut file = seekable(file)?;
+        let mut file = make_seekable(file)?;
         let mut entries = BTreeMap::new();
         let mut tar = tar::Archive::new(&mut file);
-        for entry in tar.entries_with_seek().map_err(unreadable)? {
-            let entry = entry.map_err(unreadable)?;
-            let Some(name) = plain(&String::from_utf8_lossy(&entry.path_bytes())) else { continue };
+        for entry in tar.entries_with_seek().map_err(archive_error)? {
+            let entry = entry.map_err(archive_error)?;
+            let Some(name) = normalize_name(&String::from_utf8_lossy(&entry.path_bytes())) else { continue };
             let kind = entry.header().entry_type();
-            let held = match entry.link_name_bytes() {
+            let entry_kind = match entry.link_name_bytes() {
                 Some(target) if kind.is_symlink() || kind.is_hard_link() => {
                     let target = String::from_utf8_lossy(&target).into_owned();
-                    // A symbolic link is relative to where it stands.
+                    // A symbolic link is relative to its directory.
                     let above = Path::new(&name).parent().filter(|_| kind.is_symlink());
                     let whole = above.map_or_else(|| target.clone(), |above| format!("{}/{target}", above.display()));
-                    match within(&whole) {
-                        Some(target) => Held::Link(target),
+                    match normalize_inside(&whole) {
+                        Some(target) => ArchiveEntry::Link(target),
                         None => continue,
                     }
                 }
-                _ => Held::At { position: entry.raw_file_position(), size: entry.size() },
+                _ => ArchiveEntry::At { position: entry.raw_file_position(), size: entry.size() },
             };
-            entries.insert(name, held);
-            if entries.len() > MOST_ENTRIES {
-                return Err(format!("it holds more than {MOST_ENTRIES} files"));
+            entries.insert(name, entry_kind);
+            if entries.len() > MAX_ENTRIES {
+                return Err(format!("it has more than {MAX_ENTRIES} files"));
             }
         }
         if entries.is_empty() {
-            return Err("there is nothing in it".to_owned());
+            return Err("it is empty".to_owned());
         }
         Ok(Self { file, entries })
     }
 
-    /// A newer `docker save` writes both lists; they say the same.
-    pub fn layers(&self) -> Result<Content, String> {
-        if let Some(saved) = self.json("manifest.json").and_then(|value| serde_json::from_value(value).ok()) {
-            let saved: Vec<Saved> = saved;
-            return match <[Saved; 1]>::try_from(saved) {
-                Ok([Saved { layers }]) if !layers.is_empty() => Ok(Content::Layers(layers)),
+    /// Reads the manifest. A newer `docker save` writes both kinds, which agree.
+    pub fn read_content(&self) -> Result<ArchiveContent, String> {
+        if let Some(saved) = self.read_json("manifest.json").and_then(|value| serde_json::from_value(value).ok()) {
+            let saved: Vec<DockerManifest> = saved;
+            return match <[DockerManifest; 1]>::try_from(saved) {
+                Ok([DockerManifest { layers }]) if !layers.is_empty() => Ok(ArchiveContent::Layers(layers)),
                 Ok(_) => Err("its manifest.json names no layer".to_owned()),
-                Err(saved) => Err(format!("it holds {} images: save one alone", saved.len())),
+                Err(saved) => Err(format!("it has {} images: save a single one", saved.len())),
             };
         }
-        match self.json("index.json").filter(|_| self.entries.contains_key("oci-layout")) {
-            Some(index) => self.layers_of(&index, 4).map(Content::Layers),
-            None => Ok(Content::Root),
+        match self.read_json("index.json").filter(|_| self.entries.contains_key("oci-layout")) {
+            Some(index) => self.resolve_index(&index, 4).map(ArchiveContent::Layers),
+            None => Ok(ArchiveContent::Root),
         }
     }
 
-    fn layers_of(&self, index: &Value, depth: u32) -> Result<Vec<String>, String> {
+    fn resolve_index(&self, index: &Value, depth: u32) -> Result<Vec<String>, String> {
         let list = index.get("manifests").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let chosen = match list {
             [one] => one,
             [] => return Err("its index.json names no image".to_owned()),
             several => several
                 .iter()
-                .find(|one| one.pointer("/platform/architecture").and_then(Value::as_str) == Some(architecture()))
-                .ok_or_else(|| format!("it holds {} images, and none for {}", several.len(), architecture()))?,
+                .find(|one| one.pointer("/platform/architecture").and_then(Value::as_str) == Some(oci_architecture()))
+                .ok_or_else(|| format!("it has {} images, but none for {}", several.len(), oci_architecture()))?,
         };
-        let manifest = blob(chosen).and_then(|path| self.json(&path));
-        let manifest = manifest.ok_or("a manifest that its index.json names is missing")?;
+        let manifest = blob_path(chosen).and_then(|path| self.read_json(&path));
+        let manifest = manifest.ok_or("a manifest named in its index.json is missing")?;
         if manifest.get("manifests").is_some() {
             return match depth.checked_sub(1) {
-                Some(depth) => self.layers_of(&manifest, depth),
-                None => Err("its lists of images have no end".to_owned()),
+                Some(depth) => self.resolve_index(&manifest, depth),
+                None => Err("its image indexes are nested too deeply".to_owned()),
             };
         }
         let layers = manifest.get("layers").and_then(Value::as_array).ok_or("its manifest names no layers")?;
-        let layers: Option<Vec<String>> = layers.iter().map(blob).collect();
-        layers.ok_or_else(|| "its manifest names a layer by no digest".to_owned())
+        let layers: Option<Vec<String>> = layers.iter().map(blob_path).collect();
+        layers.ok_or_else(|| "its manifest names a layer without a digest".to_owned())
     }
 
-    fn json(&self, name: &str) -> Option<Value> {
-        let (position, size) = self.find(name)?;
-        if size > LONGEST_LIST {
+    fn read_json(&self, name: &str) -> Option<Value> {
+        let (position, size) = self.find_entry(name)?;
+        if size > MAX_LIST_BYTES {
             return None;
         }
         let mut text = Vec::new();
-        self.at(position, size).ok()?.read_to_end(&mut text).ok()?;
+        self.reader_at(position, size).ok()?.read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
-    fn find(&self, name: &str) -> Option<(u64, u64)> {
-        let mut name = plain(name)?;
+    fn find_entry(&self, name: &str) -> Option<(u64, u64)> {
+        let mut name = normalize_name(name)?;
         for _ in 0..8 {
             match self.entries.get(&name)? {
-                Held::At { position, size } => return Some((*position, *size)),
-                Held::Link(target) => name.clone_from(target),
+                ArchiveEntry::At { position, size } => return Some((*position, *size)),
+                ArchiveEntry::Link(target) => name.clone_from(target),
             }
         }
         None
     }
 
-    fn at(&self, position: u64, size: u64) -> io::Result<Take<File>> {
+    fn reader_at(&self, position: u64, size: u64) -> io::Result<Take<File>> {
         let mut file = self.file.try_clone()?;
         file.seek(SeekFrom::Start(position))?;
         Ok(file.take(size))
     }
 
-    pub fn layer(&self, name: &str) -> Result<Box<dyn Read>, String> {
-        let (position, size) = self.find(name).ok_or_else(|| format!("its layer {name} is missing"))?;
-        let open = || self.at(position, size).map_err(unreadable);
+    pub fn open_layer(&self, name: &str) -> Result<Box<dyn Read>, String> {
+        let (position, size) = self.find_entry(name).ok_or_else(|| format!("its layer {name} is missing"))?;
+        let open = || self.reader_at(position, size).map_err(archive_error);
         let mut magic = Vec::new();
-        open()?.take(4).read_to_end(&mut magic).map_err(unreadable)?;
-        compressed(&magic)?;
+        open()?.take(4).read_to_end(&mut magic).map_err(archive_error)?;
+        check_compression(&magic)?;
         let raw = io::BufReader::with_capacity(1 << 17, open()?);
         Ok(if magic.starts_with(&GZIP) { Box::new(MultiGzDecoder::new(raw)) } else { Box::new(raw) })
     }
 
-    /// The whole archive.
-    pub fn reader(&self) -> Result<Box<dyn Read>, String> {
-        let mut file = self.file.try_clone().map_err(unreadable)?;
-        file.rewind().map_err(unreadable)?;
+    /// Opens the whole archive.
+    pub fn open_whole(&self) -> Result<Box<dyn Read>, String> {
+        let mut file = self.file.try_clone().map_err(archive_error)?;
+        file.rewind().map_err(archive_error)?;
         Ok(Box::new(io::BufReader::with_capacity(1 << 17, file)))
     }
 }
 
-fn architecture() -> &'static str {
+fn oci_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -178,20 +178,20 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Where in the archive a descriptor's content is.
-fn blob(descriptor: &Value) -> Option<String> {
+/// The path of a descriptor's blob in the archive.
+fn blob_path(descriptor: &Value) -> Option<String> {
     let (kind, digest) = descriptor.get("digest")?.as_str()?.split_once(':')?;
     let fits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     (fits(kind) && fits(digest)).then(|| format!("blobs/{kind}/{digest}"))
 }
 
-/// A name as it is looked for: without what doesn't count in it.
-fn plain(name: &str) -> Option<String> {
-    within(name).filter(|name| !name.is_empty())
+/// Normalizes an entry's name; `None` if it is empty.
+fn normalize_name(name: &str) -> Option<String> {
+    normalize_inside(name).filter(|name| !name.is_empty())
 }
 
-/// The same for one that may go up, as long as it stays inside.
-fn within(name: &str) -> Option<String> {
+/// Resolves `..` in a name; `None` if it leaves the archive.
+fn normalize_inside(name: &str) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     for part in Path::new(name).components() {
         match part {
@@ -203,7 +203,7 @@ fn within(name: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-fn compressed(magic: &[u8]) -> Result<(), String> {
+fn check_compression(magic: &[u8]) -> Result<(), String> {
     let form = if magic.starts_with(&ZSTD) {
         "zstd"
     } else if magic.starts_with(&XZ) {
@@ -213,16 +213,16 @@ fn compressed(magic: &[u8]) -> Result<(), String> {
     } else {
         return Ok(());
     };
-    Err(format!("it is compressed with {form}, which can't be read here: compress it with gzip, or not at all"))
+    Err(format!("it is compressed with {form}, which is not supported: use gzip or no compression"))
 }
 
-/// The archive as a file without compression; what isn't becomes one, which has no name and goes with this process.
-fn seekable(mut file: File) -> Result<File, String> {
-    let failed = |error: io::Error| format!("it can't be read: {error}");
+/// Returns the archive as an uncompressed, seekable file; copies it to an unlinked file if needed.
+fn make_seekable(mut file: File) -> Result<File, String> {
+    let failed = |error: io::Error| format!("failed to read it: {error}");
     let is_file = file.rewind().is_ok();
     let mut magic = Vec::new();
     (&mut file).take(4).read_to_end(&mut magic).map_err(failed)?;
-    compressed(&magic)?;
+    check_compression(&magic)?;
     let is_gzip = magic.starts_with(&GZIP);
     if is_file && !is_gzip {
         file.rewind().map_err(failed)?;
@@ -233,8 +233,8 @@ fn seekable(mut file: File) -> Result<File, String> {
     let mut copy = File::from(copy);
     let whole = io::Cursor::new(magic).chain(file);
     let mut whole: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(whole)) } else { Box::new(whole) };
-    let copied = io::copy(&mut (&mut whole).take(LARGEST), &mut copy).map_err(failed)?;
-    if copied == LARGEST {
+    let copied = io::copy(&mut (&mut whole).take(MAX_ARCHIVE_BYTES), &mut copy).map_err(failed)?;
+    if copied == MAX_ARCHIVE_BYTES {
         return Err("it is larger than 256 GiB".to_owned());
     }
     copy.rewind().map_err(failed)?;
@@ -246,17 +246,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stay_inside() {
-        assert_eq!(plain("./a//b/"), Some("a/b".into()));
-        assert_eq!(plain("/a"), Some("a".into()));
-        assert_eq!(within("x/../y/layer.tar"), Some("y/layer.tar".into()));
-        assert_eq!(within("../y"), None);
-        assert_eq!(plain("./"), None);
+    fn normalized_names_stay_inside() {
+        assert_eq!(normalize_name("./a//b/"), Some("a/b".into()));
+        assert_eq!(normalize_name("/a"), Some("a".into()));
+        assert_eq!(normalize_inside("x/../y/layer.tar"), Some("y/layer.tar".into()));
+        assert_eq!(normalize_inside("../y"), None);
+        assert_eq!(normalize_name("./"), None);
     }
 
     #[test]
     fn only_digests_name_blobs() {
-        let of = |digest: &str| blob(&serde_json::json!({ "digest": digest }));
+        let of = |digest: &str| blob_path(&serde_json::json!({ "digest": digest }));
         assert_eq!(of("sha256:ab12"), Some("blobs/sha256/ab12".into()));
         for bad in ["sha256:../x", "sha256:", "x", "a/b:c"] {
             assert_eq!(of(bad), None, "{bad}");
@@ -264,8 +264,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
-        assert!(compressed(&ZSTD).unwrap_err().contains("zstd"));
-        assert!(compressed(b"abcd").is_ok());
+    fn names_the_unsupported_compression() {
+        assert!(check_compression(&ZSTD).unwrap_err().contains("zstd"));
+        assert!(check_compression(b"abcd").is_ok());
     }
 }

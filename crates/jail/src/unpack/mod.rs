@@ -1,11 +1,11 @@
-//! Unpacks an archive into an imported root.
+//! Unpacks an archive into an image.
 //!
-//! The archive is a stranger's. Whoever reads it is a process of its own, in a user namespace where only the layers' ids
-//! exist, with the destination as its whole file system: no name or link in the archive can lead anywhere else.
+//! The archive is untrusted. A separate process reads it, in a user namespace with only the layer store's ids and
+//! chrooted to the destination: no name or link in the archive can lead anywhere else.
 
 mod archive;
 mod entries;
-mod finish;
+mod root_setup;
 
 use std::fs::File;
 use std::io::Write;
@@ -14,69 +14,76 @@ use std::os::fd::BorrowedFd;
 use rustix::process::{Resource, Rlimit, Signal};
 use serde::{Deserialize, Serialize};
 
-use crate::ids::Map;
+use crate::id_ranges::IdMap;
 use crate::setup::privilege;
 
-/// What the process may take of memory. The list of all files in an archive is a fraction of it; one name in a hostile archive
-/// can be as long as the archive.
-const MEMORY: u64 = 1 << 30;
+/// Memory limit of the process. The list of files takes a fraction of it; a single name in a hostile archive can be as
+/// long as the archive.
+const MAX_MEMORY_BYTES: u64 = 1 << 30;
 
-/// What came of it.
+/// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Unpacked {
+pub(crate) struct UnpackedImage {
     pub bytes: u64,
     pub layers: u32,
-    /// Device nodes, which a sandbox can't have.
+    /// Number of device nodes, which sandboxes cannot have.
     pub skipped: u64,
 }
 
-/// What the process does that is made for it: says on `said` how it went, and ends.
-pub(crate) fn run(archive: BorrowedFd<'_>, directory: BorrowedFd<'_>, map: &Map, said: BorrowedFd<'_>) -> i32 {
-    let outcome = confine(directory, map).and_then(|()| {
+/// Body of the importer process: reports its result on `report` and returns the exit code.
+pub(crate) fn run_importer(
+    archive: BorrowedFd<'_>,
+    directory: BorrowedFd<'_>,
+    map: &IdMap,
+    report: BorrowedFd<'_>,
+) -> i32 {
+    let outcome = confine_process(directory, map).and_then(|()| {
         let archive = archive.try_clone_to_owned().map_err(|error| error.to_string())?;
-        unpack(File::from(archive), map)
+        unpack_archive(File::from(archive), map)
     });
     let code = i32::from(outcome.is_err());
-    if let (Ok(said), Ok(text)) = (said.try_clone_to_owned(), serde_json::to_vec(&outcome)) {
-        // Who waits sees at least that it has ended.
-        let _ = File::from(said).write_all(&text);
+    if let (Ok(report), Ok(text)) = (report.try_clone_to_owned(), serde_json::to_vec(&outcome)) {
+        // The exit still shows that it ended.
+        let _ = File::from(report).write_all(&text);
     }
     code
 }
 
-/// From here on the destination is all that there is, and memory is bounded.
-fn confine(directory: BorrowedFd<'_>, map: &Map) -> Result<(), String> {
+/// Confines the process to its destination and limits its memory.
+fn confine_process(directory: BorrowedFd<'_>, map: &IdMap) -> Result<(), String> {
     let bound = |resource, bytes| {
         let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
-        rustix::process::setrlimit(resource, limit).map_err(|error| format!("its limits can't be set: {error}"))
+        rustix::process::setrlimit(resource, limit)
+            .map_err(|error| format!("failed to set the importer's limits: {error}"))
     };
-    // Who wants more is aborted; nobody wants to look at what is left of it.
-    bound(Resource::Data, MEMORY).and_then(|()| bound(Resource::Core, 0))?;
-    privilege::become_root_inside(map).map_err(|failure| format!("its ids can't be had: {}", failure.source))?;
+    // A process over its limit aborts; a core dump has no use.
+    bound(Resource::Data, MAX_MEMORY_BYTES).and_then(|()| bound(Resource::Core, 0))?;
+    privilege::become_root_inside(map)
+        .map_err(|failure| format!("failed to switch the importer's ids: {}", failure.source))?;
     let confined = rustix::process::fchdir(directory)
         .and_then(|()| rustix::process::chroot("."))
         .and_then(|()| rustix::process::chdir("/"))
         .and_then(|()| rustix::process::set_parent_process_death_signal(Some(Signal::KILL)));
     rustix::process::umask(rustix::fs::Mode::empty());
-    confined.map_err(|error| format!("its directory can't be entered: {error}"))
+    confined.map_err(|error| format!("failed to enter the image's directory: {error}"))
 }
 
-fn unpack(file: File, map: &Map) -> Result<Unpacked, String> {
+fn unpack_archive(file: File, map: &IdMap) -> Result<UnpackedImage, String> {
     let archive = archive::Archive::open(file)?;
     let mut unpacker = entries::Unpacker::new(map);
-    match archive.layers()? {
-        archive::Content::Root => unpacker.apply(archive.reader()?, false)?,
-        archive::Content::Layers(layers) => {
+    match archive.read_content()? {
+        archive::ArchiveContent::Root => unpacker.extract_layer(archive.open_whole()?, false)?,
+        archive::ArchiveContent::Layers(layers) => {
             for layer in &layers {
-                // What a layer hides is of those before it: so that comes first, whatever their order in the archive.
-                unpacker.hide(archive.layer(layer)?)?;
-                unpacker.apply(archive.layer(layer)?, true)?;
+                // Whiteouts hide entries of earlier layers, so apply them first, in any order of the layer.
+                unpacker.apply_whiteouts(archive.open_layer(layer)?)?;
+                unpacker.extract_layer(archive.open_layer(layer)?, true)?;
             }
             unpacker.layers = u32::try_from(layers.len()).unwrap_or(u32::MAX);
         }
     }
-    finish::finish()?;
-    Ok(Unpacked { bytes: unpacker.bytes, layers: unpacker.layers, skipped: unpacker.skipped })
+    root_setup::finish_root()?;
+    Ok(UnpackedImage { bytes: unpacker.bytes, layers: unpacker.layers, skipped: unpacker.skipped })
 }
 
 #[cfg(test)]
@@ -84,9 +91,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_says_can_be_read_again() {
-        let said: Result<Unpacked, String> = Ok(Unpacked { bytes: 1, layers: 2, skipped: 3 });
-        let text = serde_json::to_vec(&said).unwrap();
-        assert_eq!(serde_json::from_slice::<Result<Unpacked, String>>(&text).unwrap(), said);
+    fn the_report_survives_serialization() {
+        let report: Result<UnpackedImage, String> = Ok(UnpackedImage { bytes: 1, layers: 2, skipped: 3 });
+        let text = serde_json::to_vec(&report).unwrap();
+        assert_eq!(serde_json::from_slice::<Result<UnpackedImage, String>>(&text).unwrap(), report);
     }
 }

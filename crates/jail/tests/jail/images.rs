@@ -1,4 +1,4 @@
-//! Imported roots: archives of all forms, hostile ones, and what sandboxes do with them.
+//! Images: all archive formats, hostile archives, and sandboxes that use them.
 
 use std::fs::{self, File};
 use std::io::{Seek, Write};
@@ -6,17 +6,17 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use atoll_jail::{Error, Exit, Image, Kept, Shown, Spec};
+use atoll_jail::{CatalogKind, Error, Exit, HostProgram, Image, SandboxSpec};
 use flate2::write::GzEncoder;
 use serde_json::json;
 use tar::{Builder, EntryType, Header};
 
-use crate::harness::{Harness, as_root, enter, skip, spec};
-use crate::{lifecycle, ordinary};
+use crate::harness::{Harness, exec_shell, require_root, skip_test, spec};
+use crate::{lifecycle, unprivileged};
 
 const WORKER: &str = "#!/bin/sh\nexec sleep 1000000\n";
 
-/// An archive that is being written.
+/// An archive to write.
 #[derive(Default)]
 struct Tar(Vec<Item>);
 
@@ -58,7 +58,7 @@ impl Tar {
             header.set_gid(*owner);
             header.set_mtime(1_000_000_000);
             header.set_size(content.len() as u64);
-            // By hand: hostile names are what the crate itself would refuse to write.
+            // Written directly: the crate refuses hostile names.
             header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
             header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
             header.set_cksum();
@@ -74,20 +74,20 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-fn archive(bytes: &[u8]) -> OwnedFd {
+fn archive_fd(bytes: &[u8]) -> OwnedFd {
     let mut file: File = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();
     file.rewind().unwrap();
     file.into()
 }
 
-/// A root of one static program with many names.
-fn busybox() -> Option<&'static Tar> {
+/// A root with one static busybox under many names.
+fn busybox_root() -> Option<&'static Tar> {
     static ROOT: OnceLock<Option<Tar>> = OnceLock::new();
     let root = ROOT.get_or_init(|| {
         let program = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists())?;
         let program = fs::read(program).unwrap();
-        // A program that needs a loader would find none.
+        // A dynamic binary would find no loader.
         if program.windows(6).any(|part| part == b"ld-lin") {
             return None;
         }
@@ -110,46 +110,46 @@ fn busybox() -> Option<&'static Tar> {
         Some(root)
     });
     if root.is_none() {
-        skip("needs a static busybox");
+        skip_test("needs a static busybox");
     }
     root.as_ref()
 }
 
-fn on(image: &str, name: &str) -> Spec {
-    Spec { image: Some(image.to_owned()), ..spec(name) }
+fn from_image(image: &str, name: &str) -> SandboxSpec {
+    SandboxSpec { image: Some(image.to_owned()), ..spec(name) }
 }
 
-fn import(harness: &Harness, name: &str, bytes: &[u8]) -> Result<Image, Error> {
-    harness.launcher.import_image(name, archive(bytes))
+fn import_bytes(harness: &Harness, name: &str, bytes: &[u8]) -> Result<Image, Error> {
+    harness.launcher.import_image(name, archive_fd(bytes))
 }
 
 impl Harness {
-    fn inside(&self, name: &str, as_root: bool, script: &str) -> String {
-        let output = enter(&self.launcher, name, as_root, script).unwrap();
+    fn exec_as(&self, name: &str, as_root: bool, script: &str) -> String {
+        let output = exec_shell(&self.launcher, name, as_root, script).unwrap();
         assert_eq!(output.exit, Exit::Exited(0), "{script}: {output:?}");
         output.stdout.trim().to_owned()
     }
 }
 
-/// The whole story, for whoever runs the launcher.
-fn a_root_of_its_own(harness: &Harness) {
-    let Some(root) = busybox() else { return };
-    let before = lifecycle::mounts();
-    let image = import(harness, "tiny", &gzip(&root.bytes())).unwrap();
+/// The whole lifecycle, for any user of the launcher.
+fn check_imported_root(harness: &Harness) {
+    let Some(root) = busybox_root() else { return };
+    let before = lifecycle::list_mounts();
+    let image = import_bytes(harness, "tiny", &gzip(&root.bytes())).unwrap();
     assert_eq!((image.layers, image.skipped), (1, 1));
     assert!(image.bytes > 100_000);
-    // With a program of the host beside it.
-    let programs = vec![Shown { from: harness.options.worker.clone(), at: "x/bin/x".into() }];
-    harness.launcher.prepare(&Spec { programs, ..on("tiny", "a") }).unwrap();
-    let place = harness.launcher.start_worker("a").unwrap();
-    assert_eq!(place.image.as_deref(), Some("tiny"));
+    // With a program of the host, too.
+    let programs = vec![HostProgram { from: harness.options.worker_binary.clone(), at: "x/bin/x".into() }];
+    harness.launcher.prepare_sandbox(&SandboxSpec { programs, ..from_image("tiny", "a") }).unwrap();
+    let sandbox = harness.launcher.start_worker("a").unwrap();
+    assert_eq!(sandbox.image.as_deref(), Some("tiny"));
     let script =
         "head -c 9 /opt/atoll/agents/x/bin/x; echo; ls /opt/atoll/agents/x; touch /opt/atoll/agents/y || echo no";
     let shown = "#!/bin/sh\nbin\nno";
-    assert_eq!(harness.inside("a", true, script), shown);
-    // The image and nothing of the host.
+    assert_eq!(harness.exec_as("a", true, script), shown);
+    // Only the image is visible, nothing of the host.
     assert_eq!(
-        harness.inside(
+        harness.exec_as(
             "a",
             false,
             "id -u; id -un; cat /etc/marker /usr/hard; ls /usr/bin/git /usr/lib 2>/dev/null; ls /"
@@ -157,7 +157,7 @@ fn a_root_of_its_own(harness: &Harness) {
         "1000\nagent\nimage\nimage\nbin\ndev\netc\nhome\nopt\nproc\nroot\nrun\ntmp\nusr\nvar\nworkspace"
     );
     assert_eq!(
-        harness.inside(
+        harness.exec_as(
             "a",
             false,
             "stat -c '%u %a' /var/owned /etc/marker; ls -d /home/*; grep -c name /etc/resolv.conf"
@@ -165,110 +165,119 @@ fn a_root_of_its_own(harness: &Harness) {
         "33 640\n0 644\n/home/agent\n1"
     );
     assert_ne!(
-        enter(&harness.launcher, "a", false, "echo x >/etc/marker || mkdir /usr/x || touch /x").unwrap().exit,
+        exec_shell(&harness.launcher, "a", false, "echo x >/etc/marker || mkdir /usr/x || touch /x").unwrap().exit,
         Exit::Exited(0)
     );
-    // Its root may change it, in its own system and nowhere else.
-    harness.inside("a", true, "echo changed >/etc/marker; mkdir -p /usr/lib/new; touch /usr/lib/new/f; chown 33:33 /usr/lib/new/f; chmod 4755 /usr/lib/new/f; rm /var/owned; echo r >/root/f");
+    // Root can change the system, but only there.
+    harness.exec_as("a", true, "echo changed >/etc/marker; mkdir -p /usr/lib/new; touch /usr/lib/new/f; chown 33:33 /usr/lib/new/f; chmod 4755 /usr/lib/new/f; rm /var/owned; echo r >/root/f");
     assert_eq!(
-        harness.inside(
+        harness.exec_as(
             "a",
             true,
             "id -u; stat -c %u /usr/lib/new/f; touch /proc/sys/kernel/x /x 2>/dev/null || echo no"
         ),
         "0\n33\nno"
     );
-    let status = harness.inside("a", true, "grep -E 'NoNewPrivs|Seccomp:|CapBnd' /proc/self/status");
+    let status = harness.exec_as("a", true, "grep -E 'NoNewPrivs|Seccomp:|CapBnd' /proc/self/status");
     assert!(
         status.contains("NoNewPrivs:\t1") && status.contains("Seccomp:\t2") && !status.contains("CapBnd:\t000001ff"),
         "{status}"
     );
     assert_ne!(
-        enter(&harness.launcher, "a", true, "mount -t tmpfs x /tmp || chroot / true").unwrap().exit,
+        exec_shell(&harness.launcher, "a", true, "mount -t tmpfs x /tmp || chroot / true").unwrap().exit,
         Exit::Exited(0)
     );
-    assert_eq!(harness.inside("a", false, "cat /etc/marker; echo w >/workspace/f"), "changed");
-    // One-shots have the host's tools, whatever the root.
-    assert_eq!(harness.said("a", "cat f; ls /usr/bin/env; ls /etc/marker 2>/dev/null || true"), "w\n/usr/bin/env");
-    // Forks and snapshots have the system too.
-    harness.launcher.fork("a", &spec("b")).unwrap();
-    harness.inside("a", true, "echo again >/etc/marker; rm -r /usr/lib/new");
+    assert_eq!(harness.exec_as("a", false, "cat /etc/marker; echo w >/workspace/f"), "changed");
+    // One-shot runs have the host's tools, not the image's.
+    assert_eq!(
+        harness.shell_output("a", "cat f; ls /usr/bin/env; ls /etc/marker 2>/dev/null || true"),
+        "w\n/usr/bin/env"
+    );
+    // Forks and snapshots include the system.
+    harness.launcher.fork_sandbox("a", &spec("b")).unwrap();
+    harness.exec_as("a", true, "echo again >/etc/marker; rm -r /usr/lib/new");
     harness.launcher.start_worker("b").unwrap();
-    assert_eq!(harness.inside("b", false, "cat /etc/marker f; ls /usr/lib/new; test ! -e /var/owned"), "changed\nw\nf");
-    assert_eq!(harness.inside("a", false, "cat /etc/marker f; ls /opt/atoll"), "again\nw\nagents\nworker");
-    assert_eq!(harness.inside("a", true, script), shown, "also after its root was exchanged");
-    harness.launcher.snapshot("b", "with-system").unwrap();
-    harness.inside("b", true, "echo later >/etc/marker");
-    harness.launcher.kill("b").unwrap();
+    assert_eq!(
+        harness.exec_as("b", false, "cat /etc/marker f; ls /usr/lib/new; test ! -e /var/owned"),
+        "changed\nw\nf"
+    );
+    assert_eq!(harness.exec_as("a", false, "cat /etc/marker f; ls /opt/atoll"), "again\nw\nagents\nworker");
+    assert_eq!(harness.exec_as("a", true, script), shown, "differs after the layer swap");
+    harness.launcher.create_snapshot("b", "with-system").unwrap();
+    harness.exec_as("b", true, "echo later >/etc/marker");
+    harness.launcher.kill_sandbox("b").unwrap();
     harness.launcher.start_worker("b").unwrap();
-    assert_eq!(harness.inside("b", false, "cat /etc/marker"), "later");
-    harness.launcher.prepare(&Spec { snapshot: Some("with-system".into()), ..spec("c") }).unwrap();
+    assert_eq!(harness.exec_as("b", false, "cat /etc/marker"), "later");
+    harness.launcher.prepare_sandbox(&SandboxSpec { snapshot: Some("with-system".into()), ..spec("c") }).unwrap();
     assert_eq!(harness.launcher.start_worker("c").unwrap().image.as_deref(), Some("tiny"));
-    assert_eq!(harness.inside("c", false, "cat /etc/marker f"), "changed\nw");
-    // Its root may spoil it for itself and for nobody else.
-    harness.inside("c", true, "rm -rf /opt; ln -s /proc/1/root/tmp /opt; mv /etc /usr/etc 2>/dev/null; true");
-    harness.launcher.kill("c").unwrap();
+    assert_eq!(harness.exec_as("c", false, "cat /etc/marker f"), "changed\nw");
+    // Root can break its own sandbox, and no other.
+    harness.exec_as("c", true, "rm -rf /opt; ln -s /proc/1/root/tmp /opt; mv /etc /usr/etc 2>/dev/null; true");
+    harness.launcher.kill_sandbox("c").unwrap();
     let spoiled = harness.launcher.start_worker("c");
-    assert!(spoiled.is_err() || spoiled.is_ok_and(|place| place.alive));
-    // It stays as long as somebody needs it.
-    let used = |by: &str| Err(Error::InUse { kind: Kept::Image, name: "tiny".into(), by: by.into() });
+    assert!(spoiled.is_err() || spoiled.is_ok_and(|sandbox| sandbox.is_alive));
+    // An image in use cannot be deleted.
+    let used = |by: &str| Err(Error::InUse { kind: CatalogKind::Image, name: "tiny".into(), by: by.into() });
     assert_eq!(harness.launcher.forget_image("tiny"), used("sandbox a"));
     for name in ["a", "b", "c"] {
-        harness.launcher.destroy(name).unwrap();
+        harness.launcher.destroy_sandbox(name).unwrap();
     }
     assert_eq!(harness.launcher.forget_image("tiny"), used("snapshot with-system"));
     harness.launcher.forget_snapshot("with-system").unwrap();
     harness.launcher.forget_image("tiny").unwrap();
-    assert_eq!(harness.launcher.images().unwrap(), []);
-    assert_eq!(harness.layers(), Vec::<String>::new());
-    assert_eq!(lifecycle::mounts(), before);
+    assert_eq!(harness.launcher.list_images().unwrap(), []);
+    assert_eq!(harness.list_layers(), Vec::<String>::new());
+    assert_eq!(lifecycle::list_mounts(), before);
 }
 
 #[test]
-fn a_sandbox_can_have_a_root_of_its_own() {
+fn a_sandbox_can_use_an_image() {
     let Some(harness) = Harness::new() else { return };
-    a_root_of_its_own(&harness);
+    check_imported_root(&harness);
 }
 
 #[test]
-fn so_can_that_of_a_user_with_sub_ids() {
-    let Some(harness) = ordinary::with_sub_ids(WORKER) else { return };
-    a_root_of_its_own(&harness);
+fn a_sandbox_of_a_user_with_sub_ids_can_use_an_image() {
+    let Some(harness) = unprivileged::with_sub_ids(WORKER) else { return };
+    check_imported_root(&harness);
 }
 
 #[test]
-fn with_one_id_there_is_no_root_inside() {
-    let Some(harness) = ordinary::with_one_id(WORKER) else { return };
-    let Some(root) = busybox() else { return };
-    import(&harness, "tiny", &root.bytes()).unwrap();
-    harness.launcher.prepare(&on("tiny", "a")).unwrap();
+fn with_a_single_id_there_is_no_root_user() {
+    let Some(harness) = unprivileged::with_one_id(WORKER) else { return };
+    let Some(root) = busybox_root() else { return };
+    import_bytes(&harness, "tiny", &root.bytes()).unwrap();
+    harness.launcher.prepare_sandbox(&from_image("tiny", "a")).unwrap();
     harness.launcher.start_worker("a").unwrap();
-    assert_eq!(harness.inside("a", false, "id -u; cat /etc/marker"), "1000\nimage");
-    assert!(matches!(enter(&harness.launcher, "a", true, "true"), Err(Error::NoRoot { .. })));
+    assert_eq!(harness.exec_as("a", false, "id -u; cat /etc/marker"), "1000\nimage");
+    assert!(matches!(exec_shell(&harness.launcher, "a", true, "true"), Err(Error::NoRootUser { .. })));
 }
 
 #[test]
-fn without_an_image_there_is_no_root_and_without_a_worker_no_way_in() {
+fn exec_needs_a_worker_and_root_needs_an_image() {
     let Some(harness) = Harness::new() else { return };
-    harness.prepared("a");
-    assert_eq!(enter(&harness.launcher, "a", false, "true").unwrap_err(), Error::NotAlive { name: "a".into() });
+    harness.prepare_sandbox("a");
+    assert_eq!(exec_shell(&harness.launcher, "a", false, "true").unwrap_err(), Error::NotRunning { name: "a".into() });
     harness.launcher.start_worker("a").unwrap();
-    let refused = enter(&harness.launcher, "a", true, "true").unwrap_err();
+    let refused = exec_shell(&harness.launcher, "a", true, "true").unwrap_err();
     assert!(refused.to_string().contains("imported root"), "{refused}");
-    // The stand-in for a worker is a shell first.
+    // The test worker starts as a shell.
     let look = "until grep -qx sleep /proc/1/comm; do sleep 0.02; done; \
                 id -u; pwd; cat /proc/1/comm; grep CapBnd /proc/self/status; exit 7";
-    let said = enter(&harness.launcher, "a", false, look).unwrap();
+    let said = exec_shell(&harness.launcher, "a", false, look).unwrap();
     assert_eq!(said.exit, Exit::Exited(7));
     assert_eq!(said.stdout, "1000\n/workspace\nsleep\nCapBnd:\t0000000000000000\n");
-    assert_eq!(enter(&harness.launcher, "a", false, "kill -9 $$").unwrap().exit, Exit::Signalled(9));
-    let missing = Spec { image: Some("none".into()), ..spec("b") };
-    assert!(matches!(harness.launcher.prepare(&missing), Err(Error::NotKept { kind: Kept::Image, .. })));
+    assert_eq!(exec_shell(&harness.launcher, "a", false, "kill -9 $$").unwrap().exit, Exit::Signalled(9));
+    let missing = SandboxSpec { image: Some("none".into()), ..spec("b") };
+    assert!(matches!(
+        harness.launcher.prepare_sandbox(&missing),
+        Err(Error::NotFound { kind: CatalogKind::Image, .. })
+    ));
 }
 
-/// Layers as `docker save` writes them: what one hides of those before it is gone, what it hides of its own is not.
-fn layers() -> Option<[Vec<u8>; 3]> {
-    let base = busybox()?.bytes();
+/// Layers of `docker save`: whiteouts hide entries of earlier layers, not of their own.
+fn image_layers() -> Option<[Vec<u8>; 3]> {
+    let base = busybox_root()?.bytes();
     let second = Tar::default()
         .directory("data")
         .file("data/one", "1")
@@ -287,18 +296,18 @@ fn layers() -> Option<[Vec<u8>; 3]> {
 
 fn check_layers(harness: &Harness, image: &str) {
     let name = image.replace('-', "_");
-    harness.launcher.prepare(&on(image, &name)).unwrap();
+    harness.launcher.prepare_sandbox(&from_image(image, &name)).unwrap();
     harness.launcher.start_worker(&name).unwrap();
     assert_eq!(
-        harness.inside(&name, false, "cat /etc/marker; cd /; ls data other"),
+        harness.exec_as(&name, false, "cat /etc/marker; cd /; ls data other"),
         "second\ndata:\nthree\ntwo\n\nother:\nnew"
     );
 }
 
 #[test]
-fn archives_of_docker_and_oci_are_layers() {
+fn imports_docker_and_oci_archives() {
     let Some(harness) = Harness::new() else { return };
-    let Some([one, two, three]) = layers() else { return };
+    let Some([one, two, three]) = image_layers() else { return };
     let manifest =
         json!([{ "Config": "c.json", "RepoTags": ["x:1"], "Layers": ["a/layer.tar", "b/layer.tar", "c/layer.tar"] }]);
     let saved = Tar::default()
@@ -308,7 +317,7 @@ fn archives_of_docker_and_oci_are_layers() {
         .link("b/layer.tar", "../real/layer.tar")
         .file("c/layer.tar", &three)
         .file("manifest.json", manifest.to_string());
-    let image = import(&harness, "docker-save", &saved.bytes()).unwrap();
+    let image = import_bytes(&harness, "docker-save", &saved.bytes()).unwrap();
     assert_eq!(image.layers, 3);
     check_layers(&harness, "docker-save");
 
@@ -327,11 +336,11 @@ fn archives_of_docker_and_oci_are_layers() {
         .file("blobs/sha256/aa", gzip(&one))
         .file("blobs/sha256/bb", &two)
         .file("blobs/sha256/cc", &three);
-    import(&harness, "oci", &gzip(&oci.bytes())).unwrap();
+    import_bytes(&harness, "oci", &gzip(&oci.bytes())).unwrap();
     check_layers(&harness, "oci");
-    assert_eq!(harness.launcher.images().unwrap().len(), 2);
-    assert!(matches!(import(&harness, "oci", b""), Err(Error::Taken { kind: Kept::Image, .. })));
-    // Through a pipe, which can't be read twice.
+    assert_eq!(harness.launcher.list_images().unwrap().len(), 2);
+    assert!(matches!(import_bytes(&harness, "oci", b""), Err(Error::AlreadyExists { kind: CatalogKind::Image, .. })));
+    // A pipe cannot be read twice.
     let (read, mut write) = std::io::pipe().unwrap();
     let bytes = oci.bytes();
     let writer = std::thread::spawn(move || write.write_all(&bytes));
@@ -340,30 +349,30 @@ fn archives_of_docker_and_oci_are_layers() {
     check_layers(&harness, "piped");
 }
 
-/// Its root can see to it that an exchange of its files fails in the middle.
+/// The sandbox's root can make a layer swap fail midway.
 #[test]
-fn what_is_written_after_a_failed_exchange_is_kept() {
-    let (Some(harness), Some(root)) = (Harness::new(), busybox()) else { return };
-    if !as_root() {
+fn keeps_files_written_after_a_failed_layer_swap() {
+    let (Some(harness), Some(root)) = (Harness::new(), busybox_root()) else { return };
+    if !require_root() {
         return;
     }
-    import(&harness, "tiny", &root.bytes()).unwrap();
-    harness.launcher.prepare(&on("tiny", "a")).unwrap();
+    import_bytes(&harness, "tiny", &root.bytes()).unwrap();
+    harness.launcher.prepare_sandbox(&from_image("tiny", "a")).unwrap();
     harness.launcher.start_worker("a").unwrap();
-    harness.inside("a", false, "echo one >before");
-    harness.inside("a", true, "mv /opt/atoll /opt/moved; ln -s /tmp /opt/atoll");
-    let failed = harness.launcher.fork("a", &spec("b"));
+    harness.exec_as("a", false, "echo one >before");
+    harness.exec_as("a", true, "mv /opt/atoll /opt/moved; ln -s /tmp /opt/atoll");
+    let failed = harness.launcher.fork_sandbox("a", &spec("b"));
     assert!(failed.is_err(), "{failed:?}");
-    harness.inside("a", false, "cat before; echo two >after");
-    harness.launcher.kill("a").unwrap();
-    assert_eq!(harness.said("a", "cat before after"), "one\ntwo");
-    harness.launcher.destroy("a").unwrap();
+    harness.exec_as("a", false, "cat before; echo two >after");
+    harness.launcher.kill_sandbox("a").unwrap();
+    assert_eq!(harness.shell_output("a", "cat before after"), "one\ntwo");
+    harness.launcher.destroy_sandbox("a").unwrap();
     harness.launcher.forget_image("tiny").unwrap();
-    assert_eq!(harness.layers(), Vec::<String>::new());
+    assert_eq!(harness.list_layers(), Vec::<String>::new());
 }
 
 #[test]
-fn a_name_without_an_end_takes_no_memory_without_an_end() {
+fn an_endless_name_is_stopped_by_the_memory_limit() {
     let Some(harness) = Harness::new() else { return };
     for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader] {
         let file = tempfile::tempfile_in("/var/tmp").unwrap();
@@ -372,18 +381,18 @@ fn a_name_without_an_end_takes_no_memory_without_an_end() {
         header.set_size(6 << 30);
         header.set_cksum();
         Write::write_all(&mut &file, header.as_bytes()).unwrap();
-        // All of it zeroes, and nothing on disk.
+        // A sparse file of zeroes.
         file.set_len((6 << 30) + 1024).unwrap();
         Seek::rewind(&mut &file).unwrap();
         let error = harness.launcher.import_image("large", file.into()).unwrap_err();
         assert!(error.to_string().contains("memory"), "{kind:?}: {error}");
     }
-    assert_eq!(harness.launcher.images().unwrap(), []);
-    assert_eq!(harness.layers(), Vec::<String>::new());
+    assert_eq!(harness.launcher.list_images().unwrap(), []);
+    assert_eq!(harness.list_layers(), Vec::<String>::new());
 }
 
 #[test]
-fn hostile_archives_reach_nothing() {
+fn hostile_archives_cannot_write_outside() {
     let Some(harness) = Harness::new() else { return };
     let outside = tempfile::Builder::new().prefix("atoll-outside-").tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(outside.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
@@ -396,12 +405,12 @@ fn hostile_archives_reach_nothing() {
         Tar::default().file("manifest.json", manifest.to_string()).file("l.tar", layer.bytes())
     };
     let table: Vec<(&str, Vec<u8>, bool)> = vec![
-        ("a path that goes up", Tar::default().file(&format!("{up}var/tmp/x"), "x").bytes(), false),
-        ("one that goes up later", Tar::default().file(&format!("a/{up}x"), "x").bytes(), false),
+        ("a path with ..", Tar::default().file(&format!("{up}var/tmp/x"), "x").bytes(), false),
+        ("a path with .. below a directory", Tar::default().file(&format!("a/{up}x"), "x").bytes(), false),
         ("an absolute path", Tar::default().file(&format!("{path}/planted"), "x").bytes(), true),
         ("a file through an absolute link", Tar::default().link("l", path).file("l/planted", "x").bytes(), false),
         (
-            "a file through a link that goes up",
+            "a file through a link with ..",
             Tar::default().link("l", &format!("{up}{path}")).file("l/planted", "x").bytes(),
             false,
         ),
@@ -411,8 +420,8 @@ fn hostile_archives_reach_nothing() {
             true,
         ),
         ("a file over a link", Tar::default().link("l", &format!("{path}/kept")).file("l", "x").bytes(), true),
-        ("a hard link out", kind("h", EntryType::Link, &format!("{path}/kept")).bytes(), false),
-        ("a hard link that goes up", kind("h", EntryType::Link, &format!("{up}{path}/kept")).bytes(), false),
+        ("a hard link to an absolute path", kind("h", EntryType::Link, &format!("{path}/kept")).bytes(), false),
+        ("a hard link with ..", kind("h", EntryType::Link, &format!("{up}{path}/kept")).bytes(), false),
         (
             "a hard link through a link",
             Tar::default().link("l", path).item("h", EntryType::Link, b"", "l/kept", 0o777, 0).bytes(),
@@ -420,26 +429,30 @@ fn hostile_archives_reach_nothing() {
         ),
         ("a device", kind("d", EntryType::Block, "").bytes(), true),
         ("links in a circle", Tar::default().link("a", "b").link("b", "a").file("a/x", "x").bytes(), false),
-        ("hides what is above", layered(Tar::default().file(".wh...", "")).bytes(), false),
-        ("hides through a link", layered(Tar::default().link("l", path).file("l/.wh.kept", "")).bytes(), true),
-        ("hides all through a link", layered(Tar::default().link("l", path).file("l/.wh..wh..opq", "")).bytes(), true),
+        ("a whiteout with ..", layered(Tar::default().file(".wh...", "")).bytes(), false),
+        ("a whiteout through a link", layered(Tar::default().link("l", path).file("l/.wh.kept", "")).bytes(), true),
         (
-            "a layer out of the archive",
+            "an opaque whiteout through a link",
+            layered(Tar::default().link("l", path).file("l/.wh..wh..opq", "")).bytes(),
+            true,
+        ),
+        (
+            "a layer outside the archive",
             Tar::default().file("manifest.json", r#"[{"Layers":["../../../etc/shadow"]}]"#).bytes(),
             false,
         ),
-        ("a layer that is missing", Tar::default().file("manifest.json", r#"[{"Layers":["x"]}]"#).bytes(), false),
+        ("a missing layer", Tar::default().file("manifest.json", r#"[{"Layers":["x"]}]"#).bytes(), false),
         (
-            "a layer that is itself a link",
+            "a layer that is a link",
             Tar::default().file("manifest.json", r#"[{"Layers":["x"]}]"#).link("x", "x").bytes(),
             false,
         ),
-        ("a list that is a pipe", Tar::default().item("etc/passwd", EntryType::Fifo, b"", "", 0o666, 0).bytes(), true),
         (
-            "a user beyond all ids",
-            Tar::default().item("u", EntryType::Regular, b"x", "", 0o4777, 2_000_000).bytes(),
+            "a passwd file that is a fifo",
+            Tar::default().item("etc/passwd", EntryType::Fifo, b"", "", 0o666, 0).bytes(),
             true,
         ),
+        ("a uid out of range", Tar::default().item("u", EntryType::Regular, b"x", "", 0o4777, 2_000_000).bytes(), true),
         ("zstd", vec![0x28, 0xb5, 0x2f, 0xfd, 0, 0, 0, 0], false),
         ("noise", vec![7; 4096], false),
         ("nothing", Vec::new(), false),
@@ -447,39 +460,39 @@ fn hostile_archives_reach_nothing() {
     ];
     for (number, (what, bytes, fits)) in table.into_iter().enumerate() {
         let name = format!("hostile{number}");
-        let outcome = import(&harness, &name, &bytes);
+        let outcome = import_bytes(&harness, &name, &bytes);
         assert_eq!(outcome.is_ok(), fits, "{what}: {outcome:?}");
         if let Err(error) = outcome {
-            assert!(matches!(&error, Error::Archive { reason, .. } if !reason.is_empty()), "{what}: {error}");
+            assert!(matches!(&error, Error::InvalidArchive { reason, .. } if !reason.is_empty()), "{what}: {error}");
         }
         let left: Vec<_> = fs::read_dir(outside.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
         assert_eq!(left, ["kept"], "{what}");
         assert_eq!(fs::read_to_string(outside.path().join("kept")).unwrap(), "kept", "{what}");
         assert!(!Path::new("/var/tmp/x").exists(), "{what}");
     }
-    let images = harness.launcher.images().unwrap();
-    assert_eq!(harness.layers().len(), images.len(), "what failed has left nothing");
+    let images = harness.launcher.list_images().unwrap();
+    assert_eq!(harness.list_layers().len(), images.len(), "a failed import left a layer");
 }
 
-/// With a whole distribution: `cargo test -p atoll-jail a_real_root -- --ignored`, with its archive in a variable.
+/// Uses a whole distribution: `cargo test -p atoll-jail runs_a_real_distribution -- --ignored`, with its archive in a variable.
 #[test]
 #[ignore = "needs an archive of a distribution's root in ATOLL_TEST_ROOT"]
-fn a_real_root() {
-    let Some(path) = std::env::var_os("ATOLL_TEST_ROOT") else { return skip("ATOLL_TEST_ROOT is not set") };
+fn runs_a_real_distribution() {
+    let Some(path) = std::env::var_os("ATOLL_TEST_ROOT") else { return skip_test("ATOLL_TEST_ROOT is not set") };
     let Some(harness) = Harness::new() else { return };
     let started = std::time::Instant::now();
     let image = harness.launcher.import_image("debian", File::open(path).unwrap().into()).unwrap();
     println!("{image:?} in {:?}", started.elapsed());
-    harness.launcher.prepare(&on("debian", "a")).unwrap();
+    harness.launcher.prepare_sandbox(&from_image("debian", "a")).unwrap();
     harness.launcher.start_worker("a").unwrap();
-    println!("{}", harness.inside("a", false, "cat /etc/os-release | head -1; id; perl -e 'print \"perl\\n\"'"));
+    println!("{}", harness.exec_as("a", false, "cat /etc/os-release | head -1; id; perl -e 'print \"perl\\n\"'"));
     let script = "set -e; mkdir -p /tmp/p/DEBIAN /tmp/p/usr/bin /tmp/p/etc; printf 'Package: tiny\\nVersion: 1\\nArchitecture: all\\nMaintainer: x <x@x>\\nDescription: x\\n' >/tmp/p/DEBIAN/control; printf '#!/bin/sh\\nuseradd -r tiny || adduser --system tiny\\n' >/tmp/p/DEBIAN/postinst; chmod 755 /tmp/p/DEBIAN/postinst; printf '#!/bin/sh\\necho installed\\n' >/tmp/p/usr/bin/tiny; chmod 755 /tmp/p/usr/bin/tiny; dpkg-deb --build --root-owner-group /tmp/p /tmp/tiny.deb; apt-get install -y /tmp/tiny.deb; dpkg -s tiny; id tiny";
-    println!("{}", harness.inside("a", true, script));
-    assert_eq!(harness.inside("a", false, "tiny"), "installed");
-    harness.launcher.fork("a", &spec("b")).unwrap();
+    println!("{}", harness.exec_as("a", true, script));
+    assert_eq!(harness.exec_as("a", false, "tiny"), "installed");
+    harness.launcher.fork_sandbox("a", &spec("b")).unwrap();
     harness.launcher.start_worker("b").unwrap();
-    assert_eq!(harness.inside("b", false, "tiny"), "installed");
-    harness.inside("a", true, "apt-get purge -y tiny");
-    assert_eq!(harness.inside("b", false, "tiny"), "installed");
-    assert_ne!(enter(&harness.launcher, "a", false, "tiny").unwrap().exit, Exit::Exited(0));
+    assert_eq!(harness.exec_as("b", false, "tiny"), "installed");
+    harness.exec_as("a", true, "apt-get purge -y tiny");
+    assert_eq!(harness.exec_as("b", false, "tiny"), "installed");
+    assert_ne!(exec_shell(&harness.launcher, "a", false, "tiny").unwrap().exit, Exit::Exited(0));
 }

@@ -1,24 +1,23 @@
-//! What processes in a sandbox are, see and may do.
+//! Privileges and visibility of processes in a sandbox.
 
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use atoll_jail::Exit;
 
-use crate::harness::{Harness, as_root, skip};
+use crate::harness::{Harness, require_root, skip_test, wait_for_file};
 
 #[test]
-fn a_one_shot_has_no_privilege_and_only_what_it_was_given() {
+fn a_one_shot_run_has_no_privileges_and_only_its_descriptors() {
     let Some(harness) = Harness::new() else { return };
-    harness.prepared("a");
+    harness.prepare_sandbox("a");
     assert_eq!(
-        harness.said("a", "id -u; id -g; id -G; umask; pwd; hostname"),
+        harness.shell_output("a", "id -u; id -g; id -G; umask; pwd; hostname"),
         "1000\n1000\n1000\n0022\n/workspace\nsandbox"
     );
-    let status = harness.said("a", "cat /proc/self/status");
+    let status = harness.shell_output("a", "cat /proc/self/status");
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
     }
@@ -26,17 +25,24 @@ fn a_one_shot_has_no_privilege_and_only_what_it_was_given() {
     for set in ["SigBlk", "SigIgn"] {
         assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
     }
-    // The shell that lists is what holds the fourth.
-    assert_eq!(harness.said("a", "ls /proc/$$/fd | tr '\\n' ' '"), "0 1 2");
-    let environment = harness.said("a", "env -u PWD -u _ -u OLDPWD -u SHLVL | cut -d= -f1 | sort | tr '\\n' ' '");
+    // The fourth descriptor belongs to `ls` itself.
+    assert_eq!(harness.shell_output("a", "exec ls /proc/self/fd"), "0\n1\n2\n3");
+    let environment =
+        harness.shell_output("a", "env -u PWD -u _ -u OLDPWD -u SHLVL | cut -d= -f1 | sort | tr '\\n' ' '");
     assert_eq!(environment, "ATOLL_SANDBOX HOME IS_SANDBOX LANG LOGNAME PATH USER");
-    assert_eq!(harness.said("a", "echo $$; cat /proc/self/cgroup | cut -d: -f3 | sort -u; ulimit -c"), "1\n/\n0");
-    assert!(!harness.said("a", "cat /proc/net/unix").contains('@'), "no abstract socket of the host is seen");
+    assert_eq!(
+        harness.shell_output("a", "echo $$; cat /proc/self/cgroup | cut -d: -f3 | sort -u; ulimit -c"),
+        "1\n/\n0"
+    );
+    assert!(
+        !harness.shell_output("a", "cat /proc/net/unix").contains('@'),
+        "an abstract socket of the host is visible"
+    );
 }
 
 #[test]
 fn the_worker_has_three_capabilities_and_its_descriptors() {
-    if !as_root() {
+    if !require_root() {
         return;
     }
     let Some(harness) = Harness::with_worker(
@@ -44,10 +50,10 @@ fn the_worker_has_three_capabilities_and_its_descriptors() {
     ) else {
         return;
     };
-    let place = harness.prepared("a");
-    let place = harness.launcher.start_worker("a").map(|started| (started, place)).unwrap().0;
-    assert!(place.alive);
-    let seen = wait_for(&place.dir.join("tmp/seen"));
+    let sandbox = harness.prepare_sandbox("a");
+    let sandbox = harness.launcher.start_worker("a").map(|started| (started, sandbox)).unwrap().0;
+    assert!(sandbox.is_alive);
+    let seen = wait_for_file(&sandbox.dir.join("tmp/seen"));
     // CAP_KILL, CAP_SETGID, CAP_SETUID.
     for set in ["CapPrm", "CapEff"] {
         assert!(seen.contains(&format!("{set}:\t00000000000000e0")), "{seen}");
@@ -61,7 +67,7 @@ fn the_worker_has_three_capabilities_and_its_descriptors() {
     let descriptor =
         |number: usize| seen.lines().find_map(|line| line.split_once(&format!(" {number} -> "))).map(|(_, to)| to);
     assert!(descriptor(3).is_some_and(|to| to.starts_with("socket:")), "{seen}");
-    assert_eq!(descriptor(4), Some("/"), "the spool hangs nowhere: {seen}");
+    assert_eq!(descriptor(4), Some("/"), "the spool is mounted in the sandbox: {seen}");
     let variable =
         |name: &str| seen.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')?.parse::<usize>().ok());
     let groups = variable("ATOLL_CGROUP_FDS").unwrap();
@@ -72,50 +78,50 @@ fn the_worker_has_three_capabilities_and_its_descriptors() {
         assert!(descriptor(oom).is_some_and(|to| to.contains("memory.")), "{seen}");
         assert_eq!(variable("ATOLL_MEMORY_LIMIT"), Some(256 << 20));
     }
-    harness.launcher.destroy("a").unwrap();
+    harness.launcher.destroy_sandbox("a").unwrap();
 }
 
 #[test]
-fn ids_inside_are_a_range_of_their_own_outside() {
-    if !as_root() {
+fn each_sandbox_has_its_own_id_range() {
+    if !require_root() {
         return;
     }
     let Some(harness) = Harness::new() else { return };
-    let [one, other] = ["a", "b"].map(|name| harness.prepared(name));
-    let [one_range, other_range] = [&one, &other].map(|place| place.range.unwrap());
+    let [one, other] = ["a", "b"].map(|name| harness.prepare_sandbox(name));
+    let [one_range, other_range] = [&one, &other].map(|sandbox| sandbox.id_range.unwrap());
     assert_ne!(one_range.first, other_range.first);
     assert!(one_range.first >= harness.options.id_base && one_range.count == 65_536);
-    harness.said("a", "touch /workspace/f /home/agent/f /tmp/f /dev/shm/f");
+    harness.shell_output("a", "touch /workspace/f /home/agent/f /tmp/f /dev/shm/f");
     let owner = |path: &Path| fs::metadata(path).map(|found| (found.uid(), found.gid())).unwrap();
     assert_eq!(owner(&one.dir.join("tmp/f")), (one_range.first + 1000, one_range.first + 1000));
-    // What can be shared is stored under ids that nobody's processes have.
+    // Layers are stored with ids that no process has.
     let stored = owner(&harness.options.data_dir.join("layers")).0;
     assert!(stored >= harness.options.id_base && stored != one_range.first && stored != other_range.first);
     for path in [one.workspace.join("f"), one.workspace.with_file_name("home").join("f")] {
         assert_eq!(owner(&path), (stored + 1000, stored + 1000), "{}", path.display());
     }
     assert_eq!(
-        harness.said("a", "stat -c %U /workspace /home/agent /tmp /usr /etc | tr '\\n' ' '"),
+        harness.shell_output("a", "stat -c %U /workspace /home/agent /tmp /usr /etc | tr '\\n' ' '"),
         "agent agent root nobody nobody"
     );
-    // A program that belongs to root outside is nobody's inside: set-uid has nothing to give.
-    assert_eq!(harness.said("a", "cut -d' ' -f1 /proc/self/uid_map >/dev/null; id -u"), "1000");
+    // The host's root is unmapped inside, so set-uid programs have no effect.
+    assert_eq!(harness.shell_output("a", "cut -d' ' -f1 /proc/self/uid_map >/dev/null; id -u"), "1000");
 }
 
 #[test]
-fn nothing_of_the_host_but_the_listed_is_seen() {
-    if !as_root() {
+fn only_allow_listed_host_files_are_visible() {
+    if !require_root() {
         return;
     }
     let Some(harness) = Harness::new() else { return };
-    harness.prepared("a");
+    harness.prepare_sandbox("a");
     let name = format!("atoll-canary-{}", std::process::id());
     let mut planted = Canaries(Vec::new());
-    for place in [
+    for dir in [
         "/etc", "/home", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var/lib", "/var/tmp", "/boot", "/media",
         "/dev/shm",
     ] {
-        let path = Path::new(place).join(&name);
+        let path = Path::new(dir).join(&name);
         if fs::write(&path, "canary").is_ok() {
             planted.0.push(path);
         }
@@ -124,15 +130,16 @@ fn nothing_of_the_host_but_the_listed_is_seen() {
     let outside = Path::new("/usr/local/share").join(&name);
     fs::write(&outside, "canary").unwrap();
     planted.0.push(outside);
-    let found = harness.said("a", &format!("find / -name '{name}' 2>/dev/null; true"));
-    // The one below /usr shows that the search itself works.
+    let found = harness.shell_output("a", &format!("find / -name '{name}' 2>/dev/null; true"));
+    // The file below /usr proves that the search works.
     assert_eq!(found, format!("/usr/local/share/{name}"));
     for path in &planted.0[..planted.0.len() - 1] {
         assert_eq!(fs::read_to_string(path).unwrap(), "canary");
-        let output = harness.shell("a", &format!("cat {}", path.display()));
+        let output = harness.run_shell("a", &format!("cat {}", path.display()));
         assert_eq!(output.exit, Exit::Exited(1), "{output:?}");
     }
-    let root = harness.said("a", "ls -A /root /var /opt /home /run /sys 2>&1; ls /root/.ssh /root/.config 2>&1; true");
+    let root =
+        harness.shell_output("a", "ls -A /root /var /opt /home /run /sys 2>&1; ls /root/.ssh /root/.config 2>&1; true");
     for hidden in [".config", ".bash_history", ".npmrc", "lib"] {
         assert!(!root.lines().any(|line| line == hidden), "{root}");
     }
@@ -149,13 +156,13 @@ impl Drop for Canaries {
 }
 
 #[test]
-fn what_is_shown_can_not_be_written() {
+fn visible_host_files_are_read_only() {
     let Some(harness) = Harness::new() else { return };
-    harness.prepared("a");
+    harness.prepare_sandbox("a");
     for path in
         ["/x", "/usr/x", "/etc/x", "/opt/x", "/opt/atoll/x", "/home/x", "/var/x", "/dev/x", "/proc/x", "/root/x"]
     {
-        let output = harness.shell("a", &format!("touch {path}"));
+        let output = harness.run_shell("a", &format!("touch {path}"));
         assert_eq!(output.exit, Exit::Exited(1), "{path}");
     }
     for path in [
@@ -166,46 +173,47 @@ fn what_is_shown_can_not_be_written() {
         "/proc/sysrq-trigger",
         "/proc/irq/default_smp_affinity",
     ] {
-        let output = harness.shell("a", &format!("echo x >>{path}"));
+        let output = harness.run_shell("a", &format!("echo x >>{path}"));
         assert_ne!(output.exit, Exit::Exited(0), "{path}: {output:?}");
     }
     for (source, options) in [("tmpfs /mnt", "-t tmpfs"), ("/ /tmp", "--bind"), ("/usr /usr", "-o remount,rw")] {
-        let output = harness.shell("a", &format!("mount {options} {source}"));
+        let output = harness.run_shell("a", &format!("mount {options} {source}"));
         assert_ne!(output.exit, Exit::Exited(0), "{output:?}");
     }
-    harness.said("a", "for d in /workspace /home/agent /tmp /dev/shm; do echo x >$d/x && cat $d/x; done");
-    harness.said("a", "cp /bin/true /tmp/t && /tmp/t && cp /bin/true /workspace/t && /workspace/t");
+    harness.shell_output("a", "for d in /workspace /home/agent /tmp /dev/shm; do echo x >$d/x && cat $d/x; done");
+    harness.shell_output("a", "cp /bin/true /tmp/t && /tmp/t && cp /bin/true /workspace/t && /workspace/t");
 }
 
 #[test]
-fn proc_tells_nothing_of_the_host_and_of_no_other_process() {
+fn proc_reveals_neither_the_host_nor_other_processes() {
     let Some(harness) = Harness::new() else { return };
-    harness.prepared("a");
+    harness.prepare_sandbox("a");
     harness.launcher.start_worker("a").unwrap();
     assert_eq!(
-        harness.said("a", "cat /proc/keys /proc/timer_list /proc/key-users /proc/sched_debug 2>/dev/null | wc -c"),
+        harness
+            .shell_output("a", "cat /proc/keys /proc/timer_list /proc/key-users /proc/sched_debug 2>/dev/null | wc -c"),
         "0"
     );
-    let processes: usize = harness.said("a", "ls -d /proc/[0-9]* | wc -l").parse().unwrap();
-    assert!(processes <= 4, "{processes} are more than a shell, its two children and itself again");
+    let processes: usize = harness.shell_output("a", "ls -d /proc/[0-9]* | wc -l").parse().unwrap();
+    assert!(processes <= 4, "{processes} processes are visible");
     for path in ["/proc/1/root/etc/shadow", "/proc/kcore", "/proc/1/mem", "/proc/kmsg", "/proc/slabinfo"] {
-        let output = harness.shell("a", &format!("test -s {path} && head -c 1 {path} | grep -q ."));
+        let output = harness.run_shell("a", &format!("test -s {path} && head -c 1 {path} | grep -q ."));
         assert_ne!(output.exit, Exit::Exited(0), "{path}: {output:?}");
     }
-    assert_eq!(harness.said("a", "ls /proc/acpi /proc/scsi 2>/dev/null | grep -v : | wc -w"), "0");
-    harness.launcher.destroy("a").unwrap();
+    assert_eq!(harness.shell_output("a", "ls /proc/acpi /proc/scsi 2>/dev/null | grep -v : | wc -w"), "0");
+    harness.launcher.destroy_sandbox("a").unwrap();
 }
 
 #[test]
-fn dangerous_system_calls_are_refused_and_unknown_ones_do_not_exist() {
+fn dangerous_system_calls_are_refused_and_unknown_ones_missing() {
     let Some(harness) = Harness::new() else { return };
-    harness.prepared("a");
+    harness.prepare_sandbox("a");
     for command in ["unshare -Ur true", "unshare -m true", "unshare -n true", "nsenter -t 1 -m true", "chroot / true"] {
-        let output = harness.shell("a", command);
+        let output = harness.run_shell("a", command);
         assert_ne!(output.exit, Exit::Exited(0), "{command}: {output:?}");
     }
     if !Path::new("/usr/bin/python3").exists() || !cfg!(target_arch = "x86_64") {
-        return skip("needs /usr/bin/python3 on x86_64");
+        return skip_test("needs /usr/bin/python3 on x86_64");
     }
     let script = r#"
 import ctypes, errno, socket, fcntl, os
@@ -232,64 +240,56 @@ try:
     fcntl.ioctl(follower, 0x5412, b'x'); print('tiocsti OK')
 except OSError as error: print('tiocsti', errno.errorcode[error.errno])
 "#;
-    fs::write(harness.launcher.find("a").unwrap().unwrap().workspace.join("calls.py"), script).unwrap();
-    let said = harness.said("a", "/usr/bin/python3 /workspace/calls.py");
-    for line in said.lines() {
+    fs::write(harness.launcher.find_sandbox("a").unwrap().unwrap().workspace.join("calls.py"), script).unwrap();
+    let output = harness.shell_output("a", "/usr/bin/python3 /workspace/calls.py");
+    for line in output.lines() {
         let (name, verdict) = line.split_once(' ').unwrap();
-        let wanted = match name {
+        let expected = match name {
             "clone3" | "unknown" | "x32" => "ENOSYS",
             "socket" => "EAFNOSUPPORT",
             _ => "EPERM",
         };
-        assert_eq!(verdict, wanted, "{name}\n{said}");
+        assert_eq!(verdict, expected, "{name}\n{output}");
     }
-    assert_eq!(said.lines().count(), 27 + 3 + 4 + 1, "{said}");
+    assert_eq!(output.lines().count(), 27 + 3 + 4 + 1, "{output}");
 }
 
 #[test]
-fn there_is_a_loopback_and_no_other_network() {
+fn the_loopback_is_the_only_network() {
     let Some(harness) = Harness::new() else { return };
-    harness.prepared("a");
+    harness.prepare_sandbox("a");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
     assert_eq!(
-        harness.said("a", "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '; tail -n +2 /proc/net/route | wc -l"),
+        harness.shell_output(
+            "a",
+            "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '; tail -n +2 /proc/net/route | wc -l"
+        ),
         "lo\n0"
     );
     let connect = |host: &str, port: u16| {
-        harness.shell("a", &format!("exec 2>/dev/null; timeout 5 bash -c '</dev/tcp/{host}/{port}'"))
+        harness.run_shell("a", &format!("exec 2>/dev/null; timeout 5 bash -c '</dev/tcp/{host}/{port}'"))
     };
-    assert_ne!(connect("127.0.0.1", port).exit, Exit::Exited(0), "the host's loopback is another");
+    assert_ne!(connect("127.0.0.1", port).exit, Exit::Exited(0), "the host's loopback is reachable");
     assert_ne!(connect("169.254.169.254", 80).exit, Exit::Exited(0));
     if Path::new("/usr/bin/python3").exists() {
         let inside = "import socket; s=socket.create_server(('127.0.0.1',0)); socket.create_connection(s.getsockname()); s=socket.create_server(('::1',0),family=socket.AF_INET6); socket.create_connection(s.getsockname()[:2]); print('ok')";
-        assert_eq!(harness.said("a", &format!("/usr/bin/python3 -c \"{inside}\"")), "ok");
+        assert_eq!(harness.shell_output("a", &format!("/usr/bin/python3 -c \"{inside}\"")), "ok");
     }
 }
 
 #[test]
-fn sandboxes_do_not_reach_each_other() {
+fn sandboxes_cannot_reach_each_other() {
     let Some(harness) = Harness::new() else { return };
-    harness.prepared("a");
-    harness.prepared("b");
-    harness.said("a", "echo secret >/workspace/mine; echo secret >/tmp/mine; chmod 644 /workspace/mine");
-    assert_eq!(harness.said("b", "find / -name mine 2>/dev/null; true"), "");
-    // Links lead where they lead inside, never outside.
-    let other = harness.launcher.find("a").unwrap().unwrap().workspace;
-    harness.said("b", &format!("ln -s {} /workspace/link; ln -s /etc/shadow /workspace/shadow", other.display()));
-    assert_ne!(harness.shell("b", "cat /workspace/link/mine || cat /workspace/shadow").exit, Exit::Exited(0));
-    assert_ne!(harness.shell("b", "cat /workspace/../../workspace/mine").exit, Exit::Exited(0));
-}
-
-/// Waits for a file that a process inside writes at its own pace.
-pub fn wait_for(path: &Path) -> String {
-    let start = Instant::now();
-    loop {
-        match fs::read_to_string(path) {
-            Ok(text) => return text,
-            Err(error) if start.elapsed() > Duration::from_secs(20) => panic!("{}: {error}", path.display()),
-            Err(_) => std::thread::sleep(Duration::from_millis(5)),
-        }
-    }
+    harness.prepare_sandbox("a");
+    harness.prepare_sandbox("b");
+    harness.shell_output("a", "echo secret >/workspace/mine; echo secret >/tmp/mine; chmod 644 /workspace/mine");
+    assert_eq!(harness.shell_output("b", "find / -name mine 2>/dev/null; true"), "");
+    // Links resolve inside the sandbox, never outside.
+    let other = harness.launcher.find_sandbox("a").unwrap().unwrap().workspace;
+    harness
+        .shell_output("b", &format!("ln -s {} /workspace/link; ln -s /etc/shadow /workspace/shadow", other.display()));
+    assert_ne!(harness.run_shell("b", "cat /workspace/link/mine || cat /workspace/shadow").exit, Exit::Exited(0));
+    assert_ne!(harness.run_shell("b", "cat /workspace/../../workspace/mine").exit, Exit::Exited(0));
 }

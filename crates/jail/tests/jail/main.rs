@@ -1,4 +1,5 @@
-//! Real sandboxes on this machine. What it can't do is skipped by name.
+//! Tests with real sandboxes on this host. A test that needs a missing feature prints a notice; in CI a host without
+//! sandboxes fails.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,27 +8,27 @@
     reason = "a test fails by panicking, and says what it skips"
 )]
 
+mod developer_tools;
 mod disk;
+mod forks_and_snapshots;
 mod harness;
+mod host_programs;
 mod images;
 mod isolation;
-mod landlock;
-mod layers;
+mod landlock_rules;
 mod lifecycle;
 mod limits;
-mod ordinary;
 mod pausing;
 mod pool;
-mod programs;
 mod protected;
-mod shown;
-mod stragglers;
 mod timings;
+mod unprivileged;
+mod zombie_leaders;
 
-/// Not a test: what the others start as their launcher.
+/// Not a test: the other tests start it as their launcher.
 #[test]
 fn launcher_entry() {
-    if std::env::var_os(harness::LAUNCHER).is_some() {
+    if std::env::var_os(harness::LAUNCHER_VARIABLE).is_some() {
         let code = atoll_jail::launcher_main();
         std::process::exit(i32::from(code != std::process::ExitCode::SUCCESS));
     }

@@ -1,17 +1,16 @@
-//! A paused sandbox stands still, all but its worker.
+//! A pause stops all processes of a sandbox except its worker.
 
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use atoll_jail::{Bound, Error, Launcher, Place};
+use atoll_jail::{Enforcement, Error, Launcher, SandboxInfo};
 
-use crate::harness::{Harness, enter, groups_of, processes_with};
-use crate::isolation::wait_for;
-use crate::ordinary;
+use crate::harness::{Harness, assert_unchanged, cgroup_dirs, exec_shell, processes_with, wait_for_file, wait_until};
+use crate::unprivileged;
 
-/// The worker counts, and so does a child of it in the agent's cgroup; a second child starts when it is asked for.
-fn counting(mark: &str) -> String {
+/// The worker counts, and so does a child in the agent's cgroup; a second child starts on request.
+fn counting_worker(mark: &str) -> String {
     format!(
         "#!/bin/bash
 enter() {{ for n in $(seq 5 $((4 + ATOLL_CGROUP_FDS))); do echo 0 >&$n; done; }}
@@ -27,106 +26,100 @@ done
     )
 }
 
-fn number(path: &Path) -> u64 {
-    wait_for(path).trim().parse().unwrap()
+fn read_number(path: &Path) -> u64 {
+    wait_for_file(path).trim().parse().unwrap()
 }
 
-/// Whether a counter moves within a while that is long for it.
-fn moves(path: &Path) -> bool {
-    let before = number(path);
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(400) {
-        if number(path) != before {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    false
+fn wait_until_counting(path: &Path) {
+    let before = read_number(path);
+    wait_until("the counter", || read_number(path) != before);
 }
 
-fn pauses(harness: &Harness) -> Place {
-    let place = harness.prepared("a");
-    assert!(matches!(harness.launcher.pause("a"), Err(Error::NotAlive { .. })));
-    assert!(matches!(harness.launcher.pause("b"), Err(Error::Unknown { .. })));
+fn check_pause(harness: &Harness) -> SandboxInfo {
+    let sandbox = harness.prepare_sandbox("a");
+    assert!(matches!(harness.launcher.pause_sandbox("a"), Err(Error::NotRunning { .. })));
+    assert!(matches!(harness.launcher.pause_sandbox("b"), Err(Error::UnknownSandbox { .. })));
     harness.launcher.start_worker("a").unwrap();
-    let (agent, worker) = (place.dir.join("tmp/agent"), place.dir.join("tmp/worker"));
-    assert!(moves(&agent) && moves(&worker));
+    let (agent, worker) = (sandbox.dir.join("tmp/agent"), sandbox.dir.join("tmp/worker"));
+    wait_until_counting(&agent);
+    wait_until_counting(&worker);
     let start = Instant::now();
-    let paused = harness.launcher.pause("a").unwrap();
+    let paused = harness.launcher.pause_sandbox("a").unwrap();
     println!("paused in {:?}", start.elapsed());
-    assert!(paused.paused && paused.alive);
-    assert!(!moves(&agent), "the agent stands still");
-    if place.enforced.pids == Bound::Enforced {
-        // (By signals the programs that this worker waits for stop too: only itself goes on.)
-        assert!(moves(&worker), "the worker goes on");
+    assert!(paused.is_paused && paused.is_alive);
+    assert_unchanged(&harness.launcher, "a", || read_number(&agent));
+    if sandbox.enforced.pids == Enforcement::Enforced {
+        // Signals also stop the programs that this worker waits for.
+        wait_until_counting(&worker);
     }
-    assert!(harness.launcher.pause("a").unwrap().paused, "again is no harm");
-    assert!(harness.launcher.find("a").unwrap().unwrap().paused);
-    assert!(harness.launcher.list().unwrap()[0].paused);
-    assert_eq!(harness.said("a", "echo well"), "well", "a one-shot is none of the paused");
-    let refused = enter(&harness.launcher, "a", false, "true");
+    assert!(harness.launcher.pause_sandbox("a").unwrap().is_paused, "pausing or resuming again is no error");
+    assert!(harness.launcher.find_sandbox("a").unwrap().unwrap().is_paused);
+    assert!(harness.launcher.list_sandboxes().unwrap()[0].is_paused);
+    assert_eq!(harness.shell_output("a", "echo alive"), "alive", "one-shot runs are not paused");
+    let refused = exec_shell(&harness.launcher, "a", false, "true");
     assert!(matches!(&refused, Err(Error::Busy { reason, .. }) if reason.contains("paused")), "{refused:?}");
-    place
+    sandbox
 }
 
 #[test]
-fn a_paused_sandbox_stands_still_and_goes_on() {
+fn a_paused_sandbox_stops_and_resumes() {
     let mark = format!("{:05}", std::process::id() % 100_000);
-    let Some(harness) = Harness::with_worker(&counting(&mark)) else { return };
-    let place = pauses(&harness);
-    let (agent, late) = (place.dir.join("tmp/agent"), place.dir.join("tmp/late"));
-    let frozen = place.enforced.pids == Bound::Enforced;
+    let Some(harness) = Harness::with_worker(&counting_worker(&mark)) else { return };
+    let sandbox = check_pause(&harness);
+    let (agent, late) = (sandbox.dir.join("tmp/agent"), sandbox.dir.join("tmp/late"));
+    let frozen = sandbox.enforced.pids == Enforcement::Enforced;
     if frozen {
-        fs::write(place.dir.join("tmp/wanted"), "").unwrap();
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(!place.dir.join("tmp/wanted").exists(), "the worker has started another");
-        assert!(!late.exists(), "which stands still as well");
+        fs::write(sandbox.dir.join("tmp/wanted"), "").unwrap();
+        wait_until("the worker to start a child", || !sandbox.dir.join("tmp/wanted").exists());
+        assert_unchanged(&harness.launcher, "a", || late.exists());
+        assert!(!late.exists(), "the new child is frozen too");
     }
-    // The next launcher finds it as it is.
+    // The next launcher finds it paused.
     let Harness { launcher, options, data } = harness;
     drop(launcher);
     let launcher = Launcher::start(options.clone()).unwrap();
-    assert!(launcher.find("a").unwrap().unwrap().paused);
-    assert!(!moves(&agent));
-    assert!(!launcher.resume("a").unwrap().paused);
-    assert!(moves(&agent));
+    assert!(launcher.find_sandbox("a").unwrap().unwrap().is_paused);
+    assert_unchanged(&launcher, "a", || read_number(&agent));
+    assert!(!launcher.resume_sandbox("a").unwrap().is_paused);
+    wait_until_counting(&agent);
     if frozen {
-        wait_for(&late);
+        wait_for_file(&late);
     }
-    assert!(!launcher.resume("a").unwrap().paused, "again is no harm");
-    // What is paused can be ended, and leaves nothing.
-    launcher.pause("a").unwrap();
+    assert!(!launcher.resume_sandbox("a").unwrap().is_paused, "pausing or resuming again is no error");
+    // A paused sandbox can be killed and leaves nothing.
+    launcher.pause_sandbox("a").unwrap();
     let start = Instant::now();
-    launcher.kill("a").unwrap();
+    launcher.kill_sandbox("a").unwrap();
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    let place = launcher.find("a").unwrap().unwrap();
-    assert!(!place.alive && !place.paused);
+    let sandbox = launcher.find_sandbox("a").unwrap().unwrap();
+    assert!(!sandbox.is_alive && !sandbox.is_paused);
     launcher.start_worker("a").unwrap();
-    assert!(moves(&agent), "the next worker's agent is not paused");
-    launcher.pause("a").unwrap();
-    launcher.destroy("a").unwrap();
-    assert!(!place.dir.exists());
+    // The next worker's agent is not paused.
+    wait_until_counting(&agent);
+    launcher.pause_sandbox("a").unwrap();
+    launcher.destroy_sandbox("a").unwrap();
+    assert!(!sandbox.dir.exists());
     assert_eq!(processes_with(&format!("1000{mark}")), Vec::<std::path::PathBuf>::new());
-    assert_eq!(groups_of(&options), Vec::<std::path::PathBuf>::new());
+    assert_eq!(cgroup_dirs(&options), Vec::<std::path::PathBuf>::new());
     drop((launcher, data));
 }
 
 #[test]
-fn without_cgroups_signals_do_it() {
-    if !ordinary::possible() {
+fn pauses_by_signals_without_cgroups() {
+    if !unprivileged::can_switch_user() {
         return;
     }
-    let harness = Harness::with(&counting("0"), |options| ordinary::as_user(options, ""));
-    let place = pauses(&harness);
-    let agent = place.dir.join("tmp/agent");
-    assert!(!harness.launcher.resume("a").unwrap().paused);
-    assert!(moves(&agent));
-    harness.launcher.pause("a").unwrap();
-    harness.launcher.kill("a").unwrap();
+    let harness = Harness::with(&counting_worker("0"), |options| unprivileged::run_as_user(options, ""));
+    let sandbox = check_pause(&harness);
+    let agent = sandbox.dir.join("tmp/agent");
+    assert!(!harness.launcher.resume_sandbox("a").unwrap().is_paused);
+    wait_until_counting(&agent);
+    harness.launcher.pause_sandbox("a").unwrap();
+    harness.launcher.kill_sandbox("a").unwrap();
     harness.launcher.start_worker("a").unwrap();
-    assert!(!harness.launcher.find("a").unwrap().unwrap().paused);
-    assert!(moves(&agent));
-    harness.launcher.pause("a").unwrap();
-    harness.launcher.destroy("a").unwrap();
-    assert!(!place.dir.exists());
+    assert!(!harness.launcher.find_sandbox("a").unwrap().unwrap().is_paused);
+    wait_until_counting(&agent);
+    harness.launcher.pause_sandbox("a").unwrap();
+    harness.launcher.destroy_sandbox("a").unwrap();
+    assert!(!sandbox.dir.exists());
 }

@@ -1,29 +1,28 @@
-//! Sandboxes whose disk use the kernel bounds: their files lie in a pool.
+//! Sandboxes in a disk pool, where the kernel enforces quotas.
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use atoll_jail::{Bound, DiskBound, Error, Exit, Launcher, Limits, Place, Spec, Tier};
+use atoll_jail::{DiskQuota, Enforcement, Error, Exit, Launcher, SandboxInfo, SandboxLimits, SandboxSpec, Tier};
 
-use crate::harness::{Harness, enter, spec};
+use crate::harness::{Harness, exec_shell, spec, wait_for, wait_until};
 
 const WORKER: &str = "#!/bin/sh\nexec sleep 1000000\n";
 const GIB: u64 = 1 << 30;
 const SMALL: u64 = 32 << 20;
-/// Fills a file until that fails, and says how far it came.
+/// Fills a file until it fails, and prints its size.
 const FILL: &str = "said=$(head -c 200M /dev/zero 2>&1 >/workspace/large); stat -c %s /workspace/large; echo \"$said\"";
 
-fn small(name: &str) -> Spec {
-    Spec { limits: Limits { disk_bytes: SMALL, ..spec(name).limits }, ..spec(name) }
+fn small_spec(name: &str) -> SandboxSpec {
+    SandboxSpec { limits: SandboxLimits { disk_bytes: SMALL, ..spec(name).limits }, ..spec(name) }
 }
 
-fn pooled() -> Option<Harness> {
+fn pool_harness() -> Option<Harness> {
     Harness::with_pool(WORKER, GIB)
 }
 
-/// What devices stand for the pool's file.
-fn devices(harness: &Harness) -> Vec<String> {
+/// The loop devices of the pool's file.
+fn loop_devices(harness: &Harness) -> Vec<String> {
     let file = harness.options.data_dir.join("pool.btrfs");
     let found = fs::read_dir("/sys/block").unwrap().flatten().filter(|entry| {
         let backing = fs::read_to_string(entry.path().join("loop/backing_file"));
@@ -37,84 +36,86 @@ fn is_mounted(harness: &Harness) -> bool {
     fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&format!(" {point} "))
 }
 
-/// The sandbox took about as much as it may, and was told that there is no more.
-fn is_full(said: &str) {
-    let (size, why) = said.split_once('\n').unwrap_or((said, ""));
+/// Asserts that the sandbox used about its quota and then got an error.
+fn assert_full(output: &str) {
+    let (size, why) = output.split_once('\n').unwrap_or((output, ""));
     let size: u64 = size.parse().unwrap();
     assert!((SMALL * 3 / 4..=SMALL).contains(&size), "{size} of {SMALL}");
     assert!(why.contains("Disk quota exceeded"), "{why}");
 }
 
-/// Ends all of it and sees that nothing is left.
-fn leave(harness: Harness) {
-    for place in harness.launcher.list().unwrap() {
-        harness.launcher.destroy(&place.name).unwrap();
+/// Destroys everything and checks that nothing remains.
+fn destroy_all(harness: Harness) {
+    for sandbox in harness.launcher.list_sandboxes().unwrap() {
+        harness.launcher.destroy_sandbox(&sandbox.name).unwrap();
     }
-    assert_eq!(harness.layers(), Vec::<String>::new());
+    assert_eq!(harness.list_layers(), Vec::<String>::new());
     let Harness { launcher, options, data } = harness;
     drop(launcher);
     let rest = Harness { launcher: Launcher::start(options.clone()).unwrap(), options, data };
-    gone(&rest);
+    wait_until_unmounted(&rest);
 }
 
-fn gone(harness: &Harness) {
-    let start = Instant::now();
-    while is_mounted(harness) || !devices(harness).is_empty() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", devices(harness));
-        std::thread::sleep(Duration::from_millis(20));
-    }
+fn wait_until_unmounted(harness: &Harness) {
+    wait_until("the pool to be unmounted", || !is_mounted(harness) && loop_devices(harness).is_empty());
 }
 
 #[test]
-fn who_fills_its_disk_is_refused_and_nobody_else() {
-    let Some(harness) = pooled() else { return };
-    let place = harness.launcher.prepare(&small("full")).unwrap();
-    assert_eq!(place.enforced.disk, Bound::Enforced);
-    harness.launcher.prepare(&small("neighbour")).unwrap();
-    is_full(&harness.said("full", FILL));
-    let used = harness.launcher.disk("full").unwrap();
+fn a_full_sandbox_gets_an_error_and_its_neighbour_does_not() {
+    let Some(harness) = pool_harness() else { return };
+    let sandbox = harness.launcher.prepare_sandbox(&small_spec("full")).unwrap();
+    assert_eq!(sandbox.enforced.disk, Enforcement::Enforced);
+    harness.launcher.prepare_sandbox(&small_spec("neighbour")).unwrap();
+    assert_full(&harness.shell_output("full", FILL));
+    let used = harness.launcher.measure_disk("full").unwrap();
     assert!((SMALL * 3 / 4..=SMALL).contains(&used.bytes), "{used:?}");
-    assert!(used.room.is_some_and(|room| room > GIB / 4));
-    assert_eq!(harness.said("neighbour", "head -c 16M /dev/zero >/workspace/f; stat -c %s /workspace/f"), "16777216");
-    // Temporary files and those of the home count too.
-    for place in ["/tmp/more", "$HOME/more"] {
-        let ran = harness.shell("full", &format!("head -c 8M /dev/zero >{place}"));
-        assert_ne!(ran.exit, Exit::Exited(0), "{place}: {ran:?}");
+    assert!(used.free_pool_bytes.is_some_and(|room| room > GIB / 4));
+    assert_eq!(
+        harness.shell_output("neighbour", "head -c 16M /dev/zero >/workspace/f; stat -c %s /workspace/f"),
+        "16777216"
+    );
+    // Temporary files and the home count too.
+    for path in ["/tmp/more", "$HOME/more"] {
+        let ran = harness.run_shell("full", &format!("head -c 8M /dev/zero >{path}"));
+        assert_ne!(ran.exit, Exit::Exited(0), "{path}: {ran:?}");
     }
-    assert_eq!(harness.said("full", "rm /workspace/large /tmp/more ~/more; head -c 8M /dev/zero >x; echo ok"), "ok");
-    leave(harness);
+    assert_eq!(
+        harness.shell_output("full", "rm /workspace/large /tmp/more ~/more; head -c 8M /dev/zero >x; echo ok"),
+        "ok"
+    );
+    destroy_all(harness);
 }
 
 #[test]
-fn many_small_files_are_bounded_too() {
-    let Some(harness) = pooled() else { return };
-    let limits = Limits { disk_bytes: 4 << 20, ..spec("a").limits };
-    harness.launcher.prepare(&Spec { limits, ..spec("a") }).unwrap();
+fn many_small_files_count_towards_the_quota() {
+    let Some(harness) = pool_harness() else { return };
+    let limits = SandboxLimits { disk_bytes: 4 << 20, ..spec("a").limits };
+    harness.launcher.prepare_sandbox(&SandboxSpec { limits, ..spec("a") }).unwrap();
     let name = "x".repeat(200);
     let bomb = format!(
         "mkdir d; cd d; i=0; while [ $i -lt 50000 ]; do i=$((i+1)); true >{name}$i || break; done 2>/dev/null; echo $i"
     );
-    let count: u64 = harness.said("a", &bomb).parse().unwrap();
+    let count: u64 = harness.shell_output("a", &bomb).parse().unwrap();
     assert!((100..50_000).contains(&count), "{count}");
-    assert_eq!(harness.said("a", "cd /workspace; rm -r d; echo ok >f; cat f"), "ok");
-    leave(harness);
+    assert_eq!(harness.shell_output("a", "cd /workspace; rm -r d; echo ok >f; cat f"), "ok");
+    destroy_all(harness);
 }
 
 #[test]
-fn nobody_inside_can_make_a_volume_of_their_own() {
-    let Some(harness) = pooled() else { return };
-    harness.launcher.prepare(&small("a")).unwrap();
+fn a_sandbox_cannot_create_subvolumes() {
+    let Some(harness) = pool_harness() else { return };
+    harness.launcher.prepare_sandbox(&small_spec("a")).unwrap();
     if !Path::new("/usr/bin/python3").exists() {
-        return crate::harness::skip("there is no python3");
+        return crate::harness::skip_test("there is no python3");
     }
-    // BTRFS_IOC_SUBVOL_CREATE, which an ordinary user may call: outside it works.
+    // BTRFS_IOC_SUBVOL_CREATE, which unprivileged users may call: it works outside.
     let make = "import fcntl,os,sys,struct\nd=os.open(sys.argv[1],os.O_RDONLY)\ntry:\n fcntl.ioctl(d,0x5000940e,bytearray(struct.pack('q4088s',0,b'volume')))\n print('made')\nexcept OSError as e: print(e.errno)\n";
-    let outside = std::process::Command::new("python3").args(["-c", make]).arg(harness.store()).output().unwrap();
+    let outside = std::process::Command::new("python3").args(["-c", make]).arg(harness.layers_dir()).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&outside.stdout).trim(), "made");
-    fs::remove_dir(harness.store().join("volume")).unwrap();
-    let inside = harness.said("a", &format!("python3 -c \"{make}\" /workspace; ls /workspace"));
+    fs::remove_dir(harness.layers_dir().join("volume")).unwrap();
+    let inside = harness.shell_output("a", &format!("python3 -c \"{make}\" /workspace; ls /workspace"));
     assert_eq!(inside, libc_enotty().to_string());
-    leave(harness);
+    destroy_all(harness);
 }
 
 fn libc_enotty() -> i32 {
@@ -122,12 +123,12 @@ fn libc_enotty() -> i32 {
 }
 
 #[test]
-fn forks_and_snapshots_are_isolated_and_bounded() {
-    let Some(harness) = pooled() else { return };
-    harness.launcher.prepare(&small("parent")).unwrap();
+fn forks_and_snapshots_are_isolated_and_have_quotas() {
+    let Some(harness) = pool_harness() else { return };
+    harness.launcher.prepare_sandbox(&small_spec("parent")).unwrap();
     harness.launcher.start_worker("parent").unwrap();
     let inside = |name: &str, script: &str| {
-        let ran = enter(&harness.launcher, name, false, script).unwrap();
+        let ran = exec_shell(&harness.launcher, name, false, script).unwrap();
         assert_eq!(ran.exit, Exit::Exited(0), "{script}: {ran:?}");
         ran.stdout.trim().to_owned()
     };
@@ -135,90 +136,85 @@ fn forks_and_snapshots_are_isolated_and_bounded() {
         "parent",
         "head -c 16M /dev/urandom >half; echo one >kept; echo secret >/tmp/own; sleep 1000 >/dev/null 2>&1 &",
     );
-    let child = harness.launcher.fork("parent", &small("child")).unwrap();
-    assert_eq!(child.enforced.disk, Bound::Enforced);
+    let child = harness.launcher.fork_sandbox("parent", &small_spec("child")).unwrap();
+    assert_eq!(child.enforced.disk, Enforcement::Enforced);
     assert_eq!(inside("parent", "echo two >kept; pgrep -x sleep | wc -l"), "2", "the parent was not disturbed");
     harness.launcher.start_worker("child").unwrap();
     assert_eq!(inside("child", "cat kept; ls /tmp; stat -c %U%a kept . ~"), "one\nagent644\nagent755\nagent755");
-    // What it began with counts.
-    let used = harness.launcher.disk("child").unwrap().bytes;
+    // The initial content counts.
+    let used = harness.launcher.measure_disk("child").unwrap().bytes;
     assert!((15 << 20..20 << 20).contains(&used), "{used}");
-    let said = inside("child", FILL);
-    let size: u64 = said.lines().next().unwrap().parse().unwrap();
-    assert!((8 << 20..=16 << 20).contains(&size), "{said}");
+    let output = inside("child", FILL);
+    let size: u64 = output.lines().next().unwrap().parse().unwrap();
+    assert!((8 << 20..=16 << 20).contains(&size), "{output}");
     assert_eq!(inside("parent", "head -c 8M /dev/zero >more; stat -c %s more"), "8388608");
-    let kept = harness.launcher.snapshot("parent", "base").unwrap();
+    let kept = harness.launcher.create_snapshot("parent", "base").unwrap();
     assert_eq!(kept.depth, 1);
     inside("parent", "rm half more kept");
-    harness.launcher.destroy("parent").unwrap();
-    let of = |name: &str| Spec { snapshot: Some("base".into()), ..small(name) };
+    harness.launcher.destroy_sandbox("parent").unwrap();
+    let of = |name: &str| SandboxSpec { snapshot: Some("base".into()), ..small_spec(name) };
     let size = |name: &str| {
-        let start = Instant::now();
-        loop {
-            let kept = harness.launcher.snapshots().unwrap();
-            if let Some(bytes) = kept.iter().find(|kept| kept.name == name).unwrap().bytes {
-                return bytes;
-            }
-            assert!(start.elapsed() < Duration::from_secs(60), "{kept:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_for("the snapshot's size", || {
+            let snapshots = harness.launcher.list_snapshots().unwrap();
+            snapshots.iter().find(|snapshot| snapshot.name == name).unwrap().bytes
+        })
     };
     let base = size("base");
     assert!(base > 20 << 20, "{base}");
-    harness.launcher.prepare(&of("less")).unwrap();
-    harness.said("less", "rm half");
-    harness.launcher.snapshot("less", "less").unwrap();
+    harness.launcher.prepare_sandbox(&of("less")).unwrap();
+    harness.shell_output("less", "rm half");
+    harness.launcher.create_snapshot("less", "less").unwrap();
     let less = size("less");
     assert!(less < base - (12 << 20), "each has its own size: {less}, {base}");
-    harness.launcher.destroy("less").unwrap();
+    harness.launcher.destroy_sandbox("less").unwrap();
     harness.launcher.forget_snapshot("less").unwrap();
-    harness.launcher.prepare(&of("again")).unwrap();
-    assert_eq!(harness.said("again", "cat kept; ls /tmp; stat -c %s half more"), "two\n16777216\n8388608");
-    let ran = harness.shell("again", "head -c 16M /dev/zero >over");
+    harness.launcher.prepare_sandbox(&of("again")).unwrap();
+    assert_eq!(harness.shell_output("again", "cat kept; ls /tmp; stat -c %s half more"), "two\n16777216\n8388608");
+    let ran = harness.run_shell("again", "head -c 16M /dev/zero >over");
     assert!(ran.stderr.contains("Disk quota exceeded"), "{ran:?}");
-    assert_eq!(harness.said("again", "rm over; echo x >fine; cat fine"), "x");
-    harness.launcher.destroy("again").unwrap();
-    harness.launcher.destroy("child").unwrap();
+    assert_eq!(harness.shell_output("again", "rm over; echo x >fine; cat fine"), "x");
+    harness.launcher.destroy_sandbox("again").unwrap();
+    harness.launcher.destroy_sandbox("child").unwrap();
     assert!(matches!(
-        harness.launcher.prepare(&Spec { snapshot: Some("none".into()), ..small("b") }),
-        Err(Error::NotKept { .. })
+        harness.launcher.prepare_sandbox(&SandboxSpec { snapshot: Some("none".into()), ..small_spec("b") }),
+        Err(Error::NotFound { .. })
     ));
     harness.launcher.forget_snapshot("base").unwrap();
-    leave(harness);
+    destroy_all(harness);
 }
 
 #[test]
-fn a_killed_launcher_leaves_a_pool_that_the_next_one_finds() {
-    let Some(harness) = pooled() else { return };
-    harness.launcher.prepare(&small("a")).unwrap();
+fn the_next_launcher_finds_the_pool_of_a_killed_one() {
+    let Some(harness) = pool_harness() else { return };
+    harness.launcher.prepare_sandbox(&small_spec("a")).unwrap();
     harness.launcher.start_worker("a").unwrap();
-    harness.said("a", "echo kept >/workspace/f");
-    let before = devices(&harness);
+    harness.shell_output("a", "echo kept >/workspace/f");
+    let before = loop_devices(&harness);
     assert!(before.len() == 1 && is_mounted(&harness));
-    let harness = harness.killed();
-    let Place { alive, .. } = harness.launcher.find("a").unwrap().unwrap();
+    let harness = harness.restart_after_kill();
+    let SandboxInfo { is_alive: alive, .. } = harness.launcher.find_sandbox("a").unwrap().unwrap();
     assert!(alive);
-    assert_eq!(devices(&harness), before, "no second device for the same file");
-    assert_eq!(harness.said("a", "cat /workspace/f"), "kept");
-    // One that ends as it should, with a sandbox alive, takes its own mount along; the next has the same files.
+    assert_eq!(loop_devices(&harness), before, "no second device for the same file");
+    assert_eq!(harness.shell_output("a", "cat /workspace/f"), "kept");
+    // A launcher that ends normally unmounts the pool under a running sandbox; the next one finds the same files.
     let Harness { launcher, options, data } = harness;
     drop(launcher);
     let harness = Harness { launcher: Launcher::start(options.clone()).unwrap(), options, data };
-    assert!(!is_mounted(&harness) && devices(&harness) == before);
-    is_full(&harness.said("a", FILL));
-    assert_eq!(devices(&harness), before);
-    leave(harness);
+    assert!(!is_mounted(&harness) && loop_devices(&harness) == before);
+    assert_full(&harness.shell_output("a", FILL));
+    assert_eq!(loop_devices(&harness), before);
+    destroy_all(harness);
 }
 
 #[test]
-fn a_pool_grows_and_does_not_shrink_and_is_strong() {
-    let Some(mut harness) = pooled() else { return };
-    harness.prepared("a");
-    harness.said("a", "echo kept >/workspace/f");
-    let before = harness.launcher.disk("a").unwrap().room.unwrap();
+fn a_pool_grows_never_shrinks_and_gives_the_strong_tier() {
+    let Some(mut harness) = pool_harness() else { return };
+    harness.prepare_sandbox("a");
+    harness.shell_output("a", "echo kept >/workspace/f");
+    let before = harness.launcher.measure_disk("a").unwrap().free_pool_bytes.unwrap();
     let again = |mut harness: Harness, bytes: Option<u64>| {
         drop(harness.launcher);
-        harness.options.disk_pool = bytes;
+        harness.options.disk_pool_bytes = bytes;
         Harness {
             launcher: Launcher::start(harness.options.clone()).unwrap(),
             options: harness.options,
@@ -226,31 +222,31 @@ fn a_pool_grows_and_does_not_shrink_and_is_strong() {
         }
     };
     harness = again(harness, Some(2 * GIB));
-    assert_eq!(harness.said("a", "cat /workspace/f"), "kept");
-    let room = harness.launcher.disk("a").unwrap().room.unwrap();
+    assert_eq!(harness.shell_output("a", "cat /workspace/f"), "kept");
+    let room = harness.launcher.measure_disk("a").unwrap().free_pool_bytes.unwrap();
     assert!(room > before + GIB / 2, "{before} {room}");
     harness = again(harness, Some(GIB));
-    assert_eq!(harness.said("a", "cat /workspace/f"), "kept");
-    let report = harness.launcher.probe().unwrap();
-    assert!(report.missing.iter().any(|missing| missing.what.contains("can't become smaller")), "{:?}", report.missing);
-    assert_eq!(report.disk, DiskBound::Enforced);
-    let lacks: Vec<_> = report.missing.iter().filter(|missing| missing.keeps_from.is_some()).collect();
+    assert_eq!(harness.shell_output("a", "cat /workspace/f"), "kept");
+    let report = harness.launcher.probe_host().unwrap();
+    assert!(report.missing.iter().any(|missing| missing.description.contains("cannot shrink")), "{:?}", report.missing);
+    assert_eq!(report.disk, DiskQuota::Enforced);
+    let lacks: Vec<_> = report.missing.iter().filter(|missing| missing.blocks_tier.is_some()).collect();
     assert_eq!(report.tier == Tier::Strong, lacks.is_empty(), "{lacks:?}");
-    // Without the line in the configuration what is there is not lost.
+    // Without the setting, an existing pool is still mounted.
     harness = again(harness, None);
-    assert_eq!(harness.said("a", "cat /workspace/f"), "kept");
-    harness.options.disk_pool = Some(GIB);
-    leave(harness);
+    assert_eq!(harness.shell_output("a", "cat /workspace/f"), "kept");
+    harness.options.disk_pool_bytes = Some(GIB);
+    destroy_all(harness);
 }
 
 #[test]
-fn a_full_pool_is_felt_and_nothing_is_lost() {
+fn a_full_pool_causes_errors_and_loses_nothing() {
     let Some(harness) = Harness::with_pool(WORKER, 256 << 20) else { return };
-    harness.prepared("a");
-    harness.said("a", "echo kept >/workspace/f");
-    let ran = harness.shell("a", "head -c 400M /dev/zero >/workspace/large");
+    harness.prepare_sandbox("a");
+    harness.shell_output("a", "echo kept >/workspace/f");
+    let ran = harness.run_shell("a", "head -c 400M /dev/zero >/workspace/large");
     assert!(ran.stderr.contains("No space left on device"), "{ran:?}");
-    assert!(harness.launcher.disk("a").unwrap().room.unwrap() < 32 << 20);
-    assert_eq!(harness.said("a", "rm /workspace/large; sync /workspace; cat /workspace/f"), "kept");
-    leave(harness);
+    assert!(harness.launcher.measure_disk("a").unwrap().free_pool_bytes.unwrap() < 32 << 20);
+    assert_eq!(harness.shell_output("a", "rm /workspace/large; sync /workspace; cat /workspace/f"), "kept");
+    destroy_all(harness);
 }

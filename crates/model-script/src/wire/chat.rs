@@ -1,44 +1,47 @@
 //! OpenAI's chat completions, which most other models speak too.
 
-use super::{CREATED, Event, list, string};
-use crate::answer::{Answer, Block};
-use crate::conversation::{Conversation, Entry, Form, Tool, text_of};
+use super::{CREATED_AT_SECONDS, SseEvent, array_items, string_or_empty};
+use crate::answer::{Block, ModelAnswer};
+use crate::conversation::{Conversation, ConversationEntry, InputForm, Tool, text_of};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-pub(super) fn read(body: &Value) -> Conversation {
+pub(super) fn parse_request(body: &Value) -> Conversation {
     let mut entries = Vec::new();
-    for message in list(&body["messages"]) {
+    for message in array_items(&body["messages"]) {
         match message["role"].as_str() {
-            Some("system" | "developer") => entries.push(Entry::System(text_of(&message["content"]))),
-            Some("user") => entries.push(Entry::Told(text_of(&message["content"]))),
-            Some("tool" | "function") => entries.push(Entry::Result(text_of(&message["content"]))),
+            Some("system" | "developer") => entries.push(ConversationEntry::System(text_of(&message["content"]))),
+            Some("user") => entries.push(ConversationEntry::UserText(text_of(&message["content"]))),
+            Some("tool" | "function") => entries.push(ConversationEntry::ToolResult(text_of(&message["content"]))),
             Some("assistant") => {
-                entries.push(Entry::Said);
-                entries.extend(list(&message["tool_calls"]).map(|_| Entry::Called));
+                entries.push(ConversationEntry::ModelText);
+                entries.extend(array_items(&message["tool_calls"]).map(|_| ConversationEntry::ToolCall));
             }
             _ => {}
         }
     }
-    let tools = list(&body["tools"]).map(|tool| match tool["type"].as_str() {
-        Some("custom") => Tool { name: string(&tool["custom"]["name"]), form: Form::Text },
+    let tools = array_items(&body["tools"]).map(|tool| match tool["type"].as_str() {
+        Some("custom") => Tool { name: string_or_empty(&tool["custom"]["name"]), input_form: InputForm::Text },
         _ => {
             let function = &tool["function"];
-            Tool { name: string(&function["name"]), form: Form::Object(function["parameters"].clone()) }
+            Tool {
+                name: string_or_empty(&function["name"]),
+                input_form: InputForm::Object(function["parameters"].clone()),
+            }
         }
     });
     Conversation {
-        model: string(&body["model"]),
-        stream: body["stream"] == true,
-        stream_usage: body["stream_options"]["include_usage"] == true,
+        model: string_or_empty(&body["model"]),
+        wants_stream: body["stream"] == true,
+        wants_stream_usage: body["stream_options"]["include_usage"] == true,
         entries,
         tools: tools.collect(),
     }
 }
 
-fn usage(answer: &Answer) -> Value {
+fn usage_json(answer: &ModelAnswer) -> Value {
     let usage = &answer.usage;
-    // Here the cached ones are part of the prompt, not beside it.
+    // Cached tokens are part of the prompt's count here.
     let prompt = usage.input.saturating_add(usage.cache_read).saturating_add(usage.cache_write);
     json!({
         "prompt_tokens": prompt,
@@ -48,39 +51,39 @@ fn usage(answer: &Answer) -> Value {
     })
 }
 
-fn finish_reason(answer: &Answer) -> &'static str {
+fn finish_reason(answer: &ModelAnswer) -> &'static str {
     if answer.has_calls() { "tool_calls" } else { "stop" }
 }
 
-fn call(answer: &Answer, index: usize, call: &crate::answer::Call) -> Value {
+fn call_json(answer: &ModelAnswer, index: usize, call: &crate::answer::ScriptedCall) -> Value {
     json!({
         "id": format!("call_{}", answer.call_id(index)), "type": "function",
-        "function": { "name": call.tool, "arguments": call.input.object().to_string() },
+        "function": { "name": call.tool, "arguments": call.input.to_object().to_string() },
     })
 }
 
-pub(super) fn whole(asked: &Conversation, answer: &Answer) -> Value {
-    let calls: Vec<_> = answer.calls().enumerate().map(|(index, one)| call(answer, index, one)).collect();
+pub(super) fn whole_response(asked: &Conversation, answer: &ModelAnswer) -> Value {
+    let calls: Vec<_> = answer.calls().enumerate().map(|(index, one)| call_json(answer, index, one)).collect();
     let mut message = json!({ "role": "assistant", "content": answer.full_text() });
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
     }
     json!({
-        "id": format!("chatcmpl-{}", answer.id), "object": "chat.completion", "created": CREATED, "model": asked.model,
+        "id": format!("chatcmpl-{}", answer.id), "object": "chat.completion", "created": CREATED_AT_SECONDS, "model": asked.model,
         "choices": [{ "index": 0, "message": message, "finish_reason": finish_reason(answer) }],
-        "usage": usage(answer),
+        "usage": usage_json(answer),
     })
 }
 
-pub(super) fn events(asked: &Conversation, answer: &Answer) -> Vec<Event> {
+pub(super) fn stream_events(asked: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
     let chunk = |choices: Value| {
         json!({
-            "id": format!("chatcmpl-{}", answer.id), "object": "chat.completion.chunk", "created": CREATED,
+            "id": format!("chatcmpl-{}", answer.id), "object": "chat.completion.chunk", "created": CREATED_AT_SECONDS,
             "model": asked.model, "choices": choices,
         })
     };
     let delta = |delta: Value, pause: Duration| {
-        Event::new(None, &chunk(json!([{ "index": 0, "delta": delta, "finish_reason": null }]))).after(pause)
+        SseEvent::new(None, &chunk(json!([{ "index": 0, "delta": delta, "finish_reason": null }]))).with_pause(pause)
     };
     let mut events = vec![delta(json!({ "role": "assistant", "content": "" }), Duration::ZERO)];
     let mut calls = 0;
@@ -91,7 +94,7 @@ pub(super) fn events(asked: &Conversation, answer: &Answer) -> Vec<Event> {
                 events.extend(pieces.iter().map(|piece| delta(json!({ "content": piece.text }), piece.pause)));
             }
             Block::Call(one) => {
-                let mut call = call(answer, calls, one);
+                let mut call = call_json(answer, calls, one);
                 call["index"] = calls.into();
                 calls += 1;
                 events.push(delta(json!({ "tool_calls": [call] }), Duration::ZERO));
@@ -99,12 +102,12 @@ pub(super) fn events(asked: &Conversation, answer: &Answer) -> Vec<Event> {
         }
     }
     let finish = json!([{ "index": 0, "delta": {}, "finish_reason": finish_reason(answer) }]);
-    events.push(Event::new(None, &chunk(finish)));
-    if asked.stream_usage {
+    events.push(SseEvent::new(None, &chunk(finish)));
+    if asked.wants_stream_usage {
         let mut last = chunk(json!([]));
-        last["usage"] = usage(answer);
-        events.push(Event::new(None, &last));
+        last["usage"] = usage_json(answer);
+        events.push(SseEvent::new(None, &last));
     }
-    events.push(Event { pause: Duration::ZERO, name: None, data: "[DONE]".to_owned() });
+    events.push(SseEvent { pause: Duration::ZERO, name: None, data: "[DONE]".to_owned() });
     events
 }

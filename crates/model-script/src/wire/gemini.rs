@@ -1,46 +1,52 @@
 //! Gemini's `generateContent`.
 
-use super::{Event, list, string};
-use crate::answer::{Answer, Block};
-use crate::conversation::{Conversation, Entry, Form, Tool, text_of};
+use super::{SseEvent, array_items, string_or_empty};
+use crate::answer::{Block, ModelAnswer};
+use crate::conversation::{Conversation, ConversationEntry, InputForm, Tool, text_of};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-pub(super) fn read(body: &Value) -> Conversation {
-    let mut entries = vec![Entry::System(text_of(&body["systemInstruction"]["parts"]))];
-    for content in list(&body["contents"]) {
+pub(super) fn parse_request(body: &Value) -> Conversation {
+    let mut entries = vec![ConversationEntry::System(text_of(&body["systemInstruction"]["parts"]))];
+    for content in array_items(&body["contents"]) {
         let model = content["role"] == "model";
-        entries.extend(list(&content["parts"]).filter_map(|part| entry(model, part)));
+        entries.extend(array_items(&content["parts"]).filter_map(|part| parse_entry(model, part)));
     }
-    let declared = list(&body["tools"]).flat_map(|tool| list(&tool["functionDeclarations"]));
+    let declared = array_items(&body["tools"]).flat_map(|tool| array_items(&tool["functionDeclarations"]));
     let tools = declared.map(|tool| {
         let schema = [&tool["parametersJsonSchema"], &tool["parameters"]];
         let schema = schema.into_iter().find(|schema| !schema.is_null()).cloned().unwrap_or_default();
-        Tool { name: string(&tool["name"]), form: Form::Object(schema) }
+        Tool { name: string_or_empty(&tool["name"]), input_form: InputForm::Object(schema) }
     });
     Conversation {
-        // The model and whether to stream stand in the path.
+        // The path has the model and the stream flag.
         model: String::new(),
-        stream: false,
-        stream_usage: true,
+        wants_stream: false,
+        wants_stream_usage: true,
         entries,
         tools: tools.collect(),
     }
 }
 
-fn entry(model: bool, part: &Value) -> Option<Entry> {
+fn parse_entry(model: bool, part: &Value) -> Option<ConversationEntry> {
     if model {
-        return Some(if part["functionCall"].is_null() { Entry::Said } else { Entry::Called });
+        return Some(if part["functionCall"].is_null() {
+            ConversationEntry::ModelText
+        } else {
+            ConversationEntry::ToolCall
+        });
     }
     if !part["functionResponse"].is_null() {
         let response = &part["functionResponse"]["response"];
-        // Mostly `{"output": TEXT}`; else the whole of it, as JSON.
-        return Some(Entry::Result(response["output"].as_str().map_or_else(|| text_of(response), str::to_owned)));
+        // Usually `{"output": TEXT}`; else the whole JSON.
+        return Some(ConversationEntry::ToolResult(
+            response["output"].as_str().map_or_else(|| text_of(response), str::to_owned),
+        ));
     }
-    part["text"].as_str().map(|text| Entry::Told(text.to_owned()))
+    part["text"].as_str().map(|text| ConversationEntry::UserText(text.to_owned()))
 }
 
-fn usage(answer: &Answer) -> Value {
+fn usage_json(answer: &ModelAnswer) -> Value {
     let usage = &answer.usage;
     let prompt = usage.input.saturating_add(usage.cache_read).saturating_add(usage.cache_write);
     json!({
@@ -51,8 +57,8 @@ fn usage(answer: &Answer) -> Value {
     })
 }
 
-/// The parts of the answer, each with the pause before it.
-fn parts(answer: &Answer) -> Vec<(Duration, Value)> {
+/// The answer's parts with the pause before each.
+fn encode_parts(answer: &ModelAnswer) -> Vec<(Duration, Value)> {
     let mut parts = Vec::new();
     let mut calls = 0;
     for block in &answer.blocks {
@@ -64,7 +70,7 @@ fn parts(answer: &Answer) -> Vec<(Duration, Value)> {
             Block::Call(call) => {
                 let id = format!("call_{}", answer.call_id(calls));
                 calls += 1;
-                let call = json!({ "id": id, "name": call.tool, "args": call.input.object() });
+                let call = json!({ "id": id, "name": call.tool, "args": call.input.to_object() });
                 parts.push((Duration::ZERO, json!({ "functionCall": call })));
             }
         }
@@ -72,35 +78,35 @@ fn parts(answer: &Answer) -> Vec<(Duration, Value)> {
     parts
 }
 
-fn candidates(asked: &Conversation, answer: &Answer, parts: Value) -> Value {
+fn candidates_json(asked: &Conversation, answer: &ModelAnswer, parts: Value) -> Value {
     json!({
         "candidates": [{ "index": 0, "content": { "role": "model", "parts": parts } }],
         "modelVersion": asked.model, "responseId": answer.id,
     })
 }
 
-fn finished(mut response: Value, answer: &Answer) -> Value {
+fn finish_response(mut response: Value, answer: &ModelAnswer) -> Value {
     response["candidates"][0]["finishReason"] = "STOP".into();
-    response["usageMetadata"] = usage(answer);
+    response["usageMetadata"] = usage_json(answer);
     response
 }
 
-pub(super) fn whole(asked: &Conversation, answer: &Answer) -> Value {
-    let parts: Vec<_> = parts(answer).into_iter().map(|(_, part)| part).collect();
-    finished(candidates(asked, answer, parts.into()), answer)
+pub(super) fn whole_response(asked: &Conversation, answer: &ModelAnswer) -> Value {
+    let parts: Vec<_> = encode_parts(answer).into_iter().map(|(_, part)| part).collect();
+    finish_response(candidates_json(asked, answer, parts.into()), answer)
 }
 
-pub(super) fn events(asked: &Conversation, answer: &Answer) -> Vec<Event> {
-    let parts = parts(answer);
+pub(super) fn stream_events(asked: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
+    let parts = encode_parts(answer);
     let last = parts.len().saturating_sub(1);
     let events = parts.into_iter().enumerate().map(|(index, (pause, part))| {
-        let response = candidates(asked, answer, json!([part]));
-        let response = if index == last { finished(response, answer) } else { response };
-        Event::new(None, &response).after(pause)
+        let response = candidates_json(asked, answer, json!([part]));
+        let response = if index == last { finish_response(response, answer) } else { response };
+        SseEvent::new(None, &response).with_pause(pause)
     });
     let events: Vec<_> = events.collect();
     if events.is_empty() {
-        return vec![Event::new(None, &finished(candidates(asked, answer, json!([])), answer))];
+        return vec![SseEvent::new(None, &finish_response(candidates_json(asked, answer, json!([])), answer))];
     }
     events
 }

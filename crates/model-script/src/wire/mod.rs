@@ -1,12 +1,12 @@
-//! The APIs that agents speak: each reads its requests into a conversation, and writes an answer as a stream of
-//! events or as a whole.
+//! The APIs of agents: each parses requests into a conversation and encodes an answer as a stream of events or as a
+//! whole.
 
 mod anthropic;
 mod chat;
 mod gemini;
 mod responses;
 
-use crate::answer::{Answer, Refusal};
+use crate::answer::{ModelAnswer, Refusal};
 use crate::conversation::Conversation;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -21,25 +21,25 @@ pub(crate) enum Api {
 
 /// One event of a stream.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Event {
-    /// Before it is sent.
+pub(crate) struct SseEvent {
+    /// Wait before it is sent.
     pub(crate) pause: Duration,
     pub(crate) name: Option<&'static str>,
     pub(crate) data: String,
 }
 
-impl Event {
+impl SseEvent {
     fn new(name: Option<&'static str>, data: &Value) -> Self {
         Self { pause: Duration::ZERO, name, data: data.to_string() }
     }
 
-    fn after(mut self, pause: Duration) -> Self {
+    fn with_pause(mut self, pause: Duration) -> Self {
         self.pause = pause;
         self
     }
 
-    /// As it stands on the wire.
-    pub(crate) fn encoded(&self) -> String {
+    /// Encodes it as a server-sent event.
+    pub(crate) fn encode_sse(&self) -> String {
         match self.name {
             Some(name) => format!("event: {name}\ndata: {}\n\n", self.data),
             None => format!("data: {}\n\n", self.data),
@@ -47,42 +47,42 @@ impl Event {
     }
 }
 
-/// OpenAI's answers carry a time; a script's is always the same.
-const CREATED: u64 = 1_700_000_000;
+/// A fixed creation time for OpenAI's responses.
+const CREATED_AT_SECONDS: u64 = 1_700_000_000;
 
 impl Api {
     #[cfg(test)]
     pub(crate) const ALL: [Self; 4] = [Self::Anthropic, Self::Chat, Self::Responses, Self::Gemini];
 
-    /// Whatever is not understood is left out: agents send more than matters here.
-    pub(crate) fn read(self, body: &Value) -> Conversation {
+    /// Ignores unknown content: agents send more than is needed here.
+    pub(crate) fn parse_request(self, body: &Value) -> Conversation {
         match self {
-            Self::Anthropic => anthropic::read(body),
-            Self::Chat => chat::read(body),
-            Self::Responses => responses::read(body),
-            Self::Gemini => gemini::read(body),
+            Self::Anthropic => anthropic::parse_request(body),
+            Self::Chat => chat::parse_request(body),
+            Self::Responses => responses::parse_request(body),
+            Self::Gemini => gemini::parse_request(body),
         }
     }
 
-    pub(crate) fn events(self, asked: &Conversation, answer: &Answer) -> Vec<Event> {
+    pub(crate) fn stream_events(self, asked: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
         match self {
-            Self::Anthropic => anthropic::events(asked, answer),
-            Self::Chat => chat::events(asked, answer),
-            Self::Responses => responses::events(asked, answer),
-            Self::Gemini => gemini::events(asked, answer),
+            Self::Anthropic => anthropic::stream_events(asked, answer),
+            Self::Chat => chat::stream_events(asked, answer),
+            Self::Responses => responses::stream_events(asked, answer),
+            Self::Gemini => gemini::stream_events(asked, answer),
         }
     }
 
-    pub(crate) fn whole(self, asked: &Conversation, answer: &Answer) -> Value {
+    pub(crate) fn whole_response(self, asked: &Conversation, answer: &ModelAnswer) -> Value {
         match self {
-            Self::Anthropic => anthropic::whole(asked, answer),
-            Self::Chat => chat::whole(asked, answer),
-            Self::Responses => responses::whole(asked, answer),
-            Self::Gemini => gemini::whole(asked, answer),
+            Self::Anthropic => anthropic::whole_response(asked, answer),
+            Self::Chat => chat::whole_response(asked, answer),
+            Self::Responses => responses::whole_response(asked, answer),
+            Self::Gemini => gemini::whole_response(asked, answer),
         }
     }
 
-    pub(crate) fn refusal(self, refusal: &Refusal) -> Value {
+    pub(crate) fn refusal_body(self, refusal: &Refusal) -> Value {
         if let Some(body) = &refusal.body {
             return body.clone();
         }
@@ -97,11 +97,11 @@ impl Api {
     }
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
+fn array_items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-fn string(value: &Value) -> String {
+fn string_or_empty(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 

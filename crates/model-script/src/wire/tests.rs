@@ -1,71 +1,81 @@
-//! What each API says on the wire, word for word.
+//! Snapshots of each API's wire format.
 
 use super::*;
-use crate::answer::{Block, Call, Input, Piece};
-use crate::conversation::{Entry, Form};
-use crate::script::Usage;
+use crate::answer::{Block, CallInput, ScriptedCall, TextPiece};
+use crate::conversation::{ConversationEntry, InputForm};
+use crate::script::TokenUsage;
 
-fn answer() -> Answer {
-    let slow = ["I ", "begin"].map(|text| Piece { pause: Duration::from_millis(5), text: text.into() });
-    Answer {
+fn sample_answer() -> ModelAnswer {
+    let slow = ["I ", "begin"].map(|text| TextPiece { pause: Duration::from_millis(5), text: text.into() });
+    ModelAnswer {
         id: "main_1_0".into(),
         blocks: vec![
             Block::Think("hm".into()),
             Block::Text(slow.to_vec()),
-            Block::Call(Call {
+            Block::Call(ScriptedCall {
                 tool: "Write".into(),
-                input: Input::Object(json!({"file_path": "/a", "content": "x\n"})),
+                input: CallInput::Object(json!({"file_path": "/a", "content": "x\n"})),
             }),
-            Block::Call(Call { tool: "apply_patch".into(), input: Input::Text("*** Begin Patch\n".into()) }),
+            Block::Call(ScriptedCall {
+                tool: "apply_patch".into(),
+                input: CallInput::Text("*** Begin Patch\n".into()),
+            }),
         ],
-        usage: Usage { input: 100, output: 20, cache_read: 7, cache_write: 3 },
-        cut: None,
+        usage: TokenUsage { input: 100, output: 20, cache_read: 7, cache_write: 3 },
+        cut_after_events: None,
     }
 }
 
-fn ending() -> Answer {
-    Answer { blocks: vec![Block::text("done")], ..answer() }
+fn final_answer() -> ModelAnswer {
+    ModelAnswer { blocks: vec![Block::text("done")], ..sample_answer() }
 }
 
-fn asked() -> Conversation {
-    Conversation { model: "m-1".into(), stream: true, stream_usage: true, ..Conversation::default() }
+fn sample_conversation() -> Conversation {
+    Conversation { model: "m-1".into(), wants_stream: true, wants_stream_usage: true, ..Conversation::default() }
 }
 
-fn stream(api: Api, answer: &Answer) -> String {
-    api.events(&asked(), answer).iter().map(Event::encoded).collect()
+fn encode_stream(api: Api, answer: &ModelAnswer) -> String {
+    api.stream_events(&sample_conversation(), answer).iter().map(SseEvent::encode_sse).collect()
 }
 
 #[test]
-fn streams_are_as_each_api_has_them() {
+fn encodes_streams_for_each_api() {
     for api in Api::ALL {
         let name = format!("{api:?}").to_lowercase();
-        let text = stream(api, &answer()) + "──── an end ────\n" + &stream(api, &ending());
+        let text = encode_stream(api, &sample_answer()) + "──── an end ────\n" + &encode_stream(api, &final_answer());
         insta::assert_snapshot!(format!("stream_{name}"), text);
     }
 }
 
 #[test]
-fn whole_answers_are_as_each_api_has_them() {
+fn encodes_whole_answers_for_each_api() {
     for api in Api::ALL {
         let name = format!("{api:?}").to_lowercase();
         insta::assert_json_snapshot!(
             format!("whole_{name}"),
-            [api.whole(&asked(), &answer()), api.whole(&asked(), &ending())]
+            [
+                api.whole_response(&sample_conversation(), &sample_answer()),
+                api.whole_response(&sample_conversation(), &final_answer())
+            ]
         );
     }
 }
 
 #[test]
-fn pauses_stand_before_the_pieces() {
+fn pauses_precede_the_pieces() {
     for api in Api::ALL {
-        let paused = api.events(&asked(), &answer()).iter().filter(|event| !event.pause.is_zero()).count();
+        let paused = api
+            .stream_events(&sample_conversation(), &sample_answer())
+            .iter()
+            .filter(|event| !event.pause.is_zero())
+            .count();
         assert_eq!(paused, 2, "{api:?}");
     }
 }
 
-/// The same conversation in four languages: a prompt, words and a call, its result, a message in between.
+/// The same conversation in four APIs: a prompt, text and a call, its result, a message during the turn.
 #[test]
-fn conversations_are_read_from_each_api() {
+fn parses_conversations_of_each_api() {
     let schema = json!({"type": "object", "properties": {"a": {}}});
     let anthropic = json!({
         "model": "m", "stream": true, "system": [{"type": "text", "text": "sys"}],
@@ -108,25 +118,25 @@ fn conversations_are_read_from_each_api() {
         ],
     });
     let expected = vec![
-        Entry::System("sys".into()),
-        Entry::Told("go".into()),
-        Entry::Said,
-        Entry::Called,
-        Entry::Result("out".into()),
-        Entry::Told("and".into()),
+        ConversationEntry::System("sys".into()),
+        ConversationEntry::UserText("go".into()),
+        ConversationEntry::ModelText,
+        ConversationEntry::ToolCall,
+        ConversationEntry::ToolResult("out".into()),
+        ConversationEntry::UserText("and".into()),
     ];
     for (api, body) in Api::ALL.into_iter().zip([anthropic, chat, responses, gemini]) {
-        let read = api.read(&body);
+        let read = api.parse_request(&body);
         assert_eq!(read.entries, expected, "{api:?}");
         assert_eq!(read.tools.len(), 1, "{api:?}");
         assert_eq!(read.tools[0].name, "Bash", "{api:?}");
-        assert_eq!(read.tools[0].form, Form::Object(schema.clone()), "{api:?}");
-        assert_eq!(read.course().marks.len(), 1, "{api:?}");
+        assert_eq!(read.tools[0].input_form, InputForm::Object(schema.clone()), "{api:?}");
+        assert_eq!(read.script_progress().advances.len(), 1, "{api:?}");
     }
 }
 
 #[test]
 fn a_custom_tool_takes_text() {
     let body = json!({"tools": [{"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}}]});
-    assert_eq!(Api::Responses.read(&body).tools[0].form, Form::Text);
+    assert_eq!(Api::Responses.parse_request(&body).tools[0].input_form, InputForm::Text);
 }

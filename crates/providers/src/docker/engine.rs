@@ -1,7 +1,7 @@
-//! The engine: reached over its socket on this machine when it is first needed, and what its answers mean here.
+//! The Docker engine's API: connects on first use and translates responses.
 
-use super::facts::Facts;
-use atoll_core::provider::{Error, Exit};
+use super::engine_info::EngineInfo;
+use atoll_core::provider::{CommandExit, Error};
 use bollard::models::{ContainerState, ContainerStateStatusEnum as Status, ContainerSummaryStateEnum};
 use bollard::query_parameters::{
     InspectContainerOptions, KillContainerOptions, ListContainersOptions, LogsOptions, RemoveContainerOptions,
@@ -14,39 +14,39 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 
-type Failure = bollard::errors::Error;
+type EngineError = bollard::errors::Error;
 
-/// For one answer, in seconds. Loading a large image's layers is the slowest thing that is asked.
-const ANSWER: u64 = 120;
-/// For what was told to end or to go.
-const ENDING: Duration = Duration::from_secs(30);
-const GLANCE: Duration = Duration::from_millis(20);
-/// A container that was killed for its memory says that it was killed.
-const KILLED: i64 = 128 + 9;
+/// Time limit for one response; loading a large image's layers is the slowest request.
+const RESPONSE_TIMEOUT_SECONDS: u64 = 120;
+/// Time limit for a container to exit or to be removed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The engine reports an out-of-memory kill with this exit code.
+const SIGKILL_EXIT_CODE: i64 = 128 + 9;
 
 pub(super) struct Engine {
     socket: String,
-    connected: OnceCell<Connected>,
+    connected: OnceCell<EngineConnection>,
 }
 
-struct Connected {
+struct EngineConnection {
     client: Docker,
-    facts: Facts,
+    facts: EngineInfo,
 }
 
-/// A container as it is now.
+/// The current state of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    Made,
+pub(super) enum ContainerPhase {
+    Created,
     Running,
     Paused,
-    Ending,
-    Ended(Exit),
+    Removing,
+    Exited(CommandExit),
 }
 
-pub(super) struct Listed {
+pub(super) struct ListedContainer {
     pub name: String,
-    pub phase: Phase,
+    pub phase: ContainerPhase,
 }
 
 impl Engine {
@@ -54,128 +54,132 @@ impl Engine {
         Self { socket: socket.to_owned(), connected: OnceCell::new() }
     }
 
-    async fn connected(&self) -> Result<&Connected, Error> {
-        self.connected.get_or_try_init(|| self.connect()).await
+    async fn get_connection(&self) -> Result<&EngineConnection, Error> {
+        self.connected.get_or_try_init(|| self.open_connection()).await
     }
 
-    async fn connect(&self) -> Result<Connected, Error> {
+    async fn open_connection(&self) -> Result<EngineConnection, Error> {
         let Some(path) = self.socket.strip_prefix("unix://").filter(|path| path.starts_with('/')) else {
-            let why = "only an engine on this machine can be used, by a socket such as unix:///var/run/docker.sock";
+            let why = "only a local engine is supported; set a socket such as unix:///var/run/docker.sock";
             return Err(Error::Refused { detail: format!("docker.socket is {}: {why}", self.socket) });
         };
-        let client = Docker::connect_with_unix(path, ANSWER, API_DEFAULT_VERSION).map_err(|error| self.told(&error))?;
-        let client = client.negotiate_version().await.map_err(|error| self.told(&error))?;
-        let facts = Facts::of(&client.info().await.map_err(|error| self.told(&error))?);
-        Ok(Connected { client, facts })
+        let client = Docker::connect_with_unix(path, RESPONSE_TIMEOUT_SECONDS, API_DEFAULT_VERSION)
+            .map_err(|error| self.translate_error(&error))?;
+        let client = client.negotiate_version().await.map_err(|error| self.translate_error(&error))?;
+        let facts = EngineInfo::from_info(&client.info().await.map_err(|error| self.translate_error(&error))?);
+        Ok(EngineConnection { client, facts })
     }
 
     pub(super) async fn client(&self) -> Result<&Docker, Error> {
-        Ok(&self.connected().await?.client)
+        Ok(&self.get_connection().await?.client)
     }
 
-    pub(super) async fn facts(&self) -> Result<&Facts, Error> {
-        Ok(&self.connected().await?.facts)
+    pub(super) async fn engine_info(&self) -> Result<&EngineInfo, Error> {
+        Ok(&self.get_connection().await?.facts)
     }
 
-    /// What an answer of the engine means for a sandbox.
-    pub(super) fn told(&self, error: &Failure) -> Error {
+    /// Maps an engine error to a provider error.
+    pub(super) fn translate_error(&self, error: &EngineError) -> Error {
         match error {
-            Failure::DockerResponseServerError { status_code: 404, .. } => Error::Gone,
-            // In the way now, and perhaps not in a moment.
-            Failure::DockerResponseServerError { status_code: 409, message } => {
-                Error::Unreachable { detail: format!("the Docker engine is busy with it: {message}") }
+            EngineError::DockerResponseServerError { status_code: 404, .. } => Error::Gone,
+            // A conflict that may be over in a moment.
+            EngineError::DockerResponseServerError { status_code: 409, message } => {
+                Error::Unreachable { detail: format!("the Docker engine is busy with this container: {message}") }
             }
-            Failure::DockerResponseServerError { status_code: 400..=499, message } => {
-                Error::Refused { detail: format!("the Docker engine says: {message}") }
+            EngineError::DockerResponseServerError { status_code: 400..=499, message } => {
+                Error::Refused { detail: format!("the Docker engine refused the request: {message}") }
             }
-            Failure::DockerResponseServerError { message, .. } => {
+            EngineError::DockerResponseServerError { message, .. } => {
                 Error::Unreachable { detail: format!("the Docker engine failed: {message}") }
             }
             other => Error::Unreachable {
                 detail: format!(
-                    "the Docker engine at {} does not answer ({other}); is it running, and may this user use its socket?",
+                    "the Docker engine at {} does not respond ({other}); check that it runs and that this user may use its socket",
                     self.socket
                 ),
             },
         }
     }
 
-    /// `None` when there is no such container.
-    pub(super) async fn phase(&self, name: &str) -> Result<Option<Phase>, Error> {
+    /// Returns `None` if the container does not exist.
+    pub(super) async fn container_phase(&self, name: &str) -> Result<Option<ContainerPhase>, Error> {
         let found = self.client().await?.inspect_container(name, None::<InspectContainerOptions>).await;
         match found {
-            Ok(found) => Ok(Some(found.state.as_ref().map_or(Phase::Made, phase))),
-            Err(error) => match self.told(&error) {
+            Ok(found) => Ok(Some(found.state.as_ref().map_or(ContainerPhase::Created, phase_of_state))),
+            Err(error) => match self.translate_error(&error) {
                 Error::Gone => Ok(None),
                 error => Err(error),
             },
         }
     }
 
-    /// All containers that carry these labels, whatever they do.
-    pub(super) async fn list(&self, labels: &[(&str, &str)]) -> Result<Vec<Listed>, Error> {
+    /// Lists all containers with these labels, in every state.
+    pub(super) async fn list_containers(&self, labels: &[(&str, &str)]) -> Result<Vec<ListedContainer>, Error> {
         let wanted = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let filters = Some(HashMap::from([("label".to_owned(), wanted)]));
         let options = ListContainersOptions { all: true, filters, ..ListContainersOptions::default() };
-        let found = self.client().await?.list_containers(Some(options)).await.map_err(|error| self.told(&error))?;
+        let found =
+            self.client().await?.list_containers(Some(options)).await.map_err(|error| self.translate_error(&error))?;
         let listed = found.into_iter().filter_map(|one| {
             let name = one.names?.into_iter().next()?.trim_start_matches('/').to_owned();
-            Some(Listed { name, phase: summary(one.state) })
+            Some(ListedContainer { name, phase: phase_of_summary(one.state) })
         });
         Ok(listed.collect())
     }
 
-    /// Ends every process in it; one that has ended already is as wished.
-    pub(super) async fn kill(&self, name: &str) -> Result<(), Error> {
+    /// Kills every process of a container. Succeeds if it has already exited.
+    pub(super) async fn kill_container(&self, name: &str) -> Result<(), Error> {
         let client = self.client().await?;
-        let deadline = Instant::now() + ENDING;
+        let deadline = Instant::now() + EXIT_TIMEOUT;
         loop {
-            match self.phase(name).await? {
-                Some(Phase::Ended(_) | Phase::Made) | None => return Ok(()),
-                // What is frozen dies only when it is not.
-                Some(Phase::Paused) => drop(client.unpause_container(name).await),
-                Some(Phase::Running | Phase::Ending) => {}
+            match self.container_phase(name).await? {
+                Some(ContainerPhase::Exited(_) | ContainerPhase::Created) | None => return Ok(()),
+                // A frozen process does not die before it is thawed.
+                Some(ContainerPhase::Paused) => drop(client.unpause_container(name).await),
+                Some(ContainerPhase::Running | ContainerPhase::Removing) => {}
             }
             if Instant::now() > deadline {
-                return Err(Error::Unreachable { detail: format!("its container still lives after {ENDING:?}") });
+                return Err(Error::Unreachable {
+                    detail: format!("the container still runs {EXIT_TIMEOUT:?} after the kill"),
+                });
             }
             let options = KillContainerOptions { signal: "KILL".to_owned() };
-            match client.kill_container(name, Some(options)).await.map_err(|error| self.told(&error)) {
-                // It may be ending by itself just now.
+            match client.kill_container(name, Some(options)).await.map_err(|error| self.translate_error(&error)) {
+                // The container may be exiting by itself.
                 Ok(()) | Err(Error::Gone | Error::Unreachable { .. }) => {}
                 Err(error) => return Err(error),
             }
-            sleep(GLANCE).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Removes it with its processes and the volumes that are its alone, and sees that it is gone.
-    pub(super) async fn remove(&self, name: &str) -> Result<(), Error> {
+    /// Removes a container with its processes and anonymous volumes, and waits until it is gone.
+    pub(super) async fn remove_container(&self, name: &str) -> Result<(), Error> {
         let client = self.client().await?;
-        let deadline = Instant::now() + ENDING;
+        let deadline = Instant::now() + EXIT_TIMEOUT;
         loop {
             let options = RemoveContainerOptions { v: true, force: true, ..RemoveContainerOptions::default() };
             let removed = client.remove_container(name, Some(options)).await;
-            match removed.map_err(|error| self.told(&error)) {
+            match removed.map_err(|error| self.translate_error(&error)) {
                 Err(Error::Gone) => return Ok(()),
                 Ok(()) => {}
                 Err(error) if Instant::now() > deadline => return Err(error),
-                Err(_) => sleep(GLANCE).await,
+                Err(_) => sleep(POLL_INTERVAL).await,
             }
         }
     }
 
     pub(super) async fn remove_volume(&self, name: &str) -> Result<(), Error> {
         let removed = self.client().await?.remove_volume(name, Some(RemoveVolumeOptions { force: true })).await;
-        match removed.map_err(|error| self.told(&error)) {
+        match removed.map_err(|error| self.translate_error(&error)) {
             Ok(()) | Err(Error::Gone) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// The last that its first process said on its error output.
-    pub(super) async fn said(&self, name: &str) -> String {
-        const MOST: usize = 600;
+    /// Returns the last lines of the container's log.
+    pub(super) async fn read_log_tail(&self, name: &str) -> String {
+        const MAX_CHARS: usize = 600;
         let Ok(client) = self.client().await else { return String::new() };
         let options = LogsOptions { stdout: true, stderr: true, tail: "20".to_owned(), ..LogsOptions::default() };
         let mut lines = client.logs(name, Some(options));
@@ -183,43 +187,43 @@ impl Engine {
         while let Some(Ok(line)) = lines.next().await {
             said.push_str(&String::from_utf8_lossy(&line.into_bytes()));
         }
-        let from = said.char_indices().rev().nth(MOST).map_or(0, |(at, _)| at);
+        let from = said.char_indices().rev().nth(MAX_CHARS).map_or(0, |(at, _)| at);
         said.get(from..).unwrap_or_default().trim().to_owned()
     }
 }
 
-fn phase(state: &ContainerState) -> Phase {
+fn phase_of_state(state: &ContainerState) -> ContainerPhase {
     match state.status {
-        Some(Status::CREATED | Status::RESTARTING) => Phase::Made,
-        Some(Status::RUNNING | Status::STOPPING) => Phase::Running,
-        Some(Status::PAUSED) => Phase::Paused,
-        Some(Status::REMOVING) => Phase::Ending,
-        Some(Status::EXITED | Status::DEAD | Status::EMPTY) | None => Phase::Ended(exit(state)),
+        Some(Status::CREATED | Status::RESTARTING) => ContainerPhase::Created,
+        Some(Status::RUNNING | Status::STOPPING) => ContainerPhase::Running,
+        Some(Status::PAUSED) => ContainerPhase::Paused,
+        Some(Status::REMOVING) => ContainerPhase::Removing,
+        Some(Status::EXITED | Status::DEAD | Status::EMPTY) | None => ContainerPhase::Exited(exit_of_state(state)),
     }
 }
 
-/// How its first process ended. The engine tells a signal by the code that a shell would give.
-fn exit(state: &ContainerState) -> Exit {
+/// The exit of the first process. The engine reports a signal as the shell's exit code.
+fn exit_of_state(state: &ContainerState) -> CommandExit {
     match (state.exit_code, state.oom_killed) {
-        (Some(KILLED), Some(true)) => Exit::OutOfMemory,
+        (Some(SIGKILL_EXIT_CODE), Some(true)) => CommandExit::OutOfMemory,
         (Some(code), _) => match i32::try_from(code) {
-            Ok(code @ 129..=192) => Exit::Signalled { signal: code - 128 },
-            Ok(code) => Exit::Exited { code },
-            Err(_) => Exit::Unknown,
+            Ok(code @ 129..=192) => CommandExit::Signalled { signal: code - 128 },
+            Ok(code) => CommandExit::Exited { code },
+            Err(_) => CommandExit::Unknown,
         },
-        (None, _) => Exit::Unknown,
+        (None, _) => CommandExit::Unknown,
     }
 }
 
-/// A list says less than a look: how one ended is not in it.
-fn summary(state: Option<ContainerSummaryStateEnum>) -> Phase {
+/// The phase from a list entry, which has no exit code.
+fn phase_of_summary(state: Option<ContainerSummaryStateEnum>) -> ContainerPhase {
     use ContainerSummaryStateEnum as S;
     match state {
-        Some(S::CREATED | S::RESTARTING) => Phase::Made,
-        Some(S::RUNNING | S::STOPPING) => Phase::Running,
-        Some(S::PAUSED) => Phase::Paused,
-        Some(S::REMOVING) => Phase::Ending,
-        Some(S::EXITED | S::DEAD | S::EMPTY) | None => Phase::Ended(Exit::Unknown),
+        Some(S::CREATED | S::RESTARTING) => ContainerPhase::Created,
+        Some(S::RUNNING | S::STOPPING) => ContainerPhase::Running,
+        Some(S::PAUSED) => ContainerPhase::Paused,
+        Some(S::REMOVING) => ContainerPhase::Removing,
+        Some(S::EXITED | S::DEAD | S::EMPTY) | None => ContainerPhase::Exited(CommandExit::Unknown),
     }
 }
 
@@ -227,25 +231,25 @@ fn summary(state: Option<ContainerSummaryStateEnum>) -> Phase {
 mod tests {
     use super::*;
 
-    fn answer(status_code: u16) -> Failure {
-        Failure::DockerResponseServerError { status_code, message: "so it is".into() }
+    fn engine_response(status_code: u16) -> EngineError {
+        EngineError::DockerResponseServerError { status_code, message: "message".into() }
     }
 
     #[test]
-    fn every_answer_has_one_meaning() {
+    fn maps_each_engine_response_to_one_error() {
         let engine = Engine::new("unix:///run/x.sock");
-        assert_eq!(engine.told(&answer(404)), Error::Gone);
+        assert_eq!(engine.translate_error(&engine_response(404)), Error::Gone);
         for busy in [409, 500, 503] {
-            assert!(matches!(engine.told(&answer(busy)), Error::Unreachable { .. }), "{busy}");
+            assert!(matches!(engine.translate_error(&engine_response(busy)), Error::Unreachable { .. }), "{busy}");
         }
-        assert!(matches!(engine.told(&answer(400)), Error::Refused { .. }));
-        let refused = Failure::IOError { err: std::io::Error::from(std::io::ErrorKind::ConnectionRefused) };
-        let told = engine.told(&refused);
+        assert!(matches!(engine.translate_error(&engine_response(400)), Error::Refused { .. }));
+        let refused = EngineError::IOError { err: std::io::Error::from(std::io::ErrorKind::ConnectionRefused) };
+        let told = engine.translate_error(&refused);
         assert!(matches!(&told, Error::Unreachable { detail } if detail.contains("unix:///run/x.sock")), "{told}");
     }
 
     #[test]
-    fn an_end_is_what_it_was() {
+    fn maps_exit_codes_to_exits() {
         let ended = |code, memory| {
             let state = ContainerState {
                 status: Some(Status::EXITED),
@@ -253,21 +257,21 @@ mod tests {
                 oom_killed: Some(memory),
                 ..ContainerState::default()
             };
-            phase(&state)
+            phase_of_state(&state)
         };
-        assert_eq!(ended(0, false), Phase::Ended(Exit::Exited { code: 0 }));
-        assert_eq!(ended(137, false), Phase::Ended(Exit::Signalled { signal: 9 }));
-        assert_eq!(ended(137, true), Phase::Ended(Exit::OutOfMemory));
-        // Something in it ran out of memory once, and it went on.
-        assert_eq!(ended(3, true), Phase::Ended(Exit::Exited { code: 3 }));
-        assert_eq!(phase(&ContainerState::default()), Phase::Ended(Exit::Unknown));
+        assert_eq!(ended(0, false), ContainerPhase::Exited(CommandExit::Exited { code: 0 }));
+        assert_eq!(ended(137, false), ContainerPhase::Exited(CommandExit::Signalled { signal: 9 }));
+        assert_eq!(ended(137, true), ContainerPhase::Exited(CommandExit::OutOfMemory));
+        // A child ran out of memory and the first process continued.
+        assert_eq!(ended(3, true), ContainerPhase::Exited(CommandExit::Exited { code: 3 }));
+        assert_eq!(phase_of_state(&ContainerState::default()), ContainerPhase::Exited(CommandExit::Unknown));
     }
 
     #[tokio::test]
-    async fn without_an_engine_it_is_said_which_one_is_missing() {
-        let nowhere = Engine::new("unix:///nowhere/docker.sock").phase("x").await;
+    async fn a_missing_engine_is_named_in_the_error() {
+        let nowhere = Engine::new("unix:///nowhere/docker.sock").container_phase("x").await;
         assert!(matches!(nowhere, Err(Error::Unreachable { detail }) if detail.contains("/nowhere/docker.sock")));
-        let far = Engine::new("tcp://10.0.0.1:2375").phase("x").await;
+        let far = Engine::new("tcp://10.0.0.1:2375").container_phase("x").await;
         assert!(matches!(far, Err(Error::Refused { detail }) if detail.contains("tcp://10.0.0.1:2375")));
     }
 }

@@ -1,38 +1,39 @@
-//! Sandboxes as containers of a Docker engine on this machine, with the same worker inside as everywhere.
+//! Sandboxes as containers of a Docker engine on this machine, with the usual worker.
 //!
 //! ```text
 //! create ─► volume ─► git-in (a container of its own) ─► container, worker as pid 1 ─► link ◄─► server
 //! ```
 //!
-//! A sandbox is its directory here (`place`), its volume with the workspace, and its container, all named by its id. The
-//! directory is made first and removed last, so that nothing at the engine is ever unknown here.
+//! A sandbox has a directory on the host (`container_dir`), a volume with the workspace and a container, all named by
+//! its id. The directory is created first and removed last, so the server knows of everything at the engine.
 
+mod container_dir;
+mod container_spec;
+mod creation;
 mod engine;
-mod facts;
-mod git;
-mod making;
-mod place;
-mod program;
-mod shape;
+mod engine_info;
+mod git_container;
+mod worker_binary;
 
-use crate::inside::exec::Commands;
-use crate::inside::git::arguments;
-use crate::inside::{LinkHost, Remains, files, link};
-use crate::turns::Turns;
-use crate::{carries, locked};
+use crate::sandbox_locks::SandboxLocks;
+use crate::worker_client::exec::Commands;
+use crate::worker_client::git_arguments::job_arguments;
+use crate::worker_client::{LinkHost, file_transfer, link};
+use crate::{has_labels, lock_state};
 use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{
-    Answer, ByteStream, Capabilities, CreateSpec, Download, Error, ExecInfo, ExecRef, ExecSpec, ExecStream, Exit,
-    FileDone, FileJob, Found, GitDone, GitJob, Lookup, Page, Provider, ProviderId, ProviderState, Size, StopMode,
-    Transfer, Uploaded, Usage, Worked, capabilities as can,
+    ByteStream, Capabilities, CommandExit, CreateSpec, DeadWorker, Download, Error, ExecInfo, ExecRef, ExecSpec,
+    ExecStream, FileOperation, FileOperationOutput, FileResult, GitOperation, GitResult, Provider, ProviderFuture,
+    ProviderId, ProviderPage, ProviderSandbox, ProviderState, PtySize, ResourceUsage, SandboxLookup, StopMode,
+    Transfer, UploadSummary, capabilities as can,
 };
 use atoll_core::sandbox::{Network, ProviderKind};
 use bollard::query_parameters::StatsOptions;
 use bytes::Bytes;
-use engine::{Engine, Phase};
+use container_dir::{ContainerDir, ContainerRecord};
+use engine::{ContainerPhase, Engine};
 use futures_util::StreamExt;
-use place::{Place, Record};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::PathBuf;
@@ -41,11 +42,11 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
-/// A container is never replaced behind its sandbox's id.
+/// Constant: a container is never replaced behind its sandbox's id.
 const EPOCH: u64 = 1;
-/// For a container to be seen as ended once its worker no longer listens.
-const SEEN: Duration = Duration::from_secs(10);
-const GLANCE: Duration = Duration::from_millis(20);
+/// Time limit for the engine to report the exit of a container whose worker no longer listens.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone)]
 pub struct DockerOptions {
@@ -53,13 +54,13 @@ pub struct DockerOptions {
     pub socket: String,
     /// The image of a sandbox that names none.
     pub image: Option<String>,
-    /// The worker's program, or why there is none, in a sentence.
+    /// The worker binary, or the reason why there is none.
     pub worker: Result<PathBuf, String>,
 }
 
 impl Default for DockerOptions {
     fn default() -> Self {
-        let worker = Err("no worker's program was named for containers".to_owned());
+        let worker = Err("no worker binary is configured for containers".to_owned());
         Self { socket: "unix:///var/run/docker.sock".to_owned(), image: None, worker }
     }
 }
@@ -67,155 +68,172 @@ impl Default for DockerOptions {
 pub struct Docker {
     options: DockerOptions,
     engine: Arc<Engine>,
-    /// Whose containers these are, among all that an engine has.
+    /// Label value that identifies this server's containers at the engine.
     server: String,
-    /// The directory of their directories.
-    home: PathBuf,
+    /// Contains one directory per container.
+    containers_dir: PathBuf,
     host: Arc<dyn LinkHost>,
     links: Mutex<HashMap<ProviderId, AbortHandle>>,
-    /// One at a time makes a sandbox.
-    making: Turns,
+    /// Serializes creation per sandbox.
+    create_locks: SandboxLocks,
     commands: Arc<Commands>,
 }
 
 impl Docker {
-    /// Nothing is asked of the engine until a sandbox is. `host` answers the workers.
-    pub fn new(options: DockerOptions, server: &str, home: PathBuf, host: Arc<dyn LinkHost>) -> Self {
+    /// Does not contact the engine before the first request. `host` serves the workers.
+    pub fn new(options: DockerOptions, server: &str, containers_dir: PathBuf, host: Arc<dyn LinkHost>) -> Self {
         Self {
             engine: Arc::new(Engine::new(&options.socket)),
             options,
             server: server.to_owned(),
-            home,
+            containers_dir,
             host,
             links: Mutex::default(),
-            making: Turns::default(),
+            create_locks: SandboxLocks::default(),
             commands: Arc::default(),
         }
     }
 
-    /// Gone unless something of it is there.
-    fn place(&self, id: &ProviderId) -> Result<Place, Error> {
-        Some(Place::of(&self.home, id)?).filter(Place::exists).ok_or(Error::Gone)
+    /// Returns the sandbox's directory, or `Gone`.
+    fn find_dir(&self, id: &ProviderId) -> Result<ContainerDir, Error> {
+        Some(ContainerDir::for_id(&self.containers_dir, id)?).filter(ContainerDir::exists).ok_or(Error::Gone)
     }
 
-    async fn phase(&self, place: &Place) -> Result<Option<Phase>, Error> {
-        self.engine.phase(&place.name()).await
+    async fn container_phase(&self, dir: &ContainerDir) -> Result<Option<ContainerPhase>, Error> {
+        self.engine.container_phase(&dir.container_name()).await
     }
 
-    async fn found(&self, place: &Place, phase: Option<Phase>) -> Result<Found, Error> {
-        Ok(Found {
-            id: place.id(),
-            state: state(phase),
+    async fn describe_sandbox(
+        &self,
+        dir: &ContainerDir,
+        phase: Option<ContainerPhase>,
+    ) -> Result<ProviderSandbox, Error> {
+        Ok(ProviderSandbox {
+            id: dir.provider_id(),
+            state: provider_state(phase),
             epoch: EPOCH,
-            labels: place.record().map(|record| record.labels).unwrap_or_default(),
+            labels: dir.read_record().map(|record| record.labels).unwrap_or_default(),
             expires_at: None,
-            notices: self.engine.facts().await?.notices(),
+            notices: self.engine.engine_info().await?.limit_notices(),
         })
     }
 
-    /// Where the worker of a container that runs listens.
-    async fn socket(&self, id: &ProviderId) -> Result<PathBuf, Error> {
-        let place = self.place(id)?;
-        match self.phase(&place).await? {
-            Some(Phase::Running) => Ok(place.socket()),
-            Some(Phase::Paused) => Err(Error::Refused { detail: "this sandbox is paused; resume it first".into() }),
-            Some(Phase::Made | Phase::Ending | Phase::Ended(_)) | None => Err(nothing_runs()),
+    /// The worker socket of a running container.
+    async fn worker_socket(&self, id: &ProviderId) -> Result<PathBuf, Error> {
+        let dir = self.find_dir(id)?;
+        match self.container_phase(&dir).await? {
+            Some(ContainerPhase::Running) => Ok(dir.socket_path()),
+            Some(ContainerPhase::Paused) => {
+                Err(Error::Refused { detail: "the sandbox is paused; resume it first".into() })
+            }
+            Some(ContainerPhase::Created | ContainerPhase::Removing | ContainerPhase::Exited(_)) | None => {
+                Err(not_running_error())
+            }
         }
     }
 
-    /// Sees to it that a living worker is connected.
-    fn connect(&self, place: &Place, phase: Option<Phase>) {
+    /// Connects to a live worker unless it is connected.
+    fn ensure_connected(&self, dir: &ContainerDir, phase: Option<ContainerPhase>) {
         match phase {
-            Some(Phase::Running | Phase::Paused) => {}
-            Some(Phase::Made | Phase::Ending | Phase::Ended(_)) | None => return,
+            Some(ContainerPhase::Running | ContainerPhase::Paused) => {}
+            Some(ContainerPhase::Created | ContainerPhase::Removing | ContainerPhase::Exited(_)) | None => return,
         }
-        let mut links = locked(&self.links);
-        if links.get(&place.id()).is_some_and(|link| !link.is_finished()) {
+        let mut links = lock_state(&self.links);
+        if links.get(&dir.provider_id()).is_some_and(|link| !link.is_finished()) {
             return;
         }
-        let (engine, host, at) = (Arc::clone(&self.engine), Arc::clone(&self.host), place.clone());
+        let (engine, host, at) = (Arc::clone(&self.engine), Arc::clone(&self.host), dir.clone());
         let kept = tokio::spawn(async move {
-            // A container runs for a moment before its worker listens, which is not the same as a dead worker.
-            drop(making::listens(&engine, &at).await);
-            link::keep(at.sandbox, at.socket(), host).await;
+            // A container runs for a moment before its worker listens; that is not a dead worker.
+            drop(creation::wait_for_worker(&engine, &at).await);
+            link::maintain_link(at.sandbox, at.socket_path(), host).await;
         });
-        links.insert(place.id(), kept.abort_handle());
+        links.insert(dir.provider_id(), kept.abort_handle());
     }
 
-    /// Lets go of every worker; they live on, and are found again.
-    pub fn disconnect_all(&self) {
-        for (_, link) in locked(&self.links).drain() {
+    /// Disconnects from every worker. The workers keep running and a later server finds them.
+    fn disconnect_workers(&self) {
+        for (_, link) in lock_state(&self.links).drain() {
             link.abort();
         }
     }
 
-    fn disconnect(&self, id: &ProviderId) {
-        if let Some(link) = locked(&self.links).remove(id) {
+    fn disconnect_worker(&self, id: &ProviderId) {
+        if let Some(link) = lock_state(&self.links).remove(id) {
             link.abort();
         }
     }
 
-    /// What a dead worker left behind, also when somebody removed its container.
-    pub async fn remains(&self, sandbox: SandboxId) -> Result<Remains, Error> {
-        let place = self.place(&ProviderId(sandbox.to_string()))?;
-        let deadline = Instant::now() + SEEN;
+    /// Returns the spool and exit of a dead worker, also if its container was removed.
+    async fn load_dead_worker(&self, sandbox: SandboxId) -> Result<DeadWorker, Error> {
+        let dir = self.find_dir(&ProviderId(sandbox.to_string()))?;
+        let deadline = Instant::now() + EXIT_TIMEOUT;
         let exit = loop {
-            match self.phase(&place).await? {
-                Some(Phase::Ended(exit)) => break exit,
-                Some(Phase::Running | Phase::Ending) if Instant::now() < deadline => sleep(GLANCE).await,
-                Some(Phase::Made | Phase::Running | Phase::Paused | Phase::Ending) | None => break Exit::Unknown,
+            match self.container_phase(&dir).await? {
+                Some(ContainerPhase::Exited(exit)) => break exit,
+                Some(ContainerPhase::Running | ContainerPhase::Removing) if Instant::now() < deadline => {
+                    sleep(POLL_INTERVAL).await
+                }
+                Some(
+                    ContainerPhase::Created
+                    | ContainerPhase::Running
+                    | ContainerPhase::Paused
+                    | ContainerPhase::Removing,
+                )
+                | None => break CommandExit::Unknown,
             }
         };
-        Ok(Remains { spool: place.spool(), exit })
+        Ok(DeadWorker { spool: dir.spool_dir(), exit })
     }
 
-    /// Every sandbox of this server, by its directory, with what the engine says of its container.
-    async fn all(&self) -> Result<BTreeMap<ProviderId, Found>, Error> {
-        let places = Place::all(&self.home)?;
+    /// Lists every sandbox that has a directory, with the state of its container.
+    async fn list_all(&self) -> Result<BTreeMap<ProviderId, ProviderSandbox>, Error> {
+        let places = ContainerDir::list_all(&self.containers_dir)?;
         if places.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let listed = self.engine.list(&[(shape::SERVER, &self.server), ("atoll", "1")]).await?;
-        let phases: HashMap<&str, Phase> = listed.iter().map(|one| (one.name.as_str(), one.phase)).collect();
+        let listed =
+            self.engine.list_containers(&[(container_spec::SERVER_LABEL, &self.server), ("atoll", "1")]).await?;
+        let phases: HashMap<&str, ContainerPhase> = listed.iter().map(|one| (one.name.as_str(), one.phase)).collect();
         let mut all = BTreeMap::new();
-        for place in places {
-            let phase = phases.get(place.name().as_str()).copied();
-            all.insert(place.id(), self.found(&place, phase).await?);
+        for dir in places {
+            let phase = phases.get(dir.container_name().as_str()).copied();
+            all.insert(dir.provider_id(), self.describe_sandbox(&dir, phase).await?);
         }
         Ok(all)
     }
 
-    async fn job(&self, place: Place, record: Record, work: Work) -> Result<GitDone, Error> {
-        let (engine, server, worker) = (Arc::clone(&self.engine), self.server.clone(), self.worker()?);
-        let Work { arguments, input, output } = work;
-        git::Job { engine, server, worker, place, record, arguments, input, output }.run().await
+    async fn run_git(&self, dir: ContainerDir, record: ContainerRecord, work: GitCommand) -> Result<GitResult, Error> {
+        let (engine, server, worker) = (Arc::clone(&self.engine), self.server.clone(), self.worker_binary()?);
+        let GitCommand { arguments, input, output } = work;
+        git_container::GitContainer { engine, server, worker, dir, record, arguments, input, output }.run().await
     }
 
-    fn worker(&self) -> Result<PathBuf, Error> {
+    fn worker_binary(&self) -> Result<PathBuf, Error> {
         let named = self.options.worker.clone().map_err(|why| Error::Refused { detail: why })?;
-        program::check(&named)?;
+        worker_binary::check_static_binary(&named)?;
         Ok(named)
     }
 }
 
-const ONLY_IN_RESULTS: &str =
-    "protected paths can be changed inside this container; results that change them are refused";
+const PROTECTED_IN_RESULTS_ONLY: &str =
+    "protected paths are writable inside this container; results that change them are refused";
 
-/// What git is to do, and what goes in and out.
-struct Work {
+/// A git command with its input and output.
+struct GitCommand {
     arguments: Vec<String>,
     input: Option<File>,
     output: Option<File>,
 }
 
-fn state(phase: Option<Phase>) -> ProviderState {
+fn provider_state(phase: Option<ContainerPhase>) -> ProviderState {
     match phase {
-        Some(Phase::Made) => ProviderState::Starting,
-        Some(Phase::Running) => ProviderState::Running,
-        Some(Phase::Paused) => ProviderState::Paused,
-        Some(Phase::Ending) => ProviderState::Ending,
-        // Its files may be there still.
-        Some(Phase::Ended(_)) | None => ProviderState::Stopped,
+        Some(ContainerPhase::Created) => ProviderState::Starting,
+        Some(ContainerPhase::Running) => ProviderState::Running,
+        Some(ContainerPhase::Paused) => ProviderState::Paused,
+        Some(ContainerPhase::Removing) => ProviderState::Ending,
+        // Its files may still exist.
+        Some(ContainerPhase::Exited(_)) | None => ProviderState::Stopped,
     }
 }
 
@@ -231,155 +249,173 @@ impl Provider for Docker {
             pause: can::PauseAbility::Memory,
             fork: can::ForkAbility::None,
             snapshot: can::SnapshotAbility::None,
-            egress: can::Egress::Domains,
+            egress: can::EgressAbility::Domains,
             output: can::OutputAbility::Split,
             attach: can::AttachAbility::FromCursor,
             files: can::FileAbility::Root,
             preview: can::PreviewAbility::None,
-            protected: can::ProtectedPaths::Results,
+            protected: can::ProtectionAbility::Results,
+            worker: can::WorkerHost::Server,
+            images: can::ImageAbility::None,
             max_memory_gb: None,
             max_cpu: None,
             max_disk_gb: None,
         }
     }
 
-    /// The sandbox's own id is the key: there can only be one container of that name.
-    fn create<'a>(&'a self, spec: &'a CreateSpec, _key: &'a str) -> Answer<'a, Found> {
+    fn find_dead_worker(&self, sandbox: SandboxId) -> ProviderFuture<'_, DeadWorker> {
+        Box::pin(self.load_dead_worker(sandbox))
+    }
+
+    fn disconnect_all(&self) {
+        self.disconnect_workers();
+    }
+
+    /// The sandbox id is the idempotency key: container names are unique.
+    fn create<'a>(&'a self, spec: &'a CreateSpec, _key: &'a str) -> ProviderFuture<'a, ProviderSandbox> {
         Box::pin(async move {
-            crate::demands_no_tier(self.kind(), spec)?;
-            let mut made = self.make(spec).await?;
+            crate::refuse_isolation_tier(self.kind(), spec)?;
+            let mut made = self.create_sandbox(spec).await?;
             if !spec.settings.protected.is_empty() {
-                made.notices.push(ONLY_IN_RESULTS.to_owned());
+                made.notices.push(PROTECTED_IN_RESULTS_ONLY.to_owned());
             }
             Ok(made)
         })
     }
 
-    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, Lookup> {
+    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, SandboxLookup> {
         Box::pin(async move {
             let looked = async {
-                let place = self.place(id)?;
-                let phase = self.phase(&place).await?;
-                self.connect(&place, phase);
-                self.found(&place, phase).await
+                let dir = self.find_dir(id)?;
+                let phase = self.container_phase(&dir).await?;
+                self.ensure_connected(&dir, phase);
+                self.describe_sandbox(&dir, phase).await
             };
             match looked.await {
-                Ok(found) => Lookup::Found(found),
-                Err(Error::Gone) => Lookup::Gone,
+                Ok(found) => SandboxLookup::Found(found),
+                Err(Error::Gone) => SandboxLookup::Gone,
                 Err(error) => {
-                    // A worker may live on without its engine, and needs none to be connected.
-                    if let Ok(place) = self.place(id) {
-                        self.connect(&place, Some(Phase::Running));
+                    // A worker may outlive its engine and is reachable without it.
+                    if let Ok(dir) = self.find_dir(id) {
+                        self.ensure_connected(&dir, Some(ContainerPhase::Running));
                     }
-                    Lookup::Unreachable { detail: error.to_string() }
+                    SandboxLookup::Unreachable { detail: error.to_string() }
                 }
             }
         })
     }
 
-    fn list<'a>(&'a self, cursor: Option<&'a str>) -> Answer<'a, Page> {
-        Box::pin(async move { Ok(crate::page(&self.all().await?, cursor, Found::clone)) })
+    fn list<'a>(&'a self, cursor: Option<&'a str>) -> ProviderFuture<'a, ProviderPage> {
+        Box::pin(async move { Ok(crate::list_page(&self.list_all().await?, cursor, ProviderSandbox::clone)) })
     }
 
-    fn find<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> Answer<'a, Vec<Found>> {
+    fn find_by_labels<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> ProviderFuture<'a, Vec<ProviderSandbox>> {
         Box::pin(async move {
-            let all = self.all().await?.into_values();
-            let fitting: Vec<Found> = all.filter(|found| carries(&found.labels, labels)).collect();
+            let all = self.list_all().await?.into_values();
+            let fitting: Vec<ProviderSandbox> = all.filter(|found| has_labels(&found.labels, labels)).collect();
             for found in &fitting {
-                let phase = (found.state == ProviderState::Running).then_some(Phase::Running);
-                self.connect(&self.place(&found.id)?, phase);
+                let phase = (found.state == ProviderState::Running).then_some(ContainerPhase::Running);
+                self.ensure_connected(&self.find_dir(&found.id)?, phase);
             }
             Ok(fitting)
         })
     }
 
-    fn destroy<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, ()> {
+    fn destroy<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()> {
         Box::pin(async move {
-            let Ok(place) = self.place(id) else { return Ok(()) };
-            self.disconnect(id);
-            self.commands.destroyed(id);
-            let sandbox = place.sandbox.to_string();
-            for job in self.engine.list(&[(shape::SERVER, &self.server), (shape::JOB, &sandbox)]).await? {
-                self.engine.remove(&job.name).await?;
+            let Ok(dir) = self.find_dir(id) else { return Ok(()) };
+            self.disconnect_worker(id);
+            self.commands.forget_sandbox(id);
+            let sandbox = dir.sandbox.to_string();
+            for job in self
+                .engine
+                .list_containers(&[(container_spec::SERVER_LABEL, &self.server), (container_spec::JOB_LABEL, &sandbox)])
+                .await?
+            {
+                self.engine.remove_container(&job.name).await?;
             }
-            self.engine.remove(&place.name()).await?;
-            self.engine.remove_volume(&place.name()).await?;
-            place.remove()
+            self.engine.remove_container(&dir.container_name()).await?;
+            self.engine.remove_volume(&dir.container_name()).await?;
+            dir.remove_dir()
         })
     }
 
-    /// Ends every process; files stay. The gentle way is the server's, over the worker's link.
-    fn stop<'a>(&'a self, id: &'a ProviderId, _mode: StopMode) -> Answer<'a, ()> {
-        Box::pin(async move { self.engine.kill(&self.place(id)?.name()).await })
+    /// Kills every process and keeps the files. For a graceful stop, the server uses the worker's link.
+    fn stop<'a>(&'a self, id: &'a ProviderId, _mode: StopMode) -> ProviderFuture<'a, ()> {
+        Box::pin(async move { self.engine.kill_container(&self.find_dir(id)?.container_name()).await })
     }
 
-    fn pause<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, ()> {
+    fn pause<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()> {
         Box::pin(async move {
-            let place = self.place(id)?;
-            match self.phase(&place).await? {
-                Some(Phase::Paused) => Ok(()),
-                Some(Phase::Running) => {
+            let dir = self.find_dir(id)?;
+            match self.container_phase(&dir).await? {
+                Some(ContainerPhase::Paused) => Ok(()),
+                Some(ContainerPhase::Running) => {
                     let pause = async {
-                        let paused = self.engine.client().await?.pause_container(&place.name()).await;
-                        paused.map_err(|error| self.engine.told(&error))
+                        let paused = self.engine.client().await?.pause_container(&dir.container_name()).await;
+                        paused.map_err(|error| self.engine.translate_error(&error))
                     };
-                    self.commands.pausing(id, pause).await
+                    self.commands.pause_with(id, pause).await
                 }
-                Some(Phase::Made | Phase::Ending | Phase::Ended(_)) | None => Err(nothing_runs()),
+                Some(ContainerPhase::Created | ContainerPhase::Removing | ContainerPhase::Exited(_)) | None => {
+                    Err(not_running_error())
+                }
             }
         })
     }
 
-    fn resume<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Found> {
+    fn resume<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ProviderSandbox> {
         Box::pin(async move {
-            let place = self.place(id)?;
-            match self.phase(&place).await? {
-                Some(Phase::Paused) => {
-                    let resumed = self.engine.client().await?.unpause_container(&place.name()).await;
-                    resumed.map_err(|error| self.engine.told(&error))?;
+            let dir = self.find_dir(id)?;
+            match self.container_phase(&dir).await? {
+                Some(ContainerPhase::Paused) => {
+                    let resumed = self.engine.client().await?.unpause_container(&dir.container_name()).await;
+                    resumed.map_err(|error| self.engine.translate_error(&error))?;
                 }
-                Some(Phase::Running) => {}
-                Some(Phase::Made | Phase::Ending | Phase::Ended(_)) | None => return Err(nothing_runs()),
+                Some(ContainerPhase::Running) => {}
+                Some(ContainerPhase::Created | ContainerPhase::Removing | ContainerPhase::Exited(_)) | None => {
+                    return Err(not_running_error());
+                }
             }
-            self.commands.resumed(id);
-            let phase = self.phase(&place).await?;
-            self.connect(&place, phase);
-            self.found(&place, phase).await
+            self.commands.mark_resumed(id);
+            let phase = self.container_phase(&dir).await?;
+            self.ensure_connected(&dir, phase);
+            self.describe_sandbox(&dir, phase).await
         })
     }
 
-    fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> Answer<'a, ExecRef> {
+    fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> ProviderFuture<'a, ExecRef> {
         Box::pin(async move {
             if spec.as_root {
-                let detail = "root in a container may do nothing that the agent may not, so commands run as the agent";
+                let detail = "root in a container has no more rights than the agent; run the command as the agent";
                 return Err(Error::Refused { detail: detail.into() });
             }
-            self.commands.start(id, EPOCH, &self.socket(id).await?, spec).await
+            self.commands.start_command(id, EPOCH, &self.worker_socket(id).await?, spec).await
         })
     }
 
-    fn attach<'a>(&'a self, exec: &'a ExecRef, cursor: u64) -> Answer<'a, ExecStream> {
-        Box::pin(async move { self.commands.attach(exec, cursor) })
+    fn attach<'a>(&'a self, exec: &'a ExecRef, cursor: u64) -> ProviderFuture<'a, ExecStream> {
+        Box::pin(async move { self.commands.attach_reader(exec, cursor) })
     }
 
-    fn write<'a>(&'a self, exec: &'a ExecRef, data: Bytes) -> Answer<'a, ()> {
-        Box::pin(async move { self.commands.write(exec, &data).await })
+    fn write<'a>(&'a self, exec: &'a ExecRef, data: Bytes) -> ProviderFuture<'a, ()> {
+        Box::pin(async move { self.commands.write_stdin(exec, &data).await })
     }
 
-    fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> Answer<'a, ()> {
+    fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> ProviderFuture<'a, ()> {
         Box::pin(async move { self.commands.close_stdin(exec) })
     }
 
-    fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> Answer<'a, ()> {
-        Box::pin(async move { self.commands.signal(exec, signal) })
+    fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> ProviderFuture<'a, ()> {
+        Box::pin(async move { self.commands.signal_command(exec, signal) })
     }
 
-    fn resize<'a>(&'a self, exec: &'a ExecRef, size: Size) -> Answer<'a, ()> {
-        Box::pin(async move { self.commands.resize(exec, size) })
+    fn resize<'a>(&'a self, exec: &'a ExecRef, size: PtySize) -> ProviderFuture<'a, ()> {
+        Box::pin(async move { self.commands.resize_terminal(exec, size) })
     }
 
-    fn execs<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Vec<ExecInfo>> {
-        Box::pin(async move { Ok(self.commands.list(id)) })
+    fn execs<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, Vec<ExecInfo>> {
+        Box::pin(async move { Ok(self.commands.list_commands(id)) })
     }
 
     fn upload<'a>(
@@ -387,52 +423,62 @@ impl Provider for Docker {
         id: &'a ProviderId,
         transfer: &'a Transfer,
         data: ByteStream,
-    ) -> Answer<'a, Worked<Uploaded>> {
-        Box::pin(
-            async move { files::upload(&self.socket(id).await?, &self.commands.patience(id), transfer, data).await },
-        )
-    }
-
-    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> Answer<'a, Worked<Download>> {
-        Box::pin(async move { files::download(&self.socket(id).await?, self.commands.patience(id), transfer).await })
-    }
-
-    fn files<'a>(&'a self, id: &'a ProviderId, job: &'a FileJob) -> Answer<'a, Worked<FileDone>> {
-        Box::pin(async move { files::run(&self.socket(id).await?, &self.commands.patience(id), job).await })
-    }
-
-    /// What leaves a sandbox passes the server's proxy, which decides by what is stored: here is nothing to change.
-    fn set_network<'a>(&'a self, id: &'a ProviderId, _network: &'a Network) -> Answer<'a, ()> {
-        Box::pin(async move { self.place(id).map(drop) })
-    }
-
-    fn git<'a>(&'a self, id: &'a ProviderId, job: &'a GitJob, output: File) -> Answer<'a, GitDone> {
+    ) -> ProviderFuture<'a, FileResult<UploadSummary>> {
         Box::pin(async move {
-            let place = self.place(id)?;
-            let record = place.record().ok_or(Error::Gone)?;
-            self.job(place, record, Work { arguments: arguments(job), input: None, output: Some(output) }).await
+            file_transfer::upload_files(&self.worker_socket(id).await?, &self.commands.timeout_for(id), transfer, data)
+                .await
         })
     }
 
-    /// The workspace's size is the engine's to know, and it does not say.
-    fn resources<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Usage> {
+    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> ProviderFuture<'a, FileResult<Download>> {
         Box::pin(async move {
-            let name = self.place(id)?.name();
+            file_transfer::download_files(&self.worker_socket(id).await?, self.commands.timeout_for(id), transfer).await
+        })
+    }
+
+    fn files<'a>(
+        &'a self,
+        id: &'a ProviderId,
+        job: &'a FileOperation,
+    ) -> ProviderFuture<'a, FileResult<FileOperationOutput>> {
+        Box::pin(async move {
+            file_transfer::run_job(&self.worker_socket(id).await?, &self.commands.timeout_for(id), job).await
+        })
+    }
+
+    /// No-op: the server's egress proxy applies the stored policy.
+    fn set_network<'a>(&'a self, id: &'a ProviderId, _network: &'a Network) -> ProviderFuture<'a, ()> {
+        Box::pin(async move { self.find_dir(id).map(drop) })
+    }
+
+    fn git<'a>(&'a self, id: &'a ProviderId, job: &'a GitOperation, output: File) -> ProviderFuture<'a, GitResult> {
+        Box::pin(async move {
+            let dir = self.find_dir(id)?;
+            let record = dir.read_record().ok_or(Error::Gone)?;
+            self.run_git(dir, record, GitCommand { arguments: job_arguments(job), input: None, output: Some(output) })
+                .await
+        })
+    }
+
+    /// Reports no disk use: the engine does not expose a volume's size.
+    fn resources<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ResourceUsage> {
+        Box::pin(async move {
+            let name = self.find_dir(id)?.container_name();
             let once = StatsOptions { stream: false, one_shot: true };
             let mut stats = Box::pin(self.engine.client().await?.stats(&name, Some(once)));
-            let Some(stats) = stats.next().await else { return Ok(Usage::default()) };
-            let stats = stats.map_err(|error| self.engine.told(&error))?;
+            let Some(stats) = stats.next().await else { return Ok(ResourceUsage::default()) };
+            let stats = stats.map_err(|error| self.engine.translate_error(&error))?;
             let used = stats.cpu_stats.and_then(|cpu| cpu.cpu_usage?.total_usage).unwrap_or(0);
-            Ok(Usage {
+            Ok(ResourceUsage {
                 cpu_seconds: Duration::from_nanos(used).as_secs_f64(),
                 memory_bytes: stats.memory_stats.and_then(|memory| memory.usage).unwrap_or(0),
                 pids: stats.pids_stats.and_then(|pids| pids.current).unwrap_or(0),
-                ..Usage::default()
+                ..ResourceUsage::default()
             })
         })
     }
 }
 
-fn nothing_runs() -> Error {
-    Error::Refused { detail: "nothing runs in this sandbox any more".into() }
+fn not_running_error() -> Error {
+    Error::Refused { detail: "the sandbox is not running".into() }
 }

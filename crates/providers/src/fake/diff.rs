@@ -1,16 +1,16 @@
-//! A unified diff of one change: what both texts begin and end with is left out but for a little.
+//! A unified diff of one change, without the common start and end except for some context.
 
-const CONTEXT: usize = 3;
+const CONTEXT_LINES: usize = 3;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Diff {
+pub(super) struct UnifiedDiff {
     pub(super) added: usize,
     pub(super) removed: usize,
     pub(super) text: String,
 }
 
 /// `old` is `None` for a new file.
-pub(super) fn unified(path: &str, old: Option<&str>, new: &str) -> Diff {
+pub(super) fn unified_diff(path: &str, old: Option<&str>, new: &str) -> UnifiedDiff {
     let before: Vec<&str> = old.unwrap_or_default().lines().collect();
     let after: Vec<&str> = new.lines().collect();
     let same = |(a, b): &(&&str, &&str)| a == b;
@@ -21,12 +21,12 @@ pub(super) fn unified(path: &str, old: Option<&str>, new: &str) -> Diff {
     let from = if old.is_some() { format!("a/{path}") } else { "/dev/null".to_owned() };
     let mut text = format!("--- {from}\n+++ b/{path}\n");
     if !(removed.is_empty() && added.is_empty()) {
-        let first = head.saturating_sub(CONTEXT);
+        let first = head.saturating_sub(CONTEXT_LINES);
         let leading = &before[first..head];
-        let trailing = &after[after.len() - tail..][..tail.min(CONTEXT)];
+        let trailing = &after[after.len() - tail..][..tail.min(CONTEXT_LINES)];
         let span = |lines: usize| {
             let length = leading.len() + lines + trailing.len();
-            // An empty side stands at the line before it.
+            // An empty side refers to the line before it.
             format!("{},{length}", if length == 0 { first } else { first + 1 })
         };
         text.push_str(&format!("@@ -{} +{} @@\n", span(removed.len()), span(added.len())));
@@ -38,7 +38,7 @@ pub(super) fn unified(path: &str, old: Option<&str>, new: &str) -> Diff {
             }
         }
     }
-    Diff { added: added.len(), removed: removed.len(), text }
+    UnifiedDiff { added: added.len(), removed: removed.len(), text }
 }
 
 #[cfg(test)]
@@ -47,22 +47,22 @@ mod tests {
 
     #[test]
     fn a_new_file_is_all_added() {
-        let diff = unified("n.md", None, "a\nb\n");
+        let diff = unified_diff("n.md", None, "a\nb\n");
         assert_eq!((diff.added, diff.removed), (2, 0));
         assert_eq!(diff.text, "--- /dev/null\n+++ b/n.md\n@@ -0,0 +1,2 @@\n+a\n+b\n");
     }
 
     #[test]
     fn a_change_shows_three_lines_around_it() {
-        let diff = unified("f", Some("1\n2\n3\n4\n5\n6\n7\n8\n9\n"), "1\n2\n3\n4\nfive\n6\n7\n8\n9\n");
+        let diff = unified_diff("f", Some("1\n2\n3\n4\n5\n6\n7\n8\n9\n"), "1\n2\n3\n4\nfive\n6\n7\n8\n9\n");
         assert_eq!((diff.added, diff.removed), (1, 1));
         assert_eq!(diff.text, "--- a/f\n+++ b/f\n@@ -2,7 +2,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n 7\n 8\n");
     }
 
     #[test]
     fn a_line_at_the_end_and_no_change_at_all() {
-        assert_eq!(unified("f", Some("a\n"), "a\nb\n").text, "--- a/f\n+++ b/f\n@@ -1,1 +1,2 @@\n a\n+b\n");
-        assert_eq!(unified("f", Some("a\na\n"), "a\n").removed, 1);
-        assert_eq!(unified("f", Some("a\n"), "a\n").added, 0);
+        assert_eq!(unified_diff("f", Some("a\n"), "a\nb\n").text, "--- a/f\n+++ b/f\n@@ -1,1 +1,2 @@\n a\n+b\n");
+        assert_eq!(unified_diff("f", Some("a\na\n"), "a\n").removed, 1);
+        assert_eq!(unified_diff("f", Some("a\n"), "a\n").added, 0);
     }
 }

@@ -1,146 +1,136 @@
-//! Sandboxes in memory, for simulations and load: a file tree, a scripted process table and a
-//! worker that obeys the demo agent's lines. It runs no agent and isolates nothing, and it is
-//! taken only when it is named.
+//! Sandboxes in memory, for simulations and load tests: a file tree, a scripted process table, and a worker with the real
+//! dispatcher and the demo agent. It runs no programs, isolates nothing, and must be selected by name.
 //!
-//! Everything ends with the process: an id that this one didn't make is gone. Every task belongs
-//! to a sandbox and ends when it is destroyed or the provider is dropped.
+//! Nothing outlives the process. Every task belongs to a sandbox and ends when the sandbox is destroyed or the provider
+//! is dropped.
 
-mod desk;
 mod diff;
+mod environment;
+mod executor;
+mod fake_link;
 mod faults;
-mod files;
-mod ground;
+mod file_jobs;
+mod memory_host;
 mod process;
 mod script;
-mod tool;
 mod transfer;
 mod tree;
-mod turn;
 mod worker;
 
-pub use faults::{FakeOptions, Fault, FaultAt, FaultKind};
+pub use atoll_core::fake_options::{FakeOptions, Fault, FaultKind, FaultPoint};
 
-use crate::{all_labels, carries, locked};
+use crate::{all_labels, has_labels, lock_state};
 use atoll_core::BoxFuture;
 use atoll_core::provider::{
-    Answer, ByteStream, Capabilities, CreateSpec, Download, Error, ExecRef, ExecSpec, ExecStream, FileDone, FileJob,
-    Found, Lookup, Page, Provider, ProviderId, ProviderState, SnapshotRef, Transfer, Uploaded, Usage, Worked,
-    capabilities as can,
+    ByteStream, Capabilities, CreateSpec, Download, Error, ExecRef, ExecSpec, ExecStream, FileOperation,
+    FileOperationOutput, FileResult, Provider, ProviderFuture, ProviderId, ProviderPage, ProviderSandbox,
+    ProviderState, ResourceUsage, SandboxLookup, SnapshotRef, Transfer, UploadSummary, capabilities as can,
 };
 use atoll_core::sandbox::ProviderKind;
-use atoll_core::time::{Clock, SystemClock};
 use atoll_protocol::link::WorkerLink;
 use bytes::Bytes;
-use desk::Desk;
-use faults::{Dice, Mishap};
-use ground::{Place, Task};
+use environment::{SandboxRuntime, Task};
+use fake_link::FakeLink;
+use faults::{FaultSource, InjectedFault};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use tree::Tree;
-use worker::Worker;
 
-/// A fake sandbox is never replaced behind its id.
+/// Constant: a fake sandbox is never replaced behind its id.
 const EPOCH: u64 = 1;
 
 pub struct Fake {
     options: FakeOptions,
     link: Arc<dyn WorkerLink>,
-    clock: Arc<dyn Clock>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    sandboxes: BTreeMap<ProviderId, Sandbox>,
-    /// By the key of their creation, from the first time it was asked for.
-    births: HashMap<String, Birth>,
-    asked: u64,
-    made: u64,
-    snapshots: BTreeMap<String, Snapshot>,
+    sandboxes: BTreeMap<ProviderId, FakeSandbox>,
+    /// By idempotency key, from the first request.
+    create_attempts: HashMap<String, CreateAttempt>,
+    attempt_count: u64,
+    created_count: u64,
+    snapshots: BTreeMap<String, FakeSnapshot>,
 }
 
-struct Birth {
-    dice: Arc<Dice>,
-    made: Option<ProviderId>,
+struct CreateAttempt {
+    faults: Arc<FaultSource>,
+    created: Option<ProviderId>,
 }
 
-struct Sandbox {
-    found: Found,
+struct FakeSandbox {
+    description: ProviderSandbox,
     key: String,
-    place: Arc<Place>,
-    dice: Arc<Dice>,
+    runtime: Arc<SandboxRuntime>,
+    faults: Arc<FaultSource>,
     worker: Task,
 }
 
-struct Snapshot {
-    of: ProviderId,
+struct FakeSnapshot {
+    source: ProviderId,
     tree: Tree,
 }
 
-impl Sandbox {
-    fn found(&self) -> Found {
-        let state = if self.place.ground.is_frozen() { ProviderState::Paused } else { ProviderState::Running };
-        Found { state, ..self.found.clone() }
+impl FakeSandbox {
+    fn describe_sandbox(&self) -> ProviderSandbox {
+        let state = if self.runtime.environment.is_frozen() { ProviderState::Paused } else { ProviderState::Running };
+        ProviderSandbox { state, ..self.description.clone() }
     }
 }
 
-fn lost(detail: &str) -> Error {
+fn unreachable_error(detail: &str) -> Error {
     Error::Unreachable { detail: format!("a seeded fault: {detail}") }
 }
 
-fn refused(detail: impl ToString) -> Error {
+fn refused_error(detail: impl ToString) -> Error {
     Error::Refused { detail: detail.to_string() }
 }
 
 impl Fake {
-    /// `link` is the way of every sandbox's worker to the server.
+    /// `link` connects every worker to the server.
     pub fn new(options: FakeOptions, link: Arc<dyn WorkerLink>) -> Self {
-        Self { options, link, clock: Arc::new(SystemClock::start()), state: Mutex::default() }
+        Self { options, link, state: Mutex::default() }
     }
 
-    /// The same with another clock for the times of events.
-    #[must_use]
-    pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
-        Self { clock, ..self }
-    }
-
-    fn dice_of_birth(&self, key: &str) -> Arc<Dice> {
-        let mut state = locked(&self.state);
-        if let Some(birth) = state.births.get(key) {
-            return birth.dice.clone();
+    fn faults_for_key(&self, key: &str) -> Arc<FaultSource> {
+        let mut state = lock_state(&self.state);
+        if let Some(birth) = state.create_attempts.get(key) {
+            return birth.faults.clone();
         }
-        state.asked += 1;
-        let dice = Arc::new(Dice::new(&self.options, state.asked));
-        state.births.insert(key.to_owned(), Birth { dice: dice.clone(), made: None });
+        state.attempt_count += 1;
+        let dice = Arc::new(FaultSource::new(&self.options, state.attempt_count));
+        state.create_attempts.insert(key.to_owned(), CreateAttempt { faults: dice.clone(), created: None });
         dice
     }
 
-    /// `tree` gives the files to begin with, or says why there can't be any.
-    async fn make(
+    /// `tree` returns the initial files or the reason why there are none.
+    async fn create_from_tree(
         &self,
         spec: &CreateSpec,
         key: &str,
         tree: impl Fn(&State) -> Result<Tree, Error> + Send,
-    ) -> Result<Found, Error> {
-        let dice = self.dice_of_birth(key);
-        match dice.roll(FaultAt::Create) {
-            None => self.make_now(spec, key, &tree),
-            Some(Mishap::Fail) => Err(lost("the sandbox was not made")),
-            Some(Mishap::Delay(span)) => {
+    ) -> Result<ProviderSandbox, Error> {
+        let dice = self.faults_for_key(key);
+        match dice.draw_fault(FaultPoint::Create) {
+            None => self.insert_sandbox(spec, key, &tree),
+            Some(InjectedFault::Fail) => Err(unreachable_error("the sandbox was not made")),
+            Some(InjectedFault::Delay(span)) => {
                 tokio::time::sleep(span).await;
-                self.make_now(spec, key, &tree)
+                self.insert_sandbox(spec, key, &tree)
             }
-            Some(Mishap::Drop) => {
-                self.make_now(spec, key, &tree)?;
-                Err(lost("the answer got lost"))
+            Some(InjectedFault::Drop) => {
+                self.insert_sandbox(spec, key, &tree)?;
+                Err(unreachable_error("the answer got lost"))
             }
-            Some(Mishap::Duplicate) => {
-                self.make_now(spec, key, &tree)?;
-                self.make_now(spec, key, &tree)
+            Some(InjectedFault::Duplicate) => {
+                self.insert_sandbox(spec, key, &tree)?;
+                self.insert_sandbox(spec, key, &tree)
             }
-            Some(Mishap::Crash) => {
-                let found = self.make_now(spec, key, &tree)?;
-                if let Some(sandbox) = locked(&self.state).sandboxes.get(&found.id) {
+            Some(InjectedFault::Crash) => {
+                let found = self.insert_sandbox(spec, key, &tree)?;
+                if let Some(sandbox) = lock_state(&self.state).sandboxes.get(&found.id) {
                     sandbox.worker.stop();
                 }
                 Ok(found)
@@ -148,23 +138,23 @@ impl Fake {
         }
     }
 
-    fn make_now(
+    fn insert_sandbox(
         &self,
         spec: &CreateSpec,
         key: &str,
         tree: impl Fn(&State) -> Result<Tree, Error>,
-    ) -> Result<Found, Error> {
-        let dice = self.dice_of_birth(key);
-        let mut state = locked(&self.state);
-        let made = state.births.get(key).and_then(|birth| birth.made.as_ref());
+    ) -> Result<ProviderSandbox, Error> {
+        let dice = self.faults_for_key(key);
+        let mut state = lock_state(&self.state);
+        let made = state.create_attempts.get(key).and_then(|birth| birth.created.as_ref());
         if let Some(sandbox) = made.and_then(|id| state.sandboxes.get(id)) {
-            return Ok(sandbox.found());
+            return Ok(sandbox.describe_sandbox());
         }
-        let place = Arc::new(Place::new(tree(&state)?));
-        state.made += 1;
-        let id = ProviderId(format!("fake_{}_{}", spec.identity.sandbox, state.made));
+        let runtime = Arc::new(SandboxRuntime::new(tree(&state)?));
+        state.created_count += 1;
+        let id = ProviderId(format!("fake_{}_{}", spec.identity.sandbox, state.created_count));
         let running = ProviderState::Running;
-        let found = Found {
+        let found = ProviderSandbox {
             id: id.clone(),
             state: running,
             epoch: EPOCH,
@@ -172,37 +162,38 @@ impl Fake {
             expires_at: None,
             notices: Vec::new(),
         };
-        let worker = Worker {
+        let link = FakeLink {
             sandbox: spec.identity.sandbox,
-            place: place.clone(),
-            link: self.link.clone(),
-            dice: dice.clone(),
-            desk: Desk::new(self.clock.clone()),
+            server: self.link.clone(),
+            faults: dice.clone(),
+            environment: runtime.environment.clone(),
+            crash: Arc::default(),
         };
-        let worker = Task::spawn(worker.run());
-        let sandbox = Sandbox { found: found.clone(), key: key.to_owned(), place, dice: dice.clone(), worker };
-        state.births.insert(key.to_owned(), Birth { dice, made: Some(id.clone()) });
+        let worker = Task::spawn(worker::run_worker(link, runtime.clone()));
+        let sandbox =
+            FakeSandbox { description: found.clone(), key: key.to_owned(), runtime, faults: dice.clone(), worker };
+        state.create_attempts.insert(key.to_owned(), CreateAttempt { faults: dice, created: Some(id.clone()) });
         state.sandboxes.insert(id, sandbox);
         Ok(found)
     }
 
-    fn place(&self, id: &ProviderId) -> Result<Arc<Place>, Error> {
-        locked(&self.state).sandboxes.get(id).map(|sandbox| sandbox.place.clone()).ok_or(Error::Gone)
+    fn find_runtime(&self, id: &ProviderId) -> Result<Arc<SandboxRuntime>, Error> {
+        lock_state(&self.state).sandboxes.get(id).map(|sandbox| sandbox.runtime.clone()).ok_or(Error::Gone)
     }
 
-    fn command(&self, exec: &ExecRef) -> Result<(Arc<Place>, u64), Error> {
-        let place = self.place(&exec.sandbox)?;
+    fn find_command(&self, exec: &ExecRef) -> Result<(Arc<SandboxRuntime>, u64), Error> {
+        let runtime = self.find_runtime(&exec.sandbox)?;
         let id = exec.exec.parse().ok().filter(|_| exec.epoch == EPOCH).ok_or(Error::Gone)?;
-        Ok((place, id))
+        Ok((runtime, id))
     }
 
-    /// Already gone is done.
-    fn remove(&self, id: &ProviderId) {
-        let mut state = locked(&self.state);
+    /// Removing an unknown sandbox succeeds.
+    fn remove_sandbox(&self, id: &ProviderId) {
+        let mut state = lock_state(&self.state);
         if let Some(sandbox) = state.sandboxes.remove(id) {
-            state.births.remove(&sandbox.key);
+            state.create_attempts.remove(&sandbox.key);
             sandbox.worker.stop();
-            sandbox.place.table.kill_all();
+            sandbox.runtime.processes.kill_all();
         }
     }
 }
@@ -219,133 +210,137 @@ impl Provider for Fake {
             pause: can::PauseAbility::Memory,
             fork: can::ForkAbility::Live,
             snapshot: can::SnapshotAbility::Live,
-            egress: can::Egress::None,
+            egress: can::EgressAbility::None,
             output: can::OutputAbility::Split,
             attach: can::AttachAbility::FromCursor,
             files: can::FileAbility::Workspace,
             preview: can::PreviewAbility::None,
-            protected: can::ProtectedPaths::None,
+            protected: can::ProtectionAbility::None,
+            worker: can::WorkerHost::Provider,
+            images: can::ImageAbility::None,
             max_memory_gb: None,
             max_cpu: None,
             max_disk_gb: None,
         }
     }
 
-    fn create<'a>(&'a self, spec: &'a CreateSpec, key: &'a str) -> Answer<'a, Found> {
+    fn create<'a>(&'a self, spec: &'a CreateSpec, key: &'a str) -> ProviderFuture<'a, ProviderSandbox> {
         let tree = |state: &State| match &spec.settings.snapshot {
             None => Ok(Tree::default()),
             Some(name) => match state.snapshots.get(name) {
                 Some(snapshot) => Ok(snapshot.tree.clone()),
-                None => Err(refused(format!("there is no snapshot `{name}`"))),
+                None => Err(refused_error(format!("there is no snapshot `{name}`"))),
             },
         };
         Box::pin(async move {
-            crate::demands_no_tier(self.kind(), spec)?;
-            crate::protects_nothing(self.kind(), spec)?;
-            crate::shows_nothing(self.kind(), spec)?;
-            self.make(spec, key, tree).await
+            crate::refuse_isolation_tier(self.kind(), spec)?;
+            crate::refuse_protected_paths(self.kind(), spec)?;
+            crate::refuse_programs(self.kind(), spec)?;
+            self.create_from_tree(spec, key, tree).await
         })
     }
 
-    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, Lookup> {
+    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, SandboxLookup> {
         Box::pin(async move {
-            match locked(&self.state).sandboxes.get(id) {
-                Some(sandbox) => Lookup::Found(sandbox.found()),
-                None => Lookup::Gone,
+            match lock_state(&self.state).sandboxes.get(id) {
+                Some(sandbox) => SandboxLookup::Found(sandbox.describe_sandbox()),
+                None => SandboxLookup::Gone,
             }
         })
     }
 
-    fn list<'a>(&'a self, cursor: Option<&'a str>) -> Answer<'a, Page> {
-        Box::pin(async move { Ok(crate::page(&locked(&self.state).sandboxes, cursor, Sandbox::found)) })
-    }
-
-    fn find<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> Answer<'a, Vec<Found>> {
+    fn list<'a>(&'a self, cursor: Option<&'a str>) -> ProviderFuture<'a, ProviderPage> {
         Box::pin(async move {
-            let state = locked(&self.state);
-            let fitting = state.sandboxes.values().filter(|sandbox| carries(&sandbox.found.labels, labels));
-            Ok(fitting.map(Sandbox::found).collect())
+            Ok(crate::list_page(&lock_state(&self.state).sandboxes, cursor, FakeSandbox::describe_sandbox))
         })
     }
 
-    fn destroy<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, ()> {
+    fn find_by_labels<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> ProviderFuture<'a, Vec<ProviderSandbox>> {
         Box::pin(async move {
-            let dice = locked(&self.state).sandboxes.get(id).map(|sandbox| sandbox.dice.clone());
-            match dice.and_then(|dice| dice.roll(FaultAt::Destroy)) {
-                None | Some(Mishap::Duplicate) => {}
-                Some(Mishap::Delay(span)) => tokio::time::sleep(span).await,
-                Some(Mishap::Fail) => return Err(lost("the sandbox is still there")),
-                Some(Mishap::Drop) => {
-                    self.remove(id);
-                    return Err(lost("the answer got lost"));
+            let state = lock_state(&self.state);
+            let fitting = state.sandboxes.values().filter(|sandbox| has_labels(&sandbox.description.labels, labels));
+            Ok(fitting.map(FakeSandbox::describe_sandbox).collect())
+        })
+    }
+
+    fn destroy<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()> {
+        Box::pin(async move {
+            let dice = lock_state(&self.state).sandboxes.get(id).map(|sandbox| sandbox.faults.clone());
+            match dice.and_then(|dice| dice.draw_fault(FaultPoint::Destroy)) {
+                None | Some(InjectedFault::Duplicate) => {}
+                Some(InjectedFault::Delay(span)) => tokio::time::sleep(span).await,
+                Some(InjectedFault::Fail) => return Err(unreachable_error("the sandbox is still there")),
+                Some(InjectedFault::Drop) => {
+                    self.remove_sandbox(id);
+                    return Err(unreachable_error("the answer got lost"));
                 }
-                Some(Mishap::Crash) => {
-                    if let Some(sandbox) = locked(&self.state).sandboxes.get(id) {
+                Some(InjectedFault::Crash) => {
+                    if let Some(sandbox) = lock_state(&self.state).sandboxes.get(id) {
                         sandbox.worker.stop();
                     }
-                    return Err(lost("the worker died, the sandbox is still there"));
+                    return Err(unreachable_error("the worker died, the sandbox is still there"));
                 }
             }
-            self.remove(id);
+            self.remove_sandbox(id);
             Ok(())
         })
     }
 
-    fn pause<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, ()> {
+    fn pause<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()> {
         Box::pin(async move {
-            self.place(id)?.ground.freeze(true);
+            self.find_runtime(id)?.environment.set_frozen(true);
             Ok(())
         })
     }
 
-    fn resume<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Found> {
+    fn resume<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ProviderSandbox> {
         Box::pin(async move {
-            let state = locked(&self.state);
+            let state = lock_state(&self.state);
             let sandbox = state.sandboxes.get(id).ok_or(Error::Gone)?;
-            sandbox.place.ground.freeze(false);
-            Ok(sandbox.found())
+            sandbox.runtime.environment.set_frozen(false);
+            Ok(sandbox.describe_sandbox())
         })
     }
 
-    fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> Answer<'a, ExecRef> {
+    fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> ProviderFuture<'a, ExecRef> {
         Box::pin(async move {
             if spec.terminal.is_some() {
                 return Err(Error::Unsupported { provider: self.kind(), ability: "open terminals" });
             }
-            let place = self.place(id)?;
-            if place.ground.is_frozen() {
-                return Err(refused("the sandbox is paused"));
+            let runtime = self.find_runtime(id)?;
+            if runtime.environment.is_frozen() {
+                return Err(refused_error("the sandbox is paused"));
             }
-            let exec = place.table.spawn(&place.ground, spec).to_string();
+            let exec = runtime.processes.spawn_command(&runtime.environment, spec).to_string();
             Ok(ExecRef { sandbox: id.clone(), exec, epoch: EPOCH })
         })
     }
 
-    fn attach<'a>(&'a self, exec: &'a ExecRef, cursor: u64) -> Answer<'a, ExecStream> {
+    fn attach<'a>(&'a self, exec: &'a ExecRef, cursor: u64) -> ProviderFuture<'a, ExecStream> {
         Box::pin(async move {
-            let (place, id) = self.command(exec)?;
-            place.table.attach(id, cursor)
+            let (runtime, id) = self.find_command(exec)?;
+            runtime.processes.attach_output(id, cursor)
         })
     }
 
-    fn write<'a>(&'a self, exec: &'a ExecRef, data: Bytes) -> Answer<'a, ()> {
+    fn write<'a>(&'a self, exec: &'a ExecRef, data: Bytes) -> ProviderFuture<'a, ()> {
         Box::pin(async move {
-            let (place, id) = self.command(exec)?;
-            place.table.write(id, data)
+            let (runtime, id) = self.find_command(exec)?;
+            runtime.processes.write_stdin(id, data)
         })
     }
 
-    fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> Answer<'a, ()> {
+    fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> ProviderFuture<'a, ()> {
         Box::pin(async move {
-            let (place, id) = self.command(exec)?;
-            place.table.close_stdin(id)
+            let (runtime, id) = self.find_command(exec)?;
+            runtime.processes.close_stdin(id)
         })
     }
 
-    fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> Answer<'a, ()> {
+    fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> ProviderFuture<'a, ()> {
         Box::pin(async move {
-            let (place, id) = self.command(exec)?;
-            place.table.signal(id, signal)
+            let (runtime, id) = self.find_command(exec)?;
+            runtime.processes.send_signal(id, signal)
         })
     }
 
@@ -354,55 +349,64 @@ impl Provider for Fake {
         id: &'a ProviderId,
         transfer: &'a Transfer,
         data: ByteStream,
-    ) -> Answer<'a, Worked<Uploaded>> {
+    ) -> ProviderFuture<'a, FileResult<UploadSummary>> {
         Box::pin(async move {
-            let (path, range) = transfer::file(transfer)?;
-            let place = self.place(id)?;
-            transfer::upload(&place, path, range, data).await
+            let (path, range) = transfer::file_target(transfer)?;
+            let runtime = self.find_runtime(id)?;
+            transfer::upload_file(&runtime, path, range, data).await
         })
     }
 
-    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> Answer<'a, Worked<Download>> {
+    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> ProviderFuture<'a, FileResult<Download>> {
         Box::pin(async move {
-            let (path, range) = transfer::file(transfer)?;
-            let place = self.place(id)?;
-            Ok(transfer::download(&place, path, range))
+            let (path, range) = transfer::file_target(transfer)?;
+            let runtime = self.find_runtime(id)?;
+            Ok(transfer::download_file(&runtime, path, range))
         })
     }
 
-    fn files<'a>(&'a self, id: &'a ProviderId, job: &'a FileJob) -> Answer<'a, Worked<FileDone>> {
-        Box::pin(async move { Ok(files::run(&mut locked(&self.place(id)?.ground.tree), job)) })
+    fn files<'a>(
+        &'a self,
+        id: &'a ProviderId,
+        job: &'a FileOperation,
+    ) -> ProviderFuture<'a, FileResult<FileOperationOutput>> {
+        Box::pin(async move { Ok(file_jobs::run_job(&mut lock_state(&self.find_runtime(id)?.environment.tree), job)) })
     }
 
-    fn snapshot<'a>(&'a self, id: &'a ProviderId, name: &'a str) -> Answer<'a, SnapshotRef> {
+    fn snapshot<'a>(&'a self, id: &'a ProviderId, name: &'a str) -> ProviderFuture<'a, SnapshotRef> {
         Box::pin(async move {
-            let tree = locked(&self.place(id)?.ground.tree).clone();
-            let mut state = locked(&self.state);
-            // Asked again by the same sandbox it is taken again; another's is never overwritten.
-            if state.snapshots.get(name).is_some_and(|taken| taken.of != *id) {
-                return Err(refused(format!("there is a snapshot `{name}` of another sandbox")));
+            let tree = lock_state(&self.find_runtime(id)?.environment.tree).clone();
+            let mut state = lock_state(&self.state);
+            // The same sandbox may replace its snapshot; another sandbox may not.
+            if state.snapshots.get(name).is_some_and(|taken| taken.source != *id) {
+                return Err(refused_error(format!("there is a snapshot `{name}` of another sandbox")));
             }
             let bytes = Some(tree.bytes() as u64);
-            state.snapshots.insert(name.to_owned(), Snapshot { of: id.clone(), tree });
+            state.snapshots.insert(name.to_owned(), FakeSnapshot { source: id.clone(), tree });
             Ok(SnapshotRef { name: name.to_owned(), bytes, image: None, created_at: None })
         })
     }
 
-    fn fork<'a>(&'a self, id: &'a ProviderId, spec: &'a CreateSpec, key: &'a str) -> Answer<'a, Found> {
+    fn fork<'a>(
+        &'a self,
+        id: &'a ProviderId,
+        spec: &'a CreateSpec,
+        key: &'a str,
+    ) -> ProviderFuture<'a, ProviderSandbox> {
         let tree = |state: &State| match state.sandboxes.get(id) {
-            Some(parent) => Ok(locked(&parent.place.ground.tree).clone()),
+            Some(parent) => Ok(lock_state(&parent.runtime.environment.tree).clone()),
             None => Err(Error::Gone),
         };
-        Box::pin(self.make(spec, key, tree))
+        Box::pin(self.create_from_tree(spec, key, tree))
     }
 
-    fn resources<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Usage> {
+    fn resources<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ResourceUsage> {
         Box::pin(async move {
-            let place = self.place(id)?;
-            let bytes = locked(&place.ground.tree).bytes() as u64;
-            // Its files are in memory; the worker counts as one process.
-            let pids = place.table.running() + 1;
-            Ok(Usage { cpu_seconds: 0.0, memory_bytes: bytes, disk_bytes: bytes, pids, network_bytes: 0 })
+            let runtime = self.find_runtime(id)?;
+            let bytes = lock_state(&runtime.environment.tree).bytes() as u64;
+            // The files are in memory; the worker counts as one process.
+            let pids = runtime.processes.count_running() + 1;
+            Ok(ResourceUsage { cpu_seconds: 0.0, memory_bytes: bytes, disk_bytes: bytes, pids, network_bytes: 0 })
         })
     }
 }

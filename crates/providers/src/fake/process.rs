@@ -1,53 +1,52 @@
-//! The process table: scripted commands, what they said, and how they ended.
+//! The process table: scripted commands, their output and exits.
 
-use super::ground::{Ground, Task};
+use super::environment::{Environment, Task};
 use super::script::Script;
-use crate::locked;
-use atoll_core::provider::{Error, ExecEvent, ExecSpec, ExecStream, Exit, OutputStream};
+use crate::lock_state;
+use atoll_core::provider::{CommandExit, Error, ExecEvent, ExecSpec, ExecStream, OutputStream};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, watch};
 
-/// Output kept per command; what is older is told as a gap.
-const MAX_LOG: u64 = 1 << 20;
-/// Ended commands kept for those who come back for them.
-const MAX_ENDED: usize = 256;
-const MAX_INPUT: usize = 256;
+/// Buffered output per command; older output becomes a gap.
+const MAX_LOG_BYTES: u64 = 1 << 20;
+/// Number of ended commands that clients can still attach to.
+const MAX_ENDED_COMMANDS: usize = 256;
+const MAX_QUEUED_INPUTS: usize = 256;
 
 struct Chunk {
     stream: OutputStream,
     data: Bytes,
-    /// Where it ends, counted in bytes over both streams.
+    /// The position after it, in bytes over both streams.
     end: u64,
 }
 
-/// What a command said so far. Positions count bytes over both streams; an output's cursor is the
-/// position after it.
+/// A command's output so far. Positions count bytes over both streams; an output's cursor is the position after it.
 #[derive(Default)]
-pub(super) struct Log {
+pub(super) struct CommandLog {
     chunks: VecDeque<Chunk>,
     first: u64,
     end: u64,
-    exit: Option<Exit>,
+    exit: Option<CommandExit>,
 }
 
-impl Log {
+impl CommandLog {
     fn push(&mut self, stream: OutputStream, data: Bytes) {
         if data.is_empty() || self.exit.is_some() {
             return;
         }
         self.end += data.len() as u64;
         self.chunks.push_back(Chunk { stream, data, end: self.end });
-        while self.end - self.first > MAX_LOG && self.chunks.len() > 1 {
+        while self.end - self.first > MAX_LOG_BYTES && self.chunks.len() > 1 {
             if let Some(old) = self.chunks.pop_front() {
                 self.first = old.end;
             }
         }
     }
 
-    /// What stands after `cursor`, if there is anything yet.
-    fn after(&self, cursor: u64) -> Option<ExecEvent> {
+    /// Returns the event after `cursor`, if there is one yet.
+    fn event_after(&self, cursor: u64) -> Option<ExecEvent> {
         if cursor < self.first {
             return Some(ExecEvent::Gap { cursor: self.first });
         }
@@ -64,87 +63,86 @@ impl Log {
     }
 }
 
-/// How a running script is heard.
-pub(super) struct Voice {
-    pub(super) ground: Arc<Ground>,
-    log: Arc<watch::Sender<Log>>,
+/// The output and environment of a running script.
+pub(super) struct ScriptOutput {
+    pub(super) environment: Arc<Environment>,
+    log: Arc<watch::Sender<CommandLog>>,
 }
 
-impl Voice {
-    /// Returns the exit code of having said something: 0.
-    pub(super) fn say(&self, stream: OutputStream, data: impl Into<Bytes>) -> i32 {
+impl ScriptOutput {
+    /// Writes output and returns exit code 0.
+    pub(super) fn write_output(&self, stream: OutputStream, data: impl Into<Bytes>) -> i32 {
         self.log.send_modify(|log| log.push(stream, data.into()));
         0
     }
 }
 
-struct Process {
-    log: Arc<watch::Sender<Log>>,
+struct FakeProcess {
+    log: Arc<watch::Sender<CommandLog>>,
     stdin: Option<mpsc::Sender<Bytes>>,
     task: Task,
 }
 
-impl Process {
-    fn end(&mut self, exit: Exit) {
-        end(&self.log, exit);
+impl FakeProcess {
+    fn end_process(&mut self, exit: CommandExit) {
+        record_exit(&self.log, exit);
         self.stdin = None;
         self.task.stop();
     }
 }
 
-/// Only the first end counts.
-fn end(log: &watch::Sender<Log>, exit: Exit) {
+/// Records the exit; later ones are ignored.
+fn record_exit(log: &watch::Sender<CommandLog>, exit: CommandExit) {
     log.send_modify(|log| {
         log.exit.get_or_insert(exit);
     });
 }
 
 #[derive(Default)]
-struct Rows {
+struct ProcessRows {
     last: u64,
-    processes: BTreeMap<u64, Process>,
+    processes: BTreeMap<u64, FakeProcess>,
 }
 
 #[derive(Default)]
-pub(super) struct Table(Mutex<Rows>);
+pub(super) struct ProcessTable(Mutex<ProcessRows>);
 
-impl Table {
-    pub(super) fn spawn(&self, ground: &Arc<Ground>, spec: &ExecSpec) -> u64 {
-        let (stdin, input) = mpsc::channel(MAX_INPUT);
-        let (stdin, input) = if spec.stdin { (Some(stdin), Some(input)) } else { (None, None) };
-        let log = Arc::new(watch::Sender::new(Log::default()));
-        let voice = Voice { ground: ground.clone(), log: log.clone() };
+impl ProcessTable {
+    pub(super) fn spawn_command(&self, environment: &Arc<Environment>, spec: &ExecSpec) -> u64 {
+        let (stdin, input) = mpsc::channel(MAX_QUEUED_INPUTS);
+        let (stdin, input) = if spec.has_stdin { (Some(stdin), Some(input)) } else { (None, None) };
+        let log = Arc::new(watch::Sender::new(CommandLog::default()));
+        let output = ScriptOutput { environment: environment.clone(), log: log.clone() };
         let script = Script::new(&spec.command, spec.cwd.as_deref());
         let timeout = spec.timeout;
         let task = Task::spawn(async move {
-            let script = script.run(&voice, input);
+            let script = script.run(&output, input);
             let exit = match timeout {
                 Some(span) => tokio::select! {
                     exit = script => exit,
-                    () = voice.ground.moved_for(span) => Exit::TimedOut,
+                    () = output.environment.sleep_unfrozen(span) => CommandExit::TimedOut,
                 },
                 None => script.await,
             };
-            voice.ground.thawed().await;
-            end(&voice.log, exit);
+            output.environment.wait_until_thawed().await;
+            record_exit(&output.log, exit);
         });
-        let mut rows = locked(&self.0);
+        let mut rows = lock_state(&self.0);
         rows.last += 1;
         let id = rows.last;
-        rows.processes.insert(id, Process { log, stdin, task });
-        rows.forget_old();
+        rows.processes.insert(id, FakeProcess { log, stdin, task });
+        rows.evict_ended();
         id
     }
 
-    /// Everything after `cursor`, then the end. The stream of a sandbox that goes away under it
-    /// ends as unknown.
-    pub(super) fn attach(&self, id: u64, cursor: u64) -> Result<ExecStream, Error> {
-        let log = locked(&self.0).processes.get(&id).ok_or(Error::Gone)?.log.subscribe();
+    /// Streams everything after `cursor`, then the exit, which is unknown if the sandbox disappears.
+    pub(super) fn attach_output(&self, id: u64, cursor: u64) -> Result<ExecStream, Error> {
+        let log = lock_state(&self.0).processes.get(&id).ok_or(Error::Gone)?.log.subscribe();
         Ok(Box::pin(futures_util::stream::unfold(Some((log, cursor)), |reader| async move {
             let (mut log, cursor) = reader?;
-            let event = match log.wait_for(|log| log.after(cursor).is_some()).await {
-                Ok(log) => log.after(cursor).unwrap_or(ExecEvent::Ended(Exit::Unknown)),
-                Err(_) => ExecEvent::Ended(Exit::Unknown),
+            let event = match log.wait_for(|log| log.event_after(cursor).is_some()).await {
+                Ok(log) => log.event_after(cursor).unwrap_or(ExecEvent::Ended(CommandExit::Unknown)),
+                Err(_) => ExecEvent::Ended(CommandExit::Unknown),
             };
             let rest = match &event {
                 ExecEvent::Output { cursor, .. } | ExecEvent::Gap { cursor } => Some((log, *cursor)),
@@ -154,8 +152,8 @@ impl Table {
         })))
     }
 
-    pub(super) fn write(&self, id: u64, data: Bytes) -> Result<(), Error> {
-        let rows = locked(&self.0);
+    pub(super) fn write_stdin(&self, id: u64, data: Bytes) -> Result<(), Error> {
+        let rows = lock_state(&self.0);
         let process = rows.processes.get(&id).ok_or(Error::Gone)?;
         let refused = || Error::NoInput { detail: "the command's input is closed".to_owned() };
         let sent = process.stdin.as_ref().ok_or_else(refused)?.try_send(data);
@@ -168,19 +166,18 @@ impl Table {
     }
 
     pub(super) fn close_stdin(&self, id: u64) -> Result<(), Error> {
-        locked(&self.0).processes.get_mut(&id).ok_or(Error::Gone)?.stdin = None;
+        lock_state(&self.0).processes.get_mut(&id).ok_or(Error::Gone)?.stdin = None;
         Ok(())
     }
 
-    /// Ends the command, unless the signal is one that is ignored by default. A command that has
-    /// ended already stays as it ended.
-    pub(super) fn signal(&self, id: u64, signal: i32) -> Result<(), Error> {
-        let mut rows = locked(&self.0);
+    /// Ends the command unless the signal is ignored by default. An ended command is unchanged.
+    pub(super) fn send_signal(&self, id: u64, signal: i32) -> Result<(), Error> {
+        let mut rows = lock_state(&self.0);
         let process = rows.processes.get_mut(&id).ok_or(Error::Gone)?;
         match signal {
             0 | 17 | 18 | 23 | 28 => Ok(()),
             1..=64 => {
-                process.end(Exit::Signalled { signal });
+                process.end_process(CommandExit::Signalled { signal });
                 Ok(())
             }
             _ => Err(Error::Refused { detail: format!("{signal} is not a signal") }),
@@ -188,19 +185,19 @@ impl Table {
     }
 
     pub(super) fn kill_all(&self) {
-        for process in locked(&self.0).processes.values_mut() {
-            process.end(Exit::Signalled { signal: 9 });
+        for process in lock_state(&self.0).processes.values_mut() {
+            process.end_process(CommandExit::Signalled { signal: 9 });
         }
     }
 
-    pub(super) fn running(&self) -> u64 {
-        locked(&self.0).processes.values().filter(|process| process.log.borrow().exit.is_none()).count() as u64
+    pub(super) fn count_running(&self) -> u64 {
+        lock_state(&self.0).processes.values().filter(|process| process.log.borrow().exit.is_none()).count() as u64
     }
 }
 
-impl Rows {
-    fn forget_old(&mut self) {
-        while self.processes.len() > MAX_ENDED {
+impl ProcessRows {
+    fn evict_ended(&mut self) {
+        while self.processes.len() > MAX_ENDED_COMMANDS {
             let ended = self.processes.iter().find(|(_, process)| process.log.borrow().exit.is_some());
             match ended.map(|(id, _)| *id) {
                 Some(id) => drop(self.processes.remove(&id)),
@@ -215,18 +212,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_log_forgets_its_beginning_and_says_so() {
-        let mut log = Log::default();
-        let half = Bytes::from(vec![b'x'; MAX_LOG as usize / 2]);
+    fn a_long_log_drops_its_start_and_reports_a_gap() {
+        let mut log = CommandLog::default();
+        let half = Bytes::from(vec![b'x'; MAX_LOG_BYTES as usize / 2]);
         for _ in 0..3 {
             log.push(OutputStream::Stdout, half.clone());
         }
-        assert!(matches!(log.after(0), Some(ExecEvent::Gap { cursor }) if cursor == MAX_LOG / 2));
-        assert!(matches!(log.after(MAX_LOG / 2 + 1), Some(ExecEvent::Output { data, cursor, .. })
-            if data.len() as u64 == MAX_LOG / 2 - 1 && cursor == MAX_LOG));
-        assert!(log.after(log.end).is_none());
-        log.exit = Some(Exit::Exited { code: 0 });
+        assert!(matches!(log.event_after(0), Some(ExecEvent::Gap { cursor }) if cursor == MAX_LOG_BYTES / 2));
+        assert!(matches!(log.event_after(MAX_LOG_BYTES / 2 + 1), Some(ExecEvent::Output { data, cursor, .. })
+            if data.len() as u64 == MAX_LOG_BYTES / 2 - 1 && cursor == MAX_LOG_BYTES));
+        assert!(log.event_after(log.end).is_none());
+        log.exit = Some(CommandExit::Exited { code: 0 });
         log.push(OutputStream::Stdout, half);
-        assert!(matches!(log.after(log.end), Some(ExecEvent::Ended(Exit::Exited { code: 0 }))));
+        assert!(matches!(log.event_after(log.end), Some(ExecEvent::Ended(CommandExit::Exited { code: 0 }))));
     }
 }

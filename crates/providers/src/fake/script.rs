@@ -1,43 +1,43 @@
 //! The few commands that exist in a fake sandbox, and just enough of a shell to join them.
 //!
-//! `true`, `false`, `echo …`, `cat [FILE]`, `sleep SECONDS`, `pwd`, `exit [N]`; joined by `;`, `&&`
+//! `true`, `false`, `echo …`, `cat [FILE]`, `ls`, `sleep SECONDS`, `pwd`, `exit [N]`; joined by `;`, `&&`
 //! and line ends, quoted by `'` and `"`, sent to the error stream by `>&2`.
 
-use super::process::Voice;
+use super::process::ScriptOutput;
 use super::tree;
-use crate::locked;
-use atoll_core::demo_line::seconds;
-use atoll_core::provider::{Command, Exit, OutputStream};
+use crate::lock_state;
+use atoll_core::demo_line::parse_seconds;
+use atoll_core::provider::{CommandExit, ExecCommand, OutputStream};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Step {
+struct ScriptCommand {
     words: Vec<String>,
-    /// Run only when the one before it went well.
+    /// Run only if the previous step succeeded.
     only_after_success: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Script {
-    steps: Vec<Step>,
+    steps: Vec<ScriptCommand>,
     cwd: String,
 }
 
 impl Script {
-    pub(super) fn new(command: &Command, cwd: Option<&str>) -> Self {
+    pub(super) fn new(command: &ExecCommand, cwd: Option<&str>) -> Self {
         let steps = match command {
-            Command::Argv(words) => vec![Step { words: words.clone(), only_after_success: false }],
-            Command::Shell(text) => split(text),
+            ExecCommand::Argv(words) => vec![ScriptCommand { words: words.clone(), only_after_success: false }],
+            ExecCommand::Shell(text) => parse_steps(text),
         };
         Self { steps, cwd: cwd.unwrap_or(tree::ROOT).to_owned() }
     }
 
-    /// Runs to its end. `stdin` is `None` when it was never open.
-    pub(super) async fn run(self, voice: &Voice, mut stdin: Option<mpsc::Receiver<Bytes>>) -> Exit {
+    /// Runs to completion.
+    pub(super) async fn run(self, output: &ScriptOutput, mut stdin: Option<mpsc::Receiver<Bytes>>) -> CommandExit {
         let mut code = 0;
         for step in &self.steps {
-            voice.ground.thawed().await;
+            output.environment.wait_until_thawed().await;
             if step.only_after_success && code != 0 {
                 continue;
             }
@@ -48,57 +48,63 @@ impl Script {
             code = match words.as_slice() {
                 [] | ["true", ..] => 0,
                 ["false", ..] => 1,
-                ["echo", rest @ ..] => voice.say(out, format!("{}\n", rest.join(" "))),
-                ["pwd"] => voice.say(out, format!("{}\n", self.cwd)),
-                ["cat"] => copy(voice, out, stdin.take()).await,
-                ["cat", files @ ..] => files.iter().map(|file| self.cat(voice, out, file)).max().unwrap_or(0),
-                ["sleep", span] => match seconds(span) {
+                ["echo", rest @ ..] => output.write_output(out, format!("{}\n", rest.join(" "))),
+                ["pwd"] => output.write_output(out, format!("{}\n", self.cwd)),
+                ["ls", ..] => output.write_output(out, list_files(&lock_state(&output.environment.tree))),
+                ["cat"] => copy_stdin(output, out, stdin.take()).await,
+                ["cat", files @ ..] => files.iter().map(|file| self.print_file(output, out, file)).max().unwrap_or(0),
+                ["sleep", span] => match parse_seconds(span) {
                     Some(span) => {
                         tokio::time::sleep(span).await;
                         0
                     }
-                    None => complain(voice, &format!("sleep: invalid time interval '{span}'"), 1),
+                    None => print_error(output, &format!("sleep: invalid time interval '{span}'"), 1),
                 },
-                ["exit"] => return Exit::Exited { code },
+                ["exit"] => return CommandExit::Exited { code },
                 ["exit", given] => match given.parse::<u8>() {
-                    Ok(code) => return Exit::Exited { code: code.into() },
-                    Err(_) => complain(voice, &format!("exit: {given}: numeric argument required"), 2),
+                    Ok(code) => return CommandExit::Exited { code: code.into() },
+                    Err(_) => print_error(output, &format!("exit: {given}: numeric argument required"), 2),
                 },
-                [unknown, ..] => complain(voice, &format!("{unknown}: not found"), 127),
+                [unknown, ..] => print_error(output, &format!("{unknown}: not found"), 127),
             };
         }
-        voice.ground.thawed().await;
-        Exit::Exited { code }
+        output.environment.wait_until_thawed().await;
+        CommandExit::Exited { code }
     }
 
-    fn cat(&self, voice: &Voice, out: OutputStream, file: &str) -> i32 {
+    fn print_file(&self, output: &ScriptOutput, out: OutputStream, file: &str) -> i32 {
         let path = if file.starts_with('/') { file.to_owned() } else { format!("{}/{file}", self.cwd) };
-        let read = locked(&voice.ground.tree).read(&path);
+        let read = lock_state(&output.environment.tree).read(&path);
         match read {
-            Ok(data) => voice.say(out, data),
-            Err(_) => complain(voice, &format!("cat: {file}: No such file or directory"), 1),
+            Ok(data) => output.write_output(out, data),
+            Err(_) => print_error(output, &format!("cat: {file}: No such file or directory"), 1),
         }
     }
 }
 
-fn complain(voice: &Voice, text: &str, code: i32) -> i32 {
-    voice.say(OutputStream::Stderr, format!("{text}\n"));
+fn print_error(output: &ScriptOutput, text: &str, code: i32) -> i32 {
+    output.write_output(OutputStream::Stderr, format!("{text}\n"));
     code
 }
 
-async fn copy(voice: &Voice, out: OutputStream, stdin: Option<mpsc::Receiver<Bytes>>) -> i32 {
+/// Lists all files of the workspace, one per line.
+fn list_files(tree: &tree::Tree) -> String {
+    tree.files_below("").map(|(path, _)| format!("{path}\n")).collect()
+}
+
+async fn copy_stdin(output: &ScriptOutput, out: OutputStream, stdin: Option<mpsc::Receiver<Bytes>>) -> i32 {
     if let Some(mut stdin) = stdin {
         while let Some(data) = stdin.recv().await {
-            voice.ground.thawed().await;
-            voice.say(out, data);
+            output.environment.wait_until_thawed().await;
+            output.write_output(out, data);
         }
     }
     0
 }
 
-/// Text as steps: the way a shell would, without its expansions.
-fn split(text: &str) -> Vec<Step> {
-    let mut steps = vec![Step { words: Vec::new(), only_after_success: false }];
+/// Splits text into steps like a shell, without expansions.
+fn parse_steps(text: &str) -> Vec<ScriptCommand> {
+    let mut steps = vec![ScriptCommand { words: Vec::new(), only_after_success: false }];
     let mut word: Option<String> = None;
     let mut quote: Option<char> = None;
     let mut characters = text.chars().peekable();
@@ -113,12 +119,12 @@ fn split(text: &str) -> Vec<Step> {
             (None, ' ' | '\t') => end_word(&mut steps, &mut word),
             (None, ';' | '\n') => {
                 end_word(&mut steps, &mut word);
-                steps.push(Step { words: Vec::new(), only_after_success: false });
+                steps.push(ScriptCommand { words: Vec::new(), only_after_success: false });
             }
             (None, '&') if characters.peek() == Some(&'&') => {
                 characters.next();
                 end_word(&mut steps, &mut word);
-                steps.push(Step { words: Vec::new(), only_after_success: true });
+                steps.push(ScriptCommand { words: Vec::new(), only_after_success: true });
             }
             (None, _) => word.get_or_insert_default().push(character),
         }
@@ -128,7 +134,7 @@ fn split(text: &str) -> Vec<Step> {
     steps
 }
 
-fn end_word(steps: &mut [Step], word: &mut Option<String>) {
+fn end_word(steps: &mut [ScriptCommand], word: &mut Option<String>) {
     if let (Some(step), Some(word)) = (steps.last_mut(), word.take()) {
         step.words.push(word);
     }
@@ -139,9 +145,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_split_like_a_shell_would() {
+    fn splits_text_like_a_shell() {
         let words = |text: &str| -> Vec<(Vec<String>, bool)> {
-            split(text).into_iter().map(|step| (step.words, step.only_after_success)).collect()
+            parse_steps(text).into_iter().map(|step| (step.words, step.only_after_success)).collect()
         };
         let step = |words: &[&str], after| (words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>(), after);
         assert_eq!(words("echo a 'b  c' \"\""), [step(&["echo", "a", "b  c", ""], false)]);

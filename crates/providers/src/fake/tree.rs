@@ -4,7 +4,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 
 pub(super) const ROOT: &str = "/workspace";
-/// What one sandbox may hold, so that a simulation can't eat the server's memory.
+/// Limit per sandbox, to protect the server's memory.
 pub(super) const MAX_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,12 +26,12 @@ pub(super) struct Tree {
 
 impl Tree {
     pub(super) fn read(&self, path: &str) -> Result<Bytes, TreeError> {
-        let name = within(path)?;
+        let name = relative_path(path)?;
         self.files.get(&name).cloned().ok_or(TreeError::NoSuchFile(name))
     }
 
     pub(super) fn write(&mut self, path: &str, data: Bytes) -> Result<(), TreeError> {
-        let name = within(path)?;
+        let name = relative_path(path)?;
         let kept = self.bytes - self.files.get(&name).map_or(0, Bytes::len);
         if kept + data.len() > MAX_BYTES {
             return Err(TreeError::Full);
@@ -41,8 +41,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Every file below a directory, which is empty for the root, with its path below it.
-    pub(super) fn below<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, &'a Bytes)> {
+    /// Iterates over the files below a directory (empty for the root) with their relative paths.
+    pub(super) fn files_below<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'a str, &'a Bytes)> {
         let start = if directory.is_empty() { String::new() } else { format!("{directory}/") };
         self.files.iter().filter_map(move |(name, data)| Some((name.strip_prefix(&start)?, data)))
     }
@@ -58,8 +58,8 @@ impl Tree {
     }
 }
 
-/// The name of `path` relative to the workspace, wherever it was said from.
-pub(super) fn within(path: &str) -> Result<String, TreeError> {
+/// Normalizes a path relative to the workspace.
+pub(super) fn relative_path(path: &str) -> Result<String, TreeError> {
     let outside = || TreeError::Outside(path.to_owned());
     let relative = match path.strip_prefix(ROOT) {
         Some(rest) => rest.strip_prefix('/').ok_or_else(outside)?,
@@ -82,17 +82,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_has_one_name_and_none_leads_out() {
+    fn normalizes_paths_and_rejects_escapes() {
         for path in ["a/b", "/workspace/a/b", "./a//b", "a/c/../b"] {
-            assert_eq!(within(path).as_deref(), Ok("a/b"), "{path}");
+            assert_eq!(relative_path(path).as_deref(), Ok("a/b"), "{path}");
         }
         for path in ["", "/", "/etc/passwd", "/workspace", "/workspaces/a", "../a", "a/../../b", "/workspace/../a"] {
-            assert!(within(path).is_err(), "{path}");
+            assert!(relative_path(path).is_err(), "{path}");
         }
     }
 
     #[test]
-    fn a_copy_goes_its_own_way_and_the_size_is_bounded() {
+    fn copies_are_independent_and_bounded() {
         let mut tree = Tree::default();
         tree.write("a", Bytes::from_static(b"12345")).unwrap();
         let mut copy = tree.clone();

@@ -1,76 +1,78 @@
-//! Sandboxes on this machine: Linux namespaces made by the launcher, a process of its own.
+//! Sandboxes on this machine: Linux namespaces, created by the launcher process.
 //!
 //! ```text
 //! create ─► launcher: prepare ─► git-in (a jail of its own) ─► worker as pid 1 ─► link ◄─► server
 //! ```
 //!
-//! A sandbox is named by its id everywhere: its directory, its cgroup, its record. What the launcher
-//! finds on disk is what there is; nothing here is remembered that a restart would lose.
+//! The sandbox id names its directory, cgroup and record. The launcher's files on disk are the only state, so a restart
+//! loses nothing.
 
-mod disk;
-mod git;
-mod layers;
-mod notices;
+mod disk_watch;
+mod git_run;
+mod isolation_tier;
+mod limit_notices;
 mod provider;
-mod root;
-mod tier;
+mod root_exec;
+mod snapshots;
 
-use crate::inside::exec::Commands;
-use crate::inside::{LinkHost, Remains, link};
-use crate::turns::Turns;
-use crate::{all_labels, locked};
+use crate::sandbox_locks::SandboxLocks;
+use crate::worker_client::exec::Commands;
+use crate::worker_client::{LinkHost, link};
+use crate::{all_labels, lock_state};
 use atoll_core::id::{ProjectId, SandboxId};
-use atoll_core::provider::{CreateSpec, Error, Exit, Found, Provider, ProviderId, ProviderState, Shown};
+use atoll_core::provider::{
+    CommandExit, CreateSpec, DeadWorker, Error, Provider, ProviderId, ProviderSandbox, ProviderState, ReadOnlyMount,
+};
 use atoll_core::sandbox::{IsolationTier, Resources};
-use atoll_jail::{Launcher, Limits, Place, Spec};
+use atoll_jail::{Launcher, SandboxInfo, SandboxLimits, SandboxSpec};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tokio::task::AbortHandle;
 
-/// A local sandbox is never replaced behind its id.
+/// Constant: a local sandbox is never replaced behind its id.
 const EPOCH: u64 = 1;
 
 pub struct Local {
-    /// Or why there is none, in a sentence.
+    /// The launcher, or the reason why there is none.
     launcher: Result<Arc<Mutex<Arc<Launcher>>>, String>,
     host: Arc<dyn LinkHost>,
-    links: Mutex<HashMap<ProviderId, Link>>,
-    /// One at a time makes a sandbox.
-    making: Turns,
+    links: Mutex<HashMap<ProviderId, WorkerConnection>>,
+    /// Serializes creation per sandbox.
+    create_locks: SandboxLocks,
     commands: Arc<Commands>,
-    disk: disk::Watch,
-    tier: tier::Demand,
+    disk: disk_watch::DiskWatch,
+    tier: isolation_tier::TierRequirement,
 }
 
-/// To a worker, for as long as it lives.
-struct Link {
+/// The link to a live worker.
+struct WorkerConnection {
     task: AbortHandle,
     socket: PathBuf,
 }
 
 impl Local {
-    /// `host` answers the workers.
+    /// `host` serves the workers.
     pub fn new(launcher: Result<Arc<Launcher>, String>, host: Arc<dyn LinkHost>) -> Self {
         let launcher = launcher.map(|launcher| Arc::new(Mutex::new(launcher)));
         Self {
             launcher,
             host,
             links: Mutex::default(),
-            making: Turns::default(),
+            create_locks: SandboxLocks::default(),
             commands: Arc::default(),
-            disk: disk::Watch::default(),
-            tier: tier::Demand::default(),
+            disk: disk_watch::DiskWatch::default(),
+            tier: isolation_tier::TierRequirement::default(),
         }
     }
 
-    /// What each sandbox must have, whatever it asks for itself.
-    pub fn demanding(self, isolation: Option<IsolationTier>) -> Self {
-        Self { tier: tier::Demand::of(isolation), ..self }
+    /// Sets the tier that every sandbox must reach.
+    pub fn with_minimum_tier(self, isolation: Option<IsolationTier>) -> Self {
+        Self { tier: isolation_tier::TierRequirement::with_minimum(isolation), ..self }
     }
 
-    /// Asks the launcher, which answers in its own time, on a thread where waiting is no harm.
-    async fn ask<T: Send + 'static>(
+    /// Calls the launcher on a blocking thread.
+    async fn call_launcher<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Launcher) -> Result<T, atoll_jail::Error> + Send + 'static,
     ) -> Result<T, Error> {
@@ -78,175 +80,175 @@ impl Local {
             Ok(launcher) => Arc::clone(launcher),
             Err(why) => return Err(Error::Refused { detail: why.clone() }),
         };
-        match tokio::task::spawn_blocking(move || question(&*living(&launcher)?)).await {
-            Ok(answer) => answer.map_err(|error| failure(&error)),
+        match tokio::task::spawn_blocking(move || question(&*live_launcher(&launcher)?)).await {
+            Ok(answer) => answer.map_err(|error| translate_error(&error)),
             Err(error) => Err(Error::Unreachable { detail: error.to_string() }),
         }
     }
 
-    async fn place(&self, id: &ProviderId) -> Result<Place, Error> {
-        let name = name(id)?;
-        self.ask(move |launcher| launcher.find(&name)).await?.ok_or(Error::Gone)
+    async fn find_info(&self, id: &ProviderId) -> Result<SandboxInfo, Error> {
+        let name = sandbox_name(id)?;
+        self.call_launcher(move |launcher| launcher.find_sandbox(&name)).await?.ok_or(Error::Gone)
     }
 
-    /// The socket of a living worker, through which its files are reached.
-    async fn worker(&self, id: &ProviderId) -> Result<PathBuf, Error> {
-        if let Some(socket) = self.connected(id) {
+    /// The socket of a live worker.
+    async fn live_socket(&self, id: &ProviderId) -> Result<PathBuf, Error> {
+        if let Some(socket) = self.connected_socket(id) {
             return Ok(socket);
         }
-        let place = self.place(id).await?;
-        if !place.alive {
-            let detail = "nothing runs in this sandbox any more, so its files can't be reached";
+        let info = self.find_info(id).await?;
+        if !info.is_alive {
+            let detail = "the sandbox is not running, so its files are not accessible";
             return Err(Error::Refused { detail: detail.into() });
         }
-        if place.paused {
-            return Err(paused());
+        if info.is_paused {
+            return Err(paused_error());
         }
-        Ok(place.socket)
+        Ok(info.worker_socket)
     }
 
-    /// The socket of a worker that was alive and went on when it was last heard of: whoever dials it learns whether
-    /// that is still so, with no need to ask the launcher before.
-    fn connected(&self, id: &ProviderId) -> Option<PathBuf> {
-        if self.commands.stands(id) {
+    /// The socket of a connected worker that is not paused. Dialing it shows whether the worker still lives, which
+    /// saves a call to the launcher.
+    fn connected_socket(&self, id: &ProviderId) -> Option<PathBuf> {
+        if self.commands.is_paused(id) {
             return None;
         }
-        let links = locked(&self.links);
+        let links = lock_state(&self.links);
         links.get(id).filter(|link| !link.task.is_finished()).map(|link| link.socket.clone())
     }
 
-    /// Sees to it that a living worker is connected.
-    fn connect(&self, place: &Place) {
-        let Ok(sandbox) = place.name.parse::<SandboxId>() else { return };
+    /// Connects to a live worker unless it is connected.
+    fn ensure_connected(&self, info: &SandboxInfo) {
+        let Ok(sandbox) = info.name.parse::<SandboxId>() else { return };
         if let Ok(launcher) = &self.launcher {
-            self.disk.wake(launcher, &self.host);
+            self.disk.start_or_wake(launcher, &self.host);
         }
-        let mut links = locked(&self.links);
-        let id = ProviderId(place.name.clone());
+        let mut links = lock_state(&self.links);
+        let id = ProviderId(info.name.clone());
         if links.get(&id).is_some_and(|link| !link.task.is_finished()) {
             return;
         }
-        if place.paused {
-            self.commands.found_paused(&id);
+        if info.is_paused {
+            self.commands.mark_paused(&id);
         }
-        let kept = tokio::spawn(link::keep(sandbox, place.socket.clone(), Arc::clone(&self.host)));
-        links.insert(id, Link { task: kept.abort_handle(), socket: place.socket.clone() });
+        let kept = tokio::spawn(link::maintain_link(sandbox, info.worker_socket.clone(), Arc::clone(&self.host)));
+        links.insert(id, WorkerConnection { task: kept.abort_handle(), socket: info.worker_socket.clone() });
     }
 
-    /// Lets go of every worker; they live on, and are found again.
-    pub fn disconnect_all(&self) {
+    /// Disconnects from every worker. The workers keep running and a later server finds them.
+    fn disconnect_workers(&self) {
         self.disk.stop();
-        for (_, link) in locked(&self.links).drain() {
+        for (_, link) in lock_state(&self.links).drain() {
             link.task.abort();
         }
     }
 
-    fn disconnect(&self, id: &ProviderId) {
-        if let Some(link) = locked(&self.links).remove(id) {
+    fn disconnect_worker(&self, id: &ProviderId) {
+        if let Some(link) = lock_state(&self.links).remove(id) {
             link.task.abort();
         }
     }
 
-    /// What a dead worker left behind. How it ended is unknown when an earlier server started it.
-    pub async fn remains(&self, sandbox: SandboxId) -> Result<Remains, Error> {
+    /// Returns the spool and exit of a dead worker. The exit is unknown if an earlier server started it.
+    async fn load_dead_worker(&self, sandbox: SandboxId) -> Result<DeadWorker, Error> {
         let name = sandbox.to_string();
-        let place = self.ask(move |launcher| launcher.spool(&name)).await?;
-        Ok(Remains { spool: place.spool, exit: place.exit.map_or(Exit::Unknown, exit) })
+        let info = self.call_launcher(move |launcher| launcher.release_spool(&name)).await?;
+        Ok(DeadWorker { spool: info.spool, exit: info.exit.map_or(CommandExit::Unknown, provider_exit) })
     }
 
-    async fn make(&self, spec: &CreateSpec) -> Result<Found, Error> {
+    async fn create_sandbox(&self, spec: &CreateSpec) -> Result<ProviderSandbox, Error> {
         let name = spec.identity.sandbox.to_string();
-        self.making.take(spec.identity.sandbox, self.make_once(&name, spec)).await
+        self.create_locks.run_exclusive(spec.identity.sandbox, self.create_unlocked(&name, spec)).await
     }
 
-    /// What the launcher has of a sandbox. That it could not be asked says nothing about that.
-    async fn standing(&self, name: &str) -> Result<Standing, Error> {
+    /// Asks the launcher how far a sandbox's creation has come; fails if the launcher does not respond.
+    async fn creation_state(&self, name: &str) -> Result<CreationState, Error> {
         let name = name.to_owned();
-        self.ask(move |launcher| match launcher.find(&name) {
-            Ok(Some(place)) => Ok(Standing::There(Box::new(place))),
-            Ok(None) => Ok(Standing::Absent),
-            Err(atoll_jail::Error::HalfMade { .. }) => Ok(Standing::HalfMade),
+        self.call_launcher(move |launcher| match launcher.find_sandbox(&name) {
+            Ok(Some(info)) => Ok(CreationState::Exists(Box::new(info))),
+            Ok(None) => Ok(CreationState::Absent),
+            Err(atoll_jail::Error::Incomplete { .. }) => Ok(CreationState::Incomplete),
             Err(error) => Err(error),
         })
         .await
     }
 
-    async fn make_once(&self, name: &str, spec: &CreateSpec) -> Result<Found, Error> {
+    async fn create_unlocked(&self, name: &str, spec: &CreateSpec) -> Result<ProviderSandbox, Error> {
         let id = ProviderId(name.to_owned());
         let is_fork = spec.settings.forked_from.is_some();
-        match self.standing(name).await? {
-            // It was made before, and perhaps has ended since: what it left is for the server to take. A worker that
-            // was killed on its way in has left nothing.
-            Standing::There(place) if place.alive || (place.started && place.spooled) => {
-                if place.alive {
-                    self.connect(&place);
+        match self.creation_state(name).await? {
+            // Created earlier, and perhaps ended: the server collects its spool. A worker that was killed during its
+            // start has no spool.
+            CreationState::Exists(info) if info.is_alive || (info.was_started && info.has_spool) => {
+                if info.is_alive {
+                    self.ensure_connected(&info);
                 }
-                return Ok(found(&place));
+                return Ok(describe_sandbox(&info));
             }
-            // A fork has its files, and only waits to be started.
-            Standing::There(place) if is_fork => {
-                let place = self.ask(move |launcher| launcher.start_worker(&place.name)).await?;
-                self.connect(&place);
-                return Ok(found(&place));
+            // A fork has its files and only needs a worker.
+            CreationState::Exists(info) if is_fork => {
+                let info = self.call_launcher(move |launcher| launcher.start_worker(&info.name)).await?;
+                self.ensure_connected(&info);
+                return Ok(describe_sandbox(&info));
             }
-            Standing::Absent | Standing::HalfMade if is_fork => {
-                return Err(Error::Refused { detail: "the files that it was forked with are gone; fork again".into() });
+            CreationState::Absent | CreationState::Incomplete if is_fork => {
+                return Err(Error::Refused { detail: "the fork's files are gone; fork again".into() });
             }
-            Standing::Absent => {}
-            // Nobody has worked there: begun again from nothing.
-            Standing::There(_) | Standing::HalfMade => self.destroy(&id).await?,
+            CreationState::Absent => {}
+            // No worker has run there: start over.
+            CreationState::Exists(_) | CreationState::Incomplete => self.destroy(&id).await?,
         }
-        self.has_tier(spec.settings.isolation).await?;
-        let made = self.make_anew(name.to_owned(), spec).await;
+        self.require_tier(spec.settings.isolation).await?;
+        let made = self.prepare_and_start(name.to_owned(), spec).await;
         if made.is_err() {
-            // The reason for the failure is the one to tell; what can't be removed now is swept later.
+            // Report the original failure; the sweep removes what remains.
             drop(self.destroy(&id).await);
         }
-        let place = made?;
-        self.connect(&place);
-        Ok(found(&place))
+        let info = made?;
+        self.ensure_connected(&info);
+        Ok(describe_sandbox(&info))
     }
 
-    async fn make_anew(&self, name: String, spec: &CreateSpec) -> Result<Place, Error> {
-        let jail = wanted(spec);
-        self.ask(move |launcher| launcher.prepare(&jail)).await?;
+    async fn prepare_and_start(&self, name: String, spec: &CreateSpec) -> Result<SandboxInfo, Error> {
+        let jail = launcher_spec(spec);
+        self.call_launcher(move |launcher| launcher.prepare_sandbox(&jail)).await?;
         if let Some(source) = spec.source.clone() {
             let workspace = name.clone();
-            self.ask(move |launcher| Ok(git::take_in(launcher, &workspace, &source))).await??;
+            self.call_launcher(move |launcher| Ok(git_run::import_source(launcher, &workspace, &source))).await??;
         }
-        self.ask(move |launcher| launcher.start_worker(&name)).await
+        self.call_launcher(move |launcher| launcher.start_worker(&name)).await
     }
 }
 
-/// How far a sandbox has come.
-enum Standing {
+/// The progress of a sandbox's creation.
+enum CreationState {
     Absent,
-    HalfMade,
-    There(Box<Place>),
+    Incomplete,
+    Exists(Box<SandboxInfo>),
 }
 
-fn wanted(spec: &CreateSpec) -> Spec {
-    Spec {
+fn launcher_spec(spec: &CreateSpec) -> SandboxSpec {
+    SandboxSpec {
         name: spec.identity.sandbox.to_string(),
         labels: all_labels(spec),
-        limits: limits(spec.settings.resources),
+        limits: resource_limits(spec.settings.resources),
         hostname: "atoll".to_owned(),
         image: spec.settings.image.clone(),
         snapshot: spec.settings.snapshot.clone(),
         protected: spec.settings.protected.clone(),
-        programs: spec.programs.iter().map(shown).collect(),
+        programs: spec.programs.iter().map(host_program).collect(),
     }
 }
 
-fn shown(shown: &Shown) -> atoll_jail::Shown {
-    atoll_jail::Shown { from: shown.from.clone(), at: shown.at.clone() }
+fn host_program(shown: &ReadOnlyMount) -> atoll_jail::HostProgram {
+    atoll_jail::HostProgram { from: shown.host_path.clone(), at: shown.relative_path.clone() }
 }
 
-pub(crate) fn limits(asked: Option<Resources>) -> Limits {
-    let (asked, standard) = (asked.unwrap_or_default(), Limits::default());
-    // Far inside what f64 holds exactly; nonsense saturates.
+pub(crate) fn resource_limits(asked: Option<Resources>) -> SandboxLimits {
+    let (asked, standard) = (asked.unwrap_or_default(), SandboxLimits::default());
+    // Within the exact range of f64; nonsense saturates.
     let whole = |figure: f64| figure as u64;
-    Limits {
+    SandboxLimits {
         memory_bytes: asked.memory_gb.map_or(standard.memory_bytes, |gigabytes| whole(gigabytes * f64::from(1 << 30))),
         cpu_milli: asked.cpu.map_or(standard.cpu_milli, |cpu| u32::try_from(whole(cpu * 1000.0)).unwrap_or(u32::MAX)),
         pids: asked.pids.unwrap_or(standard.pids),
@@ -255,46 +257,46 @@ pub(crate) fn limits(asked: Option<Resources>) -> Limits {
     }
 }
 
-/// The launcher, or another in its place when it has ended: what it knew is on disk.
-fn living(launcher: &Mutex<Arc<Launcher>>) -> Result<Arc<Launcher>, atoll_jail::Error> {
-    let mut current = locked(launcher);
-    if current.is_gone() {
-        tracing::warn!("the launcher of local sandboxes has ended; starting another");
+/// Returns the launcher, restarted if it has ended: its state is on disk.
+fn live_launcher(launcher: &Mutex<Arc<Launcher>>) -> Result<Arc<Launcher>, atoll_jail::Error> {
+    let mut current = lock_state(launcher);
+    if current.has_ended() {
+        tracing::warn!("the launcher has ended; starting another");
         *current = Arc::new(Launcher::start(current.options().clone())?);
     }
     Ok(Arc::clone(&current))
 }
 
-/// Only names of our own form reach the file system.
-fn name(id: &ProviderId) -> Result<String, Error> {
+/// Accepts only sandbox ids, so no other name reaches the file system.
+fn sandbox_name(id: &ProviderId) -> Result<String, Error> {
     id.0.parse::<SandboxId>().map(|sandbox| sandbox.to_string()).map_err(|_| Error::Gone)
 }
 
-fn failure(error: &atoll_jail::Error) -> Error {
+fn translate_error(error: &atoll_jail::Error) -> Error {
     use atoll_jail::Error as E;
-    let detail = without_projects(&error.to_string());
+    let detail = strip_project_prefixes(&error.to_string());
     match error {
-        E::Unknown { .. } => Error::Gone,
+        E::UnknownSandbox { .. } => Error::Gone,
         E::Busy { .. } => Error::Busy { detail },
-        // What is in the way may be gone in a moment.
+        // These conditions may pass.
         E::Ending { .. }
-        | E::Alive { .. }
-        | E::StillAlive { .. }
-        | E::NotPaused { .. }
-        | E::NotRemoved { .. }
-        | E::File { .. }
-        | E::Locked { .. }
-        | E::Launcher { .. }
+        | E::AlreadyRunning { .. }
+        | E::KillTimeout { .. }
+        | E::PauseTimeout { .. }
+        | E::RemoveFailed { .. }
+        | E::FileFailed { .. }
+        | E::DataDirLocked { .. }
+        | E::LauncherStartFailed { .. }
         | E::Protocol { .. }
-        | E::KeeperGone
-        | E::Gone
+        | E::SpawnerGone
+        | E::LauncherGone
         | E::Timeout { .. } => Error::Unreachable { detail },
         _ => Error::Refused { detail },
     }
 }
 
-/// The launcher knows snapshots by their project and their name; who asks knows them by their name.
-fn without_projects(text: &str) -> String {
+/// Removes the project prefix of snapshot names: clients use the bare name.
+fn strip_project_prefixes(text: &str) -> String {
     let words = text.split(' ').map(|word| match word.split_once('.') {
         Some((project, name)) if project.parse::<ProjectId>().is_ok() => name,
         Some(_) | None => word,
@@ -302,33 +304,35 @@ fn without_projects(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Whoever would do it stands still.
-fn paused() -> Error {
-    Error::Refused { detail: "this sandbox is paused: resume it first".into() }
+fn paused_error() -> Error {
+    Error::Refused { detail: "the sandbox is paused; resume it first".into() }
 }
 
-fn exit(exit: atoll_jail::Exit) -> Exit {
+fn provider_exit(exit: atoll_jail::Exit) -> CommandExit {
     match exit {
-        atoll_jail::Exit::Exited(code) => Exit::Exited { code },
-        atoll_jail::Exit::Signalled(signal) => Exit::Signalled { signal },
-        atoll_jail::Exit::OutOfMemory => Exit::OutOfMemory,
-        atoll_jail::Exit::TimedOut => Exit::TimedOut,
-        atoll_jail::Exit::Unknown => Exit::Unknown,
+        atoll_jail::Exit::Exited(code) => CommandExit::Exited { code },
+        atoll_jail::Exit::Signalled(signal) => CommandExit::Signalled { signal },
+        atoll_jail::Exit::OutOfMemory => CommandExit::OutOfMemory,
+        atoll_jail::Exit::TimedOut => CommandExit::TimedOut,
+        atoll_jail::Exit::Unknown => CommandExit::Unknown,
     }
 }
 
-fn found(place: &Place) -> Found {
-    Found {
-        id: ProviderId(place.name.clone()),
-        state: match (place.alive, place.paused) {
+fn describe_sandbox(info: &SandboxInfo) -> ProviderSandbox {
+    ProviderSandbox {
+        id: ProviderId(info.name.clone()),
+        state: match (info.is_alive, info.is_paused) {
             (true, false) => ProviderState::Running,
             (true, true) => ProviderState::Paused,
             (false, _) => ProviderState::Stopped,
         },
         epoch: EPOCH,
-        labels: place.labels.clone(),
+        labels: info.labels.clone(),
         expires_at: None,
-        notices: notices::notices(&place.enforced).into_iter().chain(notices::unprotected(place)).collect(),
+        notices: limit_notices::limit_notices(&info.enforced)
+            .into_iter()
+            .chain(limit_notices::unprotected_notice(info))
+            .collect(),
     }
 }
 
@@ -337,21 +341,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launcher_that_cannot_be_asked_is_no_refusal() {
+    fn an_unavailable_launcher_is_worth_a_retry() {
         for error in [
-            atoll_jail::Error::Locked { path: "/data/sandboxes/.lock".into() },
-            atoll_jail::Error::KeeperGone,
-            atoll_jail::Error::Gone,
+            atoll_jail::Error::DataDirLocked { path: "/data/sandboxes/.lock".into() },
+            atoll_jail::Error::SpawnerGone,
+            atoll_jail::Error::LauncherGone,
         ] {
-            assert!(failure(&error).is_worth_a_retry(), "{error}");
+            assert!(translate_error(&error).is_retryable(), "{error}");
         }
     }
 
     #[test]
-    fn a_snapshot_is_named_as_whoever_asks_named_it() {
+    fn errors_name_snapshots_without_their_project() {
         let project = ProjectId::new();
-        let said = |name: String| failure(&atoll_jail::Error::NotKept { kind: atoll_jail::Kept::Snapshot, name });
-        let plain = "no snapshot is named v1.2: `atoll snapshot ls` shows those that there are";
+        let said = |name: String| {
+            translate_error(&atoll_jail::Error::NotFound { kind: atoll_jail::CatalogKind::Snapshot, name })
+        };
+        let plain = "no snapshot is named v1.2: run `atoll snapshot ls` to list them";
         assert_eq!(said(format!("{project}.v1.2")), Error::Refused { detail: plain.into() });
         assert_eq!(said("v1.2".into()), Error::Refused { detail: plain.into() });
     }

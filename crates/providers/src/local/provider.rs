@@ -1,13 +1,17 @@
-//! The contract, kept: each call, and where it is carried out.
+//! The `Provider` implementation.
 
-use super::{EPOCH, Local, failure, found, git, living, name, paused, root};
-use crate::carries;
-use crate::inside::files;
+use super::{
+    EPOCH, Local, describe_sandbox, git_run, live_launcher, paused_error, root_exec, sandbox_name, translate_error,
+};
+use crate::has_labels;
+use crate::worker_client::file_transfer;
 use atoll_core::BoxFuture;
+use atoll_core::id::SandboxId;
 use atoll_core::provider::{
-    Answer, ByteStream, Capabilities, CreateSpec, Download, Error, ExecInfo, ExecRef, ExecSpec, ExecStream, FileDone,
-    FileJob, Found, GitDone, GitJob, ImageRef, Lookup, Page, Provider, ProviderId, Size, SnapshotRef, StopMode,
-    Transfer, Uploaded, Usage, Worked, capabilities as can,
+    ByteStream, Capabilities, CreateSpec, DeadWorker, Download, Error, ExecInfo, ExecRef, ExecSpec, ExecStream,
+    FileOperation, FileOperationOutput, FileResult, GitOperation, GitResult, ImageRef, Provider, ProviderFuture,
+    ProviderId, ProviderPage, ProviderSandbox, PtySize, ResourceUsage, SandboxLookup, SnapshotRef, StopMode, Transfer,
+    UploadSummary, capabilities as can,
 };
 use atoll_core::sandbox::{IsolationTier, Network, ProviderKind};
 use bytes::Bytes;
@@ -28,176 +32,193 @@ impl Provider for Local {
             pause: can::PauseAbility::Memory,
             fork: can::ForkAbility::Idle,
             snapshot: can::SnapshotAbility::Live,
-            egress: can::Egress::Domains,
+            egress: can::EgressAbility::Domains,
             output: can::OutputAbility::Split,
             attach: can::AttachAbility::FromCursor,
             files: can::FileAbility::Root,
             preview: can::PreviewAbility::None,
-            protected: can::ProtectedPaths::Mounts,
+            protected: can::ProtectionAbility::Mounts,
+            worker: can::WorkerHost::Server,
+            images: can::ImageAbility::Import,
             max_memory_gb: None,
             max_cpu: None,
             max_disk_gb: None,
         }
     }
 
-    /// The sandbox's own id is the key: there can only be one of it on this machine.
-    fn isolation(&self) -> BoxFuture<'_, Option<IsolationTier>> {
-        Box::pin(self.given_tier())
+    fn isolation_tier(&self) -> BoxFuture<'_, Option<IsolationTier>> {
+        Box::pin(self.best_tier())
     }
 
-    fn create<'a>(&'a self, spec: &'a CreateSpec, _key: &'a str) -> Answer<'a, Found> {
-        Box::pin(self.make(spec))
+    fn find_dead_worker(&self, sandbox: SandboxId) -> ProviderFuture<'_, DeadWorker> {
+        Box::pin(self.load_dead_worker(sandbox))
     }
 
-    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, Lookup> {
+    fn disconnect_all(&self) {
+        self.disconnect_workers();
+    }
+
+    fn create<'a>(&'a self, spec: &'a CreateSpec, _key: &'a str) -> ProviderFuture<'a, ProviderSandbox> {
+        Box::pin(self.create_sandbox(spec))
+    }
+
+    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, SandboxLookup> {
         Box::pin(async move {
-            match self.place(id).await {
-                Ok(place) => {
-                    if place.alive {
-                        self.connect(&place);
+            match self.find_info(id).await {
+                Ok(info) => {
+                    if info.is_alive {
+                        self.ensure_connected(&info);
                     }
-                    Lookup::Found(found(&place))
+                    SandboxLookup::Found(describe_sandbox(&info))
                 }
-                Err(Error::Gone) => Lookup::Gone,
-                Err(error) => Lookup::Unreachable { detail: error.to_string() },
+                Err(Error::Gone) => SandboxLookup::Gone,
+                Err(error) => SandboxLookup::Unreachable { detail: error.to_string() },
             }
         })
     }
 
-    fn list<'a>(&'a self, cursor: Option<&'a str>) -> Answer<'a, Page> {
+    fn list<'a>(&'a self, cursor: Option<&'a str>) -> ProviderFuture<'a, ProviderPage> {
         Box::pin(async move {
-            let places = self.ask(|launcher| launcher.list()).await?;
-            let all: BTreeMap<ProviderId, Found> =
-                places.iter().map(|place| (ProviderId(place.name.clone()), found(place))).collect();
-            Ok(crate::page(&all, cursor, Found::clone))
+            let infos = self.call_launcher(|launcher| launcher.list_sandboxes()).await?;
+            let all: BTreeMap<ProviderId, ProviderSandbox> =
+                infos.iter().map(|info| (ProviderId(info.name.clone()), describe_sandbox(info))).collect();
+            Ok(crate::list_page(&all, cursor, ProviderSandbox::clone))
         })
     }
 
-    fn find<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> Answer<'a, Vec<Found>> {
+    fn find_by_labels<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> ProviderFuture<'a, Vec<ProviderSandbox>> {
         Box::pin(async move {
-            let places = self.ask(|launcher| launcher.list()).await?;
-            let fitting = places.iter().filter(|place| carries(&place.labels, labels));
+            let infos = self.call_launcher(|launcher| launcher.list_sandboxes()).await?;
+            let fitting = infos.iter().filter(|info| has_labels(&info.labels, labels));
             Ok(fitting
-                .map(|place| {
-                    if place.alive {
-                        self.connect(place);
+                .map(|info| {
+                    if info.is_alive {
+                        self.ensure_connected(info);
                     }
-                    found(place)
+                    describe_sandbox(info)
                 })
                 .collect())
         })
     }
 
-    fn destroy<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, ()> {
+    fn destroy<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()> {
         Box::pin(async move {
-            let Ok(name) = name(id) else { return Ok(()) };
-            self.disconnect(id);
-            self.commands.destroyed(id);
-            self.ask(move |launcher| launcher.destroy(&name)).await
+            let Ok(name) = sandbox_name(id) else { return Ok(()) };
+            self.disconnect_worker(id);
+            self.commands.forget_sandbox(id);
+            self.call_launcher(move |launcher| launcher.destroy_sandbox(&name)).await
         })
     }
 
-    /// Ends every process; files stay. The gentle way is the server's, over the worker's link.
-    fn stop<'a>(&'a self, id: &'a ProviderId, _mode: StopMode) -> Answer<'a, ()> {
+    /// Kills every process and keeps the files. For a graceful stop, the server uses the worker's link.
+    fn stop<'a>(&'a self, id: &'a ProviderId, _mode: StopMode) -> ProviderFuture<'a, ()> {
         Box::pin(async move {
-            let name = self.place(id).await?.name;
-            self.ask(move |launcher| launcher.kill(&name)).await
+            let name = self.find_info(id).await?.name;
+            self.call_launcher(move |launcher| launcher.kill_sandbox(&name)).await
         })
     }
 
-    fn pause<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, ()> {
+    fn pause<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()> {
         Box::pin(async move {
-            let name = self.place(id).await?.name;
-            self.commands.pausing(id, self.ask(move |launcher| launcher.pause(&name))).await.map(drop)
+            let name = self.find_info(id).await?.name;
+            self.commands
+                .pause_with(id, self.call_launcher(move |launcher| launcher.pause_sandbox(&name)))
+                .await
+                .map(drop)
         })
     }
 
-    fn resume<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Found> {
+    fn resume<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ProviderSandbox> {
         Box::pin(async move {
-            let name = self.place(id).await?.name;
-            let place = self.ask(move |launcher| launcher.resume(&name)).await?;
-            self.commands.resumed(id);
-            Ok(found(&place))
+            let name = self.find_info(id).await?.name;
+            let info = self.call_launcher(move |launcher| launcher.resume_sandbox(&name)).await?;
+            self.commands.mark_resumed(id);
+            Ok(describe_sandbox(&info))
         })
     }
 
-    fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> Answer<'a, ExecRef> {
+    fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> ProviderFuture<'a, ExecRef> {
         Box::pin(async move {
-            if let Some(socket) = self.connected(id).filter(|_| !spec.as_root) {
-                match self.commands.start(id, EPOCH, &socket, spec).await {
-                    // It has ended meanwhile, and the launcher knows more. Nothing was started.
+            if let Some(socket) = self.connected_socket(id).filter(|_| !spec.as_root) {
+                match self.commands.start_command(id, EPOCH, &socket, spec).await {
+                    // The worker has ended and the command did not start; ask the launcher for the state.
                     Err(Error::Unreachable { .. }) => {}
                     started => return started,
                 }
             }
-            let place = self.place(id).await?;
-            if !place.alive {
-                return Err(Error::Refused { detail: "nothing runs in this sandbox any more".into() });
+            let info = self.find_info(id).await?;
+            if !info.is_alive {
+                return Err(Error::Refused { detail: "the sandbox is not running".into() });
             }
-            if place.paused {
-                return Err(paused());
+            if info.is_paused {
+                return Err(paused_error());
             }
             if spec.as_root {
                 let launcher = match &self.launcher {
                     Ok(launcher) => Arc::clone(launcher),
                     Err(why) => return Err(Error::Refused { detail: why.clone() }),
                 };
-                let found = tokio::task::spawn_blocking(move || living(&launcher)).await;
+                let found = tokio::task::spawn_blocking(move || live_launcher(&launcher)).await;
                 let launcher = match found {
-                    Ok(launcher) => launcher.map_err(|error| failure(&error))?,
+                    Ok(launcher) => launcher.map_err(|error| translate_error(&error))?,
                     Err(error) => return Err(Error::Unreachable { detail: error.to_string() }),
                 };
-                let connection = root::serve(launcher, &place)?;
-                return self.commands.start_over(id, EPOCH, connection, spec).await;
+                let connection = root_exec::serve_root_command(launcher, &info)?;
+                return self.commands.start_on_connection(id, EPOCH, connection, spec).await;
             }
-            self.commands.start(id, EPOCH, &place.socket, spec).await
+            self.commands.start_command(id, EPOCH, &info.worker_socket, spec).await
         })
     }
 
-    fn snapshot<'a>(&'a self, id: &'a ProviderId, name: &'a str) -> Answer<'a, SnapshotRef> {
-        Box::pin(self.keep_files(id, name))
+    fn snapshot<'a>(&'a self, id: &'a ProviderId, name: &'a str) -> ProviderFuture<'a, SnapshotRef> {
+        Box::pin(self.create_snapshot(id, name))
     }
 
-    fn snapshots(&self) -> Answer<'_, Vec<SnapshotRef>> {
+    fn snapshots(&self) -> ProviderFuture<'_, Vec<SnapshotRef>> {
         Box::pin(self.list_snapshots())
     }
 
-    fn forget_snapshot<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+    fn forget_snapshot<'a>(&'a self, name: &'a str) -> ProviderFuture<'a, ()> {
         let name = name.to_owned();
-        Box::pin(self.forget(move |launcher| launcher.forget_snapshot(&name)))
+        Box::pin(self.forget_entry(move |launcher| launcher.forget_snapshot(&name)))
     }
 
-    fn images(&self) -> Answer<'_, Vec<ImageRef>> {
+    fn images(&self) -> ProviderFuture<'_, Vec<ImageRef>> {
         Box::pin(self.list_images())
     }
 
-    fn import_image<'a>(&'a self, name: &'a str, archive: ByteStream) -> Answer<'a, ImageRef> {
-        Box::pin(self.take_image(name, archive))
+    fn import_image<'a>(&'a self, name: &'a str, archive: ByteStream) -> ProviderFuture<'a, ImageRef> {
+        Box::pin(self.import_archive(name, archive))
     }
 
-    fn forget_image<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
+    fn forget_image<'a>(&'a self, name: &'a str) -> ProviderFuture<'a, ()> {
         let name = name.to_owned();
-        Box::pin(self.forget(move |launcher| launcher.forget_image(&name)))
+        Box::pin(self.forget_entry(move |launcher| launcher.forget_image(&name)))
     }
 
-    fn fork<'a>(&'a self, id: &'a ProviderId, spec: &'a CreateSpec, _key: &'a str) -> Answer<'a, Found> {
+    fn fork<'a>(
+        &'a self,
+        id: &'a ProviderId,
+        spec: &'a CreateSpec,
+        _key: &'a str,
+    ) -> ProviderFuture<'a, ProviderSandbox> {
         Box::pin(self.fork_files(id, spec))
     }
 
-    fn attach<'a>(&'a self, exec: &'a ExecRef, cursor: u64) -> Answer<'a, ExecStream> {
-        Box::pin(async move { self.commands.attach(exec, cursor) })
+    fn attach<'a>(&'a self, exec: &'a ExecRef, cursor: u64) -> ProviderFuture<'a, ExecStream> {
+        Box::pin(async move { self.commands.attach_reader(exec, cursor) })
     }
 
-    fn write<'a>(&'a self, exec: &'a ExecRef, data: Bytes) -> Answer<'a, ()> {
-        Box::pin(async move { self.commands.write(exec, &data).await })
+    fn write<'a>(&'a self, exec: &'a ExecRef, data: Bytes) -> ProviderFuture<'a, ()> {
+        Box::pin(async move { self.commands.write_stdin(exec, &data).await })
     }
 
-    fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> Answer<'a, ()> {
+    fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> ProviderFuture<'a, ()> {
         Box::pin(async move { self.commands.close_stdin(exec) })
     }
 
-    fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> Answer<'a, ()> {
-        Box::pin(async move { self.commands.signal(exec, signal) })
+    fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> ProviderFuture<'a, ()> {
+        Box::pin(async move { self.commands.signal_command(exec, signal) })
     }
 
     fn upload<'a>(
@@ -205,56 +226,65 @@ impl Provider for Local {
         id: &'a ProviderId,
         transfer: &'a Transfer,
         data: ByteStream,
-    ) -> Answer<'a, Worked<Uploaded>> {
-        Box::pin(
-            async move { files::upload(&self.worker(id).await?, &self.commands.patience(id), transfer, data).await },
-        )
-    }
-
-    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> Answer<'a, Worked<Download>> {
-        Box::pin(async move { files::download(&self.worker(id).await?, self.commands.patience(id), transfer).await })
-    }
-
-    fn files<'a>(&'a self, id: &'a ProviderId, job: &'a FileJob) -> Answer<'a, Worked<FileDone>> {
-        Box::pin(async move { files::run(&self.worker(id).await?, &self.commands.patience(id), job).await })
-    }
-
-    fn resize<'a>(&'a self, exec: &'a ExecRef, size: Size) -> Answer<'a, ()> {
-        Box::pin(async move { self.commands.resize(exec, size) })
-    }
-
-    fn execs<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Vec<ExecInfo>> {
-        Box::pin(async move { Ok(self.commands.list(id)) })
-    }
-
-    fn git<'a>(&'a self, id: &'a ProviderId, job: &'a GitJob, output: File) -> Answer<'a, GitDone> {
+    ) -> ProviderFuture<'a, FileResult<UploadSummary>> {
         Box::pin(async move {
-            let (name, job) = (self.place(id).await?.name, job.clone());
-            self.ask(move |launcher| Ok(git::run(launcher, &name, &job, output))).await?
+            file_transfer::upload_files(&self.live_socket(id).await?, &self.commands.timeout_for(id), transfer, data)
+                .await
         })
     }
 
-    /// What leaves a sandbox passes the server's proxy, which decides by what is stored: here is nothing to change.
-    fn set_network<'a>(&'a self, id: &'a ProviderId, _network: &'a Network) -> Answer<'a, ()> {
-        Box::pin(async move { self.place(id).await.map(drop) })
+    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> ProviderFuture<'a, FileResult<Download>> {
+        Box::pin(async move {
+            file_transfer::download_files(&self.live_socket(id).await?, self.commands.timeout_for(id), transfer).await
+        })
     }
 
-    fn resources<'a>(&'a self, id: &'a ProviderId) -> Answer<'a, Usage> {
+    fn files<'a>(
+        &'a self,
+        id: &'a ProviderId,
+        job: &'a FileOperation,
+    ) -> ProviderFuture<'a, FileResult<FileOperationOutput>> {
         Box::pin(async move {
-            let name = self.place(id).await?.name;
-            let known = self.disk.last(&name);
+            file_transfer::run_job(&self.live_socket(id).await?, &self.commands.timeout_for(id), job).await
+        })
+    }
+
+    fn resize<'a>(&'a self, exec: &'a ExecRef, size: PtySize) -> ProviderFuture<'a, ()> {
+        Box::pin(async move { self.commands.resize_terminal(exec, size) })
+    }
+
+    fn execs<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, Vec<ExecInfo>> {
+        Box::pin(async move { Ok(self.commands.list_commands(id)) })
+    }
+
+    fn git<'a>(&'a self, id: &'a ProviderId, job: &'a GitOperation, output: File) -> ProviderFuture<'a, GitResult> {
+        Box::pin(async move {
+            let (name, job) = (self.find_info(id).await?.name, job.clone());
+            self.call_launcher(move |launcher| Ok(git_run::run_job(launcher, &name, &job, output))).await?
+        })
+    }
+
+    /// No-op: the server's egress proxy applies the stored policy.
+    fn set_network<'a>(&'a self, id: &'a ProviderId, _network: &'a Network) -> ProviderFuture<'a, ()> {
+        Box::pin(async move { self.find_info(id).await.map(drop) })
+    }
+
+    fn resources<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ResourceUsage> {
+        Box::pin(async move {
+            let name = self.find_info(id).await?.name;
+            let known = self.disk.last_usage(&name);
             let (usage, disk_bytes) = self
-                .ask(move |launcher| {
-                    let disk = known.map_or_else(|| launcher.disk(&name).map(|found| found.bytes), Ok);
-                    Ok((launcher.usage(&name)?, disk?))
+                .call_launcher(move |launcher| {
+                    let disk = known.map_or_else(|| launcher.measure_disk(&name).map(|found| found.bytes), Ok);
+                    Ok((launcher.read_usage(&name)?, disk?))
                 })
                 .await?;
-            Ok(Usage {
+            Ok(ResourceUsage {
                 cpu_seconds: Duration::from_micros(usage.cpu_microseconds.unwrap_or(0)).as_secs_f64(),
                 memory_bytes: usage.memory.unwrap_or(0),
                 pids: usage.processes.unwrap_or(0),
                 disk_bytes,
-                ..Usage::default()
+                ..ResourceUsage::default()
             })
         })
     }

@@ -1,39 +1,39 @@
-mod agent;
-mod ends;
-mod faults;
-mod liar;
-mod recorder;
+mod agent_tests;
+mod broken_provider;
+mod fault_tests;
+mod lifecycle_tests;
+mod recording_server;
 
 use crate::conformance;
 use crate::{External, Fake, FakeOptions};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::provider::{CreateSpec, Identity, Provider, ProviderId};
 use atoll_core::sandbox::Settings;
-use recorder::Recorder;
+use recording_server::RecordingServer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-async fn keeps_every_promise(provider: &dyn Provider) {
-    let verdicts = conformance::check(provider, &Settings::default()).await;
+async fn assert_conformance(provider: &dyn Provider) {
+    let verdicts = conformance::check_provider(provider, &Settings::default()).await;
     let broken: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict.is_err()).collect();
     assert!(broken.is_empty(), "{broken:#?}");
     assert!(verdicts.len() > 15);
 }
 
 #[tokio::test(start_paused = true)]
-async fn external_keeps_every_promise() {
-    keeps_every_promise(&External::new()).await;
+async fn external_passes_conformance() {
+    assert_conformance(&External::new()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn fake_keeps_every_promise() {
-    let link = Recorder::new();
-    keeps_every_promise(&Fake::new(FakeOptions::default(), link.clone())).await;
-    link.assert_orderly();
+async fn fake_passes_conformance() {
+    let link = RecordingServer::new();
+    assert_conformance(&Fake::new(FakeOptions::default(), link.clone())).await;
+    link.assert_no_violations();
 }
 
-fn spec() -> CreateSpec {
+fn create_spec() -> CreateSpec {
     let identity = Identity {
         deployment: "test".into(),
         sandbox: SandboxId::new(),
@@ -43,51 +43,60 @@ fn spec() -> CreateSpec {
     CreateSpec { identity, labels: BTreeMap::new(), settings: Settings::default(), source: None, programs: Vec::new() }
 }
 
-/// One fake sandbox and the server that its worker talks to.
-struct Scene {
+/// Returns false after ten simulated minutes.
+async fn poll_until(condition: impl Fn() -> bool) -> bool {
+    let holds = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(600), holds).await.is_ok()
+}
+
+/// One fake sandbox and its recording server.
+struct Scenario {
     fake: Fake,
-    link: Arc<Recorder>,
+    link: Arc<RecordingServer>,
     sandbox: SandboxId,
     id: ProviderId,
 }
 
-impl Scene {
+impl Scenario {
     async fn new(prompt: &str) -> Self {
-        Self::with(prompt, FakeOptions::default()).await
+        Self::with_options(prompt, FakeOptions::default()).await
     }
 
-    async fn with(prompt: &str, options: FakeOptions) -> Self {
-        let link = Recorder::new();
-        let (fake, spec) = (Fake::new(options, link.clone()), spec());
+    async fn with_options(prompt: &str, options: FakeOptions) -> Self {
+        let link = RecordingServer::new();
+        let (fake, spec) = (Fake::new(options, link.clone()), create_spec());
         let sandbox = spec.identity.sandbox;
-        link.prompt(sandbox, prompt);
+        link.set_prompt(sandbox, prompt);
         let id = fake.create(&spec, "key").await.unwrap().id;
         Self { fake, link, sandbox, id }
     }
 
-    /// Runs until an event of this type is stored, at most ten simulated minutes.
-    async fn until(&self, event_type: &str) {
-        self.until_count(event_type, 1).await;
+    /// Waits for an event of this type.
+    async fn wait_for_event(&self, event_type: &str) {
+        self.wait_for_events(event_type, 1).await;
     }
 
-    async fn until_count(&self, event_type: &str, count: usize) {
-        let enough = || self.link.types(self.sandbox).iter().filter(|seen| *seen == event_type).count() >= count;
-        let stored = async {
-            while !enough() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        let waited = tokio::time::timeout(Duration::from_secs(600), stored).await;
-        assert!(waited.is_ok(), "no {event_type} in {:#?}", self.link.events(self.sandbox));
+    async fn wait_for_events(&self, event_type: &str, count: usize) {
+        let enough = || self.link.event_types(self.sandbox).iter().filter(|seen| *seen == event_type).count() >= count;
+        assert!(poll_until(enough).await, "no {event_type} in {:#?}", self.link.stored_events(self.sandbox));
     }
 
-    fn types(&self) -> Vec<String> {
-        self.link.types(self.sandbox)
+    /// Waits for acknowledgements, which are sent apart from the events.
+    async fn wait_for_acks(&self, count: usize) {
+        assert!(poll_until(|| self.link.with_row(self.sandbox, |row| row.acks.len() == count)).await);
+    }
+
+    fn event_types(&self) -> Vec<String> {
+        self.link.event_types(self.sandbox)
     }
 
     /// The data of all events of a type.
-    fn data(&self, event_type: &str) -> Vec<serde_json::Value> {
-        let events = self.link.events(self.sandbox).into_iter();
+    fn event_data(&self, event_type: &str) -> Vec<serde_json::Value> {
+        let events = self.link.stored_events(self.sandbox).into_iter();
         events.filter(|event| event["type"] == event_type).map(|event| event["data"].clone()).collect()
     }
 }

@@ -1,31 +1,18 @@
-//! `/agents`: who could do the work here.
+//! `/agents`: the agents of this server.
 
-use crate::agents::AgentView;
-use crate::auth::Caller;
-use crate::problem::{Problem, Result};
+use crate::agents;
+use crate::auth::access::ClientCaller;
+use crate::problem::Result;
 use crate::state::App;
-use atoll_core::sandbox::Settings;
+use atoll_api::AgentList;
 use axum::Json;
 use axum::extract::State;
-use serde::Serialize;
 use std::sync::Arc;
 
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub struct AgentList {
-    items: Vec<AgentView>,
-}
-
-/// The agents that this server knows, whether each can work here, and what it lacks.
+/// List the agents that this server knows, and what each needs to run here.
 ///
-/// Keys are those of the default project.
+/// Model keys are those of the default project.
 #[utoipa::path(get, path = "/agents", tag = "agents", responses((status = 200, body = AgentList)))]
-pub async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Json<AgentList>> {
-    caller.must_not_be_worker()?;
-    let (agents, project) = (Arc::clone(&app.agents), app.default_project);
-    let keys =
-        app.read(move |tx| Box::pin(async move { agents.keys(tx, project, &Settings::default()).await })).await?;
-    let (agents, with_paths) = (Arc::clone(&app.agents), caller.must_be_admin().is_ok());
-    let items = tokio::task::spawn_blocking(move || agents.list(&keys, with_paths)).await;
-    let items = items.map_err(Problem::internal)?;
-    Ok(Json(AgentList { items }))
+pub async fn list_agents(State(app): State<Arc<App>>, client: ClientCaller) -> Result<Json<AgentList>> {
+    agents::list_agents(&app, client).await.map(Json)
 }

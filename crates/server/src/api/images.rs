@@ -1,65 +1,44 @@
-//! `/images`: imported roots, to begin sandboxes with.
+//! `/images`: imported root file systems that sandboxes can start from.
 
-use crate::auth::Caller;
+use crate::app::snapshots;
+use crate::auth::access::{Admin, ClientCaller};
 use crate::extract::{Id, Params};
-use crate::once::Answer;
+use crate::idempotency::JsonResponse;
 use crate::problem::Result;
 use crate::state::App;
-use atoll_core::bounds;
+use atoll_api::{ImageList, ImportImageQuery};
 use atoll_core::provider::{Error, ImageRef};
-use atoll_core::sandbox::ProviderKind;
 use axum::Json;
-use axum::body::Body;
 use axum::extract::{Request, State};
 use futures_util::StreamExt;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::Arc;
 
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-pub struct Images {
-    items: Vec<ImageRef>,
+/// List the images of this machine.
+#[utoipa::path(get, path = "/images", tag = "sandboxes", responses((status = 200, body = ImageList)))]
+pub async fn list_images(State(app): State<Arc<App>>, client: ClientCaller) -> Result<Json<ImageList>> {
+    snapshots::list_images(&app, client).await.map(Json)
 }
 
-/// The images of this machine.
-#[utoipa::path(get, path = "/images", tag = "sandboxes", responses((status = 200, body = Images)))]
-pub async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Json<Images>> {
-    caller.must_not_be_worker()?;
-    Ok(Json(Images { items: app.providers()?.get(ProviderKind::Local).images().await? }))
-}
-
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct ImportQuery {
-    /// 1 to 64 of a-z, 0-9, `.`, `_` and `-`, beginning with a letter or digit.
-    name: String,
-}
-
-/// Import a root: a tar of it, or what `docker save` or an OCI archive holds.
-#[utoipa::path(post, path = "/images", tag = "sandboxes", params(ImportQuery),
+/// Import a root file system: a tar of it, the output of `docker save`, or an OCI archive.
+#[utoipa::path(post, path = "/images", tag = "sandboxes", params(ImportImageQuery),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 201, body = ImageRef)))]
-pub async fn import(
+pub async fn import_image(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Params(query): Params<ImportQuery>,
+    admin: Admin,
+    Params(query): Params<ImportImageQuery>,
     request: Request,
-) -> Result<Answer> {
-    caller.must_be_admin()?;
-    bounds::stored_name("name", &query.name)?;
-    let body: Body = request.into_body();
-    let broken = |error: axum::Error| Error::Refused { detail: format!("the archive broke off: {error}") };
-    let archive = Box::pin(body.into_data_stream().map(move |piece| piece.map_err(broken)));
-    Answer::created(app.providers()?.get(ProviderKind::Local).import_image(&query.name, archive).await?)
+) -> Result<JsonResponse> {
+    let broken = |error: axum::Error| Error::Refused { detail: format!("the archive ended early: {error}") };
+    let archive = Box::pin(request.into_body().into_data_stream().map(move |chunk| chunk.map_err(broken)));
+    JsonResponse::created(snapshots::import_image(&app, admin, &query.name, archive).await?)
 }
 
-/// Forget an image. One that a sandbox or a snapshot stands on stays.
+/// Remove an image that no sandbox and no snapshot uses.
 #[utoipa::path(delete, path = "/images/{name}", tag = "sandboxes", params(("name" = String, Path)),
     responses((status = 200)))]
-pub async fn remove(State(app): State<Arc<App>>, caller: Caller, Id(name): Id<String>) -> Result<Answer> {
-    caller.must_be_admin()?;
-    let providers = app.providers()?;
-    providers.get(ProviderKind::Local).forget_image(&name).await.map_err(|error| super::unknown(error, "image"))?;
-    Answer::ok(json!({ "name": name }))
+pub async fn remove_image(State(app): State<Arc<App>>, admin: Admin, Id(name): Id<String>) -> Result<JsonResponse> {
+    snapshots::remove_image(&app, admin, &name).await?;
+    JsonResponse::ok(json!({ "name": name }))
 }

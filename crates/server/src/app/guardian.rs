@@ -1,17 +1,18 @@
-//! What follows from what a worker's guardian has seen: the agent is told, where its project wants that.
+//! Turns the worker's guardian events into nudges, where the project's settings ask for them.
 
 use super::{Work, inbox, limits};
 use crate::problem::Result;
-use atoll_core::event::{NewEvent, Source, kind};
-use atoll_core::guardian::{self, Act, Detail, Detector};
+use atoll_api::events::{EventData, GuardianNudged};
+use atoll_core::event::{EventSource, NewEvent, kind};
+use atoll_core::guardian::{self, Detector, FindingDetail, GuardianAction};
 use atoll_core::message::{Delivery, MessageType};
-use atoll_store::sandboxes::{self, Sandbox};
-use atoll_store::sessions::Session;
+use atoll_store::sandboxes::{self, SandboxRow};
+use atoll_store::sessions::SessionRow;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 #[derive(Deserialize)]
-struct Detected {
+struct DetectionData {
     detector: Detector,
     #[serde(default)]
     tool: String,
@@ -24,70 +25,74 @@ struct Detected {
 }
 
 #[derive(Deserialize)]
-struct Denied {
+struct DenialData {
     #[serde(default)]
     tool: String,
     #[serde(default)]
     reason: String,
     tool_use_id: Option<String>,
-    /// Its driver tells the agent why.
+    /// The driver already told the agent the reason.
     #[serde(default)]
     told: bool,
 }
 
-/// Words for the agent, and what they are about.
+/// A message to the agent and the event that explains it.
 pub struct Nudge {
-    draft: inbox::Draft,
-    about: Value,
+    draft: inbox::MessageDraft,
+    event: GuardianNudged,
 }
 
-/// How much of a worker's words goes into a message.
-const LONGEST: usize = 1000;
+/// Longest nudge text.
+const MAX_NUDGE_CHARS: usize = 1000;
 
-pub fn observed(sandbox: &Sandbox, event: &NewEvent) -> Option<Nudge> {
+pub fn nudge_for_event(sandbox: &SandboxRow, event: &NewEvent) -> Option<Nudge> {
     let data = event.data.get();
     match event.event_type.as_str() {
         kind::GUARDIAN_DETECTED => {
-            let found: Detected = serde_json::from_str(data).ok()?;
-            let acts = sandbox.settings.guardian.unwrap_or_default().acts();
-            if acts != Act::Nudge || !found.nudge {
+            let found: DetectionData = serde_json::from_str(data).ok()?;
+            let acts = sandbox.settings.guardian.unwrap_or_default().effective_action();
+            if acts != GuardianAction::Nudge || !found.nudge {
                 return None;
             }
             let detail = match (found.times, found.path) {
-                (Some(times), _) => Detail::Times(times),
-                (None, path) => Detail::Path(path.unwrap_or_default()),
+                (Some(times), _) => FindingDetail::RepeatCount(times),
+                (None, path) => FindingDetail::Path(path.unwrap_or_default()),
             };
-            let text = guardian::nudge(found.detector, &found.tool, &detail);
-            Some(Nudge::new(&text, json!({ "detector": found.detector, "evidence": found.evidence })))
+            let text = guardian::nudge_message(found.detector, &found.tool, &detail);
+            Some(Nudge::new(&text, Some(found.detector), Some(found.evidence), None))
         }
-        // Not a matter of taste: who is refused has to know why.
+        // Always sent: an agent must learn why its call was denied.
         kind::GUARDIAN_DENIED => {
-            let denied: Denied = serde_json::from_str(data).ok().filter(|denied: &Denied| !denied.told)?;
+            let denied: DenialData = serde_json::from_str(data).ok().filter(|denied: &DenialData| !denied.told)?;
             let text = format!("Atoll's guardian: your call of {} was denied: {}", denied.tool, denied.reason);
-            Some(Nudge::new(&text, json!({ "denied": denied.tool_use_id })))
+            Some(Nudge::new(&text, None, None, denied.tool_use_id))
         }
         _ => None,
     }
 }
 
 impl Nudge {
-    fn new(text: &str, about: Value) -> Self {
-        let draft = inbox::Draft {
-            content: super::lifecycle::bounded(text, LONGEST),
+    fn new(text: &str, detector: Option<Detector>, evidence: Option<Value>, denied: Option<String>) -> Self {
+        let draft = inbox::MessageDraft {
+            content: super::lifecycle::truncate_text(text, MAX_NUDGE_CHARS),
             message_type: MessageType::GuardianNudge,
             delivery: Delivery::Steer,
-            sender: Some(guardian::SENDER.to_owned()),
+            sender: Some(guardian::GUARDIAN_SENDER.to_owned()),
         };
-        Self { draft, about }
+        let event = GuardianNudged { text: draft.content.clone(), detector, evidence, denied };
+        Self { draft, event }
     }
 }
 
-/// Carries it out, with what it was about in the log.
-pub async fn nudge(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox, nudge: Nudge) -> Result<()> {
-    let mut data = nudge.about;
-    data["text"] = nudge.draft.content.as_str().into();
-    let event = NewEvent::system(kind::GUARDIAN_NUDGED, work.now, &data).by(Source::Guardian, None);
+/// Logs the nudge and queues its message.
+pub async fn deliver_nudge(
+    work: &mut Work<'_>,
+    session: &mut SessionRow,
+    sandbox: &mut SandboxRow,
+    nudge: Nudge,
+) -> Result<()> {
+    let event = EventData::GuardianNudged(nudge.event).into_event(work.now).with_source(EventSource::Guardian, None);
     work.log(sandbox, vec![event]).await?;
-    sandboxes::update(work.tx, sandbox).await?;
-    limits::say(work, session, sandbox, nudge.draft).await
+    sandboxes::update_sandbox(work.tx, sandbox).await?;
+    limits::notify_agent(work, session, sandbox, nudge.draft).await
 }

@@ -1,107 +1,75 @@
-//! A worker's sign of life.
+//! Heartbeats: what a worker reports, and the start instructions that it gets back.
 
 use super::{Work, fence, inbox, ingest, lifecycle, secrets, transcripts};
 use crate::agents::Agents;
 use crate::problem::Result;
+use atoll_core::agent_status::{Signal, is_reported_by_events};
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
-use atoll_core::sandbox::{Activity, ProviderKind, SandboxState};
+use atoll_core::sandbox::{Activity, SandboxState};
 use atoll_protocol::{Gateway, Heartbeat, HeartbeatAnswer, Start};
-use atoll_store::sandboxes::{self, Sample, Sandbox};
-use atoll_store::sessions::Session;
+use atoll_store::sandboxes::{self, HeartbeatSample, SandboxRow};
+use atoll_store::sessions::SessionRow;
 use atoll_store::streams;
 use std::time::Duration;
 
-/// One sample is kept in this time, for graphs.
-const SAMPLE_EVERY: Duration = Duration::from_secs(600);
+/// Interval of the stored resource samples.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(600);
 
-pub async fn heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> Result<HeartbeatAnswer> {
-    let (mut session, mut sandbox) = work.locked(id).await?;
-    ingest::refuse_drained(&sandbox)?;
-    fence::admit(work, &session, &mut sandbox, beat.stream, beat.boot).await?;
-    keep_sample(work, &mut sandbox, beat).await?;
-    alive(work, &mut session, &mut sandbox).await?;
-    let may_change = sandbox.state == SandboxState::Running && sandbox.activity != Activity::Paused;
-    let is_told = !is_told_by_events(beat.activity) || is_stored(work, id, beat).await?;
-    let held = beat.activity == Activity::WaitingMessage && super::continuous::holds(work.tx, &sandbox).await?;
-    let activity = match sandbox.limit_paused {
-        Some(_) => Some(Activity::LimitPaused),
-        None => Some(beat.activity).filter(|activity| is_told && may_claim(*activity) && !held),
-    };
-    if may_change
-        && let Some(activity) = activity
-        && sandbox.activity != activity
-    {
-        sandbox.activity = activity;
-        sandboxes::update(work.tx, &mut sandbox).await?;
+pub async fn record_heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> Result<HeartbeatAnswer> {
+    let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+    ingest::require_not_drained(&sandbox)?;
+    fence::admit_stream(work, &session, &mut sandbox, beat.stream, beat.boot).await?;
+    store_sample(work, &mut sandbox, beat).await?;
+    mark_alive(work, &mut session, &mut sandbox).await?;
+    let activity = beat.activity;
+    let are_events_stored = is_reported_by_events(activity) && are_events_stored(work, id, beat).await?;
+    let is_between_runs =
+        activity == Activity::WaitingMessage && super::continuous::is_between_runs(work.tx, &sandbox).await?;
+    if sandbox.apply_signal(Signal::HeartbeatReceived { activity, are_events_stored, is_between_runs }) {
+        sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     }
     let starting = beat.activity == Activity::Starting && sandbox.state == SandboxState::Running;
-    let start = if starting { Some(start(work, &session, &mut sandbox, beat).await?) } else { None };
-    let interval_s = u32::try_from(work.policy.heartbeat.as_secs().max(1)).unwrap_or(u32::MAX);
+    let start = if starting { Some(start_instructions(work, &session, &mut sandbox, beat).await?) } else { None };
+    let interval_s = u32::try_from(work.config.heartbeat.interval.as_secs().max(1)).unwrap_or(u32::MAX);
     Ok(HeartbeatAnswer { state: sandbox.state, interval_s, start })
 }
 
-/// The row is never ahead of the log: what events say counts when they are there, and then by themselves.
-async fn is_stored(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> Result<bool> {
-    let stream = streams::get(work.tx, id, beat.stream).await?;
+/// True once all events that the heartbeat counts are stored. The row must not be ahead of the log.
+async fn are_events_stored(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> Result<bool> {
+    let stream = streams::find_stream(work.tx, id, beat.stream).await?;
     Ok(stream.is_some_and(|stream| stream.last_key >= beat.last_key))
 }
 
-/// Whether a change to it shows in the log, too.
-const fn is_told_by_events(activity: Activity) -> bool {
-    match activity {
-        Activity::Working | Activity::WaitingApproval | Activity::WaitingMessage | Activity::RateLimited => true,
-        Activity::Starting
-        | Activity::LimitPaused
-        | Activity::Stalled
-        | Activity::Paused
-        | Activity::Unreachable
-        | Activity::TakingResults
-        | Activity::Ended => false,
-    }
-}
-
-/// Counts the sign of life; the first one makes the sandbox `running`.
-async fn alive(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox) -> Result<()> {
-    sandbox.heartbeats += 1;
+/// Counts the heartbeat; the first one moves the sandbox to `running`.
+async fn mark_alive(work: &mut Work<'_>, session: &mut SessionRow, sandbox: &mut SandboxRow) -> Result<()> {
+    sandbox.heartbeat_count += 1;
     sandbox.first_heartbeat = sandbox.first_heartbeat.or(Some(work.now));
     sandbox.last_heartbeat = Some(work.now);
-    sandbox.worker_left = false;
-    sandboxes::update(work.tx, sandbox).await?;
-    // A worker may speak before the job that asks the provider has run.
+    sandbox.worker_has_exited = false;
+    sandboxes::update_sandbox(work.tx, sandbox).await?;
+    // A worker can start before the create job has run.
     if sandbox.state == SandboxState::Pending {
-        lifecycle::apply(work, session, sandbox, Trigger::ProviderAsked, None, None).await?;
+        lifecycle::apply_trigger(work, session, sandbox, Trigger::CreationRequested, None, None).await?;
     }
     if sandbox.state == SandboxState::Creating {
-        lifecycle::apply(work, session, sandbox, Trigger::FirstHeartbeat, None, None).await?;
+        lifecycle::apply_trigger(work, session, sandbox, Trigger::FirstHeartbeat, None, None).await?;
     }
     Ok(())
 }
 
-/// What a worker can know of its agent; the rest is the server's to say.
-const fn may_claim(activity: Activity) -> bool {
-    match activity {
-        Activity::Starting
-        | Activity::Working
-        | Activity::WaitingApproval
-        | Activity::WaitingMessage
-        | Activity::RateLimited
-        | Activity::Stalled => true,
-        // Which limit it is, its events say.
-        Activity::LimitPaused
-        | Activity::Paused
-        | Activity::Unreachable
-        | Activity::TakingResults
-        | Activity::Ended => false,
-    }
-}
-
-async fn start(work: &mut Work<'_>, session: &Session, sandbox: &mut Sandbox, beat: &Heartbeat) -> Result<Start> {
-    let resume = transcripts::resume(session, sandbox);
-    let exposed = secrets::hand_over(work, sandbox).await?;
+async fn start_instructions(
+    work: &mut Work<'_>,
+    session: &SessionRow,
+    sandbox: &mut SandboxRow,
+    beat: &Heartbeat,
+) -> Result<Start> {
+    let resume = transcripts::resume_info(session, sandbox);
+    let exposed = secrets::expose_variables(work, sandbox).await?;
     let mut settings = sandbox.settings.clone();
     settings.env.extend(exposed);
-    let gateway = gateway(work, sandbox);
+    let runs_agents = work.capabilities(sandbox.provider).runs_agents();
+    let gateway = gateway_access(work, sandbox);
     if let Some(gateway) = &gateway {
         settings.env.insert("ATOLL_GATEWAY_URL".to_owned(), gateway.base_url.clone());
         settings.env.insert("ATOLL_GATEWAY_KEY".to_owned(), gateway.key.clone());
@@ -113,34 +81,27 @@ async fn start(work: &mut Work<'_>, session: &Session, sandbox: &mut Sandbox, be
         prompt: inbox::first_message(work, session, sandbox, beat.stream).await?,
         settings,
         resume,
-        program: Agents::inside(sandbox.provider, sandbox.agent.as_deref()),
+        program: runs_agents.then(|| Agents::program_path_inside(sandbox.agent.as_deref())).flatten(),
         gateway,
     })
 }
 
-/// Only where the worker has handed its way out to this server: the gateway is at the other end of it.
-pub const fn has_gateway(provider: ProviderKind) -> bool {
-    match provider {
-        ProviderKind::Local | ProviderKind::Docker => true,
-        ProviderKind::External | ProviderKind::Fake => false,
-    }
-}
-
-fn gateway(work: &Work<'_>, sandbox: &Sandbox) -> Option<Gateway> {
-    has_gateway(sandbox.provider).then(|| {
-        let base_url = format!("http://127.0.0.1:{}", atoll_worker::outward::PORT);
-        Gateway { base_url, key: work.gateway.placeholder(sandbox.id) }
+/// The gateway's address, if the sandbox's outbound connections go through this server.
+fn gateway_access(work: &Work<'_>, sandbox: &SandboxRow) -> Option<Gateway> {
+    work.capabilities(sandbox.provider).runs_agents().then(|| {
+        let base_url = format!("http://127.0.0.1:{}", atoll_protocol::PROXY_PORT);
+        Gateway { base_url, key: work.gateway.placeholder_key(sandbox.id) }
     })
 }
 
-async fn keep_sample(work: &mut Work<'_>, sandbox: &mut Sandbox, beat: &Heartbeat) -> Result<()> {
-    if sandbox.last_sample.is_some_and(|last| work.now.elapsed_since(last) < SAMPLE_EVERY) {
+async fn store_sample(work: &mut Work<'_>, sandbox: &mut SandboxRow, beat: &Heartbeat) -> Result<()> {
+    if sandbox.last_sample.is_some_and(|last| work.now.elapsed_since(last) < SAMPLE_INTERVAL) {
         return Ok(());
     }
     sandbox.last_sample = Some(work.now);
-    // Out-of-range figures saturate; a nonsense one (NaN) becomes 0.
+    // Out-of-range values saturate; NaN becomes 0.
     let whole = |figure: f64| figure as i64;
-    let sample = Sample {
+    let sample = HeartbeatSample {
         at: work.now,
         cpu_milli: beat.cpu.map(|cpu| whole(cpu * 1000.0)),
         memory_bytes: beat.memory.map(whole),
@@ -149,23 +110,21 @@ async fn keep_sample(work: &mut Work<'_>, sandbox: &mut Sandbox, beat: &Heartbea
     Ok(sandboxes::add_sample(work.tx, sandbox.id, &sample).await?)
 }
 
-/// A heartbeat in the plain form of a single event: no stream, no start.
-pub async fn single(work: &mut Work<'_>, id: SandboxId) -> Result<i64> {
-    let (mut session, mut sandbox) = work.locked(id).await?;
-    ingest::refuse_drained(&sandbox)?;
-    alive(work, &mut session, &mut sandbox).await?;
+/// Records a heartbeat sent as a plain event: without a stream, and without start instructions.
+pub async fn record_plain_heartbeat(work: &mut Work<'_>, id: SandboxId) -> Result<i64> {
+    let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+    ingest::require_not_drained(&sandbox)?;
+    mark_alive(work, &mut session, &mut sandbox).await?;
     Ok(sandbox.last_seq)
 }
 
-/// Sandboxes that have been silent for too long say so.
+/// Marks a sandbox unreachable if its last heartbeat is older than `before`.
 pub async fn mark_unreachable(work: &mut Work<'_>, id: SandboxId, before: atoll_core::time::Timestamp) -> Result<()> {
-    let (_, mut sandbox) = work.locked(id).await?;
+    let (_, mut sandbox) = work.lock_sandbox(id).await?;
     let silent = sandbox.last_heartbeat.is_some_and(|last| last < before);
-    let may_be_silent = matches!(sandbox.activity, Activity::Unreachable | Activity::Paused);
-    if sandbox.state == SandboxState::Running && silent && !may_be_silent {
-        sandbox.activity = Activity::Unreachable;
+    if silent && sandbox.apply_signal(Signal::HeartbeatsMissed) {
         sandbox.updated_at = work.now;
-        sandboxes::update(work.tx, &mut sandbox).await?;
+        sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
         work.out.states.push((sandbox.id, sandbox.state));
     }
     Ok(())

@@ -1,160 +1,161 @@
-//! The inbox: sending, leasing, acknowledging. `atoll_core::inbox::step` decides, this writes.
+//! The inbox: sending, leasing and acknowledging messages. `atoll_core::inbox::step` decides; this module stores.
 
 use super::{Work, continuous, fence, lifecycle};
 use crate::problem::{Problem, Result};
+use atoll_api::events::{EventData, MessageContent, MessageOutcome};
+use atoll_core::agent_status::Signal;
 use atoll_core::bounds;
-use atoll_core::event::{NewEvent, Source, kind};
+use atoll_core::event::{EventSource, NewEvent};
 use atoll_core::id::{LeaseId, MessageId, SandboxId, SessionId};
-use atoll_core::inbox::{Lease, Refused, Standing, Step, step};
-use atoll_core::message::{Delivery, How, MessageState, MessageType};
-use atoll_core::sandbox::{Activity, TurnState};
+use atoll_core::inbox::{DeliveryError, DeliveryInput, DeliveryState, Lease, apply_delivery_input};
+use atoll_core::message::{Delivery, MessageState, MessageType};
+
 use atoll_protocol::{Ack, LeaseAnswer, LeaseRequest, LeasedMessage, Nack};
-use atoll_store::messages::{self, Message};
-use atoll_store::sandboxes::{self, Sandbox};
-use atoll_store::sessions::{self, Session};
-use serde_json::json;
+use atoll_store::messages::{self, MessageRow};
+use atoll_store::sandboxes::{self, SandboxRow};
+use atoll_store::sessions::{self, SessionRow};
 
-/// How much of a message's words stands in the log.
-const EXCERPT: usize = 2000;
+/// Longest message excerpt in the event log.
+const MAX_EXCERPT_CHARS: usize = 2000;
 
-/// What somebody wants to say.
+/// A message before it is stored.
 #[derive(Debug, Clone)]
-pub struct Draft {
+pub struct MessageDraft {
     pub content: String,
     pub message_type: MessageType,
     pub delivery: Delivery,
     pub sender: Option<String>,
 }
 
-/// Takes a step of the pure rule; says whether anything changed.
-pub fn advance(message: &mut Message, taken: Step, work: &Work<'_>) -> Result<bool, Refused> {
-    let after = step(message.standing, taken, work.steady)?;
-    let changed = after != message.standing;
-    message.standing = after;
+/// Applies one step of the state machine. Returns whether the message changed.
+pub fn apply_step(message: &mut MessageRow, taken: DeliveryInput, work: &Work<'_>) -> Result<bool, DeliveryError> {
+    let after = apply_delivery_input(message.delivery_status, taken, work.steady)?;
+    let changed = after != message.delivery_status;
+    message.delivery_status = after;
     if changed {
         message.updated_at = work.now;
     }
     Ok(changed)
 }
 
-fn said(event_type: &'static str, work: &Work<'_>, message: &Message) -> NewEvent {
-    let data = json!({
-        "message_id": message.id,
-        "type": message.message_type,
-        "delivery": message.delivery,
-        "position": message.position,
-        "content": lifecycle::bounded(&message.content, EXCERPT),
-        "content_bytes": message.content.len(),
+fn content_event(event: fn(MessageContent) -> EventData, work: &Work<'_>, message: &MessageRow) -> NewEvent {
+    let data = event(MessageContent {
+        message_id: message.id,
+        message_type: message.message_type,
+        delivery: message.delivery,
+        position: message.position,
+        content: lifecycle::truncate_text(&message.content, MAX_EXCERPT_CHARS),
+        content_bytes: message.content.len(),
     });
-    NewEvent::system(event_type, work.now, &data)
+    data.into_event(work.now)
 }
 
-fn became(event_type: &'static str, work: &Work<'_>, message: &Message) -> NewEvent {
-    let data = json!({
-        "message_id": message.id,
-        "state": message.standing.state,
-        "how": message.standing.how,
-        "reason": message.reason,
+fn state_event(event: fn(MessageOutcome) -> EventData, work: &Work<'_>, message: &MessageRow) -> NewEvent {
+    let data = event(MessageOutcome {
+        message_id: message.id,
+        state: message.delivery_status.state,
+        how: message.delivery_status.delivery_method,
+        reason: message.reason.clone(),
     });
-    let mut event = NewEvent::system(event_type, work.now, &data);
-    event.turn = message.standing.turn;
+    let mut event = data.into_event(work.now);
+    event.turn = message.delivery_status.turn;
     event
 }
 
-/// The log that a session's news stand in: its live sandbox's, else its newest one's.
-pub async fn home(work: &mut Work<'_>, session: &Session) -> Result<Option<Sandbox>> {
+/// The sandbox whose log gets the session's events: the live one, else the newest one.
+pub async fn find_log_sandbox(work: &mut Work<'_>, session: &SessionRow) -> Result<Option<SandboxRow>> {
     match session.sandbox_id.or(session.last_sandbox_id) {
-        Some(id) => Ok(sandboxes::get(work.tx, id).await?),
+        Some(id) => Ok(sandboxes::find_sandbox(work.tx, id).await?),
         None => Ok(None),
     }
 }
 
-async fn note(work: &mut Work<'_>, session: &Session, event: NewEvent) -> Result<()> {
-    if let Some(mut sandbox) = home(work, session).await? {
+async fn log_to_session(work: &mut Work<'_>, session: &SessionRow, event: NewEvent) -> Result<()> {
+    if let Some(mut sandbox) = find_log_sandbox(work, session).await? {
         work.log(&mut sandbox, vec![event]).await?;
-        sandboxes::update(work.tx, &mut sandbox).await?;
+        sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     }
     Ok(())
 }
 
-/// Puts a message into the inbox. The caller holds the session's lock and has checked the words' bound.
-pub async fn queue(work: &mut Work<'_>, session: &mut Session, draft: Draft) -> Result<Message> {
-    let message = Message {
+/// Queues a message. The caller holds the session's lock and has checked the content's length.
+pub async fn queue_message(work: &mut Work<'_>, session: &mut SessionRow, draft: MessageDraft) -> Result<MessageRow> {
+    let message = MessageRow {
         id: MessageId::new(),
         session_id: session.id,
         position: session.next_position,
         message_type: draft.message_type,
         delivery: draft.delivery,
-        content: work.redacted(session.project_id, draft.content),
+        content: work.redact_text(session.project_id, draft.content),
         sender: draft.sender.clone(),
-        standing: Standing::QUEUED,
+        delivery_status: DeliveryState::QUEUED,
         reason: None,
         created_at: work.now,
         updated_at: work.now,
     };
     session.next_position += 1;
     session.updated_at = work.now;
-    sessions::update(work.tx, session).await?;
-    messages::insert(work.tx, &message).await?;
+    sessions::update_session(work.tx, session).await?;
+    messages::insert_message(work.tx, &message).await?;
     let source = match (draft.message_type, draft.sender.as_deref()) {
-        (_, Some(atoll_core::guardian::SENDER)) => Source::Guardian,
-        (MessageType::System, _) | (_, Some(atoll_core::limit::SENDER)) => Source::System,
-        (MessageType::UserMessage | MessageType::Interrupt | MessageType::GuardianNudge, _) => Source::User,
+        (_, Some(atoll_core::guardian::GUARDIAN_SENDER)) => EventSource::Guardian,
+        (MessageType::System, _) | (_, Some(atoll_core::limit::LIMITS_SENDER)) => EventSource::System,
+        (MessageType::UserMessage | MessageType::Interrupt | MessageType::GuardianNudge, _) => EventSource::User,
     };
-    let event = said(kind::MESSAGE_QUEUED, work, &message).by(source, draft.sender);
-    note(work, session, event).await?;
+    let event = content_event(EventData::MessageQueued, work, &message).with_source(source, draft.sender);
+    log_to_session(work, session, event).await?;
     if draft.message_type == MessageType::Interrupt
         && let Some(live) = session.sandbox_id
-        && let Some(mut sandbox) = sandboxes::get(work.tx, live).await?
+        && let Some(mut sandbox) = sandboxes::find_sandbox(work.tx, live).await?
     {
-        continuous::interrupted(work, &mut sandbox).await?;
+        continuous::record_interrupt(work, &mut sandbox).await?;
     }
     work.out.inboxes.push(session.id);
     metrics::counter!(crate::metrics::MESSAGES_QUEUED).increment(1);
     Ok(message)
 }
 
-/// What may be changed of a queued message.
+/// Changes to a queued message.
 #[derive(Debug, Clone, Default)]
-pub struct Edit {
+pub struct MessageEdit {
     pub content: Option<String>,
     pub delivery: Option<Delivery>,
-    /// Goes right before this one.
+    /// Moves the message before this one.
     pub before: Option<MessageId>,
 }
 
-pub async fn edit(
+pub async fn edit_message(
     work: &mut Work<'_>,
-    session: &Session,
+    session: &SessionRow,
     id: MessageId,
-    change: Edit,
+    change: MessageEdit,
     actor: String,
-) -> Result<Message> {
-    let mut message = find(work, session, id).await?;
-    advance(&mut message, Step::Edit, work)?;
+) -> Result<MessageRow> {
+    let mut message = find_message(work, session, id).await?;
+    apply_step(&mut message, DeliveryInput::Edit, work)?;
     if let Some(content) = change.content {
-        // The prompt keeps its own, larger bound.
-        let most = if message.position == 0 { bounds::PROMPT_BYTES } else { bounds::MESSAGE_BYTES };
-        bounds::content("content", &content, most)?;
-        message.content = work.redacted(session.project_id, content);
+        // The prompt has its own, larger bound.
+        let most = if message.position == 0 { bounds::MAX_PROMPT_BYTES } else { bounds::MAX_MESSAGE_BYTES };
+        bounds::check_content("content", &content, most)?;
+        message.content = work.redact_text(session.project_id, content);
     }
     message.delivery = change.delivery.unwrap_or(message.delivery);
     message.updated_at = work.now;
-    messages::update(work.tx, &message).await?;
+    messages::update_message(work.tx, &message).await?;
     if let Some(before) = change.before {
         move_before(work, session, id, before).await?;
-        message = find(work, session, id).await?;
+        message = find_message(work, session, id).await?;
     }
-    let event = said(kind::MESSAGE_EDITED, work, &message).by(Source::User, Some(actor));
-    note(work, session, event).await?;
+    let event = content_event(EventData::MessageEdited, work, &message).with_source(EventSource::User, Some(actor));
+    log_to_session(work, session, event).await?;
     work.out.inboxes.push(session.id);
     Ok(message)
 }
 
-/// The queued messages take the places they had, in the new order.
-async fn move_before(work: &mut Work<'_>, session: &Session, id: MessageId, before: MessageId) -> Result<()> {
-    let mut queued = messages::open(work.tx, session.id).await?;
-    queued.retain(|message| message.standing.state == MessageState::Queued);
+/// Reorders the queued messages within their existing positions.
+async fn move_before(work: &mut Work<'_>, session: &SessionRow, id: MessageId, before: MessageId) -> Result<()> {
+    let mut queued = messages::list_open_messages(work.tx, session.id).await?;
+    queued.retain(|message| message.delivery_status.state == MessageState::Queued);
     let places: Vec<i64> = queued.iter().map(|message| message.position).collect();
     let mut order: Vec<MessageId> = queued.iter().map(|message| message.id).filter(|other| *other != id).collect();
     let at = match order.iter().position(|other| *other == before) {
@@ -164,44 +165,52 @@ async fn move_before(work: &mut Work<'_>, session: &Session, id: MessageId, befo
     };
     order.insert(at, id);
     let moved: Vec<(MessageId, i64)> = order.into_iter().zip(places).collect();
-    Ok(messages::place(work.tx, &moved).await?)
+    Ok(messages::reorder_messages(work.tx, &moved).await?)
 }
 
-pub async fn cancel(work: &mut Work<'_>, session: &mut Session, id: MessageId, actor: String) -> Result<Message> {
-    let mut message = find(work, session, id).await?;
-    advance(&mut message, Step::Cancel, work)?;
-    messages::update(work.tx, &message).await?;
-    let event = became(kind::MESSAGE_CANCELLED, work, &message).by(Source::User, Some(actor));
-    note(work, session, event).await?;
-    if let Some(mut sandbox) = home(work, session).await? {
+pub async fn cancel_message(
+    work: &mut Work<'_>,
+    session: &mut SessionRow,
+    id: MessageId,
+    actor: String,
+) -> Result<MessageRow> {
+    let mut message = find_message(work, session, id).await?;
+    apply_step(&mut message, DeliveryInput::Cancel, work)?;
+    messages::update_message(work.tx, &message).await?;
+    let event = state_event(EventData::MessageCancelled, work, &message).with_source(EventSource::User, Some(actor));
+    log_to_session(work, session, event).await?;
+    if let Some(mut sandbox) = find_log_sandbox(work, session).await? {
         lifecycle::finish_if_done(work, session, &mut sandbox).await?;
     }
     Ok(message)
 }
 
-async fn find(work: &mut Work<'_>, session: &Session, id: MessageId) -> Result<Message> {
-    messages::get(work.tx, session.id, id).await?.ok_or_else(|| Problem::not_found("message"))
+async fn find_message(work: &mut Work<'_>, session: &SessionRow, id: MessageId) -> Result<MessageRow> {
+    messages::find_message(work.tx, session.id, id).await?.ok_or_else(|| Problem::not_found("message"))
 }
 
-/// Hands messages to a worker, and renews what it holds.
-pub async fn lease(work: &mut Work<'_>, id: SandboxId, request: &LeaseRequest) -> Result<LeaseAnswer> {
-    let (session, mut sandbox) = work.locked(id).await?;
-    refuse_ended(&sandbox)?;
+/// Leases messages to a worker and renews its leases.
+pub async fn lease_messages(work: &mut Work<'_>, id: SandboxId, request: &LeaseRequest) -> Result<LeaseAnswer> {
+    let (session, mut sandbox) = work.lock_sandbox(id).await?;
+    require_not_ended(&sandbox)?;
     let version = (sandbox.stream, sandbox.boot);
-    fence::admit(work, &session, &mut sandbox, request.stream, request.boot).await?;
+    fence::admit_stream(work, &session, &mut sandbox, request.stream, request.boot).await?;
     if version != (sandbox.stream, sandbox.boot) {
-        sandboxes::update(work.tx, &mut sandbox).await?;
+        sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     }
     let mut answer = LeaseAnswer::default();
     for lease in &request.renew {
-        if !renew(work, &session, *lease).await? {
+        if !renew_lease(work, &session, *lease).await? {
             answer.lost.push(*lease);
         }
     }
-    if sandbox.state.takes_messages() {
-        let most = i64::from(request.max).min(bounds::LEASES_AT_ONCE as i64);
-        for message in messages::available(work.tx, session.id, sandbox.turn_state, work.steady, most).await? {
-            answer.items.push(take(work, message, request.stream).await?);
+    if sandbox.state.accepts_messages() {
+        let most = i64::from(request.max).min(bounds::MAX_LEASES_AT_ONCE as i64);
+        for message in
+            messages::list_leasable_messages(work.tx, session.id, sandbox.status.turn_state(), work.steady, most)
+                .await?
+        {
+            answer.items.push(lease_message(work, message, request.stream).await?);
         }
     } else {
         answer.state = Some(sandbox.state);
@@ -209,24 +218,26 @@ pub async fn lease(work: &mut Work<'_>, id: SandboxId, request: &LeaseRequest) -
     Ok(answer)
 }
 
-async fn renew(work: &mut Work<'_>, session: &Session, lease: LeaseId) -> Result<bool> {
-    let Some(mut message) = messages::by_lease(work.tx, session.id, lease).await? else { return Ok(false) };
-    let until = work.steady + work.policy.lease;
-    if advance(&mut message, Step::Renew { lease, until }, work).is_err() {
+async fn renew_lease(work: &mut Work<'_>, session: &SessionRow, lease: LeaseId) -> Result<bool> {
+    let Some(mut message) = messages::find_message_by_lease(work.tx, session.id, lease).await? else {
+        return Ok(false);
+    };
+    let until = work.steady + work.config.messages.lease;
+    if apply_step(&mut message, DeliveryInput::Renew { lease, until }, work).is_err() {
         return Ok(false);
     }
-    messages::update(work.tx, &message).await?;
+    messages::update_message(work.tx, &message).await?;
     Ok(true)
 }
 
-async fn take(work: &mut Work<'_>, mut message: Message, stream: uuid::Uuid) -> Result<LeasedMessage> {
-    let lease = Lease { id: LeaseId::new(), stream, until: work.steady + work.policy.lease };
-    advance(&mut message, Step::Lease(lease), work)?;
-    messages::update(work.tx, &message).await?;
-    Ok(leased(message, lease))
+async fn lease_message(work: &mut Work<'_>, mut message: MessageRow, stream: uuid::Uuid) -> Result<LeasedMessage> {
+    let lease = Lease { id: LeaseId::new(), stream, expires_at: work.steady + work.config.messages.lease };
+    apply_step(&mut message, DeliveryInput::Lease(lease), work)?;
+    messages::update_message(work.tx, &message).await?;
+    Ok(to_leased_message(message, lease))
 }
 
-fn leased(message: Message, lease: Lease) -> LeasedMessage {
+fn to_leased_message(message: MessageRow, lease: Lease) -> LeasedMessage {
     LeasedMessage {
         id: message.id,
         session_id: message.session_id,
@@ -237,97 +248,88 @@ fn leased(message: Message, lease: Lease) -> LeasedMessage {
         position: message.position,
         created_at: message.created_at,
         lease: lease.id,
-        lease_until: lease.until,
+        lease_until: lease.expires_at,
     }
 }
 
-/// What a worker holds already: it may not have heard of all of it.
-pub async fn held(tx: &mut dyn atoll_store::Tx, session: SessionId, stream: uuid::Uuid) -> Result<Vec<LeasedMessage>> {
-    let open = messages::open(tx, session).await?;
-    let held = open.into_iter().filter(|message| message.standing.held_by(stream).is_some());
-    Ok(held.filter_map(|message| message.standing.lease.map(|lease| leased(message, lease))).collect())
+/// Messages that a stream has leased. The worker may have missed the response that leased them.
+pub async fn leased_by_stream(
+    tx: &mut dyn atoll_store::Tx,
+    session: SessionId,
+    stream: uuid::Uuid,
+) -> Result<Vec<LeasedMessage>> {
+    let open = messages::list_open_messages(tx, session).await?;
+    let held = open.into_iter().filter(|message| message.delivery_status.lease_held_by(stream).is_some());
+    Ok(held
+        .filter_map(|message| message.delivery_status.lease.map(|lease| to_leased_message(message, lease)))
+        .collect())
 }
 
-/// The first message for a worker that starts: what it already holds, else the next in line.
+/// The first message for a starting worker: one that it has already leased, else the next available one.
 pub async fn first_message(
     work: &mut Work<'_>,
-    session: &Session,
-    sandbox: &Sandbox,
+    session: &SessionRow,
+    sandbox: &SandboxRow,
     stream: uuid::Uuid,
 ) -> Result<Option<LeasedMessage>> {
-    for message in messages::open(work.tx, session.id).await? {
-        if let (MessageState::Leased, Some(lease)) = (message.standing.state, message.standing.lease)
+    for message in messages::list_open_messages(work.tx, session.id).await? {
+        if let (MessageState::Leased, Some(lease)) = (message.delivery_status.state, message.delivery_status.lease)
             && lease.stream == stream
         {
-            return Ok(Some(leased(message, lease)));
+            return Ok(Some(to_leased_message(message, lease)));
         }
     }
-    let next = messages::available(work.tx, session.id, sandbox.turn_state, work.steady, 1).await?;
+    let next =
+        messages::list_leasable_messages(work.tx, session.id, sandbox.status.turn_state(), work.steady, 1).await?;
     match next.into_iter().next() {
-        Some(message) => Ok(Some(take(work, message, stream).await?)),
+        Some(message) => Ok(Some(lease_message(work, message, stream).await?)),
         None => Ok(None),
     }
 }
 
-pub(super) fn refuse_ended(sandbox: &Sandbox) -> Result<()> {
+pub(super) fn require_not_ended(sandbox: &SandboxRow) -> Result<()> {
     if sandbox.state.has_ended() { Err(Problem::unauthorized()) } else { Ok(()) }
 }
 
-/// The agent has it.
-pub async fn ack(work: &mut Work<'_>, id: SandboxId, message: MessageId, ack: &Ack) -> Result<()> {
-    let (mut session, mut sandbox) = work.locked(id).await?;
-    refuse_ended(&sandbox)?;
-    fence::admit(work, &session, &mut sandbox, ack.stream, None).await?;
-    let mut message = find(work, &session, message).await?;
-    let lease = message.standing.held_by(ack.stream).unwrap_or(ack.lease);
-    if advance(&mut message, Step::Ack { lease, how: ack.how, turn: ack.turn }, work)? {
-        messages::update(work.tx, &message).await?;
-        turn_opened(&mut sandbox, ack);
-        let event = became(kind::MESSAGE_ACKNOWLEDGED, work, &message);
+/// Records that the agent has the message.
+pub async fn record_ack(work: &mut Work<'_>, id: SandboxId, message: MessageId, ack: &Ack) -> Result<()> {
+    let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+    require_not_ended(&sandbox)?;
+    fence::admit_stream(work, &session, &mut sandbox, ack.stream, None).await?;
+    let mut message = find_message(work, &session, message).await?;
+    let lease = message.delivery_status.lease_held_by(ack.stream).unwrap_or(ack.lease);
+    if apply_step(&mut message, DeliveryInput::Ack { lease, delivery_method: ack.how, turn: ack.turn }, work)? {
+        messages::update_message(work.tx, &message).await?;
+        sandbox.apply_signal(Signal::MessageAcknowledged { how: ack.how, turn: ack.turn });
+        let event = state_event(EventData::MessageAcknowledged, work, &message);
         work.log(&mut sandbox, vec![event]).await?;
         metrics::counter!(crate::metrics::MESSAGES_ACKNOWLEDGED).increment(1);
     }
-    sandboxes::update(work.tx, &mut sandbox).await?;
+    sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     lifecycle::finish_if_done(work, &mut session, &mut sandbox).await
 }
 
-/// A message that began a turn: the turn is open until the agent ends it.
-fn turn_opened(sandbox: &mut Sandbox, ack: &Ack) {
-    let begins = match (ack.how, ack.turn) {
-        (_, Some(turn)) => sandbox.turn.is_none_or(|current| turn > current),
-        (How::NewTurn | How::Restarted, None) => true,
-        (How::Injected, None) => false,
-    };
-    if begins {
-        sandbox.turn = ack.turn.or(sandbox.turn);
-        sandbox.turn_state = TurnState::Open;
-        if sandbox.activity == Activity::WaitingMessage {
-            sandbox.activity = Activity::Working;
-        }
-    }
-}
-
-/// The agent does not have it, or nobody can say.
-pub async fn nack(work: &mut Work<'_>, id: SandboxId, message: MessageId, nack: &Nack) -> Result<()> {
-    let (mut session, mut sandbox) = work.locked(id).await?;
-    refuse_ended(&sandbox)?;
-    fence::admit(work, &session, &mut sandbox, nack.stream, None).await?;
-    let mut message = find(work, &session, message).await?;
-    // What is given back goes to somebody else next: only the lease itself says that it is still one's own.
+/// Records that the agent does not have the message, or that delivery is unknown.
+pub async fn record_nack(work: &mut Work<'_>, id: SandboxId, message: MessageId, nack: &Nack) -> Result<()> {
+    let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+    require_not_ended(&sandbox)?;
+    fence::admit_stream(work, &session, &mut sandbox, nack.stream, None).await?;
+    let mut message = find_message(work, &session, message).await?;
+    // A returned message can be leased to another worker, so only the exact lease may return it.
     let gives_back = !nack.handed && nack.retry;
-    let lease = message.standing.held_by(nack.stream).filter(|_| !gives_back).unwrap_or(nack.lease);
-    let taken = Step::Nack { lease, handed: nack.handed, retry: nack.retry };
-    if advance(&mut message, taken, work)? {
-        let reason = work.redacted(sandbox.project_id, nack.reason.clone());
-        message.reason = Some(lifecycle::bounded(&reason, 500)).filter(|reason| !reason.is_empty());
-        messages::update(work.tx, &message).await?;
-        match message.standing.state {
+    let lease = message.delivery_status.lease_held_by(nack.stream).filter(|_| !gives_back).unwrap_or(nack.lease);
+    let taken = DeliveryInput::Nack { lease, was_handed_over: nack.handed, may_retry: nack.retry };
+    if apply_step(&mut message, taken, work)? {
+        let reason = work.redact_text(sandbox.project_id, nack.reason.clone());
+        message.reason = Some(lifecycle::truncate_text(&reason, 500)).filter(|reason| !reason.is_empty());
+        messages::update_message(work.tx, &message).await?;
+        match message.delivery_status.state {
             MessageState::Undeliverable => {
-                let event = became(kind::MESSAGE_UNDELIVERABLE, work, &message);
+                let event = state_event(EventData::MessageUndeliverable, work, &message);
                 work.log(&mut sandbox, vec![event]).await?;
             }
             MessageState::DeliveredUnconfirmed => {
-                let event = became(kind::MESSAGE_UNCONFIRMED, work, &message);
+                let event = state_event(EventData::MessageDeliveredUnconfirmed, work, &message);
                 work.log(&mut sandbox, vec![event]).await?;
             }
             MessageState::Queued | MessageState::Leased | MessageState::Acknowledged | MessageState::Cancelled => {
@@ -335,18 +337,18 @@ pub async fn nack(work: &mut Work<'_>, id: SandboxId, message: MessageId, nack: 
             }
         }
     }
-    sandboxes::update(work.tx, &mut sandbox).await?;
+    sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     lifecycle::finish_if_done(work, &mut session, &mut sandbox).await
 }
 
-/// Closing a session: what was not delivered will not be.
-pub async fn close(work: &mut Work<'_>, session: &Session) -> Result<()> {
-    for mut message in messages::open(work.tx, session.id).await? {
-        if advance(&mut message, Step::SessionClosed, work)? {
+/// Marks the undelivered messages of a closed session as undeliverable.
+pub async fn close_inbox(work: &mut Work<'_>, session: &SessionRow) -> Result<()> {
+    for mut message in messages::list_open_messages(work.tx, session.id).await? {
+        if apply_step(&mut message, DeliveryInput::SessionClosed, work)? {
             message.reason = Some("session_closed".into());
-            messages::update(work.tx, &message).await?;
-            let event = became(kind::MESSAGE_UNDELIVERABLE, work, &message);
-            note(work, session, event).await?;
+            messages::update_message(work.tx, &message).await?;
+            let event = state_event(EventData::MessageUndeliverable, work, &message);
+            log_to_session(work, session, event).await?;
         }
     }
     Ok(())

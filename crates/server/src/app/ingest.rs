@@ -1,24 +1,25 @@
-//! Takes a worker's batch into the log: fence, dedupe, number, append, observe.
+//! Ingests a worker's batch into the event log: fence, deduplicate, number, append, observe.
 
-use super::{Work, approvals, fence, guardian, lifecycle, limits, priced, redacted, transcripts};
+use super::{Work, approvals, fence, guardian, lifecycle, limits, pricing, redact_raw_json, transcripts};
 use crate::problem::{Code, Problem, Result};
+use crate::state::App;
+use atoll_api::events::{EventData, WorkerRejected};
 use atoll_core::bounds;
-use atoll_core::event::{EventType, NewEvent, Source, kind};
+use atoll_core::event::{EventSource, EventType, NewEvent, kind};
 use atoll_core::id::SandboxId;
-use atoll_core::observe::{Observation, observe};
+use atoll_core::observation::{Observation, observe_event};
 use atoll_core::redact::Redactor;
 use atoll_core::time::Timestamp;
-use atoll_protocol::{Batch, BatchAnswer, BatchEvent, KeyOnly, Rejected};
-use atoll_store::sandboxes::{self, Sandbox};
-use atoll_store::sessions::Session;
-use atoll_store::streams::{self, Stream};
-use serde_json::json;
+use atoll_protocol::{Batch, BatchAnswer, BatchEvent, BatchEventKey, Rejected};
+use atoll_store::sandboxes::{self, SandboxRow};
+use atoll_store::sessions::SessionRow;
+use atoll_store::streams::{self, StreamRow};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-/// A batch whose events are checked one by one: good, or bad with a reason.
+/// A batch whose events were checked one by one: accepted, or rejected with a reason.
 #[derive(Debug)]
-pub struct Checked {
+pub struct CheckedBatch {
     pub stream: Uuid,
     pub by: Uuid,
     pub boot: Option<i64>,
@@ -26,10 +27,11 @@ pub struct Checked {
     pub events: Vec<(i64, std::result::Result<NewEvent, Rejected>)>,
 }
 
-/// Checks each event by itself; only a body that isn't a batch at all is refused as a whole.
-pub fn check(batch: Batch, redactor: &Redactor) -> Result<Checked> {
-    if batch.events.len() > bounds::BATCH_EVENTS {
-        let detail = format!("a batch has at most {} events, this one {}", bounds::BATCH_EVENTS, batch.events.len());
+/// Checks each event on its own. Only a body that is not a batch fails as a whole.
+pub fn check_batch(batch: Batch, redactor: &Redactor) -> Result<CheckedBatch> {
+    if batch.events.len() > bounds::MAX_BATCH_EVENTS {
+        let detail =
+            format!("a batch has at most {} events, this one {}", bounds::MAX_BATCH_EVENTS, batch.events.len());
         return Err(Problem::new(Code::TooLarge, detail));
     }
     let mut events = Vec::with_capacity(batch.events.len());
@@ -37,31 +39,32 @@ pub fn check(batch: Batch, redactor: &Redactor) -> Result<Checked> {
         events.push(check_event(&raw, redactor)?);
     }
     let by = batch.by.unwrap_or(batch.stream);
-    Ok(Checked { stream: batch.stream, by, boot: batch.boot, is_final: batch.is_final, events })
+    Ok(CheckedBatch { stream: batch.stream, by, boot: batch.boot, is_final: batch.is_final, events })
 }
 
 fn check_event(raw: &RawValue, redactor: &Redactor) -> Result<(i64, std::result::Result<NewEvent, Rejected>)> {
     let reject = |key: i64, code: &str, detail: String| {
-        (key, Err(Rejected { key, code: code.to_owned(), detail: lifecycle::bounded(&detail, 300) }))
+        (key, Err(Rejected { key, code: code.to_owned(), detail: lifecycle::truncate_text(&detail, 300) }))
     };
     match serde_json::from_str::<BatchEvent>(raw.get()) {
         Ok(event) => {
             let key = event.key;
-            let allowed = bounds::worker_source(event.source).and_then(|()| bounds::event_data(event.data.get()));
+            let allowed =
+                bounds::check_worker_source(event.source).and_then(|()| bounds::check_event_data(event.data.get()));
             if let Err(error) = allowed {
                 return Ok(reject(key, "out_of_bounds", error.to_string()));
             }
-            Ok((key, Ok(accept(event, redactor))))
+            Ok((key, Ok(to_new_event(event, redactor))))
         }
         Err(error) => {
-            let key: KeyOnly = serde_json::from_str(raw.get())
+            let key: BatchEventKey = serde_json::from_str(raw.get())
                 .map_err(|_| Problem::new(Code::NotABatch, "every event needs a whole number as its `key`"))?;
-            Ok(reject(key.key, "bad_event", crate::extract::in_words(&error.to_string())))
+            Ok(reject(key.key, "bad_event", crate::extract::describe_parse_error(&error.to_string())))
         }
     }
 }
 
-fn accept(event: BatchEvent, redactor: &Redactor) -> NewEvent {
+fn to_new_event(event: BatchEvent, redactor: &Redactor) -> NewEvent {
     NewEvent {
         id: Uuid::now_v7(),
         event_type: event.event_type,
@@ -69,28 +72,28 @@ fn accept(event: BatchEvent, redactor: &Redactor) -> NewEvent {
         actor: None,
         at: event.at,
         turn: event.turn,
-        data: redacted(event.data, redactor),
+        data: redact_raw_json(event.data, redactor),
     }
 }
 
-/// The event that stands in a rejected one's place, so that it can't jam the spool and isn't silent.
-fn rejection(now: Timestamp, stream: Uuid, rejected: &Rejected) -> NewEvent {
-    let data = json!({ "stream": stream, "key": rejected.key, "code": rejected.code, "detail": rejected.detail });
-    NewEvent::system(kind::WORKER_REJECTED, now, &data)
+/// The event that replaces a rejected one, so that the spool advances and the log shows the rejection.
+fn rejection_event(now: Timestamp, stream: Uuid, rejected: &Rejected) -> NewEvent {
+    let Rejected { key, code, detail } = rejected.clone();
+    EventData::WorkerRejected(WorkerRejected { stream, key, code, detail }).into_event(now)
 }
 
-/// The whole of a batch, or nothing of it.
-pub async fn ingest(work: &mut Work<'_>, id: SandboxId, batch: Checked) -> Result<BatchAnswer> {
-    let (mut session, mut sandbox) = work.locked(id).await?;
-    if sandbox.drained {
-        return last_words_again(work, &sandbox, &batch).await;
+/// Stores a whole batch or nothing.
+pub async fn ingest_batch(work: &mut Work<'_>, id: SandboxId, batch: CheckedBatch) -> Result<BatchAnswer> {
+    let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+    if sandbox.is_drained {
+        return repeat_final_answer(work, &sandbox, &batch).await;
     }
-    fence::admit(work, &session, &mut sandbox, batch.by, batch.boot).await?;
-    let known = streams::get(work.tx, id, batch.stream).await?;
+    fence::admit_stream(work, &session, &mut sandbox, batch.by, batch.boot).await?;
+    let known = streams::find_stream(work.tx, id, batch.stream).await?;
     let mut last_key = known.map_or(0, |stream| stream.last_key);
     if known.is_none() {
-        let stream = Stream { stream: batch.stream, boot: None, last_key: 0 };
-        streams::insert(work.tx, id, &stream, work.now).await?;
+        let stream = StreamRow { id: batch.stream, boot: None, last_key: 0 };
+        streams::insert_stream(work.tx, id, &stream, work.now).await?;
     }
     let stored_before = last_key;
     let mut answer = BatchAnswer::default();
@@ -106,32 +109,32 @@ pub async fn ingest(work: &mut Work<'_>, id: SandboxId, batch: Checked) -> Resul
         }
         last_key = key;
         match event {
-            // A sign of life belongs to the row, not to the log.
+            // A heartbeat updates the row; it is not stored in the log.
             Ok(event) if event.event_type.as_str() == kind::AGENT_HEARTBEAT => {
-                sandbox.heartbeats += 1;
+                sandbox.heartbeat_count += 1;
                 sandbox.first_heartbeat = sandbox.first_heartbeat.or(Some(work.now));
                 sandbox.last_heartbeat = Some(work.now);
                 answer.stored += 1;
             }
             Ok(mut event) => {
-                priced::price(work, &sandbox.settings, &mut event);
+                pricing::price_usage(work, &sandbox.settings, &mut event);
                 accepted.push(event);
             }
             Err(rejected) => {
-                accepted.push(rejection(work.now, batch.stream, &rejected));
+                accepted.push(rejection_event(work.now, batch.stream, &rejected));
                 answer.rejected.push(rejected);
             }
         }
     }
     answer.stored += accepted.len() as u64 - answer.rejected.len() as u64;
-    append(work, &mut session, &mut sandbox, accepted).await?;
+    append_events(work, &mut session, &mut sandbox, accepted).await?;
     if last_key != stored_before {
-        streams::advance(work.tx, id, batch.stream, last_key).await?;
+        streams::advance_last_key(work.tx, id, batch.stream, last_key).await?;
     }
     if batch.is_final && sandbox.state.has_ended() {
-        sandbox.drained = true;
+        sandbox.is_drained = true;
     }
-    sandboxes::update(work.tx, &mut sandbox).await?;
+    sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     answer.last_key = last_key;
     answer.last_seq = sandbox.last_seq;
     metrics::counter!(crate::metrics::EVENTS_STORED).increment(answer.stored);
@@ -140,9 +143,9 @@ pub async fn ingest(work: &mut Work<'_>, id: SandboxId, batch: Checked) -> Resul
     Ok(answer)
 }
 
-/// A worker that did not hear the answer to its final batch says it again: that is answered, nothing else.
-async fn last_words_again(work: &mut Work<'_>, sandbox: &Sandbox, batch: &Checked) -> Result<BatchAnswer> {
-    let known = streams::get(work.tx, sandbox.id, batch.stream).await?;
+/// Answers a repeated final batch of a drained stream. Every other batch is rejected.
+async fn repeat_final_answer(work: &mut Work<'_>, sandbox: &SandboxRow, batch: &CheckedBatch) -> Result<BatchAnswer> {
+    let known = streams::find_stream(work.tx, sandbox.id, batch.stream).await?;
     let last_key = known.map(|stream| stream.last_key).filter(|_| batch.is_final && sandbox.stream == Some(batch.by));
     match last_key {
         Some(last_key) if batch.events.iter().all(|(key, _)| *key <= last_key) => {
@@ -153,34 +156,34 @@ async fn last_words_again(work: &mut Work<'_>, sandbox: &Sandbox, batch: &Checke
     }
 }
 
-/// Appends in runs: a transition that an event causes stands right behind it in the log.
-async fn append(
+/// Appends events in runs, so that a transition follows directly after the event that causes it.
+async fn append_events(
     work: &mut Work<'_>,
-    session: &mut Session,
-    sandbox: &mut Sandbox,
+    session: &mut SessionRow,
+    sandbox: &mut SandboxRow,
     events: Vec<NewEvent>,
 ) -> Result<()> {
     let mut run = Vec::with_capacity(events.len());
     for event in events {
-        let observation = observe(event.event_type.as_str());
-        approvals::observed(work, sandbox.id, &event).await?;
-        transcripts::observed(work, session, sandbox, &event).await?;
-        let warning = limits::observed(sandbox, &event);
-        let nudge = guardian::observed(sandbox, &event);
+        let observation = observe_event(event.event_type.as_str());
+        approvals::observe_event(work, sandbox.id, &event).await?;
+        transcripts::observe_event(work, session, sandbox, &event).await?;
+        let warning = limits::observe_event(sandbox, &event);
+        let nudge = guardian::nudge_for_event(sandbox, &event);
         if warning.is_some() || nudge.is_some() {
             run.push(event);
             work.log(sandbox, std::mem::take(&mut run)).await?;
             if let Some(warning) = warning {
-                limits::say(work, session, sandbox, warning).await?;
+                limits::notify_agent(work, session, sandbox, warning).await?;
             }
             if let Some(nudge) = nudge {
-                guardian::nudge(work, session, sandbox, nudge).await?;
+                guardian::deliver_nudge(work, session, sandbox, nudge).await?;
             }
             continue;
         }
         let turn = event.turn;
-        // The server's own rejections say nothing about the agent.
-        if observation == Observation::Nothing || event.source == Source::System {
+        // The server's own rejection events carry no observation.
+        if observation == Observation::NoEffect || event.source == EventSource::System {
             run.push(event);
             continue;
         }
@@ -188,34 +191,37 @@ async fn append(
         run.push(event);
         match observation {
             Observation::TurnStarted if sandbox.settings.continuous.is_none() => {}
-            Observation::Activity(_) | Observation::Nothing => {}
-            Observation::TurnStarted | Observation::TurnEnded | Observation::AgentFailed | Observation::WorkerLeft => {
+            Observation::Activity(_) | Observation::NoEffect => {}
+            Observation::TurnStarted
+            | Observation::TurnEnded
+            | Observation::AgentFailed
+            | Observation::WorkerExited => {
                 work.log(sandbox, std::mem::take(&mut run)).await?;
             }
         }
-        lifecycle::observed(work, session, sandbox, observation, turn, &said).await?;
+        lifecycle::apply_observation(work, session, sandbox, observation, turn, &said).await?;
     }
     work.log(sandbox, run).await
 }
 
-/// A worker that said "nothing follows", or whose time for draining is over, has no say any more.
-pub fn refuse_drained(sandbox: &Sandbox) -> Result<()> {
-    if sandbox.drained && sandbox.state.has_ended() { Err(Problem::unauthorized()) } else { Ok(()) }
+/// Rejects a worker that sent its final batch or whose drain time is over.
+pub fn require_not_drained(sandbox: &SandboxRow) -> Result<()> {
+    if sandbox.is_drained && sandbox.state.has_ended() { Err(Problem::unauthorized()) } else { Ok(()) }
 }
 
-/// One event in the plain form, without stream and key.
-pub async fn ingest_single(
+/// Stores one event sent without stream and key.
+pub async fn ingest_event(
     work: &mut Work<'_>,
     id: SandboxId,
     event_type: EventType,
-    source: Source,
+    source: EventSource,
     data: Box<RawValue>,
     redactor: &Redactor,
 ) -> Result<i64> {
-    bounds::worker_source(source)?;
-    bounds::event_data(data.get())?;
-    let (mut session, mut sandbox) = work.locked(id).await?;
-    refuse_drained(&sandbox)?;
+    bounds::check_worker_source(source)?;
+    bounds::check_event_data(data.get())?;
+    let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+    require_not_drained(&sandbox)?;
     let event = NewEvent {
         id: Uuid::now_v7(),
         event_type,
@@ -223,10 +229,16 @@ pub async fn ingest_single(
         actor: None,
         at: work.now,
         turn: None,
-        data: redacted(data, redactor),
+        data: redact_raw_json(data, redactor),
     };
-    append(work, &mut session, &mut sandbox, vec![event]).await?;
-    sandboxes::update(work.tx, &mut sandbox).await?;
+    append_events(work, &mut session, &mut sandbox, vec![event]).await?;
+    sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     metrics::counter!(crate::metrics::EVENTS_STORED).increment(1);
     Ok(sandbox.last_seq)
+}
+
+/// Rejects blobs of a drained worker.
+pub async fn require_open_stream(app: &App, id: SandboxId) -> Result<()> {
+    let row = app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await?;
+    require_not_drained(&row.ok_or_else(Problem::unauthorized)?)
 }

@@ -1,48 +1,55 @@
-//! Limits of an agent: the worker counts turns and time, the gateway counts money, and people raise them. A limit
-//! warns, then holds the agent back, and never ends it.
+//! Agent limits: the worker counts turns and time, the gateway counts cost, and people raise limits. A limit warns, then
+//! pauses the agent; it never ends it.
 
+use super::targets::load_sandbox;
+use super::views::view_limits;
 use super::{Work, inbox};
+use crate::auth::access::{CanSee, CanWork};
+use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::problem::{Code, Problem, Result};
-use atoll_core::budget::{Budget, Held, day_of};
-use atoll_core::event::{NewEvent, Source, kind};
+use crate::state::App;
+use atoll_api::events::{EventData, LimitChanged, LimitResumed, LimitUse};
+use atoll_api::{ChangeLimits, SandboxLimits};
+use atoll_core::agent_status::Signal;
+use atoll_core::budget::{Budget, BudgetPause, day_number};
+use atoll_core::event::{EventSource, NewEvent, kind};
 use atoll_core::id::{ProjectId, SandboxId};
-use atoll_core::limit::{self, Limit, WARNED_AT};
+use atoll_core::limit::{self, Limit, WARNING_FRACTION};
 use atoll_core::message::{Delivery, MessageType};
-use atoll_core::sandbox::{Activity, AgentLimits, SandboxState, TurnState};
+use atoll_core::sandbox::{AgentLimits, SandboxState};
 use atoll_core::time::Timestamp;
 use atoll_protocol::frame::ServerFrame;
 use atoll_store::budgets;
-use atoll_store::sandboxes::{self, Sandbox};
-use atoll_store::sessions::Session;
+use atoll_store::sandboxes::{self, SandboxRow};
+use atoll_store::sessions::SessionRow;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
-/// As much of a worker's events as is needed.
+/// The fields of a limit event that the server reads.
 #[derive(Deserialize)]
-struct Named {
+struct LimitData {
     limit: Limit,
     #[serde(default)]
     value: f64,
-    /// The agent has heard of it already.
+    /// The worker already told the agent.
     #[serde(default)]
     told: bool,
 }
 
-/// An event of a worker is about to be stored. What it says for the agent to hear is given back.
-pub fn observed(sandbox: &mut Sandbox, event: &NewEvent) -> Option<inbox::Draft> {
-    let named = || serde_json::from_str::<Named>(event.data.get()).ok();
+/// Applies a worker's limit event to the row. Returns a warning to send to the agent, if any.
+pub fn observe_event(sandbox: &mut SandboxRow, event: &NewEvent) -> Option<inbox::MessageDraft> {
+    let named = || serde_json::from_str::<LimitData>(event.data.get()).ok();
     match event.event_type.as_str() {
-        kind::LIMIT_WARNED => named().filter(|named| !named.told).map(|named| words(named.limit, named.value)),
+        kind::LIMIT_WARNED => named().filter(|named| !named.told).map(|named| warning_draft(named.limit, named.value)),
         kind::LIMIT_PAUSED => {
-            // A worker that stands still for money has no other limit to wait for, whatever it said on the way there.
-            if let Some(named) = named().filter(|_| !sandbox.limit_paused.is_some_and(Limit::is_money)) {
-                hold(sandbox, named.limit);
+            // A cost limit takes precedence over the limits that the worker reports.
+            if let Some(named) = named().filter(|_| !sandbox.status.pausing_limit().is_some_and(Limit::is_money)) {
+                sandbox.apply_signal(Signal::LimitReached(named.limit));
             }
             None
         }
         kind::LIMIT_RESUMED => {
-            if named().is_some_and(|named| sandbox.limit_paused == Some(named.limit)) {
-                release(sandbox);
+            if let Some(named) = named() {
+                sandbox.apply_signal(Signal::LimitRaised(named.limit));
             }
             None
         }
@@ -50,164 +57,158 @@ pub fn observed(sandbox: &mut Sandbox, event: &NewEvent) -> Option<inbox::Draft>
     }
 }
 
-fn words(limit: Limit, value: f64) -> inbox::Draft {
-    inbox::Draft {
-        content: limit::warning(limit, value),
+fn warning_draft(limit: Limit, value: f64) -> inbox::MessageDraft {
+    inbox::MessageDraft {
+        content: limit::warning_message(limit, value),
         message_type: MessageType::System,
         delivery: Delivery::Steer,
-        sender: Some(limit::SENDER.to_owned()),
+        sender: Some(limit::LIMITS_SENDER.to_owned()),
     }
 }
 
-fn hold(sandbox: &mut Sandbox, limit: Limit) {
-    if sandbox.state == SandboxState::Running {
-        sandbox.limit_paused = Some(limit);
-        if sandbox.activity != Activity::Paused {
-            sandbox.activity = Activity::LimitPaused;
-        }
-    }
-}
-
-fn release(sandbox: &mut Sandbox) {
-    sandbox.limit_paused = None;
-    if sandbox.activity == Activity::LimitPaused {
-        sandbox.activity = match sandbox.turn_state {
-            TurnState::Open => Activity::Working,
-            TurnState::Idle | TurnState::Done => Activity::WaitingMessage,
-        };
-    }
-}
-
-/// Says something to the agent in its running turn. Both rows are written, and read again.
-pub async fn say(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox, draft: inbox::Draft) -> Result<()> {
-    sandboxes::update(work.tx, sandbox).await?;
+/// Queues a message for the running agent. Writes both rows and reads the sandbox again.
+pub async fn notify_agent(
+    work: &mut Work<'_>,
+    session: &mut SessionRow,
+    sandbox: &mut SandboxRow,
+    draft: inbox::MessageDraft,
+) -> Result<()> {
+    sandboxes::update_sandbox(work.tx, sandbox).await?;
     if sandbox.state != SandboxState::Running || session.sandbox_id != Some(sandbox.id) {
         return Ok(());
     }
-    inbox::queue(work, session, draft).await?;
-    *sandbox = sandboxes::get(work.tx, sandbox.id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
+    inbox::queue_message(work, session, draft).await?;
+    *sandbox = sandboxes::find_sandbox(work.tx, sandbox.id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
     Ok(())
 }
 
-/// Models have cost more: most of the limit may be used by it. The caller has written the row.
-pub async fn costs(work: &mut Work<'_>, session: &mut Session, sandbox: &mut Sandbox, before: i64) -> Result<()> {
+/// Warns the agent when the cost passes most of its limit. The caller has written the row.
+pub async fn warn_at_cost(
+    work: &mut Work<'_>,
+    session: &mut SessionRow,
+    sandbox: &mut SandboxRow,
+    before: i64,
+) -> Result<()> {
     let Some(value) = sandbox.settings.limits.and_then(|limits| limits.cost_usd) else { return Ok(()) };
-    let warned_at = value * WARNED_AT * 1e6;
+    let warned_at = value * WARNING_FRACTION * 1e6;
     let is_over = |micros: i64| micros as f64 >= warned_at;
     if is_over(before) || !is_over(sandbox.cost_model_micros) {
         return Ok(());
     }
     let used = sandbox.cost_model_micros as f64 / 1e6;
-    let data = json!({ "limit": Limit::CostUsd, "value": value, "used": used, "told": false });
-    let event = NewEvent::system(kind::LIMIT_WARNED, work.now, &data);
-    work.log(sandbox, vec![event]).await?;
-    say(work, session, sandbox, words(Limit::CostUsd, value)).await
+    let warned = LimitUse { told: Some(false), ..limit_use(Limit::CostUsd, value, used) };
+    work.log(sandbox, vec![EventData::LimitWarned(warned).into_event(work.now)]).await?;
+    notify_agent(work, session, sandbox, warning_draft(Limit::CostUsd, value)).await
 }
 
-/// A request to a model was refused, since it could cost more than is left. The caller writes the row.
-pub async fn spent_out(work: &mut Work<'_>, sandbox: &mut Sandbox) -> Result<()> {
+/// Pauses the agent after the gateway refused a request that could exceed the cost limit. The caller writes the row.
+pub async fn pause_at_cost_limit(work: &mut Work<'_>, sandbox: &mut SandboxRow) -> Result<()> {
     let Some(value) = sandbox.settings.limits.and_then(|limits| limits.cost_usd) else { return Ok(()) };
-    if sandbox.state != SandboxState::Running || sandbox.limit_paused == Some(Limit::CostUsd) {
+    if sandbox.state != SandboxState::Running || sandbox.status.pausing_limit() == Some(Limit::CostUsd) {
         return Ok(());
     }
-    hold(sandbox, Limit::CostUsd);
+    sandbox.apply_signal(Signal::LimitReached(Limit::CostUsd));
     let used = sandbox.cost_model_micros as f64 / 1e6;
-    let data = json!({ "limit": Limit::CostUsd, "value": value, "used": used });
-    let event = NewEvent::system(kind::LIMIT_PAUSED, work.now, &data);
-    work.log(sandbox, vec![event]).await?;
+    let paused = EventData::LimitPaused(limit_use(Limit::CostUsd, value, used));
+    work.log(sandbox, vec![paused.into_event(work.now)]).await?;
     work.out.states.push((sandbox.id, sandbox.state));
     Ok(())
 }
 
-/// What a request has cost a project, and when.
+/// The cost of one model request for a project.
 #[derive(Debug, Clone, Copy)]
-pub struct Shared {
+pub struct ProjectCharge {
     pub micros: i64,
     pub at: Timestamp,
     pub budget: Option<Budget>,
 }
 
-/// Models have cost a project more: most of its budget may be used by it. The caller has written both rows.
-pub async fn project_costs(
+/// Adds a request's cost to the project and warns the agent when most of the budget is spent. The caller has written both
+/// rows.
+pub async fn charge_project(
     work: &mut Work<'_>,
-    session: &mut Session,
-    sandbox: &mut Sandbox,
-    cost: &Shared,
+    session: &mut SessionRow,
+    sandbox: &mut SandboxRow,
+    cost: &ProjectCharge,
 ) -> Result<()> {
     let project = sandbox.project_id;
-    budgets::add_cost(work.tx, project, day_of(cost.at), cost.micros).await?;
+    budgets::add_cost(work.tx, project, day_number(cost.at), cost.micros).await?;
     let Some(budget) = cost.budget else { return Ok(()) };
-    let period = budget.per.period(cost.at);
-    let spent = budgets::spent(work.tx, project, &period).await?;
-    let is_over = |micros: i64| micros as f64 >= budget.micros() as f64 * WARNED_AT;
+    let period = budget.per.period_at(cost.at);
+    let spent = budgets::sum_costs(work.tx, project, &period).await?;
+    let is_over = |micros: i64| micros as f64 >= budget.limit_micros() as f64 * WARNING_FRACTION;
     if is_over(spent.saturating_sub(cost.micros)) || !is_over(spent) {
         return Ok(());
     }
-    let mut data = of_project(&Held::by(&budget, cost.at), spent, period.until(), project);
-    data["told"] = false.into();
-    work.log(sandbox, vec![NewEvent::system(kind::LIMIT_WARNED, work.now, &data)]).await?;
-    say(work, session, sandbox, words(Limit::ProjectBudget, budget.usd)).await
+    let used = budget_use(&BudgetPause::from_budget(&budget, cost.at), spent, period.ends_at(), project);
+    let warned = EventData::LimitWarned(LimitUse { told: Some(false), ..used });
+    work.log(sandbox, vec![warned.into_event(work.now)]).await?;
+    notify_agent(work, session, sandbox, warning_draft(Limit::ProjectBudget, budget.usd)).await
 }
 
-fn of_project(held: &Held, spent: i64, until: Option<Timestamp>, project: ProjectId) -> Value {
+const fn limit_use(limit: Limit, value: f64, used: f64) -> LimitUse {
+    LimitUse { limit, value, used, told: None, per: None, until: None, project_id: None }
+}
+
+fn budget_use(held: &BudgetPause, spent: i64, until: Option<Timestamp>, project: ProjectId) -> LimitUse {
     let (value, used) = (held.micros as f64 / 1e6, spent as f64 / 1e6);
-    json!({ "limit": Limit::ProjectBudget, "value": value, "used": used, "per": held.per, "until": until,
-            "project_id": project })
+    let (per, project_id) = (Some(held.per), Some(project));
+    LimitUse { per, until, project_id, ..limit_use(Limit::ProjectBudget, value, used) }
 }
 
-/// A request to a model was refused, since it could cost more than its project has left. The caller writes the row.
-pub async fn project_spent_out(
+/// Pauses the agent after the gateway refused a request that could exceed the project's budget. The caller writes the row.
+pub async fn pause_at_project_budget(
     work: &mut Work<'_>,
-    sandbox: &mut Sandbox,
-    held: &Held,
+    sandbox: &mut SandboxRow,
+    held: &BudgetPause,
     spent: i64,
     until: Option<Timestamp>,
 ) -> Result<()> {
     if sandbox.state != SandboxState::Running {
         return Ok(());
     }
-    budgets::hold(work.tx, sandbox.id, held).await?;
-    if sandbox.limit_paused == Some(Limit::ProjectBudget) {
+    budgets::record_budget_pause(work.tx, sandbox.id, held).await?;
+    if sandbox.status.pausing_limit() == Some(Limit::ProjectBudget) {
         return Ok(());
     }
-    hold(sandbox, Limit::ProjectBudget);
-    let data = of_project(held, spent, until, sandbox.project_id);
-    work.log(sandbox, vec![NewEvent::system(kind::LIMIT_PAUSED, work.now, &data)]).await?;
+    sandbox.apply_signal(Signal::LimitReached(Limit::ProjectBudget));
+    let paused = EventData::LimitPaused(budget_use(held, spent, until, sandbox.project_id));
+    work.log(sandbox, vec![paused.into_event(work.now)]).await?;
     work.out.states.push((sandbox.id, sandbox.state));
     Ok(())
 }
 
-/// A project has more to spend than when this agent was held back.
-pub async fn project_has_more(work: &mut Work<'_>, id: SandboxId, held: &Held) -> Result<()> {
-    let (_, mut sandbox) = work.locked(id).await?;
-    // It may have gone on, and be held back anew, since somebody looked.
-    if budgets::held(work.tx, id).await?.as_ref() != Some(held) {
+/// Resumes an agent whose project has budget again.
+pub async fn resume_after_budget(work: &mut Work<'_>, id: SandboxId, held: &BudgetPause) -> Result<()> {
+    let (_, mut sandbox) = work.lock_sandbox(id).await?;
+    // The agent may have resumed and been paused again since the caller read the row.
+    if budgets::find_budget_pause(work.tx, id).await?.as_ref() != Some(held) {
         return Ok(());
     }
-    budgets::release(work.tx, id).await?;
-    if sandbox.limit_paused != Some(Limit::ProjectBudget) {
+    budgets::delete_budget_pause(work.tx, id).await?;
+    if sandbox.status.pausing_limit() != Some(Limit::ProjectBudget) {
         return Ok(());
     }
-    release(&mut sandbox);
-    let event = NewEvent::system(kind::LIMIT_RESUMED, work.now, &json!({ "limit": Limit::ProjectBudget }));
+    sandbox.apply_signal(Signal::LimitRaised(Limit::ProjectBudget));
+    let event = EventData::LimitResumed(LimitResumed { limit: Limit::ProjectBudget }).into_event(work.now);
     work.log(&mut sandbox, vec![event]).await?;
     sandbox.updated_at = work.now;
-    sandboxes::update(work.tx, &mut sandbox).await?;
+    sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     work.out.states.push((sandbox.id, sandbox.state));
     Ok(())
 }
 
-/// What is left as it is, taken away, or set.
+/// A change of limits: absent keeps a value, `Some(None)` removes it.
 #[derive(Debug, Default)]
-pub struct Change {
+pub struct LimitsChange {
     pub turns: Option<Option<u32>>,
     pub cost_usd: Option<Option<f64>>,
     pub turn_s: Option<Option<u32>>,
     pub no_progress_s: Option<Option<u32>>,
 }
 
-impl Change {
-    fn applied_to(&self, now: AgentLimits) -> AgentLimits {
+impl LimitsChange {
+    fn apply_to(&self, now: AgentLimits) -> AgentLimits {
         AgentLimits {
             turns: self.turns.unwrap_or(now.turns),
             cost_usd: self.cost_usd.unwrap_or(now.cost_usd),
@@ -217,39 +218,70 @@ impl Change {
     }
 }
 
-/// A person changes the limits of a living sandbox. An agent that is held back by one that is raised goes on.
-pub async fn change(work: &mut Work<'_>, id: SandboxId, change: &Change, actor: String) -> Result<Sandbox> {
-    let (_, mut sandbox) = work.locked(id).await?;
+/// Changes the limits of a live sandbox. Raising the limit that pauses the agent resumes it.
+pub async fn change_limits(
+    work: &mut Work<'_>,
+    id: SandboxId,
+    change: &LimitsChange,
+    actor: String,
+) -> Result<SandboxRow> {
+    let (_, mut sandbox) = work.lock_sandbox(id).await?;
     if sandbox.state.has_ended() {
-        return Err(Problem::new(Code::SandboxEnded, "its agent uses nothing any more"));
+        return Err(Problem::new(Code::SandboxEnded, "the sandbox has ended, so its limits no longer apply"));
     }
     let before = sandbox.settings.limits.unwrap_or_default();
-    let after = change.applied_to(before);
-    after.check("limits")?;
+    let after = change.apply_to(before);
+    after.check_bounds("limits")?;
     if before == after {
         return Ok(sandbox);
     }
     sandbox.settings.limits = Some(after);
-    sandboxes::set_settings(work.tx, &sandbox).await?;
-    let changed = NewEvent::system(kind::LIMIT_CHANGED, work.now, &json!({ "before": before, "limits": after }));
-    let mut events = vec![changed.by(Source::User, Some(actor))];
-    // Of the others the worker says when they have room again.
-    if sandbox.limit_paused == Some(Limit::CostUsd) && after.cost_usd.is_none_or(|now| before.cost_usd < Some(now)) {
-        release(&mut sandbox);
-        events.push(NewEvent::system(kind::LIMIT_RESUMED, work.now, &json!({ "limit": Limit::CostUsd })));
+    sandboxes::update_settings(work.tx, &sandbox).await?;
+    let changed = EventData::LimitChanged(LimitChanged { before, limits: after }).into_event(work.now);
+    let mut events = vec![changed.with_source(EventSource::User, Some(actor))];
+    // The worker reports when the other limits have room again.
+    if sandbox.status.pausing_limit() == Some(Limit::CostUsd)
+        && after.cost_usd.is_none_or(|now| before.cost_usd < Some(now))
+    {
+        sandbox.apply_signal(Signal::LimitRaised(Limit::CostUsd));
+        events.push(EventData::LimitResumed(LimitResumed { limit: Limit::CostUsd }).into_event(work.now));
     }
     work.log(&mut sandbox, events).await?;
     sandbox.updated_at = work.now;
-    sandboxes::update(work.tx, &mut sandbox).await?;
+    sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     work.out.states.push((sandbox.id, sandbox.state));
     Ok(sandbox)
 }
 
-/// What a worker has to know. Money is counted here, so the word to hold the agent back is the server's.
-pub fn frame(sandbox: &Sandbox) -> ServerFrame {
+/// The frame that tells a worker its limits. The server counts cost, so it also tells the worker to pause for it.
+pub fn limits_frame(sandbox: &SandboxRow) -> ServerFrame {
     ServerFrame::Limits {
         limits: sandbox.settings.limits.unwrap_or_default(),
-        // For the agent it is one thing whose money it is.
-        held: sandbox.limit_paused.filter(|limit| limit.is_money()).map(|_| Limit::CostUsd),
+        // The worker does not distinguish the sandbox's limit from the project's budget.
+        held: sandbox.status.pausing_limit().filter(|limit| limit.is_money()).map(|_| Limit::CostUsd),
     }
+}
+
+pub async fn read_limits(app: &App, access: CanSee<SandboxId>) -> Result<SandboxLimits> {
+    Ok(view_limits(&load_sandbox(app, &access).await?))
+}
+
+/// Changes the limits and tells the gateway, which caches the cost limit.
+pub async fn submit_change(
+    app: &App,
+    access: CanWork<SandboxId>,
+    key: IdempotencyKey,
+    change: ChangeLimits,
+) -> Result<JsonResponse> {
+    let ChangeLimits { turns, cost_usd, turn_s, no_progress_s } = change;
+    let change = LimitsChange { turns, cost_usd, turn_s, no_progress_s };
+    let (id, actor) = (access.id, access.actor());
+    let changed = app.write_once(&access.caller, key, async move |work| {
+        JsonResponse::ok(view_limits(&change_limits(work, id, &change, actor).await?))
+    });
+    let response = changed.await?;
+    if let Ok(row) = load_sandbox(app, &access).await {
+        app.gateway.update_limits(id, &row.settings.limits.unwrap_or_default());
+    }
+    Ok(response)
 }

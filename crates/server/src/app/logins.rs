@@ -1,87 +1,86 @@
-//! Login files: what a worker writes into the agent's home before each prompt, as it is now.
+//! Login files: the worker fetches their current content before each prompt and writes it into the agent's home.
 
-use super::secrets::{exposure, named};
+use super::secrets::{exposure_event, named_secrets};
 use super::{Work, fence, inbox};
-use crate::extract::hash_of;
+use crate::extract::sha256_hex;
 use crate::problem::Result;
-use crate::secrets::keys::Ring;
-use crate::secrets::seal::open;
-use crate::secrets::telling;
-use atoll_core::event::NewEvent;
+use crate::secrets::seal::open_secret;
+use crate::secrets::seal_keys::KeyRing;
+use crate::secrets::secret_texts;
+use atoll_api::events::{EventData, SandboxNotice};
 use atoll_core::id::SandboxId;
 use atoll_core::login;
 use atoll_core::secret::Exposure;
 use atoll_protocol::{LoginFile, LoginsAnswer, LoginsRequest};
-use atoll_store::sandboxes::{self, Sandbox};
-use atoll_store::secrets::Secret;
+use atoll_store::sandboxes::{self, SandboxRow};
+use atoll_store::secrets::SecretRow;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
-/// What was gathered for one worker.
+/// The login files for one worker.
 #[derive(Default)]
-struct Gathered {
+struct CollectedLogins {
     files: Vec<LoginFile>,
-    told: Vec<(String, Exposure)>,
-    /// Why something that is there could not be had.
+    exposed: Vec<(String, Exposure)>,
+    /// Why some files could not be built.
     missing: Vec<String>,
     values: Vec<SecretString>,
-    /// Of what all this was made; nothing of a value.
-    made_of: Vec<Value>,
+    /// Input of the version hash; contains no secret value.
+    version_parts: Vec<Value>,
 }
 
-/// The files that the sandbox's agent finds from now on. That it has them stands in its row, and in its log whenever
-/// they are others than the worker knows.
-pub async fn hand_over(work: &mut Work<'_>, id: SandboxId, request: &LoginsRequest) -> Result<LoginsAnswer> {
-    let (session, mut sandbox) = work.locked(id).await?;
-    inbox::refuse_ended(&sandbox)?;
+/// Returns the current login files. Marks them as exposed in the row, and logs them when the worker has other ones.
+pub async fn hand_over_logins(work: &mut Work<'_>, id: SandboxId, request: &LoginsRequest) -> Result<LoginsAnswer> {
+    let (session, mut sandbox) = work.lock_sandbox(id).await?;
+    inbox::require_not_ended(&sandbox)?;
     let before = (sandbox.stream, sandbox.boot);
-    fence::admit(work, &session, &mut sandbox, request.stream, request.boot).await?;
+    fence::admit_stream(work, &session, &mut sandbox, request.stream, request.boot).await?;
     let is_new_worker = before != (sandbox.stream, sandbox.boot);
-    let gathered = gather(work, &sandbox).await?;
-    // Before the sandbox can show them to anybody.
+    let gathered = collect_logins(work, &sandbox).await?;
+    // Teach the redactor before the values can leave the sandbox.
     work.secrets.learn(Some(sandbox.project_id), &gathered.values);
-    let version = hash_of(Value::from(gathered.made_of).to_string().as_bytes());
+    let version = sha256_hex(Value::from(gathered.version_parts).to_string().as_bytes());
     let mut events = Vec::new();
     if request.known.as_ref() != Some(&version) {
-        let notice = |text: &String| NewEvent::system("sandbox.notice", work.now, &json!({ "text": text }));
-        events.extend(gathered.missing.iter().map(notice));
-        if !gathered.told.is_empty() {
-            events.push(exposure(work, &gathered.told));
+        let notices = gathered.missing.into_iter().map(|text| EventData::SandboxNotice(SandboxNotice { text }));
+        events.extend(notices.map(|notice| notice.into_event(work.now)));
+        if !gathered.exposed.is_empty() {
+            events.push(exposure_event(work, &gathered.exposed));
         }
     }
-    mark(work, &mut sandbox, &gathered.told).await?;
+    mark_exposed(work, &mut sandbox, &gathered.exposed).await?;
     if is_new_worker || !events.is_empty() {
         work.log(&mut sandbox, events).await?;
-        sandboxes::update(work.tx, &mut sandbox).await?;
+        sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     }
     Ok(LoginsAnswer { files: gathered.files, version })
 }
 
-async fn gather(work: &mut Work<'_>, sandbox: &Sandbox) -> Result<Gathered> {
-    let (mut all, mut ring) = (Gathered::default(), None);
-    for (name, row) in named(work.tx, sandbox.project_id, &sandbox.settings).await? {
-        let Some((row, path)) = row.as_ref().and_then(|row| Some((row, file(row)?))) else { continue };
-        if all.told.iter().any(|(other, _)| *other == name) {
+async fn collect_logins(work: &mut Work<'_>, sandbox: &SandboxRow) -> Result<CollectedLogins> {
+    let (mut all, mut ring) = (CollectedLogins::default(), None);
+    for (name, row) in named_secrets(work.tx, sandbox.project_id, &sandbox.settings).await? {
+        let Some((row, path)) = row.as_ref().and_then(|row| Some((row, login_path(row)?))) else { continue };
+        if all.exposed.iter().any(|(other, _)| *other == name) {
             continue;
         }
         let ring = match &mut ring {
             Some(ring) => ring,
-            none => none.insert(work.secrets.keys().map_err(|error| error.to_string())),
+            none => none.insert(work.secrets.key_ring().map_err(|error| error.to_string())),
         };
-        let made = if all.files.len() < login::FILES {
-            made(row, path, ring)
+        let made = if all.files.len() < login::MAX_LOGIN_FILES {
+            build_login_file(row, path, ring)
         } else {
-            Err(format!("the secret `{name}` is one login file too many; a sandbox has at most {}", login::FILES))
+            Err(format!("the secret `{name}` exceeds the limit of {} login files per sandbox", login::MAX_LOGIN_FILES))
         };
         match made {
             Ok((file, values)) => {
-                all.made_of.push(json!([row.id, row.updated_at, path]));
+                all.version_parts.push(json!([row.id, row.updated_at, path]));
                 all.values.extend(values);
                 all.files.push(file);
-                all.told.push((name, Exposure::File(path.to_owned())));
+                all.exposed.push((name, Exposure::File(path.to_owned())));
             }
             Err(why) => {
-                all.made_of.push(json!([row.id, why]));
+                all.version_parts.push(json!([row.id, why]));
                 all.missing.push(why);
             }
         }
@@ -89,24 +88,28 @@ async fn gather(work: &mut Work<'_>, sandbox: &Sandbox) -> Result<Gathered> {
     Ok(all)
 }
 
-fn file(row: &Secret) -> Option<&str> {
+fn login_path(row: &SecretRow) -> Option<&str> {
     match row.expose.as_ref()? {
         Exposure::File(path) => Some(path),
         Exposure::Variable(_) => None,
     }
 }
 
-/// The file as the sandbox gets it, and all that must not be seen of it.
-fn made(row: &Secret, path: &str, ring: &Result<Ring, String>) -> Result<(LoginFile, Vec<SecretString>), String> {
+/// Builds the file as the sandbox gets it, and the values that the redactor must know.
+fn build_login_file(
+    row: &SecretRow,
+    path: &str,
+    ring: &Result<KeyRing, String>,
+) -> Result<(LoginFile, Vec<SecretString>), String> {
     let ring = ring.as_ref().map_err(Clone::clone)?;
-    let value = open(row, ring).map_err(|error| error.to_string())?;
-    let text = login::blanked(value.expose_secret())
-        .ok_or_else(|| format!("the secret `{}` is no JSON, and so no login file; set it again", row.name))?;
-    Ok((LoginFile { path: path.to_owned(), text }, telling(&value, row.expose.as_ref())))
+    let value = open_secret(row, ring).map_err(|error| error.to_string())?;
+    let text = login::blank_refresh_tokens(value.expose_secret())
+        .ok_or_else(|| format!("the secret `{}` is not JSON, so it cannot be a login file; set it again", row.name))?;
+    Ok((LoginFile { path: path.to_owned(), text }, secret_texts(&value, row.expose.as_ref())))
 }
 
-/// One that became a file since the sandbox began is exposed from now on.
-async fn mark(work: &mut Work<'_>, sandbox: &mut Sandbox, told: &[(String, Exposure)]) -> Result<()> {
+/// Marks secrets as exposed that became files since the sandbox started.
+async fn mark_exposed(work: &mut Work<'_>, sandbox: &mut SandboxRow, told: &[(String, Exposure)]) -> Result<()> {
     let marked = &mut sandbox.settings.exposed_secrets;
     let before = marked.len();
     for (name, _) in told {
@@ -116,7 +119,7 @@ async fn mark(work: &mut Work<'_>, sandbox: &mut Sandbox, told: &[(String, Expos
     }
     if marked.len() != before {
         marked.sort_unstable();
-        sandboxes::set_settings(work.tx, sandbox).await?;
+        sandboxes::update_settings(work.tx, sandbox).await?;
     }
     Ok(())
 }

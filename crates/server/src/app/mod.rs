@@ -1,42 +1,58 @@
-//! The application layer: rules applied to rows, in one transaction each.
+//! The application layer: the rules, each in one transaction.
 //!
-//! A handler calls one function here through `App::write`. What it changes, the events it appends
-//! and the jobs it leaves are committed together; what the rest of the server should know is
-//! collected in the `Outbox` and told after the commit.
+//! A handler calls one function of this layer. The function's changes, events and jobs are committed together; the
+//! `Outbox` collects the effects for the rest of the server, which run after the commit.
 
 pub mod approvals;
+pub mod blob_transfer;
+pub mod commands;
 pub mod continuous;
 pub mod create;
+pub mod diffs;
+pub mod event_log;
 pub mod fence;
+pub mod files;
 pub mod guardian;
+pub mod health;
 pub mod heartbeat;
 pub mod inbox;
 pub mod ingest;
 pub mod lifecycle;
 pub mod limits;
 pub mod logins;
+pub mod messages;
 pub mod network;
 pub mod notices;
 pub mod pausing;
-mod priced;
+mod pricing;
+pub mod projects;
 pub mod results;
+pub mod sandbox_plan;
+pub mod sandboxes;
 pub mod secrets;
 pub mod sessions;
+pub mod snapshots;
+pub mod targets;
+pub mod tokens;
+pub mod transcript_export;
 pub mod transcripts;
+pub mod users;
+pub mod views;
+pub mod worker_requests;
 
-use crate::options::Policy;
 use crate::problem::{Problem, Result};
-use atoll_core::event::{Event, NewEvent, Source};
+use atoll_core::event::{Event, EventSource, NewEvent};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
+use atoll_core::provider::Capabilities;
 use atoll_core::redact::Redactor;
-use atoll_core::sandbox::{Network, SandboxState};
+use atoll_core::sandbox::{Network, ProviderKind, SandboxState};
 use atoll_core::time::Timestamp;
-use atoll_store::sandboxes::Sandbox;
-use atoll_store::sessions::{self as session_rows, Session};
-use atoll_store::{Tx, events, sandboxes};
+use atoll_store::sandboxes::SandboxRow;
+use atoll_store::sessions::{self as session_rows, SessionRow};
+use atoll_store::{Tx, events, sandboxes as sandbox_rows};
 use serde_json::value::RawValue;
 
-/// What to tell the rest of the server after the commit.
+/// Effects of a transaction that run after its commit.
 #[derive(Debug, Default)]
 pub struct Outbox {
     pub events: Vec<Event>,
@@ -45,65 +61,71 @@ pub struct Outbox {
     pub jobs: bool,
     /// Network policies with the version of the row that holds them.
     pub networks: Vec<(SandboxId, i64, Network)>,
-    /// What sandboxes may have spent at most until their task is done, in millionths of a dollar.
+    /// Cost limits of continuous loops, in millionths of a dollar.
     pub tasks: Vec<(SandboxId, Option<i64>)>,
-    /// Files of blobs that are off the books.
+    /// Blob files that no row refers to any more.
     pub blobs: Vec<String>,
 }
 
-/// One transaction in progress.
+/// A unit of work: one write transaction with its clock, policy and outbox.
 pub struct Work<'t> {
     pub tx: &'t mut dyn Tx,
     pub out: Outbox,
-    /// What the wall says.
+    /// The wall clock.
     pub now: Timestamp,
-    /// What deadlines and leases count by.
+    /// The monotonic clock of deadlines and leases.
     pub steady: Timestamp,
-    pub policy: std::sync::Arc<Policy>,
+    pub config: std::sync::Arc<atoll_config::Config>,
     pub secrets: std::sync::Arc<crate::secrets::Secrets>,
     pub agents: std::sync::Arc<crate::agents::Agents>,
     pub gateway: std::sync::Arc<crate::gateway::Gateway>,
+    pub providers: std::sync::Arc<crate::providers::Providers>,
 }
 
-/// JSON without the secrets that are known.
-pub fn redacted(data: Box<RawValue>, redactor: &Redactor) -> Box<RawValue> {
+/// Removes known secrets from JSON.
+pub fn redact_raw_json(data: Box<RawValue>, redactor: &Redactor) -> Box<RawValue> {
     match redactor.redact_json(data.get()) {
         None => data,
-        // It is JSON again; if it were not, the whole thing would go rather than leak.
+        // Redacted JSON should parse; if it does not, drop all of it rather than leak.
         Some(text) => RawValue::from_string(text)
-            .unwrap_or_else(|_| atoll_core::json::raw(&serde_json::json!({ "redacted": "the whole of it" }))),
+            .unwrap_or_else(|_| atoll_core::json::to_raw_json(&serde_json::json!({ "redacted": "the whole of it" }))),
     }
 }
 
 impl Work<'_> {
+    /// What a provider declares about itself.
+    pub fn capabilities(&self, kind: ProviderKind) -> Capabilities {
+        self.providers.get(kind).capabilities()
+    }
+
     /// Appends events to a sandbox's log. The caller writes the row afterwards.
-    pub async fn log(&mut self, sandbox: &mut Sandbox, mut new: Vec<NewEvent>) -> Result<()> {
+    pub async fn log(&mut self, sandbox: &mut SandboxRow, mut new: Vec<NewEvent>) -> Result<()> {
         let redactor = self.secrets.redactor(sandbox.project_id);
         for event in &mut new {
             match event.source {
-                Source::Agent | Source::Worker => {} // redacted when it was checked
-                Source::System | Source::Guardian | Source::User | Source::Forge => {
+                EventSource::Agent | EventSource::Worker => {} // redacted by `ingest`
+                EventSource::System | EventSource::Guardian | EventSource::User | EventSource::Forge => {
                     let data = std::mem::replace(&mut event.data, RawValue::NULL.to_owned());
-                    event.data = redacted(data, &redactor);
+                    event.data = redact_raw_json(data, &redactor);
                 }
             }
         }
-        let stored = events::append(self.tx, sandbox, new, self.now).await?;
+        let stored = events::append_events(self.tx, sandbox, new, self.now).await?;
         self.out.events.extend(stored);
         Ok(())
     }
 
-    /// Words of a person, without the secrets that the project knows.
-    pub fn redacted(&self, project: ProjectId, text: String) -> String {
+    /// Removes the project's secrets from text.
+    pub fn redact_text(&self, project: ProjectId, text: String) -> String {
         self.secrets.redactor(project).redact(&text).unwrap_or(text)
     }
 
-    /// The sandbox with its session locked: nobody else changes either until the commit.
-    pub async fn locked(&mut self, id: SandboxId) -> Result<(Session, Sandbox)> {
+    /// Locks the sandbox's session until the commit and reads both rows.
+    pub async fn lock_sandbox(&mut self, id: SandboxId) -> Result<(SessionRow, SandboxRow)> {
         let gone = || Problem::not_found("sandbox");
-        let (session, _) = sandboxes::owner(self.tx, id).await?.ok_or_else(gone)?;
-        let session = session_rows::lock(self.tx, session).await?.ok_or_else(gone)?;
-        let sandbox = sandboxes::get(self.tx, id).await?.ok_or_else(gone)?;
+        let (session, _) = sandbox_rows::find_owner_ids(self.tx, id).await?.ok_or_else(gone)?;
+        let session = session_rows::lock_session(self.tx, session).await?.ok_or_else(gone)?;
+        let sandbox = sandbox_rows::find_sandbox(self.tx, id).await?.ok_or_else(gone)?;
         Ok((session, sandbox))
     }
 }

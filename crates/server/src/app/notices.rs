@@ -1,63 +1,64 @@
-//! What a provider tells of a sandbox unasked, in the sandbox's log.
+//! Writes a provider's notices about a sandbox into the sandbox's event log.
 
 use crate::state::App;
-use atoll_core::event::{NewEvent, kind};
+use atoll_api::events::{DiskFull, EventData};
 use atoll_core::id::SandboxId;
-use atoll_providers::{Kept, Notice};
+use atoll_providers::{DiskLimitEffect, SandboxNotice};
 use atoll_store::sandboxes;
-use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub async fn write_down(app: Arc<App>, id: SandboxId, notice: Notice) {
-    let (event_type, data) = told(&notice);
-    let written = app.write(move |work| {
-        Box::pin(async move {
-            let (_, mut sandbox) = work.locked(id).await?;
-            if sandbox.state.is_live() {
-                work.log(&mut sandbox, vec![NewEvent::system(event_type, work.now, &data)]).await?;
-                sandboxes::update(work.tx, &mut sandbox).await?;
-            }
-            Ok(())
-        })
+pub async fn record_notice(app: Arc<App>, id: SandboxId, notice: SandboxNotice) {
+    let data = notice_data(&notice);
+    let written = app.write(async move |work| {
+        let (_, mut sandbox) = work.lock_sandbox(id).await?;
+        if sandbox.state.is_live() {
+            work.log(&mut sandbox, vec![data.into_event(work.now)]).await?;
+            sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
+        }
+        Ok(())
     });
     if let Err(problem) = written.await {
-        tracing::warn!(sandbox = %id, detail = %problem.detail, ?notice, "could not write down what a provider told");
+        tracing::warn!(sandbox = %id, detail = %problem.detail, ?notice, "failed to store a provider's notice");
     }
 }
 
-fn told(notice: &Notice) -> (&'static str, Value) {
+fn notice_data(notice: &SandboxNotice) -> EventData {
     match notice {
-        Notice::DiskFull { used, limit, kept } => {
-            let (taken, most) = (megabytes(*used), megabytes(*limit));
-            let again = "delete something, and it can write again";
-            let text = match kept {
-                Kept::Stopped(count) => {
+        SandboxNotice::DiskFull { used, limit, effect } => {
+            let (taken, most) = (to_megabytes(*used), to_megabytes(*limit));
+            let again = "delete files so that it can write again";
+            let text = match effect {
+                DiskLimitEffect::WritersKilled(count) => {
                     let who = match count {
-                        0 => "nobody was writing by then".to_owned(),
-                        1 => "the process that wrote was ended".to_owned(),
-                        more => format!("{more} processes that wrote were ended"),
+                        0 => "no process was writing any more".to_owned(),
+                        1 => "the writing process was killed".to_owned(),
+                        more => format!("{more} writing processes were killed"),
                     };
-                    format!("its files take {taken} MB, more than the {most} MB that they may: {who}; {again}")
+                    format!("its files use {taken} MB of a {most} MB limit: {who}; {again}")
                 }
-                Kept::Refused => {
-                    format!("its files take {taken} of the {most} MB that they may: writing fails; {again}")
+                DiskLimitEffect::WritesRefused => {
+                    format!("its files use {taken} MB of a {most} MB limit: writes fail; {again}")
                 }
-                Kept::SharedFull => format!(
-                    "the pool that all local sandboxes share is full, and writing fails, although this one takes only \
-                     {taken} of {most} MB; delete something here or elsewhere, or enlarge the pool with local.disk_pool_gb"
+                DiskLimitEffect::PoolFull => format!(
+                    "the disk pool of the local sandboxes is full: writes fail, although this sandbox uses only \
+                     {taken} of {most} MB; delete files here or elsewhere, or enlarge the pool with local.disk_pool_gb"
                 ),
             };
-            let stopped = match kept {
-                Kept::Stopped(count) => *count,
-                Kept::Refused | Kept::SharedFull => 0,
+            let stopped = match effect {
+                DiskLimitEffect::WritersKilled(count) => *count,
+                DiskLimitEffect::WritesRefused | DiskLimitEffect::PoolFull => 0,
             };
-            let data = json!({ "text": text, "used_bytes": used, "limit_bytes": limit, "stopped": stopped });
-            (kind::SANDBOX_DISK_FULL, data)
+            EventData::SandboxDiskFull(DiskFull {
+                text,
+                used_bytes: *used,
+                limit_bytes: *limit,
+                stopped: stopped.into(),
+            })
         }
     }
 }
 
-fn megabytes(bytes: u64) -> u64 {
+fn to_megabytes(bytes: u64) -> u64 {
     bytes.div_ceil(1_000_000)
 }
 
@@ -65,22 +66,25 @@ fn megabytes(bytes: u64) -> u64 {
 mod tests {
     use super::*;
 
+    fn disk_full(used: u64, limit: u64, effect: DiskLimitEffect) -> DiskFull {
+        match notice_data(&SandboxNotice::DiskFull { used, limit, effect }) {
+            EventData::SandboxDiskFull(data) => data,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
-    fn a_full_disk_is_told_in_a_sentence_and_in_figures() {
-        let (event_type, data) =
-            told(&Notice::DiskFull { used: 70_000_000, limit: 67_108_864, kept: Kept::Stopped(1) });
-        assert_eq!(event_type, "sandbox.disk_full");
-        let text = "its files take 70 MB, more than the 68 MB that they may: the process that wrote was ended; \
-                    delete something, and it can write again";
-        assert_eq!(data["text"], text);
-        assert_eq!((&data["used_bytes"], &data["stopped"]), (&json!(70_000_000), &json!(1)));
-        let (_, data) = told(&Notice::DiskFull { used: 2, limit: 1, kept: Kept::Stopped(3) });
-        assert!(data["text"].as_str().unwrap().contains("3 processes that wrote were ended"));
-        let (_, data) = told(&Notice::DiskFull { used: 67_000_000, limit: 67_108_864, kept: Kept::Refused });
-        let text =
-            "its files take 67 of the 68 MB that they may: writing fails; delete something, and it can write again";
-        assert_eq!((&data["text"], &data["stopped"]), (&json!(text), &json!(0)));
-        let (_, data) = told(&Notice::DiskFull { used: 1, limit: 67_108_864, kept: Kept::SharedFull });
-        assert!(data["text"].as_str().unwrap().contains("enlarge the pool with local.disk_pool_gb"), "{data}");
+    fn a_full_disk_event_has_a_text_and_figures() {
+        let data = disk_full(70_000_000, 67_108_864, DiskLimitEffect::WritersKilled(1));
+        let text = "its files use 70 MB of a 68 MB limit: the writing process was killed; \
+                    delete files so that it can write again";
+        assert_eq!(data.text, text);
+        assert_eq!((data.used_bytes, data.stopped), (70_000_000, 1));
+        assert!(disk_full(2, 1, DiskLimitEffect::WritersKilled(3)).text.contains("3 writing processes were killed"));
+        let data = disk_full(67_000_000, 67_108_864, DiskLimitEffect::WritesRefused);
+        let text = "its files use 67 MB of a 68 MB limit: writes fail; delete files so that it can write again";
+        assert_eq!((data.text.as_str(), data.stopped), (text, 0));
+        let data = disk_full(1, 67_108_864, DiskLimitEffect::PoolFull);
+        assert!(data.text.contains("enlarge the pool with local.disk_pool_gb"), "{}", data.text);
     }
 }

@@ -1,18 +1,24 @@
-//! A sandbox that stands still, and one that goes on: what the row and the log say of it. The
-//! provider was asked before.
+//! Pausing and resuming sandboxes: first at the provider, then in the row and the event log.
 
 use super::Work;
+use super::targets::{SandboxTarget, find_target, load_sandbox};
+use super::views::load_sandbox_view;
+use crate::auth::access::CanWork;
 use crate::problem::{Code, Problem, Result};
-use atoll_core::event::{NewEvent, Source};
+use crate::sandbox_locks::run_to_completion;
+use crate::state::App;
+use atoll_api::events::{EventData, SandboxActivity};
+use atoll_core::agent_status::Signal;
+use atoll_core::event::EventSource;
 use atoll_core::id::SandboxId;
 use atoll_core::job::JobKind;
-use atoll_core::sandbox::{Activity, SandboxState, TurnState};
+use atoll_core::sandbox::{Activity, SandboxState};
 use atoll_store::jobs;
-use atoll_store::sandboxes::{self, Sandbox};
-use serde_json::json;
+use atoll_store::sandboxes::{self, SandboxRow};
+use std::sync::Arc;
 
-/// Only a running sandbox can be paused, and only then go on.
-pub fn check(sandbox: &Sandbox) -> Result<()> {
+/// Requires a running sandbox: only that can be paused or resumed.
+pub fn require_running(sandbox: &SandboxRow) -> Result<()> {
     match sandbox.state {
         SandboxState::Running => Ok(()),
         SandboxState::Pending
@@ -20,64 +26,121 @@ pub fn check(sandbox: &Sandbox) -> Result<()> {
         | SandboxState::Completing
         | SandboxState::Completed
         | SandboxState::Failed => {
-            let detail = format!("the sandbox is {}, and only a running one can be paused", sandbox.state);
+            let detail = format!("the sandbox is {}; only a running sandbox can be paused or resumed", sandbox.state);
             Err(Problem::new(Code::IllegalTransition, detail).with("state", sandbox.state.as_str()))
         }
     }
 }
 
-/// Nothing can be run in one that stands still.
-pub fn refuse_paused(sandbox: &Sandbox) -> Result<()> {
-    if sandbox.state == SandboxState::Running && sandbox.activity == Activity::Paused {
-        return Err(Problem::new(
-            Code::SandboxPaused,
-            "the sandbox is paused: nothing runs in it and nothing is taken from it",
-        ));
+/// Refuses operations that need running processes.
+pub fn require_not_paused(sandbox: &SandboxRow) -> Result<()> {
+    if sandbox.state == SandboxState::Running && sandbox.status.is_paused() {
+        return Err(Problem::new(Code::SandboxPaused, "the sandbox is paused; resume it first"));
     }
     Ok(())
 }
 
-pub async fn paused(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<Sandbox> {
-    change(work, id, Activity::Paused, "sandbox.paused", actor).await
+pub async fn mark_paused(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<SandboxRow> {
+    apply_pause(work, id, Signal::Paused, EventData::SandboxPaused, actor).await
 }
 
-pub async fn resumed(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<Sandbox> {
-    let (_, sandbox) = work.locked(id).await?;
-    let activity = match (sandbox.limit_paused, sandbox.turn_state) {
-        (Some(_), _) => Activity::LimitPaused,
-        (None, TurnState::Open) => Activity::Working,
-        (None, TurnState::Idle | TurnState::Done) => Activity::WaitingMessage,
-    };
-    if sandbox.activity != Activity::Paused {
-        return Ok(sandbox);
-    }
-    change(work, id, activity, "sandbox.resumed", actor).await
+pub async fn mark_resumed(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<SandboxRow> {
+    apply_pause(work, id, Signal::Resumed, EventData::SandboxResumed, actor).await
 }
 
-async fn change(
+async fn apply_pause(
     work: &mut Work<'_>,
     id: SandboxId,
-    activity: Activity,
-    event_type: &'static str,
+    signal: Signal,
+    event: fn(SandboxActivity) -> EventData,
     actor: String,
-) -> Result<Sandbox> {
-    let (_, mut sandbox) = work.locked(id).await?;
-    if sandbox.state != SandboxState::Running || sandbox.activity == activity {
+) -> Result<SandboxRow> {
+    let (_, mut sandbox) = work.lock_sandbox(id).await?;
+    if !sandbox.apply_signal(signal) {
         return Ok(sandbox);
     }
-    // Its time stands with it.
+    let activity = sandbox.status.activity();
+    // A paused sandbox's time-out stops too.
     match activity {
-        Activity::Paused => jobs::hold(work.tx, JobKind::Timeout, id, work.steady).await?,
-        _ => jobs::go_on(work.tx, JobKind::Timeout, id, work.steady).await?,
+        Activity::Paused => jobs::suspend_job(work.tx, JobKind::Timeout, id, work.steady).await?,
+        _ => jobs::resume_job(work.tx, JobKind::Timeout, id, work.steady).await?,
     }
-    // A worker that stood still was not silent.
+    // The pause does not count as missing heartbeats.
     sandbox.last_heartbeat = sandbox.last_heartbeat.map(|_| work.now);
     work.out.jobs = true;
-    sandbox.activity = activity;
     sandbox.updated_at = work.now;
-    let event = NewEvent::system(event_type, work.now, &json!({ "activity": activity }));
-    work.log(&mut sandbox, vec![event.by(Source::User, Some(actor))]).await?;
-    sandboxes::update(work.tx, &mut sandbox).await?;
+    let event = event(SandboxActivity { activity }).into_event(work.now);
+    work.log(&mut sandbox, vec![event.with_source(EventSource::User, Some(actor))]).await?;
+    sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     work.out.states.push((sandbox.id, sandbox.state));
     Ok(sandbox)
+}
+
+/// Pauses a sandbox. Its processes keep their memory.
+pub async fn pause_sandbox(app: Arc<App>, access: CanWork<SandboxId>) -> Result<atoll_api::Sandbox> {
+    run_to_completion(async move {
+        let (id, actor) = (access.id, access.actor());
+        let _lock = app.sandbox_locks.lock(id).await;
+        require_running(&load_sandbox(&app, &access).await?)?;
+        let target = find_target(&app, &access).await?;
+        target.provider.pause(&target.id).await?;
+        let paused = app.write(async move |work| {
+            let row = mark_paused(work, id, actor).await?;
+            // The sandbox may have ended while the provider paused it.
+            require_running(&row)?;
+            load_sandbox_view(work.tx, row).await
+        });
+        let paused = paused.await;
+        // A sandbox that is not marked as paused must not stay paused: no client would resume it.
+        if paused.is_err()
+            && let Err(error) = target.provider.resume(&target.id).await
+        {
+            tracing::warn!(sandbox = %id, %error, "failed to resume a sandbox after a failed pause");
+        }
+        paused
+    })
+    .await
+}
+
+pub async fn resume_sandbox(app: Arc<App>, access: CanWork<SandboxId>) -> Result<atoll_api::Sandbox> {
+    run_to_completion(async move {
+        let _lock = app.sandbox_locks.lock(access.id).await;
+        require_running(&load_sandbox(&app, &access).await?)?;
+        let target = find_target(&app, &access).await?;
+        resume_target(&app, &access, &target).await
+    })
+    .await
+}
+
+async fn resume_target(app: &App, access: &CanWork<SandboxId>, target: &SandboxTarget) -> Result<atoll_api::Sandbox> {
+    target.provider.resume(&target.id).await?;
+    let (id, actor) = (access.id, access.actor());
+    app.write(async move |work| {
+        let row = mark_resumed(work, id, actor).await?;
+        load_sandbox_view(work.tx, row).await
+    })
+    .await
+}
+
+/// Resumes a paused sandbox before it stops, so that its worker can flush. On failure the sandbox is stopped by force later.
+pub(super) async fn wake(app: &Arc<App>, access: &CanWork<SandboxId>) -> Result<()> {
+    if !is_paused(app, access).await {
+        return Ok(());
+    }
+    let (app, access) = (Arc::clone(app), access.clone());
+    run_to_completion(async move {
+        let _lock = app.sandbox_locks.lock(access.id).await;
+        if is_paused(&app, &access).await
+            && let Ok(target) = find_target(&app, &access).await
+            && let Err(problem) = resume_target(&app, &access, &target).await
+        {
+            tracing::warn!(sandbox = %access.id, detail = %problem.detail, "failed to resume a paused sandbox that stops");
+        }
+        Ok(())
+    })
+    .await
+}
+
+async fn is_paused(app: &App, access: &CanWork<SandboxId>) -> bool {
+    load_sandbox(app, access).await.is_ok_and(|row| row.status.is_paused() && row.provider_id.is_some())
 }

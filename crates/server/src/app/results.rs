@@ -1,40 +1,53 @@
-//! Ending a sandbox: stop, results, removal.
+//! Ending a sandbox: stopping it, taking its results, removing it.
 
-use super::{Work, continuous, lifecycle};
+use super::views::{load_sandbox_view, view_sandbox};
+use super::{Work, continuous, lifecycle, pausing};
+use crate::auth::access::CanWork;
+use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::problem::{Code, Problem, Result};
+use crate::state::App;
+use atoll_api::{ExportedResult, ExportedResults};
+use atoll_core::event::EventTypePattern;
 use atoll_core::id::SandboxId;
 use atoll_core::job::JobKind;
 use atoll_core::lifecycle::Trigger;
-use atoll_core::sandbox::{Reason, Results, SandboxState, TakeResults, TurnState};
-use atoll_store::jobs;
-use atoll_store::sandboxes::{self, Sandbox};
+use atoll_core::sandbox::{Reason, ResultsAction, ResultsState, SandboxState};
+use atoll_store::sandboxes::{self, SandboxRow};
+use atoll_store::{events, jobs};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// A person ends it.
-pub async fn stop(work: &mut Work<'_>, id: SandboxId, choice: TakeResults, actor: String) -> Result<Sandbox> {
-    let (mut session, mut sandbox) = work.locked(id).await?;
-    let work_was_done = sandbox.turn_state == TurnState::Done && !continuous::is_live(work.tx, &sandbox).await?;
+/// Stops a sandbox at a person's request.
+pub async fn stop_sandbox(
+    work: &mut Work<'_>,
+    id: SandboxId,
+    choice: ResultsAction,
+    actor: String,
+) -> Result<SandboxRow> {
+    let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+    let work_was_done = sandbox.status.is_turn_done() && !continuous::is_live(work.tx, &sandbox).await?;
     let trigger = match choice {
-        TakeResults::Take => Trigger::StopTaking { work_was_done },
-        TakeResults::Discard => Trigger::StopDiscarding { work_was_done },
+        ResultsAction::Take => Trigger::StopAndExport { work_was_done },
+        ResultsAction::Discard => Trigger::StopAndDiscard { work_was_done },
     };
     let already = match (sandbox.state, choice) {
         (SandboxState::Completed | SandboxState::Failed, _) => true,
-        (SandboxState::Completing, TakeResults::Take) => true,
-        (SandboxState::Completing, TakeResults::Discard) => false,
+        (SandboxState::Completing, ResultsAction::Take) => true,
+        (SandboxState::Completing, ResultsAction::Discard) => false,
         (SandboxState::Pending | SandboxState::Creating | SandboxState::Running, _) => false,
     };
     if !already {
-        let reason = Reason::new("stopped", "a person stopped it");
-        lifecycle::apply(work, &mut session, &mut sandbox, trigger, Some(reason), Some(actor)).await?;
-        lifecycle::complete_if_left(work, &mut session, &mut sandbox).await?;
+        let reason = Reason::new("stopped", "stopped by a person");
+        lifecycle::apply_trigger(work, &mut session, &mut sandbox, trigger, Some(reason), Some(actor)).await?;
+        lifecycle::complete_if_worker_left(work, &mut session, &mut sandbox).await?;
     }
     Ok(sandbox)
 }
 
-/// Takes out what is there. Without a repository nothing is kept that is not sent already; with one,
-/// a job makes the branch.
-pub async fn take(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<Sandbox> {
-    let (mut session, mut sandbox) = work.locked(id).await?;
+/// Exports the results of a failed sandbox. With a repository a job creates the branch; without one there is nothing left to
+/// export.
+pub async fn take_results(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<SandboxRow> {
+    let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
     match sandbox.state {
         SandboxState::Running | SandboxState::Completing | SandboxState::Completed => {}
         SandboxState::Pending | SandboxState::Creating => {
@@ -43,41 +56,121 @@ pub async fn take(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<S
         }
         SandboxState::Failed => {
             if sandbox.provider_id.is_none() {
-                return Err(Problem::new(Code::SandboxGone, "nothing is left of it to take results from"));
+                return Err(Problem::new(
+                    Code::SandboxGone,
+                    "the sandbox's files are gone, so there are no results to take",
+                ));
             }
             let code = sandbox.reason.as_ref().map(|reason| reason.code.clone()).unwrap_or_default();
             let results_had_failed = code.starts_with("results_");
             let recover = Trigger::Recover { results_had_failed };
-            lifecycle::apply(work, &mut session, &mut sandbox, recover, None, Some(actor.clone())).await?;
-            if sandbox.results == Results::Pending {
-                lifecycle::flushed(work, &mut session, &mut sandbox).await?;
+            lifecycle::apply_trigger(work, &mut session, &mut sandbox, recover, None, Some(actor.clone())).await?;
+            if sandbox.results == ResultsState::Pending {
+                lifecycle::finish_flush(work, &mut session, &mut sandbox).await?;
             } else {
-                sandbox.results = Results::Taken;
-                lifecycle::apply(work, &mut session, &mut sandbox, Trigger::ResultsOut, None, Some(actor)).await?;
+                sandbox.results = ResultsState::Taken;
+                lifecycle::apply_trigger(work, &mut session, &mut sandbox, Trigger::ResultsExported, None, Some(actor))
+                    .await?;
             }
         }
     }
     Ok(sandbox)
 }
 
-/// Removes it at its provider; row, events and blobs stay.
-pub async fn remove(work: &mut Work<'_>, id: SandboxId, force: bool, actor: String) -> Result<Sandbox> {
-    let (mut session, mut sandbox) = work.locked(id).await?;
-    if sandbox.results == Results::Pending && !force {
-        return Err(Problem::new(Code::ResultsPending, "take them out first, or say ?force=true to lose them"));
+/// Removes the sandbox at its provider. Its row, events and blobs stay.
+pub async fn remove_sandbox(work: &mut Work<'_>, id: SandboxId, force: bool, actor: String) -> Result<SandboxRow> {
+    let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+    if sandbox.results == ResultsState::Pending && !force {
+        return Err(Problem::new(Code::ResultsPending, "take the results first, or set ?force=true to discard them"));
     }
     if sandbox.state.is_live() {
-        let work_was_done = sandbox.turn_state == TurnState::Done && !continuous::is_live(work.tx, &sandbox).await?;
-        let trigger = Trigger::StopDiscarding { work_was_done };
-        let reason = Reason::new("removed", "a person removed it");
-        lifecycle::apply(work, &mut session, &mut sandbox, trigger, Some(reason), Some(actor)).await?;
+        let work_was_done = sandbox.status.is_turn_done() && !continuous::is_live(work.tx, &sandbox).await?;
+        let trigger = Trigger::StopAndDiscard { work_was_done };
+        let reason = Reason::new("removed", "removed by a person");
+        lifecycle::apply_trigger(work, &mut session, &mut sandbox, trigger, Some(reason), Some(actor)).await?;
     } else {
-        if sandbox.results == Results::Pending {
-            sandbox.results = Results::Lost;
-            sandboxes::update(work.tx, &mut sandbox).await?;
+        if sandbox.results == ResultsState::Pending {
+            sandbox.results = ResultsState::Lost;
+            sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
         }
-        jobs::put(work.tx, JobKind::Remove, id, work.steady).await?;
+        jobs::schedule_job(work.tx, JobKind::Remove, id, work.steady).await?;
         work.out.jobs = true;
     }
     Ok(sandbox)
+}
+
+/// How long a request waits for the results.
+const RESULTS_WAIT: Duration = Duration::from_secs(60);
+
+/// Takes the results and waits until they are exported.
+pub async fn export_results(app: &App, access: CanWork<SandboxId>, key: IdempotencyKey) -> Result<JsonResponse> {
+    let (id, actor) = (access.id, access.actor());
+    let taken = app.write_once(&access.caller, key, async move |work| {
+        let row = take_results(work, id, actor).await?;
+        JsonResponse::ok(load_sandbox_view(work.tx, row).await?)
+    });
+    taken.await?;
+    wait_for_results(app, id).await;
+    JsonResponse::ok(load_results(app, id).await?)
+}
+
+/// Waits until the sandbox has left `completing`.
+async fn wait_for_results(app: &App, id: SandboxId) {
+    let mut states = app.hub.subscribe_states();
+    let exported = async {
+        loop {
+            let row = app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await;
+            if !matches!(row, Ok(Some(row)) if row.state == SandboxState::Completing) {
+                return;
+            }
+            // A missed wake-up costs a second.
+            drop(tokio::time::timeout(Duration::from_secs(1), states.recv()).await);
+        }
+    };
+    drop(tokio::time::timeout(RESULTS_WAIT, exported).await);
+}
+
+/// Reads the exported branches from the event log.
+async fn load_results(app: &App, id: SandboxId) -> Result<ExportedResults> {
+    app.read(async move |tx| {
+        let row = sandboxes::find_sandbox(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
+        let mut taken = Vec::new();
+        let branches = EventTypePattern::Exact("git.branch_created".into());
+        let filter = events::EventLogFilter { types: vec![branches], ..events::EventLogFilter::default() };
+        let (log, newest) = ((id, row.session_id), events::EventLogOrder::NewestFirst);
+        for event in events::read_event_page(tx, log, &filter, newest, i64::MAX, 10).await?.events {
+            let data: serde_json::Value = serde_json::from_str(event.data.get()).unwrap_or_default();
+            let text = |key: &str| data.get(key).and_then(|value| value.as_str()).map(str::to_owned);
+            if let (Some(branch), Some(commit)) = (text("branch"), text("commit")) {
+                taken.push(ExportedResult::Branch { branch, commit, repo: text("repo") });
+            }
+        }
+        let labels = sandboxes::list_labels(tx, id).await?;
+        Ok(ExportedResults { taken, sandbox: view_sandbox(row, labels) })
+    })
+    .await
+}
+
+/// Stops a sandbox. A paused one resumes first, so that its worker can flush.
+pub async fn submit_stop(
+    app: &Arc<App>,
+    access: CanWork<SandboxId>,
+    key: IdempotencyKey,
+    choice: ResultsAction,
+) -> Result<JsonResponse> {
+    pausing::wake(app, &access).await?;
+    let (id, actor) = (access.id, access.actor());
+    app.write_once(&access.caller, key, async move |work| {
+        let row = stop_sandbox(work, id, choice, actor).await?;
+        JsonResponse::ok(load_sandbox_view(work.tx, row).await?)
+    })
+    .await
+}
+
+pub async fn submit_removal(app: &App, access: CanWork<SandboxId>, force: bool) -> Result<atoll_api::Sandbox> {
+    app.write(async move |work| {
+        let row = remove_sandbox(work, access.id, force, access.actor()).await?;
+        load_sandbox_view(work.tx, row).await
+    })
+    .await
 }

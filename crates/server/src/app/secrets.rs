@@ -1,28 +1,36 @@
-//! Secrets in the store: setting, removing, sealing anew, and which of them a sandbox gets.
+//! Stored secrets: set, remove, reseal, and expose them to sandboxes.
 
 use super::Work;
+use super::views::{cut_page, view_secret};
+use crate::auth::access::{Admin, CanAdminister, CanList, CanSee, ClientCaller};
+use crate::cursor::decode_id;
+use crate::extract::page_size;
+use crate::idempotency::JsonResponse;
 use crate::problem::{Problem, Result};
-use crate::secrets::keys::Ring;
-use crate::secrets::seal::{open, seal};
-use crate::secrets::{Secrets, telling};
+use crate::secrets::seal::{open_secret, seal_secret};
+use crate::secrets::seal_keys::KeyRing;
+use crate::secrets::{Secrets, secret_texts};
+use crate::state::App;
+use atoll_api::events::{EventData, ExposedSecret, SandboxNotice, SecretsExposed};
+use atoll_api::{KeyRotation, NewSecret, Page, SecretListQuery};
 use atoll_core::event::NewEvent;
 use atoll_core::id::{ProjectId, SecretId};
 use atoll_core::login;
 use atoll_core::sandbox::Settings;
 use atoll_core::secret::{self, Exposure};
-use atoll_store::sandboxes::{self, Sandbox};
-use atoll_store::secrets::{self, Secret};
+use atoll_store::sandboxes::{self, SandboxRow};
+use atoll_store::secrets::{self, SecretRow};
 use atoll_store::{Store, Tx};
+use axum::http::StatusCode;
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::json;
 use std::collections::BTreeMap;
 
-/// How many are taken at once where all of them are gone through.
-const PAGE: i64 = 100;
+/// Page size when all secrets are read.
+const PAGE_SIZE: i64 = 100;
 
-/// A secret as somebody wants it.
+/// A secret before it is sealed.
 #[derive(Debug)]
-pub struct Draft {
+pub struct SecretDraft {
     pub project: Option<ProjectId>,
     pub name: String,
     pub value: SecretString,
@@ -31,17 +39,17 @@ pub struct Draft {
     pub actor: String,
 }
 
-/// Makes or replaces one; says whether it is new.
-pub async fn put(work: &mut Work<'_>, draft: Draft, ring: &Ring) -> Result<(Secret, bool)> {
+/// Creates or replaces a secret. Returns whether it is new.
+pub async fn put_secret(work: &mut Work<'_>, draft: SecretDraft, ring: &KeyRing) -> Result<(SecretRow, bool)> {
     let key = ring.current().ok_or_else(|| Problem::internal("a ring without a key to seal with"))?;
-    secrets::lock(work.tx, draft.project).await?;
-    let known = secrets::get(work.tx, draft.project, &draft.name).await?;
+    secrets::lock_secrets(work.tx, draft.project).await?;
+    let known = secrets::find_secret_in_scope(work.tx, draft.project, &draft.name).await?;
     let is_new = known.is_none();
-    if is_new && secrets::count(work.tx, draft.project).await? >= secret::PER_PROJECT as i64 {
-        let detail = format!("there are {} already, which is as many as there may be", secret::PER_PROJECT);
+    if is_new && secrets::count_secrets(work.tx, draft.project).await? >= secret::MAX_SECRETS_PER_PROJECT as i64 {
+        let detail = format!("the limit of {} secrets is reached; remove one first", secret::MAX_SECRETS_PER_PROJECT);
         return Err(Problem::invalid(detail).with("field", "name"));
     }
-    let mut row = Secret {
+    let mut row = SecretRow {
         id: known.as_ref().map_or_else(SecretId::new, |row| row.id),
         project_id: draft.project,
         name: draft.name,
@@ -53,72 +61,73 @@ pub async fn put(work: &mut Work<'_>, draft: Draft, ring: &Ring) -> Result<(Secr
         created_at: known.map_or(work.now, |row| row.created_at),
         updated_at: work.now,
     };
-    seal(&mut row, &draft.value, key)?;
+    seal_secret(&mut row, &draft.value, key)?;
     if is_new {
-        secrets::insert(work.tx, &row).await?;
+        secrets::insert_secret(work.tx, &row).await?;
     } else {
-        secrets::update(work.tx, &row).await?;
+        secrets::update_secret(work.tx, &row).await?;
     }
     Ok((row, is_new))
 }
 
-pub async fn remove(work: &mut Work<'_>, project: Option<ProjectId>, name: &str) -> Result<Secret> {
-    secrets::lock(work.tx, project).await?;
-    let row = secrets::get(work.tx, project, name).await?.ok_or_else(|| Problem::not_found("secret"))?;
-    secrets::delete(work.tx, row.id).await?;
+pub async fn remove_secret(work: &mut Work<'_>, project: Option<ProjectId>, name: &str) -> Result<SecretRow> {
+    secrets::lock_secrets(work.tx, project).await?;
+    let row =
+        secrets::find_secret_in_scope(work.tx, project, name).await?.ok_or_else(|| Problem::not_found("secret"))?;
+    secrets::delete_secret(work.tx, row.id).await?;
     Ok(row)
 }
 
-/// What became of all secrets when they were sealed anew.
+/// The result of resealing all secrets.
 #[derive(Debug, Default)]
-pub struct Resealed {
+pub struct ResealReport {
     pub count: u64,
-    /// Those that did not open, and stay as they are.
-    pub left: Vec<Secret>,
+    /// Secrets that could not be opened, and are unchanged.
+    pub unopened: Vec<SecretRow>,
 }
 
-/// Seals everything with the ring's current key.
-pub async fn reseal(work: &mut Work<'_>, ring: &Ring) -> Result<Resealed> {
+/// Seals all secrets with the ring's current key.
+pub async fn reseal_all(work: &mut Work<'_>, ring: &KeyRing) -> Result<ResealReport> {
     let key = ring.current().ok_or_else(|| Problem::internal("a ring without a key to seal with"))?;
-    let (mut done, mut after) = (Resealed::default(), None);
+    let (mut done, mut after) = (ResealReport::default(), None);
     loop {
-        let page = secrets::page_locked(work.tx, after, PAGE).await?;
+        let page = secrets::read_secret_page_for_update(work.tx, after, PAGE_SIZE).await?;
         let Some(last) = page.last() else { return Ok(done) };
         after = Some(last.id);
         for mut row in page {
-            match open(&row, ring) {
+            match open_secret(&row, ring) {
                 Ok(value) => {
-                    seal(&mut row, &value, key)?;
-                    secrets::update(work.tx, &row).await?;
+                    seal_secret(&mut row, &value, key)?;
+                    secrets::update_secret(work.tx, &row).await?;
                     done.count += 1;
                 }
-                Err(_) => done.left.push(row),
+                Err(_) => done.unopened.push(row),
             }
         }
     }
 }
 
-/// Lets the redactor know every value that opens, and says in a sentence what does not.
-pub async fn learn_all(store: &Store, known: &Secrets) -> Result<Option<String>> {
+/// Teaches the redactor every value. Returns a message if some secrets cannot be opened.
+pub async fn teach_redactor(store: &Store, known: &Secrets) -> Result<Option<String>> {
     let (mut after, mut ring, mut failed, mut count) = (None, None, None, 0_u64);
     let mut values = BTreeMap::<_, Vec<_>>::new();
     loop {
         let page = store
-            .read(move |tx| Box::pin(async move { Ok::<_, Problem>(secrets::page(tx, after, PAGE).await?) }))
+            .read(async move |tx| Ok::<_, Problem>(secrets::read_secret_page(tx, after, PAGE_SIZE).await?))
             .await?;
         let Some(last) = page.last() else { break };
         after = Some(last.id);
         let ring = match &mut ring {
             Some(ring) => ring,
-            none => match known.keys() {
+            none => match known.key_ring() {
                 Ok(read) => none.insert(read),
-                Err(error) => return Ok(Some(format!("secrets can't be opened: {error}"))),
+                Err(error) => return Ok(Some(format!("cannot open secrets: {error}"))),
             },
         };
         for row in page {
-            match open(&row, ring) {
+            match open_secret(&row, ring) {
                 Ok(value) => {
-                    values.entry(row.project_id).or_default().extend(telling(&value, row.expose.as_ref()));
+                    values.entry(row.project_id).or_default().extend(secret_texts(&value, row.expose.as_ref()));
                 }
                 Err(error) => {
                     count += 1;
@@ -130,59 +139,64 @@ pub async fn learn_all(store: &Store, known: &Secrets) -> Result<Option<String>>
     for (project, values) in values {
         known.learn(project, &values);
     }
-    Ok(failed.map(|error| format!("{count} secrets can't be opened; of the first: {error}")))
+    Ok(failed.map(|error| format!("cannot open {count} secrets; the first error: {error}")))
 }
 
-/// The ones that a sandbox names, each with its name as it stands there.
-pub(super) async fn named(
+/// The secrets that a sandbox's settings name.
+pub(super) async fn named_secrets(
     tx: &mut dyn Tx,
     project: ProjectId,
     settings: &Settings,
-) -> Result<Vec<(String, Option<Secret>)>> {
+) -> Result<Vec<(String, Option<SecretRow>)>> {
     let mut found = Vec::new();
     for name in settings.secrets.iter().flatten() {
-        found.push((name.clone(), secrets::find(tx, project, name).await?));
+        found.push((name.clone(), secrets::resolve_secret(tx, project, name).await?));
     }
     Ok(found)
 }
 
-fn refuse(detail: String) -> Problem {
+fn secrets_problem(detail: String) -> Problem {
     Problem::invalid(detail).with("field", "secrets")
 }
 
-/// Before a sandbox is made: what it names is there and can be had, and it is written down what it will see.
-pub async fn check(work: &mut Work<'_>, project: ProjectId, settings: &mut Settings) -> Result<()> {
+/// Checks that the named secrets exist and open, and records which ones the new sandbox will see.
+pub async fn check_secrets(work: &mut Work<'_>, project: ProjectId, settings: &mut Settings) -> Result<()> {
     if settings.secrets.as_ref().is_none_or(Vec::is_empty) {
         settings.exposed_secrets.clear();
         return Ok(());
     }
     let (mut exposed, mut taken, mut ring) = (Vec::new(), BTreeMap::new(), None);
-    for (name, row) in named(work.tx, project, settings).await? {
-        secret::name("secrets", &name)?;
+    for (name, row) in named_secrets(work.tx, project, settings).await? {
+        secret::check_secret_name("secrets", &name)?;
         let Some(row) = row else {
-            let detail = format!("secrets: there is no secret `{name}`; make it with `atoll secret set {name}`");
-            return Err(refuse(detail).with("secret", name));
+            let detail = format!("secrets: there is no secret `{name}`; create it with `atoll secret set {name}`");
+            return Err(secrets_problem(detail).with("secret", name));
         };
         let Some(exposure) = &row.expose else { continue };
         let what = match exposure {
             Exposure::Variable(variable) if settings.env.contains_key(variable) => {
-                return Err(refuse(format!("secrets: `{name}` is the variable `{variable}`, which `env` sets too")));
+                return Err(secrets_problem(format!(
+                    "secrets: `{name}` is the variable `{variable}`, which `env` sets too"
+                )));
             }
             Exposure::Variable(_) => "variable",
             Exposure::File(_) => "file",
         };
         if let Some(other) = taken.insert(exposure.clone(), name.clone()).filter(|other| *other != name) {
-            return Err(refuse(format!("secrets: `{name}` and `{other}` are both the {what} `{exposure}`")));
+            return Err(secrets_problem(format!("secrets: `{name}` and `{other}` are both the {what} `{exposure}`")));
         }
         let files = taken.keys().filter(|exposure| matches!(exposure, Exposure::File(_))).count();
-        if files > login::FILES {
-            return Err(refuse(format!("secrets: a sandbox has at most {} login files", login::FILES)));
+        if files > login::MAX_LOGIN_FILES {
+            return Err(secrets_problem(format!(
+                "secrets: a sandbox has at most {} login files",
+                login::MAX_LOGIN_FILES
+            )));
         }
         let ring = match &mut ring {
             Some(ring) => ring,
-            none => none.insert(work.secrets.keys()?),
+            none => none.insert(work.secrets.key_ring()?),
         };
-        open(&row, ring)?;
+        open_secret(&row, ring)?;
         exposed.push(name);
     }
     exposed.sort_unstable();
@@ -191,32 +205,32 @@ pub async fn check(work: &mut Work<'_>, project: ProjectId, settings: &mut Setti
     Ok(())
 }
 
-/// Says in the log what the sandbox holds from now on, by name.
-pub(super) fn exposure(work: &Work<'_>, told: &[(String, Exposure)]) -> NewEvent {
+/// The event that names the secrets exposed to the sandbox.
+pub(super) fn exposure_event(work: &Work<'_>, told: &[(String, Exposure)]) -> NewEvent {
     let words: Vec<String> = told.iter().map(|(name, exposure)| format!("{name} as {exposure}")).collect();
-    let list: Vec<_> = told
-        .iter()
-        .map(|(name, exposure)| match exposure {
-            Exposure::Variable(variable) => json!({ "name": name, "variable": variable }),
-            Exposure::File(path) => json!({ "name": name, "file": path }),
-        })
-        .collect();
-    let data = json!({ "text": format!("inside, for whoever works there: {}", words.join(", ")), "secrets": list });
-    NewEvent::system("secrets.exposed", work.now, &data)
+    let secrets = told.iter().map(|(name, exposure)| {
+        let (variable, file) = match exposure {
+            Exposure::Variable(variable) => (Some(variable.clone()), None),
+            Exposure::File(path) => (None, Some(path.clone())),
+        };
+        ExposedSecret { name: name.clone(), variable, file }
+    });
+    let text = format!("exposed in the sandbox: {}", words.join(", "));
+    EventData::SecretsExposed(SecretsExposed { text, secrets: secrets.collect() }).into_event(work.now)
 }
 
-/// The variables that a starting sandbox gets. They are in no row and no event; that it has them is in both. Files are
-/// handed over before each prompt (`logins`).
-pub async fn hand_over(work: &mut Work<'_>, sandbox: &mut Sandbox) -> Result<BTreeMap<String, String>> {
+/// Returns the secret variables for a starting sandbox. Rows and events name them but never hold their values. `logins`
+/// hands over secret files before each prompt.
+pub async fn expose_variables(work: &mut Work<'_>, sandbox: &mut SandboxRow) -> Result<BTreeMap<String, String>> {
     let mut variables = BTreeMap::new();
     if sandbox.settings.secrets.as_ref().is_none_or(Vec::is_empty) {
         return Ok(variables);
     }
     let (mut names, mut told, mut values, mut ring) = (Vec::new(), Vec::new(), Vec::new(), None);
     let mut events = Vec::new();
-    for (name, row) in named(work.tx, sandbox.project_id, &sandbox.settings).await? {
+    for (name, row) in named_secrets(work.tx, sandbox.project_id, &sandbox.settings).await? {
         let opened = match &row {
-            None => Err(format!("the secret `{name}` was removed since; the sandbox goes on without it")),
+            None => Err(format!("the secret `{name}` was removed; the sandbox continues without it")),
             Some(row) => {
                 let variable = match &row.expose {
                     None => continue,
@@ -228,39 +242,114 @@ pub async fn hand_over(work: &mut Work<'_>, sandbox: &mut Sandbox) -> Result<BTr
                 };
                 let ring = match &mut ring {
                     Some(ring) => Ok(ring),
-                    none => work.secrets.keys().map(|read| none.insert(read)),
+                    none => work.secrets.key_ring().map(|read| none.insert(read)),
                 };
-                let value = ring.and_then(|ring| open(row, ring)).map_err(|error| error.to_string());
+                let value = ring.and_then(|ring| open_secret(row, ring)).map_err(|error| error.to_string());
                 value.map(|value| (variable.clone(), value))
             }
         };
         match opened {
             Ok((variable, value)) => {
                 told.push((name.clone(), Exposure::Variable(variable.clone())));
-                // A variable that the sandbox's own settings have since taken stays theirs.
+                // The sandbox's own `env` wins.
                 if !sandbox.settings.env.contains_key(&variable) {
                     variables.insert(variable, value.expose_secret().to_owned());
                 }
                 values.push(value);
                 names.push(name);
             }
-            Err(text) => events.push(NewEvent::system("sandbox.notice", work.now, &json!({ "text": text }))),
+            Err(text) => events.push(EventData::SandboxNotice(SandboxNotice { text }).into_event(work.now)),
         }
     }
-    // Before the sandbox can show them to anybody.
+    // Teach the redactor before the values can leave the sandbox.
     work.secrets.learn(Some(sandbox.project_id), &values);
     if !told.is_empty() {
-        events.push(exposure(work, &told));
+        events.push(exposure_event(work, &told));
     }
     names.sort_unstable();
     names.dedup();
     if sandbox.settings.exposed_secrets != names {
         sandbox.settings.exposed_secrets = names;
-        sandboxes::set_settings(work.tx, sandbox).await?;
+        sandboxes::update_settings(work.tx, sandbox).await?;
     }
     if !events.is_empty() {
         work.log(sandbox, events).await?;
-        sandboxes::update(work.tx, sandbox).await?;
+        sandboxes::update_sandbox(work.tx, sandbox).await?;
     }
     Ok(variables)
+}
+
+fn check_exposure(new: &NewSecret) -> Result<Option<Exposure>> {
+    let exposure = match (&new.expose, &new.expose_file) {
+        (Some(_), Some(_)) => {
+            let detail = "expose_file: a secret is a variable or a file, not both";
+            return Err(Problem::invalid(detail).with("field", "expose_file"));
+        }
+        (Some(name), None) => Exposure::Variable(name.clone()),
+        (None, Some(path)) => Exposure::File(path.clone()),
+        (None, None) => return Ok(None),
+    };
+    exposure.check_bounds()?;
+    Ok(Some(exposure))
+}
+
+/// Requires the right to change the secrets of a project, or of the deployment.
+async fn authorize_change(app: &App, client: ClientCaller, project: Option<ProjectId>) -> Result<String> {
+    match project {
+        Some(project) => Ok(CanAdminister::authorize(app, client.0, project).await?.actor()),
+        None => client.0.require_admin().map(|()| client.0.actor()),
+    }
+}
+
+/// Creates or replaces a secret. The redactor learns the value before anything is stored.
+pub async fn submit_secret(app: &App, client: ClientCaller, name: String, new: NewSecret) -> Result<JsonResponse> {
+    let project = new.project_id;
+    let actor = authorize_change(app, client, project).await?;
+    secret::check_secret_name("name", &name)?;
+    let expose = check_exposure(&new)?;
+    secret::check_secret_value(new.value.expose_secret(), expose.as_ref())?;
+    secret::check_upstreams(&new.upstreams)?;
+    let ring = app.secrets.sealing_ring()?;
+    app.secrets.learn(project, &secret_texts(&new.value, expose.as_ref()));
+    let draft = SecretDraft { project, name, value: new.value, upstreams: new.upstreams, expose, actor: actor.clone() };
+    let stored = app.write(async move |work| put_secret(work, draft, &ring).await);
+    let (row, is_new) = stored.await?;
+    tracing::info!(name = row.name, id = %row.id, actor, "secret set");
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    JsonResponse::new(status, view_secret(row))
+}
+
+/// Lists the secrets of the visible projects and of the deployment.
+pub async fn list_secrets(app: &App, access: CanList, query: SecretListQuery) -> Result<Page<atoll_api::Secret>> {
+    let limit = page_size(query.limit, 50, 200)?;
+    let after = decode_id::<SecretId>("secrets", query.cursor.as_deref())?;
+    let (filter, only) = (access.projects.as_filter(), query.project_id);
+    if let Some(project) = only {
+        CanSee::authorize(app, access.caller, project).await?;
+    }
+    let rows =
+        app.read(async move |tx| Ok(secrets::list_secrets(tx, &filter, only, after.as_deref(), limit + 1).await?));
+    Ok(cut_page("secrets", rows.await?, limit, |row| row.id.to_string()).map(view_secret))
+}
+
+pub async fn submit_removal(
+    app: &App,
+    client: ClientCaller,
+    name: String,
+    project: Option<ProjectId>,
+) -> Result<atoll_api::Secret> {
+    let actor = authorize_change(app, client, project).await?;
+    let row = app.write(async move |work| remove_secret(work, project, &name).await).await?;
+    tracing::info!(name = row.name, id = %row.id, actor, "secret removed");
+    Ok(view_secret(row))
+}
+
+/// Creates a new key and reseals all secrets with it.
+pub async fn rotate_key(app: &App, _: Admin) -> Result<KeyRotation> {
+    let ring = app.secrets.rotate_key()?;
+    let key_id = ring.current().map(|key| key.id.clone()).unwrap_or_default();
+    let report = app.write(async move |work| reseal_all(work, &ring).await).await?;
+    tracing::info!(key_id, sealed = report.count, left = report.unopened.len(), "secrets resealed with a new key");
+    let left = report.unopened.into_iter().map(view_secret).collect();
+    Ok(KeyRotation { key_id, sealed: report.count, left })
 }

@@ -1,46 +1,50 @@
-//! The agent's own transcript of a session: which blob it is, and how the next sandbox gets it.
+//! The agent's own transcript of a session: which blob holds it, and how the next sandbox gets it.
 
 use super::Work;
 use crate::problem::Result;
-use atoll_core::agent::is_native_id;
+use atoll_core::agent::is_valid_native_id;
 use atoll_core::event::{NewEvent, kind};
 use atoll_core::id::SandboxId;
 use atoll_protocol::Resume;
-use atoll_store::sandboxes::Sandbox;
-use atoll_store::sessions::{self, Session};
+use atoll_store::sandboxes::SandboxRow;
+use atoll_store::sessions::{self, SessionRow};
 use atoll_store::{blobs, sandboxes};
 use serde::Deserialize;
 
-/// As much of the events as is needed.
+/// The fields of a transcript event that the server reads.
 #[derive(Deserialize)]
-struct Said {
+struct TranscriptData {
     #[serde(default)]
     native_id: Option<String>,
     #[serde(default)]
     blob: Option<String>,
 }
 
-/// An event of a worker is about to be stored. The name of a conversation and its transcript change together, so that
-/// one is never taken for the other's.
-pub async fn observed(work: &mut Work<'_>, session: &mut Session, sandbox: &Sandbox, event: &NewEvent) -> Result<()> {
+/// Updates the session from a worker's event. The native id and the transcript change together, so that they always match.
+pub async fn observe_event(
+    work: &mut Work<'_>,
+    session: &mut SessionRow,
+    sandbox: &SandboxRow,
+    event: &NewEvent,
+) -> Result<()> {
     let named = match event.event_type.as_str() {
-        kind::AGENT_STARTED | kind::AGENT_TRANSCRIPT => serde_json::from_str::<Said>(event.data.get()).ok(),
+        kind::AGENT_STARTED | kind::AGENT_TRANSCRIPT => serde_json::from_str::<TranscriptData>(event.data.get()).ok(),
         _ => return Ok(()),
     };
-    // What an earlier sandbox still had to say is older than what the session has.
+    // Late events of an earlier sandbox are outdated.
     if session.last_sandbox_id != Some(sandbox.id) {
         return Ok(());
     }
     let Some((native_id, blob)) = named.and_then(|said| Some((said.native_id?, said.blob))) else { return Ok(()) };
-    if !is_native_id(&native_id) {
+    if !is_valid_native_id(&native_id) {
         return Ok(());
     }
     match (event.event_type.as_str(), blob) {
-        (kind::AGENT_TRANSCRIPT, Some(blob)) if blobs::get(work.tx, sandbox.id, &blob).await?.is_some() => {
+        (kind::AGENT_TRANSCRIPT, Some(blob)) if blobs::find_blob(work.tx, sandbox.id, &blob).await?.is_some() => {
             let older = session.transcript.replace(blob.clone()).filter(|older| *older != blob);
             session.native_id = Some(native_id);
             if let Some(older) = older {
-                forget(work, session, sandbox.id, &older).await?;
+                forget_blob(work, session, sandbox.id, &older).await?;
             }
         }
         (kind::AGENT_STARTED, _) if session.transcript.is_none() && session.native_id.as_ref() != Some(&native_id) => {
@@ -49,23 +53,23 @@ pub async fn observed(work: &mut Work<'_>, session: &mut Session, sandbox: &Sand
         _ => return Ok(()),
     }
     session.updated_at = work.now;
-    Ok(sessions::update(work.tx, session).await?)
+    Ok(sessions::update_session(work.tx, session).await?)
 }
 
-/// Only the newest one is kept, unless a fork goes on from it.
-async fn forget(work: &mut Work<'_>, session: &Session, sandbox: SandboxId, older: &str) -> Result<()> {
+/// Removes an older transcript, unless a fork still uses it.
+async fn forget_blob(work: &mut Work<'_>, session: &SessionRow, sandbox: SandboxId, older: &str) -> Result<()> {
     if !sessions::others_have_transcript(work.tx, session.id, sandbox, older).await?
-        && let Some(file) = blobs::forget(work.tx, sandbox, older).await?
+        && let Some(file) = blobs::delete_blob(work.tx, sandbox, older).await?
     {
         work.out.blobs.push(file);
     }
     Ok(())
 }
 
-/// A new sandbox gets what the session's last one had; an agent that never had that conversation begins another.
-pub async fn hand_over(work: &mut Work<'_>, session: &mut Session, sandbox: &Sandbox) -> Result<()> {
+/// Copies the transcript to a new sandbox. A different agent starts without one.
+pub async fn hand_over_transcript(work: &mut Work<'_>, session: &mut SessionRow, sandbox: &SandboxRow) -> Result<()> {
     let last = match session.last_sandbox_id {
-        Some(last) => sandboxes::get(work.tx, last).await?,
+        Some(last) => sandboxes::find_sandbox(work.tx, last).await?,
         None => return Ok(()),
     };
     let Some(last) = last else { return Ok(()) };
@@ -74,17 +78,17 @@ pub async fn hand_over(work: &mut Work<'_>, session: &mut Session, sandbox: &San
         return Ok(());
     }
     let Some(name) = session.transcript.clone() else { return Ok(()) };
-    match blobs::get(work.tx, last.id, &name).await? {
-        Some(stored) => blobs::insert(work.tx, sandbox.id, &name, &stored, work.now).await?,
+    match blobs::find_blob(work.tx, last.id, &name).await? {
+        Some(stored) => blobs::insert_blob(work.tx, sandbox.id, &name, &stored, work.now).await?,
         None => session.transcript = None,
     }
     Ok(())
 }
 
-/// What its worker is told about the session's past.
-pub fn resume(session: &Session, sandbox: &Sandbox) -> Option<Resume> {
+/// The worker's instructions for resuming the conversation.
+pub fn resume_info(session: &SessionRow, sandbox: &SandboxRow) -> Option<Resume> {
     let native_id = session.native_id.clone()?;
-    // A fork has the files of its parent, and the agent's among them.
+    // A fork has its parent's files, including the agent's transcript.
     let in_place = sandbox.settings.forked_from.is_some();
     Some(Resume { native_id: Some(native_id), transcript: session.transcript.clone(), in_place })
 }

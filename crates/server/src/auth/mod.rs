@@ -1,15 +1,15 @@
-//! Who is asking. A handler that takes a `Caller` is closed to everybody else.
+//! Authentication. A handler that takes a `Caller` requires a valid token.
 
 pub mod access;
-pub mod secret;
 pub mod tickets;
+pub mod token_format;
 
-use crate::listener::Peer;
+use crate::listener::PeerAddress;
 use crate::problem::{Problem, Result};
 use crate::state::App;
-use atoll_core::id::{SandboxId, TokenId};
+use atoll_core::id::{SandboxId, TokenId, UserId};
 use atoll_core::principal::{Principal, Role};
-use atoll_store::tokens::{self, Holder, Token};
+use atoll_store::tokens::{self, TokenHolder, TokenRow};
 use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::header;
 use axum::http::request::Parts;
@@ -18,39 +18,39 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a looked-up token is believed; a removed one is forgotten at once by the server that removed it.
-const BELIEVED: Duration = Duration::from_secs(2);
-const REMEMBERED: usize = 10_000;
+/// How long a cached token stays valid. The server that removes a token clears its cache at once.
+const CACHE_LIFETIME: Duration = Duration::from_secs(2);
+const MAX_CACHED_TOKENS: usize = 10_000;
 
-/// Tokens that were looked up a moment ago.
+/// Caches recently used tokens.
 #[derive(Debug, Default)]
-pub struct TokenCache(Mutex<HashMap<TokenId, (Instant, Token)>>);
+pub struct TokenCache(Mutex<HashMap<TokenId, (Instant, TokenRow)>>);
 
 impl TokenCache {
-    fn get(&self, id: TokenId) -> Option<Token> {
+    fn get(&self, id: TokenId) -> Option<TokenRow> {
         let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.get(&id).filter(|(since, _)| since.elapsed() < BELIEVED).map(|(_, token)| token.clone())
+        cache.get(&id).filter(|(since, _)| since.elapsed() < CACHE_LIFETIME).map(|(_, token)| token.clone())
     }
 
-    fn put(&self, token: Token) {
+    fn put(&self, token: TokenRow) {
         let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if cache.len() >= REMEMBERED {
+        if cache.len() >= MAX_CACHED_TOKENS {
             cache.clear();
         }
         cache.insert(token.id, (Instant::now(), token));
     }
 
-    /// Rights have changed: look everything up again.
+    /// Clears the cache after a change of rights.
     pub fn forget(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
-/// Set on requests that come over a local worker's own connection. Nothing from outside can set it.
+/// Request extension that marks a local worker's own connection. Clients cannot set it.
 #[derive(Debug, Clone, Copy)]
 pub struct LinkedWorker(pub SandboxId);
 
-/// Somebody with a valid token.
+/// The authenticated principal of a request.
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub principal: Principal,
@@ -63,32 +63,48 @@ impl Caller {
         self.principal.actor()
     }
 
-    /// The role in the deployment; a worker has none.
+    /// The deployment role. Workers have none.
     pub fn role(&self) -> Option<Role> {
         match &self.principal {
             Principal::User { role, .. } => Some(*role),
             Principal::Service { role, project: None, .. } => Some(*role),
-            // Bound to one project: outside of it, nothing.
+            // A token of one project has no role outside of it.
             Principal::Service { project: Some(_), .. } | Principal::Worker { .. } => None,
         }
     }
 
-    pub fn must_be_admin(&self) -> Result<()> {
+    /// The user that the caller is, if it is not a service or worker.
+    pub fn user(&self) -> Option<UserId> {
+        match &self.principal {
+            Principal::User { user, .. } => Some(*user),
+            Principal::Service { .. } | Principal::Worker { .. } => None,
+        }
+    }
+
+    pub fn is_admin(&self) -> bool {
+        self.role() == Some(Role::Admin)
+    }
+
+    pub const fn is_worker(&self) -> bool {
+        matches!(self.principal, Principal::Worker { .. })
+    }
+
+    pub fn require_admin(&self) -> Result<()> {
         match self.role() {
             Some(Role::Admin) => Ok(()),
             Some(Role::Member | Role::Viewer) | None => Err(Problem::forbidden("only an admin may do this")),
         }
     }
 
-    /// Workers are closed out of everything that is not theirs.
-    pub fn must_not_be_worker(&self) -> Result<()> {
+    /// Rejects workers: they may only use their sandbox's own routes.
+    pub fn require_not_worker(&self) -> Result<()> {
         match &self.principal {
             Principal::Worker { .. } => Err(Problem::forbidden("a worker's token is for its sandbox's own routes")),
             Principal::User { .. } | Principal::Service { .. } => Ok(()),
         }
     }
 
-    pub fn must_be_worker_of(&self, sandbox: SandboxId) -> Result<()> {
+    pub fn require_worker_of(&self, sandbox: SandboxId) -> Result<()> {
         match &self.principal {
             Principal::Worker { sandbox: own, .. } if *own == sandbox => Ok(()),
             Principal::Worker { .. } => Err(Problem::forbidden("this token belongs to another sandbox's worker")),
@@ -99,54 +115,56 @@ impl Caller {
     }
 }
 
-fn principal(token: &Token) -> Principal {
+fn to_principal(token: &TokenRow) -> Principal {
     match &token.holder {
-        Holder::User { id, role } => Principal::User { token: token.id, user: *id, role: *role },
-        Holder::Service { role, project } => Principal::Service { token: token.id, role: *role, project: *project },
-        Holder::Worker { sandbox } => Principal::Worker { token: token.id, sandbox: *sandbox },
+        TokenHolder::User { id, role } => Principal::User { token: token.id, user: *id, role: *role },
+        TokenHolder::Service { role, project } => {
+            Principal::Service { token: token.id, role: *role, project: *project }
+        }
+        TokenHolder::Worker { sandbox } => Principal::Worker { token: token.id, sandbox: *sandbox },
     }
 }
 
-/// Looks up a token as it was shown.
+/// Authenticates a token.
 pub async fn authenticate(app: &App, shown: &SecretString) -> Result<Principal> {
-    let (id, hash) = secret::parse(shown).ok_or_else(Problem::unauthorized)?;
+    let (id, hash) = token_format::parse_token(shown).ok_or_else(Problem::unauthorized)?;
     let token = match app.tokens.get(id) {
         Some(token) => token,
         None => {
-            let found = app.read(move |tx| Box::pin(async move { Ok(tokens::get(tx, id).await?) })).await?;
+            let found = app.read(async move |tx| Ok(tokens::find_token(tx, id).await?)).await?;
             let token = found.ok_or_else(Problem::unauthorized)?;
             app.tokens.put(token.clone());
             token
         }
     };
     let expired = token.expires_at.is_some_and(|end| end <= app.clock.now());
-    if expired || !secret::same(&token.hash, &hash) {
+    if expired || !token_format::equal_hashes(&token.hash, &hash) {
         return Err(Problem::unauthorized());
     }
-    Ok(principal(&token))
+    Ok(to_principal(&token))
 }
 
-/// The same caller as they are by now: somebody who stays may have lost their token or their role meanwhile.
-pub async fn again(app: &App, caller: &Caller) -> Result<Caller> {
+/// Authenticates a caller again: a long connection can outlive its token or role.
+pub async fn reauthenticate(app: &App, caller: &Caller) -> Result<Caller> {
     let id = caller.principal.token();
-    let found = app.read(move |tx| Box::pin(async move { Ok(tokens::get(tx, id).await?) })).await?;
+    let found = app.read(async move |tx| Ok(tokens::find_token(tx, id).await?)).await?;
     let token = found.filter(|token| token.expires_at.is_none_or(|end| end > app.clock.now()));
     let token = token.ok_or_else(Problem::unauthorized)?;
-    Ok(Caller { principal: principal(&token), is_local: caller.is_local })
+    Ok(Caller { principal: to_principal(&token), is_local: caller.is_local })
 }
 
-fn bearer(parts: &Parts) -> Option<SecretString> {
+fn bearer_token(parts: &Parts) -> Option<SecretString> {
     let value = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| SecretString::from(token.trim()))
 }
 
 pub fn is_local(parts: &Parts) -> bool {
-    parts.extensions.get::<ConnectInfo<Peer>>().is_some_and(|info| info.0.0.ip().to_canonical().is_loopback())
+    parts.extensions.get::<ConnectInfo<PeerAddress>>().is_some_and(|info| info.0.0.ip().to_canonical().is_loopback())
 }
 
-/// A caller by a one-time ticket, for clients that can't send headers; else as everywhere.
-pub async fn by_ticket(parts: &mut Parts, app: &Arc<App>, ticket: Option<&str>) -> Result<Caller> {
+/// Authenticates by a one-time ticket if there is one, for clients that cannot send headers.
+pub async fn authenticate_ticket(parts: &mut Parts, app: &Arc<App>, ticket: Option<&str>) -> Result<Caller> {
     let Some(ticket) = ticket else { return Caller::from_request_parts(parts, app).await };
     let mut caller = app.tickets.redeem(ticket).ok_or_else(Problem::unauthorized)?;
     caller.is_local = is_local(parts);
@@ -158,13 +176,13 @@ impl FromRequestParts<Arc<App>> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
         if let Some(LinkedWorker(sandbox)) = parts.extensions.get() {
-            // There is no token to name it by; the sandbox's own id is as good.
+            // A linked worker has no token; its sandbox's id serves as one.
             let token = TokenId::from_uuid(sandbox.uuid());
             let caller = Self { principal: Principal::Worker { token, sandbox: *sandbox }, is_local: false };
             app.limiter.check(&caller, parts).await?;
             return Ok(caller);
         }
-        let shown = bearer(parts).ok_or_else(Problem::unauthorized)?;
+        let shown = bearer_token(parts).ok_or_else(Problem::unauthorized)?;
         let principal = authenticate(app, &shown).await?;
         let caller = Self { principal, is_local: is_local(parts) };
         app.limiter.check(&caller, parts).await?;

@@ -1,9 +1,9 @@
-//! SOCKS version 5 on the same port: no passwords, connections only, names looked up here.
+//! SOCKS 5 on the same port: without authentication, CONNECT only, names resolved by the proxy.
 
-use super::connect::{Connected, Purpose};
-use super::refusal::{Failure, Refusal};
-use super::{Service, tunnel};
-use atoll_core::network::{Host, Target};
+use super::connector::{ConnectionPurpose, EgressConnection};
+use super::egress_refusal::{ConnectFailure, EgressRefusal};
+use super::{SandboxProxy, tunnel};
+use atoll_core::network::{Host, NetworkTarget};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use tokio::time::timeout;
 
 pub const VERSION: u8 = 5;
 const NO_PASSWORD: u8 = 0;
-const NONE_FITS: u8 = 0xff;
-const CONNECT: u8 = 1;
-const TALK: Duration = Duration::from_secs(15);
+const NO_ACCEPTABLE_METHOD: u8 = 0xff;
+const CONNECT_COMMAND: u8 = 1;
+const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reply {
-    Done = 0,
+enum SocksReply {
+    Succeeded = 0,
     Failed = 1,
     NotAllowed = 2,
     Unreachable = 4,
-    NoSuchCommand = 7,
-    NoSuchAddress = 8,
+    CommandNotSupported = 7,
+    AddressTypeNotSupported = 8,
 }
 
-/// What it asks for; a host that is none is kept as it was written.
-type Asked = Result<Target, (Reply, Option<(String, u16)>)>;
+/// The requested target; an invalid host is kept as written.
+type SocksRequest = Result<NetworkTarget, (SocksReply, Option<(String, u16)>)>;
 
-pub async fn serve(service: &Arc<Service>, mut client: TcpStream) {
-    let asked = match timeout(TALK, negotiate(&mut client)).await {
+pub async fn serve_socks(service: &Arc<SandboxProxy>, mut client: TcpStream) {
+    let asked = match timeout(NEGOTIATION_TIMEOUT, negotiate(&mut client)).await {
         Ok(Ok(Some(asked))) => asked,
         Ok(Ok(None) | Err(_)) | Err(_) => return,
     };
@@ -40,69 +40,69 @@ pub async fn serve(service: &Arc<Service>, mut client: TcpStream) {
         Ok(target) => target,
         Err((reply, written)) => {
             if let Some((host, port)) = written {
-                service.refused(&host, port, &Refusal::BadHost);
+                service.report_refusal(&host, port, &EgressRefusal::BadHost);
             }
-            drop(answer(&mut client, reply).await);
+            drop(send_reply(&mut client, reply).await);
             return;
         }
     };
-    match service.connector().open(&service.outlet, &target, Purpose::Tunnel).await {
-        Ok(Connected { stream, way, .. }) => {
-            if answer(&mut client, Reply::Done).await.is_ok() {
-                tunnel::carry(service, Box::new(client), stream, way).await;
+    match service.connector().connect(&service.sandbox_egress, &target, ConnectionPurpose::Tunnel).await {
+        Ok(EgressConnection { stream, meter, .. }) => {
+            if send_reply(&mut client, SocksReply::Succeeded).await.is_ok() {
+                tunnel::serve_tunnel(service, Box::new(client), stream, meter).await;
             }
         }
-        Err(Failure::Refused(refusal)) => {
-            service.refused(&target.host.to_string(), target.port, &refusal);
-            drop(answer(&mut client, Reply::NotAllowed).await);
+        Err(ConnectFailure::Refused(refusal)) => {
+            service.report_refusal(&target.host.to_string(), target.port, &refusal);
+            drop(send_reply(&mut client, SocksReply::NotAllowed).await);
         }
-        Err(Failure::Failed(_)) => drop(answer(&mut client, Reply::Unreachable).await),
+        Err(ConnectFailure::Failed(_)) => drop(send_reply(&mut client, SocksReply::Unreachable).await),
     }
 }
 
-async fn answer(client: &mut TcpStream, reply: Reply) -> io::Result<()> {
+async fn send_reply(client: &mut TcpStream, reply: SocksReply) -> io::Result<()> {
     client.write_all(&[VERSION, reply as u8, 0, 1, 0, 0, 0, 0, 0, 0]).await
 }
 
-/// Nothing where there is nothing to answer.
-async fn negotiate(client: &mut TcpStream) -> io::Result<Option<Asked>> {
-    let [version, count] = read(client).await?;
+/// Runs the handshake; `None` if there is nothing to reply to.
+async fn negotiate(client: &mut TcpStream) -> io::Result<Option<SocksRequest>> {
+    let [version, count] = read_bytes(client).await?;
     let mut methods = vec![0; usize::from(count)];
     client.read_exact(&mut methods).await?;
     if version != VERSION {
         return Ok(None);
     }
     if !methods.contains(&NO_PASSWORD) {
-        client.write_all(&[VERSION, NONE_FITS]).await?;
+        client.write_all(&[VERSION, NO_ACCEPTABLE_METHOD]).await?;
         return Ok(None);
     }
     client.write_all(&[VERSION, NO_PASSWORD]).await?;
-    let [version, command, _, kind] = read(client).await?;
+    let [version, command, _, kind] = read_bytes(client).await?;
     if version != VERSION {
-        return Ok(Some(Err((Reply::Failed, None))));
+        return Ok(Some(Err((SocksReply::Failed, None))));
     }
     let host = match kind {
-        1 => Ipv4Addr::from(read::<4>(client).await?).to_string(),
-        4 => Ipv6Addr::from(read::<16>(client).await?).to_string(),
+        1 => Ipv4Addr::from(read_bytes::<4>(client).await?).to_string(),
+        4 => Ipv6Addr::from(read_bytes::<16>(client).await?).to_string(),
         3 => {
-            let [length] = read(client).await?;
+            let [length] = read_bytes(client).await?;
             let mut name = vec![0; usize::from(length)];
             client.read_exact(&mut name).await?;
             String::from_utf8_lossy(&name).into_owned()
         }
-        _ => return Ok(Some(Err((Reply::NoSuchAddress, None)))),
+        _ => return Ok(Some(Err((SocksReply::AddressTypeNotSupported, None)))),
     };
-    let port = u16::from_be_bytes(read(client).await?);
-    if command != CONNECT {
-        return Ok(Some(Err((Reply::NoSuchCommand, None))));
+    let port = u16::from_be_bytes(read_bytes(client).await?);
+    if command != CONNECT_COMMAND {
+        return Ok(Some(Err((SocksReply::CommandNotSupported, None))));
     }
     Ok(Some(match Host::parse(&host) {
-        Ok(host) if port != 0 => Ok(Target { host, port }),
-        Ok(_) | Err(_) => Err((Reply::NotAllowed, Some((host, port)))),
+        Ok(host) if port != 0 => Ok(NetworkTarget { host, port }),
+        Ok(_) | Err(_) => Err((SocksReply::NotAllowed, Some((host, port)))),
     }))
 }
 
-async fn read<const N: usize>(client: &mut TcpStream) -> io::Result<[u8; N]> {
+async fn read_bytes<const N: usize>(client: &mut TcpStream) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     client.read_exact(&mut bytes).await?;
     Ok(bytes)

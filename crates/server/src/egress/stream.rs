@@ -1,6 +1,6 @@
-//! Bytes on their way: connections of any kind, with what was read of them already, and counted.
+//! Stream wrappers: with bytes that were read before, with a second reader, and with byte counts.
 
-use super::outlet::Way;
+use super::sandbox_egress::ConnectionMeter;
 use bytes::{Buf, Bytes};
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 pub type Stream = Box<dyn Io>;
 
-/// A connection of which the first bytes were read before.
+/// A stream whose first bytes were read before.
 pub struct Prefixed {
     first: Bytes,
     inner: Stream,
@@ -53,15 +53,15 @@ impl AsyncWrite for Prefixed {
     }
 }
 
-/// A whole connection whose other reader only looks whether it has ended.
-pub struct Watched(OwnedWriteHalf);
+/// A stream with a second read half that only detects its end.
+pub struct WatchedStream(OwnedWriteHalf);
 
-pub fn watched(stream: TcpStream) -> (Watched, OwnedReadHalf) {
+pub fn split_watched(stream: TcpStream) -> (WatchedStream, OwnedReadHalf) {
     let (read, write) = stream.into_split();
-    (Watched(write), read)
+    (WatchedStream(write), read)
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for WatchedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let stream: &TcpStream = self.0.as_ref();
         loop {
@@ -78,7 +78,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for WatchedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(cx, bytes)
     }
@@ -92,37 +92,37 @@ impl AsyncWrite for Watched {
     }
 }
 
-/// The outer end of a connection: what passes here is what the sandbox has used.
-pub struct Counted {
+/// Counts the bytes of the outer connection.
+pub struct CountedStream {
     inner: Stream,
-    way: Arc<Way>,
+    meter: Arc<ConnectionMeter>,
 }
 
-impl Counted {
-    pub fn new(inner: Stream, way: Arc<Way>) -> Self {
-        Self { inner, way }
+impl CountedStream {
+    pub fn new(inner: Stream, meter: Arc<ConnectionMeter>) -> Self {
+        Self { inner, meter }
     }
 
-    fn count(&self, sent: usize, received: usize) -> io::Result<()> {
-        let goes_on = self.way.count(sent, received);
-        if goes_on { Ok(()) } else { Err(io::Error::other("the sandbox has transferred all that it may")) }
+    fn count_bytes(&self, sent: usize, received: usize) -> io::Result<()> {
+        let goes_on = self.meter.count_bytes(sent, received);
+        if goes_on { Ok(()) } else { Err(io::Error::other("the sandbox has reached its transfer limit")) }
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         match Pin::new(&mut self.inner).poll_read(cx, buffer) {
-            Poll::Ready(Ok(())) => Poll::Ready(self.count(0, buffer.filled().len().saturating_sub(before))),
+            Poll::Ready(Ok(())) => Poll::Ready(self.count_bytes(0, buffer.filled().len().saturating_sub(before))),
             other => other,
         }
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match Pin::new(&mut self.inner).poll_write(cx, bytes) {
-            Poll::Ready(Ok(count)) => Poll::Ready(self.count(count, 0).map(|()| count)),
+            Poll::Ready(Ok(count)) => Poll::Ready(self.count_bytes(count, 0).map(|()| count)),
             other => other,
         }
     }

@@ -1,26 +1,26 @@
-//! Bytes in both directions, after a look at the first: what they say must fit where they go.
+//! Tunnels: checks that the first bytes match the target, then copies both ways.
 
-use super::outlet::Way;
-use super::refusal::Refusal;
+use super::client_hello::{self, ClientHello};
+use super::egress_refusal::EgressRefusal;
+use super::sandbox_egress::ConnectionMeter;
 use super::stream::{Prefixed, Stream};
-use super::tls::{self, Hello};
-use super::{Service, http};
-use atoll_core::network::{Host, Target};
+use super::{SandboxProxy, http_proxy};
+use atoll_core::network::{Host, NetworkTarget};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
-/// For the first words of a connection.
-const OPENING: Duration = Duration::from_secs(30);
-const PIECE: usize = 32 << 10;
-/// As much as tells a request of HTTP from other things.
-const LONGEST_METHOD: usize = 16;
+/// Deadline for the first message of a connection.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(30);
+const COPY_BUFFER_BYTES: usize = 32 << 10;
+/// Bytes that suffice to recognize an HTTP request.
+const MAX_METHOD_BYTES: usize = 16;
 
-/// What the first bytes of a client are.
+/// The protocol of a client's first bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum Opening {
-    /// What there is fits several.
+    /// More bytes are needed.
     Unclear,
     Tls(Option<String>),
     Http,
@@ -28,22 +28,21 @@ enum Opening {
     Other,
 }
 
-/// At port 443 there is TLS and at port 80 HTTP. Elsewhere it is what the client's first bytes say; where the server
-/// speaks first, it is neither.
-pub async fn carry(service: &Arc<Service>, client: Stream, server: Stream, way: Arc<Way>) {
-    match way.target.port {
-        443 => carry_tls(service, client, server, &way).await,
-        80 => Box::pin(http::serve_inside(service, client, server, way)).await,
-        _ => carry_any(service, client, server, way).await,
+/// Serves a tunnel: TLS at port 443, HTTP at port 80, and elsewhere the protocol of the client's first bytes.
+pub async fn serve_tunnel(service: &Arc<SandboxProxy>, client: Stream, server: Stream, meter: Arc<ConnectionMeter>) {
+    match meter.target.port {
+        443 => serve_tls(service, client, server, &meter).await,
+        80 => Box::pin(http_proxy::serve_tunnel(service, client, server, meter)).await,
+        _ => serve_any_port(service, client, server, meter).await,
     }
 }
 
-async fn carry_tls(service: &Arc<Service>, mut client: Stream, server: Stream, way: &Arc<Way>) {
+async fn serve_tls(service: &Arc<SandboxProxy>, mut client: Stream, server: Stream, meter: &Arc<ConnectionMeter>) {
     let mut first = Vec::new();
-    let hello = timeout(OPENING, async {
+    let hello = timeout(OPENING_TIMEOUT, async {
         loop {
-            match tls::look(&first) {
-                Hello::Incomplete if first.len() <= 2 * tls::LONGEST_HELLO => {}
+            match client_hello::parse_client_hello(&first) {
+                ClientHello::Incomplete if first.len() <= 2 * client_hello::MAX_HELLO_BYTES => {}
                 hello => return Some(hello),
             }
             match client.read_buf(&mut first).await {
@@ -52,56 +51,60 @@ async fn carry_tls(service: &Arc<Service>, mut client: Stream, server: Stream, w
             }
         }
     });
-    // Whoever says nothing wants nothing.
+    // No ClientHello in time: close.
     let Ok(Some(hello)) = hello.await else { return };
     let refusal = match hello {
-        Hello::Complete { server_name } => match fits(&way.target, server_name) {
-            Ok(()) => return copy(service, client, server, first, way).await,
+        ClientHello::Complete { server_name } => match check_server_name(&meter.target, server_name) {
+            Ok(()) => return copy_both_ways(service, client, server, first, meter).await,
             Err(refusal) => refusal,
         },
-        Hello::Incomplete | Hello::NotTls | Hello::Malformed => Refusal::NotTls,
+        ClientHello::Incomplete | ClientHello::NotTls | ClientHello::Malformed => EgressRefusal::NotTls,
     };
-    refuse(service, client, way, &refusal).await;
+    refuse_tunnel(service, client, meter, &refusal).await;
 }
 
-async fn refuse(service: &Arc<Service>, mut client: Stream, way: &Way, refusal: &Refusal) {
-    service.refused(&way.target.host.to_string(), way.target.port, refusal);
-    // In the one language that the client understands now.
-    drop(client.write_all(&tls::UNRECOGNIZED_NAME).await);
+async fn refuse_tunnel(
+    service: &Arc<SandboxProxy>,
+    mut client: Stream,
+    meter: &ConnectionMeter,
+    refusal: &EgressRefusal,
+) {
+    service.report_refusal(&meter.target.host.to_string(), meter.target.port, refusal);
+    // A TLS client understands only an alert at this point.
+    drop(client.write_all(&client_hello::UNRECOGNIZED_NAME).await);
     drop(client.shutdown().await);
 }
 
-/// The name in the handshake is the host that was asked for; only for an address there is none.
-fn fits(target: &Target, server_name: Option<String>) -> Result<(), Refusal> {
+/// The handshake must name the requested host. A connection to an address has no name.
+fn check_server_name(target: &NetworkTarget, server_name: Option<String>) -> Result<(), EgressRefusal> {
     let named = server_name.as_deref().map(Host::parse);
     match (&target.host, named) {
         (Host::Name(_), Some(Ok(named))) if named == target.host => Ok(()),
         (Host::Address(_), None) => Ok(()),
-        (Host::Name(_), _) | (Host::Address(_), Some(_)) => Err(Refusal::ServerName { named: server_name }),
+        (Host::Name(_), _) | (Host::Address(_), Some(_)) => Err(EgressRefusal::ServerName { named: server_name }),
     }
 }
 
-fn opening(bytes: &[u8]) -> Opening {
-    match tls::look(bytes) {
-        Hello::Incomplete => return Opening::Unclear,
-        Hello::Complete { server_name } => return Opening::Tls(server_name),
-        Hello::Malformed => return Opening::Malformed,
-        Hello::NotTls => {}
+fn detect_opening(bytes: &[u8]) -> Opening {
+    match client_hello::parse_client_hello(bytes) {
+        ClientHello::Incomplete => return Opening::Unclear,
+        ClientHello::Complete { server_name } => return Opening::Tls(server_name),
+        ClientHello::Malformed => return Opening::Malformed,
+        ClientHello::NotTls => {}
     }
-    // Servers forgive empty lines before a request.
+    // Servers accept empty lines before a request.
     let text = bytes.trim_ascii_start();
     let end = text.iter().position(|byte| !byte.is_ascii_uppercase());
     match end {
-        None if text.len() < LONGEST_METHOD => Opening::Unclear,
+        None if text.len() < MAX_METHOD_BYTES => Opening::Unclear,
         Some(end) if end >= 3 && text[end] == b' ' => Opening::Http,
         None | Some(_) => Opening::Other,
     }
 }
 
-/// Reads until it is known what the client's first bytes are; where the server speaks first, it is neither. Both may
-/// wait as long as they like. Whoever has begun to speak must come to the point: what could still become a handshake
-/// goes no further unseen.
-async fn listen(
+/// Reads until the client's protocol is known. If the server sends first, it is neither TLS nor HTTP. Both sides may stay
+/// silent; once the client has sent a byte, it must complete its first message in time.
+async fn read_opening(
     client: &mut Stream,
     server: &mut Stream,
     first: &mut Vec<u8>,
@@ -109,13 +112,13 @@ async fn listen(
 ) -> Option<Opening> {
     let mut deadline = None;
     loop {
-        match opening(first) {
-            Opening::Unclear if first.len() <= 2 * tls::LONGEST_HELLO => {}
+        match detect_opening(first) {
+            Opening::Unclear if first.len() <= 2 * client_hello::MAX_HELLO_BYTES => {}
             Opening::Unclear => return Some(Opening::Malformed),
             known => return Some(known),
         }
         if !first.is_empty() {
-            deadline.get_or_insert_with(|| Instant::now() + OPENING);
+            deadline.get_or_insert_with(|| Instant::now() + OPENING_TIMEOUT);
         }
         tokio::select! {
             read = client.read_buf(first) => match read {
@@ -124,25 +127,30 @@ async fn listen(
                 Err(_) => return None,
             },
             read = server.read_buf(answer) => return read.ok().map(|_| Opening::Other),
-            () = until(deadline) => return None,
+            () = sleep_until_deadline(deadline) => return None,
         }
     }
 }
 
-async fn until(deadline: Option<Instant>) {
+async fn sleep_until_deadline(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }
 
-async fn carry_any(service: &Arc<Service>, mut client: Stream, mut server: Stream, way: Arc<Way>) {
+async fn serve_any_port(
+    service: &Arc<SandboxProxy>,
+    mut client: Stream,
+    mut server: Stream,
+    meter: Arc<ConnectionMeter>,
+) {
     let (mut first, mut answer) = (Vec::new(), Vec::new());
     let opening = tokio::select! {
-        opening = listen(&mut client, &mut server, &mut first, &mut answer) => opening,
-        cut = way.cut() => {
+        opening = read_opening(&mut client, &mut server, &mut first, &mut answer) => opening,
+        cut = meter.wait_until_cut() => {
             if let Some(refusal) = cut {
-                service.refused(&way.target.host.to_string(), way.target.port, &refusal);
+                service.report_refusal(&meter.target.host.to_string(), meter.target.port, &refusal);
             }
             return;
         }
@@ -151,33 +159,39 @@ async fn carry_any(service: &Arc<Service>, mut client: Stream, mut server: Strea
     let refusal = match opening {
         Opening::Http => {
             let client = Box::new(Prefixed::new(first, client));
-            return Box::pin(http::serve_inside(service, client, server, way)).await;
+            return Box::pin(http_proxy::serve_tunnel(service, client, server, meter)).await;
         }
-        Opening::Tls(name) => match fits(&way.target, name) {
-            Ok(()) => return copy(service, client, server, first, &way).await,
+        Opening::Tls(name) => match check_server_name(&meter.target, name) {
+            Ok(()) => return copy_both_ways(service, client, server, first, &meter).await,
             Err(refusal) => refusal,
         },
         Opening::Other => {
             let server = Box::new(Prefixed::new(answer, server));
-            return copy(service, client, server, first, &way).await;
+            return copy_both_ways(service, client, server, first, &meter).await;
         }
-        Opening::Unclear | Opening::Malformed => Refusal::NotTls,
+        Opening::Unclear | Opening::Malformed => EgressRefusal::NotTls,
     };
-    refuse(service, client, &way, &refusal).await;
+    refuse_tunnel(service, client, &meter, &refusal).await;
 }
 
-/// Until both sides have ended, or it must end. `first` was read from the client before.
-pub async fn copy(service: &Arc<Service>, mut client: Stream, mut server: Stream, first: Vec<u8>, way: &Arc<Way>) {
+/// Copies until both sides close or the connection is cut. `first` was read from the client before.
+pub async fn copy_both_ways(
+    service: &Arc<SandboxProxy>,
+    mut client: Stream,
+    mut server: Stream,
+    first: Vec<u8>,
+    meter: &Arc<ConnectionMeter>,
+) {
     let both = async {
         server.write_all(&first).await?;
         drop(first);
-        tokio::io::copy_bidirectional_with_sizes(&mut client, &mut server, PIECE, PIECE).await
+        tokio::io::copy_bidirectional_with_sizes(&mut client, &mut server, COPY_BUFFER_BYTES, COPY_BUFFER_BYTES).await
     };
     tokio::select! {
-        // How a connection ends is for its two sides to know.
-        _ = both => service.note_cap(way),
-        cut = way.cut() => if let Some(refusal) = cut {
-            service.refused(&way.target.host.to_string(), way.target.port, &refusal);
+        // Errors concern only client and server.
+        _ = both => service.report_byte_limit(meter),
+        cut = meter.wait_until_cut() => if let Some(refusal) = cut {
+            service.report_refusal(&meter.target.host.to_string(), meter.target.port, &refusal);
         },
     }
 }
@@ -187,9 +201,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_in_the_handshake_is_the_host_that_was_asked_for() {
+    fn the_handshake_must_name_the_requested_host() {
         let good = |target: &str, name: Option<&str>| {
-            fits(&Target::parse(target, None).unwrap(), name.map(str::to_owned)).is_ok()
+            check_server_name(&NetworkTarget::parse(target, None).unwrap(), name.map(str::to_owned)).is_ok()
         };
         assert!(good("example.org:443", Some("example.org")) && good("example.org:443", Some("EXAMPLE.org.")));
         assert!(!good("example.org:443", Some("other.org")) && !good("example.org:443", None));
@@ -199,35 +213,36 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_before_a_handshake_changes_nothing() {
+    async fn silence_before_a_handshake_is_allowed() {
         let (mut program, client) = tokio::io::duplex(1024);
         let (_site, server) = tokio::io::duplex(1024);
         let (mut client, mut server): (Stream, Stream) = (Box::new(client), Box::new(server));
         let (mut first, mut answer) = (Vec::new(), Vec::new());
         let talking = async {
-            tokio::time::sleep(10 * OPENING).await;
+            tokio::time::sleep(10 * OPENING_TIMEOUT).await;
             program.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
             program
         };
-        let (heard, mut program) = tokio::join!(listen(&mut client, &mut server, &mut first, &mut answer), talking);
+        let (heard, mut program) =
+            tokio::join!(read_opening(&mut client, &mut server, &mut first, &mut answer), talking);
         assert_eq!(heard, Some(Opening::Http));
-        // Half a word is not waited for.
+        // An incomplete method times out.
         first.clear();
         program.write_all(b"GE").await.unwrap();
-        assert_eq!(listen(&mut client, &mut server, &mut first, &mut answer).await, None);
+        assert_eq!(read_opening(&mut client, &mut server, &mut first, &mut answer).await, None);
     }
 
     #[test]
-    fn a_request_is_told_from_other_things() {
+    fn recognizes_http_requests() {
         for http in ["GET /", "POST http://x", "\r\n\r\nGET /x", "PROPFIND /", "BREW /pot"] {
-            assert_eq!(opening(http.as_bytes()), Opening::Http, "{http:?}");
+            assert_eq!(detect_opening(http.as_bytes()), Opening::Http, "{http:?}");
         }
         for unclear in ["", "G", "GET", "\r\n"] {
-            assert_eq!(opening(unclear.as_bytes()), Opening::Unclear, "{unclear:?}");
+            assert_eq!(detect_opening(unclear.as_bytes()), Opening::Unclear, "{unclear:?}");
         }
         for other in ["SSH-2.0-OpenSSH", "EHLO\r\n", "\0\0", "get / HTTP/1.1", "ABCDEFGHIJKLMNOPQRST"] {
-            assert_eq!(opening(other.as_bytes()), Opening::Other, "{other:?}");
+            assert_eq!(detect_opening(other.as_bytes()), Opening::Other, "{other:?}");
         }
-        assert_eq!(opening(b"\x16\x03\x01"), Opening::Unclear);
+        assert_eq!(detect_opening(b"\x16\x03\x01"), Opening::Unclear);
     }
 }

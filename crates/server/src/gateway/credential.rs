@@ -1,31 +1,31 @@
-//! The real key of an upstream: a project's own, else the configuration's, else the deployment's. Where a login is stored
-//! in its place, the key is the token in it, renewed in time.
+//! Finds the real key of an upstream: the project's secret, else the configured key, else the deployment's secret. If the
+//! secret is a login, the key is its access token.
 
-use super::login::{self, Login, Read};
-use super::refusal::Refusal;
-use super::renew::Renewing;
-use crate::options::ModelUpstream;
-use crate::secrets::seal::open;
+use super::agent_login::{self, CredentialText, Login};
+use super::gateway_refusal::GatewayRefusal;
+use super::login_renewal::LoginRenewals;
+use crate::secrets::seal::open_secret;
 use crate::state::App;
+use atoll_config::Upstream;
 use atoll_core::id::ProjectId;
-use atoll_core::network::{Rule, Target};
+use atoll_core::network::{NetworkRule, NetworkTarget};
 use atoll_core::sandbox::{Network, NetworkPolicy};
-use atoll_store::secrets::{self, Secret};
+use atoll_store::secrets::{self, SecretRow};
 use axum::http::Uri;
 use secrecy::{ExposeSecret, SecretString};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A secret that was changed counts after this.
-const FRESH: Duration = Duration::from_secs(5);
-const MOST: usize = 1000;
-/// A login that was stored or renewed so shortly ago is not renewed again because an upstream refused it.
-const YOUNG: Duration = Duration::from_secs(10);
+/// A changed secret takes effect after this time.
+const CACHE_TTL: Duration = Duration::from_secs(5);
+const MAX_CACHED_CREDENTIALS: usize = 1000;
+/// A younger login is not renewed when an upstream rejects it.
+const MIN_RENEWAL_AGE: Duration = Duration::from_secs(10);
 
-/// What is shown to an upstream.
+/// The key for one request to an upstream.
 #[derive(Clone)]
-pub struct Key {
+pub struct UpstreamKey {
     pub text: SecretString,
     pub kind: KeyKind,
 }
@@ -33,92 +33,104 @@ pub struct Key {
 #[derive(Clone)]
 pub enum KeyKind {
     Plain,
-    /// A login's token, and whose it is, where the upstream wants to hear that too.
+    /// Access token of a login, with the account id that some upstreams require.
     Login {
         account: Option<String>,
     },
 }
 
-/// What is there for an upstream.
+/// A key or a login, before it is parsed.
 #[derive(Clone)]
-pub struct Found {
+pub struct StoredCredential {
     pub text: SecretString,
-    /// Where it is stored; none: in the configuration.
-    pub row: Option<Arc<Secret>>,
+    /// The stored secret; `None` for a configured key.
+    pub row: Option<Arc<SecretRow>>,
 }
 
-/// When it was looked for, and what was there.
-type Seen = (Instant, Option<Found>);
+/// The time of the read, and its result.
+type CachedCredential = (Instant, Option<StoredCredential>);
 
 #[derive(Default)]
 pub struct Credentials {
-    /// What was read of the store a moment ago.
-    known: Mutex<HashMap<(ProjectId, String), Seen>>,
-    renewing: Renewing,
+    /// Recent reads of the store.
+    cache: Mutex<HashMap<(ProjectId, String), CachedCredential>>,
+    renewals: LoginRenewals,
 }
 
 impl Credentials {
-    /// Nothing where the upstream wants none.
-    pub async fn of(
+    /// The key for an upstream; `None` if it needs none. Renews a login that is due.
+    pub async fn find_key(
         &self,
         app: &Arc<App>,
         project: ProjectId,
-        upstream: &ModelUpstream,
-    ) -> Result<Option<Key>, Refusal> {
-        let Some(found) = self.find(app, project, upstream).await? else {
-            return if upstream.needs_key { Err(missing(upstream)) } else { Ok(None) };
+        upstream: &Upstream,
+    ) -> Result<Option<UpstreamKey>, GatewayRefusal> {
+        let Some(found) = self.find_credential(app, project, upstream).await? else {
+            return if upstream.needs_key { Err(missing_key(upstream)) } else { Ok(None) };
         };
-        let login = match login::read(upstream.api, &found.text) {
-            Read::Key => return Ok(Some(Key { text: found.text, kind: KeyKind::Plain })),
-            Read::Login(login) => login,
-            Read::Neither => return Err(unusable(upstream, "it is JSON, but no login of an agent that is known here")),
+        let login = match agent_login::parse_credential(upstream.api, &found.text) {
+            CredentialText::Key => return Ok(Some(UpstreamKey { text: found.text, kind: KeyKind::Plain })),
+            CredentialText::Login(login) => login,
+            CredentialText::UnknownJson => {
+                return Err(unusable_key(upstream, "it is JSON, but not a known login format"));
+            }
         };
         if !login.is_due(app.clock.now()) {
-            learn(app, &found, &login);
-            return Ok(Some(key(login)));
+            learn_tokens(app, &found, &login);
+            return Ok(Some(login_key(login)));
         }
-        self.renew(app, upstream, found).await.map(Some)
+        self.renew_login(app, upstream, found).await.map(Some)
     }
 
-    /// After the upstream did not take it: another one, if there is.
-    pub async fn after(
+    /// A replacement for a key that the upstream rejected, if there is one.
+    pub async fn key_after_rejection(
         &self,
         app: &Arc<App>,
         project: ProjectId,
-        upstream: &ModelUpstream,
-        refused: &Key,
-    ) -> Option<Key> {
+        upstream: &Upstream,
+        refused: &UpstreamKey,
+    ) -> Option<UpstreamKey> {
         match refused.kind {
             KeyKind::Plain => return None,
             KeyKind::Login { .. } => {}
         }
-        let found = self.find(app, project, upstream).await.ok()??;
-        // One that is new can't be too old: then something else is wrong with it.
+        let found = self.find_credential(app, project, upstream).await.ok()??;
+        // A new login has not expired, so another error caused the rejection.
         let age = app.clock.now().elapsed_since(found.row.as_ref()?.updated_at);
-        if age < YOUNG {
+        if age < MIN_RENEWAL_AGE {
             return None;
         }
-        let key = self.renew(app, upstream, found).await.ok()?;
+        let key = self.renew_login(app, upstream, found).await.ok()?;
         (key.text.expose_secret() != refused.text.expose_secret()).then_some(key)
     }
 
-    async fn renew(&self, app: &Arc<App>, upstream: &ModelUpstream, found: Found) -> Result<Key, Refusal> {
-        let renewed = self.renewing.renew(app, upstream, found).await;
-        // Whatever came of it stands in the store.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        renewed.map(key)
+    async fn renew_login(
+        &self,
+        app: &Arc<App>,
+        upstream: &Upstream,
+        found: StoredCredential,
+    ) -> Result<UpstreamKey, GatewayRefusal> {
+        let renewed = self.renewals.renew_login(app, upstream, found).await;
+        // The store now holds the result.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        renewed.map(login_key)
     }
 
-    async fn find(&self, app: &App, project: ProjectId, upstream: &ModelUpstream) -> Result<Option<Found>, Refusal> {
-        let Some(name) = upstream.secret.clone() else { return Ok(configured(upstream)) };
+    async fn find_credential(
+        &self,
+        app: &App,
+        project: ProjectId,
+        upstream: &Upstream,
+    ) -> Result<Option<StoredCredential>, GatewayRefusal> {
+        let Some(name) = upstream.secret.clone() else { return Ok(configured_credential(upstream)) };
         let place = (project, upstream.name.clone());
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&place).cloned();
-        if let Some((_, found)) = known.filter(|(read, _)| read.elapsed() < FRESH) {
+        let known = self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(&place).cloned();
+        if let Some((_, found)) = known.filter(|(read, _)| read.elapsed() < CACHE_TTL) {
             return Ok(found);
         }
-        let found = stored(app, project, name, upstream).await?;
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MOST {
+        let found = load_credential(app, project, name, upstream).await?;
+        let mut all = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MAX_CACHED_CREDENTIALS {
             all.clear();
         }
         all.insert(place, (Instant::now(), found.clone()));
@@ -126,62 +138,62 @@ impl Credentials {
     }
 }
 
-fn key(login: Login) -> Key {
-    Key { text: login.access, kind: KeyKind::Login { account: login.account } }
+fn login_key(login: Login) -> UpstreamKey {
+    UpstreamKey { text: login.access, kind: KeyKind::Login { account: login.account } }
 }
 
-/// The tokens in a login are secrets as well as the whole.
-pub fn learn(app: &App, found: &Found, login: &Login) {
+/// Adds the tokens of a login to the redactor.
+pub fn learn_tokens(app: &App, found: &StoredCredential, login: &Login) {
     let tokens: Vec<_> = [Some(&login.access), login.refresh.as_ref()].into_iter().flatten().cloned().collect();
     app.secrets.learn(found.row.as_ref().and_then(|row| row.project_id), &tokens);
 }
 
-fn configured(upstream: &ModelUpstream) -> Option<Found> {
-    upstream.key.clone().map(|text| Found { text, row: None })
+fn configured_credential(upstream: &Upstream) -> Option<StoredCredential> {
+    upstream.key.clone().map(|text| StoredCredential { text, row: None })
 }
 
-fn missing(upstream: &ModelUpstream) -> Refusal {
+fn missing_key(upstream: &Upstream) -> GatewayRefusal {
     let uri = upstream.url.parse::<Uri>().ok();
     let host = uri.and_then(|uri| Some(uri.authority()?.to_string())).unwrap_or_default();
-    Refusal::NoKey { upstream: upstream.name.clone(), secret: upstream.secret.clone(), host }
+    GatewayRefusal::MissingKey { upstream: upstream.name.clone(), secret: upstream.secret.clone(), host }
 }
 
-pub fn unusable(upstream: &ModelUpstream, detail: impl Into<String>) -> Refusal {
-    Refusal::KeyUnusable { upstream: upstream.name.clone(), detail: detail.into() }
+pub fn unusable_key(upstream: &Upstream, detail: impl Into<String>) -> GatewayRefusal {
+    GatewayRefusal::KeyUnusable { upstream: upstream.name.clone(), detail: detail.into() }
 }
 
-async fn stored(
+async fn load_credential(
     app: &App,
     project: ProjectId,
     name: String,
-    upstream: &ModelUpstream,
-) -> Result<Option<Found>, Refusal> {
-    let found = app.read(move |tx| Box::pin(async move { Ok(secrets::find(tx, project, &name).await?) })).await;
+    upstream: &Upstream,
+) -> Result<Option<StoredCredential>, GatewayRefusal> {
+    let found = app.read(async move |tx| Ok(secrets::resolve_secret(tx, project, &name).await?)).await;
     let found = found.map_err(|problem| {
-        tracing::warn!(upstream = upstream.name, detail = %problem.detail, "a model's key could not be read");
-        Refusal::Busy
+        tracing::warn!(upstream = upstream.name, detail = %problem.detail, "failed to read the key of an upstream");
+        GatewayRefusal::Busy
     })?;
-    let usable = found.filter(|secret| may_go_to(secret, &upstream.url));
+    let usable = found.filter(|secret| is_allowed_for(secret, &upstream.url));
     match usable {
-        // The configuration goes before what is everybody's, and not before what a project has set for itself.
+        // A project's secret wins over the configured key, which wins over the deployment's secret.
         Some(secret) if secret.project_id.is_some() || upstream.key.is_none() => {
-            let text = app.secrets.keys().and_then(|keys| open(&secret, &keys)).map_err(|error| {
-                tracing::warn!(upstream = upstream.name, %error, "a model's key can't be opened");
-                unusable(upstream, error.to_string())
+            let text = app.secrets.key_ring().and_then(|keys| open_secret(&secret, &keys)).map_err(|error| {
+                tracing::warn!(upstream = upstream.name, %error, "failed to open the key of an upstream");
+                unusable_key(upstream, error.to_string())
             })?;
-            Ok(Some(Found { text, row: Some(Arc::new(secret)) }))
+            Ok(Some(StoredCredential { text, row: Some(Arc::new(secret)) }))
         }
-        Some(_) | None => Ok(configured(upstream)),
+        Some(_) | None => Ok(configured_credential(upstream)),
     }
 }
 
-/// A secret goes to the hosts that it is bound to and to no other.
-fn may_go_to(secret: &Secret, url: &str) -> bool {
+/// The secret is bound to the host of this URL.
+fn is_allowed_for(secret: &SecretRow, url: &str) -> bool {
     let Ok(uri) = url.parse::<Uri>() else { return false };
     let port = if uri.scheme_str() == Some("https") { 443 } else { 80 };
-    let target = uri.authority().and_then(|authority| Target::parse(authority.as_str(), Some(port)));
+    let target = uri.authority().and_then(|authority| NetworkTarget::parse(authority.as_str(), Some(port)));
     let bound = Network { policy: NetworkPolicy::Allow, allow: secret.upstreams.clone() };
-    match (target, Rule::new(&bound)) {
+    match (target, NetworkRule::new(&bound)) {
         (Some(target), Ok(rule)) => rule.permits(&target),
         (None, _) | (_, Err(_)) => false,
     }
@@ -194,9 +206,9 @@ mod tests {
     use atoll_core::time::Timestamp;
 
     #[test]
-    fn a_secret_goes_where_it_is_bound_to() {
+    fn a_secret_is_sent_only_to_its_hosts() {
         let now = Timestamp::from_micros(0);
-        let mut secret = Secret {
+        let mut secret = SecretRow {
             id: SecretId::new(),
             project_id: None,
             name: "KEY".into(),
@@ -208,12 +220,12 @@ mod tests {
             created_at: now,
             updated_at: now,
         };
-        assert!(may_go_to(&secret, "https://api.z.ai/api/anthropic"));
-        assert!(may_go_to(&secret, "https://models.example:8443"));
+        assert!(is_allowed_for(&secret, "https://api.z.ai/api/anthropic"));
+        assert!(is_allowed_for(&secret, "https://models.example:8443"));
         for other in ["https://z.ai", "https://api.z.ai:8443", "https://models.example", "nonsense", ""] {
-            assert!(!may_go_to(&secret, other), "{other}");
+            assert!(!is_allowed_for(&secret, other), "{other}");
         }
         secret.upstreams.clear();
-        assert!(!may_go_to(&secret, "https://api.z.ai"), "bound to nothing, it goes nowhere");
+        assert!(!is_allowed_for(&secret, "https://api.z.ai"), "an unbound secret is sent nowhere");
     }
 }

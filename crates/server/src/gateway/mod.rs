@@ -1,425 +1,427 @@
-//! The way from sandboxes to models. An agent speaks to it as to the API itself, with a key that is good for nothing
-//! else; here the real one is put in, what was used is counted, and what a limit forbids is refused before it is sent.
+//! The model gateway: a reverse proxy from sandboxes to model APIs. An agent uses it like the API itself, with a
+//! placeholder key. The gateway inserts the real key, meters usage, and refuses a request that would exceed a limit.
 //!
 //! ```text
-//! agent ─► 127.0.0.1:7709/anthropic/… ─► path: is it served? ─► asked: which model? ─► account: is there enough?
-//!       ◄───────────── bill: counted while it passes ◄────────── client ◄──► upstream, with the real key
+//! agent ─► 127.0.0.1:7709/anthropic/… ─► gateway_routes ─► request_body: model ─► sandbox_budget: reserve cost
+//!       ◄───────────── charge: meters the response ◄────────── upstream_client ◄──► upstream, with the real key
 //! ```
 //!
-//! The key is found by `credential`; where a `login` is stored in its place, `renew` keeps that good.
+//! `credential` finds the key; `login_renewal` renews a login that is stored in place of a key.
 //!
-//! The network policy of a sandbox has no say here. What is deliberately absent: no body is kept, and nothing of an
-//! answer is changed.
+//! The sandbox's network policy does not apply here. The gateway stores no body and changes no response.
 
-mod account;
-mod asked;
-mod bill;
-mod client;
+mod agent_login;
+mod body_buffer;
+mod charge;
 mod credential;
-mod headers;
-mod hold;
-mod login;
-mod path;
+mod gateway_refusal;
+mod gateway_routes;
+mod gateway_server;
+mod login_renewal;
 mod placeholder;
-mod purse;
-mod refusal;
-mod renew;
-mod scan;
-mod serve;
+mod project_budget;
+mod request_body;
+mod sandbox_budget;
+mod upstream_client;
+mod upstream_headers;
+mod usage_scanner;
 
+pub use gateway_server::serve_gateway;
 pub use placeholder::Placeholders;
-pub use serve::serve;
 
 use crate::app::{continuous, limits};
-use crate::egress::proxy_of;
-use crate::options::{Model, ModelUpstream, Models, Outward};
+use crate::egress::parse_upstream_proxy;
 use crate::problem::Problem;
 use crate::state::App;
-use account::{Account, Balance, Stop};
-use asked::Asked;
-use atoll_core::event::{NewEvent, kind};
+use atoll_api::events::{EventData, ModelRefused};
+use atoll_config::{self as config, Config};
 use atoll_core::id::{ProjectId, SandboxId};
-use atoll_core::model::{Api, Price, Tokens, list_price};
+use atoll_core::model::{ModelApi, ModelTokens, Price, list_price};
 use atoll_core::sandbox::AgentLimits;
 use atoll_store::{Tx, sandboxes};
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::http::{Request, Response, StatusCode, Uri, Version, request};
-use bill::{Bill, Item, Metered};
-use credential::{Credentials, Key};
-use hold::Room;
+use body_buffer::BufferSpace;
+use charge::{Charge, ChargeItem, MeteredBody};
+use credential::{Credentials, UpstreamKey};
+use gateway_refusal::GatewayRefusal;
+use gateway_routes::{GatewayRoute, RequestPurpose, RouteMatch};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use path::{Found, Purpose, Route};
-use purse::Purses;
-use refusal::Refusal;
-use scan::Scanner;
-use serde_json::json;
+use project_budget::ProjectBudgets;
+use request_body::RequestBody;
+use sandbox_budget::{Balance, Exhausted, SandboxBudget};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use usage_scanner::UsageScanner;
 
 pub type Body = BoxBody<Bytes, hyper::Error>;
 
-/// For what is under way when the server stops.
-const SETTLING: Duration = Duration::from_secs(2);
-const MOST_ACCOUNTS: usize = 10_000;
+/// Maximum wait for open charges when the server stops.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_CACHED_BUDGETS: usize = 10_000;
 
 pub struct Gateway {
-    models: Models,
-    upstreams: client::Upstreams,
+    models: Vec<config::Model>,
+    upstreams: Vec<config::Upstream>,
+    client: upstream_client::UpstreamClient,
     placeholders: Placeholders,
     credentials: Credentials,
-    accounts: Mutex<HashMap<SandboxId, Arc<Account>>>,
-    purses: Purses,
-    room: Room,
-    /// Held by every bill until it is written down.
-    open: Arc<()>,
+    budgets: Mutex<HashMap<SandboxId, Arc<SandboxBudget>>>,
+    projects: ProjectBudgets,
+    buffer_space: BufferSpace,
+    /// Each charge holds a clone until it is stored.
+    open_charges: Arc<()>,
 }
 
 impl Gateway {
-    pub fn new(models: &Models, outward: &Outward, placeholders: Placeholders) -> Self {
+    pub fn new(config: &Config, no_proxy: &str, placeholders: Placeholders) -> Self {
         Self {
-            models: models.clone(),
-            upstreams: client::new(proxy_of(outward)),
+            models: config.models.clone(),
+            upstreams: config.model_upstreams.clone(),
+            client: upstream_client::new_client(parse_upstream_proxy(&config.network, no_proxy)),
             placeholders,
             credentials: Credentials::default(),
-            accounts: Mutex::default(),
-            purses: Purses::default(),
-            room: Room::of_all(),
-            open: Arc::default(),
+            budgets: Mutex::default(),
+            projects: ProjectBudgets::default(),
+            buffer_space: BufferSpace::for_all(),
+            open_charges: Arc::default(),
         }
     }
 
-    /// What a sandbox shows in place of a key.
-    pub fn placeholder(&self, sandbox: SandboxId) -> String {
-        self.placeholders.of(sandbox)
+    /// The key that a sandbox sends in place of a real one.
+    pub fn placeholder_key(&self, sandbox: SandboxId) -> String {
+        self.placeholders.derive_key(sandbox)
     }
 
-    /// Waits, though not for long, until everything that was used is written down.
-    pub async fn settled(&self) {
-        let deadline = tokio::time::Instant::now() + SETTLING;
-        while Arc::strong_count(&self.open) > 1 && tokio::time::Instant::now() < deadline {
+    /// Waits until all charges are stored, at most `SETTLE_TIMEOUT`.
+    pub async fn wait_until_settled(&self) {
+        let deadline = tokio::time::Instant::now() + SETTLE_TIMEOUT;
+        while Arc::strong_count(&self.open_charges) > 1 && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
-    fn listed(&self, name: &str) -> Option<&Model> {
-        self.models.listed.iter().find(|model| model.name == name)
+    fn find_listed(&self, name: &str) -> Option<&config::Model> {
+        self.models.iter().find(|model| model.name == name)
     }
 
-    /// What a model costs, by the name that agents have for it.
+    /// The price of a model, by the name that agents use.
     pub fn price_of(&self, name: &str) -> Option<Price> {
-        match self.listed(name) {
-            // Its own name says nothing of what it costs; the upstream's does.
+        match self.find_listed(name) {
+            // List prices are known by the upstream's name of the model.
             Some(model) => model.price.or_else(|| list_price(model.model.as_deref().unwrap_or(&model.name))),
             None => list_price(name),
         }
     }
 
-    /// The upstream of this name, or the one that an API has by itself: its own, else the first that was named for it.
-    fn upstream(&self, api: Api, name: Option<&str>) -> Option<&ModelUpstream> {
-        let all = || self.models.upstreams.iter().filter(|upstream| upstream.api == api);
+    /// The upstream of this name; without a name, the API's built-in upstream, or the first configured one with a key.
+    fn find_upstream(&self, api: ModelApi, name: Option<&str>) -> Option<&config::Upstream> {
+        let all = || self.upstreams.iter().filter(|upstream| upstream.api == api);
         match name {
             Some(name) => all().find(|upstream| upstream.name == name),
             None => {
                 let own = all().find(|upstream| upstream.name == api.as_str());
-                let has_key = |upstream: &&ModelUpstream| upstream.key.is_some() || !upstream.needs_key;
+                let has_key = |upstream: &&config::Upstream| upstream.key.is_some() || !upstream.needs_key;
                 own.filter(has_key).or_else(|| all().find(has_key)).or(own)
             }
         }
     }
 
-    /// Which model is meant and who serves it.
-    fn choose(&self, route: &Route, asked: &Asked) -> Result<Chosen<'_>, Refusal> {
-        let name = route.in_path.as_ref().map(|(model, _)| model).or(asked.model.as_ref());
+    /// Finds the model of a request and its upstream.
+    fn resolve_model(&self, route: &GatewayRoute, asked: &RequestBody) -> Result<ResolvedModel<'_>, GatewayRefusal> {
+        let name = route.path_model.as_ref().map(|(model, _)| model).or(asked.model.as_ref());
         let listed = match name {
-            _ if self.models.listed.is_empty() || route.purpose == Purpose::Look => None,
-            None => return Err(Refusal::NoModel),
-            Some(name) => Some(self.listed(name).ok_or_else(|| Refusal::NotListed {
+            _ if self.models.is_empty() || route.purpose == RequestPurpose::ListModels => None,
+            None => return Err(GatewayRefusal::NoModel),
+            Some(name) => Some(self.find_listed(name).ok_or_else(|| GatewayRefusal::NotListed {
                 model: name.chars().take(200).collect(),
-                listed: self.models.listed.iter().map(|model| model.name.clone()).collect(),
+                listed: self.models.iter().map(|model| model.name.clone()).collect(),
             })?),
         };
-        let upstream = self.upstream(route.api, listed.map(|model| model.upstream.as_str()));
+        let upstream = self.find_upstream(route.api, listed.map(|model| model.upstream.as_str()));
         let upstream = upstream.ok_or_else(|| match listed {
-            None => Refusal::NoUpstream,
+            None => GatewayRefusal::NoUpstream,
             Some(model) => {
-                let other = self.models.upstreams.iter().find(|upstream| upstream.name == model.upstream);
-                other.map_or(Refusal::NoUpstream, |other| Refusal::OtherApi {
+                let other = self.upstreams.iter().find(|upstream| upstream.name == model.upstream);
+                other.map_or(GatewayRefusal::NoUpstream, |other| GatewayRefusal::WrongApi {
                     model: model.name.clone(),
                     api: other.api,
                 })
             }
         })?;
         let price = name.and_then(|name| self.price_of(name));
-        Ok(Chosen {
+        Ok(ResolvedModel {
             upstream,
             name: name.cloned(),
-            above: listed.and_then(|model| model.model.as_deref()),
+            upstream_model: listed.and_then(|model| model.model.as_deref()),
             context: listed.and_then(|model| model.context),
             price,
         })
     }
 
-    async fn account(&self, app: &App, sandbox: SandboxId) -> Result<Arc<Account>, Refusal> {
-        if let Some(known) = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox) {
+    async fn sandbox_budget(&self, app: &App, sandbox: SandboxId) -> Result<Arc<SandboxBudget>, GatewayRefusal> {
+        if let Some(known) = self.budgets.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox) {
             return Ok(Arc::clone(known));
         }
-        let read = app.read(move |tx| Box::pin(async move { stored(tx, sandbox).await })).await;
-        let (project, balance) = read.map_err(|_| Refusal::Busy)?.ok_or(Refusal::BadKey)?;
-        let made = Account::new(sandbox, self.purses.of(app, project).await?, balance);
-        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        if accounts.len() >= MOST_ACCOUNTS {
-            // What somebody holds has something under way that is not written down yet.
-            accounts.retain(|_, account| Arc::strong_count(account) > 1);
-            self.purses.tidy();
+        let read = app.read(async move |tx| load_balance(tx, sandbox).await).await;
+        let (project, balance) = read.map_err(|_| GatewayRefusal::Busy)?.ok_or(GatewayRefusal::WrongPlaceholder)?;
+        let made = SandboxBudget::new(sandbox, self.projects.project_budget(app, project).await?, balance);
+        let mut accounts = self.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        if accounts.len() >= MAX_CACHED_BUDGETS {
+            // A budget that is referenced elsewhere has a request in flight.
+            accounts.retain(|_, budget| Arc::strong_count(budget) > 1);
+            self.projects.prune();
         }
         Ok(Arc::clone(accounts.entry(sandbox).or_insert_with(|| Arc::new(made))))
     }
 
-    /// A person has changed what a sandbox may spend.
-    pub fn limits_changed(&self, sandbox: SandboxId, limits: &AgentLimits) {
-        if let Some(account) = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox) {
-            account.set_limit(limits.cost_usd.map(account::micros));
+    /// Applies changed limits of a sandbox.
+    pub fn update_limits(&self, sandbox: SandboxId, limits: &AgentLimits) {
+        if let Some(budget) = self.budgets.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox) {
+            budget.set_limit(limits.cost_usd.map(sandbox_budget::to_micros));
         }
     }
 
-    /// With the real key in place of the placeholder.
-    async fn send(
+    /// Sends a request with the real key in place of the placeholder.
+    async fn send_upstream(
         &self,
         head: &request::Parts,
         body: &Bytes,
-        upstream: &ModelUpstream,
-        key: Option<&Key>,
+        upstream: &config::Upstream,
+        key: Option<&UpstreamKey>,
     ) -> Result<Response<Incoming>, hyper_util::client::legacy::Error> {
         let mut headers = head.headers.clone();
-        headers::prepare(&mut headers, upstream.api, upstream.auth, key);
+        upstream_headers::prepare_headers(&mut headers, upstream.api, upstream.auth, key);
         let mut request = Request::new(Full::new(body.clone()));
         (*request.method_mut(), *request.uri_mut()) = (head.method.clone(), head.uri.clone());
         *request.headers_mut() = headers;
-        self.upstreams.request(request).await
+        self.client.request(request).await
     }
 
-    /// Its task began or is done: until then the sandbox may have spent this much.
-    pub fn task_changed(&self, sandbox: SandboxId, most: Option<i64>) {
-        if let Some(account) = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox) {
-            account.set_task(most);
-            // What was not worth a word in one phase of it may be in the next.
-            account.passes();
+    /// Sets or clears the cost limit of the sandbox's continuous task.
+    pub fn update_task_limit(&self, sandbox: SandboxId, most: Option<i64>) {
+        if let Some(budget) = self.budgets.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox) {
+            budget.set_task_limit(most);
+            // The next phase of the task reports exhaustion again.
+            budget.clear_exhausted();
         }
     }
 
-    /// A person has changed a project: perhaps what its sandboxes may spend together.
-    pub async fn project_changed(&self, app: &App, project: ProjectId) {
-        self.purses.changed(app, project).await;
+    /// Reloads a changed project, whose budget may have changed.
+    pub async fn reload_project(&self, app: &App, project: ProjectId) {
+        self.projects.reload_project(app, project).await;
     }
 
-    /// Holds what the request may cost at most.
-    async fn reserve(&self, app: &Arc<App>, account: &Arc<Account>, most: i64) -> Result<(), Refusal> {
-        match account.reserve(most, app.clock.now()) {
-            Err(Refusal::Budget { .. }) => {}
+    /// Reserves the maximum cost of a request. On a shortage it reads the stored limits and tries again.
+    async fn reserve_cost(&self, app: &Arc<App>, budget: &Arc<SandboxBudget>, most: i64) -> Result<(), GatewayRefusal> {
+        match budget.reserve(most, app.clock.now()) {
+            Err(GatewayRefusal::Budget { .. }) => {}
             held => return held,
         }
-        let sandbox = account.sandbox;
-        let read = app.read(move |tx| Box::pin(async move { stored(tx, sandbox).await })).await;
+        let sandbox = budget.sandbox;
+        let read = app.read(async move |tx| load_balance(tx, sandbox).await).await;
         if let Ok(Some((_, balance))) = read {
-            account.set_limit(balance.limit);
-            account.set_task(balance.task);
+            budget.set_limit(balance.limit);
+            budget.set_task_limit(balance.task);
         }
-        account.reserve(most, app.clock.now())
+        budget.reserve(most, app.clock.now())
     }
 }
 
-/// What is written down of a sandbox's money, and whose it is.
-async fn stored(tx: &mut dyn Tx, sandbox: SandboxId) -> Result<Option<(ProjectId, Balance)>, Problem> {
-    let Some(row) = sandboxes::get(tx, sandbox).await? else { return Ok(None) };
-    let (limit, task) = (account::limit_of(&row.settings), continuous::most(tx, &row).await?);
+/// Reads the stored balance of a sandbox and its project.
+async fn load_balance(tx: &mut dyn Tx, sandbox: SandboxId) -> Result<Option<(ProjectId, Balance)>, Problem> {
+    let Some(row) = sandboxes::find_sandbox(tx, sandbox).await? else { return Ok(None) };
+    let (limit, task) = (sandbox_budget::cost_limit(&row.settings), continuous::cost_limit(tx, &row).await?);
     Ok(Some((row.project_id, Balance { limit, task, spent: row.cost_model_micros, reserved: 0 })))
 }
 
-struct Chosen<'a> {
-    upstream: &'a ModelUpstream,
+/// The model of a request, with its upstream.
+struct ResolvedModel<'a> {
+    upstream: &'a config::Upstream,
     name: Option<String>,
-    /// Its name at the upstream, where that is another one.
-    above: Option<&'a str>,
+    /// Name at the upstream, if it differs.
+    upstream_model: Option<&'a str>,
     context: Option<u64>,
     price: Option<Price>,
 }
 
-/// Answers a request of a sandbox if it is one to the gateway; else gives it back.
-pub async fn answer(
+/// Handles a request to the gateway. Returns any other request unchanged.
+pub async fn handle_request(
     app: &Arc<App>,
     sandbox: SandboxId,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Request<Incoming>> {
-    let (api, route) = match path::find(request.method(), request.uri().path()) {
-        Found::Elsewhere => return Err(request),
-        Found::Unknown(api) => (api, None),
-        Found::Route(route) => (route.api, Some(route)),
+    let (api, route) = match gateway_routes::match_route(request.method(), request.uri().path()) {
+        RouteMatch::NotGateway => return Err(request),
+        RouteMatch::Unknown(api) => (api, None),
+        RouteMatch::Route(route) => (route.api, Some(route)),
     };
     let query = request.uri().query().unwrap_or_default();
-    let is_shown = headers::shows(request.headers(), query, &app.gateway.placeholder(sandbox));
+    let is_shown = upstream_headers::has_key(request.headers(), query, &app.gateway.placeholder_key(sandbox));
     let passed = match route {
-        _ if !is_shown => Err(Refusal::BadKey),
-        None => Err(Refusal::NotServed),
-        Some(route) => pass(app, sandbox, route, request).await,
+        _ if !is_shown => Err(GatewayRefusal::WrongPlaceholder),
+        None => Err(GatewayRefusal::NotServed),
+        Some(route) => forward_request(app, sandbox, route, request).await,
     };
     Ok(match passed {
         Ok(response) => response,
         Err(refusal) => {
-            refused(app, sandbox, &refusal);
-            refusal.response(api)
+            report_refusal(app, sandbox, &refusal);
+            refusal.to_response(api)
         }
     })
 }
 
-async fn pass(
+async fn forward_request(
     app: &Arc<App>,
     sandbox: SandboxId,
-    route: Route,
+    route: GatewayRoute,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, GatewayRefusal> {
     let gateway = &app.gateway;
-    let account = gateway.account(app, sandbox).await?;
+    let budget = gateway.sandbox_budget(app, sandbox).await?;
     let (mut head, body) = request.into_parts();
-    let (body, held) = hold::read(body, &account.room, &gateway.room).await?;
+    let (body, held) = body_buffer::read_body(body, &budget.buffer_space, &gateway.buffer_space).await?;
     let is_plain = !head.headers.contains_key(CONTENT_ENCODING);
-    let asked = match asked::look(&body).filter(|_| is_plain) {
+    let asked = match request_body::parse_request_body(&body).filter(|_| is_plain) {
         Some(asked) => asked,
-        None if route.purpose == Purpose::Look => Asked::default(),
-        None if gateway.models.listed.is_empty() && account.kept_by().is_none() => Asked::default(),
-        None => return Err(Refusal::Unreadable),
+        None if route.purpose == RequestPurpose::ListModels => RequestBody::default(),
+        None if gateway.models.is_empty() && budget.cost_limit_kind().is_none() => RequestBody::default(),
+        None => return Err(GatewayRefusal::Unreadable),
     };
-    if asked.in_background && route.api == Api::OpenAi {
-        return Err(Refusal::Background);
+    if asked.in_background && route.api == ModelApi::OpenAi {
+        return Err(GatewayRefusal::Background);
     }
-    let chosen = gateway.choose(&route, &asked)?;
-    let key = gateway.credentials.of(app, account.purse.project, chosen.upstream).await?;
-    let item = price(&account, &route, &chosen, &asked, body.len())?;
+    let chosen = gateway.resolve_model(&route, &asked)?;
+    let key = gateway.credentials.find_key(app, budget.project.project, chosen.upstream).await?;
+    let item = price_request(&budget, &route, &chosen, &asked, body.len())?;
     if let Some(item) = &item {
-        gateway.reserve(app, &account, item.held).await?;
+        gateway.reserve_cost(app, &budget, item.held).await?;
     }
-    let mut bill = item.map(|item| Bill::new(app, Arc::clone(&account), item));
+    let mut charge = item.map(|item| Charge::new(app, Arc::clone(&budget), item));
 
-    let body = match chosen.above.filter(|_| route.in_path.is_none()) {
-        Some(above) => asked.renamed(&body, above).unwrap_or(body),
+    let body = match chosen.upstream_model.filter(|_| route.path_model.is_none()) {
+        Some(above) => asked.replace_model(&body, above).unwrap_or(body),
         None => body,
     };
-    let unreachable = |detail: String| Refusal::Unreachable { upstream: chosen.upstream.name.clone(), detail };
-    let query = path::query_without_key(head.uri.query().unwrap_or_default());
+    let unreachable = |detail: String| GatewayRefusal::Unreachable { upstream: chosen.upstream.name.clone(), detail };
+    let query = gateway_routes::query_without_key(head.uri.query().unwrap_or_default());
     let mark = if query.is_empty() { "" } else { "?" };
-    let uri = format!("{}{}{mark}{query}", chosen.upstream.url, route.path_for(chosen.above));
-    head.uri = uri.parse::<Uri>().map_err(|_| unreachable("its URL can't be used".to_owned()))?;
+    let uri = format!("{}{}{mark}{query}", chosen.upstream.url, route.upstream_path(chosen.upstream_model));
+    head.uri = uri.parse::<Uri>().map_err(|_| unreachable("invalid URL".to_owned()))?;
 
-    if let Some(bill) = &mut bill {
-        bill.sent();
+    if let Some(charge) = &mut charge {
+        charge.mark_sent();
     }
-    account.passes();
-    let mut answered = gateway.send(&head, &body, chosen.upstream, key.as_ref()).await;
-    // A login may end before its time. It costs nothing to be refused.
+    budget.clear_exhausted();
+    let mut answered = gateway.send_upstream(&head, &body, chosen.upstream, key.as_ref()).await;
+    // A login may be revoked before it expires. A rejected request costs nothing.
     if let (Ok(response), Some(refused)) = (&answered, &key)
         && response.status() == StatusCode::UNAUTHORIZED
-        && let Some(next) = gateway.credentials.after(app, account.purse.project, chosen.upstream, refused).await
+        && let Some(next) =
+            gateway.credentials.key_after_rejection(app, budget.project.project, chosen.upstream, refused).await
     {
-        answered = gateway.send(&head, &body, chosen.upstream, Some(&next)).await;
+        answered = gateway.send_upstream(&head, &body, chosen.upstream, Some(&next)).await;
     }
     drop(body);
     drop(held);
     let mut response = match answered {
         Ok(response) => response,
         Err(error) => {
-            // An upstream that took the request and broke off may have read it, and then it is paid for.
-            if let Some(bill) = bill.as_mut().filter(|_| error.is_connect()) {
-                bill.free();
+            // An upstream that accepted the connection may have processed the request, so it stays charged.
+            if let Some(charge) = charge.as_mut().filter(|_| error.is_connect()) {
+                charge.mark_free();
             }
-            return Err(unreachable(client::why(&error)));
+            return Err(unreachable(upstream_client::root_cause(&error)));
         }
     };
-    // Whatever the upstream speaks, this side speaks its own.
+    // The response to the sandbox is HTTP/1.1, whatever the upstream's version is.
     *response.version_mut() = Version::HTTP_11;
-    crate::egress::headers::strip(response.headers_mut(), None);
-    let Some(mut bill) = bill else { return Ok(response.map(BodyExt::boxed)) };
+    crate::egress::hop_headers::strip_hop_headers(response.headers_mut(), None);
+    let Some(mut charge) = charge else { return Ok(response.map(BodyExt::boxed)) };
     if response.status().is_success() {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        bill.answered(Scanner::new(route.api), kind.starts_with("text/event-stream"));
+        charge.mark_answered(UsageScanner::new(route.api), kind.starts_with("text/event-stream"));
     } else {
-        bill.free();
+        charge.mark_free();
     }
-    Ok(response.map(|body| Metered::new(body, bill).boxed()))
+    Ok(response.map(|body| MeteredBody::new(body, charge).boxed()))
 }
 
-/// What people have to do something about is written to the sandbox's log, and the same not again for a while.
-fn refused(app: &Arc<App>, sandbox: SandboxId, refusal: &Refusal) {
-    let detail = refusal.sentence();
-    tracing::debug!(%sandbox, detail, "a request to a model was refused");
-    let known = app.gateway.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox).cloned();
-    let (Some(reason), Some(account)) = (refusal.told_as(), known) else { return };
-    let stop = refusal.stop();
-    let (news, stop) = (account.is_news(reason, stop), stop.filter(|stop| account.runs_out(*stop)));
+/// Logs a refusal that a person must act on as an event, throttled, and pauses the agent if its budget is exhausted.
+fn report_refusal(app: &Arc<App>, sandbox: SandboxId, refusal: &GatewayRefusal) {
+    let detail = refusal.message();
+    tracing::debug!(%sandbox, detail, "refused a model request");
+    let known = app.gateway.budgets.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox).cloned();
+    let (Some(reason), Some(budget)) = (refusal.log_reason(), known) else { return };
+    let stop = refusal.exhausted();
+    let (news, stop) = (budget.count_refusal(reason, stop), stop.filter(|stop| budget.mark_exhausted(*stop)));
     if news.is_none() && stop.is_none() {
         return;
     }
-    let data = json!({ "reason": reason, "detail": detail, "count": news.unwrap_or(1) });
+    let refused = ModelRefused { reason: reason.to_owned(), detail, count: news.unwrap_or(1) };
     let (app, is_news, refusal) = (Arc::clone(app), news.is_some(), refusal.clone());
     tokio::spawn(async move {
-        let logged = app.write(move |work| {
-            Box::pin(async move {
-                let (_, mut row) = work.locked(sandbox).await?;
-                if row.state.is_live() {
-                    if is_news {
-                        let event = NewEvent::system(kind::MODEL_REFUSED, work.now, &data);
-                        work.log(&mut row, vec![event]).await?;
-                    }
-                    match (stop, &refusal) {
-                        (Some(Stop::Project(held)), Refusal::ProjectBudget(short)) => {
-                            limits::project_spent_out(work, &mut row, &held, short.spent, short.until).await?;
-                        }
-                        (Some(Stop::Own | Stop::Project(_)), _) => limits::spent_out(work, &mut row).await?,
-                        (Some(Stop::Task(_)) | None, _) => {}
-                    }
-                    sandboxes::update(work.tx, &mut row).await?;
-                    if let Some(Stop::Task(limit)) = stop {
-                        continuous::spent_out(work, sandbox, limit).await?;
-                    }
+        let logged = app.write(async move |work| {
+            let (_, mut row) = work.lock_sandbox(sandbox).await?;
+            if row.state.is_live() {
+                if is_news {
+                    let event = EventData::ModelRefused(refused).into_event(work.now);
+                    work.log(&mut row, vec![event]).await?;
                 }
-                Ok(())
-            })
+                match (stop, &refusal) {
+                    (Some(Exhausted::ProjectBudget(held)), GatewayRefusal::ProjectBudget(short)) => {
+                        limits::pause_at_project_budget(work, &mut row, &held, short.spent, short.until).await?;
+                    }
+                    (Some(Exhausted::SandboxLimit | Exhausted::ProjectBudget(_)), _) => {
+                        limits::pause_at_cost_limit(work, &mut row).await?
+                    }
+                    (Some(Exhausted::TaskLimit(_)) | None, _) => {}
+                }
+                sandboxes::update_sandbox(work.tx, &mut row).await?;
+                if let Some(Exhausted::TaskLimit(limit)) = stop {
+                    continuous::end_at_cost_limit(work, sandbox, limit).await?;
+                }
+            }
+            Ok(())
         });
         if let Err(problem) = logged.await {
-            tracing::warn!(%sandbox, detail = %problem.detail, "a refused request to a model could not be logged");
-            // The next one says it again.
-            account.passes();
+            tracing::warn!(%sandbox, detail = %problem.detail, "failed to log a refused model request");
+            // The next refusal tries to log it again.
+            budget.clear_exhausted();
         }
     });
 }
 
-/// What the request will be charged as; nothing if it costs nothing.
-fn price(
-    account: &Account,
-    route: &Route,
-    chosen: &Chosen<'_>,
-    asked: &Asked,
+/// The charge of a request; `None` if it is free.
+fn price_request(
+    budget: &SandboxBudget,
+    route: &GatewayRoute,
+    chosen: &ResolvedModel<'_>,
+    asked: &RequestBody,
     bytes: usize,
-) -> Result<Option<Item>, Refusal> {
+) -> Result<Option<ChargeItem>, GatewayRefusal> {
     match route.purpose {
-        Purpose::Work => {}
-        Purpose::Count | Purpose::Look => return Ok(None),
+        RequestPurpose::Generate => {}
+        RequestPurpose::CountTokens | RequestPurpose::ListModels => return Ok(None),
     }
     let model = chosen.name.as_deref().unwrap_or("unnamed");
-    let (input, output) = asked.most(bytes, chosen.context);
+    let (input, output) = asked.estimate_tokens(bytes, chosen.context);
     let held = match chosen.price {
-        // All of the input may be new to a cache, which costs the most.
+        // The worst case: all input is written to the cache.
         Some(price) => {
-            let fresh = price.cost(&Tokens { input, output, ..Tokens::default() });
-            fresh.max(price.cost(&Tokens { cache_write: input, output, ..Tokens::default() }))
+            let fresh = price.cost_micros(&ModelTokens { input, output, ..ModelTokens::default() });
+            fresh.max(price.cost_micros(&ModelTokens { cache_write: input, output, ..ModelTokens::default() }))
         }
-        None => match account.kept_by() {
-            Some(by) => return Err(Refusal::Unpriced { model: model.chars().take(200).collect(), by }),
+        None => match budget.cost_limit_kind() {
+            Some(by) => return Err(GatewayRefusal::Unpriced { model: model.chars().take(200).collect(), by }),
             None => 0,
         },
     };
-    let (upstream, model) = (chosen.upstream.name.clone(), account.booked_as(model));
-    Ok(Some(Item { upstream, model, price: chosen.price, input, held }))
+    let (upstream, model) = (chosen.upstream.name.clone(), budget.metered_name(model));
+    Ok(Some(ChargeItem { upstream, model, price: chosen.price, input, held }))
 }

@@ -1,19 +1,20 @@
-//! Agents that their project's budget holds back go on when it was raised, and when a new day or month has begun.
+//! Resumes agents paused by their project's budget after a raise or at the start of a new period.
 
 use crate::app::limits;
 use crate::problem::Result;
 use crate::state::App;
 use atoll_store::budgets;
 
-pub(crate) async fn look(app: &App) -> Result<()> {
-    let waiting = app.read(|tx| Box::pin(async move { Ok(budgets::waiting(tx).await?) })).await?;
+pub(crate) async fn resume_within_budget(app: &App) -> Result<()> {
+    let waiting = app.read(async move |tx| Ok(budgets::list_paused_agents(tx).await?)).await?;
     let now = app.clock.now();
-    // What is not held any more is only forgotten.
-    let over = waiting.into_iter().filter(|one| !one.is_held || one.held.is_over(one.budget.as_ref(), now));
-    for (sandbox, held) in over.map(|one| (one.sandbox, one.held)) {
-        let told = app.write(move |work| Box::pin(async move { limits::project_has_more(work, sandbox, &held).await }));
+    // A sandbox that is no longer paused only loses its entry.
+    let over =
+        waiting.into_iter().filter(|one| !one.is_paused || one.budget_pause.may_resume(one.budget.as_ref(), now));
+    for (sandbox, held) in over.map(|one| (one.sandbox, one.budget_pause)) {
+        let told = app.write(async move |work| limits::resume_after_budget(work, sandbox, &held).await);
         if let Err(problem) = told.await {
-            tracing::warn!(%sandbox, detail = %problem.detail, "an agent can't go on yet, though its project has more to spend; trying again");
+            tracing::warn!(%sandbox, detail = %problem.detail, "failed to resume an agent whose project has budget again; will retry");
         }
     }
     Ok(())

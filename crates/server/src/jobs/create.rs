@@ -1,151 +1,154 @@
-//! Asks a provider to make a sandbox.
+//! The create job: asks the provider to create a sandbox.
 
-use super::{Done, back_off};
+use super::{JobOutcome, back_off};
 use crate::app::lifecycle;
 use crate::problem::Result;
 use crate::providers::Providers;
-use crate::repo::{self, Packed};
+use crate::repositories::{self, PackedRepository};
 use crate::state::App;
-use atoll_core::event::{NewEvent, Source};
+use atoll_api::events::{EventData, GitCloned, SandboxNotice};
+use atoll_core::event::EventSource;
 use atoll_core::lifecycle::Trigger;
-use atoll_core::provider::{CreateSpec, Error, Found, Identity, ProviderState, snapshot_of};
-use atoll_core::sandbox::{ProviderKind, Reason, SandboxState};
+use atoll_core::provider::{CreateSpec, Error, Identity, ProviderSandbox, ProviderState, provider_snapshot_name};
+use atoll_core::sandbox::{Reason, SandboxState};
 use atoll_store::jobs::Job;
-use atoll_store::sandboxes::{self, Sandbox};
-use serde_json::json;
+use atoll_store::sandboxes::{self, SandboxRow};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One provider call may take this long. A sandbox that is not there in its create timeout fails by
-/// another job; what is made of it afterwards is removed.
-const DEADLINE: Duration = Duration::from_secs(900);
+/// Time limit of one provider call. Another job fails the sandbox at its create timeout; a sandbox that the provider
+/// creates after that is removed.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(900);
 
-pub(crate) async fn create(app: &Arc<App>, providers: &Providers, job: &Job) -> Result<Done> {
+pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &Job) -> Result<JobOutcome> {
     let id = job.sandbox_id;
     let asked = app
-        .write(move |work| {
-            Box::pin(async move {
-                let (mut session, mut sandbox) = work.locked(id).await?;
-                if sandbox.state == SandboxState::Pending {
-                    lifecycle::apply(work, &mut session, &mut sandbox, Trigger::ProviderAsked, None, None).await?;
-                }
-                let labels = sandboxes::labels(work.tx, id).await?;
-                let wanted = sandbox.state.is_live() && sandbox.provider_id.is_none();
-                Ok(wanted.then_some((sandbox, labels, session.branch)))
-            })
+        .write(async move |work| {
+            let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+            if sandbox.state == SandboxState::Pending {
+                lifecycle::apply_trigger(work, &mut session, &mut sandbox, Trigger::CreationRequested, None, None)
+                    .await?;
+            }
+            let labels = sandboxes::list_labels(work.tx, id).await?;
+            let wanted = sandbox.state.is_live() && sandbox.provider_id.is_none();
+            Ok(wanted.then_some((sandbox, labels, session.branch)))
         })
         .await?;
-    let Some((sandbox, labels, branch)) = asked else { return Ok(Done::Finished) };
+    let Some((sandbox, labels, branch)) = asked else { return Ok(JobOutcome::Finished) };
     let identity = Identity {
         deployment: app.deployment.clone(),
         sandbox: id,
         session: sandbox.session_id,
         project: sandbox.project_id,
     };
-    // A bundle that is on its way in goes when the provider has it, or has failed.
-    let packed = match pack(app, &sandbox, branch).await {
+    let provider = providers.get(sandbox.provider);
+    let runs_agents = provider.capabilities().runs_agents();
+    // `packed` holds the bundle until the provider has read it or failed.
+    let packed = match pack_repository(app, &sandbox, runs_agents, branch).await {
         Ok(packed) => packed,
-        Err(problem) if problem.code.status().is_server_error() => return Err(problem),
+        Err(problem) if problem.is_server_error() => return Err(problem),
         Err(problem) => {
-            let reason = Reason::new("source_failed", lifecycle::bounded(&problem.detail, 500));
-            return failed(app, job, reason).await;
+            let reason = Reason::new("source_failed", lifecycle::truncate_text(&problem.detail, 500));
+            return record_failure(app, job, reason).await;
         }
     };
     let source = packed.as_ref().map(|packed| packed.source.clone());
     let mut settings = sandbox.settings.clone();
-    settings.snapshot = settings.snapshot.map(|name| snapshot_of(sandbox.project_id, &name));
-    let programs = match app.agents.programs(sandbox.provider, sandbox.agent.as_deref()) {
+    settings.snapshot = settings.snapshot.map(|name| provider_snapshot_name(sandbox.project_id, &name));
+    let agent = sandbox.agent.as_deref().filter(|_| runs_agents);
+    let programs = match app.agents.programs_for(agent) {
         Ok(programs) => programs,
-        // It was there when the sandbox was asked for.
+        // The program existed when the request was checked.
         Err(unable) => {
-            let reason = Reason::new("agent_missing", lifecycle::bounded(&unable.sentence(), 500));
-            return failed(app, job, reason).await;
+            let reason = Reason::new("agent_missing", lifecycle::truncate_text(&unable.describe(), 500));
+            return record_failure(app, job, reason).await;
         }
     };
     let spec = CreateSpec { identity, labels, settings, source, programs };
-    let provider = providers.get(sandbox.provider);
-    // The sandbox's own id is the key: asking twice makes one.
+    // The sandbox's id is the idempotency key.
     let key = id.to_string();
-    let call = tokio::time::timeout(DEADLINE, provider.create(&spec, &key));
-    let made = call.await.unwrap_or_else(|_| Err(Error::Unreachable { detail: "it did not answer in time".into() }));
+    let call = tokio::time::timeout(CREATE_TIMEOUT, provider.create(&spec, &key));
+    let made = call.await.unwrap_or_else(|_| Err(Error::Unreachable { detail: "the provider timed out".into() }));
     match made {
-        Ok(found) => made_it(app, job, found, packed.as_ref().map(|packed| packed.uncommitted)).await,
-        Err(error) if error.is_worth_a_retry() && job.attempts < 1 => Ok(Done::Later(Duration::from_secs(1))),
+        Ok(found) => record_created(app, job, found, packed.as_ref().map(|packed| packed.uncommitted)).await,
+        Err(error) if error.is_retryable() && job.attempts < 1 => Ok(JobOutcome::RetryAfter(Duration::from_secs(1))),
         Err(error) => {
-            let reason = Reason::new(error.code(), lifecycle::bounded(&error.to_string(), 500));
-            failed(app, job, reason).await
+            let reason = Reason::new(error.code(), lifecycle::truncate_text(&error.to_string(), 500));
+            record_failure(app, job, reason).await
         }
     }
 }
 
-/// What stands in the workspace before the worker starts: the repository where the session's earlier
-/// sandbox left it on `branch`, else at its base. Only sandboxes on this machine have one yet.
-async fn pack(app: &App, sandbox: &Sandbox, branch: Option<String>) -> Result<Option<Packed>> {
-    // A fork has its repository already, with all that was done in it.
+/// Packs the repository for the workspace: at the session's `branch` if an earlier sandbox left one, else at its base.
+async fn pack_repository(
+    app: &App,
+    sandbox: &SandboxRow,
+    runs_agents: bool,
+    branch: Option<String>,
+) -> Result<Option<PackedRepository>> {
+    // A fork already has its parent's repository.
     let repo = sandbox.settings.repo.as_ref().filter(|_| sandbox.settings.forked_from.is_none());
-    match (sandbox.provider, repo) {
-        (ProviderKind::Local | ProviderKind::Docker, Some(repo)) => {
-            repo::pack(app, sandbox.id, repo.clone(), branch).await.map(Some)
+    match repo {
+        Some(repo) if runs_agents => {
+            repositories::pack_repository(app, sandbox.id, repo.clone(), branch).await.map(Some)
         }
-        (ProviderKind::Local | ProviderKind::Docker, None) | (ProviderKind::External | ProviderKind::Fake, _) => {
-            Ok(None)
-        }
+        Some(_) | None => Ok(None),
     }
 }
 
-async fn made_it(app: &Arc<App>, job: &Job, found: Found, uncommitted: Option<u64>) -> Result<Done> {
+async fn record_created(
+    app: &Arc<App>,
+    job: &Job,
+    found: ProviderSandbox,
+    uncommitted: Option<u64>,
+) -> Result<JobOutcome> {
     let (id, server_id) = (job.sandbox_id, app.server_id.clone());
     let is_dead = found.state == ProviderState::Stopped;
-    let stored = app.write(move |work| {
-        Box::pin(async move {
-            let (_, mut sandbox) = work.locked(id).await?;
-            sandbox.provider_id = Some(found.id.0);
-            if sandbox.provider.is_on_this_machine() {
-                sandbox.server_id = Some(server_id);
-            }
-            let mut events = Vec::new();
-            if let (Some(uncommitted), Some(repo)) = (uncommitted, &sandbox.settings.repo) {
-                let data = json!({
-                    "commit": repo.base, "branch": repo.branch, "repo": repo.path, "uncommitted": uncommitted,
-                });
-                events.push(NewEvent::system("git.cloned", work.now, &data).by(Source::Forge, None));
-            }
-            let notices = found.notices.iter().map(|text| json!({ "text": text }));
-            events.extend(notices.map(|data| NewEvent::system("sandbox.notice", work.now, &data)));
-            work.log(&mut sandbox, events).await?;
-            sandboxes::update(work.tx, &mut sandbox).await?;
-            if sandbox.state.has_ended() {
-                // It was stopped while it was being made.
-                atoll_store::jobs::put(work.tx, atoll_core::job::JobKind::Remove, id, work.steady).await?;
-                work.out.jobs = true;
-            }
-            Ok(Done::Finished)
-        })
+    let stored = app.write(async move |work| {
+        let (_, mut sandbox) = work.lock_sandbox(id).await?;
+        sandbox.provider_id = Some(found.id.0);
+        if work.capabilities(sandbox.provider).runs_agents() {
+            sandbox.server_id = Some(server_id);
+        }
+        let mut events = Vec::new();
+        if let (Some(uncommitted), Some(repo)) = (uncommitted, &sandbox.settings.repo) {
+            let (commit, branch, repo) = (repo.base.clone(), repo.branch.clone(), repo.path.clone());
+            let cloned = EventData::GitCloned(GitCloned { commit, branch, repo, uncommitted });
+            events.push(cloned.into_event(work.now).with_source(EventSource::Forge, None));
+        }
+        let notices = found.notices.into_iter().map(|text| EventData::SandboxNotice(SandboxNotice { text }));
+        events.extend(notices.map(|notice| notice.into_event(work.now)));
+        work.log(&mut sandbox, events).await?;
+        sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
+        if sandbox.state.has_ended() {
+            // The sandbox was stopped during its creation.
+            atoll_store::jobs::schedule_job(work.tx, atoll_core::job::JobKind::Remove, id, work.steady).await?;
+            work.out.jobs = true;
+        }
+        Ok(JobOutcome::Finished)
     });
     let done = stored.await?;
     if is_dead {
-        // An earlier server had made it, and its worker has died since.
-        tokio::spawn(super::gone::worker_gone(Arc::clone(app), id));
+        // An earlier server created it, and its worker has died since.
+        tokio::spawn(super::dead_worker::handle_dead_worker(Arc::clone(app), id));
     }
     Ok(done)
 }
 
-async fn failed(app: &App, job: &Job, reason: Reason) -> Result<Done> {
+async fn record_failure(app: &App, job: &Job, reason: Reason) -> Result<JobOutcome> {
     let (id, attempts) = (job.sandbox_id, job.attempts);
-    app.write(move |work| {
-        Box::pin(async move {
-            let (mut session, mut sandbox) = work.locked(id).await?;
-            match sandbox.state {
-                SandboxState::Creating => {
-                    let trigger = Trigger::CreationFailed;
-                    lifecycle::apply(work, &mut session, &mut sandbox, trigger, Some(reason), None).await?;
-                    Ok(Done::Finished)
-                }
-                // It was made, as its worker speaks; without its name nobody could remove it later.
-                SandboxState::Running | SandboxState::Completing => Ok(Done::Later(back_off(attempts))),
-                SandboxState::Pending | SandboxState::Completed | SandboxState::Failed => Ok(Done::Finished),
+    app.write(async move |work| {
+        let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+        match sandbox.state {
+            SandboxState::Creating => {
+                let trigger = Trigger::CreationFailed;
+                lifecycle::apply_trigger(work, &mut session, &mut sandbox, trigger, Some(reason), None).await?;
+                Ok(JobOutcome::Finished)
             }
-        })
+            // The worker reported, so the sandbox exists: retry until its provider id is known.
+            SandboxState::Running | SandboxState::Completing => Ok(JobOutcome::RetryAfter(back_off(attempts))),
+            SandboxState::Pending | SandboxState::Completed | SandboxState::Failed => Ok(JobOutcome::Finished),
+        }
     })
     .await
 }

@@ -1,10 +1,10 @@
-//! Background jobs: what rows asked for, and what time brings. One runner per server.
+//! Background jobs: stored work and deadlines. Each server has one runner.
 
 pub(crate) mod budgets;
 mod checks;
 mod create;
+pub(crate) mod dead_worker;
 mod deadline;
-pub(crate) mod gone;
 mod recover;
 mod remove;
 mod results;
@@ -22,17 +22,17 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// A job that is not finished within this comes again.
-const HOLD: Duration = Duration::from_secs(3600);
-const AT_ONCE: i64 = 64;
-const LONGEST_SLEEP: Duration = Duration::from_secs(30);
-const RETENTION_EVERY: Duration = Duration::from_secs(3600);
+/// A claimed job that is not finished after this time runs again.
+const CLAIM_DURATION: Duration = Duration::from_secs(3600);
+const MAX_CLAIMED_JOBS: i64 = 64;
+const MAX_SLEEP: Duration = Duration::from_secs(30);
+const RETENTION_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// What a job's run leads to.
-pub(crate) enum Done {
+/// The result of running a job.
+pub(crate) enum JobOutcome {
     Finished,
-    /// Again after this.
-    Later(Duration),
+    /// Run the job again after this time.
+    RetryAfter(Duration),
 }
 
 pub struct Runner {
@@ -45,14 +45,15 @@ impl Runner {
         Self { app, providers }
     }
 
-    /// Until the server stops.
+    /// Runs until the server stops.
     pub async fn run(self) {
         let mut stopping = self.app.stopping.clone();
         let mut running = JoinSet::new();
-        let mut silence = tokio::time::interval((self.app.policy.heartbeat / 3).max(Duration::from_millis(100)));
-        let mut sweep = tokio::time::interval_at(Instant::now() + RETENTION_EVERY, RETENTION_EVERY);
-        while let Err(problem) = recover::recover(&self.app, &self.providers).await {
-            tracing::warn!(detail = %problem.detail, "could not look after what an earlier server left; trying again");
+        let mut silence =
+            tokio::time::interval((self.app.config.heartbeat.interval / 3).max(Duration::from_millis(100)));
+        let mut sweep = tokio::time::interval_at(Instant::now() + RETENTION_INTERVAL, RETENTION_INTERVAL);
+        while let Err(problem) = recover::recover_sandboxes(&self.app, &self.providers).await {
+            tracing::warn!(detail = %problem.detail, "failed to recover sandboxes of an earlier server; will retry");
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_secs(1)) => {}
                 _ = stopping.changed() => return,
@@ -62,7 +63,7 @@ impl Runner {
             let wait = match self.start_due(&mut running).await {
                 Ok(next) => next,
                 Err(problem) => {
-                    tracing::warn!(detail = %problem.detail, "could not look for jobs; trying again");
+                    tracing::warn!(detail = %problem.detail, "failed to claim jobs; will retry");
                     Duration::from_secs(1)
                 }
             };
@@ -71,111 +72,113 @@ impl Runner {
                 () = tokio::time::sleep(wait) => {}
                 Some(_) = running.join_next() => {}
                 _ = silence.tick() => {
-                    self.mark_silent().await;
-                    self.look_at_budgets().await;
+                    self.mark_unreachable().await;
+                    self.resume_within_budget().await;
                 }
-                _ = sweep.tick() => self.sweep().await,
+                _ = sweep.tick() => self.sweep_retention().await,
                 _ = stopping.changed() => break,
             }
         }
-        // What is under way ends by itself or is taken up by the next server.
+        // Jobs that do not end in time run again on the next server.
         drop(
             tokio::time::timeout(Duration::from_secs(5), async { while running.join_next().await.is_some() {} }).await,
         );
     }
 
-    /// Starts what is due; says how long there is nothing further.
+    /// Starts the due jobs. Returns the time until the next one.
     async fn start_due(&self, running: &mut JoinSet<()>) -> Result<Duration> {
-        let steady = self.app.clock.steady();
-        let next = self.app.read(|tx| Box::pin(async move { Ok(jobs::next_due(tx).await?) })).await?;
+        let steady = self.app.clock.steady_now();
+        let next = self.app.read(async move |tx| Ok(jobs::find_next_due_time(tx).await?)).await?;
         match next {
-            None => return Ok(LONGEST_SLEEP),
-            Some(next) if next > steady => return Ok(next.elapsed_since(steady).min(LONGEST_SLEEP)),
+            None => return Ok(MAX_SLEEP),
+            Some(next) if next > steady => return Ok(next.elapsed_since(steady).min(MAX_SLEEP)),
             Some(_) => {}
         }
         let claimed = self
             .app
-            .write(move |work| Box::pin(async move { Ok(jobs::claim(work.tx, work.steady, HOLD, AT_ONCE).await?) }))
+            .write(async move |work| {
+                Ok(jobs::claim_due_jobs(work.tx, work.steady, CLAIM_DURATION, MAX_CLAIMED_JOBS).await?)
+            })
             .await?;
         let found = claimed.len();
         for job in claimed {
             let (app, providers) = (Arc::clone(&self.app), Arc::clone(&self.providers));
-            running.spawn(async move { run_one(&app, &providers, job).await });
+            running.spawn(async move { run_job(&app, &providers, job).await });
         }
         Ok(if found == 0 { Duration::from_millis(200) } else { Duration::ZERO })
     }
 
-    async fn mark_silent(&self) {
-        let before = self.app.clock.now() - self.app.policy.heartbeat * 3 / 2;
-        if let Err(problem) = mark_silent(&self.app, before).await {
-            tracing::debug!(detail = %problem.detail, "could not look for silent sandboxes");
+    async fn mark_unreachable(&self) {
+        let before = self.app.clock.now() - self.app.config.heartbeat.interval * 3 / 2;
+        if let Err(problem) = mark_unreachable(&self.app, before).await {
+            tracing::debug!(detail = %problem.detail, "failed to look for unreachable sandboxes");
         }
-        self.app.limiter.tidy();
+        self.app.limiter.prune();
     }
 
-    async fn look_at_budgets(&self) {
-        if let Err(problem) = budgets::look(&self.app).await {
-            tracing::debug!(detail = %problem.detail, "could not look who waits for a budget");
+    async fn resume_within_budget(&self) {
+        if let Err(problem) = budgets::resume_within_budget(&self.app).await {
+            tracing::debug!(detail = %problem.detail, "failed to look for agents that wait for a budget");
         }
     }
 
-    async fn sweep(&self) {
-        match crate::retention::sweep(&self.app, false, false).await {
+    async fn sweep_retention(&self) {
+        match crate::retention::sweep_expired(&self.app, false, false).await {
             Ok(swept) if swept.events > 0 => tracing::info!(events = swept.events, "retention removed old events"),
             Ok(_) => {}
-            Err(problem) => tracing::warn!(detail = %problem.detail, "retention could not run"),
+            Err(problem) => tracing::warn!(detail = %problem.detail, "retention failed"),
         }
     }
 }
 
-async fn mark_silent(app: &App, before: Timestamp) -> Result<()> {
-    let silent = app.read(move |tx| Box::pin(async move { Ok(sandboxes::silent(tx, before, AT_ONCE).await?) })).await?;
+async fn mark_unreachable(app: &App, before: Timestamp) -> Result<()> {
+    let silent =
+        app.read(async move |tx| Ok(sandboxes::list_silent_sandboxes(tx, before, MAX_CLAIMED_JOBS).await?)).await?;
     for id in silent {
-        app.write(move |work| Box::pin(async move { crate::app::heartbeat::mark_unreachable(work, id, before).await }))
-            .await?;
+        app.write(async move |work| crate::app::heartbeat::mark_unreachable(work, id, before).await).await?;
     }
     Ok(())
 }
 
-async fn run_one(app: &Arc<App>, providers: &Providers, job: Job) {
+async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) {
     let done = match job.kind {
-        JobKind::Create => create::create(app, providers, &job).await,
-        JobKind::CreateTimeout => deadline::create_timeout(app, &job).await,
-        JobKind::Timeout => deadline::timeout(app, &job).await,
-        JobKind::FlushGrace => deadline::flush_grace(app, providers, &job).await,
-        JobKind::Results => results::results(app, providers, &job).await,
-        JobKind::Remove => remove::remove(app, providers, &job).await,
+        JobKind::Create => create::create_sandbox(app, providers, &job).await,
+        JobKind::CreateTimeout => deadline::fail_creation(app, &job).await,
+        JobKind::Timeout => deadline::fail_at_timeout(app, &job).await,
+        JobKind::FlushGrace => deadline::end_flush_grace(app, providers, &job).await,
+        JobKind::Results => results::take_results(app, providers, &job).await,
+        JobKind::Remove => remove::remove_sandbox(app, providers, &job).await,
         JobKind::EndDrain => deadline::end_drain(app, &job).await,
-        JobKind::Validate => validate::validate(app, &job).await,
-        JobKind::ContinuousDeadline => deadline::continuous(app, &job).await,
+        JobKind::Validate => validate::validate_work(app, &job).await,
+        JobKind::ContinuousDeadline => deadline::end_continuous(app, &job).await,
     };
     let id = job.id;
     let stored = match done {
-        Ok(Done::Finished) => {
+        Ok(JobOutcome::Finished) => {
             metrics::counter!(crate::metrics::JOBS_DONE, "kind" => job.kind.as_str()).increment(1);
-            app.write(move |work| Box::pin(async move { Ok(jobs::finish(work.tx, id).await?) })).await
+            app.write(async move |work| Ok(jobs::finish_job(work.tx, id).await?)).await
         }
-        Ok(Done::Later(after)) => {
+        Ok(JobOutcome::RetryAfter(after)) => {
             metrics::counter!(crate::metrics::JOBS_FAILED, "kind" => job.kind.as_str()).increment(1);
-            postpone(app, &job, after).await
+            postpone_job(app, &job, after).await
         }
         Err(problem) => {
-            tracing::warn!(kind = %job.kind, sandbox = %job.sandbox_id, detail = %problem.detail, "a job failed; it comes again");
+            tracing::warn!(kind = %job.kind, sandbox = %job.sandbox_id, detail = %problem.detail, "a job failed; will retry");
             metrics::counter!(crate::metrics::JOBS_FAILED, "kind" => job.kind.as_str()).increment(1);
-            postpone(app, &job, back_off(job.attempts)).await
+            postpone_job(app, &job, back_off(job.attempts)).await
         }
     };
     if stored.is_err() {
-        tracing::debug!(kind = %job.kind, "a job's end could not be stored; it comes again");
+        tracing::debug!(kind = %job.kind, "failed to store a job's end; it runs again");
     }
 }
 
-async fn postpone(app: &App, job: &Job, after: Duration) -> Result<()> {
+async fn postpone_job(app: &App, job: &Job, after: Duration) -> Result<()> {
     let id = job.id;
-    app.write(move |work| Box::pin(async move { Ok(jobs::postpone(work.tx, id, work.steady + after).await?) })).await
+    app.write(async move |work| Ok(jobs::postpone_job(work.tx, id, work.steady + after).await?)).await
 }
 
-/// 1 s, 2 s, 4 s … 5 min.
+/// Exponential back-off: 1 s, 2 s, 4 s … 5 min.
 pub(crate) fn back_off(attempts: i64) -> Duration {
     Duration::from_secs(1 << attempts.clamp(0, 8)).min(Duration::from_secs(300))
 }

@@ -1,4 +1,4 @@
-//! What a new server does first: takes over what an earlier one left, and says what is lost.
+//! Recovery at start-up: adopts the sandboxes of an earlier server and records the lost ones.
 
 use crate::app::lifecycle;
 use crate::problem::Result;
@@ -7,60 +7,58 @@ use crate::state::App;
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::capabilities::Listing;
-use atoll_core::provider::{Lookup, Provider, ProviderId, ProviderState};
-use atoll_core::sandbox::{Reason, Results, SandboxState};
-use atoll_store::sandboxes::{Filter, Sandbox};
+use atoll_core::provider::{Provider, ProviderId, ProviderState, SandboxLookup};
+use atoll_core::sandbox::{Reason, ResultsState, SandboxState};
+use atoll_store::sandboxes::{SandboxFilter, SandboxRow};
 use atoll_store::{jobs, sandboxes, streams};
 use std::sync::Arc;
 
-const AT_ONCE: i64 = 100;
+const PAGE_SIZE: i64 = 100;
 
-pub(crate) async fn recover(app: &Arc<App>, providers: &Providers) -> Result<()> {
-    app.write(|work| Box::pin(async move { Ok(jobs::release_all(work.tx).await?) })).await?;
-    for provider in providers.on_this_machine() {
-        sweep(app, provider).await?;
+pub(crate) async fn recover_sandboxes(app: &Arc<App>, providers: &Providers) -> Result<()> {
+    app.write(async move |work| Ok(jobs::release_all_claims(work.tx).await?)).await?;
+    for provider in providers.with_local_workers() {
+        remove_orphans(app, &**provider).await?;
     }
     for state in [SandboxState::Creating, SandboxState::Running, SandboxState::Completing] {
         let mut before: Option<String> = None;
         loop {
-            let filter = Filter { state: Some(state), ..Filter::default() };
+            let filter = SandboxFilter { state: Some(state), ..SandboxFilter::default() };
             let place = before.clone();
             let found = app
-                .read(move |tx| {
-                    Box::pin(async move { Ok(sandboxes::list(tx, &filter, place.as_deref(), AT_ONCE).await?) })
-                })
+                .read(async move |tx| Ok(sandboxes::list_sandboxes(tx, &filter, place.as_deref(), PAGE_SIZE).await?))
                 .await?;
             let Some(last) = found.last() else { break };
             before = Some(last.id.to_string());
             for sandbox in found {
-                look_after(app, providers, sandbox).await?;
+                recover_sandbox(app, providers, sandbox).await?;
             }
         }
     }
     Ok(())
 }
 
-/// Sandboxes of this data directory that no row knows of any more end.
-async fn sweep(app: &App, provider: &dyn Provider) -> Result<()> {
+/// Destroys sandboxes of this data directory that have no live row.
+async fn remove_orphans(app: &App, provider: &dyn Provider) -> Result<()> {
     let mut cursor: Option<String> = None;
     loop {
         let page = match provider.list(cursor.as_deref()).await {
             Ok(page) => page,
             Err(error) => {
-                tracing::warn!(provider = %provider.kind(), %error, "can't look for sandboxes that nobody owns");
+                tracing::warn!(provider = %provider.kind(), %error, "failed to list orphaned sandboxes");
                 return Ok(());
             }
         };
         for found in page.items {
             let Ok(id) = found.id.0.parse::<SandboxId>() else { continue };
-            let row = app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, id).await?) })).await?;
-            // One that is being made, or whose removal has its job, is somebody's.
+            let row = app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await?;
+            // A sandbox in creation, or one whose removal job is pending, is not an orphan.
             if row.is_some_and(|row| row.state.is_live() || row.provider_id.is_some()) {
                 continue;
             }
-            tracing::info!(sandbox = %id, "removing a sandbox that nobody owns");
+            tracing::info!(sandbox = %id, "destroying an orphaned sandbox");
             if let Err(error) = provider.destroy(&found.id).await {
-                tracing::warn!(sandbox = %id, %error, "it can't be removed now");
+                tracing::warn!(sandbox = %id, %error, "failed to destroy an orphaned sandbox");
             }
         }
         cursor = page.next_cursor;
@@ -70,79 +68,78 @@ async fn sweep(app: &App, provider: &dyn Provider) -> Result<()> {
     }
 }
 
-/// A sandbox whose provider no longer has it is lost, and says so.
-async fn look_after(app: &Arc<App>, providers: &Providers, sandbox: Sandbox) -> Result<()> {
-    let is_here = sandbox.provider.is_on_this_machine();
-    if is_here && sandbox.server_id.as_ref().is_some_and(|server| *server != app.server_id) {
-        return Ok(()); // another server's
-    }
+/// Adopts one sandbox, or records that its provider lost it.
+async fn recover_sandbox(app: &Arc<App>, providers: &Providers, sandbox: SandboxRow) -> Result<()> {
     let provider = providers.get(sandbox.provider);
+    let is_here = provider.capabilities().runs_agents();
+    if is_here && sandbox.server_id.as_ref().is_some_and(|server| *server != app.server_id) {
+        return Ok(()); // belongs to another server
+    }
     let found = match (sandbox.provider_id, sandbox.state) {
         (Some(name), _) => provider.get(&ProviderId(name)).await,
-        // Its worker has spoken, and the answer that names it was lost: making it again would put a
-        // second one, which knows nothing of the work, in its place. Only who lists everything can
-        // say that it is gone.
+        // Its worker reported, but the response with its provider id was lost. Creating it again would replace the work, and
+        // only an exact listing can prove that it is gone.
         (None, SandboxState::Running | SandboxState::Completing)
             if provider.capabilities().listing == Listing::Exact =>
         {
-            look_for(app, provider, sandbox.id).await
+            find_by_labels(app, &*provider, sandbox.id).await
         }
-        // One that was being made is made again by its job, under the same key.
+        // The create job runs again with the same key.
         (None, _) => return Ok(()),
     };
     match found {
-        Lookup::Found(found) => {
+        SandboxLookup::Found(found) => {
             if is_here && found.state == ProviderState::Stopped {
-                tokio::spawn(super::gone::worker_gone(Arc::clone(app), sandbox.id));
+                tokio::spawn(super::dead_worker::handle_dead_worker(Arc::clone(app), sandbox.id));
             }
             Ok(())
         }
-        Lookup::Unreachable { detail } => {
-            tracing::warn!(sandbox = %sandbox.id, %detail, "the provider can't say what became of a sandbox");
+        SandboxLookup::Unreachable { detail } => {
+            tracing::warn!(sandbox = %sandbox.id, %detail, "the provider cannot be reached to look up a sandbox");
             Ok(())
         }
-        Lookup::Gone => lost(app, sandbox.id).await,
+        SandboxLookup::Gone => record_lost_sandbox(app, sandbox.id).await,
     }
 }
 
-/// A sandbox whose name at its provider is not known, by its labels.
-pub(super) async fn look_for(app: &App, provider: &dyn Provider, id: SandboxId) -> Lookup {
+/// Finds a sandbox without a provider id by its labels.
+pub(super) async fn find_by_labels(app: &App, provider: &dyn Provider, id: SandboxId) -> SandboxLookup {
     let labels = [("atoll.deployment", app.deployment.clone()), ("atoll.sandbox", id.to_string())];
-    match provider.find(&labels.map(|(key, value)| (key.to_owned(), value)).into()).await {
-        Ok(found) => found.into_iter().next().map_or(Lookup::Gone, Lookup::Found),
-        Err(error) => Lookup::Unreachable { detail: error.to_string() },
+    match provider.find_by_labels(&labels.map(|(key, value)| (key.to_owned(), value)).into()).await {
+        Ok(found) => found.into_iter().next().map_or(SandboxLookup::Gone, SandboxLookup::Found),
+        Err(error) => SandboxLookup::Unreachable { detail: error.to_string() },
     }
 }
 
-async fn lost(app: &App, id: SandboxId) -> Result<()> {
-    app.write(move |work| {
-        Box::pin(async move {
-            let (mut session, mut sandbox) = work.locked(id).await?;
-            let (trigger, reason) = match sandbox.state {
-                SandboxState::Creating => {
-                    (Trigger::CreationFailed, Reason::new("sandbox_lost", "it was gone before it started"))
-                }
-                SandboxState::Running => {
-                    (Trigger::WorkFailed, Reason::new("sandbox_lost", "its provider no longer has it"))
-                }
-                SandboxState::Completing if sandbox.results == Results::Pending => {
-                    (Trigger::ResultsFailed, Reason::new("results_lost", "it was gone before its results were out"))
-                }
-                // Nothing was left to take out but what its worker had sent already.
-                SandboxState::Completing => {
-                    (Trigger::ResultsOut, Reason::new("sandbox_lost", "it was gone before its worker took its leave"))
-                }
-                SandboxState::Pending | SandboxState::Completed | SandboxState::Failed => return Ok(()),
-            };
-            let last_key = match sandbox.stream {
-                Some(stream) => streams::get(work.tx, id, stream).await?.map_or(0, |stream| stream.last_key),
-                None => 0,
-            };
-            let event = lifecycle::worker_lost(work, &sandbox, last_key, &reason.detail);
-            work.log(&mut sandbox, vec![event]).await?;
-            sandbox.provider_id = None;
-            lifecycle::apply(work, &mut session, &mut sandbox, trigger, Some(reason), None).await
-        })
+async fn record_lost_sandbox(app: &App, id: SandboxId) -> Result<()> {
+    app.write(async move |work| {
+        let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+        let (trigger, reason) = match sandbox.state {
+            SandboxState::Creating => {
+                (Trigger::CreationFailed, Reason::new("sandbox_lost", "the provider lost it before it started"))
+            }
+            SandboxState::Running => {
+                (Trigger::WorkFailed, Reason::new("sandbox_lost", "the provider no longer has it"))
+            }
+            SandboxState::Completing if sandbox.results == ResultsState::Pending => (
+                Trigger::ResultsFailed,
+                Reason::new("results_lost", "the provider lost it before its results were exported"),
+            ),
+            // There were no results to export.
+            SandboxState::Completing => (
+                Trigger::ResultsExported,
+                Reason::new("sandbox_lost", "the provider lost it before its worker finished"),
+            ),
+            SandboxState::Pending | SandboxState::Completed | SandboxState::Failed => return Ok(()),
+        };
+        let last_key = match sandbox.stream {
+            Some(stream) => streams::find_stream(work.tx, id, stream).await?.map_or(0, |stream| stream.last_key),
+            None => 0,
+        };
+        let event = lifecycle::worker_lost_event(work, &sandbox, last_key, &reason.detail);
+        work.log(&mut sandbox, vec![event]).await?;
+        sandbox.provider_id = None;
+        lifecycle::apply_trigger(work, &mut session, &mut sandbox, trigger, Some(reason), None).await
     })
     .await
 }

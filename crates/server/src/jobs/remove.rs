@@ -1,52 +1,50 @@
-//! Removes a provider's sandbox, for as long as it takes.
+//! The remove job: destroys a sandbox at its provider, with retries until it succeeds.
 
-use super::recover::look_for;
-use super::{Done, back_off};
+use super::recover::find_by_labels;
+use super::{JobOutcome, back_off};
 use crate::problem::Result;
 use crate::providers::Providers;
 use crate::state::App;
-use atoll_core::provider::{Error, Lookup, ProviderId};
+use atoll_core::provider::{Error, ProviderId, SandboxLookup};
 use atoll_store::jobs::Job;
 use atoll_store::sandboxes;
 use std::time::Duration;
 
-const DEADLINE: Duration = Duration::from_secs(60);
-/// From here on somebody should look at it.
-const LOUD: i64 = 8;
+const DESTROY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Failures are logged as warnings from this attempt on.
+const WARN_AFTER_ATTEMPTS: i64 = 8;
 
-pub(crate) async fn remove(app: &App, providers: &Providers, job: &Job) -> Result<Done> {
+pub(crate) async fn remove_sandbox(app: &App, providers: &Providers, job: &Job) -> Result<JobOutcome> {
     let id = job.sandbox_id;
-    let row = app.read(move |tx| Box::pin(async move { Ok(sandboxes::get(tx, id).await?) })).await?;
-    let Some(row) = row.filter(|row| row.state.has_ended()) else { return Ok(Done::Finished) };
+    let row = app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await?;
+    let Some(row) = row.filter(|row| row.state.has_ended()) else { return Ok(JobOutcome::Finished) };
     let provider = providers.get(row.provider);
     let provider_id = match row.provider_id {
         Some(name) => ProviderId(name),
-        // The answer that named it may have been lost: it is looked for by its labels.
-        None => match look_for(app, provider, id).await {
-            Lookup::Found(found) => found.id,
-            Lookup::Gone => return Ok(Done::Finished),
-            Lookup::Unreachable { .. } => return Ok(Done::Later(back_off(job.attempts))),
+        // The response with the provider id may have been lost.
+        None => match find_by_labels(app, &*provider, id).await {
+            SandboxLookup::Found(found) => found.id,
+            SandboxLookup::Gone => return Ok(JobOutcome::Finished),
+            SandboxLookup::Unreachable { .. } => return Ok(JobOutcome::RetryAfter(back_off(job.attempts))),
         },
     };
-    let call = tokio::time::timeout(DEADLINE, provider.destroy(&provider_id));
+    let call = tokio::time::timeout(DESTROY_TIMEOUT, provider.destroy(&provider_id));
     match call.await {
         Ok(Ok(()) | Err(Error::Gone)) => {
-            app.write(move |work| {
-                Box::pin(async move {
-                    let (_, mut sandbox) = work.locked(id).await?;
-                    sandbox.provider_id = None;
-                    Ok(sandboxes::update(work.tx, &mut sandbox).await?)
-                })
+            app.write(async move |work| {
+                let (_, mut sandbox) = work.lock_sandbox(id).await?;
+                sandbox.provider_id = None;
+                Ok(sandboxes::update_sandbox(work.tx, &mut sandbox).await?)
             })
             .await?;
-            Ok(Done::Finished)
+            Ok(JobOutcome::Finished)
         }
         Ok(Err(error)) => {
-            if job.attempts >= LOUD {
-                tracing::warn!(sandbox = %id, %error, attempts = job.attempts, "a sandbox can't be removed at its provider");
+            if job.attempts >= WARN_AFTER_ATTEMPTS {
+                tracing::warn!(sandbox = %id, %error, attempts = job.attempts, "failed to destroy a sandbox at its provider");
             }
-            Ok(Done::Later(back_off(job.attempts)))
+            Ok(JobOutcome::RetryAfter(back_off(job.attempts)))
         }
-        Err(_) => Ok(Done::Later(back_off(job.attempts))),
+        Err(_) => Ok(JobOutcome::RetryAfter(back_off(job.attempts))),
     }
 }

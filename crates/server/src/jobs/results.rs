@@ -1,177 +1,196 @@
-//! Takes the results out of a sandbox: its commits become a branch of the repository they came from.
+//! The results job: exports a sandbox's commits as a branch of its repository.
 
-use super::{Done, back_off};
+use super::{JobOutcome, back_off};
 use crate::app::{Work, lifecycle};
 use crate::problem::{Problem, Result};
 use crate::providers::Providers;
-use crate::repo;
+use crate::repositories;
 use crate::state::App;
-use atoll_core::event::{NewEvent, Source};
+use atoll_api::events::{EventData, GitBranchCreated, GitNothingChanged, ProtectedPaths};
+use atoll_core::event::{EventSource, NewEvent};
 use atoll_core::lifecycle::Trigger;
-use atoll_core::provider::{Error, Exit, GitJob, Provider, ProviderId, StopMode};
-use atoll_core::sandbox::{Reason, Results, SandboxState};
-use atoll_forge::{Outcome, Taken};
+use atoll_core::provider::{CommandExit, Error, GitOperation, ProviderId, StopMode};
+use atoll_core::sandbox::{Reason, ResultsState, SandboxState};
+use atoll_forge::{ImportOutcome, ImportedResult};
 use atoll_store::jobs::Job;
-use atoll_store::sandboxes::{self, Sandbox};
-use atoll_store::sessions::{self, Session};
+use atoll_store::sandboxes::{self, SandboxRow};
+use atoll_store::sessions::{self, SessionRow};
 use serde_json::json;
 use std::sync::Arc;
 
-/// How often a fault on the way is tried again before it counts as a failure.
-const TRIES: i64 = 5;
+/// Attempts before a transient error counts as a failure.
+const MAX_ATTEMPTS: i64 = 5;
 
-enum Failed {
-    /// Worth another try.
-    Later(String),
-    /// The work is there, but can't be had this way.
-    For(&'static str, String),
+enum ResultsError {
+    /// A transient error.
+    Retry(String),
+    /// A permanent error: reason code and detail.
+    Permanent(&'static str, String),
 }
 
-impl From<Error> for Failed {
+impl From<Error> for ResultsError {
     fn from(error: Error) -> Self {
         match error {
-            Error::Gone => Self::For("results_lost", "the sandbox was gone before its results were out".into()),
-            error if error.is_worth_a_retry() => Self::Later(error.to_string()),
-            error => Self::For("results_failed", error.to_string()),
+            Error::Gone => {
+                Self::Permanent("results_lost", "the provider lost the sandbox before its results were exported".into())
+            }
+            error if error.is_retryable() => Self::Retry(error.to_string()),
+            error => Self::Permanent("results_failed", error.to_string()),
         }
     }
 }
 
-pub(crate) async fn results(app: &Arc<App>, providers: &Providers, job: &Job) -> Result<Done> {
+pub(crate) async fn take_results(app: &Arc<App>, providers: &Providers, job: &Job) -> Result<JobOutcome> {
     let id = job.sandbox_id;
     let found = app
-        .read(move |tx| {
-            Box::pin(async move {
-                let Some(sandbox) = sandboxes::get(tx, id).await? else { return Ok(None) };
-                let session = sessions::get(tx, sandbox.session_id).await?;
-                Ok(session.map(|session| (session, sandbox)))
-            })
+        .read(async move |tx| {
+            let Some(sandbox) = sandboxes::find_sandbox(tx, id).await? else { return Ok(None) };
+            let session = sessions::find_session(tx, sandbox.session_id).await?;
+            Ok(session.map(|session| (session, sandbox)))
         })
         .await?;
-    let wanted = found.filter(|(_, row)| row.state == SandboxState::Completing && row.results == Results::Pending);
-    let Some((session, row)) = wanted else { return Ok(Done::Finished) };
-    match take(app, providers, &session, &row).await {
-        Ok(Outcome::Branch(taken)) => store(app, &row, Some(taken)).await,
-        Ok(Outcome::Nothing) => store(app, &row, None).await,
-        Ok(Outcome::Protected { paths }) => refuse(app, &row, &paths).await,
-        Err(Failed::Later(detail)) if job.attempts < TRIES => {
-            tracing::warn!(sandbox = %id, detail, "the results could not be taken out; trying again");
-            Ok(Done::Later(back_off(job.attempts)))
+    let wanted = found.filter(|(_, row)| row.state == SandboxState::Completing && row.results == ResultsState::Pending);
+    let Some((session, row)) = wanted else { return Ok(JobOutcome::Finished) };
+    match export_branch(app, providers, &session, &row).await {
+        Ok(ImportOutcome::Branch(taken)) => record_results(app, &row, Some(taken)).await,
+        Ok(ImportOutcome::NoNewCommits) => record_results(app, &row, None).await,
+        Ok(ImportOutcome::Protected { paths }) => refuse_protected(app, &row, &paths).await,
+        Err(ResultsError::Retry(detail)) if job.attempts < MAX_ATTEMPTS => {
+            tracing::warn!(sandbox = %id, detail, "failed to export the results; will retry");
+            Ok(JobOutcome::RetryAfter(back_off(job.attempts)))
         }
-        Err(Failed::Later(detail)) => fail(app, &row, Reason::new("results_failed", detail), None).await,
-        Err(Failed::For(code, detail)) => fail(app, &row, Reason::new(code, detail), None).await,
+        Err(ResultsError::Retry(detail)) => {
+            record_failure(app, &row, Reason::new("results_failed", detail), None).await
+        }
+        Err(ResultsError::Permanent(code, detail)) => record_failure(app, &row, Reason::new(code, detail), None).await,
     }
 }
 
-async fn take(
+async fn export_branch(
     app: &Arc<App>,
     providers: &Providers,
-    session: &Session,
-    row: &Sandbox,
-) -> std::result::Result<Outcome, Failed> {
-    let provider: &dyn Provider = providers.get(row.provider);
+    session: &SessionRow,
+    row: &SandboxRow,
+) -> std::result::Result<ImportOutcome, ResultsError> {
+    let provider = providers.get(row.provider);
     let Some(name) = row.provider_id.clone() else { return Err(Error::Gone.into()) };
     let id = ProviderId(name);
-    // Nothing writes to the workspace any more from here on.
+    // From here on no process writes to the workspace.
     provider.stop(&id, StopMode::Force).await?;
     let (repo, base) = match &row.settings.repo {
         Some(repo) => (repo.clone(), repo.base.clone().unwrap_or_default()),
-        None => return Err(Failed::For("results_failed", "it has no repository".into())),
+        None => return Err(ResultsError::Permanent("results_failed", "the sandbox has no repository".into())),
     };
-    let later = |error: std::io::Error| Failed::Later(format!("no file for the results: {error}"));
-    let scratch = repo::Scratch::new(app, row.id).map_err(later)?;
+    let later = |error: std::io::Error| ResultsError::Retry(format!("cannot create a file for the results: {error}"));
+    let scratch = repositories::ScratchDir::new(app, row.id).map_err(later)?;
     let bundle = scratch.create("results").map_err(later)?;
-    let author = repo::author(&repo).await.map_err(|problem| Failed::For("results_failed", problem.detail))?;
-    let job = GitJob::Out { base: base.clone(), message: session.title.clone(), author };
+    let author = repositories::repository_author(&repo)
+        .await
+        .map_err(|problem| ResultsError::Permanent("results_failed", problem.detail))?;
+    let job = GitOperation::ExportBundle { base: base.clone(), message: session.title.clone(), author };
     let done = provider.git(&id, &job, bundle).await?;
     match done.exit {
-        Exit::Exited { code: 0 } => {}
+        CommandExit::Exited { code: 0 } => {}
         exit => {
-            let said = repo::said(&done.said);
-            return Err(Failed::For("results_failed", format!("git could not read the workspace ({exit:?}): {said}")));
+            let said = repositories::git_error_text(&done.error_output);
+            return Err(ResultsError::Permanent(
+                "results_failed",
+                format!("git could not read the workspace ({exit:?}): {said}"),
+            ));
         }
     }
     let protected = row.settings.protected.clone();
-    repo::take(&repo, scratch, base, protected).await.map_err(|problem| Failed::For("results_failed", problem.detail))
+    repositories::import_results(&repo, scratch, base, protected)
+        .await
+        .map_err(|problem| ResultsError::Permanent("results_failed", problem.detail))
 }
 
-fn event(work: &Work<'_>, row: &Sandbox, taken: Option<&Taken>) -> NewEvent {
+fn results_event(work: &Work<'_>, row: &SandboxRow, taken: Option<&ImportedResult>) -> NewEvent {
     let repo = row.settings.repo.as_ref().and_then(|repo| repo.path.clone());
-    let (name, data) = match taken {
-        Some(taken) => (
-            "git.branch_created",
-            json!({
-                "branch": taken.branch, "commit": taken.commit, "base": taken.base, "commits": taken.commits,
-                "files": taken.files, "flagged": taken.flagged, "notes": taken.notes, "repo": repo,
-            }),
-        ),
+    let data = match taken {
+        Some(taken) => EventData::GitBranchCreated(GitBranchCreated {
+            branch: taken.branch.clone(),
+            commit: taken.commit.clone(),
+            base: taken.base.clone(),
+            commits: taken.commits,
+            files: taken.files.iter().map(|file| json!(file)).collect(),
+            flagged: taken.flagged.clone(),
+            notes: taken.notes.iter().map(|note| json!(note)).collect(),
+            repo,
+        }),
         None => {
             let base = row.settings.repo.as_ref().and_then(|repo| repo.base.clone());
-            ("git.nothing_changed", json!({ "base": base, "repo": repo }))
+            EventData::GitNothingChanged(GitNothingChanged { base, repo })
         }
     };
-    NewEvent::system(name, work.now, &data).by(Source::Forge, None)
+    data.into_event(work.now).with_source(EventSource::Forge, None)
 }
 
-async fn store(app: &App, row: &Sandbox, taken: Option<Taken>) -> Result<Done> {
+async fn record_results(app: &App, row: &SandboxRow, taken: Option<ImportedResult>) -> Result<JobOutcome> {
     let id = row.id;
-    app.write(move |work| {
-        Box::pin(async move {
-            let (mut session, mut sandbox) = work.locked(id).await?;
-            let event = event(work, &sandbox, taken.as_ref());
-            work.log(&mut sandbox, vec![event]).await?;
-            sandbox.results = Results::Taken;
-            if let Some(taken) = &taken {
-                session.branch = Some(taken.branch.clone());
-                session.updated_at = work.now;
-                sessions::update(work.tx, &session).await?;
-            }
-            if sandbox.state == SandboxState::Completing {
-                lifecycle::apply(work, &mut session, &mut sandbox, Trigger::ResultsOut, None, None).await?;
-            } else {
-                // Somebody ended it meanwhile; the branch is there all the same.
-                sandboxes::update(work.tx, &mut sandbox).await?;
-            }
-            Ok(Done::Finished)
-        })
+    app.write(async move |work| {
+        let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+        let event = results_event(work, &sandbox, taken.as_ref());
+        work.log(&mut sandbox, vec![event]).await?;
+        sandbox.results = ResultsState::Taken;
+        if let Some(taken) = &taken {
+            session.branch = Some(taken.branch.clone());
+            session.updated_at = work.now;
+            sessions::update_session(work.tx, &session).await?;
+        }
+        if sandbox.state == SandboxState::Completing {
+            lifecycle::apply_trigger(work, &mut session, &mut sandbox, Trigger::ResultsExported, None, None).await?;
+        } else {
+            // The sandbox ended meanwhile; the branch exists anyway.
+            sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
+        }
+        Ok(JobOutcome::Finished)
     })
     .await
 }
 
-/// How many files are named in a sentence; the event names more.
-const NAMED: usize = 5;
-const LISTED: usize = 200;
+/// Paths named in the reason; the event lists more.
+const MAX_NAMED_PATHS: usize = 5;
+const MAX_LISTED_PATHS: usize = 200;
 
-/// The work changed what it must not: nothing of it is delivered, and the files stay.
-async fn refuse(app: &App, row: &Sandbox, paths: &[String]) -> Result<Done> {
-    let more = if paths.len() > NAMED { format!(" and {} more", paths.len() - NAMED) } else { String::new() };
-    let named: Vec<&str> = paths.iter().take(NAMED).map(String::as_str).collect();
+/// Fails the results because the work changes protected paths. The files stay.
+async fn refuse_protected(app: &App, row: &SandboxRow, paths: &[String]) -> Result<JobOutcome> {
+    let more = if paths.len() > MAX_NAMED_PATHS {
+        format!(" and {} more", paths.len() - MAX_NAMED_PATHS)
+    } else {
+        String::new()
+    };
+    let named: Vec<&str> = paths.iter().take(MAX_NAMED_PATHS).map(String::as_str).collect();
     let detail = format!(
         "the work changes protected paths, so no branch was made: {}{more}; its files are kept for a while",
         named.join(", ")
     );
-    let listed: Vec<&String> = paths.iter().take(LISTED).collect();
-    let event = json!({ "paths": listed, "count": paths.len(), "protected": row.settings.protected });
-    fail(app, row, Reason::new("results_protected", detail), Some(event)).await
+    let listed = paths.iter().take(MAX_LISTED_PATHS).cloned().collect();
+    let protected = row.settings.protected.clone();
+    let refused = ProtectedPaths { paths: listed, count: paths.len(), protected };
+    record_failure(app, row, Reason::new("results_protected", detail), Some(refused)).await
 }
 
-/// `refused` is what was found in the results that must not be there.
-async fn fail(app: &App, row: &Sandbox, reason: Reason, refused: Option<serde_json::Value>) -> Result<Done> {
+/// Fails the sandbox's results. `refused` is the data of a protected-path event.
+async fn record_failure(
+    app: &App,
+    row: &SandboxRow,
+    reason: Reason,
+    refused: Option<ProtectedPaths>,
+) -> Result<JobOutcome> {
     let id = row.id;
-    let reason = Reason { detail: lifecycle::bounded(&reason.detail, 500), ..reason };
-    app.write(move |work| {
-        Box::pin(async move {
-            let (mut session, mut sandbox) = work.locked(id).await?;
-            if let Some(data) = refused {
-                let event = NewEvent::system("guardian.protected_path", work.now, &data);
-                work.log(&mut sandbox, vec![event.by(Source::Guardian, None)]).await?;
-            }
-            if sandbox.state == SandboxState::Completing {
-                let trigger = Trigger::ResultsFailed;
-                lifecycle::apply(work, &mut session, &mut sandbox, trigger, Some(reason), None).await?;
-            }
-            Ok::<_, Problem>(Done::Finished)
-        })
+    let reason = Reason { detail: lifecycle::truncate_text(&reason.detail, 500), ..reason };
+    app.write(async move |work| {
+        let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+        if let Some(paths) = refused {
+            let event = EventData::GuardianProtectedPath(paths).into_event(work.now);
+            work.log(&mut sandbox, vec![event.with_source(EventSource::Guardian, None)]).await?;
+        }
+        if sandbox.state == SandboxState::Completing {
+            let trigger = Trigger::ResultsFailed;
+            lifecycle::apply_trigger(work, &mut session, &mut sandbox, trigger, Some(reason), None).await?;
+        }
+        Ok::<_, Problem>(JobOutcome::Finished)
     })
     .await
 }

@@ -1,53 +1,50 @@
-//! Checks the work of a continuous run, or lets it go on after a run that failed.
+//! The validate job: runs the checks of a continuous loop, or continues the loop after a failed run.
 //!
-//! The checks are real commands in the sandbox. What they come to is decided and stored in one transaction with what
-//! follows from it; a server that is killed before that makes them again.
+//! One transaction stores the verdict and its consequences. A server that is killed before that runs the checks again.
 
-use super::checks::{self, Place};
-use super::{Done, back_off};
+use super::checks::{self, CheckTarget};
+use super::{JobOutcome, back_off};
 use crate::app::continuous;
 use crate::problem::Result;
 use crate::state::App;
-use atoll_core::continuous::Phase;
-use atoll_core::continuous::check::Checked;
+use atoll_core::continuous::LoopPhase;
+use atoll_core::continuous::check::CheckResult;
 use atoll_core::provider::ProviderId;
-use atoll_core::sandbox::{Activity, SandboxState};
+use atoll_core::sandbox::SandboxState;
 use atoll_store::jobs::{self, Job};
-use atoll_store::sandboxes::{self, Sandbox};
+use atoll_store::sandboxes::{self, SandboxRow};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 
-/// How often a fault on the way is tried again before a check counts as unknown.
-const TRIES: i64 = 5;
-/// A paused sandbox is looked at again after this.
-const PAUSED: Duration = Duration::from_secs(5);
+/// Attempts before a transient error makes the checks unknown.
+const MAX_ATTEMPTS: i64 = 5;
+/// Delay before a paused sandbox is checked again.
+const PAUSED_RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-pub(crate) async fn validate(app: &Arc<App>, job: &Job) -> Result<Done> {
+pub(crate) async fn validate_work(app: &Arc<App>, job: &Job) -> Result<JobOutcome> {
     let (id, own) = (job.sandbox_id, job.id);
-    let Some((row, phase, round)) = state(app, job).await? else { return Ok(Done::Finished) };
+    let Some((row, phase, round)) = loop_state(app, job).await? else { return Ok(JobOutcome::Finished) };
     match phase {
-        Phase::Resting => {
-            let rested = app.write(move |work| {
-                Box::pin(async move {
-                    // A job of the same kind may be left by what follows: this one is done with here.
-                    jobs::finish(work.tx, own).await?;
-                    continuous::rested(work, id).await
-                })
+        LoopPhase::Resting => {
+            let rested = app.write(async move |work| {
+                // The next step can schedule a job of the same kind, so finish this one first.
+                jobs::finish_job(work.tx, own).await?;
+                continuous::continue_after_rest(work, id).await
             });
             rested.await?;
-            return Ok(Done::Finished);
+            return Ok(JobOutcome::Finished);
         }
-        Phase::Validating => {}
-        Phase::Working | Phase::Passed | Phase::Stopped => return Ok(Done::Finished),
+        LoopPhase::Validating => {}
+        LoopPhase::Working | LoopPhase::Passed | LoopPhase::Stopped => return Ok(JobOutcome::Finished),
     }
-    if row.activity == Activity::Paused {
-        return Ok(Done::Later(PAUSED));
+    if row.status.is_paused() {
+        return Ok(JobOutcome::RetryAfter(PAUSED_RECHECK_INTERVAL));
     }
     let sandbox = ProviderId(row.provider_id.clone().unwrap_or_default());
-    let place = Place { providers: app.providers()?, kind: row.provider, sandbox };
-    let mut states = app.hub.states();
-    let making = checks::make(&place, &row);
+    let target = CheckTarget { provider: app.providers()?.get(row.provider), sandbox };
+    let mut states = app.hub.subscribe_states();
+    let making = checks::run_checks(&target, &row);
     tokio::pin!(making);
     let made = loop {
         tokio::select! {
@@ -56,43 +53,39 @@ pub(crate) async fn validate(app: &Arc<App>, job: &Job) -> Result<Done> {
                 match news {
                     Ok((about, _)) if about != id => continue,
                     Ok(_) | Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => return Ok(Done::Finished),
+                    Err(RecvError::Closed) => return Ok(JobOutcome::Finished),
                 }
-                // Dropping what makes them ends the command under way.
-                let now = state(app, job).await?;
-                if !now.is_some_and(|(_, phase, now)| phase == Phase::Validating && now == round) {
-                    return Ok(Done::Finished);
+                // Returning drops `running`, which kills the current command.
+                let now = loop_state(app, job).await?;
+                if !now.is_some_and(|(_, phase, now)| phase == LoopPhase::Validating && now == round) {
+                    return Ok(JobOutcome::Finished);
                 }
             }
         }
     };
-    let made: Vec<Checked> = match made {
+    let made: Vec<CheckResult> = match made {
         Ok(made) => made,
-        Err(detail) if job.attempts < TRIES => {
-            tracing::warn!(sandbox = %id, detail, "the work could not be checked; trying again");
-            return Ok(Done::Later(back_off(job.attempts)));
+        Err(detail) if job.attempts < MAX_ATTEMPTS => {
+            tracing::warn!(sandbox = %id, detail, "failed to run the checks; will retry");
+            return Ok(JobOutcome::RetryAfter(back_off(job.attempts)));
         }
-        Err(detail) => checks::unknown(&row, &detail),
+        Err(detail) => checks::unknown_checks(&target, &row, &detail),
     };
-    let stored = app.write(move |work| {
-        Box::pin(async move {
-            jobs::finish(work.tx, own).await?;
-            continuous::checked(work, id, round, made).await
-        })
+    let stored = app.write(async move |work| {
+        jobs::finish_job(work.tx, own).await?;
+        continuous::record_checks(work, id, round, made).await
     });
     stored.await?;
-    Ok(Done::Finished)
+    Ok(JobOutcome::Finished)
 }
 
-/// The sandbox and where its loop is, if it still runs.
-async fn state(app: &App, job: &Job) -> Result<Option<(Sandbox, Phase, u32)>> {
+/// The sandbox with its loop's phase and round, if it still runs.
+async fn loop_state(app: &App, job: &Job) -> Result<Option<(SandboxRow, LoopPhase, u32)>> {
     let id = job.sandbox_id;
-    app.read(move |tx| {
-        Box::pin(async move {
-            let row = sandboxes::get(tx, id).await?.filter(|row| row.state == SandboxState::Running);
-            let record = atoll_store::continuous::get(tx, id).await?;
-            Ok(row.zip(record).map(|(row, record)| (row, record.progress.phase, record.progress.round)))
-        })
+    app.read(async move |tx| {
+        let row = sandboxes::find_sandbox(tx, id).await?.filter(|row| row.state == SandboxState::Running);
+        let record = atoll_store::continuous::find_continuous_record(tx, id).await?;
+        Ok(row.zip(record).map(|(row, record)| (row, record.progress.phase, record.progress.round)))
     })
     .await
 }

@@ -1,11 +1,11 @@
-//! Connections that stay open: SSE and WebSocket for readers, WebSocket for workers and for terminals.
+//! Long-lived connections: SSE and WebSocket for readers, WebSocket for workers and terminals.
 
-pub mod client;
-pub mod feed;
-mod rights;
+mod access_recheck;
+pub mod event_socket;
 pub mod sse;
-pub mod terminal;
-pub mod worker;
+pub mod subscription;
+pub mod terminal_socket;
+pub mod worker_socket;
 
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
@@ -14,14 +14,14 @@ use axum::extract::ws::WebSocketUpgrade;
 use axum::http::request::Parts;
 use std::sync::Arc;
 
-/// A request for a WebSocket; anything else is refused in our own words.
-pub struct Upgrade(pub WebSocketUpgrade);
+/// Extracts a WebSocket upgrade; another request gets a problem response.
+pub struct SocketUpgrade(pub WebSocketUpgrade);
 
-impl FromRequestParts<Arc<App>> for Upgrade {
+impl FromRequestParts<Arc<App>> for SocketUpgrade {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
         let upgrade = WebSocketUpgrade::from_request_parts(parts, app).await;
-        upgrade.map(Self).map_err(|_| Problem::new(Code::BadRequest, "this path takes WebSockets only"))
+        upgrade.map(Self).map_err(|_| Problem::new(Code::BadRequest, "this path accepts only WebSocket requests"))
     }
 }

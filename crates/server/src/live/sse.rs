@@ -1,14 +1,15 @@
 //! Server-sent events of one sandbox, resumable by `Last-Event-ID`.
 
-use super::rights::Rights;
-use crate::api::events::{FollowQuery, follow_filter};
+use super::access_recheck::AccessRecheck;
+use crate::app::event_log::follow_filter;
 use crate::auth::{Caller, access};
+use crate::event_follower::{EventFollower, FollowStep};
 use crate::extract::{Id, Params};
-use crate::follow::{Follower, Step};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
+use atoll_api::FollowQuery;
 use atoll_core::id::SandboxId;
-use atoll_core::principal::Action;
+use atoll_core::principal::ProjectAction;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -27,7 +28,7 @@ use tokio::time::{Instant, sleep_until};
 #[utoipa::path(get, path = "/sandboxes/{id}/events/stream", tag = "events",
     params(("id" = SandboxId, Path), FollowQuery, ("Last-Event-ID" = Option<i64>, Header, description = "The last seq that the reader has")),
     responses((status = 200, description = "A stream of events", content_type = "text/event-stream", body = String)))]
-pub async fn stream(
+pub async fn stream_events(
     State(app): State<Arc<App>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
@@ -35,47 +36,47 @@ pub async fn stream(
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
     let allowed = caller.clone();
-    app.read(move |tx| Box::pin(async move { access::sandbox(tx, &allowed, id, Action::See).await })).await?;
+    app.read(async move |tx| access::check_sandbox(tx, &allowed, id, ProjectAction::View).await).await?;
     let since = match headers.get("last-event-id") {
-        Some(value) => Some(last_event_id(value)?),
+        Some(value) => Some(parse_last_event_id(value)?),
         None => query.since,
     };
     let permit = app.reader_permit()?;
-    let follower = Follower::start(Arc::clone(&app), id, follow_filter(&query.types)?, since).await?;
+    let follower = EventFollower::start(Arc::clone(&app), id, follow_filter(&query.types)?, since).await?;
     metrics::gauge!(crate::metrics::READERS).increment(1.0);
-    let rights = Rights::new(caller, id, Action::See);
+    let access = AccessRecheck::new(caller, id, ProjectAction::View);
     let (ready, stopping) = (VecDeque::new(), app.stopping.clone());
-    let reader = Reader { app, rights, follower, ready, stopping, _permit: permit };
+    let reader = SseReader { app, access, follower, ready, stopping, _permit: permit };
     let events = futures_util::stream::unfold(reader, |mut reader| async move {
-        let event = reader.next().await?;
+        let event = reader.next_event().await?;
         Some((Ok(event), reader))
     });
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))))
 }
 
-fn last_event_id(value: &axum::http::HeaderValue) -> Result<i64> {
+fn parse_last_event_id(value: &axum::http::HeaderValue) -> Result<i64> {
     let seq = value.to_str().ok().and_then(|text| text.parse().ok()).filter(|seq| *seq >= 0);
     seq.ok_or_else(|| Problem::new(Code::BadCursor, "Last-Event-ID must be the seq of an event"))
 }
 
-struct Reader {
+struct SseReader {
     app: Arc<App>,
-    rights: Rights,
-    follower: Follower,
+    access: AccessRecheck,
+    follower: EventFollower,
     ready: VecDeque<Event>,
     stopping: tokio::sync::watch::Receiver<bool>,
     _permit: tokio::sync::OwnedSemaphorePermit,
 }
 
-impl Drop for Reader {
+impl Drop for SseReader {
     fn drop(&mut self) {
         metrics::gauge!(crate::metrics::READERS).decrement(1.0);
     }
 }
 
-impl Reader {
-    /// `None` ends the stream; the client comes back with the last id it has.
-    async fn next(&mut self) -> Option<Event> {
+impl SseReader {
+    /// `None` ends the stream; the client reconnects with its last id.
+    async fn next_event(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
@@ -83,26 +84,26 @@ impl Reader {
             if *self.stopping.borrow() {
                 return None;
             }
-            // A client that comes back is told why.
-            if Instant::now() >= self.rights.next() && self.rights.withdrawn(&self.app).await.is_some() {
+            // The client gets the reason when it reconnects.
+            if Instant::now() >= self.access.next_check() && self.access.check_again(&self.app).await.is_some() {
                 return None;
             }
-            match self.follower.step().await {
-                Ok(Step::Lines(lines)) => self.ready.extend(lines.iter().map(|line| {
+            match self.follower.next_step().await {
+                Ok(FollowStep::Lines(lines)) => self.ready.extend(lines.iter().map(|line| {
                     let event = Event::default().id(line.event.seq.to_string());
                     event.event(line.event.event_type.as_str()).data(&line.json)
                 })),
-                Ok(Step::Truncated { first_seq }) => {
+                Ok(FollowStep::Truncated { first_seq }) => {
                     let data = json!({ "type": "truncated", "first_seq": first_seq });
                     return Some(Event::default().event("truncated").data(data.to_string()));
                 }
-                Ok(Step::Lagged { .. }) => {}
-                Ok(Step::CaughtUp) => tokio::select! {
-                    () = self.follower.wait() => {}
-                    () = sleep_until(self.rights.next()) => {}
+                Ok(FollowStep::Lagged { .. }) => {}
+                Ok(FollowStep::CaughtUp) => tokio::select! {
+                    () = self.follower.wait_for_news() => {}
+                    () = sleep_until(self.access.next_check()) => {}
                     _ = self.stopping.changed() => return None,
                 },
-                // The store can't answer now: the client comes back.
+                // On a store error, the client reconnects.
                 Err(_) => return None,
             }
         }

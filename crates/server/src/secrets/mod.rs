@@ -1,120 +1,118 @@
-//! Secrets: the keys that seal them, and what the redactor knows of them. What is stored is in `app::secrets`.
+//! The seal keys of secrets, and the values for the redactor. `app::secrets` holds the stored secrets.
 
-pub mod keys;
 pub mod seal;
+pub mod seal_keys;
 
 use crate::problem::{Code, Problem, Result};
 use atoll_core::id::ProjectId;
 use atoll_core::login;
 use atoll_core::redact::Redactor;
 use atoll_core::secret::Exposure;
-use keys::{Place, Ring};
+use seal_keys::{KeyRing, KeyStore};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// How many values of one project are known at most, many times what it can have at once; beyond, the oldest are
-/// forgotten.
-const LEARNED: usize = 20_000;
+/// Maximum values per project, far more than it can have at once. Beyond it, the oldest are forgotten.
+const MAX_LEARNED_VALUES: usize = 20_000;
 
-impl From<keys::Error> for Problem {
-    fn from(error: keys::Error) -> Self {
+impl From<seal_keys::Error> for Problem {
+    fn from(error: seal_keys::Error) -> Self {
         Self::new(Code::SecretKeyUnusable, error.to_string())
     }
 }
 
-/// What this server knows of secrets.
+/// The seal keys and the secret values of this server.
 pub struct Secrets {
-    place: Place,
-    /// Two at once would both make a key.
-    making: Mutex<()>,
-    known: RwLock<Known>,
+    key_store: KeyStore,
+    /// Serializes the creation of keys.
+    key_creation: Mutex<()>,
+    known: RwLock<KnownValues>,
 }
 
-/// By project: what is a secret in one is an ordinary word in another, whose words would tell by what is missing.
-struct Known {
-    /// Of the configuration, for every project.
-    fixed: Vec<SecretString>,
-    /// The deployment's, for every project, are those of none.
-    learned: HashMap<Option<ProjectId>, Values>,
-    /// Made when they are first asked for.
+/// Values per project: redacting one project's secret in another project would reveal it.
+struct KnownValues {
+    /// Secrets of the configuration, redacted in every project.
+    configured: Vec<SecretString>,
+    /// `None` holds the deployment's secrets, redacted in every project.
+    learned: HashMap<Option<ProjectId>, LearnedValues>,
+    /// Built at first use.
     redactors: HashMap<ProjectId, Arc<Redactor>>,
 }
 
-/// Every value since the start, also those that were replaced: sandboxes may still hold them.
+/// Every value since the start, including replaced ones, which sandboxes may still hold.
 #[derive(Default)]
-struct Values {
+struct LearnedValues {
     values: VecDeque<SecretString>,
-    /// Enough to know that one is there already.
+    /// Detects known values.
     hashes: HashSet<[u8; 32]>,
 }
 
-impl Values {
-    fn has(&self, value: &SecretString) -> bool {
-        self.hashes.contains(&hash(value))
+impl LearnedValues {
+    fn contains(&self, value: &SecretString) -> bool {
+        self.hashes.contains(&hash_value(value))
     }
 
     fn add(&mut self, value: &SecretString) {
-        if self.hashes.insert(hash(value)) {
+        if self.hashes.insert(hash_value(value)) {
             self.values.push_back(value.clone());
         }
-        if self.values.len() > LEARNED
+        if self.values.len() > MAX_LEARNED_VALUES
             && let Some(oldest) = self.values.pop_front()
         {
-            self.hashes.remove(&hash(&oldest));
+            self.hashes.remove(&hash_value(&oldest));
         }
     }
 }
 
-impl Known {
-    fn redactor(&self, project: ProjectId) -> Redactor {
+impl KnownValues {
+    fn build_redactor(&self, project: ProjectId) -> Redactor {
         let learned = [None, Some(project)].map(|whose| self.learned.get(&whose).map(|values| &values.values));
         let learned = learned.into_iter().flatten().flatten();
-        Redactor::new(self.fixed.iter().chain(learned).map(|secret| secret.expose_secret()))
+        Redactor::new(self.configured.iter().chain(learned).map(|secret| secret.expose_secret()))
     }
 }
 
 impl Secrets {
     pub fn new(data_dir: &Path, key: Option<SecretString>, fixed: Vec<SecretString>) -> Self {
-        let known = Known { fixed, learned: HashMap::new(), redactors: HashMap::new() };
-        Self { place: Place::new(data_dir, key), making: Mutex::default(), known: RwLock::new(known) }
+        let known = KnownValues { configured: fixed, learned: HashMap::new(), redactors: HashMap::new() };
+        Self { key_store: KeyStore::new(data_dir, key), key_creation: Mutex::default(), known: RwLock::new(known) }
     }
 
-    pub fn keys(&self) -> Result<Ring, keys::Error> {
-        self.place.read()
+    pub fn key_ring(&self) -> Result<KeyRing, seal_keys::Error> {
+        self.key_store.read_ring()
     }
 
-    /// With a key to seal with.
-    pub fn for_sealing(&self) -> Result<Ring, keys::Error> {
-        let _alone = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        self.place.for_sealing()
+    /// The key ring, with a key for sealing.
+    pub fn sealing_ring(&self) -> Result<KeyRing, seal_keys::Error> {
+        let _alone = self.key_creation.lock().unwrap_or_else(PoisonError::into_inner);
+        self.key_store.sealing_ring()
     }
 
-    /// With a new key to seal with, unless the configuration names it.
-    pub fn renew(&self) -> Result<Ring, keys::Error> {
-        let _alone = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        self.place.renew()
+    /// The key ring with a new key for sealing, unless the key is configured.
+    pub fn rotate_key(&self) -> Result<KeyRing, seal_keys::Error> {
+        let _alone = self.key_creation.lock().unwrap_or_else(PoisonError::into_inner);
+        self.key_store.rotate_key()
     }
 
-    /// What takes the values that are known in a project out of text now.
+    /// The current redactor of a project.
     pub fn redactor(&self, project: ProjectId) -> Arc<Redactor> {
         let made = self.known.read().unwrap_or_else(PoisonError::into_inner).redactors.get(&project).cloned();
         made.unwrap_or_else(|| {
             let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-            let made = Arc::new(known.redactor(project));
+            let made = Arc::new(known.build_redactor(project));
             Arc::clone(known.redactors.entry(project).or_insert(made))
         })
     }
 
-    /// From now on these values are taken out, in a project or in all of them. To be called before anybody can have
-    /// them.
+    /// Redacts these values from now on, in one project or in all. Call it before the values become visible.
     pub fn learn(&self, project: Option<ProjectId>, values: &[SecretString]) {
         let all_known = {
             let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
             let learned = known.learned.get(&project);
-            values.iter().all(|value| learned.is_some_and(|learned| learned.has(value)))
+            values.iter().all(|value| learned.is_some_and(|learned| learned.contains(value)))
         };
         if all_known {
             return;
@@ -129,16 +127,16 @@ impl Secrets {
     }
 }
 
-/// All that must not be seen of a value: of a login file also each token that it holds.
-pub fn telling(value: &SecretString, exposure: Option<&Exposure>) -> Vec<SecretString> {
+/// The texts to redact for a value: the value itself, and each token of a login file.
+pub fn secret_texts(value: &SecretString, exposure: Option<&Exposure>) -> Vec<SecretString> {
     let texts = match exposure {
-        Some(Exposure::File(_)) => login::texts(value.expose_secret()),
+        Some(Exposure::File(_)) => login::secret_strings(value.expose_secret()),
         Some(Exposure::Variable(_)) | None => BTreeSet::new(),
     };
     std::iter::once(value.clone()).chain(texts.into_iter().map(SecretString::from)).collect()
 }
 
-fn hash(value: &SecretString) -> [u8; 32] {
+fn hash_value(value: &SecretString) -> [u8; 32] {
     Sha256::digest(value.expose_secret().as_bytes()).into()
 }
 
@@ -147,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_learned_is_taken_out_from_then_on() {
+    fn redacts_learned_values() {
         let dir = tempfile::tempdir().unwrap();
         let secrets = Secrets::new(dir.path(), None, vec!["configured".into()]);
         let project = ProjectId::new();
@@ -159,11 +157,11 @@ mod tests {
         assert_eq!(before.redact(text).unwrap(), "[redacted] first-value second-value tiny");
         let known = secrets.redactor(project);
         secrets.learn(Some(project), &["first-value".into()]);
-        assert!(Arc::ptr_eq(&known, &secrets.redactor(project)), "nothing new, nothing made");
+        assert!(Arc::ptr_eq(&known, &secrets.redactor(project)), "a known value builds no new redactor");
     }
 
     #[test]
-    fn a_secret_of_one_project_is_a_word_in_another() {
+    fn a_secret_is_redacted_only_in_its_project() {
         let dir = tempfile::tempdir().unwrap();
         let secrets = Secrets::new(dir.path(), None, Vec::new());
         let (one, other) = (ProjectId::new(), ProjectId::new());

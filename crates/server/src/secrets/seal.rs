@@ -1,9 +1,9 @@
-//! Sealing and opening: XChaCha20-Poly1305 with a random nonce. What a value may be used for is sealed with it, so
-//! that whoever can write to the database can't send a secret elsewhere.
+//! Seals secrets with XChaCha20-Poly1305 and a random nonce. The associated data includes a secret's hosts and exposure,
+//! so that write access to the database cannot redirect a secret.
 
-use super::keys::{Error, Key, Ring};
+use super::seal_keys::{Error, KeyRing, SealKey};
 use atoll_core::secret::Exposure;
-use atoll_store::secrets::Secret;
+use atoll_store::secrets::SecretRow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chacha20poly1305::aead::{Aead, Payload};
@@ -11,45 +11,47 @@ use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
-const NONCE: usize = 24;
-/// What this form of sealing is known by; another form would have another.
-const FORM: &str = "atoll secret 1";
+const NONCE_BYTES: usize = 24;
+/// Version of the format, part of the associated data.
+const SEAL_VERSION: &str = "atoll secret 1";
 
-/// What the value belongs to. It opens with nothing of this changed.
-fn bindings(row: &Secret) -> Vec<u8> {
+/// The associated data. A value opens only if none of it changed.
+fn associated_data(row: &SecretRow) -> Vec<u8> {
     let (id, project) = (row.id.to_string(), row.project_id.map(|id| id.to_string()));
     let bound = match &row.expose {
-        None => json!([FORM, id, project, row.name, row.key_id, row.upstreams, null]),
-        Some(Exposure::Variable(name)) => json!([FORM, id, project, row.name, row.key_id, row.upstreams, name]),
-        // By one more, so that no variable can be taken for a file.
-        Some(Exposure::File(path)) => json!([FORM, id, project, row.name, row.key_id, row.upstreams, null, path]),
+        None => json!([SEAL_VERSION, id, project, row.name, row.key_id, row.upstreams, null]),
+        Some(Exposure::Variable(name)) => json!([SEAL_VERSION, id, project, row.name, row.key_id, row.upstreams, name]),
+        // One more element, so that a variable never equals a file.
+        Some(Exposure::File(path)) => {
+            json!([SEAL_VERSION, id, project, row.name, row.key_id, row.upstreams, null, path])
+        }
     };
     bound.to_string().into_bytes()
 }
 
-/// Puts the value into the row, sealed with this key.
-pub fn seal(row: &mut Secret, value: &SecretString, key: &Key) -> Result<(), Error> {
+/// Seals a value with this key and puts it into the row.
+pub fn seal_secret(row: &mut SecretRow, value: &SecretString, key: &SealKey) -> Result<(), Error> {
     row.key_id.clone_from(&key.id);
-    let nonce: [u8; NONCE] = rand::random();
-    let payload = Payload { msg: value.expose_secret().as_bytes(), aad: &bindings(row) };
+    let nonce: [u8; NONCE_BYTES] = rand::random();
+    let payload = Payload { msg: value.expose_secret().as_bytes(), aad: &associated_data(row) };
     let cipher = XChaCha20Poly1305::new(key.bytes().into());
-    let sealed = cipher.encrypt(&XNonce::from(nonce), payload).map_err(|_| Error::Changed(called(row)))?;
+    let sealed = cipher.encrypt(&XNonce::from(nonce), payload).map_err(|_| Error::Changed(describe_secret(row)))?;
     row.sealed = STANDARD.encode([&nonce[..], &sealed].concat());
     Ok(())
 }
 
-pub fn open(row: &Secret, ring: &Ring) -> Result<SecretString, Error> {
-    let key = ring.get(&row.key_id).ok_or_else(|| Error::Unknown(called(row), row.key_id.clone()))?;
-    let changed = || Error::Changed(called(row));
+pub fn open_secret(row: &SecretRow, ring: &KeyRing) -> Result<SecretString, Error> {
+    let key = ring.get(&row.key_id).ok_or_else(|| Error::UnknownKey(describe_secret(row), row.key_id.clone()))?;
+    let changed = || Error::Changed(describe_secret(row));
     let bytes = STANDARD.decode(&row.sealed).map_err(|_| changed())?;
-    let (nonce, sealed) = bytes.split_first_chunk::<NONCE>().ok_or_else(changed)?;
-    let payload = Payload { msg: sealed, aad: &bindings(row) };
+    let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>().ok_or_else(changed)?;
+    let payload = Payload { msg: sealed, aad: &associated_data(row) };
     let cipher = XChaCha20Poly1305::new(key.bytes().into());
     let value = cipher.decrypt(&XNonce::from(*nonce), payload).map_err(|_| changed())?;
     String::from_utf8(value).map(SecretString::from).map_err(|_| changed())
 }
 
-fn called(row: &Secret) -> String {
+fn describe_secret(row: &SecretRow) -> String {
     format!("the secret `{}`", row.name)
 }
 
@@ -60,9 +62,9 @@ mod tests {
     use atoll_core::time::Timestamp;
     use proptest::prelude::*;
 
-    fn row() -> Secret {
+    fn row() -> SecretRow {
         let now = Timestamp::from_micros(0);
-        Secret {
+        SecretRow {
             id: SecretId::new(),
             project_id: Some(ProjectId::new()),
             name: "NAME".into(),
@@ -76,9 +78,9 @@ mod tests {
         }
     }
 
-    fn sealed(value: &str) -> (Secret, Ring) {
-        let (mut row, ring) = (row(), Ring::of(vec![Key::random(), Key::random()]));
-        seal(&mut row, &SecretString::from(value), ring.current().unwrap()).unwrap();
+    fn sealed(value: &str) -> (SecretRow, KeyRing) {
+        let (mut row, ring) = (row(), KeyRing::new(vec![SealKey::generate(), SealKey::generate()]));
+        seal_secret(&mut row, &SecretString::from(value), ring.current().unwrap()).unwrap();
         (row, ring)
     }
 
@@ -86,34 +88,34 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn what_was_sealed_opens(value in any::<String>()) {
+        fn opens_what_it_seals(value in any::<String>()) {
             let (row, ring) = sealed(&value);
-            let opened = open(&row, &ring).unwrap();
+            let opened = open_secret(&row, &ring).unwrap();
             prop_assert_eq!(opened.expose_secret(), value.as_str());
             prop_assert!(value.len() < 4 || !row.sealed.contains(&value));
         }
 
         #[test]
-        fn a_changed_byte_does_not_open(value in ".{0,40}", at in any::<prop::sample::Index>(), flip in 1u8..) {
+        fn rejects_a_changed_byte(value in ".{0,40}", at in any::<prop::sample::Index>(), flip in 1u8..) {
             let (mut row, ring) = sealed(&value);
             let mut bytes = STANDARD.decode(&row.sealed).unwrap();
             let at = at.index(bytes.len());
             bytes[at] ^= flip;
             row.sealed = STANDARD.encode(bytes);
-            prop_assert!(matches!(open(&row, &ring), Err(Error::Changed(_))));
+            prop_assert!(matches!(open_secret(&row, &ring), Err(Error::Changed(_))));
         }
 
         #[test]
-        fn any_text_in_its_place_is_refused(text in ".{0,120}") {
+        fn rejects_any_other_text(text in ".{0,120}") {
             let (mut row, ring) = sealed("value");
             row.sealed = text;
-            prop_assert!(open(&row, &ring).is_err());
+            prop_assert!(open_secret(&row, &ring).is_err());
         }
     }
 
     #[test]
-    fn it_opens_only_where_it_belongs() {
-        type Change = (&'static str, fn(&mut Secret));
+    fn opens_only_in_its_own_row() {
+        type Change = (&'static str, fn(&mut SecretRow));
         let changes: [Change; 7] = [
             ("id", |row| row.id = SecretId::new()),
             ("project", |row| row.project_id = Some(ProjectId::new())),
@@ -126,19 +128,19 @@ mod tests {
         for (what, change) in changes {
             let (mut row, ring) = sealed("value");
             change(&mut row);
-            assert!(matches!(open(&row, &ring), Err(Error::Changed(_))), "{what}");
+            assert!(matches!(open_secret(&row, &ring), Err(Error::Changed(_))), "{what}");
         }
-        // Under another key's name, though both keys are there.
+        // Another key id, although both keys are known.
         let (mut row, ring) = sealed("value");
-        let other = Key::random();
+        let other = SealKey::generate();
         row.key_id.clone_from(&other.id);
-        assert!(matches!(open(&row, &ring), Err(Error::Unknown(..))));
-        assert!(matches!(open(&row, &Ring::of(vec![other])), Err(Error::Changed(_))));
+        assert!(matches!(open_secret(&row, &ring), Err(Error::UnknownKey(..))));
+        assert!(matches!(open_secret(&row, &KeyRing::new(vec![other])), Err(Error::Changed(_))));
     }
 
     #[test]
-    fn what_it_is_inside_is_bound() {
-        let ring = Ring::of(vec![Key::random()]);
+    fn the_exposure_is_authenticated() {
+        let ring = KeyRing::new(vec![SealKey::generate()]);
         let exposures = [
             None,
             Some(Exposure::Variable("A".into())),
@@ -146,22 +148,22 @@ mod tests {
             Some(Exposure::File("B".into())),
         ];
         for sealed_as in &exposures {
-            let mut row = Secret { expose: sealed_as.clone(), ..row() };
-            seal(&mut row, &SecretString::from("value"), ring.current().unwrap()).unwrap();
+            let mut row = SecretRow { expose: sealed_as.clone(), ..row() };
+            seal_secret(&mut row, &SecretString::from("value"), ring.current().unwrap()).unwrap();
             for opened_as in &exposures {
                 row.expose.clone_from(opened_as);
-                assert_eq!(open(&row, &ring).is_ok(), sealed_as == opened_as, "{sealed_as:?} as {opened_as:?}");
+                assert_eq!(open_secret(&row, &ring).is_ok(), sealed_as == opened_as, "{sealed_as:?} as {opened_as:?}");
             }
         }
     }
 
-    /// Values that an earlier version sealed have to open.
+    /// Values that an earlier version sealed must still open.
     #[test]
-    fn the_form_of_what_is_bound_stays() {
+    fn the_associated_data_is_stable() {
         let mut row = row();
         row.key_id = "k".into();
         let (id, project) = (row.id, row.project_id.unwrap());
-        let bound = |row: &Secret| String::from_utf8(bindings(row)).unwrap();
+        let bound = |row: &SecretRow| String::from_utf8(associated_data(row)).unwrap();
         let begin = format!(r#"["atoll secret 1","{id}","{project}","NAME","k",["api.example.org"]"#);
         assert_eq!(bound(&row), format!("{begin},null]"));
         row.expose = Some(Exposure::Variable("V".into()));
@@ -171,12 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn the_same_value_looks_different_each_time() {
-        let ring = Ring::of(vec![Key::random()]);
+    fn sealing_twice_gives_different_texts() {
+        let ring = KeyRing::new(vec![SealKey::generate()]);
         let mut row = row();
         let mut seen = std::collections::HashSet::new();
         for _ in 0..100 {
-            seal(&mut row, &SecretString::from("value"), ring.current().unwrap()).unwrap();
+            seal_secret(&mut row, &SecretString::from("value"), ring.current().unwrap()).unwrap();
             assert!(seen.insert(row.sealed.clone()));
         }
     }

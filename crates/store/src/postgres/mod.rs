@@ -1,41 +1,40 @@
-//! PostgreSQL: a pool of connections, one transaction a call. Concurrent commits share a flush by
-//! themselves.
+//! PostgreSQL: a connection pool, one transaction per call. PostgreSQL itself groups concurrent commits.
 
-mod tx;
+mod postgres_tx;
 
 use crate::error::{Error, Result};
-use crate::migrate;
+use crate::migrations;
 use crate::sql::Tx;
-use atoll_core::BoxFuture;
+use postgres_tx::{PostgresTx, classify_error};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use std::time::Duration;
-use tx::{PostgresTx, classify};
+use tokio::runtime::Handle;
 
-/// Two servers that start at once migrate one after the other.
-const MIGRATION_LOCK: i64 = 0x0a70_1100;
+/// Advisory lock that serialises migrations of servers that start at the same time.
+const MIGRATION_LOCK_KEY: i64 = 0x0a70_1100;
 
-const CONNECTIONS: u32 = 16;
+const MAX_CONNECTIONS: u32 = 16;
 
 #[derive(Clone)]
 pub(crate) struct Postgres {
     pool: PgPool,
 }
 
-/// Reads only: looking changes nothing.
+/// Reads the schema version without changing anything.
 pub(crate) async fn schema_version(url: &SecretString) -> Result<Option<i64>> {
-    const TABLES: &str = "SELECT COUNT(*) FROM information_schema.tables
+    const TABLES: &str = "SELECT COUNT(*) AS count FROM information_schema.tables
                           WHERE table_name = 'schema_version' AND table_schema = current_schema()";
     let postgres = Postgres::connect(url, 1).await?;
-    let looked = postgres.read(|tx| Box::pin(migrate::look(tx, TABLES))).await;
+    let looked = postgres.read(async move |tx| migrations::find_schema_version(tx, TABLES).await).await;
     postgres.close().await;
     looked
 }
 
 impl Postgres {
     pub(crate) async fn open(url: &SecretString) -> Result<Self> {
-        let postgres = Self::connect(url, CONNECTIONS).await?;
-        postgres.write(|tx| Box::pin(migrate_alone(tx))).await?;
+        let postgres = Self::connect(url, MAX_CONNECTIONS).await?;
+        postgres.write_then(async move |tx| migrate_exclusively(tx).await, |()| ()).await?;
         Ok(postgres)
     }
 
@@ -43,7 +42,7 @@ impl Postgres {
         let options: PgConnectOptions = url
             .expose_secret()
             .parse()
-            // The parser's own words could repeat the password.
+            // The parser's error could contain the password.
             .map_err(|_| Error::unavailable("database_url is not a PostgreSQL URL"))?;
         let options = options.application_name("atoll").options([
             ("synchronous_commit", "on"),
@@ -57,33 +56,56 @@ impl Postgres {
             .idle_timeout(Duration::from_secs(300))
             .connect_with(options)
             .await
-            .map_err(|error| classify(&error))?;
+            .map_err(|error| classify_error(&error))?;
         Ok(Self { pool })
     }
 
-    pub(crate) async fn write<R, E, F>(&self, work: F) -> Result<R, E>
+    pub(crate) async fn write_then<R, O, E, F, T>(&self, work: F, then: T) -> Result<O, E>
     where
         R: Send + 'static,
+        O: Send + 'static,
         E: From<Error> + Send + 'static,
-        F: for<'t> FnOnce(&'t mut dyn Tx) -> BoxFuture<'t, Result<R, E>> + Send + 'static,
+        F: AsyncFnOnce(&mut dyn Tx) -> Result<R, E> + Send + 'static,
+        T: FnOnce(R) -> O + Send + 'static,
     {
-        let begun = self.pool.begin().await.map_err(|error| classify(&error))?;
-        let mut tx = PostgresTx::new(begun);
-        // Dropping the transaction on an error rolls it back.
-        let value = work(&mut tx).await?;
-        tx.commit().await?;
-        Ok(value)
+        self.run_transaction("BEGIN", async move |mut tx| {
+            // On an error, dropping the transaction rolls it back.
+            let value = work(&mut tx).await?;
+            tx.commit().await?;
+            Ok(then(value))
+        })
+        .await
     }
 
     pub(crate) async fn read<R, E, F>(&self, work: F) -> Result<R, E>
     where
         R: Send + 'static,
         E: From<Error> + Send + 'static,
-        F: for<'t> FnOnce(&'t mut dyn Tx) -> BoxFuture<'t, Result<R, E>> + Send + 'static,
+        F: AsyncFnOnce(&mut dyn Tx) -> Result<R, E> + Send + 'static,
     {
-        let begun = self.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
-        let mut tx = PostgresTx::new(begun.await.map_err(|error| classify(&error))?);
-        work(&mut tx).await
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+        self.run_transaction(begin, async move |mut tx| work(&mut tx).await).await
+    }
+
+    /// Runs in its own task, so that dropping the caller does not cancel it: the steps after a commit still run, and no
+    /// connection returns to the pool within a `BEGIN`.
+    ///
+    /// The future of an async closure can't be required to be `Send`, so it stays on one blocking thread. There are at
+    /// most as many of these threads as connections.
+    async fn run_transaction<R, E, F>(&self, begin: &'static str, work: F) -> Result<R, E>
+    where
+        R: Send + 'static,
+        E: From<Error> + Send + 'static,
+        F: AsyncFnOnce(PostgresTx) -> Result<R, E> + Send + 'static,
+    {
+        let pool = self.pool.clone();
+        let task = tokio::spawn(async move {
+            let begun = pool.begin_with(begin).await.map_err(|error| classify_error(&error))?;
+            let runtime = Handle::current();
+            let run = move || runtime.block_on(Box::pin(work(PostgresTx::new(begun))));
+            tokio::task::spawn_blocking(run).await.map_err(Error::internal)?
+        });
+        task.await.map_err(Error::internal)?
     }
 
     pub(crate) async fn close(&self) {
@@ -91,7 +113,7 @@ impl Postgres {
     }
 }
 
-async fn migrate_alone(tx: &mut dyn Tx) -> Result<()> {
-    tx.query("SELECT pg_advisory_xact_lock(?1)::text", &[MIGRATION_LOCK.into()]).await?;
-    migrate::migrate(tx, migrate::LATEST).await
+async fn migrate_exclusively(tx: &mut dyn Tx) -> Result<()> {
+    tx.query("SELECT pg_advisory_xact_lock(?1)::text", &[MIGRATION_LOCK_KEY.into()]).await?;
+    migrations::apply_migrations(tx, migrations::LATEST_VERSION).await
 }

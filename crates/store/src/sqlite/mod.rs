@@ -1,40 +1,39 @@
 //! SQLite: one file in WAL mode, one writer thread that groups commits, a few readers.
 
-mod tx;
+mod sqlite_tx;
 mod writer;
 
 use crate::error::{Error, Result};
-use crate::migrate;
+use crate::migrations;
 use crate::sql::Tx;
-use atoll_core::BoxFuture;
 use rusqlite::{Connection, OpenFlags};
+use sqlite_tx::SqliteTx;
+pub(crate) use sqlite_tx::classify_error;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
-use tx::SqliteTx;
-pub(crate) use tx::classify;
-use writer::Writer;
+use writer::SqliteWriter;
 
-const READERS: usize = 4;
+const MAX_READERS: usize = 4;
 const CACHED_STATEMENTS: usize = 96;
 
 #[derive(Clone)]
 pub(crate) struct Sqlite {
-    writer: Writer,
-    readers: Arc<Readers>,
+    writer: SqliteWriter,
+    readers: Arc<ReaderPool>,
 }
 
-struct Readers {
+struct ReaderPool {
     path: PathBuf,
     idle: Mutex<Vec<Connection>>,
     permits: Semaphore,
 }
 
-/// Drives a future that never waits: everything in a SQLite transaction is done when it is called.
-fn finish<T, E: From<Error>>(mut future: BoxFuture<'_, Result<T, E>>) -> Result<T, E> {
+/// Drives a future that never waits: all calls in a SQLite transaction complete synchronously.
+fn run_to_completion<T, E: From<Error>>(future: impl Future<Output = Result<T, E>>) -> Result<T, E> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    match future.as_mut().poll(&mut context) {
+    match Box::pin(future).as_mut().poll(&mut context) {
         std::task::Poll::Ready(result) => result,
         std::task::Poll::Pending => {
             Err(Error::internal("a transaction waited for something outside the database").into())
@@ -42,7 +41,7 @@ fn finish<T, E: From<Error>>(mut future: BoxFuture<'_, Result<T, E>>) -> Result<
     }
 }
 
-fn configure(connection: &Connection) -> rusqlite::Result<()> {
+fn configure_connection(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
     connection.busy_timeout(Duration::from_secs(10))?;
     connection.pragma_update(None, "foreign_keys", true)?;
@@ -51,32 +50,34 @@ fn configure(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 fn open_writer(path: &Path) -> Result<Connection> {
-    let connection = Connection::open(path).map_err(|error| classify(&error))?;
+    let connection = Connection::open(path).map_err(|error| classify_error(&error))?;
     let prepare = || -> rusqlite::Result<()> {
-        configure(&connection)?;
+        configure_connection(&connection)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "wal_autocheckpoint", 4000)?;
         connection.pragma_update(None, "journal_size_limit", 64 * 1024 * 1024)
     };
-    prepare().map_err(|error| classify(&error))?;
+    prepare().map_err(|error| classify_error(&error))?;
     Ok(connection)
 }
 
 fn open_reader(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(|error| classify(&error))?;
-    configure(&connection).map_err(|error| classify(&error))?;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| classify_error(&error))?;
+    configure_connection(&connection).map_err(|error| classify_error(&error))?;
     Ok(connection)
 }
 
-/// Opened for reading only: looking changes nothing.
+/// Opens the database read-only and returns its schema version.
 pub(crate) async fn schema_version(path: &Path) -> Result<Option<i64>> {
-    const TABLES: &str = "SELECT COUNT(*) FROM sqlite_master WHERE name = 'schema_version'";
+    const TABLES: &str = "SELECT COUNT(*) AS count FROM sqlite_master WHERE name = 'schema_version'";
     let path = path.to_owned();
     let looked = tokio::task::spawn_blocking(move || {
         let mut connection = open_reader(&path)?;
-        SqliteTx::view(&mut connection, |tx| finish(Box::pin(migrate::look(tx, TABLES))))
+        SqliteTx::run_read_transaction(&mut connection, |tx| {
+            run_to_completion(migrations::find_schema_version(tx, TABLES))
+        })
     });
     looked.await.map_err(Error::internal)?
 }
@@ -86,10 +87,12 @@ impl Sqlite {
         let path = path.to_owned();
         let opened = tokio::task::spawn_blocking(move || -> Result<Self> {
             let mut connection = open_writer(&path)?;
-            SqliteTx::scope(&mut connection, |tx| finish(Box::pin(migrate::migrate(tx, migrate::LATEST))))?;
+            SqliteTx::run_write_transaction(&mut connection, |tx| {
+                run_to_completion(migrations::apply_migrations(tx, migrations::LATEST_VERSION))
+            })?;
             let idle = Mutex::new(Vec::new());
-            let readers = Readers { path, idle, permits: Semaphore::new(READERS) };
-            Ok(Self { writer: Writer::start(connection)?, readers: Arc::new(readers) })
+            let readers = ReaderPool { path, idle, permits: Semaphore::new(MAX_READERS) };
+            Ok(Self { writer: SqliteWriter::start(connection)?, readers: Arc::new(readers) })
         });
         opened.await.map_err(Error::internal)?
     }
@@ -99,16 +102,16 @@ impl Sqlite {
         R: Send + 'static,
         O: Send + 'static,
         E: From<Error> + Send + 'static,
-        F: for<'t> FnOnce(&'t mut dyn Tx) -> BoxFuture<'t, Result<R, E>> + Send + 'static,
+        F: AsyncFnOnce(&mut dyn Tx) -> Result<R, E> + Send + 'static,
         T: FnOnce(R) -> O + Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
         self.writer.submit(Box::new(move |tx| {
-            let result = tx.map(|tx| finish(work(tx)));
+            let result = tx.map(|tx| run_to_completion(work(tx)));
             let keep = matches!(result, Some(Ok(_)));
-            let reply: writer::Reply = Box::new(move |committed: Result<()>| {
+            let reply: writer::CommitReply = Box::new(move |committed: Result<()>| {
                 let answer = match (result, committed) {
-                    // A refusal by the work itself stands whatever became of the group.
+                    // An error of the work itself takes precedence over the group's result.
                     (Some(Err(refused)), _) => Err(refused),
                     (_, Err(lost)) => Err(lost.into()),
                     (Some(Ok(value)), Ok(())) => Ok(then(value)),
@@ -125,7 +128,7 @@ impl Sqlite {
     where
         R: Send + 'static,
         E: From<Error> + Send + 'static,
-        F: for<'t> FnOnce(&'t mut dyn Tx) -> BoxFuture<'t, Result<R, E>> + Send + 'static,
+        F: AsyncFnOnce(&mut dyn Tx) -> Result<R, E> + Send + 'static,
     {
         let readers = Arc::clone(&self.readers);
         let permit = readers.permits.acquire().await.map_err(|_| Error::unavailable("the store is closed"))?;
@@ -136,7 +139,7 @@ impl Sqlite {
                 Some(connection) => connection,
                 None => open_reader(&shared.path)?,
             };
-            let result = SqliteTx::view(&mut connection, |tx| finish(work(tx)));
+            let result = SqliteTx::run_read_transaction(&mut connection, |tx| run_to_completion(work(tx)));
             if connection.is_autocommit() {
                 shared.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
             }

@@ -1,27 +1,31 @@
-//! The demo agent: a program that needs no model. It obeys the lines of `atoll_core::demo_line`, in its prompt and in
-//! what is said to it during a turn, and given prose it does a little work that can be watched.
+//! The process of the demo agent (`atoll_drivers::demo::agent`): standard input and output, real files and commands.
 //!
-//! `wire` is how it is spoken to, `inbox` what has been said to it, `turn` a turn of its work, `tool` how it writes
-//! files and runs commands, `survey` and `work` what it makes of prose, `misfortune` how it goes wrong on purpose.
+//! `process_host` is its environment, `files` lists the repository, `failures` fails on purpose.
 
-use inbox::Inbox;
+use atoll_drivers::demo::agent::{DemoAgent, DemoOptions};
+use atoll_drivers::demo::wire::WATCHED_ARGUMENT;
+use futures_util::FutureExt;
+use process_host::ProcessHost;
 use std::process::ExitCode;
-use turn::Agent;
+use std::time::Duration;
 
-mod inbox;
-mod misfortune;
-mod survey;
-mod tool;
-mod turn;
-pub mod wire;
-mod work;
+mod failures;
+mod files;
+mod process_host;
 
-/// Runs the agent until its input ends. The arguments are how many turns there were before, and whether it is watched.
+const STEP_PAUSE: Duration = Duration::from_millis(250);
+
+/// Runs the agent until its input ends. Arguments: the number of previous turns, and whether it waits for scans.
 pub fn main(arguments: &[String]) -> ExitCode {
-    let turns = arguments.first().and_then(|turns| turns.parse().ok()).unwrap_or(0);
-    let watched = arguments.get(1).is_some_and(|word| word == wire::WATCHED);
-    match Inbox::start(std::io::stdin()) {
-        Ok(inbox) => Agent::new(inbox, turns, watched).run(),
-        Err(_) => ExitCode::FAILURE,
+    let options = DemoOptions {
+        previous_turns: arguments.first().and_then(|turns| turns.parse().ok()).unwrap_or(0),
+        is_watched: arguments.get(1).is_some_and(|word| word == WATCHED_ARGUMENT),
+        step_pause: STEP_PAUSE,
+    };
+    let Ok(host) = ProcessHost::start(std::io::stdin()) else { return ExitCode::FAILURE };
+    // The host blocks the thread instead of returning a pending future, so one poll runs the agent to its end.
+    match DemoAgent::new(host, options).run().now_or_never() {
+        Some(Ok(())) => ExitCode::SUCCESS,
+        Some(Err(_)) | None => ExitCode::FAILURE,
     }
 }

@@ -1,7 +1,7 @@
-//! The worker's end of a command's terminal: what is typed goes in, what is shown comes out.
+//! The master end of a command's terminal.
 
 use crate::readiness;
-use atoll_protocol::exec::Terminal as Size;
+use atoll_protocol::exec::TerminalSize as Size;
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::termios::{SpecialCodeIndex, Winsize, tcgetattr, tcsetwinsize};
 use std::io;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Ctrl-D, where the terminal does not say what ends its input.
-const END: u8 = 4;
+/// Ctrl-D, the default end-of-input character.
+const DEFAULT_EOF: u8 = 4;
 
 #[derive(Debug)]
 pub(super) struct Terminal {
@@ -21,12 +21,12 @@ pub(super) struct Terminal {
 impl Terminal {
     pub(super) fn new(descriptor: OwnedFd) -> io::Result<Arc<Self>> {
         ioctl_fionbio(&descriptor, true)?;
-        let descriptor = readiness::of(descriptor, Interest::READABLE | Interest::WRITABLE)?;
+        let descriptor = readiness::register(descriptor, Interest::READABLE | Interest::WRITABLE)?;
         Ok(Arc::new(Self { descriptor }))
     }
 
     pub(super) async fn readable(&self) {
-        // A failure shows when it is read.
+        // Errors show up when it is read.
         drop(self.descriptor.readable().await);
     }
 
@@ -34,14 +34,14 @@ impl Terminal {
         drop(self.descriptor.writable().await);
     }
 
-    /// As much as fits: the kernel gives it in small pieces. Nothing (0) while nobody has the other end open.
+    /// Fills the buffer: the kernel returns small pieces. Returns 0 while no process has the terminal open.
     pub(super) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.descriptor.try_io(Interest::READABLE, |descriptor| fill(descriptor, buffer))
+        self.descriptor.try_io(Interest::READABLE, |descriptor| fill_buffer(descriptor, buffer))
     }
 
-    /// What is there now, asked of the kernel itself.
-    pub(super) fn read_now(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        fill(self.descriptor.get_ref(), buffer)
+    /// Reads what is there now, regardless of readiness.
+    pub(super) fn read_available(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        fill_buffer(self.descriptor.get_ref(), buffer)
     }
 
     pub(super) fn try_write(&self, data: &[u8]) -> io::Result<usize> {
@@ -51,17 +51,17 @@ impl Terminal {
     pub(super) fn resize(&self, size: Size) {
         let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
         if let Err(error) = tcsetwinsize(self.descriptor.get_ref(), size) {
-            tracing::warn!(%error, "a terminal can't be resized");
+            tracing::warn!(%error, "failed to resize a terminal");
         }
     }
 
-    /// The key that ends the input of whoever reads lines.
+    /// The terminal's end-of-input character.
     pub(super) fn end_of_input(&self) -> u8 {
-        tcgetattr(self.descriptor.get_ref()).map_or(END, |manner| manner.special_codes[SpecialCodeIndex::VEOF])
+        tcgetattr(self.descriptor.get_ref()).map_or(DEFAULT_EOF, |modes| modes.special_codes[SpecialCodeIndex::VEOF])
     }
 }
 
-fn fill(descriptor: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+fn fill_buffer(descriptor: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         match rustix::io::read(descriptor, &mut buffer[filled..]) {

@@ -1,12 +1,11 @@
-//! How git is run in a sandbox: on the workspace's repository, with the few settings that keep it
-//! from starting what the workspace's configuration names.
+//! Runs git in a sandbox, with settings that keep it from starting programs of the workspace's configuration.
 //!
-//! The workspace is hostile, and nothing here pretends otherwise: the jail around this process is
-//! what protects the host. These settings keep a job from hanging and its result predictable.
+//! The workspace is hostile, and the jail around this process protects the host. The settings only keep a job from
+//! hanging and its result predictable.
 
 use super::error::Error;
-use atoll_forge::plumbing::run::{self, Failure, Finished, Limits};
-use atoll_forge::plumbing::{Answer, filters, program};
+use atoll_forge::plumbing::subprocess::{self, ProcessExit, RunFailure, RunLimits};
+use atoll_forge::plumbing::{GitOutput, filters, git_program};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
@@ -14,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const SEARCH: &str = "/usr/local/bin:/usr/bin:/bin";
+const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// More than the longest list of files that anyone works with.
-pub(super) const LISTING: u64 = 256 << 20;
+/// Larger than any list of files.
+pub(super) const MAX_LISTING_BYTES: u64 = 256 << 20;
 
 const SETTINGS: &[&str] = &[
     "advice.graftFileDeprecated=false",
@@ -25,7 +24,7 @@ const SETTINGS: &[&str] = &[
     "core.bigFileThreshold=32m",
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
-    // The server refuses names that some systems take for `.git`, so they must not come so far.
+    // The server rejects names that some systems take for `.git`.
     "core.protectHFS=true",
     "core.protectNTFS=true",
     "core.sparseCheckout=false",
@@ -58,22 +57,22 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("GIT_EDITOR", "false"),
 ];
 
-/// Where a job works, and how long it may take.
+/// The workspace of a job, with its limits.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct GitWorkspace {
     /// The workspace.
     pub root: PathBuf,
-    /// For what is thrown away.
+    /// Directory for temporary files.
     pub temporary: PathBuf,
-    /// For a command that only looks something up.
+    /// Time limit of a query.
     pub quick: Duration,
-    /// For one that reads or writes all files.
+    /// Time limit of a command that reads or writes all files.
     pub slow: Duration,
-    /// What comes out, packed or as a patch.
+    /// Size limit of the output.
     pub output_bytes: u64,
 }
 
-impl Default for Place {
+impl Default for GitWorkspace {
     fn default() -> Self {
         let (quick, slow) = (Duration::from_secs(120), Duration::from_secs(30 * 60));
         Self { root: "/workspace".into(), temporary: "/tmp".into(), quick, slow, output_bytes: 2 << 30 }
@@ -84,13 +83,13 @@ impl Default for Place {
 pub(super) struct Git {
     program: PathBuf,
     search: OsString,
-    pub place: Place,
-    /// What every later command gets besides: the temporary index, filters that are off, a name.
+    pub workspace: GitWorkspace,
+    /// Extra variables of later commands: the temporary index, disabled filters, the author.
     extra: Vec<(OsString, OsString)>,
 }
 
-/// One command, to be run once.
-pub(super) struct Run {
+/// One git command.
+pub(super) struct GitCommand {
     command: Command,
     what: &'static str,
     quick: Duration,
@@ -99,69 +98,69 @@ pub(super) struct Run {
 }
 
 impl Git {
-    pub fn find(place: &Place) -> Result<Self, Error> {
-        let search = std::env::var_os("PATH").filter(|search| !search.is_empty()).unwrap_or_else(|| SEARCH.into());
-        Self::find_in(place, search)
+    pub fn find(workspace: &GitWorkspace) -> Result<Self, Error> {
+        let search = std::env::var_os("PATH").filter(|search| !search.is_empty()).unwrap_or_else(|| SEARCH_PATH.into());
+        Self::find_in(workspace, search)
     }
 
-    pub fn find_in(place: &Place, search: OsString) -> Result<Self, Error> {
-        let program = program::find(&search).ok_or(Error::GitMissing)?;
-        Ok(Self { program, search, place: place.clone(), extra: Vec::new() })
+    pub fn find_in(workspace: &GitWorkspace, search: OsString) -> Result<Self, Error> {
+        let program = git_program::find_git(&search).ok_or(Error::GitMissing)?;
+        Ok(Self { program, search, workspace: workspace.clone(), extra: Vec::new() })
     }
 
-    /// From here on every command has this in its environment.
-    pub fn with(&mut self, name: impl Into<OsString>, value: impl Into<OsString>) {
+    /// Adds a variable to all later commands.
+    pub fn set_variable(&mut self, name: impl Into<OsString>, value: impl Into<OsString>) {
         self.extra.push((name.into(), value.into()));
     }
 
-    /// From here on commits carry this name.
-    pub fn with_author(&mut self, name: &str, email: &str) {
+    /// Sets the author of later commits.
+    pub fn set_author(&mut self, name: &str, email: &str) {
         for role in ["AUTHOR", "COMMITTER"] {
-            self.with(format!("GIT_{role}_NAME"), name);
-            self.with(format!("GIT_{role}_EMAIL"), email);
+            self.set_variable(format!("GIT_{role}_NAME"), name);
+            self.set_variable(format!("GIT_{role}_EMAIL"), email);
         }
     }
 
-    /// A command on the workspace's repository. `what` is for the reader of an error.
-    pub fn run(&self, what: &'static str) -> Run {
-        self.run_in(&self.place.root, what)
+    /// Builds a command on the workspace's repository; `what` describes it in errors.
+    pub fn command(&self, what: &'static str) -> GitCommand {
+        self.command_in(&self.workspace.root, what)
     }
 
-    /// A command on the repository at this directory, which may be one inside the workspace's.
-    pub fn run_in(&self, root: &Path, what: &'static str) -> Run {
-        let mut run = self.bare(what);
+    /// Builds a command on the repository at this directory, which may be nested in the workspace's.
+    pub fn command_in(&self, root: &Path, what: &'static str) -> GitCommand {
+        let mut run = self.command_without_repository(what);
         run.command.env("GIT_DIR", root.join(".git")).env("GIT_WORK_TREE", root).current_dir(root);
         run
     }
 
-    /// A command on no repository.
-    pub fn bare(&self, what: &'static str) -> Run {
+    /// Builds a command without a repository.
+    pub fn command_without_repository(&self, what: &'static str) -> GitCommand {
         let mut command = Command::new(&self.program);
         command.env_clear().envs(ENVIRONMENT.iter().copied()).env("PATH", &self.search).stdin(Stdio::null());
-        command.current_dir(&self.place.root);
+        command.current_dir(&self.workspace.root);
         command.envs(self.extra.iter().map(|(name, value)| (name, value)));
         SETTINGS.iter().for_each(|setting| {
             command.args(["-c", setting]);
         });
-        let Place { quick, slow, ref temporary, .. } = self.place;
-        Run { command, what, quick, slow, temporary: temporary.clone() }
+        let GitWorkspace { quick, slow, ref temporary, .. } = self.workspace;
+        GitCommand { command, what, quick, slow, temporary: temporary.clone() }
     }
 
-    /// A command that only looks something up, and its whole answer.
-    pub fn read<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Result<Answer, Error> {
-        self.run("reading the repository").args(arguments).quick()
+    /// Runs a query and returns its output.
+    pub fn query<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Result<GitOutput, Error> {
+        self.command("reading the repository").args(arguments).run_quick()
     }
 
-    /// Makes every filter do nothing from here on. A filter is a program of the workspace's, which may hang;
-    /// and what it would take out of a file, as large-file storage does, would stay behind in the sandbox.
-    pub fn without_filters(&mut self) -> Result<(), Error> {
-        let listed = self.read(filters::LIST)?;
-        self.extra.extend(filters::off(&listed.stdout));
+    /// Disables all filters. A filter is a program of the workspace and may hang; and content that it moves elsewhere, as
+    /// large-file storage does, would stay behind in the sandbox.
+    pub fn disable_filters(&mut self) -> Result<(), Error> {
+        let listed = self.query(filters::LIST_ARGUMENTS)?;
+        self.extra.extend(filters::disabling_env(&listed.stdout));
         Ok(())
     }
 }
 
-impl Run {
+impl GitCommand {
     pub fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
         self.command.args(arguments);
         self
@@ -173,7 +172,8 @@ impl Run {
     }
 
     pub fn input(mut self, bytes: &[u8]) -> Result<Self, Error> {
-        let input = run::input(bytes, &self.temporary).map_err(|source| Error::Io { what: self.what, source })?;
+        let input =
+            subprocess::stdin_file(bytes, &self.temporary).map_err(|source| Error::Io { what: self.what, source })?;
         self.command.stdin(input);
         Ok(self)
     }
@@ -183,41 +183,41 @@ impl Run {
         self
     }
 
-    pub fn quick(self) -> Result<Answer, Error> {
+    pub fn run_quick(self) -> Result<GitOutput, Error> {
         let time = self.quick;
         self.capture(time)
     }
 
-    pub fn slow(self) -> Result<Answer, Error> {
+    pub fn run_slow(self) -> Result<GitOutput, Error> {
         let time = self.slow;
         self.capture(time)
     }
 
-    /// Writes the output into a file, at most `bound` bytes of it.
-    pub fn into(self, mut output: File, bound: u64) -> Result<Answer, Error> {
+    /// Writes the output into a file, at most `bound` bytes.
+    pub fn write_into(self, mut output: File, bound: u64) -> Result<GitOutput, Error> {
         let (what, time) = (self.what, self.slow);
-        let finished = self.run(time, bound, &mut |bytes| output.write_all(bytes).map_err(Failure::Io))?;
-        Ok(Answer::new(what, Vec::new(), finished))
+        let finished = self.run(time, bound, &mut |bytes| output.write_all(bytes).map_err(RunFailure::Io))?;
+        Ok(GitOutput::new(what, Vec::new(), finished))
     }
 
-    fn capture(self, time: Duration) -> Result<Answer, Error> {
+    fn capture(self, time: Duration) -> Result<GitOutput, Error> {
         let what = self.what;
         let mut stdout = Vec::new();
-        let finished = self.run(time, LISTING, &mut |bytes| {
+        let finished = self.run(time, MAX_LISTING_BYTES, &mut |bytes| {
             stdout.extend_from_slice(bytes);
             Ok(())
         })?;
-        Ok(Answer::new(what, stdout, finished))
+        Ok(GitOutput::new(what, stdout, finished))
     }
 
-    fn run(mut self, time: Duration, bound: u64, keep: run::Sink<'_>) -> Result<Finished, Error> {
+    fn run(mut self, time: Duration, bound: u64, keep: subprocess::OutputSink<'_>) -> Result<ProcessExit, Error> {
         let what = self.what;
-        // Memory is the jail's to bound.
-        let limits = Limits { time, output: bound, memory: None };
-        run::run(&mut self.command, limits, keep).map_err(|failure| match failure {
-            Failure::NotStarted(source) | Failure::Io(source) => Error::Io { what, source },
-            Failure::TimedOut => Error::TimedOut { what, seconds: time.as_secs() },
-            Failure::TooMuch => Error::TooMuch { what, bound },
+        // The jail limits memory.
+        let limits = RunLimits { timeout: time, output_bytes: bound, memory_bytes: None };
+        subprocess::run_command(&mut self.command, limits, keep).map_err(|failure| match failure {
+            RunFailure::SpawnFailed(source) | RunFailure::Io(source) => Error::Io { what, source },
+            RunFailure::TimedOut => Error::TimedOut { what, seconds: time.as_secs() },
+            RunFailure::OutputTooLarge => Error::TooMuch { what, bound },
         })
     }
 }

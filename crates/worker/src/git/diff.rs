@@ -1,6 +1,6 @@
-//! `git-diff`: how the workspace differs from where it started. Nothing in the workspace is written.
+//! `git-diff`: compares the workspace with its start, without writing to the workspace.
 
-use super::command::Place;
+use super::command::GitWorkspace;
 use super::error::Error;
 use super::index::Index;
 use super::repository::Repository;
@@ -16,21 +16,22 @@ const WHAT: &str = "comparing the workspace with its start";
 pub(super) struct Request {
     #[arg(long, allow_hyphen_values = true)]
     base: String,
-    /// Only these files, or what is in these directories.
+    /// Only these files and directories.
     #[arg(long, allow_hyphen_values = true)]
     path: Vec<String>,
-    /// The patch itself, instead of the list of files.
+    /// Print the patch instead of the list of files.
     #[arg(long)]
     patch: bool,
 }
 
-pub(super) fn show(request: &Request, place: &Place, output: File) -> Result<Value, Error> {
-    let mut repository = Repository::open(place)?;
-    let base = repository.base(&request.base)?.ok_or_else(|| Error::BaseMissing { base: request.base.clone() })?;
-    let head = repository.commit_of("HEAD")?;
+pub(super) fn diff_workspace(request: &Request, workspace: &GitWorkspace, output: File) -> Result<Value, Error> {
+    let mut repository = Repository::open(workspace)?;
+    let base =
+        repository.resolve_base(&request.base)?.ok_or_else(|| Error::BaseMissing { base: request.base.clone() })?;
+    let head = repository.resolve_commit("HEAD")?;
     let mut index = Index::new(&mut repository, head.as_deref().or(Some(&base)))?;
     index.name_everything(&repository.git)?;
-    let compare = repository.git.run(WHAT).args([
+    let compare = repository.git.command(WHAT).args([
         "diff-index",
         "-M",
         "-l1000",
@@ -42,10 +43,10 @@ pub(super) fn show(request: &Request, place: &Place, output: File) -> Result<Val
     let scope = || ["--end-of-options", &base, "--"].into_iter().chain(request.path.iter().map(String::as_str));
     if request.patch {
         let prefixes = ["--patch", "--submodule=short", "--src-prefix=a/", "--dst-prefix=b/"];
-        compare.args(prefixes).args(scope()).into(output, place.output_bytes)?.checked()?;
+        compare.args(prefixes).args(scope()).write_into(output, workspace.output_bytes)?.require_success()?;
         return Ok(Value::Null);
     }
-    let listed = compare.args(["-z", "--raw", "--numstat"]).args(scope()).slow()?.checked()?;
+    let listed = compare.args(["-z", "--raw", "--numstat"]).args(scope()).run_slow()?.require_success()?;
     let unread = || Error::Git { what: WHAT, detail: "its list cannot be read".to_owned() };
     let files = changes::parse(&listed.stdout).ok_or_else(unread)?;
     let mut report = json!({ "base": base, "files": files });

@@ -1,42 +1,42 @@
-//! Why a job of git could not be done. The server reads the code and shows the sentence.
+//! Errors of git jobs. The server reads the code and shows the message.
 
-use atoll_forge::plumbing::Rejected;
+use atoll_forge::plumbing::GitFailure;
 use std::io;
 use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the job was not understood: {detail}")]
+    #[error("invalid job: {detail}")]
     Arguments { detail: String },
 
-    #[error("git is not installed where sandboxes find their programs; install it on the host (`apt install git`)")]
+    #[error("git is not installed; install it on the host (`apt install git`)")]
     GitMissing,
 
-    #[error("{}: there are files here already; a repository goes only into an empty directory", root.display())]
+    #[error("{}is not empty; a repository needs an empty directory", root.display())]
     NotEmpty { root: PathBuf },
 
-    #[error("{branch:?} cannot be the name of a branch")]
+    #[error("{branch:?} is not a valid branch name")]
     BadBranch { branch: String },
 
-    #[error("what came in is not a bundle of commits: {detail}")]
+    #[error("the input is not a bundle of commits: {detail}")]
     BadBundle { detail: String },
 
-    #[error("what came in is commit {found}, and not {wanted}")]
+    #[error("expected commit {wanted}, found {found}")]
     BaseMismatch { wanted: String, found: String },
 
-    #[error("commit {base}, which the sandbox started from, is not in the workspace's repository")]
+    #[error("the start commit {base} is not in the workspace's repository")]
     BaseMissing { base: String },
 
-    #[error("{}: there is no git repository any more; the files are still there", root.display())]
+    #[error("{}: the git repository is gone; the files are still there", root.display())]
     NoRepository { root: PathBuf },
 
-    #[error("{}: git cannot use the repository any more ({detail}); the files are still there", root.display())]
+    #[error("{}: git cannot use the repository ({detail}); the files are still there", root.display())]
     BrokenRepository { root: PathBuf, detail: String },
 
     #[error("{what} took longer than {seconds} s and was stopped")]
     TimedOut { what: &'static str, seconds: u64 },
 
-    #[error("{what}: that is more than {bound} bytes; are there large files, or many, that .gitignore should name?")]
+    #[error("{what}: the output exceeds {bound} bytes; add large or generated files to .gitignore")]
     TooMuch { what: &'static str, bound: u64 },
 
     #[error("{what} failed: {detail}")]
@@ -46,8 +46,8 @@ pub enum Error {
     Io { what: &'static str, source: io::Error },
 }
 
-impl From<Rejected> for Error {
-    fn from(Rejected { what, detail }: Rejected) -> Self {
+impl From<GitFailure> for Error {
+    fn from(GitFailure { what, detail }: GitFailure) -> Self {
         Self::Git { what, detail }
     }
 }

@@ -1,8 +1,8 @@
-//! `git-in`: an empty workspace becomes a repository at a commit, on a branch of its own.
+//! `git-in`: creates a repository at a commit, on its own branch, in an empty workspace.
 
-use super::command::{Git, Place};
+use super::command::{Git, GitWorkspace};
 use super::error::Error;
-use atoll_forge::plumbing::bundle::{self, Head};
+use atoll_forge::plumbing::bundle::{self, BundleHeader};
 use clap::Args;
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const WHAT: &str = "filling the workspace";
 
-/// From so many files on it is worth a second to spare git from reading some of them again.
+/// Number of files from which adjusting the index's time pays off.
 const MANY_FILES: u32 = 2000;
 
 #[derive(Debug, Args)]
@@ -23,59 +23,68 @@ pub(super) struct Request {
     name: String,
     #[arg(long, allow_hyphen_values = true)]
     email: String,
-    /// What the bundle must bring.
+    /// The commit that the bundle must contain.
     #[arg(long, allow_hyphen_values = true)]
     base: Option<String>,
 }
 
-/// All or nothing: after a failure the workspace is as empty as it was.
-pub(super) fn fill(request: &Request, place: &Place, bundle: File) -> Result<Value, Error> {
+/// Fills the workspace; after a failure it is empty again.
+pub(super) fn fill_workspace(request: &Request, workspace: &GitWorkspace, bundle: File) -> Result<Value, Error> {
     let failed = |source| Error::Io { what: WHAT, source };
-    let mut git = Git::find(place)?;
-    if fs::read_dir(&place.root).map_err(failed)?.next().is_some() {
-        return Err(Error::NotEmpty { root: place.root.clone() });
+    let mut git = Git::find(workspace)?;
+    if fs::read_dir(&workspace.root).map_err(failed)?.next().is_some() {
+        return Err(Error::NotEmpty { root: workspace.root.clone() });
     }
     if request.name.trim().is_empty() || request.email.trim().is_empty() {
         return Err(Error::Arguments { detail: "--name and --email must not be empty".to_owned() });
     }
-    if !git.bare(WHAT).args(["check-ref-format", "--branch", &request.branch]).quick()?.succeeded() {
+    if !git
+        .command_without_repository(WHAT)
+        .args(["check-ref-format", "--branch", &request.branch])
+        .run_quick()?
+        .is_success()
+    {
         return Err(Error::BadBranch { branch: request.branch.clone() });
     }
-    git.with_author(&request.name, &request.email);
-    make(request, &git, bundle).inspect_err(|_| empty(&place.root))
+    git.set_author(&request.name, &request.email);
+    create_repository(request, &git, bundle).inspect_err(|_| remove_contents(&workspace.root))
 }
 
-fn make(request: &Request, git: &Git, mut bundle: File) -> Result<Value, Error> {
-    let head = Head::read(&mut bundle).map_err(|malformed| Error::BadBundle { detail: malformed.to_string() })?;
-    let (base, shallow) = contents(&head)?;
+fn create_repository(request: &Request, git: &Git, mut bundle: File) -> Result<Value, Error> {
+    let head =
+        BundleHeader::read(&mut bundle).map_err(|malformed| Error::BadBundle { detail: malformed.to_string() })?;
+    let (base, shallow) = bundle_contents(&head)?;
     if let Some(wanted) = request.base.as_ref().filter(|wanted| **wanted != base) {
         return Err(Error::BaseMismatch { wanted: wanted.clone(), found: base });
     }
     let format = format!("--object-format={}", head.format.name());
     let branch = format!("--initial-branch={}", request.branch);
-    git.run(WHAT).args(["init", "--quiet", "--template=", &format, &branch]).quick()?.checked()?;
-    // What `git init` would make of its template, less the samples in it.
-    let inner = git.place.root.join(".git");
+    git.command(WHAT).args(["init", "--quiet", "--template=", &format, &branch]).run_quick()?.require_success()?;
+    // The directories of git's template, without its samples.
+    let inner = git.workspace.root.join(".git");
     for name in ["hooks", "info"] {
         fs::create_dir_all(inner.join(name)).map_err(|source| Error::Io { what: WHAT, source })?;
     }
-    let indexed = git.run(WHAT).args(["index-pack", "--stdin"]).input_file(bundle).slow()?;
-    if !indexed.succeeded() {
-        return Err(Error::BadBundle { detail: indexed.detail() });
+    let indexed = git.command(WHAT).args(["index-pack", "--stdin"]).input_file(bundle).run_slow()?;
+    if !indexed.is_success() {
+        return Err(Error::BadBundle { detail: indexed.failure_detail() });
     }
     end_history(git, &shallow)?;
     for (key, value) in [("user.name", &request.name), ("user.email", &request.email)] {
-        git.run(WHAT).args(["config", "--", key, value]).quick()?.checked()?;
+        git.command(WHAT).args(["config", "--", key, value]).run_quick()?.require_success()?;
     }
     let name = format!("refs/heads/{}", request.branch);
-    git.run(WHAT).args(["update-ref", "-m", "atoll: start", "--", &name, &base, ""]).quick()?.checked()?;
-    git.run(WHAT).args(["reset", "--quiet", "--hard", &base]).slow()?.checked()?;
-    let files = settle(&inner.join("index")).map_err(|source| Error::Io { what: WHAT, source })?;
+    git.command(WHAT)
+        .args(["update-ref", "-m", "atoll: start", "--", &name, &base, ""])
+        .run_quick()?
+        .require_success()?;
+    git.command(WHAT).args(["reset", "--quiet", "--hard", &base]).run_slow()?.require_success()?;
+    let files = adjust_index_time(&inner.join("index")).map_err(|source| Error::Io { what: WHAT, source })?;
     Ok(json!({ "commit": base, "files": files, "shallow": !shallow.is_empty() }))
 }
 
-/// The commit that a bundle brings, and where its history ends.
-fn contents(head: &Head) -> Result<(String, Vec<String>), Error> {
+/// The commit of a bundle, and the commits where its history ends.
+fn bundle_contents(head: &BundleHeader) -> Result<(String, Vec<String>), Error> {
     let refused = |detail: &str| Err(Error::BadBundle { detail: detail.to_owned() });
     if !head.prerequisites.is_empty() {
         return refused("it builds on commits that it does not bring");
@@ -83,9 +92,9 @@ fn contents(head: &Head) -> Result<(String, Vec<String>), Error> {
     let mut base = None;
     let mut shallow = Vec::new();
     for (name, commit) in &head.refs {
-        if name == bundle::BASE && base.is_none() {
+        if name == bundle::BASE_REF && base.is_none() {
             base = Some(commit.clone());
-        } else if name.starts_with(bundle::SHALLOW) {
+        } else if name.starts_with(bundle::SHALLOW_REF_PREFIX) {
             shallow.push(commit.clone());
         } else {
             return refused("it names other refs than the base");
@@ -94,23 +103,23 @@ fn contents(head: &Head) -> Result<(String, Vec<String>), Error> {
     base.map_or_else(|| refused("it does not name the base"), |base| Ok((base, shallow)))
 }
 
-/// Tells git where history ends: of the commits that are named, those that came along.
+/// Marks the end of a shallow history.
 fn end_history(git: &Git, shallow: &[String]) -> Result<(), Error> {
     if shallow.is_empty() {
         return Ok(());
     }
     let names: String = shallow.iter().map(|commit| format!("{commit}\n")).collect();
     let there =
-        git.run(WHAT).args(["cat-file", "--batch-check=%(objectname) %(objecttype)"]).input(names.as_bytes())?;
-    let there = there.slow()?.checked()?.text();
+        git.command(WHAT).args(["cat-file", "--batch-check=%(objectname) %(objecttype)"]).input(names.as_bytes())?;
+    let there = there.run_slow()?.require_success()?.text();
     let ends: String =
         there.lines().filter_map(|line| line.strip_suffix(" commit")).map(|id| format!("{id}\n")).collect();
-    fs::write(git.place.root.join(".git/shallow"), ends).map_err(|source| Error::Io { what: WHAT, source })
+    fs::write(git.workspace.root.join(".git/shallow"), ends).map_err(|source| Error::Io { what: WHAT, source })
 }
 
-/// Git trusts no file whose time is not older than the index's, and reads it again at each `git status`.
-/// Where that would be many, the index is made one second younger than the youngest file. Returns the number of files.
-fn settle(index: &Path) -> io::Result<u32> {
+/// Makes the index newer than all files. Git reads a file again at each `git status` if it is not older than the index.
+/// Returns the number of files.
+fn adjust_index_time(index: &Path) -> io::Result<u32> {
     let mut head = [0; 12];
     let mut file = match File::options().read(true).write(true).open(index) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -128,7 +137,7 @@ fn settle(index: &Path) -> io::Result<u32> {
     Ok(files)
 }
 
-fn empty(root: &Path) {
+fn remove_contents(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.is_dir() && !path.is_symlink() {

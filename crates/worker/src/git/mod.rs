@@ -1,13 +1,13 @@
-//! Git inside a sandbox: what fills the workspace, what takes the work out of it, what shows it.
+//! Git jobs inside a sandbox: fill the workspace, export its commits, and diff it.
 //!
-//! Each is a job of its own, run as the agent's user in a jail with the workspace and no network.
-//! What goes through is a bundle: the server never reads the workspace itself.
+//! Each job runs as the agent's user in a jail with the workspace and without network. Commits travel as bundles: the
+//! server never reads the workspace itself.
 //!
-//! - `git-in` makes a repository of a bundle on standard input;
-//! - `git-out` commits what is left and writes a bundle of all that is new to standard output;
-//! - `git-diff` lists or shows what differs from the start, and changes nothing.
+//! - `git-in` creates a repository from a bundle on stdin;
+//! - `git-out` commits the rest and writes a bundle of all new commits to stdout;
+//! - `git-diff` lists or prints the differences from the start, and changes nothing.
 //!
-//! A job that fails says so in one line of JSON on standard error, `{"error", "code"}`, and ends with 1.
+//! A failed job prints one line of JSON on stderr, `{"error", "code"}`, and exits with 1.
 
 mod command;
 mod diff;
@@ -19,7 +19,7 @@ mod repository;
 #[cfg(test)]
 mod tests;
 
-pub use command::Place;
+pub use command::GitWorkspace;
 pub use error::Error;
 
 use clap::{Parser, Subcommand};
@@ -46,12 +46,12 @@ enum Job {
     Diff(diff::Request),
 }
 
-/// Does the job that the arguments name, in the sandbox's workspace.
+/// Runs the job that the arguments name, in the sandbox's workspace.
 pub fn main(arguments: Vec<String>) -> ExitCode {
-    let streams = || Ok((descriptor(io::stdin())?, descriptor(io::stdout())?));
+    let streams = || Ok((duplicate(io::stdin())?, duplicate(io::stdout())?));
     let done = streams()
         .map_err(|source| Error::Io { what: "starting the job", source })
-        .and_then(|(input, output)| perform(arguments, &Place::default(), input, output));
+        .and_then(|(input, output)| run_job(arguments, &GitWorkspace::default(), input, output));
     let (line, code) = match done {
         Ok(Value::Null) => return ExitCode::SUCCESS,
         Ok(report) => (report, ExitCode::SUCCESS),
@@ -61,21 +61,21 @@ pub fn main(arguments: Vec<String>) -> ExitCode {
     code
 }
 
-/// A stream without the buffer that the standard library has before it: git is handed the rest of it.
-fn descriptor(stream: impl AsFd) -> io::Result<File> {
+/// Duplicates a standard stream without Rust's buffer: git reads the rest of it.
+fn duplicate(stream: impl AsFd) -> io::Result<File> {
     stream.as_fd().try_clone_to_owned().map(File::from)
 }
 
-/// What a job has to say beside its output.
-fn perform(arguments: Vec<String>, place: &Place, input: File, output: File) -> Result<Value, Error> {
+/// Runs a job and returns its report.
+fn run_job(arguments: Vec<String>, workspace: &GitWorkspace, input: File, output: File) -> Result<Value, Error> {
     let line = Line::try_parse_from(arguments).map_err(|error| {
         let text = error.render().to_string();
         let first = text.lines().next().unwrap_or_default();
         Error::Arguments { detail: first.trim_start_matches("error: ").to_owned() }
     })?;
     match line.job {
-        Job::In(request) => input::fill(&request, place, input),
-        Job::Out(request) => out::take(&request, place, output),
-        Job::Diff(request) => diff::show(&request, place, output),
+        Job::In(request) => input::fill_workspace(&request, workspace, input),
+        Job::Out(request) => out::export_work(&request, workspace, output),
+        Job::Diff(request) => diff::diff_workspace(&request, workspace, output),
     }
 }

@@ -1,19 +1,19 @@
-//! `git-out`: commits what is left, and writes a bundle of all that is new.
+//! `git-out`: commits uncommitted work and writes a bundle of all new commits.
 
-use super::command::Place;
+use super::command::GitWorkspace;
 use super::error::Error;
 use super::index::Index;
-use super::repository::{Repository, Underway, regular};
-use atoll_forge::plumbing::bundle::{self, Head};
+use super::repository::{Repository, UnfinishedOperation, read_regular_file};
+use atoll_forge::plumbing::bundle::{self, BundleHeader};
 use clap::Args;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io;
 
-const COMMITTING: &str = "committing what is left";
+const COMMITTING: &str = "committing the work";
 const PACKING: &str = "packing the result";
-const UNTITLED: &str = "Work of an agent";
-const MOST_BRANCHES: usize = 10;
+const DEFAULT_MESSAGE: &str = "Work of an agent";
+const MAX_BRANCHES: usize = 10;
 
 #[derive(Debug, Args)]
 pub(super) struct Request {
@@ -27,31 +27,31 @@ pub(super) struct Request {
     email: String,
 }
 
-/// The commit that the work ends with.
+/// The final commit of the work.
 struct End {
     commit: String,
-    /// Made here, of what was left.
+    /// True if this job created it.
     is_new: bool,
 }
 
-pub(super) fn take(request: &Request, place: &Place, output: File) -> Result<Value, Error> {
+pub(super) fn export_work(request: &Request, workspace: &GitWorkspace, output: File) -> Result<Value, Error> {
     if [&request.name, &request.email].iter().any(|text| text.trim().is_empty()) {
         return Err(Error::Arguments { detail: "--name and --email must not be empty".to_owned() });
     }
-    let mut repository = Repository::open(place)?;
-    repository.git.with_author(&request.name, &request.email);
-    repository.unlock();
-    let base = repository.base(&request.base)?;
+    let mut repository = Repository::open(workspace)?;
+    repository.git.set_author(&request.name, &request.email);
+    repository.remove_stale_locks();
+    let base = repository.resolve_base(&request.base)?;
     let mut warnings = Vec::new();
-    let Some(end) = commit(&mut repository, request, base.as_deref(), &mut warnings)? else {
+    let Some(end) = commit_work(&mut repository, request, base.as_deref(), &mut warnings)? else {
         return Ok(json!({ "nothing": true }));
     };
-    warnings.extend(forgotten(&repository, &end.commit, base.as_deref())?);
-    let commits = count(&repository, &end.commit, base.as_deref())?;
+    warnings.extend(unmerged_branches(&repository, &end.commit, base.as_deref())?);
+    let commits = count_commits(&repository, &end.commit, base.as_deref())?;
     let mut report = if commits == 0 {
         json!({ "nothing": true })
     } else {
-        write(&repository, &end.commit, base, output)?;
+        write_bundle(&repository, &end.commit, base, output)?;
         json!({ "commit": end.commit, "commits": commits, "committed": end.is_new })
     };
     if !warnings.is_empty() {
@@ -60,15 +60,15 @@ pub(super) fn take(request: &Request, place: &Place, output: File) -> Result<Val
     Ok(report)
 }
 
-/// The workspace as it is now, as a commit; None when there has never been anything in it.
-fn commit(
+/// Commits the current workspace; `None` if there has never been anything in it.
+fn commit_work(
     repository: &mut Repository,
     request: &Request,
     base: Option<&str>,
     warnings: &mut Vec<String>,
 ) -> Result<Option<End>, Error> {
-    let underway = repository.underway();
-    let head = repository.commit_of("HEAD")?;
+    let underway = repository.unfinished_operation();
+    let head = repository.resolve_commit("HEAD")?;
     let parent = head.clone().or_else(|| base.map(str::to_owned));
     if head.is_none() {
         warnings.push("HEAD has no commit any more; the result builds on where the sandbox started".to_owned());
@@ -76,62 +76,66 @@ fn commit(
     let mut index = Index::new(repository, parent.as_deref())?;
     index.add_everything(&repository.git)?;
     warnings.extend(index.warnings());
-    let tree = repository.git.run(COMMITTING).args(["write-tree"]).slow()?.checked()?.text();
-    let merged = if underway == Underway::Merge { merged(repository)? } else { Vec::new() };
+    let tree = repository.git.command(COMMITTING).args(["write-tree"]).run_slow()?.require_success()?.text();
+    let merged = if underway == UnfinishedOperation::Merge { merge_parents(repository)? } else { Vec::new() };
     match &parent {
         Some(parent) if merged.is_empty() => {
-            let before = repository.git.read(["rev-parse", "--verify", &format!("{parent}^{{tree}}")])?.checked()?;
+            let before =
+                repository.git.query(["rev-parse", "--verify", &format!("{parent}^{{tree}}")])?.require_success()?;
             if before.text() == tree {
                 return Ok(Some(End { commit: parent.clone(), is_new: false }));
             }
         }
-        None if repository.git.read(["ls-tree", &tree])?.stdout.is_empty() => return Ok(None),
+        None if repository.git.query(["ls-tree", &tree])?.stdout.is_empty() => return Ok(None),
         _ => {}
     }
     let parents = parent.iter().chain(&merged).flat_map(|parent| ["-p", parent.as_str()]);
-    let made = repository.git.run(COMMITTING).args(["commit-tree", "-F", "-"]).args(parents).args([&tree]);
-    // No message is no reason to keep the work back.
-    let message = Some(request.message.trim()).filter(|message| !message.is_empty()).unwrap_or(UNTITLED);
-    let commit = made.input(format!("{message}\n").as_bytes())?.quick()?.checked()?.text();
+    let made = repository.git.command(COMMITTING).args(["commit-tree", "-F", "-"]).args(parents).args([&tree]);
+    // A missing message must not lose the work.
+    let message = Some(request.message.trim()).filter(|message| !message.is_empty()).unwrap_or(DEFAULT_MESSAGE);
+    let commit = made.input(format!("{message}\n").as_bytes())?.run_quick()?.require_success()?.text();
     match underway {
-        Underway::Nothing => {}
-        Underway::Merge => warnings.push("a merge was under way; it is committed as it stood".to_owned()),
-        Underway::Rebase | Underway::CherryPick | Underway::Revert | Underway::Bisect => {
+        UnfinishedOperation::Nothing => {}
+        UnfinishedOperation::Merge => warnings.push("a merge was under way; it is committed as it stood".to_owned()),
+        UnfinishedOperation::Rebase
+        | UnfinishedOperation::CherryPick
+        | UnfinishedOperation::Revert
+        | UnfinishedOperation::Bisect => {
             warnings.push(format!("a {} was under way; the result is the workspace as it stood", underway.name()));
-            // Moving HEAD would spoil it for an agent that goes on with it.
+            // Moving HEAD would break the agent's operation.
             return Ok(Some(End { commit, is_new: true }));
         }
     }
-    if let Err(error) = advance(repository, &index, head.as_deref(), &commit, underway) {
+    if let Err(error) = advance_branch(repository, &index, head.as_deref(), &commit, underway) {
         warnings.push(format!("the workspace's own branch could not be moved: {error}"));
     }
     Ok(Some(End { commit, is_new: true }))
 }
 
-/// The other sides of a merge that is under way.
-fn merged(repository: &Repository) -> Result<Vec<String>, Error> {
-    let text = regular(&repository.git_dir.join("MERGE_HEAD"), 1 << 16).unwrap_or_default();
+/// The other parents of an unfinished merge.
+fn merge_parents(repository: &Repository) -> Result<Vec<String>, Error> {
+    let text = read_regular_file(&repository.git_dir.join("MERGE_HEAD"), 1 << 16).unwrap_or_default();
     let lines = String::from_utf8_lossy(&text).into_owned();
-    let named = lines.lines().filter(|line| repository.format.names(line));
-    named.filter_map(|commit| repository.commit_of(commit).transpose()).collect()
+    let named = lines.lines().filter(|line| repository.format.is_object_id(line));
+    named.filter_map(|commit| repository.resolve_commit(commit).transpose()).collect()
 }
 
-/// The agent, should it go on, finds the commit on its branch and nothing uncommitted.
-fn advance(
+/// Moves the agent's branch to the commit, so that nothing is uncommitted.
+fn advance_branch(
     repository: &Repository,
     index: &Index,
     head: Option<&str>,
     commit: &str,
-    underway: Underway,
+    underway: UnfinishedOperation,
 ) -> Result<(), Error> {
     let failed = |source: io::Error| Error::Io { what: COMMITTING, source };
-    let nothing = "0".repeat(repository.format.digits());
-    let moved = repository.git.run(COMMITTING);
+    let nothing = "0".repeat(repository.format.hex_digits());
+    let moved = repository.git.command(COMMITTING);
     let moved = moved.args(["update-ref", "-m", "commit: what was left", "HEAD", commit, head.unwrap_or(&nothing)]);
-    moved.quick()?.checked()?;
+    moved.run_quick()?.require_success()?;
     let fresh = repository.git_dir.join("index.atoll");
     fs::copy(&index.path, &fresh).and_then(|_| fs::rename(&fresh, repository.git_dir.join("index"))).map_err(failed)?;
-    if underway == Underway::Merge {
+    if underway == UnfinishedOperation::Merge {
         for name in ["MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "AUTO_MERGE"] {
             drop(fs::remove_file(repository.git_dir.join(name)));
         }
@@ -139,35 +143,35 @@ fn advance(
     Ok(())
 }
 
-fn count(repository: &Repository, commit: &str, base: Option<&str>) -> Result<u64, Error> {
+fn count_commits(repository: &Repository, commit: &str, base: Option<&str>) -> Result<u64, Error> {
     let mut revisions = vec![commit.to_owned()];
     revisions.extend(base.map(|base| format!("^{base}")));
-    let counted = repository.git.run(PACKING).args(["rev-list", "--count"]).args(revisions).args(["--"]);
-    Ok(counted.slow()?.checked()?.text().parse().unwrap_or(0))
+    let counted = repository.git.command(PACKING).args(["rev-list", "--count"]).args(revisions).args(["--"]);
+    Ok(counted.run_slow()?.require_success()?.text().parse().unwrap_or(0))
 }
 
-/// Branches with work that the result does not have: the agent may have left the one that it worked on.
-fn forgotten(repository: &Repository, commit: &str, base: Option<&str>) -> Result<Vec<String>, Error> {
-    let listed = repository.git.run(PACKING).args(["for-each-ref", "--format=%(refname:short)"]);
+/// Branches with work that the result lacks: the agent may have switched branches.
+fn unmerged_branches(repository: &Repository, commit: &str, base: Option<&str>) -> Result<Vec<String>, Error> {
+    let listed = repository.git.command(PACKING).args(["for-each-ref", "--format=%(refname:short)"]);
     let known = [Some(commit), base].into_iter().flatten().map(|commit| format!("--no-merged={commit}"));
-    let listed = listed.args(known).args(["refs/heads/"]).slow()?;
-    let text = if listed.succeeded() { listed.text() } else { String::new() };
+    let listed = listed.args(known).args(["refs/heads/"]).run_slow()?;
+    let text = if listed.is_success() { listed.text() } else { String::new() };
     let say = |branch: &str| format!("branch {branch:?} has commits that are not in the result");
-    Ok(text.lines().take(MOST_BRANCHES).map(say).collect())
+    Ok(text.lines().take(MAX_BRANCHES).map(say).collect())
 }
 
-fn write(repository: &Repository, commit: &str, base: Option<String>, mut output: File) -> Result<(), Error> {
+fn write_bundle(repository: &Repository, commit: &str, base: Option<String>, mut output: File) -> Result<(), Error> {
     let wanted = base.iter().fold(format!("{commit}\n"), |wanted, base| format!("{wanted}^{base}\n"));
-    let refs = vec![(bundle::RESULT.to_owned(), commit.to_owned())];
-    let head = Head { format: repository.format, prerequisites: base.into_iter().collect(), refs };
+    let refs = vec![(bundle::RESULT_REF.to_owned(), commit.to_owned())];
+    let head = BundleHeader { format: repository.format, prerequisites: base.into_iter().collect(), refs };
     head.write(&mut output).map_err(|source| Error::Io { what: PACKING, source })?;
     let pack = ["pack-objects", "--revs", "--stdout", "--thin", "--delta-base-offset", "--quiet"];
     repository
         .git
-        .run(PACKING)
+        .command(PACKING)
         .args(pack)
         .input(wanted.as_bytes())?
-        .into(output, repository.git.place.output_bytes)?
-        .checked()?;
+        .write_into(output, repository.git.workspace.output_bytes)?
+        .require_success()?;
     Ok(())
 }

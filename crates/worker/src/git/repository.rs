@@ -1,8 +1,8 @@
-//! The workspace's repository, as the agent left it.
+//! The workspace's repository.
 
-use super::command::{Git, Place};
+use super::command::{Git, GitWorkspace};
 use super::error::Error;
-use atoll_forge::plumbing::bundle::Format;
+use atoll_forge::plumbing::bundle::ObjectFormat;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,20 +11,20 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A lock that a living git holds goes away by itself within this.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// Time for a running git to release its lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Repository {
     pub git: Git,
-    pub format: Format,
-    /// Where HEAD and the index are.
+    pub format: ObjectFormat,
+    /// The directory of HEAD and the index.
     pub git_dir: PathBuf,
 }
 
-/// What the agent was in the middle of.
+/// An unfinished operation of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Underway {
+pub(super) enum UnfinishedOperation {
     Nothing,
     Merge,
     Rebase,
@@ -33,7 +33,7 @@ pub(super) enum Underway {
     Bisect,
 }
 
-impl Underway {
+impl UnfinishedOperation {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -47,66 +47,67 @@ impl Underway {
 }
 
 impl Repository {
-    pub fn open(place: &Place) -> Result<Self, Error> {
-        let root = place.root.clone();
-        let mut git = Git::find(place)?;
+    pub fn open(workspace: &GitWorkspace) -> Result<Self, Error> {
+        let root = workspace.root.clone();
+        let mut git = Git::find(workspace)?;
         if fs::symlink_metadata(root.join(".git")).is_err() {
             return Err(Error::NoRepository { root });
         }
-        let found = git.read(["rev-parse", "--absolute-git-dir"])?;
-        if !found.succeeded() {
-            return Err(Error::BrokenRepository { root, detail: found.detail() });
+        let found = git.query(["rev-parse", "--absolute-git-dir"])?;
+        if !found.is_success() {
+            return Err(Error::BrokenRepository { root, detail: found.failure_detail() });
         }
         let mut path = found.stdout;
         path.pop();
         let git_dir: PathBuf = OsString::from_vec(path).into();
-        let named = git.read(["rev-parse", "--show-object-format"])?.checked()?.text();
+        let named = git.query(["rev-parse", "--show-object-format"])?.require_success()?.text();
         let detail = || format!("its objects are named by {named}");
-        let format = Format::named(&named).ok_or_else(|| Error::BrokenRepository { root, detail: detail() })?;
-        git.without_filters()?;
+        let format =
+            ObjectFormat::from_name(&named).ok_or_else(|| Error::BrokenRepository { root, detail: detail() })?;
+        git.disable_filters()?;
         Ok(Self { git, format, git_dir })
     }
 
-    /// The commit that a revision stands for, if it is there.
-    pub fn commit_of(&self, revision: &str) -> Result<Option<String>, Error> {
+    /// Resolves a revision to a commit, if it exists.
+    pub fn resolve_commit(&self, revision: &str) -> Result<Option<String>, Error> {
         let peeled = format!("{revision}^{{commit}}");
-        let answer = self.git.read(["rev-parse", "--verify", "--quiet", "--end-of-options", &peeled])?;
-        Ok(answer.succeeded().then(|| answer.text()).filter(|commit| self.format.names(commit)))
+        let answer = self.git.query(["rev-parse", "--verify", "--quiet", "--end-of-options", &peeled])?;
+        Ok(answer.is_success().then(|| answer.text()).filter(|commit| self.format.is_object_id(commit)))
     }
 
-    /// A base as the server names it: a whole commit id.
-    pub fn base(&self, base: &str) -> Result<Option<String>, Error> {
-        let is_id = [Format::Sha1, Format::Sha256].iter().any(|format| format.names(base));
+    /// Resolves the start commit, which must be a full id.
+    pub fn resolve_base(&self, base: &str) -> Result<Option<String>, Error> {
+        let is_id = [ObjectFormat::Sha1, ObjectFormat::Sha256].iter().any(|format| format.is_object_id(base));
         if !is_id {
             return Err(Error::Arguments { detail: "--base is not a commit".to_owned() });
         }
-        if self.format.names(base) { self.commit_of(base) } else { Ok(None) }
+        if self.format.is_object_id(base) { self.resolve_commit(base) } else { Ok(None) }
     }
 
-    pub fn underway(&self) -> Underway {
+    pub fn unfinished_operation(&self) -> UnfinishedOperation {
         let has = |name: &str| fs::symlink_metadata(self.git_dir.join(name)).is_ok();
         if has("rebase-merge") || has("rebase-apply") {
-            Underway::Rebase
+            UnfinishedOperation::Rebase
         } else if has("MERGE_HEAD") {
-            Underway::Merge
+            UnfinishedOperation::Merge
         } else if has("CHERRY_PICK_HEAD") {
-            Underway::CherryPick
+            UnfinishedOperation::CherryPick
         } else if has("REVERT_HEAD") {
-            Underway::Revert
+            UnfinishedOperation::Revert
         } else if has("BISECT_START") {
-            Underway::Bisect
+            UnfinishedOperation::Bisect
         } else {
-            Underway::Nothing
+            UnfinishedOperation::Nothing
         }
     }
 
-    /// Removes locks that a killed git left. One of a living git is waited for first.
-    pub fn unlock(&self) {
+    /// Removes locks that a killed git left, after waiting for a running one.
+    pub fn remove_stale_locks(&self) {
         let locks = ["index.lock", "HEAD.lock"].map(|name| self.git_dir.join(name));
         let held = || locks.iter().any(|lock| fs::symlink_metadata(lock).is_ok());
         let step = Duration::from_millis(100);
         let mut waited = Duration::ZERO;
-        while held() && waited < LOCK_PATIENCE {
+        while held() && waited < LOCK_TIMEOUT {
             std::thread::sleep(step);
             waited += step;
         }
@@ -114,8 +115,8 @@ impl Repository {
     }
 }
 
-/// A regular file's bytes. Anything else that stands there — a pipe would block for ever — is refused.
-pub(super) fn regular(path: &Path, bound: u64) -> io::Result<Vec<u8>> {
+/// Reads a regular file. Rejects everything else: opening a pipe would block.
+pub(super) fn read_regular_file(path: &Path, bound: u64) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let found = file.metadata()?;

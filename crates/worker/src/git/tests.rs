@@ -1,10 +1,10 @@
-//! The three jobs on real repositories, with plain git playing the user and the agent.
+//! The three jobs on real repositories, with plain git in the roles of the user and the agent.
 
 mod diff;
 mod input;
 mod out;
 
-use super::{Error, Place, perform};
+use super::{Error, GitWorkspace, run_job};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,32 +13,32 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// The user's repository, and a workspace that was filled from it.
-struct World {
+/// The user's repository and a workspace with a copy of it.
+struct GitFixture {
     directory: TempDir,
-    place: Place,
+    workspace: GitWorkspace,
 }
 
-impl World {
+impl GitFixture {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let place = Place {
+        let workspace = GitWorkspace {
             root: directory.path().join("workspace"),
             temporary: directory.path().join("tmp"),
-            ..Place::default()
+            ..GitWorkspace::default()
         };
-        fs::create_dir(&place.root).unwrap();
-        fs::create_dir(&place.temporary).unwrap();
-        Self { directory, place }
+        fs::create_dir(&workspace.root).unwrap();
+        fs::create_dir(&workspace.temporary).unwrap();
+        Self { directory, workspace }
     }
 
-    /// A workspace with a small repository in it, and the commit it started from.
-    fn filled() -> (Self, String) {
-        let world = Self::new();
-        let own = world.repository(&[]);
+    /// Creates a workspace with a small repository; returns it with its first commit.
+    fn with_repository() -> (Self, String) {
+        let fixture = Self::new();
+        let own = fixture.repository(&[]);
         let base = git(&own, ["rev-parse", "HEAD"]);
-        world.fill(&own, &[]).0.unwrap();
-        (world, base)
+        fixture.fill(&own, &[]).0.unwrap();
+        (fixture, base)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -46,7 +46,7 @@ impl World {
     }
 
     fn root(&self) -> &Path {
-        &self.place.root
+        &self.workspace.root
     }
 
     fn repository(&self, options: &[&str]) -> PathBuf {
@@ -60,7 +60,7 @@ impl World {
         own
     }
 
-    /// Fills the workspace with a bundle of HEAD, made by git itself.
+    /// Fills the workspace with a bundle of HEAD, created with plain git.
     fn fill(&self, own: &Path, more: &[&str]) -> (Result<Value, Error>, Vec<u8>) {
         git(own, ["update-ref", "refs/atoll/base", "HEAD"]);
         let bundle = self.path("source.bundle");
@@ -70,17 +70,17 @@ impl World {
 
     fn fill_with(&self, bundle: &[u8], more: &[&str]) -> (Result<Value, Error>, Vec<u8>) {
         let arguments = ["git-in", "--branch", "atoll/task", "--name", "Ann Lee", "--email", "ann@example.org"];
-        self.job(&[&arguments, more].concat(), bundle)
+        self.run_job(&[&arguments, more].concat(), bundle)
     }
 
-    fn out(&self, base: &str) -> (Result<Value, Error>, Vec<u8>) {
-        let arguments = ["git-out", "--base", base, "--message", "What is left", "--name", "Ann", "--email", "a@b"];
-        self.job(&arguments, b"")
+    fn export(&self, base: &str) -> (Result<Value, Error>, Vec<u8>) {
+        let arguments = ["git-out", "--base", base, "--message", "Remaining work", "--name", "Ann", "--email", "a@b"];
+        self.run_job(&arguments, b"")
     }
 
-    /// Takes the work out and into the user's repository, as its branch `result`.
-    fn taken(&self, base: &str) -> Value {
-        let (report, bundle) = self.out(base);
+    /// Exports the work and fetches it into the user's repository as branch `result`.
+    fn export_and_fetch(&self, base: &str) -> Value {
+        let (report, bundle) = self.export(base);
         let report = report.unwrap();
         let file = self.path("result.bundle");
         fs::write(&file, bundle).unwrap();
@@ -93,21 +93,21 @@ impl World {
     }
 
     fn diff(&self, base: &str, more: &[&str]) -> (Result<Value, Error>, String) {
-        let (report, output) = self.job(&[&["git-diff", "--base", base], more].concat(), b"");
+        let (report, output) = self.run_job(&[&["git-diff", "--base", base], more].concat(), b"");
         (report, String::from_utf8_lossy(&output).into_owned())
     }
 
-    fn job(&self, arguments: &[&str], input: &[u8]) -> (Result<Value, Error>, Vec<u8>) {
+    fn run_job(&self, arguments: &[&str], input: &[u8]) -> (Result<Value, Error>, Vec<u8>) {
         let mut from = tempfile::tempfile().unwrap();
         from.write_all(input).unwrap();
         from.rewind().unwrap();
         let mut to: File = tempfile::tempfile().unwrap();
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        let report = perform(arguments, &self.place, from, to.try_clone().unwrap());
+        let report = run_job(arguments, &self.workspace, from, to.try_clone().unwrap());
         to.rewind().unwrap();
         let mut output = Vec::new();
         to.read_to_end(&mut output).unwrap();
-        assert_eq!(fs::read_dir(&self.place.temporary).unwrap().count(), 0, "something is left in /tmp");
+        assert_eq!(fs::read_dir(&self.workspace.temporary).unwrap().count(), 0, "the job left temporary files");
         (report, output)
     }
 }
@@ -143,13 +143,13 @@ fn code(report: Result<Value, Error>) -> &'static str {
 }
 
 #[test]
-fn what_is_no_job_is_refused() {
-    let world = World::new();
+fn rejects_invalid_jobs() {
+    let fixture = GitFixture::new();
     for arguments in
         [&[] as &[&str], &["git-push"], &["git-in"], &["git-out", "--base"], &["git-diff", "--base", "x", "y"]]
     {
-        assert_eq!(code(world.job(arguments, b"").0), "arguments", "{arguments:?}");
+        assert_eq!(code(fixture.run_job(arguments, b"").0), "arguments", "{arguments:?}");
     }
-    let nowhere = super::command::Git::find_in(&world.place, "/nowhere".into());
-    assert!(nowhere.unwrap_err().to_string().contains("apt install git"));
+    let missing = super::command::Git::find_in(&fixture.workspace, "/nowhere".into());
+    assert!(missing.unwrap_err().to_string().contains("apt install git"));
 }

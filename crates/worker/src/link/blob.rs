@@ -1,7 +1,7 @@
-//! Blobs, up and down: as streams, on a connection of their own. None of them is ever whole in memory.
+//! Uploads and downloads blobs as streams, each on its own connection.
 
-use super::{AGENT, AUTHORIZATION, Error, HOST, Reply, Server, USER_AGENT, chain};
-use atoll_core::bounds::BLOB_BYTES;
+use super::{AUTHORIZATION, Error, HOST, Reply, Server, USER_AGENT, USER_AGENT_VALUE, chain, classify_response};
+use atoll_core::bounds::MAX_BLOB_BYTES;
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::combinators::BoxBody;
@@ -16,17 +16,17 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-const PIECE: usize = 64 * 1024;
-/// Of an answer that is no blob.
-const SHORT: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
+/// Size limit of a reply that is not a blob.
+const MAX_REPLY_BYTES: usize = 64 * 1024;
 
 type Body = BoxBody<Bytes, io::Error>;
 
 impl Server {
-    /// Sends the first `length` bytes of a file.
+    /// Uploads the first `length` bytes of a file.
     pub async fn put_blob(&self, name: &str, file: Arc<File>, length: u64) -> Reply {
         let pieces = stream::try_unfold((file, 0), move |(file, at)| async move {
-            let wanted = usize::try_from(length - at).unwrap_or(PIECE).min(PIECE);
+            let wanted = usize::try_from(length - at).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
             if wanted == 0 {
                 return Ok(None);
             }
@@ -36,19 +36,19 @@ impl Server {
         });
         let body = BodyExt::boxed(StreamBody::new(pieces));
         match self.exchange("PUT", name, body, length).await {
-            Ok(response) => reply(response).await,
+            Ok(response) => read_reply(response).await,
             Err(error) => Reply::later(chain(&*error)),
         }
     }
 
-    /// Its bytes as they come, bounded; or what the server said instead.
+    /// Downloads a blob as a bounded stream, or returns the server's error.
     pub async fn get_blob(&self, name: &str) -> Result<Limited<Incoming>, Reply> {
         let body = BodyExt::boxed(Empty::new().map_err(|never| match never {}));
         let response = self.exchange("GET", name, body, 0).await.map_err(|error| Reply::later(chain(&*error)))?;
         if response.status().is_success() {
-            return Ok(Limited::new(response.into_body(), BLOB_BYTES));
+            return Ok(Limited::new(response.into_body(), MAX_BLOB_BYTES));
         }
-        Err(reply(response).await)
+        Err(read_reply(response).await)
     }
 
     async fn exchange(&self, method: &str, name: &str, body: Body, length: u64) -> Result<Response<Incoming>, Error> {
@@ -61,7 +61,7 @@ impl Server {
         });
         let path = self.path(&format!("blobs/{name}"));
         let mut request = Request::builder().method(method).uri(path).header(HOST, self.dialer.host_header());
-        request = request.header(USER_AGENT, AGENT);
+        request = request.header(USER_AGENT, USER_AGENT_VALUE);
         if length > 0 {
             request = request.header(CONTENT_TYPE, "application/octet-stream").header(CONTENT_LENGTH, length);
         }
@@ -72,10 +72,10 @@ impl Server {
     }
 }
 
-async fn reply(response: Response<Incoming>) -> Reply {
+async fn read_reply(response: Response<Incoming>) -> Reply {
     let status = response.status();
-    match Limited::new(response.into_body(), SHORT).collect().await {
-        Ok(body) => Reply::of(status, None, body.to_bytes()),
-        Err(error) => Reply::later(format!("the answer broke off: {error}")),
+    match Limited::new(response.into_body(), MAX_REPLY_BYTES).collect().await {
+        Ok(body) => classify_response(status, None, body.to_bytes()),
+        Err(error) => Reply::later(format!("failed to read the reply: {error}")),
     }
 }

@@ -1,4 +1,4 @@
-//! How a connection is got: the worker dials, or takes what was dialled to it (`accepting`).
+//! `Dial`: opens connections to the server; `Dialer` does so by TCP and TLS.
 
 use atoll_core::BoxFuture;
 use hyper::Uri;
@@ -11,20 +11,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection of any kind.
 pub trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
-/// A way to get connections to the server. Its `Debug` form says where they lead.
+/// Opens connections to the server. Its `Debug` form names the server.
 pub trait Dial: Send + Sync + std::fmt::Debug {
     fn dial(&self) -> BoxFuture<'_, io::Result<Box<dyn Io>>>;
-    /// What the `Host` header says.
+    /// Value of the `Host` header.
     fn host_header(&self) -> &str;
-    /// The path of the server's address, without a slash at its end.
+    /// Path of the server's URL, without a trailing slash.
     fn prefix(&self) -> &str;
-    /// Whether a dead peer can look like a silent one. On the same machine it can't: the kernel says so at once.
+    /// True if a dead peer may look like a silent one. On the same host the kernel reports its end at once.
     fn dies_silently(&self) -> bool {
         true
     }
@@ -32,7 +32,7 @@ pub trait Dial: Send + Sync + std::fmt::Debug {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BadServer {
-    #[error("`{0}` is not the address of a server; write it like https://atoll.example or http://127.0.0.1:7700")]
+    #[error("`{0}` is not a server URL; use a form like https://atoll.example or http://127.0.0.1:7700")]
     NotAnAddress(String),
     #[error("failed to set up TLS")]
     Tls(#[from] rustls::Error),
@@ -66,7 +66,7 @@ impl Dialer {
         if authority.as_str().contains('@') || uri.query().is_some() || authority.host().is_empty() {
             return Err(bad());
         }
-        // An IPv6 address stands in brackets in a URL, and without them everywhere else.
+        // Brackets around an IPv6 address belong to the URL only.
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let tls = if encrypted {
             let name = ServerName::try_from(host.clone()).map_err(|_| bad())?;
@@ -97,7 +97,7 @@ impl Dial for Dialer {
     fn dial(&self) -> BoxFuture<'_, io::Result<Box<dyn Io>>> {
         Box::pin(async move {
             let late = || io::Error::new(io::ErrorKind::TimedOut, format!("failed to connect to {self:?} in time"));
-            tokio::time::timeout(CONNECT, self.connect()).await.unwrap_or_else(|_| Err(late()))
+            tokio::time::timeout(CONNECT_TIMEOUT, self.connect()).await.unwrap_or_else(|_| Err(late()))
         })
     }
 
@@ -110,8 +110,7 @@ impl Dial for Dialer {
     }
 }
 
-/// Trusts what the machine trusts (`SSL_CERT_FILE` included); where it has no certificates, as in a
-/// bare container, those that the binary carries.
+/// Trusts the system's certificates (`SSL_CERT_FILE` included), or the built-in ones if there are none.
 fn tls_config() -> Result<ClientConfig, rustls::Error> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -132,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_understood() {
+    fn parses_server_addresses() {
         let dialer = Dialer::new("http://127.0.0.1:7700/").unwrap();
         assert_eq!((dialer.host.as_str(), dialer.port, dialer.prefix()), ("127.0.0.1", 7700, ""));
         let dialer = Dialer::new("https://atoll.example/behind/a/proxy/").unwrap();

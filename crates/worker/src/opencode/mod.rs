@@ -1,10 +1,12 @@
-//! The bridge to OpenCode, which is a server of its own: it speaks HTTP and sends its events as a stream, while the
-//! executor speaks to agents in lines. Runs in the agent's place, starts the server beside it, and lives as long as it.
+//! The bridge to OpenCode, which is an HTTP server with an event stream, while the executor talks to agents in lines.
+//! The bridge runs as the agent's process, spawns the server and ends with it.
 //!
-//! `wire` is how it is spoken to, `server` the process, `http` the way to it.
+//! `atoll_drivers::opencode::bridge` defines its lines. `request` converts them to HTTP requests, `server` owns the
+//! process, `http` talks to it, and `session_export` prints a session's transcript.
 
-use http::Client;
-use server::Server;
+use atoll_drivers::opencode::bridge::{BridgeInput, BridgeOutput};
+use http::ServerClient;
+use server_process::OpenCodeServer;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
@@ -12,82 +14,85 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use wire::{In, Out};
 
 mod http;
-mod server;
-mod transcript;
-pub mod wire;
+mod request;
+mod server_process;
+mod session_export;
 
-pub use transcript::print as print_transcript;
+pub use session_export::print_transcript;
 
-/// For the server to take a conversation up, which it prepares everything for.
-const OPENING: Duration = Duration::from_secs(60);
-/// For a server whose stream broke to be seen gone.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// For anything else that it is asked.
-const ANSWER: Duration = Duration::from_secs(30);
-/// What a shell would end with, whose command was killed.
-const KILLED: u8 = 128 + 9;
+/// Opening a session includes OpenCode's whole initialization.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum wait for the server's exit after its event stream broke.
+const EXIT_GRACE: Duration = Duration::from_secs(1);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// A shell's exit code for a killed command.
+const EXIT_CODE_KILLED: u8 = 128 + 9;
 
-/// Runs until the input ends, or the server does. The arguments are the server's program, and the session to go on with.
+/// Runs until the input or the server ends. Arguments: the server's program and the session to resume.
 pub fn main(arguments: &[String]) -> ExitCode {
-    let Some(program) = arguments.first() else { return give_up("there is no program to start") };
+    let Some(program) = arguments.first() else {
+        return exit_with_error("usage: atoll-worker opencode PROGRAM [SESSION]");
+    };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return give_up(&format!("failed to begin: {error}")),
+        Err(error) => return exit_with_error(&format!("failed to start the runtime: {error}")),
     };
-    let ended = runtime.block_on(Box::pin(run(program, arguments.get(1).map(String::as_str))));
-    // Whoever waits for a line that does not come is left behind.
+    let ended = runtime.block_on(Box::pin(run_bridge(program, arguments.get(1).map(String::as_str))));
+    // Abandons the blocking read of standard input.
     runtime.shutdown_background();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Fault::Said(error)) => give_up(&error),
-        // It ends as its server did: whether that was for its memory, only the executor can tell.
-        Err(Fault::Killed(error)) => {
+        Err(BridgeFailure::Message(error)) => exit_with_error(&error),
+        // Ends like its server, so that the executor can tell whether memory ran out.
+        Err(BridgeFailure::Killed(error)) => {
             drop(writeln!(std::io::stderr().lock(), "{error}"));
-            ExitCode::from(KILLED)
+            ExitCode::from(EXIT_CODE_KILLED)
         }
     }
 }
 
-/// Why there is nothing to go on with.
-enum Fault {
-    Said(String),
-    /// The server was killed, without a word of its own.
+enum BridgeFailure {
+    Message(String),
+    /// The server was killed and reported no error.
     Killed(String),
 }
 
-impl<T: Into<String>> From<T> for Fault {
+impl<T: Into<String>> From<T> for BridgeFailure {
     fn from(error: T) -> Self {
-        Self::Said(error.into())
+        Self::Message(error.into())
     }
 }
 
-fn give_up(error: &str) -> ExitCode {
-    say(&Out::Failed { error: error.to_owned() });
+fn exit_with_error(error: &str) -> ExitCode {
+    print_output(&BridgeOutput::Failed { error: error.to_owned() });
     ExitCode::FAILURE
 }
 
-async fn run(program: &str, session: Option<&str>) -> Result<(), Fault> {
-    // The server goes with it, however it is told to go.
-    let mut told_to_go = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
-    let [Ok(terminated), Ok(interrupted)] = &mut told_to_go else { return Err("it can't hear signals".into()) };
-    let mut server = Server::start(program).await?;
+async fn run_bridge(program: &str, session: Option<&str>) -> Result<(), BridgeFailure> {
+    // A signal to the bridge ends the server, too.
+    let mut stop_signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let [Ok(terminated), Ok(interrupted)] = &mut stop_signals else {
+        return Err("failed to install signal handlers".into());
+    };
+    let mut server = OpenCodeServer::start(program).await?;
     let client = server.client();
-    // Whoever takes the transcript out asks the server for it; without this it starts the program anew.
-    let _known = transcript::Known::tell(&client);
-    let mut events = tokio::time::timeout(OPENING, client.events()).await.map_err(|_| "its events do not come")??;
-    let opened = tokio::time::timeout(OPENING, client.open(session)).await;
-    let session = opened.map_err(|_| "it does not begin a session in time")??;
-    say(&Out::Ready { session: session.clone() });
+    // Lets the transcript export use this server instead of starting the program.
+    let _known = session_export::AdvertisedServer::advertise(&client);
+    let mut events = tokio::time::timeout(SESSION_TIMEOUT, client.open_events())
+        .await
+        .map_err(|_| "OpenCode's event stream timed out")??;
+    let opened = tokio::time::timeout(SESSION_TIMEOUT, client.open_session(session)).await;
+    let session = opened.map_err(|_| "opening a session of OpenCode timed out")??;
+    print_output(&BridgeOutput::Ready { session: session.clone() });
 
-    // One after the other, so that what was said first is there first; a word to stop waits for none of it.
-    let (orders, mut taken) = mpsc::unbounded_channel::<In>();
+    // Requests are posted in order; an abort does not wait for them.
+    let (orders, mut taken) = mpsc::unbounded_channel::<BridgeInput>();
     let (worker, its_session) = (client.clone(), session.clone());
     let posting = tokio::spawn(async move {
         while let Some(order) = taken.recv().await {
-            post(&worker, &its_session, order).await;
+            post_order(&worker, &its_session, order).await;
         }
     });
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
@@ -95,58 +100,58 @@ async fn run(program: &str, session: Option<&str>) -> Result<(), Fault> {
         tokio::select! {
             line = lines.next_line() => match line {
                 Ok(Some(line)) => match serde_json::from_str(&line) {
-                    Ok(In::Abort {}) => {
+                    Ok(BridgeInput::Abort {}) => {
                         let (client, session) = (client.clone(), session.clone());
-                        tokio::spawn(async move { post(&client, &session, In::Abort {}).await });
+                        tokio::spawn(async move { post_order(&client, &session, BridgeInput::Abort {}).await });
                     }
                     Ok(order) => drop(orders.send(order)),
-                    // A line of a newer worker says nothing to this one.
+                    // Ignores unknown lines of a newer worker.
                     Err(_) => {}
                 },
                 Ok(None) | Err(_) => break,
             },
-            event = events.next() => match event {
-                Ok(event) => say(&Out::Event { event }),
-                // A server that is no more breaks the stream first; how it ended says more.
-                Err(broken) => return Err(match tokio::time::timeout(LAST_WORDS, server.ended()).await {
-                    Ok(status) => ended(status),
+            event = events.next_event() => match event {
+                Ok(data) => print_output(&BridgeOutput::Event { data }),
+                // If the server has ended, its exit status says more than the broken stream.
+                Err(broken) => return Err(match tokio::time::timeout(EXIT_GRACE, server.wait_for_exit()).await {
+                    Ok(status) => server_exit_failure(status),
                     Err(_) => broken.into(),
                 }),
             },
             _ = terminated.recv() => break,
             _ = interrupted.recv() => break,
-            status = server.ended() => return Err(ended(status)),
+            status = server.wait_for_exit() => return Err(server_exit_failure(status)),
         }
     }
     posting.abort();
-    server.end().await;
+    server.stop().await;
     Ok(())
 }
 
-fn ended(status: std::io::Result<ExitStatus>) -> Fault {
+fn server_exit_failure(status: std::io::Result<ExitStatus>) -> BridgeFailure {
     match status {
         Ok(status) if status.signal() == Some(rustix::process::Signal::KILL.as_raw()) => {
-            Fault::Killed(format!("the server of OpenCode ended with {status}"))
+            BridgeFailure::Killed(format!("OpenCode's server ended with {status}"))
         }
-        Ok(status) => Fault::Said(format!("the server of OpenCode ended with {status}")),
-        Err(error) => Fault::Said(format!("the server of OpenCode was lost: {error}")),
+        Ok(status) => BridgeFailure::Message(format!("OpenCode's server ended with {status}")),
+        Err(error) => BridgeFailure::Message(format!("failed to wait for OpenCode's server: {error}")),
     }
 }
 
-/// Only a refusal means something.
-async fn post(client: &Client, session: &str, order: In) {
-    let (what, id, path, body) = order.request(session);
-    let answered = tokio::time::timeout(ANSWER, client.post(&path, &body)).await;
+/// Posts a request and reports an error, if any.
+async fn post_order(client: &ServerClient, session: &str, order: BridgeInput) {
+    let (what, id, path, body) = request::build_request(order, session);
+    let answered = tokio::time::timeout(REQUEST_TIMEOUT, client.post_json(&path, &body)).await;
     let error = match answered {
         Ok(Ok(_)) => return,
         Ok(Err(error)) => error,
-        Err(_) => "it does not answer in time".to_owned(),
+        Err(_) => "OpenCode's server timed out".to_owned(),
     };
-    say(&Out::Refused { what: what.to_owned(), id, error });
+    print_output(&BridgeOutput::Refused { what: what.to_owned(), id, error });
 }
 
-fn say(line: &Out) {
-    // Writing such an enum into memory can't fail; whoever does not read any more has no use for it.
+fn print_output(line: &BridgeOutput) {
+    // Serialising this enum cannot fail; write errors mean that the worker is gone.
     let mut bytes = serde_json::to_vec(line).unwrap_or_default();
     bytes.push(b'\n');
     let mut out = std::io::stdout().lock();

@@ -1,7 +1,7 @@
-//! What the kernel says, as a fault with a sentence.
+//! Converts system errors into file errors.
 
-use super::Stop;
-use atoll_core::provider::files::{FileError, FileFault};
+use super::TransferError;
+use atoll_core::provider::files::{FileError, FileErrorCode};
 use rustix::io::Errno;
 use std::io;
 
@@ -9,42 +9,46 @@ pub(super) fn of(path: &str, error: impl Into<io::Error>) -> FileError {
     let error = error.into();
     let known = Errno::from_io_error(&error);
     let (fault, detail) = match known {
-        Some(Errno::NOENT) => (FileFault::NotFound, format!("there is no `{path}`")),
-        Some(Errno::NOTDIR) => (FileFault::NotADirectory, format!("`{path}`, or a part of its path, is no directory")),
-        Some(Errno::ISDIR) => (FileFault::IsDirectory, format!("`{path}` is a directory")),
-        Some(Errno::ACCESS | Errno::PERM) => (FileFault::Denied, format!("the agent's user may not do that: `{path}`")),
-        Some(Errno::ROFS) => (FileFault::Denied, format!("`{path}` is on a file system that is read-only")),
-        Some(Errno::BUSY) => (FileFault::Denied, format!("`{path}` is a place that the sandbox needs")),
-        Some(Errno::EXIST) => (FileFault::Exists, format!("there is something at `{path}` already")),
-        Some(Errno::NOTEMPTY) => (FileFault::NotEmpty, format!("the directory `{path}` is not empty")),
+        Some(Errno::NOENT) => (FileErrorCode::NotFound, format!("`{path}` does not exist")),
+        Some(Errno::NOTDIR) => {
+            (FileErrorCode::NotADirectory, format!("`{path}` or a part of its path is not a directory"))
+        }
+        Some(Errno::ISDIR) => (FileErrorCode::IsDirectory, format!("`{path}` is a directory")),
+        Some(Errno::ACCESS | Errno::PERM) => {
+            (FileErrorCode::Denied, format!("permission denied for the agent's user: `{path}`"))
+        }
+        Some(Errno::ROFS) => (FileErrorCode::Denied, format!("`{path}` is on a read-only file system")),
+        Some(Errno::BUSY) => (FileErrorCode::Denied, format!("`{path}` is in use by the sandbox")),
+        Some(Errno::EXIST) => (FileErrorCode::Exists, format!("`{path}` already exists")),
+        Some(Errno::NOTEMPTY) => (FileErrorCode::NotEmpty, format!("the directory `{path}` is not empty")),
         Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => {
-            (FileFault::NoSpace, format!("the sandbox has no room for `{path}`"))
+            (FileErrorCode::NoSpace, format!("not enough disk space in the sandbox for `{path}`"))
         }
-        Some(Errno::NAMETOOLONG) => (FileFault::TooLong, "the path, or a name in it, is too long".to_owned()),
+        Some(Errno::NAMETOOLONG) => (FileErrorCode::TooLong, "the path or a name in it is too long".to_owned()),
         Some(Errno::LOOP) => {
-            (FileFault::UnsupportedKind, format!("`{path}` is a symbolic link, or leads through a loop of them"))
+            (FileErrorCode::UnsupportedKind, format!("`{path}` is a symbolic link or leads through a loop of links"))
         }
-        Some(Errno::NXIO | Errno::NODEV) => (FileFault::UnsupportedKind, format!("`{path}` is no file")),
+        Some(Errno::NXIO | Errno::NODEV) => (FileErrorCode::UnsupportedKind, format!("`{path}` is not a file")),
         Some(Errno::XDEV) => {
-            let detail = format!("`{path}` is on another file system: copy it there and delete it here");
-            (FileFault::UnsupportedKind, detail)
+            let detail = format!("`{path}` is on another file system: copy it and delete the original");
+            (FileErrorCode::UnsupportedKind, detail)
         }
-        _ => (FileFault::Failed, format!("`{path}`: {error}")),
+        _ => (FileErrorCode::Failed, format!("`{path}`: {error}")),
     };
     FileError::new(fault, detail)
 }
 
-/// A tree that could not be packed or unpacked.
-pub(super) fn of_tree(error: atoll_trees::Error) -> Stop {
+/// Converts an error of packing or unpacking a tree.
+pub(super) fn of_tree(error: atoll_trees::Error) -> TransferError {
     use atoll_trees::Error as E;
     match error {
         E::File { path, source } => of(&path, source).into(),
-        E::Malformed(_) | E::Unsupported(_) => FileError::new(FileFault::BadContent, error.to_string()).into(),
-        E::Stream(_) => Stop::Lost,
+        E::Malformed(_) | E::Unsupported(_) => FileError::new(FileErrorCode::BadContent, error.to_string()).into(),
+        E::Stream(_) => TransferError::Lost,
     }
 }
 
-/// Something that is no file and no directory.
+/// The error for an entry that is neither a file nor a directory.
 pub(super) fn unsupported(path: &str, what: &str) -> FileError {
-    FileError::new(FileFault::UnsupportedKind, format!("`{path}` is {what}, which has no content to move"))
+    FileError::new(FileErrorCode::UnsupportedKind, format!("`{path}` is {what}, which has no content to transfer"))
 }

@@ -1,6 +1,6 @@
-//! Files in and out of the sandbox: a process for each request, with the agent's rights, which has the server's
-//! connection itself. The first process only reads what the connection is for and gives it away: no data passes
-//! through it, and no path that somebody names is ever opened with its rights.
+//! Transfers files in and out of the sandbox: one helper process per request, with the agent's rights.
+//! The worker passes the server's connection to the helper: no data passes through the worker, and it opens no path
+//! with its own rights.
 
 mod content;
 mod fault;
@@ -8,10 +8,10 @@ mod jobs;
 mod wire;
 
 use crate::exec::Exec;
-use crate::hands::{Program, Streams};
 use crate::link::Connection;
-use atoll_core::provider::files::{FileError, FileFault, bad_path};
-use atoll_protocol::files::{Done, Job, failed_frame};
+use crate::spawner::{ProgramSpec, StdStreams};
+use atoll_core::provider::files::{FileError, FileErrorCode, path_error};
+use atoll_protocol::files::{FileOperationSummary, FileRequest, encode_failure};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Mode;
 use rustix::net::SendFlags;
@@ -23,154 +23,153 @@ use std::process::ExitCode;
 use tokio::sync::Semaphore;
 use wire::Incoming;
 
-/// How many helpers may run beside each other. Whoever reads slowly must not take the connections that the worker
-/// itself needs, nor the processes that the agent may have.
-const AT_ONCE: usize = 32;
-static FREE: Semaphore = Semaphore::const_new(AT_ONCE);
+/// Maximum number of helpers. Slow readers must not use up the worker's connections or the agent's processes.
+const MAX_HELPERS: usize = 32;
+static FREE: Semaphore = Semaphore::const_new(MAX_HELPERS);
 
-/// What may wait in the socket.
-const ON_THE_WAY: usize = 1 << 20;
+/// Socket buffer size.
+const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 
-/// Why a request did not end well.
-enum Stop {
-    /// To be told.
+/// Why a request failed.
+enum TransferError {
+    /// An error to send to the server.
     Failed(FileError),
-    /// There is nobody to tell.
+    /// The connection is gone.
     Lost,
 }
 
-impl From<FileError> for Stop {
+impl From<FileError> for TransferError {
     fn from(error: FileError) -> Self {
         Self::Failed(error)
     }
 }
 
-type Result<T, E = Stop> = std::result::Result<T, E>;
+type Result<T, E = TransferError> = std::result::Result<T, E>;
 
-/// The first process's part.
-pub async fn serve(connection: Connection, exec: Exec) {
-    // It counts as one until the helper has ended.
+/// Starts a helper for a connection.
+pub async fn serve_transfer(connection: Connection, exec: Exec) {
+    // The permit counts until the helper exits.
     let (stream, _counted) = match connection.into_std() {
-        Ok(taken) => taken,
-        Err(error) => return tracing::warn!(%error, "a connection for files can't be used"),
+        Ok(parts) => parts,
+        Err(error) => return tracing::warn!(%error, "failed to use a file transfer connection"),
     };
     let Ok(_free) = FREE.try_acquire() else {
-        let detail = format!("{AT_ONCE} requests for files are under way in this sandbox; try again later");
-        return refuse(&stream, detail);
+        let detail = format!("{MAX_HELPERS} file requests are already running in this sandbox: try again later");
+        return send_refusal(&stream, detail);
     };
     let started = async {
         stream.set_nonblocking(false)?;
         let input = OwnedFd::from(stream.try_clone()?);
-        let nowhere = || File::options().write(true).open("/dev/null").map(OwnedFd::from);
-        let streams = Streams { input: Some(input), stdout: nowhere()?, stderr: nowhere()? };
-        let program = Program {
+        let open_null = || File::options().write(true).open("/dev/null").map(OwnedFd::from);
+        let streams = StdStreams { input: Some(input), stdout: open_null()?, stderr: open_null()? };
+        let program = ProgramSpec {
             argv: vec!["/proc/self/exe".to_owned(), "files".to_owned()],
             cwd: exec.cwd.clone(),
             env: Vec::new(),
-            whole: true,
+            kill_group_on_exit: true,
             terminal: None,
             files: Vec::new(),
         };
-        exec.hands.spawn(program, streams).await.map_err(io::Error::other)
+        exec.spawner.spawn(program, streams).await.map_err(io::Error::other)
     };
     match started.await {
         Ok(mut process) => {
-            // From here on only the helper has it, so that its end is the connection's.
+            // From here on only the helper has the connection, so that it closes with the helper.
             drop(stream);
-            let _ = process.ended().await;
+            let _ = process.wait_for_exit().await;
         }
-        Err(error) => refuse(&stream, format!("failed to start the helper for files: {error}")),
+        Err(error) => send_refusal(&stream, format!("failed to start the file helper: {error}")),
     }
 }
 
-fn refuse(stream: &UnixStream, detail: String) {
-    let failed = FileError::new(FileFault::Failed, detail);
-    // A few bytes into an empty socket; if they have no room, its end says enough.
-    let _ = rustix::net::send(stream, &failed_frame(&failed), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+fn send_refusal(stream: &UnixStream, detail: String) {
+    let failed = FileError::new(FileErrorCode::Failed, detail);
+    // Best effort: the peer also sees the closed connection.
+    let _ = rustix::net::send(stream, &encode_failure(&failed), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// The helper: one request from the connection at standard input. It runs in the workspace.
+/// The helper process: serves one request from the connection at stdin, in the workspace.
 pub fn main() -> ExitCode {
-    // Nothing that runs as the same user may look into it. It is no boundary: what it may do, the agent may.
-    drop(atoll_jail::inside::prepare_init());
+    // Hides this process from others of the same user. This is no security boundary: it has the agent's rights.
+    drop(atoll_jail::init_process::harden_process());
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let Ok(socket) = io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
-    // Only for speed: each side is woken less often.
-    let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, ON_THE_WAY);
-    if answer(&UnixStream::from(socket)).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    // For speed: fewer wake-ups on each side.
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER_BYTES);
+    if serve_request(&UnixStream::from(socket)).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn answer(socket: &UnixStream) -> io::Result<()> {
+fn serve_request(socket: &UnixStream) -> io::Result<()> {
     let mut incoming = Incoming::new(socket);
-    let job = incoming.job()?;
+    let job = incoming.read_job()?;
     let mut writer = socket;
-    match check(&job).and_then(|()| run(&job, socket, &mut incoming)) {
-        Ok(done) => writer.write_all(&done.frame()),
-        Err(Stop::Failed(error)) => writer.write_all(&failed_frame(&error)),
-        Err(Stop::Lost) => Err(io::ErrorKind::BrokenPipe.into()),
+    match check_paths(&job).and_then(|()| run_job(&job, socket, &mut incoming)) {
+        Ok(done) => writer.write_all(&done.to_frame()),
+        Err(TransferError::Failed(error)) => writer.write_all(&encode_failure(&error)),
+        Err(TransferError::Lost) => Err(io::ErrorKind::BrokenPipe.into()),
     }
 }
 
-fn check(job: &Job) -> Result<()> {
+fn check_paths(job: &FileRequest) -> Result<()> {
     let paths: &[&String] = match job {
-        Job::Read { path, .. }
-        | Job::Write { path, .. }
-        | Job::List { path, .. }
-        | Job::Stat { path }
-        | Job::MakeDirectory { path }
-        | Job::Delete { path, .. }
-        | Job::Pack { path }
-        | Job::Unpack { path } => &[path],
-        Job::Move { from, to, .. } => &[from, to],
+        FileRequest::Read { path, .. }
+        | FileRequest::Write { path, .. }
+        | FileRequest::List { path, .. }
+        | FileRequest::Stat { path }
+        | FileRequest::MakeDirectory { path }
+        | FileRequest::Delete { path, .. }
+        | FileRequest::Pack { path }
+        | FileRequest::Unpack { path } => &[path],
+        FileRequest::Move { from, to, .. } => &[from, to],
     };
-    match paths.iter().find_map(|path| bad_path(path)) {
+    match paths.iter().find_map(|path| path_error(path)) {
         Some(error) => Err(error.into()),
         None => Ok(()),
     }
 }
 
-fn run(job: &Job, socket: &UnixStream, incoming: &mut Incoming<'_>) -> Result<Done> {
+fn run_job(job: &FileRequest, socket: &UnixStream, incoming: &mut Incoming<'_>) -> Result<FileOperationSummary> {
     match job {
-        // What comes in is read from the connection all the time, so its end is seen, and half a file cleaned up.
-        Job::Write { path, mode, make_parents, offset, length } => {
+        // An upload reads the connection all the time, sees its end, and cleans up by itself.
+        FileRequest::Write { path, mode, make_parents, offset, length } => {
             let how = content::Write { mode: *mode, make_parents: *make_parents, offset: *offset, length: *length };
             content::write(path, how, incoming)
         }
-        Job::Unpack { path } => content::unpack(path, incoming),
-        Job::Read { path, offset, length } => {
-            end_with(socket);
+        FileRequest::Unpack { path } => content::unpack(path, incoming),
+        FileRequest::Read { path, offset, length } => {
+            exit_with_peer(socket);
             content::read(path, *offset, *length, socket)
         }
-        Job::Pack { path } => {
-            end_with(socket);
+        FileRequest::Pack { path } => {
+            exit_with_peer(socket);
             content::pack(path, socket)
         }
-        Job::List { path, after, limit } => {
-            end_with(socket);
+        FileRequest::List { path, after, limit } => {
+            exit_with_peer(socket);
             jobs::list(path, after.as_deref(), *limit, socket)
         }
-        Job::Delete { path, recursive } => {
-            end_with(socket);
+        FileRequest::Delete { path, recursive } => {
+            exit_with_peer(socket);
             jobs::delete(path, *recursive)
         }
-        Job::Stat { path } => jobs::stat(path, socket),
-        Job::MakeDirectory { path } => jobs::make_directory(path),
-        Job::Move { from, to, replace } => jobs::rename(from, to, *replace),
+        FileRequest::Stat { path } => jobs::stat(path, socket),
+        FileRequest::MakeDirectory { path } => jobs::make_directory(path),
+        FileRequest::Move { from, to, replace } => jobs::rename(from, to, *replace),
     }
 }
 
-/// Ends this process when nobody is at the other end any more: it may be busy with something else for long.
-fn end_with(socket: &UnixStream) {
+/// Ends this process when the peer closes the connection: a job may not notice for long.
+fn exit_with_peer(socket: &UnixStream) {
     let Ok(socket) = socket.try_clone() else { return };
     let watch = move || loop {
-        // Without a wish it returns only for an end.
-        let mut wanted = [PollFd::new(&socket, PollFlags::empty())];
-        match poll(&mut wanted, None) {
+        // Without requested events, poll returns only at the end.
+        let mut polled = [PollFd::new(&socket, PollFlags::empty())];
+        match poll(&mut polled, None) {
             Ok(_) => std::process::exit(1),
             Err(rustix::io::Errno::INTR) => {}
             Err(_) => return,
         }
     };
-    // Without it the end is seen at the next write.
+    // Without the thread the next write notices the end.
     drop(std::thread::Builder::new().stack_size(64 * 1024).spawn(watch));
 }

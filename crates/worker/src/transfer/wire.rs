@@ -1,32 +1,35 @@
-//! Frames on the connection: data as it comes, without a copy of it.
+//! Frames of a transfer connection, without copies of the data.
 
-use super::{Result, Stop};
-use atoll_protocol::files::{Ask, HEAD, Job, LONGEST, PIECE, Tell, head, read_head};
+use super::{Result, TransferError};
+use atoll_protocol::files::{
+    FileClientFrame, FileRequest, FileWorkerFrame, HEADER_BYTES, MAX_CHUNK_BYTES, MAX_PAYLOAD_BYTES, decode_header,
+    encode_header,
+};
 use std::io::{self, BufRead, ErrorKind, IoSlice, Read, Write};
 use std::os::unix::net::UnixStream;
 
-fn wrong(error: impl std::fmt::Display) -> io::Error {
+fn invalid_data(error: impl std::fmt::Display) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error.to_string())
 }
 
-/// What the server sends: a job, and then perhaps data, which is read like a file that ends where the data does.
+/// Reads the server's frames: a job, then optional data, which reads like a file.
 pub(super) struct Incoming<'a> {
     socket: &'a UnixStream,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Of the frame that is being read.
+    /// Bytes left in the current frame.
     left: usize,
     over: bool,
 }
 
 impl<'a> Incoming<'a> {
     pub(super) fn new(socket: &'a UnixStream) -> Self {
-        Self { socket, buffer: vec![0; PIECE], start: 0, end: 0, left: 0, over: false }
+        Self { socket, buffer: vec![0; MAX_CHUNK_BYTES], start: 0, end: 0, left: 0, over: false }
     }
 
-    /// Reads until so many bytes are there.
-    fn need(&mut self, count: usize) -> io::Result<()> {
+    /// Reads until the buffer has `count` bytes.
+    fn fill_to(&mut self, count: usize) -> io::Result<()> {
         if self.buffer.len() < count {
             self.buffer.resize(count, 0);
         }
@@ -45,20 +48,22 @@ impl<'a> Incoming<'a> {
         Ok(())
     }
 
-    fn head(&mut self) -> io::Result<(Ask, usize)> {
-        self.need(HEAD)?;
-        let mut bytes = [0; HEAD];
-        bytes.copy_from_slice(&self.buffer[self.start..self.start + HEAD]);
-        self.start += HEAD;
-        let (kind, length) = read_head(bytes).map_err(wrong)?;
-        Ok((Ask::from_byte(kind).map_err(wrong)?, length))
+    fn read_header(&mut self) -> io::Result<(FileClientFrame, usize)> {
+        self.fill_to(HEADER_BYTES)?;
+        let mut bytes = [0; HEADER_BYTES];
+        bytes.copy_from_slice(&self.buffer[self.start..self.start + HEADER_BYTES]);
+        self.start += HEADER_BYTES;
+        let (kind, length) = decode_header(bytes).map_err(invalid_data)?;
+        Ok((FileClientFrame::from_byte(kind).map_err(invalid_data)?, length))
     }
 
-    pub(super) fn job(&mut self) -> io::Result<Job> {
-        let (Ask::Job, length) = self.head()? else { return Err(wrong("the first frame must say what to do")) };
-        debug_assert!(length <= LONGEST);
-        self.need(length)?;
-        let job = Job::read(&self.buffer[self.start..self.start + length]).map_err(wrong)?;
+    pub(super) fn read_job(&mut self) -> io::Result<FileRequest> {
+        let (FileClientFrame::Operation, length) = self.read_header()? else {
+            return Err(invalid_data("the first frame must be a request"));
+        };
+        debug_assert!(length <= MAX_PAYLOAD_BYTES);
+        self.fill_to(length)?;
+        let job = FileRequest::from_payload(&self.buffer[self.start..self.start + length]).map_err(invalid_data)?;
         self.start += length;
         Ok(job)
     }
@@ -67,10 +72,10 @@ impl<'a> Incoming<'a> {
 impl BufRead for Incoming<'_> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         while self.left == 0 && !self.over {
-            match self.head()? {
-                (Ask::Data, length) => self.left = length,
-                (Ask::End, _) => self.over = true,
-                (Ask::Job, _) => return Err(wrong("a second request on one connection")),
+            match self.read_header()? {
+                (FileClientFrame::Data, length) => self.left = length,
+                (FileClientFrame::EndOfData, _) => self.over = true,
+                (FileClientFrame::Operation, _) => return Err(invalid_data("a second request on one connection")),
             }
         }
         if self.over {
@@ -78,7 +83,7 @@ impl BufRead for Incoming<'_> {
         }
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            self.need(1)?;
+            self.fill_to(1)?;
         }
         Ok(&self.buffer[self.start..self.end.min(self.start + self.left)])
     }
@@ -91,21 +96,21 @@ impl BufRead for Incoming<'_> {
 
 impl Read for Incoming<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let here = self.fill_buf()?;
-        let length = here.len().min(into.len());
-        into[..length].copy_from_slice(&here[..length]);
+        let available = self.fill_buf()?;
+        let length = available.len().min(into.len());
+        into[..length].copy_from_slice(&available[..length]);
         self.consume(length);
         Ok(length)
     }
 }
 
-/// What goes out: each write is a frame of data.
+/// Writes each chunk as a data frame.
 pub(super) struct Outgoing<'a>(pub(super) &'a UnixStream);
 
 impl Write for Outgoing<'_> {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        let piece = &data[..data.len().min(PIECE)];
-        let head = head(Tell::Data.byte(), piece.len());
+        let piece = &data[..data.len().min(MAX_CHUNK_BYTES)];
+        let head = encode_header(FileWorkerFrame::Data.to_byte(), piece.len());
         let mut parts = [IoSlice::new(&head), IoSlice::new(piece)];
         let mut rest = &mut parts[..];
         while !rest.is_empty() {
@@ -124,7 +129,7 @@ impl Write for Outgoing<'_> {
     }
 }
 
-/// A frame that is not data.
-pub(super) fn send(mut socket: &UnixStream, frame: &[u8]) -> Result<()> {
-    socket.write_all(frame).map_err(|_| Stop::Lost)
+/// Sends a frame that is not data.
+pub(super) fn send_frame(mut socket: &UnixStream, frame: &[u8]) -> Result<()> {
+    socket.write_all(frame).map_err(|_| TransferError::Lost)
 }

@@ -1,26 +1,24 @@
-//! Lines that no agent should say, put before every driver in the middle of what real agents do: nothing breaks, and no
-//! line is dropped without a word. A line either becomes something (an event, words that are streamed, an answer), or
-//! is told as not understood, or is of a kind that also says nothing when the real agent says it.
+//! Feeds malformed lines to every driver in the middle of recorded scenarios. No driver panics, and none drops a line
+//! silently: a line becomes output, or `Unparsed`, or is of a kind without effect even in a real agent's transcript.
 //!
-//! 10,000 lines for each driver at full scale, a tenth in `make test`; `ATOLL_TEST_SEED` makes the same ones again.
+//! Full scale is 10,000 lines per driver, `make test` uses a tenth; `ATOLL_TEST_SEED` repeats a run.
 
-use crate::golden::{Play, STORIES};
+use crate::golden::{Replay, SCENARIOS};
 use crate::record;
 use anyhow::{Context, Result, ensure};
-use atoll_core::sandbox::Approvals;
+use atoll_core::sandbox::ApprovalMode;
 use atoll_core::time::Timestamp;
-use atoll_worker::driver::{self, Answer, Said};
-use atoll_worker::input::Event;
+use atoll_dispatcher::program::input::Event;
+use atoll_drivers::{self as driver, AgentOutput, RequestAnswer};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-const LINES: usize = 10_000;
+const FULL_SCALE_LINES: usize = 10_000;
 
-/// Whatever a value is replaced with.
-fn strange(rng: &mut StdRng) -> Value {
+fn strange_value(rng: &mut StdRng) -> Value {
     match rng.random_range(0..14) {
         0 => Value::Null,
         1 => json!(-1),
@@ -39,11 +37,11 @@ fn strange(rng: &mut StdRng) -> Value {
     }
 }
 
-/// One place somewhere in it is otherwise.
-fn twist(value: &mut Value, rng: &mut StdRng, others: &[Value]) {
-    let goes_down = rng.random_range(0..4) > 0;
+/// Mutates one place in the value.
+fn mutate_value(value: &mut Value, rng: &mut StdRng, others: &[Value]) {
+    let descends = rng.random_range(0..4) > 0;
     match value {
-        Value::Object(all) if goes_down && !all.is_empty() => {
+        Value::Object(all) if descends && !all.is_empty() => {
             let at = rng.random_range(0..all.len());
             let Some(name) = all.keys().nth(at).cloned() else { return };
             match rng.random_range(0..8) {
@@ -54,22 +52,22 @@ fn twist(value: &mut Value, rng: &mut StdRng, others: &[Value]) {
                 }
                 _ => {
                     if let Some(inner) = all.get_mut(&name) {
-                        twist(inner, rng, others);
+                        mutate_value(inner, rng, others);
                     }
                 }
             }
         }
-        Value::Array(all) if goes_down && !all.is_empty() => {
+        Value::Array(all) if descends && !all.is_empty() => {
             let at = rng.random_range(0..all.len());
-            twist(&mut all[at], rng, others);
+            mutate_value(&mut all[at], rng, others);
         }
         Value::String(text) if rng.random() => text.push_str("-strange"),
         other if rng.random_range(0..5) == 0 => *other = others[rng.random_range(0..others.len())].clone(),
-        other => *other = strange(rng),
+        other => *other = strange_value(rng),
     }
 }
 
-fn fuzzed(rng: &mut StdRng, lines: &[Value]) -> Vec<u8> {
+fn mutate_line(rng: &mut StdRng, lines: &[Value]) -> Vec<u8> {
     let one = |rng: &mut StdRng| lines[rng.random_range(0..lines.len())].clone();
     let mut line = one(rng);
     match rng.random_range(0..10) {
@@ -90,17 +88,17 @@ fn fuzzed(rng: &mut StdRng, lines: &[Value]) -> Vec<u8> {
         }
         3 => return format!("\u{1b}[31mwarning:\u{1b}[0m {line}").into_bytes(),
         4 => return format!("{line}{}", one(rng)).into_bytes(),
-        5 => return strange(rng).to_string().into_bytes(),
+        5 => return strange_value(rng).to_string().into_bytes(),
         _ => {}
     }
     for _ in 0..rng.random_range(1..4) {
-        twist(&mut line, rng, lines);
+        mutate_value(&mut line, rng, lines);
     }
     line.to_string().into_bytes()
 }
 
-/// What kind of line it is, as far as a driver tells them apart.
-fn kind(line: &Value) -> String {
+/// The kind of a line, as far as drivers distinguish them.
+fn line_kind(line: &Value) -> String {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (params, update, event) = (&line["params"], &line["params"]["update"], &line["event"]["data"]);
     let part = &event["properties"]["part"];
@@ -123,75 +121,76 @@ fn kind(line: &Value) -> String {
     }
 }
 
-/// What nobody needs to be told, also if it is not quite as it should be.
-fn says_nothing(line: &Value) -> bool {
+/// Returns true for lines that may have no effect, even if they are malformed.
+fn may_be_silent(line: &Value) -> bool {
     let blank = |text: &Value| text.as_str().is_some_and(|text| text.trim().is_empty());
     let (item, update) = (&line["params"]["item"], &line["params"]["update"]);
-    // Another agent's conversation, that it works with: only its tools are told.
-    const OTHERS: &[&str] = &["turn/started", "turn/completed", "turn/plan/updated", "item/agentMessage/delta"];
-    if line["method"].as_str().is_some_and(|method| OTHERS.contains(&method)) && line["params"]["threadId"].is_string()
+    // Events of a subagent's thread: the driver reports only its tools.
+    const SUBAGENT_METHODS: &[&str] =
+        &["turn/started", "turn/completed", "turn/plan/updated", "item/agentMessage/delta"];
+    if line["method"].as_str().is_some_and(|method| SUBAGENT_METHODS.contains(&method))
+        && line["params"]["threadId"].is_string()
     {
         return true;
     }
-    // A tool or a part that was told before, and is told again.
+    // A repeated tool call or part.
     let part = &line["event"]["data"]["properties"]["part"];
     if update["toolCallId"].is_string() || part["id"].is_string() {
         return true;
     }
-    // An answer to a word that only a refusal would matter to, or none.
+    // A response: only errors matter.
     if line["method"].is_null() && line["id"].is_u64() {
         return true;
     }
-    // What it was told itself.
+    // An echo of our message.
     if item["type"] == "userMessage" {
         return true;
     }
-    // A thought that is not shown, and one that is not whole yet.
+    // Hidden or incomplete reasoning.
     if item["type"] == "reasoning" || update["sessionUpdate"] == "agent_thought_chunk" {
         return true;
     }
-    // Nothing was said, or thought.
+    // Empty text.
     let texts = [&item["text"], &update["content"]["text"], &line["event"]["data"]["properties"]["part"]["text"]];
     texts.into_iter().any(blank)
 }
 
-struct Stories {
+struct Corpus {
     agent: &'static str,
-    all: Vec<Vec<Value>>,
-    /// Every line of them.
+    scenarios: Vec<Vec<Value>>,
     lines: Vec<Value>,
-    /// Kinds of lines that say nothing though they are as they should be.
-    quiet: BTreeSet<String>,
+    /// Kinds of lines that are valid and have no effect.
+    silent_kinds: BTreeSet<String>,
 }
 
-impl Stories {
-    /// A driver of `agent`, by the transcripts of `source`.
-    fn read(agent: &'static str, source: &str) -> Result<Self> {
-        let mut stories = Self { agent, all: Vec::new(), lines: Vec::new(), quiet: BTreeSet::new() };
-        for story in STORIES {
-            let text = std::fs::read_to_string(record::file(source, story)?)?;
-            stories.take(text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)?;
+impl Corpus {
+    /// Loads the transcripts of `source` for the driver of `agent`.
+    fn from_transcripts(agent: &'static str, source: &str) -> Result<Self> {
+        let mut corpus = Self { agent, scenarios: Vec::new(), lines: Vec::new(), silent_kinds: BTreeSet::new() };
+        for scenario in SCENARIOS {
+            let text = std::fs::read_to_string(record::transcript_path(source, scenario)?)?;
+            corpus.add_scenario(text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)?;
         }
-        Ok(stories)
+        Ok(corpus)
     }
 
-    fn take(&mut self, story: Vec<Value>) -> Result<()> {
-        let mut play = Play::new(self.agent, Approvals::Full)?;
-        for step in &story {
-            let line = &step["heard"];
-            let said = play.step(step)?;
+    fn add_scenario(&mut self, scenario: Vec<Value>) -> Result<()> {
+        let mut replay = Replay::new(self.agent, ApprovalMode::Full)?;
+        for step in &scenario {
+            let line = &step["line"];
+            let output_count = replay.run_step(step)?;
             if !line.is_null() {
                 self.lines.push(line.clone());
-                if said == 0 {
-                    self.quiet.insert(kind(line));
+                if output_count == 0 {
+                    self.silent_kinds.insert(line_kind(line));
                 }
             }
         }
-        self.all.push(story);
+        self.scenarios.push(scenario);
         Ok(())
     }
 
-    fn fuzz(&self) -> Result<()> {
+    fn fuzz_driver(&self) -> Result<()> {
         let seed =
             std::env::var("ATOLL_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
         let mut shown = std::io::stderr().lock();
@@ -200,22 +199,22 @@ impl Stories {
         let mut rng = StdRng::seed_from_u64(seed);
         let scale = std::env::var("ATOLL_TEST_SCALE").ok().and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.1);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
-        let count = (LINES as f64 * scale).ceil() as usize;
+        let count = (FULL_SCALE_LINES as f64 * scale).ceil() as usize;
         let mut left: Vec<&Value> = Vec::new();
-        let mut play = Play::new(self.agent, Approvals::Full)?;
+        let mut replay = Replay::new(self.agent, ApprovalMode::Full)?;
         for number in 0..count {
             if left.is_empty() || rng.random_range(0..200) == 0 {
-                left = self.all[rng.random_range(0..self.all.len())].iter().rev().collect();
-                play = Play::new(self.agent, Approvals::Full)?;
+                left = self.scenarios[rng.random_range(0..self.scenarios.len())].iter().rev().collect();
+                replay = Replay::new(self.agent, ApprovalMode::Full)?;
             }
             for _ in 0..rng.random_range(0..2) {
                 if let Some(step) = left.pop() {
-                    play.step(step)?;
+                    replay.run_step(step)?;
                 }
             }
-            let line = fuzzed(&mut rng, &self.lines);
+            let line = mutate_line(&mut rng, &self.lines);
             if !line.trim_ascii().is_empty() {
-                self.one(&mut play, &line).with_context(|| {
+                self.check_line(&mut replay, &line).with_context(|| {
                     let shown = String::from_utf8_lossy(&line[..line.len().min(2_000)]).into_owned();
                     format!("{} {seed}: line {number}: {shown}", self.agent)
                 })?;
@@ -224,33 +223,37 @@ impl Stories {
         Ok(())
     }
 
-    fn one(&self, play: &mut Play, line: &[u8]) -> Result<()> {
-        let driver = &mut play.driver;
-        let said = driver.line(line);
-        // Not all that is well-formed can be read: it may be nested too deeply.
+    fn check_line(&self, replay: &mut Replay, line: &[u8]) -> Result<()> {
+        let driver = &mut replay.driver;
+        let outputs = driver.handle_line(line);
+        // Valid JSON may be too deeply nested to parse.
         let is_object = serde_json::from_slice::<&RawValue>(line).is_ok_and(|raw| raw.get().starts_with('{'));
         let parsed = serde_json::from_slice::<Value>(line).ok().filter(Value::is_object);
         match &parsed {
             None if is_object => {}
-            None => ensure!(matches!(said[..], [Said::Unparsed { .. }]), "nonsense was taken for {said:?}"),
-            Some(parsed) if said.is_empty() => {
-                let kind = kind(parsed);
-                // Whoever goes on with a conversation is told all of it again.
-                let is_again = play.is_resumed && parsed["params"]["update"].is_object();
-                let may_be = is_again || self.quiet.contains(&kind) || says_nothing(parsed);
-                ensure!(may_be, "`{kind}` was dropped without a word");
+            None => {
+                ensure!(matches!(outputs[..], [AgentOutput::Unparsed { .. }]), "a malformed line yields {outputs:?}")
+            }
+            Some(parsed) if outputs.is_empty() => {
+                let kind = line_kind(parsed);
+                // `session/load` replays the old conversation.
+                let is_replayed = replay.is_resumed && parsed["params"]["update"].is_object();
+                let is_allowed = is_replayed || self.silent_kinds.contains(&kind) || may_be_silent(parsed);
+                ensure!(is_allowed, "`{kind}` was dropped silently");
             }
             Some(_) => {}
         }
-        for said in said {
-            match said {
-                Said::Unparsed { reason } => {
-                    let told = Event::unparsed(line, line.len(), &reason, Timestamp::from_micros(0));
-                    let told = told.context("it can't be told that it was not understood")?;
-                    ensure!(told.data.get().len() < 64 << 10, "the excerpt is too long");
+        for output in outputs {
+            match output {
+                AgentOutput::Unparsed { reason } => {
+                    let event = Event::unparsed(line, line.len(), &reason, Timestamp::from_micros(0));
+                    let event = event.context("failed to build agent.unparsed")?;
+                    ensure!(event.data.get().len() < 64 << 10, "the excerpt is too long");
                 }
-                Said::Asks(ask) => drop(driver.answer(&ask.id, Answer::Deny { reason: "no".to_owned() })),
-                Said::ToolRan { tool_use_id } => drop(driver.tool_seen(&tool_use_id)),
+                AgentOutput::Request(request) => {
+                    drop(driver.answer_request(&request.id, RequestAnswer::Deny { reason: "no".to_owned() }))
+                }
+                AgentOutput::AwaitingScan { tool_use_id } => drop(driver.confirm_scan(&tool_use_id)),
                 _ => {}
             }
         }
@@ -259,51 +262,51 @@ impl Stories {
 }
 
 #[test]
-fn claude() -> Result<()> {
-    Stories::read("claude", "claude")?.fuzz()
+fn claude_driver_survives_malformed_lines() -> Result<()> {
+    Corpus::from_transcripts("claude", "claude")?.fuzz_driver()
 }
 
 #[test]
-fn codex() -> Result<()> {
-    Stories::read("codex", "codex")?.fuzz()
+fn codex_driver_survives_malformed_lines() -> Result<()> {
+    Corpus::from_transcripts("codex", "codex")?.fuzz_driver()
 }
 
 #[test]
-fn gemini() -> Result<()> {
-    Stories::read("gemini", "gemini")?.fuzz()
+fn gemini_driver_survives_malformed_lines() -> Result<()> {
+    Corpus::from_transcripts("gemini", "gemini")?.fuzz_driver()
 }
 
 #[test]
-fn acp() -> Result<()> {
-    Stories::read("acp", "gemini")?.fuzz()
+fn acp_driver_survives_malformed_lines() -> Result<()> {
+    Corpus::from_transcripts("acp", "gemini")?.fuzz_driver()
 }
 
 #[test]
-fn opencode() -> Result<()> {
-    Stories::read("opencode", "opencode")?.fuzz()
+fn opencode_driver_survives_malformed_lines() -> Result<()> {
+    Corpus::from_transcripts("opencode", "opencode")?.fuzz_driver()
 }
 
 #[test]
-fn demo() -> Result<()> {
+fn demo_driver_survives_malformed_lines() -> Result<()> {
     let id = atoll_core::id::MessageId::from_uuid(uuid::Uuid::from_u128(1));
     let tool = json!({"tool": "Bash", "tool_use_id": "t1", "input": {"command": "ls"}});
     let lines = [
         json!({"event": "agent.started", "data": {"agent": "demo"}}),
-        json!({"receipt": {"id": id, "how": "new_turn"}}),
+        json!({"acknowledged": {"id": id, "how": "new_turn"}}),
         json!({"event": "agent.message", "data": {"text": "hello"}}),
         json!({"event": "agent.tool_use", "data": tool}),
         json!({"event": "agent.tool_completed", "data": {"tool_use_id": "t1", "output": "a"}}),
         json!({"event": "agent.completed", "data": {"stop_reason": "end_turn"}}),
         json!({"idle": {}}),
     ];
-    let mut stories = Stories { agent: "demo", all: Vec::new(), lines: Vec::new(), quiet: BTreeSet::new() };
-    stories.take(lines.into_iter().map(|line| json!({ "heard": line })).collect())?;
-    assert!(stories.quiet.is_empty(), "{:?}", stories.quiet);
-    stories.fuzz()
+    let mut corpus = Corpus { agent: "demo", scenarios: Vec::new(), lines: Vec::new(), silent_kinds: BTreeSet::new() };
+    corpus.add_scenario(lines.into_iter().map(|line| json!({ "line": line })).collect())?;
+    assert!(corpus.silent_kinds.is_empty(), "{:?}", corpus.silent_kinds);
+    corpus.fuzz_driver()
 }
 
 #[test]
-fn every_driver_is_here() {
-    let here = ["acp", "claude", "codex", "demo", "gemini", "opencode"];
-    assert_eq!(driver::NAMES, here);
+fn covers_every_driver() {
+    let fuzzed = ["acp", "claude", "codex", "demo", "gemini", "opencode"];
+    assert_eq!(driver::AGENT_NAMES, fuzzed);
 }

@@ -1,153 +1,154 @@
-//! Recorded transcripts of the real agent programs, and what the drivers make of them. A driver that reads them
-//! otherwise than before is seen here, also where no agent is installed.
+//! Replays recorded transcripts of the real agents and compares the drivers' output, also where no agent is installed.
 //!
-//! A transcript is recorded with `ATOLL_TEST_RECORD=1` (see `record`); what is made of it is written with
-//! `ATOLL_TEST_WRITE=1`, and read by whoever changes it.
+//! `ATOLL_TEST_RECORD=1` records transcripts (see `record`); `ATOLL_TEST_WRITE=1` writes the expected output. Review
+//! the diff.
 
+use crate::harness::{leased_message, model_for};
 use crate::record;
-use crate::stage::{message, model_of};
 use anyhow::{Context, Result, ensure};
 use atoll_core::message::MessageType;
-use atoll_core::sandbox::Approvals;
+use atoll_core::sandbox::ApprovalMode;
+use atoll_drivers::AgentSettings;
+use atoll_drivers::response_assembly::{AssembledEvent, ResponseAssembler};
+use atoll_drivers::{
+    self as driver, AgentEvent, AgentOutput, Driver, LaunchContext, RequestAnswer, RequestKind, TurnState,
+};
 use atoll_protocol::Gateway;
-use atoll_worker::driver::{self, Answer, AskKind, Driver, Launch, Said, Standing, Told};
-use atoll_worker::exchange::{Composed, Exchange};
-use atoll_worker::heartbeat::Settings;
 use serde_json::Value;
 use std::path::Path;
 
-/// What each agent is seen doing.
-pub const STORIES: &[&str] = &[
-    "writes_edits_runs_and_finishes",
-    "is_steered",
-    "is_interrupted",
-    "keeps_what_it_was_told",
-    "asks_and_is_answered",
-    "goes_on_where_it_was",
+pub const SCENARIOS: &[&str] = &[
+    "completes_a_turn",
+    "accepts_a_steer",
+    "stops_on_interrupt",
+    "requeues_unseen_messages",
+    "asks_for_approval",
+    "resumes_a_conversation",
 ];
 
-/// One driver, as the executor would use it.
-pub struct Play {
+/// A driver, used as the executor does.
+pub struct Replay {
     pub driver: Box<dyn Driver>,
-    exchange: Exchange,
-    settings: Settings,
-    /// It goes on with a conversation of an earlier process.
+    assembler: ResponseAssembler,
+    settings: AgentSettings,
+    /// The agent resumes an earlier conversation.
     pub is_resumed: bool,
-    person: Option<Answer>,
-    shown: String,
+    answer: Option<RequestAnswer>,
+    output: String,
 }
 
-impl Play {
-    pub fn new(agent: &str, approvals: Approvals) -> Result<Self> {
-        let settings = Settings {
-            model: Some(model_of(agent).to_owned()),
+impl Replay {
+    pub fn new(agent: &str, approvals: ApprovalMode) -> Result<Self> {
+        let settings = AgentSettings {
+            model: Some(model_for(agent).to_owned()),
             approvals: Some(approvals),
             system_prompt: Some("be brief, atoll-mark".to_owned()),
-            ..Settings::default()
+            ..AgentSettings::default()
         };
-        let driver = driver::find(agent).context("there is such a driver")?;
+        let driver = driver::find_driver(agent).context("no such driver")?;
         Ok(Self {
             driver,
-            exchange: Exchange::default(),
+            assembler: ResponseAssembler::default(),
             settings,
             is_resumed: false,
-            person: None,
-            shown: String::new(),
+            answer: None,
+            output: String::new(),
         })
     }
 
-    fn begin(&mut self, native_id: Option<&str>) {
+    fn start_agent(&mut self, native_id: Option<&str>) {
         self.is_resumed = native_id.is_some();
         let gateway = Gateway { base_url: "http://127.0.0.1:1".to_owned(), key: "placeholder".to_owned() };
-        self.driver.command(&Launch {
-            worker: Path::new("/place/worker"),
+        self.driver.build_command(&LaunchContext {
+            worker_program: Path::new("/place/worker"),
             workspace: Path::new("/place/work"),
             home: Path::new("/place/home"),
-            turns: 0,
+            previous_turns: 0,
             settings: &self.settings,
-            program: Some(Path::new("/place/agent")),
+            agent_program: Some(Path::new("/place/agent")),
             gateway: Some(&gateway),
             native_id,
         });
-        let greeting = self.driver.greeting();
-        self.wrote(&greeting);
+        let handshake = self.driver.handshake();
+        self.record_input(&handshake);
     }
 
-    /// Says how much came of it.
-    pub fn step(&mut self, step: &Value) -> Result<usize> {
+    /// Runs one step and returns the number of outputs.
+    pub fn run_step(&mut self, step: &Value) -> Result<usize> {
         let (name, data) = step.as_object().and_then(|step| step.iter().next()).context("a step")?;
         match name.as_str() {
-            "begun" => self.begin(data["native_id"].as_str()),
-            "told" => {
+            "started" => self.start_agent(data["native_id"].as_str()),
+            "message" => {
                 let kind = if data["interrupt"] == true { MessageType::Interrupt } else { MessageType::UserMessage };
-                let standing = if data["in_turn"] == true { Standing::InTurn } else { Standing::Idle };
+                let turn_state = if data["in_turn"] == true { TurnState::InTurn } else { TurnState::Idle };
                 let id = data["id"].as_str().context("an id")?.parse()?;
                 let text = data["text"].as_str().context("a text")?;
-                self.shown.push_str(&format!("TOLD {text}\n"));
-                let line = self.driver.tell(&message(id, text, kind), standing);
-                self.wrote(&line);
+                self.output.push_str(&format!("MESSAGE {text}\n"));
+                let line = self.driver.encode_message(&leased_message(id, text, kind), turn_state);
+                self.record_input(&line);
             }
-            "person" => {
-                self.person = match data["denies"].as_str() {
-                    Some(reason) => Some(Answer::Deny { reason: reason.to_owned() }),
-                    None => Some(Answer::Allow { input: None, context: None }),
+            "answer" => {
+                self.answer = match data["deny"].as_str() {
+                    Some(reason) => Some(RequestAnswer::Deny { reason: reason.to_owned() }),
+                    None => Some(RequestAnswer::Allow { input: None, context: None }),
                 };
             }
-            "heard" => return self.hear(data),
-            other => anyhow::bail!("a step of the unknown name {other}"),
+            "line" => return self.feed_line(data),
+            other => anyhow::bail!("unknown step {other}"),
         }
         Ok(0)
     }
 
-    fn hear(&mut self, line: &Value) -> Result<usize> {
+    fn feed_line(&mut self, line: &Value) -> Result<usize> {
         let line = line.as_str().map_or_else(|| line.to_string(), str::to_owned);
-        let mut asked = Vec::new();
-        let all = self.driver.line(line.as_bytes());
+        let mut requests = Vec::new();
+        let all = self.driver.handle_line(line.as_bytes());
         let count = all.len();
-        for said in all {
-            let composed = match &said {
-                Said::Event(Told { event_type, data, origin, .. }) => {
-                    self.exchange.before(event_type.as_str(), data.get(), None, origin)
+        for output in all {
+            let composed = match &output {
+                AgentOutput::Event(AgentEvent { event_type, data, response: origin, .. }) => {
+                    self.assembler.observe_event(event_type.as_str(), data.get(), None, origin)
                 }
-                Said::AnswerEnds { parent } => {
-                    self.exchange.ends(parent.as_deref());
-                    self.exchange.whole()
+                AgentOutput::ResponseEnded { parent } => {
+                    self.assembler.end_response(parent.as_deref());
+                    self.assembler.take_ended()
                 }
                 _ => Vec::new(),
             };
-            for Composed { event_type, data, .. } in composed {
-                self.shown.push_str(&format!("{event_type} {data}\n"));
+            for AssembledEvent { event_type, data, .. } in composed {
+                let data: Value = serde_json::from_str(data.get())?;
+                self.output.push_str(&format!("{event_type} {data}\n"));
             }
-            let shown = match &said {
-                Said::Event(Told { event_type, data, mark, .. }) => {
+            let shown = match &output {
+                AgentOutput::Event(AgentEvent { event_type, data, effect: mark, .. }) => {
                     let data: Value = serde_json::from_str(data.get())?;
                     format!("{} {data} {mark:?}", event_type.as_str())
                 }
                 other => format!("{other:?}"),
             };
-            match said {
-                Said::Reply(bytes) => self.wrote(&bytes),
-                said => {
-                    self.shown.push_str(&format!("{shown}\n"));
-                    asked.push(said);
+            match output {
+                AgentOutput::Reply(bytes) => self.record_input(&bytes),
+                output => {
+                    self.output.push_str(&format!("{shown}\n"));
+                    requests.push(output);
                 }
             }
         }
-        for said in asked {
-            match said {
-                Said::Asks(ask) => {
-                    let answer = match ask.kind {
-                        AskKind::BeforeTool => Some(Answer::Allow { input: None, context: None }),
-                        AskKind::Permission | AskKind::Question => self.person.clone(),
+        for output in requests {
+            match output {
+                AgentOutput::Request(request) => {
+                    let answer = match request.kind {
+                        RequestKind::BeforeTool => Some(RequestAnswer::Allow { input: None, context: None }),
+                        RequestKind::Permission | RequestKind::Question => self.answer.clone(),
                     };
                     if let Some(answer) = answer {
-                        let line = self.driver.answer(&ask.id, answer);
-                        self.wrote(&line);
+                        let line = self.driver.answer_request(&request.id, answer);
+                        self.record_input(&line);
                     }
                 }
-                Said::ToolRan { tool_use_id } => {
-                    let line = self.driver.tool_seen(&tool_use_id).unwrap_or_default();
-                    self.wrote(&line);
+                AgentOutput::AwaitingScan { tool_use_id } => {
+                    let line = self.driver.confirm_scan(&tool_use_id).unwrap_or_default();
+                    self.record_input(&line);
                 }
                 _ => {}
             }
@@ -155,36 +156,36 @@ impl Play {
         Ok(count)
     }
 
-    fn wrote(&mut self, bytes: &[u8]) {
+    fn record_input(&mut self, bytes: &[u8]) {
         for line in String::from_utf8_lossy(bytes).lines() {
-            self.shown.push_str(&format!("> {line}\n"));
+            self.output.push_str(&format!("> {line}\n"));
         }
     }
 }
 
-fn plays(agent: &str, story: &str) -> Result<()> {
-    let file = record::file(agent, story)?;
+fn check_scenario(agent: &str, scenario: &str) -> Result<()> {
+    let file = record::transcript_path(agent, scenario)?;
     let transcript = std::fs::read_to_string(&file)
         .with_context(|| format!("{} is missing: record it with ATOLL_TEST_RECORD=1", file.display()))?;
-    let approvals = if story == "asks_and_is_answered" { Approvals::Ask } else { Approvals::Full };
-    let mut play = Play::new(agent, approvals)?;
+    let approvals = if scenario == "asks_for_approval" { ApprovalMode::Ask } else { ApprovalMode::Full };
+    let mut replay = Replay::new(agent, approvals)?;
     for step in transcript.lines() {
-        play.step(&serde_json::from_str(step)?)?;
+        replay.run_step(&serde_json::from_str(step)?)?;
     }
-    let ends = ["agent.completed", "agent.interrupted"].map(|end| play.shown.matches(&format!("\n{end} ")).count());
-    ensure!(ends[0] > 0, "no turn comes to its end: {}", play.shown);
-    ensure!(!play.shown.contains("\nUnparsed"), "it is not understood: {}", play.shown);
+    let ends = ["agent.completed", "agent.interrupted"].map(|end| replay.output.matches(&format!("\n{end} ")).count());
+    ensure!(ends[0] > 0, "no turn ends: {}", replay.output);
+    ensure!(!replay.output.contains("\nUnparsed"), "unparsed line: {}", replay.output);
     let expected = file.with_extension("events");
     if std::env::var_os("ATOLL_TEST_WRITE").is_some() {
-        std::fs::write(&expected, &play.shown)?;
+        std::fs::write(&expected, &replay.output)?;
         return Ok(());
     }
     let known = std::fs::read_to_string(&expected).with_context(|| expected.display().to_string())?;
-    for (at, (is, was)) in play.shown.lines().zip(known.lines()).enumerate() {
-        ensure!(is == was, "{}:{}: it is\n{is}\nand was\n{was}", expected.display(), at + 1);
+    for (at, (is, was)) in replay.output.lines().zip(known.lines()).enumerate() {
+        ensure!(is == was, "{}:{}: got\n{is}\nexpected\n{was}", expected.display(), at + 1);
     }
-    let (is, was) = (play.shown.lines().count(), known.lines().count());
-    ensure!(is == was, "{}: there are {is} lines and were {was}", expected.display());
+    let (is, was) = (replay.output.lines().count(), known.lines().count());
+    ensure!(is == was, "{}: {is} lines, expected {was}", expected.display());
     Ok(())
 }
 
@@ -192,8 +193,8 @@ macro_rules! golden {
     ($($agent:ident),+) => {$(
         #[test]
         fn $agent() -> Result<()> {
-            for story in STORIES {
-                plays(stringify!($agent), story).with_context(|| format!("{}: {story}", stringify!($agent)))?;
+            for scenario in SCENARIOS {
+                check_scenario(stringify!($agent), scenario).with_context(|| format!("{}: {scenario}", stringify!($agent)))?;
             }
             Ok(())
         }

@@ -1,10 +1,10 @@
-/* One attempt at what no sandbox allows: `calls NAME [ARGUMENT...]`.
+/* Makes one escape attempt: `calls NAME [ARGUMENT...]`.
  *
- * (`serve` and `with-address` are no attempts: they set up somebody to be reached.)
+ * `serve` and `with-address` are not attempts: they set up a server for an attempt to reach.
  *
- * Says DONE when it got through, REFUSED and the error's name when it did not, UNTRIED when it could not be tried.
- * Every attempt is harmless where it succeeds: it opens without writing, asks with arguments that change nothing, or
- * happens to a child of its own. */
+ * Prints DONE if the attempt succeeds, REFUSED and the error's name if it fails, UNTRIED if the set-up fails.
+ * Every attempt is harmless where it succeeds: it opens without writing, passes arguments that change nothing, or
+ * acts on its own child. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -37,22 +37,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Plain numbers, because <sys/mount.h> and <linux/mount.h> do not go together. */
+/* Plain numbers: <sys/mount.h> and <linux/mount.h> conflict. */
 enum { READ_ONLY = 1, REMOUNT = 32, BIND = 4096, DETACH = 2 };
 
-static char **words;
-static const char *word(int at) { return words[at] ? words[at] : ""; }
-static long number(int at) { return strtol(word(at), NULL, 0); }
+static char **args;
+static const char *arg(int at) { return args[at] ? args[at] : ""; }
+static long number_arg(int at) { return strtol(arg(at), NULL, 0); }
 
-static int untried(const char *why) {
+static int exit_untried(const char *why) {
     printf("UNTRIED %s: %s\n", why, strerrorname_np(errno));
     exit(2);
 }
 
-/* A child that waits to have something done to it. */
-static pid_t sleeper(void) {
+/* Forks a child that sleeps until it is killed: the target of an attempt. */
+static pid_t fork_sleeper(void) {
     pid_t child = fork();
-    if (child < 0) untried("fork");
+    if (child < 0) exit_untried("fork");
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         for (;;) pause();
@@ -60,7 +60,7 @@ static pid_t sleeper(void) {
     return child;
 }
 
-static long after(pid_t child, long outcome) {
+static long reap_child(pid_t child, long outcome) {
     int error = errno;
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
@@ -69,11 +69,11 @@ static long after(pid_t child, long outcome) {
 }
 
 /* Files. */
-static long open_read(void) { return open(word(0), O_RDONLY | O_NOCTTY | O_NONBLOCK); }
-static long open_write(void) { return open(word(0), O_WRONLY | O_APPEND | O_NOCTTY | O_NONBLOCK); }
+static long open_read(void) { return open(arg(0), O_RDONLY | O_NOCTTY | O_NONBLOCK); }
+static long open_write(void) { return open(arg(0), O_WRONLY | O_APPEND | O_NOCTTY | O_NONBLOCK); }
 static long create(void) {
-    long file = open(word(0), O_WRONLY | O_CREAT | O_EXCL, 0600);
-    if (file >= 0) unlink(word(0));
+    long file = open(arg(0), O_WRONLY | O_CREAT | O_EXCL, 0600);
+    if (file >= 0) unlink(arg(0));
     return file;
 }
 static long read_byte(void) {
@@ -84,69 +84,69 @@ static long read_byte(void) {
     if (got == 0) errno = ENODATA;
     return got == 1 ? 0 : -1;
 }
-static long node(mode_t kind, int major, int minor) {
-    long made = mknod("made-node", kind | 0666, makedev(major, minor));
-    if (made == 0) unlink("made-node");
+static long make_node(mode_t kind, int major, int minor) {
+    long made = mknod("test-node", kind | 0666, makedev(major, minor));
+    if (made == 0) unlink("test-node");
     return made;
 }
-static long make_char(void) { return node(S_IFCHR, 1, 3); }
-static long make_block(void) { return node(S_IFBLK, 7, 0); }
-static long give_away(void) {
-    long file = open("given", O_WRONLY | O_CREAT, 0600), given = fchown(file, 0, 0);
+static long make_char(void) { return make_node(S_IFCHR, 1, 3); }
+static long make_block(void) { return make_node(S_IFBLK, 7, 0); }
+static long chown_root(void) {
+    long file = open("chowned", O_WRONLY | O_CREAT, 0600), changed = fchown(file, 0, 0);
     int error = errno;
-    unlink("given");
+    unlink("chowned");
     errno = error;
-    return given;
+    return changed;
 }
-static long by_handle(void) {
+static long open_handle(void) {
     char space[sizeof(struct file_handle) + MAX_HANDLE_SZ];
     struct file_handle *handle = (struct file_handle *)space;
-    int mount, at = open(word(0), O_RDONLY | O_DIRECTORY);
+    int mount, at = open(arg(0), O_RDONLY | O_DIRECTORY);
     handle->handle_bytes = MAX_HANDLE_SZ;
-    if (name_to_handle_at(AT_FDCWD, word(0), handle, &mount, 0) < 0) return -1;
+    if (name_to_handle_at(AT_FDCWD, arg(0), handle, &mount, 0) < 0) return -1;
     return open_by_handle_at(at, handle, O_RDONLY);
 }
 
 /* Mounts and namespaces. */
-static long mount_memory(void) { return syscall(SYS_mount, "none", word(0), "tmpfs", 0, NULL); }
-static long mount_bind(void) { return syscall(SYS_mount, word(0), word(1), NULL, BIND, NULL); }
-static long mount_proc(void) { return syscall(SYS_mount, "proc", word(0), "proc", 0, NULL); }
-static long remount(void) { return syscall(SYS_mount, "none", word(0), NULL, REMOUNT | BIND, NULL); }
-static long unmount(void) { return syscall(SYS_umount2, word(0), DETACH); }
-static long pivot(void) { return syscall(SYS_pivot_root, ".", "."); }
-static long change_root(void) { return chroot("/"); }
-static long open_system(void) { return syscall(SYS_fsopen, "tmpfs", 0); }
-static long clone_tree(void) { return syscall(SYS_open_tree, AT_FDCWD, word(0), OPEN_TREE_CLONE); }
-static long set_attributes(void) {
+static long mount_tmpfs(void) { return syscall(SYS_mount, "none", arg(0), "tmpfs", 0, NULL); }
+static long mount_bind(void) { return syscall(SYS_mount, arg(0), arg(1), NULL, BIND, NULL); }
+static long mount_proc(void) { return syscall(SYS_mount, "proc", arg(0), "proc", 0, NULL); }
+static long remount(void) { return syscall(SYS_mount, "none", arg(0), NULL, REMOUNT | BIND, NULL); }
+static long try_umount(void) { return syscall(SYS_umount2, arg(0), DETACH); }
+static long try_pivot_root(void) { return syscall(SYS_pivot_root, ".", "."); }
+static long try_chroot(void) { return chroot("/"); }
+static long try_fsopen(void) { return syscall(SYS_fsopen, "tmpfs", 0); }
+static long clone_tree(void) { return syscall(SYS_open_tree, AT_FDCWD, arg(0), OPEN_TREE_CLONE); }
+static long set_mount_attributes(void) {
     struct mount_attr attributes = {.attr_clr = MOUNT_ATTR_RDONLY};
-    return syscall(SYS_mount_setattr, AT_FDCWD, word(0), 0, &attributes, sizeof attributes);
+    return syscall(SYS_mount_setattr, AT_FDCWD, arg(0), 0, &attributes, sizeof attributes);
 }
-static long leave(void) { return unshare(number(0)); }
-static long clone_into(void) {
-    long child = syscall(SYS_clone, number(0) | SIGCHLD, 0, 0, 0, 0);
+static long try_unshare(void) { return unshare(number_arg(0)); }
+static long try_clone(void) {
+    long child = syscall(SYS_clone, number_arg(0) | SIGCHLD, 0, 0, 0, 0);
     if (child == 0) _exit(0);
     return child;
 }
-static long clone_new(void) {
-    uint64_t arguments[11] = {(uint64_t)number(0), 0, 0, 0, SIGCHLD};
+static long try_clone3(void) {
+    uint64_t arguments[11] = {(uint64_t)number_arg(0), 0, 0, 0, SIGCHLD};
     long child = syscall(SYS_clone3, arguments, 88);
     if (child == 0) _exit(0);
     return child;
 }
-static long join(void) {
-    int space = open(word(0), O_RDONLY);
+static long try_setns(void) {
+    int space = open(arg(0), O_RDONLY);
     return space < 0 ? -1 : setns(space, 0);
 }
 
-/* Other processes: of a child without arguments, else of the number given. */
-static long target(void) { return words[0] ? number(0) : sleeper(); }
-static long done_with(long pid, long outcome) { return words[0] ? outcome : after((pid_t)pid, outcome); }
-static long trace(void) {
+/* Other processes. The target is the given pid, or a new child if there is no argument. */
+static long target(void) { return args[0] ? number_arg(0) : fork_sleeper(); }
+static long reap_target(long pid, long outcome) { return args[0] ? outcome : reap_child((pid_t)pid, outcome); }
+static long try_ptrace(void) {
     long pid = target();
-    return done_with(pid, ptrace(PTRACE_SEIZE, (pid_t)pid, NULL, NULL));
+    return reap_target(pid, ptrace(PTRACE_SEIZE, (pid_t)pid, NULL, NULL));
 }
-static long trace_me(void) { return ptrace(PTRACE_TRACEME, 0, NULL, NULL); }
-static long vm(int write) {
+static long ptrace_me(void) { return ptrace(PTRACE_TRACEME, 0, NULL, NULL); }
+static long copy_memory(int write) {
     static char there[16];
     char here[16] = {0};
     long pid = target();
@@ -162,40 +162,41 @@ static long vm(int write) {
     struct iovec local = {here, 16}, remote = {(void *)at, 16};
     long moved = write ? process_vm_writev((pid_t)pid, &local, 1, &remote, 1, 0)
                        : process_vm_readv((pid_t)pid, &local, 1, &remote, 1, 0);
-    return done_with(pid, moved);
+    return reap_target(pid, moved);
 }
-static long vm_read(void) { return vm(0); }
-static long vm_write(void) { return vm(1); }
-static long memory_file(void) {
+static long vm_read(void) { return copy_memory(0); }
+static long vm_write(void) { return copy_memory(1); }
+static long open_proc_mem(void) {
     char path[64];
     long pid = target();
     snprintf(path, sizeof path, "/proc/%ld/mem", pid);
-    return done_with(pid, open(path, O_RDWR));
+    return reap_target(pid, open(path, O_RDWR));
 }
-static long take_descriptor(void) {
+static long try_pidfd_getfd(void) {
     long pid = target(), process = syscall(SYS_pidfd_open, pid, 0);
-    return done_with(pid, process < 0 ? -1 : syscall(SYS_pidfd_getfd, process, 0, 0));
+    return reap_target(pid, process < 0 ? -1 : syscall(SYS_pidfd_getfd, process, 0, 0));
 }
-static long compare(void) {
+static long try_kcmp(void) {
     long pid = target();
-    return done_with(pid, syscall(SYS_kcmp, getpid(), pid, 2, 0, 0));
+    return reap_target(pid, syscall(SYS_kcmp, getpid(), pid, 2, 0, 0));
 }
 static long signal_process(void) {
     long pid = target();
-    return done_with(pid, kill((pid_t)pid, (int)(words[0] ? number(1) : SIGKILL)));
+    return reap_target(pid, kill((pid_t)pid, (int)(args[0] ? number_arg(1) : SIGKILL)));
 }
-static long descriptor_of(void) {
+static long try_pidfd_open(void) {
     long pid = target();
-    return done_with(pid, syscall(SYS_pidfd_open, pid, 0));
+    return reap_target(pid, syscall(SYS_pidfd_open, pid, 0));
 }
-static long limit_process(void) {
+static long try_prlimit(void) {
     struct rlimit limit;
     long pid = target();
-    return done_with(pid, prlimit((pid_t)pid, RLIMIT_NOFILE, NULL, &limit));
+    return reap_target(pid, prlimit((pid_t)pid, RLIMIT_NOFILE, NULL, &limit));
 }
 
-/* The kernel's own machinery. Where nothing may be changed, an argument that it refuses shows that it was asked. */
-static long ring(void) {
+/* Kernel interfaces. Calls that would change the machine get an invalid argument: the kernel's error shows that the
+ * call reached it. */
+static long io_uring(void) {
     char parameters[120] = {0};
     return syscall(SYS_io_uring_setup, 1, parameters);
 }
@@ -205,62 +206,62 @@ static long bpf_map(void) {
     map.map_type = BPF_MAP_TYPE_ARRAY, map.key_size = 4, map.value_size = 4, map.max_entries = 1;
     return syscall(SYS_bpf, BPF_MAP_CREATE, &map, sizeof map);
 }
-static long perf(void) {
+static long perf_event(void) {
     struct perf_event_attr event = {.type = PERF_TYPE_SOFTWARE, .size = sizeof event, .config = PERF_COUNT_SW_CPU_CLOCK};
     return syscall(SYS_perf_event_open, &event, 0, -1, -1, 0);
 }
-static long fault(void) { return syscall(SYS_userfaultfd, O_CLOEXEC); }
-static long key_ring(void) { return syscall(SYS_keyctl, 0 /* the ring's number */, -3 /* of the session */, 1); }
-static long key_add(void) { return syscall(SYS_add_key, "user", "atoll-test", "x", 1, -2 /* of this process */); }
-static long key_ask(void) { return syscall(SYS_request_key, "user", "atoll-test-none", NULL, 0); }
+static long user_fault(void) { return syscall(SYS_userfaultfd, O_CLOEXEC); }
+static long try_keyctl(void) { return syscall(SYS_keyctl, 0 /* KEYCTL_GET_KEYRING_ID */, -3 /* session keyring */, 1); }
+static long try_add_key(void) { return syscall(SYS_add_key, "user", "atoll-test", "x", 1, -2 /* process keyring */); }
+static long request_key(void) { return syscall(SYS_request_key, "user", "atoll-test-none", NULL, 0); }
 static long kexec(void) { return syscall(SYS_kexec_load, 0, 0, NULL, 0xffffUL); }
-static long module_load(void) { return syscall(SYS_init_module, NULL, 0UL, ""); }
-static long module_file(void) { return syscall(SYS_finit_module, -1, "", 0); }
-static long module_remove(void) { return syscall(SYS_delete_module, "atoll_test_none", O_NONBLOCK); }
-static long restart(void) { return syscall(SYS_reboot, 0, 0, 0, NULL); }
-static long swap(void) { return syscall(SYS_swapon, "/nonexistent", 0); }
+static long init_module(void) { return syscall(SYS_init_module, NULL, 0UL, ""); }
+static long finit_module(void) { return syscall(SYS_finit_module, -1, "", 0); }
+static long delete_module(void) { return syscall(SYS_delete_module, "atoll_test_none", O_NONBLOCK); }
+static long try_reboot(void) { return syscall(SYS_reboot, 0, 0, 0, NULL); }
+static long try_swapon(void) { return syscall(SYS_swapon, "/nonexistent", 0); }
 static long set_clock(void) {
     struct timeval never = {.tv_sec = -1, .tv_usec = -1};
     return syscall(SYS_settimeofday, &never, NULL);
 }
-static long kernel_log(void) { return syscall(SYS_syslog, 10 /* its size */, NULL, 0); }
-static long account(void) { return syscall(SYS_acct, "/nonexistent"); }
-static long quota(void) { return syscall(SYS_quotactl, 0x7fffffff, "/nonexistent", 0, NULL); }
-static long watch_all(void) { return fanotify_init(FAN_CLASS_CONTENT, O_RDONLY); }
-static long host_name(void) {
+static long kernel_log(void) { return syscall(SYS_syslog, 10 /* SYSLOG_ACTION_SIZE_BUFFER */, NULL, 0); }
+static long try_acct(void) { return syscall(SYS_acct, "/nonexistent"); }
+static long try_quotactl(void) { return syscall(SYS_quotactl, 0x7fffffff, "/nonexistent", 0, NULL); }
+static long try_fanotify(void) { return fanotify_init(FAN_CLASS_CONTENT, O_RDONLY); }
+static long set_host_name(void) {
     char name[65];
     return gethostname(name, sizeof name) < 0 ? -1 : sethostname(name, strlen(name));
 }
-static long persona(void) { return syscall(SYS_personality, 0x0040000 /* no random addresses */); }
+static long set_personality(void) { return syscall(SYS_personality, 0x0040000 /* ADDR_NO_RANDOMIZE */); }
 #ifdef __x86_64__
-static long ports(void) { return syscall(SYS_iopl, 3); }
-static long old_calls(void) {
+static long try_iopl(void) { return syscall(SYS_iopl, 3); }
+static long i386_call(void) {
     long answer;
     __asm__ volatile("int $0x80" : "=a"(answer) : "a"(20 /* getpid */) : "memory");
     return answer > 0 ? 0 : -1;
 }
-static long other_calls(void) { return syscall(0x40000000 | SYS_getpid); }
+static long x32_call(void) { return syscall(0x40000000 | SYS_getpid); }
 #endif
 
 /* Terminals. */
 static long terminal(unsigned long request, void *argument) {
     int leader, follower;
-    if (openpty(&leader, &follower, NULL, NULL, NULL) < 0) untried("openpty");
+    if (openpty(&leader, &follower, NULL, NULL, NULL) < 0) exit_untried("openpty");
     return ioctl(follower, request, argument);
 }
-static long type_into(void) { return terminal(TIOCSTI, "x"); }
-static long paste_into(void) {
+static long push_input(void) { return terminal(TIOCSTI, "x"); }
+static long paste_selection(void) {
     char what = 3;
     return terminal(TIOCLINUX, &what);
 }
 
 /* Privilege. */
-static long become_root(void) { return setresuid(0, 0, 0); }
-static long join_groups(void) {
+static long try_setresuid(void) { return setresuid(0, 0, 0); }
+static long try_setgroups(void) {
     gid_t groups[1] = {0};
     return syscall(SYS_setgroups, 1, groups);
 }
-static long raise_capability(void) {
+static long try_capset(void) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct data[2] = {{1 << CAP_NET_ADMIN, 1 << CAP_NET_ADMIN, 0}};
     return syscall(SYS_capset, &header, data);
@@ -273,51 +274,51 @@ static long real_time(void) {
     struct sched_param first = {.sched_priority = 1};
     return sched_setscheduler(0, SCHED_FIFO, &first);
 }
-static long hurry(void) { return setpriority(PRIO_PROCESS, 0, -10); }
+static long raise_priority(void) { return setpriority(PRIO_PROCESS, 0, -10); }
 
-/* Taking too much: NUMBER of it, all at once. */
+/* Resource exhaustion: each attempt takes NUMBER units. */
 static long forks(void) {
-    long count = number(0), made = 0;
+    long count = number_arg(0), made = 0;
     pid_t *children = calloc((size_t)count, sizeof *children);
     while (made < count && (children[made] = fork()) > 0) made++;
     if (made < count && children[made] == 0) for (;;) pause();
     int error = errno;
-    for (long at = 0; at < made; at++) after(children[at], 0);
+    for (long at = 0; at < made; at++) reap_child(children[at], 0);
     errno = error;
     return made == count ? 0 : -1;
 }
 static long allocate(void) {
-    for (long megabytes = number(0); megabytes > 0; megabytes--) {
-        char *some = malloc(1 << 20);
-        if (!some) return -1;
-        memset(some, 1, 1 << 20);
+    for (long megabytes = number_arg(0); megabytes > 0; megabytes--) {
+        char *block = malloc(1 << 20);
+        if (!block) return -1;
+        memset(block, 1, 1 << 20);
     }
     return 0;
 }
 static long descriptors(void) {
-    for (long left = number(0); left > 0; left--)
+    for (long left = number_arg(0); left > 0; left--)
         if (dup(0) < 0) return -1;
     return 0;
 }
 static long fill(void) {
-    static char some[1 << 20];
-    int file = open(word(1), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    static char block[1 << 20];
+    int file = open(arg(1), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (file < 0) return -1;
-    memset(some, 1, sizeof some);
-    for (long megabytes = number(0); megabytes > 0; megabytes--) {
-        long written = write(file, some, sizeof some);
-        if (written >= 0 && written < (long)sizeof some) errno = ENOSPC;
-        if (written < (long)sizeof some || usleep((useconds_t)number(2)) < 0) return -1;
+    memset(block, 1, sizeof block);
+    for (long megabytes = number_arg(0); megabytes > 0; megabytes--) {
+        long written = write(file, block, sizeof block);
+        if (written >= 0 && written < (long)sizeof block) errno = ENOSPC;
+        if (written < (long)sizeof block || usleep((useconds_t)number_arg(2)) < 0) return -1;
     }
     return 0;
 }
 static long many_files(void) {
     char path[256];
-    for (long at = 0; at < number(0); at++) {
-        snprintf(path, sizeof path, "%s/%ld", word(1), at);
+    for (long at = 0; at < number_arg(0); at++) {
+        snprintf(path, sizeof path, "%s/%ld", arg(1), at);
         int file = open(path, O_WRONLY | O_CREAT, 0600);
-        /* The last one stays open, as that of whoever is still at it. */
-        if (file < 0 || dup2(file, 100) < 0 || close(file) < 0 || usleep((useconds_t)number(2)) < 0) return -1;
+        /* Keep the newest file open, as a program that is still writing does. */
+        if (file < 0 || dup2(file, 100) < 0 || close(file) < 0 || usleep((useconds_t)number_arg(2)) < 0) return -1;
     }
     return 0;
 }
@@ -329,33 +330,33 @@ static const struct {
     long (*attempt)(void);
 } attempts[] = {
     {"open-read", open_read}, {"open-write", open_write}, {"create", create}, {"read-byte", read_byte},
-    {"make-char", make_char}, {"make-block", make_block}, {"give-away", give_away}, {"by-handle", by_handle},
-    {"mount-memory", mount_memory}, {"mount-bind", mount_bind}, {"mount-proc", mount_proc}, {"remount", remount},
-    {"unmount", unmount}, {"pivot", pivot}, {"change-root", change_root}, {"open-system", open_system},
-    {"clone-tree", clone_tree}, {"set-attributes", set_attributes}, {"leave", leave}, {"clone-into", clone_into},
-    {"clone-new", clone_new}, {"join", join}, {"trace", trace}, {"trace-me", trace_me}, {"vm-read", vm_read},
-    {"vm-write", vm_write}, {"memory-file", memory_file}, {"take-descriptor", take_descriptor},
-    {"compare", compare}, {"signal", signal_process}, {"descriptor-of", descriptor_of},
-    {"limit-process", limit_process}, {"ring", ring}, {"bpf", bpf_map}, {"perf", perf}, {"fault", fault},
-    {"key-ring", key_ring}, {"key-add", key_add}, {"key-ask", key_ask}, {"kexec", kexec},
-    {"module-load", module_load}, {"module-file", module_file}, {"module-remove", module_remove},
-    {"restart", restart}, {"swap", swap}, {"set-clock", set_clock}, {"kernel-log", kernel_log},
-    {"account", account}, {"quota", quota}, {"watch-all", watch_all}, {"host-name", host_name}, {"persona", persona},
+    {"make-char", make_char}, {"make-block", make_block}, {"chown-root", chown_root}, {"open-by-handle", open_handle},
+    {"mount-tmpfs", mount_tmpfs}, {"mount-bind", mount_bind}, {"mount-proc", mount_proc}, {"remount", remount},
+    {"umount", try_umount}, {"pivot-root", try_pivot_root}, {"chroot", try_chroot}, {"fsopen", try_fsopen},
+    {"open-tree", clone_tree}, {"mount-setattr", set_mount_attributes}, {"unshare", try_unshare}, {"clone", try_clone},
+    {"clone3", try_clone3}, {"setns", try_setns}, {"ptrace", try_ptrace}, {"ptrace-me", ptrace_me}, {"vm-read", vm_read},
+    {"vm-write", vm_write}, {"proc-mem", open_proc_mem}, {"pidfd-getfd", try_pidfd_getfd},
+    {"kcmp", try_kcmp}, {"signal", signal_process}, {"pidfd-open", try_pidfd_open},
+    {"prlimit", try_prlimit}, {"io-uring", io_uring}, {"bpf", bpf_map}, {"perf-event", perf_event}, {"userfaultfd", user_fault},
+    {"keyctl", try_keyctl}, {"add-key", try_add_key}, {"request-key", request_key}, {"kexec", kexec},
+    {"init-module", init_module}, {"finit-module", finit_module}, {"delete-module", delete_module},
+    {"reboot", try_reboot}, {"swapon", try_swapon}, {"settimeofday", set_clock}, {"syslog", kernel_log},
+    {"acct", try_acct}, {"quotactl", try_quotactl}, {"fanotify", try_fanotify}, {"sethostname", set_host_name}, {"personality", set_personality},
 #ifdef __x86_64__
-    {"ports", ports}, {"old-calls", old_calls}, {"other-calls", other_calls},
+    {"iopl", try_iopl}, {"i386-call", i386_call}, {"x32-call", x32_call},
 #endif
-    {"type-into", type_into}, {"paste-into", paste_into}, {"become-root", become_root},
-    {"join-groups", join_groups}, {"raise-capability", raise_capability}, {"effective-root", effective_root},
-    {"real-time", real_time}, {"hurry", hurry}, {"socket", open_socket},
+    {"tiocsti", push_input}, {"tioclinux", paste_selection}, {"setresuid", try_setresuid},
+    {"setgroups", try_setgroups}, {"capset", try_capset}, {"effective-root", effective_root},
+    {"real-time", real_time}, {"raise-priority", raise_priority}, {"socket", open_socket},
     {"connect", connect_to}, {"datagram", datagram_to}, {"connect-path", connect_path},
     {"connect-abstract", connect_abstract}, {"forks", forks}, {"allocate", allocate}, {"descriptors", descriptors},
     {"fill", fill}, {"many-files", many_files},
 };
 
-/* In a child, so that being killed for it is an answer too. */
-static int tried(long (*attempt)(void)) {
+/* Runs the attempt in a child, so that a fatal signal counts as a refusal. */
+static int run_attempt(long (*attempt)(void)) {
     pid_t child = fork();
-    if (child < 0) untried("fork");
+    if (child < 0) exit_untried("fork");
     if (child == 0) {
         errno = 0;
         long outcome = attempt();
@@ -375,11 +376,11 @@ static int tried(long (*attempt)(void)) {
 
 int main(int count, char **arguments) {
     if (count < 2) return 2;
-    words = arguments + 2;
+    args = arguments + 2;
     if (strcmp(arguments[1], "with-address") == 0) return with_address();
     if (strcmp(arguments[1], "serve") == 0) return serve();
     for (size_t at = 0; at < sizeof attempts / sizeof *attempts; at++)
-        if (strcmp(arguments[1], attempts[at].name) == 0) return tried(attempts[at].attempt);
+        if (strcmp(arguments[1], attempts[at].name) == 0) return run_attempt(attempts[at].attempt);
     printf("UNTRIED no attempt %s\n", arguments[1]);
     return 2;
 }

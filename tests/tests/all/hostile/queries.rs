@@ -1,17 +1,17 @@
-//! Cursors, limits, filters and paths that nobody handed out.
+//! Invalid cursors, limits, filters and paths.
 
-use super::{raw, refused};
-use atoll_tests::database::Kind;
+use super::{expect_safe_problem, send_raw_request};
+use atoll_tests::database::DatabaseKind;
+use atoll_tests::manual_worker::ManualWorker;
 use atoll_tests::on_both_databases;
 use atoll_tests::server::TestServer;
-use atoll_tests::worker::HandWorker;
 use reqwest::Method;
 use serde_json::json;
 
-on_both_databases!(cursors_of_others_are_refused, queries_are_checked);
+on_both_databases!(foreign_cursors_are_refused, queries_are_validated);
 
-/// Base64 as cursors have it; none of these has a `-` or `_` in it.
-fn encoded(text: &str) -> String {
+/// Encodes a cursor in URL-safe Base64 without padding.
+fn encode_cursor(text: &str) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut out = String::new();
     for chunk in text.as_bytes().chunks(3) {
@@ -23,18 +23,18 @@ fn encoded(text: &str) -> String {
     out
 }
 
-async fn cursors_of_others_are_refused(kind: Kind) {
+async fn foreign_cursors_are_refused(kind: DatabaseKind) {
     let server = TestServer::start(kind).await;
     let admin = server.admin();
-    let sandbox = admin.external(json!({ "prompt": "one" })).await;
-    admin.external(json!({})).await;
-    let mut worker = HandWorker::new(&admin, &sandbox);
-    worker.say(&["agent.message", "agent.message"]).await;
-    admin.post(&format!("/sandboxes/{}/messages", sandbox.id), json!({ "content": "two" })).await.expect(201);
+    let sandbox = admin.create_external_sandbox(json!({ "prompt": "one" })).await;
+    admin.create_external_sandbox(json!({})).await;
+    let mut worker = ManualWorker::new(&admin, &sandbox);
+    worker.send_events(&["agent.message", "agent.message"]).await;
+    admin.post(&format!("/sandboxes/{}/messages", sandbox.id), json!({ "content": "two" })).await.expect_status(201);
     for name in ["one", "two"] {
-        admin.post("/users", json!({ "name": name })).await.expect(201);
-        admin.post("/projects", json!({ "name": name })).await.expect(201);
-        admin.post("/tokens", json!({ "name": name })).await.expect(201);
+        admin.post("/users", json!({ "name": name })).await.expect_status(201);
+        admin.post("/projects", json!({ "name": name })).await.expect_status(201);
+        admin.post("/tokens", json!({ "name": name })).await.expect_status(201);
     }
     let lists = [
         ("sandboxes", "/sandboxes?limit=1".to_owned()),
@@ -50,9 +50,9 @@ async fn cursors_of_others_are_refused(kind: Kind) {
     ];
     let mut own = Vec::new();
     for (list, path) in &lists {
-        let page = admin.get(path).await.expect(200);
+        let page = admin.get(path).await.expect_status(200);
         let cursor = page["next_cursor"].as_str().unwrap_or_else(|| panic!("{list} has a next page")).to_owned();
-        admin.get(&format!("{path}&cursor={cursor}")).await.expect(200);
+        admin.get(&format!("{path}&cursor={cursor}")).await.expect_status(200);
         own.push(cursor);
     }
     for (list, path) in &lists {
@@ -64,21 +64,21 @@ async fn cursors_of_others_are_refused(kind: Kind) {
             "%F0%9F%98%80".into(),
             "=".into(),
             "A".repeat(5000),
-            encoded(list),
-            encoded(&format!("{list}:")),
-            encoded(&format!("{list}:-1")),
-            encoded(&format!("{list}:99999999999999999999999999")),
-            encoded(&format!("{list}:1 OR 1=1")),
-            encoded(&format!("{list}:\0")),
-            encoded(&format!("{list}:sbx_{}", "z".repeat(26))),
+            encode_cursor(list),
+            encode_cursor(&format!("{list}:")),
+            encode_cursor(&format!("{list}:-1")),
+            encode_cursor(&format!("{list}:99999999999999999999999999")),
+            encode_cursor(&format!("{list}:1 OR 1=1")),
+            encode_cursor(&format!("{list}:\0")),
+            encode_cursor(&format!("{list}:sbx_{}", "z".repeat(26))),
         ];
         for cursor in foreign.chain(made_up) {
-            refused(admin.get(&format!("{path}&cursor={cursor}")).await, 400, "bad_cursor");
+            expect_safe_problem(admin.get(&format!("{path}&cursor={cursor}")).await, 400, "bad_cursor");
         }
     }
-    // The largest number there is stands behind everything, or is refused; it breaks nothing.
+    // The largest number is past the end of every list, or invalid. It must cause no error of the server.
     for (list, path) in &lists[5..] {
-        let cursor = encoded(&format!("{list}:{}", i64::MAX));
+        let cursor = encode_cursor(&format!("{list}:{}", i64::MAX));
         for direction in ["", "&direction=backward"] {
             let direction = if *list == "trajectory" { direction } else { "" };
             let answer = admin.get(&format!("{path}&cursor={cursor}{direction}")).await;
@@ -88,15 +88,15 @@ async fn cursors_of_others_are_refused(kind: Kind) {
     server.stop().await;
 }
 
-async fn queries_are_checked(kind: Kind) {
+async fn queries_are_validated(kind: DatabaseKind) {
     let server = TestServer::start(kind).await;
     let admin = server.admin();
-    let sandbox = admin.external(json!({})).await;
+    let sandbox = admin.create_external_sandbox(json!({})).await;
     let events = format!("/sandboxes/{}/events", sandbox.id);
     let trajectory = format!("/sandboxes/{}/trajectory", sandbox.id);
     let messages = format!("/sandboxes/{}/messages", sandbox.id);
     let stream = format!("/sandboxes/{}/events/stream", sandbox.id);
-    for (path, most) in [
+    for (path, max) in [
         ("/sandboxes", 200),
         ("/sessions", 200),
         ("/projects", 200),
@@ -106,17 +106,17 @@ async fn queries_are_checked(kind: Kind) {
         (events.as_str(), 500),
         (trajectory.as_str(), 1000),
     ] {
-        admin.get(&format!("{path}?limit={most}")).await.expect(200);
-        let too_many = (most + 1).to_string();
+        admin.get(&format!("{path}?limit={max}")).await.expect_status(200);
+        let too_many = (max + 1).to_string();
         for limit in ["0", "-1", &too_many, "9223372036854775807", "1e3", "ten", "", "%00", "1%201"] {
-            refused(admin.get(&format!("{path}?limit={limit}")).await, 400, "bad_request");
+            expect_safe_problem(admin.get(&format!("{path}?limit={limit}")).await, 400, "bad_request");
         }
         for query in ["unknown=1", "limit=1&limit=2", "%ff=1", "cursor=%ff", "cursor=%C3%28"] {
-            refused(admin.get(&format!("{path}?{query}")).await, 400, "bad_request");
+            expect_safe_problem(admin.get(&format!("{path}?{query}")).await, 400, "bad_request");
         }
     }
     for query in ["state=gone", "activity=asleep", "provider=moon", "project=x", "session=%00", "label=%ff"] {
-        refused(admin.get(&format!("/sandboxes?{query}")).await, 400, "bad_request");
+        expect_safe_problem(admin.get(&format!("/sandboxes?{query}")).await, 400, "bad_request");
     }
     for query in [
         "type=Agent",
@@ -129,31 +129,31 @@ async fn queries_are_checked(kind: Kind) {
         "until=2026-01-01",
         "order=sideways",
     ] {
-        refused(admin.get(&format!("{events}?{query}")).await, 400, "bad_request");
+        expect_safe_problem(admin.get(&format!("{events}?{query}")).await, 400, "bad_request");
     }
     let many = vec!["a.*"; 101].join(",");
-    refused(admin.get(&format!("{events}?type={many}")).await, 400, "bad_request");
-    refused(admin.get(&format!("{trajectory}?direction=up")).await, 400, "bad_request");
+    expect_safe_problem(admin.get(&format!("{events}?type={many}")).await, 400, "bad_request");
+    expect_safe_problem(admin.get(&format!("{trajectory}?direction=up")).await, 400, "bad_request");
     for query in ["since=x", "since=1.5", "type=A", "unknown=1"] {
-        refused(admin.get(&format!("{stream}?{query}")).await, 400, "bad_request");
+        expect_safe_problem(admin.get(&format!("{stream}?{query}")).await, 400, "bad_request");
     }
     for last in ["-1", "x", "99999999999999999999"] {
         let request = admin.request(Method::GET, &stream).header("last-event-id", last);
-        refused(admin.send(request).await, 400, "bad_cursor");
+        expect_safe_problem(admin.send(request).await, 400, "bad_cursor");
     }
-    // Quotes and wildcards are text like any other.
+    // Quotes and wildcards have no special meaning.
     for label in ["x'%20OR%20'1'='1", "%25", "a%25b=_", "'", "%22"] {
-        let found = admin.get(&format!("/sandboxes?label={label}")).await.expect(200);
+        let found = admin.get(&format!("/sandboxes?label={label}")).await.expect_status(200);
         assert_eq!(found["items"], json!([]), "{label}");
     }
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn paths_that_lead_nowhere() {
-    let server = TestServer::start(Kind::Sqlite).await;
+async fn unknown_paths_are_not_found() {
+    let server = TestServer::start(DatabaseKind::Sqlite).await;
     let admin = server.admin();
-    let sandbox = admin.external(json!({})).await;
+    let sandbox = admin.create_external_sandbox(json!({})).await;
     let (id, session) = (&sandbox.id, &sandbox.session);
     let message = format!("msg_{}", "0".repeat(26));
     let hash = "0".repeat(64);
@@ -181,7 +181,7 @@ async fn paths_that_lead_nowhere() {
         "/docs/errors/..%2f..%2fREADME".to_owned(),
         "/docs/errors/nothing".to_owned(),
     ] {
-        refused(admin.get(&path).await, 404, "not_found");
+        expect_safe_problem(admin.get(&path).await, 404, "not_found");
     }
     for path in [
         format!("/sandboxes/{id}/messages/{message}"),
@@ -190,14 +190,14 @@ async fn paths_that_lead_nowhere() {
         format!("/sessions/{id}/messages/{message}"),
         format!("/tokens/{id}"),
     ] {
-        refused(admin.delete(&path).await, 404, "not_found");
+        expect_safe_problem(admin.delete(&path).await, 404, "not_found");
     }
-    refused(
+    expect_safe_problem(
         admin.post("/sandboxes", json!({ "project_id": format!("prj_{}", "0".repeat(26)) })).await,
         404,
         "not_found",
     );
-    refused(
+    expect_safe_problem(
         admin.post("/sandboxes", json!({ "session_id": format!("ses_{}", "0".repeat(26)) })).await,
         404,
         "not_found",
@@ -209,9 +209,9 @@ async fn paths_that_lead_nowhere() {
         let mut allowed: Vec<&str> = allowed.split(',').collect();
         allowed.sort_unstable();
         assert_eq!(allowed, ["GET", "HEAD", "POST"], "{method}");
-        refused(atoll_tests::actor::Answer::of(response).await, 405, "method_not_allowed");
+        expect_safe_problem(atoll_tests::actor::ApiResponse::from_response(response).await, 405, "method_not_allowed");
     }
-    // Dots that a client would have resolved itself.
+    // Dot segments, which an HTTP client would resolve before it sends the request.
     let token = admin.token.clone().unwrap();
     for path in
         ["/api/v1/sandboxes/../../../admin-token", "/../admin-token", "/api/v1/./sandboxes", "//api/v1/sandboxes"]
@@ -219,7 +219,7 @@ async fn paths_that_lead_nowhere() {
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
         );
-        refused(raw(&server.url, request.as_bytes()).await, 404, "not_found");
+        expect_safe_problem(send_raw_request(&server.url, request.as_bytes()).await, 404, "not_found");
     }
     server.stop().await;
 }

@@ -1,16 +1,16 @@
-//! Agents' programs: found on this machine, shown to the sandbox, started there; what is missing is said before.
+//! Agent programs: discovery on the host, mounts in the sandbox, and errors for missing programs or keys.
 
-use super::tier::doctor;
-use atoll_tests::local::{Ground, directory, is_root, said, skipped};
-use atoll_tests::process::{command, program};
+use super::isolation_tier::run_doctor;
+use atoll_tests::local::{LocalServer, agent_messages, create_temp_dir, is_root, report_skipped};
+use atoll_tests::process::{find_program, program_command};
 use serde_json::{Value, json};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// As much of Claude Code as its driver wants to hear: it says where it is, and whether it could change itself.
-const CLAUDE: &str = r#"#!/bin/sh
+/// Implements as much of Claude Code's protocol as its driver needs. Reports its path and if it can change itself.
+const FAKE_CLAUDE_SCRIPT: &str = r#"#!/bin/sh
 while read -r line; do
     case $line in
     *'"type":"user"'*)
@@ -25,9 +25,9 @@ while read -r line; do
 done
 "#;
 
-/// A program in a directory that nobody else may enter.
-fn hidden(text: &str) -> (TempDir, PathBuf) {
-    let dir = directory("atoll-agent-");
+/// Creates a program in a directory that only the owner can enter.
+fn create_private_program(text: &str) -> (TempDir, PathBuf) {
+    let dir = create_temp_dir("atoll-agent-");
     let home = dir.path().join("home");
     fs::create_dir(&home).unwrap();
     let program = home.join("claude");
@@ -37,165 +37,171 @@ fn hidden(text: &str) -> (TempDir, PathBuf) {
     (dir, program)
 }
 
-fn configured(program: &Path) -> String {
+fn agent_config(program: &Path) -> String {
     format!("agents: {{claude: {{path: {}}}}}\n", program.display())
 }
 
-fn with_key() -> [(String, String); 2] {
+fn env_with_key() -> [(String, String); 2] {
     [("ANTHROPIC_API_KEY".into(), "sk-ant-nothing".into()), ("PATH".into(), "/usr/bin:/bin".into())]
 }
 
-/// Neither a key nor a program.
-fn bare() -> [(String, String); 2] {
+/// No key, and no agent program in `PATH`.
+fn env_without_key() -> [(String, String); 2] {
     [("ANTHROPIC_API_KEY".into(), String::new()), ("PATH".into(), "/usr/bin:/bin".into())]
 }
 
-async fn agent(ground: &Ground, name: &str) -> Value {
-    let all = ground.admin.get("/agents").await.expect(200);
+async fn get_agent(server: &LocalServer, name: &str) -> Value {
+    let all = server.admin.get("/agents").await.expect_status(200);
     all["items"].as_array().unwrap().iter().find(|item| item["name"] == name).unwrap().clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_of_this_machine_is_shown_to_its_sandbox_and_started_there() {
-    let (_dir, program) = hidden(CLAUDE);
-    let ground = Ground::start_in(&configured(&program), &with_key());
-    let listed = agent(&ground, "claude").await;
+async fn a_program_of_the_host_is_mounted_read_only_and_started_in_the_sandbox() {
+    let (_dir, program) = create_private_program(FAKE_CLAUDE_SCRIPT);
+    let server = LocalServer::start_with_env(&agent_config(&program), &env_with_key());
+    let listed = get_agent(&server, "claude").await;
     assert_eq!(listed["usable"], true, "{listed}");
     assert_eq!((&listed["path"], &listed["tested"]), (&json!(program), &json!(false)));
     assert_eq!((&listed["abilities"]["steer"], &listed["missing"]), (&json!(true), &json!([])));
 
-    // It is also the one that is taken where none is named.
+    // It is also the default if the request names no agent.
     for named in [json!("claude"), Value::Null] {
-        let id = ground.make(json!({ "agent": named, "prompt": "do it" })).await;
-        let row = ground.ended(&id).await;
+        let id = server.create_sandbox(json!({ "agent": named, "prompt": "do it" })).await;
+        let row = server.wait_until_ended(&id).await;
         assert_eq!((&row["state"], &row["agent"]), (&json!("completed"), &json!("claude")), "{row}");
-        let events = ground.admin.all_events(&id).await;
-        assert_eq!(said(&events), ["/opt/atoll/agents/claude/bin/claude reads"], "{events:#?}");
+        let events = server.admin.all_events(&id).await;
+        assert_eq!(agent_messages(&events), ["/opt/atoll/agents/claude/bin/claude reads"], "{events:#?}");
     }
-    assert_eq!(fs::read_to_string(&program).unwrap(), CLAUDE);
+    assert_eq!(fs::read_to_string(&program).unwrap(), FAKE_CLAUDE_SCRIPT);
 
-    // Another sandbox sees nothing of it, and a fork of one that has it has it too.
-    let demo = ground.kept(json!({})).await;
-    assert_eq!(ground.shell(&demo, "ls /opt/atoll").await.well().trim(), "worker");
-    let kept = ground.kept(json!({ "agent": "claude" })).await;
-    let seen =
-        ground.shell(&kept, "find /opt/atoll/agents -type f; cat /opt/atoll/agents/claude/bin/claude | wc -l").await;
-    let lines = CLAUDE.lines().count();
-    assert_eq!(seen.well(), format!("/opt/atoll/agents/claude/bin/claude\n{lines}\n"));
-    let fork = ground.admin.post(&format!("/sandboxes/{kept}/fork"), json!({ "prompt": "go on" })).await.expect(201);
+    // Only sandboxes that use the agent have it. A fork inherits it.
+    let demo = server.create_idle_sandbox(json!({})).await;
+    assert_eq!(server.run_shell(&demo, "ls /opt/atoll").await.expect_success().trim(), "worker");
+    let parent = server.create_idle_sandbox(json!({ "agent": "claude" })).await;
+    let listing = server
+        .run_shell(&parent, "find /opt/atoll/agents -type f; cat /opt/atoll/agents/claude/bin/claude | wc -l")
+        .await;
+    let lines = FAKE_CLAUDE_SCRIPT.lines().count();
+    assert_eq!(listing.expect_success(), format!("/opt/atoll/agents/claude/bin/claude\n{lines}\n"));
+    let fork =
+        server.admin.post(&format!("/sandboxes/{parent}/fork"), json!({ "prompt": "go on" })).await.expect_status(201);
     let fork = fork["id"].as_str().unwrap().to_owned();
-    ground.remember(&fork);
-    ground.event(&fork, |event| event["type"] == "agent.message").await;
-    ground.leave().await;
+    server.track_sandbox(&fork);
+    server.wait_for_event(&fork, |event| event["type"] == "agent.message").await;
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_missing_is_said_before_a_sandbox_is_made() {
-    let ground = Ground::start_in("", &bare());
-    let refused = |body: Value| ground.admin.post("/sandboxes", body);
-    let missing = refused(json!({ "provider": "local", "agent": "claude", "prompt": "x" })).await.expect(409);
+async fn a_missing_program_or_key_is_reported_before_a_sandbox_is_created() {
+    let server = LocalServer::start_with_env("", &env_without_key());
+    let create = |body: Value| server.admin.post("/sandboxes", body);
+    let missing = create(json!({ "provider": "local", "agent": "claude", "prompt": "x" })).await.expect_status(409);
     assert_eq!(missing["code"], "agent_missing");
     assert!(missing["detail"].as_str().unwrap().contains("`atoll agents install claude`"), "{missing}");
-    let none = refused(json!({ "provider": "local", "prompt": "x" })).await.expect(409);
+    let none = create(json!({ "provider": "local", "prompt": "x" })).await.expect_status(409);
     assert_eq!(none["code"], "no_agent");
-    let unknown = refused(json!({ "provider": "local", "agent": "nobody", "prompt": "x" })).await.expect(409);
+    let unknown = create(json!({ "provider": "local", "agent": "nobody", "prompt": "x" })).await.expect_status(409);
     assert_eq!(unknown["code"], "no_agent");
-    let listed = agent(&ground, "claude").await;
+    let listed = get_agent(&server, "claude").await;
     assert_eq!((&listed["usable"], &listed["path"]), (&json!(false), &Value::Null));
     assert_eq!(listed["missing"].as_array().unwrap().len(), 2, "the program and the key: {listed}");
-    let demo = agent(&ground, "demo").await;
+    let demo = get_agent(&server, "demo").await;
     assert_eq!((&demo["usable"], &demo["origin"]), (&json!(true), &json!("builtin")));
-    assert_eq!(ground.admin.get("/sandboxes").await.expect(200)["items"], json!([]), "nothing was made");
+    assert_eq!(server.admin.get("/sandboxes").await.expect_status(200)["items"], json!([]), "no sandbox must exist");
 
-    // Without a prompt there is one, and the first message is what is refused.
-    let waiting = ground.make(json!({ "agent": null })).await;
-    let unheard = ground.admin.post(&format!("/sandboxes/{waiting}/messages"), json!({ "content": "x" })).await;
-    assert_eq!(unheard.expect(409)["code"], "no_agent");
-    ground.leave().await;
+    // Without a prompt the sandbox starts, and the server rejects the first message.
+    let waiting = server.create_sandbox(json!({ "agent": null })).await;
+    let rejected = server.admin.post(&format!("/sandboxes/{waiting}/messages"), json!({ "content": "x" })).await;
+    assert_eq!(rejected.expect_status(409)["code"], "no_agent");
+    server.stop_and_check().await;
 
-    let (_dir, program) = hidden(CLAUDE);
-    let ground = Ground::start_in(&configured(&program), &bare());
-    let keyless = ground.admin.post("/sandboxes", json!({ "provider": "local", "agent": "claude", "prompt": "x" }));
-    let keyless = keyless.await.expect(409);
+    let (_dir, program) = create_private_program(FAKE_CLAUDE_SCRIPT);
+    let server = LocalServer::start_with_env(&agent_config(&program), &env_without_key());
+    let keyless = server.admin.post("/sandboxes", json!({ "provider": "local", "agent": "claude", "prompt": "x" }));
+    let keyless = keyless.await.expect_status(409);
     assert_eq!(keyless["code"], "agent_key_missing");
     assert!(keyless["detail"].as_str().unwrap().contains("ANTHROPIC_API_KEY"), "{keyless}");
-    // Who brings one of their own needs none of the server's.
-    let id = ground.make(json!({ "agent": "claude", "prompt": "x", "env": { "ANTHROPIC_API_KEY": "own" } })).await;
-    assert_eq!(ground.ended(&id).await["state"], "completed");
-    ground.leave().await;
+    // A sandbox with its own key does not need the server's.
+    let id =
+        server.create_sandbox(json!({ "agent": "claude", "prompt": "x", "env": { "ANTHROPIC_API_KEY": "own" } })).await;
+    assert_eq!(server.wait_until_ended(&id).await["state"], "completed");
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_not_root_any_more_shows_what_it_can_reach_and_nothing_else() {
+async fn an_unprivileged_server_uses_only_agents_that_it_can_read() {
     if !is_root() {
-        return skipped("agents of a server that gave up root", "needs root");
+        return report_skipped("agents of a server that gave up root", "needs root");
     }
-    let (_dir, program) = hidden(CLAUDE);
-    let ground = Ground::start_in(&format!("server: {{user: '54330'}}\n{}", configured(&program)), &with_key());
-    // It can't even look there.
-    let refused = ground.admin.post("/sandboxes", Ground::request(json!({ "agent": "claude", "prompt": "x" }))).await;
-    assert_eq!(refused.expect(409)["code"], "agent_missing");
+    let (_dir, program) = create_private_program(FAKE_CLAUDE_SCRIPT);
+    let server =
+        LocalServer::start_with_env(&format!("server: {{user: '54330'}}\n{}", agent_config(&program)), &env_with_key());
+    let refused = server
+        .admin
+        .post("/sandboxes", LocalServer::sandbox_request(json!({ "agent": "claude", "prompt": "x" })))
+        .await;
+    assert_eq!(refused.expect_status(409)["code"], "agent_missing");
     fs::set_permissions(program.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
-    let id = ground.make(json!({ "agent": "claude", "prompt": "x" })).await;
-    assert_eq!(ground.ended(&id).await["state"], "completed");
-    ground.leave().await;
+    let id = server.create_sandbox(json!({ "agent": "claude", "prompt": "x" })).await;
+    assert_eq!(server.wait_until_ended(&id).await["state"], "completed");
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_real_claude_code_starts_in_a_sandbox() {
-    let bin = program("atoll").parent().and_then(Path::parent).unwrap().join("agents/bin");
+    let bin = find_program("atoll").parent().and_then(Path::parent).unwrap().join("agents/bin");
     if !bin.join("claude").exists() {
-        return skipped("the real Claude Code in a sandbox", "it is not installed: scripts/agents");
+        return report_skipped("the real Claude Code in a sandbox", "it is not installed: scripts/agents");
     }
     let path = format!("{}:/usr/bin:/bin", bin.display());
     let environment = [("ANTHROPIC_API_KEY".to_owned(), "sk-ant-nothing".to_owned()), ("PATH".to_owned(), path)];
-    let ground = Ground::start_in("", &environment);
-    let listed = agent(&ground, "claude").await;
+    let server = LocalServer::start_with_env("", &environment);
+    let listed = get_agent(&server, "claude").await;
     assert_eq!((&listed["usable"], &listed["tested"], &listed["origin"]), (&json!(true), &json!(true), &json!("path")));
-    let id = ground.make(json!({ "agent": "claude", "prompt": "say hello", "end": "keep" })).await;
-    let started = ground.event(&id, |event| event["type"] == "agent.started").await;
+    let id = server.create_sandbox(json!({ "agent": "claude", "prompt": "say hello", "end": "keep" })).await;
+    let started = server.wait_for_event(&id, |event| event["type"] == "agent.started").await;
     assert_eq!(started["data"]["version"], listed["version"], "{started}");
-    ground.leave().await;
+    server.stop_and_check().await;
 }
 
 #[test]
-fn a_run_takes_the_agent_that_is_here_and_says_so() {
-    let (dir, program) = hidden(CLAUDE);
+fn a_run_uses_and_names_the_installed_agent() {
+    let (dir, program) = create_private_program(FAKE_CLAUDE_SCRIPT);
     let file = dir.path().join("atoll.yaml");
-    fs::write(&file, configured(&program)).unwrap();
-    let mut run = command("atoll");
+    fs::write(&file, agent_config(&program)).unwrap();
+    let mut run = program_command("atoll");
     run.args(["run", "do it", "--provider", "local", "--config"]).arg(&file);
-    run.arg("--data-dir").arg(dir.path().join("data")).env("HOME", dir.path()).envs(with_key());
+    run.arg("--data-dir").arg(dir.path().join("data")).env("HOME", dir.path()).envs(env_with_key());
     let output = run.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{output:?}");
-    assert!(said.contains(&format!("using claude ({}): --agent names another", program.display())), "{said}");
-    assert!(said.contains("/opt/atoll/agents/claude/bin/claude reads"), "{said}");
+    assert!(stdout.contains(&format!("using claude ({}); choose another with --agent", program.display())), "{stdout}");
+    assert!(stdout.contains("/opt/atoll/agents/claude/bin/claude reads"), "{stdout}");
 }
 
-/// The same that `atoll agents` says of those that are here, one line for each.
+/// Doctor prints one line per agent, in the words of `atoll agents`.
 #[test]
-fn doctor_tells_which_agents_are_here() {
-    let (_dir, program) = hidden("#!/bin/sh\n");
+fn doctor_lists_the_installed_agents() {
+    let (_dir, program) = create_private_program("#!/bin/sh\n");
     fs::write(program.with_file_name("package.json"), r#"{"version": "9.9.9"}"#).unwrap();
-    let told = |environment: [(String, String); 2], config: &str| -> Vec<Value> {
-        let mut atoll = command("atoll");
+    let agent_checks = |environment: [(String, String); 2], config: &str| -> Vec<Value> {
+        let mut atoll = program_command("atoll");
         atoll.envs(environment);
-        let (_, checks) = doctor(atoll, config);
+        let (_, checks) = run_doctor(atoll, config);
         checks.into_iter().filter(|check| check["check"] == "agent").collect()
     };
-    let config = configured(&program);
+    let config = agent_config(&program);
     let claude = |checks: Vec<Value>| {
         let found = checks.iter().find(|check| check["detail"].as_str().unwrap().starts_with("claude"));
         found.unwrap_or_else(|| panic!("{checks:?}")).clone()
     };
-    let well = claude(told(with_key(), &config));
-    let detail = format!("claude 9.9.9 (untested), a key is there: {}", program.display());
-    assert_eq!((&well["status"], &well["detail"]), (&json!("ok"), &json!(detail)), "{well}");
-    let lacks = claude(told(bare(), &config));
-    assert!(lacks["status"] == "warn" && lacks["detail"].as_str().unwrap().contains("no key"), "{lacks}");
-    assert!(lacks["remedy"].as_str().unwrap().contains("ANTHROPIC_API_KEY"), "{lacks}");
-    for check in told(bare(), "{}") {
-        assert!(!check["detail"].to_string().contains("demo"), "it is always here: {check}");
+    let usable = claude(agent_checks(env_with_key(), &config));
+    let detail = format!("claude 9.9.9 (untested), has a key: {}", program.display());
+    assert_eq!((&usable["status"], &usable["detail"]), (&json!("ok"), &json!(detail)), "{usable}");
+    let keyless = claude(agent_checks(env_without_key(), &config));
+    assert!(keyless["status"] == "warn" && keyless["detail"].as_str().unwrap().contains("no key"), "{keyless}");
+    assert!(keyless["remedy"].as_str().unwrap().contains("ANTHROPIC_API_KEY"), "{keyless}");
+    for check in agent_checks(env_without_key(), "{}") {
+        assert!(!check["detail"].to_string().contains("demo"), "the demo agent is always present: {check}");
     }
 }

@@ -1,6 +1,6 @@
-//! Commands in a sandbox: what is said to them, and what the command line makes of it.
+//! Commands in a sandbox: standard input, exit status, and `atoll sandbox exec`.
 
-use atoll_tests::local::{Ground, PATIENCE};
+use atoll_tests::local::{LocalServer, WAIT_TIMEOUT};
 use atoll_tests::process;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -8,16 +8,16 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tokio::task::block_in_place;
 
-fn atoll(ground: &Ground, arguments: &[&str]) -> Command {
-    let mut command = process::command("atoll");
-    command.args(arguments).env("ATOLL_DATA_DIR", ground.data());
+fn atoll_command(server: &LocalServer, arguments: &[&str]) -> Command {
+    let mut command = process::program_command("atoll");
+    command.args(arguments).env("ATOLL_DATA_DIR", server.data_dir());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// The program with this input, to its end.
-fn run(ground: &Ground, arguments: &[&str], input: Vec<u8>) -> Output {
-    let mut child = process::spawn(atoll(ground, arguments));
+/// Runs `atoll` with this input to its end.
+fn run_atoll(server: &LocalServer, arguments: &[&str], input: Vec<u8>) -> Output {
+    let mut child = process::spawn_process(atoll_command(server, arguments));
     let mut stdin = child.stdin.take().unwrap();
     let writing = std::thread::spawn(move || stdin.write_all(&input));
     let output = child.wait_with_output().unwrap();
@@ -25,15 +25,15 @@ fn run(ground: &Ground, arguments: &[&str], input: Vec<u8>) -> Output {
     output
 }
 
-async fn commands(ground: &Ground, id: &str) -> Vec<Value> {
-    let list = ground.admin.get(&format!("/sandboxes/{id}/exec")).await.expect(200);
+async fn list_execs(server: &LocalServer, id: &str) -> Vec<Value> {
+    let list = server.admin.get(&format!("/sandboxes/{id}/exec")).await.expect_status(200);
     list["items"].as_array().unwrap().clone()
 }
 
-async fn until_ended(ground: &Ground, id: &str, exec: &str) -> Value {
-    let deadline = Instant::now() + PATIENCE;
+async fn wait_until_exec_ended(server: &LocalServer, id: &str, exec: &str) -> Value {
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
-        let found = commands(ground, id).await.into_iter().find(|row| row["id"] == exec);
+        let found = list_execs(server, id).await.into_iter().find(|row| row["id"] == exec);
         match found.map(|row| row["exit"].clone()) {
             Some(Value::Null) => assert!(Instant::now() < deadline, "{exec} does not end"),
             Some(exit) => return exit,
@@ -43,56 +43,57 @@ async fn until_ended(ground: &Ground, id: &str, exec: &str) -> Value {
     }
 }
 
-/// Starts a command and does not read it; its name.
-async fn begin(ground: &Ground, id: &str, body: Value) -> String {
-    let url = format!("{}/api/v1/sandboxes/{id}/exec", ground.admin.url);
-    let token = ground.admin.token.clone().unwrap();
-    let answer = reqwest::Client::new().post(url).bearer_auth(token).json(&body).send().await.unwrap();
-    assert_eq!(answer.status(), 200);
-    answer.headers()["exec-id"].to_str().unwrap().to_owned()
+/// Starts a command, does not read its output, and returns its id.
+async fn start_exec(server: &LocalServer, id: &str, body: Value) -> String {
+    let url = format!("{}/api/v1/sandboxes/{id}/exec", server.admin.url);
+    let token = server.admin.token.clone().unwrap();
+    let response = reqwest::Client::new().post(url).bearer_auth(token).json(&body).send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    response.headers()["exec-id"].to_str().unwrap().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_reads_nothing_can_be_ended_and_one_that_takes_nothing_says_so() {
-    let ground = Ground::start();
-    let id = ground.kept(json!({})).await;
-    let exec = begin(&ground, &id, json!({ "shell": "exec sleep 9999", "stdin": "x".repeat(1_500_000) })).await;
-    ground.admin.delete(&format!("/sandboxes/{id}/exec/{exec}")).await.expect(200);
-    assert_eq!(until_ended(&ground, &id, &exec).await, json!({ "kind": "signalled", "signal": 9 }));
-    // Its whole input was said at the beginning, or it has none: nothing is taken and thrown away.
+async fn unread_input_does_not_block_a_kill_and_a_command_without_stdin_rejects_input() {
+    let server = LocalServer::start();
+    let id = server.create_idle_sandbox(json!({})).await;
+    let exec = start_exec(&server, &id, json!({ "shell": "exec sleep 9999", "stdin": "x".repeat(1_500_000) })).await;
+    server.admin.delete(&format!("/sandboxes/{id}/exec/{exec}")).await.expect_status(200);
+    assert_eq!(wait_until_exec_ended(&server, &id, &exec).await, json!({ "kind": "signalled", "signal": 9 }));
+    // The server rejects input for a command whose whole input came with the request, or that has none.
     for start in [json!({ "shell": "sleep 9999", "stdin": "a" }), json!({ "shell": "sleep 9999" })] {
-        let exec = begin(&ground, &id, start).await;
-        let refused = ground.admin.post(&format!("/sandboxes/{id}/exec/{exec}/stdin"), json!({})).await.expect(409);
+        let exec = start_exec(&server, &id, start).await;
+        let refused =
+            server.admin.post(&format!("/sandboxes/{id}/exec/{exec}/stdin"), json!({})).await.expect_status(409);
         assert_eq!(refused["code"], "no_input", "{refused}");
     }
-    let exec = begin(&ground, &id, json!({ "shell": "cat > got; exit 5", "stdin": true })).await;
+    let exec = start_exec(&server, &id, json!({ "shell": "cat > got; exit 5", "stdin": true })).await;
     for end in ["", "?end=true"] {
         let path = format!("/sandboxes/{id}/exec/{exec}/stdin{end}");
-        assert_eq!(ground.admin.post(&path, json!({})).await.expect(200)["bytes"], 2);
+        assert_eq!(server.admin.post(&path, json!({})).await.expect_status(200)["bytes"], 2);
     }
-    assert_eq!(until_ended(&ground, &id, &exec).await, json!({ "kind": "exited", "code": 5 }));
-    assert_eq!(ground.shell(&id, "cat got").await.well(), "{}{}");
-    ground.leave().await;
+    assert_eq!(wait_until_exec_ended(&server, &id, &exec).await, json!({ "kind": "exited", "code": 5 }));
+    assert_eq!(server.run_shell(&id, "cat got").await.expect_success(), "{}{}");
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_command_line_pipes_bytes_of_any_kind_and_number() {
-    let ground = Ground::start();
-    let id = ground.kept(json!({})).await;
+async fn the_command_line_pipes_large_binary_input_and_output() {
+    let server = LocalServer::start();
+    let id = server.create_idle_sandbox(json!({})).await;
     let bytes: Vec<u8> = (0..6_000_000_u32).map(|number| number.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
     let files = tempfile::tempdir().unwrap();
     std::fs::write(files.path().join("big"), &bytes).unwrap();
     let tar = Command::new("tar").arg("cC").arg(files.path()).arg("big").output().unwrap().stdout;
-    let done = block_in_place(|| run(&ground, &["sandbox", "exec", &id, "--", "tar", "x"], tar));
+    let done = block_in_place(|| run_atoll(&server, &["sandbox", "exec", &id, "--", "tar", "x"], tar));
     assert!(done.status.success(), "{done:?}");
-    let back = block_in_place(|| run(&ground, &["sandbox", "exec", &id, "--", "cat", "big"], Vec::new()));
-    assert!(back.stdout == bytes, "{} bytes came back", back.stdout.len());
-    let both = block_in_place(|| run(&ground, &["sandbox", "exec", &id, "--", "cat"], bytes.clone()));
-    assert!(both.status.success() && both.stdout == bytes, "{} bytes came back", both.stdout.len());
-    // Input without an end holds up nobody: it goes as it comes, and what a command does not want is not waited for.
+    let back = block_in_place(|| run_atoll(&server, &["sandbox", "exec", &id, "--", "cat", "big"], Vec::new()));
+    assert!(back.stdout == bytes, "{} bytes returned", back.stdout.len());
+    let both = block_in_place(|| run_atoll(&server, &["sandbox", "exec", &id, "--", "cat"], bytes.clone()));
+    assert!(both.status.success() && both.stdout == bytes, "{} bytes returned", both.stdout.len());
+    // Input without an end does not block: it streams to the command, and the client exits when the command does.
     block_in_place(|| {
-        let mut child = process::spawn(atoll(
-            &ground,
+        let mut child = process::spawn_process(atoll_command(
+            &server,
             &["sandbox", "exec", &id, "--", "sh", "-c", "read line; echo $line; exit 7"],
         ));
         let mut stdin = child.stdin.take().unwrap();
@@ -101,38 +102,39 @@ async fn the_command_line_pipes_bytes_of_any_kind_and_number() {
         assert_eq!((done.status.code(), done.stdout.as_slice()), (Some(7), &b"first\n"[..]), "{done:?}");
         drop(stdin);
     });
-    ground.leave().await;
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_interrupt_ends_the_command_and_commands_are_listed() {
-    let ground = Ground::start();
-    let id = ground.kept(json!({})).await;
-    let other = begin(&ground, &id, json!({ "shell": "sleep 8888" })).await;
-    let child = process::spawn(atoll(&ground, &["sandbox", "exec", &id, "--no-stdin", "--", "sleep", "7777"]));
-    let deadline = Instant::now() + PATIENCE;
+async fn an_interrupt_kills_the_command_and_commands_are_listed() {
+    let server = LocalServer::start();
+    let id = server.create_idle_sandbox(json!({})).await;
+    let other = start_exec(&server, &id, json!({ "shell": "sleep 8888" })).await;
+    let child =
+        process::spawn_process(atoll_command(&server, &["sandbox", "exec", &id, "--no-stdin", "--", "sleep", "7777"]));
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     let exec = loop {
-        let found = commands(&ground, &id).await.into_iter().find(|row| row["argv"] == json!(["sleep", "7777"]));
+        let found = list_execs(&server, &id).await.into_iter().find(|row| row["argv"] == json!(["sleep", "7777"]));
         if let Some(row) = found.filter(|row| row["readers"] == 1) {
             break row["id"].as_str().unwrap().to_owned();
         }
-        assert!(Instant::now() < deadline, "it does not begin");
+        assert!(Instant::now() < deadline, "the command does not start");
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let done = block_in_place(|| child.wait_with_output().unwrap());
     assert_eq!(done.status.code(), Some(130), "{done:?}");
-    assert_eq!(until_ended(&ground, &id, &exec).await, json!({ "kind": "signalled", "signal": 9 }));
-    let listed = block_in_place(|| run(&ground, &["sandbox", "exec", &id, "--list"], Vec::new()));
+    assert_eq!(wait_until_exec_ended(&server, &id, &exec).await, json!({ "kind": "signalled", "signal": 9 }));
+    let listed = block_in_place(|| run_atoll(&server, &["sandbox", "exec", &id, "--list"], Vec::new()));
     let listed = String::from_utf8(listed.stdout).unwrap();
     let line = |name: &str| {
         listed.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{listed}")).to_owned()
     };
     assert!(line(&exec).contains("signal 9") && line(&exec).ends_with("sleep 7777"), "{listed}");
-    assert!(line(&other).contains("runs"), "{listed}");
-    let done = block_in_place(|| run(&ground, &["sandbox", "exec", &id, "--end", &other], Vec::new()));
+    assert!(line(&other).contains("running"), "{listed}");
+    let done = block_in_place(|| run_atoll(&server, &["sandbox", "exec", &id, "--end", &other], Vec::new()));
     assert!(done.status.success(), "{done:?}");
-    assert_eq!(until_ended(&ground, &id, &other).await, json!({ "kind": "signalled", "signal": 9 }));
-    ground.leave().await;
+    assert_eq!(wait_until_exec_ended(&server, &id, &other).await, json!({ "kind": "signalled", "signal": 9 }));
+    server.stop_and_check().await;
 }

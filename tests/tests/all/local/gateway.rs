@@ -1,229 +1,249 @@
-//! Models from inside of a sandbox whose network policy lets nothing out: a real sandbox, `curl` in it, and a model's
-//! API of the test outside.
+//! The model gateway, called with `curl` from a real sandbox without network access. The model API is a fake.
 
 mod budget;
-mod logins;
-mod money;
-mod upstream;
+mod cost_limits;
+mod fake_upstream;
+mod login_renewal;
 
-use super::network::serving::TlsSite;
-use atoll_tests::local::{Ground, PATIENCE, directory};
+use super::network::test_sites::TlsSite;
+use atoll_tests::local::{LocalServer, WAIT_TIMEOUT, create_temp_dir};
+use fake_upstream::FakeUpstream;
 use serde_json::{Value, json};
 use std::time::Instant;
 use tokio::task::block_in_place;
-use upstream::Upstream;
 
-const REAL: &str = "sk-ant-the-real-key-4711";
+const REAL_API_KEY: &str = "sk-ant-the-real-key-4711";
 
-fn ground(upstream: &Upstream, config: &str) -> Ground {
-    let place = format!("http://127.0.0.1:{}", upstream.port);
+fn start_server(upstream: &FakeUpstream, config: &str) -> LocalServer {
+    let base_url = format!("http://127.0.0.1:{}", upstream.port);
     let environment = [
-        ("ANTHROPIC_BASE_URL".to_owned(), place.clone()),
-        ("ANTHROPIC_API_KEY".to_owned(), REAL.to_owned()),
-        ("OPENAI_BASE_URL".to_owned(), format!("{place}/v1")),
-        ("OPENAI_API_KEY".to_owned(), REAL.to_owned()),
-        ("GEMINI_BASE_URL".to_owned(), place),
-        ("GEMINI_API_KEY".to_owned(), REAL.to_owned()),
+        ("ANTHROPIC_BASE_URL".to_owned(), base_url.clone()),
+        ("ANTHROPIC_API_KEY".to_owned(), REAL_API_KEY.to_owned()),
+        ("OPENAI_BASE_URL".to_owned(), format!("{base_url}/v1")),
+        ("OPENAI_API_KEY".to_owned(), REAL_API_KEY.to_owned()),
+        ("GEMINI_BASE_URL".to_owned(), base_url),
+        ("GEMINI_API_KEY".to_owned(), REAL_API_KEY.to_owned()),
     ];
-    Ground::start_in(config, &environment)
+    LocalServer::start_with_env(config, &environment)
 }
 
-/// `curl` with the answer's head before its body. `$KEY` is the sandbox's placeholder.
-async fn curl(ground: &Ground, id: &str, arguments: &str) -> String {
+/// Runs `curl` and returns the response head and body. `$KEY` is the sandbox's placeholder key.
+async fn run_curl(server: &LocalServer, id: &str, arguments: &str) -> String {
     let script = format!(
         "KEY=$ATOLL_GATEWAY_KEY; curl --silent --show-error --include --max-time 20 {arguments} 2>&1; echo \"[exit $?]\""
     );
-    ground.shell(id, &script).await.well()
+    server.run_shell(id, &script).await.expect_success()
 }
 
-fn messages(model: &str, most: u32) -> String {
-    let body = json!({ "messages": [], "max_tokens": most, "model": model });
+fn messages_arguments(model: &str, max_tokens: u32) -> String {
+    let body = json!({ "messages": [], "max_tokens": max_tokens, "model": model });
     format!("$ATOLL_GATEWAY_URL/anthropic/v1/messages?beta=true -H \"x-api-key: $KEY\" -d '{body}'")
 }
 
-fn is(answer: &str, status: u16) -> bool {
-    answer.starts_with(&format!("HTTP/1.1 {status} "))
+fn has_status(response: &str, status: u16) -> bool {
+    response.starts_with(&format!("HTTP/1.1 {status} "))
 }
 
-/// Waits until the sandbox has cost that much.
-async fn costs(ground: &Ground, id: &str, dollars: f64) -> Value {
-    ground.until(id, |row| (row["cost"]["model"].as_f64().unwrap() - dollars).abs() < 1e-9).await
+/// Waits until the sandbox's model cost is `dollars`.
+async fn wait_for_cost(server: &LocalServer, id: &str, dollars: f64) -> Value {
+    server.wait_until(id, |row| (row["cost"]["model"].as_f64().unwrap() - dollars).abs() < 1e-9).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_model_is_reached_and_its_key_stays_outside() {
-    let upstream = Upstream::start().await;
-    let ground = ground(&upstream, "");
-    let id = ground.kept(json!({ "network": { "policy": "none" } })).await;
-    let arguments = messages("claude-sonnet-4-5", 100) + " -H 'anthropic-beta: some-beta-1'";
-    let answer = curl(&ground, &id, &arguments).await;
+async fn a_model_call_succeeds_and_the_real_key_stays_outside_the_sandbox() {
+    let upstream = FakeUpstream::start().await;
+    let server = start_server(&upstream, "");
+    let id = server.create_idle_sandbox(json!({ "network": { "policy": "none" } })).await;
+    let arguments = messages_arguments("claude-sonnet-4-5", 100) + " -H 'anthropic-beta: some-beta-1'";
+    let response = run_curl(&server, &id, &arguments).await;
     assert!(
-        is(&answer, 200) && answer.contains("\"text\":\"hello\"") && answer.contains("request-id: req_1"),
-        "{answer}"
+        has_status(&response, 200) && response.contains("\"text\":\"hello\"") && response.contains("request-id: req_1"),
+        "{response}"
     );
     let (head, body) = upstream.requests().pop().unwrap();
     assert!(head.starts_with("post /v1/messages?beta=true http/1.1"), "{head}");
-    assert!(head.contains(&format!("x-api-key: {REAL}\r\n")), "{head}");
+    assert!(head.contains(&format!("x-api-key: {REAL_API_KEY}\r\n")), "{head}");
     assert!(
         head.contains("anthropic-beta: some-beta-1\r\n")
             && head.contains(&format!("host: 127.0.0.1:{}", upstream.port))
     );
     assert!(body.contains("claude-sonnet-4-5"), "{body}");
-    // 1000 new ones, 2000 from a cache, 100 written.
-    costs(&ground, &id, 0.003 + 0.0006 + 0.0015).await;
+    // 1000 input tokens, 2000 cached ones and 100 output tokens.
+    wait_for_cost(&server, &id, 0.003 + 0.0006 + 0.0015).await;
 
-    let placeholder = ground.shell(&id, "echo $ATOLL_GATEWAY_KEY").await.well().trim().to_owned();
+    let placeholder = server.run_shell(&id, "echo $ATOLL_GATEWAY_KEY").await.expect_success().trim().to_owned();
     assert!(placeholder.len() > 20 && !head.contains(&placeholder.to_ascii_lowercase()), "{head}");
-    // Nowhere inside, as far as anybody there can look.
-    let look = format!(
+    // The agent cannot find the real key anywhere in the sandbox.
+    let search = format!(
         "env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'; \
-         grep -rsF {REAL} /workspace /home /tmp /run /etc /var 2>/dev/null"
+         grep -rsF {REAL_API_KEY} /workspace /home /tmp /run /etc /var 2>/dev/null"
     );
-    let seen = ground.shell(&id, &look).await.stdout;
-    let own = seen.lines().filter(|line| line.contains(REAL) && !line.contains("grep")).collect::<Vec<_>>();
-    assert!(own.is_empty() && seen.contains(&placeholder), "{own:?}");
+    let output = server.run_shell(&id, &search).await.stdout;
+    let leaks = output.lines().filter(|line| line.contains(REAL_API_KEY) && !line.contains("grep")).collect::<Vec<_>>();
+    assert!(leaks.is_empty() && output.contains(&placeholder), "{leaks:?}");
 
-    // By way of the proxy it is the same place.
-    let by_proxy = messages("claude-sonnet-4-5", 1) + " --noproxy ''";
-    assert!(is(&curl(&ground, &id, &by_proxy).await, 200));
-    let bearer = messages("claude-sonnet-4-5", 1).replace("x-api-key: ", "authorization: Bearer ");
-    assert!(is(&curl(&ground, &id, &bearer).await, 200));
-    assert_eq!(upstream.connections(), 1, "connections are used again");
+    // The egress proxy forwards to the same gateway.
+    let by_proxy = messages_arguments("claude-sonnet-4-5", 1) + " --noproxy ''";
+    assert!(has_status(&run_curl(&server, &id, &by_proxy).await, 200));
+    let bearer = messages_arguments("claude-sonnet-4-5", 1).replace("x-api-key: ", "authorization: Bearer ");
+    assert!(has_status(&run_curl(&server, &id, &bearer).await, 200));
+    assert_eq!(upstream.connections(), 1, "connections must be reused");
 
-    let heard = upstream.requests().len();
-    let other = ground.kept(json!({})).await;
-    let foreign = messages("m", 1).replace("$KEY", &placeholder);
-    for (what, sandbox, arguments) in [
-        ("another sandbox's", &other, foreign),
-        ("a made up one", &id, messages("m", 1).replace("$KEY", "sk-ant-x")),
-        ("none", &id, messages("m", 1).replace("x-api-key", "x-nothing")),
-        ("the real one", &id, messages("m", 1).replace("$KEY", REAL)),
+    let request_count = upstream.requests().len();
+    let other = server.create_idle_sandbox(json!({})).await;
+    let foreign = messages_arguments("m", 1).replace("$KEY", &placeholder);
+    for (key, sandbox, arguments) in [
+        ("another sandbox's key", &other, foreign),
+        ("an invented key", &id, messages_arguments("m", 1).replace("$KEY", "sk-ant-x")),
+        ("no key", &id, messages_arguments("m", 1).replace("x-api-key", "x-nothing")),
+        ("the real key", &id, messages_arguments("m", 1).replace("$KEY", REAL_API_KEY)),
     ] {
-        let answer = curl(&ground, sandbox, &arguments).await;
-        assert!(is(&answer, 401) && answer.contains("\"authentication_error\""), "{what}: {answer}");
+        let response = run_curl(&server, sandbox, &arguments).await;
+        assert!(has_status(&response, 401) && response.contains("\"authentication_error\""), "{key}: {response}");
     }
-    // A key is good for models, and not for what else an account has.
-    let files = curl(&ground, &id, "$ATOLL_GATEWAY_URL/anthropic/v1/files -H \"x-api-key: $KEY\"").await;
-    assert!(is(&files, 404) && files.contains("not_found_error"), "{files}");
-    let nothing = curl(&ground, &id, "$ATOLL_GATEWAY_URL/").await;
-    assert!(is(&nothing, 400), "{nothing}");
-    assert_eq!(upstream.requests().len(), heard, "nothing of that was sent");
-    ground.leave().await;
+    // The key gives access to models only, not to the rest of the account.
+    let files = run_curl(&server, &id, "$ATOLL_GATEWAY_URL/anthropic/v1/files -H \"x-api-key: $KEY\"").await;
+    assert!(has_status(&files, 404) && files.contains("not_found_error"), "{files}");
+    let nothing = run_curl(&server, &id, "$ATOLL_GATEWAY_URL/").await;
+    assert!(has_status(&nothing, 400), "{nothing}");
+    assert_eq!(upstream.requests().len(), request_count, "the gateway must send none of these");
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_pass_as_they_come() {
-    let upstream = Upstream::start().await;
-    let ground = ground(&upstream, "");
-    let id = ground.kept(json!({ "network": { "policy": "none" } })).await;
-    let busy = curl(&ground, &id, &messages("is-busy", 1)).await;
-    assert!(is(&busy, 429) && busy.contains("retry-after: 7\r\n") && busy.contains("request-id: req_9"), "{busy}");
+async fn responses_stream_through_and_disconnects_reach_the_upstream() {
+    let upstream = FakeUpstream::start().await;
+    let server = start_server(&upstream, "");
+    let id = server.create_idle_sandbox(json!({ "network": { "policy": "none" } })).await;
+    let busy = run_curl(&server, &id, &messages_arguments("is-busy", 1)).await;
+    assert!(
+        has_status(&busy, 429) && busy.contains("retry-after: 7\r\n") && busy.contains("request-id: req_9"),
+        "{busy}"
+    );
     assert!(busy.contains("rate_limit_error"), "{busy}");
 
-    // Each line with the time at which it came.
+    // Prefixes each line with its arrival time.
     let script = "KEY=$ATOLL_GATEWAY_KEY; curl -sN ".to_owned()
-        + &messages("streams", 1)
+        + &messages_arguments("streams", 1)
         + " | while read -r line; do echo \"$(date +%s%3N) $line\"; done";
-    let lines = ground.shell(&id, &script).await.well();
-    let at = |what: &str| -> u64 {
-        let line = lines.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {lines}"));
+    let lines = server.run_shell(&id, &script).await.expect_success();
+    let arrival_of = |text: &str| -> u64 {
+        let line = lines.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {lines}"));
         line.split(' ').next().unwrap().parse().unwrap()
     };
-    let (first, second, third) =
-        (at("data: {\"type\":\"message_start\""), at("bit by bit"), at("\"message_delta\",\"usage\""));
-    let least = upstream::PAUSE.as_millis() as u64 / 2;
-    assert!(second - first > least && third - second > least, "piece by piece: {lines}");
+    let (first, second, third) = (
+        arrival_of("data: {\"type\":\"message_start\""),
+        arrival_of("bit by bit"),
+        arrival_of("\"message_delta\",\"usage\""),
+    );
+    let least = fake_upstream::PIECE_INTERVAL.as_millis() as u64 / 2;
+    assert!(second - first > least && third - second > least, "pieces must arrive one by one: {lines}");
 
-    // The client goes before the answer, and in the middle of one; also where it came by way of the proxy.
-    for (model, way, count) in [("hangs", "*", 1), ("trickles", "*", 2), ("hangs", "", 3), ("trickles", "", 4)] {
-        let answer = curl(&ground, &id, &format!("{} --noproxy '{way}' --max-time 1", messages(model, 1))).await;
-        assert!(answer.contains("[exit 28]"), "{answer}");
-        upstream.gone(count).await;
+    // The client disconnects before the response and in the middle of it, directly and through the proxy.
+    for (model, noproxy, count) in [("hangs", "*", 1), ("trickles", "*", 2), ("hangs", "", 3), ("trickles", "", 4)] {
+        let response =
+            run_curl(&server, &id, &format!("{} --noproxy '{noproxy}' --max-time 1", messages_arguments(model, 1)))
+                .await;
+        assert!(response.contains("[exit 28]"), "{response}");
+        upstream.wait_for_disconnects(count).await;
     }
-    ground.leave().await;
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_holds_before_anything_is_sent_and_after_a_restart() {
-    let upstream = Upstream::start().await;
-    let mut ground = ground(&upstream, "");
-    let id = ground.kept(json!({ "limits": { "cost_usd": 0.02 } })).await;
-    let unknown = curl(&ground, &id, &messages("nobody-knows-its-price", 1)).await;
-    assert!(is(&unknown, 402) && unknown.contains("limits.cost_usd") && unknown.contains("price"), "{unknown}");
-    let large = curl(&ground, &id, &messages("claude-sonnet-4-5", 2000)).await;
+async fn a_cost_limit_applies_before_a_request_is_sent_and_after_a_restart() {
+    let upstream = FakeUpstream::start().await;
+    let mut server = start_server(&upstream, "");
+    let id = server.create_idle_sandbox(json!({ "limits": { "cost_usd": 0.02 } })).await;
+    let unknown = run_curl(&server, &id, &messages_arguments("nobody-knows-its-price", 1)).await;
+    assert!(has_status(&unknown, 402) && unknown.contains("limits.cost_usd") && unknown.contains("price"), "{unknown}");
+    let large = run_curl(&server, &id, &messages_arguments("claude-sonnet-4-5", 2000)).await;
     assert!(
-        is(&large, 429) && large.contains("rate_limit_error") && large.contains("limits.cost_usd is $0.02"),
+        has_status(&large, 429) && large.contains("rate_limit_error") && large.contains("limits.cost_usd is $0.02"),
         "{large}"
     );
     assert!(large.contains("x-should-retry: true"), "{large}");
-    assert_eq!(upstream.requests().len(), 0, "nothing of that was sent");
-    let told = ground.event(&id, |event| event["type"] == "model.refused" && event["data"]["reason"] == "budget").await;
-    assert!(told["data"]["detail"].as_str().unwrap().contains("up to $0.03"), "{told}");
+    assert_eq!(upstream.requests().len(), 0, "the gateway must send neither");
+    let refused = server
+        .wait_for_event(&id, |event| event["type"] == "model.refused" && event["data"]["reason"] == "budget")
+        .await;
+    assert!(refused["data"]["detail"].as_str().unwrap().contains("up to $0.03"), "{refused}");
 
-    // Two at once, each with room for itself alone: 800 tokens may cost $0.012.
-    let one = messages("claude-sonnet-4-5", 800).replace("\"messages\":[]", "\"messages\":[\"streams\"]");
+    // Two requests at once, with budget for one of them: 800 tokens may cost $0.012.
+    let one = messages_arguments("claude-sonnet-4-5", 800).replace("\"messages\":[]", "\"messages\":[\"streams\"]");
     let script = format!(
         "KEY=$ATOLL_GATEWAY_KEY; for i in 1 2; do curl -s -o /dev/null -w '%{{http_code}}\\n' {one} & done; wait"
     );
-    let mut codes: Vec<String> = ground.shell(&id, &script).await.well().lines().map(str::to_owned).collect();
+    let mut codes: Vec<String> =
+        server.run_shell(&id, &script).await.expect_success().lines().map(str::to_owned).collect();
     codes.sort_unstable();
     assert_eq!(codes, ["200", "429"]);
-    // 10 in, 20 out.
-    costs(&ground, &id, 0.00033).await;
-    assert!(is(&curl(&ground, &id, &messages("claude-sonnet-4-5", 100)).await, 200));
-    costs(&ground, &id, 0.00543).await;
+    // 10 input tokens, 20 output tokens.
+    wait_for_cost(&server, &id, 0.00033).await;
+    assert!(has_status(&run_curl(&server, &id, &messages_arguments("claude-sonnet-4-5", 100)).await, 200));
+    wait_for_cost(&server, &id, 0.00543).await;
 
     block_in_place(|| {
-        ground.server.kill();
-        ground.server.start_again();
+        server.process.kill();
+        server.process.restart();
     });
-    let row = costs(&ground, &id, 0.00543).await;
-    assert!(is(&curl(&ground, &id, &messages("claude-sonnet-4-5", 800)).await, 200), "the placeholder is still good");
-    costs(&ground, &id, 0.01053).await;
-    let over = curl(&ground, &id, &messages("claude-sonnet-4-5", 800)).await;
-    assert!(is(&over, 429) && over.contains("$0.010530 is spent"), "{over}");
+    let row = wait_for_cost(&server, &id, 0.00543).await;
+    assert!(
+        has_status(&run_curl(&server, &id, &messages_arguments("claude-sonnet-4-5", 800)).await, 200),
+        "the placeholder must stay valid"
+    );
+    wait_for_cost(&server, &id, 0.01053).await;
+    let over = run_curl(&server, &id, &messages_arguments("claude-sonnet-4-5", 800)).await;
+    assert!(has_status(&over, 429) && over.contains("$0.010530 is spent"), "{over}");
     let session = row["session_id"].as_str().unwrap();
-    let session = ground.admin.get(&format!("/sessions/{session}")).await.expect(200);
+    let session = server.admin.get(&format!("/sessions/{session}")).await.expect_status(200);
     assert!((session["cost"].as_f64().unwrap() - 0.01053).abs() < 1e-9, "{session}");
-    ground.leave().await;
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn listed_models_are_the_only_ones_and_every_api_is_spoken() {
-    let upstream = Upstream::start().await;
+async fn only_configured_models_are_allowed_and_every_api_works() {
+    let upstream = FakeUpstream::start().await;
     let config = "models:\n\
         - {name: big, upstream: anthropic, model: claude-large-9, price: {input: 10, output: 50}}\n\
         - {name: chatty, upstream: openai, price: {input: 1, output: 2, cache_read: 0.5}}\n\
         - {name: quick, upstream: gemini, model: gemini-quick-3}\n";
-    let ground = ground(&upstream, config);
-    let id = ground.kept(json!({})).await;
-    let other = curl(&ground, &id, &messages("claude-sonnet-4-5", 1)).await;
-    assert!(is(&other, 400) && other.contains("not among") && other.contains("big, chatty, quick"), "{other}");
-    let wrong = curl(&ground, &id, &messages("chatty", 1)).await;
-    assert!(is(&wrong, 400) && wrong.contains("API of openai"), "{wrong}");
+    let server = start_server(&upstream, config);
+    let id = server.create_idle_sandbox(json!({})).await;
+    let other = run_curl(&server, &id, &messages_arguments("claude-sonnet-4-5", 1)).await;
+    assert!(
+        has_status(&other, 400) && other.contains("does not allow the model") && other.contains("big, chatty, quick"),
+        "{other}"
+    );
+    let wrong = run_curl(&server, &id, &messages_arguments("chatty", 1)).await;
+    assert!(has_status(&wrong, 400) && wrong.contains("served by the openai API"), "{wrong}");
     let double =
-        curl(&ground, &id, &messages("big", 1).replace("-d '{", "-d '{\"model\":\"claude-sonnet-4-5\",")).await;
-    assert!(is(&double, 400), "{double}");
+        run_curl(&server, &id, &messages_arguments("big", 1).replace("-d '{", "-d '{\"model\":\"claude-sonnet-4-5\","))
+            .await;
+    assert!(has_status(&double, 400), "{double}");
     assert_eq!(upstream.requests().len(), 0);
 
-    assert!(is(&curl(&ground, &id, &messages("big", 1)).await, 200));
+    assert!(has_status(&run_curl(&server, &id, &messages_arguments("big", 1)).await, 200));
     let (_, body) = upstream.requests().pop().unwrap();
     assert_eq!(serde_json::from_str::<Value>(&body).unwrap()["model"], "claude-large-9");
     let bearer = "-H \"authorization: Bearer $KEY\"";
     let chat = format!("$ATOLL_GATEWAY_URL/openai/v1/chat/completions {bearer} -d '{{\"model\":\"chatty\"}}'");
-    assert!(is(&curl(&ground, &id, &chat).await, 200));
+    assert!(has_status(&run_curl(&server, &id, &chat).await, 200));
     let (head, _) = upstream.requests().pop().unwrap();
-    assert!(head.starts_with("post /v1/chat/completions ") && head.contains(&format!("bearer {REAL}\r\n")), "{head}");
+    assert!(
+        head.starts_with("post /v1/chat/completions ") && head.contains(&format!("bearer {REAL_API_KEY}\r\n")),
+        "{head}"
+    );
     let gemini = "\"$ATOLL_GATEWAY_URL/gemini/v1beta/models/quick:generateContent?key=$KEY&x=1\" -d '{}'";
-    assert!(is(&curl(&ground, &id, gemini).await, 200));
+    assert!(has_status(&run_curl(&server, &id, gemini).await, 200));
     let (head, _) = upstream.requests().pop().unwrap();
     assert!(head.starts_with("post /v1beta/models/gemini-quick-3:generatecontent?x=1 "), "{head}");
-    assert!(head.contains(&format!("x-goog-api-key: {REAL}\r\n")), "{head}");
-    // 1000 and 2000 of a cache for $10, 100 for $50; 20 for $1, 10 for $0.5, 7 for $2; the last has no price.
-    let row = costs(&ground, &id, 0.035 + 0.000_039).await;
-    let deadline = Instant::now() + PATIENCE;
+    assert!(head.contains(&format!("x-goog-api-key: {REAL_API_KEY}\r\n")), "{head}");
+    // Prices per million tokens: 1000 + 2000 cached at $10, 100 at $50; 20 at $1, 10 at $0.5, 7 at $2. Gemini has none.
+    let row = wait_for_cost(&server, &id, 0.035 + 0.000_039).await;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
-        let usage = &ground.row(&id).await["usage"];
+        let usage = &server.get_sandbox(&id).await["usage"];
         if usage["requests"] == 3 {
             assert_eq!((&usage["input"], &usage["output"]), (&json!(1000 + 20 + 8), &json!(100 + 7 + 6)), "{usage}");
             assert_eq!(usage["cache_read"], 2000 + 10, "{usage}");
@@ -232,52 +252,52 @@ async fn listed_models_are_the_only_ones_and_every_api_is_spoken() {
         assert!(Instant::now() < deadline, "{usage}");
     }
     let project = row["project_id"].as_str().unwrap();
-    let project = ground.admin.get(&format!("/projects/{project}")).await.expect(200);
+    let project = server.admin.get(&format!("/projects/{project}")).await.expect_status(200);
     assert_eq!((&project["usage"]["requests"], &project["usage"]["cost"]), (&json!(3), &json!(0.035_039)), "{project}");
-    ground.leave().await;
+    server.stop_and_check().await;
 }
 
-/// A stored secret that is the key of an upstream, and bound to its host.
+/// The key of an upstream can be a stored secret, bound to the upstream's host.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_project_s_own_key_goes_before_the_server_s() {
-    let upstream = Upstream::start().await;
-    let place = format!("127.0.0.1:{}", upstream.port);
+async fn a_project_key_takes_precedence_over_the_servers_key() {
+    let upstream = FakeUpstream::start().await;
+    let address = format!("127.0.0.1:{}", upstream.port);
     let config = format!(
-        "upstreams:\n  elsewhere: {{kind: openai, url: \"http://{place}/other\", key_secret: OTHER_KEY}}\n\
+        "upstreams:\n  elsewhere: {{kind: openai, url: \"http://{address}/other\", key_secret: OTHER_KEY}}\n\
          models:\n- {{name: claude-sonnet-4-5, upstream: anthropic}}\n- {{name: far, upstream: elsewhere}}\n"
     );
-    let ground = ground(&upstream, &config);
+    let server = start_server(&upstream, &config);
     let mut ids = Vec::new();
-    for (project, bound) in [("own", place.as_str()), ("strange", "api.example.org")] {
-        let project = ground.admin.post("/projects", json!({ "name": project })).await.expect(201)["id"].clone();
+    for (project, bound) in [("own", address.as_str()), ("strange", "api.example.org")] {
+        let project = server.admin.post("/projects", json!({ "name": project })).await.expect_status(201)["id"].clone();
         let secret = json!({ "value": "sk-ant-of-the-project", "project_id": project, "upstreams": [bound] });
-        ground.admin.put("/secrets/ANTHROPIC_API_KEY", secret).await.expect(201);
-        ids.push(ground.kept(json!({ "project_id": project })).await);
+        server.admin.put("/secrets/ANTHROPIC_API_KEY", secret).await.expect_status(201);
+        ids.push(server.create_idle_sandbox(json!({ "project_id": project })).await);
     }
-    for (id, key) in ids.iter().zip(["sk-ant-of-the-project", REAL]) {
-        assert!(is(&curl(&ground, id, &messages("claude-sonnet-4-5", 1)).await, 200));
+    for (id, key) in ids.iter().zip(["sk-ant-of-the-project", REAL_API_KEY]) {
+        assert!(has_status(&run_curl(&server, id, &messages_arguments("claude-sonnet-4-5", 1)).await, 200));
         let (head, _) = upstream.requests().pop().unwrap();
         assert!(head.contains(&format!("x-api-key: {key}\r\n")), "{head}");
     }
 
     let far = "$ATOLL_GATEWAY_URL/openai/v1/responses -H \"authorization: Bearer $KEY\" -d '{\"model\":\"far\"}'";
-    let answer = curl(&ground, &ids[0], far).await;
-    let command = format!("atoll secret set OTHER_KEY --upstream {place}");
-    assert!(is(&answer, 403) && answer.contains(&command), "{answer}");
-    assert_eq!(upstream.requests().len(), 2, "nothing is asked without a key");
-    let secret = json!({ "value": "sk-of-the-deployment", "upstreams": [place] });
-    ground.admin.put("/secrets/OTHER_KEY", secret).await.expect(201);
-    // What was found a moment ago counts a moment longer.
-    assert!(is(&curl(&ground, &ids[1], far).await, 200));
+    let response = run_curl(&server, &ids[0], far).await;
+    let command = format!("atoll secret set OTHER_KEY --upstream {address}");
+    assert!(has_status(&response, 403) && response.contains(&command), "{response}");
+    assert_eq!(upstream.requests().len(), 2, "no request without a key");
+    let secret = json!({ "value": "sk-of-the-deployment", "upstreams": [address] });
+    server.admin.put("/secrets/OTHER_KEY", secret).await.expect_status(201);
+    // Use the other project: the gateway caches the first one's failed lookup for a moment.
+    assert!(has_status(&run_curl(&server, &ids[1], far).await, 200));
     let (head, _) = upstream.requests().pop().unwrap();
     assert!(head.starts_with("post /other/responses ") && head.contains("bearer sk-of-the-deployment\r\n"), "{head}");
-    ground.leave().await;
+    server.stop_and_check().await;
 }
 
-/// Over TLS, with an authority that the machine trusts, and with one that it does not.
+/// A trusted certificate, a trusted one for another name, and an untrusted one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upstream_over_tls_is_who_it_says() {
-    let dir = directory("atoll-tls-");
+async fn an_upstream_over_tls_must_have_a_valid_certificate() {
+    let dir = create_temp_dir("atoll-tls-");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let site = TlsSite::start(dir.path(), "127.0.0.1", port).await;
     let trusted = dir.path().join("certificate.pem").to_str().unwrap().to_owned();
@@ -286,11 +306,15 @@ async fn an_upstream_over_tls_is_who_it_says() {
     {
         let mut environment = vec![("ANTHROPIC_BASE_URL".to_owned(), format!("https://{name}:{}", site.port))];
         environment.extend(certificates.map(|file| ("SSL_CERT_FILE".to_owned(), file.clone())));
-        let ground = Ground::start_in("", &environment);
-        let id = ground.kept(json!({})).await;
-        let answer = curl(&ground, &id, "$ATOLL_GATEWAY_URL/anthropic/v1/models -H \"x-api-key: $KEY\"").await;
-        assert!(is(&answer, status), "{certificates:?} {name}: {answer}");
-        assert!(status == 200 || answer.contains("can't be reached by Atoll: invalid peer certificate"), "{answer}");
-        ground.leave().await;
+        let server = LocalServer::start_with_env("", &environment);
+        let id = server.create_idle_sandbox(json!({})).await;
+        let response = run_curl(&server, &id, "$ATOLL_GATEWAY_URL/anthropic/v1/models -H \"x-api-key: $KEY\"").await;
+        assert!(has_status(&response, status), "{certificates:?} {name}: {response}");
+        assert!(
+            status == 200
+                || (response.contains("Atoll cannot reach ") && response.contains(": invalid peer certificate")),
+            "{response}"
+        );
+        server.stop_and_check().await;
     }
 }

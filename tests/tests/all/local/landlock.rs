@@ -1,11 +1,11 @@
-//! The second lock on the files is on all that an agent starts.
+//! Every program that an agent starts runs under Landlock.
 
-use atoll_tests::local::{Ground, skipped};
+use atoll_tests::local::{LocalServer, report_skipped};
 use serde_json::json;
 use std::process::Command;
 
-/// How many more such locks a process can put on itself: the kernel takes sixteen in all.
-const MORE: &str = "
+/// Counts the further Landlock layers that a process can add. The kernel allows sixteen in all.
+const COUNT_LAYERS_SCRIPT: &str = "
 import ctypes, struct
 kernel = ctypes.CDLL(None, use_errno=True)
 kernel.prctl(38, 1, 0, 0, 0)
@@ -18,25 +18,25 @@ while True:
 print(more)
 ";
 
-fn number(text: &str) -> u32 {
+fn parse_number(text: &str) -> u32 {
     text.trim().parse().unwrap_or_else(|_| panic!("not a number: {text}"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_agent_starts_is_locked_once() {
-    let outside = match Command::new("/usr/bin/python3").args(["-c", MORE]).output() {
-        Ok(output) if output.status.success() => number(&String::from_utf8_lossy(&output.stdout)),
-        _ => return skipped("Landlock", "there is no /usr/bin/python3 to look with"),
+async fn a_program_of_the_agent_runs_under_exactly_one_landlock_layer() {
+    let outside = match Command::new("/usr/bin/python3").args(["-c", COUNT_LAYERS_SCRIPT]).output() {
+        Ok(output) if output.status.success() => parse_number(&String::from_utf8_lossy(&output.stdout)),
+        _ => return report_skipped("Landlock", "there is no /usr/bin/python3 to look with"),
     };
     if outside == 0 {
-        return skipped("Landlock", "this kernel has none");
+        return report_skipped("Landlock", "this kernel has none");
     }
-    let ground = Ground::start();
-    let id = ground.kept(json!({})).await;
-    let ran = ground.exec(&id, json!({ "argv": ["/usr/bin/python3", "-c", MORE] })).await;
-    assert_eq!(number(&ran.well()), outside - 1);
-    // It is in nobody's way.
-    let moves = "cd /workspace && mkdir a b && echo x >a/f && mv a/f b/g && ln b/g a/h && : >b/g && mv b a/ && rm -r a && echo fine";
-    assert_eq!(ground.shell(&id, moves).await.well(), "fine\n");
-    ground.leave().await;
+    let server = LocalServer::start();
+    let id = server.create_idle_sandbox(json!({})).await;
+    let ran = server.run_exec(&id, json!({ "argv": ["/usr/bin/python3", "-c", COUNT_LAYERS_SCRIPT] })).await;
+    assert_eq!(parse_number(&ran.expect_success()), outside - 1);
+    // Landlock does not restrict normal file operations.
+    let file_operations = "cd /workspace && mkdir a b && echo x >a/f && mv a/f b/g && ln b/g a/h && : >b/g && mv b a/ && rm -r a && echo fine";
+    assert_eq!(server.run_shell(&id, file_operations).await.expect_success(), "fine\n");
+    server.stop_and_check().await;
 }

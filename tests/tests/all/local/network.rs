@@ -1,88 +1,88 @@
-//! What leaves a sandbox, and what does not: real programs inside, servers of the test outside.
+//! The network of a sandbox: real programs inside, test servers outside.
 
-mod changes;
 mod limits;
-mod places;
-pub mod serving;
+mod network_tools;
+mod policy_changes;
+mod private_addresses;
+pub mod test_sites;
 mod tls;
-mod tools;
 
-use atoll_tests::local::{Ground, PATIENCE, Ran};
+use atoll_tests::local::{ExecResult, LocalServer, WAIT_TIMEOUT};
 use serde_json::{Value, json};
-use serving::Site;
 use std::time::{Duration, Instant};
+use test_sites::HttpSite;
 
-/// A server whose sandboxes may reach these places of this machine, if their policy allows them.
-fn ground(private: &[String]) -> Ground {
-    Ground::start_with(&format!("network: {{allow_private: {}}}\n", json!(private)))
+/// Starts a server whose sandboxes may reach these private hosts if their policy allows them.
+fn start_server(private: &[String]) -> LocalServer {
+    LocalServer::start_with_config(&format!("network: {{allow_private: {}}}\n", json!(private)))
 }
 
-fn allow(hosts: &[&str]) -> Value {
+fn allow_policy(hosts: &[&str]) -> Value {
     json!({ "network": { "policy": "allow", "allow": hosts } })
 }
 
-/// `curl` with the answer's head before its body; says the status it got as well.
-async fn curl(ground: &Ground, id: &str, arguments: &str) -> String {
+/// Runs `curl` and returns the response head and body, and the exit code.
+async fn run_curl(server: &LocalServer, id: &str, arguments: &str) -> String {
     let script = format!("curl --silent --show-error --include --max-time 20 {arguments} 2>&1; echo \"[exit $?]\"");
-    ground.shell(id, &script).await.well()
+    server.run_shell(id, &script).await.expect_success()
 }
 
-async fn python(ground: &Ground, id: &str, script: &str) -> Ran {
-    ground.exec(id, json!({ "argv": ["/usr/bin/python3", "-c", script] })).await
+async fn run_python(server: &LocalServer, id: &str, script: &str) -> ExecResult {
+    server.run_exec(id, json!({ "argv": ["/usr/bin/python3", "-c", script] })).await
 }
 
-/// Waits for an event of a refusal for this reason.
-async fn refusal(ground: &Ground, id: &str, reason: &str) -> Value {
-    ground.event(id, |event| event["type"] == "network.refused" && event["data"]["reason"] == reason).await
+/// Waits for a refusal event with this reason.
+async fn wait_for_refusal(server: &LocalServer, id: &str, reason: &str) -> Value {
+    server.wait_for_event(id, |event| event["type"] == "network.refused" && event["data"]["reason"] == reason).await
 }
 
-async fn network_of(ground: &Ground, id: &str) -> Value {
-    ground.admin.get(&format!("/sandboxes/{id}/network")).await.expect(200)
+async fn get_network(server: &LocalServer, id: &str) -> Value {
+    server.admin.get(&format!("/sandboxes/{id}/network")).await.expect_status(200)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_leaves_a_sandbox_that_nobody_allowed_anything() {
-    let site = Site::start().await;
-    let ground = ground(&[format!("localhost:{}", site.port)]);
-    let id = ground.kept(json!({})).await;
-    let answer = curl(&ground, &id, &format!("http://localhost:{}/ --noproxy ''", site.port)).await;
-    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
-    assert!(answer.contains("x-atoll-refused: policy\r\n") && answer.contains("text/plain"), "{answer}");
-    // What an agent reads says what is so and what can be done.
+async fn the_default_policy_refuses_every_connection() {
+    let site = HttpSite::start().await;
+    let server = start_server(&[format!("localhost:{}", site.port)]);
+    let id = server.create_idle_sandbox(json!({})).await;
+    let response = run_curl(&server, &id, &format!("http://localhost:{}/ --noproxy ''", site.port)).await;
+    assert!(response.starts_with("HTTP/1.1 403"), "{response}");
+    assert!(response.contains("x-atoll-refused: policy\r\n") && response.contains("text/plain"), "{response}");
+    // The text for the agent names the cause and the remedy.
     let command = format!("atoll sandbox network {id} --allow localhost:{}", site.port);
-    assert!(answer.contains("policy is `none`") && answer.contains(&command), "{answer}");
-    let tunnel = curl(&ground, &id, "https://example.org/").await;
+    assert!(response.contains("policy is `none`") && response.contains(&command), "{response}");
+    let tunnel = run_curl(&server, &id, "https://example.org/").await;
     assert!(tunnel.contains("403") && tunnel.contains("[exit 56]"), "{tunnel}");
-    // Of a refused tunnel most programs show one line at the most.
+    // Most programs show at most one line of a refused tunnel.
     let script = "import urllib.request as r\ntry: r.urlopen('https://example.org/')\nexcept Exception as e: print(e)";
-    let shown = python(&ground, &id, script).await.well();
-    assert!(shown.contains("403 Forbidden (Atoll: this sandbox's network policy"), "{shown}");
-    let socks = curl(&ground, &id, "--noproxy '' --socks5-hostname 127.0.0.1:7709 http://example.org/").await;
-    assert!(socks.contains("[exit 97]") && socks.contains("(2)"), "not allowed by the rules, says SOCKS: {socks}");
+    let output = run_python(&server, &id, script).await.expect_success();
+    assert!(output.contains("403 Forbidden (Atoll: this sandbox's network policy"), "{output}");
+    let socks = run_curl(&server, &id, "--noproxy '' --socks5-hostname 127.0.0.1:7709 http://example.org/").await;
+    assert!(socks.contains("[exit 97]") && socks.contains("(2)"), "SOCKS reply 2: not allowed by the ruleset: {socks}");
 
-    // Told once for each place, however often it is tried.
+    // Repeated attempts to one host cause one event.
     for _ in 0..5 {
-        curl(&ground, &id, "https://example.org/").await;
+        run_curl(&server, &id, "https://example.org/").await;
     }
-    let event = refusal(&ground, &id, "policy").await;
+    let event = wait_for_refusal(&server, &id, "policy").await;
     assert_eq!(event["source"], "system");
     assert!(event["data"]["detail"].as_str().unwrap().contains(&command), "{event}");
-    let events = ground.admin.all_events(&id).await;
-    let told = events.iter().filter(|event| event["data"]["host"] == "example.org" && event["data"]["port"] == 443);
-    assert_eq!(told.count(), 1, "{events:#?}");
-    let view = network_of(&ground, &id).await;
+    let events = server.admin.all_events(&id).await;
+    let refusals = events.iter().filter(|event| event["data"]["host"] == "example.org" && event["data"]["port"] == 443);
+    assert_eq!(refusals.count(), 1, "{events:#?}");
+    let view = get_network(&server, &id).await;
     assert_eq!((&view["policy"], &view["total"]["connections"]), (&json!("none"), &json!(0)), "{view}");
     assert_eq!(view["total"]["refused"], 9, "{view}");
-    assert_eq!(site.requests(), 0);
-    ground.leave().await;
+    assert_eq!(site.request_count(), 0);
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_proxy_there_is_no_way_at_all() {
-    let site = Site::start().await;
-    let ground = ground(&[format!("localhost:{}", site.port)]);
-    let id = ground.kept(json!({ "network": { "policy": "all" } })).await;
-    // Host loopback and the server itself, the machine's name server, the Internet, by every family and protocol.
+async fn no_traffic_bypasses_the_proxy() {
+    let site = HttpSite::start().await;
+    let server = start_server(&[format!("localhost:{}", site.port)]);
+    let id = server.create_idle_sandbox(json!({ "network": { "policy": "all" } })).await;
+    // Tries host loopback, the server itself, the host's name server and the Internet, over every family and protocol.
     let script = format!(
         r#"
 import socket, errno
@@ -114,67 +114,70 @@ except OSError:
     print("name unknown")
 "#,
         site = site.port,
-        own = ground.server.address.port()
+        own = server.process.address.port()
     );
-    let said = python(&ground, &id, &script).await.well();
-    assert!(!said.contains("REACHED"), "{said}");
-    assert_eq!(said.lines().count(), 10, "{said}");
-    let unset = curl(&ground, &id, &format!("--noproxy '*' http://localhost:{}/", site.port)).await;
+    let output = run_python(&server, &id, &script).await.expect_success();
+    assert!(!output.contains("REACHED"), "{output}");
+    assert_eq!(output.lines().count(), 10, "{output}");
+    let unset = run_curl(&server, &id, &format!("--noproxy '*' http://localhost:{}/", site.port)).await;
     assert!(unset.contains("[exit 7]"), "{unset}");
-    // And the same place is there for whoever takes the one way.
-    let by_proxy = curl(&ground, &id, &format!("--noproxy '' http://localhost:{}/", site.port)).await;
+    // The same site is reachable through the proxy.
+    let by_proxy = run_curl(&server, &id, &format!("--noproxy '' http://localhost:{}/", site.port)).await;
     assert!(by_proxy.starts_with("HTTP/1.1 200"), "{by_proxy}");
-    ground.leave().await;
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_listed_is_reached_and_nothing_beside() {
-    let (site, other) = (Site::start().await, Site::start().await);
-    let ground = ground(&["127.0.0.0/8".to_owned(), "::1".to_owned()]);
-    let id = ground.kept(allow(&[&format!("localhost:{}", site.port)])).await;
+async fn only_listed_hosts_are_reachable() {
+    let (site, other) = (HttpSite::start().await, HttpSite::start().await);
+    let server = start_server(&["127.0.0.0/8".to_owned(), "::1".to_owned()]);
+    let id = server.create_idle_sandbox(allow_policy(&[&format!("localhost:{}", site.port)])).await;
     let (good, bad) = (format!("http://localhost:{}", site.port), format!("http://localhost:{}", other.port));
-    let answer = curl(&ground, &id, &format!("--noproxy '' {good}/hello")).await;
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("GET /hello HTTP/1.1"), "{answer}");
-    // What is said to the proxy goes no further, and the server sees a request as to itself.
+    let response = run_curl(&server, &id, &format!("--noproxy '' {good}/hello")).await;
+    assert!(response.starts_with("HTTP/1.1 200") && response.contains("GET /hello HTTP/1.1"), "{response}");
+    // The proxy removes headers for itself, and the site sees an ordinary request.
     let headers = "-H 'Proxy-Authorization: Basic c2VjcmV0' -H 'Connection: X-Hop' -H 'X-Hop: 1' -H 'X-Mine: 1'";
-    let seen = curl(&ground, &id, &format!("--noproxy '' {headers} {good}/")).await.to_lowercase();
-    assert!(seen.contains("x-mine: 1") && !seen.contains("x-hop: 1") && !seen.contains("c2vjcmv0"), "{seen}");
-    assert!(!seen.contains("proxy-connection"), "{seen}");
-    // Through a tunnel, by CONNECT and by SOCKS.
-    for way in ["--proxytunnel", "--socks5-hostname 127.0.0.1:7709"] {
-        let answer = curl(&ground, &id, &format!("--noproxy '' {way} {good}/hello")).await;
-        assert!(answer.contains("GET /hello HTTP/1.1") && answer.contains("[exit 0]"), "{way}: {answer}");
+    let response = run_curl(&server, &id, &format!("--noproxy '' {headers} {good}/")).await.to_lowercase();
+    assert!(
+        response.contains("x-mine: 1") && !response.contains("x-hop: 1") && !response.contains("c2vjcmv0"),
+        "{response}"
+    );
+    assert!(!response.contains("proxy-connection"), "{response}");
+    // Through a tunnel, with CONNECT and with SOCKS.
+    for option in ["--proxytunnel", "--socks5-hostname 127.0.0.1:7709"] {
+        let response = run_curl(&server, &id, &format!("--noproxy '' {option} {good}/hello")).await;
+        assert!(response.contains("GET /hello HTTP/1.1") && response.contains("[exit 0]"), "{option}: {response}");
     }
-    for place in [&bad, &format!("http://127.0.0.1:{}", site.port), &format!("http://a.localhost:{}", site.port)] {
-        let answer = curl(&ground, &id, &format!("--noproxy '' {place}/")).await;
-        assert!(answer.contains("x-atoll-refused: policy"), "{place}: {answer}");
+    for url in [&bad, &format!("http://127.0.0.1:{}", site.port), &format!("http://a.localhost:{}", site.port)] {
+        let response = run_curl(&server, &id, &format!("--noproxy '' {url}/")).await;
+        assert!(response.contains("x-atoll-refused: policy"), "{url}: {response}");
     }
-    assert_eq!(other.requests(), 0);
-    // A body goes up and one comes down, and both are counted.
+    assert_eq!(other.request_count(), 0);
+    // The proxy counts an uploaded and a downloaded body.
     let script = format!(
         "head -c 300000 /dev/zero > /tmp/up; curl -sS --noproxy '' --data-binary @/tmp/up {good}/size/500000 | wc -c"
     );
-    assert_eq!(ground.shell(&id, &script).await.well().trim(), "500000");
-    let view = network_of(&ground, &id).await;
+    assert_eq!(server.run_shell(&id, &script).await.expect_success().trim(), "500000");
+    let view = get_network(&server, &id).await;
     let line = view["hosts"].as_array().unwrap().iter().find(|line| line["port"] == site.port).unwrap();
     assert_eq!(line["host"], "localhost");
     assert!(line["sent"].as_u64().unwrap() > 300_000 && line["received"].as_u64().unwrap() > 500_000, "{view}");
     assert_eq!(line["connections"], 5, "{view}");
-    ground.leave().await;
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_request_is_judged_by_itself() {
-    let site = Site::start().await;
-    let ground = ground(&["127.0.0.0/8".to_owned(), "::1".to_owned()]);
-    let id = ground.kept(allow(&[&format!("localhost:{}", site.port)])).await;
+async fn the_proxy_checks_each_request_of_a_connection() {
+    let site = HttpSite::start().await;
+    let server = start_server(&["127.0.0.0/8".to_owned(), "::1".to_owned()]);
+    let id = server.create_idle_sandbox(allow_policy(&[&format!("localhost:{}", site.port)])).await;
     let good = format!("http://localhost:{}", site.port);
-    for way in ["", "--proxytunnel", "--socks5-hostname 127.0.0.1:7709"] {
-        let answer = curl(&ground, &id, &format!("--noproxy '' {way} -H 'Host: other.example' {good}/")).await;
-        assert!(answer.contains("x-atoll-refused: host_header"), "{way}: {answer}");
+    for option in ["", "--proxytunnel", "--socks5-hostname 127.0.0.1:7709"] {
+        let response = run_curl(&server, &id, &format!("--noproxy '' {option} -H 'Host: other.example' {good}/")).await;
+        assert!(response.contains("x-atoll-refused: host_header"), "{option}: {response}");
     }
-    assert_eq!(site.requests(), 0, "none of them got there");
-    // Two requests on one connection of a program: the first is fine, the second is not.
+    assert_eq!(site.request_count(), 0, "the site must receive none of them");
+    // The first request on a connection is allowed, the second one is refused.
     let script = format!(
         r#"
 import socket
@@ -195,41 +198,45 @@ print(talk(good + good.replace("localhost", "elsewhere.example")))
 print(talk(good.replace("Host: localhost:{port}", "Host: localhost:{port}\nHost: localhost:{port}")))
 print(talk(good.replace("Host: localhost:{port}\n", "")))
 print(talk(good.replace("http://", "http://user@")))
-# To the gateway, whose clients are gone when they close their half.
+# The gateway treats a half-closed client as gone.
 print(talk("GET / HTTP/1.1\nHost: localhost\nConnection: close\n\n", half=False))
 print(talk("GET https://localhost:{port}/ HTTP/1.1\nHost: localhost:{port}\n\n"))
 print(talk("CONNECT localhost HTTP/1.1\nHost: localhost\n\n"))
-# One message in one reading and two in another: whatever is made of it, the server hears whole requests only.
+# Ambiguous message lengths: the site must receive complete requests only.
 print(talk("POST {good}/up HTTP/1.1\nHost: localhost:{port}\nContent-Length: 4\nContent-Length: 5\n\nabcd"))
 smuggled = "POST {good}/up HTTP/1.1\nHost: localhost:{port}\nContent-Length: 4\nTransfer-Encoding: chunked\n\n0\n\n"
 print(talk(smuggled + "GET /smuggled HTTP/1.1\nHost: other.example\n\n"))
 "#,
         port = site.port
     );
-    let said = python(&ground, &id, &script).await.well();
-    let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines[0], "['HTTP/1.1 200 OK', 'HTTP/1.1 200 OK']", "{said}");
+    let output = run_python(&server, &id, &script).await.expect_success();
+    let lines: Vec<&str> = output.lines().collect();
+    assert_eq!(lines[0], "['HTTP/1.1 200 OK', 'HTTP/1.1 200 OK']", "{output}");
     let policy = "HTTP/1.1 403 Forbidden (Atoll: this sandbox\'s network policy does not allow the host)";
-    assert_eq!(lines[1], format!("['HTTP/1.1 200 OK', \"{policy}\", 'x-atoll-refused: policy']"), "{said}");
+    assert_eq!(lines[1], format!("['HTTP/1.1 200 OK', \"{policy}\", 'x-atoll-refused: policy']"), "{output}");
     for line in &lines[2..4] {
         let refused = "HTTP/1.1 403 Forbidden (Atoll: the Host header is not the URL\'s)";
-        assert_eq!(*line, format!("[\"{refused}\", 'x-atoll-refused: host_header']"), "{said}");
+        assert_eq!(*line, format!("[\"{refused}\", 'x-atoll-refused: host_header']"), "{output}");
     }
-    assert!(lines[4].contains("403") || lines[4].contains("400"), "{said}");
-    assert!(lines[5].contains("400"), "{said}");
-    assert!(lines[6].contains("502"), "{said}");
-    assert!(lines[7].contains("403") || lines[7].contains("400"), "{said}");
-    assert!(lines[8].contains("400"), "{said}");
-    assert!(!site.heard().contains("smuggled") && !site.heard().contains("other.example"), "{}", site.heard());
-    ground.leave().await;
+    assert!(lines[4].contains("403") || lines[4].contains("400"), "{output}");
+    assert!(lines[5].contains("400"), "{output}");
+    assert!(lines[6].contains("502"), "{output}");
+    assert!(lines[7].contains("403") || lines[7].contains("400"), "{output}");
+    assert!(lines[8].contains("400"), "{output}");
+    assert!(
+        !site.request_heads().contains("smuggled") && !site.request_heads().contains("other.example"),
+        "{}",
+        site.request_heads()
+    );
+    server.stop_and_check().await;
 }
 
-/// As web sockets do, by the URL and inside a tunnel.
+/// Web socket upgrades, with an absolute URL and inside a tunnel.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_of_protocol_goes_through() {
-    let site = Site::start().await;
-    let ground = ground(&["127.0.0.0/8".to_owned(), "::1".to_owned()]);
-    let id = ground.kept(allow(&[&format!("localhost:{}", site.port)])).await;
+async fn protocol_upgrades_pass_through_the_proxy() {
+    let site = HttpSite::start().await;
+    let server = start_server(&["127.0.0.0/8".to_owned(), "::1".to_owned()]);
+    let id = server.create_idle_sandbox(allow_policy(&[&format!("localhost:{}", site.port)])).await;
     let script = format!(
         r#"
 import socket
@@ -252,37 +259,37 @@ print(switch(b"CONNECT localhost:{port} HTTP/1.1\r\nHost: localhost:{port}\r\n\r
 "#,
         port = site.port
     );
-    let said = python(&ground, &id, &script).await.well();
-    assert_eq!(said, "b'any \\x00 bytes'\n".repeat(2));
-    ground.leave().await;
+    let output = run_python(&server, &id, &script).await.expect_success();
+    assert_eq!(output, "b'any \\x00 bytes'\n".repeat(2));
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_that_makes_no_sense_is_refused() {
-    let ground = Ground::start();
-    let id = ground.kept(json!({})).await;
+async fn an_invalid_network_policy_is_rejected() {
+    let server = LocalServer::start();
+    let id = server.create_idle_sandbox(json!({})).await;
     let path = format!("/sandboxes/{id}/network");
-    for (body, said) in [
+    for (body, message) in [
         (json!({ "policy": "allow", "allow": ["https://example.org"] }), "without a scheme"),
         (json!({ "policy": "allow", "allow": ["*"] }), "policy `all`"),
-        (json!({ "policy": "allow", "allow": ["127.1"] }), "four plain numbers"),
+        (json!({ "policy": "allow", "allow": ["127.1"] }), "four decimal numbers"),
         (json!({ "policy": "allow", "allow": ["example.org:99999"] }), "65535"),
         (json!({ "policy": "none", "allow": ["example.org"] }), "policy `allow`"),
         (json!({ "policy": "allow", "allow": vec!["h.example"; 201] }), "at most 200"),
     ] {
-        let answer = ground.admin.put(&path, body.clone()).await.expect(422);
-        assert!(answer["detail"].as_str().unwrap().contains(said), "{body}: {answer}");
-        let settings = Ground::request(json!({ "network": body }));
-        ground.admin.post("/sandboxes", settings).await.expect(422);
+        let problem = server.admin.put(&path, body.clone()).await.expect_status(422);
+        assert!(problem["detail"].as_str().unwrap().contains(message), "{body}: {problem}");
+        let settings = LocalServer::sandbox_request(json!({ "network": body }));
+        server.admin.post("/sandboxes", settings).await.expect_status(422);
     }
-    ground.admin.put(&path, json!({ "policy": "some" })).await.expect(422);
-    ground.leave().await;
+    server.admin.put(&path, json!({ "policy": "some" })).await.expect_status(422);
+    server.stop_and_check().await;
 }
 
-/// Waits until `wanted` is so.
-async fn until(what: &str, mut wanted: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !wanted() {
+/// Waits until `condition` holds, and panics with `what` at the deadline.
+async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + WAIT_TIMEOUT;
+    while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

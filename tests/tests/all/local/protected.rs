@@ -1,13 +1,13 @@
-//! Protected paths: nobody inside changes them, and what changes them all the same is not delivered.
+//! Protected paths: nothing in the sandbox can change them, and results that change them are rejected.
 
-use atoll_tests::local::repository::Repository;
-use atoll_tests::local::{Ground, told};
+use atoll_tests::local::repository::SampleRepository;
+use atoll_tests::local::{LocalServer, event_data};
 use serde_json::{Value, json};
 
-/// A repository with files worth protecting, committed.
-fn repository() -> Repository {
-    let repository = Repository::sample();
-    let root = std::path::Path::new(repository.text()).to_path_buf();
+/// Creates a repository with committed files to protect.
+fn create_repository() -> SampleRepository {
+    let repository = SampleRepository::create();
+    let root = std::path::Path::new(repository.path_str()).to_path_buf();
     std::fs::create_dir_all(root.join("infra/prod/deep")).unwrap();
     std::fs::create_dir_all(root.join(".github/workflows")).unwrap();
     for (file, text) in [
@@ -18,17 +18,17 @@ fn repository() -> Repository {
     ] {
         std::fs::write(root.join(file), format!("{text}\n")).unwrap();
     }
-    repository.git(&["add", "-A"]);
-    repository.git(&["commit", "-qm", "what is to be protected"]);
+    repository.run_git(&["add", "-A"]);
+    repository.run_git(&["commit", "-qm", "files to protect"]);
     repository
 }
 
-fn protected() -> Value {
+fn protected_paths() -> Value {
     json!([".github/", "Cargo.lock", "infra/prod"])
 }
 
-/// All that an agent may try. Each line ends well only if it could change something.
-const TRIES: [&str; 16] = [
+/// Attempts of an agent. Each line succeeds only if it changes a protected path.
+const ATTEMPTS: [&str; 16] = [
     "echo x >> Cargo.lock",
     "rm -f Cargo.lock",
     "mv Cargo.lock elsewhere",
@@ -47,122 +47,128 @@ const TRIES: [&str; 16] = [
     "umount Cargo.lock || mount -o remount,rw Cargo.lock",
 ];
 
-async fn is_unchanged(ground: &Ground, id: &str) {
-    let look = "cat Cargo.lock infra/prod/deep/main.tf .github/workflows/ci.yml; ls .github/workflows infra/prod";
-    let seen = ground.shell(id, look).await.well();
-    assert_eq!(seen, "locked\nproduction\non: push\n.github/workflows:\nci.yml\n\ninfra/prod:\ndeep\n");
+async fn assert_unchanged(server: &LocalServer, id: &str) {
+    let inspect = "cat Cargo.lock infra/prod/deep/main.tf .github/workflows/ci.yml; ls .github/workflows infra/prod";
+    let output = server.run_shell(id, inspect).await.expect_success();
+    assert_eq!(output, "locked\nproduction\non: push\n.github/workflows:\nci.yml\n\ninfra/prod:\ndeep\n");
 }
 
-async fn all_tries_fail(ground: &Ground, id: &str) {
-    for attempt in TRIES {
-        let ran = ground.shell(id, attempt).await;
-        assert_ne!(ran.code(), Some(0), "it went well: {attempt}: {ran:?}");
-        is_unchanged(ground, id).await;
+async fn assert_attempts_fail(server: &LocalServer, id: &str) {
+    for attempt in ATTEMPTS {
+        let ran = server.run_shell(id, attempt).await;
+        assert_ne!(ran.exit_code(), Some(0), "the attempt succeeded: {attempt}: {ran:?}");
+        assert_unchanged(server, id).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_inside_changes_a_protected_path() {
-    let (ground, repository) = (Ground::start(), repository());
-    let id = ground.kept(json!({ "repo": { "path": repository.text() }, "protected": protected() })).await;
-    assert_eq!(ground.row(&id).await["settings"]["protected"], json!([".github", "Cargo.lock", "infra/prod"]));
-    all_tries_fail(&ground, &id).await;
+async fn no_command_in_the_sandbox_changes_a_protected_path() {
+    let (server, repository) = (LocalServer::start(), create_repository());
+    let id = server
+        .create_idle_sandbox(json!({ "repo": { "path": repository.path_str() }, "protected": protected_paths() }))
+        .await;
+    assert_eq!(server.get_sandbox(&id).await["settings"]["protected"], json!([".github", "Cargo.lock", "infra/prod"]));
+    assert_attempts_fail(&server, &id).await;
     let free = "git checkout -q -- infra && echo y > infra/more.tf && echo y >> infra/test.tf && rm infra/more.tf && \
                 echo y > Cargo.toml && mv Cargo.toml infra/ && rm infra/Cargo.toml";
-    ground.shell(&id, free).await.well();
+    server.run_shell(&id, free).await.expect_success();
 
-    // What git writes there is refused too, and it says so.
+    // git cannot write there either.
     let checkout = "git rm -q --cached Cargo.lock && git commit -qm gone && git checkout -q HEAD~ -- Cargo.lock; \
                     git checkout -q --orphan empty && git rm -rfq . ; cat Cargo.lock";
-    assert!(ground.shell(&id, checkout).await.stdout.ends_with("locked\n"));
-    is_unchanged(&ground, &id).await;
-    let upload = ground.admin.request(reqwest::Method::PUT, &format!("/sandboxes/{id}/files/Cargo.lock"));
+    assert!(server.run_shell(&id, checkout).await.stdout.ends_with("locked\n"));
+    assert_unchanged(&server, &id).await;
+    let upload = server.admin.request(reqwest::Method::PUT, &format!("/sandboxes/{id}/files/Cargo.lock"));
     assert!(!upload.body("x").send().await.unwrap().status().is_success());
-    is_unchanged(&ground, &id).await;
-    ground.leave().await;
+    assert_unchanged(&server, &id).await;
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fork_its_parent_and_a_project_have_them_too() {
-    let (ground, repository) = (Ground::start_with("sandbox: {protected: [infra/prod]}\n"), repository());
+async fn protected_paths_apply_to_projects_and_forks() {
+    let (server, repository) =
+        (LocalServer::start_with_config("sandbox: {protected: [infra/prod]}\n"), create_repository());
     let defaults = json!({ "protected": [".github/"] });
-    let project = ground.admin.post("/projects", json!({ "name": "careful", "defaults": defaults }));
-    let project = project.await.expect(201)["id"].clone();
-    let settings =
-        json!({ "project_id": project, "repo": { "path": repository.text() }, "protected": ["Cargo.lock", "later"] });
-    let id = ground.kept(settings).await;
-    let events = ground.admin.all_events(&id).await;
-    let notices = told(&events, "sandbox.notice");
-    let named =
-        |notice: &&&Value| notice["text"].as_str().unwrap().starts_with("not there, so not read-only inside: later;");
-    assert_eq!(notices.iter().filter(named).count(), 1, "{notices:?}");
-    ground.shell(&id, "echo mine > infra/mine.tf").await.well();
-    let made = ground.admin.post(&format!("/sandboxes/{id}/fork"), json!({})).await.expect(201);
-    let fork = made["id"].as_str().unwrap().to_owned();
-    ground.remember(&fork);
-    ground.until(&fork, |row| row["state"] == "running" && row["activity"] != "starting").await;
+    let project = server.admin.post("/projects", json!({ "name": "careful", "defaults": defaults }));
+    let project = project.await.expect_status(201)["id"].clone();
+    let settings = json!({ "project_id": project, "repo": { "path": repository.path_str() }, "protected": ["Cargo.lock", "later"] });
+    let id = server.create_idle_sandbox(settings).await;
+    let events = server.admin.all_events(&id).await;
+    let notices = event_data(&events, "sandbox.notice");
+    let names_missing_path =
+        |notice: &&&Value| notice["text"].as_str().unwrap().starts_with("missing, so not read-only inside: later;");
+    assert_eq!(notices.iter().filter(names_missing_path).count(), 1, "{notices:?}");
+    server.run_shell(&id, "echo mine > infra/mine.tf").await.expect_success();
+    let created = server.admin.post(&format!("/sandboxes/{id}/fork"), json!({})).await.expect_status(201);
+    let fork = created["id"].as_str().unwrap().to_owned();
+    server.track_sandbox(&fork);
+    server.wait_until(&fork, |row| row["state"] == "running" && row["activity"] != "starting").await;
     for sandbox in [&id, &fork] {
-        assert_eq!(ground.shell(sandbox, "cat infra/mine.tf; echo more >> infra/mine.tf").await.well(), "mine\n");
-        all_tries_fail(&ground, sandbox).await;
+        assert_eq!(
+            server.run_shell(sandbox, "cat infra/mine.tf; echo more >> infra/mine.tf").await.expect_success(),
+            "mine\n"
+        );
+        assert_attempts_fail(&server, sandbox).await;
     }
 
-    // A link where a protected path should be is followed by nobody: the next fork is refused, and the parent goes on.
-    ground.shell(&id, "ln -s infra later").await.well();
-    let answer = ground.admin.post(&format!("/sandboxes/{id}/fork"), json!({})).await;
-    assert!(answer.body["detail"].as_str().unwrap().contains("symbolic link"), "{}", answer.body);
-    ground.shell(&id, "rm later && echo still >> infra/mine.tf").await.well();
-    is_unchanged(&ground, &id).await;
-    ground.leave().await;
+    // The launcher does not follow a symbolic link at a protected path: it refuses the fork, and the parent continues.
+    server.run_shell(&id, "ln -s infra later").await.expect_success();
+    let response = server.admin.post(&format!("/sandboxes/{id}/fork"), json!({})).await;
+    assert!(response.body["detail"].as_str().unwrap().contains("symbolic link"), "{}", response.body);
+    server.run_shell(&id, "rm later && echo still >> infra/mine.tf").await.expect_success();
+    assert_unchanged(&server, &id).await;
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_that_leaves_them_alone_is_delivered_and_other_work_is_not() {
-    let (ground, repository) = (Ground::start(), repository());
-    let request =
-        |prompt: &str| json!({ "prompt": prompt, "repo": { "path": repository.text() }, "protected": protected() });
-    let id = ground.make(request("edit infra/test.tf changed\nrun rm -f Cargo.lock\nedit .github/x no")).await;
-    let row = ground.ended(&id).await;
+async fn results_that_change_a_protected_path_are_rejected() {
+    let (server, repository) = (LocalServer::start(), create_repository());
+    let request = |prompt: &str| json!({ "prompt": prompt, "repo": { "path": repository.path_str() }, "protected": protected_paths() });
+    let id =
+        server.create_sandbox(request("edit infra/test.tf changed\nrun rm -f Cargo.lock\nedit .github/x no")).await;
+    let row = server.wait_until_ended(&id).await;
     assert_eq!(row["state"], "completed", "{row}");
-    let events = ground.admin.all_events(&id).await;
-    let branch = told(&events, "git.branch_created")[0];
+    let events = server.admin.all_events(&id).await;
+    let branch = event_data(&events, "git.branch_created")[0];
     let files: Vec<&str> =
         branch["files"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
     assert_eq!(files, ["infra/test.tf"], "{branch}");
 
-    // A commit needs no file: the index alone can change what is protected.
+    // The index alone can change a protected file in a commit.
     let plumbing = "run git update-index --cacheinfo 100644,$(echo evil | git hash-object -w --stdin),Cargo.lock && \
                     git commit -qm evil && git update-index --skip-worktree Cargo.lock\n\
                     edit harmless.txt x";
-    let before = repository.git(&["for-each-ref"]);
-    let id = ground.make(request(plumbing)).await;
-    let row = ground.until(&id, |row| row["state"] == "failed").await;
+    let before = repository.run_git(&["for-each-ref"]);
+    let id = server.create_sandbox(request(plumbing)).await;
+    let row = server.wait_until(&id, |row| row["state"] == "failed").await;
     assert_eq!(row["reason"]["code"], "results_protected", "{row}");
     assert!(row["reason"]["detail"].as_str().unwrap().contains("Cargo.lock"), "{row}");
-    let events = ground.admin.all_events(&id).await;
-    assert_eq!(told(&events, "guardian.protected_path")[0]["paths"], json!(["Cargo.lock"]), "{events:#?}");
-    assert_eq!(repository.git(&["for-each-ref"]), before, "no branch was made");
-    ground.leave().await;
+    let events = server.admin.all_events(&id).await;
+    assert_eq!(event_data(&events, "guardian.protected_path")[0]["paths"], json!(["Cargo.lock"]), "{events:#?}");
+    assert_eq!(repository.run_git(&["for-each-ref"]), before, "no branch may be created");
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cant_be_protected_is_refused() {
-    let (ground, repository) = (Ground::start(), repository());
+async fn a_path_that_cannot_be_protected_is_rejected() {
+    let (server, repository) = (LocalServer::start(), create_repository());
     for path in ["/etc/passwd", "../x", "src/*.rs", ".git/hooks", ""] {
-        let body = Ground::request(json!({ "protected": [path] }));
-        ground.admin.post("/sandboxes", body).await.refused(422, "invalid");
+        let body = LocalServer::sandbox_request(json!({ "protected": [path] }));
+        server.admin.post("/sandboxes", body).await.expect_problem(422, "invalid");
         let body = json!({ "name": "x", "defaults": { "protected": [path] } });
-        ground.admin.post("/projects", body).await.refused(422, "invalid");
+        server.admin.post("/projects", body).await.expect_problem(422, "invalid");
     }
-    std::os::unix::fs::symlink("infra", std::path::Path::new(repository.text()).join("link")).unwrap();
-    repository.git(&["add", "-A"]);
-    repository.git(&["commit", "-qm", "a link"]);
+    std::os::unix::fs::symlink("infra", std::path::Path::new(repository.path_str()).join("link")).unwrap();
+    repository.run_git(&["add", "-A"]);
+    repository.run_git(&["commit", "-qm", "a link"]);
     for path in ["link", "link/prod"] {
-        let id = ground.make(json!({ "repo": { "path": repository.text() }, "protected": [path] })).await;
-        let row = ground.until(&id, |row| row["state"] == "failed").await;
+        let id = server.create_sandbox(json!({ "repo": { "path": repository.path_str() }, "protected": [path] })).await;
+        let row = server.wait_until(&id, |row| row["state"] == "failed").await;
         assert!(row["reason"]["detail"].as_str().unwrap().contains("symbolic link"), "{row}");
     }
-    let made = ground.admin.post("/sandboxes", json!({ "provider": "fake", "protected": ["a"] })).await.expect(201);
-    let row = ground.until(made["id"].as_str().unwrap(), |row| row["state"] == "failed").await;
+    let created =
+        server.admin.post("/sandboxes", json!({ "provider": "fake", "protected": ["a"] })).await.expect_status(201);
+    let row = server.wait_until(created["id"].as_str().unwrap(), |row| row["state"] == "failed").await;
     assert_eq!(row["reason"]["code"], "provider_unsupported", "{row}");
-    ground.leave().await;
+    server.stop_and_check().await;
 }

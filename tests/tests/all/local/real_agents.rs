@@ -1,14 +1,14 @@
-//! The real agent programs, each in a real sandbox whose network lets nothing out but to the models, which play a
-//! script. What the model was asked is the proof: a message that is said to have reached the agent is in there.
+//! The real agent programs, each in a sandbox without network access except for scripted models. The requests to the
+//! model prove what reached the agent.
 
-mod logins;
-mod sessions;
-mod settings;
-mod stage;
+mod agent_fixture;
+mod agent_logins;
+mod agent_sessions;
+mod agent_settings;
 
-use atoll_tests::local::{assert_belongs_together, said, skipped, told, traces};
+use agent_fixture::{AgentFixture, REAL_API_KEY};
+use atoll_tests::local::{agent_messages, assert_tool_calls_are_paired, event_data, host_state, report_skipped};
 use serde_json::{Value, json};
-use stage::{KEY, Stage};
 use std::time::Duration;
 
 const SCRIPTS: &str = r#"
@@ -63,7 +63,7 @@ scripts:
   - name: eat
     steps:
       - run: echo before > before.txt
-      # Of all that could be killed for it, the agent's own program is made the first.
+      # Makes the agent's own program the first choice of the OOM killer.
       - write:
           file: eat.sh
           content: |
@@ -75,255 +75,272 @@ scripts:
       - say: This is never said.
 "#;
 
-/// Each of these with each of the agents.
-macro_rules! with_each {
+/// Defines these tests for each agent.
+macro_rules! test_each_agent {
     ($($agent:ident),+) => {
         $(mod $agent {
             const AGENT: &str = stringify!($agent);
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn writes_edits_runs_and_finishes() {
-                super::works(AGENT).await;
+            async fn completes_a_task_with_write_edit_and_run() {
+                super::completes_work(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn hears_what_is_said_while_a_tool_runs() {
+            async fn receives_a_message_while_a_tool_runs() {
                 super::is_steered(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn is_interrupted_and_goes_on_with_the_next_message() {
+            async fn stops_at_an_interrupt_and_handles_the_next_message() {
                 super::is_interrupted(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn waits_for_a_person_s_word() {
-                super::asks(AGENT).await;
+            async fn waits_for_a_decision_on_an_approval() {
+                super::waits_for_approval(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn follows_its_settings() {
-                super::settings::are_followed(AGENT).await;
+            async fn applies_its_settings() {
+                super::agent_settings::follows_settings(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn has_the_listed_tools() {
-                super::settings::have_the_listed_tools(AGENT).await;
+            async fn offers_only_the_listed_tools() {
+                super::agent_settings::offers_listed_tools(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn its_death_is_told_and_its_work_stays() {
-                super::dies(AGENT).await;
+            async fn its_crash_is_reported_and_its_files_stay() {
+                super::reports_death(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn its_death_by_memory_is_told_as_that_and_its_work_stays() {
-                super::starves(AGENT).await;
+            async fn its_out_of_memory_kill_is_reported_and_its_files_stay() {
+                super::reports_out_of_memory(AGENT).await;
             }
         })+
     };
 }
 
-with_each!(claude, codex, opencode, gemini);
+test_each_agent!(claude, codex, opencode, gemini);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn codex_reads_a_login_that_it_can_t_renew() {
-    logins::are_read("codex").await;
+async fn codex_reads_a_login_that_it_cannot_renew() {
+    agent_logins::reads_login("codex").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn opencode_reads_a_login_that_it_can_t_renew() {
-    logins::are_read("opencode").await;
+async fn opencode_reads_a_login_that_it_cannot_renew() {
+    agent_logins::reads_login("opencode").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_with_a_login_of_its_own_is_not_sent_to_the_gateway() {
-    logins::go_before_the_gateway().await;
+async fn an_agent_with_its_own_login_does_not_use_the_gateway() {
+    agent_logins::prefers_login_to_gateway().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claude_works_until_the_check_passes() {
-    settings::are_checked("claude").await;
+async fn claude_works_until_the_checks_pass() {
+    agent_settings::works_until_checks_pass("claude").await;
 }
 
-async fn works(agent: &str) {
-    let Some(stage) = Stage::set(agent, "an agent's whole work", SCRIPTS).await else { return };
-    let id = stage.make("do it #script:work", json!({ "approvals": "full", "end": "keep" })).await;
-    let row = stage.rests(&id).await;
+async fn completes_work(agent: &str) {
+    let Some(fixture) = AgentFixture::start(agent, "an agent's whole work", SCRIPTS).await else { return };
+    let id = fixture.create_sandbox("do it #script:work", json!({ "approvals": "full", "end": "keep" })).await;
+    let row = fixture.wait_until_idle(&id).await;
     assert_eq!(row["state"], "running", "{row}");
-    let files = stage.ground.shell(&id, "cat notes.txt ran.txt").await.well();
+    let files = fixture.server.run_shell(&id, "cat notes.txt ran.txt").await.expect_success();
     assert_eq!(files, "goodbye\nworld\nran\n");
-    let events = stage.ground.admin.all_events(&id).await;
+    let events = fixture.server.admin.all_events(&id).await;
     for kind in ["agent.started", "agent.tool_use", "agent.tool_completed", "agent.usage", "agent.completed"] {
-        assert!(!told(&events, kind).is_empty(), "{agent} tells no {kind}: {events:#?}");
+        assert!(!event_data(&events, kind).is_empty(), "{agent} sends no {kind}: {events:#?}");
     }
-    assert_belongs_together(&events);
-    assert!(said(&events).iter().any(|text| text.contains("All is done")), "{:?}", said(&events));
-    let edited: Vec<&Value> = told(&events, "agent.file_edited");
-    let of = |file: &str| edited.iter().filter(|data| data["file_path"] == file).count();
-    assert!(of("notes.txt") >= 1 && of("ran.txt") == 1, "{edited:#?}");
+    assert_tool_calls_are_paired(&events);
+    assert!(agent_messages(&events).iter().any(|text| text.contains("All is done")), "{:?}", agent_messages(&events));
+    let edited: Vec<&Value> = event_data(&events, "agent.file_edited");
+    let count_edits = |file: &str| edited.iter().filter(|data| data["file_path"] == file).count();
+    assert!(count_edits("notes.txt") >= 1 && count_edits("ran.txt") == 1, "{edited:#?}");
     for event in events.iter().filter(|event| event["source"] == "agent" && event["type"] != "agent.waiting") {
         assert_eq!(event["turn"], 1, "{event}");
     }
-    assert!(told(&events, "agent.unparsed").is_empty(), "{:#?}", told(&events, "agent.unparsed"));
-    stage.key_is_outside(&id).await;
-    stage.key_is_not_kept(&id, "goodbye\nworld\n").await;
-    stage.leave().await;
+    assert!(event_data(&events, "agent.unparsed").is_empty(), "{:#?}", event_data(&events, "agent.unparsed"));
+    fixture.assert_key_stays_outside(&id).await;
+    fixture.assert_key_is_not_stored(&id, "goodbye\nworld\n").await;
+    fixture.stop_and_check().await;
 }
 
 async fn is_steered(agent: &str) {
-    let Some(stage) = Stage::set(agent, "steering", SCRIPTS).await else { return };
-    let id = stage.make("go #script:steer", json!({ "approvals": "full", "end": "keep" })).await;
-    stage.ground.event(&id, |event| event["type"] == "agent.tool_use").await;
-    let message = stage.ground.send(&id, json!({ "content": "MIND-THE-GAP please" })).await;
-    let row = stage.rests(&id).await;
+    let Some(fixture) = AgentFixture::start(agent, "steering", SCRIPTS).await else { return };
+    let id = fixture.create_sandbox("go #script:steer", json!({ "approvals": "full", "end": "keep" })).await;
+    fixture.server.wait_for_event(&id, |event| event["type"] == "agent.tool_use").await;
+    let message = fixture.server.send_message(&id, json!({ "content": "MIND-THE-GAP please" })).await;
+    let row = fixture.wait_until_idle(&id).await;
     assert_eq!(row["state"], "running", "{row}");
-    let delivered = stage.ground.delivered(&id, &message).await;
+    let delivered = fixture.server.wait_until_acknowledged(&id, &message).await;
     assert_eq!(delivered["state"], "acknowledged", "{delivered}");
-    let requests = stage.model.requests();
+    let requests = fixture.model.requests();
     let problems: Vec<_> = requests.iter().filter_map(|request| request.problem.clone()).collect();
-    let has_it = |request: &&std::sync::Arc<atoll_model_script::Request>| request.mentions("MIND-THE-GAP");
-    let first = requests.iter().find(has_it).unwrap_or_else(|| panic!("{agent} was not told: {delivered}"));
-    if stage.steers_in_the_turn() {
+    let has_message =
+        |request: &&std::sync::Arc<atoll_model_script::RecordedRequest>| request.body_contains("MIND-THE-GAP");
+    let first = requests.iter().find(has_message).unwrap_or_else(|| panic!("{agent} did not receive it: {delivered}"));
+    if fixture.can_steer_in_turn() {
         assert_eq!((&delivered["how"], &delivered["turn"]), (&json!("injected"), &json!(1)), "{delivered}");
         assert!(problems.is_empty(), "{problems:?}");
-        assert!(first.mentions("slept"), "it came with the result of the tool that ran");
-        assert_eq!(stage.ground.shell(&id, "cat after.txt").await.well(), "after\n");
+        assert!(first.body_contains("slept"), "the message must come with the result of the running tool");
+        assert_eq!(fixture.server.run_shell(&id, "cat after.txt").await.expect_success(), "after\n");
     }
-    let twice = |request: &std::sync::Arc<atoll_model_script::Request>| {
+    let has_it_twice = |request: &std::sync::Arc<atoll_model_script::RecordedRequest>| {
         request.body.to_string().matches("MIND-THE-GAP").count() > 1
     };
-    assert!(!requests.iter().any(twice), "it was told twice");
-    stage.leave().await;
+    assert!(!requests.iter().any(has_it_twice), "the agent received it twice");
+    fixture.stop_and_check().await;
 }
 
 async fn is_interrupted(agent: &str) {
-    let Some(stage) = Stage::set(agent, "an interrupt", SCRIPTS).await else { return };
-    let id = stage.make("go #script:interrupt", json!({ "approvals": "full", "end": "keep" })).await;
-    stage.ground.event(&id, |event| event["type"] == "agent.tool_use").await;
+    let Some(fixture) = AgentFixture::start(agent, "an interrupt", SCRIPTS).await else { return };
+    let id = fixture.create_sandbox("go #script:interrupt", json!({ "approvals": "full", "end": "keep" })).await;
+    fixture.server.wait_for_event(&id, |event| event["type"] == "agent.tool_use").await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let stop = stage.ground.send(&id, json!({ "content": "stop", "type": "interrupt" })).await;
-    stage.ground.event(&id, |event| event["type"] == "agent.interrupted").await;
+    let stop = fixture.server.send_message(&id, json!({ "content": "stop", "type": "interrupt" })).await;
+    fixture.server.wait_for_event(&id, |event| event["type"] == "agent.interrupted").await;
     if agent != "gemini" {
-        stage.ground.event(&id, |event| event["type"] == "agent.transcript").await;
+        fixture.server.wait_for_event(&id, |event| event["type"] == "agent.transcript").await;
     }
-    let delivered = stage.ground.delivered(&id, &stop).await;
+    let delivered = fixture.server.wait_until_acknowledged(&id, &stop).await;
     assert_eq!(delivered["state"], "acknowledged", "{delivered}");
-    // Codex lets its commands go on, so that it can look at them in its next turn.
-    let gone = "for i in $(seq 100); do grep -qx tail /proc/[0-9]*/comm 2>/dev/null || exit 0; sleep 0.1; done; exit 1";
+    // Codex leaves its commands running, so that it can inspect them in its next turn.
+    let wait_for_exit =
+        "for i in $(seq 100); do grep -qx tail /proc/[0-9]*/comm 2>/dev/null || exit 0; sleep 0.1; done; exit 1";
     if agent != "codex" {
-        assert_eq!(stage.ground.shell(&id, gone).await.code(), Some(0), "the command goes with the turn");
+        assert_eq!(
+            fixture.server.run_shell(&id, wait_for_exit).await.exit_code(),
+            Some(0),
+            "the command must end with the turn"
+        );
     }
-    let next = stage.ground.send(&id, json!({ "content": "go on #script:again" })).await;
-    let delivered = stage.ground.delivered(&id, &next).await;
+    let next = fixture.server.send_message(&id, json!({ "content": "go on #script:again" })).await;
+    let delivered = fixture.server.wait_until_acknowledged(&id, &next).await;
     assert_eq!((&delivered["state"], &delivered["turn"]), (&json!("acknowledged"), &json!(2)), "{delivered}");
-    stage.ground.event(&id, |event| event["type"] == "agent.completed" && event["turn"] == 2).await;
-    let events = stage.ground.admin.all_events(&id).await;
-    assert!(said(&events).iter().any(|text| text.contains("I went on")), "{:?}", said(&events));
-    stage.leave().await;
+    fixture.server.wait_for_event(&id, |event| event["type"] == "agent.completed" && event["turn"] == 2).await;
+    let events = fixture.server.admin.all_events(&id).await;
+    assert!(agent_messages(&events).iter().any(|text| text.contains("I went on")), "{:?}", agent_messages(&events));
+    fixture.stop_and_check().await;
 }
 
-async fn asks(agent: &str) {
-    let Some(stage) = Stage::set(agent, "approvals", SCRIPTS).await else { return };
-    let id = stage.make("go #script:ask", json!({ "approvals": "ask", "end": "keep" })).await;
+async fn waits_for_approval(agent: &str) {
+    let Some(fixture) = AgentFixture::start(agent, "approvals", SCRIPTS).await else { return };
+    let id = fixture.create_sandbox("go #script:ask", json!({ "approvals": "ask", "end": "keep" })).await;
     for (decision, file) in [("allow", "allowed.txt"), ("deny", "denied.txt")] {
-        let approval = stage.asked(&id).await;
+        let approval = fixture.wait_for_approval(&id).await;
         assert!(approval["request"].to_string().contains(file), "{approval}");
-        assert_eq!(stage.ground.row(&id).await["activity"], "waiting_approval");
+        assert_eq!(fixture.server.get_sandbox(&id).await["activity"], "waiting_approval");
         let path = format!("/sandboxes/{id}/approvals/{}", approval["approval_id"].as_str().unwrap());
-        let word = json!({ "decision": decision, "reason": "because I say so" });
-        stage.ground.admin.post(&path, word).await.expect(200);
-        let resolved = stage.ground.event(&id, |event| {
+        let decided = json!({ "decision": decision, "reason": "because I say so" });
+        fixture.server.admin.post(&path, decided).await.expect_status(200);
+        let resolved = fixture.server.wait_for_event(&id, |event| {
             event["type"] == "approval.resolved" && event["data"]["approval_id"] == approval["approval_id"]
         });
         assert_eq!(resolved.await["data"]["decision"], decision);
     }
-    stage.rests(&id).await;
-    let files = stage.ground.shell(&id, "ls *.txt").await.well();
+    fixture.wait_until_idle(&id).await;
+    let files = fixture.server.run_shell(&id, "ls *.txt").await.expect_success();
     assert_eq!(files, "allowed.txt\n");
-    stage.leave().await;
+    fixture.stop_and_check().await;
 }
 
-async fn dies(agent: &str) {
-    let Some(stage) = Stage::set(agent, "an agent's death", SCRIPTS).await else { return };
-    let id = stage.make("go #script:slow", json!({ "approvals": "full", "end": "keep" })).await;
-    let sleeps = |event: &Value| event["type"] == "agent.tool_use" && event["data"].to_string().contains("tail -f");
-    stage.ground.event(&id, sleeps).await;
-    stage.kill_agent(&id).await;
-    let row = stage.ground.ended(&id).await;
+async fn reports_death(agent: &str) {
+    let Some(fixture) = AgentFixture::start(agent, "an agent's death", SCRIPTS).await else { return };
+    let id = fixture.create_sandbox("go #script:slow", json!({ "approvals": "full", "end": "keep" })).await;
+    let is_long_command =
+        |event: &Value| event["type"] == "agent.tool_use" && event["data"].to_string().contains("tail -f");
+    fixture.server.wait_for_event(&id, is_long_command).await;
+    fixture.kill_agent(&id).await;
+    let row = fixture.server.wait_until_ended(&id).await;
     assert_eq!((&row["state"], &row["outcome"]), (&json!("failed"), &json!("failed")), "{row}");
-    let events = stage.ground.admin.all_events(&id).await;
-    let failed = told(&events, "agent.failed");
+    let events = fixture.server.admin.all_events(&id).await;
+    let failed = event_data(&events, "agent.failed");
     assert_eq!(failed.len(), 1, "{events:#?}");
     assert!(failed[0].to_string().contains("signal"), "{failed:?}");
-    let workspace = stage.ground.workspace_of(&id);
+    let workspace = fixture.server.workspace_dir(&id);
     assert_eq!(std::fs::read_to_string(workspace.join("before.txt")).unwrap(), "before\n");
-    assert!(stage.model.requests().iter().all(|request| !request.body.to_string().contains(KEY)));
-    stage.leave().await;
+    assert!(fixture.model.requests().iter().all(|request| !request.body.to_string().contains(REAL_API_KEY)));
+    fixture.stop_and_check().await;
 }
 
-/// A rule's word is what the model hears next, and what it is about has not happened.
+/// The model receives the rule's reason, and the denied call does not run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claude_is_told_what_the_rules_deny() {
-    let Some(stage) = Stage::set("claude", "rules before a tool", SCRIPTS).await else { return };
+async fn claude_receives_the_reason_of_a_denied_tool_call() {
+    let Some(fixture) = AgentFixture::start("claude", "rules before a tool", SCRIPTS).await else { return };
     let settings = json!({
         "approvals": "full", "end": "keep", "protected": ["Cargo.lock"],
         "policy": { "rules": [{ "commands": ["git push"], "then": "deny", "reason": "pushing is not yours to do" }] },
     });
-    let id = stage.make("go #script:rules", settings).await;
-    let row = stage.rests(&id).await;
+    let id = fixture.create_sandbox("go #script:rules", settings).await;
+    let row = fixture.wait_until_idle(&id).await;
     assert_eq!(row["state"], "running", "{row}");
-    let requests = stage.model.requests();
+    let requests = fixture.model.requests();
     let problems: Vec<_> = requests.iter().filter_map(|request| request.problem.clone()).collect();
     assert!(problems.is_empty(), "{problems:?}");
-    assert!(requests.iter().any(|request| request.mentions("pushing is not yours to do")));
-    let events = stage.ground.admin.all_events(&id).await;
-    let denied = told(&events, "guardian.denied");
+    assert!(requests.iter().any(|request| request.body_contains("pushing is not yours to do")));
+    let events = fixture.server.admin.all_events(&id).await;
+    let denied = event_data(&events, "guardian.denied");
     let rules: Vec<&Value> = denied.iter().map(|data| &data["rule"]).collect();
     assert_eq!(rules, ["protected", "rules[0]"], "{denied:#?}");
-    assert_eq!(told(&events, "guardian.detected")[0]["detector"], "protected_path");
-    assert_eq!(stage.ground.shell(&id, "cat fine.txt; test -s Cargo.lock || echo none").await.well(), "fine\nnone\n");
-    stage.leave().await;
+    assert_eq!(event_data(&events, "guardian.detected")[0]["detector"], "protected_path");
+    assert_eq!(
+        fixture.server.run_shell(&id, "cat fine.txt; test -s Cargo.lock || echo none").await.expect_success(),
+        "fine\nnone\n"
+    );
+    fixture.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claude_is_told_that_it_goes_in_circles() {
-    let Some(stage) = Stage::set("claude", "the guardian's word", SCRIPTS).await else { return };
+async fn claude_receives_a_nudge_when_it_repeats_a_call() {
+    let Some(fixture) = AgentFixture::start("claude", "the guardian's word", SCRIPTS).await else { return };
     let settings = json!({ "approvals": "full", "end": "keep", "guardian": { "act": "nudge", "repeats": 3 } });
-    let id = stage.make("go #script:loop", settings).await;
-    let row = stage.rests(&id).await;
+    let id = fixture.create_sandbox("go #script:loop", settings).await;
+    let row = fixture.wait_until_idle(&id).await;
     assert_eq!(row["state"], "running", "{row}");
-    let requests = stage.model.requests();
+    let requests = fixture.model.requests();
     let problems: Vec<_> = requests.iter().filter_map(|request| request.problem.clone()).collect();
     assert!(problems.is_empty(), "{problems:?}");
-    let events = stage.ground.admin.all_events(&id).await;
-    let found = told(&events, "guardian.detected");
-    assert_eq!((found.len(), &found[0]["detector"], &found[0]["times"]), (1, &json!("repeated_call"), &json!(3)));
-    let queued = told(&events, "message.queued");
+    let events = fixture.server.admin.all_events(&id).await;
+    let detected = event_data(&events, "guardian.detected");
+    assert_eq!(
+        (detected.len(), &detected[0]["detector"], &detected[0]["times"]),
+        (1, &json!("repeated_call"), &json!(3))
+    );
+    let queued = event_data(&events, "message.queued");
     assert_eq!(queued.iter().filter(|data| data["type"] == "guardian_nudge").count(), 1, "{queued:#?}");
-    assert!(said(&events).iter().any(|text| text.contains("I do something else")), "{:?}", said(&events));
-    stage.leave().await;
+    assert!(
+        agent_messages(&events).iter().any(|text| text.contains("I do something else")),
+        "{:?}",
+        agent_messages(&events)
+    );
+    fixture.stop_and_check().await;
 }
 
-/// A tool eats all memory of the sandbox, and the kernel kills the agent itself for it.
-async fn starves(agent: &str) {
-    let Some(stage) = Stage::set(agent, "an agent's death by memory", SCRIPTS).await else { return };
+/// A tool uses all memory of the sandbox, and the kernel kills the agent.
+async fn reports_out_of_memory(agent: &str) {
+    let Some(fixture) = AgentFixture::start(agent, "an agent's death by memory", SCRIPTS).await else { return };
     let settings = json!({ "approvals": "full", "end": "keep", "resources": { "memory_gb": 1 } });
-    let id = stage.make("go #script:eat", settings).await;
-    stage.ground.event(&id, |event| event["type"] == "agent.tool_use").await;
-    if !traces::limits_memory(&id) {
-        skipped(&format!("{agent}'s death by memory"), "nothing here enforces a memory limit");
-        return stage.leave().await;
+    let id = fixture.create_sandbox("go #script:eat", settings).await;
+    fixture.server.wait_for_event(&id, |event| event["type"] == "agent.tool_use").await;
+    if !host_state::has_memory_limit(&id) {
+        report_skipped(&format!("{agent}'s death by memory"), "nothing here enforces a memory limit");
+        return fixture.stop_and_check().await;
     }
-    let row = stage.ground.ended(&id).await;
+    let row = fixture.server.wait_until_ended(&id).await;
     assert_eq!((&row["state"], &row["reason"]["code"]), (&json!("failed"), &json!("out_of_memory")), "{row}");
-    let events = stage.ground.admin.all_events(&id).await;
-    let failed = told(&events, "agent.failed");
+    let events = fixture.server.admin.all_events(&id).await;
+    let failed = event_data(&events, "agent.failed");
     assert_eq!(failed.len(), 1, "{events:#?}");
     assert_eq!(failed[0]["exit"], json!({ "kind": "out_of_memory" }), "{failed:?}");
     let (limit, peak) = (failed[0]["memory_limit"].as_u64().unwrap(), failed[0]["memory_peak"].as_u64().unwrap());
     assert!(limit.abs_diff(1 << 30) < 1 << 24 && peak > limit / 2, "{failed:?}");
-    let workspace = stage.ground.workspace_of(&id);
+    let workspace = fixture.server.workspace_dir(&id);
     assert_eq!(std::fs::read_to_string(workspace.join("before.txt")).unwrap(), "before\n");
-    stage.leave().await;
+    fixture.stop_and_check().await;
 }

@@ -1,7 +1,7 @@
 //! Terminals: a real shell in a real sandbox, over the WebSocket.
 
 use atoll_tests::actor::Actor;
-use atoll_tests::local::{Ground, PATIENCE, is_root};
+use atoll_tests::local::{LocalServer, WAIT_TIMEOUT, is_root};
 use futures_util::{SinkExt, StreamExt};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -12,16 +12,16 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
-/// One viewer of a terminal.
-struct View {
+/// A client connected to a terminal.
+struct TerminalViewer {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     opened: Value,
-    shown: Vec<u8>,
-    /// Frames of text after the first.
-    said: Vec<Value>,
+    output: Vec<u8>,
+    /// Text frames after the first one.
+    control_frames: Vec<Value>,
 }
 
-impl View {
+impl TerminalViewer {
     async fn open(actor: &Actor, sandbox: &str, query: &str) -> Self {
         match Self::try_open(actor, sandbox, query).await {
             Ok(view) => view,
@@ -36,67 +36,77 @@ impl View {
             request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
         }
         let (socket, _) = tokio_tungstenite::connect_async(request).await.map_err(Box::new)?;
-        let mut view = Self { socket, opened: Value::Null, shown: Vec::new(), said: Vec::new() };
-        assert!(view.hear().await, "the first frame says what was opened");
-        view.opened = view.said.pop().unwrap();
+        let mut view = Self { socket, opened: Value::Null, output: Vec::new(), control_frames: Vec::new() };
+        assert!(view.read_frame().await, "the first frame must describe the terminal");
+        view.opened = view.control_frames.pop().unwrap();
         assert_eq!(view.opened["type"], "opened");
         Ok(view)
     }
 
-    fn exec(&self) -> &str {
+    fn exec_id(&self) -> &str {
         self.opened["exec"].as_str().unwrap()
     }
 
-    /// The next frame; false when the server has closed.
-    async fn hear(&mut self) -> bool {
-        let next = tokio::time::timeout(PATIENCE, self.socket.next());
-        match next.await.unwrap_or_else(|_| panic!("nothing comes after {:?}", self.text())) {
-            Some(Ok(Message::Binary(data))) => self.shown.extend_from_slice(&data),
-            Some(Ok(Message::Text(text))) => self.said.push(serde_json::from_str(&text).unwrap()),
+    /// Reads the next frame. Returns false when the server has closed.
+    async fn read_frame(&mut self) -> bool {
+        let next = tokio::time::timeout(WAIT_TIMEOUT, self.socket.next());
+        match next.await.unwrap_or_else(|_| panic!("nothing comes after {:?}", self.screen_text())) {
+            Some(Ok(Message::Binary(data))) => self.output.extend_from_slice(&data),
+            Some(Ok(Message::Text(text))) => self.control_frames.push(serde_json::from_str(&text).unwrap()),
             Some(Ok(Message::Close(_)) | Err(_)) | None => return false,
             Some(Ok(_)) => {}
         }
         true
     }
 
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.shown).into_owned()
+    fn screen_text(&self) -> String {
+        String::from_utf8_lossy(&self.output).into_owned()
     }
 
-    async fn until(&mut self, wanted: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        let mut looked_at = 0;
-        // Only what is new is looked at: there may be megabytes of it.
-        while !String::from_utf8_lossy(&self.shown[looked_at..]).contains(wanted) {
-            looked_at = self.shown.len().saturating_sub(wanted.len());
-            let end = || String::from_utf8_lossy(&self.shown[self.shown.len().saturating_sub(1000)..]).into_owned();
-            assert!(Instant::now() < deadline, "{wanted:?} does not come: {}", end());
-            assert!(self.hear().await, "it closed without {wanted:?}: {} {:?}", self.text(), self.said);
+    async fn wait_for_text(&mut self, expected: &str) {
+        let deadline = Instant::now() + WAIT_TIMEOUT;
+        let mut searched = 0;
+        // Search only new output: there may be megabytes of it.
+        while !String::from_utf8_lossy(&self.output[searched..]).contains(expected) {
+            searched = self.output.len().saturating_sub(expected.len());
+            let end = || String::from_utf8_lossy(&self.output[self.output.len().saturating_sub(1000)..]).into_owned();
+            assert!(Instant::now() < deadline, "{expected:?} does not come: {}", end());
+            assert!(
+                self.read_frame().await,
+                "it closed without {expected:?}: {} {:?}",
+                self.screen_text(),
+                self.control_frames
+            );
         }
     }
 
-    async fn press(&mut self, keys: &str) {
+    async fn send_keys(&mut self, keys: &str) {
         self.socket.send(Message::binary(keys.as_bytes().to_vec())).await.unwrap();
     }
 
-    async fn say(&mut self, word: Value) {
-        self.socket.send(Message::text(word.to_string())).await.unwrap();
+    async fn send_control(&mut self, frame: Value) {
+        self.socket.send(Message::text(frame.to_string())).await.unwrap();
     }
 
-    /// The first word of a kind that the server says.
-    async fn word(&mut self, kind: &str) -> Value {
+    /// Waits for a control frame of this type.
+    async fn wait_for_control(&mut self, kind: &str) -> Value {
         loop {
-            if let Some(found) = self.said.iter().find(|word| word["type"] == kind) {
+            if let Some(found) = self.control_frames.iter().find(|frame| frame["type"] == kind) {
                 return found.clone();
             }
-            assert!(self.hear().await, "it closed without a {kind}: {} {:?}", self.text(), self.said);
+            assert!(
+                self.read_frame().await,
+                "it closed without a {kind}: {} {:?}",
+                self.screen_text(),
+                self.control_frames
+            );
         }
     }
 }
 
-/// The status and code of a refused opening.
-async fn refusal(actor: &Actor, sandbox: &str, query: &str) -> (u16, String) {
-    match View::try_open(actor, sandbox, query).await.map_err(|error| *error) {
+/// Returns the status and the detail of a refused opening.
+async fn expect_refused_open(actor: &Actor, sandbox: &str, query: &str) -> (u16, String) {
+    match TerminalViewer::try_open(actor, sandbox, query).await.map_err(|error| *error) {
         Err(Error::Http(response)) => {
             let body: Value = serde_json::from_slice(response.body().as_deref().unwrap_or_default()).unwrap();
             (response.status().as_u16(), body["detail"].as_str().unwrap().to_owned())
@@ -106,220 +116,230 @@ async fn refusal(actor: &Actor, sandbox: &str, query: &str) -> (u16, String) {
     }
 }
 
-async fn commands(ground: &Ground, id: &str) -> Vec<Value> {
-    let list = ground.admin.get(&format!("/sandboxes/{id}/exec")).await.expect(200);
+async fn list_execs(server: &LocalServer, id: &str) -> Vec<Value> {
+    let list = server.admin.get(&format!("/sandboxes/{id}/exec")).await.expect_status(200);
     list["items"].as_array().unwrap().clone()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shell_has_a_real_terminal() {
-    let ground = Ground::start();
-    let id = ground.kept(json!({})).await;
-    let mut view = View::open(&ground.admin, &id, "cols=100&rows=30").await;
+    let server = LocalServer::start();
+    let id = server.create_idle_sandbox(json!({})).await;
+    let mut view = TerminalViewer::open(&server.admin, &id, "cols=100&rows=30").await;
     assert_eq!((&view.opened["cursor"], &view.opened["may_type"]), (&json!(0), &json!(true)));
-    view.press("echo \"at $(stty size) in $PWD as $(id -un) on $(tty) with $TERM\"\r").await;
-    view.until("at 30 100 in /workspace as agent on /dev/pts/").await;
-    view.until("with xterm-256color").await;
-    // Its own user's, so that programs can open it by its name.
-    view.press("test -O $(tty) && echo ow''ned; echo hi > $(tty)\r").await;
-    view.until("owned").await;
-    view.say(json!({ "type": "resize", "cols": 61, "rows": 17 })).await;
-    view.press("stty size\r").await;
-    view.until("17 61").await;
-    // Job control, and keys that mean something.
-    view.press("sleep 1000\r").await;
-    view.until("sleep 1000\r\n").await;
+    view.send_keys("echo \"at $(stty size) in $PWD as $(id -un) on $(tty) with $TERM\"\r").await;
+    view.wait_for_text("at 30 100 in /workspace as agent on /dev/pts/").await;
+    view.wait_for_text("with xterm-256color").await;
+    // The agent owns the terminal device, so that programs can open it by name.
+    view.send_keys("test -O $(tty) && echo ow''ned; echo hi > $(tty)\r").await;
+    view.wait_for_text("owned").await;
+    view.send_control(json!({ "type": "resize", "cols": 61, "rows": 17 })).await;
+    view.send_keys("stty size\r").await;
+    view.wait_for_text("17 61").await;
+    // Job control and control characters work.
+    view.send_keys("sleep 1000\r").await;
+    view.wait_for_text("sleep 1000\r\n").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    view.press("\x1a").await;
-    view.until("Stopped").await;
-    view.press("fg\r").await;
+    view.send_keys("\x1a").await;
+    view.wait_for_text("Stopped").await;
+    view.send_keys("fg\r").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    view.press("\x03").await;
-    view.press("echo it en''ded by $?\r").await;
-    view.until("it ended by 130").await;
-    // Nobody types for others with TIOCSTI.
-    view.press("python3 -c 'import fcntl; fcntl.ioctl(0, 0x5412, b\"x\")' 2>&1 | tail -1\r").await;
-    view.until("rror").await;
+    view.send_keys("\x03").await;
+    view.send_keys("echo it en''ded by $?\r").await;
+    view.wait_for_text("it ended by 130").await;
+    // TIOCSTI, which types into other terminals, is blocked.
+    view.send_keys("python3 -c 'import fcntl; fcntl.ioctl(0, 0x5412, b\"x\")' 2>&1 | tail -1\r").await;
+    view.wait_for_text("rror").await;
     for nonsense in [json!({ "type": "resize", "cols": 0, "rows": 5 }), json!({ "type": "dance" })] {
-        view.said.clear();
-        view.say(nonsense).await;
-        assert_eq!(view.word("problem").await["code"], "invalid");
+        view.control_frames.clear();
+        view.send_control(nonsense).await;
+        assert_eq!(view.wait_for_control("problem").await["code"], "invalid");
     }
-    view.press("exit 7\r").await;
-    assert_eq!(view.word("exit").await["exit"], json!({ "kind": "exited", "code": 7 }));
-    assert!(!view.hear().await, "and then it closes");
-    ground.leave().await;
+    view.send_keys("exit 7\r").await;
+    assert_eq!(view.wait_for_control("exit").await["exit"], json!({ "kind": "exited", "code": 7 }));
+    assert!(!view.read_frame().await, "the server must close after the exit");
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_look_at_one_terminal_and_one_comes_back() {
-    let ground = Ground::start();
-    let id = ground.kept(json!({})).await;
-    let mut first = View::open(&ground.admin, &id, "shell=/bin/cat").await;
-    first.press("one\r").await;
-    first.until("one\r\none\r\n").await;
-    let exec = first.exec().to_owned();
-    let mut second = View::open(&ground.admin, &id, &format!("exec={exec}&cols=90&rows=20")).await;
-    second.until("one\r\none\r\n").await;
-    assert_eq!(second.opened["until"], second.shown.len(), "everything from before is shown again");
-    // Both type, both see it.
-    second.press("two\r").await;
-    first.until("two\r\ntwo\r\n").await;
-    second.until("two\r\ntwo\r\n").await;
-    let running = commands(&ground, &id).await;
+async fn viewers_share_a_terminal_and_can_reattach() {
+    let server = LocalServer::start();
+    let id = server.create_idle_sandbox(json!({})).await;
+    let mut first = TerminalViewer::open(&server.admin, &id, "shell=/bin/cat").await;
+    first.send_keys("one\r").await;
+    first.wait_for_text("one\r\none\r\n").await;
+    let exec = first.exec_id().to_owned();
+    let mut second = TerminalViewer::open(&server.admin, &id, &format!("exec={exec}&cols=90&rows=20")).await;
+    second.wait_for_text("one\r\none\r\n").await;
+    assert_eq!(second.opened["until"], second.output.len(), "a new viewer must get all earlier output");
+    // Both viewers can type and see the output.
+    second.send_keys("two\r").await;
+    first.wait_for_text("two\r\ntwo\r\n").await;
+    second.wait_for_text("two\r\ntwo\r\n").await;
+    let running = list_execs(&server, &id).await;
     let row = running.iter().find(|row| row["id"] == *exec).unwrap();
     assert_eq!((&row["readers"], &row["exit"], &row["argv"]), (&json!(2), &Value::Null, &json!(["/bin/cat"])));
     assert_eq!(row["terminal"], json!({ "cols": 90, "rows": 20 }));
-    // Both leave; it goes on, and who comes back goes on where they were.
-    let cursor = first.shown.len();
+    // The terminal stays open without viewers, and a viewer can resume at its cursor.
+    let cursor = first.output.len();
     drop((first, second));
     let path = format!("/sandboxes/{id}/exec/{exec}");
-    ground.admin.send(ground.admin.request(Method::POST, &format!("{path}/stdin")).body("three\n")).await.expect(200);
-    let mut back = View::open(&ground.admin, &id, &format!("exec={exec}&cursor={cursor}")).await;
-    back.until("three\r\nthree\r\n").await;
-    assert_eq!(back.text(), "three\r\nthree\r\n", "nothing twice");
-    // A viewer of the project looks, and that is all.
-    let user = ground.admin.post("/users", json!({ "name": "eye", "role": "viewer" })).await.expect(201);
-    let token = ground.admin.post("/tokens", json!({ "name": "eye", "user_id": user["id"] })).await.expect(201);
-    let eye = ground.admin.with_token(token["token"].as_str().unwrap());
-    let mut looking = View::open(&eye, &id, &format!("exec={exec}")).await;
-    assert_eq!(looking.opened["may_type"], false);
-    looking.until("three\r\nthree\r\n").await;
-    looking.press("four\r").await;
-    assert_eq!(looking.word("problem").await["code"], "forbidden");
-    looking.say(json!({ "type": "resize", "cols": 10, "rows": 10 })).await;
-    assert_eq!(refusal(&eye, &id, "").await.0, 403);
-    // A ticket opens it for who can't send a header; once.
-    let ticket = ground.admin.post("/ws-tickets", json!({})).await.expect(201);
-    let (anon, ticket) = (Actor::new(&ground.server.url, None), ticket["ticket"].as_str().unwrap().to_owned());
-    let mut ticketed = View::open(&anon, &id, &format!("exec={exec}&ticket={ticket}")).await;
-    ticketed.press("five\r").await;
-    back.until("five\r\nfive\r\n").await;
-    assert!(!back.text().contains("four"));
-    assert_eq!(refusal(&anon, &id, &format!("exec={exec}&ticket={ticket}")).await.0, 401);
-    // What is asked of it by other ways.
-    ground.admin.post(&format!("{path}/resize"), json!({ "cols": 33, "rows": 11 })).await.expect(200);
-    ground.admin.post(&format!("{path}/signal"), json!({ "signal": "WHO" })).await.refused(422, "invalid");
-    ground.admin.delete(&path).await.expect(200);
+    server
+        .admin
+        .send(server.admin.request(Method::POST, &format!("{path}/stdin")).body("three\n"))
+        .await
+        .expect_status(200);
+    let mut resumed = TerminalViewer::open(&server.admin, &id, &format!("exec={exec}&cursor={cursor}")).await;
+    resumed.wait_for_text("three\r\nthree\r\n").await;
+    assert_eq!(resumed.screen_text(), "three\r\nthree\r\n", "no output twice");
+    // A project viewer can read but not type.
+    let user = server.admin.post("/users", json!({ "name": "eye", "role": "viewer" })).await.expect_status(201);
+    let token = server.admin.post("/tokens", json!({ "name": "eye", "user_id": user["id"] })).await.expect_status(201);
+    let viewer = server.admin.with_token(token["token"].as_str().unwrap());
+    let mut read_only = TerminalViewer::open(&viewer, &id, &format!("exec={exec}")).await;
+    assert_eq!(read_only.opened["may_type"], false);
+    read_only.wait_for_text("three\r\nthree\r\n").await;
+    read_only.send_keys("four\r").await;
+    assert_eq!(read_only.wait_for_control("problem").await["code"], "forbidden");
+    read_only.send_control(json!({ "type": "resize", "cols": 10, "rows": 10 })).await;
+    assert_eq!(expect_refused_open(&viewer, &id, "").await.0, 403);
+    // A ticket authenticates once, for clients that cannot send a header.
+    let ticket = server.admin.post("/ws-tickets", json!({})).await.expect_status(201);
+    let (anon, ticket) = (Actor::new(&server.process.url, None), ticket["ticket"].as_str().unwrap().to_owned());
+    let mut ticketed = TerminalViewer::open(&anon, &id, &format!("exec={exec}&ticket={ticket}")).await;
+    ticketed.send_keys("five\r").await;
+    resumed.wait_for_text("five\r\nfive\r\n").await;
+    assert!(!resumed.screen_text().contains("four"));
+    assert_eq!(expect_refused_open(&anon, &id, &format!("exec={exec}&ticket={ticket}")).await.0, 401);
+    // The same operations over HTTP.
+    server.admin.post(&format!("{path}/resize"), json!({ "cols": 33, "rows": 11 })).await.expect_status(200);
+    server.admin.post(&format!("{path}/signal"), json!({ "signal": "WHO" })).await.expect_problem(422, "invalid");
+    server.admin.delete(&path).await.expect_status(200);
     let killed = json!({ "kind": "signalled", "signal": 9 });
-    assert_eq!(back.word("exit").await["exit"], killed);
-    let row = commands(&ground, &id).await.into_iter().find(|row| row["id"] == *exec).unwrap();
+    assert_eq!(resumed.wait_for_control("exit").await["exit"], killed);
+    let row = list_execs(&server, &id).await.into_iter().find(|row| row["id"] == *exec).unwrap();
     assert_eq!((&row["exit"], &row["terminal"]), (&killed, &json!({ "cols": 33, "rows": 11 })));
-    // Its last words can still be read.
-    let mut late = View::open(&ground.admin, &id, &format!("exec={exec}")).await;
-    assert_eq!(late.word("exit").await["exit"], killed);
+    // The output of an ended terminal is still readable.
+    let mut late = TerminalViewer::open(&server.admin, &id, &format!("exec={exec}")).await;
+    assert_eq!(late.wait_for_control("exit").await["exit"], killed);
     for (query, status) in [("exec=nothing", 404), ("cols=0", 400), ("rows=5000", 400), ("cursor=5", 400), ("x=1", 400)]
     {
-        assert_eq!(refusal(&ground.admin, &id, query).await.0, status, "{query}");
+        assert_eq!(expect_refused_open(&server.admin, &id, query).await.0, status, "{query}");
     }
     let plain =
-        ground.admin.request(Method::POST, &format!("/sandboxes/{id}/exec")).json(&json!({ "shell": "sleep 9" }));
+        server.admin.request(Method::POST, &format!("/sandboxes/{id}/exec")).json(&json!({ "shell": "sleep 9" }));
     let plain = plain.send().await.unwrap().headers()["exec-id"].to_str().unwrap().to_owned();
-    assert!(refusal(&ground.admin, &id, &format!("exec={plain}")).await.1.contains("has no terminal"));
-    ground.leave().await;
+    assert!(expect_refused_open(&server.admin, &id, &format!("exec={plain}")).await.1.contains("has no terminal"));
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_reads_slowly_misses_something_and_holds_up_nobody() {
-    let ground = Ground::start();
-    let id = ground.kept(json!({})).await;
-    let mut fast = View::open(&ground.admin, &id, "shell=/bin/bash").await;
-    let mut slow = View::open(&ground.admin, &id, &format!("exec={}", fast.exec())).await;
-    // 60 MB: more than is kept and more than any buffer on the way holds.
-    fast.press("head -c 60000000 /dev/zero | tr '\\0' 'x' | fold -w 100; echo all''done\r").await;
-    let began = Instant::now();
-    let mut seen = 0;
-    while !fast.text().contains("alldone") {
-        assert!(fast.hear().await);
-        seen += fast.shown.len().saturating_sub(200);
-        let keep = fast.shown.len().saturating_sub(200);
-        fast.shown.drain(..keep);
+async fn a_slow_viewer_gets_a_gap_and_delays_no_other_viewer() {
+    let server = LocalServer::start();
+    let id = server.create_idle_sandbox(json!({})).await;
+    let mut fast = TerminalViewer::open(&server.admin, &id, "shell=/bin/bash").await;
+    let mut slow = TerminalViewer::open(&server.admin, &id, &format!("exec={}", fast.exec_id())).await;
+    // 60 MB: more than the server buffers, and more than any buffer on the way holds.
+    fast.send_keys("head -c 60000000 /dev/zero | tr '\\0' 'x' | fold -w 100; echo all''done\r").await;
+    let started = Instant::now();
+    let mut received = 0;
+    while !fast.screen_text().contains("alldone") {
+        assert!(fast.read_frame().await);
+        received += fast.output.len().saturating_sub(200);
+        let keep = fast.output.len().saturating_sub(200);
+        fast.output.drain(..keep);
     }
-    assert!(seen > 1_000_000, "{seen} bytes in {:?}", began.elapsed());
-    let gap = slow.word("gap").await["cursor"].as_u64().unwrap();
+    assert!(received > 1_000_000, "{received} bytes in {:?}", started.elapsed());
+    let gap = slow.wait_for_control("gap").await["cursor"].as_u64().unwrap();
     assert!(gap > 1_000_000, "{gap}");
-    slow.until("alldone").await;
-    // Who is shown too much can still stop it.
-    fast.press("yes 'on and on'\r").await;
-    fast.until("on and on\r\non and on").await;
-    fast.press("\x03").await;
-    fast.shown.clear();
-    fast.press("echo sto''pped\r").await;
-    let deadline = Instant::now() + PATIENCE;
-    while !fast.text().contains("stopped") {
-        assert!(Instant::now() < deadline && fast.hear().await);
-        let keep = fast.shown.len().saturating_sub(200);
-        fast.shown.drain(..keep);
+    slow.wait_for_text("alldone").await;
+    // A viewer behind on its output can still interrupt the program.
+    fast.send_keys("yes 'on and on'\r").await;
+    fast.wait_for_text("on and on\r\non and on").await;
+    fast.send_keys("\x03").await;
+    fast.output.clear();
+    fast.send_keys("echo sto''pped\r").await;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
+    while !fast.screen_text().contains("stopped") {
+        assert!(Instant::now() < deadline && fast.read_frame().await);
+        let keep = fast.output.len().saturating_sub(200);
+        fast.output.drain(..keep);
     }
-    ground.leave().await;
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_terminal_that_is_left_alone_is_hung_up() {
-    let ground = Ground::start_with("terminal: {linger: 2s}\n");
-    let id = ground.kept(json!({})).await;
-    let view = View::open(&ground.admin, &id, "").await;
-    let exec = view.exec().to_owned();
+async fn a_terminal_without_viewers_is_hung_up() {
+    let server = LocalServer::start_with_config("terminal: {linger: 2s}\n");
+    let id = server.create_idle_sandbox(json!({})).await;
+    let view = TerminalViewer::open(&server.admin, &id, "").await;
+    let exec = view.exec_id().to_owned();
     drop(view);
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let mut back = View::open(&ground.admin, &id, &format!("exec={exec}")).await;
+    let mut resumed = TerminalViewer::open(&server.admin, &id, &format!("exec={exec}")).await;
     tokio::time::sleep(Duration::from_millis(2500)).await;
-    back.press("echo still he''re; (setsid sleep 1717 &)\r").await;
-    back.until("still here").await;
-    drop(back);
-    let deadline = Instant::now() + PATIENCE;
+    resumed.send_keys("echo still he''re; (setsid sleep 1717 &)\r").await;
+    resumed.wait_for_text("still here").await;
+    drop(resumed);
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     let row = loop {
-        let row = commands(&ground, &id).await.into_iter().find(|row| row["id"] == *exec).unwrap();
+        let row = list_execs(&server, &id).await.into_iter().find(|row| row["id"] == *exec).unwrap();
         if !row["exit"].is_null() {
             break row;
         }
-        assert!(Instant::now() < deadline, "it does not end: {row}");
+        assert!(Instant::now() < deadline, "the command does not end: {row}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
     assert_eq!(row["exit"], json!({ "kind": "signalled", "signal": 1 }));
-    ground.leave().await;
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_server_says_that_the_terminal_is_gone() {
-    let mut ground = Ground::start();
-    let id = ground.kept(json!({})).await;
-    let mut view = View::open(&ground.admin, &id, "").await;
-    let exec = view.exec().to_owned();
-    view.press("sleep 1818 &\r").await;
-    view.until("[1]").await;
+async fn a_restarted_server_reports_lost_terminals() {
+    let mut server = LocalServer::start();
+    let id = server.create_idle_sandbox(json!({})).await;
+    let mut view = TerminalViewer::open(&server.admin, &id, "").await;
+    let exec = view.exec_id().to_owned();
+    view.send_keys("sleep 1818 &\r").await;
+    view.wait_for_text("[1]").await;
     block_in_place(|| {
-        ground.server.kill();
-        ground.server.start_again();
+        server.process.kill();
+        server.process.restart();
     });
-    while view.hear().await {}
-    ground.until(&id, |row| row["state"] == "running").await;
-    let (status, detail) = refusal(&ground.admin, &id, &format!("exec={exec}")).await;
+    while view.read_frame().await {}
+    server.wait_until(&id, |row| row["state"] == "running").await;
+    let (status, detail) = expect_refused_open(&server.admin, &id, &format!("exec={exec}")).await;
     assert!(status == 404 && detail.contains("end with the server that started them"), "{status} {detail}");
-    let deadline = Instant::now() + PATIENCE;
-    while ground.shell(&id, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").await.well().contains("sleep 1818 ") {
-        assert!(Instant::now() < deadline, "what ran in it goes, too");
+    let deadline = Instant::now() + WAIT_TIMEOUT;
+    while server
+        .run_shell(&id, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+        .await
+        .expect_success()
+        .contains("sleep 1818 ")
+    {
+        assert!(Instant::now() < deadline, "programs of a lost terminal must end");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let mut anew = View::open(&ground.admin, &id, "").await;
-    anew.press("echo he''re\r").await;
-    anew.until("here").await;
-    ground.leave().await;
+    let mut fresh = TerminalViewer::open(&server.admin, &id, "").await;
+    fresh.send_keys("echo he''re\r").await;
+    fresh.wait_for_text("here").await;
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_time_out_leaves_nobody_in_a_real_sandbox() {
-    let ground = Ground::start();
-    let id = ground.kept(json!({})).await;
-    for way in [
+async fn a_timed_out_command_leaves_no_process_in_a_real_sandbox() {
+    let server = LocalServer::start();
+    let id = server.create_idle_sandbox(json!({})).await;
+    for script in [
         "setsid sleep 1919 & sleep 1919",
         "(setsid sh -c 'sleep 1919 &' &) ; sleep 1919",
         "setsid setsid sh -c '(sleep 1919 &) ; exec sleep 1919' & sleep 1919",
     ] {
-        let ran = ground.exec(&id, json!({ "shell": way, "timeout_s": 1 })).await;
-        assert_eq!(ran.exit, json!({ "kind": "timed_out" }), "{way}");
-        let left = ground.shell(&id, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 191[9]'; true").await;
-        assert_eq!(left.well(), "0\n", "{way}, root: {}", is_root());
+        let ran = server.run_exec(&id, json!({ "shell": script, "timeout_s": 1 })).await;
+        assert_eq!(ran.exit, json!({ "kind": "timed_out" }), "{script}");
+        let left =
+            server.run_shell(&id, "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 191[9]'; true").await;
+        assert_eq!(left.expect_success(), "0\n", "{script}, root: {}", is_root());
     }
-    ground.leave().await;
+    server.stop_and_check().await;
 }

@@ -1,9 +1,9 @@
-//! From what is to be seen to the bytes that a terminal takes. Pure.
+//! Translates a frame into terminal bytes. Pure.
 //!
-//! Finished lines scroll up like those of any program; only the few at the bottom are drawn again.
-//! So the scroll-back holds the whole story, and nothing is left of the bottom when it goes.
+//! Finished lines scroll up like the output of any program; only the footer is redrawn. The scroll-back thus contains
+//! the whole run, and the footer leaves no trace.
 
-use super::bottom::Bottom;
+use super::footer::Footer;
 use crate::render::spans::Spans;
 use crossterm::cursor::{MoveDown, MoveToColumn, MoveUp};
 use crossterm::queue;
@@ -12,17 +12,17 @@ use crossterm::terminal::{
 };
 use std::io::{self, Write};
 
-/// The bottom as it stands on the terminal.
+/// The footer on the terminal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Drawn {
-    /// The columns of each line.
+pub struct DrawnFooter {
+    /// The width of each line.
     widths: Vec<usize>,
     row: usize,
     column: usize,
 }
 
-impl Drawn {
-    /// Rows from its first one to the cursor's, after a terminal of this width has broken the lines anew.
+impl DrawnFooter {
+    /// Number of rows above the cursor, after a terminal of this width has rewrapped the lines.
     fn rows_above_cursor(&self, columns: usize) -> usize {
         let columns = columns.max(1);
         let rows = |width: usize| width.div_ceil(columns).max(1);
@@ -31,39 +31,39 @@ impl Drawn {
     }
 }
 
-/// Takes the old bottom away, lets the finished lines scroll by, and draws the new bottom.
-pub fn frame(
-    before: &Drawn,
+/// Removes the old footer, prints the finished lines and draws the new footer.
+pub fn draw_frame(
+    before: &DrawnFooter,
     finished: &[Spans],
-    bottom: Option<&Bottom>,
+    bottom: Option<&Footer>,
     columns: usize,
     colour: bool,
-) -> io::Result<(Vec<u8>, Drawn)> {
+) -> io::Result<(Vec<u8>, DrawnFooter)> {
     let mut bytes = Vec::new();
     queue!(bytes, BeginSynchronizedUpdate, MoveToColumn(0))?;
     let up = before.rows_above_cursor(columns);
     if up > 0 {
-        queue!(bytes, MoveUp(small(up)))?;
+        queue!(bytes, MoveUp(to_u16(up)))?;
     }
     queue!(bytes, Clear(ClearType::FromCursorDown))?;
     for line in finished {
-        write!(bytes, "{}\r\n", line.painted(colour))?;
+        write!(bytes, "{}\r\n", line.to_ansi(colour))?;
     }
-    let mut drawn = Drawn::default();
+    let mut drawn = DrawnFooter::default();
     if let Some(bottom) = bottom {
-        // A character that is wider than we know must not make the bottom longer.
+        // A character with an unknown width must not wrap the footer.
         queue!(bytes, DisableLineWrap)?;
         for (at, line) in bottom.lines.iter().enumerate() {
             let end = if at + 1 < bottom.lines.len() { "\r\n" } else { "\r" };
-            write!(bytes, "{}{end}", line.painted(colour))?;
+            write!(bytes, "{}{end}", line.to_ansi(colour))?;
         }
         queue!(bytes, EnableLineWrap)?;
         let up = bottom.lines.len().saturating_sub(bottom.row + 1);
         if up > 0 {
-            queue!(bytes, MoveUp(small(up)))?;
+            queue!(bytes, MoveUp(to_u16(up)))?;
         }
-        queue!(bytes, MoveToColumn(small(bottom.column)))?;
-        drawn = Drawn {
+        queue!(bytes, MoveToColumn(to_u16(bottom.column)))?;
+        drawn = DrawnFooter {
             widths: bottom.lines.iter().map(|line| line.columns().min(columns)).collect(),
             row: bottom.row,
             column: bottom.column,
@@ -73,12 +73,12 @@ pub fn frame(
     Ok((bytes, drawn))
 }
 
-/// Leaves the bottom as it is and goes below it.
-pub fn below(before: &Drawn) -> io::Result<Vec<u8>> {
+/// Moves below the footer and leaves it on the screen.
+pub fn move_below(before: &DrawnFooter) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let down = before.widths.len().saturating_sub(before.row + 1);
     if down > 0 {
-        queue!(bytes, MoveDown(small(down)))?;
+        queue!(bytes, MoveDown(to_u16(down)))?;
     }
     if !before.widths.is_empty() {
         bytes.extend_from_slice(b"\r\n");
@@ -86,7 +86,7 @@ pub fn below(before: &Drawn) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn small(number: usize) -> u16 {
+fn to_u16(number: usize) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
 

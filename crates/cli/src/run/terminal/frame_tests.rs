@@ -1,12 +1,11 @@
-//! What the bytes do to a terminal, seen through one that knows just what is written here.
+//! Checks the bytes of frames with a minimal terminal emulator.
 
 use super::*;
 use crate::render::width;
-use crate::run::terminal::bottom::Bottom;
+use crate::run::terminal::footer::Footer;
 
-/// A terminal that is large enough never to scroll; it breaks lines like most, also when it is
-/// made narrower.
-struct Paper {
+/// A terminal that never scrolls, and rewraps its lines when its width changes.
+struct FakeTerminal {
     columns: usize,
     rows: Vec<String>,
     row: usize,
@@ -14,7 +13,7 @@ struct Paper {
     wraps: bool,
 }
 
-impl Paper {
+impl FakeTerminal {
     fn new(columns: usize) -> Self {
         Self { columns, rows: vec![String::new()], row: 0, column: 0, wraps: true }
     }
@@ -33,20 +32,20 @@ impl Paper {
                             c => arguments.push(c),
                         }
                     };
-                    self.obey(end, &arguments);
+                    self.apply_sequence(end, &arguments);
                 }
                 '\r' => self.column = 0,
-                '\n' => self.down(1),
-                c => self.put(c),
+                '\n' => self.move_down(1),
+                c => self.put_char(c),
             }
         }
     }
 
-    fn obey(&mut self, end: char, arguments: &str) {
+    fn apply_sequence(&mut self, end: char, arguments: &str) {
         let number = arguments.parse::<usize>().unwrap_or(1);
         match (end, arguments) {
-            ('A', _) => self.row = self.row.checked_sub(number).expect("never above the first line"),
-            ('B', _) => self.down(number),
+            ('A', _) => self.row = self.row.checked_sub(number).expect("the cursor stays below the first line"),
+            ('B', _) => self.move_down(number),
             ('G', _) => self.column = number - 1,
             ('J', "" | "0") => {
                 assert_eq!(self.column, 0);
@@ -59,30 +58,30 @@ impl Paper {
         }
     }
 
-    fn down(&mut self, by: usize) {
+    fn move_down(&mut self, by: usize) {
         self.row += by;
         while self.rows.len() <= self.row {
             self.rows.push(String::new());
         }
     }
 
-    fn put(&mut self, c: char) {
-        if self.column + width::of_char(c) > self.columns {
+    fn put_char(&mut self, c: char) {
+        if self.column + width::char_width(c) > self.columns {
             if !self.wraps {
                 return;
             }
-            self.down(1);
+            self.move_down(1);
             self.column = 0;
         }
         let row = &mut self.rows[self.row];
-        let missing = self.column.saturating_sub(width::of(row));
+        let missing = self.column.saturating_sub(width::text_width(row));
         row.extend(std::iter::repeat_n(' ', missing));
-        assert_eq!(width::of(row), self.column, "it only writes at the end of a line: {row:?}");
+        assert_eq!(width::text_width(row), self.column, "writes only at the end of a line: {row:?}");
         row.push(c);
-        self.column += width::of_char(c);
+        self.column += width::char_width(c);
     }
 
-    /// Narrower or wider, as terminals that break lines anew do it.
+    /// Changes the width and rewraps the lines.
     fn resize(&mut self, columns: usize) {
         let (row, column) = (self.row, self.column);
         let mut rows = Vec::new();
@@ -101,58 +100,66 @@ impl Paper {
         (self.rows, self.columns) = (rows, columns);
     }
 
-    fn shown(&self) -> String {
+    fn screen_text(&self) -> String {
         self.rows.iter().map(|row| row.trim_end()).collect::<Vec<_>>().join("\n")
     }
 }
 
-fn line(text: &str) -> Spans {
+fn plain_line(text: &str) -> Spans {
     Spans::new().plain(text)
 }
 
-fn at_bottom(status: &str, input: &str) -> Bottom {
-    Bottom { lines: vec![line(""), line(status), line(input)], row: 2, column: width::of(input) }
-}
-
-#[test]
-fn lines_scroll_by_above_a_bottom_that_stays() {
-    let mut paper = Paper::new(20);
-    paper.write(b"$ atoll run\r\n");
-    let (bytes, drawn) = frame(&Drawn::default(), &[], Some(&at_bottom("working", "> ")), 20, false).unwrap();
-    paper.write(&bytes);
-    assert_eq!(paper.shown(), "$ atoll run\n\nworking\n>");
-    let (bytes, drawn) = frame(&drawn, &[line("one"), line("two")], Some(&at_bottom("Bash", "> h")), 20, true).unwrap();
-    paper.write(&bytes);
-    assert_eq!(paper.shown(), "$ atoll run\none\ntwo\n\nBash\n> h");
-    assert_eq!((paper.row, paper.column), (5, 3));
-    let (bytes, drawn) = frame(&drawn, &[line("three")], None, 20, true).unwrap();
-    paper.write(&bytes);
-    assert_eq!(paper.shown(), "$ atoll run\none\ntwo\nthree\n", "nothing is left of the bottom");
-    assert_eq!(below(&drawn).unwrap(), b"");
-}
-
-#[test]
-fn a_terminal_that_changes_its_width_keeps_what_was_told() {
-    for narrow in [7, 8, 10, 13, 19, 20, 40] {
-        let mut paper = Paper::new(20);
-        let bottom = at_bottom("working           3s", "> say something");
-        let (bytes, drawn) = frame(&Drawn::default(), &[line("one")], Some(&bottom), 20, false).unwrap();
-        paper.write(&bytes);
-        paper.resize(narrow);
-        let small = at_bottom("work", "> s");
-        let (bytes, _) = frame(&drawn, &[line("two")], Some(&small), narrow, false).unwrap();
-        paper.write(&bytes);
-        assert_eq!(paper.shown(), "one\ntwo\n\nwork\n> s", "{narrow}");
+fn footer_with(status: &str, input: &str) -> Footer {
+    Footer {
+        lines: vec![plain_line(""), plain_line(status), plain_line(input)],
+        row: 2,
+        column: width::text_width(input),
     }
 }
 
 #[test]
-fn what_breaks_off_leaves_the_bottom_and_goes_below() {
-    let mut paper = Paper::new(20);
-    let bottom = Bottom { row: 1, ..at_bottom("working", "> x") };
-    let (bytes, drawn) = frame(&Drawn::default(), &[], Some(&bottom), 20, false).unwrap();
+fn lines_scroll_above_a_fixed_footer() {
+    let mut paper = FakeTerminal::new(20);
+    paper.write(b"$ atoll run\r\n");
+    let (bytes, drawn) =
+        draw_frame(&DrawnFooter::default(), &[], Some(&footer_with("working", "> ")), 20, false).unwrap();
     paper.write(&bytes);
-    paper.write(&below(&drawn).unwrap());
+    assert_eq!(paper.screen_text(), "$ atoll run\n\nworking\n>");
+    let (bytes, drawn) =
+        draw_frame(&drawn, &[plain_line("one"), plain_line("two")], Some(&footer_with("Bash", "> h")), 20, true)
+            .unwrap();
+    paper.write(&bytes);
+    assert_eq!(paper.screen_text(), "$ atoll run\none\ntwo\n\nBash\n> h");
+    assert_eq!((paper.row, paper.column), (5, 3));
+    let (bytes, drawn) = draw_frame(&drawn, &[plain_line("three")], None, 20, true).unwrap();
+    paper.write(&bytes);
+    assert_eq!(paper.screen_text(), "$ atoll run\none\ntwo\nthree\n", "the footer is gone");
+    assert_eq!(move_below(&drawn).unwrap(), b"");
+}
+
+#[test]
+fn a_resize_keeps_the_scrolled_lines() {
+    for narrow in [7, 8, 10, 13, 19, 20, 40] {
+        let mut paper = FakeTerminal::new(20);
+        let bottom = footer_with("working           3s", "> say something");
+        let (bytes, drawn) =
+            draw_frame(&DrawnFooter::default(), &[plain_line("one")], Some(&bottom), 20, false).unwrap();
+        paper.write(&bytes);
+        paper.resize(narrow);
+        let small = footer_with("work", "> s");
+        let (bytes, _) = draw_frame(&drawn, &[plain_line("two")], Some(&small), narrow, false).unwrap();
+        paper.write(&bytes);
+        assert_eq!(paper.screen_text(), "one\ntwo\n\nwork\n> s", "{narrow}");
+    }
+}
+
+#[test]
+fn closing_leaves_the_footer_and_moves_below() {
+    let mut paper = FakeTerminal::new(20);
+    let bottom = Footer { row: 1, ..footer_with("working", "> x") };
+    let (bytes, drawn) = draw_frame(&DrawnFooter::default(), &[], Some(&bottom), 20, false).unwrap();
+    paper.write(&bytes);
+    paper.write(&move_below(&drawn).unwrap());
     paper.write(b"$");
-    assert_eq!(paper.shown(), "\nworking\n> x\n$");
+    assert_eq!(paper.screen_text(), "\nworking\n> x\n$");
 }

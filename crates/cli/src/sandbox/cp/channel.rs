@@ -1,35 +1,34 @@
-//! Bytes between the requests, which wait in tasks, and files, which wait on a thread.
+//! Channels of bytes between async requests and blocking file I/O.
 
+use crate::stdin_stream::Chunk;
 use bytes::{Buf, Bytes};
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 use tokio::sync::mpsc;
 
-/// Pieces on their way: enough that neither side waits for the other, and no more.
-const PIECES: usize = 8;
+/// Limit on buffered chunks.
+const MAX_BUFFERED_CHUNKS: usize = 8;
 
-pub(super) type Piece = io::Result<Bytes>;
-
-pub(super) fn channel() -> (mpsc::Sender<Piece>, mpsc::Receiver<Piece>) {
-    mpsc::channel(PIECES)
+pub(super) fn chunk_channel() -> (mpsc::Sender<Chunk>, mpsc::Receiver<Chunk>) {
+    mpsc::channel(MAX_BUFFERED_CHUNKS)
 }
 
-/// What is sent, read like a file. An end that nobody said is an error.
-pub(super) struct Reader {
-    pieces: mpsc::Receiver<Piece>,
+/// Reads the chunks of a channel like a file.
+pub(super) struct ChunkReader {
+    chunks: mpsc::Receiver<Chunk>,
     current: Bytes,
 }
 
-impl Reader {
-    pub(super) const fn new(pieces: mpsc::Receiver<Piece>) -> Self {
-        Self { pieces, current: Bytes::new() }
+impl ChunkReader {
+    pub(super) const fn new(chunks: mpsc::Receiver<Chunk>) -> Self {
+        Self { chunks, current: Bytes::new() }
     }
 }
 
-impl BufRead for Reader {
+impl BufRead for ChunkReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         while self.current.is_empty() {
-            match self.pieces.blocking_recv() {
-                Some(piece) => self.current = piece?,
+            match self.chunks.blocking_recv() {
+                Some(chunk) => self.current = chunk?,
                 None => return Ok(&[]),
             }
         }
@@ -41,7 +40,7 @@ impl BufRead for Reader {
     }
 }
 
-impl Read for Reader {
+impl Read for ChunkReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let here = self.fill_buf()?;
         let length = here.len().min(into.len());
@@ -51,10 +50,10 @@ impl Read for Reader {
     }
 }
 
-/// What is written, sent piece by piece.
-pub(super) struct Writer(pub(super) mpsc::Sender<Piece>);
+/// Sends each write as a chunk.
+pub(super) struct ChunkWriter(pub(super) mpsc::Sender<Chunk>);
 
-impl Write for Writer {
+impl Write for ChunkWriter {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         let sent = self.0.blocking_send(Ok(Bytes::copy_from_slice(data)));
         sent.map(|()| data.len()).map_err(|_| ErrorKind::BrokenPipe.into())

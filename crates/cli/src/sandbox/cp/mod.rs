@@ -1,16 +1,17 @@
-//! `atoll sandbox cp`: files and trees in and out of a sandbox. What comes out of one is hostile: it is put below the
-//! destination, which nothing of it can leave.
+//! `atoll sandbox cp`: copies files and directories to or from a sandbox.
 
 mod channel;
-mod down;
+mod download_copy;
 mod progress;
-mod up;
+mod upload_copy;
 
-use crate::client::Client;
+use crate::connect::ConnectedClient;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use atoll_api::{ErrorCode, FileListQuery, SandboxFile};
 use atoll_core::id::SandboxId;
-use serde_json::{Value, json};
+use atoll_core::provider::files::{FileKind, UploadSummary};
+use serde_json::json;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -23,28 +24,27 @@ Examples:
   tar c . | atoll sandbox cp - sbx_…:/tmp/all.tar
   atoll sandbox cp sbx_…:/tmp/log - | less
 
-One side is ID:PATH, absolute inside the sandbox or below its workspace. A directory is copied with all
-that is in it: into DST if that is a directory, else as DST. `-` is the standard input or output, where a
-directory is a tar. A tree from a sandbox is copied without what is neither file nor directory nor a link
-that stays within it: this is named, and the exit code is 1.")]
-pub struct Copy {
-    /// A file or directory here, ID:PATH in a sandbox, or `-`
+One side is ID:PATH; PATH is absolute or relative to the workspace. A directory is copied into DST if DST
+is a directory, otherwise as DST. `-` is stdin or stdout; a directory becomes a tar archive there. A copy
+from a sandbox skips special files and links that leave the tree; the command lists them and exits with 1.")]
+pub struct CopyCommand {
+    /// Local path, ID:PATH in a sandbox, or `-`
     #[arg(value_name = "SRC")]
-    source: Side,
-    /// The same
+    source: CopySide,
+    /// Local path, ID:PATH in a sandbox, or `-`
     #[arg(value_name = "DST")]
-    destination: Side,
+    destination: CopySide,
 }
 
 /// One end of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Side {
-    Inside { id: SandboxId, path: String },
-    Here(PathBuf),
+enum CopySide {
+    Sandbox { id: SandboxId, path: String },
+    Local(PathBuf),
     Stream,
 }
 
-impl FromStr for Side {
+impl FromStr for CopySide {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -52,82 +52,69 @@ impl FromStr for Side {
             return Ok(Self::Stream);
         }
         match text.split_once(':') {
-            // A file of such a name is reached as ./sbx_…
+            // Write a local file of such a name as ./sbx_…
             Some((id, path)) if id.starts_with("sbx_") => {
                 let id = id.parse().map_err(|error| format!("{error}; `atoll sandbox ls` lists them"))?;
-                Ok(Self::Inside { id, path: if path.is_empty() { "." } else { path }.to_owned() })
+                Ok(Self::Sandbox { id, path: if path.is_empty() { "." } else { path }.to_owned() })
             }
-            _ => Ok(Self::Here(text.into())),
+            _ => Ok(Self::Local(text.into())),
         }
     }
 }
 
-/// A place in a sandbox, for the requests.
-struct Inside<'a> {
-    client: &'a Client,
+/// A path in a sandbox.
+struct SandboxPath<'a> {
+    client: &'a ConnectedClient,
     id: SandboxId,
     path: &'a str,
 }
 
-impl Inside<'_> {
-    fn at(&self, rest: &str) -> String {
-        format!("/sandboxes/{}/files{rest}", self.id)
-    }
-
-    fn query(path: &str) -> [(&'static str, String); 1] {
-        [("path", path.to_owned())]
-    }
-
-    /// What is there; nothing if there is nothing.
-    async fn look(&self) -> Result<Option<Value>> {
-        match self.client.get(&self.at("/stat"), &Self::query(self.path)).await {
+impl SandboxPath<'_> {
+    /// Returns the entry at the path, if there is one.
+    async fn stat_path(&self) -> Result<Option<SandboxFile>> {
+        match self.client.stat_file(self.id, self.path).await {
             Ok(found) => Ok(Some(found)),
-            Err(Failure::Told(told)) if told.code == "file_not_found" => Ok(None),
-            Err(failure) => Err(failure),
+            Err(error) if error.code() == Some(ErrorCode::FileNotFound) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Whether it is a directory, also by a link. A link to a directory lists; one to a file does not.
+    /// The path is a directory, or a link to one: the server can list it.
     async fn is_directory(&self) -> Result<bool> {
-        let Some(found) = self.look().await? else { return Ok(false) };
-        if found["kind"] != "link" {
-            return Ok(found["kind"] == "directory");
+        let Some(found) = self.stat_path().await? else { return Ok(false) };
+        if found.kind != FileKind::Link {
+            return Ok(found.kind == FileKind::Directory);
         }
-        let query = [("path", self.path.to_owned()), ("limit", "1".to_owned())];
-        Ok(self.client.get(&self.at("/list"), &query).await.is_ok())
+        let query = FileListQuery { path: Some(self.path.to_owned()), limit: Some(1), cursor: None };
+        Ok(self.client.list_files(self.id, &query).await.is_ok())
     }
 }
 
-/// What was copied, and what not.
+/// The copied and the skipped entries of a copy.
 #[derive(Debug, Default)]
-struct Copied {
+struct CopyReport {
     bytes: u64,
     entries: u64,
     skipped: u64,
+    /// Paths and reasons of skipped entries.
     named: Vec<(String, String)>,
 }
 
-impl Copied {
-    /// Of an answer of the server.
-    fn told(answer: &Value) -> Self {
-        let count = |field: &str| answer[field].as_u64().unwrap_or(0);
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let named = answer["named"].as_array().into_iter().flatten();
-        Self {
-            bytes: count("bytes"),
-            entries: count("entries"),
-            skipped: count("skipped"),
-            named: named.map(|one| (text(&one["path"]), text(&one["why"]))).collect(),
-        }
+impl From<UploadSummary> for CopyReport {
+    fn from(uploaded: UploadSummary) -> Self {
+        let named = uploaded.named.into_iter().map(|entry| (entry.path, entry.why)).collect();
+        Self { bytes: uploaded.bytes, entries: uploaded.entries, skipped: uploaded.skipped, named }
     }
+}
 
-    fn finish(self, output: &Output, tell: bool) -> Result {
-        if output.json && tell {
-            let told = json!({ "bytes": self.bytes, "entries": self.entries, "skipped": self.skipped });
-            output.object(&told)?;
+impl CopyReport {
+    fn report(self, output: &Output, prints_json: bool) -> Result {
+        if output.json && prints_json {
+            let report = json!({ "bytes": self.bytes, "entries": self.entries, "skipped": self.skipped });
+            output.print_object(&report)?;
         }
         for (path, why) in &self.named {
-            output.note(&format!("atoll: {path} was not copied: {why}"));
+            output.print_note(&format!("atoll: {path} was not copied: {why}"));
         }
         match self.skipped {
             0 => Ok(()),
@@ -137,30 +124,32 @@ impl Copied {
     }
 }
 
-pub async fn run(copy: &Copy, client: &Client, output: &Output) -> Result {
+pub async fn run(copy: &CopyCommand, client: &ConnectedClient, output: &Output) -> Result {
     let copying = async {
         match (&copy.source, &copy.destination) {
-            (Side::Here(from), Side::Inside { id, path }) => {
-                up::from_here(from, &Inside { client, id: *id, path }, output).await
+            (CopySide::Local(from), CopySide::Sandbox { id, path }) => {
+                upload_copy::copy_local(from, &SandboxPath { client, id: *id, path }, output).await
             }
-            (Side::Stream, Side::Inside { id, path }) => up::from_stdin(&Inside { client, id: *id, path }).await,
-            (Side::Inside { id, path }, Side::Here(to)) => {
-                down::to_here(&Inside { client, id: *id, path }, to, output).await
+            (CopySide::Stream, CopySide::Sandbox { id, path }) => {
+                upload_copy::copy_stdin(&SandboxPath { client, id: *id, path }).await
             }
-            (Side::Inside { id, path }, Side::Stream) => {
-                down::to_stdout(&Inside { client, id: *id, path }, output).await
+            (CopySide::Sandbox { id, path }, CopySide::Local(to)) => {
+                download_copy::copy_to_local(&SandboxPath { client, id: *id, path }, to, output).await
             }
-            (Side::Inside { .. }, Side::Inside { .. }) => {
-                Err(Failure::input("both sides are in a sandbox; copy to this machine first, and from there"))
+            (CopySide::Sandbox { id, path }, CopySide::Stream) => {
+                download_copy::copy_to_stdout(&SandboxPath { client, id: *id, path }, output).await
             }
-            (Side::Here(_) | Side::Stream, Side::Here(_) | Side::Stream) => {
+            (CopySide::Sandbox { .. }, CopySide::Sandbox { .. }) => {
+                Err(Failure::input("both sides are in a sandbox; copy to this machine first"))
+            }
+            (CopySide::Local(_) | CopySide::Stream, CopySide::Local(_) | CopySide::Stream) => {
                 Err(Failure::input("one side must be in a sandbox: ID:PATH"))
             }
         }
     };
     tokio::select! {
-        // With content on the standard output nothing else may stand there.
-        copied = copying => copied?.finish(output, copy.destination != Side::Stream),
+        // Print no report if stdout has the content.
+        copied = copying => copied?.report(output, copy.destination != CopySide::Stream),
         _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
     }
 }
@@ -170,17 +159,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sides_are_told_apart() {
+    fn distinguishes_sides() {
         const ID: &str = "sbx_01m7fkrr8mezdtrwya23zj4ref";
         let id = ID.parse().unwrap();
-        let inside = |path: &str| Ok(Side::Inside { id, path: path.to_owned() });
+        let inside = |path: &str| Ok(CopySide::Sandbox { id, path: path.to_owned() });
         assert_eq!(format!("{ID}:a/b").parse(), inside("a/b"));
         assert_eq!(format!("{ID}:/a:b").parse(), inside("/a:b"));
         assert_eq!(format!("{ID}:").parse(), inside("."));
-        assert_eq!("-".parse(), Ok(Side::Stream));
-        for here in ["a", "./sbx_x:y", "c:/x", ID] {
-            assert_eq!(here.parse(), Ok(Side::Here(here.into())));
+        assert_eq!("-".parse(), Ok(CopySide::Stream));
+        for local in ["a", "./sbx_x:y", "c:/x", ID] {
+            assert_eq!(local.parse(), Ok(CopySide::Local(local.into())));
         }
-        assert!("sbx_nonsense:x".parse::<Side>().is_err());
+        assert!("sbx_nonsense:x".parse::<CopySide>().is_err());
     }
 }

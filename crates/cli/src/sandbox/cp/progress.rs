@@ -1,4 +1,4 @@
-//! How far it is, on a terminal only.
+//! Progress of a transfer, on a terminal.
 
 use crate::output::Output;
 use std::io::{IsTerminal, Write};
@@ -7,23 +7,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// Before the first time, and between two.
-const EVERY: Duration = Duration::from_millis(300);
+/// Also the delay before the first output.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(300);
 
-pub(super) struct Progress {
+pub(super) struct TransferProgress {
     bytes: Arc<AtomicU64>,
     shown: Option<AbortHandle>,
 }
 
-impl Progress {
+impl TransferProgress {
     pub(super) fn start(output: &Output, total: Option<u64>) -> Self {
         let bytes = Arc::new(AtomicU64::new(0));
         let shown = (std::io::stderr().is_terminal() && !output.json).then(|| {
             let bytes = Arc::clone(&bytes);
             let show = async move {
                 loop {
-                    tokio::time::sleep(EVERY).await;
-                    let line = line(bytes.load(Ordering::Relaxed), total);
+                    tokio::time::sleep(REDRAW_INTERVAL).await;
+                    let line = progress_line(bytes.load(Ordering::Relaxed), total);
                     drop(write!(std::io::stderr().lock(), "\r\x1b[K{line}"));
                 }
             };
@@ -32,7 +32,7 @@ impl Progress {
         Self { bytes, shown }
     }
 
-    /// For whoever moves the bytes.
+    /// A function that counts transferred bytes.
     pub(super) fn counter(&self) -> impl Fn(u64) + Send + Sync + 'static {
         let bytes = Arc::clone(&self.bytes);
         move |count| {
@@ -41,7 +41,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for TransferProgress {
     fn drop(&mut self) {
         if let Some(shown) = self.shown.take() {
             shown.abort();
@@ -50,7 +50,7 @@ impl Drop for Progress {
     }
 }
 
-fn line(bytes: u64, total: Option<u64>) -> String {
+fn progress_line(bytes: u64, total: Option<u64>) -> String {
     let megabytes = |bytes: u64| format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10);
     match total {
         Some(total) if total > 0 => {
@@ -63,12 +63,12 @@ fn line(bytes: u64, total: Option<u64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::line;
+    use super::progress_line;
 
     #[test]
-    fn it_says_how_much_of_how_much() {
-        assert_eq!(line(1_250_000, None), "1.2 MB");
-        assert_eq!(line(1_000_000, Some(4_000_000)), "1.0 MB of 4.0 MB (25 %)");
-        assert_eq!(line(0, Some(0)), "0.0 MB");
+    fn shows_bytes_and_percentage() {
+        assert_eq!(progress_line(1_250_000, None), "1.2 MB");
+        assert_eq!(progress_line(1_000_000, Some(4_000_000)), "1.0 MB of 4.0 MB (25 %)");
+        assert_eq!(progress_line(0, Some(0)), "0.0 MB");
     }
 }

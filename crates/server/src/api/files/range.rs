@@ -1,52 +1,36 @@
-//! What HTTP says of a part of a file, and of its version.
+//! HTTP ranges, entity tags and dates.
 
-use atoll_core::provider::files::FileEntry;
+use crate::app::files::RequestedRange;
 use atoll_core::time::Timestamp;
 
-/// The part that a `Range` header asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
-    From {
-        offset: u64,
-        length: Option<u64>,
-    },
-    /// So many bytes from the end.
-    Last(u64),
-}
-
-/// One range of bytes. Anything else is as if nothing was said, as HTTP has it.
-pub(super) fn wanted(header: Option<&str>) -> Option<Wanted> {
+/// Parses one range of bytes. HTTP requires that a server ignores other forms.
+pub(super) fn parse_range(header: Option<&str>) -> Option<RequestedRange> {
     let (first, last) = header?.trim().strip_prefix("bytes=")?.trim().split_once('-')?;
     let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().ok())?;
     match (first, last) {
-        ("", last) => number(last).map(Wanted::Last),
-        (first, "") => Some(Wanted::From { offset: number(first)?, length: None }),
+        ("", last) => number(last).map(RequestedRange::Last),
+        (first, "") => Some(RequestedRange::From { offset: number(first)?, length: None }),
         (first, last) => {
             let (offset, last) = (number(first)?, number(last)?);
             let length = last.checked_sub(offset)?.saturating_add(1);
-            Some(Wanted::From { offset, length: Some(length) })
+            Some(RequestedRange::From { offset, length: Some(length) })
         }
     }
 }
 
-/// Where the part begins, and how long it is; nothing if no byte of it is there.
-pub(super) fn part(offset: u64, length: Option<u64>, size: u64) -> Option<(u64, u64)> {
+/// Fits a range into the file: its offset and length, or `None` if it is outside.
+pub(super) fn fit_range(offset: u64, length: Option<u64>, size: u64) -> Option<(u64, u64)> {
     let rest = size.checked_sub(offset).filter(|rest| *rest > 0)?;
     Some((offset, length.map_or(rest, |length| length.min(rest)))).filter(|(_, length)| *length > 0)
 }
 
-/// Another one whenever the content is another one, as far as its file system tells.
-pub(super) fn etag(entry: &FileEntry) -> String {
-    format!("\"{:x}-{:x}-{:x}\"", entry.inode, entry.size, entry.modified)
-}
-
-/// Whether one of the tags of an `If-None-Match` header is this one.
-pub(super) fn is_among(header: &str, tag: &str) -> bool {
+/// True if an `If-None-Match` header contains the tag.
+pub(super) fn etag_matches(header: &str, tag: &str) -> bool {
     header.split(',').map(str::trim).any(|one| one == "*" || one.strip_prefix("W/").unwrap_or(one) == tag)
 }
 
-/// `Sat, 31 Jan 2026 12:00:00 GMT`.
-pub(super) fn http_date(nanoseconds: i64) -> Option<String> {
+/// Formats a date as `Sat, 31 Jan 2026 12:00:00 GMT`.
+pub(super) fn format_http_date(nanoseconds: i64) -> Option<String> {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let written = Timestamp::from_micros(nanoseconds.div_euclid(1000)).to_string();
@@ -63,12 +47,12 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ranges_are_read_as_http_has_them() {
-        let from = |offset, length| Some(Wanted::From { offset, length });
+    fn parses_ranges() {
+        let from = |offset, length| Some(RequestedRange::From { offset, length });
         for (header, expected) in [
             ("bytes=0-3", from(0, Some(4))),
             ("bytes=5-", from(5, None)),
-            ("bytes=-7", Some(Wanted::Last(7))),
+            ("bytes=-7", Some(RequestedRange::Last(7))),
             ("bytes=3-3", from(3, Some(1))),
             ("bytes=4-3", None),
             ("bytes=-", None),
@@ -77,37 +61,39 @@ mod tests {
             ("bytes=+1-2", None),
             ("bytes=99999999999999999999-", None),
         ] {
-            assert_eq!(wanted(Some(header)), expected, "{header}");
+            assert_eq!(parse_range(Some(header)), expected, "{header}");
         }
-        assert_eq!(wanted(None), None);
-        assert_eq!(wanted(Some("bytes=0-18446744073709551615")), from(0, Some(u64::MAX)));
+        assert_eq!(parse_range(None), None);
+        assert_eq!(parse_range(Some("bytes=0-18446744073709551615")), from(0, Some(u64::MAX)));
     }
 
     #[test]
-    fn a_part_is_within_the_file() {
-        assert_eq!(part(0, Some(4), 10), Some((0, 4)));
-        assert_eq!(part(8, Some(4), 10), Some((8, 2)));
-        assert_eq!(part(10, None, 10), None);
-        assert_eq!(part(0, None, 0), None);
+    fn fits_ranges_into_the_file() {
+        assert_eq!(fit_range(0, Some(4), 10), Some((0, 4)));
+        assert_eq!(fit_range(8, Some(4), 10), Some((8, 2)));
+        assert_eq!(fit_range(10, None, 10), None);
+        assert_eq!(fit_range(0, None, 0), None);
     }
 
     #[test]
-    fn dates_are_written_as_http_has_them() {
-        assert_eq!(http_date(784_111_777_000_000_000).unwrap(), "Sun, 06 Nov 1994 08:49:37 GMT");
-        assert_eq!(http_date(0).unwrap(), "Thu, 01 Jan 1970 00:00:00 GMT");
-        assert_eq!(http_date(-1_000_000_000).unwrap(), "Wed, 31 Dec 1969 23:59:59 GMT");
+    fn formats_http_dates() {
+        assert_eq!(format_http_date(784_111_777_000_000_000).unwrap(), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(format_http_date(0).unwrap(), "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(format_http_date(-1_000_000_000).unwrap(), "Wed, 31 Dec 1969 23:59:59 GMT");
     }
 
     #[test]
-    fn a_tag_is_found_among_others() {
-        assert!(is_among("\"a\", W/\"b\"", "\"b\"") && is_among("*", "\"x\"") && !is_among("\"ab\"", "\"a\""));
+    fn matches_one_of_several_tags() {
+        assert!(
+            etag_matches("\"a\", W/\"b\"", "\"b\"") && etag_matches("*", "\"x\"") && !etag_matches("\"ab\"", "\"a\"")
+        );
     }
 
     proptest! {
         #[test]
-        fn no_header_makes_it_fall(header in ".{0,40}", size in any::<u64>()) {
-            if let Some(Wanted::From { offset, length }) = wanted(Some(&header))
-                && let Some((start, length)) = part(offset, length, size)
+        fn arbitrary_headers_never_panic(header in ".{0,40}", size in any::<u64>()) {
+            if let Some(RequestedRange::From { offset, length }) = parse_range(Some(&header))
+                && let Some((start, length)) = fit_range(offset, length, size)
             {
                 prop_assert!(length > 0 && start.checked_add(length).is_some_and(|end| end <= size));
             }

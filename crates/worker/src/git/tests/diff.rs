@@ -1,28 +1,28 @@
-//! `git-diff`.
+//! Tests of `git-diff`.
 
-use super::{World, code, commit, git, try_git, write};
+use super::{GitFixture, code, commit, git, try_git, write};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-fn listed(world: &World, base: &str, more: &[&str]) -> Vec<Value> {
-    let (report, output) = world.diff(base, more);
+fn listed(fixture: &GitFixture, base: &str, more: &[&str]) -> Vec<Value> {
+    let (report, output) = fixture.diff(base, more);
     assert_eq!(report.unwrap(), Value::Null);
     let listed: Value = serde_json::from_str(&output).unwrap();
     assert_eq!((&listed["base"], listed.get("warnings")), (&json!(base), None));
     listed["files"].as_array().unwrap().clone()
 }
 
-/// Every file in the workspace, its repository included.
-fn everything(directory: &Path) -> BTreeMap<PathBuf, (i64, i64, u64)> {
+/// Times and sizes of every file in the workspace, including its repository.
+fn file_stats(directory: &Path) -> BTreeMap<PathBuf, (i64, i64, u64)> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let metadata = path.symlink_metadata().unwrap();
         if metadata.is_dir() {
-            found.extend(everything(&path));
+            found.extend(file_stats(&path));
         }
         found.insert(path, (metadata.mtime(), metadata.mtime_nsec(), metadata.len()));
     }
@@ -30,10 +30,10 @@ fn everything(directory: &Path) -> BTreeMap<PathBuf, (i64, i64, u64)> {
 }
 
 #[test]
-fn everything_that_differs_is_listed_and_nothing_is_written() {
-    let (world, base) = World::filled();
-    let root = world.root().to_owned();
-    assert_eq!(listed(&world, &base, &[]), [] as [Value; 0]);
+fn lists_all_changes_and_writes_nothing() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
+    assert_eq!(listed(&fixture, &base, &[]), [] as [Value; 0]);
     write(&root, "committed", "x\n");
     commit(&root, "by the agent");
     write(&root, "README.md", "one\n2\nthree\nfour\n");
@@ -49,10 +49,10 @@ fn everything_that_differs_is_listed_and_nothing_is_written() {
     write(&root, "staged", "x\n");
     git(&root, ["add", "staged"]);
 
-    let before = everything(&root);
-    let files = listed(&world, &base, &[]);
-    let patch = world.diff(&base, &["--patch"]).1;
-    assert_eq!(everything(&root), before);
+    let before = file_stats(&root);
+    let files = listed(&fixture, &base, &[]);
+    let patch = fixture.diff(&base, &["--patch"]).1;
+    assert_eq!(file_stats(&root), before);
 
     let file = |path: &str, change: &str, added: u64, removed: u64, binary: bool| json!({ "path": path, "change": change, "added": added, "removed": removed, "binary": binary });
     let mut moved = file("src/moved.rs", "renamed", 0, 0, false);
@@ -79,23 +79,24 @@ fn everything_that_differs_is_listed_and_nothing_is_written() {
     }
     assert!(!patch.contains("ignored\n@@"));
 
-    // The patch is one that git takes.
-    let own = world.path("own");
+    // Git accepts the patch.
+    let own = fixture.path("own");
     git(&root, ["add", "README.md", "src"]);
-    fs::write(world.path("patch"), world.diff(&base, &["--patch", "--path", "README.md", "--path", "src"]).1).unwrap();
+    fs::write(fixture.path("patch"), fixture.diff(&base, &["--patch", "--path", "README.md", "--path", "src"]).1)
+        .unwrap();
     git(&own, ["apply", "--check", "../patch"]);
 }
 
 #[test]
-fn paths_narrow_it_and_mean_only_themselves() {
-    let (world, base) = World::filled();
-    let root = world.root().to_owned();
+fn paths_limit_the_diff_and_are_literal() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
     for name in ["a/x", "a/y", "b", "*", "-dash", ":(top)b"] {
         write(&root, name, "x\n");
     }
     let names = |paths: &[&str]| {
         let more: Vec<&str> = paths.iter().flat_map(|path| ["--path", path]).collect();
-        let files = listed(&world, &base, &more);
+        let files = listed(&fixture, &base, &more);
         files.iter().map(|file| file["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names(&["a"]), ["a/x", "a/y"]);
@@ -103,13 +104,13 @@ fn paths_narrow_it_and_mean_only_themselves() {
     assert_eq!(names(&["-dash", "b"]), ["-dash", "b"]);
     assert_eq!(names(&[":(top)b"]), [":(top)b"]);
     assert_eq!(names(&["nothing"]), [] as [&str; 0]);
-    assert_eq!(code(world.diff(&base, &["--path", "../own/README.md"]).0), "git_failed");
+    assert_eq!(code(fixture.diff(&base, &["--path", "../own/README.md"]).0), "git_failed");
 }
 
 #[test]
-fn conflicts_show_as_the_file_stands() {
-    let (world, base) = World::filled();
-    let root = world.root().to_owned();
+fn conflicts_appear_with_their_markers() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
     git(&root, ["checkout", "-q", "-b", "side"]);
     write(&root, "README.md", "one\nside\nthree\n");
     fs::remove_file(root.join("src/code.rs")).unwrap();
@@ -120,21 +121,21 @@ fn conflicts_show_as_the_file_stands() {
     commit(&root, "task");
     assert!(!try_git(&root, ["merge", "side"]).status.success());
     fs::remove_file(root.join("src/code.rs")).unwrap();
-    let files = listed(&world, &base, &[]);
+    let files = listed(&fixture, &base, &[]);
     let seen: Vec<_> =
         files.iter().map(|file| (file["path"].as_str().unwrap(), file["change"].as_str().unwrap())).collect();
     assert_eq!(seen, [("README.md", "modified"), ("src/code.rs", "deleted")]);
-    assert!(world.diff(&base, &["--patch"]).1.contains("+<<<<<<<"));
+    assert!(fixture.diff(&base, &["--patch"]).1.contains("+<<<<<<<"));
 }
 
 #[test]
-fn what_is_missing_is_said() {
-    let (world, base) = World::filled();
+fn reports_a_missing_base_or_repository() {
+    let (fixture, base) = GitFixture::with_repository();
     let absent = "0123456789abcdef0123456789abcdef01234567";
-    assert_eq!(code(world.diff(absent, &[]).0), "base_missing");
-    assert_eq!(code(world.diff("main", &[]).0), "arguments");
-    fs::remove_file(world.root().join(".git/index")).unwrap();
-    assert_eq!(listed(&world, &base, &[]), [] as [Value; 0]);
-    fs::remove_dir_all(world.root().join(".git")).unwrap();
-    assert_eq!(code(world.diff(&base, &[]).0), "no_repository");
+    assert_eq!(code(fixture.diff(absent, &[]).0), "base_missing");
+    assert_eq!(code(fixture.diff("main", &[]).0), "arguments");
+    fs::remove_file(fixture.root().join(".git/index")).unwrap();
+    assert_eq!(listed(&fixture, &base, &[]), [] as [Value; 0]);
+    fs::remove_dir_all(fixture.root().join(".git")).unwrap();
+    assert_eq!(code(fixture.diff(&base, &[]).0), "no_repository");
 }

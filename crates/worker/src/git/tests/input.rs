@@ -1,6 +1,6 @@
-//! `git-in`.
+//! Tests of `git-in`.
 
-use super::{World, code, commit, git, write};
+use super::{GitFixture, code, commit, git, write};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,8 +9,8 @@ use std::time::Instant;
 
 #[test]
 fn a_workspace_is_a_clean_repository_on_its_branch() {
-    let world = World::new();
-    let own = world.repository(&[]);
+    let fixture = GitFixture::new();
+    let own = fixture.repository(&[]);
     for name in ["with space", "two\nlines", "-dash", "größe/日本", "quote\"\\"] {
         write(&own, name, name);
     }
@@ -21,11 +21,11 @@ fn a_workspace_is_a_clean_repository_on_its_branch() {
     git(&own, ["update-index", "--add", "--cacheinfo", "160000,0123456789abcdef0123456789abcdef01234567,module"]);
     git(&own, ["commit", "-q", "-m", "awkward"]);
     let base = git(&own, ["rev-parse", "HEAD"]);
-    let (report, output) = world.fill(&own, &["--base", &base]);
+    let (report, output) = fixture.fill(&own, &["--base", &base]);
     assert_eq!(report.unwrap(), json!({ "commit": base, "files": 11, "shallow": false }));
     assert!(output.is_empty());
 
-    let root = world.root();
+    let root = fixture.root();
     assert_eq!(git(root, ["status", "--porcelain", "-uall"]), "");
     assert_eq!(git(root, ["symbolic-ref", "HEAD"]), "refs/heads/atoll/task");
     assert_eq!(git(root, ["rev-parse", "HEAD"]), base);
@@ -45,56 +45,56 @@ fn a_workspace_is_a_clean_repository_on_its_branch() {
 }
 
 #[test]
-fn odd_names_of_people_are_kept() {
-    let world = World::new();
-    let own = world.repository(&[]);
+fn preserves_unusual_author_names() {
+    let fixture = GitFixture::new();
+    let own = fixture.repository(&[]);
     let arguments = ["git-in", "--branch", "x", "--name", "-dash \"quote\" # ö", "--email", "--all"];
     git(&own, ["update-ref", "refs/atoll/base", "HEAD"]);
     git(&own, ["bundle", "create", "-q", "../source.bundle", "refs/atoll/base"]);
-    world.job(&arguments, &fs::read(world.path("source.bundle")).unwrap()).0.unwrap();
-    assert_eq!(git(world.root(), ["config", "--local", "user.name"]), "-dash \"quote\" # ö");
-    assert_eq!(git(world.root(), ["config", "--local", "user.email"]), "--all");
+    fixture.run_job(&arguments, &fs::read(fixture.path("source.bundle")).unwrap()).0.unwrap();
+    assert_eq!(git(fixture.root(), ["config", "--local", "user.name"]), "-dash \"quote\" # ö");
+    assert_eq!(git(fixture.root(), ["config", "--local", "user.email"]), "--all");
 }
 
 #[test]
-fn a_repository_named_by_sha256_goes_in() {
-    let world = World::new();
-    let own = world.repository(&["--object-format=sha256"]);
-    world.fill(&own, &[]).0.unwrap();
-    assert_eq!(git(world.root(), ["rev-parse", "HEAD"]).len(), 64);
-    assert_eq!(git(world.root(), ["status", "--porcelain"]), "");
+fn fills_a_sha256_repository() {
+    let fixture = GitFixture::new();
+    let own = fixture.repository(&["--object-format=sha256"]);
+    fixture.fill(&own, &[]).0.unwrap();
+    assert_eq!(git(fixture.root(), ["rev-parse", "HEAD"]).len(), 64);
+    assert_eq!(git(fixture.root(), ["status", "--porcelain"]), "");
 }
 
 #[test]
-fn a_shallow_history_ends_where_the_bundle_says() {
-    let world = World::new();
-    let own = world.repository(&[]);
+fn a_shallow_history_ends_where_the_bundle_ends() {
+    let fixture = GitFixture::new();
+    let own = fixture.repository(&[]);
     write(&own, "more", "x");
     let middle = commit(&own, "second");
     write(&own, "more", "y");
     let head = commit(&own, "third");
     git(&own, ["clone", "-q", "--depth", "2", &format!("file://{}", own.display()), "../shallow"]);
-    let shallow = world.path("shallow");
+    let shallow = fixture.path("shallow");
     git(&shallow, ["update-ref", "refs/atoll/base", "HEAD"]);
     git(&shallow, ["update-ref", "refs/atoll/shallow/0", &middle]);
     git(&shallow, ["bundle", "create", "-q", "../source.bundle", "refs/atoll/base", "refs/atoll/shallow/0"]);
-    let report = world.fill_with(&fs::read(world.path("source.bundle")).unwrap(), &[]).0.unwrap();
+    let report = fixture.fill_with(&fs::read(fixture.path("source.bundle")).unwrap(), &[]).0.unwrap();
     assert_eq!(report, json!({ "commit": head, "files": 4, "shallow": true }));
-    assert_eq!(git(world.root(), ["rev-list", "--count", "HEAD"]), "2");
-    git(world.root(), ["fsck", "--strict"]);
-    git(world.root(), ["status"]);
+    assert_eq!(git(fixture.root(), ["rev-list", "--count", "HEAD"]), "2");
+    git(fixture.root(), ["fsck", "--strict"]);
+    git(fixture.root(), ["status"]);
 }
 
 #[test]
-fn a_failure_says_why_and_leaves_the_workspace_empty() {
-    let world = World::new();
-    let own = world.repository(&[]);
+fn a_failure_has_a_code_and_leaves_the_workspace_empty() {
+    let fixture = GitFixture::new();
+    let own = fixture.repository(&[]);
     git(&own, ["update-ref", "refs/atoll/base", "HEAD"]);
     git(&own, ["update-ref", "refs/atoll/other", "HEAD"]);
     git(&own, ["bundle", "create", "-q", "../good", "refs/atoll/base"]);
     git(&own, ["bundle", "create", "-q", "../other", "refs/atoll/base", "refs/atoll/other"]);
-    let good = fs::read(world.path("good")).unwrap();
-    let other = fs::read(world.path("other")).unwrap();
+    let good = fs::read(fixture.path("good")).unwrap();
+    let other = fs::read(fixture.path("other")).unwrap();
     let zeros = vec![0; 1 << 20];
     let absent = "0123456789abcdef0123456789abcdef01234567";
     for (bundle, more, expected) in [
@@ -106,36 +106,36 @@ fn a_failure_says_why_and_leaves_the_workspace_empty() {
         (&other, &[], "bad_bundle"),
         (&good, &["--base", absent], "base_mismatch"),
     ] {
-        assert_eq!(code(world.fill_with(bundle, more).0), expected);
-        assert_eq!(fs::read_dir(world.root()).unwrap().count(), 0, "{expected}");
+        assert_eq!(code(fixture.fill_with(bundle, more).0), expected);
+        assert_eq!(fs::read_dir(fixture.root()).unwrap().count(), 0, "{expected}");
     }
     for branch in ["-x", "a..b", "HEAD", "a b", ""] {
         let arguments = ["git-in", "--branch", branch, "--name", "n", "--email", "e"];
-        assert_eq!(code(world.job(&arguments, &good).0), "bad_branch", "{branch:?}");
+        assert_eq!(code(fixture.run_job(&arguments, &good).0), "bad_branch", "{branch:?}");
     }
     let nameless = ["git-in", "--branch", "x", "--name", " ", "--email", "e"];
-    assert_eq!(code(world.job(&nameless, &good).0), "arguments");
-    // All is well after that.
-    world.fill_with(&good, &[]).0.unwrap();
-    assert_eq!(code(world.fill_with(&good, &[]).0), "not_empty");
-    assert_eq!(git(world.root(), ["status", "--porcelain"]), "");
+    assert_eq!(code(fixture.run_job(&nameless, &good).0), "arguments");
+    // A later attempt succeeds.
+    fixture.fill_with(&good, &[]).0.unwrap();
+    assert_eq!(code(fixture.fill_with(&good, &[]).0), "not_empty");
+    assert_eq!(git(fixture.root(), ["status", "--porcelain"]), "");
 }
 
 #[test]
-fn of_many_files_git_reads_none_again() {
-    let world = World::new();
-    let own = world.repository(&[]);
+fn git_status_rereads_no_files_after_filling() {
+    let fixture = GitFixture::new();
+    let own = fixture.repository(&[]);
     for number in 0..3000 {
         write(&own, &format!("many/{number}"), number.to_string());
     }
     commit(&own, "many");
-    world.fill(&own, &[]).0.unwrap();
-    let youngest = fs::read_dir(world.root().join("many")).unwrap();
-    let youngest = youngest.map(|entry| entry.unwrap().metadata().unwrap().modified().unwrap()).max().unwrap();
-    let index = world.root().join(".git/index").metadata().unwrap().modified().unwrap();
+    fixture.fill(&own, &[]).0.unwrap();
+    let newest = fs::read_dir(fixture.root().join("many")).unwrap();
+    let newest = newest.map(|entry| entry.unwrap().metadata().unwrap().modified().unwrap()).max().unwrap();
+    let index = fixture.root().join(".git/index").metadata().unwrap().modified().unwrap();
     let second = |time: std::time::SystemTime| time.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-    assert!(second(index) > second(youngest));
+    assert!(second(index) > second(newest));
     let began = Instant::now();
-    assert_eq!(git(world.root(), ["status", "--porcelain"]), "");
+    assert_eq!(git(fixture.root(), ["status", "--porcelain"]), "");
     assert!(began.elapsed().as_secs() < 10);
 }

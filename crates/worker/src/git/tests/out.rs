@@ -1,25 +1,25 @@
-//! `git-out`.
+//! Tests of `git-out`.
 
-use super::{World, code, commit, git, try_git, write};
+use super::{GitFixture, code, commit, git, try_git, write};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
-fn files(world: &World, revision: &str) -> Vec<String> {
+fn files(fixture: &GitFixture, revision: &str) -> Vec<String> {
     let listed =
-        git(&world.path("own"), ["-c", "core.quotePath=false", "ls-tree", "-r", "--name-only", "-z", revision]);
+        git(&fixture.path("own"), ["-c", "core.quotePath=false", "ls-tree", "-r", "--name-only", "-z", revision]);
     listed.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-fn show(world: &World, name: &str) -> String {
-    git(&world.path("own"), ["show", &format!("result:{name}")])
+fn show(fixture: &GitFixture, name: &str) -> String {
+    git(&fixture.path("own"), ["show", &format!("result:{name}")])
 }
 
 #[test]
-fn what_is_left_is_committed_and_comes_out_with_the_agent_s_own_commits() {
-    let (world, base) = World::filled();
-    let root = world.root().to_owned();
+fn exports_uncommitted_work_together_with_the_agents_commits() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
     write(&root, "agent", "x");
     let agents = commit(&root, "by the agent");
     write(&root, "README.md", "changed\n");
@@ -35,103 +35,103 @@ fn what_is_left_is_committed_and_comes_out_with_the_agent_s_own_commits() {
     write(&root, "meant", "x");
     git(&root, ["add", "-N", "meant"]);
 
-    let report = world.taken(&base);
+    let report = fixture.export_and_fetch(&base);
     assert_eq!((&report["commits"], &report["committed"], report.get("warnings")), (&json!(2), &json!(true), None));
     let expected = ["-dash", ".gitignore", "README.md", "agent", "link", "meant", "new file\n", "run", "staged"];
-    assert_eq!(files(&world, "result"), expected);
-    let own = world.path("own");
-    assert_eq!(git(&own, ["log", "-1", "--format=%an <%ae>|%cn|%B", "result"]), "Ann <a@b>|Ann|What is left");
+    assert_eq!(files(&fixture, "result"), expected);
+    let own = fixture.path("own");
+    assert_eq!(git(&own, ["log", "-1", "--format=%an <%ae>|%cn|%B", "result"]), "Ann <a@b>|Ann|Remaining work");
     assert_eq!(git(&own, ["rev-parse", "result~1"]), agents);
     assert!(git(&own, ["ls-tree", "result", "run"]).starts_with("100755"));
     assert!(git(&own, ["ls-tree", "result", "link"]).starts_with("120000"));
-    // An agent that goes on finds its branch moved, and nothing left.
+    // The agent's branch has moved, and its work tree is clean.
     assert_eq!(git(&root, ["status", "--porcelain"]), "");
     assert_eq!(git(&root, ["symbolic-ref", "HEAD"]), "refs/heads/atoll/task");
     git(&root, ["fsck", "--strict"]);
 
-    // Again, without any change: the same commit, and nothing new made.
-    let again = world.taken(&base);
+    // Without changes, a second export yields the same commit.
+    let again = fixture.export_and_fetch(&base);
     assert_eq!((&again["commit"], &again["committed"]), (&report["commit"], &json!(false)));
 }
 
 #[test]
-fn nothing_new_is_said_and_nothing_is_written() {
-    let (world, base) = World::filled();
-    write(world.root(), "ignored", "x");
-    let (report, output) = world.out(&base);
+fn reports_that_nothing_is_new_and_writes_nothing() {
+    let (fixture, base) = GitFixture::with_repository();
+    write(fixture.root(), "ignored", "x");
+    let (report, output) = fixture.export(&base);
     assert_eq!((report.unwrap(), output), (json!({ "nothing": true }), vec![]));
-    // Touched, not changed.
-    write(world.root(), "README.md", "one\ntwo\nthree\n");
-    assert_eq!(world.out(&base).0.unwrap(), json!({ "nothing": true }));
+    // Touched but unchanged.
+    write(fixture.root(), "README.md", "one\ntwo\nthree\n");
+    assert_eq!(fixture.export(&base).0.unwrap(), json!({ "nothing": true }));
 }
 
 #[test]
-fn head_may_be_anywhere() {
-    let (world, base) = World::filled();
-    let root = world.root().to_owned();
+fn exports_a_detached_or_unborn_head() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
     git(&root, ["checkout", "-q", "--detach"]);
     write(&root, "detached", "x");
-    assert_eq!(world.taken(&base)["commits"], 1);
+    assert_eq!(fixture.export_and_fetch(&base)["commits"], 1);
     git(&root, ["checkout", "-q", "-b", "other/branch"]);
     write(&root, "other", "x");
-    assert_eq!(world.taken(&base)["commits"], 2);
+    assert_eq!(fixture.export_and_fetch(&base)["commits"], 2);
 
-    // Back at the start, with the work on a branch that is not checked out.
+    // HEAD is at the base; the work is on a branch that is not checked out.
     git(&root, ["checkout", "-q", "atoll/task"]);
-    let report = world.out(&base).0.unwrap();
+    let report = fixture.export(&base).0.unwrap();
     assert_eq!(report["nothing"], true);
     assert!(report["warnings"][0].as_str().unwrap().contains("other/branch"), "{report}");
 
-    // A branch without a commit: the result builds on the start.
+    // A branch without a commit: the result builds on the base.
     git(&root, ["checkout", "-q", "--orphan", "fresh"]);
     write(&root, "orphan", "x");
-    assert_eq!(world.taken(&base)["commits"], 1);
-    assert_eq!(git(&world.path("own"), ["rev-parse", "result~1"]), base);
+    assert_eq!(fixture.export_and_fetch(&base)["commits"], 1);
+    assert_eq!(git(&fixture.path("own"), ["rev-parse", "result~1"]), base);
 }
 
 #[test]
-fn a_repository_made_anew_comes_out_whole() {
-    let (world, base) = World::filled();
-    let root = world.root().to_owned();
+fn exports_a_recreated_repository() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
     fs::remove_dir_all(root.join(".git")).unwrap();
-    assert_eq!(code(world.out(&base).0), "no_repository");
+    assert_eq!(code(fixture.export(&base).0), "no_repository");
     git(&root, ["init", "-q"]);
     write(&root, "new", "x");
-    let report = world.taken(&base);
+    let report = fixture.export_and_fetch(&base);
     assert_eq!(report["commits"], 1);
-    assert_eq!(files(&world, "result"), [".gitignore", "README.md", "new", "src/code.rs"]);
+    assert_eq!(files(&fixture, "result"), [".gitignore", "README.md", "new", "src/code.rs"]);
 }
 
 #[test]
-fn a_damaged_repository_gives_what_it_can() {
-    let (world, base) = World::filled();
-    let root = world.root().to_owned();
+fn exports_a_damaged_repository_as_far_as_possible() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
     write(&root, "new", "x");
     write(&root, ".git/index", "nonsense");
     write(&root, ".git/index.lock", "");
     write(&root, ".git/HEAD.lock", "");
-    let report = world.taken(&base);
+    let report = fixture.export_and_fetch(&base);
     assert_eq!((report["commits"].as_u64(), report.get("warnings")), (Some(1), None));
-    assert_eq!(files(&world, "result"), [".gitignore", "README.md", "new", "src/code.rs"]);
+    assert_eq!(files(&fixture, "result"), [".gitignore", "README.md", "new", "src/code.rs"]);
     assert_eq!(git(&root, ["status", "--porcelain"]), "");
 
     fs::remove_file(root.join(".git/index")).unwrap();
     let made = std::process::Command::new("mkfifo").arg(root.join(".git/index")).status().unwrap();
     assert!(made.success());
     write(&root, "newer", "x");
-    assert_eq!(world.taken(&base)["commits"], 2);
+    assert_eq!(fixture.export_and_fetch(&base)["commits"], 2);
 
     write(&root, ".git/HEAD", "nonsense\n");
-    assert_eq!(code(world.out(&base).0), "broken_repository");
+    assert_eq!(code(fixture.export(&base).0), "broken_repository");
     write(&root, ".git/HEAD", "ref: refs/heads/atoll/task\n");
     write(&root, ".git/config", "[nonsense\n");
-    assert_eq!(code(world.out(&base).0), "broken_repository");
+    assert_eq!(code(fixture.export(&base).0), "broken_repository");
 }
 
 #[test]
-fn a_merge_with_conflicts_is_committed_as_it_stands() {
-    let (world, base) = World::filled();
-    let root = world.root().to_owned();
+fn commits_a_merge_with_its_conflict_markers() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
     git(&root, ["checkout", "-q", "-b", "side"]);
     write(&root, "README.md", "one\nside\nthree\n");
     let side = commit(&root, "side");
@@ -139,18 +139,18 @@ fn a_merge_with_conflicts_is_committed_as_it_stands() {
     write(&root, "README.md", "one\ntask\nthree\n");
     let task = commit(&root, "task");
     assert!(!try_git(&root, ["merge", "side"]).status.success());
-    let report = world.taken(&base);
+    let report = fixture.export_and_fetch(&base);
     assert!(report["warnings"][0].as_str().unwrap().contains("merge"), "{report}");
-    assert_eq!(git(&world.path("own"), ["rev-parse", "result^1", "result^2"]), format!("{task}\n{side}"));
-    assert!(show(&world, "README.md").contains("<<<<<<<"));
+    assert_eq!(git(&fixture.path("own"), ["rev-parse", "result^1", "result^2"]), format!("{task}\n{side}"));
+    assert!(show(&fixture, "README.md").contains("<<<<<<<"));
     assert_eq!(git(&root, ["status", "--porcelain"]), "");
     assert!(!root.join(".git/MERGE_HEAD").exists());
 }
 
 #[test]
-fn a_rebase_is_left_as_it_is() {
-    let (world, base) = World::filled();
-    let root = world.root().to_owned();
+fn leaves_a_rebase_unchanged() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
     git(&root, ["checkout", "-q", "-b", "side"]);
     write(&root, "README.md", "one\nside\nthree\n");
     let side = commit(&root, "side");
@@ -159,18 +159,18 @@ fn a_rebase_is_left_as_it_is() {
     commit(&root, "task");
     assert!(!try_git(&root, ["rebase", "side"]).status.success());
     let before = git(&root, ["status", "--porcelain=v2", "--branch"]);
-    let report = world.taken(&base);
+    let report = fixture.export_and_fetch(&base);
     assert!(report["warnings"][0].as_str().unwrap().contains("rebase"), "{report}");
     assert!(report["warnings"][1].as_str().unwrap().contains("atoll/task"), "{report}");
-    assert_eq!(git(&world.path("own"), ["rev-parse", "result~1"]), side);
-    assert!(show(&world, "README.md").contains("<<<<<<<"));
+    assert_eq!(git(&fixture.path("own"), ["rev-parse", "result~1"]), side);
+    assert!(show(&fixture, "README.md").contains("<<<<<<<"));
     assert_eq!(git(&root, ["status", "--porcelain=v2", "--branch"]), before);
 }
 
 #[test]
-fn the_files_of_nested_repositories_come_out() {
-    let (world, base) = World::filled();
-    let root = world.root().to_owned();
+fn exports_files_of_nested_repositories() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
     for name in ["nested", "nested/deep/er"] {
         fs::create_dir_all(root.join(name)).unwrap();
         git(&root.join(name), ["init", "-q"]);
@@ -181,50 +181,50 @@ fn the_files_of_nested_repositories_come_out() {
     write(&root, "nested/committed", "x");
     git(&root.join("nested"), ["add", "committed"]);
     git(&root.join("nested"), ["commit", "-q", "-m", "x"]);
-    let report = world.taken(&base);
+    let report = fixture.export_and_fetch(&base);
     assert_eq!(report.get("warnings"), None);
-    let all = files(&world, "result");
+    let all = files(&fixture, "result");
     let nested: Vec<&str> = all.iter().map(String::as_str).filter(|name| name.starts_with("nested")).collect();
     let deep = ["nested/deep/er/.gitignore", "nested/deep/er/file", "nested/file"];
     assert_eq!(nested, [&["nested/.gitignore", "nested/committed"], &deep[..]].concat());
 }
 
 #[test]
-fn what_git_cannot_take_is_left_out_and_said() {
-    let (world, base) = World::filled();
-    let root = world.root().to_owned();
+fn omits_and_reports_files_that_git_rejects() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
     write(&root, "good", "x");
     write(&root, "git~1/file", "x");
     write(&root, ".g\u{200c}it/file", "x");
     write(&root, "zood", "x");
     fs::create_dir(root.join("pipes")).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(root.join("pipes/pipe")).status().unwrap().success());
-    let report = world.taken(&base);
+    let report = fixture.export_and_fetch(&base);
     let refused = [".g\u{200c}it/file", "git~1/file"].map(|name| format!("git does not take a file named {name:?}"));
     assert_eq!(report["warnings"], json!(refused));
-    assert_eq!(files(&world, "result"), [".gitignore", "README.md", "good", "src/code.rs", "zood"]);
+    assert_eq!(files(&fixture, "result"), [".gitignore", "README.md", "good", "src/code.rs", "zood"]);
 }
 
 #[test]
-fn any_number_of_files_that_git_cannot_take_is_bounded() {
-    let (world, base) = World::filled();
+fn limits_the_number_of_warnings() {
+    let (fixture, base) = GitFixture::with_repository();
     for number in 0..300 {
-        write(world.root(), &format!("{number}/git~1/file"), "x");
+        write(fixture.root(), &format!("{number}/git~1/file"), "x");
     }
-    write(world.root(), "good", "x");
-    let report = world.taken(&base);
+    write(fixture.root(), "good", "x");
+    let report = fixture.export_and_fetch(&base);
     let warnings = report["warnings"].as_array().unwrap();
     assert_eq!(warnings.len(), 51);
     assert!(warnings[50].as_str().unwrap().contains("there may be more"), "{}", warnings[50]);
-    assert_eq!(files(&world, "result"), [".gitignore", "README.md", "good", "src/code.rs"]);
+    assert_eq!(files(&fixture, "result"), [".gitignore", "README.md", "good", "src/code.rs"]);
 }
 
 #[test]
-fn hooks_filters_and_signatures_of_the_workspace_do_not_run() {
-    let (world, base) = World::filled();
-    let root = world.root().to_owned();
-    let canary = world.path("canary");
-    let script = world.path("script");
+fn runs_no_hooks_filters_or_signatures_of_the_workspace() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
+    let canary = fixture.path("canary");
+    let script = fixture.path("script");
     fs::write(&script, format!("#!/bin/sh\ntouch {}\nsleep 600\n", canary.display())).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let script = script.to_str().unwrap();
@@ -249,48 +249,48 @@ fn hooks_filters_and_signatures_of_the_workspace_do_not_run() {
     write(&root, ".gitattributes", "* filter=evil\n");
     write(&root, "README.md", "changed\n");
     let began = Instant::now();
-    assert_eq!(world.taken(&base)["commits"], 1);
+    assert_eq!(fixture.export_and_fetch(&base)["commits"], 1);
     assert!(began.elapsed() < Duration::from_secs(60));
-    assert_eq!(show(&world, "README.md"), "changed");
+    assert_eq!(show(&fixture, "README.md"), "changed");
     assert!(!canary.exists());
 }
 
 #[test]
-fn a_job_that_takes_too_long_is_stopped() {
-    let (mut world, base) = World::filled();
-    world.place.quick = Duration::ZERO;
-    assert_eq!(code(world.out(&base).0), "timed_out");
-    assert_eq!(code(world.diff(&base, &[]).0), "timed_out");
+fn stops_a_job_at_its_time_limit() {
+    let (mut fixture, base) = GitFixture::with_repository();
+    fixture.workspace.quick = Duration::ZERO;
+    assert_eq!(code(fixture.export(&base).0), "timed_out");
+    assert_eq!(code(fixture.diff(&base, &[]).0), "timed_out");
 }
 
 #[test]
-fn what_is_too_large_is_stopped() {
-    let (mut world, base) = World::filled();
-    world.place.output_bytes = 100 << 10;
+fn stops_a_job_at_its_size_limit() {
+    let (mut fixture, base) = GitFixture::with_repository();
+    fixture.workspace.output_bytes = 100 << 10;
     let noise: Vec<u8> = (0..200_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
-    write(world.root(), "noise", &noise);
-    let (report, output) = world.out(&base);
+    write(fixture.root(), "noise", &noise);
+    let (report, output) = fixture.export(&base);
     assert_eq!(code(report), "too_much");
     assert!(output.len() < 200 << 10);
     let text: String = noise.iter().map(|byte| format!("{byte}\n")).collect();
-    write(world.root(), "noise", text);
-    assert_eq!(code(world.diff(&base, &["--patch"]).0), "too_much");
+    write(fixture.root(), "noise", text);
+    assert_eq!(code(fixture.diff(&base, &["--patch"]).0), "too_much");
 }
 
 #[test]
-fn arguments_are_checked() {
-    let (world, base) = World::filled();
-    write(world.root(), "new", "x");
-    assert_eq!(code(world.out("HEAD").0), "arguments");
-    assert_eq!(code(world.out("--all").0), "arguments");
+fn validates_arguments() {
+    let (fixture, base) = GitFixture::with_repository();
+    write(fixture.root(), "new", "x");
+    assert_eq!(code(fixture.export("HEAD").0), "arguments");
+    assert_eq!(code(fixture.export("--all").0), "arguments");
     let blank = ["git-out", "--base", &base, "--message", "m", "--name", " ", "--email", "e"];
-    assert_eq!(code(world.job(&blank, b"").0), "arguments");
+    assert_eq!(code(fixture.run_job(&blank, b"").0), "arguments");
     let dashed = ["git-out", "--base", &base, "--message", "--amend\n\n# kept", "--name", "-n", "--email", "-e"];
-    let (report, _) = world.job(&dashed, b"");
+    let (report, _) = fixture.run_job(&dashed, b"");
     assert_eq!(report.unwrap()["commits"], 1);
-    assert_eq!(git(world.root(), ["log", "-1", "--format=%B|%an"]), "--amend\n\n# kept\n|-n");
-    write(world.root(), "newer", "x");
+    assert_eq!(git(fixture.root(), ["log", "-1", "--format=%B|%an"]), "--amend\n\n# kept\n|-n");
+    write(fixture.root(), "newer", "x");
     let untitled = ["git-out", "--base", &base, "--message", " ", "--name", "n", "--email", "e"];
-    assert_eq!(world.job(&untitled, b"").0.unwrap()["commits"], 2);
-    assert_eq!(git(world.root(), ["log", "-1", "--format=%s"]), "Work of an agent");
+    assert_eq!(fixture.run_job(&untitled, b"").0.unwrap()["commits"], 2);
+    assert_eq!(git(fixture.root(), ["log", "-1", "--format=%s"]), "Work of an agent");
 }

@@ -1,225 +1,228 @@
-//! A project's budget: its sandboxes share it, however they ask, and wait together until there is more.
+//! A project's budget: all its sandboxes share it, pause when it is spent, and resume when it grows.
 
-use super::{Upstream, costs, curl, ground, is, messages};
-use atoll_core::budget::Held;
-use atoll_store::{Error, Location, Store, budgets};
-use atoll_tests::local::{Ground, PATIENCE, said, told};
+use super::{FakeUpstream, has_status, messages_arguments, run_curl, start_server, wait_for_cost};
+use atoll_core::budget::BudgetPause;
+use atoll_store::{DatabaseLocation, Error, Store, budgets};
+use atoll_tests::local::{LocalServer, WAIT_TIMEOUT, agent_messages, event_data};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::task::block_in_place;
 
-async fn project(ground: &Ground, budget: Value) -> String {
+async fn create_project(server: &LocalServer, budget: Value) -> String {
     let body = json!({ "name": "parser", "budget": budget });
-    let made = ground.admin.post("/projects", body).await.expect(201);
-    made["id"].as_str().unwrap().to_owned()
+    let created = server.admin.post("/projects", body).await.expect_status(201);
+    created["id"].as_str().unwrap().to_owned()
 }
 
-fn is_near(figure: &Value, dollars: f64) -> bool {
-    (figure.as_f64().unwrap() - dollars).abs() < 1e-9
+fn is_near(value: &Value, dollars: f64) -> bool {
+    (value.as_f64().unwrap() - dollars).abs() < 1e-9
 }
 
-/// One request costs $0.0051 and may cost $0.0016.
-fn ask() -> String {
-    format!("curl -sf -o /dev/null {}", messages("claude-sonnet-4-5", 100).replace("$KEY", "$ATOLL_GATEWAY_KEY"))
+/// One request costs $0.0051. Its estimate before the call is $0.0016.
+fn request_command() -> String {
+    format!(
+        "curl -sf -o /dev/null {}",
+        messages_arguments("claude-sonnet-4-5", 100).replace("$KEY", "$ATOLL_GATEWAY_KEY")
+    )
 }
 
-fn story(events: &[Value]) -> Vec<&str> {
+fn limit_events(events: &[Value]) -> Vec<&str> {
     events.iter().filter_map(|event| event["type"].as_str()?.strip_prefix("limit.")).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sandboxes_of_a_project_share_its_budget_and_go_on_when_it_is_raised() {
-    let upstream = Upstream::start().await;
-    let mut ground = ground(&upstream, "");
-    let project = project(&ground, json!({ "usd": 0.011 })).await;
+async fn sandboxes_share_the_project_budget_and_resume_when_it_is_raised() {
+    let upstream = FakeUpstream::start().await;
+    let mut server = start_server(&upstream, "");
+    let project = create_project(&server, json!({ "usd": 0.011 })).await;
     let path = format!("/projects/{project}");
-    let first = ground.kept(json!({ "project_id": project })).await;
-    let unknown = curl(&ground, &first, &messages("nobody-knows-its-price", 1)).await;
-    assert!(is(&unknown, 402) && unknown.contains("project has a budget"), "{unknown}");
-    assert!(is(&curl(&ground, &first, &messages("claude-sonnet-4-5", 100)).await, 200));
-    costs(&ground, &first, 0.0051).await;
+    let first = server.create_idle_sandbox(json!({ "project_id": project })).await;
+    let unknown = run_curl(&server, &first, &messages_arguments("nobody-knows-its-price", 1)).await;
+    assert!(has_status(&unknown, 402) && unknown.contains("project has a budget"), "{unknown}");
+    assert!(has_status(&run_curl(&server, &first, &messages_arguments("claude-sonnet-4-5", 100)).await, 200));
+    wait_for_cost(&server, &first, 0.0051).await;
 
-    let ask = ask();
-    let prompt = format!("run {ask}\nwait 1\nrun until {ask}; do sleep 0.2; done\nsay done");
-    let second = ground.make(json!({ "project_id": project, "prompt": prompt })).await;
-    let paused = ground.event(&second, |event| event["type"] == "limit.paused").await;
+    let request = request_command();
+    let prompt = format!("run {request}\nwait 1\nrun until {request}; do sleep 0.2; done\nsay done");
+    let second = server.create_sandbox(json!({ "project_id": project, "prompt": prompt })).await;
+    let paused = server.wait_for_event(&second, |event| event["type"] == "limit.paused").await;
     let data = &paused["data"];
     assert_eq!(
         (&data["limit"], &data["per"], &data["project_id"]),
         (&json!("project_budget"), &json!("month"), &json!(project))
     );
     assert!(is_near(&data["used"], 0.0102) && data["until"].is_string(), "{data}");
-    let row = ground.until(&second, |row| row["activity"] == "limit_paused").await;
+    let row = server.wait_until(&second, |row| row["activity"] == "limit_paused").await;
     assert_eq!((&row["state"], &row["limit_paused"]), (&json!("running"), &json!("project_budget")), "{row}");
-    let refused = ground.event(&second, |event| event["type"] == "model.refused").await;
+    let refused = server.wait_for_event(&second, |event| event["type"] == "model.refused").await;
     let detail = refused["data"]["detail"].as_str().unwrap();
     let raise = format!("`atoll project budget {project} …`");
-    for part in ["project parser", "$0.011000 a month", "$0.010200 is spent this month", "a new one from", &raise] {
+    for part in
+        ["project parser", "$0.011000 a month", "$0.010200 is spent this month", "a new period starts at", &raise]
+    {
         assert!(detail.contains(part), "{part}: {refused}");
     }
     assert_eq!(refused["data"]["reason"], "budget");
 
-    ground.event(&second, |event| event["type"] == "limit.warned").await;
-    let heard = upstream.requests().len();
-    let over = curl(&ground, &first, &messages("claude-sonnet-4-5", 100)).await;
-    assert!(is(&over, 429) && over.contains("rate_limit_error") && over.contains(&project), "{over}");
-    ground.until(&first, |row| row["limit_paused"] == "project_budget").await;
+    server.wait_for_event(&second, |event| event["type"] == "limit.warned").await;
+    let request_count = upstream.requests().len();
+    let over = run_curl(&server, &first, &messages_arguments("claude-sonnet-4-5", 100)).await;
+    assert!(has_status(&over, 429) && over.contains("rate_limit_error") && over.contains(&project), "{over}");
+    server.wait_until(&first, |row| row["limit_paused"] == "project_budget").await;
     block_in_place(|| {
-        ground.server.kill();
-        ground.server.start_again();
+        server.process.kill();
+        server.process.restart();
     });
-    let over = curl(&ground, &first, &messages("claude-sonnet-4-5", 100)).await;
-    assert!(is(&over, 429) && over.contains("$0.010200 is spent"), "{over}");
-    assert_eq!(upstream.requests().len(), heard, "nothing of that was sent");
-    let shown = ground.admin.get(&path).await.expect(200);
+    let over = run_curl(&server, &first, &messages_arguments("claude-sonnet-4-5", 100)).await;
+    assert!(has_status(&over, 429) && over.contains("$0.010200 is spent"), "{over}");
+    assert_eq!(upstream.requests().len(), request_count, "the gateway must send none of these");
+    let shown = server.admin.get(&path).await.expect_status(200);
     let budget = &shown["budget"];
     assert!(is_near(&budget["spent"], 0.0102) && is_near(&budget["left"], 0.0008), "{shown}");
-    // Less is no reason to go on.
-    ground.admin.patch(&path, json!({ "budget": { "usd": 0.01 } })).await.expect(200);
-    assert_eq!(ground.row(&first).await["limit_paused"], "project_budget");
+    // A lower budget does not resume the agent.
+    server.admin.patch(&path, json!({ "budget": { "usd": 0.01 } })).await.expect_status(200);
+    assert_eq!(server.get_sandbox(&first).await["limit_paused"], "project_budget");
 
-    let raised = ground.admin.patch(&path, json!({ "budget": { "usd": 0.5 } })).await.expect(200);
-    assert_eq!(raised["budget"]["per"], "month", "what is not said stays: {raised}");
-    assert_eq!(ground.row(&first).await["limit_paused"], Value::Null, "at once");
-    assert!(is(&curl(&ground, &first, &messages("claude-sonnet-4-5", 100)).await, 200));
-    let row = ground.ended(&second).await;
+    let raised = server.admin.patch(&path, json!({ "budget": { "usd": 0.5 } })).await.expect_status(200);
+    assert_eq!(raised["budget"]["per"], "month", "an omitted field must stay: {raised}");
+    assert_eq!(server.get_sandbox(&first).await["limit_paused"], Value::Null, "at once");
+    assert!(has_status(&run_curl(&server, &first, &messages_arguments("claude-sonnet-4-5", 100)).await, 200));
+    let row = server.wait_until_ended(&second).await;
     assert_eq!(row["outcome"], "succeeded", "{row}");
-    let events = ground.admin.all_events(&second).await;
-    assert_eq!(story(&events), ["warned", "paused", "resumed"]);
-    assert!(said(&events).iter().any(|text| text.contains("this project's $0.011 for models")));
-    let events = ground.admin.all_events(&first).await;
-    assert_eq!(story(&events), ["paused", "resumed"], "{events:#?}");
+    let events = server.admin.all_events(&second).await;
+    assert_eq!(limit_events(&events), ["warned", "paused", "resumed"]);
+    assert!(agent_messages(&events).iter().any(|text| text.contains("this project's $0.011 for models")));
+    let events = server.admin.all_events(&first).await;
+    assert_eq!(limit_events(&events), ["paused", "resumed"], "{events:#?}");
 
-    for (wrong, why) in [
+    for (wrong, message) in [
         (json!({ "usd": 0 }), "budget.usd"),
         (json!({ "usd": -3 }), "budget.usd"),
         (json!({ "usd": 5, "per": "week" }), "expected one of `day`, `month`, `ever`"),
         (json!({ "per": "day" }), "missing field `usd`"),
         (json!([5]), "expected an object"),
     ] {
-        let answer = ground.admin.patch(&path, json!({ "budget": wrong })).await;
-        assert!(answer.status == 422 || answer.status == 400, "{why}: {}", answer.body);
-        assert!(answer.body.to_string().contains(why), "{why}: {}", answer.body);
+        let response = server.admin.patch(&path, json!({ "budget": wrong })).await;
+        assert!(response.status == 422 || response.status == 400, "{message}: {}", response.body);
+        assert!(response.body.to_string().contains(message), "{message}: {}", response.body);
     }
-    let none = ground.admin.patch(&path, json!({ "budget": null })).await.expect(200);
+    let none = server.admin.patch(&path, json!({ "budget": null })).await.expect_status(200);
     assert_eq!(none["budget"], Value::Null, "{none}");
-    ground.leave().await;
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_sandbox_has_under_way_counts_for_the_others() {
-    let upstream = Upstream::start().await;
-    let ground = ground(&upstream, "");
-    // 800 tokens may cost $0.012: there is room for one at a time.
-    let project = project(&ground, json!({ "usd": 0.02, "per": "ever" })).await;
-    let first = ground.kept(json!({ "project_id": project })).await;
-    let second = ground.kept(json!({ "project_id": project })).await;
-    let hangs = messages("claude-sonnet-4-5", 800).replace("\"messages\":[]", "\"messages\":[\"hangs\"]");
+async fn requests_in_flight_count_against_the_budget_of_other_sandboxes() {
+    let upstream = FakeUpstream::start().await;
+    let server = start_server(&upstream, "");
+    // 800 tokens may cost $0.012: the budget allows one request at a time.
+    let project = create_project(&server, json!({ "usd": 0.02, "per": "ever" })).await;
+    let first = server.create_idle_sandbox(json!({ "project_id": project })).await;
+    let second = server.create_idle_sandbox(json!({ "project_id": project })).await;
+    let hangs = messages_arguments("claude-sonnet-4-5", 800).replace("\"messages\":[]", "\"messages\":[\"hangs\"]");
     let script = format!(
         "KEY=$ATOLL_GATEWAY_KEY; curl -s {hangs} & until [ -e /workspace/enough ]; do sleep 0.1; done; kill $!; wait; true"
     );
-    let holder = ground.shell(&first, &script);
+    let hanging = server.run_shell(&first, &script);
     let other = async {
         while upstream.requests().is_empty() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let over = curl(&ground, &second, &messages("claude-sonnet-4-5", 800)).await;
-        assert!(is(&over, 429) && over.contains("is held for requests that are under way"), "{over}");
-        ground.shell(&first, "touch /workspace/enough").await.well();
+        let over = run_curl(&server, &second, &messages_arguments("claude-sonnet-4-5", 800)).await;
+        assert!(has_status(&over, 429) && over.contains("is reserved for requests in flight"), "{over}");
+        server.run_shell(&first, "touch /workspace/enough").await.expect_success();
     };
-    let (held, ()) = tokio::join!(holder, other);
-    held.well();
-    upstream.gone(1).await;
-    let deadline = Instant::now() + PATIENCE;
-    while !is(&curl(&ground, &second, &messages("claude-sonnet-4-5", 800)).await, 200) {
-        assert!(Instant::now() < deadline, "what was held is not given back");
+    let (ran, ()) = tokio::join!(hanging, other);
+    ran.expect_success();
+    upstream.wait_for_disconnects(1).await;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
+    while !has_status(&run_curl(&server, &second, &messages_arguments("claude-sonnet-4-5", 800)).await, 200) {
+        assert!(Instant::now() < deadline, "the reservation is not released");
     }
-    let events = ground.admin.all_events(&second).await;
-    assert!(story(&events).iter().all(|what| *what != "paused"), "it only had to wait: {events:#?}");
-    ground.leave().await;
+    let events = server.admin.all_events(&second).await;
+    assert!(limit_events(&events).iter().all(|what| *what != "paused"), "a reservation must not pause: {events:#?}");
+    server.stop_and_check().await;
 }
 
-/// The server was away when the day ended.
+/// The server is down when the day ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_day_lets_an_agent_go_on() {
-    let upstream = Upstream::start().await;
-    let mut ground = ground(&upstream, "");
-    let project = project(&ground, json!({ "usd": 0.006, "per": "day" })).await;
-    let ask = ask();
-    let prompt = format!("run {ask}\nrun until {ask}; do sleep 0.2; done\nsay done");
-    let id = ground.make(json!({ "project_id": project, "prompt": prompt })).await;
-    ground.event(&id, |event| event["type"] == "limit.paused").await;
-    costs(&ground, &id, 0.0051).await;
-    block_in_place(|| ground.server.kill());
-    a_day_passes(&ground).await;
-    block_in_place(|| ground.server.start_again());
-    let row = ground.ended(&id).await;
+async fn a_new_day_resumes_an_agent_paused_by_a_daily_budget() {
+    let upstream = FakeUpstream::start().await;
+    let mut server = start_server(&upstream, "");
+    let project = create_project(&server, json!({ "usd": 0.006, "per": "day" })).await;
+    let request = request_command();
+    let prompt = format!("run {request}\nrun until {request}; do sleep 0.2; done\nsay done");
+    let id = server.create_sandbox(json!({ "project_id": project, "prompt": prompt })).await;
+    server.wait_for_event(&id, |event| event["type"] == "limit.paused").await;
+    wait_for_cost(&server, &id, 0.0051).await;
+    block_in_place(|| server.process.kill());
+    shift_costs_by_a_day(&server).await;
+    block_in_place(|| server.process.restart());
+    let row = server.wait_until_ended(&id).await;
     assert_eq!((&row["outcome"], &row["limit_paused"]), (&json!("succeeded"), &Value::Null), "{row}");
-    let events = ground.admin.all_events(&id).await;
-    assert_eq!(told(&events, "limit.paused").len(), 1, "{events:#?}");
-    assert_eq!(told(&events, "limit.resumed"), [&json!({ "limit": "project_budget" })]);
-    let deadline = Instant::now() + PATIENCE;
+    let events = server.admin.all_events(&id).await;
+    assert_eq!(event_data(&events, "limit.paused").len(), 1, "{events:#?}");
+    assert_eq!(event_data(&events, "limit.resumed"), [&json!({ "limit": "project_budget" })]);
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
-        let shown = ground.admin.get(&format!("/projects/{project}")).await.expect(200);
+        let shown = server.admin.get(&format!("/projects/{project}")).await.expect_status(200);
         if is_near(&shown["usage"]["cost"], 0.0102) {
             assert!(is_near(&shown["budget"]["spent"], 0.0051), "only today's: {shown}");
             break;
         }
-        assert!(Instant::now() < deadline, "the second request is not written down: {shown}");
+        assert!(Instant::now() < deadline, "the second request is not recorded: {shown}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    ground.leave().await;
+    server.stop_and_check().await;
 }
 
-/// Everything that was spent and held was so a day earlier.
-async fn a_day_passes(ground: &Ground) {
-    let store = Store::open(&Location::Sqlite(ground.data().join("atoll.db"))).await.unwrap();
-    let moved = store.write::<_, Error, _>(|tx| {
-        Box::pin(async move {
-            tx.execute("UPDATE project_costs SET day = day - 1", &[]).await?;
-            let waiting = budgets::waiting(tx).await?;
-            for one in &waiting {
-                let held = Held { first: one.held.first.map(|day| day - 1), ..one.held };
-                budgets::hold(tx, one.sandbox, &held).await?;
-            }
-            Ok(waiting.len())
-        })
+/// Moves all costs and budget pauses to the previous day.
+async fn shift_costs_by_a_day(server: &LocalServer) {
+    let store = Store::open(&DatabaseLocation::Sqlite(server.data_dir().join("atoll.db"))).await.unwrap();
+    let moved = store.write::<_, Error, _>(async move |tx| {
+        tx.execute("UPDATE project_costs SET day = day - 1", &[]).await?;
+        let agents = budgets::list_paused_agents(tx).await?;
+        for agent in &agents {
+            let pause = BudgetPause { first: agent.budget_pause.first.map(|day| day - 1), ..agent.budget_pause };
+            budgets::record_budget_pause(tx, agent.sandbox, &pause).await?;
+        }
+        Ok(agents.len())
     });
     assert_eq!(moved.await.unwrap(), 1);
     store.close().await;
 }
 
-/// What an upstream has taken is paid for, also when it breaks off; what it never got is not.
+/// The gateway charges a request that the upstream received, even if the response breaks off. It charges no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_breaks_off_is_charged_its_input() {
-    let upstream = Upstream::start().await;
-    // A port that nobody serves as long as this is bound, and not listened on.
-    let nobody = tokio::net::TcpSocket::new_v4().unwrap();
-    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+async fn a_request_that_breaks_off_is_charged_for_its_input() {
+    let upstream = FakeUpstream::start().await;
+    // A port that is bound but not listened on: connections fail.
+    let unreachable = tokio::net::TcpSocket::new_v4().unwrap();
+    unreachable.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let config = format!(
         "upstreams:\n  nowhere: {{kind: anthropic, url: \"http://{}\"}}\n\
          models:\n- {{name: cuts, upstream: anthropic, price: {{input: 1000, output: 1}}}}\n\
          - {{name: away, upstream: nowhere, price: {{input: 1000, output: 1}}}}\n\
          - {{name: far, upstream: openai, price: {{input: 1, output: 1}}}}\n",
-        nobody.local_addr().unwrap()
+        unreachable.local_addr().unwrap()
     );
-    let ground = ground(&upstream, &config);
-    let id = ground.kept(json!({})).await;
-    let away = curl(&ground, &id, &messages("away", 1)).await;
-    assert!(is(&away, 502) && away.contains("nowhere can't be reached"), "{away}");
-    let cut = curl(&ground, &id, &messages("cuts", 1)).await;
-    assert!(is(&cut, 502), "{cut}");
+    let server = start_server(&upstream, &config);
+    let id = server.create_idle_sandbox(json!({})).await;
+    let away = run_curl(&server, &id, &messages_arguments("away", 1)).await;
+    assert!(has_status(&away, 502) && away.contains("cannot reach nowhere"), "{away}");
+    let broken = run_curl(&server, &id, &messages_arguments("cuts", 1)).await;
+    assert!(has_status(&broken, 502), "{broken}");
     let (_, body) = upstream.requests().pop().unwrap();
-    // Four bytes are a token, and a token is $0.001: only what was sent counts.
-    let row = costs(&ground, &id, body.len().div_ceil(4) as f64 * 0.001).await;
+    // A token is four bytes and costs $0.001. Only the request that was sent counts.
+    let row = wait_for_cost(&server, &id, body.len().div_ceil(4) as f64 * 0.001).await;
     assert_eq!(row["usage"]["output"], 0, "{row}");
 
-    let heard = upstream.requests().len();
-    let later = "$ATOLL_GATEWAY_URL/openai/v1/responses -H \"authorization: Bearer $KEY\" \
+    let request_count = upstream.requests().len();
+    let background = "$ATOLL_GATEWAY_URL/openai/v1/responses -H \"authorization: Bearer $KEY\" \
                  -d '{\"model\":\"far\",\"background\":true}'";
-    let refused = curl(&ground, &id, later).await;
-    assert!(is(&refused, 400) && refused.contains("`background: true` is not passed on"), "{refused}");
-    assert_eq!(upstream.requests().len(), heard, "it was not sent");
-    assert!(is(&curl(&ground, &id, &later.replace("true", "false")).await, 200));
-    ground.leave().await;
+    let refused = run_curl(&server, &id, background).await;
+    assert!(has_status(&refused, 400) && refused.contains("`background: true` is not supported"), "{refused}");
+    assert_eq!(upstream.requests().len(), request_count, "the gateway must not send it");
+    assert!(has_status(&run_curl(&server, &id, &background.replace("true", "false")).await, 200));
+    server.stop_and_check().await;
 }

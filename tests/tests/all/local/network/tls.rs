@@ -1,70 +1,70 @@
-//! A handshake names the host that was asked for, or nothing gets through.
+//! TLS through the proxy: a handshake must name the requested host.
 
-use super::serving::{Site, TlsSite, echo};
-use super::{curl, ground, python, refusal};
-use atoll_tests::local::{Ground, directory, is_root, skipped};
+use super::test_sites::{HttpSite, TlsSite, start_echo};
+use super::{run_curl, run_python, start_server, wait_for_refusal};
+use atoll_tests::local::{LocalServer, create_temp_dir, is_root, report_skipped};
 use serde_json::json;
 
-fn free_port() -> u16 {
+fn find_free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// What a client of `openssl` gets to know of the server; the handshake is all it wants.
-async fn handshake(ground: &Ground, id: &str, connect: &str, name: &str) -> String {
+/// Connects with `openssl s_client` and returns the lines about the certificate and about errors.
+async fn run_handshake(server: &LocalServer, id: &str, connect: &str, name: &str) -> String {
     let script = format!(
         "openssl s_client -proxy 127.0.0.1:7709 -connect {connect} {name} < /dev/null 2>&1 | grep -a -E 'subject=|alert|error|errno' ; true"
     );
-    ground.shell(id, &script).await.well()
+    server.run_shell(id, &script).await.expect_success()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_s_name_is_the_host_that_was_asked_for() {
-    let dir = directory("atoll-tls-");
-    let site = TlsSite::start(dir.path(), "127.0.0.1", free_port()).await;
-    let ground = ground(&["127.0.0.0/8".to_owned(), "::1".to_owned()]);
-    let id = ground.kept(json!({ "network": { "policy": "all" } })).await;
-    let place = format!("localhost:{}", site.port);
-    let answer = curl(&ground, &id, &format!("--noproxy '' --insecure https://{place}/")).await;
-    assert!(answer.contains("200 ok") && answer.contains("[exit 0]"), "{answer}");
-    let good = handshake(&ground, &id, &place, "-servername localhost").await;
+async fn a_tls_handshake_must_name_the_requested_host() {
+    let dir = create_temp_dir("atoll-tls-");
+    let site = TlsSite::start(dir.path(), "127.0.0.1", find_free_port()).await;
+    let server = start_server(&["127.0.0.0/8".to_owned(), "::1".to_owned()]);
+    let id = server.create_idle_sandbox(json!({ "network": { "policy": "all" } })).await;
+    let address = format!("localhost:{}", site.port);
+    let response = run_curl(&server, &id, &format!("--noproxy '' --insecure https://{address}/")).await;
+    assert!(response.contains("200 ok") && response.contains("[exit 0]"), "{response}");
+    let good = run_handshake(&server, &id, &address, "-servername localhost").await;
     assert!(good.contains("subject=CN = localhost"), "{good}");
     for name in ["-servername evil.example", "-noservername"] {
-        let bad = handshake(&ground, &id, &place, name).await;
+        let bad = run_handshake(&server, &id, &address, name).await;
         assert!(bad.contains("unrecognized name") && !bad.contains("subject="), "{name}: {bad}");
     }
-    let event = refusal(&ground, &id, "server_name").await;
+    let event = wait_for_refusal(&server, &id, "server_name").await;
     assert_eq!((&event["data"]["host"], &event["data"]["port"]), (&json!("localhost"), &json!(site.port)));
-    // An address has no name to be named by.
-    let place = format!("127.0.0.1:{}", site.port);
-    let good = handshake(&ground, &id, &place, "-noservername").await;
+    // A client sends no server name for an IP address.
+    let address = format!("127.0.0.1:{}", site.port);
+    let good = run_handshake(&server, &id, &address, "-noservername").await;
     assert!(good.contains("subject=CN = localhost"), "{good}");
-    let bad = handshake(&ground, &id, &place, "-servername localhost").await;
+    let bad = run_handshake(&server, &id, &address, "-servername localhost").await;
     assert!(bad.contains("unrecognized name"), "{bad}");
-    ground.leave().await;
+    server.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_usual_ports_carry_only_what_they_are_for() {
+async fn ports_80_and_443_carry_only_http_and_tls() {
     let host =
         format!("127.{}.{}.{}", rand::random_range(1..255), rand::random_range(0..255), rand::random_range(1..255));
-    let Ok(plain) = Site::start_on(&format!("{host}:80")).await else {
+    let Ok(plain) = HttpSite::start_on(&format!("{host}:80")).await else {
         assert!(!is_root());
-        return skipped("ports 80 and 443", "an ordinary user can't listen there");
+        return report_skipped("ports 80 and 443", "an ordinary user can't listen there");
     };
-    let dir = directory("atoll-tls-");
+    let dir = create_temp_dir("atoll-tls-");
     let _secure = TlsSite::start(dir.path(), &host, 443).await;
-    let ground = ground(&["127.0.0.0/8".to_owned()]);
-    let id = ground.kept(json!({ "network": { "policy": "allow", "allow": [host] } })).await;
-    let answer = curl(&ground, &id, &format!("--insecure https://{host}/")).await;
-    assert!(answer.contains("200 ok"), "{answer}");
-    for way in ["", "--proxytunnel", "--socks5-hostname 127.0.0.1:7709"] {
-        let answer = curl(&ground, &id, &format!("{way} http://{host}/here")).await;
-        assert!(answer.contains("GET /here HTTP/1.1"), "{way}: {answer}");
-        let answer = curl(&ground, &id, &format!("{way} -H 'Host: front.example' http://{host}/here")).await;
-        assert!(answer.contains("x-atoll-refused: host_header"), "{way}: {answer}");
+    let server = start_server(&["127.0.0.0/8".to_owned()]);
+    let id = server.create_idle_sandbox(json!({ "network": { "policy": "allow", "allow": [host] } })).await;
+    let response = run_curl(&server, &id, &format!("--insecure https://{host}/")).await;
+    assert!(response.contains("200 ok"), "{response}");
+    for option in ["", "--proxytunnel", "--socks5-hostname 127.0.0.1:7709"] {
+        let response = run_curl(&server, &id, &format!("{option} http://{host}/here")).await;
+        assert!(response.contains("GET /here HTTP/1.1"), "{option}: {response}");
+        let response = run_curl(&server, &id, &format!("{option} -H 'Host: front.example' http://{host}/here")).await;
+        assert!(response.contains("x-atoll-refused: host_header"), "{option}: {response}");
     }
-    assert!(!plain.heard().contains("front.example"));
-    // What is not TLS has no business at 443, and what is not HTTP none at 80.
+    assert!(!plain.request_heads().contains("front.example"));
+    // The proxy refuses everything but TLS on port 443 and everything but HTTP on port 80.
     let script = format!(
         r#"
 import socket
@@ -89,22 +89,25 @@ print(talk(443, b"SSH-2.0-x\r\n"))
 print(talk(80, b"SSH-2.0-x\r\n\r\n"))
 "#
     );
-    let said = python(&ground, &id, &script).await.well();
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines[0].starts_with("b'\\x15\\x03") && lines[1].starts_with("b'\\x15\\x03"), "an alert: {said}");
-    assert!(lines[2].contains("HTTP/1.1 400"), "{said}");
-    refusal(&ground, &id, "not_tls").await;
-    ground.leave().await;
+    let output = run_python(&server, &id, &script).await.expect_success();
+    let lines: Vec<&str> = output.lines().collect();
+    assert!(
+        lines[0].starts_with("b'\\x15\\x03") && lines[1].starts_with("b'\\x15\\x03"),
+        "expected a TLS alert: {output}"
+    );
+    assert!(lines[2].contains("HTTP/1.1 400"), "{output}");
+    wait_for_refusal(&server, &id, "not_tls").await;
+    server.stop_and_check().await;
 }
 
-/// At other ports anything may be spoken, also by a server that speaks first.
+/// Other ports carry any protocol, also one in which the server speaks first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_protocols_go_through_a_tunnel() {
-    let (first, first_serving) = echo(b"220 hello\r\n").await;
-    let (second, second_serving) = echo(b"").await;
-    let ground = ground(&["127.0.0.0/8".to_owned(), "::1".to_owned()]);
+async fn other_protocols_pass_through_a_tunnel() {
+    let (first, first_serving) = start_echo(b"220 hello\r\n").await;
+    let (second, second_serving) = start_echo(b"").await;
+    let server = start_server(&["127.0.0.0/8".to_owned(), "::1".to_owned()]);
     let list = [format!("localhost:{first}"), format!("localhost:{second}")];
-    let id = ground.kept(json!({ "network": { "policy": "allow", "allow": list } })).await;
+    let id = server.create_idle_sandbox(json!({ "network": { "policy": "allow", "allow": list } })).await;
     let script = format!(
         r#"
 import socket, struct
@@ -131,15 +134,15 @@ s = socks({second})
 s.sendall(b"SSH-2.0-x\r\n" + b"y" * 1000000)
 s.shutdown(socket.SHUT_WR)
 print(len(rest(s)))
-# Neither another version nor another command nor a password.
+# No password authentication, and no command but CONNECT.
 s = socket.create_connection(("127.0.0.1", 7709)); s.sendall(b"\x05\x01\x02"); print(s.recv(2))
 s = socket.create_connection(("127.0.0.1", 7709)); s.sendall(b"\x05\x01\x00"); s.recv(2)
 s.sendall(b"\x05\x03\x00\x01\x7f\x00\x00\x01\x00\x50"); print(s.recv(10)[:2])
 "#
     );
-    let said = python(&ground, &id, &script).await.well();
-    assert_eq!(said, "b'EHLO x\\r\\n'\n1000011\nb'\\x05\\xff'\nb'\\x05\\x07'\n");
+    let output = run_python(&server, &id, &script).await.expect_success();
+    assert_eq!(output, "b'EHLO x\\r\\n'\n1000011\nb'\\x05\\xff'\nb'\\x05\\x07'\n");
     first_serving.abort();
     second_serving.abort();
-    ground.leave().await;
+    server.stop_and_check().await;
 }

@@ -1,0 +1,26 @@
+//! Maintenance of the server.
+
+use serde::{Deserialize, Serialize};
+
+/// Asks the server to apply its retention rules now.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Gc))]
+pub struct GcRequest {
+    /// Report what the rules would remove, and remove nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Ignore the age of data: remove everything of ended sandboxes that retention may ever remove.
+    #[serde(default)]
+    pub all: bool,
+}
+
+/// Counts of what retention removed.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Swept))]
+pub struct GcReport {
+    pub dry_run: bool,
+    pub events: i64,
+    pub sandboxes: i64,
+    pub blobs: i64,
+}

@@ -1,0 +1,48 @@
+//! Tool calls and questions that wait for a person.
+
+use atoll_core::approval::{ApprovalDecision, ApprovalState};
+use atoll_core::id::SandboxId;
+use atoll_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A tool call or a question that waits, or waited, for a person's decision.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ApprovalView))]
+pub struct Approval {
+    pub sandbox_id: SandboxId,
+    pub approval_id: String,
+    pub state: ApprovalState,
+    /// The request: its kind, the tool, its input and the input's hash, or a text.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub request: Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decision: Option<ApprovalDecision>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub answers: Option<Map<String, Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answered_by: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
+    pub requested_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = "date-time"))]
+    pub answered_at: Option<Timestamp>,
+}
+
+/// A person's decision on an approval.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Word))]
+pub struct AnswerApproval {
+    pub decision: ApprovalDecision,
+    /// Shown to the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Answers to questions, by question.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub answers: Option<Map<String, Value>>,
+}

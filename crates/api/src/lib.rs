@@ -1,0 +1,73 @@
+//! The types of Atoll's HTTP API: requests, responses, queries, problem documents and the event catalogue.
+//!
+//! The server, the client, the command line and the tests share these types, so that a change of the API is a change
+//! of one type. The crate contains no I/O and no rules: the server checks requests, and `atoll-client` sends them.
+//!
+//! Requests reject unknown fields; responses tolerate them, because a newer server may send more.
+
+mod admin;
+mod agents;
+mod approvals;
+mod event_queries;
+pub mod events;
+mod exec;
+mod files;
+mod limits;
+mod live;
+mod messages;
+mod network;
+mod page;
+pub mod problem;
+mod projects;
+mod resources;
+mod results;
+mod sandboxes;
+mod secrets;
+mod sessions;
+mod snapshots;
+mod tokens;
+mod trajectory;
+mod users;
+
+pub use admin::{GcReport, GcRequest};
+pub use agents::{Agent, AgentList};
+pub use approvals::{AnswerApproval, Approval};
+pub use event_queries::{EventOrder, EventsQuery, FollowQuery};
+pub use exec::{
+    AttachQuery, Exec, ExecInput, ExecInputQuery, ExecList, ExecOutput, NewExec, NewSignal, TerminalQuery, TerminalSize,
+};
+pub use files::{DeleteFileQuery, FileListQuery, FilePathQuery, MoveFile, NewDirectory, SandboxFile, WriteFileQuery};
+pub use limits::{ChangeLimits, SandboxLimits};
+pub use live::{EventsFrame, EventsRequest, FollowedSandboxes, TerminalFrame, TerminalRequest, TicketQuery};
+pub use messages::{ChangeMessage, Message, MessageListQuery, NewMessage, SentToSession};
+pub use network::{HostTraffic, NetworkStatus, TrafficTotal};
+pub use page::{Page, PageQuery};
+pub use problem::{ErrorCode, ProblemDocument};
+pub use projects::{Budget, ChangeProject, Member, NewBudget, NewProject, Project, ProjectDefaults, SetMember};
+pub use resources::{ResourceQuery, ResourceSample, ResourceSeries};
+pub use results::{Diff, DiffFile, DiffQuery, ExportedResult, ExportedResults};
+pub use sandboxes::{
+    ContinuousProgress, Cost, ForkSandbox, ModelUsage, NewSandbox, RemoveSandboxQuery, Sandbox, SandboxListQuery,
+    StopSandbox, WorkerStart,
+};
+pub use secrets::{KeyRotation, NewSecret, RemoveSecretQuery, Secret, SecretListQuery};
+pub use sessions::{ChangeSession, ForkSession, ResumeSession, Session, SessionListQuery};
+pub use snapshots::{ImageList, ImportImageQuery, NewSnapshot, RemoveSnapshotQuery, Snapshot, SnapshotList};
+pub use tokens::{NewToken, Token, WebSocketTicket};
+pub use trajectory::{Direction, HeartbeatSummary, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery};
+pub use users::{ChangeUser, NewUser, User};
+
+/// Reads a field that distinguishes absent (`None`) from `null` (`Some(None)`).
+fn present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: serde::Deserialize<'de>,
+{
+    serde::Deserialize::deserialize(deserializer).map(Some)
+}
+
+/// Omits `false` from requests: it is the default.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}

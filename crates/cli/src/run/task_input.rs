@@ -1,0 +1,73 @@
+//! Translates the arguments of `atoll run` into a request for a sandbox.
+
+use super::Run;
+use crate::arguments;
+use crate::failure::{Failure, Result};
+use atoll_api::NewSandbox;
+use atoll_core::sandbox::{EndPolicy, Repo, Resources};
+use std::io::IsTerminal;
+use std::path::Path;
+
+/// The built-in agent, which needs no model.
+pub const DEMO_AGENT: &str = "demo";
+
+/// The validated prompt and repository of a run.
+pub struct TaskInput {
+    pub prompt: String,
+    repo: Option<Repo>,
+}
+
+impl TaskInput {
+    pub fn read(run: &Run) -> Result<Self> {
+        let repo = run.repo.as_deref().map(arguments::parse_repository).transpose()?;
+        Ok(Self { repo, prompt: read_prompt(run.prompt.as_deref())? })
+    }
+
+    /// The repository's absolute path.
+    pub fn repo_path(&self) -> Option<&Path> {
+        self.repo.as_ref()?.path.as_deref().map(Path::new)
+    }
+}
+
+/// Reads the prompt from the argument or from piped stdin.
+fn read_prompt(given: Option<&str>) -> Result<String> {
+    let text = match given {
+        Some("-") => prompt_from_stdin()?,
+        Some(text) => text.to_owned(),
+        None if std::io::stdin().is_terminal() => {
+            return Err(Failure::input("there is no prompt")
+                .with_hint("Run atoll run \"PROMPT\", or pipe it in: atoll run < prompt.md"));
+        }
+        None => prompt_from_stdin()?,
+    };
+    if text.trim().is_empty() {
+        return Err(Failure::input("the prompt is empty").with_hint("Pass the agent's task as the prompt."));
+    }
+    Ok(text)
+}
+
+fn prompt_from_stdin() -> Result<String> {
+    arguments::read_stdin().map_err(|error| Failure::input(format!("can't read the prompt from stdin: {error}")))
+}
+
+/// The request for the sandbox of a run.
+pub fn sandbox_request(run: &Run, input: &TaskInput, agent: Option<&str>) -> NewSandbox {
+    let resources = Resources { memory_gb: run.memory, cpu: run.cpu, ..Resources::default() };
+    let mut request = NewSandbox {
+        prompt: Some(input.prompt.clone()),
+        agent: agent.map(str::to_owned),
+        session_id: run.session,
+        provider: run.provider,
+        end: Some(if run.keep { EndPolicy::Keep } else { EndPolicy::WhenDone }),
+        timeout_s: run.timeout,
+        network: run.network.settings(),
+        limits: run.limits.settings(),
+        model: run.model.clone(),
+        repo: input.repo.clone(),
+        protected: run.protected.clone(),
+        resources: (resources != Resources::default()).then_some(resources),
+        ..NewSandbox::default()
+    };
+    run.working.add_to_request(&mut request);
+    request
+}

@@ -1,0 +1,30 @@
+//! `atoll sandbox fork`.
+
+use crate::connect::ConnectedClient;
+use crate::failure::Result;
+use crate::output::Output;
+use atoll_api::ForkSandbox;
+use atoll_core::id::SandboxId;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  atoll sandbox fork sbx_…
+  atoll sandbox fork sbx_… \"try it with a hash map instead\" --title 'hash map'
+
+The fork starts with the current files and the conversation of the sandbox. The server waits for the end
+of the agent's turn; other processes in the sandbox end.")]
+pub struct Fork {
+    id: SandboxId,
+    /// Prompt for the fork's agent; without it, the agent waits
+    prompt: Option<String>,
+    /// Title of the new session
+    #[arg(long)]
+    title: Option<String>,
+}
+
+pub async fn run(fork: &Fork, client: &ConnectedClient, output: &Output) -> Result {
+    let request = ForkSandbox { title: fork.title.clone(), prompt: fork.prompt.clone(), end: None };
+    let sandbox = client.fork_sandbox(fork.id, &request).await?;
+    output.print_result(&sandbox, || format!("{} is a fork of {}", sandbox.id, fork.id))
+}

@@ -1,0 +1,36 @@
+//! `atoll sandbox results`.
+
+use super::stop::describe_sandbox;
+use crate::connect::ConnectedClient;
+use crate::failure::Result;
+use crate::output::Output;
+use crate::render::text;
+use atoll_api::ExportedResult;
+use atoll_core::id::SandboxId;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  atoll sandbox results sbx_…
+
+The results become a branch of the sandbox's repository. This works in every state of the sandbox.")]
+pub struct Results {
+    id: SandboxId,
+}
+
+pub async fn run(results: &Results, client: &ConnectedClient, output: &Output) -> Result {
+    let exported = client.export_results(results.id).await?;
+    output.print_result(&exported, || {
+        let results: Vec<_> = exported.taken.iter().map(describe_result).collect();
+        let results =
+            if results.is_empty() { "there were no results to export".to_owned() } else { results.join(", ") };
+        format!("{}; {results}", describe_sandbox(&exported.sandbox))
+    })
+}
+
+fn describe_result(result: &ExportedResult) -> String {
+    let ExportedResult::Branch { branch, commit, repo } = result;
+    let commit: String = commit.chars().take(8).collect();
+    let repo = repo.as_ref().map(|repo| format!(" in {repo}")).unwrap_or_default();
+    text::escape_line(&format!("the results are on branch {branch} ({commit}){repo}"))
+}

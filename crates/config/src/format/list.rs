@@ -1,0 +1,134 @@
+//! Formats of lists. A flag or an environment variable holds the items separated by commas.
+
+use super::{BaseDirs, Format, Mismatch, RawInput};
+use crate::yaml::{Node, NodeContent};
+use atoll_core::network::AddressException;
+use atoll_core::protected_paths;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+
+fn read_items(input: &RawInput<'_>) -> Result<Vec<String>, Mismatch> {
+    match input {
+        RawInput::Text(text) => {
+            Ok(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect())
+        }
+        RawInput::Node(Node { content: NodeContent::List(items), .. }) => {
+            let texts = items.iter().map(|item| match &item.content {
+                NodeContent::Scalar { text, .. } => Ok(text.clone()),
+                NodeContent::List(_) | NodeContent::Map(_) => Err(Mismatch::Type("a list with other items than text")),
+            });
+            texts.collect()
+        }
+        RawInput::Node(Node { content: NodeContent::Scalar { .. }, .. }) => Err(Mismatch::Type("a single value")),
+        RawInput::Node(Node { content: NodeContent::Map(_), .. }) => Err(Mismatch::Type("a mapping")),
+    }
+}
+
+fn show_items(items: impl IntoIterator<Item = impl ToString>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    format!("[{}]", items.join(", "))
+}
+
+/// Host names in lower case, each with an optional port.
+pub(crate) struct Hosts;
+
+impl Format for Hosts {
+    type Value = Vec<String>;
+
+    fn describe_expected(&self) -> String {
+        "a list of host names, each with an optional port and without a scheme".to_owned()
+    }
+
+    fn parse_value(&self, input: &RawInput<'_>, _: &BaseDirs<'_>) -> Result<Vec<String>, Mismatch> {
+        let hosts = read_items(input)?;
+        match hosts.iter().find(|host| !is_host(host)) {
+            Some(bad) => Err(Mismatch::new(bad)),
+            None => Ok(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect()),
+        }
+    }
+
+    fn show_value(&self, value: &Vec<String>) -> String {
+        show_items(value)
+    }
+}
+
+fn is_host(text: &str) -> bool {
+    if let Some(rest) = text.strip_prefix('[') {
+        return rest.split_once(']').is_some_and(|(address, tail)| {
+            address.parse::<Ipv6Addr>().is_ok() && (tail.is_empty() || tail.strip_prefix(':').is_some_and(is_port))
+        });
+    }
+    let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
+    let is_name = (1..=253).contains(&name.len())
+        && !name.starts_with(['-', '.'])
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+    is_name && port.is_none_or(is_port)
+}
+
+fn is_port(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_digit()) && text.parse::<u16>().is_ok()
+}
+
+pub(crate) struct AbsolutePaths;
+
+impl Format for AbsolutePaths {
+    type Value = Vec<PathBuf>;
+
+    fn describe_expected(&self) -> String {
+        "a list of absolute paths".to_owned()
+    }
+
+    fn parse_value(&self, input: &RawInput<'_>, _: &BaseDirs<'_>) -> Result<Vec<PathBuf>, Mismatch> {
+        let paths = read_items(input)?;
+        match paths.iter().find(|path| !path.starts_with('/') || path.chars().any(char::is_control)) {
+            Some(bad) => Err(Mismatch::with_detail(bad, "it is not absolute")),
+            None => Ok(paths.into_iter().map(PathBuf::from).collect()),
+        }
+    }
+
+    fn show_value(&self, value: &Vec<PathBuf>) -> String {
+        show_items(value.iter().map(|path| path.display()))
+    }
+}
+
+/// Paths below a workspace, sorted and without duplicates.
+pub(crate) struct WorkspacePaths;
+
+impl Format for WorkspacePaths {
+    type Value = Vec<String>;
+
+    fn describe_expected(&self) -> String {
+        "a list of files and directories, relative to the workspace".to_owned()
+    }
+
+    fn parse_value(&self, input: &RawInput<'_>, _: &BaseDirs<'_>) -> Result<Vec<String>, Mismatch> {
+        let paths = read_items(input)?;
+        protected_paths::join_protected_paths("protected", &paths)
+            .map_err(|error| Mismatch::with_detail(&paths.join(", "), error.detail))
+    }
+
+    fn show_value(&self, value: &Vec<String>) -> String {
+        show_items(value)
+    }
+}
+
+/// Hosts with a port, addresses, and address ranges.
+pub(crate) struct PrivateRanges;
+
+impl Format for PrivateRanges {
+    type Value = Vec<AddressException>;
+
+    fn describe_expected(&self) -> String {
+        "a list of host:port, addresses, and ranges like 10.1.0.0/16".to_owned()
+    }
+
+    fn parse_value(&self, input: &RawInput<'_>, _: &BaseDirs<'_>) -> Result<Vec<AddressException>, Mismatch> {
+        let items = read_items(input)?.into_iter();
+        let parsed = items.map(|item| item.parse().map_err(|_| Mismatch::new(&item)));
+        parsed.collect()
+    }
+
+    fn show_value(&self, value: &Vec<AddressException>) -> String {
+        show_items(value)
+    }
+}

@@ -1,0 +1,111 @@
+//! The table of all event types.
+//!
+//! This is the one list of event types. `kind` has a constant for each, and `atoll_api::events` generates from the same
+//! table the enum of typed data, the schemas of the OpenAPI document and `docs/events.md`. The structs of the data live in
+//! `atoll_api`, because only the edges of the system need them; this crate needs the names.
+//!
+//! To add an event type: add a row here, a struct in `atoll_api::events::data` and an example in
+//! `atoll_api::events::examples`.
+
+/// Calls the macro `$callback` with the whole table: constant, type, variant, struct of its data, description.
+#[macro_export]
+macro_rules! for_each_event_type {
+    ($callback:ident) => {
+        $callback! {
+            AGENT_STARTED = "agent.started", AgentStarted(AgentStarted), "A turn of the agent began.";
+            AGENT_COMPLETED = "agent.completed", AgentCompleted(AgentCompleted), "A turn of the agent ended by itself.";
+            AGENT_FAILED = "agent.failed", AgentFailed(AgentFailed), "The agent failed: it reported an error, exited or crashed.";
+            AGENT_WAITING = "agent.waiting", AgentWaiting(Empty), "The agent is idle and waits for a message.";
+            AGENT_SHUTDOWN = "agent.shutdown", AgentShutdown(AgentShutdown), "The worker has sent all its events and leaves.";
+            AGENT_HEARTBEAT = "agent.heartbeat", AgentHeartbeat(Empty), "The worker is alive. The server counts heartbeats and does not store them as events.";
+            AGENT_MESSAGE = "agent.message", AgentMessage(AgentText), "Text that the agent wrote.";
+            AGENT_ASSISTANT_MESSAGE = "agent.assistant_message", AgentAssistantMessage(AssistantMessage), "A complete response of the agent's model, as a list of its parts. Each part has an event of its own with its content.";
+            AGENT_USER_TOOL_RESULT = "agent.user_tool_result", AgentUserToolResult(UserToolResult), "Tool results that the agent's model receives together.";
+            AGENT_MESSAGE_INJECTED = "agent.message_injected", AgentMessageInjected(MessageInjected), "A message reached the agent during its turn.";
+            AGENT_INTERRUPTED = "agent.interrupted", AgentInterrupted(AgentInterrupted), "An interrupt ended the agent's turn.";
+            AGENT_UNPARSED = "agent.unparsed", AgentUnparsed(AgentUnparsed), "The worker did not understand a line of the agent's output.";
+            AGENT_THINKING = "agent.thinking", AgentThinking(AgentText), "Reasoning text of the agent's model.";
+            AGENT_SYSTEM_MESSAGE = "agent.system_message", AgentSystemMessage(AgentSystemMessage), "A notice of the agent program or of the worker about the agent.";
+            AGENT_STREAM_ERROR = "agent.stream_error", AgentStreamError(AgentStreamError), "A request to the agent's model failed, and the agent retries it.";
+            AGENT_RATE_LIMITED = "agent.rate_limited", AgentRateLimited(AgentRateLimited), "The agent's model asked it to wait.";
+            AGENT_ERROR = "agent.error", AgentError(AgentError), "The agent reported an error.";
+            AGENT_PLAN = "agent.plan", AgentPlan(AgentPlan), "The agent's plan, as a list of steps.";
+            AGENT_SUBAGENT_INVOKED = "agent.subagent_invoked", AgentSubagentInvoked(SubagentInvoked), "The agent started a subagent.";
+            AGENT_SUBAGENT_COMPLETED = "agent.subagent_completed", AgentSubagentCompleted(DelegationCompleted), "A subagent ended.";
+            AGENT_SKILL_INVOKED = "agent.skill_invoked", AgentSkillInvoked(SkillInvoked), "The agent used a skill.";
+            AGENT_SKILL_COMPLETED = "agent.skill_completed", AgentSkillCompleted(DelegationCompleted), "A skill ended.";
+            AGENT_USAGE = "agent.usage", AgentUsage(AgentUsage), "Tokens that the agent used since its last report.";
+            AGENT_TRANSCRIPT = "agent.transcript", AgentTranscript(AgentTranscript), "The worker stored the agent's transcript as a blob.";
+            AGENT_TRANSCRIPT_FAILED = "agent.transcript_failed", AgentTranscriptFailed(TranscriptFailed), "The worker could not store the agent's transcript.";
+            AGENT_TOOL_USE = "agent.tool_use", AgentToolUse(ToolUse), "The agent called a tool.";
+            AGENT_TOOL_COMPLETED = "agent.tool_completed", AgentToolCompleted(ToolCompleted), "A tool call ended.";
+            AGENT_FILE_EDITED = "agent.file_edited", AgentFileEdited(FileEdited), "A file of the workspace changed.";
+            AGENT_SETTINGS_IGNORED = "agent.settings_ignored", AgentSettingsIgnored(SettingsIgnored), "Settings that the agent does not support.";
+            APPROVAL_REQUESTED = "approval.requested", ApprovalRequested(ApprovalRequested), "A tool call or a question waits for a person's decision.";
+            APPROVAL_ANSWERED = "approval.answered", ApprovalAnswered(ApprovalAnswered), "A person decided; the agent may not know it yet.";
+            APPROVAL_RESOLVED = "approval.resolved", ApprovalResolved(ApprovalResolved), "The agent received the decision, or no longer waits for it.";
+            CONTINUOUS_STARTED = "continuous.started", ContinuousStarted(ContinuousStarted), "A sandbox started to work in continuous mode.";
+            CONTINUOUS_VALIDATING = "continuous.validating", ContinuousValidating(ContinuousValidating), "The server runs the checks.";
+            CONTINUOUS_CHECK = "continuous.check", ContinuousCheck(ContinuousCheck), "One check ended.";
+            CONTINUOUS_CHECKED = "continuous.checked", ContinuousChecked(ContinuousChecked), "All checks of a round ended.";
+            CONTINUOUS_RUN_FAILED = "continuous.run_failed", ContinuousRunFailed(ContinuousRunFailed), "A run of the agent failed.";
+            CONTINUOUS_PASSED = "continuous.passed", ContinuousPassed(ContinuousPassed), "All checks passed.";
+            CONTINUOUS_STOPPED = "continuous.stopped", ContinuousStopped(ContinuousStopped), "Continuous mode ended before all checks passed.";
+            WORKER_REJECTED = "worker.rejected", WorkerRejected(WorkerRejected), "The server rejected an event of the worker and stored this one in its place.";
+            WORKER_LOST = "worker.lost", WorkerLost(WorkerLost), "Events of the worker are lost.";
+            SANDBOX_PENDING = "sandbox.pending", SandboxPending(SandboxPending), "A client created the sandbox.";
+            SANDBOX_CREATING = "sandbox.creating", SandboxCreating(SandboxTransition), "The provider creates the sandbox.";
+            SANDBOX_RUNNING = "sandbox.running", SandboxRunning(SandboxTransition), "The worker of the sandbox runs.";
+            SANDBOX_COMPLETING = "sandbox.completing", SandboxCompleting(SandboxTransition), "The sandbox ends, and the server exports its results.";
+            SANDBOX_COMPLETED = "sandbox.completed", SandboxCompleted(SandboxTransition), "The sandbox ended.";
+            SANDBOX_FAILED = "sandbox.failed", SandboxFailed(SandboxTransition), "The sandbox failed.";
+            SANDBOX_PAUSED = "sandbox.paused", SandboxPaused(SandboxActivity), "A person paused the sandbox.";
+            SANDBOX_RESUMED = "sandbox.resumed", SandboxResumed(SandboxActivity), "A person resumed the sandbox.";
+            SANDBOX_SNAPSHOT = "sandbox.snapshot", SandboxSnapshot(SandboxSnapshot), "A person saved the sandbox's files as a snapshot.";
+            SANDBOX_NOTICE = "sandbox.notice", SandboxNotice(SandboxNotice), "Something that a user of the sandbox should know.";
+            SANDBOX_DISK_FULL = "sandbox.disk_full", SandboxDiskFull(DiskFull), "The sandbox's files reached their disk limit.";
+            MESSAGE_QUEUED = "message.queued", MessageQueued(MessageContent), "A message entered the inbox.";
+            MESSAGE_EDITED = "message.edited", MessageEdited(MessageContent), "A queued message changed.";
+            MESSAGE_CANCELLED = "message.cancelled", MessageCancelled(MessageOutcome), "A queued message was cancelled.";
+            MESSAGE_ACKNOWLEDGED = "message.acknowledged", MessageAcknowledged(MessageOutcome), "The agent has the message.";
+            MESSAGE_UNDELIVERABLE = "message.undeliverable", MessageUndeliverable(MessageOutcome), "The message can't reach the agent.";
+            MESSAGE_UNCONFIRMED = "message.delivered_unconfirmed", MessageDeliveredUnconfirmed(MessageOutcome), "The worker handed the message to the agent, which did not confirm it.";
+            NETWORK_CHANGED = "network.changed", NetworkChanged(NetworkChanged), "A person changed the sandbox's network policy.";
+            NETWORK_REFUSED = "network.refused", NetworkRefused(NetworkRefused), "The egress proxy refused a connection.";
+            MODEL_REFUSED = "model.refused", ModelRefused(ModelRefused), "The gateway refused a request to a model.";
+            LIMIT_WARNED = "limit.warned", LimitWarned(LimitUse), "The agent has used most of a limit.";
+            LIMIT_PAUSED = "limit.paused", LimitPaused(LimitUse), "A limit paused the agent until a person raises it.";
+            LIMIT_RESUMED = "limit.resumed", LimitResumed(LimitResumed), "The agent continues after a limit paused it.";
+            LIMIT_CHANGED = "limit.changed", LimitChanged(LimitChanged), "A person changed the agent's limits.";
+            GUARDIAN_DENIED = "guardian.denied", GuardianDenied(GuardianDenied), "A rule denied a tool call.";
+            GUARDIAN_CHANGED = "guardian.changed", GuardianChanged(GuardianChanged), "A rule changed the input of a tool call.";
+            GUARDIAN_DETECTED = "guardian.detected", GuardianDetected(GuardianDetected), "A detector found a suspicious pattern in the tool calls.";
+            GUARDIAN_NUDGED = "guardian.nudged", GuardianNudged(GuardianNudged), "The guardian sent the agent a nudge.";
+            GUARDIAN_PROTECTED_PATH = "guardian.protected_path", GuardianProtectedPath(ProtectedPaths), "The results change protected paths, so the server exported none of them.";
+            FILES_WRITTEN = "files.written", FilesWritten(FilesWritten), "A person wrote files to the sandbox.";
+            FILES_MADE = "files.made", FilesMade(FilePath), "A person created a directory in the sandbox.";
+            FILES_MOVED = "files.moved", FilesMoved(FileMoved), "A person moved a file of the sandbox.";
+            FILES_DELETED = "files.deleted", FilesDeleted(FilePath), "A person deleted a file of the sandbox.";
+            GIT_CLONED = "git.cloned", GitCloned(GitCloned), "The server copied the repository into the sandbox.";
+            GIT_BRANCH_CREATED = "git.branch_created", GitBranchCreated(GitBranchCreated), "The server exported the results as a branch.";
+            GIT_NOTHING_CHANGED = "git.nothing_changed", GitNothingChanged(GitNothingChanged), "The results contain no changes.";
+            SECRETS_EXPOSED = "secrets.exposed", SecretsExposed(SecretsExposed), "The sandbox holds the values of these secrets.";
+            SESSION_OPENED = "session.opened", SessionOpened(SessionOpened), "A session started with this sandbox.";
+            SESSION_CHANGED = "session.changed", SessionChanged(SessionChanged), "A person changed the session.";
+            SESSION_CLOSED = "session.closed", SessionClosed(SessionChanged), "A person closed the session.";
+            SESSION_RESUMED = "session.resumed", SessionResumed(SessionResumed), "A session continues in this sandbox.";
+            SESSION_FORKED = "session.forked", SessionForked(SessionForked), "A person forked the session.";
+        }
+    };
+}
+
+macro_rules! define_constants {
+    ($($name:ident = $event_type:literal, $variant:ident($data:ident), $description:literal;)+) => {
+        /// The event types that Atoll emits.
+        pub mod kind {
+            $(#[doc = $description] pub const $name: &str = $event_type;)+
+        }
+    };
+}
+
+for_each_event_type!(define_constants);

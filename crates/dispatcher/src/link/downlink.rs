@@ -1,0 +1,60 @@
+//! The channels between the dispatcher and the downlink.
+
+use super::{LinkReport, SandboxPhase};
+use crate::Exit;
+use atoll_core::approval::ApprovalAnswer;
+use atoll_core::id::LeaseId;
+use atoll_core::limit::Limit;
+use atoll_core::sandbox::{AgentLimits, SandboxState};
+use atoll_protocol::LeasedMessage;
+use atoll_spool::SpoolStream;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, watch};
+
+#[derive(Debug)]
+pub enum DownlinkReport {
+    /// A message, leased to this worker.
+    Message(Box<LeasedMessage>),
+    /// The answer to an approval that the agent requested.
+    Answer(Box<ApprovalAnswer>),
+    /// The agent's limits, and the one for which the server pauses it.
+    Limits(AgentLimits, Option<Limit>),
+    Stop(SandboxState),
+    Ended(Exit),
+}
+
+/// Streamed text, and the key of the event that precedes it.
+#[derive(Debug)]
+pub struct LiveText {
+    pub after_key: i64,
+    pub data: Box<RawValue>,
+}
+
+#[derive(Debug)]
+pub struct DownlinkChannels {
+    pub stream: SpoolStream,
+    pub phase: watch::Receiver<SandboxPhase>,
+    /// Leases of messages that the program has not acknowledged.
+    pub leases: watch::Receiver<Vec<LeaseId>>,
+    pub live: mpsc::Receiver<LiveText>,
+    pub reports: mpsc::Sender<LinkReport>,
+}
+
+impl DownlinkChannels {
+    /// Waits for the first heartbeat: the server leases nothing to a stream that it does not know. False if the worker
+    /// ends before it.
+    pub async fn wait_until_registered(&mut self) -> bool {
+        self.phase.wait_for(|phase| phase.registered).await.is_ok()
+    }
+
+    /// Passes a report to the dispatcher. False if the worker is exiting.
+    pub async fn report(&self, report: DownlinkReport) -> bool {
+        self.reports.send(LinkReport::Downlink(report)).await.is_ok()
+    }
+}
+
+/// Returns when the worker leaves: it would return each further message, and the server would lease it again.
+pub async fn wait_for_leaving(phase: &mut watch::Receiver<SandboxPhase>) {
+    // Without a sender the worker is leaving too.
+    drop(phase.wait_for(|phase| phase.leaving).await);
+}

@@ -1,0 +1,448 @@
+//! Agents that speak the Agent Client Protocol (ACP): JSON-RPC on standard input and output.
+//!
+//! A turn is one `session/prompt` request; its response ends the turn. ACP has no acknowledgements: the first update
+//! after a prompt acknowledges its messages. ACP has no standard steering either. Agents with the `_session/steering`
+//! extension are steered with it. For others the driver cancels the prompt and sends a new one with the message, within
+//! the same turn of Atoll.
+
+use super::json_rpc::{self, RpcError, RpcMessage};
+use super::{
+    Abilities, AgentCommand, AgentOutput, AgentRequest, Driver, EventEffect, LaunchContext, RequestAnswer, RequestKind,
+    TurnState, build_event, take_field,
+};
+use crate::event_data::{self, clip_text};
+use atoll_api::events::{AgentCompleted, AgentSystemMessage, EventData};
+use atoll_core::message::{DeliveryMethod, MessageType};
+use atoll_protocol::LeasedMessage;
+use events::AcpTurn;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
+
+mod events;
+mod launch;
+#[cfg(test)]
+mod tests;
+
+pub(super) use launch::AcpAgent;
+
+/// Follows a message for which the driver cancelled the prompt.
+const RESTART_NOTE: &str = "This message arrived while you were working; you were interrupted to read it. \
+    Take it into account and continue your work.";
+
+#[derive(Debug)]
+pub(super) struct AcpDriver {
+    agent: AcpAgent,
+    /// Parameters of `session/new` or `session/load`.
+    session_params: Value,
+    native_id: Option<String>,
+    /// Precedes the first message, unless the agent has a better place for it.
+    system_prompt: Option<String>,
+    can_steer: bool,
+    session: Option<String>,
+    phase: PromptPhase,
+    turn: AcpTurn,
+    queued: VecDeque<LeasedMessage>,
+    /// Messages of the running prompt that are not acknowledged.
+    unacknowledged: Vec<(LeasedMessage, DeliveryMethod)>,
+    pending_interrupt: Option<LeasedMessage>,
+    open_requests: BTreeMap<String, OpenRequest>,
+    pending_calls: BTreeMap<u64, PendingCall>,
+    call_count: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PromptPhase {
+    Idle,
+    Running,
+    /// The prompt is cancelled, so that the queued messages can be sent.
+    Cancelling,
+}
+
+#[derive(Debug)]
+struct OpenRequest {
+    /// The agent's request id.
+    id: Value,
+    allow_option: Option<Value>,
+    deny_option: Option<Value>,
+}
+
+/// A JSON-RPC call that waits for its response.
+#[derive(Debug)]
+enum PendingCall {
+    Initialize,
+    NewSession,
+    LoadSession,
+    Prompt,
+    Steer(Box<LeasedMessage>),
+}
+
+impl AcpDriver {
+    pub(super) fn new(agent: AcpAgent) -> Self {
+        Self {
+            agent,
+            session_params: Value::Null,
+            native_id: None,
+            system_prompt: None,
+            can_steer: false,
+            session: None,
+            phase: PromptPhase::Idle,
+            turn: AcpTurn::default(),
+            queued: VecDeque::new(),
+            unacknowledged: Vec::new(),
+            pending_interrupt: None,
+            open_requests: BTreeMap::new(),
+            pending_calls: BTreeMap::new(),
+            call_count: 0,
+        }
+    }
+}
+
+impl Driver for AcpDriver {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            steer: true,
+            queue: true,
+            interrupt: true,
+            approvals: true,
+            questions: false,
+            hooks: false,
+            // Gemini announces `loadSession`, but does not find its sessions.
+            resume: self.agent != AcpAgent::Gemini,
+            fork: false,
+            usage: true,
+            plan: true,
+        }
+    }
+
+    fn build_command(&mut self, launch: &LaunchContext<'_>) -> AgentCommand {
+        *self = Self {
+            session_params: launch::session_params(launch),
+            native_id: launch.native_id.map(str::to_owned),
+            // Gemini reads it from a file.
+            system_prompt: match self.agent {
+                AcpAgent::Gemini => None,
+                AcpAgent::Other => launch.settings.system_prompt.clone(),
+            },
+            ..Self::new(self.agent)
+        };
+        launch::build_command(self.agent, launch)
+    }
+
+    fn handshake(&mut self) -> Vec<u8> {
+        let params = json!({
+            "protocolVersion": 1,
+            "clientInfo": {"name": "atoll", "title": "Atoll", "version": env!("CARGO_PKG_VERSION")},
+            // The agent accesses the sandbox's files and terminals itself.
+            "clientCapabilities": {"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false},
+        });
+        self.call_method("initialize", &params, PendingCall::Initialize)
+    }
+
+    fn encode_message(&mut self, message: &LeasedMessage, _: TurnState) -> Vec<u8> {
+        match message.message_type {
+            MessageType::Interrupt => {
+                // The turn has already ended.
+                if self.phase == PromptPhase::Idle && self.queued.is_empty() {
+                    return Vec::new();
+                }
+                self.pending_interrupt = Some(message.clone());
+                if self.phase == PromptPhase::Idle { Vec::new() } else { self.send_cancel() }
+            }
+            MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System => {
+                self.queued.push_back(message.clone());
+                self.send_queued()
+            }
+        }
+    }
+
+    /// ACP agents do not wait for scans.
+    fn confirm_scan(&mut self, _: &str) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn handle_line(&mut self, line: &[u8]) -> Vec<AgentOutput> {
+        match json_rpc::parse_message(line) {
+            Ok(RpcMessage::Request { id, method, params }) => self.handle_request(id, &method, params),
+            Ok(RpcMessage::Notification { method, params }) => self.handle_notification(&method, params),
+            Ok(RpcMessage::Response { id, result }) => self.handle_response(id, result),
+            Err(reason) => vec![AgentOutput::Unparsed { reason }],
+        }
+    }
+
+    fn answer_request(&mut self, ask: &str, answer: RequestAnswer) -> Vec<u8> {
+        let Some(OpenRequest { id, allow_option: allow, deny_option: deny }) = self.open_requests.remove(ask) else {
+            return Vec::new();
+        };
+        let option = match answer {
+            RequestAnswer::Allow { .. } | RequestAnswer::Answers(_) => allow,
+            RequestAnswer::Deny { .. } => deny,
+        };
+        let outcome = match option {
+            Some(option) => json!({"outcome": "selected", "optionId": option}),
+            None => json!({"outcome": "cancelled"}),
+        };
+        let mut lines = json_rpc::encode_response(&id, &json!({"outcome": outcome}));
+        lines.extend(self.send_queued());
+        lines
+    }
+}
+
+impl AcpDriver {
+    fn call_method(&mut self, method: &str, params: &Value, what: PendingCall) -> Vec<u8> {
+        self.call_count += 1;
+        self.pending_calls.insert(self.call_count, what);
+        json_rpc::encode_request(self.call_count, method, params)
+    }
+
+    /// Sends the queued messages, or cancels the prompt to make room for them.
+    fn send_queued(&mut self) -> Vec<u8> {
+        let Some(session) = self.session.clone() else { return Vec::new() };
+        match self.phase {
+            _ if self.queued.is_empty() => Vec::new(),
+            PromptPhase::Idle => self.send_prompt(&session, DeliveryMethod::NewTurn),
+            PromptPhase::Running if self.pending_interrupt.is_some() => Vec::new(),
+            PromptPhase::Running if self.can_steer => {
+                let mut lines = Vec::new();
+                for message in std::mem::take(&mut self.queued) {
+                    let params = json!({"sessionId": session, "prompt": [text_block(&message.content)]});
+                    lines.extend(self.call_method("_session/steering", &params, PendingCall::Steer(Box::new(message))));
+                }
+                lines
+            }
+            // The open approval comes first.
+            PromptPhase::Running if !self.open_requests.is_empty() => Vec::new(),
+            PromptPhase::Running => {
+                self.phase = PromptPhase::Cancelling;
+                self.send_cancel()
+            }
+            PromptPhase::Cancelling => Vec::new(),
+        }
+    }
+
+    fn send_prompt(&mut self, session: &str, how: DeliveryMethod) -> Vec<u8> {
+        let messages = std::mem::take(&mut self.queued);
+        let mut blocks: Vec<Value> = self.system_prompt.take().iter().map(|prompt| text_block(prompt)).collect();
+        blocks.extend(messages.iter().map(|message| text_block(&message.content)));
+        if how == DeliveryMethod::Restarted {
+            blocks.push(text_block(RESTART_NOTE));
+        }
+        self.unacknowledged = messages.into_iter().map(|message| (message, how)).collect();
+        self.phase = PromptPhase::Running;
+        let mut lines =
+            self.call_method("session/prompt", &json!({"sessionId": session, "prompt": blocks}), PendingCall::Prompt);
+        if self.pending_interrupt.is_some() {
+            lines.extend(self.send_cancel());
+        }
+        lines
+    }
+
+    /// Cancels the prompt. ACP requires that open permission requests are answered with `cancelled`.
+    fn send_cancel(&mut self) -> Vec<u8> {
+        let mut lines = json_rpc::encode_notification("session/cancel", &json!({"sessionId": self.session}));
+        for (_, OpenRequest { id, .. }) in std::mem::take(&mut self.open_requests) {
+            lines.extend(json_rpc::encode_response(&id, &json!({"outcome": {"outcome": "cancelled"}})));
+        }
+        lines
+    }
+
+    fn handle_request(&mut self, id: Value, method: &str, mut params: Value) -> Vec<AgentOutput> {
+        if method != "session/request_permission" {
+            return vec![AgentOutput::Reply(json_rpc::encode_method_not_found(&id, method))];
+        }
+        if self.phase == PromptPhase::Idle {
+            let outcome = json!({"outcome": {"outcome": "cancelled"}});
+            return vec![AgentOutput::Reply(json_rpc::encode_response(&id, &outcome))];
+        }
+        let mut said = self.acknowledge_prompt();
+        let option = |kinds: [&str; 2]| {
+            let options = params["options"].as_array().into_iter().flatten();
+            let of =
+                |kind: &str| options.clone().find(|option| option["kind"] == kind).map(|it| it["optionId"].clone());
+            kinds.into_iter().find_map(of)
+        };
+        let (allow, deny) = (option(["allow_once", "allow_always"]), option(["reject_once", "reject_always"]));
+        let call = take_field(&mut params, "toolCall");
+        said.extend(self.turn.permission_asked(&call));
+        let name = id.to_string();
+        self.open_requests.insert(name.clone(), OpenRequest { id, allow_option: allow, deny_option: deny });
+        let (tool, input) = self.turn.running_tool(&call);
+        let tool_use_id = call["toolCallId"].as_str().map(str::to_owned);
+        said.push(AgentOutput::Request(AgentRequest {
+            id: name,
+            kind: RequestKind::Permission,
+            tool_use_id,
+            tool,
+            input,
+        }));
+        said
+    }
+
+    fn handle_notification(&mut self, method: &str, params: Value) -> Vec<AgentOutput> {
+        match method {
+            "session/update" => {
+                let update = &params["update"];
+                // `session/load` replays the old conversation.
+                let is_news = params["sessionId"].as_str() == self.session.as_deref();
+                if !is_news || self.phase == PromptPhase::Idle {
+                    let is_told_again =
+                        self.pending_calls.values().any(|sent| matches!(sent, PendingCall::LoadSession));
+                    if AcpTurn::is_work(update) && !is_told_again {
+                        return vec![AgentOutput::Unparsed { reason: "work update outside a turn".to_owned() }];
+                    }
+                    return self.turn.handle_idle_update(update);
+                }
+                let mut said = if AcpTurn::is_work(update) { self.acknowledge_prompt() } else { Vec::new() };
+                said.extend(self.turn.convert_update(update));
+                said
+            }
+            method if method.starts_with(['_', '$']) => Vec::new(),
+            method => vec![AgentOutput::Unparsed { reason: format!("unknown notification `{method}`") }],
+        }
+    }
+
+    /// Acknowledges the prompt's messages at the first sign of work.
+    fn acknowledge_prompt(&mut self) -> Vec<AgentOutput> {
+        let mut said = Vec::new();
+        for (at, (message, how)) in std::mem::take(&mut self.unacknowledged).into_iter().enumerate() {
+            match how {
+                DeliveryMethod::NewTurn if at == 0 => {
+                    said.push(self.turn.start_turn(self.agent.name(), self.session.as_deref()))
+                }
+                DeliveryMethod::NewTurn => {}
+                DeliveryMethod::Restarted | DeliveryMethod::Injected => {
+                    said.push(event_data::message_injected(message.id, Some(how)))
+                }
+            }
+            said.push(AgentOutput::Acknowledged { id: message.id, how });
+        }
+        said
+    }
+
+    fn handle_response(&mut self, id: u64, result: Result<Value, RpcError>) -> Vec<AgentOutput> {
+        let Some(sent) = self.pending_calls.remove(&id) else {
+            return vec![AgentOutput::Unparsed { reason: format!("response to unknown request {id}") }];
+        };
+        match (sent, result) {
+            (PendingCall::Initialize, Ok(result)) => self.handle_initialized(&result),
+            (PendingCall::Initialize, Err(error)) => fail_with(&format!("the agent's initialization failed: {error}")),
+            (PendingCall::NewSession, Ok(result)) => match result["sessionId"].as_str() {
+                Some(id) => self.session_opened(id.to_owned(), &result),
+                None => fail_with("the new session has no id"),
+            },
+            (PendingCall::NewSession, Err(error)) => fail_with(&format!("failed to start a session: {error}")),
+            (PendingCall::LoadSession, Ok(result)) => {
+                let id = self.native_id.clone().unwrap_or_default();
+                // The old conversation contains it.
+                self.system_prompt = None;
+                self.session_opened(id, &result)
+            }
+            (PendingCall::LoadSession, Err(error)) => self.start_fresh_session(&error.to_string()),
+            (PendingCall::Prompt, result) => self.end_prompt(result),
+            (PendingCall::Steer(message), Ok(result)) if result["outcome"] == "injected" => {
+                let injected = event_data::message_injected(message.id, None);
+                let mut said = self.acknowledge_prompt();
+                said.extend([injected, AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected }]);
+                said
+            }
+            // The turn has ended, or does not accept steers now.
+            (PendingCall::Steer(message), _) => {
+                self.queued.push_back(*message);
+                if self.phase == PromptPhase::Idle { vec![AgentOutput::Reply(self.send_queued())] } else { Vec::new() }
+            }
+        }
+    }
+
+    fn handle_initialized(&mut self, result: &Value) -> Vec<AgentOutput> {
+        self.can_steer = result["_meta"]["steering"]["supported"] == true;
+        self.turn.set_agent_info(result);
+        let capabilities = &result["agentCapabilities"];
+        if !capabilities["sessionCapabilities"]["systemPrompt"].is_null()
+            && let Some(prompt) = self.system_prompt.take()
+        {
+            self.session_params["_meta"] = json!({"systemPrompt": {"append": prompt}});
+        }
+        match self.native_id.clone() {
+            Some(id) if capabilities["loadSession"] == true => {
+                let mut params = self.session_params.clone();
+                params["sessionId"] = id.into();
+                vec![AgentOutput::Reply(self.call_method("session/load", &params, PendingCall::LoadSession))]
+            }
+            Some(_) => self.start_fresh_session("the agent cannot resume sessions"),
+            None => vec![AgentOutput::Reply(self.request_session())],
+        }
+    }
+
+    fn request_session(&mut self) -> Vec<u8> {
+        let params = self.session_params.clone();
+        self.call_method("session/new", &params, PendingCall::NewSession)
+    }
+
+    /// On failure, starts without the old conversation and reports it.
+    fn start_fresh_session(&mut self, why: &str) -> Vec<AgentOutput> {
+        let data = AgentSystemMessage {
+            subtype: "resume_failed".to_owned(),
+            native_id: self.native_id.take(),
+            error: Some(clip_text(why).to_owned()),
+            ..AgentSystemMessage::default()
+        };
+        let notice = build_event(&EventData::AgentSystemMessage(data), EventEffect::None);
+        vec![notice, AgentOutput::Reply(self.request_session())]
+    }
+
+    fn session_opened(&mut self, id: String, result: &Value) -> Vec<AgentOutput> {
+        self.session = Some(id.clone());
+        self.turn.set_session_info(result);
+        vec![AgentOutput::NativeId { id }, AgentOutput::Reply(self.send_queued())]
+    }
+
+    fn end_prompt(&mut self, result: Result<Value, RpcError>) -> Vec<AgentOutput> {
+        let was = std::mem::replace(&mut self.phase, PromptPhase::Idle);
+        self.open_requests.clear();
+        let mut said = self.acknowledge_prompt();
+        said.extend(self.turn.end_turn());
+        if let Ok(result) = &result {
+            said.extend(self.turn.usage_events(result));
+        }
+        let reason = result.as_ref().map(|result| result["stopReason"].as_str().unwrap_or("end_turn").to_owned());
+        match (self.pending_interrupt.take(), was, reason) {
+            (Some(message), ..) => {
+                said.push(AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected });
+                said.extend([event_data::turn_interrupted(Some(&message)), AgentOutput::Idle]);
+            }
+            // Some agents report a cancelled prompt as an error.
+            (None, PromptPhase::Cancelling, reason) if reason.as_deref().unwrap_or("cancelled") == "cancelled" => {
+                if let Some(session) = self.session.clone() {
+                    said.push(AgentOutput::Reply(self.send_prompt(&session, DeliveryMethod::Restarted)));
+                }
+                return said;
+            }
+            (None, _, Ok(reason)) if reason == "cancelled" => {
+                said.extend([event_data::turn_interrupted(None), AgentOutput::Idle]);
+            }
+            (None, _, Ok(reason)) => {
+                let stop_reason = Some(clip_text(&reason).to_owned());
+                let data = EventData::AgentCompleted(AgentCompleted { stop_reason, ..AgentCompleted::default() });
+                said.extend([build_event(&data, EventEffect::TurnEnded), AgentOutput::Idle]);
+            }
+            (None, _, Err(error)) => {
+                let error = error.to_string();
+                said.push(event_data::plain_error(&error));
+                said.extend(fail_with(&error));
+                return said;
+            }
+        }
+        let lines = self.send_queued();
+        if !lines.is_empty() {
+            said.push(AgentOutput::Reply(lines));
+        }
+        said
+    }
+}
+
+fn text_block(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+fn fail_with(error: &str) -> Vec<AgentOutput> {
+    vec![AgentOutput::Failed { error: error.to_owned() }]
+}

@@ -1,0 +1,214 @@
+//! Converts Claude Code's lines into events.
+
+use super::wire::{self, MessageContent, TurnLine, TurnResult};
+use crate::event_data::{self, clip_text};
+use crate::{AgentOutput, EventEffect, ResponseRef, build_event, take_field};
+use atoll_api::events::{
+    AgentCompleted, AgentStarted, AgentStreamError, AgentUsage, EventData, ToolCompleted, ToolUse,
+};
+use atoll_core::id::MessageId;
+use atoll_core::message::DeliveryMethod;
+use atoll_protocol::LeasedMessage;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[derive(Debug, Default)]
+pub(super) struct ClaudeTurn {
+    /// The turn has started, and its first message is not acknowledged.
+    awaits_first_message: bool,
+    /// Names of running tools by id.
+    tools: BTreeMap<String, String>,
+    /// The session's total cost so far, as the agent reports it.
+    total_cost_usd: f64,
+}
+
+impl ClaudeTurn {
+    pub(super) fn with_cost(total_cost_usd: f64) -> Self {
+        Self { total_cost_usd, ..Self::default() }
+    }
+
+    pub(super) const fn total_cost_usd(&self) -> f64 {
+        self.total_cost_usd
+    }
+
+    pub(super) fn acknowledge_message(&mut self, id: MessageId) -> Vec<AgentOutput> {
+        if std::mem::take(&mut self.awaits_first_message) {
+            return vec![AgentOutput::Acknowledged { id, how: DeliveryMethod::NewTurn }];
+        }
+        vec![event_data::message_injected(id, None), AgentOutput::Acknowledged { id, how: DeliveryMethod::Injected }]
+    }
+
+    pub(super) fn convert_line(&mut self, line: TurnLine) -> Vec<AgentOutput> {
+        match line {
+            TurnLine::Init(init) => {
+                self.awaits_first_message = true;
+                let data = AgentStarted {
+                    agent: Some("claude".to_owned()),
+                    version: init.claude_code_version,
+                    model: init.model,
+                    cwd: init.cwd,
+                    native_id: Some(init.session_id.clone()),
+                    tools: Some(init.tools.into()),
+                    permission_mode: init.permission_mode.map(Value::from),
+                    ..AgentStarted::default()
+                };
+                let started = build_event(&EventData::AgentStarted(data), EventEffect::TurnStarted);
+                vec![AgentOutput::NativeId { id: init.session_id }, started]
+            }
+            TurnLine::Retry(retry) => retry_events(&retry),
+            TurnLine::System { subtype, data } => system_events(&subtype, &data),
+            TurnLine::ResponseEnded { parent } => vec![AgentOutput::ResponseEnded { parent }],
+            TurnLine::TextDelta { text } => vec![event_data::text_delta(&text)],
+            TurnLine::Assistant(said) => self.convert_assistant(said),
+            TurnLine::User(said) => self.convert_results(said),
+        }
+    }
+
+    fn convert_assistant(&mut self, said: wire::ModelMessage) -> Vec<AgentOutput> {
+        let parent = said.parent_tool_use_id;
+        // Messages that the agent writes itself have a model name such as `<synthetic>`.
+        let model = said.message.model.filter(|model| !model.starts_with('<'));
+        let origin = said.message.id.map_or(ResponseRef::Unknown, |id| ResponseRef::Named { id, model });
+        let blocks = match said.message.content {
+            MessageContent::Text(text) => vec![json!({"type": "text", "text": text})],
+            MessageContent::Blocks(blocks) if blocks.is_empty() => {
+                return vec![AgentOutput::Unparsed { reason: "message without content".to_owned() }];
+            }
+            MessageContent::Blocks(blocks) => blocks,
+        };
+        blocks.into_iter().flat_map(|block| self.convert_block(block, parent.as_deref(), &origin)).collect()
+    }
+
+    fn convert_block(&mut self, mut block: Value, parent: Option<&str>, origin: &ResponseRef) -> Vec<AgentOutput> {
+        let text = |name: &str| block[name].as_str().unwrap_or_default().to_owned();
+        match block["type"].as_str() {
+            Some(kind @ ("text" | "thinking")) if !block[kind].is_string() => {
+                vec![AgentOutput::Unparsed { reason: format!("{kind} block without {kind}") }]
+            }
+            Some("text") if text("text").trim().is_empty() => Vec::new(),
+            Some("text") => vec![event_data::message_event(&text("text"), parent, origin)],
+            Some("thinking") if text("thinking").is_empty() => Vec::new(),
+            Some("thinking") => vec![event_data::thinking_event(&text("thinking"), parent, origin)],
+            Some("tool_use") => {
+                let (id, tool) = (text("id"), text("name"));
+                let input = take_field(&mut block, "input");
+                self.tools.insert(id.clone(), tool.clone());
+                let extra = event_data::tool_use_events(&tool, &id, &input);
+                let parent_tool_use_id = parent.map(str::to_owned);
+                let started = ToolUse { tool, tool_use_id: id, input, title: None, parent_tool_use_id };
+                let mut outputs = vec![event_data::tool_started(started, origin)];
+                outputs.extend(extra);
+                outputs
+            }
+            Some("redacted_thinking" | "server_tool_use" | "web_search_tool_result") => Vec::new(),
+            other => vec![AgentOutput::Unparsed { reason: format!("unknown block type {other:?}") }],
+        }
+    }
+
+    /// Converts tool results; other user content is already known.
+    fn convert_results(&mut self, said: wire::ModelMessage) -> Vec<AgentOutput> {
+        let parent = said.parent_tool_use_id;
+        let MessageContent::Blocks(blocks) = said.message.content else { return Vec::new() };
+        let results = blocks.iter().filter(|block| block["type"] == "tool_result");
+        results.flat_map(|block| self.convert_result(block, parent.as_deref())).collect()
+    }
+
+    fn convert_result(&mut self, block: &Value, parent: Option<&str>) -> Vec<AgentOutput> {
+        let id = block["tool_use_id"].as_str().unwrap_or_default().to_owned();
+        let tool = self.tools.remove(&id).unwrap_or_default();
+        let is_error = block["is_error"].as_bool().unwrap_or(false);
+        let output = event_data::extract_text(&block["content"]);
+        let extra = event_data::tool_result_events(&tool, &id, &output, is_error);
+        let ended = event_data::tool_ended(ToolCompleted {
+            tool,
+            tool_use_id: id,
+            output: clip_text(&output).into(),
+            is_error,
+            parent_tool_use_id: parent.map(str::to_owned),
+            ..ToolCompleted::default()
+        });
+        std::iter::once(ended).chain(extra).collect()
+    }
+
+    pub(super) fn end_turn(&mut self, outcome: &TurnResult, interrupt: Option<&LeasedMessage>) -> Vec<AgentOutput> {
+        self.tools.clear();
+        let mut said = self.usage_events(outcome);
+        if let Some(message) = interrupt {
+            said.push(AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected });
+            said.push(event_data::turn_interrupted(Some(message)));
+            said.push(AgentOutput::Idle);
+            return said;
+        }
+        if outcome.is_error {
+            let error = outcome.result.clone().or_else(|| outcome.errors.first().map(event_data::extract_text));
+            let error = error.or_else(|| outcome.subtype.clone()).unwrap_or_else(|| "no reason given".to_owned());
+            said.push(event_data::plain_error(&error));
+            said.push(AgentOutput::Failed { error });
+            return said;
+        }
+        let reason = outcome.stop_reason.as_deref().or(outcome.terminal_reason.as_deref()).unwrap_or("end_turn");
+        let data = AgentCompleted {
+            turn: None,
+            stop_reason: Some(reason.to_owned()),
+            steps: outcome.num_turns,
+            duration_ms: outcome.duration_ms.map(Into::into),
+        };
+        said.push(build_event(&EventData::AgentCompleted(data), EventEffect::TurnEnded));
+        said.push(AgentOutput::Idle);
+        said
+    }
+
+    fn usage_events(&mut self, outcome: &TurnResult) -> Vec<AgentOutput> {
+        let usage = &outcome.usage;
+        let total = outcome.total_cost_usd.unwrap_or(self.total_cost_usd);
+        // A killed agent may have lost its total and counts from zero.
+        let cost = if total < self.total_cost_usd { total } else { total - self.total_cost_usd };
+        self.total_cost_usd = total;
+        if usage.input_tokens + usage.output_tokens + usage.cache_read_input_tokens == 0 {
+            return Vec::new();
+        }
+        let data = AgentUsage {
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cache_read_tokens: usage.cache_read_input_tokens,
+            cache_write_tokens: usage.cache_creation_input_tokens,
+            cost_usd: Some(cost),
+            ..AgentUsage::default()
+        };
+        vec![build_event(&EventData::AgentUsage(data), EventEffect::None)]
+    }
+}
+
+fn retry_events(retry: &wire::ApiRetry) -> Vec<AgentOutput> {
+    let data = AgentStreamError {
+        attempt: retry.attempt.map(Value::from),
+        max_attempts: retry.max_retries.map(Value::from),
+        retry_in_ms: retry.retry_delay_ms.map(Value::from),
+        status: retry.error_status.map(Value::from),
+        error: retry.error.as_ref().map(event_data::extract_text).map(Value::from),
+        details: None,
+    };
+    let mut said = vec![build_event(&EventData::AgentStreamError(data), EventEffect::None)];
+    if matches!(retry.error_status, Some(429 | 529)) {
+        let wait = retry.retry_delay_ms.and_then(|delay| Duration::try_from_secs_f64(delay / 1000.0).ok());
+        said.push(AgentOutput::RateLimited { wait });
+    }
+    said
+}
+
+/// Reports system messages, except those about internal progress.
+fn system_events(subtype: &str, data: &Value) -> Vec<AgentOutput> {
+    match subtype {
+        "status"
+        | "task_started"
+        | "task_notification"
+        | "task_progress"
+        | "task_updated"
+        | "hook_started"
+        | "hook_response"
+        | "session_state_changed"
+        | "thinking_tokens" => Vec::new(),
+        subtype => vec![event_data::system_event(subtype, Some(data))],
+    }
+}

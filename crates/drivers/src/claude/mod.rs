@@ -1,0 +1,255 @@
+//! Claude Code: `claude -p` with `stream-json` lines, and its control protocol on the same pipes.
+//!
+//! A user message carries our message id as its `uuid`; with `--replay-user-messages` the agent echoes it when the
+//! model reads it, which acknowledges the message. `PreToolUse` and `PostToolUse` hooks are control requests: the agent
+//! waits before each tool for the policy's decision, and after it until the watcher has recorded the file changes.
+
+use super::{
+    Abilities, AgentCommand, AgentOutput, AgentRequest, Driver, LaunchContext, RequestAnswer, RequestKind, TurnState,
+    encode_line,
+};
+use crate::transcript::{TranscriptStorage, TranscriptSupport};
+use atoll_core::id::MessageId;
+use atoll_core::message::MessageType;
+use atoll_protocol::LeasedMessage;
+use events::ClaudeTurn;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+mod events;
+mod launch;
+#[cfg(test)]
+mod tests;
+mod transcript;
+mod wire;
+
+const PRE_TOOL_HOOK: &str = "before";
+const POST_TOOL_HOOK: &str = "after";
+const INITIALIZE_REQUEST: &str = "greeting";
+/// More than a day: an approval may wait that long.
+const HOOK_TIMEOUT_SECONDS: u32 = 25 * 60 * 60;
+
+#[derive(Debug, Default)]
+pub(super) struct ClaudeDriver {
+    turn: ClaudeTurn,
+    /// Sent messages that the model has not read.
+    unacknowledged: Vec<MessageId>,
+    pending_interrupt: Option<LeasedMessage>,
+    /// Requests of the agent that wait for an answer, by request id.
+    open_requests: BTreeMap<String, OpenRequest>,
+    /// Post-tool hook requests by tool call; the agent waits for the scan.
+    awaiting_scan: BTreeMap<String, String>,
+    system_prompt: Option<String>,
+    request_count: u64,
+}
+
+#[derive(Debug)]
+enum OpenRequest {
+    PreToolHook,
+    Permission { input: Value },
+}
+
+impl Driver for ClaudeDriver {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            steer: true,
+            queue: true,
+            interrupt: true,
+            approvals: true,
+            questions: true,
+            hooks: true,
+            resume: true,
+            fork: true,
+            usage: true,
+            plan: true,
+        }
+    }
+
+    fn transcript_support(&self) -> Option<TranscriptSupport> {
+        Some(TranscriptSupport {
+            agent: "claude",
+            storage: TranscriptStorage::Files(transcript::FILES),
+            prefers_running_agent: false,
+            env: Vec::new(),
+        })
+    }
+
+    fn login_path(&self) -> Option<&'static str> {
+        Some(".claude/.credentials.json")
+    }
+
+    fn build_command(&mut self, launch: &LaunchContext<'_>) -> AgentCommand {
+        // A resumed conversation continues its cost total.
+        let spent = if launch.native_id.is_some() { self.turn.total_cost_usd() } else { 0.0 };
+        let turn = ClaudeTurn::with_cost(spent);
+        *self = Self { turn, system_prompt: launch.settings.system_prompt.clone(), ..Self::default() };
+        launch::build_command(launch)
+    }
+
+    fn handshake(&mut self) -> Vec<u8> {
+        // A hook may wait for a person's approval.
+        let hook = |id: &str| json!([{"matcher": "*", "hookCallbackIds": [id], "timeout": HOOK_TIMEOUT_SECONDS}]);
+        let mut request = json!({"subtype": "initialize", "hooks": {"PreToolUse": hook(PRE_TOOL_HOOK), "PostToolUse": hook(POST_TOOL_HOOK)}});
+        if let Some(prompt) = &self.system_prompt {
+            request["appendSystemPrompt"] = prompt.as_str().into();
+        }
+        encode_line(&json!({"type": "control_request", "request_id": INITIALIZE_REQUEST, "request": request}))
+    }
+
+    fn encode_message(&mut self, message: &LeasedMessage, standing: TurnState) -> Vec<u8> {
+        match (message.message_type, standing) {
+            (MessageType::Interrupt, _) => {
+                self.request_count += 1;
+                self.pending_interrupt = Some(message.clone());
+                let id = format!("interrupt-{}", self.request_count);
+                encode_line(&json!({"type": "control_request", "request_id": id, "request": {"subtype": "interrupt"}}))
+            }
+            (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, standing) => {
+                self.unacknowledged.push(message.id);
+                let mut line = json!({
+                    "type": "user",
+                    "message": {"role": "user", "content": [{"type": "text", "text": message.content}]},
+                    "parent_tool_use_id": null,
+                    "uuid": message.id.uuid(),
+                });
+                if standing == TurnState::InTurn {
+                    line["priority"] = "next".into();
+                }
+                encode_line(&line)
+            }
+        }
+    }
+
+    fn relays_denial_reasons(&self) -> bool {
+        true
+    }
+
+    fn confirm_scan(&mut self, tool_use_id: &str) -> Option<Vec<u8>> {
+        let request = self.awaiting_scan.remove(tool_use_id)?;
+        Some(encode_success(&request, &json!({})))
+    }
+
+    fn handle_line(&mut self, line: &[u8]) -> Vec<AgentOutput> {
+        match wire::parse_line(line) {
+            Ok(line) => self.handle_parsed(line),
+            Err(reason) => vec![AgentOutput::Unparsed { reason }],
+        }
+    }
+
+    fn answer_request(&mut self, ask: &str, answer: RequestAnswer) -> Vec<u8> {
+        let Some(asked) = self.open_requests.remove(ask) else { return Vec::new() };
+        let answer = match asked {
+            OpenRequest::PreToolHook => hook_output(answer),
+            OpenRequest::Permission { input } => permission_output(answer, input),
+        };
+        encode_success(ask, &answer)
+    }
+}
+
+impl ClaudeDriver {
+    fn handle_parsed(&mut self, line: wire::ClaudeLine) -> Vec<AgentOutput> {
+        match line {
+            wire::ClaudeLine::Request { id, request } => self.handle_request(id, request),
+            wire::ClaudeLine::Response { id, error } => self.handle_response(&id, error),
+            wire::ClaudeLine::Replay { uuid } => self.acknowledge_message(uuid),
+            wire::ClaudeLine::TurnResult(result) => {
+                let interrupt = self.pending_interrupt.take();
+                // The agent no longer waits for answers.
+                self.open_requests.clear();
+                self.awaiting_scan.clear();
+                self.turn.end_turn(&result, interrupt.as_ref())
+            }
+            wire::ClaudeLine::Turn(line) => self.turn.convert_line(line),
+            wire::ClaudeLine::Ignored => Vec::new(),
+        }
+    }
+
+    fn handle_request(&mut self, id: String, request: wire::RequestBody) -> Vec<AgentOutput> {
+        match request {
+            wire::RequestBody::Hook { callback, tool_use_id, tool, input } if callback == PRE_TOOL_HOOK => {
+                self.open_requests.insert(id.clone(), OpenRequest::PreToolHook);
+                vec![AgentOutput::Request(AgentRequest { id, kind: RequestKind::BeforeTool, tool_use_id, tool, input })]
+            }
+            wire::RequestBody::Hook { tool_use_id: Some(tool_use_id), .. } => {
+                self.awaiting_scan.insert(tool_use_id.clone(), id);
+                vec![AgentOutput::AwaitingScan { tool_use_id }]
+            }
+            wire::RequestBody::Hook { tool_use_id: None, .. } => {
+                vec![AgentOutput::Reply(encode_success(&id, &json!({})))]
+            }
+            wire::RequestBody::Permission { tool_use_id, tool, input } => {
+                let kind = if tool == "AskUserQuestion" { RequestKind::Question } else { RequestKind::Permission };
+                self.open_requests.insert(id.clone(), OpenRequest::Permission { input: input.clone() });
+                vec![AgentOutput::Request(AgentRequest { id, kind, tool_use_id, tool, input })]
+            }
+            wire::RequestBody::Cancelled => {
+                self.open_requests.remove(&id);
+                Vec::new()
+            }
+            wire::RequestBody::Unknown { subtype } => {
+                let error = format!("`{subtype}` is not supported");
+                let response = json!({"type": "control_response",
+                    "response": {"subtype": "error", "request_id": id, "error": error}});
+                vec![AgentOutput::Reply(encode_line(&response))]
+            }
+        }
+    }
+
+    /// Handles the response to a control request; only errors matter.
+    fn handle_response(&mut self, id: &str, error: Option<String>) -> Vec<AgentOutput> {
+        match error {
+            Some(error) if id == INITIALIZE_REQUEST => {
+                vec![AgentOutput::Failed { error: format!("the agent's initialization failed: {error}") }]
+            }
+            Some(_) | None => Vec::new(),
+        }
+    }
+
+    fn acknowledge_message(&mut self, uuid: uuid::Uuid) -> Vec<AgentOutput> {
+        let id = MessageId::from_uuid(uuid);
+        let Some(at) = self.unacknowledged.iter().position(|told| *told == id) else { return Vec::new() };
+        self.unacknowledged.remove(at);
+        self.turn.acknowledge_message(id)
+    }
+}
+
+fn encode_success(request: &str, answer: &Value) -> Vec<u8> {
+    let response = json!({"subtype": "success", "request_id": request, "response": answer});
+    encode_line(&json!({"type": "control_response", "response": response}))
+}
+
+/// Without a decision, the agent's own permission rules apply.
+fn hook_output(answer: RequestAnswer) -> Value {
+    let mut output = json!({"hookEventName": "PreToolUse"});
+    match answer {
+        RequestAnswer::Allow { input, context } => {
+            if let Some(input) = input {
+                output["permissionDecision"] = "allow".into();
+                output["updatedInput"] = input;
+            }
+            if let Some(context) = context {
+                output["additionalContext"] = context.into();
+            }
+        }
+        RequestAnswer::Deny { reason } => {
+            output["permissionDecision"] = "deny".into();
+            output["permissionDecisionReason"] = reason.into();
+        }
+        RequestAnswer::Answers(_) => {}
+    }
+    json!({"hookSpecificOutput": output})
+}
+
+fn permission_output(answer: RequestAnswer, asked: Value) -> Value {
+    match answer {
+        RequestAnswer::Allow { input, .. } => json!({"behavior": "allow", "updatedInput": input.unwrap_or(asked)}),
+        RequestAnswer::Answers(words) => {
+            let mut input = asked;
+            if input.is_object() {
+                input["answers"] = words;
+            }
+            json!({"behavior": "allow", "updatedInput": input})
+        }
+        RequestAnswer::Deny { reason } => json!({"behavior": "deny", "message": reason, "interrupt": false}),
+    }
+}

@@ -1,0 +1,193 @@
+use super::*;
+use crate::settings::AgentSettings;
+use crate::{AgentEvent, EventEffect};
+use atoll_core::message::Delivery;
+use atoll_core::sandbox::ApprovalMode;
+use atoll_protocol::Gateway;
+use proptest::prelude::*;
+use std::path::Path;
+
+fn written(bytes: &[u8]) -> Value {
+    assert_eq!(bytes.last(), Some(&b'\n'));
+    serde_json::from_slice(bytes).unwrap()
+}
+
+fn short(said: &[AgentOutput]) -> Vec<String> {
+    let one = |said: &AgentOutput| match said {
+        AgentOutput::Event(AgentEvent { event_type, data, effect: mark, .. }) => {
+            let data: Value = serde_json::from_str(data.get()).unwrap();
+            let words = ["text", "output", "tool", "stop_reason", "cost_usd"].map(|name| &data[name]);
+            let words: Vec<String> = words.iter().filter(|word| !word.is_null()).map(|word| word.to_string()).collect();
+            let mark = if *mark == EventEffect::None { String::new() } else { format!(" [{mark:?}]") };
+            format!("{} {}{mark}", event_type.as_str(), words.join(" "))
+        }
+        AgentOutput::Acknowledged { how, .. } => format!("acknowledged {how}"),
+        AgentOutput::Reply(bytes) => format!("reply {}", written(bytes)),
+        AgentOutput::TextDelta(data) => format!("delta {}", data.get()),
+        AgentOutput::Request(ask) => format!("request {:?} {} {}", ask.kind, ask.tool, ask.input),
+        other => format!("{other:?}"),
+    };
+    said.iter().map(one).collect()
+}
+
+fn hear(claude: &mut ClaudeDriver, line: &Value) -> Vec<String> {
+    short(&claude.handle_line(line.to_string().as_bytes()))
+}
+
+fn assistant(block: &Value) -> Value {
+    json!({"type": "assistant", "message": {"role": "assistant", "content": [block]}, "parent_tool_use_id": null})
+}
+
+fn init() -> Value {
+    json!({"type": "system", "subtype": "init", "session_id": "native", "model": "m", "cwd": "/workspace", "tools": []})
+}
+
+fn replay(message: &LeasedMessage) -> Value {
+    json!({"type": "user", "isReplay": true, "uuid": message.id.uuid(), "message": {"role": "user", "content": []}})
+}
+
+fn done(cost: f64) -> Value {
+    json!({"type": "result", "subtype": "success", "is_error": false, "stop_reason": "end_turn",
+        "total_cost_usd": cost, "usage": {"input_tokens": 5, "output_tokens": 2}})
+}
+
+#[test]
+fn a_turn_runs_from_prompt_to_end() {
+    let mut claude = ClaudeDriver::default();
+    let (prompt, more) =
+        (LeasedMessage::example("go", Delivery::Steer), LeasedMessage::example("and this", Delivery::Steer));
+    let line = written(&claude.encode_message(&prompt, TurnState::Idle));
+    assert_eq!((line["uuid"].as_str(), &line["priority"]), (Some(&*prompt.id.uuid().to_string()), &Value::Null));
+    assert_eq!(hear(&mut claude, &init())[1], "agent.started  [TurnStarted]");
+    assert_eq!(hear(&mut claude, &replay(&prompt)), ["acknowledged new_turn"]);
+    let delta = json!({"type": "stream_event", "event": {"type": "content_block_delta",
+        "delta": {"type": "text_delta", "text": "I wi"}}, "parent_tool_use_id": null});
+    assert_eq!(hear(&mut claude, &delta), [r#"delta {"text":"I wi"}"#]);
+    let text = assistant(&json!({"type": "text", "text": "I will"}));
+    assert_eq!(hear(&mut claude, &text), [r#"agent.message "I will""#]);
+    let tool = assistant(&json!({"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "ls"}}));
+    assert_eq!(hear(&mut claude, &tool), [r#"agent.tool_use "Bash" [ToolStarted("t1")]"#]);
+    assert_eq!(written(&claude.encode_message(&more, TurnState::InTurn))["priority"], "next");
+    let result = json!({"type": "user", "message": {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "a.txt"}]}]}});
+    assert_eq!(hear(&mut claude, &result), [r#"agent.tool_completed "a.txt" "Bash" [ToolEnded("t1")]"#]);
+    assert_eq!(hear(&mut claude, &replay(&more)), ["agent.message_injected ", "acknowledged injected"]);
+    assert_eq!(hear(&mut claude, &replay(&more)), [""; 0], "acknowledged only once");
+    let ended = hear(&mut claude, &done(0.5));
+    assert_eq!(ended, ["agent.usage 0.5", r#"agent.completed "end_turn" [TurnEnded]"#, "Idle"]);
+    hear(&mut claude, &init());
+    assert_eq!(hear(&mut claude, &done(0.75))[0], "agent.usage 0.25", "the agent reports totals");
+    let settings = AgentSettings::default();
+    let plain = LaunchContext::minimal(Path::new("/w"), &settings);
+    claude.build_command(&LaunchContext { native_id: Some("native"), ..plain });
+    assert_eq!(hear(&mut claude, &done(1.25))[0], "agent.usage 0.5", "the total continues");
+    assert_eq!(hear(&mut claude, &done(0.125))[0], "agent.usage 0.125", "the total restarts");
+    claude.build_command(&plain);
+    assert_eq!(hear(&mut claude, &done(0.25))[0], "agent.usage 0.25");
+}
+
+#[test]
+fn hooks_wait_for_the_policy_and_the_scan() {
+    let mut claude = ClaudeDriver::default();
+    let hook = |request: &str, callback: &str| {
+        json!({"type": "control_request", "request_id": request, "request": {"subtype": "hook_callback",
+            "callback_id": callback, "input": {"tool_name": "Bash", "tool_input": {"command": "ls"}, "tool_use_id": "t1"}}})
+    };
+    assert_eq!(hear(&mut claude, &hook("r1", PRE_TOOL_HOOK)), [r#"request BeforeTool Bash {"command":"ls"}"#]);
+    let denied = written(&claude.answer_request("r1", RequestAnswer::Deny { reason: "not here".to_owned() }));
+    let output = &denied["response"]["response"]["hookSpecificOutput"];
+    assert_eq!(
+        (&output["permissionDecision"], &output["permissionDecisionReason"]),
+        (&json!("deny"), &json!("not here"))
+    );
+    assert!(
+        claude.answer_request("r1", RequestAnswer::Allow { input: None, context: None }).is_empty(),
+        "already answered"
+    );
+    assert_eq!(hear(&mut claude, &hook("r2", POST_TOOL_HOOK)), [r#"AwaitingScan { tool_use_id: "t1" }"#]);
+    assert_eq!(written(&claude.confirm_scan("t1").unwrap())["response"]["request_id"], "r2");
+    assert!(claude.confirm_scan("t1").is_none());
+    let unknown = json!({"type": "control_request", "request_id": "r3", "request": {"subtype": "dance"}});
+    assert!(hear(&mut claude, &unknown)[0].contains("is not supported"));
+}
+
+#[test]
+fn encodes_answers_to_permissions_and_questions() {
+    let mut claude = ClaudeDriver::default();
+    let asks = |request: &str, tool: &str| {
+        json!({"type": "control_request", "request_id": request, "request": {"subtype": "can_use_tool",
+            "tool_name": tool, "input": {"a": 1}, "tool_use_id": "t"}})
+    };
+    assert_eq!(hear(&mut claude, &asks("r1", "Bash")), [r#"request Permission Bash {"a":1}"#]);
+    let allowed = written(&claude.answer_request("r1", RequestAnswer::Allow { input: None, context: None }));
+    assert_eq!(allowed["response"]["response"], json!({"behavior": "allow", "updatedInput": {"a": 1}}));
+    assert_eq!(hear(&mut claude, &asks("r2", "AskUserQuestion")), [r#"request Question AskUserQuestion {"a":1}"#]);
+    let answered = written(&claude.answer_request("r2", RequestAnswer::Answers(json!({"Which?": "this"}))));
+    assert_eq!(answered["response"]["response"]["updatedInput"]["answers"], json!({"Which?": "this"}));
+    hear(&mut claude, &asks("r3", "Bash"));
+    hear(&mut claude, &done(0.0));
+    assert!(claude.answer_request("r3", RequestAnswer::Deny { reason: String::new() }).is_empty(), "the turn is over");
+}
+
+#[test]
+fn an_interrupt_ends_the_turn_and_an_error_fails_the_agent() {
+    let mut claude = ClaudeDriver::default();
+    hear(&mut claude, &init());
+    let mut stop = LeasedMessage::example("enough", Delivery::Steer);
+    stop.message_type = MessageType::Interrupt;
+    assert_eq!(written(&claude.encode_message(&stop, TurnState::InTurn))["request"]["subtype"], "interrupt");
+    let ended = hear(&mut claude, &json!({"type": "result", "subtype": "error_during_execution", "is_error": true}));
+    assert_eq!(ended, ["acknowledged injected", r#"agent.interrupted "enough" [TurnEnded]"#, "Idle"]);
+    let failed = json!({"type": "result", "subtype": "success", "is_error": true, "result": "API Error: 401"});
+    assert_eq!(hear(&mut claude, &failed)[1], r#"Failed { error: "API Error: 401" }"#);
+    let retry =
+        json!({"type": "system", "subtype": "api_retry", "attempt": 1, "error_status": 429, "retry_delay_ms": 500});
+    assert_eq!(hear(&mut claude, &retry)[1], "RateLimited { wait: Some(500ms) }");
+}
+
+#[test]
+fn the_command_follows_the_settings() {
+    let settings = AgentSettings {
+        model: Some("opus".to_owned()),
+        approvals: Some(ApprovalMode::Full),
+        system_prompt: Some("be brief".to_owned()),
+        ..AgentSettings::default()
+    };
+    let gateway = Gateway { base_url: "http://127.0.0.1:7709".to_owned(), key: "placeholder".to_owned() };
+    let launch = LaunchContext {
+        gateway: Some(&gateway),
+        native_id: Some("native"),
+        agent_program: Some(Path::new("/opt/claude")),
+        ..LaunchContext::minimal(Path::new("/w"), &settings)
+    };
+    let mut claude = ClaudeDriver::default();
+    let command = claude.build_command(&launch);
+    let argv = command.argv.join(" ");
+    for words in ["/opt/claude -p", "--model opus", "--resume native", "--permission-mode bypassPermissions"] {
+        assert!(argv.contains(words), "{argv}");
+    }
+    let base = ("ANTHROPIC_BASE_URL".to_owned(), "http://127.0.0.1:7709/anthropic".to_owned());
+    assert!(command.env.contains(&base));
+    assert_eq!(written(&claude.handshake())["request"]["appendSystemPrompt"], "be brief");
+}
+
+proptest! {
+    /// Every line yields output, at least `Unparsed`, and nothing panics.
+    #[test]
+    fn random_bytes_are_unparsed(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
+        let said = ClaudeDriver::default().handle_line(&bytes);
+        prop_assert!(matches!(&said[..], [AgentOutput::Unparsed { .. }]), "{:?}", said);
+    }
+
+    #[test]
+    fn unexpected_values_do_not_panic(
+        kind in prop::sample::select(vec!["assistant", "user", "system", "result", "stream_event", "control_request",
+            "control_response", "control_cancel_request", "command_lifecycle", "new_thing"]),
+        field in prop::sample::select(vec!["message", "request", "response", "subtype", "usage", "event", "uuid"]),
+        value in prop::sample::select(vec![json!(null), json!(1), json!("x"), json!([1]), json!({"content": [1, {"type": 2}]}),
+            json!({"content": [{"type": "tool_use"}]}), json!({"subtype": "hook_callback", "callback_id": "before"})]),
+    ) {
+        let line = json!({"type": kind, "request_id": "r", field: value}).to_string();
+        ClaudeDriver::default().handle_line(line.as_bytes());
+    }
+}

@@ -1,0 +1,164 @@
+//! Events that several drivers build, and bounds for texts in event data.
+
+use super::{AgentOutput, EventEffect, ResponseRef, build_event, build_response_part};
+use atoll_api::events::{
+    AgentError, AgentInterrupted, AgentPlan, AgentSystemMessage, AgentText, DelegationCompleted, EventData,
+    MessageInjected, SkillInvoked, SubagentInvoked, ToolCompleted, ToolUse,
+};
+use atoll_core::id::MessageId;
+use atoll_core::message::DeliveryMethod;
+use atoll_protocol::LeasedMessage;
+use serde_json::{Value, json};
+
+/// Maximum size of one text in an event.
+const MAX_TEXT_BYTES: usize = 32 << 10;
+
+pub(super) fn clip_text(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
+}
+
+/// Returns the value, or the start of its text if it is too large or too deeply nested.
+pub(super) fn clip_value(value: &Value) -> Value {
+    let text = value.to_string();
+    if text.len() <= MAX_TEXT_BYTES && fits_depth(value, 24) {
+        value.clone()
+    } else {
+        Value::String(format!("{}…", clip_text(&text)))
+    }
+}
+
+fn fits_depth(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(all) => levels > 0 && all.iter().all(|one| fits_depth(one, levels - 1)),
+        Value::Object(all) => levels > 0 && all.values().all(|one| fits_depth(one, levels - 1)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    }
+}
+
+/// Extracts the text from a string, a list of blocks or an error object.
+pub(super) fn extract_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        Value::Array(blocks) => {
+            let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+            texts.join("\n")
+        }
+        Value::Object(object) => match object.get("message").or_else(|| object.get("text")) {
+            Some(Value::String(text)) => text.clone(),
+            Some(_) | None => value.to_string(),
+        },
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+    }
+}
+
+/// Streamed text for live display.
+pub(super) fn text_delta(text: &str) -> AgentOutput {
+    AgentOutput::TextDelta(atoll_core::json::to_raw_json(&json!({"text": text})))
+}
+
+fn agent_text(text: &str, parent: Option<&str>) -> AgentText {
+    AgentText { text: clip_text(text).to_owned(), parent_tool_use_id: parent.map(str::to_owned) }
+}
+
+pub(super) fn message_event(text: &str, parent: Option<&str>, response: &ResponseRef) -> AgentOutput {
+    build_response_part(&EventData::AgentMessage(agent_text(text, parent)), EventEffect::None, response)
+}
+
+pub(super) fn thinking_event(text: &str, parent: Option<&str>, response: &ResponseRef) -> AgentOutput {
+    build_response_part(&EventData::AgentThinking(agent_text(text, parent)), EventEffect::None, response)
+}
+
+/// Reports the start of a tool call. Its input is clipped.
+pub(super) fn tool_started(tool: ToolUse, response: &ResponseRef) -> AgentOutput {
+    let effect = EventEffect::ToolStarted(tool.tool_use_id.clone());
+    let tool = ToolUse { input: clip_value(&tool.input), ..tool };
+    build_response_part(&EventData::AgentToolUse(tool), effect, response)
+}
+
+pub(super) fn tool_ended(tool: ToolCompleted) -> AgentOutput {
+    let effect = EventEffect::ToolEnded(tool.tool_use_id.clone());
+    build_event(&EventData::AgentToolCompleted(tool), effect)
+}
+
+pub(super) fn message_injected(message_id: MessageId, how: Option<DeliveryMethod>) -> AgentOutput {
+    let data = MessageInjected { message_id, text: None, how };
+    build_event(&EventData::AgentMessageInjected(data), EventEffect::None)
+}
+
+/// Ends the turn after our interrupt, or after one of the agent itself.
+pub(super) fn turn_interrupted(message: Option<&LeasedMessage>) -> AgentOutput {
+    let data = AgentInterrupted {
+        message_id: message.map(|message| message.id),
+        text: message.map(|message| clip_text(&message.content).to_owned()),
+        ..AgentInterrupted::default()
+    };
+    build_event(&EventData::AgentInterrupted(data), EventEffect::TurnEnded)
+}
+
+pub(super) fn error_event(error: AgentError) -> AgentOutput {
+    build_event(&EventData::AgentError(error), EventEffect::None)
+}
+
+/// An error of which only the text is known.
+pub(super) fn plain_error(text: &str) -> AgentOutput {
+    error_event(AgentError { error: clip_text(text).to_owned(), ..AgentError::default() })
+}
+
+pub(super) fn system_event(subtype: &str, data: Option<&Value>) -> AgentOutput {
+    let data =
+        AgentSystemMessage { subtype: subtype.to_owned(), data: data.map(clip_value), ..AgentSystemMessage::default() };
+    build_event(&EventData::AgentSystemMessage(data), EventEffect::None)
+}
+
+/// Reports the whole plan; each item has `text` and `state`.
+pub(super) fn plan_event(items: Vec<Value>) -> AgentOutput {
+    let data = AgentPlan { items: clip_value(&Value::Array(items)), adds: false };
+    build_event(&EventData::AgentPlan(data), EventEffect::None)
+}
+
+pub(super) fn subagent_invoked(tool_use_id: &str, description: &Value, subagent: &Value) -> AgentOutput {
+    let (description, subagent) = (description.clone(), subagent.clone());
+    let data = SubagentInvoked { tool_use_id: tool_use_id.to_owned(), description, subagent };
+    build_event(&EventData::AgentSubagentInvoked(data), EventEffect::None)
+}
+
+pub(super) fn subagent_completed(id: &str, output: &str, is_error: bool) -> AgentOutput {
+    build_event(&EventData::AgentSubagentCompleted(delegation(id, output, is_error)), EventEffect::None)
+}
+
+fn delegation(tool_use_id: &str, output: &str, is_error: bool) -> DelegationCompleted {
+    DelegationCompleted { tool_use_id: tool_use_id.to_owned(), output: clip_text(output).to_owned(), is_error }
+}
+
+/// Subagents, skills and plans are tools to the agent; these events report them as such.
+pub(super) fn tool_use_events(tool: &str, id: &str, input: &Value) -> Option<AgentOutput> {
+    match tool {
+        "Task" | "Agent" | "task" => Some(subagent_invoked(id, &input["description"], &input["subagent_type"])),
+        "Skill" | "skill" => {
+            let name = input.get("skill").or_else(|| input.get("name")).or_else(|| input.get("command"));
+            let data = SkillInvoked { tool_use_id: id.to_owned(), skill: name.cloned().unwrap_or_default() };
+            Some(build_event(&EventData::AgentSkillInvoked(data), EventEffect::None))
+        }
+        "TodoWrite" | "todowrite" => {
+            let item = |item: &Value| json!({"text": item["content"], "state": item["status"]});
+            Some(plan_event(input["todos"].as_array().into_iter().flatten().map(item).collect()))
+        }
+        "TaskCreate" => {
+            let items = json!([{"text": input["subject"], "state": "pending"}]);
+            Some(build_event(&EventData::AgentPlan(AgentPlan { items, adds: true }), EventEffect::None))
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn tool_result_events(tool: &str, id: &str, output: &str, is_error: bool) -> Option<AgentOutput> {
+    match tool {
+        "Task" | "Agent" | "task" => Some(subagent_completed(id, output, is_error)),
+        "Skill" | "skill" => {
+            let data = delegation(id, output, is_error);
+            Some(build_event(&EventData::AgentSkillCompleted(data), EventEffect::None))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,396 @@
+//! OpenCode: an HTTP server behind the worker's bridge (`atoll_worker::opencode`), which turns its events into lines.
+//!
+//! OpenCode does not return our message ids. The driver matches a stored message by its text, and acknowledges it when
+//! a response of the model follows it.
+
+use super::{
+    Abilities, AgentCommand, AgentOutput, AgentRequest, Driver, EventEffect, LaunchContext, RequestAnswer, RequestKind,
+    TurnState, build_event, parse_object, take_field,
+};
+use crate::event_data::{self, clip_text};
+use crate::transcript::{TranscriptStorage, TranscriptSupport};
+use atoll_api::events::{AgentCompleted, AgentError, EventData};
+use atoll_core::message::{DeliveryMethod, MessageType};
+use atoll_protocol::LeasedMessage;
+use bridge::{BridgeInput, BridgeOutput};
+use events::OpenCodeTurn;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
+use wire::ServerEvent;
+
+pub mod bridge;
+mod events;
+mod launch;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+#[derive(Debug, Default)]
+pub(super) struct OpenCodeDriver {
+    system_prompt: Option<String>,
+    agent_name: Option<&'static str>,
+    session: Option<String>,
+    is_running: bool,
+    /// The turn has started, and no message is acknowledged in it.
+    awaits_first_message: bool,
+    turn: OpenCodeTurn,
+    queued: VecDeque<LeasedMessage>,
+    /// Sent messages that the model has not read.
+    unacknowledged: Vec<SentMessage>,
+    pending_interrupt: Option<LeasedMessage>,
+    open_requests: BTreeMap<String, OpenRequest>,
+    /// The error that ends the turn.
+    turn_error: Option<String>,
+    is_aborted: bool,
+}
+
+#[derive(Debug)]
+struct SentMessage {
+    message: LeasedMessage,
+    /// OpenCode's id of the message, once it is stored.
+    server_id: Option<String>,
+}
+
+#[derive(Debug)]
+enum OpenRequest {
+    Permission,
+    Questions(Vec<Value>),
+}
+
+impl Driver for OpenCodeDriver {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            steer: true,
+            queue: true,
+            interrupt: true,
+            approvals: true,
+            questions: true,
+            hooks: false,
+            resume: true,
+            fork: true,
+            usage: true,
+            plan: true,
+        }
+    }
+
+    fn transcript_support(&self) -> Option<TranscriptSupport> {
+        Some(TranscriptSupport {
+            agent: "opencode",
+            storage: TranscriptStorage::OpenCode,
+            prefers_running_agent: true,
+            env: launch::offline_env(),
+        })
+    }
+
+    fn login_path(&self) -> Option<&'static str> {
+        Some(".local/share/opencode/auth.json")
+    }
+
+    fn build_command(&mut self, launch: &LaunchContext<'_>) -> AgentCommand {
+        let system_prompt = launch.settings.system_prompt.clone();
+        *self = Self { system_prompt, agent_name: launch::agent_for_mode(launch.settings.mode), ..Self::default() };
+        launch::build_command(launch)
+    }
+
+    fn encode_message(&mut self, message: &LeasedMessage, _: TurnState) -> Vec<u8> {
+        match message.message_type {
+            MessageType::Interrupt => {
+                // The turn has already ended.
+                if !self.is_running && self.unacknowledged.is_empty() && self.queued.is_empty() {
+                    return Vec::new();
+                }
+                self.pending_interrupt = Some(message.clone());
+                if self.is_running { encode_order(&BridgeInput::Abort {}) } else { Vec::new() }
+            }
+            MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System => {
+                self.queued.push_back(message.clone());
+                self.send_queued()
+            }
+        }
+    }
+
+    fn relays_denial_reasons(&self) -> bool {
+        true
+    }
+
+    /// OpenCode does not wait for scans.
+    fn confirm_scan(&mut self, _: &str) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn handle_line(&mut self, line: &[u8]) -> Vec<AgentOutput> {
+        match parse_object(line) {
+            Ok(BridgeOutput::Ready { session }) => {
+                self.session = Some(session.clone());
+                vec![AgentOutput::NativeId { id: session }, AgentOutput::Reply(self.send_queued())]
+            }
+            Ok(BridgeOutput::Event { data }) => match wire::parse_event(&data) {
+                Ok(ServerEvent { event_type, properties }) => self.handle_event(&event_type, properties),
+                Err(reason) => vec![AgentOutput::Unparsed { reason }],
+            },
+            Ok(BridgeOutput::Refused { what, id, error }) => self.handle_refusal(&what, &id, error),
+            Ok(BridgeOutput::Failed { error }) => vec![AgentOutput::Failed { error }],
+            Err(reason) => vec![AgentOutput::Unparsed { reason }],
+        }
+    }
+
+    fn answer_request(&mut self, ask: &str, answer: RequestAnswer) -> Vec<u8> {
+        let Some(asked) = self.open_requests.remove(ask) else { return Vec::new() };
+        let id = ask.to_owned();
+        encode_order(&match (asked, answer) {
+            (OpenRequest::Permission, RequestAnswer::Allow { .. } | RequestAnswer::Answers(_)) => {
+                BridgeInput::Permission { id, allow: true, reason: None }
+            }
+            // Without a message, OpenCode would end the turn.
+            (OpenRequest::Permission, RequestAnswer::Deny { reason }) => {
+                BridgeInput::Permission { id, allow: false, reason: Some(reason) }
+            }
+            (OpenRequest::Questions(questions), RequestAnswer::Answers(words)) => BridgeInput::Answers {
+                id,
+                answers: Some(questions.iter().map(|question| selected_answers(question, &words)).collect()),
+            },
+            (OpenRequest::Questions(_), RequestAnswer::Allow { .. } | RequestAnswer::Deny { .. }) => {
+                BridgeInput::Answers { id, answers: None }
+            }
+        })
+    }
+}
+
+impl OpenCodeDriver {
+    fn send_queued(&mut self) -> Vec<u8> {
+        if self.session.is_none() {
+            return Vec::new();
+        }
+        let mut lines = Vec::new();
+        for message in std::mem::take(&mut self.queued) {
+            lines.extend(encode_order(&BridgeInput::Prompt {
+                id: message.id.to_string(),
+                text: message.content.clone(),
+                // Applies to this message only, so it is repeated.
+                system: self.system_prompt.clone(),
+                agent: self.agent_name.map(str::to_owned),
+            }));
+            self.unacknowledged.push(SentMessage { message, server_id: None });
+        }
+        lines
+    }
+
+    fn handle_event(&mut self, kind: &str, mut properties: Value) -> Vec<AgentOutput> {
+        let of = properties["sessionID"].as_str();
+        let is_ours = of.is_none() || of == self.session.as_deref();
+        match kind {
+            "permission.asked" => self.open_permission(properties),
+            "question.asked" => self.open_questions(properties),
+            "permission.replied" | "question.replied" | "question.rejected" => {
+                self.open_requests.remove(properties["requestID"].as_str().unwrap_or_default());
+                Vec::new()
+            }
+            "session.status" if is_ours => self.handle_status(&properties["status"]),
+            "session.idle" if is_ours => self.end_turn(),
+            "session.error" if is_ours => self.record_error(&properties["error"]),
+            "message.updated" if is_ours => self.handle_message(&properties["info"]),
+            "message.part.updated" => {
+                let part = take_field(&mut properties, "part");
+                if is_ours {
+                    self.match_stored_message(&part);
+                }
+                self.turn.convert_part(&part, is_ours)
+            }
+            "message.part.delta" if is_ours => self.turn.text_delta(&properties),
+            "session.compacted" if is_ours => vec![event_data::system_event(kind, None)],
+            kind if wire::is_ignored_event(kind) => Vec::new(),
+            kind => vec![AgentOutput::Unparsed { reason: format!("unknown event type `{kind}`") }],
+        }
+    }
+
+    fn handle_status(&mut self, status: &Value) -> Vec<AgentOutput> {
+        match status["type"].as_str() {
+            Some("busy") if !self.is_running => {
+                (self.is_running, self.awaits_first_message, self.is_aborted) = (true, true, false);
+                self.turn_error = None;
+                let mut said = vec![self.turn.start_turn(self.session.as_deref())];
+                if self.pending_interrupt.is_some() {
+                    said.push(AgentOutput::Reply(encode_order(&BridgeInput::Abort {})));
+                }
+                said
+            }
+            Some("retry") => {
+                let mut said = vec![events::retry_event(&status["attempt"], &status["message"])];
+                let words = status["message"].as_str().unwrap_or_default().to_ascii_lowercase();
+                if ["rate limit", "too many requests", "overloaded", "429"].iter().any(|word| words.contains(word)) {
+                    said.push(AgentOutput::RateLimited { wait: None });
+                }
+                said
+            }
+            // `session.idle` reports the end of the turn.
+            Some("busy" | "idle") => Vec::new(),
+            other => vec![AgentOutput::Unparsed { reason: format!("unknown status type {other:?}") }],
+        }
+    }
+
+    /// Matches a stored user message with a sent one by its text.
+    fn match_stored_message(&mut self, part: &Value) {
+        let (Some(text), Some(name)) = (part["text"].as_str(), part["messageID"].as_str()) else { return };
+        if part["type"] != "text" || self.turn.is_response(name) {
+            return;
+        }
+        let is_it = |told: &&mut SentMessage| told.server_id.is_none() && told.message.content == text;
+        if let Some(told) = self.unacknowledged.iter_mut().find(is_it) {
+            told.server_id = Some(name.to_owned());
+        }
+    }
+
+    /// Acknowledges the message that a response follows, and those before it.
+    fn handle_message(&mut self, info: &Value) -> Vec<AgentOutput> {
+        if info["role"] != "assistant" {
+            return Vec::new();
+        }
+        self.turn.record_response(info);
+        let parent = info["parentID"].as_str();
+        let Some(last) =
+            self.unacknowledged.iter().position(|told| told.server_id.is_some() && told.server_id.as_deref() == parent)
+        else {
+            return Vec::new();
+        };
+        let mut said = Vec::new();
+        for SentMessage { message, .. } in self.unacknowledged.drain(..=last) {
+            let how = if std::mem::take(&mut self.awaits_first_message) {
+                DeliveryMethod::NewTurn
+            } else {
+                DeliveryMethod::Injected
+            };
+            if how == DeliveryMethod::Injected {
+                said.push(event_data::message_injected(message.id, None));
+            }
+            said.push(AgentOutput::Acknowledged { id: message.id, how });
+        }
+        said
+    }
+
+    fn record_error(&mut self, error: &Value) -> Vec<AgentOutput> {
+        let name = error["name"].as_str().unwrap_or("no reason given");
+        if name == "MessageAbortedError" {
+            self.is_aborted = true;
+            return Vec::new();
+        }
+        let message = error["data"]["message"].as_str().unwrap_or(name).to_owned();
+        let event = event_data::error_event(AgentError {
+            error: clip_text(&message).to_owned(),
+            name: Some(name.to_owned()),
+            status: Some(error["data"]["statusCode"].clone()),
+            ..AgentError::default()
+        });
+        self.turn_error = Some(message);
+        vec![event]
+    }
+
+    fn end_turn(&mut self) -> Vec<AgentOutput> {
+        if !std::mem::take(&mut self.is_running) {
+            return Vec::new();
+        }
+        self.open_requests.clear();
+        let mut said = self.turn.end_open_tools();
+        // OpenCode may store another text than it received (templates). The first message is acknowledged if there was
+        // a response, or if an interrupt ended the turn before any.
+        let has_begun = self.turn.has_response() || self.pending_interrupt.is_some();
+        if std::mem::take(&mut self.awaits_first_message) && has_begun && !self.unacknowledged.is_empty() {
+            said.push(AgentOutput::Acknowledged {
+                id: self.unacknowledged.remove(0).message.id,
+                how: DeliveryMethod::NewTurn,
+            });
+        }
+        let (interrupt, error) = (self.pending_interrupt.take(), self.turn_error.take());
+        match (interrupt, error) {
+            (Some(message), _) => {
+                said.push(AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected });
+                said.push(event_data::turn_interrupted(Some(&message)));
+            }
+            (None, Some(error)) => {
+                said.push(AgentOutput::Failed { error });
+                return said;
+            }
+            (None, None) if self.is_aborted => {
+                said.push(event_data::turn_interrupted(None));
+            }
+            (None, None) => {
+                let stop_reason = Some(self.turn.stop_reason().to_owned());
+                let data = EventData::AgentCompleted(AgentCompleted { stop_reason, ..AgentCompleted::default() });
+                said.push(build_event(&data, EventEffect::TurnEnded));
+            }
+        }
+        said.push(AgentOutput::Idle);
+        // OpenCode does not answer stored messages after the turn: they are sent again and start the next one.
+        let (left, under_way) =
+            std::mem::take(&mut self.unacknowledged).into_iter().partition(|told| told.server_id.is_some());
+        self.unacknowledged = under_way;
+        let left: Vec<SentMessage> = left;
+        self.queued.extend(left.into_iter().map(|told| told.message));
+        let lines = self.send_queued();
+        if !lines.is_empty() {
+            said.push(AgentOutput::Reply(lines));
+        }
+        said
+    }
+
+    fn open_permission(&mut self, mut asked: Value) -> Vec<AgentOutput> {
+        let Some(id) = asked["id"].as_str().map(str::to_owned) else {
+            return vec![AgentOutput::Unparsed { reason: "request without an id".to_owned() }];
+        };
+        let call = asked["tool"]["callID"].as_str().map(str::to_owned);
+        let mut input =
+            json!({"patterns": take_field(&mut asked, "patterns"), "details": take_field(&mut asked, "metadata")});
+        if let Some(whole) = call.as_deref().and_then(|call| self.turn.tool_input(call)) {
+            input["input"] = whole;
+        }
+        let tool = asked["permission"].as_str().unwrap_or("unknown").to_owned();
+        self.open_requests.insert(id.clone(), OpenRequest::Permission);
+        vec![AgentOutput::Request(AgentRequest { id, kind: RequestKind::Permission, tool_use_id: call, tool, input })]
+    }
+
+    fn open_questions(&mut self, mut asked: Value) -> Vec<AgentOutput> {
+        let Some(id) = asked["id"].as_str().map(str::to_owned) else {
+            return vec![AgentOutput::Unparsed { reason: "request without an id".to_owned() }];
+        };
+        let tool_use_id = asked["tool"]["callID"].as_str().map(str::to_owned);
+        let questions = take_field(&mut asked, "questions");
+        self.open_requests
+            .insert(id.clone(), OpenRequest::Questions(questions.as_array().cloned().unwrap_or_default()));
+        let input = json!({"questions": questions});
+        vec![AgentOutput::Request(AgentRequest {
+            id,
+            kind: RequestKind::Question,
+            tool_use_id,
+            tool: "question".to_owned(),
+            input,
+        })]
+    }
+
+    /// Handles a request that the server rejected.
+    fn handle_refusal(&mut self, what: &str, id: &str, error: String) -> Vec<AgentOutput> {
+        let (text, what_failed) = (clip_text(&error).to_owned(), Some(what.to_owned()));
+        let event = AgentError { error: text, what: what_failed, ..AgentError::default() };
+        let mut said = vec![event_data::error_event(event)];
+        if what == "prompt" && self.unacknowledged.iter().any(|told| told.message.id.to_string() == id) {
+            said.push(AgentOutput::Failed { error: format!("the server rejected a message: {error}") });
+        }
+        said
+    }
+}
+
+/// Maps answers by question text to selected options in the order of the questions.
+fn selected_answers(question: &Value, words: &Value) -> Vec<String> {
+    let names = [&question["question"], &question["header"]];
+    match names.into_iter().filter_map(Value::as_str).find_map(|name| words.get(name)) {
+        Some(Value::Array(all)) => all.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect(),
+        Some(Value::String(one)) => vec![one.clone()],
+        Some(other) => vec![other.to_string()],
+        None => Vec::new(),
+    }
+}
+
+fn encode_order(line: &BridgeInput) -> Vec<u8> {
+    // Serialising this enum cannot fail.
+    let mut line = serde_json::to_vec(line).unwrap_or_default();
+    line.push(b'\n');
+    line
+}

@@ -1,0 +1,72 @@
+//! Runs git over a workspace in its own jail: no network, no agent, and only pipes connect it to the host.
+
+use crate::worker_client::WORKER_PATH;
+use crate::worker_client::git_arguments::{import_arguments, job_arguments};
+use atoll_core::provider::{CommandExit, Error, GitOperation, GitResult, RepositorySource};
+use atoll_jail::Launcher;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// Enough for very large repositories; callers set shorter deadlines.
+const GIT_TIMEOUT: Duration = Duration::from_secs(1200);
+/// Limit on the retained error output of git.
+const MAX_STDERR_BYTES: u64 = 64 << 10;
+
+fn worker_argv(arguments: Vec<String>) -> Vec<String> {
+    std::iter::once(WORKER_PATH.to_owned()).chain(arguments).collect()
+}
+
+pub(super) fn io_failure(what: &str, error: &std::io::Error) -> Error {
+    Error::Unreachable { detail: format!("{what}: {error}") }
+}
+
+/// Runs git to completion. A thread reads stderr, so that a full pipe cannot block it.
+fn run_git(
+    launcher: &Launcher,
+    name: &str,
+    argv: &[String],
+    input: OwnedFd,
+    output: OwnedFd,
+) -> Result<GitResult, Error> {
+    let (said, errors) = std::io::pipe().map_err(|error| io_failure("cannot create a pipe", &error))?;
+    let mut running = launcher
+        .run_program(name, argv, input, output, errors.into())
+        .map_err(|error| super::translate_error(&error))?;
+    let reader = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let mut said = said;
+        drop((&mut said).take(MAX_STDERR_BYTES).read_to_end(&mut text));
+        drop(std::io::copy(&mut said, &mut std::io::sink()));
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let exit = running.wait(GIT_TIMEOUT).map_err(|error| super::translate_error(&error))?;
+    let said = reader.join().unwrap_or_default();
+    Ok(GitResult { exit: super::provider_exit(exit), error_output: said })
+}
+
+fn open_null() -> Result<File, Error> {
+    let options = File::options().read(true).write(true).open("/dev/null");
+    options.map_err(|error| io_failure("cannot open /dev/null", &error))
+}
+
+pub(super) fn run_job(launcher: &Launcher, name: &str, job: &GitOperation, output: File) -> Result<GitResult, Error> {
+    run_git(launcher, name, &worker_argv(job_arguments(job)), open_null()?.into(), output.into())
+}
+
+/// Imports a repository into a new workspace.
+pub(super) fn import_source(launcher: &Launcher, name: &str, source: &RepositorySource) -> Result<(), Error> {
+    let bundle =
+        File::open(&source.bundle).map_err(|error| io_failure("cannot read the repository's bundle", &error))?;
+    let done = run_git(launcher, name, &worker_argv(import_arguments(source)), bundle.into(), open_null()?.into())?;
+    match done.exit {
+        CommandExit::Exited { code: 0 } => Ok(()),
+        CommandExit::TimedOut => {
+            Err(Error::Refused { detail: format!("importing the repository took longer than {GIT_TIMEOUT:?}") })
+        }
+        exit => {
+            Err(Error::Refused { detail: format!("importing the repository failed ({exit:?}): {}", done.error_output) })
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Forks, snapshots and imported images. The sandbox is quiesced first; its worker refuses that during a turn.
+
+use super::Local;
+use crate::worker_client::link;
+use atoll_core::provider::{ByteStream, CreateSpec, Error, ImageRef, ProviderId, ProviderSandbox, SnapshotRef};
+use atoll_core::time::Timestamp;
+use atoll_jail::{Image, Launcher, SandboxInfo, SandboxSpec, Snapshot};
+use atoll_protocol::exec::{ConnectionKind, QUIESCED_REPLY};
+use futures_util::StreamExt;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+
+/// Time limit for the worker to quiesce, which ends the agent first.
+const QUIESCE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest accepted refusal text.
+const MAX_REFUSAL_BYTES: usize = 1000;
+
+/// No process runs as the agent while this guard lives.
+struct QuiesceGuard {
+    _connection: Option<UnixStream>,
+}
+
+impl Local {
+    pub(super) async fn fork_files(&self, id: &ProviderId, spec: &CreateSpec) -> Result<ProviderSandbox, Error> {
+        let parent = self.find_info(id).await?;
+        self.require_tier(spec.settings.isolation).await?;
+        let still = quiesce_agent(&parent).await?;
+        // A fork has its parent's image and files.
+        let jail = SandboxSpec { image: None, snapshot: None, ..super::launcher_spec(spec) };
+        let made = self.call_launcher(move |launcher| launcher.fork_sandbox(&parent.name, &jail)).await;
+        drop(still);
+        made.map(|info| super::describe_sandbox(&info))
+    }
+
+    pub(super) async fn create_snapshot(&self, id: &ProviderId, snapshot: &str) -> Result<SnapshotRef, Error> {
+        let info = self.find_info(id).await?;
+        let still = quiesce_agent(&info).await?;
+        let called = snapshot.to_owned();
+        let made = self.call_launcher(move |launcher| launcher.create_snapshot(&info.name, &called)).await;
+        drop(still);
+        made.map(snapshot_ref)
+    }
+
+    pub(super) async fn list_snapshots(&self) -> Result<Vec<SnapshotRef>, Error> {
+        Ok(self.call_launcher(|launcher| launcher.list_snapshots()).await?.into_iter().map(snapshot_ref).collect())
+    }
+
+    /// Deletes a snapshot or image; `Gone` if it does not exist.
+    pub(super) async fn forget_entry(
+        &self,
+        forget: impl FnOnce(&Launcher) -> Result<(), atoll_jail::Error> + Send + 'static,
+    ) -> Result<(), Error> {
+        let forgotten = self.call_launcher(move |launcher| match forget(launcher) {
+            Err(atoll_jail::Error::NotFound { .. } | atoll_jail::Error::InvalidLabel { .. }) => Ok(false),
+            outcome => outcome.map(|()| true),
+        });
+        if forgotten.await? { Ok(()) } else { Err(Error::Gone) }
+    }
+
+    pub(super) async fn list_images(&self) -> Result<Vec<ImageRef>, Error> {
+        Ok(self.call_launcher(|launcher| launcher.list_images()).await?.into_iter().map(image_ref).collect())
+    }
+
+    /// Streams the archive to the unpacking process. If unpacking fails, reports its reason and not the broken pipe.
+    pub(super) async fn import_archive(&self, image: &str, mut archive: ByteStream) -> Result<ImageRef, Error> {
+        let broken = |error: std::io::Error| Error::Unreachable { detail: format!("cannot create a pipe: {error}") };
+        let (theirs, ours) = std::io::pipe().map_err(broken)?;
+        let mut ours = pipe::Sender::from_owned_fd(ours.into()).map_err(broken)?;
+        let called = image.to_owned();
+        let unpacking = self.call_launcher(move |launcher| launcher.import_image(&called, theirs.into()));
+        let feeding = async move {
+            while let Some(piece) = archive.next().await {
+                if ours.write_all(&piece?).await.is_err() {
+                    break;
+                }
+            }
+            Ok::<(), Error>(())
+        };
+        let (unpacked, fed) = tokio::join!(unpacking, feeding);
+        match (unpacked, fed) {
+            // A truncated archive may look complete.
+            (Ok(_), Err(error)) => {
+                let called = image.to_owned();
+                drop(self.call_launcher(move |launcher| launcher.forget_image(&called)).await);
+                Err(error)
+            }
+            (Err(error), _) => Err(error),
+            (Ok(image), Ok(())) => Ok(image_ref(image)),
+        }
+    }
+}
+
+/// Waits until no process runs as the agent. A sandbox without a worker is already quiet.
+async fn quiesce_agent(info: &SandboxInfo) -> Result<QuiesceGuard, Error> {
+    if !info.is_alive {
+        return Ok(QuiesceGuard { _connection: None });
+    }
+    if info.is_paused {
+        return Err(Error::Refused { detail: "the sandbox is paused; resume it first".into() });
+    }
+    let lost = |error: std::io::Error| Error::Unreachable { detail: format!("the worker does not respond: {error}") };
+    let mut connection = link::dial_worker(&info.worker_socket, ConnectionKind::Quiesce).await.map_err(lost)?;
+    let mut answer = vec![0; MAX_REFUSAL_BYTES];
+    let read = tokio::time::timeout(QUIESCE_TIMEOUT, connection.read(&mut answer)).await;
+    let length = read.map_err(|_| Error::Busy { detail: "the agent does not stop".into() })?.map_err(lost)?;
+    match answer.get(..length) {
+        Some([QUIESCED_REPLY]) => Ok(QuiesceGuard { _connection: Some(connection) }),
+        Some([]) | None => Err(Error::Unreachable { detail: "the worker closed the connection".into() }),
+        Some(why) => Err(Error::Busy { detail: String::from_utf8_lossy(why).into_owned() }),
+    }
+}
+
+fn timestamp_from_millis(milliseconds: u64) -> Option<Timestamp> {
+    i64::try_from(milliseconds).ok()?.checked_mul(1000).map(Timestamp::from_micros)
+}
+
+fn snapshot_ref(snapshot: Snapshot) -> SnapshotRef {
+    let Snapshot { name, image, created_at, bytes, .. } = snapshot;
+    SnapshotRef { name, bytes, image, created_at: timestamp_from_millis(created_at) }
+}
+
+fn image_ref(image: Image) -> ImageRef {
+    let Image { name, bytes, layers, created_at, .. } = image;
+    ImageRef { name, bytes: Some(bytes), layers, created_at: timestamp_from_millis(created_at) }
+}

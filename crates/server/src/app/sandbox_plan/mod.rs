@@ -1,0 +1,298 @@
+//! Plans a sandbox: turns a request into a `SandboxPlan` with all defaults applied.
+//!
+//! 1. `prepare_request` runs before the transaction: it checks the access and the request's bounds, chooses the default
+//!    approvals from the provider's isolation, and resolves the repository's base commit.
+//! 2. `plan_sandbox` runs in the transaction: it fills the open fields from the project, then from the server's configuration. For
+//!    a session's next sandbox, `plan_next_sandbox` keeps the last one's agent, model and repository.
+//! 3. `complete_plan` checks the secrets and resolves the agent. It runs for every new sandbox, also for resumed and forked
+//!    sessions, whose plan is `plan_from_last`.
+
+mod agent_settings;
+mod request_checks;
+
+pub use request_checks::{check_default_repo, check_defaults};
+
+use super::{Work, secrets};
+use crate::auth::Caller;
+use crate::auth::access::{CanWork, ClientCaller};
+use crate::problem::{Problem, Result};
+use crate::repositories::resolve_repository;
+use crate::state::App;
+use agent_settings::{check_continuous, choose_agent_settings};
+use atoll_api::NewSandbox;
+use atoll_core::agent::DEMO_AGENT;
+use atoll_core::id::{ProjectId, SandboxId, SessionId};
+use atoll_core::policy::ToolPolicy;
+use atoll_core::protected_paths;
+use atoll_core::sandbox::{ApprovalMode, EndPolicy, IsolationTier, ProviderKind, Repo, Settings};
+use atoll_store::projects::{self, ProjectRow};
+use atoll_store::sandboxes;
+use atoll_store::sessions::SessionRow;
+use request_checks::{check_repo, check_request};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A validated request for a sandbox with all defaults applied.
+#[derive(Debug, Clone)]
+pub struct SandboxPlan {
+    pub id: SandboxId,
+    pub project: ProjectId,
+    pub provider: ProviderKind,
+    pub agent: Option<String>,
+    pub prompt: Option<String>,
+    pub title: Option<String>,
+    pub end: EndPolicy,
+    pub labels: BTreeMap<String, String>,
+    pub settings: Settings,
+    pub actor: String,
+}
+
+/// A checked request whose caller may create the sandbox.
+pub struct PreparedRequest {
+    pub caller: Caller,
+    pub project: ProjectId,
+    /// The session that the sandbox continues.
+    pub session: Option<SessionId>,
+    new: NewSandbox,
+}
+
+/// Time limit for a provider to report its isolation tier.
+const TIER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Step 1: everything that needs the provider or git, before the transaction.
+pub async fn prepare_request(app: &App, client: ClientCaller, new: NewSandbox) -> Result<PreparedRequest> {
+    let (session, caller) = (new.session_id, client.0.clone());
+    let project = match session {
+        Some(id) => CanWork::authorize(app, client.0, id).await?.project,
+        None => CanWork::authorize(app, client.0, new.project_id.unwrap_or(app.default_project)).await?.project,
+    };
+    if new.project_id.is_some_and(|named| named != project) {
+        return Err(Problem::invalid("project_id: the session belongs to another project"));
+    }
+    check_request(&new, &caller)?;
+    if !new.modes.is_empty() {
+        return Err(Problem::invalid("modes: only a project's defaults can define modes"));
+    }
+    let mut request = PreparedRequest { caller, project, session, new };
+    let row = app.read(async move |tx| Ok(projects::find_project(tx, project).await?)).await?;
+    let row = row.ok_or_else(|| Problem::not_found("project"))?;
+    let defaults = parse_defaults(&row)?;
+    let provider =
+        app.providers()?.get(request.new.provider.or(defaults.provider).unwrap_or(app.config.provider.default));
+    if !provider.capabilities().runs_agents() {
+        return Ok(request);
+    }
+    if request.new.approvals.or(defaults.approvals).is_none() {
+        let tier = tokio::time::timeout(TIER_TIMEOUT, provider.isolation_tier()).await.ok().flatten();
+        request.new.approvals = Some(default_approvals(tier));
+    }
+    // A session continues with its own repository, which is resolved already.
+    if session.is_none() || request.new.repo.is_some() {
+        let repo = request.new.repo.take().or(defaults.repo).or(row.repo);
+        request.new.repo = resolve_repo(app, &request, repo).await?;
+    }
+    Ok(request)
+}
+
+fn parse_defaults(project: &ProjectRow) -> Result<NewSandbox> {
+    serde_json::from_value(project.defaults.clone().into())
+        .map_err(|error| Problem::internal(format!("defaults: {error}")))
+}
+
+/// A strongly isolated agent runs without approvals by default.
+const fn default_approvals(tier: Option<IsolationTier>) -> ApprovalMode {
+    match tier {
+        Some(IsolationTier::Strong) => ApprovalMode::Full,
+        Some(IsolationTier::Standard) | None => ApprovalMode::Edits,
+    }
+}
+
+/// Resolves the base commit and the branch, so that an unusable repository is an error of the request.
+async fn resolve_repo(app: &App, request: &PreparedRequest, repo: Option<Repo>) -> Result<Option<Repo>> {
+    let Some(repo) = repo else { return Ok(None) };
+    check_repo(&repo, &request.caller)?;
+    let prompt = request.new.prompt.as_deref();
+    let title = request.new.title.clone().or_else(|| prompt.map(title_from_prompt)).unwrap_or_default();
+    let title = app.secrets.redactor(request.project).redact(&title).unwrap_or(title);
+    resolve_repository(repo, app.config.git.branch_prefix.clone(), title).await.map(Some)
+}
+
+/// Step 2: fills the fields that the request leaves open from the project, then from the server's configuration.
+pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Result<SandboxPlan> {
+    let PreparedRequest { caller, project, mut new, .. } = request;
+    let row = projects::find_project(work.tx, project).await?.ok_or_else(|| Problem::not_found("project"))?;
+    let mut defaults = parse_defaults(&row)?;
+    let config = Arc::clone(&work.config);
+    let provider = new.provider.or(defaults.provider).unwrap_or(config.provider.default);
+    let runs_agents = work.capabilities(provider).runs_agents();
+    let has_repository = new.repo.is_some() || defaults.repo.is_some() || row.repo.is_some();
+    let agent_settings = choose_agent_settings(&mut new, &mut defaults, &config.continuous.limits(), has_repository);
+    if let Some(continuous) = &agent_settings.continuous {
+        let delivers = has_repository && agent_settings.deliver != Some(false);
+        check_continuous(continuous, provider, runs_agents, delivers)?;
+    }
+    let mut env = defaults.env;
+    env.extend(new.env);
+    let mut labels = defaults.labels;
+    labels.extend(new.labels);
+    let project_resources = defaults.resources.unwrap_or_default().or(config.sandbox.resources());
+    let limits = match (new.limits, defaults.limits) {
+        (Some(requested), Some(of_project)) => Some(requested.or(of_project)),
+        (requested, of_project) => requested.or(of_project),
+    };
+    // The server's protected paths only apply to sandboxes that it can enforce them in.
+    let of_server = if runs_agents { config.sandbox.protected.as_slice() } else { &[] };
+    let protected = protected_paths::join_protected_paths(
+        "protected",
+        new.protected.iter().chain(&defaults.protected).chain(of_server),
+    )?;
+    let settings = Settings {
+        model: agent_settings.model.or_else(|| config.sandbox.model.clone()),
+        mode: agent_settings.mode,
+        approvals: agent_settings.approvals,
+        repo: new.repo.or(defaults.repo).or(row.repo),
+        image: new.image.or(defaults.image).or_else(|| config.sandbox.image.clone()),
+        snapshot: new.snapshot.or(defaults.snapshot).or_else(|| config.sandbox.snapshot.clone()),
+        env,
+        resources: Some(new.resources.unwrap_or_default().or(project_resources)),
+        isolation: new.isolation.max(defaults.isolation),
+        protected,
+        network: new.network.or(defaults.network),
+        limits,
+        policy: ToolPolicy::join_policies(defaults.policy, new.policy),
+        guardian: new.guardian.or(defaults.guardian),
+        timeout_s: new.timeout_s.or(defaults.timeout_s),
+        tools: agent_settings.tools,
+        denied_tools: agent_settings.denied_tools,
+        enable_subagents: agent_settings.enable_subagents,
+        enable_skills: agent_settings.enable_skills,
+        deliver: agent_settings.deliver,
+        continuous: agent_settings.continuous,
+        system_prompt: agent_settings.system_prompt,
+        mcp: new.mcp.or(defaults.mcp),
+        forked_from: None,
+        secrets: new.secrets.or(defaults.secrets),
+        exposed_secrets: Vec::new(),
+    };
+    let end = if new.prompt.is_some() { EndPolicy::WhenDone } else { EndPolicy::Keep };
+    Ok(SandboxPlan {
+        id: SandboxId::new(),
+        project,
+        provider,
+        agent: new.agent.or(defaults.agent).or_else(|| config.agent.default.clone()),
+        prompt: new.prompt,
+        title: new.title,
+        end: new.end.or(defaults.end).unwrap_or(end),
+        labels,
+        settings,
+        actor: caller.actor(),
+    })
+}
+
+/// Step 2 for a session's next sandbox. Agent, model and repository come from its last sandbox unless the request sets
+/// them, so that the agent finds its transcript and its work.
+pub async fn plan_next_sandbox(
+    work: &mut Work<'_>,
+    session: &SessionRow,
+    request: PreparedRequest,
+) -> Result<SandboxPlan> {
+    let new = &request.new;
+    let (sets_agent, sets_model, sets_repo) = (new.agent.is_some(), new.model.is_some(), new.repo.is_some());
+    let mut plan = plan_sandbox(work, request).await?;
+    let Some(last) = session.last_sandbox_id else { return Ok(plan) };
+    let Some(last) = sandboxes::find_sandbox(work.tx, last).await? else { return Ok(plan) };
+    if !sets_agent {
+        plan.agent = last.agent.or(plan.agent);
+    }
+    if !sets_model && plan.agent == session.agent {
+        plan.settings.model = last.settings.model.or(plan.settings.model);
+    }
+    if !sets_repo && work.capabilities(plan.provider).runs_agents() {
+        plan.settings.repo = last.settings.repo;
+    }
+    Ok(plan)
+}
+
+/// Plans a session's next sandbox with the settings of its newest one.
+pub async fn plan_from_last(work: &mut Work<'_>, session: &SessionRow, actor: String) -> Result<SandboxPlan> {
+    let last = match session.last_sandbox_id {
+        Some(id) => sandboxes::find_sandbox(work.tx, id).await?,
+        None => None,
+    };
+    let labels = match &last {
+        Some(sandbox) => sandboxes::list_labels(work.tx, sandbox.id).await?,
+        None => BTreeMap::new(),
+    };
+    let mut settings = last.as_ref().map(|sandbox| sandbox.settings.clone()).unwrap_or_default();
+    // The next sandbox starts from the branch, not from the last one's fork.
+    settings.forked_from = None;
+    Ok(SandboxPlan {
+        id: SandboxId::new(),
+        project: session.project_id,
+        provider: last.as_ref().map_or(work.config.provider.default, |sandbox| sandbox.provider),
+        agent: session.agent.clone(),
+        prompt: None,
+        title: None,
+        end: last.as_ref().map_or(EndPolicy::Keep, |sandbox| sandbox.end),
+        labels,
+        settings,
+        actor,
+    })
+}
+
+/// Step 3: checks the secrets and resolves the agent, before anything is stored.
+pub(super) async fn complete_plan(work: &mut Work<'_>, session: &SessionRow, plan: &mut SandboxPlan) -> Result<()> {
+    secrets::check_secrets(work, session.project_id, &mut plan.settings).await?;
+    let agent = plan.agent.take().or_else(|| session.agent.clone());
+    plan.agent = resolve_agent(work, plan, session.project_id, agent).await?;
+    Ok(())
+}
+
+/// Resolves the agent, and checks that it can run if Atoll runs it. The demo agent is never the default.
+async fn resolve_agent(
+    work: &mut Work<'_>,
+    plan: &SandboxPlan,
+    project: ProjectId,
+    agent: Option<String>,
+) -> Result<Option<String>> {
+    if !work.capabilities(plan.provider).runs_agents() || agent.as_deref() == Some(DEMO_AGENT) {
+        return Ok(agent);
+    }
+    let agents = Arc::clone(&work.agents);
+    let keys = agents.project_keys(work.tx, project, &plan.settings).await?;
+    match agent {
+        Some(name) => {
+            agents.check_agent(&name, &keys)?;
+            Ok(Some(name))
+        }
+        None => match agents.default_agent(&keys) {
+            None if plan.prompt.is_some() => Err(agents.no_agent_problem(&keys)),
+            found => Ok(found),
+        },
+    }
+}
+
+/// Derives a title from the prompt's first line, cut at a word boundary.
+pub fn title_from_prompt(prompt: &str) -> String {
+    let line: String = prompt.trim().lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
+    if line.chars().count() <= 80 {
+        return if line.is_empty() { "untitled".into() } else { line };
+    }
+    let cut: String = line.chars().take(80).collect();
+    let at_word = cut.rfind(' ').filter(|at| *at > 40).map_or(cut.as_str(), |at| &cut[..at]);
+    format!("{at_word}…")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::title_from_prompt;
+
+    #[test]
+    fn a_title_is_one_short_line() {
+        assert_eq!(title_from_prompt("  fix it\nplease"), "fix it");
+        assert_eq!(title_from_prompt("\u{7}"), "untitled");
+        let long = "word ".repeat(40);
+        assert!(title_from_prompt(&long).chars().count() <= 81 && title_from_prompt(&long).ends_with('…'));
+    }
+}

@@ -1,0 +1,137 @@
+//! Bounds of a request for a sandbox, and of a project's defaults.
+
+use super::agent_settings::{MAX_SYSTEM_PROMPT_BYTES, check_agent_settings};
+use crate::auth::Caller;
+use crate::problem::{Problem, Result};
+use atoll_api::NewSandbox;
+use atoll_core::bounds;
+use atoll_core::protected_paths;
+use atoll_core::sandbox::{Repo, Resources};
+use serde_json::{Map, Value};
+
+const MAX_MEMORY_GB: f64 = 1024.0;
+const MAX_CPU: f64 = 256.0;
+const MAX_DISK_GB: f64 = 10_240.0;
+const MAX_PIDS: u32 = 1_000_000;
+const MAX_LIST_NAMES: usize = 200;
+
+fn check_resources(resources: &Resources) -> Result<()> {
+    let amounts = [
+        ("resources.memory_gb", resources.memory_gb, MAX_MEMORY_GB),
+        ("resources.cpu", resources.cpu, MAX_CPU),
+        ("resources.disk_gb", resources.disk_gb, MAX_DISK_GB),
+        ("resources.pids", resources.pids.map(f64::from), f64::from(MAX_PIDS)),
+    ];
+    for (field, value, most) in amounts {
+        if let Some(value) = value {
+            bounds::check_amount(field, value, most)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks a repository. Only an admin on the server's machine may name a path.
+pub fn check_repo(repo: &Repo, caller: &Caller) -> Result<()> {
+    let may_name_paths = caller.is_admin() && caller.is_local;
+    if repo.path.is_some() && !may_name_paths {
+        return Err(Problem::forbidden(
+            "repo.path names a directory of the server: only an admin on the same machine may",
+        ));
+    }
+    match (&repo.url, &repo.path) {
+        (Some(_), Some(_)) => return Err(Problem::invalid("repo: give `url` or `path`, not both")),
+        (None, None) => return Err(Problem::invalid("repo: needs a `url` or a `path`")),
+        (Some(url), None) => bounds::check_git_url("repo.url", url, may_name_paths)?,
+        (None, Some(path)) => bounds::check_line("repo.path", path, 4096)?,
+    }
+    for (field, name) in [("repo.base", &repo.base), ("repo.branch", &repo.branch)] {
+        if let Some(name) = name {
+            bounds::check_line(field, name, 255)?;
+            if name.starts_with('-') || name.contains("..") || name.contains(char::is_whitespace) {
+                return Err(Problem::invalid(format!("{field}: is not a branch name")));
+            }
+        }
+    }
+    Ok(())
+}
+
+pub fn check_request(new: &NewSandbox, caller: &Caller) -> Result<()> {
+    let lines = [
+        ("agent", &new.agent),
+        ("model", &new.model),
+        ("image", &new.image),
+        ("snapshot", &new.snapshot),
+        ("title", &new.title),
+    ];
+    for (field, value) in lines {
+        if let Some(value) = value {
+            bounds::check_line(field, value, bounds::MAX_TITLE_CHARS)?;
+        }
+    }
+    if let Some(prompt) = &new.prompt {
+        bounds::check_content("prompt", prompt, bounds::MAX_PROMPT_BYTES)?;
+    }
+    if let Some(text) = &new.system_prompt {
+        bounds::check_content("system_prompt", text, MAX_SYSTEM_PROMPT_BYTES)?;
+    }
+    if new.timeout_s == Some(0) {
+        return Err(Problem::invalid("timeout_s: must be above 0"));
+    }
+    for name in new.secrets.iter().flatten() {
+        atoll_core::secret::check_secret_name("secrets", name)?;
+    }
+    for (field, names) in [("tools", &new.tools), ("secrets", &new.secrets)] {
+        for name in names.iter().flatten() {
+            bounds::check_line(field, name, bounds::MAX_NAME_CHARS)?;
+        }
+        if names.as_ref().is_some_and(|names| names.len() > MAX_LIST_NAMES) {
+            return Err(Problem::invalid(format!("{field}: at most {MAX_LIST_NAMES}")));
+        }
+    }
+    if let Some(mcp) = &new.mcp {
+        let text = serde_json::to_string(mcp).map_err(Problem::internal)?;
+        bounds::check_event_data(&text).map_err(|error| Problem::invalid(format!("mcp: {}", error.detail)))?;
+    }
+    check_agent_settings(new)?;
+    bounds::check_labels(&new.labels)?;
+    bounds::check_env(&new.env)?;
+    protected_paths::join_protected_paths("protected", &new.protected)?;
+    if let Some(resources) = &new.resources {
+        check_resources(resources)?;
+    }
+    if let Some(limits) = &new.limits {
+        limits.check_bounds("limits")?;
+    }
+    if let Some(policy) = &new.policy {
+        policy.check_bounds("policy")?;
+    }
+    if let Some(guardian) = &new.guardian {
+        guardian.check_bounds("guardian")?;
+    }
+    if let Some(network) = &new.network {
+        crate::app::network::check_network(network)?;
+    }
+    new.repo.as_ref().map_or(Ok(()), |repo| check_repo(repo, caller))
+}
+
+/// Checks a project's defaults: a request without the fields that belong to one sandbox.
+pub fn check_defaults(defaults: &Map<String, Value>, caller: &Caller) -> Result<()> {
+    let parsed: NewSandbox = serde_json::from_value(defaults.clone().into())
+        .map_err(|error| Problem::invalid(format!("defaults: {error}")))?;
+    for (field, is_set) in [
+        ("prompt", parsed.prompt.is_some()),
+        ("title", parsed.title.is_some()),
+        ("session_id", parsed.session_id.is_some()),
+        ("project_id", parsed.project_id.is_some()),
+    ] {
+        if is_set {
+            return Err(Problem::invalid(format!("defaults: `{field}` is not a default")));
+        }
+    }
+    check_request(&parsed, caller)
+}
+
+/// Checks a project's repository.
+pub fn check_default_repo(repo: Option<&Repo>, caller: &Caller) -> Result<()> {
+    repo.map_or(Ok(()), |repo| check_repo(repo, caller))
+}

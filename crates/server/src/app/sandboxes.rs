@@ -1,0 +1,181 @@
+//! Sandboxes: create, list, read, fork and snapshot them.
+
+use super::create;
+use super::pausing::require_not_paused;
+use super::sandbox_plan::{plan_from_last, plan_next_sandbox, plan_sandbox, prepare_request};
+use super::sessions::{fork_session, lock_session};
+use super::targets::{SandboxTarget, find_target};
+use super::views::{cut_page, load_progress, load_sandbox_view, load_usage, view_new_sandbox};
+use crate::auth::access::{CanList, CanSee, CanWork, ClientCaller, ReaderOrWorker};
+use crate::cursor::decode_id;
+use crate::extract::page_size;
+use crate::idempotency::{IdempotencyKey, JsonResponse};
+use crate::problem::{Code, Problem, Result};
+use crate::samples::{self, SAMPLE_INTERVAL};
+use crate::sandbox_locks::run_to_completion;
+use crate::state::App;
+use atoll_api::{ForkSandbox, NewSandbox, Page, ResourceQuery, ResourceSeries, SandboxListQuery};
+use atoll_core::bounds;
+use atoll_core::id::{SandboxId, SessionId};
+use atoll_core::provider::{CreateSpec, Identity, ProviderId};
+use atoll_core::sandbox::{EndPolicy, SandboxState};
+use atoll_store::model_usage::UsageScope;
+use atoll_store::sandboxes::{self, SandboxFilter};
+use std::sync::Arc;
+use std::time::Duration;
+
+const MAX_SERIES_STEP_S: u64 = 3600;
+
+/// Creates a sandbox in a new session, or the next one of a session.
+pub async fn create_sandbox(
+    app: &App,
+    client: ClientCaller,
+    key: IdempotencyKey,
+    new: NewSandbox,
+) -> Result<JsonResponse> {
+    let request = prepare_request(app, client, new).await?;
+    let (caller, public_url) = (request.caller.clone(), app.public_url.clone());
+    app.write_once(&caller, key, async move |work| {
+        let created = match request.session {
+            None => {
+                let plan = plan_sandbox(work, request).await?;
+                create::create_first_sandbox(work, plan).await?
+            }
+            Some(id) => {
+                let mut session = lock_session(work, id).await?;
+                let plan = plan_next_sandbox(work, &session, request).await?;
+                create::create_next_sandbox(work, &mut session, plan).await?
+            }
+        };
+        JsonResponse::created(view_new_sandbox(created, &public_url))
+    })
+    .await
+}
+
+/// Lists the sandboxes of the visible projects, newest first.
+pub async fn list_sandboxes(app: &App, access: CanList, query: SandboxListQuery) -> Result<Page<atoll_api::Sandbox>> {
+    let limit = page_size(query.limit, 50, 200)?;
+    let before = decode_id::<SandboxId>("sandboxes", query.cursor.as_deref())?;
+    let label = query.label.map(|label| match label.split_once('=') {
+        Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
+        None => (label, None),
+    });
+    let filter = SandboxFilter {
+        visible_projects: access.projects.as_filter(),
+        state: query.state,
+        activity: query.activity,
+        provider: query.provider,
+        project: query.project,
+        session: query.session,
+        label,
+    };
+    app.read(async move |tx| {
+        let rows = sandboxes::list_sandboxes(tx, &filter, before.as_deref(), limit + 1).await?;
+        let page = cut_page("sandboxes", rows, limit, |row| row.id.to_string());
+        let mut items = Vec::new();
+        for row in page.items {
+            items.push(load_sandbox_view(tx, row).await?);
+        }
+        Ok(Page { items, next_cursor: page.next_cursor })
+    })
+    .await
+}
+
+pub async fn read_sandbox(app: &App, access: ReaderOrWorker) -> Result<atoll_api::Sandbox> {
+    let id = access.sandbox;
+    app.read(async move |tx| {
+        let row = sandboxes::find_sandbox(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
+        let mut view = load_sandbox_view(tx, row).await?;
+        view.usage = load_usage(tx, UsageScope::Sandbox(id)).await?;
+        view.continuous = load_progress(tx, id, &view.settings).await?;
+        Ok(view)
+    })
+    .await
+}
+
+/// Forks a sandbox: a new sandbox with its current files, in a fork of its session.
+pub async fn fork_sandbox(
+    app: Arc<App>,
+    access: CanWork<SandboxId>,
+    key: IdempotencyKey,
+    request: ForkSandbox,
+) -> Result<JsonResponse> {
+    if let Some(title) = &request.title {
+        bounds::check_line("title", title, bounds::MAX_TITLE_CHARS)?;
+    }
+    if let Some(prompt) = &request.prompt {
+        bounds::check_content("prompt", prompt, bounds::MAX_PROMPT_BYTES)?;
+    }
+    run_to_completion(async move {
+        let _lock = app.sandbox_locks.lock(access.id).await;
+        // A fork ends the parent's processes, so a repeated request must not reach the provider.
+        match app.find_replay(&access.caller, &key).await? {
+            Some(response) => Ok(response),
+            None => fork_once(&app, access, key, request).await,
+        }
+    })
+    .await
+}
+
+async fn fork_once(
+    app: &App,
+    access: CanWork<SandboxId>,
+    key: IdempotencyKey,
+    request: ForkSandbox,
+) -> Result<JsonResponse> {
+    let (id, actor) = (access.id, access.actor());
+    let SandboxTarget { row, provider, id: parent } = find_target(app, &access).await?;
+    match row.state {
+        SandboxState::Running | SandboxState::Failed => {}
+        SandboxState::Pending | SandboxState::Creating | SandboxState::Completing | SandboxState::Completed => {
+            let detail = format!("the sandbox is {}; only a running or failed sandbox can be forked", row.state);
+            return Err(Problem::new(Code::IllegalTransition, detail).with("state", row.state.as_str()));
+        }
+    }
+    require_not_paused(&row)?;
+    let (child, session, parent_session) = (SandboxId::new(), SessionId::new(), row.session_id);
+    let labels = app.read(async move |tx| Ok(sandboxes::list_labels(tx, id).await?)).await?;
+    let identity = Identity { deployment: app.deployment.clone(), sandbox: child, session, project: row.project_id };
+    let programs =
+        if provider.capabilities().runs_agents() { app.agents.programs_for(row.agent.as_deref())? } else { Vec::new() };
+    let spec = CreateSpec { identity, labels, settings: row.settings.clone(), source: None, programs };
+    // Files first: recovery removes files without a row, but a row without files would be wrong.
+    let forked = provider.fork(&parent, &spec, &child.to_string()).await?;
+    let public_url = app.public_url.clone();
+    let stored = app.write_once(&access.caller, key, async move |work| {
+        let fork = fork_session(work, parent_session, session, request.title, actor.clone()).await?;
+        let mut fork = lock_session(work, fork.id).await?;
+        let mut plan = plan_from_last(work, &fork, actor).await?;
+        plan.id = child;
+        plan.settings.forked_from = Some(id);
+        plan.end = request.end.unwrap_or(if request.prompt.is_some() { plan.end } else { EndPolicy::Keep });
+        plan.prompt = request.prompt;
+        let created = create::create_next_sandbox(work, &mut fork, plan).await?;
+        JsonResponse::created(view_new_sandbox(created, &public_url))
+    });
+    let response = stored.await;
+    // On an error or a replay the new files have no row.
+    let is_stored = response.as_ref().is_ok_and(|response| response.body["id"] == child.to_string());
+    if !is_stored && let Err(error) = provider.destroy(&forked.id).await {
+        tracing::warn!(sandbox = %child, %error, "failed to destroy the files of a failed fork");
+    }
+    response
+}
+
+/// Measures a sandbox and returns its series of the last hour.
+pub async fn read_resources(app: &App, access: CanSee<SandboxId>, query: ResourceQuery) -> Result<ResourceSeries> {
+    let row = super::targets::load_sandbox(app, &access).await?;
+    let step_s = query.step.unwrap_or(SAMPLE_INTERVAL.as_secs());
+    if !(SAMPLE_INTERVAL.as_secs()..=MAX_SERIES_STEP_S).contains(&step_s) {
+        return Err(Problem::new(Code::BadRequest, "step: a whole number of seconds from 10 to 3600"));
+    }
+    let now = match row.provider_id.clone().filter(|_| row.state.is_live()) {
+        Some(id) => {
+            let provider = app.providers()?.get(row.provider);
+            Some(samples::sample_now(app, &*provider, access.id, &ProviderId(id)).await?)
+        }
+        None => None,
+    };
+    let items = app.samples.series(access.id, query.since, Duration::from_secs(step_s));
+    Ok(ResourceSeries { limits: row.settings.resources, now, step_s, items })
+}

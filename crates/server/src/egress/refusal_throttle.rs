@@ -1,0 +1,72 @@
+//! Throttles the reports of repeated refusals to one per minute, with a count.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+const THROTTLE_INTERVAL: Duration = Duration::from_secs(60);
+/// Distinct refusals per sandbox and minute.
+const MAX_TRACKED_KEYS: usize = 60;
+
+type ThrottleKey = (String, u16, &'static str);
+
+struct Reported {
+    at: Instant,
+    suppressed: u64,
+}
+
+#[derive(Default)]
+pub struct RefusalThrottle(HashMap<ThrottleKey, Reported>);
+
+impl RefusalThrottle {
+    /// Counts an occurrence. Returns the number since the last report, or `None` while it is throttled.
+    pub fn count_occurrence(&mut self, key: ThrottleKey, now: Instant) -> Option<u64> {
+        let over = |told: &Reported| now.saturating_duration_since(told.at) >= THROTTLE_INTERVAL;
+        if let Some(told) = self.0.get_mut(&key) {
+            told.suppressed += 1;
+            if !over(told) {
+                return None;
+            }
+            let since = told.suppressed;
+            *told = Reported { at: now, suppressed: 0 };
+            return Some(since);
+        }
+        if self.0.len() >= MAX_TRACKED_KEYS {
+            self.0.retain(|_, told| !over(told));
+        }
+        if self.0.len() >= MAX_TRACKED_KEYS {
+            return None;
+        }
+        self.0.insert(key, Reported { at: now, suppressed: 0 });
+        Some(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(host: &str) -> ThrottleKey {
+        (host.to_owned(), 443, "policy")
+    }
+
+    #[test]
+    fn reports_the_first_and_counts_the_rest() {
+        let (mut quiet, start) = (RefusalThrottle::default(), Instant::now());
+        assert_eq!(quiet.count_occurrence(key("a"), start), Some(1));
+        for second in 1..60 {
+            assert_eq!(quiet.count_occurrence(key("a"), start + Duration::from_secs(second)), None);
+        }
+        assert_eq!(quiet.count_occurrence(key("b"), start), Some(1));
+        assert_eq!(quiet.count_occurrence(key("a"), start + THROTTLE_INTERVAL), Some(60));
+        assert_eq!(quiet.count_occurrence(key("a"), start + THROTTLE_INTERVAL), None);
+    }
+
+    #[test]
+    fn a_flood_of_hosts_is_bounded() {
+        let (mut quiet, start) = (RefusalThrottle::default(), Instant::now());
+        let told = (0..10_000).filter(|index| quiet.count_occurrence(key(&index.to_string()), start).is_some()).count();
+        assert_eq!(told, MAX_TRACKED_KEYS);
+        assert_eq!(quiet.count_occurrence(key("later"), start + THROTTLE_INTERVAL), Some(1));
+        assert!(quiet.0.len() <= MAX_TRACKED_KEYS);
+    }
+}

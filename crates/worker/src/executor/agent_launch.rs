@@ -1,0 +1,96 @@
+//! Starts the agent: the server's settings, and the command of its driver.
+
+use super::Executor;
+use super::agent_process::AgentProcess;
+use crate::spawner::ProgramSpec;
+use atoll_api::events::{EventData, SettingsIgnored, UnsupportedSetting};
+use atoll_core::guardian::CallDetectors;
+use atoll_dispatcher::link::heartbeat::Start;
+use atoll_drivers::{AgentCommand, AgentSettings, Driver, LaunchContext};
+use atoll_protocol::{Gateway, LeasedMessage};
+use std::path::PathBuf;
+use tokio::time::Instant;
+
+/// State for starting the agent.
+#[derive(Default)]
+pub(super) struct LaunchState {
+    /// `None` until the server has sent `start`.
+    pub driver: Option<Box<dyn Driver>>,
+    /// The server named no agent: the sandbox is for commands.
+    pub has_no_agent: bool,
+    pub settings: AgentSettings,
+    /// Settings that the agent does not support, once reported.
+    pub unsupported_settings: Vec<UnsupportedSetting>,
+    /// Path of the agent's program in the sandbox.
+    pub program: Option<PathBuf>,
+    pub gateway: Option<Gateway>,
+    /// The agent's own id of the conversation.
+    pub native_id: Option<String>,
+    /// The sandbox's task, for the agent's environment.
+    pub task: Option<String>,
+}
+
+impl Executor {
+    pub(super) fn handle_start(&mut self, start: Start) {
+        self.tools.environment.set_settings(start.settings.clone());
+        self.launch.settings = start.settings;
+        self.limits.set_limits(self.launch.settings.limits.unwrap_or_default(), None);
+        self.guardian.watch = CallDetectors::new(self.launch.settings.guardian.unwrap_or_default());
+        (self.launch.program, self.launch.gateway) = (start.program, start.gateway);
+        let Some(name) = start.agent else {
+            self.launch.has_no_agent = true;
+            return;
+        };
+        match atoll_drivers::find_driver(&name) {
+            Some(driver) => {
+                self.conversation.set_abilities(driver.abilities());
+                self.launch.driver = Some(driver);
+                if let Some(resume) = start.resume {
+                    self.resume_conversation(resume);
+                }
+                if start.prompt.is_none() {
+                    self.next_turn.waiting_due = Some(Instant::now());
+                }
+            }
+            None => {
+                let known = atoll_drivers::AGENT_NAMES.join(", ");
+                self.report_launch_failure(&format!("unknown agent `{name}`; this version has {known}"));
+            }
+        }
+    }
+
+    pub(super) async fn start_agent(&mut self, message: &LeasedMessage) -> Result<(), String> {
+        let launch = &mut self.launch;
+        let Some(driver) = &mut launch.driver else { return Err("there is no agent".to_owned()) };
+        let home = PathBuf::from(self.tools.environment.home());
+        // An agent with a login uses that in place of the gateway.
+        let has_login = driver.login_path().is_some_and(|path| self.logins.has_file(path));
+        let context = LaunchContext {
+            worker_program: &self.tools.worker,
+            workspace: &self.tools.workspace,
+            home: &home,
+            previous_turns: self.conversation.turn(),
+            settings: &launch.settings,
+            agent_program: launch.program.as_deref(),
+            gateway: launch.gateway.as_ref().filter(|_| !has_login),
+            native_id: launch.native_id.as_deref(),
+        };
+        let AgentCommand { argv, env, files, unsupported_settings } = driver.build_command(&context);
+        let files = files.into_iter().map(|file| (home.join(file.path), file.text)).collect();
+        let task = launch.task.get_or_insert_with(|| message.content.clone());
+        let env = self.tools.environment.for_agent(task, env);
+        let cwd = self.tools.workspace.clone();
+        let program = ProgramSpec { argv, cwd, env, kill_group_on_exit: true, terminal: None, files };
+        let kills = self.tools.memory.kills();
+        let started = AgentProcess::start(&self.tools.spawner, program, kills).await;
+        let mut process = started.map_err(|error| error.to_string())?;
+        process.write_line(&driver.handshake());
+        self.agent.process = Some(process);
+        if !unsupported_settings.is_empty() && launch.unsupported_settings != unsupported_settings {
+            launch.unsupported_settings.clone_from(&unsupported_settings);
+            let data = SettingsIgnored { settings: unsupported_settings };
+            self.emit_event(&EventData::AgentSettingsIgnored(data));
+        }
+        Ok(())
+    }
+}

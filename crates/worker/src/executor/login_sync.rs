@@ -1,0 +1,100 @@
+//! Updates the agent's login files before each prompt, and removes them before the sandbox's files are copied.
+
+use super::Executor;
+use crate::logins::{InstalledLogins, Logins};
+use atoll_api::events::{AgentSystemMessage, EventData};
+use atoll_protocol::LeasedMessage;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Time for a running update when the worker exits.
+const UPDATE_GRACE: Duration = Duration::from_secs(2);
+
+type Outcome = (InstalledLogins, Option<String>);
+
+#[derive(Debug, Default)]
+pub(super) struct LoginSync {
+    /// `None` in tests without a server.
+    logins: Option<Logins>,
+    held: InstalledLogins,
+    /// The message that begins a turn after the update.
+    waiting: Option<LeasedMessage>,
+    running: Option<oneshot::Receiver<Outcome>>,
+    /// The last reported failure.
+    reported: Option<String>,
+}
+
+impl LoginSync {
+    pub(super) fn new(logins: Option<Logins>) -> Self {
+        Self { logins, ..Self::default() }
+    }
+
+    pub(super) const fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// True if the agent's home has this file.
+    pub(super) fn has_file(&self, path: &str) -> bool {
+        self.held.contains(path)
+    }
+
+    /// Takes the message whose update is done.
+    pub(super) fn take_ready(&mut self) -> Option<LeasedMessage> {
+        if self.is_running() { None } else { self.waiting.take() }
+    }
+
+    /// Takes a message that still waits.
+    pub(super) fn take_waiting(&mut self) -> Option<LeasedMessage> {
+        self.waiting.take()
+    }
+
+    pub(super) async fn next_result(&mut self) -> Outcome {
+        match &mut self.running {
+            Some(running) => {
+                let outcome = running.await;
+                self.running = None;
+                outcome.unwrap_or_else(|_| (self.held.clone(), Some("the task was cancelled".to_owned())))
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Starts an update before the message; returns the message if no update is needed.
+    pub(super) fn begin_update(&mut self, message: LeasedMessage, wanted: bool) -> Option<LeasedMessage> {
+        let Some(logins) = self.logins.clone().filter(|_| wanted) else { return Some(message) };
+        let (done, running) = oneshot::channel();
+        let held = self.held.clone();
+        (self.waiting, self.running) = (Some(message), Some(running));
+        tokio::spawn(async move { drop(done.send(logins.renew(held).await)) });
+        None
+    }
+
+    /// Removes the files; the next prompt writes them again.
+    pub(super) async fn remove_files(&mut self) {
+        // Only at shutdown can an update be running: a waiting prompt blocks everything else.
+        if let Some(running) = self.running.take()
+            && let Ok(Ok((held, _))) = timeout(UPDATE_GRACE, running).await
+        {
+            self.held = held;
+        }
+        if let Some(logins) = &self.logins {
+            logins.remove_all(&mut self.held).await;
+        }
+    }
+}
+
+impl Executor {
+    /// On failure, keeps the existing files and reports it once.
+    pub(super) fn handle_login_result(&mut self, (held, failed): Outcome) {
+        self.logins.held = held;
+        if failed.is_some() && self.logins.reported != failed {
+            let why = failed.as_deref().unwrap_or_default();
+            let text = Some(format!("Failed to update the agent's login files: {why}."));
+            let (subtype, error) = ("login_failed".to_owned(), Some(why.to_owned()));
+            let data = AgentSystemMessage { subtype, error, text, ..AgentSystemMessage::default() };
+            self.emit_worker_event(&EventData::AgentSystemMessage(data));
+        }
+        self.logins.reported = failed;
+    }
+}

@@ -1,8 +1,0 @@
-mod desk;
-mod figures;
-mod git;
-pub mod patch;
-mod property;
-mod rules;
-mod stories;
-mod strange;
