@@ -6,8 +6,10 @@
 mod forms;
 mod patterns;
 
+use crate::json::to_raw_json;
 use patterns::Patterns;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::sync::Arc;
 
 /// Replacement for a secret.
@@ -45,6 +47,16 @@ impl Redactor {
         let (_, found) = self.patterns.replace_matches(text.as_bytes(), text.len(), 0, REDACTED.as_bytes(), &mut out);
         // Matches start and end at character boundaries.
         found.then(|| String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into()))
+    }
+
+    /// Removes known secrets from a JSON value.
+    pub fn redact_raw_json(&self, data: Box<RawValue>) -> Box<RawValue> {
+        match self.redact_json(data.get()) {
+            None => data,
+            // Redacted JSON should parse; if it does not, drop all of it rather than leak.
+            Some(text) => RawValue::from_string(text)
+                .unwrap_or_else(|_| to_raw_json(&serde_json::json!({ "redacted": "the whole of it" }))),
+        }
     }
 
     /// Redacts JSON text and keeps it valid. If a secret is outside of a string, or escapes could hide one,

@@ -1,6 +1,6 @@
 //! The providers of this server, and the link for workers in the server's own process.
 
-use crate::app::worker_requests;
+use crate::app::{heartbeat, inbox, ingest, lease_wait};
 use crate::options::Options;
 use crate::problem::Problem;
 use crate::state::App;
@@ -103,31 +103,29 @@ fn to_link_error(problem: Problem) -> LinkError {
 impl WorkerLink for InProcessLink {
     fn send_heartbeat<'a>(&'a self, sandbox: SandboxId, beat: &'a Heartbeat) -> LinkResult<'a, HeartbeatAnswer> {
         Box::pin(async move {
-            worker_requests::submit_heartbeat(&*self.app()?, sandbox, beat.clone()).await.map_err(to_link_error)
+            heartbeat::submit_heartbeat(&*self.app()?, sandbox, beat.clone()).await.map_err(to_link_error)
         })
     }
 
     fn send_events<'a>(&'a self, sandbox: SandboxId, batch: &'a Batch) -> LinkResult<'a, BatchAnswer> {
-        Box::pin(async move {
-            worker_requests::submit_batch(&*self.app()?, sandbox, batch.clone()).await.map_err(to_link_error)
-        })
+        Box::pin(
+            async move { ingest::submit_batch(&*self.app()?, sandbox, batch.clone()).await.map_err(to_link_error) },
+        )
     }
 
     fn lease_messages<'a>(&'a self, sandbox: SandboxId, request: &'a LeaseRequest) -> LinkResult<'a, LeaseAnswer> {
         Box::pin(async move {
-            worker_requests::lease_waiting(&*self.app()?, sandbox, request.clone()).await.map_err(to_link_error)
+            lease_wait::lease_waiting(&*self.app()?, sandbox, request.clone()).await.map_err(to_link_error)
         })
     }
 
     fn send_ack<'a>(&'a self, sandbox: SandboxId, id: MessageId, ack: &'a Ack) -> LinkResult<'a, ()> {
-        Box::pin(
-            async move { worker_requests::submit_ack(&*self.app()?, sandbox, id, *ack).await.map_err(to_link_error) },
-        )
+        Box::pin(async move { inbox::submit_ack(&*self.app()?, sandbox, id, *ack).await.map_err(to_link_error) })
     }
 
     fn send_nack<'a>(&'a self, sandbox: SandboxId, id: MessageId, nack: &'a Nack) -> LinkResult<'a, ()> {
-        Box::pin(async move {
-            worker_requests::submit_nack(&*self.app()?, sandbox, id, nack.clone()).await.map_err(to_link_error)
-        })
+        Box::pin(
+            async move { inbox::submit_nack(&*self.app()?, sandbox, id, nack.clone()).await.map_err(to_link_error) },
+        )
     }
 }

@@ -8,8 +8,11 @@ use atoll_core::time::{Clock, SystemClock};
 use serde_json::json;
 use serde_json::value::RawValue;
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+
+/// Extension of the next position while it is written.
+const NEW_POSITION: &str = "ack-new";
 
 /// Limits of one batch. A batch always has room for one event.
 #[derive(Debug, Clone, Copy)]
@@ -89,7 +92,7 @@ impl SpoolReader {
             let last = segment::last_key(dir, stream)?;
             // Deleted events were acknowledged, even if the position file was lost.
             let deleted = segment::list_segments(dir, stream)?.first().map_or(0, |segment| segment.first - 1);
-            let acked = segment::read_position(dir, stream).max(deleted).clamp(0, last);
+            let acked = read_position(dir, stream).max(deleted).clamp(0, last);
             older.push_back(StreamProgress { stream, acked, last, cursor: None });
         }
         let own = StreamProgress { stream: own, acked: 0, last: 0, cursor: None };
@@ -117,7 +120,7 @@ impl SpoolReader {
             for segment in segment::list_segments(&self.dir, track.stream)? {
                 segment::remove_if_present(&segment.path)?;
             }
-            segment::remove_position(&self.dir, track.stream)?;
+            remove_position(&self.dir, track.stream)?;
         }
         self.older.retain(|track| track.acked < track.last);
         Ok(())
@@ -169,7 +172,7 @@ impl EventQueue for SpoolReader {
         let acked = track.acked;
         // Free space first: on a full disk, writing the position fails, which does no harm.
         self.remove_acknowledged(stream, acked)?;
-        segment::write_position(&self.dir, stream, acked)?;
+        write_position(&self.dir, stream, acked)?;
         self.remove_finished()
     }
 
@@ -246,4 +249,27 @@ fn lost_event(stream: SpoolStream, key: i64, clock: &SystemClock) -> Box<RawValu
         "at": clock.now(),
         "data": {"stream": stream.id, "key": key},
     }))
+}
+
+fn position_path(dir: &Path, stream: SpoolStream) -> PathBuf {
+    dir.join(format!("{stream}.ack"))
+}
+
+/// Reads the last key that the server has stored; 0 if the file is missing or damaged.
+fn read_position(dir: &Path, stream: SpoolStream) -> i64 {
+    fs::read_to_string(position_path(dir, stream)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Writes the last stored key without a sync: an older position only causes duplicates, which the server ignores.
+fn write_position(dir: &Path, stream: SpoolStream, key: i64) -> Result<(), Error> {
+    let path = position_path(dir, stream);
+    let new = path.with_extension(NEW_POSITION);
+    fs::write(&new, format!("{key}\n")).context("write", &new)?;
+    fs::rename(&new, &path).context("rename", &new)
+}
+
+fn remove_position(dir: &Path, stream: SpoolStream) -> Result<(), Error> {
+    let path = position_path(dir, stream);
+    segment::remove_if_present(&path.with_extension(NEW_POSITION))?;
+    segment::remove_if_present(&path)
 }

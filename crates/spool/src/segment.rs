@@ -6,8 +6,6 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-const NEW_POSITION: &str = "ack-new";
-
 /// The records of a stream from the key `first` to the start of the next segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Segment {
@@ -17,10 +15,6 @@ pub(super) struct Segment {
 
 pub(super) fn segment_path(dir: &Path, stream: SpoolStream, first: i64) -> PathBuf {
     dir.join(format!("{stream}.{first:012}.log"))
-}
-
-fn position_path(dir: &Path, stream: SpoolStream) -> PathBuf {
-    dir.join(format!("{stream}.ack"))
 }
 
 fn list_names(dir: &Path) -> Result<Vec<String>, Error> {
@@ -69,25 +63,6 @@ pub(super) fn last_key(dir: &Path, stream: SpoolStream) -> Result<i64, Error> {
         key = record.key;
     }
     Ok(key)
-}
-
-/// Reads the last key that the server has stored; 0 if the file is missing or damaged.
-pub(super) fn read_position(dir: &Path, stream: SpoolStream) -> i64 {
-    fs::read_to_string(position_path(dir, stream)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
-}
-
-/// Writes the last stored key without a sync: an older position only causes duplicates, which the server ignores.
-pub(super) fn write_position(dir: &Path, stream: SpoolStream, key: i64) -> Result<(), Error> {
-    let path = position_path(dir, stream);
-    let new = path.with_extension(NEW_POSITION);
-    fs::write(&new, format!("{key}\n")).context("write", &new)?;
-    fs::rename(&new, &path).context("rename", &new)
-}
-
-pub(super) fn remove_position(dir: &Path, stream: SpoolStream) -> Result<(), Error> {
-    let path = position_path(dir, stream);
-    remove_if_present(&path.with_extension(NEW_POSITION))?;
-    remove_if_present(&path)
 }
 
 pub(super) fn remove_if_present(path: &Path) -> Result<(), Error> {

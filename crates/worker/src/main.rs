@@ -13,14 +13,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
-LineSplitter in:
+Lines in:
   {\"type\":\"agent.message\",\"data\":{\"text\":\"hi\"}}   an event; also source, at, turn
   {\"ack\":{\"id\":\"msg_…\",\"how\":\"injected\"}}         the agent has the message; how: injected, new_turn, restarted
   {\"nack\":{\"id\":\"msg_…\",\"handed\":false,\"reason\":\"…\",\"retry\":true}}
   {\"live\":{\"text\":\"h\"}}                           forwarded if the link is up, never stored
   {\"activity\":\"working\"}
 
-LineSplitter out:
+Lines out:
   {\"key\":1}            the event is on disk and will reach the server; one for each event, in order
   {\"message\":{…}}      a message for the agent (with --messages)
   {\"stop\":\"completing\"}  the sandbox is ending: write the last lines within 2 seconds

@@ -1,6 +1,6 @@
 //! `/sandboxes`: create, list, read, stop, pause, resume, fork and remove them.
 
-use crate::app::{pausing, results, sandboxes, tokens};
+use crate::app::{create, pausing, results, sandboxes, tokens};
 use crate::auth::access::{CanList, CanSee, CanWork, ClientCaller, ReaderOrWorker};
 use crate::extract::{Body, Params};
 use crate::idempotency::{IdempotencyKey, JsonResponse};
@@ -27,7 +27,7 @@ pub async fn create_sandbox(
     key: IdempotencyKey,
     Body { value, hash }: Body<NewSandbox>,
 ) -> Result<JsonResponse> {
-    sandboxes::create_sandbox(&app, client, key.with_body(hash), value).await
+    create::create_sandbox(&app, client, key.with_body(hash), value).await
 }
 
 /// List sandboxes, newest first.

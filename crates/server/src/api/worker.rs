@@ -1,6 +1,7 @@
 //! Routes of the worker protocol: events, heartbeats, leases, acknowledgements and logins.
 
-use crate::app::worker_requests::{self, PlainEventResponse};
+use crate::app::ingest::{self, PlainEventResponse};
+use crate::app::{heartbeat, inbox, lease_wait, logins};
 use crate::auth::access::WorkerOf;
 use crate::extract::{SubId, parse_object, read_body, require_json, sha256_hex};
 use crate::idempotency::{IdempotencyKey, JsonResponse};
@@ -103,13 +104,13 @@ pub async fn submit_events(
     match parse_object::<Batch>(&bytes) {
         Ok(batch) => {
             drop(bytes);
-            JsonResponse::ok(worker_requests::submit_batch(&app, worker.sandbox, batch).await?)
+            JsonResponse::ok(ingest::submit_batch(&app, worker.sandbox, batch).await?)
         }
         Err(_) if parse_object::<BodyForm>(&bytes).is_ok_and(|form| form.event_type.is_some()) => {
             let event = parse_object(&bytes).map_err(|error| Problem::new(Code::NotABatch, error))?;
             let SingleEvent { event_type, event_data, source } = event;
             let key = key.with_body(sha256_hex(&bytes));
-            worker_requests::submit_event(&app, worker, key, event_type, source, event_data).await
+            ingest::submit_event(&app, worker, key, event_type, source, event_data).await
         }
         Err(error) => Err(Problem::new(Code::NotABatch, error)),
     }
@@ -123,7 +124,7 @@ pub async fn submit_heartbeat(
     worker: WorkerOf,
     WorkerBody(heartbeat): WorkerBody<Heartbeat>,
 ) -> Result<Json<HeartbeatAnswer>> {
-    worker_requests::submit_heartbeat(&app, worker.sandbox, heartbeat).await.map(Json)
+    heartbeat::submit_heartbeat(&app, worker.sandbox, heartbeat).await.map(Json)
 }
 
 /// Lease messages for the agent.
@@ -134,7 +135,7 @@ pub async fn lease_messages(
     worker: WorkerOf,
     WorkerBody(request): WorkerBody<LeaseRequest>,
 ) -> Result<Json<LeaseAnswer>> {
-    worker_requests::lease_waiting(&app, worker.sandbox, request).await.map(Json)
+    lease_wait::lease_waiting(&app, worker.sandbox, request).await.map(Json)
 }
 
 /// Acknowledge that the agent has a message.
@@ -146,7 +147,7 @@ pub async fn acknowledge_message(
     SubId(message): SubId<MessageId>,
     WorkerBody(ack): WorkerBody<Ack>,
 ) -> Result<JsonResponse> {
-    worker_requests::submit_ack(&app, worker.sandbox, message, ack).await?;
+    inbox::submit_ack(&app, worker.sandbox, message, ack).await?;
     JsonResponse::ok(serde_json::json!({}))
 }
 
@@ -159,7 +160,7 @@ pub async fn reject_message(
     SubId(message): SubId<MessageId>,
     WorkerBody(nack): WorkerBody<Nack>,
 ) -> Result<JsonResponse> {
-    worker_requests::submit_nack(&app, worker.sandbox, message, nack).await?;
+    inbox::submit_nack(&app, worker.sandbox, message, nack).await?;
     JsonResponse::ok(serde_json::json!({}))
 }
 
@@ -171,5 +172,5 @@ pub async fn fetch_logins(
     worker: WorkerOf,
     WorkerBody(request): WorkerBody<LoginsRequest>,
 ) -> Result<Json<LoginsAnswer>> {
-    worker_requests::fetch_logins(&app, worker.sandbox, request).await.map(Json)
+    logins::fetch_logins(&app, worker.sandbox, request).await.map(Json)
 }

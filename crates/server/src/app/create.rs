@@ -1,13 +1,20 @@
 //! Stores a new sandbox, and a new session if it has none yet.
 
-use super::sandbox_plan::{SandboxPlan, complete_plan, title_from_prompt};
-use super::{Work, inbox, transcripts};
+use super::sandbox_plan::{SandboxPlan, plan_next_sandbox, plan_sandbox, prepare_request, title_from_prompt};
+use super::sessions::lock_session;
+use super::views::view_new_sandbox;
+use super::{Work, inbox, secrets, transcripts};
+use crate::auth::access::ClientCaller;
 use crate::auth::token_format::{self, IssuedToken};
+use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::problem::{Code, Problem, Result};
+use crate::state::App;
+use atoll_api::NewSandbox;
 use atoll_api::events::{EventData, SandboxPending, SessionOpened, SessionResumed};
+use atoll_core::agent::DEMO_AGENT;
 use atoll_core::agent_status::AgentStatus;
 use atoll_core::event::{EventSource, NewEvent};
-use atoll_core::id::{SandboxId, SessionId, TokenId};
+use atoll_core::id::{ProjectId, SandboxId, SessionId, TokenId};
 use atoll_core::job::JobKind;
 use atoll_core::message::{Delivery, MessageType};
 use atoll_core::provider::capabilities::WorkerHost;
@@ -26,6 +33,32 @@ pub struct CreatedSandbox {
     pub sandbox: SandboxRow,
     pub labels: BTreeMap<String, String>,
     pub worker: Option<IssuedToken>,
+}
+
+/// Creates a sandbox in a new session, or the next one of a session.
+pub async fn create_sandbox(
+    app: &App,
+    client: ClientCaller,
+    key: IdempotencyKey,
+    new: NewSandbox,
+) -> Result<JsonResponse> {
+    let request = prepare_request(app, client, new).await?;
+    let (caller, public_url) = (request.caller.clone(), app.public_url.clone());
+    app.write_once(&caller, key, async move |work| {
+        let created = match request.session {
+            None => {
+                let plan = plan_sandbox(work, request).await?;
+                create_first_sandbox(work, plan).await?
+            }
+            Some(id) => {
+                let mut session = lock_session(work, id).await?;
+                let plan = plan_next_sandbox(work, &session, request).await?;
+                create_next_sandbox(work, &mut session, plan).await?
+            }
+        };
+        JsonResponse::created(view_new_sandbox(created, &public_url))
+    })
+    .await
 }
 
 /// Creates a session with its first sandbox.
@@ -162,14 +195,36 @@ async fn insert_sandbox(
     Ok(CreatedSandbox { sandbox, labels: plan.labels, worker })
 }
 
-/// Refuses a message to a sandbox without an agent.
-pub async fn require_agent(work: &mut Work<'_>, sandbox: &SandboxRow) -> Result<()> {
-    if sandbox.agent.is_some() || !work.capabilities(sandbox.provider).runs_agents() {
-        return Ok(());
+/// Checks the secrets and resolves the agent, before anything is stored.
+async fn complete_plan(work: &mut Work<'_>, session: &SessionRow, plan: &mut SandboxPlan) -> Result<()> {
+    secrets::check_secrets(work, session.project_id, &mut plan.settings).await?;
+    let agent = plan.agent.take().or_else(|| session.agent.clone());
+    plan.agent = resolve_agent(work, plan, session.project_id, agent).await?;
+    Ok(())
+}
+
+/// Resolves the agent, and checks that it can run if Atoll runs it. The demo agent is never the default.
+async fn resolve_agent(
+    work: &mut Work<'_>,
+    plan: &SandboxPlan,
+    project: ProjectId,
+    agent: Option<String>,
+) -> Result<Option<String>> {
+    if !work.capabilities(plan.provider).runs_agents() || agent.as_deref() == Some(DEMO_AGENT) {
+        return Ok(agent);
     }
     let agents = Arc::clone(&work.agents);
-    let keys = agents.project_keys(work.tx, sandbox.project_id, &sandbox.settings).await?;
-    Err(agents.no_agent_problem(&keys))
+    let keys = agents.project_keys(work.tx, project, &plan.settings).await?;
+    match agent {
+        Some(name) => {
+            agents.check_agent(&name, &keys)?;
+            Ok(Some(name))
+        }
+        None => match agents.default_agent(&keys) {
+            None if plan.prompt.is_some() => Err(agents.no_agent_problem(&keys)),
+            found => Ok(found),
+        },
+    }
 }
 
 /// Issues a new worker token and revokes the old one.

@@ -3,6 +3,7 @@
 use super::{Work, fence, inbox, ingest, lifecycle, secrets, transcripts};
 use crate::agents::Agents;
 use crate::problem::Result;
+use crate::state::App;
 use atoll_core::agent_status::{Signal, is_reported_by_events};
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
@@ -16,7 +17,11 @@ use std::time::Duration;
 /// Interval of the stored resource samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(600);
 
-pub async fn record_heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> Result<HeartbeatAnswer> {
+pub async fn submit_heartbeat(app: &App, id: SandboxId, beat: Heartbeat) -> Result<HeartbeatAnswer> {
+    app.write(async move |work| record_heartbeat(work, id, &beat).await).await
+}
+
+async fn record_heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> Result<HeartbeatAnswer> {
     let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
     ingest::require_not_drained(&sandbox)?;
     fence::admit_stream(work, &session, &mut sandbox, beat.stream, beat.boot).await?;

@@ -1,7 +1,8 @@
-//! The inbox: sending, leasing and acknowledging messages. `atoll_core::inbox::step` decides; this module stores.
+//! The inbox: sending, leasing and acknowledging messages. `atoll_core::inbox::apply_delivery_input` decides; this module stores.
 
 use super::{Work, continuous, fence, lifecycle};
 use crate::problem::{Problem, Result};
+use crate::state::App;
 use atoll_api::events::{EventData, MessageContent, MessageOutcome};
 use atoll_core::agent_status::Signal;
 use atoll_core::bounds;
@@ -292,7 +293,15 @@ pub(super) fn require_not_ended(sandbox: &SandboxRow) -> Result<()> {
 }
 
 /// Records that the agent has the message.
-pub async fn record_ack(work: &mut Work<'_>, id: SandboxId, message: MessageId, ack: &Ack) -> Result<()> {
+pub async fn submit_ack(app: &App, id: SandboxId, message: MessageId, ack: Ack) -> Result<()> {
+    app.write(async move |work| record_ack(work, id, message, &ack).await).await
+}
+
+pub async fn submit_nack(app: &App, id: SandboxId, message: MessageId, nack: Nack) -> Result<()> {
+    app.write(async move |work| record_nack(work, id, message, &nack).await).await
+}
+
+async fn record_ack(work: &mut Work<'_>, id: SandboxId, message: MessageId, ack: &Ack) -> Result<()> {
     let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
     require_not_ended(&sandbox)?;
     fence::admit_stream(work, &session, &mut sandbox, ack.stream, None).await?;
@@ -310,7 +319,7 @@ pub async fn record_ack(work: &mut Work<'_>, id: SandboxId, message: MessageId, 
 }
 
 /// Records that the agent does not have the message, or that delivery is unknown.
-pub async fn record_nack(work: &mut Work<'_>, id: SandboxId, message: MessageId, nack: &Nack) -> Result<()> {
+async fn record_nack(work: &mut Work<'_>, id: SandboxId, message: MessageId, nack: &Nack) -> Result<()> {
     let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
     require_not_ended(&sandbox)?;
     fence::admit_stream(work, &session, &mut sandbox, nack.stream, None).await?;

@@ -1,7 +1,10 @@
 //! Ingests a worker's batch into the event log: fence, deduplicate, number, append, observe.
 
-use super::{Work, approvals, fence, guardian, lifecycle, limits, pricing, redact_raw_json, transcripts};
+use super::{Work, approvals, fence, guardian, heartbeat, lifecycle, limits, pricing, transcripts};
+use crate::auth::access::WorkerOf;
+use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::problem::{Code, Problem, Result};
+use crate::retention;
 use crate::state::App;
 use atoll_api::events::{EventData, WorkerRejected};
 use atoll_core::bounds;
@@ -14,8 +17,48 @@ use atoll_protocol::{Batch, BatchAnswer, BatchEvent, BatchEventKey, Rejected};
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::SessionRow;
 use atoll_store::streams::{self, StreamRow};
+use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
+
+pub async fn submit_batch(app: &App, id: SandboxId, batch: Batch) -> Result<BatchAnswer> {
+    let checked = check_batch(batch, &*app.redactor(id).await?)?;
+    let answer = app.write(async move |work| ingest_batch(work, id, checked).await).await?;
+    if let Err(problem) = retention::remove_unreferenced_blobs(app).await {
+        tracing::warn!(detail = %problem.detail, "failed to remove the files of older transcripts");
+    }
+    Ok(answer)
+}
+
+/// The response to a plain event. It has no other fields, so that the OpenAPI document can tell it from a batch's.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SingleAnswer)]
+pub struct PlainEventResponse {
+    stored: u64,
+    last_seq: i64,
+}
+
+/// Stores one event that was sent without stream and key.
+pub async fn submit_event(
+    app: &App,
+    worker: WorkerOf,
+    key: IdempotencyKey,
+    event_type: EventType,
+    source: EventSource,
+    data: Box<RawValue>,
+) -> Result<JsonResponse> {
+    let (id, redactor) = (worker.sandbox, app.redactor(worker.sandbox).await?);
+    app.write_once(&worker.caller, key, async move |work| {
+        let (stored, last_seq) = if event_type.as_str() == kind::AGENT_HEARTBEAT {
+            (0, heartbeat::record_plain_heartbeat(work, id).await?)
+        } else {
+            (1, ingest_event(work, id, event_type, source, data, &redactor).await?)
+        };
+        JsonResponse::ok(PlainEventResponse { stored, last_seq })
+    })
+    .await
+}
 
 /// A batch whose events were checked one by one: accepted, or rejected with a reason.
 #[derive(Debug)]
@@ -72,7 +115,7 @@ fn to_new_event(event: BatchEvent, redactor: &Redactor) -> NewEvent {
         actor: None,
         at: event.at,
         turn: event.turn,
-        data: redact_raw_json(event.data, redactor),
+        data: redactor.redact_raw_json(event.data),
     }
 }
 
@@ -229,7 +272,7 @@ pub async fn ingest_event(
         actor: None,
         at: work.now,
         turn: None,
-        data: redact_raw_json(data, redactor),
+        data: redactor.redact_raw_json(data),
     };
     append_events(work, &mut session, &mut sandbox, vec![event]).await?;
     sandboxes::update_sandbox(work.tx, &mut sandbox).await?;

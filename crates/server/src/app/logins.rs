@@ -7,6 +7,7 @@ use crate::problem::Result;
 use crate::secrets::seal::open_secret;
 use crate::secrets::seal_keys::KeyRing;
 use crate::secrets::secret_texts;
+use crate::state::App;
 use atoll_api::events::{EventData, SandboxNotice};
 use atoll_core::id::SandboxId;
 use atoll_core::login;
@@ -29,8 +30,12 @@ struct CollectedLogins {
     version_parts: Vec<Value>,
 }
 
+pub async fn fetch_logins(app: &App, id: SandboxId, request: LoginsRequest) -> Result<LoginsAnswer> {
+    app.write(async move |work| hand_over_logins(work, id, &request).await).await
+}
+
 /// Returns the current login files. Marks them as exposed in the row, and logs them when the worker has other ones.
-pub async fn hand_over_logins(work: &mut Work<'_>, id: SandboxId, request: &LoginsRequest) -> Result<LoginsAnswer> {
+async fn hand_over_logins(work: &mut Work<'_>, id: SandboxId, request: &LoginsRequest) -> Result<LoginsAnswer> {
     let (session, mut sandbox) = work.lock_sandbox(id).await?;
     inbox::require_not_ended(&sandbox)?;
     let before = (sandbox.stream, sandbox.boot);

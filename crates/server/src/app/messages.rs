@@ -1,6 +1,8 @@
 //! Messages of people to agents, addressed to a sandbox or to its session.
 
+use super::create::{CreatedSandbox, create_next_sandbox};
 use super::inbox::{self, MessageDraft, MessageEdit};
+use super::sandbox_plan::plan_from_last;
 use super::views::{cut_page, view_message, view_new_sandbox};
 use super::{Work, sessions};
 use crate::auth::Caller;
@@ -8,13 +10,17 @@ use crate::auth::access::{Access, CanSee, CanWork, Permission, ReaderOrWorker};
 use crate::cursor::decode_number;
 use crate::extract::page_size;
 use crate::idempotency::{IdempotencyKey, JsonResponse};
-use crate::problem::{Problem, Result};
+use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_api::{ChangeMessage, MessageListQuery, NewMessage, Page, SentToSession};
 use atoll_core::bounds;
 use atoll_core::id::{MessageId, SandboxId, SessionId};
 use atoll_core::message::MessageType;
-use atoll_store::{messages, sandboxes};
+use atoll_core::sandbox::SandboxState;
+use atoll_core::session::SessionState;
+use atoll_store::messages::{self, MessageRow};
+use atoll_store::sandboxes::{self, SandboxRow};
+use std::sync::Arc;
 
 fn check_message(new: NewMessage, caller: &Caller) -> Result<MessageDraft> {
     bounds::check_content("content", &new.content, bounds::MAX_MESSAGE_BYTES)?;
@@ -39,7 +45,7 @@ pub async fn send_to_sandbox(
 ) -> Result<JsonResponse> {
     let (id, draft) = (access.id, check_message(new, &access.caller)?);
     app.write_once(&access.caller, key, async move |work| {
-        JsonResponse::created(view_message(sessions::send_to_sandbox(work, id, draft).await?))
+        JsonResponse::created(view_message(queue_for_sandbox(work, id, draft).await?))
     })
     .await
 }
@@ -54,11 +60,66 @@ pub async fn send_to_session(
     let (id, draft) = (access.id, check_message(new, &access.caller)?);
     let public_url = app.public_url.clone();
     app.write_once(&access.caller, key, async move |work| {
-        let (message, created) = sessions::send_to_session(work, id, draft).await?;
+        let (message, created) = queue_for_session(work, id, draft).await?;
         let sandbox = created.map(|created| view_new_sandbox(created, &public_url));
         JsonResponse::created(SentToSession { message: view_message(message), sandbox })
     })
     .await
+}
+
+/// Sends a message to a session. Without a live sandbox, the session gets a new one like its last.
+async fn queue_for_session(
+    work: &mut Work<'_>,
+    id: SessionId,
+    draft: MessageDraft,
+) -> Result<(MessageRow, Option<CreatedSandbox>)> {
+    let mut session = sessions::lock_session(work, id).await?;
+    if session.state == SessionState::Closed {
+        return Err(Problem::new(Code::SessionClosed, "a closed session accepts no messages"));
+    }
+    let mut created = None;
+    if session.sandbox_id.is_none() {
+        let actor = draft.sender.clone().unwrap_or_default();
+        let plan = plan_from_last(work, &session, actor).await?;
+        let next = create_next_sandbox(work, &mut session, plan).await?;
+        require_agent(work, &next.sandbox).await?;
+        created = Some(next);
+    } else if let Some(id) = session.sandbox_id
+        && let Some(sandbox) = sandboxes::find_sandbox(work.tx, id).await?
+    {
+        require_agent(work, &sandbox).await?;
+    }
+    let message = inbox::queue_message(work, &mut session, draft).await?;
+    Ok((message, created))
+}
+
+/// Sends a message to a sandbox while it can still reach the agent.
+async fn queue_for_sandbox(work: &mut Work<'_>, id: SandboxId, draft: MessageDraft) -> Result<MessageRow> {
+    let (mut session, sandbox) = work.lock_sandbox(id).await?;
+    let refuse = |code, detail: &str| {
+        Err(Problem::new(code, detail).with("session_id", session.id.to_string()).with("state", sandbox.state.as_str()))
+    };
+    match sandbox.state {
+        SandboxState::Completing => {
+            return refuse(Code::SandboxEnding, "the sandbox is exporting its results; send to the session instead");
+        }
+        SandboxState::Completed | SandboxState::Failed => {
+            return refuse(Code::SandboxEnded, "send to the session instead, which gets a new sandbox");
+        }
+        SandboxState::Pending | SandboxState::Creating | SandboxState::Running => {}
+    }
+    require_agent(work, &sandbox).await?;
+    inbox::queue_message(work, &mut session, draft).await
+}
+
+/// Refuses a message to a sandbox without an agent.
+async fn require_agent(work: &mut Work<'_>, sandbox: &SandboxRow) -> Result<()> {
+    if sandbox.agent.is_some() || !work.capabilities(sandbox.provider).runs_agents() {
+        return Ok(());
+    }
+    let agents = Arc::clone(&work.agents);
+    let keys = agents.project_keys(work.tx, sandbox.project_id, &sandbox.settings).await?;
+    Err(agents.no_agent_problem(&keys))
 }
 
 async fn find_session(app: &App, sandbox: SandboxId) -> Result<SessionId> {

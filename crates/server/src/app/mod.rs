@@ -17,6 +17,7 @@ pub mod health;
 pub mod heartbeat;
 pub mod inbox;
 pub mod ingest;
+pub mod lease_wait;
 pub mod lifecycle;
 pub mod limits;
 pub mod logins;
@@ -38,13 +39,11 @@ pub mod transcript_export;
 pub mod transcripts;
 pub mod users;
 pub mod views;
-pub mod worker_requests;
 
 use crate::problem::{Problem, Result};
 use atoll_core::event::{Event, EventSource, NewEvent};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::provider::Capabilities;
-use atoll_core::redact::Redactor;
 use atoll_core::sandbox::{Network, ProviderKind, SandboxState};
 use atoll_core::time::Timestamp;
 use atoll_store::sandboxes::SandboxRow;
@@ -82,16 +81,6 @@ pub struct Work<'t> {
     pub providers: std::sync::Arc<crate::providers::Providers>,
 }
 
-/// Removes known secrets from JSON.
-pub fn redact_raw_json(data: Box<RawValue>, redactor: &Redactor) -> Box<RawValue> {
-    match redactor.redact_json(data.get()) {
-        None => data,
-        // Redacted JSON should parse; if it does not, drop all of it rather than leak.
-        Some(text) => RawValue::from_string(text)
-            .unwrap_or_else(|_| atoll_core::json::to_raw_json(&serde_json::json!({ "redacted": "the whole of it" }))),
-    }
-}
-
 impl Work<'_> {
     /// What a provider declares about itself.
     pub fn capabilities(&self, kind: ProviderKind) -> Capabilities {
@@ -106,7 +95,7 @@ impl Work<'_> {
                 EventSource::Agent | EventSource::Worker => {} // redacted by `ingest`
                 EventSource::System | EventSource::Guardian | EventSource::User | EventSource::Forge => {
                     let data = std::mem::replace(&mut event.data, RawValue::NULL.to_owned());
-                    event.data = redact_raw_json(data, &redactor);
+                    event.data = redactor.redact_raw_json(data);
                 }
             }
         }

@@ -1,12 +1,12 @@
-//! Sandboxes: create, list, read, fork and snapshot them.
+//! Sandboxes: list, read, fork and snapshot them.
 
 use super::create;
 use super::pausing::require_not_paused;
-use super::sandbox_plan::{plan_from_last, plan_next_sandbox, plan_sandbox, prepare_request};
+use super::sandbox_plan::plan_from_last;
 use super::sessions::{fork_session, lock_session};
 use super::targets::{SandboxTarget, find_target};
 use super::views::{cut_page, load_progress, load_sandbox_view, load_usage, view_new_sandbox};
-use crate::auth::access::{CanList, CanSee, CanWork, ClientCaller, ReaderOrWorker};
+use crate::auth::access::{CanList, CanSee, CanWork, ReaderOrWorker};
 use crate::cursor::decode_id;
 use crate::extract::page_size;
 use crate::idempotency::{IdempotencyKey, JsonResponse};
@@ -14,7 +14,7 @@ use crate::problem::{Code, Problem, Result};
 use crate::samples::{self, SAMPLE_INTERVAL};
 use crate::sandbox_locks::run_to_completion;
 use crate::state::App;
-use atoll_api::{ForkSandbox, NewSandbox, Page, ResourceQuery, ResourceSeries, SandboxListQuery};
+use atoll_api::{ForkSandbox, Page, ResourceQuery, ResourceSeries, SandboxListQuery};
 use atoll_core::bounds;
 use atoll_core::id::{SandboxId, SessionId};
 use atoll_core::provider::{CreateSpec, Identity, ProviderId};
@@ -25,32 +25,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const MAX_SERIES_STEP_S: u64 = 3600;
-
-/// Creates a sandbox in a new session, or the next one of a session.
-pub async fn create_sandbox(
-    app: &App,
-    client: ClientCaller,
-    key: IdempotencyKey,
-    new: NewSandbox,
-) -> Result<JsonResponse> {
-    let request = prepare_request(app, client, new).await?;
-    let (caller, public_url) = (request.caller.clone(), app.public_url.clone());
-    app.write_once(&caller, key, async move |work| {
-        let created = match request.session {
-            None => {
-                let plan = plan_sandbox(work, request).await?;
-                create::create_first_sandbox(work, plan).await?
-            }
-            Some(id) => {
-                let mut session = lock_session(work, id).await?;
-                let plan = plan_next_sandbox(work, &session, request).await?;
-                create::create_next_sandbox(work, &mut session, plan).await?
-            }
-        };
-        JsonResponse::created(view_new_sandbox(created, &public_url))
-    })
-    .await
-}
 
 /// Lists the sandboxes of the visible projects, newest first.
 pub async fn list_sandboxes(app: &App, access: CanList, query: SandboxListQuery) -> Result<Page<atoll_api::Sandbox>> {

@@ -1,7 +1,7 @@
 //! Sessions: send to, resume, fork, change and close them.
 
 use super::create::{self, CreatedSandbox};
-use super::inbox::{self, MessageDraft};
+use super::inbox;
 use super::sandbox_plan::plan_from_last;
 use super::views::{cut_page, load_usage, view_new_sandbox, view_session};
 use super::{Work, continuous, lifecycle};
@@ -15,62 +15,16 @@ use atoll_api::events::{EventData, SessionChanged, SessionForked};
 use atoll_api::{ChangeSession, ForkSession, Page, ResumeSession, SessionListQuery};
 use atoll_core::bounds;
 use atoll_core::event::EventSource;
-use atoll_core::id::{SandboxId, SessionId};
+use atoll_core::id::SessionId;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::sandbox::{ProviderKind, Reason, SandboxState};
 use atoll_core::session::SessionState;
-use atoll_store::messages::MessageRow;
 use atoll_store::model_usage::UsageScope;
 use atoll_store::sandboxes;
 use atoll_store::sessions::{self, SessionRow};
 
 pub async fn lock_session(work: &mut Work<'_>, id: SessionId) -> Result<SessionRow> {
     sessions::lock_session(work.tx, id).await?.ok_or_else(|| Problem::not_found("session"))
-}
-
-/// Sends a message to a session. Without a live sandbox, the session gets a new one like its last.
-pub async fn send_to_session(
-    work: &mut Work<'_>,
-    id: SessionId,
-    draft: MessageDraft,
-) -> Result<(MessageRow, Option<CreatedSandbox>)> {
-    let mut session = lock_session(work, id).await?;
-    if session.state == SessionState::Closed {
-        return Err(Problem::new(Code::SessionClosed, "a closed session accepts no messages"));
-    }
-    let mut made = None;
-    if session.sandbox_id.is_none() {
-        let actor = draft.sender.clone().unwrap_or_default();
-        let plan = plan_from_last(work, &session, actor).await?;
-        let next = create::create_next_sandbox(work, &mut session, plan).await?;
-        create::require_agent(work, &next.sandbox).await?;
-        made = Some(next);
-    } else if let Some(id) = session.sandbox_id
-        && let Some(sandbox) = sandboxes::find_sandbox(work.tx, id).await?
-    {
-        create::require_agent(work, &sandbox).await?;
-    }
-    let message = inbox::queue_message(work, &mut session, draft).await?;
-    Ok((message, made))
-}
-
-/// Sends a message to a sandbox while it can still reach the agent.
-pub async fn send_to_sandbox(work: &mut Work<'_>, id: SandboxId, draft: MessageDraft) -> Result<MessageRow> {
-    let (mut session, sandbox) = work.lock_sandbox(id).await?;
-    let refuse = |code, detail: &str| {
-        Err(Problem::new(code, detail).with("session_id", session.id.to_string()).with("state", sandbox.state.as_str()))
-    };
-    match sandbox.state {
-        SandboxState::Completing => {
-            return refuse(Code::SandboxEnding, "the sandbox is exporting its results; send to the session instead");
-        }
-        SandboxState::Completed | SandboxState::Failed => {
-            return refuse(Code::SandboxEnded, "send to the session instead, which gets a new sandbox");
-        }
-        SandboxState::Pending | SandboxState::Creating | SandboxState::Running => {}
-    }
-    create::require_agent(work, &sandbox).await?;
-    inbox::queue_message(work, &mut session, draft).await
 }
 
 pub async fn resume_session(

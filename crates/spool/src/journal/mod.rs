@@ -17,7 +17,7 @@ mod tests;
 
 pub use file::{JournalFile, load_journal};
 
-/// Reason for messages that an earlier worker handed over and the program did not acknowledgement.
+/// Reason for messages that an earlier worker handed over and the program did not acknowledge.
 pub const REASON_WORKER_RESTARTED: &str = "worker_restarted";
 
 /// The outcome of a message, from the program or, in its place, from the worker.

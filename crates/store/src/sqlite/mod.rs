@@ -12,7 +12,7 @@ pub(crate) use sqlite_tx::classify_error;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 use writer::SqliteWriter;
 
 const MAX_READERS: usize = 4;
@@ -95,33 +95,6 @@ impl Sqlite {
             Ok(Self { writer: SqliteWriter::start(connection)?, readers: Arc::new(readers) })
         });
         opened.await.map_err(Error::internal)?
-    }
-
-    pub(crate) async fn write_then<R, O, E, F, T>(&self, work: F, then: T) -> Result<O, E>
-    where
-        R: Send + 'static,
-        O: Send + 'static,
-        E: From<Error> + Send + 'static,
-        F: AsyncFnOnce(&mut dyn Tx) -> Result<R, E> + Send + 'static,
-        T: FnOnce(R) -> O + Send + 'static,
-    {
-        let (sender, receiver) = oneshot::channel();
-        self.writer.submit(Box::new(move |tx| {
-            let result = tx.map(|tx| run_to_completion(work(tx)));
-            let keep = matches!(result, Some(Ok(_)));
-            let reply: writer::CommitReply = Box::new(move |committed: Result<()>| {
-                let answer = match (result, committed) {
-                    // An error of the work itself takes precedence over the group's result.
-                    (Some(Err(refused)), _) => Err(refused),
-                    (_, Err(lost)) => Err(lost.into()),
-                    (Some(Ok(value)), Ok(())) => Ok(then(value)),
-                    (None, Ok(())) => Err(Error::internal("committed without a transaction").into()),
-                };
-                drop(sender.send(answer));
-            });
-            (keep, reply)
-        }))?;
-        receiver.await.map_err(|_| Error::unavailable("the writer stopped"))?
     }
 
     pub(crate) async fn read<R, E, F>(&self, work: F) -> Result<R, E>

@@ -1,27 +1,59 @@
 //! The single writer. It groups all waiting work into one transaction, with a savepoint for each unit of work,
 //! and replies to the callers after the commit: one fsync serves many callers.
 
-use super::SqliteTx;
 use super::sqlite_tx::classify_error;
+use super::{Sqlite, SqliteTx, run_to_completion};
 use crate::error::{Error, Result};
+use crate::sql::Tx;
 use rusqlite::Connection;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use tokio::sync::oneshot;
 
 /// Maximum number of units of work per commit.
 const MAX_GROUP_SIZE: usize = 128;
 /// Maximum number of waiting units of work.
 const MAX_QUEUED_WORK: usize = 1024;
 
-pub(crate) type CommitReply = Box<dyn FnOnce(Result<()>) + Send>;
+type CommitReply = Box<dyn FnOnce(Result<()>) + Send>;
 /// Runs a unit of work. Returns true to keep its changes, and the function that replies after the commit.
 /// Without a transaction it returns only the reply.
-pub(crate) type UnitOfWork = Box<dyn for<'a, 'c> FnOnce(Option<&'a mut SqliteTx<'c>>) -> (bool, CommitReply) + Send>;
+type UnitOfWork = Box<dyn for<'a, 'c> FnOnce(Option<&'a mut SqliteTx<'c>>) -> (bool, CommitReply) + Send>;
 
 #[derive(Clone)]
 pub(crate) struct SqliteWriter {
     queue: Arc<Mutex<Option<mpsc::SyncSender<UnitOfWork>>>>,
     thread: Arc<Mutex<Option<std::thread::JoinHandle<()>>>>,
+}
+
+impl Sqlite {
+    /// Submits a unit of work to the writer; `then` runs after the commit, in commit order.
+    pub(crate) async fn write_then<R, O, E, F, T>(&self, work: F, then: T) -> Result<O, E>
+    where
+        R: Send + 'static,
+        O: Send + 'static,
+        E: From<Error> + Send + 'static,
+        F: AsyncFnOnce(&mut dyn Tx) -> Result<R, E> + Send + 'static,
+        T: FnOnce(R) -> O + Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        self.writer.submit(Box::new(move |tx| {
+            let result = tx.map(|tx| run_to_completion(work(tx)));
+            let keep = matches!(result, Some(Ok(_)));
+            let reply: CommitReply = Box::new(move |committed: Result<()>| {
+                let answer = match (result, committed) {
+                    // An error of the work itself takes precedence over the group's result.
+                    (Some(Err(refused)), _) => Err(refused),
+                    (_, Err(lost)) => Err(lost.into()),
+                    (Some(Ok(value)), Ok(())) => Ok(then(value)),
+                    (None, Ok(())) => Err(Error::internal("committed without a transaction").into()),
+                };
+                drop(sender.send(answer));
+            });
+            (keep, reply)
+        }))?;
+        receiver.await.map_err(|_| Error::unavailable("the writer stopped"))?
+    }
 }
 
 impl SqliteWriter {
@@ -34,7 +66,7 @@ impl SqliteWriter {
         Ok(Self { queue: Arc::new(Mutex::new(Some(queue))), thread: Arc::new(Mutex::new(Some(thread))) })
     }
 
-    pub(crate) fn submit(&self, work: UnitOfWork) -> Result<()> {
+    fn submit(&self, work: UnitOfWork) -> Result<()> {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queue.as_ref().ok_or_else(|| Error::unavailable("the store is closed"))?;
         queue.try_send(work).map_err(|_| Error::unavailable("too many writes are waiting"))

@@ -4,15 +4,16 @@
 //!    approvals from the provider's isolation, and resolves the repository's base commit.
 //! 2. `plan_sandbox` runs in the transaction: it fills the open fields from the project, then from the server's configuration. For
 //!    a session's next sandbox, `plan_next_sandbox` keeps the last one's agent, model and repository.
-//! 3. `complete_plan` checks the secrets and resolves the agent. It runs for every new sandbox, also for resumed and forked
-//!    sessions, whose plan is `plan_from_last`.
+//!
+//! Resumed and forked sessions start from `plan_from_last`. `create` checks the secrets and resolves the agent of every
+//! plan before it stores the sandbox.
 
 mod agent_settings;
 mod request_checks;
 
 pub use request_checks::{check_default_repo, check_defaults};
 
-use super::{Work, secrets};
+use super::Work;
 use crate::auth::Caller;
 use crate::auth::access::{CanWork, ClientCaller};
 use crate::problem::{Problem, Result};
@@ -20,7 +21,6 @@ use crate::repositories::resolve_repository;
 use crate::state::App;
 use agent_settings::{check_continuous, choose_agent_settings};
 use atoll_api::NewSandbox;
-use atoll_core::agent::DEMO_AGENT;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::policy::ToolPolicy;
 use atoll_core::protected_paths;
@@ -239,38 +239,6 @@ pub async fn plan_from_last(work: &mut Work<'_>, session: &SessionRow, actor: St
         settings,
         actor,
     })
-}
-
-/// Step 3: checks the secrets and resolves the agent, before anything is stored.
-pub(super) async fn complete_plan(work: &mut Work<'_>, session: &SessionRow, plan: &mut SandboxPlan) -> Result<()> {
-    secrets::check_secrets(work, session.project_id, &mut plan.settings).await?;
-    let agent = plan.agent.take().or_else(|| session.agent.clone());
-    plan.agent = resolve_agent(work, plan, session.project_id, agent).await?;
-    Ok(())
-}
-
-/// Resolves the agent, and checks that it can run if Atoll runs it. The demo agent is never the default.
-async fn resolve_agent(
-    work: &mut Work<'_>,
-    plan: &SandboxPlan,
-    project: ProjectId,
-    agent: Option<String>,
-) -> Result<Option<String>> {
-    if !work.capabilities(plan.provider).runs_agents() || agent.as_deref() == Some(DEMO_AGENT) {
-        return Ok(agent);
-    }
-    let agents = Arc::clone(&work.agents);
-    let keys = agents.project_keys(work.tx, project, &plan.settings).await?;
-    match agent {
-        Some(name) => {
-            agents.check_agent(&name, &keys)?;
-            Ok(Some(name))
-        }
-        None => match agents.default_agent(&keys) {
-            None if plan.prompt.is_some() => Err(agents.no_agent_problem(&keys)),
-            found => Ok(found),
-        },
-    }
 }
 
 /// Derives a title from the prompt's first line, cut at a word boundary.
