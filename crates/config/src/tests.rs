@@ -1,8 +1,8 @@
 //! Tests of whole loads.
 
-mod example;
+mod example_tests;
 mod layers;
-mod models;
+mod model_tests;
 mod problems;
 mod secrets;
 

@@ -4,7 +4,7 @@
 //! table the enum of typed data, the schemas of the OpenAPI document and `docs/events.md`. The structs of the data live in
 //! `atoll_api`, because only the edges of the system need them; this crate needs the names.
 //!
-//! To add an event type: add a row here, a struct in `atoll_api::events::data` and an example in
+//! To add an event type: add a row here, a struct in one of the data modules of `atoll_api::events` and an example in
 //! `atoll_api::events::examples`.
 
 /// Calls the macro `$callback` with the whole table: constant, type, variant, struct of its data, description.

@@ -11,19 +11,19 @@ use super::{
     TurnState, build_event, take_field,
 };
 use crate::event_data::{self, clip_text};
+use acp_turn::AcpTurn;
 use atoll_api::events::{AgentCompleted, AgentSystemMessage, EventData};
 use atoll_core::message::{DeliveryMethod, MessageType};
 use atoll_protocol::LeasedMessage;
-use events::AcpTurn;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 
-mod events;
-mod launch;
+mod acp_launch;
+mod acp_turn;
 #[cfg(test)]
 mod tests;
 
-pub(super) use launch::AcpAgent;
+pub(super) use acp_launch::AcpAgent;
 
 /// Follows a message for which the driver cancelled the prompt.
 const RESTART_NOTE: &str = "This message arrived while you were working; you were interrupted to read it. \
@@ -116,7 +116,7 @@ impl Driver for AcpDriver {
 
     fn build_command(&mut self, launch: &LaunchContext<'_>) -> AgentCommand {
         *self = Self {
-            session_params: launch::session_params(launch),
+            session_params: acp_launch::session_params(launch),
             native_id: launch.native_id.map(str::to_owned),
             // Gemini reads it from a file.
             system_prompt: match self.agent {
@@ -125,7 +125,7 @@ impl Driver for AcpDriver {
             },
             ..Self::new(self.agent)
         };
-        launch::build_command(self.agent, launch)
+        acp_launch::build_command(self.agent, launch)
     }
 
     fn handshake(&mut self) -> Vec<u8> {

@@ -12,16 +12,16 @@ use crate::transcript::{TranscriptStorage, TranscriptSupport};
 use atoll_core::id::MessageId;
 use atoll_core::message::MessageType;
 use atoll_protocol::LeasedMessage;
-use events::ClaudeTurn;
+use claude_turn::ClaudeTurn;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-mod events;
-mod launch;
+mod claude_launch;
+mod claude_transcript;
+mod claude_turn;
+mod claude_wire;
 #[cfg(test)]
 mod tests;
-mod transcript;
-mod wire;
 
 const PRE_TOOL_HOOK: &str = "before";
 const POST_TOOL_HOOK: &str = "after";
@@ -68,7 +68,7 @@ impl Driver for ClaudeDriver {
     fn transcript_support(&self) -> Option<TranscriptSupport> {
         Some(TranscriptSupport {
             agent: "claude",
-            storage: TranscriptStorage::Files(transcript::FILES),
+            storage: TranscriptStorage::Files(claude_transcript::FILES),
             prefers_running_agent: false,
             env: Vec::new(),
         })
@@ -83,7 +83,7 @@ impl Driver for ClaudeDriver {
         let spent = if launch.native_id.is_some() { self.turn.total_cost_usd() } else { 0.0 };
         let turn = ClaudeTurn::with_cost(spent);
         *self = Self { turn, system_prompt: launch.settings.system_prompt.clone(), ..Self::default() };
-        launch::build_command(launch)
+        claude_launch::build_command(launch)
     }
 
     fn handshake(&mut self) -> Vec<u8> {
@@ -130,7 +130,7 @@ impl Driver for ClaudeDriver {
     }
 
     fn handle_line(&mut self, line: &[u8]) -> Vec<AgentOutput> {
-        match wire::parse_line(line) {
+        match claude_wire::parse_line(line) {
             Ok(line) => self.handle_parsed(line),
             Err(reason) => vec![AgentOutput::Unparsed { reason }],
         }
@@ -147,46 +147,46 @@ impl Driver for ClaudeDriver {
 }
 
 impl ClaudeDriver {
-    fn handle_parsed(&mut self, line: wire::ClaudeLine) -> Vec<AgentOutput> {
+    fn handle_parsed(&mut self, line: claude_wire::ClaudeLine) -> Vec<AgentOutput> {
         match line {
-            wire::ClaudeLine::Request { id, request } => self.handle_request(id, request),
-            wire::ClaudeLine::Response { id, error } => self.handle_response(&id, error),
-            wire::ClaudeLine::Replay { uuid } => self.acknowledge_message(uuid),
-            wire::ClaudeLine::TurnResult(result) => {
+            claude_wire::ClaudeLine::Request { id, request } => self.handle_request(id, request),
+            claude_wire::ClaudeLine::Response { id, error } => self.handle_response(&id, error),
+            claude_wire::ClaudeLine::Replay { uuid } => self.acknowledge_message(uuid),
+            claude_wire::ClaudeLine::TurnResult(result) => {
                 let interrupt = self.pending_interrupt.take();
                 // The agent no longer waits for answers.
                 self.open_requests.clear();
                 self.awaiting_scan.clear();
                 self.turn.end_turn(&result, interrupt.as_ref())
             }
-            wire::ClaudeLine::Turn(line) => self.turn.convert_line(line),
-            wire::ClaudeLine::Ignored => Vec::new(),
+            claude_wire::ClaudeLine::Turn(line) => self.turn.convert_line(line),
+            claude_wire::ClaudeLine::Ignored => Vec::new(),
         }
     }
 
-    fn handle_request(&mut self, id: String, request: wire::RequestBody) -> Vec<AgentOutput> {
+    fn handle_request(&mut self, id: String, request: claude_wire::RequestBody) -> Vec<AgentOutput> {
         match request {
-            wire::RequestBody::Hook { callback, tool_use_id, tool, input } if callback == PRE_TOOL_HOOK => {
+            claude_wire::RequestBody::Hook { callback, tool_use_id, tool, input } if callback == PRE_TOOL_HOOK => {
                 self.open_requests.insert(id.clone(), OpenRequest::PreToolHook);
                 vec![AgentOutput::Request(AgentRequest { id, kind: RequestKind::BeforeTool, tool_use_id, tool, input })]
             }
-            wire::RequestBody::Hook { tool_use_id: Some(tool_use_id), .. } => {
+            claude_wire::RequestBody::Hook { tool_use_id: Some(tool_use_id), .. } => {
                 self.awaiting_scan.insert(tool_use_id.clone(), id);
                 vec![AgentOutput::AwaitingScan { tool_use_id }]
             }
-            wire::RequestBody::Hook { tool_use_id: None, .. } => {
+            claude_wire::RequestBody::Hook { tool_use_id: None, .. } => {
                 vec![AgentOutput::Reply(encode_success(&id, &json!({})))]
             }
-            wire::RequestBody::Permission { tool_use_id, tool, input } => {
+            claude_wire::RequestBody::Permission { tool_use_id, tool, input } => {
                 let kind = if tool == "AskUserQuestion" { RequestKind::Question } else { RequestKind::Permission };
                 self.open_requests.insert(id.clone(), OpenRequest::Permission { input: input.clone() });
                 vec![AgentOutput::Request(AgentRequest { id, kind, tool_use_id, tool, input })]
             }
-            wire::RequestBody::Cancelled => {
+            claude_wire::RequestBody::Cancelled => {
                 self.open_requests.remove(&id);
                 Vec::new()
             }
-            wire::RequestBody::Unknown { subtype } => {
+            claude_wire::RequestBody::Unknown { subtype } => {
                 let error = format!("`{subtype}` is not supported");
                 let response = json!({"type": "control_response",
                     "response": {"subtype": "error", "request_id": id, "error": error}});

@@ -12,17 +12,17 @@ use crate::transcript::{TranscriptStorage, TranscriptSupport};
 use atoll_core::id::MessageId;
 use atoll_core::message::{DeliveryMethod, MessageType};
 use atoll_protocol::LeasedMessage;
-use events::CodexTurn;
+use codex_turn::CodexTurn;
 use requests::RequestTable;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 
-mod events;
-mod launch;
+mod codex_launch;
+mod codex_transcript;
+mod codex_turn;
 mod requests;
 #[cfg(test)]
 mod tests;
-mod transcript;
 
 #[derive(Debug, Default)]
 pub(super) struct CodexDriver {
@@ -93,7 +93,7 @@ impl Driver for CodexDriver {
     fn transcript_support(&self) -> Option<TranscriptSupport> {
         Some(TranscriptSupport {
             agent: "codex",
-            storage: TranscriptStorage::Files(transcript::FILES),
+            storage: TranscriptStorage::Files(codex_transcript::FILES),
             prefers_running_agent: false,
             env: Vec::new(),
         })
@@ -105,8 +105,8 @@ impl Driver for CodexDriver {
 
     fn build_command(&mut self, launch: &LaunchContext<'_>) -> AgentCommand {
         let native_id = launch.native_id.map(str::to_owned);
-        *self = Self { thread_params: launch::thread_params(launch), native_id, ..Self::default() };
-        launch::build_command(launch)
+        *self = Self { thread_params: codex_launch::thread_params(launch), native_id, ..Self::default() };
+        codex_launch::build_command(launch)
     }
 
     fn handshake(&mut self) -> Vec<u8> {

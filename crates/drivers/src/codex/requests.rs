@@ -1,6 +1,6 @@
 //! Approval requests and questions of Codex, and the format of the answers.
 
-use super::events::CodexTurn;
+use super::codex_turn::CodexTurn;
 use crate::json_rpc;
 use crate::{AgentOutput, AgentRequest, RequestAnswer, RequestKind, take_field};
 use serde_json::{Map, Value, json};

@@ -257,9 +257,9 @@ fn the_command_follows_the_settings_and_files_contain_no_secret() {
     let denied_tools = vec!["Edit".to_owned()];
     let settings = AgentSettings { approvals: Some(ApprovalMode::Full), denied_tools, ..AgentSettings::default() };
     let launch = LaunchContext::minimal(Path::new("/w"), &settings);
-    let params = launch::thread_params(&launch);
+    let params = codex_launch::thread_params(&launch);
     assert_eq!(params["approvalPolicy"], "untrusted", "must ask, so that Atoll can deny it");
-    assert!(!launch::build_command(&launch).files[0].text.contains("model_provider"), "no gateway, no provider");
+    assert!(!codex_launch::build_command(&launch).files[0].text.contains("model_provider"), "no gateway, no provider");
 }
 
 proptest! {

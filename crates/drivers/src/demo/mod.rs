@@ -8,11 +8,13 @@ use atoll_core::bounds;
 use atoll_core::event::{EventType, kind};
 use atoll_core::message::MessageType;
 use atoll_protocol::LeasedMessage;
+use demo_wire::{
+    DemoAnswer, DemoDecision, DemoInput, DemoOutput, DemoPrompt, ToolCheck, WATCHED_ARGUMENT, tool_check_id,
+};
 use serde::Deserialize;
-use wire::{DemoAnswer, DemoDecision, DemoInput, DemoOutput, DemoPrompt, ToolCheck, WATCHED_ARGUMENT, tool_check_id};
 
 pub mod agent;
-pub mod wire;
+pub mod demo_wire;
 
 #[derive(Debug)]
 pub struct DemoDriver;

@@ -13,17 +13,17 @@ use atoll_api::events::{AgentCompleted, AgentError, EventData};
 use atoll_core::message::{DeliveryMethod, MessageType};
 use atoll_protocol::LeasedMessage;
 use bridge::{BridgeInput, BridgeOutput};
-use events::OpenCodeTurn;
+use opencode_turn::OpenCodeTurn;
+use opencode_wire::ServerEvent;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
-use wire::ServerEvent;
 
 pub mod bridge;
-mod events;
-mod launch;
+mod opencode_launch;
+mod opencode_turn;
+mod opencode_wire;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 #[derive(Debug, Default)]
 pub(super) struct OpenCodeDriver {
@@ -78,7 +78,7 @@ impl Driver for OpenCodeDriver {
             agent: "opencode",
             storage: TranscriptStorage::OpenCode,
             prefers_running_agent: true,
-            env: launch::offline_env(),
+            env: opencode_launch::offline_env(),
         })
     }
 
@@ -88,8 +88,12 @@ impl Driver for OpenCodeDriver {
 
     fn build_command(&mut self, launch: &LaunchContext<'_>) -> AgentCommand {
         let system_prompt = launch.settings.system_prompt.clone();
-        *self = Self { system_prompt, agent_name: launch::agent_for_mode(launch.settings.mode), ..Self::default() };
-        launch::build_command(launch)
+        *self = Self {
+            system_prompt,
+            agent_name: opencode_launch::agent_for_mode(launch.settings.mode),
+            ..Self::default()
+        };
+        opencode_launch::build_command(launch)
     }
 
     fn encode_message(&mut self, message: &LeasedMessage, _: TurnState) -> Vec<u8> {
@@ -124,7 +128,7 @@ impl Driver for OpenCodeDriver {
                 self.session = Some(session.clone());
                 vec![AgentOutput::NativeId { id: session }, AgentOutput::Reply(self.send_queued())]
             }
-            Ok(BridgeOutput::Event { data }) => match wire::parse_event(&data) {
+            Ok(BridgeOutput::Event { data }) => match opencode_wire::parse_event(&data) {
                 Ok(ServerEvent { event_type, properties }) => self.handle_event(&event_type, properties),
                 Err(reason) => vec![AgentOutput::Unparsed { reason }],
             },
@@ -198,7 +202,7 @@ impl OpenCodeDriver {
             }
             "message.part.delta" if is_ours => self.turn.text_delta(&properties),
             "session.compacted" if is_ours => vec![event_data::system_event(kind, None)],
-            kind if wire::is_ignored_event(kind) => Vec::new(),
+            kind if opencode_wire::is_ignored_event(kind) => Vec::new(),
             kind => vec![AgentOutput::Unparsed { reason: format!("unknown event type `{kind}`") }],
         }
     }
@@ -215,7 +219,7 @@ impl OpenCodeDriver {
                 said
             }
             Some("retry") => {
-                let mut said = vec![events::retry_event(&status["attempt"], &status["message"])];
+                let mut said = vec![opencode_turn::retry_event(&status["attempt"], &status["message"])];
                 let words = status["message"].as_str().unwrap_or_default().to_ascii_lowercase();
                 if ["rate limit", "too many requests", "overloaded", "429"].iter().any(|word| words.contains(word)) {
                     said.push(AgentOutput::RateLimited { wait: None });

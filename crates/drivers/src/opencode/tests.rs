@@ -252,7 +252,7 @@ fn the_command_starts_the_bridge_with_the_settings() {
         ..AgentSettings::default()
     };
     let launch = LaunchContext { gateway: Some(&gateway), ..LaunchContext::minimal(Path::new("/w"), &settings) };
-    let all = content(&launch::build_command(&launch).env);
+    let all = content(&opencode_launch::build_command(&launch).env);
     assert_eq!(all["provider"]["atoll"]["npm"], "@ai-sdk/anthropic");
     assert_eq!(all["permission"], json!({"*": "allow"}));
 }

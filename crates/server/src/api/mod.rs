@@ -2,24 +2,24 @@
 //!
 //! Handlers contain no rules and do not use the store. Their arguments include the access that they require.
 
-pub mod agents;
-pub mod approvals;
-pub mod blobs;
-pub mod commands;
-pub mod diff;
-pub mod events;
-pub mod files;
-pub mod gc;
-pub mod health;
-pub mod images;
-pub mod limits;
-pub mod messages;
-pub mod network;
-pub mod projects;
-pub mod sandboxes;
-pub mod secrets;
-pub mod sessions;
-pub mod snapshots;
-pub mod tokens;
-pub mod users;
-pub mod worker;
+pub mod agent_routes;
+pub mod approval_routes;
+pub mod blob_routes;
+pub mod command_routes;
+pub mod diff_routes;
+pub mod event_routes;
+pub mod file_routes;
+pub mod gc_routes;
+pub mod health_routes;
+pub mod image_routes;
+pub mod limit_routes;
+pub mod message_routes;
+pub mod network_routes;
+pub mod project_routes;
+pub mod sandbox_routes;
+pub mod secret_routes;
+pub mod session_routes;
+pub mod snapshot_routes;
+pub mod token_routes;
+pub mod user_routes;
+pub mod worker_routes;

@@ -2,12 +2,12 @@
 
 pub(crate) mod budgets;
 mod checks;
-mod create;
+mod create_job;
 pub(crate) mod dead_worker;
 mod deadline;
 mod recover;
 mod remove;
-mod results;
+mod results_job;
 mod validate;
 
 use crate::problem::Result;
@@ -142,11 +142,11 @@ async fn mark_unreachable(app: &App, before: Timestamp) -> Result<()> {
 
 async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) {
     let done = match job.kind {
-        JobKind::Create => create::create_sandbox(app, providers, &job).await,
+        JobKind::Create => create_job::create_sandbox(app, providers, &job).await,
         JobKind::CreateTimeout => deadline::fail_creation(app, &job).await,
         JobKind::Timeout => deadline::fail_at_timeout(app, &job).await,
         JobKind::FlushGrace => deadline::end_flush_grace(app, providers, &job).await,
-        JobKind::Results => results::take_results(app, providers, &job).await,
+        JobKind::Results => results_job::take_results(app, providers, &job).await,
         JobKind::Remove => remove::remove_sandbox(app, providers, &job).await,
         JobKind::EndDrain => deadline::end_drain(app, &job).await,
         JobKind::Validate => validate::validate_work(app, &job).await,

@@ -3,7 +3,7 @@
 //! `process_host` is its environment, `files` lists the repository, `failures` fails on purpose.
 
 use atoll_drivers::demo::agent::{DemoAgent, DemoOptions};
-use atoll_drivers::demo::wire::WATCHED_ARGUMENT;
+use atoll_drivers::demo::demo_wire::WATCHED_ARGUMENT;
 use futures_util::FutureExt;
 use process_host::ProcessHost;
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! The three jobs on real repositories, with plain git in the roles of the user and the agent.
 
-mod diff;
-mod input;
-mod out;
+mod diff_tests;
+mod input_tests;
+mod out_tests;
 
 use super::{Error, GitWorkspace, run_job};
 use serde_json::Value;

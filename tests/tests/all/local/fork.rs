@@ -112,7 +112,11 @@ async fn a_fork_ends_background_processes_of_the_parent() {
     let server = LocalServer::start();
     let id = server.create_idle_sandbox(json!({})).await;
     server
-        .run_shell(&id, "setsid sh -c 'while :; do date >> /workspace/log; sleep 0.01; done' >/dev/null 2>&1 &")
+        .run_shell(
+            &id,
+            "setsid sh -c 'while :; do date >> /workspace/log; sleep 0.01; done' >/dev/null 2>&1 &
+             until [ -s /workspace/log ]; do sleep 0.01; done",
+        )
         .await;
     let fork = fork_sandbox(&server, &id, json!({})).await;
     let size = || server.run_shell(&id, "pgrep -f 'whil[e] :' | wc -l; stat -c %s log");

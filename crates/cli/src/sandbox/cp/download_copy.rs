@@ -1,7 +1,7 @@
 //! Copies out of a sandbox. The content is hostile: an unpacked tree can't leave its destination.
 
 use super::channel::{ChunkReader, chunk_channel};
-use super::progress::TransferProgress;
+use super::copy_progress::TransferProgress;
 use super::{CopyReport, SandboxPath};
 use crate::failure::{Failure, Result};
 use crate::output::Output;

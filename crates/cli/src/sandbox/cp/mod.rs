@@ -1,8 +1,8 @@
 //! `atoll sandbox cp`: copies files and directories to or from a sandbox.
 
 mod channel;
+mod copy_progress;
 mod download_copy;
-mod progress;
 mod upload_copy;
 
 use crate::connect::ConnectedClient;

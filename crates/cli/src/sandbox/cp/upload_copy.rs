@@ -1,7 +1,7 @@
 //! Copies into a sandbox.
 
 use super::channel::{ChunkWriter, chunk_channel};
-use super::progress::TransferProgress;
+use super::copy_progress::TransferProgress;
 use super::{CopyReport, SandboxPath};
 use crate::failure::{Failure, Result};
 use crate::output::Output;

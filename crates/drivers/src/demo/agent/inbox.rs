@@ -1,7 +1,7 @@
 //! The demo agent's inputs: lines, the end of the input and the end of commands.
 
 use super::{CommandEnd, DemoAgent, DemoHost, HostInput};
-use crate::demo::wire::{DemoAnswer, DemoInput, DemoPrompt};
+use crate::demo::demo_wire::{DemoAnswer, DemoInput, DemoPrompt};
 use atoll_core::demo_line::{DemoLine, parse_demo_lines};
 use std::collections::VecDeque;
 use std::time::Duration;

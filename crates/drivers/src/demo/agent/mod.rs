@@ -5,7 +5,7 @@
 //! memory in a fake one. `inbox` receives input, `turn` runs a turn, `tool` writes files and runs commands,
 //! `repository_survey` and `prose_task` handle prose.
 
-use super::wire::{DemoIdle, DemoInput, DemoOutput, DemoReceipt};
+use super::demo_wire::{DemoIdle, DemoInput, DemoOutput, DemoReceipt};
 use atoll_api::events::EventData;
 use atoll_core::id::MessageId;
 use atoll_core::message::DeliveryMethod;

@@ -1,7 +1,7 @@
 //! The demo agent's tools: they write files and run commands of the host.
 
 use super::{CommandEnd, DemoAgent, DemoHost};
-use crate::demo::wire::{DemoAnswer, DemoDecision, DemoOutput, ToolCheck, tool_check_id};
+use crate::demo::demo_wire::{DemoAnswer, DemoDecision, DemoOutput, ToolCheck, tool_check_id};
 use atoll_api::events::{EventData, ToolCompleted, ToolUse};
 use atoll_core::provider::CommandExit;
 use serde_json::{Value, json};

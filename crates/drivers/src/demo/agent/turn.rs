@@ -3,7 +3,7 @@
 use super::prose_task::{self, TaskStep};
 use super::tool::{MAX_OUTPUT, clip_text};
 use super::{DemoAgent, DemoFailure, DemoHost, GaveUp};
-use crate::demo::wire::{DemoDecision, DemoPrompt};
+use crate::demo::demo_wire::{DemoDecision, DemoPrompt};
 use atoll_api::events::{
     AgentCompleted, AgentFailed, AgentInterrupted, AgentStarted, AgentText, ApprovalRequested, ApprovalResolved,
     EventData, MessageInjected,

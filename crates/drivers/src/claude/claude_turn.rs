@@ -1,6 +1,6 @@
 //! Converts Claude Code's lines into events.
 
-use super::wire::{self, MessageContent, TurnLine, TurnResult};
+use super::claude_wire::{self, MessageContent, TurnLine, TurnResult};
 use crate::event_data::{self, clip_text};
 use crate::{AgentOutput, EventEffect, ResponseRef, build_event, take_field};
 use atoll_api::events::{
@@ -65,7 +65,7 @@ impl ClaudeTurn {
         }
     }
 
-    fn convert_assistant(&mut self, said: wire::ModelMessage) -> Vec<AgentOutput> {
+    fn convert_assistant(&mut self, said: claude_wire::ModelMessage) -> Vec<AgentOutput> {
         let parent = said.parent_tool_use_id;
         // Messages that the agent writes itself have a model name such as `<synthetic>`.
         let model = said.message.model.filter(|model| !model.starts_with('<'));
@@ -107,7 +107,7 @@ impl ClaudeTurn {
     }
 
     /// Converts tool results; other user content is already known.
-    fn convert_results(&mut self, said: wire::ModelMessage) -> Vec<AgentOutput> {
+    fn convert_results(&mut self, said: claude_wire::ModelMessage) -> Vec<AgentOutput> {
         let parent = said.parent_tool_use_id;
         let MessageContent::Blocks(blocks) = said.message.content else { return Vec::new() };
         let results = blocks.iter().filter(|block| block["type"] == "tool_result");
@@ -180,7 +180,7 @@ impl ClaudeTurn {
     }
 }
 
-fn retry_events(retry: &wire::ApiRetry) -> Vec<AgentOutput> {
+fn retry_events(retry: &claude_wire::ApiRetry) -> Vec<AgentOutput> {
     let data = AgentStreamError {
         attempt: retry.attempt.map(Value::from),
         max_attempts: retry.max_retries.map(Value::from),
