@@ -1,15 +1,24 @@
 //! The scale and the seed of randomised tests.
 
-/// Scales a count down to a tenth by default. `ATOLL_TEST_SCALE=1` (`make soak`) runs the whole count.
+/// The share of the full counts that a run covers: a tenth by default, all with `ATOLL_TEST_SCALE=1` (`make soak`).
+fn test_scale() -> f64 {
+    std::env::var("ATOLL_TEST_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(0.1)
+}
+
+/// True in `make soak`, which also runs the variations that `make test` leaves out.
+pub fn is_full_scale() -> bool {
+    test_scale() >= 1.0
+}
+
+/// Scales a count down.
 pub fn scale_count(whole: usize) -> usize {
-    let scale = std::env::var("ATOLL_TEST_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(0.1);
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "small counts"
     )]
-    let count = (whole as f64 * scale).ceil() as usize;
+    let count = (whole as f64 * test_scale()).ceil() as usize;
     count.max(1)
 }
 

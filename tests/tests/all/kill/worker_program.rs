@@ -230,7 +230,7 @@ impl Feeder {
 
     fn feed_worker(&mut self, run: usize, mut stdin: ChildStdin) -> Result<(), WorkerGone> {
         while !self.shared.finishing.load(Ordering::SeqCst) {
-            let burst = if self.rng.random_bool(0.03) { 120 } else { self.rng.random_range(0..6) };
+            let burst = if self.rng.random_bool(0.02) { 120 } else { self.rng.random_range(0..4) };
             let burst = if self.is_behind(run) { 0 } else { burst };
             for _ in 0..burst {
                 let line = self.next_event(run);
@@ -242,7 +242,7 @@ impl Feeder {
                     write_line(&mut stdin, &line)?;
                 }
             }
-            std::thread::sleep(Duration::from_millis(self.rng.random_range(1..30)));
+            std::thread::sleep(Duration::from_millis(self.rng.random_range(1..50)));
         }
         Ok(())
     }

@@ -251,7 +251,7 @@ async fn waits_for_approval(agent: &str) {
 }
 
 async fn reports_death(agent: &str) {
-    let Some(fixture) = AgentFixture::start(agent, "an agent's death", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start_variation(agent, "an agent's death", SCRIPTS).await else { return };
     let id = fixture.create_sandbox("go #script:slow", json!({ "approvals": "full", "end": "keep" })).await;
     let is_long_command =
         |event: &Value| event["type"] == "agent.tool_use" && event["data"].to_string().contains("tail -f");
@@ -324,7 +324,9 @@ async fn claude_receives_a_nudge_when_it_repeats_a_call() {
 
 /// A tool uses all memory of the sandbox, and the kernel kills the agent.
 async fn reports_out_of_memory(agent: &str) {
-    let Some(fixture) = AgentFixture::start(agent, "an agent's death by memory", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start_variation(agent, "an agent's death by memory", SCRIPTS).await else {
+        return;
+    };
     let settings = json!({ "approvals": "full", "end": "keep", "resources": { "memory_gb": 1 } });
     let id = fixture.create_sandbox("go #script:eat", settings).await;
     fixture.server.wait_for_event(&id, |event| event["type"] == "agent.tool_use").await;

@@ -152,7 +152,9 @@ async fn remembers_conversation(agent: &str) {
 }
 
 async fn remembers_after_kill(agent: &str) {
-    let Some(fixture) = AgentFixture::start(agent, "a session whose agent was killed", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start_variation(agent, "a session whose agent was killed", SCRIPTS).await else {
+        return;
+    };
     let first =
         fixture.create_sandbox("remember PINEAPPLE #script:slow", json!({ "approvals": "full", "end": "keep" })).await;
     let is_long_command =
@@ -183,7 +185,7 @@ async fn remembers_after_kill(agent: &str) {
 }
 
 async fn fork_remembers(agent: &str) {
-    let Some(fixture) = AgentFixture::start(agent, "a fork of a session", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start_variation(agent, "a fork of a session", SCRIPTS).await else { return };
     let first = fixture.create_sandbox("remember PINEAPPLE #script:first", json!({ "approvals": "full" })).await;
     fixture.server.wait_until_ended(&first).await;
     let origin = fixture.get_session(&first).await;
