@@ -12,5 +12,6 @@ pub mod process;
 pub mod scale;
 pub mod server;
 pub mod small_disk;
+pub mod typed;
 pub mod unprivileged_user;
 pub mod worker_process;

@@ -5,6 +5,7 @@ pub mod repository;
 
 use crate::actor::Actor;
 use crate::process::{ServeOptions, ServerProcess};
+use crate::typed::{assert_catalogued, assert_round_trip};
 use crate::unprivileged_user::{SubordinateIds, UnprivilegedUser, chown_tree};
 use futures_util::StreamExt;
 use host_state::HostProcess;
@@ -210,7 +211,9 @@ impl LocalServer {
     }
 
     pub async fn get_sandbox(&self, id: &str) -> Value {
-        self.admin.get(&format!("/sandboxes/{id}")).await.expect_status(200)
+        let row = self.admin.get(&format!("/sandboxes/{id}")).await.expect_status(200);
+        assert_round_trip::<atoll_api::Sandbox>(&row);
+        row
     }
 
     /// Waits until the sandbox's row matches.
@@ -257,6 +260,7 @@ impl LocalServer {
         loop {
             let list = self.admin.list_all(&format!("/sandboxes/{id}/messages"), 200).await;
             let found = list.into_iter().find(|item| item["id"] == message).unwrap();
+            assert_round_trip::<atoll_api::Message>(&found);
             if found["state"] == "acknowledged" {
                 return found;
             }
@@ -306,6 +310,10 @@ impl LocalServer {
             ids.iter().flat_map(|id| host_state::list_sandbox_processes(id)).collect();
         processes.extend(host_state::list_children(self.process.pid()));
         for id in &ids {
+            // The list of a removed sandbox's events is a problem document.
+            if self.admin.get(&format!("/sandboxes/{id}")).await.status == 200 {
+                self.admin.all_events(id).await.iter().for_each(assert_catalogued);
+            }
             let answer = self.admin.delete(&format!("/sandboxes/{id}?force=true")).await;
             assert!(answer.status.as_u16() == 200 || answer.body["code"] == "not_found", "{}", answer.body);
         }

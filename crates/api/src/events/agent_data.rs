@@ -322,7 +322,7 @@ pub struct ToolCompleted {
     pub output: Value,
     pub is_error: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<Value>,
+    pub exit_code: Option<i64>,
     /// Exit of a command of the demo agent.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     #[serde(default, skip_serializing_if = "Option::is_none")]

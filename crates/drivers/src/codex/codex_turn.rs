@@ -164,7 +164,7 @@ impl CodexTurn {
             tool_use_id: id.to_owned(),
             output: clip_text(&output).into(),
             is_error,
-            exit_code: Some(item["exitCode"].clone()),
+            exit_code: item["exitCode"].as_i64(),
             exit: None,
             parent_tool_use_id: parent.map(str::to_owned),
         }));

@@ -199,7 +199,7 @@ impl OpenCodeTurn {
             tool_use_id: id.to_owned(),
             output: clip_text(output).into(),
             is_error,
-            exit_code: Some(exit.clone()).filter(|exit| !exit.is_null()),
+            exit_code: exit.as_i64(),
             exit: None,
             parent_tool_use_id: tool.parent,
         });
