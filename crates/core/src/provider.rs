@@ -5,7 +5,7 @@
 
 use crate::BoxFuture;
 use crate::id::{ProjectId, SandboxId, SessionId};
-use crate::sandbox::{IsolationTier, Network, ProviderKind, Settings};
+use crate::sandbox::{IsolationTier, ProviderKind, Settings};
 use crate::string_enum;
 use crate::time::Timestamp;
 use bytes::Bytes;
@@ -167,14 +167,12 @@ string_enum! {
     ProviderState { Starting = "starting", Running = "running", Stopped = "stopped", Paused = "paused", Ending = "ending" }
 }
 
-/// A sandbox as its provider reports it. `epoch` changes when the instance behind the id is replaced.
+/// A sandbox as its provider reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderSandbox {
     pub id: ProviderId,
     pub state: ProviderState,
-    pub epoch: u64,
     pub labels: BTreeMap<String, String>,
-    pub expires_at: Option<Timestamp>,
     /// Limits that the provider can't enforce here, as sentences for users.
     pub notices: Vec<String>,
 }
@@ -185,12 +183,6 @@ pub enum SandboxLookup {
     Found(ProviderSandbox),
     Gone,
     Unreachable { detail: String },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StopMode {
-    Graceful,
-    Force,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -217,12 +209,11 @@ pub struct ExecSpec {
     pub timeout: Option<Duration>,
 }
 
-/// Reference to a running or ended command: identified by id, fenced by the sandbox's epoch.
+/// Reference to a running or ended command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecRef {
     pub sandbox: ProviderId,
     pub exec: String,
-    pub epoch: u64,
 }
 
 /// A running or recently ended command.
@@ -325,13 +316,6 @@ pub struct ImageRef {
     pub created_at: Option<Timestamp>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Preview {
-    pub url: String,
-    pub headers: BTreeMap<String, String>,
-    pub expires_at: Option<Timestamp>,
-}
-
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ResourceUsage {
     pub cpu_seconds: f64,
@@ -389,8 +373,8 @@ pub trait Provider: Send + Sync {
     fn disconnect_all(&self) {}
 
     unsupported! {
-        fn start(id: &'a ProviderId) -> ProviderSandbox, "start a stopped sandbox";
-        fn stop(id: &'a ProviderId, mode: StopMode) -> (), "stop a sandbox and keep it";
+        /// Kills every process and keeps the files. For a graceful stop, the server uses the worker's link.
+        fn stop(id: &'a ProviderId) -> (), "stop a sandbox and keep it";
         fn pause(id: &'a ProviderId) -> (), "pause a sandbox";
         fn resume(id: &'a ProviderId) -> ProviderSandbox, "resume a paused sandbox";
         fn exec(id: &'a ProviderId, spec: &'a ExecSpec) -> ExecRef, "run commands";
@@ -412,8 +396,6 @@ pub trait Provider: Send + Sync {
         /// Copies the current files of `id` to a new identity. Nothing runs there until `create` is
         /// called with the same identity.
         fn fork(id: &'a ProviderId, spec: &'a CreateSpec, key: &'a str) -> ProviderSandbox, "fork sandboxes";
-        fn preview(id: &'a ProviderId, port: u16, lifetime: Option<Duration>) -> Preview, "create previews";
-        fn set_network(id: &'a ProviderId, network: &'a Network) -> (), "change the network of a running sandbox";
         fn git(id: &'a ProviderId, job: &'a GitOperation, output: File) -> GitResult, "run git over a workspace";
         fn resources(id: &'a ProviderId) -> ResourceUsage, "measure resources";
     }

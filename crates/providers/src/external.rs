@@ -13,6 +13,14 @@ use atoll_core::sandbox::ProviderKind;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 
+pub const CAPABILITIES: Capabilities = Capabilities {
+    isolation: can::Isolation::Unmanaged,
+    listing: can::Listing::Local,
+    egress: can::EgressAbility::Unmanaged,
+    worker: can::WorkerHost::Person,
+    ..Capabilities::NONE
+};
+
 const ID_PREFIX: &str = "external_";
 
 #[derive(Debug, Default)]
@@ -34,14 +42,7 @@ impl External {
 }
 
 fn describe_sandbox(id: &ProviderId, labels: BTreeMap<String, String>) -> ProviderSandbox {
-    ProviderSandbox {
-        id: id.clone(),
-        state: ProviderState::Running,
-        epoch: 1,
-        labels,
-        expires_at: None,
-        notices: Vec::new(),
-    }
+    ProviderSandbox { id: id.clone(), state: ProviderState::Running, labels, notices: Vec::new() }
 }
 
 fn parse_sandbox_id(id: &ProviderId) -> Option<SandboxId> {
@@ -54,24 +55,7 @@ impl Provider for External {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            isolation: can::Isolation::Unmanaged,
-            listing: can::Listing::Local,
-            pause: can::PauseAbility::None,
-            fork: can::ForkAbility::None,
-            snapshot: can::SnapshotAbility::None,
-            egress: can::EgressAbility::Unmanaged,
-            output: can::OutputAbility::None,
-            attach: can::AttachAbility::None,
-            files: can::FileAbility::None,
-            preview: can::PreviewAbility::None,
-            protected: can::ProtectionAbility::None,
-            worker: can::WorkerHost::Person,
-            images: can::ImageAbility::None,
-            max_memory_gb: None,
-            max_cpu: None,
-            max_disk_gb: None,
-        }
+        CAPABILITIES
     }
 
     fn create<'a>(&'a self, spec: &'a CreateSpec, key: &'a str) -> ProviderFuture<'a, ProviderSandbox> {

@@ -25,10 +25,10 @@ use atoll_core::id::SandboxId;
 use atoll_core::provider::{
     ByteStream, Capabilities, CommandExit, CreateSpec, DeadWorker, Download, Error, ExecInfo, ExecRef, ExecSpec,
     ExecStream, FileOperation, FileOperationOutput, FileResult, GitOperation, GitResult, Provider, ProviderFuture,
-    ProviderId, ProviderPage, ProviderSandbox, ProviderState, PtySize, ResourceUsage, SandboxLookup, StopMode,
-    Transfer, UploadSummary, capabilities as can,
+    ProviderId, ProviderPage, ProviderSandbox, ProviderState, PtySize, ResourceUsage, SandboxLookup, Transfer,
+    UploadSummary, capabilities as can,
 };
-use atoll_core::sandbox::{Network, ProviderKind};
+use atoll_core::sandbox::ProviderKind;
 use bollard::query_parameters::StatsOptions;
 use bytes::Bytes;
 use container_dir::{ContainerDir, ContainerRecord};
@@ -42,8 +42,19 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
-/// Constant: a container is never replaced behind its sandbox's id.
-const EPOCH: u64 = 1;
+pub const CAPABILITIES: Capabilities = Capabilities {
+    isolation: can::Isolation::Namespace,
+    listing: can::Listing::Exact,
+    pause: can::PauseAbility::Memory,
+    egress: can::EgressAbility::Domains,
+    output: can::OutputAbility::Split,
+    attach: can::AttachAbility::FromCursor,
+    files: can::FileAbility::Root,
+    protected: can::ProtectionAbility::Results,
+    worker: can::WorkerHost::Server,
+    ..Capabilities::NONE
+};
+
 /// Time limit for the engine to report the exit of a container whose worker no longer listens.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -111,9 +122,7 @@ impl Docker {
         Ok(ProviderSandbox {
             id: dir.provider_id(),
             state: provider_state(phase),
-            epoch: EPOCH,
             labels: dir.read_record().map(|record| record.labels).unwrap_or_default(),
-            expires_at: None,
             notices: self.engine.engine_info().await?.limit_notices(),
         })
     }
@@ -243,24 +252,7 @@ impl Provider for Docker {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            isolation: can::Isolation::Namespace,
-            listing: can::Listing::Exact,
-            pause: can::PauseAbility::Memory,
-            fork: can::ForkAbility::None,
-            snapshot: can::SnapshotAbility::None,
-            egress: can::EgressAbility::Domains,
-            output: can::OutputAbility::Split,
-            attach: can::AttachAbility::FromCursor,
-            files: can::FileAbility::Root,
-            preview: can::PreviewAbility::None,
-            protected: can::ProtectionAbility::Results,
-            worker: can::WorkerHost::Server,
-            images: can::ImageAbility::None,
-            max_memory_gb: None,
-            max_cpu: None,
-            max_disk_gb: None,
-        }
+        CAPABILITIES
     }
 
     fn find_dead_worker(&self, sandbox: SandboxId) -> ProviderFuture<'_, DeadWorker> {
@@ -340,8 +332,7 @@ impl Provider for Docker {
         })
     }
 
-    /// Kills every process and keeps the files. For a graceful stop, the server uses the worker's link.
-    fn stop<'a>(&'a self, id: &'a ProviderId, _mode: StopMode) -> ProviderFuture<'a, ()> {
+    fn stop<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()> {
         Box::pin(async move { self.engine.kill_container(&self.find_dir(id)?.container_name()).await })
     }
 
@@ -390,7 +381,7 @@ impl Provider for Docker {
                 let detail = "root in a container has no more rights than the agent; run the command as the agent";
                 return Err(Error::Refused { detail: detail.into() });
             }
-            self.commands.start_command(id, EPOCH, &self.worker_socket(id).await?, spec).await
+            self.commands.start_command(id, &self.worker_socket(id).await?, spec).await
         })
     }
 
@@ -444,11 +435,6 @@ impl Provider for Docker {
         Box::pin(async move {
             file_transfer::run_job(&self.worker_socket(id).await?, &self.commands.timeout_for(id), job).await
         })
-    }
-
-    /// No-op: the server's egress proxy applies the stored policy.
-    fn set_network<'a>(&'a self, id: &'a ProviderId, _network: &'a Network) -> ProviderFuture<'a, ()> {
-        Box::pin(async move { self.find_dir(id).map(drop) })
     }
 
     fn git<'a>(&'a self, id: &'a ProviderId, job: &'a GitOperation, output: File) -> ProviderFuture<'a, GitResult> {

@@ -36,8 +36,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use tree::Tree;
 
-/// Constant: a fake sandbox is never replaced behind its id.
-const EPOCH: u64 = 1;
+pub const CAPABILITIES: Capabilities = Capabilities {
+    isolation: can::Isolation::Simulated,
+    listing: can::Listing::Exact,
+    pause: can::PauseAbility::Memory,
+    fork: can::ForkAbility::Live,
+    snapshot: can::SnapshotAbility::Live,
+    output: can::OutputAbility::Split,
+    attach: can::AttachAbility::FromCursor,
+    files: can::FileAbility::Workspace,
+    worker: can::WorkerHost::Provider,
+    ..Capabilities::NONE
+};
 
 pub struct Fake {
     options: FakeOptions,
@@ -154,14 +164,7 @@ impl Fake {
         state.created_count += 1;
         let id = ProviderId(format!("fake_{}_{}", spec.identity.sandbox, state.created_count));
         let running = ProviderState::Running;
-        let found = ProviderSandbox {
-            id: id.clone(),
-            state: running,
-            epoch: EPOCH,
-            labels: all_labels(spec),
-            expires_at: None,
-            notices: Vec::new(),
-        };
+        let found = ProviderSandbox { id: id.clone(), state: running, labels: all_labels(spec), notices: Vec::new() };
         let link = FakeLink {
             sandbox: spec.identity.sandbox,
             server: self.link.clone(),
@@ -183,7 +186,7 @@ impl Fake {
 
     fn find_command(&self, exec: &ExecRef) -> Result<(Arc<SandboxRuntime>, u64), Error> {
         let runtime = self.find_runtime(&exec.sandbox)?;
-        let id = exec.exec.parse().ok().filter(|_| exec.epoch == EPOCH).ok_or(Error::Gone)?;
+        let id = exec.exec.parse().ok().ok_or(Error::Gone)?;
         Ok((runtime, id))
     }
 
@@ -204,24 +207,7 @@ impl Provider for Fake {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            isolation: can::Isolation::Simulated,
-            listing: can::Listing::Exact,
-            pause: can::PauseAbility::Memory,
-            fork: can::ForkAbility::Live,
-            snapshot: can::SnapshotAbility::Live,
-            egress: can::EgressAbility::None,
-            output: can::OutputAbility::Split,
-            attach: can::AttachAbility::FromCursor,
-            files: can::FileAbility::Workspace,
-            preview: can::PreviewAbility::None,
-            protected: can::ProtectionAbility::None,
-            worker: can::WorkerHost::Provider,
-            images: can::ImageAbility::None,
-            max_memory_gb: None,
-            max_cpu: None,
-            max_disk_gb: None,
-        }
+        CAPABILITIES
     }
 
     fn create<'a>(&'a self, spec: &'a CreateSpec, key: &'a str) -> ProviderFuture<'a, ProviderSandbox> {
@@ -312,7 +298,7 @@ impl Provider for Fake {
                 return Err(refused_error("the sandbox is paused"));
             }
             let exec = runtime.processes.spawn_command(&runtime.environment, spec).to_string();
-            Ok(ExecRef { sandbox: id.clone(), exec, epoch: EPOCH })
+            Ok(ExecRef { sandbox: id.clone(), exec })
         })
     }
 

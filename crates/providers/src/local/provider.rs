@@ -1,8 +1,6 @@
 //! The `Provider` implementation.
 
-use super::{
-    EPOCH, Local, describe_sandbox, git_run, live_launcher, paused_error, root_exec, sandbox_name, translate_error,
-};
+use super::{Local, describe_sandbox, git_run, live_launcher, paused_error, root_exec, sandbox_name, translate_error};
 use crate::has_labels;
 use crate::worker_client::file_transfer;
 use atoll_core::BoxFuture;
@@ -10,15 +8,31 @@ use atoll_core::id::SandboxId;
 use atoll_core::provider::{
     ByteStream, Capabilities, CreateSpec, DeadWorker, Download, Error, ExecInfo, ExecRef, ExecSpec, ExecStream,
     FileOperation, FileOperationOutput, FileResult, GitOperation, GitResult, ImageRef, Provider, ProviderFuture,
-    ProviderId, ProviderPage, ProviderSandbox, PtySize, ResourceUsage, SandboxLookup, SnapshotRef, StopMode, Transfer,
+    ProviderId, ProviderPage, ProviderSandbox, PtySize, ResourceUsage, SandboxLookup, SnapshotRef, Transfer,
     UploadSummary, capabilities as can,
 };
-use atoll_core::sandbox::{IsolationTier, Network, ProviderKind};
+use atoll_core::sandbox::{IsolationTier, ProviderKind};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub const CAPABILITIES: Capabilities = Capabilities {
+    isolation: can::Isolation::Namespace,
+    listing: can::Listing::Exact,
+    pause: can::PauseAbility::Memory,
+    fork: can::ForkAbility::Idle,
+    snapshot: can::SnapshotAbility::Live,
+    egress: can::EgressAbility::Domains,
+    output: can::OutputAbility::Split,
+    attach: can::AttachAbility::FromCursor,
+    files: can::FileAbility::Root,
+    protected: can::ProtectionAbility::Mounts,
+    worker: can::WorkerHost::Server,
+    images: can::ImageAbility::Import,
+    ..Capabilities::NONE
+};
 
 impl Provider for Local {
     fn kind(&self) -> ProviderKind {
@@ -26,24 +40,7 @@ impl Provider for Local {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            isolation: can::Isolation::Namespace,
-            listing: can::Listing::Exact,
-            pause: can::PauseAbility::Memory,
-            fork: can::ForkAbility::Idle,
-            snapshot: can::SnapshotAbility::Live,
-            egress: can::EgressAbility::Domains,
-            output: can::OutputAbility::Split,
-            attach: can::AttachAbility::FromCursor,
-            files: can::FileAbility::Root,
-            preview: can::PreviewAbility::None,
-            protected: can::ProtectionAbility::Mounts,
-            worker: can::WorkerHost::Server,
-            images: can::ImageAbility::Import,
-            max_memory_gb: None,
-            max_cpu: None,
-            max_disk_gb: None,
-        }
+        CAPABILITIES
     }
 
     fn isolation_tier(&self) -> BoxFuture<'_, Option<IsolationTier>> {
@@ -110,8 +107,7 @@ impl Provider for Local {
         })
     }
 
-    /// Kills every process and keeps the files. For a graceful stop, the server uses the worker's link.
-    fn stop<'a>(&'a self, id: &'a ProviderId, _mode: StopMode) -> ProviderFuture<'a, ()> {
+    fn stop<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()> {
         Box::pin(async move {
             let name = self.find_info(id).await?.name;
             self.call_launcher(move |launcher| launcher.kill_sandbox(&name)).await
@@ -140,7 +136,7 @@ impl Provider for Local {
     fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> ProviderFuture<'a, ExecRef> {
         Box::pin(async move {
             if let Some(socket) = self.connected_socket(id).filter(|_| !spec.as_root) {
-                match self.commands.start_command(id, EPOCH, &socket, spec).await {
+                match self.commands.start_command(id, &socket, spec).await {
                     // The worker has ended and the command did not start; ask the launcher for the state.
                     Err(Error::Unreachable { .. }) => {}
                     started => return started,
@@ -164,9 +160,9 @@ impl Provider for Local {
                     Err(error) => return Err(Error::Unreachable { detail: error.to_string() }),
                 };
                 let connection = root_exec::serve_root_command(launcher, &info)?;
-                return self.commands.start_on_connection(id, EPOCH, connection, spec).await;
+                return self.commands.start_on_connection(id, connection, spec).await;
             }
-            self.commands.start_command(id, EPOCH, &info.worker_socket, spec).await
+            self.commands.start_command(id, &info.worker_socket, spec).await
         })
     }
 
@@ -262,11 +258,6 @@ impl Provider for Local {
             let (name, job) = (self.find_info(id).await?.name, job.clone());
             self.call_launcher(move |launcher| Ok(git_run::run_job(launcher, &name, &job, output))).await?
         })
-    }
-
-    /// No-op: the server's egress proxy applies the stored policy.
-    fn set_network<'a>(&'a self, id: &'a ProviderId, _network: &'a Network) -> ProviderFuture<'a, ()> {
-        Box::pin(async move { self.find_info(id).await.map(drop) })
     }
 
     fn resources<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ResourceUsage> {

@@ -4,7 +4,7 @@ use super::recording_server::RecordingServer;
 use crate::conformance;
 use crate::{Fake, FakeOptions};
 use atoll_core::BoxFuture;
-use atoll_core::provider::capabilities::{OutputAbility, PauseAbility, PreviewAbility};
+use atoll_core::provider::capabilities::{OutputAbility, PauseAbility};
 use atoll_core::provider::{
     Capabilities, CreateSpec, Error, ExecRef, ExecSpec, ExecStream, Provider, ProviderFuture, ProviderId, ProviderPage,
     ProviderSandbox, SandboxLookup,
@@ -22,9 +22,7 @@ impl Provider for BrokenProvider {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let output = OutputAbility::Merged;
-        let (pause, preview) = (PauseAbility::Disk, PreviewAbility::None);
-        Capabilities { pause, output, preview, ..self.0.capabilities() }
+        Capabilities { pause: PauseAbility::Disk, output: OutputAbility::Merged, ..self.0.capabilities() }
     }
 
     fn create<'a>(&'a self, spec: &'a CreateSpec, _key: &'a str) -> ProviderFuture<'a, ProviderSandbox> {
@@ -66,7 +64,7 @@ async fn the_suite_detects_broken_promises() {
     let broken = BrokenProvider(Fake::new(FakeOptions::default(), RecordingServer::new()));
     let verdicts = conformance::check_provider(&broken, &Settings::default()).await;
     let kept: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict.is_ok()).map(|(promise, _)| *promise).collect();
-    // It runs commands and correctly reports no previews and no tree transfers.
+    // It runs commands and correctly reports no tree transfers.
     let expected = [
         "unsupported calls have no side effect",
         "exit codes come from the command",
