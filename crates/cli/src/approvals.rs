@@ -57,10 +57,7 @@ pub struct Deny {
 pub async fn list(approvals: &Approvals, output: &Output) -> Result {
     let client = ConnectedClient::find(&approvals.connect)?;
     let approvals = match approvals.sandbox {
-        Some(id) => {
-            let client = &client;
-            collect_all(|cursor| async move { client.list_approvals(id, &page_query(cursor)).await }).await?
-        }
+        Some(id) => collect_all(async |cursor| client.list_approvals(id, &page_query(cursor)).await).await?,
         None => pending_approvals(&client).await?,
     };
     if output.json {
@@ -82,7 +79,7 @@ pub async fn list(approvals: &Approvals, output: &Output) -> Result {
 }
 
 async fn pending_approvals(client: &ConnectedClient) -> Result<Vec<Approval>> {
-    collect_all(|cursor| async move { client.list_open_approvals(&page_query(cursor)).await }).await
+    collect_all(async |cursor| client.list_open_approvals(&page_query(cursor)).await).await
 }
 
 fn request_of(approval: &Approval) -> ApprovalRequest {

@@ -2,7 +2,8 @@
 
 use crate::failure::{Failure, Result};
 use atoll_core::id::{SandboxId, SessionId};
-use atoll_core::sandbox::Repo;
+use atoll_core::sandbox::{ProviderKind, Repo};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
@@ -15,6 +16,11 @@ where
     T::Err: fmt::Display,
 {
     text.parse().map_err(|error: T::Err| error.to_string())
+}
+
+/// Parses a provider's name; help and completion list all of them.
+pub fn provider_parser() -> impl TypedValueParser<Value = ProviderKind> {
+    PossibleValuesParser::new(ProviderKind::ALL.iter().map(|kind| kind.as_str())).try_map(|name| name.parse())
 }
 
 /// A sandbox or a session, distinguished by the prefix of its id.

@@ -2,11 +2,13 @@
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::runtime::build_runtime;
 use crate::{
     agents, approvals, backup, compare, completions, config, doctor, event_log, gc, image, inbox, model_script,
     openapi, project, run as run_task, sandbox, secret, serve, session, snapshot, token, user, verify,
 };
 use clap::{Parser, Subcommand};
+use tokio::runtime::Builder;
 
 /// Run coding agents in sandboxes you own.
 #[derive(Debug, Parser)]
@@ -103,10 +105,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result {
         Command::Completions(completions) => completions::run(completions, output),
         Command::Openapi(_) => openapi::run(output),
         talking => {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
+            let runtime = build_runtime(Builder::new_current_thread())?;
             let done = runtime.block_on(async {
                 let talked = Box::pin(run_async(talking, output));
                 if handles_signals(talking) {

@@ -22,8 +22,7 @@ pub struct Config {
 }
 
 pub fn run(config: &Config, output: &Output) -> Result {
-    let flag = config.data_dir.as_ref().map(|dir| ("data_dir".to_owned(), dir.display().to_string()));
-    let loaded = settings::load_config(flag.into_iter().collect(), &config.files)?;
+    let loaded = settings::load_with_data_dir(config.data_dir.as_deref(), &config.files)?;
     if output.json {
         return loaded.settings.iter().try_for_each(|setting| output.print_object(setting));
     }

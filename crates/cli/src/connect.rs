@@ -72,8 +72,7 @@ impl ServerAddress {
 impl Connect {
     /// `--data-dir`, or the configured directory. An invalid configuration fails only if it is needed.
     pub fn data_dir(&self) -> Result<PathBuf> {
-        let flag = self.data_dir.as_ref().map(|dir| ("data_dir".to_owned(), dir.display().to_string()));
-        match settings::load_config(flag.into_iter().collect(), &ConfigFiles::default()) {
+        match settings::load_with_data_dir(self.data_dir.as_deref(), &ConfigFiles::default()) {
             Ok(loaded) => Ok(loaded.config.data_dir),
             Err(failure) => {
                 let named = self.data_dir.clone().or_else(|| std::env::var_os("ATOLL_DATA_DIR").map(PathBuf::from));

@@ -1,8 +1,8 @@
 //! A server in this process, for commands that find no running one.
 
 use crate::connect::{Connect, ConnectedClient};
-use crate::failure::{Failure, Result};
-use crate::serve::server_options;
+use crate::failure::Result;
+use crate::serve::{server_options, start_failure};
 use atoll_config::Config;
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::SandboxState;
@@ -29,7 +29,7 @@ impl EmbeddedServerSetup {
 
     pub async fn start(self) -> Result<EmbeddedServer> {
         let data_dir = self.options.config.data_dir.clone();
-        let server = Box::pin(Server::start(self.options)).await.map_err(|error| start_failure(&error))?;
+        let server = Box::pin(Server::start(self.options)).await.map_err(start_failure)?;
         let connect = Connect {
             server: Some(server.url.clone()),
             token_file: Some(server.admin_token.clone()),
@@ -69,16 +69,4 @@ impl EmbeddedServer {
 async fn is_being_removed(client: &ConnectedClient, id: SandboxId) -> bool {
     let sandbox = client.get_sandbox(id).await;
     sandbox.is_ok_and(|sandbox| sandbox.state == SandboxState::Completed && sandbox.provider_id.is_some())
-}
-
-fn start_failure(error: &atoll_server::Error) -> Failure {
-    use atoll_server::Error as E;
-    use atoll_store::Error as S;
-    let (code, next) = match error {
-        E::DataDir { .. } => ("data_dir", "Choose another --data-dir."),
-        E::Store(S::Locked(_)) => ("locked", "Wait for the other server, or choose another --data-dir."),
-        E::Store(S::DiskFull { .. }) => ("disk_full", "Free space on that disk, or choose another --data-dir."),
-        _ => ("server", "Check the requirements with `atoll doctor`."),
-    };
-    Failure::setup(code, error).with_hint(next)
 }

@@ -73,14 +73,10 @@ async fn open_archive(file: &Path) -> Result<Body> {
 }
 
 fn print_list(images: &[ImageRef], output: &Output) -> Result {
-    if output.json {
-        return output.print_responses(images);
-    }
     let now = time::now();
-    let rows = images.iter().map(|image| {
+    table::print_list(output, images, &["NAME", "SIZE", "LAYERS", "AGE"], |image| {
         let bytes = image.bytes.map_or_else(|| "-".to_owned(), size::format_bytes);
         let age = image.created_at.map_or_else(|| "-".to_owned(), |at| time::format_age(at, now));
         [&image.name, &bytes, &image.layers.to_string(), &age].map(table::cell).into()
-    });
-    table::print_table(output, &["NAME", "SIZE", "LAYERS", "AGE"], &rows.collect::<Vec<Vec<_>>>())
+    })
 }

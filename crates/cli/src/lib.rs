@@ -28,6 +28,7 @@ mod pages;
 mod project;
 mod render;
 mod run;
+mod runtime;
 mod sandbox;
 mod secret;
 mod secret_prompt;

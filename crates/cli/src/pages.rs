@@ -11,21 +11,15 @@ pub const fn page_query(cursor: Option<String>) -> PageQuery {
 }
 
 /// Collects all items of a list.
-pub async fn collect_all<T, F>(load: impl FnMut(Option<String>) -> F) -> Result<Vec<T>>
-where
-    F: Future<Output = atoll_client::Result<Page<T>>>,
-{
+pub async fn collect_all<T>(load: impl AsyncFnMut(Option<String>) -> atoll_client::Result<Page<T>>) -> Result<Vec<T>> {
     Ok(atoll_client::Client::collect_pages(load).await?)
 }
 
 /// Collects at most `most` items, or all; returns whether there are more. `load` gets a limit and a cursor.
-pub async fn collect_up_to<T, F>(
+pub async fn collect_up_to<T>(
     most: Option<usize>,
-    mut load: impl FnMut(i64, Option<String>) -> F,
-) -> Result<(Vec<T>, bool)>
-where
-    F: Future<Output = atoll_client::Result<Page<T>>>,
-{
+    mut load: impl AsyncFnMut(i64, Option<String>) -> atoll_client::Result<Page<T>>,
+) -> Result<(Vec<T>, bool)> {
     let mut items = Vec::new();
     let mut cursor = None;
     loop {

@@ -119,7 +119,7 @@ pub async fn run(project: &Project, output: &Output) -> Result {
 }
 
 async fn all_projects(client: &ConnectedClient) -> Result<Vec<ApiProject>> {
-    collect_all(|cursor| async move { client.list_projects(&page_query(cursor)).await }).await
+    collect_all(async |cursor| client.list_projects(&page_query(cursor)).await).await
 }
 
 fn budget_change(dollars: LimitValue, per: Option<BudgetPeriod>) -> ChangeProject {
@@ -148,25 +148,18 @@ fn format_dollars(dollars: f64) -> String {
 }
 
 fn print_list(projects: &[ApiProject], output: &Output) -> Result {
-    if output.json {
-        return output.print_responses(projects);
-    }
     let now = time::now();
-    let rows = projects.iter().map(|project| {
+    table::print_list(output, projects, &["ID", "", "AGE", "NAME"], |project| {
         let default = if project.is_default { "default" } else { "" };
         let (id, age) = (project.id.to_string(), time::format_age(project.created_at, now));
         [id.as_str(), default, &age, &project.name].map(table::cell).into()
-    });
-    table::print_table(output, &["ID", "", "AGE", "NAME"], &rows.collect::<Vec<Vec<_>>>())
+    })
 }
 
 fn print_members(members: &[Member], output: &Output) -> Result {
-    if output.json {
-        return output.print_responses(members);
-    }
-    let rows =
-        members.iter().map(|member| vec![table::cell(member.user_id.to_string()), table::cell(member.role.as_str())]);
-    table::print_table(output, &["USER", "ROLE"], &rows.collect::<Vec<_>>())
+    table::print_list(output, members, &["USER", "ROLE"], |member| {
+        vec![table::cell(member.user_id.to_string()), table::cell(member.role.as_str())]
+    })
 }
 
 fn print_project(project: &ApiProject, output: &Output) -> Result {

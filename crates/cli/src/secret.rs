@@ -109,7 +109,7 @@ pub async fn run(secret: &SecretArgs, output: &Output) -> Result {
 }
 
 async fn all_secrets(client: &ConnectedClient, project_id: Option<ProjectId>) -> Result<Vec<ApiSecret>> {
-    collect_all(|cursor| async move {
+    collect_all(async |cursor| {
         client.list_secrets(&SecretListQuery { project_id, limit: Some(PAGE_SIZE), cursor }).await
     })
     .await
@@ -158,19 +158,14 @@ fn without_line_end(text: &str) -> &str {
 }
 
 fn print_list(secrets: &[ApiSecret], output: &Output) -> Result {
-    if output.json {
-        return output.print_responses(secrets);
-    }
     let now = time::now();
-    let rows = secrets.iter().map(|secret| {
+    table::print_list(output, secrets, &["NAME", "OWNER", "EXPOSED", "UPSTREAMS", "SET"], |secret| {
         let hosts = if secret.upstreams.is_empty() { "-".to_owned() } else { secret.upstreams.join(" ") };
         let exposed = exposed_as(secret).map_or_else(|| "no".to_owned(), |place| format!("as {place}"));
         let owner = secret.project_id.map_or_else(|| "deployment".to_owned(), |id| id.to_string());
         let age = time::format_age(secret.updated_at, now);
         [&secret.name, &owner, &exposed, &hosts, &age].map(table::cell).into()
-    });
-    let heads = ["NAME", "OWNER", "EXPOSED", "UPSTREAMS", "SET"];
-    table::print_table(output, &heads, &rows.collect::<Vec<Vec<_>>>())
+    })
 }
 
 fn print_rotation(rotation: &KeyRotation, output: &Output) -> Result {

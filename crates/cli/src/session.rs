@@ -117,11 +117,8 @@ pub async fn run(session: &SessionArgs, output: &Output) -> Result {
 }
 
 fn print_list(sessions: &[ApiSession], has_more: bool, output: &Output) -> Result {
-    if output.json {
-        return output.print_responses(sessions);
-    }
     let now = time::now();
-    let rows = sessions.iter().map(|session| {
+    table::print_list(output, sessions, &["ID", "STATE", "LIVE SANDBOX", "AGENT", "AGE", "TITLE"], |session| {
         let sandbox = session.sandbox_id.map_or_else(|| "-".to_owned(), |id| id.to_string());
         vec![
             table::cell(session.id.to_string()),
@@ -131,10 +128,8 @@ fn print_list(sessions: &[ApiSession], has_more: bool, output: &Output) -> Resul
             table::cell(time::format_age(session.created_at, now)),
             table::cell(&session.title),
         ]
-    });
-    let heads = ["ID", "STATE", "LIVE SANDBOX", "AGENT", "AGE", "TITLE"];
-    table::print_table(output, &heads, &rows.collect::<Vec<_>>())?;
-    if has_more {
+    })?;
+    if has_more && !output.json {
         output.print_note("more rows exist; list them with --all");
     }
     Ok(())

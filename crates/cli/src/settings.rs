@@ -2,13 +2,19 @@
 
 use crate::failure::{Failure, Result};
 use atoll_config::{Inputs, LoadedConfig};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ConfigFiles {
     /// Read this configuration file (repeatable; later files win)
     #[arg(long = "config", value_name = "FILE")]
     pub config: Vec<PathBuf>,
+}
+
+/// Loads the configuration of a command whose only flag for it is `--data-dir`.
+pub fn load_with_data_dir(data_dir: Option<&Path>, files: &ConfigFiles) -> Result<LoadedConfig> {
+    let flag = data_dir.map(|dir| ("data_dir".to_owned(), dir.display().to_string()));
+    load_config(flag.into_iter().collect(), files)
 }
 
 pub fn load_config(flags: Vec<(String, String)>, files: &ConfigFiles) -> Result<LoadedConfig> {

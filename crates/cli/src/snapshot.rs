@@ -84,18 +84,14 @@ fn is_older(snapshot: &ApiSnapshot, now: Timestamp, age: Duration) -> bool {
 }
 
 fn print_list(snapshots: &[ApiSnapshot], output: &Output) -> Result {
-    if output.json {
-        return output.print_responses(snapshots);
-    }
     let now = time::now();
-    let rows = snapshots.iter().map(|row| {
+    table::print_list(output, snapshots, &["NAME", "SIZE", "IMAGE", "AGE", "PROJECT"], |row| {
         let snapshot = &row.snapshot;
         let bytes = snapshot.bytes.map_or_else(|| "-".to_owned(), size::format_bytes);
         let age = snapshot.created_at.map_or_else(|| "-".to_owned(), |at| time::format_age(at, now));
         let image = snapshot.image.as_deref().unwrap_or("-");
         [&snapshot.name, &bytes, image, &age, &row.project_id.to_string()].map(table::cell).into()
-    });
-    table::print_table(output, &["NAME", "SIZE", "IMAGE", "AGE", "PROJECT"], &rows.collect::<Vec<Vec<_>>>())
+    })
 }
 
 #[cfg(test)]

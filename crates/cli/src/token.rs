@@ -90,7 +90,7 @@ pub async fn run(token: &TokenArgs, output: &Output) -> Result {
 }
 
 async fn all_tokens(client: &ConnectedClient) -> Result<Vec<ApiToken>> {
-    collect_all(|cursor| async move { client.list_tokens(&page_query(cursor)).await }).await
+    collect_all(async |cursor| client.list_tokens(&page_query(cursor)).await).await
 }
 
 /// A new token whose secret is in a file.
@@ -126,11 +126,8 @@ async fn create_token(new: &New, client: &ConnectedClient, output: &Output) -> R
 }
 
 fn print_list(tokens: &[ApiToken], output: &Output) -> Result {
-    if output.json {
-        return output.print_responses(tokens);
-    }
     let now = time::now();
-    let rows = tokens.iter().map(|token| {
+    table::print_list(output, tokens, &["ID", "KIND", "ROLE", "OWNER", "AGE", "EXPIRES", "NAME"], |token| {
         let expires = token.expires_at.map_or_else(|| "never".to_owned(), time::format_time);
         let user = token.user_id.map(|id| id.to_string());
         let owner = user.or_else(|| token.project_id.map(|id| id.to_string())).unwrap_or_else(|| "-".to_owned());
@@ -138,7 +135,5 @@ fn print_list(tokens: &[ApiToken], output: &Output) -> Result {
         let cells =
             [&token.id.to_string(), token.kind.as_str(), token.role.as_str(), &owner, &age, &expires, &token.name];
         cells.map(table::cell).into()
-    });
-    let heads = ["ID", "KIND", "ROLE", "OWNER", "AGE", "EXPIRES", "NAME"];
-    table::print_table(output, &heads, &rows.collect::<Vec<Vec<_>>>())
+    })
 }

@@ -70,19 +70,15 @@ pub async fn run(user: &User, output: &Output) -> Result {
 }
 
 async fn all_users(client: &ConnectedClient) -> Result<Vec<ApiUser>> {
-    collect_all(|cursor| async move { client.list_users(&page_query(cursor)).await }).await
+    collect_all(async |cursor| client.list_users(&page_query(cursor)).await).await
 }
 
 fn print_list(users: &[ApiUser], output: &Output) -> Result {
-    if output.json {
-        return output.print_responses(users);
-    }
     let now = time::now();
-    let rows = users.iter().map(|user| {
+    table::print_list(output, users, &["ID", "ROLE", "AGE", "NAME"], |user| {
         let (id, age) = (user.id.to_string(), time::format_age(user.created_at, now));
         [id.as_str(), user.role.as_str(), &age, &user.name].map(table::cell).into()
-    });
-    table::print_table(output, &["ID", "ROLE", "AGE", "NAME"], &rows.collect::<Vec<Vec<_>>>())
+    })
 }
 
 fn print_user(user: &ApiUser, output: &Output) -> Result {

@@ -154,16 +154,14 @@ impl Client {
     /// # async fn example(client: &atoll_client::Client) -> Result<(), atoll_client::Error> {
     /// use atoll_client::{Client, api::SandboxListQuery};
     ///
-    /// let sandboxes = Client::collect_pages(|cursor| async move {
+    /// let sandboxes = Client::collect_pages(async |cursor| {
     ///     client.list_sandboxes(&SandboxListQuery { cursor, ..Default::default() }).await
     /// })
     /// .await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn collect_pages<T, F: Future<Output = Result<Page<T>>>>(
-        mut load: impl FnMut(Option<String>) -> F,
-    ) -> Result<Vec<T>> {
+    pub async fn collect_pages<T>(mut load: impl AsyncFnMut(Option<String>) -> Result<Page<T>>) -> Result<Vec<T>> {
         let mut items = Vec::new();
         let mut cursor = None;
         loop {

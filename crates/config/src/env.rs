@@ -1,8 +1,8 @@
-//! Every environment variable that the configuration reads.
+//! The environment variables that the configuration reads.
 //!
-//! Each key has its own variable, derived from its name (`server.listen` is `ATOLL_SERVER_LISTEN`). The constants below
-//! name the other variables: aliases that are common elsewhere. If both are set, Atoll's own variable wins. An empty
-//! variable counts as unset.
+//! Each key has its own variable, derived from its name (`server.listen` is `ATOLL_SERVER_LISTEN`). A key's declaration
+//! names its other variables (`DATABASE_URL`). If both are set, Atoll's own variable wins. An empty variable counts as
+//! unset. The constants below name the variables that set no key.
 
 use crate::key::KEYS;
 
@@ -29,27 +29,6 @@ pub const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
 /// value is no configuration error.
 pub const PROXY_VARIABLES: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY"];
 pub const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
-
-pub const DATABASE_URL: &str = "DATABASE_URL";
-pub const DOCKER_HOST: &str = "DOCKER_HOST";
-pub const REDIS_URL: &str = "REDIS_URL";
-pub const DAYTONA_API_KEY: &str = "DAYTONA_API_KEY";
-pub const DAYTONA_API_URL: &str = "DAYTONA_API_URL";
-pub const DAYTONA_SANDBOX_EXECUTION: &str = "DAYTONA_SANDBOX_EXECUTION";
-pub const GITHUB_TOKEN: &str = "GITHUB_TOKEN";
-pub const ANTHROPIC_API_KEY: &str = "ANTHROPIC_API_KEY";
-pub const ANTHROPIC_BASE_URL: &str = "ANTHROPIC_BASE_URL";
-pub const OPENAI_API_KEY: &str = "OPENAI_API_KEY";
-pub const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
-pub const GEMINI_API_KEY: &str = "GEMINI_API_KEY";
-pub const GEMINI_BASE_URL: &str = "GEMINI_BASE_URL";
-pub const SANDBOX_MEMORY_GB: &str = "SANDBOX_MEMORY_GB";
-pub const SANDBOX_CPU: &str = "SANDBOX_CPU";
-pub const SANDBOX_DISK_GB: &str = "SANDBOX_DISK_GB";
-pub const SANDBOX_SNAPSHOT: &str = "SANDBOX_SNAPSHOT";
-pub const SANDBOX_IMAGE: &str = "SANDBOX_IMAGE";
-pub const SANDBOX_MODEL: &str = "SANDBOX_MODEL";
-pub const ORCHESTRATOR_ENABLED: &str = "ORCHESTRATOR_ENABLED";
 
 /// The `ATOLL_…` variable of a key.
 pub fn atoll_variable(key: &str) -> String {

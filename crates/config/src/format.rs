@@ -5,12 +5,12 @@ mod scalar;
 mod structure;
 mod url;
 
-pub(crate) use list::{AbsolutePaths, Hosts, PrivateRanges, WorkspacePaths};
+pub(crate) use list::{ABSOLUTE_PATHS, HOSTS, PRIVATE_RANGES, WORKSPACE_PATHS};
 pub(crate) use scalar::{
-    Address, FilePath, Integer, Number, OneOf, PerMinute, SecretText, Switch, Text, Time, TimeOrNever, TimeOrZero,
+    ADDRESS, FILE_PATH, Integer, Number, OneOf, PerMinute, SWITCH, SecretText, TEXT, TIME, TIME_OR_NEVER, TIME_OR_ZERO,
 };
 pub(crate) use structure::Structure;
-pub(crate) use url::{BaseUrl, DatabaseUrl, SecretUrl, check_base_url};
+pub(crate) use url::{BASE_URL, DatabaseUrl, SecretUrl, check_base_url};
 
 use crate::yaml::{Node, NodeContent, parse_plain_bool};
 use secrecy::SecretString;
@@ -30,6 +30,29 @@ pub(crate) trait Format {
     /// Everything in the value that must not appear in logs and events.
     fn secret_parts(&self, _value: &Self::Value) -> Vec<SecretString> {
         Vec::new()
+    }
+}
+
+/// A format without parameters and secrets.
+pub(crate) struct PlainFormat<T> {
+    expected: &'static str,
+    parse: fn(&RawInput<'_>, &BaseDirs<'_>) -> Result<T, Mismatch>,
+    show: fn(&T) -> String,
+}
+
+impl<T> Format for PlainFormat<T> {
+    type Value = T;
+
+    fn describe_expected(&self) -> String {
+        self.expected.to_owned()
+    }
+
+    fn parse_value(&self, input: &RawInput<'_>, dirs: &BaseDirs<'_>) -> Result<T, Mismatch> {
+        (self.parse)(input, dirs)
+    }
+
+    fn show_value(&self, value: &T) -> String {
+        (self.show)(value)
     }
 }
 

@@ -73,6 +73,11 @@ pub(crate) static KEYS: LazyLock<Vec<&'static Key>> = LazyLock::new(|| {
     keys
 });
 
+/// Every key that a command-line flag of `atoll serve` sets, with the flag's name without the dashes.
+pub fn flag_names() -> Vec<(&'static str, &'static str)> {
+    KEYS.iter().filter_map(|key| Some((key.name, key.flag?))).collect()
+}
+
 pub(crate) fn find_key(name: &str) -> Option<&'static Key> {
     KEYS.iter().copied().find(|key| key.name == name)
 }

@@ -27,6 +27,7 @@ mod tests;
 
 pub use error::{ConfigProblem, Error};
 pub use example::example_file;
+pub use key::flag_names;
 pub use load::{Inputs, LoadedConfig, load_config};
 pub use models::{Model, Upstream, UpstreamEntry};
 pub use sections::{

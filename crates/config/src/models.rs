@@ -1,6 +1,5 @@
 //! The keys `upstreams` and `models`, and the model upstreams that result from them and from the API keys.
 
-use crate::env;
 use crate::error::ConfigProblem;
 use crate::format::check_base_url;
 use crate::load::Provenance;
@@ -29,21 +28,21 @@ const BUILT_IN_UPSTREAMS: &[BuiltInUpstream] = &[
     BuiltInUpstream {
         api: ModelApi::Anthropic,
         url: "https://api.anthropic.com",
-        variable: env::ANTHROPIC_API_KEY,
+        variable: "ANTHROPIC_API_KEY",
         key: |config| config.anthropic.api_key.as_ref(),
         base_url: |config| config.anthropic.base_url.as_ref(),
     },
     BuiltInUpstream {
         api: ModelApi::OpenAi,
         url: "https://api.openai.com/v1",
-        variable: env::OPENAI_API_KEY,
+        variable: "OPENAI_API_KEY",
         key: |config| config.openai.api_key.as_ref(),
         base_url: |config| config.openai.base_url.as_ref(),
     },
     BuiltInUpstream {
         api: ModelApi::Gemini,
         url: "https://generativelanguage.googleapis.com",
-        variable: env::GEMINI_API_KEY,
+        variable: "GEMINI_API_KEY",
         key: |config| config.gemini.api_key.as_ref(),
         base_url: |config| config.gemini.base_url.as_ref(),
     },

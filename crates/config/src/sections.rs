@@ -1,10 +1,9 @@
 //! Every configuration key, declared once. The loader, `atoll config`, the example file and the typed [`Config`] all
 //! come from these declarations.
 
-use crate::env;
 use crate::format::{
-    AbsolutePaths, Address, BaseUrl, DatabaseUrl, FilePath, Hosts, Integer, Number, OneOf, PerMinute, PrivateRanges,
-    SecretText, SecretUrl, Structure, Switch, Text, Time, TimeOrNever, TimeOrZero, WorkspacePaths,
+    ABSOLUTE_PATHS, ADDRESS, BASE_URL, DatabaseUrl, FILE_PATH, HOSTS, Integer, Number, OneOf, PRIVATE_RANGES,
+    PerMinute, SWITCH, SecretText, SecretUrl, Structure, TEXT, TIME, TIME_OR_NEVER, TIME_OR_ZERO, WORKSPACE_PATHS,
 };
 use crate::key::section;
 use crate::models::{self, Model, Upstream, UpstreamEntry};
@@ -35,13 +34,13 @@ section! {
     /// The whole configuration.
     Config at [] {
         /// Directory for the database, blobs, keys and local sandboxes
-        data_dir: PathBuf = PathBuf::new() => FilePath, flag("data-dir");
+        data_dir: PathBuf = PathBuf::new() => FILE_PATH, flag("data-dir");
         /// Database: `postgres://…` or `sqlite:PATH`; if unset, SQLite in the data directory
         database_url: Option<Database> = None => DatabaseUrl,
-            flag("database-url"), env(&[env::DATABASE_URL]), sample("postgres://atoll:password@127.0.0.1/atoll");
+            flag("database-url"), env(&["DATABASE_URL"]), sample("postgres://atoll:password@127.0.0.1/atoll");
         /// Redis for several servers side by side; this version does not use it
         redis_url: Option<SecretString> = None => SecretUrl(&["redis://", "rediss://"]),
-            env(&[env::REDIS_URL]), sample("redis://127.0.0.1:6379"),
+            env(&["REDIS_URL"]), sample("redis://127.0.0.1:6379"),
             no_effect("this version does not use Redis; a single server needs none");
         /// Additional model upstreams by name; anthropic, openai and gemini are built in
         upstreams: BTreeMap<String, UpstreamEntry> = BTreeMap::new()
@@ -93,26 +92,26 @@ section! {
 section! {
     Server at [server] {
         /// Address and port to listen on
-        listen: SocketAddr = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 7700) => Address, flag("listen");
+        listen: SocketAddr = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 7700) => ADDRESS, flag("listen");
         /// Allow an address that other machines reach without TLS; tokens then travel unencrypted
-        insecure_listen: bool = false => Switch, flag("insecure-listen");
+        insecure_listen: bool = false => SWITCH, flag("insecure-listen");
         /// Additional host names that clients may use for this server
-        hosts: Vec<String> = Vec::new() => Hosts;
+        hosts: Vec<String> = Vec::new() => HOSTS;
         /// TLS certificate chain, PEM; requires `server.tls_key`
-        tls_cert: Option<PathBuf> = None => FilePath, flag("tls-cert"), sample("/etc/atoll/tls.crt");
+        tls_cert: Option<PathBuf> = None => FILE_PATH, flag("tls-cert"), sample("/etc/atoll/tls.crt");
         /// Private key of the TLS certificate, PEM; requires `server.tls_cert`
-        tls_key: Option<PathBuf> = None => FilePath, flag("tls-key"), sample("/etc/atoll/tls.key");
+        tls_key: Option<PathBuf> = None => FILE_PATH, flag("tls-key"), sample("/etc/atoll/tls.key");
         /// URL at which workers on other machines reach the server
-        public_url: Option<String> = None => BaseUrl, flag("public-url"), sample("https://atoll.example.org");
+        public_url: Option<String> = None => BASE_URL, flag("public-url"), sample("https://atoll.example.org");
         /// User name or id that `atoll serve` switches to when root starts it; only the launcher stays root
-        user: Option<String> = None => Text, sample("atoll");
+        user: Option<String> = None => TEXT, sample("atoll");
     }
 }
 
 section! {
     Metrics at [metrics] {
         /// Serve `/metrics` without a token
-        public: bool = false => Switch;
+        public: bool = false => SWITCH;
     }
 }
 
@@ -142,14 +141,14 @@ section! {
 section! {
     Messages at [messages] {
         /// Lease of a message: time for a worker to acknowledge it before it is offered again
-        lease: Duration = seconds(30) => Time;
+        lease: Duration = seconds(30) => TIME;
     }
 }
 
 section! {
     Heartbeat at [heartbeat] {
         /// Interval between the heartbeats of a worker
-        interval: Duration = seconds(30) => Time;
+        interval: Duration = seconds(30) => TIME;
     }
 }
 
@@ -157,28 +156,28 @@ section! {
     /// Lifecycle and defaults of sandboxes.
     Sandbox at [sandbox] {
         /// Time for a stopping sandbox to deliver its remaining events
-        flush_grace: Duration = seconds(30) => TimeOrZero;
+        flush_grace: Duration = seconds(30) => TIME_OR_ZERO;
         /// Time after a sandbox's end during which its worker may still deliver spooled events
-        drain_for: Duration = hours(24) => TimeOrZero;
+        drain_for: Duration = hours(24) => TIME_OR_ZERO;
         /// Time to keep the files of a failed sandbox
-        keep_failed_for: Duration = hours(24) => TimeOrZero;
+        keep_failed_for: Duration = hours(24) => TIME_OR_ZERO;
         /// Default memory of a sandbox, in GiB
         memory_gb: f64 = 4.0 => Number(4096.0),
-            env(&[env::SANDBOX_MEMORY_GB]), file_alias(&["daytona.sandbox_memory_gb"]);
+            env(&["SANDBOX_MEMORY_GB"]), file_alias(&["daytona.sandbox_memory_gb"]);
         /// Default number of processors of a sandbox
-        cpu: f64 = 2.0 => Number(1024.0), env(&[env::SANDBOX_CPU]), file_alias(&["daytona.sandbox_cpu"]);
+        cpu: f64 = 2.0 => Number(1024.0), env(&["SANDBOX_CPU"]), file_alias(&["daytona.sandbox_cpu"]);
         /// Default disk size of a sandbox, in GiB
         disk_gb: f64 = 8.0 => Number(65536.0),
-            env(&[env::SANDBOX_DISK_GB]), file_alias(&["daytona.sandbox_disk_gb"]);
+            env(&["SANDBOX_DISK_GB"]), file_alias(&["daytona.sandbox_disk_gb"]);
         /// Workspace paths that agents on this machine cannot change; projects and requests add more
-        protected: Vec<String> = Vec::new() => WorkspacePaths;
+        protected: Vec<String> = Vec::new() => WORKSPACE_PATHS;
         /// Default snapshot to start sandboxes from
-        snapshot: Option<String> = None => Text,
-            env(&[env::SANDBOX_SNAPSHOT]), file_alias(&["daytona.snapshot"]), sample("base");
+        snapshot: Option<String> = None => TEXT,
+            env(&["SANDBOX_SNAPSHOT"]), file_alias(&["daytona.snapshot"]), sample("base");
         /// Default image of sandboxes
-        image: Option<String> = None => Text, env(&[env::SANDBOX_IMAGE]), sample("debian:stable");
+        image: Option<String> = None => TEXT, env(&["SANDBOX_IMAGE"]), sample("debian:stable");
         /// Default model of sandboxes
-        model: Option<String> = None => Text, env(&[env::SANDBOX_MODEL]), sample("provider/model");
+        model: Option<String> = None => TEXT, env(&["SANDBOX_MODEL"]), sample("provider/model");
         section create_timeout: CreateTimeout;
         section timeout: Timeout;
     }
@@ -188,13 +187,13 @@ section! {
     /// Deadlines for the first heartbeat, per provider.
     CreateTimeout at [sandbox.create_timeout] {
         /// Deadline for the first heartbeat of a `local` sandbox
-        local: Duration = seconds(30) => Time;
+        local: Duration = seconds(30) => TIME;
         /// Deadline for the first heartbeat of a `docker` sandbox
-        docker: Duration = minutes(10) => Time;
+        docker: Duration = minutes(10) => TIME;
         /// Deadline for the first heartbeat of an `external` sandbox, whose worker you start yourself
-        external: Duration = hours(24) => Time;
+        external: Duration = hours(24) => TIME;
         /// Deadline for the first heartbeat of a `fake` sandbox
-        fake: Duration = seconds(30) => Time;
+        fake: Duration = seconds(30) => TIME;
     }
 }
 
@@ -202,16 +201,16 @@ section! {
     /// Maximum lifetime of sandboxes; `None` is unlimited.
     Timeout at [sandbox.timeout] {
         /// Default lifetime of a sandbox that ends with its work
-        when_done: Option<Duration> = Some(hours(1)) => TimeOrNever;
+        when_done: Option<Duration> = Some(hours(1)) => TIME_OR_NEVER;
         /// Default lifetime of a sandbox that is kept for more work
-        keep: Option<Duration> = None => TimeOrNever;
+        keep: Option<Duration> = None => TIME_OR_NEVER;
     }
 }
 
 section! {
     Terminal at [terminal] {
         /// Time that a terminal without a connected client stays open
-        linger: Duration = minutes(10) => Time;
+        linger: Duration = minutes(10) => TIME;
     }
 }
 
@@ -221,22 +220,22 @@ section! {
         /// Continuous mode: maximum runs of the agent
         iterations: u32 = 10 => Integer(1, 1000);
         /// Continuous mode: time until the checks must pass
-        duration: Duration = hours(1) => Time;
+        duration: Duration = hours(1) => TIME;
         /// Continuous mode: maximum consecutive failed runs
         errors: u32 = 3 => Integer(1, 1000);
         /// Continuous mode: maximum model cost in US dollars; if unset, no limit
         cost_usd: Option<f64> = None => Number(1e6), sample("5");
         /// Continuous mode: timeout of one check, at most 45m
-        check_timeout: Duration = minutes(10) => Time;
+        check_timeout: Duration = minutes(10) => TIME;
     }
 }
 
 section! {
     Retention at [retention] {
         /// Time to keep the events of an ended sandbox
-        events: Option<Duration> = None => TimeOrNever;
+        events: Option<Duration> = None => TIME_OR_NEVER;
         /// Time to remember idempotency keys
-        idempotency: Duration = hours(24) => Time;
+        idempotency: Duration = hours(24) => TIME;
     }
 }
 
@@ -260,9 +259,9 @@ section! {
         /// First user and group id of local sandboxes, if the launcher is root
         id_base: u32 = 600_000_000 => Integer(65_536, 4_000_000_000);
         /// Additional directories to mount read-only into local sandboxes, at the same path
-        tools: Vec<PathBuf> = Vec::new() => AbsolutePaths;
+        tools: Vec<PathBuf> = Vec::new() => ABSOLUTE_PATHS;
         /// Worker binary for local sandboxes; if unset, the built-in one or the one beside `atoll`
-        worker: Option<PathBuf> = None => FilePath, sample("/usr/lib/atoll/atoll-worker");
+        worker: Option<PathBuf> = None => FILE_PATH, sample("/usr/lib/atoll/atoll-worker");
         /// Minimum isolation tier; creating a local sandbox fails if this machine cannot provide it
         isolation: Option<IsolationTier> = None => OneOf(IsolationTier::ALL), sample("strong");
         /// Size in GiB of a disk pool with a quota per local sandbox; requires root
@@ -274,11 +273,11 @@ section! {
     /// Sandboxes as containers.
     Docker at [docker] {
         /// Socket of the Docker engine, on this machine
-        socket: String = "unix:///var/run/docker.sock".to_owned() => Text, env(&[env::DOCKER_HOST]);
+        socket: String = "unix:///var/run/docker.sock".to_owned() => TEXT, env(&["DOCKER_HOST"]);
         /// Default image of containers; Atoll never pulls images
-        image: Option<String> = None => Text, sample("debian:stable");
+        image: Option<String> = None => TEXT, sample("debian:stable");
         /// Static worker binary for containers; if unset, the one for local sandboxes
-        worker: Option<PathBuf> = None => FilePath, sample("/usr/lib/atoll/atoll-worker");
+        worker: Option<PathBuf> = None => FILE_PATH, sample("/usr/lib/atoll/atoll-worker");
     }
 }
 
@@ -286,7 +285,7 @@ section! {
     /// The egress proxy, besides the network policy of each sandbox.
     Network at [network] {
         /// Private addresses that sandboxes may reach if their network policy allows the host
-        allow_private: Vec<AddressException> = Vec::new() => PrivateRanges;
+        allow_private: Vec<AddressException> = Vec::new() => PRIVATE_RANGES;
         /// Maximum bytes that one sandbox may send and receive in total; 0 is no limit
         max_bytes: u64 = 0 => Integer(0, 1 << 60);
         /// Proxy between sandboxes and the Internet; if unset, HTTPS_PROXY or HTTP_PROXY
@@ -297,14 +296,14 @@ section! {
 section! {
     Git at [git] {
         /// Prefix of the branches that runs create
-        branch_prefix: String = "atoll".to_owned() => Text;
+        branch_prefix: String = "atoll".to_owned() => TEXT;
     }
 }
 
 section! {
     Agent at [agent] {
         /// Default agent; if unset, the first installed agent that has a key
-        default: Option<String> = None => Text, sample("claude");
+        default: Option<String> = None => TEXT, sample("claude");
     }
 }
 
@@ -312,64 +311,66 @@ section! {
     /// Paths of agent programs on this machine.
     Agents at [agents] {
         /// Program of the agent `acp`, which speaks the Agent Client Protocol
-        acp as "acp.path": Option<PathBuf> = None => FilePath, sample("/opt/acp/bin/acp");
+        acp as "acp.path": Option<PathBuf> = None => FILE_PATH, sample("/opt/acp/bin/acp");
         /// Program of the agent `claude`; if unset, the installed one, then the one in PATH
-        claude as "claude.path": Option<PathBuf> = None => FilePath, sample("/opt/claude/bin/claude");
+        claude as "claude.path": Option<PathBuf> = None => FILE_PATH, sample("/opt/claude/bin/claude");
         /// Program of the agent `codex`; if unset, the installed one, then the one in PATH
-        codex as "codex.path": Option<PathBuf> = None => FilePath, sample("/opt/codex/bin/codex");
+        codex as "codex.path": Option<PathBuf> = None => FILE_PATH, sample("/opt/codex/bin/codex");
         /// Program of the agent `gemini`; if unset, the installed one, then the one in PATH
-        gemini as "gemini.path": Option<PathBuf> = None => FilePath, sample("/opt/gemini/bin/gemini");
+        gemini as "gemini.path": Option<PathBuf> = None => FILE_PATH, sample("/opt/gemini/bin/gemini");
         /// Program of the agent `opencode`; if unset, the installed one, then the one in PATH
-        opencode as "opencode.path": Option<PathBuf> = None => FilePath, sample("/opt/opencode/bin/opencode");
+        opencode as "opencode.path": Option<PathBuf> = None => FILE_PATH, sample("/opt/opencode/bin/opencode");
     }
 }
 
 section! {
     Anthropic at [anthropic] {
         /// API key for Anthropic's models
-        api_key: Option<SecretString> = None => SecretText, env(&[env::ANTHROPIC_API_KEY]), sample("sk-ant-example");
+        api_key: Option<SecretString> = None => SecretText, env(&["ANTHROPIC_API_KEY"]), sample("sk-ant-example");
         /// Base URL of Anthropic's models; if unset, Anthropic's own
-        base_url: Option<String> = None => BaseUrl,
-            env(&[env::ANTHROPIC_BASE_URL]), sample("https://api.anthropic.com");
+        base_url: Option<String> = None => BASE_URL,
+            env(&["ANTHROPIC_BASE_URL"]), sample("https://api.anthropic.com");
     }
 }
 
 section! {
     OpenAi at [openai] {
         /// API key for OpenAI's models
-        api_key: Option<SecretString> = None => SecretText, env(&[env::OPENAI_API_KEY]), sample("sk-example");
+        api_key: Option<SecretString> = None => SecretText, env(&["OPENAI_API_KEY"]), sample("sk-example");
         /// Base URL of OpenAI's models; if unset, OpenAI's own
-        base_url: Option<String> = None => BaseUrl, env(&[env::OPENAI_BASE_URL]), sample("https://api.openai.com/v1");
+        base_url: Option<String> = None => BASE_URL, env(&["OPENAI_BASE_URL"]), sample("https://api.openai.com/v1");
     }
 }
 
 section! {
     Gemini at [gemini] {
         /// API key for Gemini's models
-        api_key: Option<SecretString> = None => SecretText, env(&[env::GEMINI_API_KEY]), sample("AIza-example");
+        api_key: Option<SecretString> = None => SecretText, env(&["GEMINI_API_KEY"]), sample("AIza-example");
         /// Base URL of Gemini's models; if unset, Google's own
-        base_url: Option<String> = None => BaseUrl,
-            env(&[env::GEMINI_BASE_URL]), sample("https://generativelanguage.googleapis.com");
+        base_url: Option<String> = None => BASE_URL,
+            env(&["GEMINI_BASE_URL"]), sample("https://generativelanguage.googleapis.com");
     }
 }
 
 section! {
     Github at [github] {
         /// GitHub token; this version only redacts it from logs and events
-        token: Option<SecretString> = None => SecretText, env(&[env::GITHUB_TOKEN]), sample("ghp_example");
+        token: Option<SecretString> = None => SecretText, env(&["GITHUB_TOKEN"]), sample("ghp_example"),
+            no_effect("this version only redacts it from logs and events");
     }
 }
 
 section! {
     Daytona at [daytona] {
         /// Run sandboxes at Daytona; this version has no such provider
-        enabled: bool = false => Switch, env(&[env::DAYTONA_SANDBOX_EXECUTION]),
+        enabled: bool = false => SWITCH, env(&["DAYTONA_SANDBOX_EXECUTION"]),
             no_effect("this version has no `daytona` provider; sandboxes use `provider.default`");
         /// Daytona API key; this version only redacts it from logs and events
-        api_key: Option<SecretString> = None => SecretText, env(&[env::DAYTONA_API_KEY]), sample("dtn_example");
+        api_key: Option<SecretString> = None => SecretText, env(&["DAYTONA_API_KEY"]), sample("dtn_example"),
+            no_effect("this version has no `daytona` provider; it only redacts the key from logs and events");
         /// Base URL of Daytona's API; this version does not use it
-        api_url: Option<String> = None => BaseUrl,
-            env(&[env::DAYTONA_API_URL]), sample("https://app.daytona.io/api"),
+        api_url: Option<String> = None => BASE_URL,
+            env(&["DAYTONA_API_URL"]), sample("https://app.daytona.io/api"),
             no_effect("this version has no `daytona` provider");
     }
 }
@@ -377,7 +378,7 @@ section! {
 section! {
     Orchestrator at [orchestrator] {
         /// Run the orchestrator in the server; this version has none
-        enabled: bool = false => Switch, env(&[env::ORCHESTRATOR_ENABLED]),
+        enabled: bool = false => SWITCH, env(&["ORCHESTRATOR_ENABLED"]),
             no_effect("this version has no orchestrator");
     }
 }

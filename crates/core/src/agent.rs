@@ -44,6 +44,19 @@ pub struct Abilities {
 }
 
 impl Abilities {
+    pub const ALL: Self = Self {
+        steer: true,
+        queue: true,
+        interrupt: true,
+        approvals: true,
+        questions: true,
+        hooks: true,
+        resume: true,
+        fork: true,
+        usage: true,
+        plan: true,
+    };
+
     /// Returns the names of the abilities that are present.
     pub fn names(self) -> Vec<&'static str> {
         let all = [

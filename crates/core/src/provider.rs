@@ -5,7 +5,7 @@
 
 use crate::BoxFuture;
 use crate::id::{ProjectId, SandboxId, SessionId};
-use crate::sandbox::{IsolationTier, Network, ProviderKind, Settings};
+use crate::sandbox::{IsolationTier, ProviderKind, Settings};
 use crate::string_enum;
 use crate::time::Timestamp;
 use bytes::Bytes;
@@ -27,7 +27,6 @@ pub use files::{
 
 pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, Error>> + Send>>;
 pub type ExecStream = Pin<Box<dyn Stream<Item = Result<ExecEvent, Error>> + Send>>;
-pub type ProviderFuture<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
 /// The provider's own id of a sandbox; stored as soon as it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -167,14 +166,12 @@ string_enum! {
     ProviderState { Starting = "starting", Running = "running", Stopped = "stopped", Paused = "paused", Ending = "ending" }
 }
 
-/// A sandbox as its provider reports it. `epoch` changes when the instance behind the id is replaced.
+/// A sandbox as its provider reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderSandbox {
     pub id: ProviderId,
     pub state: ProviderState,
-    pub epoch: u64,
     pub labels: BTreeMap<String, String>,
-    pub expires_at: Option<Timestamp>,
     /// Limits that the provider can't enforce here, as sentences for users.
     pub notices: Vec<String>,
 }
@@ -185,12 +182,6 @@ pub enum SandboxLookup {
     Found(ProviderSandbox),
     Gone,
     Unreachable { detail: String },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StopMode {
-    Graceful,
-    Force,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -217,12 +208,11 @@ pub struct ExecSpec {
     pub timeout: Option<Duration>,
 }
 
-/// Reference to a running or ended command: identified by id, fenced by the sandbox's epoch.
+/// Reference to a running or ended command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecRef {
     pub sandbox: ProviderId,
     pub exec: String,
-    pub epoch: u64,
 }
 
 /// A running or recently ended command.
@@ -325,13 +315,6 @@ pub struct ImageRef {
     pub created_at: Option<Timestamp>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Preview {
-    pub url: String,
-    pub headers: BTreeMap<String, String>,
-    pub expires_at: Option<Timestamp>,
-}
-
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ResourceUsage {
     pub cpu_seconds: f64,
@@ -347,17 +330,6 @@ pub struct ProviderPage {
     pub next_cursor: Option<String>,
 }
 
-macro_rules! unsupported {
-    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $kind:ty),*) -> $out:ty, $ability:literal;)+) => {
-        $($(#[$meta])*
-        fn $name<'a>(&'a self, $($arg: $kind),*) -> ProviderFuture<'a, $out> {
-            $(let _ = $arg;)*
-            let provider = self.kind();
-            Box::pin(async move { Err(Error::Unsupported { provider, ability: $ability }) })
-        })+
-    };
-}
-
 /// Spool and exit status of a worker that has died.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadWorker {
@@ -366,31 +338,85 @@ pub struct DeadWorker {
     pub exit: CommandExit,
 }
 
-/// Operations on sandboxes. The caller sets a deadline for every call; `destroy` is idempotent, and
-/// `create` is idempotent per key.
-pub trait Provider: Send + Sync {
-    fn kind(&self) -> ProviderKind;
-    fn capabilities(&self) -> Capabilities;
-    fn create<'a>(&'a self, spec: &'a CreateSpec, key: &'a str) -> ProviderFuture<'a, ProviderSandbox>;
-    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, SandboxLookup>;
-    fn list<'a>(&'a self, cursor: Option<&'a str>) -> ProviderFuture<'a, ProviderPage>;
-    fn find_by_labels<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> ProviderFuture<'a, Vec<ProviderSandbox>>;
-    fn destroy<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()>;
-    /// Isolation of its sandboxes, if known.
-    fn isolation_tier(&self) -> BoxFuture<'_, Option<IsolationTier>> {
-        Box::pin(async { None })
-    }
+/// Declares the provider trait twice: for implementers with `async fn`, and object-safe for callers.
+macro_rules! provider_traits {
+    (
+        required { $($(#[$rmeta:meta])* fn $required:ident($($rarg:ident: $rtype:ty),*) -> $rout:ty;)+ }
+        defaults { $($(#[$dmeta:meta])* fn $default:ident($($darg:ident: $dtype:ty),*) -> $dout:ty = $value:expr;)+ }
+        unsupported { $($(#[$ometa:meta])* fn $optional:ident($($oarg:ident: $otype:ty),*) -> $oout:ty, $ability:literal;)+ }
+    ) => {
+        /// The provider contract as a provider implements it, with `async fn`. See [`Provider`].
+        #[expect(clippy::needless_lifetimes, reason = "methods without references have the lifetime, too")]
+        pub trait ImplementProvider: Send + Sync {
+            fn kind(&self) -> ProviderKind;
+            fn capabilities(&self) -> Capabilities;
+            /// Closes the server's connections to all workers, which keep running.
+            fn disconnect_all(&self) {}
+            $($(#[$rmeta])* fn $required<'a>(&'a self, $($rarg: $rtype),*) -> impl Future<Output = $rout> + Send;)+
+            $($(#[$dmeta])* fn $default<'a>(&'a self, $($darg: $dtype),*) -> impl Future<Output = $dout> + Send {
+                $(let _ = $darg;)*
+                async { $value }
+            })+
+            $($(#[$ometa])* fn $optional<'a>(&'a self, $($oarg: $otype),*) -> impl Future<Output = Result<$oout, Error>> + Send {
+                $(let _ = $oarg;)*
+                async { Err(Error::Unsupported { provider: ImplementProvider::kind(self), ability: $ability }) }
+            })+
+        }
 
-    /// Finds the data of a dead worker on this machine. Providers with remote workers have none.
-    fn find_dead_worker(&self, _sandbox: SandboxId) -> ProviderFuture<'_, DeadWorker> {
-        Box::pin(async { Err(Error::Gone) })
-    }
-    /// Closes the server's connections to all workers, which keep running.
-    fn disconnect_all(&self) {}
+        /// Operations on sandboxes. The caller sets a deadline for every call; `destroy` is idempotent, and
+        /// `create` is idempotent per key. Every [`ImplementProvider`] is one.
+        pub trait Provider: Send + Sync {
+            fn kind(&self) -> ProviderKind;
+            fn capabilities(&self) -> Capabilities;
+            fn disconnect_all(&self);
+            $(fn $required<'a>(&'a self, $($rarg: $rtype),*) -> BoxFuture<'a, $rout>;)+
+            $(fn $default<'a>(&'a self, $($darg: $dtype),*) -> BoxFuture<'a, $dout>;)+
+            $(fn $optional<'a>(&'a self, $($oarg: $otype),*) -> BoxFuture<'a, Result<$oout, Error>>;)+
+        }
 
-    unsupported! {
-        fn start(id: &'a ProviderId) -> ProviderSandbox, "start a stopped sandbox";
-        fn stop(id: &'a ProviderId, mode: StopMode) -> (), "stop a sandbox and keep it";
+        impl<P: ImplementProvider> Provider for P {
+            fn kind(&self) -> ProviderKind {
+                ImplementProvider::kind(self)
+            }
+
+            fn capabilities(&self) -> Capabilities {
+                ImplementProvider::capabilities(self)
+            }
+
+            fn disconnect_all(&self) {
+                ImplementProvider::disconnect_all(self);
+            }
+
+            $(fn $required<'a>(&'a self, $($rarg: $rtype),*) -> BoxFuture<'a, $rout> {
+                Box::pin(ImplementProvider::$required(self, $($rarg),*))
+            })+
+            $(fn $default<'a>(&'a self, $($darg: $dtype),*) -> BoxFuture<'a, $dout> {
+                Box::pin(ImplementProvider::$default(self, $($darg),*))
+            })+
+            $(fn $optional<'a>(&'a self, $($oarg: $otype),*) -> BoxFuture<'a, Result<$oout, Error>> {
+                Box::pin(ImplementProvider::$optional(self, $($oarg),*))
+            })+
+        }
+    };
+}
+
+provider_traits! {
+    required {
+        fn create(spec: &'a CreateSpec, key: &'a str) -> Result<ProviderSandbox, Error>;
+        fn get(id: &'a ProviderId) -> SandboxLookup;
+        fn list(cursor: Option<&'a str>) -> Result<ProviderPage, Error>;
+        fn find_by_labels(labels: &'a BTreeMap<String, String>) -> Result<Vec<ProviderSandbox>, Error>;
+        fn destroy(id: &'a ProviderId) -> Result<(), Error>;
+    }
+    defaults {
+        /// Isolation of its sandboxes, if known.
+        fn isolation_tier() -> Option<IsolationTier> = None;
+        /// Finds the data of a dead worker on this machine. Providers with remote workers have none.
+        fn find_dead_worker(sandbox: SandboxId) -> Result<DeadWorker, Error> = Err(Error::Gone);
+    }
+    unsupported {
+        /// Kills every process and keeps the files. For a graceful stop, the server uses the worker's link.
+        fn stop(id: &'a ProviderId) -> (), "stop a sandbox and keep it";
         fn pause(id: &'a ProviderId) -> (), "pause a sandbox";
         fn resume(id: &'a ProviderId) -> ProviderSandbox, "resume a paused sandbox";
         fn exec(id: &'a ProviderId, spec: &'a ExecSpec) -> ExecRef, "run commands";
@@ -412,8 +438,6 @@ pub trait Provider: Send + Sync {
         /// Copies the current files of `id` to a new identity. Nothing runs there until `create` is
         /// called with the same identity.
         fn fork(id: &'a ProviderId, spec: &'a CreateSpec, key: &'a str) -> ProviderSandbox, "fork sandboxes";
-        fn preview(id: &'a ProviderId, port: u16, lifetime: Option<Duration>) -> Preview, "create previews";
-        fn set_network(id: &'a ProviderId, network: &'a Network) -> (), "change the network of a running sandbox";
         fn git(id: &'a ProviderId, job: &'a GitOperation, output: File) -> GitResult, "run git over a workspace";
         fn resources(id: &'a ProviderId) -> ResourceUsage, "measure resources";
     }

@@ -20,7 +20,7 @@ use atoll_spool::journal::{Acknowledgement, DeliveryJournal, JournalRecord};
 use atoll_spool::{EventQueue, SpoolStream};
 use disk::{AfterRecord, Disk, DiskJob, DiskResult};
 use link::acknowledgements::AckSender;
-use link::downlink::DownlinkChannels;
+use link::downlink::{DownlinkChannels, OpenLeases};
 use link::heartbeat::{ActivitySince, HeartbeatSender};
 use link::uplink::{Durable, Uplink};
 use link::{LinkReport, SandboxPhase, ServerLink};
@@ -101,7 +101,7 @@ pub async fn run_worker(worker: Worker, mut program: Program, mut signals: mpsc:
     let (durable, durable_seen) = watch::channel(Durable::default());
     let (activity, activity_seen) = watch::channel(ActivitySince { activity: Activity::Working, after_key: 0 });
     let (phase, phase_seen) = watch::channel(SandboxPhase::default());
-    let (leases, leases_seen) = watch::channel(Vec::new());
+    let (leases, leases_seen) = watch::channel(OpenLeases::default());
     let (acknowledgements, queue) = mpsc::unbounded_channel();
     let (live, live_queue) = mpsc::channel(MAX_LIVE_TEXTS);
 

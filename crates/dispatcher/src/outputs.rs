@@ -1,10 +1,9 @@
 //! The dispatcher's channels to the link tasks. They live as long as the loop, so a failed send does not matter.
 
 use crate::link::SandboxPhase;
-use crate::link::downlink::LiveText;
+use crate::link::downlink::{LiveText, OpenLeases};
 use crate::link::heartbeat::ActivitySince;
 use crate::link::uplink::Durable;
-use atoll_core::id::LeaseId;
 use atoll_core::sandbox::Activity;
 use atoll_spool::journal::Acknowledgement;
 use tokio::sync::{mpsc, watch};
@@ -13,7 +12,7 @@ pub(super) struct LinkOutputs {
     pub durable: watch::Sender<Durable>,
     pub activity: watch::Sender<ActivitySince>,
     pub phase: watch::Sender<SandboxPhase>,
-    pub leases: watch::Sender<Vec<LeaseId>>,
+    pub leases: watch::Sender<OpenLeases>,
     pub acknowledgements: mpsc::UnboundedSender<Acknowledgement>,
     pub live: mpsc::Sender<LiveText>,
 }
@@ -31,7 +30,7 @@ impl LinkOutputs {
         });
     }
 
-    pub(super) fn set_leases(&self, leases: Vec<LeaseId>) {
+    pub(super) fn set_leases(&self, leases: OpenLeases) {
         self.leases.send_if_modified(|now| {
             let changed = *now != leases;
             *now = leases;

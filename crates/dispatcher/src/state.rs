@@ -2,7 +2,7 @@
 
 use crate::disk::{AfterRecord, DiskJob};
 use crate::link::acknowledgements::AckReport;
-use crate::link::downlink::{DownlinkReport, LiveText};
+use crate::link::downlink::{DownlinkReport, LiveText, MAX_RENEWAL_INTERVAL, OpenLeases, renewal_interval};
 use crate::link::heartbeat::{HeartbeatReport, Start};
 use crate::link::uplink::{Durable, UplinkReport};
 use crate::outputs::LinkOutputs;
@@ -26,6 +26,8 @@ pub(super) struct State {
     outputs: LinkOutputs,
     journal: DeliveryJournal,
     clock: SystemClock,
+    /// From the newest lease: the server gives all leases the same duration.
+    renewal_interval: Duration,
     /// The key of the next event.
     next_key: i64,
     /// The last key on disk.
@@ -60,6 +62,7 @@ impl State {
             outputs,
             journal,
             clock: SystemClock::start(),
+            renewal_interval: MAX_RENEWAL_INTERVAL,
             next_key: 1,
             durable: 0,
             progress,
@@ -334,6 +337,7 @@ impl State {
     /// Handles a message that the server has leased to this worker.
     fn accept_message(&mut self, message: LeasedMessage, effects: &mut Effects<'_>) {
         let id = message.id;
+        self.renewal_interval = renewal_interval(self.clock.now(), message.lease_until);
         match self.journal.receive_lease(id, message.lease) {
             Arrival::New(record) => {
                 let refusal = if !self.behaviour.messages {
@@ -385,7 +389,8 @@ impl State {
     // To the links.
 
     fn publish_leases(&self) {
-        self.outputs.set_leases(self.journal.open_leases());
+        let renewal_interval = self.renewal_interval;
+        self.outputs.set_leases(OpenLeases { ids: self.journal.open_leases(), renewal_interval });
     }
 
     /// Publishes what the uplink may send.

@@ -248,7 +248,9 @@ pub trait Driver: Send + std::fmt::Debug {
         false
     }
     /// Encodes the confirmation that the watcher has recorded the tool's file changes, if the agent waits for it.
-    fn confirm_scan(&mut self, tool_use_id: &str) -> Option<Vec<u8>>;
+    fn confirm_scan(&mut self, _tool_use_id: &str) -> Option<Vec<u8>> {
+        None
+    }
     /// Handles one non-blank line of output, without its line break.
     fn handle_line(&mut self, line: &[u8]) -> Vec<AgentOutput>;
     /// Encodes the answer to a request.

@@ -153,19 +153,10 @@ impl Launcher {
 
     /// Lists all sandboxes except incomplete ones.
     pub fn list_sandboxes(&self) -> Result<Vec<SandboxInfo>, Error> {
-        let (id, answers) = self.shared.new_request()?;
-        let outcome = self.shared.send_request(id, Request::List, &[]).and_then(|()| {
-            let mut infos = Vec::new();
-            loop {
-                match await_answer(&answers, "list", REQUEST_TIMEOUT)? {
-                    Answer::SandboxItem(info) => infos.push(*info),
-                    Answer::Done => return Ok(infos),
-                    other => return Err(unexpected_answer(&other)),
-                }
-            }
-        });
-        self.shared.lock_state().pending.remove(&id);
-        outcome
+        self.request_all(Request::List, |answer| match answer {
+            Answer::SandboxItem(info) => Ok(*info),
+            other => Err(other),
+        })
     }
 
     /// Kills every process of a sandbox and waits until they are gone. The files stay.
@@ -221,19 +212,11 @@ impl Launcher {
 
     /// Reads the CPU time of every running sandbox.
     pub fn read_cpu_times(&self) -> Result<Vec<CpuTimes>, Error> {
-        let (id, answers) = self.shared.new_request()?;
-        let outcome = self.shared.send_request(id, Request::CpuTimes, &[]).and_then(|()| {
-            let mut cpu_times = Vec::new();
-            loop {
-                match await_answer(&answers, "clocks", REQUEST_TIMEOUT)? {
-                    Answer::CpuTimes(some) => cpu_times.extend(some),
-                    Answer::Done => return Ok(cpu_times),
-                    other => return Err(unexpected_answer(&other)),
-                }
-            }
-        });
-        self.shared.lock_state().pending.remove(&id);
-        outcome
+        let chunks = self.request_all(Request::CpuTimes, |answer| match answer {
+            Answer::CpuTimes(chunk) => Ok(chunk),
+            other => Err(other),
+        })?;
+        Ok(chunks.into_iter().flatten().collect())
     }
 
     /// Subscribes to worker exits from now on. Nothing arrives after the launcher has ended.

@@ -21,11 +21,21 @@ pub use fake::{Fake, FakeOptions};
 pub use local::Local;
 pub use worker_client::{DiskLimitEffect, LinkHost, SandboxNotice};
 
-use atoll_core::provider::{CreateSpec, Error, ProviderId, ProviderPage, ProviderSandbox};
+use atoll_core::provider::{Capabilities, CreateSpec, Error, ProviderId, ProviderPage, ProviderSandbox};
 use atoll_core::sandbox::ProviderKind;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Returns the capabilities of a provider, without creating one.
+pub const fn capabilities_of(kind: ProviderKind) -> Capabilities {
+    match kind {
+        ProviderKind::Local => local::CAPABILITIES,
+        ProviderKind::Docker => docker::CAPABILITIES,
+        ProviderKind::External => external::CAPABILITIES,
+        ProviderKind::Fake => fake::CAPABILITIES,
+    }
+}
 
 /// Locks `mutex`, also after a panic: every change is a single step, so the state is always consistent.
 fn lock_state<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

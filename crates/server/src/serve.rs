@@ -11,7 +11,7 @@ use crate::state::{App, AppParts};
 use crate::{listener, router};
 use atoll_core::id::{ProjectId, SandboxId, TokenId, UserId};
 use atoll_core::principal::Role;
-use atoll_core::provider::{Provider, ProviderState, StopMode};
+use atoll_core::provider::{Provider, ProviderState};
 use atoll_core::time::{Clock, SystemClock, Timestamp};
 use atoll_store::meta::{self, DataDirLock};
 use atoll_store::projects::{self, ProjectRow};
@@ -150,7 +150,7 @@ async fn stop_ended_sandboxes(app: &App, provider: &dyn Provider) {
         let Ok(id) = found.id.0.parse::<SandboxId>() else { continue };
         let row = app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await;
         if matches!(row, Ok(Some(row)) if row.state.has_ended())
-            && let Err(error) = provider.stop(&found.id, StopMode::Force).await
+            && let Err(error) = provider.stop(&found.id).await
         {
             tracing::warn!(sandbox = %id, %error, "failed to stop an ended sandbox's processes");
         }

@@ -6,13 +6,14 @@
 //! ```text
 //! supervisor       pid 1 of a sandbox: inherited descriptors, signals, the server's connections
 //!   atoll_dispatcher   the main loop and the links to the server; the fake provider runs it, too
-//!     executor     owns the agent's process and its turns
-//!     link         HTTP and WebSocket connections to the server
-//!   exec, transfer the server's commands and file transfers, one connection each
-//!     spawner      the helper process with the agent's rights, which spawns every program
+//!   executor       owns the agent's process and its turns
+//!     transcript, logins   the agent's transcript and login files
+//!   transfer       the server's file transfers, one connection each
+//!     exec         the server's commands, one connection each
+//!       link       HTTP and WebSocket connections to the server
+//!       spawner    the helper process with the agent's rights, which spawns every program
 //! git              git jobs that run in the workspace
 //! demo, opencode   the process of the demo agent, and the bridge to OpenCode's server
-//! transcript, logins   the agent's transcript and login files
 //! ```
 //!
 //! A worker started by hand (`setup::prepare_worker`) has no supervisor: it serves the program at its stdin and stdout.
@@ -32,6 +33,7 @@ pub mod opencode;
 mod readiness;
 pub mod setup;
 pub mod spawner;
+mod stderr_tail;
 pub mod supervisor;
 pub mod transcript;
 pub mod transfer;

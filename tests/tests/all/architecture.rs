@@ -158,6 +158,27 @@ fn handlers_do_not_use_the_store() {
     }
 }
 
+/// Code outside the providers asks what a provider can do (`capabilities_of`), so that a new provider changes few files.
+#[test]
+fn only_providers_are_compared_by_name() {
+    /// The definition, the providers, the default of the configuration, and the factory.
+    const MAY_NAME_PROVIDERS: &[&str] =
+        &["crates/core/src/sandbox.rs", "crates/providers/", "crates/config/", "crates/server/src/providers.rs"];
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let listed = std::process::Command::new("git").args(["ls-files", "crates/*.rs"]).current_dir(root).output();
+    let files = String::from_utf8(listed.unwrap().stdout).unwrap();
+    assert!(files.lines().count() > 100, "the sources are not in crates");
+    for file in files.lines().filter(|file| !MAY_NAME_PROVIDERS.iter().any(|allowed| file.starts_with(allowed))) {
+        let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+        // A variant's second letter is lower-case, unlike that of the constant `ALL`.
+        let names = text.split("ProviderKind::").skip(1).filter(|rest| {
+            let mut letters = rest.chars();
+            letters.next().is_some_and(char::is_uppercase) && letters.next().is_some_and(char::is_lowercase)
+        });
+        assert_eq!(names.count(), 0, "{file} names a provider: use `capabilities_of`");
+    }
+}
+
 #[test]
 fn no_file_exceeds_600_lines() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

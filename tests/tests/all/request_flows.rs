@@ -13,6 +13,7 @@ on_both_databases!(
     a_newer_worker_fences_the_older_one,
     invalid_events_are_replaced_not_lost,
     a_stop_does_not_wait_for_a_worker_that_shut_down,
+    a_heartbeat_in_a_batch_shows_a_live_worker,
     a_request_overrides_single_limits_of_the_project,
 );
 
@@ -144,6 +145,25 @@ async fn a_stop_does_not_wait_for_a_worker_that_shut_down(kind: DatabaseKind) {
     worker.send_events(&["agent.message", "agent.shutdown"]).await;
     let ended = admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect_status(200);
     assert_eq!(ended["state"], "completed");
+    server.stop().await;
+}
+
+async fn a_heartbeat_in_a_batch_shows_a_live_worker(kind: DatabaseKind) {
+    let server =
+        TestServer::start_with(kind, |options| options.config.sandbox.flush_grace = Duration::from_secs(3600)).await;
+    let admin = server.admin();
+    let sandbox = admin.create_external_sandbox(json!({})).await;
+    let mut worker = ManualWorker::new(&admin, &sandbox);
+    worker.send_events(&["agent.message", "agent.heartbeat", "agent.tool_call"]).await;
+    let row = admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect_status(200);
+    assert_eq!(row["state"], "running");
+    let events = admin.all_events(&sandbox.id).await;
+    assert_eq!(event_types(&events)[event_types(&events).len() - 2..], ["sandbox.running", "agent.tool_call"]);
+
+    // The worker is alive again after its predecessor shut down, so a stop waits for it.
+    worker.send_events(&["agent.shutdown", "agent.heartbeat"]).await;
+    let stopped = admin.post(&format!("/sandboxes/{}/stop", sandbox.id), json!({})).await.expect_status(200);
+    assert_eq!(stopped["state"], "completing");
     server.stop().await;
 }
 

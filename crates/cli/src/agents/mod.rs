@@ -65,8 +65,7 @@ and unpacks it into the data directory. It runs no scripts of the package.")]
 }
 
 pub async fn run(agents: &Agents, output: &Output) -> Result {
-    let flag = agents.connect.data_dir.as_ref().map(|dir| ("data_dir".to_owned(), dir.display().to_string()));
-    let loaded = settings::load_config(flag.into_iter().collect(), &agents.files)?;
+    let loaded = settings::load_with_data_dir(agents.connect.data_dir.as_deref(), &agents.files)?;
     let places = search_paths(&loaded.config);
     match &agents.command {
         None => agent_list::run(&agents.connect, &loaded.config, output).await,

@@ -48,8 +48,7 @@ struct Manifest {
 const MANIFEST_FILE: &str = "backup.json";
 
 pub fn run(backup: &Backup, output: &Output) -> Result {
-    let flag = backup.data_dir.as_ref().map(|dir| ("data_dir".to_owned(), dir.display().to_string()));
-    let config = settings::load_config(flag.into_iter().collect(), &backup.files)?.config;
+    let config = settings::load_with_data_dir(backup.data_dir.as_deref(), &backup.files)?.config;
     let dest = std::path::absolute(&backup.dest).unwrap_or_else(|_| backup.dest.clone());
     create_destination(&dest)?;
     let copied = copy_all(&config, &dest);

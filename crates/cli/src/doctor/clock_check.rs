@@ -1,6 +1,6 @@
 //! Checks the system clock against a minimum and against the disk's clock.
 
-use super::disk_check::ScratchDir;
+use super::disk_check::create_scratch_dir;
 use super::{Check, Report};
 use crate::failure::Result;
 use crate::render::time;
@@ -26,7 +26,7 @@ fn examine_clock(dir: &Path) -> Check {
             "Set the clock, for example with systemd-timesyncd or chrony.",
         );
     }
-    let written = ScratchDir::new(dir).and_then(|scratch| std::fs::metadata(scratch.path())?.modified());
+    let written = create_scratch_dir(dir).and_then(|scratch| std::fs::metadata(scratch.path())?.modified());
     let apart = written.ok().map(|at| at.duration_since(now).or_else(|_| now.duration_since(at)).unwrap_or_default());
     match apart {
         Some(apart) if apart > MAX_CLOCK_SKEW => Check::warn(

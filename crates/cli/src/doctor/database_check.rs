@@ -1,6 +1,6 @@
 //! Checks the database: commit latency, connection and schema version.
 
-use super::disk_check::{ScratchDir, judge_latency};
+use super::disk_check::{create_scratch_dir, judge_latency};
 use super::{Check, Report};
 use crate::failure::Result;
 use atoll_config::Database;
@@ -15,7 +15,7 @@ pub async fn measure_commits(dir: &Path, report: &mut Report<'_>) -> Result {
     const CHECK: &str = "SQLite writes";
     const FAILED: &str = "Check the disk and the limits of this process.";
     let measured = async {
-        let scratch = ScratchDir::new(dir).map_err(|error| error.to_string())?;
+        let scratch = create_scratch_dir(dir).map_err(|error| error.to_string())?;
         let path = scratch.path().join("measured.db");
         let store = Store::open(&DatabaseLocation::Sqlite(path)).await.map_err(|error| error.to_string())?;
         let mut durations = Vec::new();

@@ -6,8 +6,9 @@ use crate::render::time;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 const CHECK: &str = "data directory";
 const GB: u64 = 1 << 30;
@@ -30,7 +31,7 @@ pub fn check_data_dir(dir: &Path, report: &mut Report<'_>) -> Result<bool> {
             return Ok(false);
         }
     };
-    if let Err(error) = ScratchDir::new(dir) {
+    if let Err(error) = create_scratch_dir(dir) {
         report.add(Check::fail(
             CHECK,
             format!("{shown} is not writable: {error}"),
@@ -110,7 +111,7 @@ fn check_fsync(dir: &Path) -> Check {
     const CHECK: &str = "fsync";
     const TIMES: usize = 20;
     let measure = || -> std::io::Result<Vec<Duration>> {
-        let scratch = ScratchDir::new(dir)?;
+        let scratch = create_scratch_dir(dir)?;
         let mut file = File::create(scratch.path().join("appended"))?;
         let mut durations = Vec::with_capacity(TIMES);
         for _ in 0..TIMES {
@@ -141,23 +142,7 @@ pub fn judge_latency(check: &'static str, what: &str, mut durations: Vec<Duratio
     Check::ok(check, detail)
 }
 
-/// A temporary directory, removed when dropped.
-pub struct ScratchDir(PathBuf);
-
-impl ScratchDir {
-    pub fn new(dir: &Path) -> std::io::Result<Self> {
-        let path = dir.join(format!("doctor-{}", uuid::Uuid::now_v7()));
-        std::fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for ScratchDir {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
+/// Creates a temporary directory, which is removed when dropped.
+pub fn create_scratch_dir(dir: &Path) -> std::io::Result<TempDir> {
+    tempfile::Builder::new().prefix("doctor-").tempdir_in(dir)
 }

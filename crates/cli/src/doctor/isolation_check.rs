@@ -5,7 +5,8 @@ use crate::failure::Result;
 use atoll_config::Config;
 use atoll_core::sandbox::IsolationTier;
 use atoll_jail::{CgroupVersion, EnforcedLimits, Enforcement, IdMapKind, MissingFeature, Support, Tier};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 const CHECK: &str = "sandboxes";
 
@@ -27,27 +28,13 @@ pub async fn check_isolation(config: &Config, report: &mut Report<'_>) -> Result
 
 /// Probes with a separate launcher in a temporary directory, so that a running server is not disturbed.
 fn probe_isolation(config: &Config) -> Result<atoll_jail::HostReport, String> {
-    let scratch = ProbeDir::new()?;
+    let readable = std::fs::Permissions::from_mode(0o755);
+    let scratch = tempfile::Builder::new().prefix("atoll-doctor-").permissions(readable).tempdir();
+    let scratch = scratch.map_err(|error| format!("can't create a temporary directory: {error}"))?;
     let mut config = config.clone();
-    let data_dir = std::mem::replace(&mut config.data_dir, scratch.0.clone());
+    let data_dir = std::mem::replace(&mut config.data_dir, scratch.path().to_owned());
     let launcher = crate::launcher::start_launcher_probing(&config, &data_dir)?;
     launcher.probe_host().map_err(|error| error.to_string())
-}
-
-struct ProbeDir(PathBuf);
-
-impl ProbeDir {
-    fn new() -> Result<Self, String> {
-        let dir = std::env::temp_dir().join(format!("atoll-doctor-{}", uuid::Uuid::now_v7().simple()));
-        std::fs::create_dir(&dir).map_err(|error| format!("can't create {}: {error}", dir.display()))?;
-        Ok(Self(dir))
-    }
-}
-
-impl Drop for ProbeDir {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
 }
 
 /// Translates the launcher's report into checks.

@@ -99,8 +99,7 @@ impl Report<'_> {
 
 pub async fn run(doctor: &Doctor, output: &Output) -> Result {
     let mut report = Report { output, failed: 0 };
-    let flag = doctor.data_dir.as_ref().map(|dir| ("data_dir".to_owned(), dir.display().to_string()));
-    match settings::load_config(flag.into_iter().collect(), &doctor.files) {
+    match settings::load_with_data_dir(doctor.data_dir.as_deref(), &doctor.files) {
         Ok(loaded) => {
             let files: Vec<_> = loaded.files.iter().map(|file| file.display().to_string()).collect();
             let from = if files.is_empty() { "no file".to_owned() } else { files.join(", ") };

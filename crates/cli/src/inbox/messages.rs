@@ -28,12 +28,9 @@ pub struct Messages {
 pub async fn run(messages: &Messages, output: &Output) -> Result {
     let client = ConnectedClient::find(&messages.connect)?;
     let messages = all_messages(&client, messages.id, messages.state).await?;
-    if output.json {
-        return output.print_responses(&messages);
-    }
     let now = time::now();
-    let rows: Vec<_> = messages.iter().map(|message| table_row(message, now)).collect();
-    table::print_table(output, &["#", "ID", "STATE", "HOW", "DELIVERY", "AGE", "TEXT"], &rows)
+    let heads = ["#", "ID", "STATE", "HOW", "DELIVERY", "AGE", "TEXT"];
+    table::print_list(output, &messages, &heads, |message| table_row(message, now))
 }
 
 /// All messages of a sandbox or a session.
@@ -42,7 +39,7 @@ pub async fn all_messages(
     target: Target,
     state: Option<MessageState>,
 ) -> Result<Vec<Message>> {
-    collect_all(|cursor| async move {
+    collect_all(async |cursor| {
         let query = MessageListQuery { state, limit: Some(PAGE_SIZE), cursor };
         match target {
             Target::Sandbox(id) => client.list_messages(id, &query).await,

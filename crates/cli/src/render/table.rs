@@ -5,6 +5,7 @@ use super::text;
 use crate::failure::Result;
 use crate::output::Output;
 use anstyle::Style;
+use serde::Serialize;
 
 const COLUMN_GAP: &str = "  ";
 
@@ -20,6 +21,19 @@ pub fn cell(text: impl AsRef<str>) -> Cell {
 /// A cell with the colour of its state.
 pub fn state_cell(word: &str) -> Cell {
     Cell { text: text::escape_line(word), style: style::state_style(word) }
+}
+
+/// Prints a list as JSON, or as a table with one row per item.
+pub fn print_list<T: Serialize>(
+    output: &Output,
+    items: &[T],
+    heads: &[&str],
+    table_row: impl FnMut(&T) -> Vec<Cell>,
+) -> Result {
+    if output.json {
+        return output.print_responses(items);
+    }
+    print_table(output, heads, &items.iter().map(table_row).collect::<Vec<_>>())
 }
 
 /// Prints a table; clips the last column to the terminal's width.

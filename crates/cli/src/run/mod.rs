@@ -17,8 +17,9 @@ mod watch;
 use crate::agent_flags::AgentFlags;
 use crate::arguments::parse_word;
 use crate::connect::Connect;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::output::Output;
+use crate::runtime::build_runtime;
 use crate::sandbox::limits::LimitFlags;
 use crate::sandbox::network::NetworkFlags;
 use crate::settings::{self, ConfigFiles};
@@ -26,6 +27,7 @@ use atoll_core::id::SessionId;
 use atoll_core::sandbox::ProviderKind;
 use run_server::ServerChoice;
 use std::path::PathBuf;
+use tokio::runtime::Builder;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -89,14 +91,10 @@ pub struct Run {
 }
 
 pub fn run(run: &Run, output: &Output) -> Result {
-    let flag = run.connect.data_dir.as_ref().map(|dir| ("data_dir".to_owned(), dir.display().to_string()));
-    let loaded = settings::load_config(flag.into_iter().collect(), &run.files)?;
+    let loaded = settings::load_with_data_dir(run.connect.data_dir.as_deref(), &run.files)?;
     let input = task_input::TaskInput::read(run)?;
     let choice = ServerChoice::choose(&run.connect, &loaded.config)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
+    let runtime = build_runtime(Builder::new_multi_thread())?;
     let done = runtime.block_on(Box::pin(task::run_task(run, &input, choice, &loaded.config, output)));
     runtime.shutdown_background();
     done

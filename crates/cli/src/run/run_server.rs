@@ -3,11 +3,15 @@
 use crate::connect::{Connect, ConnectedClient, recorded_url};
 use crate::embedded::{EmbeddedServer, EmbeddedServerSetup};
 use crate::failure::{Failure, Result};
+use crate::runtime::build_runtime;
 use atoll_api::{PageQuery, SandboxListQuery, StopSandbox};
 use atoll_config::Config;
 use atoll_core::id::SandboxId;
-use atoll_core::sandbox::{EndPolicy, ProviderKind, ResultsAction, SandboxState};
+use atoll_core::provider::capabilities::WorkerHost;
+use atoll_core::sandbox::{EndPolicy, ResultsAction, SandboxState};
+use atoll_providers::capabilities_of;
 use std::time::Duration;
+use tokio::runtime::Builder;
 
 /// The choice of the server. It is made before this process has threads, because an embedded server needs that.
 pub enum ServerChoice {
@@ -39,10 +43,7 @@ impl ServerChoice {
 
 /// Checks that the server responds and accepts the token, in a temporary runtime.
 fn probe_server(connect: &Connect) -> Result<Result<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
+    let runtime = build_runtime(Builder::new_current_thread())?;
     Ok(runtime.block_on(async {
         let client = ConnectedClient::find(connect)?;
         client.list_projects(&PageQuery { limit: Some(1), cursor: None }).await?;
@@ -124,9 +125,11 @@ async fn count_other_runs(client: &ConnectedClient, own: Option<SandboxId>) -> u
     for state in states {
         let query = SandboxListQuery { state: Some(state), limit: Some(200), ..SandboxListQuery::default() };
         let Ok(page) = client.list_sandboxes(&query).await else { return 0 };
-        // External and kept sandboxes may never end.
+        // Kept sandboxes, and those whose worker a person runs, may never end.
         let others = page.items.iter().filter(|sandbox| {
-            Some(sandbox.id) != own && sandbox.end == EndPolicy::WhenDone && sandbox.provider != ProviderKind::External
+            Some(sandbox.id) != own
+                && sandbox.end == EndPolicy::WhenDone
+                && capabilities_of(sandbox.provider).worker != WorkerHost::Person
         });
         count += others.count();
     }

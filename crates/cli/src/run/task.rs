@@ -15,8 +15,9 @@ use crate::render::text;
 use atoll_api::{ErrorCode, Sandbox, StopSandbox};
 use atoll_config::Config;
 use atoll_core::id::SandboxId;
-use atoll_core::sandbox::ProviderKind;
+use atoll_core::provider::capabilities::WorkerHost;
 use atoll_core::sandbox::ResultsAction;
+use atoll_providers::capabilities_of;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -86,14 +87,15 @@ impl RunTask<'_> {
         let default = self.config.agent.default.clone().filter(|_| self.run.session.is_none());
         let named = self.run.agent.clone().or(default);
         let is_chosen_by_server = named.is_none() && self.run.session.is_none();
-        // The fake provider defaults to the demo agent.
-        let is_fake = self.run.provider.unwrap_or(self.config.provider.default) == ProviderKind::Fake;
-        let agent = named.or_else(|| is_fake.then(|| DEMO_AGENT.to_owned()));
+        // A provider that runs the worker itself runs only the demo agent.
+        let provider = self.run.provider.unwrap_or(self.config.provider.default);
+        let is_demo = capabilities_of(provider).worker == WorkerHost::Provider;
+        let agent = named.or_else(|| is_demo.then(|| DEMO_AGENT.to_owned()));
         let request = task_input::sandbox_request(self.run, self.input, agent.as_deref());
         let created = self.server.client.create_sandbox(&request).await.map_err(creation_failure)?;
         let sandbox = created.id;
         *known = Some(sandbox);
-        self.check_external(&created).await?;
+        self.require_agent(&created).await?;
         let agent = created.agent.clone().unwrap_or_else(|| DEMO_AGENT.to_owned());
         let choice = match (is_chosen_by_server, self.output.json) {
             (true, false) => Some(self.describe_choice(&agent).await),
@@ -121,13 +123,13 @@ impl RunTask<'_> {
         Ok(())
     }
 
-    /// Rejects an external sandbox, whose agent Atoll does not start.
-    async fn check_external(&self, created: &Sandbox) -> Result {
-        if created.provider != ProviderKind::External {
+    /// Rejects a sandbox whose worker a person starts: Atoll does not start its agent.
+    async fn require_agent(&self, created: &Sandbox) -> Result {
+        if created.worker.is_none() {
             return Ok(());
         }
         self.server.client.stop_sandbox(created.id, &StopSandbox { results: ResultsAction::Discard }).await?;
-        Err(Failure::input("the provider `external` starts no agent")
+        Err(Failure::input(format!("the provider `{}` starts no agent", created.provider))
             .with_hint("Choose another --provider, or use `atoll sandbox new`."))
     }
 

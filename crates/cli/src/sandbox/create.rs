@@ -3,7 +3,7 @@
 use super::limits::LimitFlags;
 use super::network::NetworkFlags;
 use crate::agent_flags::AgentFlags;
-use crate::arguments::{parse_pair, parse_repository, parse_word, text_or_stdin};
+use crate::arguments::{parse_pair, parse_repository, parse_word, provider_parser, text_or_stdin};
 use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
@@ -31,8 +31,8 @@ pub struct New {
     /// Git repository on the server's machine
     #[arg(long, value_name = "PATH")]
     repo: Option<PathBuf>,
-    /// Provider: local, docker, external or fake [default: the server's]
-    #[arg(long, value_parser = parse_word::<ProviderKind>)]
+    /// Provider [default: the server's]
+    #[arg(long, value_parser = provider_parser())]
     provider: Option<ProviderKind>,
     /// Agent to run
     #[arg(long, value_name = "NAME")]

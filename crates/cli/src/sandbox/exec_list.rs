@@ -11,25 +11,19 @@ use atoll_core::time::Timestamp;
 
 pub async fn print_execs(id: SandboxId, client: &ConnectedClient, output: &Output) -> Result {
     let execs = client.list_commands(id).await?.items;
-    if output.json {
-        return output.print_responses(&execs);
-    }
     let now = time::now();
-    let rows: Vec<_> = execs.iter().map(|exec| table_row(exec, describe_state(exec.exit), now)).collect();
-    table::print_table(output, &["EXEC", "AGE", "STATE", "READERS", "COMMAND"], &rows)
+    let heads = ["EXEC", "AGE", "STATE", "READERS", "COMMAND"];
+    table::print_list(output, &execs, &heads, |exec| table_row(exec, describe_state(exec.exit), now))
 }
 
 /// Lists only the running terminals, with their sizes.
 pub async fn print_terminals(id: SandboxId, client: &ConnectedClient, output: &Output) -> Result {
     let mut execs = client.list_commands(id).await?.items;
     execs.retain(|exec| exec.terminal.is_some() && exec.exit.is_none());
-    if output.json {
-        return output.print_responses(&execs);
-    }
     let now = time::now();
     let size = |exec: &Exec| exec.terminal.map(|size| format!("{}x{}", size.cols, size.rows)).unwrap_or_default();
-    let rows: Vec<_> = execs.iter().map(|exec| table_row(exec, size(exec), now)).collect();
-    table::print_table(output, &["EXEC", "AGE", "SIZE", "READERS", "COMMAND"], &rows)
+    let heads = ["EXEC", "AGE", "SIZE", "READERS", "COMMAND"];
+    table::print_list(output, &execs, &heads, |exec| table_row(exec, size(exec), now))
 }
 
 pub async fn kill_exec(id: SandboxId, exec: &str, client: &ConnectedClient, output: &Output) -> Result {

@@ -29,7 +29,7 @@ pub struct Files {
 }
 
 pub async fn run(files: &Files, client: &ConnectedClient, output: &Output) -> Result {
-    let load = |limit, cursor| async move {
+    let load = async |limit, cursor| {
         let query = FileListQuery { path: Some(files.path.clone()), limit: Some(limit), cursor };
         client.list_files(files.id, &query).await
     };
@@ -39,12 +39,8 @@ pub async fn run(files: &Files, client: &ConnectedClient, output: &Output) -> Re
         }
         listed => listed?,
     };
-    if output.json {
-        return output.print_responses(&entries);
-    }
-    let rows: Vec<_> = entries.iter().map(table_row).collect();
-    table::print_table(output, &["MODE", "SIZE", "MODIFIED", "NAME"], &rows)?;
-    if has_more {
+    table::print_list(output, &entries, &["MODE", "SIZE", "MODIFIED", "NAME"], table_row)?;
+    if has_more && !output.json {
         output.print_note("more rows exist; list them with --all");
     }
     Ok(())

@@ -54,18 +54,14 @@ pub async fn run(list: &List, client: &ConnectedClient, output: &Output) -> Resu
         label: list.label.clone(),
         ..SandboxListQuery::default()
     };
-    let load = |limit, cursor| {
-        let query = SandboxListQuery { limit: Some(limit), cursor, ..query.clone() };
-        async move { client.list_sandboxes(&query).await }
+    let load = async |limit, cursor| {
+        client.list_sandboxes(&SandboxListQuery { limit: Some(limit), cursor, ..query.clone() }).await
     };
     let (sandboxes, has_more) = collect_up_to((!list.all).then_some(list.limit), load).await?;
-    if output.json {
-        return output.print_responses(&sandboxes);
-    }
     let now = time::now();
-    let rows: Vec<_> = sandboxes.iter().map(|sandbox| table_row(sandbox, now)).collect();
-    table::print_table(output, &["ID", "STATE", "ACTIVITY", "PROVIDER", "AGENT", "AGE", "LABELS"], &rows)?;
-    if has_more {
+    let heads = ["ID", "STATE", "ACTIVITY", "PROVIDER", "AGENT", "AGE", "LABELS"];
+    table::print_list(output, &sandboxes, &heads, |sandbox| table_row(sandbox, now))?;
+    if has_more && !output.json {
         output.print_note("more rows exist; list them with --all");
     }
     Ok(())

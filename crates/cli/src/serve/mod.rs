@@ -7,6 +7,7 @@ pub mod server_user;
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::runtime::build_runtime;
 use crate::settings::{self, ConfigFiles};
 use atoll_config::{Level, LoadedConfig, LogFormat};
 use atoll_jail::Launcher;
@@ -14,6 +15,7 @@ use atoll_server::Server;
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Debug, clap::Args)]
@@ -82,10 +84,7 @@ pub fn run(serve: &Serve, output: &Output) -> Result {
     let loaded = settings::load_config(serve.config_flags(), &serve.files)?;
     logging::start_logging(&loaded.config.log)?;
     let launcher = server_user::start_as_user(&loaded.config)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
+    let runtime = build_runtime(Builder::new_multi_thread())?;
     runtime.block_on(serve_until_stopped(&loaded, launcher, output))
 }
 
@@ -164,20 +163,42 @@ fn announce_start(loaded: &LoadedConfig, server: &Server, output: &Output) -> Re
     output.flush()
 }
 
-fn start_failure(error: atoll_server::Error) -> Failure {
+/// Explains why a server did not start.
+pub fn start_failure(error: atoll_server::Error) -> Failure {
     use atoll_server::Error as E;
     use atoll_store::Error as S;
-    let (code, next) = match &error {
-        E::DataDir { .. } => ("data_dir", None),
-        E::Listen { .. } => ("listen", Some("Choose another --listen; 127.0.0.1:0 uses any free port.")),
-        E::Tls(_) => ("tls", Some("Set --tls-cert to a PEM certificate chain and --tls-key to its key.")),
-        E::Store(S::Locked(_)) => ("locked", None),
-        E::Store(S::DiskFull { .. }) => ("disk_full", Some("Free space on that disk, or choose another --data-dir.")),
-        E::Store(_) => ("store", Some("Check the database with `atoll doctor`.")),
+    let (code, hint) = match &error {
+        E::DataDir { .. } => ("data_dir", "Choose another --data-dir."),
+        E::Listen { .. } => ("listen", "Choose another --listen; 127.0.0.1:0 uses any free port."),
+        E::Tls(_) => ("tls", "Set --tls-cert to a PEM certificate chain and --tls-key to its key."),
+        E::Store(S::Locked(_)) => ("locked", "Wait for the other server, or choose another --data-dir."),
+        E::Store(S::DiskFull { .. }) => ("disk_full", "Free space on that disk, or choose another --data-dir."),
+        E::Store(_) => ("store", "Check the database with `atoll doctor`."),
     };
-    let failure = Failure::setup(code, error);
-    match next {
-        Some(next) => failure.with_hint(next),
-        None => failure,
+    Failure::setup(code, error).with_hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args, FromArgMatches};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_configuration_declares_every_flag() {
+        let command = Serve::augment_args(clap::Command::new("serve"));
+        let flags: BTreeSet<_> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+        let declared = atoll_config::flag_names();
+        assert_eq!(flags, declared.iter().map(|(_, flag)| *flag).chain(["config"]).collect());
+        for (key, flag) in declared {
+            let argument = match flag {
+                "insecure-listen" => format!("--{flag}"),
+                "log-format" => format!("--{flag}=text"),
+                "log-level" => format!("--{flag}=info"),
+                _ => format!("--{flag}=x"),
+            };
+            let serve = Serve::from_arg_matches(&command.clone().get_matches_from(["serve", &argument])).unwrap();
+            assert_eq!(serve.config_flags().iter().map(|(key, _)| key).collect::<Vec<_>>(), [key], "--{flag}");
+        }
     }
 }

@@ -14,15 +14,18 @@ use crate::event_log::log_event::{LogEvent, reported_message};
 use crate::failure::{Failure, Result, WORK_FAILED};
 use crate::output::Output;
 use crate::render::time;
+use crate::runtime::build_runtime;
 use crate::settings::{self, ConfigFiles};
 use atoll_api::NewSandbox;
 use atoll_api::events::EventData;
-use atoll_core::sandbox::ProviderKind;
-use atoll_core::sandbox::{EndPolicy, Outcome, Repo};
+use atoll_core::provider::capabilities::{Isolation, WorkerHost};
+use atoll_core::sandbox::{EndPolicy, Outcome, ProviderKind, Repo};
+use atoll_providers::capabilities_of;
 use fixture::Fixture;
 use leftovers::Leftovers;
 use promise::{Promise, PromiseReport, PromiseVerdict};
 use std::time::{Duration, Instant};
+use tokio::runtime::Builder;
 use trial_sandbox::{TrialSandbox, WaitOutcome};
 
 #[derive(Debug, clap::Args)]
@@ -53,15 +56,14 @@ pub fn run(verify: &Verify, output: &Output) -> Result {
     let flags = flags.map(|(key, value)| (key.to_owned(), value)).to_vec();
     let loaded = settings::load_config(flags, &verify.files)?;
     let provider = verify.provider.unwrap_or(loaded.config.provider.default);
-    if provider == ProviderKind::External {
-        return Err(Failure::input("the provider `external` starts no agent, so there is nothing to verify")
-            .with_hint("Choose another --provider."));
+    if capabilities_of(provider).worker == WorkerHost::Person {
+        return Err(Failure::input(format!(
+            "the provider `{provider}` starts no agent, so there is nothing to verify"
+        ))
+        .with_hint("Choose another --provider."));
     }
     let prepared = EmbeddedServerSetup::new(&loaded.config);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
+    let runtime = build_runtime(Builder::new_multi_thread())?;
     let (mut report, mut leftovers) = (PromiseReport::new(output), Leftovers::default());
     let done = runtime.block_on(async {
         let trial = TrialRun { fixture: &fixture, provider, report: &mut report, leftovers: &mut leftovers };
@@ -104,9 +106,9 @@ impl TrialRun<'_, '_> {
         Ok(())
     }
 
-    /// The provider runs real processes; checks of a fake sandbox would prove nothing.
+    /// The provider runs real processes; checks of a simulated sandbox would prove nothing.
     fn has_processes(&self) -> bool {
-        self.provider != ProviderKind::Fake
+        capabilities_of(self.provider).isolation != Isolation::Simulated
     }
 
     fn sandbox_request(&self, prompt: &str, with_repository: bool) -> NewSandbox {

@@ -73,7 +73,7 @@ impl<'a> TrialSandbox<'a> {
 
     /// Reads the whole event log, and the seq of the last event from the sandbox.
     pub async fn read_log(&self) -> Result<(Vec<LogEvent>, i64)> {
-        let events = collect_all(|cursor| async move {
+        let events = collect_all(async |cursor| {
             self.client.list_events(self.sandbox, &EventsQuery { cursor, ..EventsQuery::default() }).await
         });
         let events = events.await?.into_iter().map(LogEvent::from).collect();

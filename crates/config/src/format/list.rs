@@ -1,6 +1,6 @@
 //! Formats of lists. A flag or an environment variable holds the items separated by commas.
 
-use super::{BaseDirs, Format, Mismatch, RawInput};
+use super::{Mismatch, PlainFormat, RawInput};
 use crate::yaml::{Node, NodeContent};
 use atoll_core::network::AddressException;
 use atoll_core::protected_paths;
@@ -30,27 +30,17 @@ fn show_items(items: impl IntoIterator<Item = impl ToString>) -> String {
 }
 
 /// Host names in lower case, each with an optional port.
-pub(crate) struct Hosts;
-
-impl Format for Hosts {
-    type Value = Vec<String>;
-
-    fn describe_expected(&self) -> String {
-        "a list of host names, each with an optional port and without a scheme".to_owned()
-    }
-
-    fn parse_value(&self, input: &RawInput<'_>, _: &BaseDirs<'_>) -> Result<Vec<String>, Mismatch> {
+pub(crate) const HOSTS: PlainFormat<Vec<String>> = PlainFormat {
+    expected: "a list of host names, each with an optional port and without a scheme",
+    parse: |input, _| {
         let hosts = read_items(input)?;
         match hosts.iter().find(|host| !is_host(host)) {
             Some(bad) => Err(Mismatch::new(bad)),
             None => Ok(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect()),
         }
-    }
-
-    fn show_value(&self, value: &Vec<String>) -> String {
-        show_items(value)
-    }
-}
+    },
+    show: |hosts| show_items(hosts),
+};
 
 fn is_host(text: &str) -> bool {
     if let Some(rest) = text.strip_prefix('[') {
@@ -69,66 +59,35 @@ fn is_port(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
-pub(crate) struct AbsolutePaths;
-
-impl Format for AbsolutePaths {
-    type Value = Vec<PathBuf>;
-
-    fn describe_expected(&self) -> String {
-        "a list of absolute paths".to_owned()
-    }
-
-    fn parse_value(&self, input: &RawInput<'_>, _: &BaseDirs<'_>) -> Result<Vec<PathBuf>, Mismatch> {
+pub(crate) const ABSOLUTE_PATHS: PlainFormat<Vec<PathBuf>> = PlainFormat {
+    expected: "a list of absolute paths",
+    parse: |input, _| {
         let paths = read_items(input)?;
         match paths.iter().find(|path| !path.starts_with('/') || path.chars().any(char::is_control)) {
             Some(bad) => Err(Mismatch::with_detail(bad, "it is not absolute")),
             None => Ok(paths.into_iter().map(PathBuf::from).collect()),
         }
-    }
-
-    fn show_value(&self, value: &Vec<PathBuf>) -> String {
-        show_items(value.iter().map(|path| path.display()))
-    }
-}
+    },
+    show: |paths| show_items(paths.iter().map(|path| path.display())),
+};
 
 /// Paths below a workspace, sorted and without duplicates.
-pub(crate) struct WorkspacePaths;
-
-impl Format for WorkspacePaths {
-    type Value = Vec<String>;
-
-    fn describe_expected(&self) -> String {
-        "a list of files and directories, relative to the workspace".to_owned()
-    }
-
-    fn parse_value(&self, input: &RawInput<'_>, _: &BaseDirs<'_>) -> Result<Vec<String>, Mismatch> {
+pub(crate) const WORKSPACE_PATHS: PlainFormat<Vec<String>> = PlainFormat {
+    expected: "a list of files and directories, relative to the workspace",
+    parse: |input, _| {
         let paths = read_items(input)?;
         protected_paths::join_protected_paths("protected", &paths)
             .map_err(|error| Mismatch::with_detail(&paths.join(", "), error.detail))
-    }
-
-    fn show_value(&self, value: &Vec<String>) -> String {
-        show_items(value)
-    }
-}
+    },
+    show: |paths| show_items(paths),
+};
 
 /// Hosts with a port, addresses, and address ranges.
-pub(crate) struct PrivateRanges;
-
-impl Format for PrivateRanges {
-    type Value = Vec<AddressException>;
-
-    fn describe_expected(&self) -> String {
-        "a list of host:port, addresses, and ranges like 10.1.0.0/16".to_owned()
-    }
-
-    fn parse_value(&self, input: &RawInput<'_>, _: &BaseDirs<'_>) -> Result<Vec<AddressException>, Mismatch> {
+pub(crate) const PRIVATE_RANGES: PlainFormat<Vec<AddressException>> = PlainFormat {
+    expected: "a list of host:port, addresses, and ranges like 10.1.0.0/16",
+    parse: |input, _| {
         let items = read_items(input)?.into_iter();
-        let parsed = items.map(|item| item.parse().map_err(|_| Mismatch::new(&item)));
-        parsed.collect()
-    }
-
-    fn show_value(&self, value: &Vec<AddressException>) -> String {
-        show_items(value)
-    }
-}
+        items.map(|item| item.parse().map_err(|_| Mismatch::new(&item))).collect()
+    },
+    show: |ranges| show_items(ranges),
+};

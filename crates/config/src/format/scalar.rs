@@ -1,6 +1,6 @@
 //! Formats of single values.
 
-use super::{BaseDirs, Format, Mismatch, RawInput, resolve_path};
+use super::{BaseDirs, Format, Mismatch, PlainFormat, RawInput, resolve_path};
 use crate::duration;
 use crate::yaml::parse_plain_bool;
 use secrecy::SecretString;
@@ -12,23 +12,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// Text on one line.
-pub(crate) struct Text;
-
-impl Format for Text {
-    type Value = String;
-
-    fn describe_expected(&self) -> String {
-        "text on one line".to_owned()
-    }
-
-    fn parse_value(&self, input: &RawInput<'_>, _: &BaseDirs<'_>) -> Result<String, Mismatch> {
-        input.single_line().map(str::to_owned)
-    }
-
-    fn show_value(&self, value: &String) -> String {
-        value.clone()
-    }
-}
+pub(crate) const TEXT: PlainFormat<String> = PlainFormat {
+    expected: "text on one line",
+    parse: |input, _| input.single_line().map(str::to_owned),
+    show: String::clone,
+};
 
 /// Text that Atoll never prints.
 pub(crate) struct SecretText;
@@ -55,34 +43,15 @@ impl Format for SecretText {
 }
 
 /// A path; a leading `~/` is the home directory, and a relative path starts at the working directory.
-pub(crate) struct FilePath;
+pub(crate) const FILE_PATH: PlainFormat<PathBuf> = PlainFormat {
+    expected: "a path",
+    parse: |input, dirs| resolve_path(input.single_line()?, dirs),
+    show: |path| path.display().to_string(),
+};
 
-impl Format for FilePath {
-    type Value = PathBuf;
-
-    fn describe_expected(&self) -> String {
-        "a path".to_owned()
-    }
-
-    fn parse_value(&self, input: &RawInput<'_>, dirs: &BaseDirs<'_>) -> Result<PathBuf, Mismatch> {
-        resolve_path(input.single_line()?, dirs)
-    }
-
-    fn show_value(&self, value: &PathBuf) -> String {
-        value.display().to_string()
-    }
-}
-
-pub(crate) struct Switch;
-
-impl Format for Switch {
-    type Value = bool;
-
-    fn describe_expected(&self) -> String {
-        "true or false".to_owned()
-    }
-
-    fn parse_value(&self, input: &RawInput<'_>, _: &BaseDirs<'_>) -> Result<bool, Mismatch> {
+pub(crate) const SWITCH: PlainFormat<bool> = PlainFormat {
+    expected: "true or false",
+    parse: |input, _| {
         let text = input.unquoted_text()?;
         let value = match input {
             RawInput::Node(_) => parse_plain_bool(text),
@@ -93,12 +62,9 @@ impl Format for Switch {
             },
         };
         value.ok_or_else(|| Mismatch::new(text))
-    }
-
-    fn show_value(&self, value: &bool) -> String {
-        value.to_string()
-    }
-}
+    },
+    show: bool::to_string,
+};
 
 /// A whole number from the first to the second bound.
 pub(crate) struct Integer<T>(pub(crate) T, pub(crate) T);
@@ -165,81 +131,41 @@ impl Format for Number {
 }
 
 /// A time above zero.
-pub(crate) struct Time;
-
-impl Format for Time {
-    type Value = Duration;
-
-    fn describe_expected(&self) -> String {
-        "a time above 0 like 500ms, 30s, 10m, 24h or 7d".to_owned()
-    }
-
-    fn parse_value(&self, input: &RawInput<'_>, dirs: &BaseDirs<'_>) -> Result<Duration, Mismatch> {
-        let time = TimeOrZero.parse_value(input, dirs)?;
+pub(crate) const TIME: PlainFormat<Duration> = PlainFormat {
+    expected: "a time above 0 like 500ms, 30s, 10m, 24h or 7d",
+    parse: |input, dirs| {
+        let time = TIME_OR_ZERO.parse_value(input, dirs)?;
         if time.is_zero() { Err(Mismatch::new(input.scalar_text()?.0)) } else { Ok(time) }
-    }
+    },
+    show: |time| duration::format_duration(*time),
+};
 
-    fn show_value(&self, value: &Duration) -> String {
-        duration::format_duration(*value)
-    }
-}
-
-pub(crate) struct TimeOrZero;
-
-impl Format for TimeOrZero {
-    type Value = Duration;
-
-    fn describe_expected(&self) -> String {
-        "a time like 0s, 500ms, 30s, 10m, 24h or 7d".to_owned()
-    }
-
-    fn parse_value(&self, input: &RawInput<'_>, _: &BaseDirs<'_>) -> Result<Duration, Mismatch> {
+pub(crate) const TIME_OR_ZERO: PlainFormat<Duration> = PlainFormat {
+    expected: "a time like 0s, 500ms, 30s, 10m, 24h or 7d",
+    parse: |input, _| {
         let (text, _) = input.scalar_text()?;
         duration::parse_duration(text).ok_or_else(|| Mismatch::new(text))
-    }
-
-    fn show_value(&self, value: &Duration) -> String {
-        duration::format_duration(*value)
-    }
-}
+    },
+    show: |time| duration::format_duration(*time),
+};
 
 /// A time above zero, or `never`, which is `None`.
-pub(crate) struct TimeOrNever;
+pub(crate) const TIME_OR_NEVER: PlainFormat<Option<Duration>> = PlainFormat {
+    expected: "a time above 0 like 500ms, 30s, 10m, 24h or 7d, or never",
+    parse: |input, dirs| {
+        if input.scalar_text()?.0 == "never" { Ok(None) } else { TIME.parse_value(input, dirs).map(Some) }
+    },
+    show: |time| time.map_or_else(|| "never".to_owned(), duration::format_duration),
+};
 
-impl Format for TimeOrNever {
-    type Value = Option<Duration>;
-
-    fn describe_expected(&self) -> String {
-        format!("{}, or never", Time.describe_expected())
-    }
-
-    fn parse_value(&self, input: &RawInput<'_>, dirs: &BaseDirs<'_>) -> Result<Self::Value, Mismatch> {
-        if input.scalar_text()?.0 == "never" { Ok(None) } else { Time.parse_value(input, dirs).map(Some) }
-    }
-
-    fn show_value(&self, value: &Self::Value) -> String {
-        value.map_or_else(|| "never".to_owned(), duration::format_duration)
-    }
-}
-
-pub(crate) struct Address;
-
-impl Format for Address {
-    type Value = SocketAddr;
-
-    fn describe_expected(&self) -> String {
-        "an IP address with a port, like 127.0.0.1:7700 or \"[::1]:7700\"".to_owned()
-    }
-
-    fn parse_value(&self, input: &RawInput<'_>, _: &BaseDirs<'_>) -> Result<SocketAddr, Mismatch> {
+pub(crate) const ADDRESS: PlainFormat<SocketAddr> = PlainFormat {
+    expected: "an IP address with a port, like 127.0.0.1:7700 or \"[::1]:7700\"",
+    parse: |input, _| {
         let (text, _) = input.scalar_text()?;
         text.parse().map_err(|_| Mismatch::new(text))
-    }
-
-    fn show_value(&self, value: &SocketAddr) -> String {
-        value.to_string()
-    }
-}
+    },
+    show: SocketAddr::to_string,
+};
 
 /// One word of a closed set.
 pub(crate) struct OneOf<T: 'static>(pub(crate) &'static [T]);

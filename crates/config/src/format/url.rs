@@ -1,29 +1,19 @@
 //! Formats of URLs. A URL with a password is shown without it, and the redactor gets the password.
 
-use super::{BaseDirs, Format, Mismatch, RawInput, resolve_path};
+use super::{BaseDirs, Format, Mismatch, PlainFormat, RawInput, resolve_path};
 use crate::values::Database;
 use secrecy::{ExposeSecret, SecretString};
 
 /// A base URL without credentials and without a trailing slash.
-pub(crate) struct BaseUrl;
-
-impl Format for BaseUrl {
-    type Value = String;
-
-    fn describe_expected(&self) -> String {
-        "a URL that begins with http:// or https://, without user, query and fragment".to_owned()
-    }
-
-    fn parse_value(&self, input: &RawInput<'_>, _: &BaseDirs<'_>) -> Result<String, Mismatch> {
+pub(crate) const BASE_URL: PlainFormat<String> = PlainFormat {
+    expected: "a URL that begins with http:// or https://, without user, query and fragment",
+    parse: |input, _| {
         let (text, _) = input.scalar_text()?;
         check_base_url(text).map_err(|detail| Mismatch::with_detail(text, detail))?;
         Ok(text.trim_end_matches('/').to_owned())
-    }
-
-    fn show_value(&self, value: &String) -> String {
-        value.clone()
-    }
-}
+    },
+    show: String::clone,
+};
 
 /// A URL with one of these schemes that may hold a password.
 pub(crate) struct SecretUrl(pub(crate) &'static [&'static str]);

@@ -20,7 +20,6 @@ string_enum! {
 string_enum! { "output ability" OutputAbility { Split = "split", Merged = "merged", None = "none" } }
 string_enum! { "re-attach ability" AttachAbility { FromCursor = "from_cursor", WholeLog = "whole_log", None = "none" } }
 string_enum! { "file ability" FileAbility { Root = "root", Workspace = "workspace", None = "none" } }
-string_enum! { "preview ability" PreviewAbility { AnyPort = "any_port", Declared = "declared", None = "none" } }
 string_enum! {
     /// Enforcement of protected paths.
     "protected paths"
@@ -60,7 +59,6 @@ pub struct Capabilities {
     pub output: OutputAbility,
     pub attach: AttachAbility,
     pub files: FileAbility,
-    pub preview: PreviewAbility,
     pub protected: ProtectionAbility,
     pub worker: WorkerHost,
     pub images: ImageAbility,
@@ -71,6 +69,25 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// Supports no optional operation and sets no maximum. Every provider states its isolation and worker host itself.
+    pub const NONE: Self = Self {
+        isolation: Isolation::Unmanaged,
+        listing: Listing::Local,
+        pause: PauseAbility::None,
+        fork: ForkAbility::None,
+        snapshot: SnapshotAbility::None,
+        egress: EgressAbility::None,
+        output: OutputAbility::None,
+        attach: AttachAbility::None,
+        files: FileAbility::None,
+        protected: ProtectionAbility::None,
+        worker: WorkerHost::Person,
+        images: ImageAbility::None,
+        max_memory_gb: None,
+        max_cpu: None,
+        max_disk_gb: None,
+    };
+
     /// True if the server runs the agent: it dials the worker, delivers the repository and serves the model gateway.
     pub const fn runs_agents(&self) -> bool {
         matches!(self.worker, WorkerHost::Server)

@@ -6,9 +6,11 @@ use atoll_core::approval::ApprovalAnswer;
 use atoll_core::id::LeaseId;
 use atoll_core::limit::Limit;
 use atoll_core::sandbox::{AgentLimits, SandboxState};
+use atoll_core::time::Timestamp;
 use atoll_protocol::LeasedMessage;
 use atoll_spool::SpoolStream;
 use serde_json::value::RawValue;
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 #[derive(Debug)]
@@ -30,12 +32,27 @@ pub struct LiveText {
     pub data: Box<RawValue>,
 }
 
+/// Leases of messages that the program has not acknowledged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OpenLeases {
+    pub ids: Vec<LeaseId>,
+    pub renewal_interval: Duration,
+}
+
+/// A longer interval would lose a lease if the server's clock is ahead of the worker's.
+pub const MAX_RENEWAL_INTERVAL: Duration = Duration::from_secs(10);
+const MIN_RENEWAL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Renews a lease after a third of its remaining time.
+pub fn renewal_interval(now: Timestamp, lease_until: Timestamp) -> Duration {
+    (lease_until.elapsed_since(now) / 3).clamp(MIN_RENEWAL_INTERVAL, MAX_RENEWAL_INTERVAL)
+}
+
 #[derive(Debug)]
 pub struct DownlinkChannels {
     pub stream: SpoolStream,
     pub phase: watch::Receiver<SandboxPhase>,
-    /// Leases of messages that the program has not acknowledged.
-    pub leases: watch::Receiver<Vec<LeaseId>>,
+    pub leases: watch::Receiver<OpenLeases>,
     pub live: mpsc::Receiver<LiveText>,
     pub reports: mpsc::Sender<LinkReport>,
 }
@@ -57,4 +74,18 @@ impl DownlinkChannels {
 pub async fn wait_for_leaving(phase: &mut watch::Receiver<SandboxPhase>) {
     // Without a sender the worker is leaving too.
     drop(phase.wait_for(|phase| phase.leaving).await);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_are_renewed_after_a_third_of_their_remaining_time() {
+        let now = Timestamp::from_micros(1_000_000_000);
+        for (remaining, interval) in [(6_000, 2_000), (30_000, 10_000), (3_600_000, 10_000), (0, 500)] {
+            let until = now + Duration::from_millis(remaining);
+            assert_eq!(renewal_interval(now, until), Duration::from_millis(interval), "{remaining} ms");
+        }
+    }
 }

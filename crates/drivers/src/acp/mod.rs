@@ -99,19 +99,9 @@ impl AcpDriver {
 
 impl Driver for AcpDriver {
     fn abilities(&self) -> Abilities {
-        Abilities {
-            steer: true,
-            queue: true,
-            interrupt: true,
-            approvals: true,
-            questions: false,
-            hooks: false,
-            // Gemini announces `loadSession`, but does not find its sessions.
-            resume: self.agent != AcpAgent::Gemini,
-            fork: false,
-            usage: true,
-            plan: true,
-        }
+        // Gemini announces `loadSession`, but does not find its sessions.
+        let resume = self.agent != AcpAgent::Gemini;
+        Abilities { questions: false, hooks: false, fork: false, resume, ..Abilities::ALL }
     }
 
     fn build_command(&mut self, launch: &LaunchContext<'_>) -> AgentCommand {
@@ -153,11 +143,6 @@ impl Driver for AcpDriver {
                 self.send_queued()
             }
         }
-    }
-
-    /// ACP agents do not wait for scans.
-    fn confirm_scan(&mut self, _: &str) -> Option<Vec<u8>> {
-        None
     }
 
     fn handle_line(&mut self, line: &[u8]) -> Vec<AgentOutput> {

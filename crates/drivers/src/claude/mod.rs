@@ -51,18 +51,7 @@ enum OpenRequest {
 
 impl Driver for ClaudeDriver {
     fn abilities(&self) -> Abilities {
-        Abilities {
-            steer: true,
-            queue: true,
-            interrupt: true,
-            approvals: true,
-            questions: true,
-            hooks: true,
-            resume: true,
-            fork: true,
-            usage: true,
-            plan: true,
-        }
+        Abilities::ALL
     }
 
     fn transcript_support(&self) -> Option<TranscriptSupport> {

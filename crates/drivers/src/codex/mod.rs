@@ -76,18 +76,7 @@ enum PendingCall {
 
 impl Driver for CodexDriver {
     fn abilities(&self) -> Abilities {
-        Abilities {
-            steer: true,
-            queue: true,
-            interrupt: true,
-            approvals: true,
-            questions: true,
-            hooks: false,
-            resume: true,
-            fork: true,
-            usage: true,
-            plan: true,
-        }
+        Abilities { hooks: false, ..Abilities::ALL }
     }
 
     fn transcript_support(&self) -> Option<TranscriptSupport> {
@@ -131,11 +120,6 @@ impl Driver for CodexDriver {
                 self.send_queued()
             }
         }
-    }
-
-    /// Codex does not wait for scans.
-    fn confirm_scan(&mut self, _: &str) -> Option<Vec<u8>> {
-        None
     }
 
     fn handle_line(&mut self, line: &[u8]) -> Vec<AgentOutput> {

@@ -59,18 +59,7 @@ enum OpenRequest {
 
 impl Driver for OpenCodeDriver {
     fn abilities(&self) -> Abilities {
-        Abilities {
-            steer: true,
-            queue: true,
-            interrupt: true,
-            approvals: true,
-            questions: true,
-            hooks: false,
-            resume: true,
-            fork: true,
-            usage: true,
-            plan: true,
-        }
+        Abilities { hooks: false, ..Abilities::ALL }
     }
 
     fn transcript_support(&self) -> Option<TranscriptSupport> {
@@ -115,11 +104,6 @@ impl Driver for OpenCodeDriver {
 
     fn relays_denial_reasons(&self) -> bool {
         true
-    }
-
-    /// OpenCode does not wait for scans.
-    fn confirm_scan(&mut self, _: &str) -> Option<Vec<u8>> {
-        None
     }
 
     fn handle_line(&mut self, line: &[u8]) -> Vec<AgentOutput> {

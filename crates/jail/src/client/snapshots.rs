@@ -117,7 +117,11 @@ impl Launcher {
         Ok(running)
     }
 
-    fn request_all<T>(&self, request: Request, item: impl Fn(Answer) -> Result<T, Answer>) -> Result<Vec<T>, Error> {
+    pub(super) fn request_all<T>(
+        &self,
+        request: Request,
+        item: impl Fn(Answer) -> Result<T, Answer>,
+    ) -> Result<Vec<T>, Error> {
         let verb = request.label();
         let (id, answers) = self.shared.new_request()?;
         let outcome = self.shared.send_request(id, request, &[]).and_then(|()| {

@@ -39,85 +39,41 @@ impl Service {
         if let Err(error) = self.open_data_dir() {
             return self.send_answer(id, Err(error));
         }
-        match request {
-            Request::Probe | Request::KillRun { .. } => Ok(()),
-            Request::Prepare(spec) => {
-                let info = self.prepare_sandbox(spec).map(sandbox_answer);
-                self.send_answer(id, info)
-            }
-            Request::StartWorker { name } => {
-                let outcome = self.start_worker(id, &name);
-                self.answer_failure(id, outcome)
-            }
-            Request::Run { name, argv } => {
-                let outcome = self.run_program(id, &name, &argv, descriptors);
-                self.answer_failure(id, outcome)
-            }
-            Request::Find { name } => {
-                let info = self.sandbox_info(&name).map(sandbox_answer);
-                self.send_answer(id, info)
-            }
-            Request::List => self.list_sandboxes(id),
-            Request::Kill { name } => self.kill_sandbox(id, &name),
+        let answer = match request {
+            Request::Probe | Request::KillRun { .. } => Ok(None),
+            // These send several answers, or one when the processes are gone.
+            Request::List => return self.list_sandboxes(id),
+            Request::CpuTimes => return self.send_cpu_times(id),
+            Request::Snapshots => return self.list_snapshots(id),
+            Request::Images => return self.list_images(id),
+            Request::Kill { name } => return self.kill_sandbox(id, &name),
             Request::Destroy { name } => match validate_name(&name) {
-                Ok(()) => self.destroy_sandbox(id, &name),
-                Err(error) => self.send_answer(id, Err(error)),
+                Ok(()) => return self.destroy_sandbox(id, &name),
+                Err(error) => Err(error),
             },
-            Request::MeasureDisk { name } => {
-                let outcome = self.measure_disk(id, &name);
-                self.answer_failure(id, outcome)
+            Request::Prepare(spec) => self.prepare_sandbox(spec).map(sandbox_answer),
+            Request::Find { name } => self.sandbox_info(&name).map(sandbox_answer),
+            Request::Resume { name } => self.resume_sandbox(&name).map(sandbox_answer),
+            Request::ReleaseSpool { name } => self.release_spool(&name).map(sandbox_answer),
+            Request::Fork { parent, spec } => self.fork_sandbox(&parent, spec).map(sandbox_answer),
+            Request::Usage { name } => self.read_usage(&name).map(|usage| Some(Answer::Usage(usage))),
+            Request::Snapshot { name, snapshot } => {
+                self.create_snapshot(&name, &snapshot).map(|made| Some(Answer::Snapshot(made)))
             }
+            Request::ForgetSnapshot { snapshot } => self.forget_snapshot(&snapshot).map(|()| Some(Answer::Done)),
+            Request::ForgetImage { image } => self.forget_image(&image).map(|()| Some(Answer::Done)),
+            Request::StartWorker { name } => self.start_worker(id, &name).map(answer_later),
+            Request::Run { name, argv } => self.run_program(id, &name, &argv, descriptors).map(answer_later),
+            Request::Exec { name, program } => self.exec_program(id, &name, &program, descriptors).map(answer_later),
+            Request::ImportImage { image } => self.import_image(id, &image, descriptors).map(answer_later),
+            Request::Pause { name } => self.pause_sandbox(id, &name).map(answer_later),
+            Request::MeasureDisk { name } => self.measure_disk(id, &name).map(answer_later),
             Request::KillWriters { name, kill_all } => {
                 let scope = if kill_all { KillScope::All } else { KillScope::Writers };
-                let outcome = self.kill_writers(id, &name, scope);
-                self.answer_failure(id, outcome)
+                self.kill_writers(id, &name, scope).map(answer_later)
             }
-            Request::CpuTimes => self.send_cpu_times(id),
-            Request::Pause { name } => {
-                let outcome = self.pause_sandbox(id, &name);
-                self.answer_failure(id, outcome)
-            }
-            Request::Resume { name } => {
-                let info = self.resume_sandbox(&name).map(sandbox_answer);
-                self.send_answer(id, info)
-            }
-            Request::ReleaseSpool { name } => {
-                let info = self.release_spool(&name).map(sandbox_answer);
-                self.send_answer(id, info)
-            }
-            Request::Usage { name } => self.send_answer(id, self.read_usage(&name).map(Answer::Usage)),
-            Request::Fork { parent, spec } => {
-                let info = self.fork_sandbox(&parent, spec).map(sandbox_answer);
-                self.send_answer(id, info)
-            }
-            Request::Snapshot { name, snapshot } => {
-                let made = self.create_snapshot(&name, &snapshot).map(Answer::Snapshot);
-                self.send_answer(id, made)
-            }
-            Request::Snapshots => self.list_snapshots(id),
-            Request::ForgetSnapshot { snapshot } => {
-                let outcome = self.forget_snapshot(&snapshot).map(|()| Answer::Done);
-                self.send_answer(id, outcome)
-            }
-            Request::ImportImage { image } => {
-                let outcome = self.import_image(id, &image, descriptors);
-                self.answer_failure(id, outcome)
-            }
-            Request::Images => self.list_images(id),
-            Request::ForgetImage { image } => {
-                let outcome = self.forget_image(&image).map(|()| Answer::Done);
-                self.send_answer(id, outcome)
-            }
-            Request::Exec { name, program } => {
-                let outcome = self.exec_program(id, &name, &program, descriptors);
-                self.answer_failure(id, outcome)
-            }
-        }
-    }
-
-    /// Sends a failure at once; a success is answered when its process reports.
-    fn answer_failure(&self, id: u64, outcome: Result<(), Error>) -> Result<(), Error> {
-        outcome.or_else(|error| self.send_answer(id, Err(error)))
+        };
+        answer.transpose().map_or(Ok(()), |answer| self.send_answer(id, answer))
     }
 
     /// A running worker keeps its spool.
@@ -239,8 +195,13 @@ impl Service {
     }
 }
 
-fn sandbox_answer(info: SandboxInfo) -> Answer {
-    Answer::Sandbox(Box::new(info))
+fn sandbox_answer(info: SandboxInfo) -> Option<Answer> {
+    Some(Answer::Sandbox(Box::new(info)))
+}
+
+/// No answer yet: the process that was started reports it.
+const fn answer_later((): ()) -> Option<Answer> {
+    None
 }
 
 /// Creates a sandbox's directories. The draft of the record comes first, so that the rest can be removed with the right

@@ -2,11 +2,9 @@
 
 use super::{CheckContext, CheckOutcome, describe_error, ensure, shell_command, whole_file};
 use atoll_core::provider::capabilities::{
-    AttachAbility, EgressAbility, FileAbility, ForkAbility, OutputAbility, PauseAbility, PreviewAbility,
-    SnapshotAbility,
+    AttachAbility, FileAbility, ForkAbility, OutputAbility, PauseAbility, SnapshotAbility,
 };
 use atoll_core::provider::{ByteStream, Error, ExecRef, FileOperation, ProviderId, SandboxLookup};
-use atoll_core::sandbox::{Network, NetworkPolicy};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
@@ -98,7 +96,7 @@ pub(super) async fn unknown_is_gone(context: &CheckContext<'_>) -> CheckOutcome 
         is_gone("exec", context.provider.exec(at, &shell_command("true")).await)?;
     }
     if can.attach != AttachAbility::None {
-        let exec = ExecRef { sandbox: nobody.clone(), exec: "1".to_owned(), epoch: 1 };
+        let exec = ExecRef { sandbox: nobody.clone(), exec: "1".to_owned() };
         is_gone("attach", context.provider.attach(&exec, 0).await)?;
         is_gone("signal", context.provider.signal(&exec, 15).await)?;
     }
@@ -130,7 +128,7 @@ pub(super) async fn unsupported_calls_have_no_effect(context: &CheckContext<'_>)
         is_unsupported("exec", provider.exec(at, &shell_command("true")).await)?;
     }
     if can.attach == AttachAbility::None {
-        let exec = ExecRef { sandbox: made.clone(), exec: "1".to_owned(), epoch: 1 };
+        let exec = ExecRef { sandbox: made.clone(), exec: "1".to_owned() };
         is_unsupported("attach", provider.attach(&exec, 0).await)?;
     }
     if can.files == FileAbility::None {
@@ -139,13 +137,6 @@ pub(super) async fn unsupported_calls_have_no_effect(context: &CheckContext<'_>)
         ensure!(!touched.load(Ordering::SeqCst), "upload is unsupported, but read its data first");
         is_unsupported("download", provider.download(at, &whole_file("a")).await)?;
         is_unsupported("files", provider.files(at, &stat_job()).await)?;
-    }
-    if can.preview == PreviewAbility::None {
-        is_unsupported("preview", provider.preview(at, 8080, None).await)?;
-    }
-    if matches!(can.egress, EgressAbility::None | EgressAbility::Unmanaged) {
-        let all = Network { policy: NetworkPolicy::All, allow: Vec::new() };
-        is_unsupported("set_network", provider.set_network(at, &all).await)?;
     }
     let after = provider.get(at).await;
     ensure!(before == after, "unsupported calls changed {before:?} to {after:?}");

@@ -20,15 +20,14 @@ use crate::worker_client::exec::Commands;
 use crate::worker_client::git_arguments::job_arguments;
 use crate::worker_client::{LinkHost, file_transfer, link};
 use crate::{has_labels, lock_state};
-use atoll_core::BoxFuture;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{
     ByteStream, Capabilities, CommandExit, CreateSpec, DeadWorker, Download, Error, ExecInfo, ExecRef, ExecSpec,
-    ExecStream, FileOperation, FileOperationOutput, FileResult, GitOperation, GitResult, Provider, ProviderFuture,
-    ProviderId, ProviderPage, ProviderSandbox, ProviderState, PtySize, ResourceUsage, SandboxLookup, StopMode,
-    Transfer, UploadSummary, capabilities as can,
+    ExecStream, FileOperation, FileOperationOutput, FileResult, GitOperation, GitResult, ImplementProvider, ProviderId,
+    ProviderPage, ProviderSandbox, ProviderState, PtySize, ResourceUsage, SandboxLookup, Transfer, UploadSummary,
+    capabilities as can,
 };
-use atoll_core::sandbox::{Network, ProviderKind};
+use atoll_core::sandbox::ProviderKind;
 use bollard::query_parameters::StatsOptions;
 use bytes::Bytes;
 use container_dir::{ContainerDir, ContainerRecord};
@@ -42,8 +41,19 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
-/// Constant: a container is never replaced behind its sandbox's id.
-const EPOCH: u64 = 1;
+pub const CAPABILITIES: Capabilities = Capabilities {
+    isolation: can::Isolation::Namespace,
+    listing: can::Listing::Exact,
+    pause: can::PauseAbility::Memory,
+    egress: can::EgressAbility::Domains,
+    output: can::OutputAbility::Split,
+    attach: can::AttachAbility::FromCursor,
+    files: can::FileAbility::Root,
+    protected: can::ProtectionAbility::Results,
+    worker: can::WorkerHost::Server,
+    ..Capabilities::NONE
+};
+
 /// Time limit for the engine to report the exit of a container whose worker no longer listens.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -111,9 +121,7 @@ impl Docker {
         Ok(ProviderSandbox {
             id: dir.provider_id(),
             state: provider_state(phase),
-            epoch: EPOCH,
             labels: dir.read_record().map(|record| record.labels).unwrap_or_default(),
-            expires_at: None,
             notices: self.engine.engine_info().await?.limit_notices(),
         })
     }
@@ -237,34 +245,17 @@ fn provider_state(phase: Option<ContainerPhase>) -> ProviderState {
     }
 }
 
-impl Provider for Docker {
+impl ImplementProvider for Docker {
     fn kind(&self) -> ProviderKind {
         ProviderKind::Docker
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            isolation: can::Isolation::Namespace,
-            listing: can::Listing::Exact,
-            pause: can::PauseAbility::Memory,
-            fork: can::ForkAbility::None,
-            snapshot: can::SnapshotAbility::None,
-            egress: can::EgressAbility::Domains,
-            output: can::OutputAbility::Split,
-            attach: can::AttachAbility::FromCursor,
-            files: can::FileAbility::Root,
-            preview: can::PreviewAbility::None,
-            protected: can::ProtectionAbility::Results,
-            worker: can::WorkerHost::Server,
-            images: can::ImageAbility::None,
-            max_memory_gb: None,
-            max_cpu: None,
-            max_disk_gb: None,
-        }
+        CAPABILITIES
     }
 
-    fn find_dead_worker(&self, sandbox: SandboxId) -> ProviderFuture<'_, DeadWorker> {
-        Box::pin(self.load_dead_worker(sandbox))
+    async fn find_dead_worker(&self, sandbox: SandboxId) -> Result<DeadWorker, Error> {
+        self.load_dead_worker(sandbox).await
     }
 
     fn disconnect_all(&self) {
@@ -272,209 +263,174 @@ impl Provider for Docker {
     }
 
     /// The sandbox id is the idempotency key: container names are unique.
-    fn create<'a>(&'a self, spec: &'a CreateSpec, _key: &'a str) -> ProviderFuture<'a, ProviderSandbox> {
-        Box::pin(async move {
-            crate::refuse_isolation_tier(self.kind(), spec)?;
-            let mut made = self.create_sandbox(spec).await?;
-            if !spec.settings.protected.is_empty() {
-                made.notices.push(PROTECTED_IN_RESULTS_ONLY.to_owned());
-            }
-            Ok(made)
-        })
+    async fn create(&self, spec: &CreateSpec, _key: &str) -> Result<ProviderSandbox, Error> {
+        crate::refuse_isolation_tier(self.kind(), spec)?;
+        let mut made = self.create_sandbox(spec).await?;
+        if !spec.settings.protected.is_empty() {
+            made.notices.push(PROTECTED_IN_RESULTS_ONLY.to_owned());
+        }
+        Ok(made)
     }
 
-    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, SandboxLookup> {
-        Box::pin(async move {
-            let looked = async {
-                let dir = self.find_dir(id)?;
-                let phase = self.container_phase(&dir).await?;
-                self.ensure_connected(&dir, phase);
-                self.describe_sandbox(&dir, phase).await
-            };
-            match looked.await {
-                Ok(found) => SandboxLookup::Found(found),
-                Err(Error::Gone) => SandboxLookup::Gone,
-                Err(error) => {
-                    // A worker may outlive its engine and is reachable without it.
-                    if let Ok(dir) = self.find_dir(id) {
-                        self.ensure_connected(&dir, Some(ContainerPhase::Running));
-                    }
-                    SandboxLookup::Unreachable { detail: error.to_string() }
-                }
-            }
-        })
-    }
-
-    fn list<'a>(&'a self, cursor: Option<&'a str>) -> ProviderFuture<'a, ProviderPage> {
-        Box::pin(async move { Ok(crate::list_page(&self.list_all().await?, cursor, ProviderSandbox::clone)) })
-    }
-
-    fn find_by_labels<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> ProviderFuture<'a, Vec<ProviderSandbox>> {
-        Box::pin(async move {
-            let all = self.list_all().await?.into_values();
-            let fitting: Vec<ProviderSandbox> = all.filter(|found| has_labels(&found.labels, labels)).collect();
-            for found in &fitting {
-                let phase = (found.state == ProviderState::Running).then_some(ContainerPhase::Running);
-                self.ensure_connected(&self.find_dir(&found.id)?, phase);
-            }
-            Ok(fitting)
-        })
-    }
-
-    fn destroy<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()> {
-        Box::pin(async move {
-            let Ok(dir) = self.find_dir(id) else { return Ok(()) };
-            self.disconnect_worker(id);
-            self.commands.forget_sandbox(id);
-            let sandbox = dir.sandbox.to_string();
-            for job in self
-                .engine
-                .list_containers(&[(container_spec::SERVER_LABEL, &self.server), (container_spec::JOB_LABEL, &sandbox)])
-                .await?
-            {
-                self.engine.remove_container(&job.name).await?;
-            }
-            self.engine.remove_container(&dir.container_name()).await?;
-            self.engine.remove_volume(&dir.container_name()).await?;
-            dir.remove_dir()
-        })
-    }
-
-    /// Kills every process and keeps the files. For a graceful stop, the server uses the worker's link.
-    fn stop<'a>(&'a self, id: &'a ProviderId, _mode: StopMode) -> ProviderFuture<'a, ()> {
-        Box::pin(async move { self.engine.kill_container(&self.find_dir(id)?.container_name()).await })
-    }
-
-    fn pause<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()> {
-        Box::pin(async move {
+    async fn get(&self, id: &ProviderId) -> SandboxLookup {
+        let looked = async {
             let dir = self.find_dir(id)?;
-            match self.container_phase(&dir).await? {
-                Some(ContainerPhase::Paused) => Ok(()),
-                Some(ContainerPhase::Running) => {
-                    let pause = async {
-                        let paused = self.engine.client().await?.pause_container(&dir.container_name()).await;
-                        paused.map_err(|error| self.engine.translate_error(&error))
-                    };
-                    self.commands.pause_with(id, pause).await
-                }
-                Some(ContainerPhase::Created | ContainerPhase::Removing | ContainerPhase::Exited(_)) | None => {
-                    Err(not_running_error())
-                }
-            }
-        })
-    }
-
-    fn resume<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ProviderSandbox> {
-        Box::pin(async move {
-            let dir = self.find_dir(id)?;
-            match self.container_phase(&dir).await? {
-                Some(ContainerPhase::Paused) => {
-                    let resumed = self.engine.client().await?.unpause_container(&dir.container_name()).await;
-                    resumed.map_err(|error| self.engine.translate_error(&error))?;
-                }
-                Some(ContainerPhase::Running) => {}
-                Some(ContainerPhase::Created | ContainerPhase::Removing | ContainerPhase::Exited(_)) | None => {
-                    return Err(not_running_error());
-                }
-            }
-            self.commands.mark_resumed(id);
             let phase = self.container_phase(&dir).await?;
             self.ensure_connected(&dir, phase);
             self.describe_sandbox(&dir, phase).await
-        })
-    }
-
-    fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> ProviderFuture<'a, ExecRef> {
-        Box::pin(async move {
-            if spec.as_root {
-                let detail = "root in a container has no more rights than the agent; run the command as the agent";
-                return Err(Error::Refused { detail: detail.into() });
+        };
+        match looked.await {
+            Ok(found) => SandboxLookup::Found(found),
+            Err(Error::Gone) => SandboxLookup::Gone,
+            Err(error) => {
+                // A worker may outlive its engine and is reachable without it.
+                if let Ok(dir) = self.find_dir(id) {
+                    self.ensure_connected(&dir, Some(ContainerPhase::Running));
+                }
+                SandboxLookup::Unreachable { detail: error.to_string() }
             }
-            self.commands.start_command(id, EPOCH, &self.worker_socket(id).await?, spec).await
-        })
+        }
     }
 
-    fn attach<'a>(&'a self, exec: &'a ExecRef, cursor: u64) -> ProviderFuture<'a, ExecStream> {
-        Box::pin(async move { self.commands.attach_reader(exec, cursor) })
+    async fn list(&self, cursor: Option<&str>) -> Result<ProviderPage, Error> {
+        Ok(crate::list_page(&self.list_all().await?, cursor, ProviderSandbox::clone))
     }
 
-    fn write<'a>(&'a self, exec: &'a ExecRef, data: Bytes) -> ProviderFuture<'a, ()> {
-        Box::pin(async move { self.commands.write_stdin(exec, &data).await })
+    async fn find_by_labels(&self, labels: &BTreeMap<String, String>) -> Result<Vec<ProviderSandbox>, Error> {
+        let all = self.list_all().await?.into_values();
+        let fitting: Vec<ProviderSandbox> = all.filter(|found| has_labels(&found.labels, labels)).collect();
+        for found in &fitting {
+            let phase = (found.state == ProviderState::Running).then_some(ContainerPhase::Running);
+            self.ensure_connected(&self.find_dir(&found.id)?, phase);
+        }
+        Ok(fitting)
     }
 
-    fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> ProviderFuture<'a, ()> {
-        Box::pin(async move { self.commands.close_stdin(exec) })
+    async fn destroy(&self, id: &ProviderId) -> Result<(), Error> {
+        let Ok(dir) = self.find_dir(id) else { return Ok(()) };
+        self.disconnect_worker(id);
+        self.commands.forget_sandbox(id);
+        let sandbox = dir.sandbox.to_string();
+        for job in self
+            .engine
+            .list_containers(&[(container_spec::SERVER_LABEL, &self.server), (container_spec::JOB_LABEL, &sandbox)])
+            .await?
+        {
+            self.engine.remove_container(&job.name).await?;
+        }
+        self.engine.remove_container(&dir.container_name()).await?;
+        self.engine.remove_volume(&dir.container_name()).await?;
+        dir.remove_dir()
     }
 
-    fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> ProviderFuture<'a, ()> {
-        Box::pin(async move { self.commands.signal_command(exec, signal) })
+    async fn stop(&self, id: &ProviderId) -> Result<(), Error> {
+        self.engine.kill_container(&self.find_dir(id)?.container_name()).await
     }
 
-    fn resize<'a>(&'a self, exec: &'a ExecRef, size: PtySize) -> ProviderFuture<'a, ()> {
-        Box::pin(async move { self.commands.resize_terminal(exec, size) })
+    async fn pause(&self, id: &ProviderId) -> Result<(), Error> {
+        let dir = self.find_dir(id)?;
+        match self.container_phase(&dir).await? {
+            Some(ContainerPhase::Paused) => Ok(()),
+            Some(ContainerPhase::Running) => {
+                let pause = async {
+                    let paused = self.engine.client().await?.pause_container(&dir.container_name()).await;
+                    paused.map_err(|error| self.engine.translate_error(&error))
+                };
+                self.commands.pause_with(id, pause).await
+            }
+            Some(ContainerPhase::Created | ContainerPhase::Removing | ContainerPhase::Exited(_)) | None => {
+                Err(not_running_error())
+            }
+        }
     }
 
-    fn execs<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, Vec<ExecInfo>> {
-        Box::pin(async move { Ok(self.commands.list_commands(id)) })
+    async fn resume(&self, id: &ProviderId) -> Result<ProviderSandbox, Error> {
+        let dir = self.find_dir(id)?;
+        match self.container_phase(&dir).await? {
+            Some(ContainerPhase::Paused) => {
+                let resumed = self.engine.client().await?.unpause_container(&dir.container_name()).await;
+                resumed.map_err(|error| self.engine.translate_error(&error))?;
+            }
+            Some(ContainerPhase::Running) => {}
+            Some(ContainerPhase::Created | ContainerPhase::Removing | ContainerPhase::Exited(_)) | None => {
+                return Err(not_running_error());
+            }
+        }
+        self.commands.mark_resumed(id);
+        let phase = self.container_phase(&dir).await?;
+        self.ensure_connected(&dir, phase);
+        self.describe_sandbox(&dir, phase).await
     }
 
-    fn upload<'a>(
-        &'a self,
-        id: &'a ProviderId,
-        transfer: &'a Transfer,
+    async fn exec(&self, id: &ProviderId, spec: &ExecSpec) -> Result<ExecRef, Error> {
+        if spec.as_root {
+            let detail = "root in a container has no more rights than the agent; run the command as the agent";
+            return Err(Error::Refused { detail: detail.into() });
+        }
+        self.commands.start_command(id, &self.worker_socket(id).await?, spec).await
+    }
+
+    async fn attach(&self, exec: &ExecRef, cursor: u64) -> Result<ExecStream, Error> {
+        self.commands.attach_reader(exec, cursor)
+    }
+
+    async fn write(&self, exec: &ExecRef, data: Bytes) -> Result<(), Error> {
+        self.commands.write_stdin(exec, &data).await
+    }
+
+    async fn close_stdin(&self, exec: &ExecRef) -> Result<(), Error> {
+        self.commands.close_stdin(exec)
+    }
+
+    async fn signal(&self, exec: &ExecRef, signal: i32) -> Result<(), Error> {
+        self.commands.signal_command(exec, signal)
+    }
+
+    async fn resize(&self, exec: &ExecRef, size: PtySize) -> Result<(), Error> {
+        self.commands.resize_terminal(exec, size)
+    }
+
+    async fn execs(&self, id: &ProviderId) -> Result<Vec<ExecInfo>, Error> {
+        Ok(self.commands.list_commands(id))
+    }
+
+    async fn upload(
+        &self,
+        id: &ProviderId,
+        transfer: &Transfer,
         data: ByteStream,
-    ) -> ProviderFuture<'a, FileResult<UploadSummary>> {
-        Box::pin(async move {
-            file_transfer::upload_files(&self.worker_socket(id).await?, &self.commands.timeout_for(id), transfer, data)
-                .await
-        })
+    ) -> Result<FileResult<UploadSummary>, Error> {
+        file_transfer::upload_files(&self.worker_socket(id).await?, &self.commands.timeout_for(id), transfer, data)
+            .await
     }
 
-    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> ProviderFuture<'a, FileResult<Download>> {
-        Box::pin(async move {
-            file_transfer::download_files(&self.worker_socket(id).await?, self.commands.timeout_for(id), transfer).await
-        })
+    async fn download(&self, id: &ProviderId, transfer: &Transfer) -> Result<FileResult<Download>, Error> {
+        file_transfer::download_files(&self.worker_socket(id).await?, self.commands.timeout_for(id), transfer).await
     }
 
-    fn files<'a>(
-        &'a self,
-        id: &'a ProviderId,
-        job: &'a FileOperation,
-    ) -> ProviderFuture<'a, FileResult<FileOperationOutput>> {
-        Box::pin(async move {
-            file_transfer::run_job(&self.worker_socket(id).await?, &self.commands.timeout_for(id), job).await
-        })
+    async fn files(&self, id: &ProviderId, job: &FileOperation) -> Result<FileResult<FileOperationOutput>, Error> {
+        file_transfer::run_job(&self.worker_socket(id).await?, &self.commands.timeout_for(id), job).await
     }
 
-    /// No-op: the server's egress proxy applies the stored policy.
-    fn set_network<'a>(&'a self, id: &'a ProviderId, _network: &'a Network) -> ProviderFuture<'a, ()> {
-        Box::pin(async move { self.find_dir(id).map(drop) })
-    }
-
-    fn git<'a>(&'a self, id: &'a ProviderId, job: &'a GitOperation, output: File) -> ProviderFuture<'a, GitResult> {
-        Box::pin(async move {
-            let dir = self.find_dir(id)?;
-            let record = dir.read_record().ok_or(Error::Gone)?;
-            self.run_git(dir, record, GitCommand { arguments: job_arguments(job), input: None, output: Some(output) })
-                .await
-        })
+    async fn git(&self, id: &ProviderId, job: &GitOperation, output: File) -> Result<GitResult, Error> {
+        let dir = self.find_dir(id)?;
+        let record = dir.read_record().ok_or(Error::Gone)?;
+        self.run_git(dir, record, GitCommand { arguments: job_arguments(job), input: None, output: Some(output) }).await
     }
 
     /// Reports no disk use: the engine does not expose a volume's size.
-    fn resources<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ResourceUsage> {
-        Box::pin(async move {
-            let name = self.find_dir(id)?.container_name();
-            let once = StatsOptions { stream: false, one_shot: true };
-            let mut stats = Box::pin(self.engine.client().await?.stats(&name, Some(once)));
-            let Some(stats) = stats.next().await else { return Ok(ResourceUsage::default()) };
-            let stats = stats.map_err(|error| self.engine.translate_error(&error))?;
-            let used = stats.cpu_stats.and_then(|cpu| cpu.cpu_usage?.total_usage).unwrap_or(0);
-            Ok(ResourceUsage {
-                cpu_seconds: Duration::from_nanos(used).as_secs_f64(),
-                memory_bytes: stats.memory_stats.and_then(|memory| memory.usage).unwrap_or(0),
-                pids: stats.pids_stats.and_then(|pids| pids.current).unwrap_or(0),
-                ..ResourceUsage::default()
-            })
+    async fn resources(&self, id: &ProviderId) -> Result<ResourceUsage, Error> {
+        let name = self.find_dir(id)?.container_name();
+        let once = StatsOptions { stream: false, one_shot: true };
+        let mut stats = Box::pin(self.engine.client().await?.stats(&name, Some(once)));
+        let Some(stats) = stats.next().await else { return Ok(ResourceUsage::default()) };
+        let stats = stats.map_err(|error| self.engine.translate_error(&error))?;
+        let used = stats.cpu_stats.and_then(|cpu| cpu.cpu_usage?.total_usage).unwrap_or(0);
+        Ok(ResourceUsage {
+            cpu_seconds: Duration::from_nanos(used).as_secs_f64(),
+            memory_bytes: stats.memory_stats.and_then(|memory| memory.usage).unwrap_or(0),
+            pids: stats.pids_stats.and_then(|pids| pids.current).unwrap_or(0),
+            ..ResourceUsage::default()
         })
     }
 }

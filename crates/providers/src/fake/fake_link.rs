@@ -68,7 +68,7 @@ impl FakeLink {
         let (mut backoff, mut phase, stream) = (self.new_backoff(), channels.phase.clone(), channels.stream);
         loop {
             self.environment.wait_until_thawed().await;
-            let renew = channels.leases.borrow().clone();
+            let renew = channels.leases.borrow().ids.clone();
             let (stream, boot) = (stream.id, Some(stream.boot));
             let request = LeaseRequest { stream, boot, max: MAX_LEASED_MESSAGES, wait_s: LEASE_WAIT_SECONDS, renew };
             let answer = tokio::select! {

@@ -20,11 +20,10 @@ mod worker;
 pub use atoll_core::fake_options::{FakeOptions, Fault, FaultKind, FaultPoint};
 
 use crate::{all_labels, has_labels, lock_state};
-use atoll_core::BoxFuture;
 use atoll_core::provider::{
     ByteStream, Capabilities, CreateSpec, Download, Error, ExecRef, ExecSpec, ExecStream, FileOperation,
-    FileOperationOutput, FileResult, Provider, ProviderFuture, ProviderId, ProviderPage, ProviderSandbox,
-    ProviderState, ResourceUsage, SandboxLookup, SnapshotRef, Transfer, UploadSummary, capabilities as can,
+    FileOperationOutput, FileResult, ImplementProvider, ProviderId, ProviderPage, ProviderSandbox, ProviderState,
+    ResourceUsage, SandboxLookup, SnapshotRef, Transfer, UploadSummary, capabilities as can,
 };
 use atoll_core::sandbox::ProviderKind;
 use atoll_protocol::link::WorkerLink;
@@ -36,8 +35,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use tree::Tree;
 
-/// Constant: a fake sandbox is never replaced behind its id.
-const EPOCH: u64 = 1;
+pub const CAPABILITIES: Capabilities = Capabilities {
+    isolation: can::Isolation::Simulated,
+    listing: can::Listing::Exact,
+    pause: can::PauseAbility::Memory,
+    fork: can::ForkAbility::Live,
+    snapshot: can::SnapshotAbility::Live,
+    output: can::OutputAbility::Split,
+    attach: can::AttachAbility::FromCursor,
+    files: can::FileAbility::Workspace,
+    worker: can::WorkerHost::Provider,
+    ..Capabilities::NONE
+};
 
 pub struct Fake {
     options: FakeOptions,
@@ -154,14 +163,7 @@ impl Fake {
         state.created_count += 1;
         let id = ProviderId(format!("fake_{}_{}", spec.identity.sandbox, state.created_count));
         let running = ProviderState::Running;
-        let found = ProviderSandbox {
-            id: id.clone(),
-            state: running,
-            epoch: EPOCH,
-            labels: all_labels(spec),
-            expires_at: None,
-            notices: Vec::new(),
-        };
+        let found = ProviderSandbox { id: id.clone(), state: running, labels: all_labels(spec), notices: Vec::new() };
         let link = FakeLink {
             sandbox: spec.identity.sandbox,
             server: self.link.clone(),
@@ -183,7 +185,7 @@ impl Fake {
 
     fn find_command(&self, exec: &ExecRef) -> Result<(Arc<SandboxRuntime>, u64), Error> {
         let runtime = self.find_runtime(&exec.sandbox)?;
-        let id = exec.exec.parse().ok().filter(|_| exec.epoch == EPOCH).ok_or(Error::Gone)?;
+        let id = exec.exec.parse().ok().ok_or(Error::Gone)?;
         Ok((runtime, id))
     }
 
@@ -198,33 +200,16 @@ impl Fake {
     }
 }
 
-impl Provider for Fake {
+impl ImplementProvider for Fake {
     fn kind(&self) -> ProviderKind {
         ProviderKind::Fake
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            isolation: can::Isolation::Simulated,
-            listing: can::Listing::Exact,
-            pause: can::PauseAbility::Memory,
-            fork: can::ForkAbility::Live,
-            snapshot: can::SnapshotAbility::Live,
-            egress: can::EgressAbility::None,
-            output: can::OutputAbility::Split,
-            attach: can::AttachAbility::FromCursor,
-            files: can::FileAbility::Workspace,
-            preview: can::PreviewAbility::None,
-            protected: can::ProtectionAbility::None,
-            worker: can::WorkerHost::Provider,
-            images: can::ImageAbility::None,
-            max_memory_gb: None,
-            max_cpu: None,
-            max_disk_gb: None,
-        }
+        CAPABILITIES
     }
 
-    fn create<'a>(&'a self, spec: &'a CreateSpec, key: &'a str) -> ProviderFuture<'a, ProviderSandbox> {
+    async fn create(&self, spec: &CreateSpec, key: &str) -> Result<ProviderSandbox, Error> {
         let tree = |state: &State| match &spec.settings.snapshot {
             None => Ok(Tree::default()),
             Some(name) => match state.snapshots.get(name) {
@@ -232,181 +217,140 @@ impl Provider for Fake {
                 None => Err(refused_error(format!("there is no snapshot `{name}`"))),
             },
         };
-        Box::pin(async move {
-            crate::refuse_isolation_tier(self.kind(), spec)?;
-            crate::refuse_protected_paths(self.kind(), spec)?;
-            crate::refuse_programs(self.kind(), spec)?;
-            self.create_from_tree(spec, key, tree).await
-        })
+        crate::refuse_isolation_tier(self.kind(), spec)?;
+        crate::refuse_protected_paths(self.kind(), spec)?;
+        crate::refuse_programs(self.kind(), spec)?;
+        self.create_from_tree(spec, key, tree).await
     }
 
-    fn get<'a>(&'a self, id: &'a ProviderId) -> BoxFuture<'a, SandboxLookup> {
-        Box::pin(async move {
-            match lock_state(&self.state).sandboxes.get(id) {
-                Some(sandbox) => SandboxLookup::Found(sandbox.describe_sandbox()),
-                None => SandboxLookup::Gone,
+    async fn get(&self, id: &ProviderId) -> SandboxLookup {
+        match lock_state(&self.state).sandboxes.get(id) {
+            Some(sandbox) => SandboxLookup::Found(sandbox.describe_sandbox()),
+            None => SandboxLookup::Gone,
+        }
+    }
+
+    async fn list(&self, cursor: Option<&str>) -> Result<ProviderPage, Error> {
+        Ok(crate::list_page(&lock_state(&self.state).sandboxes, cursor, FakeSandbox::describe_sandbox))
+    }
+
+    async fn find_by_labels(&self, labels: &BTreeMap<String, String>) -> Result<Vec<ProviderSandbox>, Error> {
+        let state = lock_state(&self.state);
+        let fitting = state.sandboxes.values().filter(|sandbox| has_labels(&sandbox.description.labels, labels));
+        Ok(fitting.map(FakeSandbox::describe_sandbox).collect())
+    }
+
+    async fn destroy(&self, id: &ProviderId) -> Result<(), Error> {
+        let dice = lock_state(&self.state).sandboxes.get(id).map(|sandbox| sandbox.faults.clone());
+        match dice.and_then(|dice| dice.draw_fault(FaultPoint::Destroy)) {
+            None | Some(InjectedFault::Duplicate) => {}
+            Some(InjectedFault::Delay(span)) => tokio::time::sleep(span).await,
+            Some(InjectedFault::Fail) => return Err(unreachable_error("the sandbox is still there")),
+            Some(InjectedFault::Drop) => {
+                self.remove_sandbox(id);
+                return Err(unreachable_error("the answer got lost"));
             }
-        })
-    }
-
-    fn list<'a>(&'a self, cursor: Option<&'a str>) -> ProviderFuture<'a, ProviderPage> {
-        Box::pin(async move {
-            Ok(crate::list_page(&lock_state(&self.state).sandboxes, cursor, FakeSandbox::describe_sandbox))
-        })
-    }
-
-    fn find_by_labels<'a>(&'a self, labels: &'a BTreeMap<String, String>) -> ProviderFuture<'a, Vec<ProviderSandbox>> {
-        Box::pin(async move {
-            let state = lock_state(&self.state);
-            let fitting = state.sandboxes.values().filter(|sandbox| has_labels(&sandbox.description.labels, labels));
-            Ok(fitting.map(FakeSandbox::describe_sandbox).collect())
-        })
-    }
-
-    fn destroy<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()> {
-        Box::pin(async move {
-            let dice = lock_state(&self.state).sandboxes.get(id).map(|sandbox| sandbox.faults.clone());
-            match dice.and_then(|dice| dice.draw_fault(FaultPoint::Destroy)) {
-                None | Some(InjectedFault::Duplicate) => {}
-                Some(InjectedFault::Delay(span)) => tokio::time::sleep(span).await,
-                Some(InjectedFault::Fail) => return Err(unreachable_error("the sandbox is still there")),
-                Some(InjectedFault::Drop) => {
-                    self.remove_sandbox(id);
-                    return Err(unreachable_error("the answer got lost"));
+            Some(InjectedFault::Crash) => {
+                if let Some(sandbox) = lock_state(&self.state).sandboxes.get(id) {
+                    sandbox.worker.stop();
                 }
-                Some(InjectedFault::Crash) => {
-                    if let Some(sandbox) = lock_state(&self.state).sandboxes.get(id) {
-                        sandbox.worker.stop();
-                    }
-                    return Err(unreachable_error("the worker died, the sandbox is still there"));
-                }
+                return Err(unreachable_error("the worker died, the sandbox is still there"));
             }
-            self.remove_sandbox(id);
-            Ok(())
-        })
+        }
+        self.remove_sandbox(id);
+        Ok(())
     }
 
-    fn pause<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ()> {
-        Box::pin(async move {
-            self.find_runtime(id)?.environment.set_frozen(true);
-            Ok(())
-        })
+    async fn pause(&self, id: &ProviderId) -> Result<(), Error> {
+        self.find_runtime(id)?.environment.set_frozen(true);
+        Ok(())
     }
 
-    fn resume<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ProviderSandbox> {
-        Box::pin(async move {
-            let state = lock_state(&self.state);
-            let sandbox = state.sandboxes.get(id).ok_or(Error::Gone)?;
-            sandbox.runtime.environment.set_frozen(false);
-            Ok(sandbox.describe_sandbox())
-        })
+    async fn resume(&self, id: &ProviderId) -> Result<ProviderSandbox, Error> {
+        let state = lock_state(&self.state);
+        let sandbox = state.sandboxes.get(id).ok_or(Error::Gone)?;
+        sandbox.runtime.environment.set_frozen(false);
+        Ok(sandbox.describe_sandbox())
     }
 
-    fn exec<'a>(&'a self, id: &'a ProviderId, spec: &'a ExecSpec) -> ProviderFuture<'a, ExecRef> {
-        Box::pin(async move {
-            if spec.terminal.is_some() {
-                return Err(Error::Unsupported { provider: self.kind(), ability: "open terminals" });
-            }
-            let runtime = self.find_runtime(id)?;
-            if runtime.environment.is_frozen() {
-                return Err(refused_error("the sandbox is paused"));
-            }
-            let exec = runtime.processes.spawn_command(&runtime.environment, spec).to_string();
-            Ok(ExecRef { sandbox: id.clone(), exec, epoch: EPOCH })
-        })
+    async fn exec(&self, id: &ProviderId, spec: &ExecSpec) -> Result<ExecRef, Error> {
+        if spec.terminal.is_some() {
+            return Err(Error::Unsupported { provider: self.kind(), ability: "open terminals" });
+        }
+        let runtime = self.find_runtime(id)?;
+        if runtime.environment.is_frozen() {
+            return Err(refused_error("the sandbox is paused"));
+        }
+        let exec = runtime.processes.spawn_command(&runtime.environment, spec).to_string();
+        Ok(ExecRef { sandbox: id.clone(), exec })
     }
 
-    fn attach<'a>(&'a self, exec: &'a ExecRef, cursor: u64) -> ProviderFuture<'a, ExecStream> {
-        Box::pin(async move {
-            let (runtime, id) = self.find_command(exec)?;
-            runtime.processes.attach_output(id, cursor)
-        })
+    async fn attach(&self, exec: &ExecRef, cursor: u64) -> Result<ExecStream, Error> {
+        let (runtime, id) = self.find_command(exec)?;
+        runtime.processes.attach_output(id, cursor)
     }
 
-    fn write<'a>(&'a self, exec: &'a ExecRef, data: Bytes) -> ProviderFuture<'a, ()> {
-        Box::pin(async move {
-            let (runtime, id) = self.find_command(exec)?;
-            runtime.processes.write_stdin(id, data)
-        })
+    async fn write(&self, exec: &ExecRef, data: Bytes) -> Result<(), Error> {
+        let (runtime, id) = self.find_command(exec)?;
+        runtime.processes.write_stdin(id, data)
     }
 
-    fn close_stdin<'a>(&'a self, exec: &'a ExecRef) -> ProviderFuture<'a, ()> {
-        Box::pin(async move {
-            let (runtime, id) = self.find_command(exec)?;
-            runtime.processes.close_stdin(id)
-        })
+    async fn close_stdin(&self, exec: &ExecRef) -> Result<(), Error> {
+        let (runtime, id) = self.find_command(exec)?;
+        runtime.processes.close_stdin(id)
     }
 
-    fn signal<'a>(&'a self, exec: &'a ExecRef, signal: i32) -> ProviderFuture<'a, ()> {
-        Box::pin(async move {
-            let (runtime, id) = self.find_command(exec)?;
-            runtime.processes.send_signal(id, signal)
-        })
+    async fn signal(&self, exec: &ExecRef, signal: i32) -> Result<(), Error> {
+        let (runtime, id) = self.find_command(exec)?;
+        runtime.processes.send_signal(id, signal)
     }
 
-    fn upload<'a>(
-        &'a self,
-        id: &'a ProviderId,
-        transfer: &'a Transfer,
+    async fn upload(
+        &self,
+        id: &ProviderId,
+        transfer: &Transfer,
         data: ByteStream,
-    ) -> ProviderFuture<'a, FileResult<UploadSummary>> {
-        Box::pin(async move {
-            let (path, range) = transfer::file_target(transfer)?;
-            let runtime = self.find_runtime(id)?;
-            transfer::upload_file(&runtime, path, range, data).await
-        })
+    ) -> Result<FileResult<UploadSummary>, Error> {
+        let (path, range) = transfer::file_target(transfer)?;
+        let runtime = self.find_runtime(id)?;
+        transfer::upload_file(&runtime, path, range, data).await
     }
 
-    fn download<'a>(&'a self, id: &'a ProviderId, transfer: &'a Transfer) -> ProviderFuture<'a, FileResult<Download>> {
-        Box::pin(async move {
-            let (path, range) = transfer::file_target(transfer)?;
-            let runtime = self.find_runtime(id)?;
-            Ok(transfer::download_file(&runtime, path, range))
-        })
+    async fn download(&self, id: &ProviderId, transfer: &Transfer) -> Result<FileResult<Download>, Error> {
+        let (path, range) = transfer::file_target(transfer)?;
+        let runtime = self.find_runtime(id)?;
+        Ok(transfer::download_file(&runtime, path, range))
     }
 
-    fn files<'a>(
-        &'a self,
-        id: &'a ProviderId,
-        job: &'a FileOperation,
-    ) -> ProviderFuture<'a, FileResult<FileOperationOutput>> {
-        Box::pin(async move { Ok(file_jobs::run_job(&mut lock_state(&self.find_runtime(id)?.environment.tree), job)) })
+    async fn files(&self, id: &ProviderId, job: &FileOperation) -> Result<FileResult<FileOperationOutput>, Error> {
+        Ok(file_jobs::run_job(&mut lock_state(&self.find_runtime(id)?.environment.tree), job))
     }
 
-    fn snapshot<'a>(&'a self, id: &'a ProviderId, name: &'a str) -> ProviderFuture<'a, SnapshotRef> {
-        Box::pin(async move {
-            let tree = lock_state(&self.find_runtime(id)?.environment.tree).clone();
-            let mut state = lock_state(&self.state);
-            // The same sandbox may replace its snapshot; another sandbox may not.
-            if state.snapshots.get(name).is_some_and(|taken| taken.source != *id) {
-                return Err(refused_error(format!("there is a snapshot `{name}` of another sandbox")));
-            }
-            let bytes = Some(tree.bytes() as u64);
-            state.snapshots.insert(name.to_owned(), FakeSnapshot { source: id.clone(), tree });
-            Ok(SnapshotRef { name: name.to_owned(), bytes, image: None, created_at: None })
-        })
+    async fn snapshot(&self, id: &ProviderId, name: &str) -> Result<SnapshotRef, Error> {
+        let tree = lock_state(&self.find_runtime(id)?.environment.tree).clone();
+        let mut state = lock_state(&self.state);
+        // The same sandbox may replace its snapshot; another sandbox may not.
+        if state.snapshots.get(name).is_some_and(|taken| taken.source != *id) {
+            return Err(refused_error(format!("there is a snapshot `{name}` of another sandbox")));
+        }
+        let bytes = Some(tree.bytes() as u64);
+        state.snapshots.insert(name.to_owned(), FakeSnapshot { source: id.clone(), tree });
+        Ok(SnapshotRef { name: name.to_owned(), bytes, image: None, created_at: None })
     }
 
-    fn fork<'a>(
-        &'a self,
-        id: &'a ProviderId,
-        spec: &'a CreateSpec,
-        key: &'a str,
-    ) -> ProviderFuture<'a, ProviderSandbox> {
+    async fn fork(&self, id: &ProviderId, spec: &CreateSpec, key: &str) -> Result<ProviderSandbox, Error> {
         let tree = |state: &State| match state.sandboxes.get(id) {
             Some(parent) => Ok(lock_state(&parent.runtime.environment.tree).clone()),
             None => Err(Error::Gone),
         };
-        Box::pin(self.create_from_tree(spec, key, tree))
+        self.create_from_tree(spec, key, tree).await
     }
 
-    fn resources<'a>(&'a self, id: &'a ProviderId) -> ProviderFuture<'a, ResourceUsage> {
-        Box::pin(async move {
-            let runtime = self.find_runtime(id)?;
-            let bytes = lock_state(&runtime.environment.tree).bytes() as u64;
-            // The files are in memory; the worker counts as one process.
-            let pids = runtime.processes.count_running() + 1;
-            Ok(ResourceUsage { cpu_seconds: 0.0, memory_bytes: bytes, disk_bytes: bytes, pids, network_bytes: 0 })
-        })
+    async fn resources(&self, id: &ProviderId) -> Result<ResourceUsage, Error> {
+        let runtime = self.find_runtime(id)?;
+        let bytes = lock_state(&runtime.environment.tree).bytes() as u64;
+        // The files are in memory; the worker counts as one process.
+        let pids = runtime.processes.count_running() + 1;
+        Ok(ResourceUsage { cpu_seconds: 0.0, memory_bytes: bytes, disk_bytes: bytes, pids, network_bytes: 0 })
     }
 }

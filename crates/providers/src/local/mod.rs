@@ -15,6 +15,8 @@ mod provider;
 mod root_exec;
 mod snapshots;
 
+pub use provider::CAPABILITIES;
+
 use crate::sandbox_locks::SandboxLocks;
 use crate::worker_client::exec::Commands;
 use crate::worker_client::{LinkHost, link};
@@ -29,9 +31,6 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tokio::task::AbortHandle;
-
-/// Constant: a local sandbox is never replaced behind its id.
-const EPOCH: u64 = 1;
 
 pub struct Local {
     /// The launcher, or the reason why there is none.
@@ -326,9 +325,7 @@ fn describe_sandbox(info: &SandboxInfo) -> ProviderSandbox {
             (true, true) => ProviderState::Paused,
             (false, _) => ProviderState::Stopped,
         },
-        epoch: EPOCH,
         labels: info.labels.clone(),
-        expires_at: None,
         notices: limit_notices::limit_notices(&info.enforced)
             .into_iter()
             .chain(limit_notices::unprotected_notice(info))

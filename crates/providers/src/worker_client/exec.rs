@@ -106,36 +106,28 @@ impl Commands {
     pub(crate) async fn start_command(
         self: &Arc<Self>,
         id: &ProviderId,
-        epoch: u64,
         socket: &Path,
         spec: &ExecSpec,
     ) -> Result<ExecRef, Error> {
         let connection = link::dial_and_send(socket, ConnectionKind::Exec, &encode_start(spec)?)
             .await
             .map_err(worker_unreachable)?;
-        Ok(self.register_command(id, epoch, connection, spec))
+        Ok(self.register_command(id, connection, spec))
     }
 
     /// Like `start`, over a connection whose peer acts as a worker.
     pub(crate) async fn start_on_connection(
         self: &Arc<Self>,
         id: &ProviderId,
-        epoch: u64,
         mut connection: UnixStream,
         spec: &ExecSpec,
     ) -> Result<ExecRef, Error> {
         connection.write_all(&encode_start(spec)?).await.map_err(worker_unreachable)?;
-        Ok(self.register_command(id, epoch, connection, spec))
+        Ok(self.register_command(id, connection, spec))
     }
 
     /// Registers a started command and reads its output in a task.
-    fn register_command(
-        self: &Arc<Self>,
-        id: &ProviderId,
-        epoch: u64,
-        connection: UnixStream,
-        spec: &ExecSpec,
-    ) -> ExecRef {
+    fn register_command(self: &Arc<Self>, id: &ProviderId, connection: UnixStream, spec: &ExecSpec) -> ExecRef {
         let (input, queue) = CommandInput::new(spec.has_stdin, spec.terminal.is_some());
         let running = Arc::new(RegisteredCommand {
             sandbox: id.clone(),
@@ -151,7 +143,7 @@ impl Commands {
         let exec = uuid::Uuid::now_v7().simple().to_string();
         lock_state(&self.registry).all.insert(exec.clone(), Arc::clone(&running));
         tokio::spawn(Arc::clone(self).run_to_end(exec.clone(), running, connection, queue));
-        ExecRef { sandbox: id.clone(), exec, epoch }
+        ExecRef { sandbox: id.clone(), exec }
     }
 
     async fn run_to_end(
@@ -454,7 +446,6 @@ mod tests {
         let (id, named) = (ProviderId("one".into()), |exec: &str| ExecRef {
             sandbox: ProviderId("one".into()),
             exec: exec.to_owned(),
-            epoch: 1,
         });
         for name in ["a", "b", "c", "d"] {
             add_ended_command(&commands, name, 1 << 20);

@@ -93,7 +93,7 @@ pub struct AttachedCommand {
 
 /// The reference to a command by its id.
 pub const fn exec_ref(sandbox: ProviderId, exec: String) -> ExecRef {
-    ExecRef { sandbox, exec, epoch: 1 }
+    ExecRef { sandbox, exec }
 }
 
 /// Translates a provider's error about a command: "gone" means the command, not the sandbox.

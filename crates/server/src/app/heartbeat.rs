@@ -47,7 +47,7 @@ async fn are_events_stored(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat)
 }
 
 /// Counts the heartbeat; the first one moves the sandbox to `running`.
-async fn mark_alive(work: &mut Work<'_>, session: &mut SessionRow, sandbox: &mut SandboxRow) -> Result<()> {
+pub async fn mark_alive(work: &mut Work<'_>, session: &mut SessionRow, sandbox: &mut SandboxRow) -> Result<()> {
     sandbox.heartbeat_count += 1;
     sandbox.first_heartbeat = sandbox.first_heartbeat.or(Some(work.now));
     sandbox.last_heartbeat = Some(work.now);

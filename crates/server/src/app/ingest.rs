@@ -154,14 +154,14 @@ pub async fn ingest_batch(work: &mut Work<'_>, id: SandboxId, batch: CheckedBatc
         match event {
             // A heartbeat updates the row; it is not stored in the log.
             Ok(event) if event.event_type.as_str() == kind::AGENT_HEARTBEAT => {
-                sandbox.heartbeat_count += 1;
-                sandbox.first_heartbeat = sandbox.first_heartbeat.or(Some(work.now));
-                sandbox.last_heartbeat = Some(work.now);
+                append_events(work, &mut session, &mut sandbox, std::mem::take(&mut accepted)).await?;
+                heartbeat::mark_alive(work, &mut session, &mut sandbox).await?;
                 answer.stored += 1;
             }
             Ok(mut event) => {
                 pricing::price_usage(work, &sandbox.settings, &mut event);
                 accepted.push(event);
+                answer.stored += 1;
             }
             Err(rejected) => {
                 accepted.push(rejection_event(work.now, batch.stream, &rejected));
@@ -169,7 +169,6 @@ pub async fn ingest_batch(work: &mut Work<'_>, id: SandboxId, batch: CheckedBatc
             }
         }
     }
-    answer.stored += accepted.len() as u64 - answer.rejected.len() as u64;
     append_events(work, &mut session, &mut sandbox, accepted).await?;
     if last_key != stored_before {
         streams::advance_last_key(work.tx, id, batch.stream, last_key).await?;

@@ -6,7 +6,7 @@ use crate::problem::Result;
 use crate::providers::Providers;
 use crate::state::App;
 use atoll_core::lifecycle::Trigger;
-use atoll_core::provider::{Error, ProviderId, StopMode};
+use atoll_core::provider::{Error, ProviderId};
 use atoll_core::sandbox::{Reason, ResultsState, SandboxState};
 use atoll_store::jobs::Job;
 use atoll_store::{jobs, sandboxes, tokens};
@@ -56,7 +56,7 @@ pub(crate) async fn end_flush_grace(app: &App, providers: &Providers, job: &Job)
     let provider = providers.get(row.provider);
     let runs_agents = provider.capabilities().runs_agents();
     if let (SandboxState::Failed, true, Some(name)) = (row.state, runs_agents, row.provider_id) {
-        let stopped = provider.stop(&ProviderId(name), StopMode::Force).await;
+        let stopped = provider.stop(&ProviderId(name)).await;
         if let Err(error) = stopped
             && error != Error::Gone
         {

@@ -9,7 +9,7 @@ use crate::state::App;
 use atoll_api::events::{EventData, GitBranchCreated, GitNothingChanged, ProtectedPaths};
 use atoll_core::event::{EventSource, NewEvent};
 use atoll_core::lifecycle::Trigger;
-use atoll_core::provider::{CommandExit, Error, GitOperation, ProviderId, StopMode};
+use atoll_core::provider::{CommandExit, Error, GitOperation, ProviderId};
 use atoll_core::sandbox::{Reason, ResultsState, SandboxState};
 use atoll_forge::{ImportOutcome, ImportedResult};
 use atoll_store::jobs::Job;
@@ -76,7 +76,7 @@ async fn export_branch(
     let Some(name) = row.provider_id.clone() else { return Err(Error::Gone.into()) };
     let id = ProviderId(name);
     // From here on no process writes to the workspace.
-    provider.stop(&id, StopMode::Force).await?;
+    provider.stop(&id).await?;
     let (repo, base) = match &row.settings.repo {
         Some(repo) => (repo.clone(), repo.base.clone().unwrap_or_default()),
         None => return Err(ResultsError::Permanent("results_failed", "the sandbox has no repository".into())),

@@ -2,8 +2,8 @@
 
 use super::shutdown::Interrupt;
 use super::sleep_until_deadline;
-use super::stderr_tail::StderrTail;
 use crate::spawner::{self, ExitStatus, ProgramSpec, SpawnedProcess, Spawner, StdStreams};
+use crate::stderr_tail::StderrTail;
 use atoll_dispatcher::program::input::{Line, LineSplitter};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};

@@ -13,7 +13,7 @@
 //! | the guardian's detectors | `guardian` |
 //! | limits (pure), and pausing the agent for them | `limit_tracker`, `limit_enforcement` |
 //! | the agent's transcript and login files | `transcript_sync`, `login_sync` |
-//! | shutdown and quiescing | `shutdown`, `quiesce` |
+//! | shutdown and quiescing | `shutdown`, `agent_quiesce` |
 //!
 //! Invariant: before the executor reports the end of a tool or a turn, it reports all file changes up to then.
 
@@ -59,14 +59,12 @@ mod limit_tracker;
 mod login_sync;
 mod response_events;
 mod shutdown;
-mod stderr_tail;
 mod tool_rules;
 mod transcript_sync;
 mod turn_start;
 mod workspace_watcher;
 
 pub use agent_quiesce::QuiesceRequest;
-pub use stderr_tail::StderrTail;
 
 /// Capacity of the channel to the dispatcher, in packets of items.
 const MAX_WAITING_PACKETS: usize = 4;

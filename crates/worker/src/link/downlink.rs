@@ -3,10 +3,9 @@
 //! The worker sends only what may be lost on it: lease renewals and live text.
 
 use crate::link::{Io, Server, parse_problem};
-use atoll_core::id::LeaseId;
 use atoll_dispatcher::Exit;
 use atoll_dispatcher::link::backoff::Backoff;
-use atoll_dispatcher::link::downlink::{DownlinkChannels, DownlinkReport, wait_for_leaving};
+use atoll_dispatcher::link::downlink::{DownlinkChannels, DownlinkReport, OpenLeases, wait_for_leaving};
 use atoll_dispatcher::link::{Problem, chain};
 use atoll_protocol::frame::{ServerFrame, WorkerCommand, WorkerFrame};
 use futures_util::{SinkExt, StreamExt};
@@ -21,8 +20,6 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 /// A connection without a frame for this long is dead.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
-/// A third of a lease's duration.
-const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Room for a prompt of the maximum size with every character escaped.
@@ -133,7 +130,7 @@ impl Downlink {
                 }
                 () = wait_for_renewal(&mut leases, &mut renewed) => {
                     renewed = Instant::now();
-                    let leases = leases.borrow().clone();
+                    let leases = leases.borrow().ids.clone();
                     if !leases.is_empty() {
                         send_frame(socket, &WorkerFrame::Renew { leases }).await?;
                     }
@@ -187,15 +184,16 @@ impl Downlink {
 }
 
 /// Returns when leases are due for renewal. Without leases no timer runs.
-async fn wait_for_renewal(leases: &mut watch::Receiver<Vec<LeaseId>>, renewed: &mut Instant) {
-    if leases.borrow().is_empty() {
+async fn wait_for_renewal(leases: &mut watch::Receiver<OpenLeases>, renewed: &mut Instant) {
+    if leases.borrow().ids.is_empty() {
         // The sender is gone only while the worker shuts down.
-        if leases.wait_for(|leases| !leases.is_empty()).await.is_err() {
+        if leases.wait_for(|leases| !leases.ids.is_empty()).await.is_err() {
             std::future::pending::<()>().await;
         }
         *renewed = Instant::now();
     }
-    sleep_until(*renewed + RENEW_INTERVAL).await;
+    let interval = leases.borrow().renewal_interval;
+    sleep_until(*renewed + interval).await;
 }
 
 async fn send_frame(socket: &mut Socket, frame: &WorkerFrame) -> Result<(), Error> {

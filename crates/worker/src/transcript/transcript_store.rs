@@ -2,9 +2,9 @@
 //! about them is trusted except their length.
 
 use crate::environment::Environment;
-use crate::executor::StderrTail;
 use crate::link::Server;
 use crate::spawner::{ExitStatus, ProgramSpec, SpawnedProcess, Spawner, StdStreams};
+use crate::stderr_tail::StderrTail;
 use atoll_core::bounds::MAX_BLOB_BYTES;
 use atoll_dispatcher::link::Reply;
 use atoll_dispatcher::link::backoff::Backoff;

@@ -4,7 +4,7 @@
 use atoll_core::BoxFuture;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::provider::{
-    CreateSpec, Error, ExecCommand, ExecSpec, Identity, Provider, ProviderState, SandboxLookup, StopMode,
+    CreateSpec, Error, ExecCommand, ExecSpec, Identity, Provider, ProviderState, SandboxLookup,
     capabilities::PauseAbility,
 };
 use atoll_core::sandbox::Settings;
@@ -92,7 +92,7 @@ async fn a_paused_sandbox_starts_no_command_and_can_be_stopped() {
     assert!(local.resources(&sandbox.id).await.unwrap().disk_bytes > 0);
     assert_eq!(local.find_by_labels(&Default::default()).await.unwrap().len(), 1, "the new server must adopt it");
     assert_exec_refused(&local).await;
-    local.stop(&sandbox.id, StopMode::Force).await.unwrap();
+    local.stop(&sandbox.id).await.unwrap();
     let lookup = local.get(&sandbox.id).await;
     assert!(matches!(&lookup, SandboxLookup::Found(found) if found.state == ProviderState::Stopped), "{lookup:?}");
     local.destroy(&sandbox.id).await.unwrap();

@@ -10,10 +10,11 @@ use atoll_core::provider::files::FileKind;
 use atoll_trees::{SymlinkPolicy, UnpackSummary};
 use reqwest::Response;
 use rustix::fs::{Mode, OFlags};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 
 fn write_failure(path: &Path, error: &io::Error) -> Failure {
     Failure::work("io", format!("can't write {}: {error}", path.display()))
@@ -86,54 +87,44 @@ async fn copy_file(
     while let Some(chunk) = from.client.read_chunk(&mut response).await? {
         bytes += chunk.len() as u64;
         count(chunk.len() as u64);
-        target.file.write_all(&chunk).map_err(|error| write_failure(&to, &error))?;
+        target.write_all(&chunk).map_err(|error| write_failure(&to, &error))?;
     }
     target.finish().map_err(|error| write_failure(&to, &error))?;
     Ok(CopyReport { bytes, entries: 1, ..CopyReport::default() })
 }
 
 /// A file that is renamed to its destination when it is complete. Devices and pipes are written directly.
-struct TargetFile {
-    file: File,
-    /// The temporary path and the destination.
-    rename: Option<(PathBuf, PathBuf)>,
+enum TargetFile {
+    Device(File),
+    Temporary { file: NamedTempFile, destination: PathBuf },
 }
 
 impl TargetFile {
     fn create(to: &Path, mode: u32) -> io::Result<Self> {
         let destination = match std::fs::metadata(to) {
             Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-            Ok(found) if !found.is_file() => {
-                let file = OpenOptions::new().write(true).open(to)?;
-                return Ok(Self { file, rename: None });
-            }
+            Ok(found) if !found.is_file() => return OpenOptions::new().write(true).open(to).map(Self::Device),
             // Follow a link of the user.
             Ok(_) => to.canonicalize()?,
             Err(_) => to.to_owned(),
         };
-        let name = format!(".atoll-{}", uuid::Uuid::now_v7().simple());
-        let temporary = destination.parent().unwrap_or(Path::new("")).join(name);
-        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-        Ok(Self { file, rename: Some((temporary, destination)) })
+        let directory = destination.parent().unwrap_or(Path::new(""));
+        let permissions = Permissions::from_mode(mode);
+        let file = tempfile::Builder::new().prefix(".atoll-").permissions(permissions).tempfile_in(directory)?;
+        Ok(Self::Temporary { file, destination })
     }
 
-    fn finish(mut self) -> io::Result<()> {
-        self.file.flush()?;
-        if let Some((temporary, destination)) = self.rename.take() {
-            let moved = std::fs::rename(&temporary, destination);
-            if moved.is_err() {
-                drop(std::fs::remove_file(temporary));
-            }
-            return moved;
+    fn write_all(&mut self, chunk: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Device(file) => file.write_all(chunk),
+            Self::Temporary { file, .. } => file.write_all(chunk),
         }
-        Ok(())
     }
-}
 
-impl Drop for TargetFile {
-    fn drop(&mut self) {
-        if let Some((temporary, _)) = &self.rename {
-            drop(std::fs::remove_file(temporary));
+    fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Device(mut file) => file.flush(),
+            Self::Temporary { file, destination } => file.persist(destination).map(drop).map_err(|error| error.error),
         }
     }
 }

@@ -7,7 +7,7 @@ use atoll_core::bounds;
 use atoll_core::continuous::Continuous;
 use atoll_core::continuous::check::announce_checks;
 use atoll_core::mode::{ModeSettings, join_prompts};
-use atoll_core::sandbox::{ApprovalMode, Mode, ProviderKind};
+use atoll_core::sandbox::{ApprovalMode, Mode};
 use std::collections::BTreeMap;
 
 /// Longest system prompt.
@@ -82,16 +82,11 @@ fn merge_continuous(said: [Option<Continuous>; 4], server: &Continuous) -> Optio
 }
 
 /// Checks that there is something to check, and that Atoll can run checks in the sandbox.
-pub fn check_continuous(
-    continuous: &Continuous,
-    provider: ProviderKind,
-    runs_agents: bool,
-    delivers: bool,
-) -> Result<()> {
+pub fn check_continuous(continuous: &Continuous, runs_agents: bool, delivers: bool) -> Result<()> {
     if !runs_agents {
-        return Err(Problem::invalid(format!(
-            "continuous: Atoll cannot run checks in sandboxes of the provider {provider}; use local or docker"
-        )));
+        return Err(Problem::invalid(
+            "continuous: Atoll cannot run checks in sandboxes of this provider; choose another",
+        ));
     }
     if continuous.checks.as_ref().is_none_or(Vec::is_empty) && continuous.requirements(delivers).is_empty() {
         return Err(Problem::invalid("continuous: there is nothing to check; set `checks` or `require`"));
@@ -199,10 +194,10 @@ mod tests {
     #[test]
     fn rejects_what_cannot_be_checked() {
         let some = Continuous { checks: Some(vec!["true".into()]), ..Continuous::default() };
-        assert!(check_continuous(&some, ProviderKind::Local, true, false).is_ok());
-        assert!(check_continuous(&some, ProviderKind::External, false, true).is_err());
-        assert!(check_continuous(&Continuous::default(), ProviderKind::Local, true, true).is_ok());
-        assert!(check_continuous(&Continuous::default(), ProviderKind::Local, true, false).is_err());
+        assert!(check_continuous(&some, true, false).is_ok());
+        assert!(check_continuous(&some, false, true).is_err());
+        assert!(check_continuous(&Continuous::default(), true, true).is_ok());
+        assert!(check_continuous(&Continuous::default(), true, false).is_err());
         for bad in [
             json!({"denied_tools": ["a,b"]}),
             json!({"continuous": {"iterations": 0}}),

@@ -130,7 +130,7 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
     let agent_settings = choose_agent_settings(&mut new, &mut defaults, &config.continuous.limits(), has_repository);
     if let Some(continuous) = &agent_settings.continuous {
         let delivers = has_repository && agent_settings.deliver != Some(false);
-        check_continuous(continuous, provider, runs_agents, delivers)?;
+        check_continuous(continuous, runs_agents, delivers)?;
     }
     let mut env = defaults.env;
     env.extend(new.env);
