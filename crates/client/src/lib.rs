@@ -30,6 +30,7 @@
 //! - [`Client::download_file`] and [`Client::upload_file`] transfer files as streams.
 
 mod admin_routes;
+mod backoff;
 mod command_stream;
 mod error;
 mod event_socket;
