@@ -103,18 +103,6 @@ string_enum! {
     ProviderKind { Local = "local", Docker = "docker", External = "external", Fake = "fake" }
 }
 
-impl ProviderKind {
-    /// True if the server dials the workers and runs agents on its own machine.
-    ///
-    /// A dead worker's spool is on this machine's disk, so such a sandbox belongs to one server.
-    pub const fn is_on_this_machine(self) -> bool {
-        match self {
-            Self::Local | Self::Docker => true,
-            Self::External | Self::Fake => false,
-        }
-    }
-}
-
 string_enum! {
     /// Kind of task, which selects settings for the agent.
     "mode"
