@@ -157,10 +157,6 @@ impl PackageInstall {
         self.archive.write_all(piece).map_err(file_error(self.stage.path()))
     }
 
-    pub const fn received_bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// Verifies the checksum, unpacks the archive and renames the directory to its final name.
     pub fn verify_and_install(self, expected: &Integrity) -> Result<InstalledVersion, Error> {
         let Self { stage, mut archive, hash, target, version, package, .. } = self;

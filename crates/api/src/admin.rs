@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Asks the server to apply its retention rules now.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Gc))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GcRequest {
     /// Report what the rules would remove, and remove nothing.
     #[serde(default)]
@@ -17,7 +17,7 @@ pub struct GcRequest {
 
 /// Counts of what retention removed.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Swept))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GcReport {
     pub dry_run: bool,
     pub events: i64,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 /// A tool call or a question that waits, or waited, for a person's decision.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ApprovalView))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Approval {
     pub sandbox_id: SandboxId,
     pub approval_id: String,
@@ -35,7 +35,7 @@ pub struct Approval {
 /// A person's decision on an approval.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Word))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AnswerApproval {
     pub decision: ApprovalDecision,
     /// Shown to the agent.

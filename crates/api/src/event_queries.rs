@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = OrderWord))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum EventOrder {
     #[default]
     Asc,
@@ -21,6 +21,7 @@ pub struct EventsQuery {
     pub limit: Option<i64>,
     pub cursor: Option<String>,
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", param(inline))]
     pub order: EventOrder,
     /// `agent.started`, `agent.*`, or several types separated by commas.
     #[serde(rename = "type")]

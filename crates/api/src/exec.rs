@@ -37,7 +37,7 @@ pub struct NewExec {
 /// The input of a new command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Stdin))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ExecInput {
     Open(bool),
     Text(String),
@@ -56,7 +56,7 @@ pub struct TerminalSize {
 
 /// A command in a sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ExecView))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Exec {
     pub id: String,
     pub argv: Vec<String>,
@@ -73,7 +73,7 @@ pub struct Exec {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Execs))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExecList {
     pub items: Vec<Exec>,
 }
@@ -93,6 +93,22 @@ pub struct ExecInputQuery {
     /// Close the command's input after this body.
     #[serde(default)]
     pub end: bool,
+}
+
+/// The response to a signal, a kill or a new terminal size.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ExecReceipt {
+    pub id: String,
+}
+
+/// The response to input for a command.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ExecInputReceipt {
+    pub id: String,
+    /// Number of bytes that the command's input took.
+    pub bytes: usize,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

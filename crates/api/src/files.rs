@@ -86,3 +86,11 @@ pub struct DeleteFileQuery {
     #[serde(default)]
     pub recursive: bool,
 }
+
+/// The response to the upload of a blob.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BlobReceipt {
+    pub sha256: String,
+    pub size: i64,
+}

@@ -12,6 +12,7 @@ mod event_queries;
 pub mod events;
 mod exec;
 mod files;
+mod health;
 mod limits;
 mod live;
 mod messages;
@@ -34,11 +35,17 @@ pub use agents::{Agent, AgentList};
 pub use approvals::{AnswerApproval, Approval};
 pub use event_queries::{EventOrder, EventsQuery, FollowQuery};
 pub use exec::{
-    AttachQuery, Exec, ExecInput, ExecInputQuery, ExecList, ExecOutput, NewExec, NewSignal, TerminalQuery, TerminalSize,
+    AttachQuery, Exec, ExecInput, ExecInputQuery, ExecInputReceipt, ExecList, ExecOutput, ExecReceipt, NewExec,
+    NewSignal, TerminalQuery, TerminalSize,
 };
-pub use files::{DeleteFileQuery, FileListQuery, FilePathQuery, MoveFile, NewDirectory, SandboxFile, WriteFileQuery};
+pub use files::{
+    BlobReceipt, DeleteFileQuery, FileListQuery, FilePathQuery, MoveFile, NewDirectory, SandboxFile, WriteFileQuery,
+};
+pub use health::{Health, StoreHealth};
 pub use limits::{ChangeLimits, SandboxLimits};
-pub use live::{EventsFrame, EventsRequest, FollowedSandboxes, TerminalFrame, TerminalRequest, TicketQuery};
+pub use live::{
+    EventsFrame, EventsRequest, FollowedSandboxes, TerminalFrame, TerminalRequest, TicketQuery, TruncatedEvent,
+};
 pub use messages::{ChangeMessage, Message, MessageListQuery, NewMessage, SentToSession};
 pub use network::{HostTraffic, NetworkStatus, TrafficTotal};
 pub use page::{Page, PageQuery};
@@ -52,7 +59,10 @@ pub use sandboxes::{
 };
 pub use secrets::{KeyRotation, NewSecret, RemoveSecretQuery, Secret, SecretListQuery};
 pub use sessions::{ChangeSession, ForkSession, ResumeSession, Session, SessionListQuery};
-pub use snapshots::{ImageList, ImportImageQuery, NewSnapshot, RemoveSnapshotQuery, Snapshot, SnapshotList};
+pub use snapshots::{
+    ImageList, ImportImageQuery, NewSnapshot, RemoveSnapshotQuery, RemovedImage, RemovedSnapshot, Snapshot,
+    SnapshotList,
+};
 pub use tokens::{NewToken, Token, WebSocketTicket};
 pub use trajectory::{Direction, HeartbeatSummary, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery};
 pub use users::{ChangeUser, NewUser, User};

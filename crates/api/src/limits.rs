@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The limits of a sandbox's agent and its use so far.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = LimitsView))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SandboxLimits {
     pub limits: AgentLimits,
     /// The limit that paused the agent.

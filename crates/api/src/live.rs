@@ -24,7 +24,8 @@ pub enum EventsRequest {
         /// Event types such as `agent.started` or `agent.*`; empty for all.
         #[serde(default)]
         types: Vec<String>,
-        /// The seq of the last event that the client has, by sandbox.
+        /// The seq of the last event that the client has, by sandbox. With `"*"`, other sandboxes start with their
+        /// newest event, and those that are newer than all of these with their first.
         #[serde(default)]
         since: BTreeMap<SandboxId, i64>,
     },
@@ -78,6 +79,16 @@ pub enum EventsFrame {
         code: String,
         detail: String,
     },
+    /// A frame of a newer server; a client ignores it.
+    #[serde(other)]
+    Unknown,
+}
+
+/// The data of the server-sent event `truncated`: retention has removed the events before `first_seq`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename = "truncated")]
+pub struct TruncatedEvent {
+    pub first_seq: i64,
 }
 
 /// A text frame that the client sends on `/sandboxes/{id}/terminal`; binary frames are input.
@@ -110,6 +121,9 @@ pub enum TerminalFrame {
         code: String,
         detail: String,
     },
+    /// A frame of a newer server; a client ignores it.
+    #[serde(other)]
+    Unknown,
 }
 
 #[cfg(test)]
@@ -122,6 +136,11 @@ mod tests {
         let live = format!(r#"{{"type":"live","sandbox_id":"{id}","after_seq":3,"data":{{"text":"x"}}}}"#);
         let parsed: EventsFrame = serde_json::from_str(&live).unwrap();
         assert!(matches!(parsed, EventsFrame::Live { after_seq: 3, data, .. } if data["text"] == "x"));
+        let newer: EventsFrame = serde_json::from_str(r#"{"type":"later","more":[1]}"#).unwrap();
+        assert!(matches!(newer, EventsFrame::Unknown));
+        let truncated = serde_json::to_string(&TruncatedEvent { first_seq: 7 }).unwrap();
+        assert_eq!(truncated, r#"{"type":"truncated","first_seq":7}"#);
+        assert_eq!(serde_json::from_str::<TruncatedEvent>(&truncated).unwrap(), TruncatedEvent { first_seq: 7 });
         let subscribe = EventsRequest::Subscribe {
             sandboxes: FollowedSandboxes::all(),
             types: Vec::new(),

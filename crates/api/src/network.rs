@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// The network policy of a sandbox and its traffic so far.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = NetworkView))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NetworkStatus {
     pub policy: NetworkPolicy,
     /// The hosts of the policy `allow`.
@@ -17,7 +17,7 @@ pub struct NetworkStatus {
 
 /// Traffic between a sandbox and one host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Traffic))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HostTraffic {
     /// `(others)` sums up all hosts after the first 512.
     pub host: String,
@@ -32,7 +32,7 @@ pub struct HostTraffic {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Total))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TrafficTotal {
     pub sent: u64,
     pub received: u64,

@@ -72,7 +72,7 @@ fn present_object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<O
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MemberView))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Member {
     pub user_id: UserId,
     pub role: Role,

@@ -181,7 +181,7 @@ pub struct ContinuousProgress {
 
 /// Model usage through the gateway, in tokens.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Usage))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModelUsage {
     pub requests: i64,
     /// Input tokens that were neither read from a cache nor written to one.
@@ -211,7 +211,7 @@ pub struct SandboxListQuery {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Stop))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StopSandbox {
     #[serde(default = "export_results")]
     pub results: ResultsAction,

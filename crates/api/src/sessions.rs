@@ -55,7 +55,7 @@ pub struct ChangeSession {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Resume))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResumeSession {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<ProviderKind>,
@@ -63,7 +63,7 @@ pub struct ResumeSession {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Fork))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ForkSession {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,

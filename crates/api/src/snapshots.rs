@@ -22,7 +22,7 @@ pub struct Snapshot {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Snapshots))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SnapshotList {
     pub items: Vec<Snapshot>,
 }
@@ -36,7 +36,7 @@ pub struct RemoveSnapshotQuery {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Images))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ImageList {
     pub items: Vec<ImageRef>,
 }
@@ -46,5 +46,20 @@ pub struct ImageList {
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 pub struct ImportImageQuery {
     /// 1 to 64 characters of a-z, 0-9, `.`, `_` and `-`; the first is a letter or digit.
+    pub name: String,
+}
+
+/// The response to the removal of a snapshot.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RemovedSnapshot {
+    pub name: String,
+    pub project_id: ProjectId,
+}
+
+/// The response to the removal of an image.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RemovedImage {
     pub name: String,
 }

@@ -47,7 +47,7 @@ const fn for_user() -> TokenKind {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Ticket))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WebSocketTicket {
     pub ticket: String,
     pub expires_at: Timestamp,

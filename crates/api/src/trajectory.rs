@@ -25,6 +25,7 @@ pub struct TrajectoryQuery {
     /// `next_cursor` or `prev_cursor` of another page.
     pub cursor: Option<String>,
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", param(inline))]
     pub direction: Direction,
 }
 
@@ -42,6 +43,7 @@ pub struct HeartbeatSummary {
 pub struct Trajectory {
     pub sandbox_id: SandboxId,
     /// Oldest first, in either direction.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<crate::events::AnyEvent>))]
     pub events: Vec<Event>,
     pub heartbeat_summary: HeartbeatSummary,
     pub total_events: i64,
@@ -56,7 +58,7 @@ pub struct Trajectory {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Form))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum TranscriptForm {
     /// Atoll's own form, the same for every agent; made from the event log.
     #[default]

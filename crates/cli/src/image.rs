@@ -6,7 +6,6 @@ use crate::output::Output;
 use crate::render::{size, table, text, time};
 use atoll_client::Body;
 use atoll_core::provider::ImageRef;
-use serde_json::json;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
@@ -58,8 +57,8 @@ pub async fn run(image: &Image, output: &Output) -> Result {
             if name.contains(['/', '?', '#', '%']) {
                 return Err(Failure::refused("not_found", format!("there is no image `{}`", text::escape_line(name))));
             }
-            client.remove_image(name).await?;
-            output.print_result(&json!({ "name": name }), || format!("{name} is removed"))
+            let removed = client.remove_image(name).await?;
+            output.print_result(&removed, || format!("{name} is removed"))
         }
     }
 }

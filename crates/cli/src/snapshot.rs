@@ -5,7 +5,6 @@ use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::render::{size, table, text, time};
 use atoll_api::{RemoveSnapshotQuery, Snapshot as ApiSnapshot};
-use atoll_client::Method;
 use atoll_core::id::ProjectId;
 use atoll_core::time::Timestamp;
 use std::time::Duration;
@@ -73,8 +72,7 @@ async fn remove_snapshot(client: &ConnectedClient, name: &str, project: Option<P
         return Err(Failure::refused("not_found", format!("there is no snapshot `{}`", text::escape_line(name))));
     }
     let query = RemoveSnapshotQuery { project_id: project };
-    let request = client.request(Method::DELETE, &format!("/snapshots/{name}"), &query);
-    let removed: serde_json::Value = client.send_for_json(request).await?;
+    let removed = client.remove_snapshot(name, &query).await?;
     output.print_result(&removed, || format!("{} is removed", text::escape_line(name)))
 }
 

@@ -1,15 +1,15 @@
 //! Routes of projects, users, tokens, secrets, snapshots, images and the server itself.
 use crate::error::Result;
 use crate::http::{Client, EMPTY_BODY, NO_QUERY};
+use atoll_api::events::Empty;
 use atoll_api::{
     AgentList, ChangeProject, ChangeUser, GcReport, GcRequest, ImageList, ImportImageQuery, KeyRotation, Member,
-    NewProject, NewSecret, NewToken, NewUser, Page, PageQuery, Project, RemoveSecretQuery, RemoveSnapshotQuery, Secret,
-    SecretListQuery, SetMember, SnapshotList, Token, User, WebSocketTicket,
+    NewProject, NewSecret, NewToken, NewUser, Page, PageQuery, Project, RemoveSecretQuery, RemoveSnapshotQuery,
+    RemovedImage, RemovedSnapshot, Secret, SecretListQuery, SetMember, SnapshotList, Token, User, WebSocketTicket,
 };
 use atoll_core::id::{ProjectId, TokenId, UserId};
 use atoll_core::provider::ImageRef;
 use reqwest::{Body, Method};
-use serde_json::Value;
 
 impl Client {
     /// Lists the agents that the server knows: `GET /agents`.
@@ -54,7 +54,7 @@ impl Client {
 
     /// Removes a user from a project: `DELETE /projects/{project}/members/{user}`.
     pub async fn remove_member(&self, project: ProjectId, user: UserId) -> Result<()> {
-        self.delete::<Value>(&format!("/projects/{project}/members/{user}"), NO_QUERY).await.map(drop)
+        self.delete::<Empty>(&format!("/projects/{project}/members/{user}"), NO_QUERY).await.map(drop)
     }
 
     /// Lists users: `GET /users`.
@@ -128,8 +128,8 @@ impl Client {
     }
 
     /// Removes a snapshot: `DELETE /snapshots/{name}`.
-    pub async fn remove_snapshot(&self, name: &str, query: &RemoveSnapshotQuery) -> Result<()> {
-        self.delete::<Value>(&format!("/snapshots/{name}"), query).await.map(drop)
+    pub async fn remove_snapshot(&self, name: &str, query: &RemoveSnapshotQuery) -> Result<RemovedSnapshot> {
+        self.delete(&format!("/snapshots/{name}"), query).await
     }
 
     /// Lists imported images: `GET /images`.
@@ -138,8 +138,8 @@ impl Client {
     }
 
     /// Removes an image: `DELETE /images/{name}`.
-    pub async fn remove_image(&self, name: &str) -> Result<()> {
-        self.delete::<Value>(&format!("/images/{name}"), NO_QUERY).await.map(drop)
+    pub async fn remove_image(&self, name: &str) -> Result<RemovedImage> {
+        self.delete(&format!("/images/{name}"), NO_QUERY).await
     }
 
     /// Removes data that retention no longer keeps: `POST /gc`.

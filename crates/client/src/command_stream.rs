@@ -2,13 +2,14 @@
 
 use crate::error::Result;
 use crate::http::{Client, NO_QUERY};
-use atoll_api::{AttachQuery, ExecInputQuery, ExecList, ExecOutput, NewExec, NewSignal, TerminalSize};
+use atoll_api::{
+    AttachQuery, ExecInputQuery, ExecInputReceipt, ExecList, ExecOutput, ExecReceipt, NewExec, NewSignal, TerminalSize,
+};
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{CommandExit, OutputStream};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::{Body, Method, Response};
-use serde_json::Value;
 use std::collections::VecDeque;
 
 /// The output of a running command.
@@ -65,26 +66,32 @@ impl Client {
     }
 
     /// Kills a command and all that it started: `DELETE /sandboxes/{id}/exec/{eid}`.
-    pub async fn kill_command(&self, sandbox: SandboxId, exec: &str) -> Result<()> {
-        self.delete::<Value>(&format!("/sandboxes/{sandbox}/exec/{exec}"), NO_QUERY).await.map(drop)
+    pub async fn kill_command(&self, sandbox: SandboxId, exec: &str) -> Result<ExecReceipt> {
+        self.delete(&format!("/sandboxes/{sandbox}/exec/{exec}"), NO_QUERY).await
     }
 
     /// Sends a signal such as `TERM` to a command: `POST /sandboxes/{id}/exec/{eid}/signal`.
-    pub async fn signal_command(&self, sandbox: SandboxId, exec: &str, signal: &str) -> Result<()> {
+    pub async fn signal_command(&self, sandbox: SandboxId, exec: &str, signal: &str) -> Result<ExecReceipt> {
         let body = NewSignal { signal: signal.to_owned() };
-        self.post::<Value>(&format!("/sandboxes/{sandbox}/exec/{exec}/signal"), &body).await.map(drop)
+        self.post(&format!("/sandboxes/{sandbox}/exec/{exec}/signal"), &body).await
     }
 
     /// Changes the size of a command's terminal: `POST /sandboxes/{id}/exec/{eid}/resize`.
-    pub async fn resize_command(&self, sandbox: SandboxId, exec: &str, size: TerminalSize) -> Result<()> {
-        self.post::<Value>(&format!("/sandboxes/{sandbox}/exec/{exec}/resize"), &size).await.map(drop)
+    pub async fn resize_command(&self, sandbox: SandboxId, exec: &str, size: TerminalSize) -> Result<ExecReceipt> {
+        self.post(&format!("/sandboxes/{sandbox}/exec/{exec}/resize"), &size).await
     }
 
     /// Sends input to a command, and with `end` closes it: `POST /sandboxes/{id}/exec/{eid}/stdin`.
-    pub async fn send_command_input(&self, sandbox: SandboxId, exec: &str, input: Body, end: bool) -> Result<()> {
+    pub async fn send_command_input(
+        &self,
+        sandbox: SandboxId,
+        exec: &str,
+        input: Body,
+        end: bool,
+    ) -> Result<ExecInputReceipt> {
         let path = format!("/sandboxes/{sandbox}/exec/{exec}/stdin");
         let request = self.request(Method::POST, &path, &ExecInputQuery { end });
-        self.send_bytes::<Value>(request, input).await.map(drop)
+        self.send_bytes(request, input).await
     }
 }
 

@@ -1,9 +1,10 @@
 //! Following one sandbox over server-sent events.
 
+use crate::backoff::Backoff;
 use crate::error::Result;
 use crate::http::Client;
 use crate::sse::{SseFrame, SseParser};
-use atoll_api::FollowQuery;
+use atoll_api::{FollowQuery, TruncatedEvent};
 use atoll_core::event::Event;
 use atoll_core::id::SandboxId;
 use reqwest::{Method, Response};
@@ -12,8 +13,6 @@ use std::time::Duration;
 
 /// The server sends a comment every 15 seconds; after this silence the connection is lost.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
-const FIRST_BACKOFF: Duration = Duration::from_millis(250);
-const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 /// An item of an [`EventStream`].
 #[derive(Debug)]
@@ -40,9 +39,7 @@ pub struct EventStream {
     connection: Option<Response>,
     parser: SseParser,
     ready: VecDeque<SseFrame>,
-    /// After the first connection the stream waits out failures; before, it returns them.
-    was_connected: bool,
-    backoff: Option<Duration>,
+    backoff: Backoff,
 }
 
 impl Client {
@@ -58,8 +55,7 @@ impl Client {
             connection: None,
             parser: SseParser::default(),
             ready: VecDeque::new(),
-            was_connected: false,
-            backoff: None,
+            backoff: Backoff::default(),
         }
     }
 }
@@ -101,41 +97,37 @@ impl EventStream {
     fn disconnect(&mut self, cause: &'static str) -> EventStreamItem {
         self.connection = None;
         self.parser = SseParser::default();
-        self.backoff.get_or_insert(FIRST_BACKOFF);
+        self.backoff.record_disconnect();
         EventStreamItem::Disconnected { cause }
     }
 
     async fn connect(&mut self) -> Result<Option<EventStreamItem>> {
-        if let Some(backoff) = self.backoff {
-            tokio::time::sleep(backoff).await;
-        }
+        self.backoff.sleep().await;
         let query = FollowQuery { since: None, types: self.types.clone() };
         let request = self.client.request(Method::GET, &self.path, &query).header("last-event-id", self.seq);
         match self.client.send(request).await {
             Ok(connection) => {
                 self.connection = Some(connection);
-                self.was_connected = true;
+                self.backoff.record_connection();
                 Ok(None)
             }
-            Err(error) if self.was_connected && error.is_transient() => {
-                let is_first = self.backoff.is_none_or(|backoff| backoff <= FIRST_BACKOFF);
-                self.backoff = Some(self.backoff.map_or(FIRST_BACKOFF, |backoff| (backoff * 2).min(MAX_BACKOFF)));
+            Err(error) => {
+                let is_first = self.backoff.record_failure(error)?;
                 Ok(is_first.then_some(EventStreamItem::Disconnected { cause: "the server does not answer" }))
             }
-            Err(error) => Err(error),
         }
     }
 
     fn take_frame(&mut self, frame: &SseFrame) -> Result<Option<EventStreamItem>> {
-        self.backoff = None;
+        self.backoff.record_data();
+        let invalid =
+            |error: serde_json::Error| self.client.unexpected_response(&format!("an event is not valid: {error}"));
         if frame.event == "truncated" {
-            let data: serde_json::Value = serde_json::from_str(&frame.data).unwrap_or_default();
-            let first_seq = data["first_seq"].as_i64().unwrap_or(self.seq + 1);
+            let TruncatedEvent { first_seq } = serde_json::from_str(&frame.data).map_err(invalid)?;
             self.seq = self.seq.max(first_seq - 1);
             return Ok(Some(EventStreamItem::Truncated { first_seq }));
         }
-        let event: Event = serde_json::from_str(&frame.data)
-            .map_err(|error| self.client.unexpected_response(&format!("an event is not valid: {error}")))?;
+        let event: Event = serde_json::from_str(&frame.data).map_err(invalid)?;
         if event.seq <= self.seq {
             return Ok(None);
         }

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::http::{Client, NO_QUERY};
+use atoll_api::events::{FileMoved, FilePath};
 use atoll_api::{
     DeleteFileQuery, FileListQuery, FilePathQuery, MoveFile, NewDirectory, Page, SandboxFile, WriteFileQuery,
 };
@@ -9,7 +10,6 @@ use atoll_core::id::SandboxId;
 use atoll_core::provider::files::UploadSummary;
 use bytes::Bytes;
 use reqwest::{Body, Method, Response};
-use serde_json::Value;
 
 fn path_query(path: &str) -> FilePathQuery {
     FilePathQuery { path: path.to_owned() }
@@ -64,19 +64,19 @@ impl Client {
     }
 
     /// Moves or renames a file or directory: `POST /sandboxes/{sandbox}/files/move`.
-    pub async fn move_file(&self, sandbox: SandboxId, request: &MoveFile) -> Result<()> {
-        self.post::<Value>(&format!("/sandboxes/{sandbox}/files/move"), request).await.map(drop)
+    pub async fn move_file(&self, sandbox: SandboxId, request: &MoveFile) -> Result<FileMoved> {
+        self.post(&format!("/sandboxes/{sandbox}/files/move"), request).await
     }
 
     /// Creates a directory and its parents: `POST /sandboxes/{sandbox}/files/directory`.
-    pub async fn create_directory(&self, sandbox: SandboxId, path: &str) -> Result<()> {
+    pub async fn create_directory(&self, sandbox: SandboxId, path: &str) -> Result<FilePath> {
         let request = NewDirectory { path: path.to_owned() };
-        self.post::<Value>(&format!("/sandboxes/{sandbox}/files/directory"), &request).await.map(drop)
+        self.post(&format!("/sandboxes/{sandbox}/files/directory"), &request).await
     }
 
     /// Deletes a file, a link or a directory: `DELETE /sandboxes/{sandbox}/files`.
-    pub async fn delete_file(&self, sandbox: SandboxId, query: &DeleteFileQuery) -> Result<()> {
-        self.delete::<Value>(&format!("/sandboxes/{sandbox}/files"), query).await.map(drop)
+    pub async fn delete_file(&self, sandbox: SandboxId, query: &DeleteFileQuery) -> Result<FilePath> {
+        self.delete(&format!("/sandboxes/{sandbox}/files"), query).await
     }
 
     /// Downloads a blob, such as a stored transcript: `GET /sandboxes/{sandbox}/blobs/{sha256}`.

@@ -1,7 +1,7 @@
 //! Requests and responses.
 
 use crate::error::{Error, Result, innermost_cause};
-use atoll_api::{Page, ProblemDocument};
+use atoll_api::{Health, Page, ProblemDocument};
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, Url};
@@ -70,9 +70,8 @@ impl Client {
     /// The server's version, from `/healthz`; needs no token.
     pub async fn server_version(&self) -> Result<String> {
         let url = format!("{}/healthz", self.url.as_str().trim_end_matches('/'));
-        let health: serde_json::Value = self.send_for_json(self.http.get(url).timeout(CONNECT_TIMEOUT)).await?;
-        let version = health["version"].as_str().map(str::to_owned);
-        version.ok_or_else(|| self.unexpected_response("it reports no version"))
+        let health: Health = self.send_for_json(self.http.get(url).timeout(CONNECT_TIMEOUT)).await?;
+        Ok(health.version)
     }
 
     /// Starts a request to a path below `/api/v1`, for a route that has no method of its own.

@@ -15,7 +15,7 @@ use atoll_core::id::SandboxId;
 /// let mut terminal = client.open_terminal(sandbox.id, &Default::default()).await?;
 /// terminal.type_input(b"ls\r".to_vec()).await;
 /// loop {
-///     match terminal.next().await {
+///     match terminal.next().await? {
 ///         TerminalItem::Output(bytes) => print!("{}", String::from_utf8_lossy(&bytes)),
 ///         TerminalItem::Frame(_) => {}
 ///         TerminalItem::Disconnected { .. } => break,
@@ -25,7 +25,10 @@ use atoll_core::id::SandboxId;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct TerminalSocket(WebSocket);
+pub struct TerminalSocket {
+    client: Client,
+    socket: WebSocket,
+}
 
 /// An item that a terminal sends.
 #[derive(Debug)]
@@ -41,38 +44,36 @@ pub enum TerminalItem {
 impl Client {
     /// Opens a new terminal, or with `query.exec` one that runs already.
     pub async fn open_terminal(&self, sandbox: SandboxId, query: &TerminalQuery) -> Result<TerminalSocket> {
-        Ok(TerminalSocket(self.open_websocket(&format!("/sandboxes/{sandbox}/terminal"), query).await?))
+        let socket = self.open_websocket(&format!("/sandboxes/{sandbox}/terminal"), query).await?;
+        Ok(TerminalSocket { client: self.clone(), socket })
     }
 }
 
 impl TerminalSocket {
     /// Returns the next item. Cancel safe.
-    pub async fn next(&mut self) -> TerminalItem {
-        loop {
-            return match self.0.receive().await {
-                Received::Binary(data) => TerminalItem::Output(data),
-                Received::Text(text) => match serde_json::from_str(&text) {
-                    Ok(frame) => TerminalItem::Frame(frame),
-                    // A newer server may send frames that this version does not know.
-                    Err(_) => continue,
-                },
-                Received::Lost(cause) => TerminalItem::Disconnected { cause },
-            };
-        }
+    pub async fn next(&mut self) -> Result<TerminalItem> {
+        Ok(match self.socket.receive().await {
+            Received::Binary(data) => TerminalItem::Output(data),
+            Received::Text(text) => TerminalItem::Frame(
+                serde_json::from_str(&text)
+                    .map_err(|error| self.client.unexpected_response(&format!("a frame is not valid: {error}")))?,
+            ),
+            Received::Lost(cause) => TerminalItem::Disconnected { cause },
+        })
     }
 
     /// Sends input; `false` if the connection is lost, which the next item reports.
     pub async fn type_input(&mut self, input: Vec<u8>) -> bool {
-        self.0.send_binary(input).await
+        self.socket.send_binary(input).await
     }
 
     /// Changes the terminal's size; `false` if the connection is lost, which the next item reports.
     pub async fn resize(&mut self, TerminalSize { cols, rows }: TerminalSize) -> bool {
-        self.0.send_json(&TerminalRequest::Resize { cols, rows }).await
+        self.socket.send_json(&TerminalRequest::Resize { cols, rows }).await
     }
 
     /// Closes the connection. The terminal's program runs on for a while.
     pub async fn close(self) {
-        self.0.close().await;
+        self.socket.close().await;
     }
 }

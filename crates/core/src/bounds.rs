@@ -20,7 +20,6 @@ pub const MAX_LABEL_VALUE_BYTES: usize = 255;
 pub const MAX_ENV_VARIABLES: usize = 64;
 pub const MAX_ENV_VALUE_BYTES: usize = 32 * KB;
 pub const MAX_REQUEST_BYTES: usize = 2 * MB;
-pub const LEASE_SECONDS: u64 = 30;
 pub const MAX_LEASES_AT_ONCE: usize = 100;
 
 /// A violated limit: the field, and a sentence with the allowed values.

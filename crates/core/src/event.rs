@@ -80,11 +80,6 @@ pub struct NewEvent {
 }
 
 impl NewEvent {
-    /// Creates an event reported by the server itself.
-    pub fn from_system(event_type: &'static str, at: Timestamp, data: &serde_json::Value) -> Self {
-        Self::from_parts(event_type, EventSource::System, at, crate::json::to_raw_json(data))
-    }
-
     /// Creates an event from a type of the catalogue and its data.
     pub fn from_parts(event_type: &str, source: EventSource, at: Timestamp, data: Box<RawValue>) -> Self {
         let event_type = EventType(event_type.into());

@@ -21,11 +21,6 @@ impl Timestamp {
         self.0
     }
 
-    /// Whole seconds until `later`, rounded up, never negative.
-    pub fn seconds_until(self, later: Self) -> u64 {
-        u64::try_from(later.0.saturating_sub(self.0)).unwrap_or(0).div_ceil(1_000_000)
-    }
-
     pub fn elapsed_since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }

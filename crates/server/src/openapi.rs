@@ -80,6 +80,10 @@ fn add_problem_response(operation: &mut Operation) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
     #[test]
     fn operation_ids_are_unique() {
         let document = serde_json::to_value(crate::router::openapi_document()).unwrap();
@@ -89,6 +93,56 @@ mod tests {
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), count);
+    }
+
+    /// Collects the names of the schemas that `value` refers to.
+    fn collect_references(value: &Value, names: &mut BTreeSet<String>) {
+        match value {
+            Value::String(text) => names.extend(text.strip_prefix("#/components/schemas/").map(str::to_owned)),
+            Value::Array(items) => items.iter().for_each(|item| collect_references(item, names)),
+            Value::Object(fields) => fields.values().for_each(|field| collect_references(field, names)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_reference_has_a_schema_and_every_schema_a_reference() {
+        let document = serde_json::to_value(crate::router::openapi_document()).unwrap();
+        let mut references = BTreeSet::new();
+        collect_references(&document, &mut references);
+        let schemas: BTreeSet<String> =
+            document["components"]["schemas"].as_object().unwrap().keys().cloned().collect();
+        assert_eq!(references, schemas);
+    }
+
+    /// The document keeps one of two schemas with the same name, so every type with a schema has a name of its own.
+    #[test]
+    fn no_two_types_share_a_schema_name() {
+        let mut seen = BTreeSet::new();
+        let mut folders: Vec<PathBuf> = ["core", "api", "protocol", "server"]
+            .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src"))
+            .into();
+        while let Some(folder) = folders.pop() {
+            for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = std::fs::read_to_string(&path).unwrap();
+                let mut has_schema = false;
+                for line in text.lines() {
+                    has_schema |= line.starts_with("#[") && line.contains("ToSchema");
+                    let name = line.strip_prefix("pub struct ").or_else(|| line.strip_prefix("pub enum "));
+                    if let Some(name) = name.and_then(|name| name.split([' ', '<', '(', ';']).next())
+                        && std::mem::take(&mut has_schema)
+                    {
+                        assert!(seen.insert(name.to_owned()), "two types with a schema are named {name}");
+                    }
+                    assert!(!line.starts_with("#[") || !line.contains("schema(as"), "{line}: rename the type instead");
+                }
+            }
+        }
+        assert!(seen.contains("NewSandbox") && seen.contains("Heartbeat"));
     }
 
     /// Compares a generated file with the stored one; `ATOLL_TEST_WRITE` writes it first.

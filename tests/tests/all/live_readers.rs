@@ -1,5 +1,7 @@
 //! Live readers: with disconnections at any point, a reader sees exactly the log.
 
+use atoll_client::api::FollowedSandboxes;
+use atoll_client::{Client, EventSocketItem, EventStreamItem};
 use atoll_tests::actor::Actor;
 use atoll_tests::database::DatabaseKind;
 use atoll_tests::event_reader::{EventWebSocket, read_server_sent_events};
@@ -11,10 +13,13 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::timeout;
 
 on_both_databases!(
     readers_that_reconnect_see_the_whole_log,
     a_reader_of_all_sandboxes_sees_new_ones_from_seq_1,
+    the_client_resumes_both_streams_after_a_restart_of_the_server,
     readers_of_a_truncated_log_get_a_truncated_frame,
     a_ticket_opens_one_connection,
     a_worker_stream_delivers_live_output_messages_and_commands,
@@ -34,7 +39,7 @@ async fn write_events(mut worker: ManualWorker, total: i64, seed: u64) {
         worker.send_batch(events).await.expect_status(200);
         worker.next_key = last + 1;
         if rng.random_bool(0.3) {
-            tokio::time::sleep(std::time::Duration::from_millis(rng.random_range(0..20))).await;
+            tokio::time::sleep(Duration::from_millis(rng.random_range(0..20))).await;
         }
     }
 }
@@ -115,7 +120,7 @@ async fn a_reader_of_all_sandboxes_sees_new_ones_from_seq_1(kind: DatabaseKind) 
     let mut first = None;
     while first.is_none() {
         worker.send_events(&["agent.message"]).await;
-        let waiting = tokio::time::timeout(std::time::Duration::from_millis(200), socket.next_frame()).await;
+        let waiting = timeout(Duration::from_millis(200), socket.next_frame()).await;
         first = waiting.ok().flatten();
     }
     let first = first.unwrap();
@@ -128,6 +133,67 @@ async fn a_reader_of_all_sandboxes_sees_new_ones_from_seq_1(kind: DatabaseKind) 
     }
     assert_eq!(frame["events"][0]["sandbox_id"].as_str(), Some(new.id.as_str()), "{frame}");
     assert_eq!(event_seq(&frame["events"][0]), 1);
+    server.stop().await;
+}
+
+async fn log_after(admin: &Actor, sandbox: &str, seq: i64) -> Vec<i64> {
+    admin.all_events(sandbox).await.iter().map(event_seq).filter(|later| *later > seq).collect()
+}
+
+async fn the_client_resumes_both_streams_after_a_restart_of_the_server(kind: DatabaseKind) {
+    let mut server = TestServer::start(kind).await;
+    let admin = server.admin();
+    let (busy, quiet) =
+        (admin.create_external_sandbox(json!({})).await, admin.create_external_sandbox(json!({})).await);
+    let (mut busy_worker, mut quiet_worker) = (ManualWorker::new(&admin, &busy), ManualWorker::new(&admin, &quiet));
+    let busy_start = *log_after(&admin, &busy.id, 0).await.last().unwrap();
+    let quiet_start = *log_after(&admin, &quiet.id, 0).await.last().unwrap();
+    let client = Client::new(&admin.url, admin.token.clone().unwrap()).unwrap();
+    let mut stream = client.follow_events(busy.id.parse().unwrap(), &[], 0);
+    let mut socket = client.open_event_socket(FollowedSandboxes::all(), &[], BTreeMap::new());
+
+    // Both are connected when each has shown an event. The quiet sandbox has none yet.
+    let mut streamed = Vec::new();
+    let mut followed: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+    while streamed.is_empty() || followed.is_empty() {
+        if let Ok(item) = timeout(Duration::from_millis(200), socket.next()).await
+            && let EventSocketItem::Event(event) = item.unwrap()
+        {
+            followed.entry(event.sandbox_id.to_string()).or_default().push(event.seq);
+        }
+        busy_worker.send_events(&["agent.message"]).await;
+        if let EventStreamItem::Event(event) = stream.next().await.unwrap() {
+            streamed.push(event.seq);
+        }
+    }
+    server.restart().await;
+    let new = admin.create_external_sandbox(json!({})).await;
+    busy_worker.send_events(&["agent.message"]).await;
+    quiet_worker.send_events(&["agent.message"]).await;
+
+    let expected = BTreeMap::from([
+        (busy.id.clone(), log_after(&admin, &busy.id, busy_start).await),
+        (quiet.id.clone(), log_after(&admin, &quiet.id, quiet_start).await),
+        (new.id.clone(), log_after(&admin, &new.id, 0).await),
+    ]);
+    let is_complete = |seen: &BTreeMap<String, Vec<i64>>| {
+        expected.iter().all(|(id, log)| seen.get(id).and_then(|seqs| seqs.last()) == log.last())
+    };
+    while !is_complete(&followed) {
+        let item = timeout(Duration::from_secs(20), socket.next()).await;
+        let item = item.unwrap_or_else(|_| panic!("some events are lost: {followed:?} of {expected:?}"));
+        if let EventSocketItem::Event(event) = item.unwrap() {
+            followed.entry(event.sandbox_id.to_string()).or_default().push(event.seq);
+        }
+    }
+    assert_eq!(followed, expected);
+    let whole = log_after(&admin, &busy.id, 0).await;
+    while streamed.last() != whole.last() {
+        if let EventStreamItem::Event(event) = stream.next().await.unwrap() {
+            streamed.push(event.seq);
+        }
+    }
+    assert_eq!(streamed, whole);
     server.stop().await;
 }
 

@@ -164,7 +164,11 @@ pub struct ModelRefused {
 pub struct LimitUse {
     pub limit: Limit,
     /// The limit's value, in its own unit.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub value: f64,
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub used: f64,
     /// The agent knows of the warning already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -195,13 +199,23 @@ pub struct LimitChanged {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GuardianDenied {
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub tool: String,
     pub tool_use_id: Option<String>,
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub rule: String,
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub reason: String,
     /// The tool's input; a string if it is too long.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub input: Value,
     /// The driver tells the agent the reason.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub told: bool,
 }
 
@@ -220,10 +234,16 @@ pub struct GuardianChanged {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GuardianDetected {
     pub detector: Detector,
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub tool: String,
     /// Ids of the tool calls.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub evidence: Value,
     /// The finding is worth a nudge.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub nudge: bool,
     /// Number of repetitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -22,7 +22,7 @@ mod sandbox_data;
 pub use agent_data::*;
 pub use control_data::*;
 #[cfg(feature = "openapi")]
-pub use reference::{add_event_schemas, reference_page};
+pub use reference::{AnyEvent, add_event_schemas, reference_page};
 pub use sandbox_data::*;
 
 use atoll_core::event::{Event, EventSource, NewEvent};

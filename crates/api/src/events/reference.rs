@@ -1,11 +1,12 @@
 //! The catalogue as schemas of the OpenAPI document, and as the page `docs/events.md`.
 
 use super::{EVENT_KINDS, data_schemas, examples};
+use atoll_core::event::Event;
 use serde_json::Value;
 use std::fmt::Write;
-use utoipa::ToSchema;
-use utoipa::openapi::schema::{Discriminator, Schema, SchemaType, Type};
+use utoipa::openapi::schema::{AnyOfBuilder, Discriminator, Schema, SchemaType, Type};
 use utoipa::openapi::{AllOfBuilder, ObjectBuilder, OneOfBuilder, OpenApi, Ref, RefOr};
+use utoipa::{PartialSchema, ToSchema};
 
 const EVENT_SCHEMA: &str = "Event";
 const TYPED_EVENT_SCHEMA: &str = "TypedEvent";
@@ -22,6 +23,25 @@ impl DataSchema {
         let mut others = Vec::new();
         T::schemas(&mut others);
         Self { name: T::name().into_owned(), schema: T::schema(), others }
+    }
+}
+
+/// The schema of an event in a response: a typed event, or an event of another type.
+#[derive(Debug)]
+pub struct AnyEvent;
+
+impl PartialSchema for AnyEvent {
+    fn schema() -> RefOr<Schema> {
+        let any_of = AnyOfBuilder::new().description(Some("An event of a known type, or of another type."));
+        let names = [TYPED_EVENT_SCHEMA, EVENT_SCHEMA];
+        names.into_iter().fold(any_of, |any_of, name| any_of.item(Ref::from_schema_name(name))).into()
+    }
+}
+
+impl ToSchema for AnyEvent {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((Event::name().into_owned(), Event::schema()));
+        Event::schemas(schemas);
     }
 }
 

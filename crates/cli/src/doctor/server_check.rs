@@ -4,21 +4,14 @@ use super::{Check, Report, clock_check};
 use crate::connect::{Connect, ConnectedClient, recorded_url};
 use crate::failure::Result;
 use crate::render::time;
-use atoll_api::PageQuery;
+use atoll_api::{Health, PageQuery};
 use atoll_client::Url;
 use atoll_config::Config;
-use serde::Deserialize;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 const CHECK: &str = "server";
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The response of `/healthz`.
-#[derive(Deserialize)]
-struct Health {
-    version: String,
-}
 
 pub async fn check_server(config: &Config, report: &mut Report<'_>) -> Result {
     let running = match recorded_url(&config.data_dir) {

@@ -1,7 +1,7 @@
 //! An event of the log with its typed data.
 
 use atoll_api::events::EventData;
-use atoll_core::event::Event;
+use atoll_core::event::{Event, kind};
 use atoll_core::id::MessageId;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -33,7 +33,7 @@ impl LogEvent {
 
     /// Only programs need the event, such as a heartbeat.
     pub fn is_for_programs(&self) -> bool {
-        matches!(self.event_type(), "agent.heartbeat" | "agent.usage" | "agent.transcript")
+        matches!(self.event_type(), kind::AGENT_HEARTBEAT | kind::AGENT_USAGE | kind::AGENT_TRANSCRIPT)
     }
 
     /// The main text of the event, if it has one.
@@ -101,16 +101,16 @@ fn complete_data(event_type: String, data: Box<RawValue>) -> EventData {
     let completed = object_of(&data).and_then(|mut object| {
         let text = first_text(&object).unwrap_or_default();
         let (parsed_as, defaults) = match event_type.as_str() {
-            "agent.message" | "agent.assistant_message" if !text.is_empty() => ("agent.message", json!({ "text": text })),
-            "agent.thinking" => ("agent.thinking", json!({ "text": text })),
-            "agent.failed" => ("agent.failed", json!({ "reason": "agent_failed", "error": text })),
-            "agent.error" => ("agent.error", json!({ "error": text })),
-            "agent.tool_use" => ("agent.tool_use", json!({ "tool": "?", "tool_use_id": "", "input": null })),
-            "agent.tool_completed" | "agent.user_tool_result" => {
-                ("agent.tool_completed", json!({ "tool": "?", "tool_use_id": "", "output": "", "is_error": false }))
+            kind::AGENT_MESSAGE | kind::AGENT_ASSISTANT_MESSAGE if !text.is_empty() => (kind::AGENT_MESSAGE, json!({ "text": text })),
+            kind::AGENT_THINKING => (kind::AGENT_THINKING, json!({ "text": text })),
+            kind::AGENT_FAILED => (kind::AGENT_FAILED, json!({ "reason": "agent_failed", "error": text })),
+            kind::AGENT_ERROR => (kind::AGENT_ERROR, json!({ "error": text })),
+            kind::AGENT_TOOL_USE => (kind::AGENT_TOOL_USE, json!({ "tool": "?", "tool_use_id": "", "input": null })),
+            kind::AGENT_TOOL_COMPLETED | kind::AGENT_USER_TOOL_RESULT => {
+                (kind::AGENT_TOOL_COMPLETED, json!({ "tool": "?", "tool_use_id": "", "output": "", "is_error": false }))
             }
-            "agent.file_edited" => (
-                "agent.file_edited",
+            kind::AGENT_FILE_EDITED => (
+                kind::AGENT_FILE_EDITED,
                 json!({
                     "file_path": "?", "change_type": "modified", "lines_added": 0, "lines_removed": 0, "diff_preview": "",
                 }),

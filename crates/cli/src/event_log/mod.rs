@@ -10,7 +10,7 @@ use crate::failure::{Failure, Result};
 use crate::output::Output;
 use atoll_api::{EventOrder, EventsQuery, Sandbox};
 use atoll_client::EventStreamItem;
-use atoll_core::event::EventTypePattern;
+use atoll_core::event::{EventTypePattern, kind};
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::SandboxState;
 use log_event::LogEvent;
@@ -52,7 +52,7 @@ pub trait EventSink {
 const QUIET_PERIOD: Duration = Duration::from_secs(2);
 const PAGE_SIZE: usize = 500;
 /// Types that a follower always receives: they report the sandbox's end.
-const END_TYPES: [&str; 2] = ["sandbox.completed", "sandbox.failed"];
+const END_TYPES: [&str; 2] = [kind::SANDBOX_COMPLETED, kind::SANDBOX_FAILED];
 
 pub struct LogReader<'a> {
     client: &'a ConnectedClient,

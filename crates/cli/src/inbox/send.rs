@@ -10,6 +10,7 @@ use crate::render::text;
 use crate::sandbox::create::CreatedSandbox;
 use atoll_api::{Message as ApiMessage, NewMessage, SentToSession};
 use atoll_client::EventStreamItem;
+use atoll_core::event::kind;
 use atoll_core::id::SandboxId;
 use atoll_core::message::{Delivery, MessageState, MessageType};
 use serde::Serialize;
@@ -122,7 +123,7 @@ async fn wait_for_delivery(
     client: &ConnectedClient,
     output: &Output,
 ) -> Result<ApiMessage> {
-    let types = ["message.*", "sandbox.completed", "sandbox.failed"].map(str::to_owned);
+    let types = ["message.*", kind::SANDBOX_COMPLETED, kind::SANDBOX_FAILED].map(str::to_owned);
     let mut follower = client.follow_events(sandbox, &types, since);
     let mut is_lost = false;
     loop {

@@ -1,6 +1,7 @@
 //! Colours by meaning.
 
 use anstyle::{AnsiColor, Style};
+use atoll_core::event::kind;
 
 pub const HEAD: Style = Style::new().bold();
 pub const FAINT: Style = Style::new().dimmed();
@@ -23,10 +24,14 @@ pub fn state_style(word: &str) -> Style {
 /// The style of an event type.
 pub fn event_style(event_type: &str) -> Style {
     match event_type {
-        "agent.failed" | "agent.error" | "agent.stream_error" | "sandbox.failed" | "worker.lost"
-        | "worker.rejected" => BAD,
-        "message.undeliverable" | "message.delivered_unconfirmed" | "agent.interrupted" => WARN,
-        "agent.completed" | "sandbox.completed" => GOOD,
+        kind::AGENT_FAILED
+        | kind::AGENT_ERROR
+        | kind::AGENT_STREAM_ERROR
+        | kind::SANDBOX_FAILED
+        | kind::WORKER_LOST
+        | kind::WORKER_REJECTED => BAD,
+        kind::MESSAGE_UNDELIVERABLE | kind::MESSAGE_UNCONFIRMED | kind::AGENT_INTERRUPTED => WARN,
+        kind::AGENT_COMPLETED | kind::SANDBOX_COMPLETED => GOOD,
         _ if event_type.starts_with("agent.") => NAME,
         _ => FAINT,
     }

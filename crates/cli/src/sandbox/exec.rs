@@ -125,7 +125,7 @@ pub async fn run(exec: &Exec, client: &ConnectedClient, output: &Output) -> Resu
         Err(failure) => {
             // Without this client the command would run unnoticed.
             return match timeout(CLEANUP_TIMEOUT, client.kill_command(exec.id, &id)).await {
-                Ok(Ok(())) => Err(failure),
+                Ok(Ok(_)) => Err(failure),
                 Ok(Err(_)) | Err(_) => {
                     let list = format!("atoll sandbox exec {} --list", exec.id);
                     output.print_note(&format!("atoll: the command may still run; see `{list}`"));
@@ -159,7 +159,7 @@ async fn attend_command(
         sent = client.send_command_input(sandbox, id, stdin_body(), true) => sent,
     };
     match sent {
-        Ok(()) => reading.await,
+        Ok(_) => reading.await,
         // The command takes no more input, or it has ended.
         Err(error) if error.code() == Some(ErrorCode::NoInput) => reading.await,
         Err(error) => timeout(CLEANUP_TIMEOUT, &mut reading).await.unwrap_or(Err(error.into())),

@@ -27,8 +27,8 @@ pub async fn print_terminals(id: SandboxId, client: &ConnectedClient, output: &O
 }
 
 pub async fn kill_exec(id: SandboxId, exec: &str, client: &ConnectedClient, output: &Output) -> Result {
-    client.kill_command(id, exec).await?;
-    output.print_result(&serde_json::json!({ "id": exec }), || format!("{} is killed", text::escape_line(exec)))
+    let killed = client.kill_command(id, exec).await?;
+    output.print_result(&killed, || format!("{} is killed", text::escape_line(exec)))
 }
 
 fn table_row(exec: &Exec, state: String, now: Timestamp) -> Vec<table::Cell> {

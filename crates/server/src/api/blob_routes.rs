@@ -4,10 +4,11 @@ use crate::app::blob_transfer;
 use crate::auth::access::{BlobReader, WorkerOf};
 use crate::blobs::is_hash;
 use crate::extract::SubId;
-use crate::idempotency::JsonResponse;
 use crate::problem::Result;
 use crate::state::App;
+use atoll_api::BlobReceipt;
 use atoll_core::id::SandboxId;
+use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -30,15 +31,16 @@ impl FromStr for Hash {
 /// The server removes known secrets from the stored content; the blob keeps its name.
 #[utoipa::path(put, path = "/sandboxes/{id}/blobs/{sha256}", tag = "worker",
     params(("id" = SandboxId, Path), ("sha256" = String, Path, description = "64 lower-case hexadecimal digits")),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses((status = 200)))]
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = BlobReceipt)))]
 pub async fn upload_blob(
     State(app): State<Arc<App>>,
     worker: WorkerOf,
     SubId(hash): SubId<Hash>,
     request: Request,
-) -> Result<JsonResponse> {
+) -> Result<Json<BlobReceipt>> {
     let size = blob_transfer::store_blob(&app, worker, hash.0.clone(), request.into_body()).await?;
-    JsonResponse::ok(serde_json::json!({ "sha256": hash.0, "size": size }))
+    Ok(Json(BlobReceipt { sha256: hash.0, size }))
 }
 
 /// Download a blob.

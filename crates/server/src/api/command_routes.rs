@@ -3,20 +3,21 @@
 use crate::app::commands::{self, AttachedCommand};
 use crate::auth::access::{CanSee, CanWork};
 use crate::extract::{Body, Params, SubId};
-use crate::idempotency::JsonResponse;
 use crate::problem::Result;
 use crate::state::App;
-use atoll_api::{AttachQuery, ExecInputQuery, ExecList, NewExec, NewSignal, TerminalSize};
+use atoll_api::{
+    AttachQuery, ExecInputQuery, ExecInputReceipt, ExecList, ExecOutput, ExecReceipt, NewExec, NewSignal, TerminalSize,
+};
 use atoll_core::id::SandboxId;
-use atoll_core::provider::ExecEvent;
+use atoll_core::provider::{CommandExit, ExecEvent};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::StreamExt;
-use serde_json::json;
 use std::sync::Arc;
 
 const EXEC_ID: HeaderName = HeaderName::from_static("exec-id");
@@ -55,17 +56,14 @@ fn to_ndjson(output: AttachedCommand) -> Response {
         let _viewer = &viewer;
         let line = match event {
             Ok(ExecEvent::Output { stream, data, cursor }) => match std::str::from_utf8(&data) {
-                Ok(text) => json!({ "stream": stream, "data": text, "cursor": cursor }),
-                Err(_) => {
-                    let base64 = base64::engine::general_purpose::STANDARD.encode(&data);
-                    json!({ "stream": stream, "base64": base64, "cursor": cursor })
-                }
+                Ok(text) => ExecOutput::Text { stream, data: text.to_owned(), cursor },
+                Err(_) => ExecOutput::Binary { stream, base64: STANDARD.encode(&data), cursor },
             },
-            Ok(ExecEvent::Gap { cursor }) => json!({ "gap": cursor }),
-            Ok(ExecEvent::Ended(exit)) => json!({ "exit": exit }),
-            Err(error) => json!({ "error": error.to_string(), "exit": { "kind": "unknown" } }),
+            Ok(ExecEvent::Gap { cursor }) => ExecOutput::Gap { gap: cursor },
+            Ok(ExecEvent::Ended(exit)) => ExecOutput::Exit { exit },
+            Err(error) => ExecOutput::Failed { error: error.to_string(), exit: CommandExit::Unknown },
         };
-        Ok::<_, std::convert::Infallible>(Bytes::from(format!("{line}\n")))
+        serde_json::to_string(&line).map(|line| Bytes::from(line + "\n"))
     });
     let headers = [(header::CONTENT_TYPE, "application/x-ndjson".to_owned()), (EXEC_ID, id)];
     (headers, axum::body::Body::from_stream(lines)).into_response()
@@ -82,42 +80,42 @@ pub async fn list_commands(State(app): State<Arc<App>>, access: CanSee<SandboxId
 ///
 /// An ended command stays unchanged.
 #[utoipa::path(delete, path = "/sandboxes/{id}/exec/{eid}", tag = "sandboxes",
-    params(("id" = SandboxId, Path), ("eid" = String, Path)), responses((status = 200)))]
+    params(("id" = SandboxId, Path), ("eid" = String, Path)), responses((status = 200, body = ExecReceipt)))]
 pub async fn kill_command(
     State(app): State<Arc<App>>,
     access: CanWork<SandboxId>,
     SubId(exec): SubId<String>,
-) -> Result<JsonResponse> {
+) -> Result<Json<ExecReceipt>> {
     let id = commands::kill_command(&app, access, exec).await?;
-    JsonResponse::ok(json!({ "id": id }))
+    Ok(Json(ExecReceipt { id }))
 }
 
 /// Send a signal to a command and its process group.
 ///
 /// With a terminal, the foreground process group gets it as well. KILL ends everything that the command started.
 #[utoipa::path(post, path = "/sandboxes/{id}/exec/{eid}/signal", tag = "sandboxes",
-    params(("id" = SandboxId, Path), ("eid" = String, Path)), request_body = NewSignal, responses((status = 200)))]
+    params(("id" = SandboxId, Path), ("eid" = String, Path)), request_body = NewSignal, responses((status = 200, body = ExecReceipt)))]
 pub async fn signal_command(
     State(app): State<Arc<App>>,
     access: CanWork<SandboxId>,
     SubId(exec): SubId<String>,
     Body { value, .. }: Body<NewSignal>,
-) -> Result<JsonResponse> {
+) -> Result<Json<ExecReceipt>> {
     let id = commands::signal_command(&app, access, exec, &value.signal).await?;
-    JsonResponse::ok(json!({ "id": id }))
+    Ok(Json(ExecReceipt { id }))
 }
 
 /// Change the size of a command's terminal.
 #[utoipa::path(post, path = "/sandboxes/{id}/exec/{eid}/resize", tag = "sandboxes",
-    params(("id" = SandboxId, Path), ("eid" = String, Path)), request_body = TerminalSize, responses((status = 200)))]
+    params(("id" = SandboxId, Path), ("eid" = String, Path)), request_body = TerminalSize, responses((status = 200, body = ExecReceipt)))]
 pub async fn resize_terminal(
     State(app): State<Arc<App>>,
     access: CanWork<SandboxId>,
     SubId(exec): SubId<String>,
     Body { value, .. }: Body<TerminalSize>,
-) -> Result<JsonResponse> {
+) -> Result<Json<ExecReceipt>> {
     let id = commands::resize_terminal(&app, access, exec, value).await?;
-    JsonResponse::ok(json!({ "id": id }))
+    Ok(Json(ExecReceipt { id }))
 }
 
 /// Write to a command's input: the raw body, of any length.
@@ -126,14 +124,15 @@ pub async fn resize_terminal(
 /// fast as the command does. A body that ends early leaves the input open, even with `end`.
 #[utoipa::path(post, path = "/sandboxes/{id}/exec/{eid}/stdin", tag = "sandboxes",
     params(("id" = SandboxId, Path), ("eid" = String, Path), ExecInputQuery),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses((status = 200)))]
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = ExecInputReceipt)))]
 pub async fn write_command_input(
     State(app): State<Arc<App>>,
     access: CanWork<SandboxId>,
     SubId(exec): SubId<String>,
     Params(query): Params<ExecInputQuery>,
     request: Request,
-) -> Result<JsonResponse> {
+) -> Result<Json<ExecInputReceipt>> {
     let (id, bytes) = commands::write_input(&app, access, exec, request.into_body(), query.end).await?;
-    JsonResponse::ok(json!({ "id": id, "bytes": bytes }))
+    Ok(Json(ExecInputReceipt { id, bytes }))
 }

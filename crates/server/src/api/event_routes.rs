@@ -5,6 +5,7 @@ use crate::auth::access::CanSee;
 use crate::extract::Params;
 use crate::problem::Result;
 use crate::state::App;
+use atoll_api::events::AnyEvent;
 use atoll_api::{EventsQuery, Page, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery};
 use atoll_core::event::Event;
 use atoll_core::id::SandboxId;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 ///
 /// A page can be shorter than `limit`, even empty, and still have a `next_cursor`.
 #[utoipa::path(get, path = "/sandboxes/{id}/events", tag = "events", params(("id" = SandboxId, Path), EventsQuery),
-    responses((status = 200, body = Page<Event>)))]
+    responses((status = 200, body = Page<AnyEvent>)))]
 pub async fn list_events(
     State(app): State<Arc<App>>,
     access: CanSee<SandboxId>,

@@ -4,34 +4,40 @@ use crate::app::health;
 use crate::auth::access::ClientCaller;
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
+use atoll_api::{Health, StoreHealth};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, http::StatusCode};
-use serde_json::json;
 use std::sync::Arc;
 
 /// Check that the process is up.
-#[utoipa::path(get, path = "/healthz", tag = "health", security(()), responses((status = 200)))]
-pub async fn healthz() -> Json<serde_json::Value> {
-    Json(json!({ "status": "ok", "version": env!("CARGO_PKG_VERSION") }))
+#[utoipa::path(get, path = "/healthz", tag = "health", security(()), responses((status = 200, body = Health)))]
+pub async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() })
 }
 
 /// Check that the database answers, so that requests can be served.
-#[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200), (status = 503)))]
+#[utoipa::path(get, path = "/readyz", tag = "health", security(()),
+    responses((status = 200, body = StoreHealth), (status = 503, body = StoreHealth)))]
 pub async fn readyz(State(app): State<Arc<App>>) -> Response {
     if health::is_ready(&app).await {
-        return Json(json!({ "status": "ready", "store": app.store.database_kind() })).into_response();
+        return Json(store_health("ready", &app)).into_response();
     }
-    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "not_ready" }))).into_response()
+    let health = StoreHealth { status: "not_ready".to_owned(), store: None };
+    (StatusCode::SERVICE_UNAVAILABLE, Json(health)).into_response()
 }
 
 /// Check that sandboxes can be created and read.
-#[utoipa::path(get, path = "/sandboxes/health", tag = "health", responses((status = 200)))]
-pub async fn sandboxes_health(State(app): State<Arc<App>>, _: ClientCaller) -> Result<Json<serde_json::Value>> {
+#[utoipa::path(get, path = "/sandboxes/health", tag = "health", responses((status = 200, body = StoreHealth)))]
+pub async fn sandboxes_health(State(app): State<Arc<App>>, _: ClientCaller) -> Result<Json<StoreHealth>> {
     health::check_store(&app).await?;
-    Ok(Json(json!({ "status": "healthy", "store": app.store.database_kind() })))
+    Ok(Json(store_health("healthy", &app)))
+}
+
+fn store_health(status: &str, app: &App) -> StoreHealth {
+    StoreHealth { status: status.to_owned(), store: Some(app.store.database_kind().to_owned()) }
 }
 
 /// Show metrics for Prometheus. Requires a token unless `metrics.public` is set.

@@ -6,12 +6,11 @@ use crate::extract::{Id, Params};
 use crate::idempotency::JsonResponse;
 use crate::problem::Result;
 use crate::state::App;
-use atoll_api::{ImageList, ImportImageQuery};
+use atoll_api::{ImageList, ImportImageQuery, RemovedImage};
 use atoll_core::provider::{Error, ImageRef};
 use axum::Json;
 use axum::extract::{Request, State};
 use futures_util::StreamExt;
-use serde_json::json;
 use std::sync::Arc;
 
 /// List the images of this machine.
@@ -37,8 +36,12 @@ pub async fn import_image(
 
 /// Remove an image that no sandbox and no snapshot uses.
 #[utoipa::path(delete, path = "/images/{name}", tag = "sandboxes", params(("name" = String, Path)),
-    responses((status = 200)))]
-pub async fn remove_image(State(app): State<Arc<App>>, admin: Admin, Id(name): Id<String>) -> Result<JsonResponse> {
+    responses((status = 200, body = RemovedImage)))]
+pub async fn remove_image(
+    State(app): State<Arc<App>>,
+    admin: Admin,
+    Id(name): Id<String>,
+) -> Result<Json<RemovedImage>> {
     snapshots::remove_image(&app, admin, &name).await?;
-    JsonResponse::ok(json!({ "name": name }))
+    Ok(Json(RemovedImage { name }))
 }

@@ -6,6 +6,7 @@ use crate::extract::{Body, Id, Params, SubId};
 use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::problem::Result;
 use crate::state::App;
+use atoll_api::events::Empty;
 use atoll_api::{ChangeProject, Member, NewProject, Page, PageQuery, Project, SetMember};
 use atoll_core::id::{ProjectId, UserId};
 use axum::Json;
@@ -83,12 +84,12 @@ pub async fn set_member(
 
 /// Remove a user from a project.
 #[utoipa::path(delete, path = "/projects/{id}/members/{user}", tag = "projects",
-    params(("id" = ProjectId, Path), ("user" = UserId, Path)), responses((status = 200)))]
+    params(("id" = ProjectId, Path), ("user" = UserId, Path)), responses((status = 200, body = Empty)))]
 pub async fn remove_member(
     State(app): State<Arc<App>>,
     access: CanAdminister<ProjectId>,
     SubId(user): SubId<UserId>,
-) -> Result<JsonResponse> {
+) -> Result<Json<Empty>> {
     projects::remove_member(&app, access, user).await?;
-    JsonResponse::ok(serde_json::json!({}))
+    Ok(Json(Empty {}))
 }

@@ -6,11 +6,10 @@ use crate::extract::{Body, Id, Params};
 use crate::idempotency::JsonResponse;
 use crate::problem::Result;
 use crate::state::App;
-use atoll_api::{NewSnapshot, RemoveSnapshotQuery, Snapshot, SnapshotList};
+use atoll_api::{NewSnapshot, RemoveSnapshotQuery, RemovedSnapshot, Snapshot, SnapshotList};
 use atoll_core::id::SandboxId;
 use axum::Json;
 use axum::extract::State;
-use serde_json::json;
 use std::sync::Arc;
 
 /// Create a snapshot of a sandbox's current files.
@@ -34,13 +33,13 @@ pub async fn list_snapshots(State(app): State<Arc<App>>, access: CanList) -> Res
 
 /// Remove a snapshot. Sandboxes that started from it keep their files.
 #[utoipa::path(delete, path = "/snapshots/{name}", tag = "sandboxes", params(("name" = String, Path), RemoveSnapshotQuery),
-    responses((status = 200)))]
+    responses((status = 200, body = RemovedSnapshot)))]
 pub async fn remove_snapshot(
     State(app): State<Arc<App>>,
     client: ClientCaller,
     Id(name): Id<String>,
     Params(query): Params<RemoveSnapshotQuery>,
-) -> Result<JsonResponse> {
-    let project = snapshots::remove_snapshot(&app, client, &name, query.project_id).await?;
-    JsonResponse::ok(json!({ "name": name, "project_id": project }))
+) -> Result<Json<RemovedSnapshot>> {
+    let project_id = snapshots::remove_snapshot(&app, client, &name, query.project_id).await?;
+    Ok(Json(RemovedSnapshot { name, project_id }))
 }

@@ -7,6 +7,7 @@ use crate::extract::{SubId, parse_object, read_body, require_json, sha256_hex};
 use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
+use atoll_api::events::Empty;
 use atoll_core::bounds;
 use atoll_core::event::{EventSource, EventType};
 use atoll_core::id::{MessageId, SandboxId};
@@ -68,24 +69,13 @@ pub enum Posted {
     Single(PlainEventResponse),
 }
 
-#[derive(Debug, utoipa::ToSchema)]
-#[schema(as = EventsBody)]
-#[allow(dead_code, reason = "names the two forms in the OpenAPI document")]
-#[derive(Serialize)]
+/// A batch, or one plain event.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(untagged)]
+#[allow(dead_code, reason = "names the two forms in the OpenAPI document")]
 pub enum EventsBody {
     Batch(Batch),
-    Single(#[serde(skip)] SingleEventShape),
-}
-
-#[derive(Debug, utoipa::ToSchema)]
-#[schema(as = SingleEvent)]
-#[allow(dead_code, reason = "a shape for the OpenAPI document")]
-pub struct SingleEventShape {
-    event_type: EventType,
-    #[schema(value_type = Object)]
-    event_data: Option<serde_json::Value>,
-    source: Option<EventSource>,
+    Single(SingleEvent),
 }
 
 /// Store a worker's events.
@@ -140,28 +130,28 @@ pub async fn lease_messages(
 
 /// Acknowledge that the agent has a message.
 #[utoipa::path(post, path = "/sandboxes/{id}/messages/{mid}/ack", tag = "worker",
-    params(("id" = SandboxId, Path), ("mid" = MessageId, Path)), request_body = Ack, responses((status = 200)))]
+    params(("id" = SandboxId, Path), ("mid" = MessageId, Path)), request_body = Ack, responses((status = 200, body = Empty)))]
 pub async fn acknowledge_message(
     State(app): State<Arc<App>>,
     worker: WorkerOf,
     SubId(message): SubId<MessageId>,
     WorkerBody(ack): WorkerBody<Ack>,
-) -> Result<JsonResponse> {
+) -> Result<Json<Empty>> {
     inbox::submit_ack(&app, worker.sandbox, message, ack).await?;
-    JsonResponse::ok(serde_json::json!({}))
+    Ok(Json(Empty {}))
 }
 
 /// Report that the agent does not have a message, or that its delivery is unknown.
 #[utoipa::path(post, path = "/sandboxes/{id}/messages/{mid}/nack", tag = "worker",
-    params(("id" = SandboxId, Path), ("mid" = MessageId, Path)), request_body = Nack, responses((status = 200)))]
+    params(("id" = SandboxId, Path), ("mid" = MessageId, Path)), request_body = Nack, responses((status = 200, body = Empty)))]
 pub async fn reject_message(
     State(app): State<Arc<App>>,
     worker: WorkerOf,
     SubId(message): SubId<MessageId>,
     WorkerBody(nack): WorkerBody<Nack>,
-) -> Result<JsonResponse> {
+) -> Result<Json<Empty>> {
     inbox::submit_nack(&app, worker.sandbox, message, nack).await?;
-    JsonResponse::ok(serde_json::json!({}))
+    Ok(Json(Empty {}))
 }
 
 /// Fetch the current login files for the agent, before each prompt.

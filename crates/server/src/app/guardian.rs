@@ -2,39 +2,13 @@
 
 use super::{Work, inbox, limits};
 use crate::problem::Result;
-use atoll_api::events::{EventData, GuardianNudged};
+use atoll_api::events::{EventData, GuardianDenied, GuardianDetected, GuardianNudged};
 use atoll_core::event::{EventSource, NewEvent, kind};
 use atoll_core::guardian::{self, Detector, FindingDetail, GuardianAction};
 use atoll_core::message::{Delivery, MessageType};
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::SessionRow;
-use serde::Deserialize;
 use serde_json::Value;
-
-#[derive(Deserialize)]
-struct DetectionData {
-    detector: Detector,
-    #[serde(default)]
-    tool: String,
-    times: Option<u32>,
-    path: Option<String>,
-    #[serde(default)]
-    evidence: Value,
-    #[serde(default)]
-    nudge: bool,
-}
-
-#[derive(Deserialize)]
-struct DenialData {
-    #[serde(default)]
-    tool: String,
-    #[serde(default)]
-    reason: String,
-    tool_use_id: Option<String>,
-    /// The driver already told the agent the reason.
-    #[serde(default)]
-    told: bool,
-}
 
 /// A message to the agent and the event that explains it.
 pub struct Nudge {
@@ -49,7 +23,7 @@ pub fn nudge_for_event(sandbox: &SandboxRow, event: &NewEvent) -> Option<Nudge> 
     let data = event.data.get();
     match event.event_type.as_str() {
         kind::GUARDIAN_DETECTED => {
-            let found: DetectionData = serde_json::from_str(data).ok()?;
+            let found: GuardianDetected = serde_json::from_str(data).ok()?;
             let acts = sandbox.settings.guardian.unwrap_or_default().effective_action();
             if acts != GuardianAction::Nudge || !found.nudge {
                 return None;
@@ -63,7 +37,7 @@ pub fn nudge_for_event(sandbox: &SandboxRow, event: &NewEvent) -> Option<Nudge> 
         }
         // Always sent: an agent must learn why its call was denied.
         kind::GUARDIAN_DENIED => {
-            let denied: DenialData = serde_json::from_str(data).ok().filter(|denied: &DenialData| !denied.told)?;
+            let denied = serde_json::from_str(data).ok().filter(|denied: &GuardianDenied| !denied.told)?;
             let text = format!("Atoll's guardian: your call of {} was denied: {}", denied.tool, denied.reason);
             Some(Nudge::new(&text, None, None, denied.tool_use_id))
         }

@@ -33,7 +33,6 @@ pub async fn submit_batch(app: &App, id: SandboxId, batch: Batch) -> Result<Batc
 /// The response to a plain event. It has no other fields, so that the OpenAPI document can tell it from a batch's.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(as = SingleAnswer)]
 pub struct PlainEventResponse {
     stored: u64,
     last_seq: i64,

@@ -22,24 +22,15 @@ use atoll_protocol::frame::ServerFrame;
 use atoll_store::budgets;
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::SessionRow;
-use serde::Deserialize;
-
-/// The fields of a limit event that the server reads.
-#[derive(Deserialize)]
-struct LimitData {
-    limit: Limit,
-    #[serde(default)]
-    value: f64,
-    /// The worker already told the agent.
-    #[serde(default)]
-    told: bool,
-}
 
 /// Applies a worker's limit event to the row. Returns a warning to send to the agent, if any.
 pub fn observe_event(sandbox: &mut SandboxRow, event: &NewEvent) -> Option<inbox::MessageDraft> {
-    let named = || serde_json::from_str::<LimitData>(event.data.get()).ok();
+    let data = event.data.get();
+    let named = || serde_json::from_str::<LimitUse>(data).ok();
     match event.event_type.as_str() {
-        kind::LIMIT_WARNED => named().filter(|named| !named.told).map(|named| warning_draft(named.limit, named.value)),
+        kind::LIMIT_WARNED => {
+            named().filter(|named| named.told != Some(true)).map(|named| warning_draft(named.limit, named.value))
+        }
         kind::LIMIT_PAUSED => {
             // A cost limit takes precedence over the limits that the worker reports.
             if let Some(named) = named().filter(|_| !sandbox.status.pausing_limit().is_some_and(Limit::is_money)) {
@@ -48,8 +39,8 @@ pub fn observe_event(sandbox: &mut SandboxRow, event: &NewEvent) -> Option<inbox
             None
         }
         kind::LIMIT_RESUMED => {
-            if let Some(named) = named() {
-                sandbox.apply_signal(Signal::LimitRaised(named.limit));
+            if let Ok(LimitResumed { limit }) = serde_json::from_str(data) {
+                sandbox.apply_signal(Signal::LimitRaised(limit));
             }
             None
         }

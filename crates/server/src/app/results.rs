@@ -6,8 +6,9 @@ use crate::auth::access::CanWork;
 use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
+use atoll_api::events::{EventData, GitBranchCreated};
 use atoll_api::{ExportedResult, ExportedResults};
-use atoll_core::event::EventTypePattern;
+use atoll_core::event::{EventTypePattern, kind};
 use atoll_core::id::SandboxId;
 use atoll_core::job::JobKind;
 use atoll_core::lifecycle::Trigger;
@@ -135,14 +136,13 @@ async fn load_results(app: &App, id: SandboxId) -> Result<ExportedResults> {
     app.read(async move |tx| {
         let row = sandboxes::find_sandbox(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
         let mut taken = Vec::new();
-        let branches = EventTypePattern::Exact("git.branch_created".into());
+        let branches = EventTypePattern::Exact(kind::GIT_BRANCH_CREATED.into());
         let filter = events::EventLogFilter { types: vec![branches], ..events::EventLogFilter::default() };
         let (log, newest) = ((id, row.session_id), events::EventLogOrder::NewestFirst);
         for event in events::read_event_page(tx, log, &filter, newest, i64::MAX, 10).await?.events {
-            let data: serde_json::Value = serde_json::from_str(event.data.get()).unwrap_or_default();
-            let text = |key: &str| data.get(key).and_then(|value| value.as_str()).map(str::to_owned);
-            if let (Some(branch), Some(commit)) = (text("branch"), text("commit")) {
-                taken.push(ExportedResult::Branch { branch, commit, repo: text("repo") });
+            if let EventData::GitBranchCreated(created) = EventData::from_event(&event) {
+                let GitBranchCreated { branch, commit, repo, .. } = created;
+                taken.push(ExportedResult::Branch { branch, commit, repo });
             }
         }
         let labels = sandboxes::list_labels(tx, id).await?;

@@ -11,12 +11,12 @@ use crate::extract::{Params, parse_object};
 use crate::hub::{EventLine, News};
 use crate::problem::{Problem, Result};
 use crate::state::App;
-use atoll_api::{EventsRequest, FollowedSandboxes, TicketQuery};
+use atoll_api::{EventsFrame, EventsRequest, FollowedSandboxes, TicketQuery};
 use axum::extract::ws::{Message, WebSocket};
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::response::Response;
-use serde_json::json;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
@@ -143,7 +143,7 @@ impl EventSocket {
                 },
                 _ = ping.tick() => {
                     self.recheck_access().await?;
-                    self.send_frame(json!({ "type": "ping" }).to_string()).await?;
+                    self.send_frame(encode_frame(&EventsFrame::Ping {})).await?;
                 }
                 _ = look.tick() => {
                     self.recheck_all().await?;
@@ -221,10 +221,10 @@ impl EventSocket {
                 FollowStep::Lines(lines) if lines.is_empty() => continue,
                 FollowStep::Lines(lines) => events_frame(&lines),
                 FollowStep::Truncated { first_seq } => {
-                    json!({ "type": "truncated", "sandbox_id": id, "first_seq": first_seq }).to_string()
+                    encode_frame(&EventsFrame::Truncated { sandbox_id: id, first_seq })
                 }
                 FollowStep::Lagged { seq } => {
-                    json!({ "type": "lagged", "resume": { (id.to_string()): seq } }).to_string()
+                    encode_frame(&EventsFrame::Lagged { resume: BTreeMap::from([(id, seq)]) })
                 }
                 FollowStep::CaughtUp => {
                     let seq = follower.seq();
@@ -232,7 +232,7 @@ impl EventSocket {
                     if !feed.replaying.remove(&id) {
                         continue;
                     }
-                    json!({ "type": "caught_up", "sandbox_id": id, "seq": seq }).to_string()
+                    encode_frame(&EventsFrame::CaughtUp { sandbox_id: id, seq })
                 }
             };
             self.send_frame(frame).await?;
@@ -247,11 +247,17 @@ impl EventSocket {
     }
 
     async fn send_problem(&mut self, problem: &Problem) {
-        let frame = json!({ "type": "problem", "code": problem.code.as_str(), "detail": problem.detail });
-        drop(self.send_frame(frame.to_string()).await);
+        let frame = EventsFrame::Problem { code: problem.code.as_str().to_owned(), detail: problem.detail.clone() };
+        drop(self.send_frame(encode_frame(&frame)).await);
     }
 }
 
+/// Encodes a frame, which can't fail: its keys are strings.
+pub(super) fn encode_frame(frame: &impl serde::Serialize) -> String {
+    serde_json::to_string(frame).unwrap_or_default()
+}
+
+/// Joins encoded events to an `EventsFrame::Events`.
 fn events_frame(lines: &[Arc<EventLine>]) -> String {
     let size: usize = lines.iter().map(|line| line.json.len() + 1).sum();
     let mut frame = String::with_capacity(size + 40);

@@ -2,19 +2,18 @@
 
 use super::access_recheck::AccessRecheck;
 use crate::app::event_log::follow_filter;
-use crate::auth::{Caller, access};
+use crate::auth::access::CanSee;
 use crate::event_follower::{EventFollower, FollowStep};
-use crate::extract::{Id, Params};
+use crate::extract::Params;
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
-use atoll_api::FollowQuery;
+use atoll_api::{FollowQuery, TruncatedEvent};
 use atoll_core::id::SandboxId;
 use atoll_core::principal::ProjectAction;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::Stream;
-use serde_json::json;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -30,13 +29,10 @@ use tokio::time::{Instant, sleep_until};
     responses((status = 200, description = "A stream of events", content_type = "text/event-stream", body = String)))]
 pub async fn stream_events(
     State(app): State<Arc<App>>,
-    caller: Caller,
-    Id(id): Id<SandboxId>,
+    CanSee { caller, id, .. }: CanSee<SandboxId>,
     Params(query): Params<FollowQuery>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
-    let allowed = caller.clone();
-    app.read(async move |tx| access::check_sandbox(tx, &allowed, id, ProjectAction::View).await).await?;
     let since = match headers.get("last-event-id") {
         Some(value) => Some(parse_last_event_id(value)?),
         None => query.since,
@@ -94,8 +90,7 @@ impl SseReader {
                     event.event(line.event.event_type.as_str()).data(&line.json)
                 })),
                 Ok(FollowStep::Truncated { first_seq }) => {
-                    let data = json!({ "type": "truncated", "first_seq": first_seq });
-                    return Some(Event::default().event("truncated").data(data.to_string()));
+                    return Event::default().event("truncated").json_data(TruncatedEvent { first_seq }).ok();
                 }
                 Ok(FollowStep::Lagged { .. }) => {}
                 Ok(FollowStep::CaughtUp) => tokio::select! {

@@ -85,6 +85,7 @@ impl Subscription {
     }
 
     async fn follow_all(&mut self, since: BTreeMap<SandboxId, i64>) -> Result<()> {
+        let newest_known = since.keys().next_back().copied();
         let mut places = HashMap::new();
         let mut after = None;
         loop {
@@ -94,7 +95,8 @@ impl Subscription {
             after = Some(*last);
             for (id, project, last_seq) in page {
                 if self.visible.contains(project) {
-                    let place = since.get(&id).copied().unwrap_or(last_seq).min(last_seq);
+                    let start = if newest_known.is_some_and(|known| id > known) { 0 } else { last_seq };
+                    let place = since.get(&id).copied().unwrap_or(start).min(last_seq);
                     if place < last_seq {
                         self.dirty.insert(id);
                         self.replaying.insert(id);

@@ -2,13 +2,14 @@
 
 use super::SocketUpgrade;
 use super::access_recheck::{self, AccessRecheck};
+use super::event_socket::encode_frame;
 use crate::app::commands::{check_size, exec_ref, find_command_target, to_command_problem};
 use crate::auth::{self, Caller};
 use crate::extract::{Id, Params, parse_object};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use crate::terminals::TerminalViewer;
-use atoll_api::{TerminalQuery, TerminalRequest, TerminalSize};
+use atoll_api::{TerminalFrame, TerminalQuery, TerminalRequest, TerminalSize};
 use atoll_core::id::SandboxId;
 use atoll_core::principal::ProjectAction;
 use atoll_core::provider::{ExecCommand, ExecEvent, ExecInfo, ExecRef, ExecSpec, ExecStream, PtySize};
@@ -19,7 +20,6 @@ use axum::http::request::Parts;
 use axum::response::Response;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,25 +196,25 @@ async fn send_message(sink: &mut Sink, message: Message) -> Result<(), ViewerGon
     }
 }
 
-fn text_frame(value: &Value) -> Message {
-    Message::Text(value.to_string().into())
+fn text_frame(frame: &TerminalFrame) -> Message {
+    Message::Text(encode_frame(frame).into())
 }
 
-fn problem_frame(problem: &Problem) -> Value {
-    json!({ "type": "problem", "code": problem.code.as_str(), "detail": problem.detail })
+fn problem_frame(problem: &Problem) -> TerminalFrame {
+    TerminalFrame::Problem { code: problem.code.as_str().to_owned(), detail: problem.detail.clone() }
 }
 
 /// The socket's send half and its sources.
 struct TerminalOutput {
     sink: Sink,
     events: ExecStream,
-    frames: mpsc::Receiver<Value>,
+    frames: mpsc::Receiver<TerminalFrame>,
 }
 
 async fn send_output(app: &App, opened: &OpenTerminal, mut access: AccessRecheck, shown: TerminalOutput) {
     let TerminalOutput { mut sink, mut events, mut frames } = shown;
-    let OpenTerminal { exec, cursor, until, may_type, .. } = opened;
-    let first = json!({ "type": "opened", "exec": exec.exec, "cursor": cursor, "until": until, "may_type": may_type });
+    let OpenTerminal { ref exec, cursor, until, may_type, .. } = *opened;
+    let first = TerminalFrame::Opened { exec: exec.exec.clone(), cursor, until, may_type };
     let mut next = Some(text_frame(&first));
     let mut stopping = app.stopping.clone();
     let mut ping = tokio::time::interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
@@ -227,9 +227,9 @@ async fn send_output(app: &App, opened: &OpenTerminal, mut access: AccessRecheck
         tokio::select! {
             event = events.next() => match event {
                 Some(Ok(ExecEvent::Output { data, .. })) => next = Some(Message::Binary(data)),
-                Some(Ok(ExecEvent::Gap { cursor })) => next = Some(text_frame(&json!({ "type": "gap", "cursor": cursor }))),
+                Some(Ok(ExecEvent::Gap { cursor })) => next = Some(text_frame(&TerminalFrame::Gap { cursor })),
                 Some(Ok(ExecEvent::Ended(exit))) => {
-                    drop(send_message(&mut sink, text_frame(&json!({ "type": "exit", "exit": exit }))).await);
+                    drop(send_message(&mut sink, text_frame(&TerminalFrame::Exit { exit })).await);
                     break;
                 }
                 Some(Err(error)) => {
@@ -257,7 +257,12 @@ async fn send_output(app: &App, opened: &OpenTerminal, mut access: AccessRecheck
 }
 
 /// Reads input until the viewer disconnects.
-async fn read_input(app: &App, opened: &OpenTerminal, mut typed: SplitStream<WebSocket>, queue: mpsc::Sender<Value>) {
+async fn read_input(
+    app: &App,
+    opened: &OpenTerminal,
+    mut typed: SplitStream<WebSocket>,
+    queue: mpsc::Sender<TerminalFrame>,
+) {
     let mut told = false;
     while let Some(Ok(message)) = typed.next().await {
         let taken = match message {

@@ -1,12 +1,14 @@
 //! The WebSocket of a worker: messages go down as leases, lease renewals and live text come up.
 
 use super::SocketUpgrade;
+use super::event_socket::encode_frame;
 use crate::app::{inbox, limits};
 use crate::auth::{Caller, LinkedWorker};
 use crate::event_follower::RECHECK_INTERVAL;
 use crate::extract::{Id, Params};
 use crate::problem::{Problem, Result};
 use crate::state::App;
+use atoll_api::EventsFrame;
 use atoll_core::bounds;
 use atoll_core::id::{LeaseId, ProjectId, SandboxId, SessionId};
 use atoll_core::limit::Limit;
@@ -19,7 +21,6 @@ use axum::extract::State;
 use axum::extract::ws::{Message, WebSocket};
 use axum::response::Response;
 use serde::Deserialize;
-use serde_json::json;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -232,7 +233,7 @@ impl WorkerSocket {
         match frame {
             WorkerFrame::Renew { leases } => self.renew_leases(leases).await,
             WorkerFrame::Live { data, .. } => {
-                self.publish_live(&data);
+                self.publish_live(data);
                 Ok(())
             }
             WorkerFrame::Pong { .. } | WorkerFrame::Unknown => Ok(()),
@@ -253,10 +254,9 @@ impl WorkerSocket {
     }
 
     /// Publishes streamed text to live readers. It is not stored.
-    fn publish_live(&self, data: &serde_json::Value) {
+    fn publish_live(&self, data: serde_json::Value) {
         let Some(after_seq) = self.app.hub.newest_seq(self.id) else { return };
-        let frame = json!({ "type": "live", "sandbox_id": self.id, "after_seq": after_seq, "data": data });
-        let text = frame.to_string();
+        let text = encode_frame(&EventsFrame::Live { sandbox_id: self.id, after_seq, data });
         if text.len() <= bounds::MAX_EVENT_DATA_BYTES {
             let text = self.app.secrets.redactor(self.project).redact(&text).unwrap_or(text);
             self.app.hub.publish_live(self.id, text);

@@ -156,7 +156,7 @@ impl<'a> ShellSession<'a> {
         let mut listening = true;
         loop {
             tokio::select! {
-                shown = terminal.next() => match shown {
+                shown = terminal.next() => match shown? {
                     TerminalItem::Output(bytes) => self.show_output(&bytes)?,
                     TerminalItem::Frame(frame) => if let Some(then) = self.handle_control(frame) {
                         return Ok(then);
@@ -229,6 +229,7 @@ impl<'a> ShellSession<'a> {
                 }
                 print_raw_note(&detail);
             }
+            TerminalFrame::Unknown => {}
         }
         None
     }

@@ -40,7 +40,7 @@ pub async fn stat_file(
 
 /// Move or rename a file or directory.
 #[utoipa::path(post, path = "/sandboxes/{id}/files/move", tag = "files", params(("id" = SandboxId, Path)),
-    request_body = MoveFile, responses((status = 200)))]
+    request_body = MoveFile, responses((status = 200, body = FileMoved)))]
 pub async fn move_file(
     State(app): State<Arc<App>>,
     access: CanWork<SandboxId>,
@@ -51,7 +51,7 @@ pub async fn move_file(
 
 /// Create a directory with its parents. An existing one is no error.
 #[utoipa::path(post, path = "/sandboxes/{id}/files/directory", tag = "files", params(("id" = SandboxId, Path)),
-    request_body = NewDirectory, responses((status = 200)))]
+    request_body = NewDirectory, responses((status = 200, body = FilePath)))]
 pub async fn create_directory(
     State(app): State<Arc<App>>,
     access: CanWork<SandboxId>,
@@ -62,7 +62,7 @@ pub async fn create_directory(
 
 /// Delete a file, a link or a directory.
 #[utoipa::path(delete, path = "/sandboxes/{id}/files", tag = "files", params(("id" = SandboxId, Path), DeleteFileQuery),
-    responses((status = 200)))]
+    responses((status = 200, body = FilePath)))]
 pub async fn delete_file(
     State(app): State<Arc<App>>,
     access: CanWork<SandboxId>,
