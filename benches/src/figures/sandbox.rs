@@ -120,7 +120,7 @@ pub(super) fn time_programs(count: usize, mut command: impl FnMut() -> Command) 
         let mut command = command();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let began = Instant::now();
-        let status = command.status().with_context(|| format!("can't run {:?}", command.get_program()))?;
+        let status = command.status().with_context(|| format!("cannot run {:?}", command.get_program()))?;
         latencies.push(began.elapsed());
         ensure!(status.success(), "{:?} ended with {status}", command.get_program());
     }
@@ -142,7 +142,7 @@ fn write_runc_bundle(dir: &Path) -> Result<()> {
     for name in ["bin", "lib", "lib64"] {
         std::os::unix::fs::symlink(format!("usr/{name}"), root.join(name))?;
     }
-    let status = Command::new("runc").arg("spec").current_dir(dir).status().context("can't run runc")?;
+    let status = Command::new("runc").arg("spec").current_dir(dir).status().context("cannot run runc")?;
     ensure!(status.success(), "`runc spec` failed");
     let file = dir.join("config.json");
     let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&file)?)?;

@@ -61,7 +61,7 @@ fn resolves_an_npm_script_to_its_program() {
         let inside = relative_program_path(agent.as_str());
         match TestMachine::package_of(agent).extent {
             MountExtent::File => assert_eq!(shown, [ReadOnlyMount { host_path: program, relative_path: inside }]),
-            MountExtent::Above => {
+            MountExtent::ParentDir => {
                 // The whole package is mounted under the agent's name.
                 let above = program.parent().unwrap().parent().unwrap().to_path_buf();
                 assert_eq!(shown, [ReadOnlyMount { host_path: above, relative_path: agent.to_string() }]);

@@ -17,7 +17,7 @@ pub struct GcRequest {
 
 /// Counts of what retention removed.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Swept))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GcReport {
     pub dry_run: bool,
     pub events: i64,

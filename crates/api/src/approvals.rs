@@ -35,7 +35,7 @@ pub struct Approval {
 /// A person's decision on an approval.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Word))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AnswerApproval {
     pub decision: ApprovalDecision,
     /// Shown to the agent.

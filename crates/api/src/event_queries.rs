@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = OrderWord))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum EventOrder {
     #[default]
     Asc,

@@ -32,7 +32,7 @@ pub struct HostTraffic {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Total))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TrafficTotal {
     pub sent: u64,
     pub received: u64,

@@ -17,7 +17,7 @@ pub struct ResourceQuery {
 
 /// Resource usage of a sandbox over time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Series))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourceSeries {
     /// The sandbox's resource limits.
     pub limits: Option<Resources>,
@@ -29,7 +29,7 @@ pub struct ResourceSeries {
 
 /// Resource usage of a sandbox at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Point))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourceSample {
     pub at: Timestamp,
     /// Processors in use since the previous sample, such as 1.5.

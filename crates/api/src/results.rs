@@ -35,7 +35,7 @@ pub struct DiffFile {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Taken))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExportedResults {
     /// The results that the server has exported so far.
     pub taken: Vec<ExportedResult>,
@@ -45,7 +45,7 @@ pub struct ExportedResults {
 /// One exported result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = TakenResult))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ExportedResult {
     Branch { branch: String, commit: String, repo: Option<String> },
 }

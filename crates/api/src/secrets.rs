@@ -81,7 +81,7 @@ pub struct RemoveSecretQuery {
 
 /// The result of sealing all secrets with a new key.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Rotated))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeyRotation {
     /// The key that seals secrets from now on.
     pub key_id: String,

@@ -56,7 +56,7 @@ pub struct Trajectory {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Form))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum TranscriptForm {
     /// Atoll's own form, the same for every agent; made from the event log.
     #[default]

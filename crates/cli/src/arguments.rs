@@ -60,7 +60,7 @@ pub async fn text_or_stdin(given: &str) -> Result<String> {
     }
     // The blocking read has its own thread, so that an interrupt can end the command.
     let text = tokio::task::spawn_blocking(read_stdin).await.map_err(std::io::Error::other).flatten();
-    text.map_err(|error| Failure::input(format!("can't read the text from stdin: {error}")))
+    text.map_err(|error| Failure::input(format!("cannot read the text from stdin: {error}")))
 }
 
 /// Reads all of stdin.
@@ -78,7 +78,7 @@ pub fn parse_repository(given: &Path) -> Result<Repo> {
             .with_hint(format!("Clone it first (git clone {url}) and name the clone with --repo.")));
     }
     let path = std::fs::canonicalize(given).map_err(|error| {
-        Failure::input(format!("--repo: can't use {}: {error}", given.display()))
+        Failure::input(format!("--repo: cannot use {}: {error}", given.display()))
             .with_hint("Name a directory with a git repository.")
     })?;
     let path = path.to_str().ok_or_else(|| {

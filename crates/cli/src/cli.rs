@@ -106,7 +106,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
-                .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
+                .map_err(|error| Failure::setup("runtime", format!("cannot start the runtime: {error}")))?;
             let done = runtime.block_on(async {
                 let talked = Box::pin(run_async(talking, output));
                 if handles_signals(talking) {

@@ -126,7 +126,7 @@ impl Connect {
             });
         };
         let text = std::fs::read_to_string(path).map_err(|error| {
-            Failure::setup("no_token", format!("can't read the token in {}: {error}", path.display())).with_hint(NEXT)
+            Failure::setup("no_token", format!("cannot read the token in {}: {error}", path.display())).with_hint(NEXT)
         })?;
         parse_token(&text).ok_or_else(|| {
             Failure::setup(

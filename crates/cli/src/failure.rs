@@ -109,7 +109,7 @@ impl From<io::Error> for Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::PipeClosed;
         }
-        Self::setup("io", format!("can't write the output: {error}"))
+        Self::setup("io", format!("cannot write the output: {error}"))
     }
 }
 

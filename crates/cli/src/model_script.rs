@@ -48,7 +48,7 @@ pub struct ModelScript {
 pub async fn run(model_script: &ModelScript, output: &Output) -> Result {
     let file = &model_script.file;
     let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure::input(format!("can't read the script {}: {error}", file.display())))?;
+        .map_err(|error| Failure::input(format!("cannot read the script {}: {error}", file.display())))?;
     let scripts = Scripts::parse(&text).map_err(|error| {
         Failure::input(format!("{} is not a valid script: {error}", file.display()))
             .with_hint("`atoll model-script --help` shows an example.")

@@ -99,7 +99,7 @@ pub fn nudge_message(detector: Detector, tool: &str, detail: &FindingDetail) -> 
         }
         (Detector::ProtectedPath, FindingDetail::Path(path)) => {
             format!(
-                "Atoll's guardian: `{path}` is protected and can't be changed here. Leave it as it is, and say so if the task can't be done without changing it."
+                "Atoll's guardian: `{path}` is protected and cannot be changed here. Leave it as it is, and say so if the task cannot be done without changing it."
             )
         }
         (Detector::RepeatedCall, FindingDetail::Path(what)) => {
@@ -227,7 +227,7 @@ mod tests {
             (finding.detail, finding.evidence),
             (FindingDetail::RepeatCount(3), vec!["0".into(), "1".into(), "2".into()])
         );
-        assert!(finding.should_nudge && found.next().is_none(), "a streak is told once");
+        assert!(finding.should_nudge && found.next().is_none(), "a streak is reported once");
     }
 
     #[test]

@@ -372,7 +372,7 @@ impl State {
     pub(super) fn handle_settled(&mut self, report: AckReport, effects: &mut Effects<'_>) -> Option<Exit> {
         match report {
             AckReport::Settled { id, lease } => {
-                if let Some(record) = self.journal.settle(id, lease) {
+                if let Some(record) = self.journal.mark_settled(id, lease) {
                     effects.write_record(record, AfterRecord::Nothing);
                 }
                 self.publish_durable();

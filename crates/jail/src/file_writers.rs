@@ -198,7 +198,7 @@ mod tests {
             assert!(start_time.elapsed() < Duration::from_secs(10));
         }
         assert!(!is_writer(writer, Some(&HashSet::new())), "elsewhere is none of ours");
-        assert!(is_writer(reader, None) && is_writer(i32::MAX, Some(&mounts)), "what can't be looked at");
+        assert!(is_writer(reader, None) && is_writer(i32::MAX, Some(&mounts)), "what cannot be looked at");
         for child in &mut children {
             child.kill().unwrap();
             child.wait().unwrap();

@@ -174,7 +174,7 @@ fn empty_signal_set() -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the pointer is valid for writing, and the call fills the set.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-    // SAFETY: sigemptyset initialised it; it can't fail with a valid pointer.
+    // SAFETY: sigemptyset initialised it; it cannot fail with a valid pointer.
     unsafe { set.assume_init() }
 }
 

@@ -150,7 +150,7 @@ pub async fn import_results(
     .await
 }
 
-/// Extracts the error message from a git job's output.
+/// Extracts the error message from a git operation's output.
 pub fn git_error_text(text: &str) -> String {
     let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let told = serde_json::from_str::<serde_json::Value>(last).ok();

@@ -30,11 +30,11 @@ use tokio::task::JoinHandle;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("can't use the data directory {path}: {source}; name another one with --data-dir")]
+    #[error("cannot use the data directory {path}: {source}; name another one with --data-dir")]
     DataDir { path: PathBuf, source: std::io::Error },
-    #[error("can't listen on {address}: {source}; name another address with --listen")]
+    #[error("cannot listen on {address}: {source}; name another address with --listen")]
     Listen { address: SocketAddr, source: std::io::Error },
-    #[error("can't use the TLS certificate or key: {0}")]
+    #[error("cannot use the TLS certificate or key: {0}")]
     Tls(String),
     #[error(transparent)]
     Store(#[from] atoll_store::Error),

@@ -10,7 +10,7 @@
 //!     link         HTTP and WebSocket connections to the server
 //!   exec, transfer the server's commands and file transfers, one connection each
 //!     spawner      the helper process with the agent's rights, which spawns every program
-//! git              git jobs that run in the workspace
+//! git              git operations that run in the workspace
 //! demo, opencode   the process of the demo agent, and the bridge to OpenCode's server
 //! transcript, logins   the agent's transcript and login files
 //! ```

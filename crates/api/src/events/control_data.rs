@@ -166,9 +166,9 @@ pub struct LimitUse {
     /// The limit's value, in its own unit.
     pub value: f64,
     pub used: f64,
-    /// The agent knows of the warning already.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub told: Option<bool>,
+    /// The worker has already informed the agent of the warning.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "told")]
+    pub agent_informed: Option<bool>,
     /// The period of a project's budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<BudgetPeriod>,
@@ -201,8 +201,9 @@ pub struct GuardianDenied {
     pub reason: String,
     /// The tool's input; a string if it is too long.
     pub input: Value,
-    /// The driver tells the agent the reason.
-    pub told: bool,
+    /// The driver gives the agent the reason.
+    #[serde(alias = "told")]
+    pub agent_informed: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -50,7 +50,7 @@ impl LibpqEnvironment {
         Ok(Self(variables))
     }
 
-    /// A command with the connection in its environment and no stdin, so that it can't prompt for a password.
+    /// A command with the connection in its environment and no stdin, so that it cannot prompt for a password.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.envs(self.0.iter().map(|(name, value)| (*name, value.expose_secret())));
@@ -81,7 +81,7 @@ pub fn dump_database(url: &SecretString, to: &Path) -> Result {
 
 fn run_tool(mut command: Command, program: &str) -> Result {
     let ended = command.output().map_err(|error| {
-        let failure = Failure::setup("no_pg_dump", format!("can't run {program}: {error}"));
+        let failure = Failure::setup("no_pg_dump", format!("cannot run {program}: {error}"));
         match error.kind() {
             ErrorKind::NotFound => failure.with_hint("Install the package postgresql-client (Debian, Ubuntu)."),
             _ => failure,

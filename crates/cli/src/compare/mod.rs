@@ -21,7 +21,9 @@ Examples:
   atoll compare sbx_… sbx_…
   atoll compare sbx_… sbx_… --json | jq .first_tool_difference")]
 pub struct Compare {
+    /// First sandbox (sbx_…)
     left: SandboxId,
+    /// Second sandbox (sbx_…)
     right: SandboxId,
     #[command(flatten)]
     connect: Connect,

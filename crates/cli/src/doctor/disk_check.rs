@@ -123,7 +123,7 @@ fn check_fsync(dir: &Path) -> Check {
     };
     match measure() {
         Ok(durations) => judge_latency(CHECK, "append and sync of 4 KB", durations, Duration::from_millis(30)),
-        Err(error) => Check::fail(CHECK, format!("failed: {error}"), "Check the disk: it can't store data durably."),
+        Err(error) => Check::fail(CHECK, format!("failed: {error}"), "Check the disk: it cannot store data durably."),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Escapes untrusted text: makes control characters visible, so that a terminal can't obey them.
+//! Escapes untrusted text: makes control characters visible, so that a terminal cannot obey them.
 
 /// Escapes text into one line; makes line breaks visible, too.
 pub fn escape_line(text: &str) -> String {

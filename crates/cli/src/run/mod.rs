@@ -64,8 +64,8 @@ pub struct Run {
     /// Keep the sandbox when the agent is done
     #[arg(long)]
     keep: bool,
-    /// Memory limit, in GB
-    #[arg(long, value_name = "GB")]
+    /// Memory limit, in GiB
+    #[arg(long, value_name = "GiB")]
     memory: Option<f64>,
     /// Processor limit
     #[arg(long, value_name = "N")]
@@ -96,7 +96,7 @@ pub fn run(run: &Run, output: &Output) -> Result {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
+        .map_err(|error| Failure::setup("runtime", format!("cannot start the runtime: {error}")))?;
     let done = runtime.block_on(Box::pin(task::run_task(run, &input, choice, &loaded.config, output)));
     runtime.shutdown_background();
     done

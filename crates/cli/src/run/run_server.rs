@@ -14,7 +14,7 @@ pub enum ServerChoice {
     Running(Connect),
     Embedded {
         prepared: Box<EmbeddedServerSetup>,
-        /// Why the server of the data directory can't be used.
+        /// Why the server of the data directory cannot be used.
         instead_of: Option<Failure>,
     },
 }
@@ -42,7 +42,7 @@ fn probe_server(connect: &Connect) -> Result<Result<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
+        .map_err(|error| Failure::setup("runtime", format!("cannot start the runtime: {error}")))?;
     Ok(runtime.block_on(async {
         let client = ConnectedClient::find(connect)?;
         client.list_projects(&PageQuery { limit: Some(1), cursor: None }).await?;

@@ -47,7 +47,7 @@ fn read_prompt(given: Option<&str>) -> Result<String> {
 }
 
 fn prompt_from_stdin() -> Result<String> {
-    arguments::read_stdin().map_err(|error| Failure::input(format!("can't read the prompt from stdin: {error}")))
+    arguments::read_stdin().map_err(|error| Failure::input(format!("cannot read the prompt from stdin: {error}")))
 }
 
 /// The request for the sandbox of a run.

@@ -85,7 +85,7 @@ pub fn run(serve: &Serve, output: &Output) -> Result {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
+        .map_err(|error| Failure::setup("runtime", format!("cannot start the runtime: {error}")))?;
     runtime.block_on(serve_until_stopped(&loaded, launcher, output))
 }
 
@@ -94,13 +94,13 @@ async fn serve_until_stopped(
     launcher: Result<Arc<Launcher>, String>,
     output: &Output,
 ) -> Result {
-    let cant_listen = |error| Failure::setup("signals", format!("can't install signal handlers: {error}"));
+    let signal_error = |error| Failure::setup("signals", format!("cannot install signal handlers: {error}"));
     // Listen before the start, so that no signal during it is lost.
-    let mut terminate = signal(SignalKind::terminate()).map_err(cant_listen)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(cant_listen)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(signal_error)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(signal_error)?;
     log_warnings(loaded);
     if let Err(why) = &launcher {
-        tracing::warn!("this machine can't create sandboxes: {why}");
+        tracing::warn!("this machine cannot create sandboxes: {why}");
     }
     let server = Box::pin(Server::start(server_options::server_options(&loaded.config, launcher)))
         .await

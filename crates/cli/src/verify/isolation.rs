@@ -14,7 +14,7 @@ const NAMESPACES: [&str; 5] = ["pid", "mnt", "user", "net", "ipc"];
 pub async fn check_isolated(client: &ConnectedClient, sandbox: SandboxId) -> Result<PromiseVerdict> {
     let status = run_command(client, sandbox, &["cat", "/proc/self/status"]).await?;
     if !status.is_success() {
-        return Ok(PromiseVerdict::Broken(format!("can't read /proc/self/status in the sandbox: {:?}", status.exit)));
+        return Ok(PromiseVerdict::Broken(format!("cannot read /proc/self/status in the sandbox: {:?}", status.exit)));
     }
     let mut apart = Vec::new();
     for name in NAMESPACES {

@@ -61,7 +61,7 @@ pub fn run(verify: &Verify, output: &Output) -> Result {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::setup("runtime", format!("can't start the runtime: {error}")))?;
+        .map_err(|error| Failure::setup("runtime", format!("cannot start the runtime: {error}")))?;
     let (mut report, mut leftovers) = (PromiseReport::new(output), Leftovers::default());
     let done = runtime.block_on(async {
         let trial = TrialRun { fixture: &fixture, provider, report: &mut report, leftovers: &mut leftovers };

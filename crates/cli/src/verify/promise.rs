@@ -50,7 +50,7 @@ impl Promise {
         match self {
             Self::Works => "an agent completes a task",
             Self::Isolated => "the agent is isolated from the host",
-            Self::Hidden => "the agent can't see the host's files",
+            Self::Hidden => "the agent cannot see the host's files",
             Self::Steered => "a message reaches the agent during its turn",
             Self::Logged => "the event log is complete and in order",
             Self::Edits => "every file edit is logged with its diff",
@@ -67,7 +67,7 @@ pub enum PromiseVerdict {
     Held(String),
     /// The promise did not hold, with the evidence.
     Broken(String),
-    /// The promise can't be checked, with the reason.
+    /// The promise cannot be checked, with the reason.
     Skipped(String),
 }
 

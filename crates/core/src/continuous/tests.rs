@@ -178,7 +178,7 @@ proptest! {
                 prop_assert_eq!(before.phase, LoopPhase::Validating);
             }
             if effects.contains(&LoopEffect::PromptAgent) {
-                prop_assert_eq!(after.iteration, before.iteration + 1, "what is told begins a run");
+                prop_assert_eq!(after.iteration, before.iteration + 1, "a prompt begins a run");
                 prop_assert_eq!(after.phase, LoopPhase::Working);
             }
             prop_assert_eq!(effects.contains(&LoopEffect::RunChecks), after.round > before.round);
@@ -193,7 +193,7 @@ proptest! {
     #[test]
     fn the_loop_always_ends(limits in any_limits(), runs in proptest::collection::vec(any::<bool>(), 1..60)) {
         let mut progress = LoopProgress::start_loop(facts(0, 0));
-        let mut told = 0;
+        let mut prompts = 0;
         for well in runs.into_iter().chain(std::iter::repeat_n(true, 12)) {
             if !progress.is_live() {
                 break;
@@ -202,18 +202,18 @@ proptest! {
             for input in inputs {
                 let (to, effects) = next(&progress, input, facts(0, 0), &limits);
                 progress = to;
-                told += u32::from(effects.contains(&LoopEffect::PromptAgent));
+                prompts += u32::from(effects.contains(&LoopEffect::PromptAgent));
             }
             let (to, effects) = next(&progress, checked(progress.round, CheckVerdict::Failed), facts(0, 0), &limits);
             progress = to;
-            told += u32::from(effects.contains(&LoopEffect::PromptAgent));
+            prompts += u32::from(effects.contains(&LoopEffect::PromptAgent));
         }
         prop_assert!(!progress.is_live());
-        prop_assert!(told < limits.max_iterations, "the first run was not told by it");
+        prop_assert!(prompts < limits.max_iterations, "the loop does not prompt the first run");
     }
 
     #[test]
-    fn what_is_told_fits_a_message(
+    fn a_report_fits_a_message(
         checks in proptest::collection::vec(("[a€𝄞\\x1b]", 0..3000_usize, 0..300_usize, 0..6000_usize, 0..3_usize), 1..20),
     ) {
         let checks: Vec<CheckResult> = checks

@@ -134,7 +134,7 @@ fn protected_paths_are_read_only() {
             "{tool} {input}: {verdict:?}"
         );
     }
-    // A rule can't allow changes of protected paths.
+    // A rule cannot allow changes of protected paths.
     let lax = self::policy(json!([{"tools": ["*"], "then": "allow"}]));
     assert!(denied(&lax.decide_call("Edit", &json!({"file_path": "Cargo.lock"}), WORKSPACE, &protected).verdict));
 }
@@ -167,7 +167,7 @@ fn fail_closed_decides_about_unclear_calls() {
         assert_eq!(bash(&policy(rules.clone()), command), PolicyVerdict::NoMatchingRule, "{command}");
         let verdict = bash(&closed(rules.clone()), command);
         assert!(
-            matches!(&verdict, PolicyVerdict::Deny { reason, .. } if reason.contains("can't judge")),
+            matches!(&verdict, PolicyVerdict::Deny { reason, .. } if reason.contains("cannot judge")),
             "{command}: {verdict:?}"
         );
     }

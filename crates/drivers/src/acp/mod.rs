@@ -7,8 +7,8 @@
 
 use super::json_rpc::{self, RpcError, RpcMessage};
 use super::{
-    Abilities, AgentCommand, AgentOutput, AgentRequest, Driver, EventEffect, LaunchContext, RequestAnswer, RequestKind,
-    TurnState, build_event, take_field,
+    Abilities, AgentCommand, AgentOutput, AgentRequest, AgentTurn, Driver, EventEffect, LaunchContext, RequestAnswer,
+    RequestKind, build_event, take_field,
 };
 use crate::event_data::{self, clip_text};
 use atoll_api::events::{AgentCompleted, AgentSystemMessage, EventData};
@@ -138,7 +138,7 @@ impl Driver for AcpDriver {
         self.call_method("initialize", &params, PendingCall::Initialize)
     }
 
-    fn encode_message(&mut self, message: &LeasedMessage, _: TurnState) -> Vec<u8> {
+    fn encode_message(&mut self, message: &LeasedMessage, _: AgentTurn) -> Vec<u8> {
         match message.message_type {
             MessageType::Interrupt => {
                 // The turn has already ended.

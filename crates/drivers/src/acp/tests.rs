@@ -27,7 +27,7 @@ fn driver_in_turn(capabilities: &Value) -> AcpDriver {
     let mut acp = initialized_driver(capabilities);
     let opened = feed_line(&mut acp, &json!({"id": 2, "result": {"sessionId": "s"}}));
     assert_eq!(opened, [r#"NativeId { id: "s" }"#, "reply "]);
-    let told = parse_line(&acp.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle));
+    let told = parse_line(&acp.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle));
     assert_eq!((&told["method"], &told["params"]["prompt"]), (&json!("session/prompt"), &json!([text_block("go")])));
     acp
 }
@@ -54,7 +54,7 @@ fn a_turn_runs_from_prompt_to_end() {
     assert_eq!(feed_line(&mut acp, &text_chunk("will")), [r#"delta {"text":"will"}"#]);
     let call = json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "ls", "kind": "execute",
         "status": "pending", "rawInput": {}});
-    assert_eq!(feed_line(&mut acp, &session_update(call)), [r#"agent.message "I will""#], "the turn has not started");
+    assert_eq!(feed_line(&mut acp, &session_update(call)), [r#"agent.message "I will""#], "the call has not started");
     let runs = json!({"sessionUpdate": "tool_call_update", "toolCallId": "c", "rawInput": {"command": "ls"}});
     assert_eq!(feed_line(&mut acp, &session_update(runs)), [r#"agent.tool_use "Bash" [ToolStarted("c")]"#]);
     let done = json!({"sessionUpdate": "tool_call_update", "toolCallId": "c", "status": "completed",
@@ -76,11 +76,11 @@ fn a_turn_runs_from_prompt_to_end() {
 fn steers_agents_that_support_it() {
     let mut acp = driver_in_turn(&json!({"_meta": {"steering": {"supported": true}}}));
     feed_line(&mut acp, &text_chunk("I "));
-    let told = parse_line(&acp.encode_message(&LeasedMessage::example("and this", Delivery::Steer), TurnState::InTurn));
+    let told = parse_line(&acp.encode_message(&LeasedMessage::example("and this", Delivery::Steer), AgentTurn::InTurn));
     assert_eq!(told["method"], "_session/steering");
     let injected = feed_line(&mut acp, &json!({"id": 4, "result": {"outcome": "injected"}}));
     assert_eq!(injected, ["agent.message_injected ", "acknowledged injected"]);
-    acp.encode_message(&LeasedMessage::example("too late", Delivery::Steer), TurnState::InTurn);
+    acp.encode_message(&LeasedMessage::example("too late", Delivery::Steer), AgentTurn::InTurn);
     assert_eq!(feed_line(&mut acp, &prompt_result(3, "end_turn")).last().unwrap(), "Idle");
     assert_eq!(feed_line(&mut acp, &json!({"id": 5, "error": {"message": "no turn"}})), ["reply session/prompt"]);
     assert_eq!(feed_line(&mut acp, &text_chunk("x"))[..2], ["agent.started  [TurnStarted]", "acknowledged new_turn"]);
@@ -96,11 +96,11 @@ fn cancels_and_prompts_again_in_the_same_turn() {
         ),
     );
     assert_eq!(
-        parse_line(&acp.encode_message(&LeasedMessage::example("this", Delivery::Steer), TurnState::InTurn))["method"],
+        parse_line(&acp.encode_message(&LeasedMessage::example("this", Delivery::Steer), AgentTurn::InTurn))["method"],
         "session/cancel"
     );
     assert!(
-        acp.encode_message(&LeasedMessage::example("and that", Delivery::Steer), TurnState::InTurn).is_empty(),
+        acp.encode_message(&LeasedMessage::example("and that", Delivery::Steer), AgentTurn::InTurn).is_empty(),
         "already cancelling"
     );
     let said = acp.handle_line(prompt_result(3, "cancelled").to_string().as_bytes());
@@ -122,7 +122,7 @@ fn cancels_and_prompts_again_in_the_same_turn() {
 #[test]
 fn a_prompt_that_ends_before_the_cancel_starts_another_turn() {
     let mut acp = driver_in_turn(&json!({}));
-    acp.encode_message(&LeasedMessage::example("this", Delivery::Steer), TurnState::InTurn);
+    acp.encode_message(&LeasedMessage::example("this", Delivery::Steer), AgentTurn::InTurn);
     let ended = feed_line(&mut acp, &prompt_result(3, "end_turn"));
     let wanted = [
         "agent.started  [TurnStarted]",
@@ -139,13 +139,13 @@ fn a_prompt_that_ends_before_the_cancel_starts_another_turn() {
 fn an_interrupt_ends_the_turn_and_cancels_open_requests() {
     let mut acp = driver_in_turn(&json!({}));
     feed_line(&mut acp, &permission_request(7, "c"));
-    let told = parse_lines(&acp.encode_message(&interrupt_message(), TurnState::InTurn));
+    let told = parse_lines(&acp.encode_message(&interrupt_message(), AgentTurn::InTurn));
     assert_eq!(told[0]["method"], "session/cancel");
     assert_eq!(told[1], json!({"jsonrpc": "2.0", "id": 7, "result": {"outcome": {"outcome": "cancelled"}}}));
     let ended = feed_line(&mut acp, &json!({"id": 3, "error": {"message": "aborted"}}));
     let wanted = ["acknowledged injected", r#"agent.interrupted "enough" [TurnEnded]"#, "Idle"];
     assert_eq!(ended[1..], wanted, "some agents report an error");
-    assert!(acp.encode_message(&interrupt_message(), TurnState::InTurn).is_empty(), "no turn is running");
+    assert!(acp.encode_message(&interrupt_message(), AgentTurn::InTurn).is_empty(), "no turn is running");
 }
 
 fn permission_request(id: u64, call: &str) -> Value {
@@ -162,7 +162,7 @@ fn answers_permissions_once_and_delays_steers_until_then() {
     let asked = feed_line(&mut acp, &permission_request(0, "c"));
     assert_eq!(asked[2], r#"agent.tool_use "Bash" [ToolStarted("c")]"#, "the request also reports the start");
     assert!(asked[3].starts_with("request Permission Bash {\"command\":\"python3 hello.py\""), "{asked:?}");
-    assert!(acp.encode_message(&LeasedMessage::example("this", Delivery::Steer), TurnState::InTurn).is_empty());
+    assert!(acp.encode_message(&LeasedMessage::example("this", Delivery::Steer), AgentTurn::InTurn).is_empty());
     let answered = parse_lines(&acp.answer_request("0", RequestAnswer::Allow { input: None, context: None }));
     assert_eq!(answered[0]["result"]["outcome"], json!({"outcome": "selected", "optionId": "once"}));
     assert_eq!(answered[1]["method"], "session/cancel");
@@ -242,7 +242,7 @@ fn the_command_follows_the_settings() {
     );
     assert_eq!(servers[1], json!({"type": "http", "name": "far", "url": "https://far", "headers": []}));
     gemini.handle_line(br#"{"id":2,"result":{"sessionId":"s"}}"#);
-    let first = parse_line(&gemini.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle));
+    let first = parse_line(&gemini.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle));
     assert_eq!(first["params"]["prompt"], json!([text_block("go")]), "the system prompt is in a file");
     let launch = LaunchContext { agent_program: Some(Path::new("/opt/goose")), ..launch };
     let mut other = AcpDriver::new(AcpAgent::Other);

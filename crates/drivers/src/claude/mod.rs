@@ -5,7 +5,7 @@
 //! waits before each tool for the policy's decision, and after it until the watcher has recorded the file changes.
 
 use super::{
-    Abilities, AgentCommand, AgentOutput, AgentRequest, Driver, LaunchContext, RequestAnswer, RequestKind, TurnState,
+    Abilities, AgentCommand, AgentOutput, AgentRequest, AgentTurn, Driver, LaunchContext, RequestAnswer, RequestKind,
     encode_line,
 };
 use crate::transcript::{TranscriptStorage, TranscriptSupport};
@@ -96,15 +96,15 @@ impl Driver for ClaudeDriver {
         encode_line(&json!({"type": "control_request", "request_id": INITIALIZE_REQUEST, "request": request}))
     }
 
-    fn encode_message(&mut self, message: &LeasedMessage, standing: TurnState) -> Vec<u8> {
-        match (message.message_type, standing) {
+    fn encode_message(&mut self, message: &LeasedMessage, turn: AgentTurn) -> Vec<u8> {
+        match (message.message_type, turn) {
             (MessageType::Interrupt, _) => {
                 self.request_count += 1;
                 self.pending_interrupt = Some(message.clone());
                 let id = format!("interrupt-{}", self.request_count);
                 encode_line(&json!({"type": "control_request", "request_id": id, "request": {"subtype": "interrupt"}}))
             }
-            (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, standing) => {
+            (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, turn) => {
                 self.unacknowledged.push(message.id);
                 let mut line = json!({
                     "type": "user",
@@ -112,7 +112,7 @@ impl Driver for ClaudeDriver {
                     "parent_tool_use_id": null,
                     "uuid": message.id.uuid(),
                 });
-                if standing == TurnState::InTurn {
+                if turn == AgentTurn::InTurn {
                     line["priority"] = "next".into();
                 }
                 encode_line(&line)

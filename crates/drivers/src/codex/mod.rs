@@ -6,7 +6,7 @@
 //! approval requests.
 
 use super::json_rpc::{self, RpcError, RpcMessage};
-use super::{Abilities, AgentCommand, AgentOutput, Driver, LaunchContext, RequestAnswer, TurnState};
+use super::{Abilities, AgentCommand, AgentOutput, AgentTurn, Driver, LaunchContext, RequestAnswer};
 use crate::event_data;
 use crate::transcript::{TranscriptStorage, TranscriptSupport};
 use atoll_core::id::MessageId;
@@ -114,7 +114,7 @@ impl Driver for CodexDriver {
         self.call_method("initialize", &json!({"clientInfo": client, "capabilities": {}}), PendingCall::Initialize)
     }
 
-    fn encode_message(&mut self, message: &LeasedMessage, _: TurnState) -> Vec<u8> {
+    fn encode_message(&mut self, message: &LeasedMessage, _: AgentTurn) -> Vec<u8> {
         match message.message_type {
             MessageType::Interrupt => {
                 match &self.phase {

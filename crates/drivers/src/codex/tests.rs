@@ -40,7 +40,7 @@ fn driver_with_thread() -> CodexDriver {
 /// A driver in a turn that this prompt started.
 fn driver_in_turn(prompt: &LeasedMessage) -> CodexDriver {
     let mut codex = driver_with_thread();
-    codex.encode_message(prompt, TurnState::Idle);
+    codex.encode_message(prompt, AgentTurn::Idle);
     feed_line(&mut codex, &json!({"id": 3, "result": {"turn": {"id": "u"}}}));
     assert_eq!(
         feed_line(&mut codex, &turn_notification("turn/started", "inProgress")),
@@ -92,8 +92,8 @@ fn early_messages_are_queued_and_late_ones_start_a_turn() {
     codex.handshake();
     let (first, second) =
         (LeasedMessage::example("one", Delivery::Steer), LeasedMessage::example("two", Delivery::Steer));
-    assert!(codex.encode_message(&first, TurnState::Idle).is_empty());
-    assert!(codex.encode_message(&second, TurnState::InTurn).is_empty());
+    assert!(codex.encode_message(&first, AgentTurn::Idle).is_empty());
+    assert!(codex.encode_message(&second, AgentTurn::InTurn).is_empty());
     feed_line(&mut codex, &json!({"id": 1, "result": {}}));
     let thread = json!({"id": 2, "result": {"thread": {"id": "t"}}});
     assert_eq!(feed_line(&mut codex, &thread)[1], "reply turn/start", "the second waits for the turn id");
@@ -112,21 +112,21 @@ fn early_messages_are_queued_and_late_ones_start_a_turn() {
 fn accepts_steers_and_interrupts() {
     let mut codex = driver_in_turn(&LeasedMessage::example("go", Delivery::Steer));
     let steer = LeasedMessage::example("and this", Delivery::Steer);
-    let told = parse_line(&codex.encode_message(&steer, TurnState::InTurn));
+    let told = parse_line(&codex.encode_message(&steer, AgentTurn::InTurn));
     assert_eq!((&told["method"], &told["params"]["expectedTurnId"]), (&json!("turn/steer"), &json!("u")));
     assert_eq!(told["params"]["clientUserMessageId"], json!(steer.id));
     assert_eq!(feed_line(&mut codex, &user_message_item(&steer)), ["agent.message_injected ", "acknowledged injected"]);
     assert_eq!(feed_line(&mut codex, &user_message_item(&steer)), [""; 0], "acknowledged only once");
     let late = LeasedMessage::example("unseen", Delivery::Steer);
-    codex.encode_message(&late, TurnState::InTurn);
-    assert_eq!(parse_line(&codex.encode_message(&interrupt_message(), TurnState::InTurn))["method"], "turn/interrupt");
+    codex.encode_message(&late, AgentTurn::InTurn);
+    assert_eq!(parse_line(&codex.encode_message(&interrupt_message(), AgentTurn::InTurn))["method"], "turn/interrupt");
     let ended = feed_line(&mut codex, &turn_notification("turn/completed", "interrupted"));
     let wanted = ["acknowledged injected", r#"agent.interrupted "enough" [TurnEnded]"#, "Idle", "reply turn/start"];
     assert_eq!(ended, wanted, "the unread message starts the next turn");
     let mut idle = driver_with_thread();
-    assert!(idle.encode_message(&interrupt_message(), TurnState::InTurn).is_empty(), "no turn is running");
-    idle.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle);
-    assert!(idle.encode_message(&interrupt_message(), TurnState::InTurn).is_empty(), "the turn has no id");
+    assert!(idle.encode_message(&interrupt_message(), AgentTurn::InTurn).is_empty(), "no turn is running");
+    idle.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle);
+    assert!(idle.encode_message(&interrupt_message(), AgentTurn::InTurn).is_empty(), "the turn has no id");
     assert_eq!(feed_line(&mut idle, &json!({"id": 3, "result": {"turn": {"id": "u"}}})), ["reply turn/interrupt"]);
     feed_line(&mut idle, &turn_notification("turn/started", "inProgress"));
     let ended = feed_line(&mut idle, &turn_notification("turn/completed", "interrupted"));
@@ -177,7 +177,7 @@ fn reports_tokens_since_the_last_report() {
     };
     let end = ["ResponseEnded { parent: None }"];
     assert_eq!(feed_line(&mut codex, &used(100, 0, 10)), end, "tokens of an earlier process");
-    codex.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle);
+    codex.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle);
     feed_line(&mut codex, &turn_notification("turn/started", "inProgress"));
     let AgentOutput::Event(told) = &codex.handle_line(used(150, 20, 15).to_string().as_bytes())[1] else { panic!() };
     let data: Value = serde_json::from_str(told.data.get()).unwrap();

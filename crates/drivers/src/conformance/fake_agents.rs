@@ -53,7 +53,7 @@ impl FakeClaude {
         json!({"type": "user", "isReplay": true, "uuid": line["uuid"], "message": line["message"]})
     }
 
-    fn over(&mut self, is_error: bool) -> Vec<Value> {
+    fn end_turn(&mut self, is_error: bool) -> Vec<Value> {
         self.in_turn = false;
         vec![json!({"type": "result", "subtype": "x", "is_error": is_error, "result": "r"})]
     }
@@ -66,7 +66,7 @@ impl FakeAgent for FakeClaude {
                 self.told.push(line.clone());
                 if self.in_turn { Vec::new() } else { self.begin() }
             }
-            (Some("control_request"), Some("interrupt")) if self.in_turn => self.over(true),
+            (Some("control_request"), Some("interrupt")) if self.in_turn => self.end_turn(true),
             _ => Vec::new(),
         }
     }
@@ -103,7 +103,7 @@ impl FakeAgent for FakeClaude {
     }
 
     fn finish_turn(&mut self) -> Vec<Value> {
-        if self.in_turn { self.over(false) } else { Vec::new() }
+        if self.in_turn { self.end_turn(false) } else { Vec::new() }
     }
 }
 
@@ -125,7 +125,7 @@ impl FakeCodex {
         json!({"turn": {"id": format!("u{}", self.turns), "status": status}})
     }
 
-    fn over(&mut self, status: &str) -> Vec<Value> {
+    fn end_turn(&mut self, status: &str) -> Vec<Value> {
         self.in_turn = false;
         vec![Self::notice("turn/completed", self.turn(status))]
     }
@@ -154,7 +154,7 @@ impl FakeAgent for FakeCodex {
                 // Codex drops steers that the model has not read.
                 self.told.clear();
                 let mut said = vec![json!({"id": id, "result": {}})];
-                said.extend(self.over("interrupted"));
+                said.extend(self.end_turn("interrupted"));
                 said
             }
             Some("turn/steer" | "turn/interrupt") => refused(),
@@ -190,7 +190,7 @@ impl FakeAgent for FakeCodex {
             return Vec::new();
         }
         let mut said = self.read_messages();
-        said.extend(self.over("completed"));
+        said.extend(self.end_turn("completed"));
         said
     }
 }
@@ -210,7 +210,7 @@ impl FakeAcp {
         json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}})
     }
 
-    fn over(&mut self, reason: &str) -> Vec<Value> {
+    fn end_turn(&mut self, reason: &str) -> Vec<Value> {
         self.is_stopping = false;
         let prompt = self.prompt.take();
         prompt.into_iter().map(|id| json!({"id": id, "result": {"stopReason": reason}})).collect()
@@ -248,7 +248,7 @@ impl FakeAgent for FakeAcp {
 
     /// ACP has no acknowledgement: work on the prompt implies it.
     fn read_messages(&mut self) -> Vec<Value> {
-        if self.is_stopping { self.over("cancelled") } else { self.say_text("hm") }
+        if self.is_stopping { self.end_turn("cancelled") } else { self.say_text("hm") }
     }
 
     fn say_text(&mut self, text: &str) -> Vec<Value> {
@@ -271,7 +271,7 @@ impl FakeAgent for FakeAcp {
     }
 
     fn finish_turn(&mut self) -> Vec<Value> {
-        self.over("end_turn")
+        self.end_turn("end_turn")
     }
 }
 
@@ -310,7 +310,7 @@ impl FakeOpenCode {
         vec![json!({"ready": {"session": "s"}})]
     }
 
-    fn over(&mut self) -> Vec<Value> {
+    fn end_turn(&mut self) -> Vec<Value> {
         self.in_turn = false;
         self.unseen = 0;
         vec![Self::event("session.idle", json!({}))]
@@ -334,7 +334,7 @@ impl FakeAgent for FakeOpenCode {
             }
             return said;
         }
-        if line.get("abort").is_some() && self.in_turn { self.over() } else { Vec::new() }
+        if line.get("abort").is_some() && self.in_turn { self.end_turn() } else { Vec::new() }
     }
 
     fn read_messages(&mut self) -> Vec<Value> {
@@ -376,7 +376,7 @@ impl FakeAgent for FakeOpenCode {
     fn finish_turn(&mut self) -> Vec<Value> {
         let mut said = self.read_messages();
         if self.in_turn {
-            said.extend(self.over());
+            said.extend(self.end_turn());
         }
         said
     }

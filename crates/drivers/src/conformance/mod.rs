@@ -2,7 +2,7 @@
 //! through random ones.
 
 use super::testing::{parse_lines, proptest_config};
-use super::{AgentOutput, Driver, EventEffect, RequestAnswer, TurnState};
+use super::{AgentOutput, AgentTurn, Driver, EventEffect, RequestAnswer};
 use crate::response_assembly::{AssembledEvent, ResponseAssembler};
 use atoll_core::event::kind;
 use atoll_core::id::MessageId;
@@ -171,11 +171,11 @@ impl Harness {
     }
 
     fn send_message(&mut self, message: LeasedMessage) -> MessageId {
-        let standing = if self.in_turn { TurnState::InTurn } else { TurnState::Idle };
+        let turn = if self.in_turn { AgentTurn::InTurn } else { AgentTurn::Idle };
         // The executor assumes a turn from here on.
         self.in_turn = true;
         self.acknowledgements.insert(message.id, Vec::new());
-        let line = self.driver.encode_message(&message, standing);
+        let line = self.driver.encode_message(&message, turn);
         self.send_to_agent(&line);
         message.id
     }

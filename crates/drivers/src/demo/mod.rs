@@ -1,8 +1,8 @@
 //! The demo agent: JSON lines in both directions (see [`wire`]), designed for Atoll.
 
 use crate::{
-    Abilities, AgentCommand, AgentEvent, AgentOutput, AgentRequest, Driver, EventEffect, LaunchContext, RequestKind,
-    ResponseRef, TurnState, is_turn_note, parse_object,
+    Abilities, AgentCommand, AgentEvent, AgentOutput, AgentRequest, AgentTurn, Driver, EventEffect, LaunchContext,
+    RequestKind, ResponseRef, is_turn_note, parse_object,
 };
 use atoll_core::bounds;
 use atoll_core::event::{EventType, kind};
@@ -29,16 +29,16 @@ impl Driver for DemoDriver {
         AgentCommand { argv, unsupported_settings: ignored, ..AgentCommand::default() }
     }
 
-    fn encode_message(&mut self, message: &LeasedMessage, standing: TurnState) -> Vec<u8> {
+    fn encode_message(&mut self, message: &LeasedMessage, turn: AgentTurn) -> Vec<u8> {
         // The agent repeats notes about the running turn and continues its work.
         let text = if is_turn_note(message) { say_line(&message.content) } else { message.content.clone() };
         let words = DemoPrompt { id: message.id, text };
-        let line = match (message.message_type, standing) {
+        let line = match (message.message_type, turn) {
             (MessageType::Interrupt, _) => DemoInput::Interrupt(words),
-            (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, TurnState::InTurn) => {
+            (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, AgentTurn::InTurn) => {
                 DemoInput::Steer(words)
             }
-            (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, TurnState::Idle) => {
+            (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, AgentTurn::Idle) => {
                 DemoInput::Prompt(words)
             }
         };
@@ -160,16 +160,16 @@ mod tests {
 
     #[test]
     fn encodes_messages() {
-        let told = |message: &LeasedMessage, standing| -> Value {
-            let line = DemoDriver.encode_message(message, standing);
+        let told = |message: &LeasedMessage, turn| -> Value {
+            let line = DemoDriver.encode_message(message, turn);
             assert_eq!(line.last(), Some(&b'\n'));
             serde_json::from_slice(&line).unwrap()
         };
         let mut it = LeasedMessage::example("go on", Delivery::Steer);
-        assert_eq!(told(&it, TurnState::Idle), json!({"prompt": {"id": it.id, "text": "go on"}}));
-        assert_eq!(told(&it, TurnState::InTurn), json!({"steer": {"id": it.id, "text": "go on"}}));
+        assert_eq!(told(&it, AgentTurn::Idle), json!({"prompt": {"id": it.id, "text": "go on"}}));
+        assert_eq!(told(&it, AgentTurn::InTurn), json!({"steer": {"id": it.id, "text": "go on"}}));
         it.message_type = MessageType::Interrupt;
-        assert_eq!(told(&it, TurnState::InTurn), json!({"interrupt": {"id": it.id, "text": "go on"}}));
+        assert_eq!(told(&it, AgentTurn::InTurn), json!({"interrupt": {"id": it.id, "text": "go on"}}));
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! a response of the model follows it.
 
 use super::{
-    Abilities, AgentCommand, AgentOutput, AgentRequest, Driver, EventEffect, LaunchContext, RequestAnswer, RequestKind,
-    TurnState, build_event, parse_object, take_field,
+    Abilities, AgentCommand, AgentOutput, AgentRequest, AgentTurn, Driver, EventEffect, LaunchContext, RequestAnswer,
+    RequestKind, build_event, parse_object, take_field,
 };
 use crate::event_data::{self, clip_text};
 use crate::transcript::{TranscriptStorage, TranscriptSupport};
@@ -92,7 +92,7 @@ impl Driver for OpenCodeDriver {
         launch::build_command(launch)
     }
 
-    fn encode_message(&mut self, message: &LeasedMessage, _: TurnState) -> Vec<u8> {
+    fn encode_message(&mut self, message: &LeasedMessage, _: AgentTurn) -> Vec<u8> {
         match message.message_type {
             MessageType::Interrupt => {
                 // The turn has already ended.

@@ -45,7 +45,7 @@ fn driver_in_turn() -> OpenCodeDriver {
     let ready = feed_line(&mut agent, &json!({"ready": {"session": "s"}}));
     assert_eq!(ready, [r#"NativeId { id: "s" }"#, "reply "]);
     let prompt = LeasedMessage::example("go", Delivery::Steer);
-    let told = parse_line(&agent.encode_message(&prompt, TurnState::Idle));
+    let told = parse_line(&agent.encode_message(&prompt, AgentTurn::Idle));
     assert_eq!(told, json!({"prompt": {"id": prompt.id, "text": "go"}}));
     assert_eq!(feed_line(&mut agent, &stored_message("u1", "go")), [""; 0]);
     assert_eq!(feed_line(&mut agent, &session_status("busy")), ["agent.started  [TurnStarted]"]);
@@ -96,8 +96,8 @@ fn a_turn_runs_from_prompt_to_end() {
 #[test]
 fn acknowledges_messages_that_a_response_follows() {
     let mut agent = driver_in_turn();
-    agent.encode_message(&LeasedMessage::example("one", Delivery::Steer), TurnState::InTurn);
-    agent.encode_message(&LeasedMessage::example("two", Delivery::Steer), TurnState::InTurn);
+    agent.encode_message(&LeasedMessage::example("one", Delivery::Steer), AgentTurn::InTurn);
+    agent.encode_message(&LeasedMessage::example("two", Delivery::Steer), AgentTurn::InTurn);
     feed_line(&mut agent, &stored_message("u2", "one"));
     assert_eq!(feed_line(&mut agent, &model_response("a1", "u1")), [""; 0], "a response to an earlier message");
     feed_line(&mut agent, &stored_message("u3", "two"));
@@ -111,7 +111,7 @@ fn acknowledges_messages_that_a_response_follows() {
 fn acknowledges_a_changed_message_at_the_end_of_the_turn() {
     let mut agent = OpenCodeDriver::default();
     feed_line(&mut agent, &json!({"ready": {"session": "s"}}));
-    agent.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle);
+    agent.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle);
     feed_line(&mut agent, &stored_message("u1", "go, as the template says"));
     feed_line(&mut agent, &session_status("busy"));
     assert_eq!(feed_line(&mut agent, &model_response("a1", "u1")), [""; 0]);
@@ -125,10 +125,10 @@ fn acknowledges_a_changed_message_at_the_end_of_the_turn() {
 fn an_interrupt_ends_the_turn_and_unread_messages_start_the_next() {
     let mut agent = driver_in_turn();
     feed_line(&mut agent, &tool_part(json!({"status": "running", "input": {}})));
-    agent.encode_message(&LeasedMessage::example("unseen", Delivery::Steer), TurnState::InTurn);
-    agent.encode_message(&LeasedMessage::example("not even stored", Delivery::Steer), TurnState::InTurn);
+    agent.encode_message(&LeasedMessage::example("unseen", Delivery::Steer), AgentTurn::InTurn);
+    agent.encode_message(&LeasedMessage::example("not even stored", Delivery::Steer), AgentTurn::InTurn);
     feed_line(&mut agent, &stored_message("u2", "unseen"));
-    assert_eq!(parse_line(&agent.encode_message(&interrupt_message(), TurnState::InTurn)), json!({"abort": {}}));
+    assert_eq!(parse_line(&agent.encode_message(&interrupt_message(), AgentTurn::InTurn)), json!({"abort": {}}));
     let aborted = server_event("session.error", json!({"error": {"name": "MessageAbortedError", "data": {}}}));
     assert_eq!(feed_line(&mut agent, &aborted), [""; 0]);
     let ended = feed_line(&mut agent, &session_idle());
@@ -143,10 +143,10 @@ fn an_interrupt_ends_the_turn_and_unread_messages_start_the_next() {
     );
     assert!(ended[4].contains(r#""text":"unseen""#) && !ended[4].contains("not even"), "{ended:?}");
     let mut agent = OpenCodeDriver::default();
-    assert!(agent.encode_message(&interrupt_message(), TurnState::InTurn).is_empty(), "no turn is running");
+    assert!(agent.encode_message(&interrupt_message(), AgentTurn::InTurn).is_empty(), "no turn is running");
     feed_line(&mut agent, &json!({"ready": {"session": "s"}}));
-    agent.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle);
-    assert!(agent.encode_message(&interrupt_message(), TurnState::InTurn).is_empty(), "the turn has not started");
+    agent.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle);
+    assert!(agent.encode_message(&interrupt_message(), AgentTurn::InTurn).is_empty(), "the turn has not started");
     assert_eq!(feed_line(&mut agent, &session_status("busy"))[1], r#"reply {"abort":{}}"#);
     feed_line(&mut agent, &stored_message("u1", "go"));
     let wanted =
@@ -201,7 +201,7 @@ fn errors_fail_the_agent_and_retries_do_not() {
     assert_eq!(feed_line(&mut agent, &failed), [r#"Failed { error: "it does not listen" }"#]);
     feed_line(&mut agent, &json!({"ready": {"session": "s"}}));
     let prompt = LeasedMessage::example("go", Delivery::Steer);
-    agent.encode_message(&prompt, TurnState::Idle);
+    agent.encode_message(&prompt, AgentTurn::Idle);
     let refused = json!({"refused": {"what": "prompt", "id": prompt.id, "error": "400 Bad Request"}});
     assert_eq!(
         feed_line(&mut agent, &refused)[1],
@@ -239,7 +239,7 @@ fn the_command_starts_the_bridge_with_the_settings() {
     assert_eq!((&all["permission"]["*"], &all["permission"]["read"]), (&json!("ask"), &json!("allow")));
     assert_eq!(all["mcp"]["docs"]["command"], json!(["docs", "-v"]));
     assert!(
-        agent.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle).is_empty(),
+        agent.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle).is_empty(),
         "not ready"
     );
     let said = agent.handle_line(br#"{"ready":{"session":"ses"}}"#);

@@ -19,7 +19,7 @@ use crate::error::{AtStep, Error, LaunchStep, StepFailure};
 use crate::init_process;
 use crate::process_start::{self, StartingProcess};
 use crate::record::{ProcessIdentity, SandboxDir, SandboxRecord, WorkerRecord};
-use crate::sandbox::{AGENT_UID, SandboxLimits};
+use crate::sandbox::{AGENT_UID, ResourceLimits};
 use crate::server_user::chown_spool;
 use crate::setup::{Descriptor, FileSources, ProcessLimits, Role, SetupPlan};
 
@@ -240,7 +240,7 @@ impl Service {
         if imported { init_process::DEFAULT_PATH } else { &self.view.path }
     }
 
-    pub(super) fn process_limits(&self, limits: &SandboxLimits) -> ProcessLimits {
+    pub(super) fn process_limits(&self, limits: &ResourceLimits) -> ProcessLimits {
         let enforces = self.cgroups.enforcement();
         ProcessLimits {
             open_files: limits.open_files,

@@ -47,7 +47,8 @@ impl Service {
         self.finish_volume_stack(made, image).map(Some)
     }
 
-    /// Creates the stack of a fork, if the parent's files are a subvolume. The parent keeps running undisturbed.
+    /// Creates the stack of a fork, if the parent's files are a subvolume. The parent's mounts do not
+    /// change; the caller has already stopped the agent's processes.
     pub(super) fn fork_volume(&mut self, parent: &str, bytes: u64) -> Result<Option<LayerStack>, Error> {
         let Some((made, image)) = self.copy_sandbox_volume(parent, Some(bytes))? else { return Ok(None) };
         self.finish_volume_stack(made, image).map(Some)

@@ -43,7 +43,7 @@ impl GitContainer {
                 Err(_) => Ok(GitResult { exit: CommandExit::TimedOut, error_output: String::new() }),
             };
             if let Err(error) = engine.remove_container(&name).await {
-                tracing::warn!(container = name, %error, "cannot remove the container of a git job; it is removed with its sandbox");
+                tracing::warn!(container = name, %error, "cannot remove the container of a git operation; it is removed with its sandbox");
             }
             done
         });

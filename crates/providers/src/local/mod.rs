@@ -24,7 +24,7 @@ use atoll_core::provider::{
     CommandExit, CreateSpec, DeadWorker, Error, Provider, ProviderId, ProviderSandbox, ProviderState, ReadOnlyMount,
 };
 use atoll_core::sandbox::{IsolationTier, Resources};
-use atoll_jail::{Launcher, SandboxInfo, SandboxLimits, SandboxSpec};
+use atoll_jail::{Launcher, ResourceLimits, SandboxInfo, SandboxSpec};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -244,11 +244,11 @@ fn host_program(shown: &ReadOnlyMount) -> atoll_jail::HostProgram {
     atoll_jail::HostProgram { from: shown.host_path.clone(), at: shown.relative_path.clone() }
 }
 
-pub(crate) fn resource_limits(asked: Option<Resources>) -> SandboxLimits {
-    let (asked, standard) = (asked.unwrap_or_default(), SandboxLimits::default());
+pub(crate) fn resource_limits(asked: Option<Resources>) -> ResourceLimits {
+    let (asked, standard) = (asked.unwrap_or_default(), ResourceLimits::default());
     // Within the exact range of f64; nonsense saturates.
     let whole = |figure: f64| figure as u64;
-    SandboxLimits {
+    ResourceLimits {
         memory_bytes: asked.memory_gb.map_or(standard.memory_bytes, |gigabytes| whole(gigabytes * f64::from(1 << 30))),
         cpu_milli: asked.cpu.map_or(standard.cpu_milli, |cpu| u32::try_from(whole(cpu * 1000.0)).unwrap_or(u32::MAX)),
         pids: asked.pids.unwrap_or(standard.pids),

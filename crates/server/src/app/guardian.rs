@@ -31,9 +31,9 @@ struct DenialData {
     #[serde(default)]
     reason: String,
     tool_use_id: Option<String>,
-    /// The driver already told the agent the reason.
-    #[serde(default)]
-    told: bool,
+    /// The driver already gave the agent the reason.
+    #[serde(default, alias = "told")]
+    agent_informed: bool,
 }
 
 /// A message to the agent and the event that explains it.
@@ -63,7 +63,8 @@ pub fn nudge_for_event(sandbox: &SandboxRow, event: &NewEvent) -> Option<Nudge> 
         }
         // Always sent: an agent must learn why its call was denied.
         kind::GUARDIAN_DENIED => {
-            let denied: DenialData = serde_json::from_str(data).ok().filter(|denied: &DenialData| !denied.told)?;
+            let denied: DenialData =
+                serde_json::from_str(data).ok().filter(|denied: &DenialData| !denied.agent_informed)?;
             let text = format!("Atoll's guardian: your call of {} was denied: {}", denied.tool, denied.reason);
             Some(Nudge::new(&text, None, None, denied.tool_use_id))
         }

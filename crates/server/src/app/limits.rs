@@ -30,16 +30,18 @@ struct LimitData {
     limit: Limit,
     #[serde(default)]
     value: f64,
-    /// The worker already told the agent.
-    #[serde(default)]
-    told: bool,
+    /// The worker already informed the agent.
+    #[serde(default, alias = "told")]
+    agent_informed: bool,
 }
 
 /// Applies a worker's limit event to the row. Returns a warning to send to the agent, if any.
 pub fn observe_event(sandbox: &mut SandboxRow, event: &NewEvent) -> Option<inbox::MessageDraft> {
     let named = || serde_json::from_str::<LimitData>(event.data.get()).ok();
     match event.event_type.as_str() {
-        kind::LIMIT_WARNED => named().filter(|named| !named.told).map(|named| warning_draft(named.limit, named.value)),
+        kind::LIMIT_WARNED => {
+            named().filter(|named| !named.agent_informed).map(|named| warning_draft(named.limit, named.value))
+        }
         kind::LIMIT_PAUSED => {
             // A cost limit takes precedence over the limits that the worker reports.
             if let Some(named) = named().filter(|_| !sandbox.status.pausing_limit().is_some_and(Limit::is_money)) {
@@ -96,7 +98,7 @@ pub async fn warn_at_cost(
         return Ok(());
     }
     let used = sandbox.cost_model_micros as f64 / 1e6;
-    let warned = LimitUse { told: Some(false), ..limit_use(Limit::CostUsd, value, used) };
+    let warned = LimitUse { agent_informed: Some(false), ..limit_use(Limit::CostUsd, value, used) };
     work.log(sandbox, vec![EventData::LimitWarned(warned).into_event(work.now)]).await?;
     notify_agent(work, session, sandbox, warning_draft(Limit::CostUsd, value)).await
 }
@@ -141,13 +143,13 @@ pub async fn charge_project(
         return Ok(());
     }
     let used = budget_use(&BudgetPause::from_budget(&budget, cost.at), spent, period.ends_at(), project);
-    let warned = EventData::LimitWarned(LimitUse { told: Some(false), ..used });
+    let warned = EventData::LimitWarned(LimitUse { agent_informed: Some(false), ..used });
     work.log(sandbox, vec![warned.into_event(work.now)]).await?;
     notify_agent(work, session, sandbox, warning_draft(Limit::ProjectBudget, budget.usd)).await
 }
 
 const fn limit_use(limit: Limit, value: f64, used: f64) -> LimitUse {
-    LimitUse { limit, value, used, told: None, per: None, until: None, project_id: None }
+    LimitUse { limit, value, used, agent_informed: None, per: None, until: None, project_id: None }
 }
 
 fn budget_use(held: &BudgetPause, spent: i64, until: Option<Timestamp>, project: ProjectId) -> LimitUse {

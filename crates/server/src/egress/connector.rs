@@ -136,7 +136,7 @@ impl Connector {
             Host::Name(name) => name,
         };
         let failed =
-            |error: &dyn std::fmt::Display| ConnectFailure::Failed(format!("{name} can't be looked up: {error}"));
+            |error: &dyn std::fmt::Display| ConnectFailure::Failed(format!("{name} cannot be looked up: {error}"));
         // The sandbox's own permit first, outside of the timeout: a busy sandbox delays only itself.
         let _own = sandbox_egress.lookups.acquire().await.map_err(|error| failed(&error))?;
         let found = timeout(LOOKUP_TIMEOUT, async {

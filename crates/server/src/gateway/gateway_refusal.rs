@@ -154,7 +154,7 @@ impl GatewayRefusal {
                 };
                 format!("Atoll has no key for {upstream}: {how}")
             }
-            Self::KeyUnusable { upstream, detail } => format!("Atoll can't use its key for {upstream}: {detail}"),
+            Self::KeyUnusable { upstream, detail } => format!("Atoll cannot use its key for {upstream}: {detail}"),
             Self::NoUpstream => "the configuration of the Atoll server has no upstream for this API".to_owned(),
             Self::NotListed { model, listed } => format!(
                 "this Atoll server does not allow the model {model}; use one of {}, or add it to `models` in the \

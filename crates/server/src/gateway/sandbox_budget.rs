@@ -223,7 +223,7 @@ mod tests {
     fn what_is_held_counts_until_it_is_settled() {
         let mut balance = Balance { limit: Some(100), spent: 10, ..Balance::default() };
         assert!(reserve(&mut balance, 60));
-        assert!(!reserve(&mut balance, 31), "two at once can't have more than there is");
+        assert!(!reserve(&mut balance, 31), "two at once cannot have more than there is");
         assert!(reserve(&mut balance, 30));
         balance.settle(60, 5);
         assert_eq!(balance, Balance { limit: Some(100), spent: 15, reserved: 30, task: None });

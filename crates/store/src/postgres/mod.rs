@@ -90,7 +90,7 @@ impl Postgres {
     /// Runs in its own task, so that dropping the caller does not cancel it: the steps after a commit still run, and no
     /// connection returns to the pool within a `BEGIN`.
     ///
-    /// The future of an async closure can't be required to be `Send`, so it stays on one blocking thread. There are at
+    /// The future of an async closure cannot be required to be `Send`, so it stays on one blocking thread. There are at
     /// most as many of these threads as connections.
     async fn run_transaction<R, E, F>(&self, begin: &'static str, work: F) -> Result<R, E>
     where

@@ -129,7 +129,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_told_is_what_happened(
+    fn reported_changes_match_the_files(
         before in prop::collection::vec(step(), 0..20),
         steps in prop::collection::vec(step(), 1..60),
     ) {

@@ -290,7 +290,7 @@ mod tests {
         let mut limits = limits(AgentLimits { turns: Some(2), ..AgentLimits::default() });
         assert!(limits.may_begin(0) && limits.may_begin(1) && !limits.may_begin(2));
         assert!(!limits.is_last_turn(0) && limits.is_last_turn(1));
-        assert_eq!(describe_step(limits.next_step(2, false, now)), "nothing", "nobody wants one");
+        assert_eq!(describe_step(limits.next_step(2, false, now)), "nothing", "no turn is requested");
         assert_eq!(describe_step(limits.next_step(2, true, now)), "pause turns");
         limits.set_limits(AgentLimits { turns: Some(3), ..AgentLimits::default() }, None);
         assert_eq!(describe_step(limits.next_step(2, true, now)), "resume turns");

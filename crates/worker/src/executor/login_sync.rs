@@ -11,7 +11,7 @@ use tokio::time::timeout;
 /// Time for a running update when the worker exits.
 const UPDATE_GRACE: Duration = Duration::from_secs(2);
 
-type Outcome = (InstalledLogins, Option<String>);
+type InstallResult = (InstalledLogins, Option<String>);
 
 #[derive(Debug, Default)]
 pub(super) struct LoginSync {
@@ -20,7 +20,7 @@ pub(super) struct LoginSync {
     held: InstalledLogins,
     /// The message that begins a turn after the update.
     waiting: Option<LeasedMessage>,
-    running: Option<oneshot::Receiver<Outcome>>,
+    running: Option<oneshot::Receiver<InstallResult>>,
     /// The last reported failure.
     reported: Option<String>,
 }
@@ -49,7 +49,7 @@ impl LoginSync {
         self.waiting.take()
     }
 
-    pub(super) async fn next_result(&mut self) -> Outcome {
+    pub(super) async fn next_result(&mut self) -> InstallResult {
         match &mut self.running {
             Some(running) => {
                 let outcome = running.await;
@@ -86,7 +86,7 @@ impl LoginSync {
 
 impl Executor {
     /// On failure, keeps the existing files and reports it once.
-    pub(super) fn handle_login_result(&mut self, (held, failed): Outcome) {
+    pub(super) fn handle_login_result(&mut self, (held, failed): InstallResult) {
         self.logins.held = held;
         if failed.is_some() && self.logins.reported != failed {
             let why = failed.as_deref().unwrap_or_default();

@@ -6,7 +6,7 @@ use crate::spawner::ExitStatus;
 use atoll_api::events::{AgentFailed, AgentInterrupted, EventData};
 use atoll_core::message::DeliveryMethod;
 use atoll_dispatcher::program::input::Item;
-use atoll_drivers::TurnState;
+use atoll_drivers::AgentTurn;
 use atoll_protocol::LeasedMessage;
 use rustix::process::Signal;
 use std::time::Duration;
@@ -186,7 +186,7 @@ impl Executor {
         let out_of_memory = starved.then(|| (memory.limit, memory.peak()));
         let failure = agent_exit::failure_data(agent_exit::AgentExit {
             status,
-            in_turn: self.conversation.turn_state() == TurnState::InTurn,
+            in_turn: self.conversation.turn_state() == AgentTurn::InTurn,
             reported: reported.as_deref(),
             out_of_memory,
             stderr_tail: &agent.stderr_text(),

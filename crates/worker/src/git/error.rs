@@ -1,4 +1,4 @@
-//! Errors of git jobs. The server reads the code and shows the message.
+//! Errors of git operations. The server reads the code and shows the message.
 
 use atoll_forge::plumbing::GitFailure;
 use std::io;

@@ -135,7 +135,7 @@ pub fn run_as_agent(arguments: &[String]) -> ExitCode {
         Ok(never) => match never {},
         Err(error) => error,
     };
-    // The error format of a git job: only those run this way.
+    // The error format of a git operation: only those run this way.
     let error = serde_json::json!({ "error": atoll_dispatcher::link::chain(&error), "code": "io" });
     drop(writeln!(io::stderr().lock(), "{error}"));
     ExitCode::FAILURE

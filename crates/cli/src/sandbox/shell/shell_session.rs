@@ -76,7 +76,7 @@ impl<'a> ShellSession<'a> {
         let mut signals = Signals::listen()?;
         let resized = signal(SignalKind::window_change());
         let mut resized =
-            resized.map_err(|error| Failure::setup("signals", format!("can't install signal handlers: {error}")))?;
+            resized.map_err(|error| Failure::setup("signals", format!("cannot install signal handlers: {error}")))?;
         // Connect before changing this terminal, so that an error prints normally.
         let mut terminal = Some(self.connect().await.map_err(|error| self.connect_failure(error))?);
         let mut keyboard = Keyboard::open()?;
