@@ -95,8 +95,8 @@ impl Connect {
         let dir = self.data_dir()?;
         let file = dir.join("server");
         let url = recorded_url(&dir).ok_or_else(|| {
-            let tried = format!("--server and ATOLL_SERVER are not set, and {} has no URL", file.display());
-            Failure::setup("no_server", format!("no server found: {tried}"))
+            let reason = format!("--server and ATOLL_SERVER are not set, and {} has no URL", file.display());
+            Failure::setup("no_server", format!("no server found: {reason}"))
                 .with_hint("Start one with `atoll serve`, or set --server URL.")
         })?;
         let token_from = self.token_path(&url, Some(&dir));

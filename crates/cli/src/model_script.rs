@@ -102,8 +102,8 @@ mod tests {
         let refused = run(&command, &output).await.unwrap_err();
         assert_eq!(refused.exit_code(), crate::failure::SETUP_FAILED);
         std::fs::write(&file, "- say: hello\n- shout: hello\n").unwrap();
-        let shown = run(&command, &output).await.unwrap_err().to_text(false).unwrap();
-        assert!(shown.contains("step 2: unknown variant `shout`"), "{shown}");
+        let text = run(&command, &output).await.unwrap_err().to_text(false).unwrap();
+        assert!(text.contains("step 2: unknown variant `shout`"), "{text}");
         std::fs::write(&file, "- say: hello\n").unwrap();
         let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let command = ModelScript { listen: Some(occupied.local_addr().unwrap()), ..command };

@@ -193,9 +193,10 @@ mod tests {
 
     #[test]
     fn removes_one_line_end() {
-        for (given, kept) in [("x\n", "x"), ("x\r\n", "x"), ("x\n\n", "x\n"), ("a\nb\n", "a\nb"), ("\n", ""), ("", "")]
+        for (input, expected) in
+            [("x\n", "x"), ("x\r\n", "x"), ("x\n\n", "x\n"), ("a\nb\n", "a\nb"), ("\n", ""), ("", "")]
         {
-            assert_eq!(without_line_end(given), kept);
+            assert_eq!(without_line_end(input), expected);
         }
     }
 

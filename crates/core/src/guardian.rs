@@ -249,7 +249,10 @@ mod tests {
         assert!(watch.report_protected_path("1", "Edit", "Cargo.lock", Duration::ZERO).should_nudge);
         assert!(!watch.report_protected_path("2", "Edit", "infra", Duration::ZERO).should_nudge, "too soon");
         assert!(watch.report_protected_path("3", "Edit", "infra", far).should_nudge);
-        assert!(!watch.report_protected_path("4", "Edit", "Cargo.lock", far * 2).should_nudge, "it was said");
+        assert!(
+            !watch.report_protected_path("4", "Edit", "Cargo.lock", far * 2).should_nudge,
+            "it was already reported"
+        );
     }
 
     proptest! {
@@ -272,7 +275,7 @@ mod tests {
                 nudges += usize::from(found.is_some_and(|found| found.should_nudge));
                 prop_assert!(watch.open_calls.is_empty() && watch.open_order.is_empty() && watch.streak_ids.len() <= MAX_EVIDENCE_IDS);
             }
-            prop_assert!(nudges <= 9, "nine different calls, each told once at most");
+            prop_assert!(nudges <= 9, "nine different calls, each reported once at most");
         }
 
         #[test]

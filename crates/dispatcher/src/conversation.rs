@@ -323,8 +323,8 @@ mod tests {
         }
         assert!(conversation.has_unconfirmed(), "a message is unconfirmed");
         assert!(conversation.acknowledge(again.id, DeliveryMethod::Injected).is_some());
-        let over: Vec<_> = conversation.acknowledge_interrupts().into_iter().map(|ack| ack.id).collect();
-        assert_eq!(over, [first.id]);
+        let acknowledged: Vec<_> = conversation.acknowledge_interrupts().into_iter().map(|ack| ack.id).collect();
+        assert_eq!(acknowledged, [first.id]);
         assert_eq!(conversation.unconfirmed, [steer.id], "it begins the next turn");
         assert!(conversation.acknowledge_interrupts().is_empty());
     }

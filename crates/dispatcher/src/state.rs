@@ -324,7 +324,7 @@ impl State {
         match report {
             DownlinkReport::Message(message) => self.accept_message(*message, effects),
             DownlinkReport::Answer(answer) => effects.program.send_answer(answer),
-            DownlinkReport::Limits(limits, held) => effects.program.send_limits(limits, held),
+            DownlinkReport::Limits(limits, exhausted) => effects.program.send_limits(limits, exhausted),
             DownlinkReport::Stop(state) => self.begin_stop(state, effects),
             DownlinkReport::Ended(exit) => return Some(exit),
         }

@@ -114,7 +114,8 @@ impl SandboxSpec {
         {
             return refuse("a protected path must be relative, without `.`, `..` or a trailing slash");
         }
-        let is_valid_program = |shown: &HostProgram| shown.from.is_absolute() && is_plain_relative_path(&shown.at);
+        let is_valid_program =
+            |program: &HostProgram| program.from.is_absolute() && is_plain_relative_path(&program.at);
         if self.programs.len() > MAX_PROGRAMS || !self.programs.iter().all(is_valid_program) {
             return refuse("a program needs an absolute path on the host and a plain relative path inside");
         }

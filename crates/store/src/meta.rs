@@ -60,12 +60,12 @@ mod tests {
     #[test]
     fn a_second_server_learns_the_holder() {
         let dir = tempfile::tempdir().unwrap();
-        let held = DataDirLock::acquire(dir.path(), "atoll serve (pid 7)").unwrap();
+        let lock = DataDirLock::acquire(dir.path(), "atoll serve (pid 7)").unwrap();
         let refused = DataDirLock::acquire(dir.path(), "x").unwrap_err().to_string();
         assert!(refused.contains("held by atoll serve (pid 7)"), "{refused}");
         // A forked child has a copy of the open file.
-        let copy = held.file.try_clone().unwrap();
-        drop(held);
+        let copy = lock.file.try_clone().unwrap();
+        drop(lock);
         assert!(DataDirLock::acquire(dir.path(), "x").is_ok());
         drop(copy);
     }

@@ -107,9 +107,9 @@ mod tests {
     fn translates_a_url_to_variables() {
         let url = SecretString::from("postgres://ada:p%40s%26s+w@db.example:5433/my%20db?sslmode=require&x=1");
         let variables = LibpqEnvironment::from_url(&url).unwrap();
-        let shown: Vec<(&str, &str)> = variables.0.iter().map(|(name, value)| (*name, value.expose_secret())).collect();
+        let pairs: Vec<(&str, &str)> = variables.0.iter().map(|(name, value)| (*name, value.expose_secret())).collect();
         assert_eq!(
-            shown,
+            pairs,
             [
                 ("PGHOST", "db.example"),
                 ("PGPORT", "5433"),

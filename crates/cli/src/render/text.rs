@@ -41,9 +41,9 @@ pub fn clip_text(text: &str, most: usize) -> String {
     if text.chars().nth(most).is_none() {
         return text.to_owned();
     }
-    let mut kept: String = text.chars().take(most.saturating_sub(1)).collect();
-    kept.push('…');
-    kept
+    let mut clipped: String = text.chars().take(most.saturating_sub(1)).collect();
+    clipped.push('…');
+    clipped
 }
 
 fn escape_char(c: char, out: &mut String) {

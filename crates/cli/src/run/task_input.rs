@@ -30,8 +30,8 @@ impl TaskInput {
 }
 
 /// Reads the prompt from the argument or from piped stdin.
-fn read_prompt(given: Option<&str>) -> Result<String> {
-    let text = match given {
+fn read_prompt(argument: Option<&str>) -> Result<String> {
+    let text = match argument {
         Some("-") => prompt_from_stdin()?,
         Some(text) => text.to_owned(),
         None if std::io::stdin().is_terminal() => {

@@ -63,7 +63,7 @@ pub struct Serve {
 
 impl Serve {
     fn config_flags(&self) -> Vec<(String, String)> {
-        let given = [
+        let flags = [
             ("server.listen", self.listen.clone()),
             ("data_dir", self.data_dir.clone()),
             ("database_url", self.database_url.clone()),
@@ -74,7 +74,7 @@ impl Serve {
             ("log.format", self.log_format.map(|word| word.to_string())),
             ("log.level", self.log_level.map(|word| word.to_string())),
         ];
-        given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+        flags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
     }
 }
 

@@ -219,7 +219,7 @@ impl ToolRule {
         if !self.tools.is_empty() && !self.tools.iter().any(|name| glob::matches_text(&name.to_lowercase(), &tool)) {
             return RuleMatch::No;
         }
-        let given = [
+        let conditions = [
             (
                 &self.paths,
                 call.paths.iter().any(|path| self.paths.iter().any(|pattern| glob::matches_path(pattern, path))),
@@ -237,7 +237,7 @@ impl ToolRule {
                     .any(|host| self.hosts.iter().any(|pattern| glob::matches_text(&pattern.to_lowercase(), host))),
             ),
         ];
-        if given.iter().all(|(patterns, fits)| patterns.is_empty() || *fits) {
+        if conditions.iter().all(|(patterns, fits)| patterns.is_empty() || *fits) {
             return RuleMatch::Yes;
         }
         match call.incomplete_reason {

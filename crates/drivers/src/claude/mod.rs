@@ -137,8 +137,8 @@ impl Driver for ClaudeDriver {
     }
 
     fn answer_request(&mut self, ask: &str, answer: RequestAnswer) -> Vec<u8> {
-        let Some(asked) = self.open_requests.remove(ask) else { return Vec::new() };
-        let answer = match asked {
+        let Some(request) = self.open_requests.remove(ask) else { return Vec::new() };
+        let answer = match request {
             OpenRequest::PreToolHook => hook_output(answer),
             OpenRequest::Permission { input } => permission_output(answer, input),
         };
@@ -207,7 +207,9 @@ impl ClaudeDriver {
 
     fn acknowledge_message(&mut self, uuid: uuid::Uuid) -> Vec<AgentOutput> {
         let id = MessageId::from_uuid(uuid);
-        let Some(at) = self.unacknowledged.iter().position(|told| *told == id) else { return Vec::new() };
+        let Some(at) = self.unacknowledged.iter().position(|unacknowledged_id| *unacknowledged_id == id) else {
+            return Vec::new();
+        };
         self.unacknowledged.remove(at);
         self.turn.acknowledge_message(id)
     }
@@ -240,11 +242,13 @@ fn hook_output(answer: RequestAnswer) -> Value {
     json!({"hookSpecificOutput": output})
 }
 
-fn permission_output(answer: RequestAnswer, asked: Value) -> Value {
+fn permission_output(answer: RequestAnswer, original_input: Value) -> Value {
     match answer {
-        RequestAnswer::Allow { input, .. } => json!({"behavior": "allow", "updatedInput": input.unwrap_or(asked)}),
+        RequestAnswer::Allow { input, .. } => {
+            json!({"behavior": "allow", "updatedInput": input.unwrap_or(original_input)})
+        }
         RequestAnswer::Answers(words) => {
-            let mut input = asked;
+            let mut input = original_input;
             if input.is_object() {
                 input["answers"] = words;
             }

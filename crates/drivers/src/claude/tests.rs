@@ -12,8 +12,8 @@ fn written(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap()
 }
 
-fn short(said: &[AgentOutput]) -> Vec<String> {
-    let one = |said: &AgentOutput| match said {
+fn short(outputs: &[AgentOutput]) -> Vec<String> {
+    let summarize = |output: &AgentOutput| match output {
         AgentOutput::Event(AgentEvent { event_type, data, effect: mark, .. }) => {
             let data: Value = serde_json::from_str(data.get()).unwrap();
             let words = ["text", "output", "tool", "stop_reason", "cost_usd"].map(|name| &data[name]);
@@ -27,7 +27,7 @@ fn short(said: &[AgentOutput]) -> Vec<String> {
         AgentOutput::Request(ask) => format!("request {:?} {} {}", ask.kind, ask.tool, ask.input),
         other => format!("{other:?}"),
     };
-    said.iter().map(one).collect()
+    outputs.iter().map(summarize).collect()
 }
 
 fn hear(claude: &mut ClaudeDriver, line: &Value) -> Vec<String> {
@@ -175,8 +175,8 @@ proptest! {
     /// Every line yields output, at least `Unparsed`, and nothing panics.
     #[test]
     fn random_bytes_are_unparsed(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
-        let said = ClaudeDriver::default().handle_line(&bytes);
-        prop_assert!(matches!(&said[..], [AgentOutput::Unparsed { .. }]), "{:?}", said);
+        let outputs = ClaudeDriver::default().handle_line(&bytes);
+        prop_assert!(matches!(&outputs[..], [AgentOutput::Unparsed { .. }]), "{:?}", outputs);
     }
 
     #[test]

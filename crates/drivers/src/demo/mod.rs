@@ -68,8 +68,8 @@ impl Driver for DemoDriver {
     }
 
     fn handle_line(&mut self, line: &[u8]) -> Vec<AgentOutput> {
-        let said = parse_output(line).unwrap_or_else(|reason| AgentOutput::Unparsed { reason });
-        vec![said]
+        let output = parse_output(line).unwrap_or_else(|reason| AgentOutput::Unparsed { reason });
+        vec![output]
     }
 }
 
@@ -154,29 +154,30 @@ mod tests {
     use serde_json::{Value, json};
     use std::path::Path;
 
-    fn said(line: &str) -> AgentOutput {
+    fn decode_line(line: &str) -> AgentOutput {
         DemoDriver.handle_line(line.as_bytes()).pop().unwrap()
     }
 
     #[test]
     fn encodes_messages() {
-        let told = |message: &LeasedMessage, turn| -> Value {
+        let encode = |message: &LeasedMessage, turn| -> Value {
             let line = DemoDriver.encode_message(message, turn);
             assert_eq!(line.last(), Some(&b'\n'));
             serde_json::from_slice(&line).unwrap()
         };
         let mut it = LeasedMessage::example("go on", Delivery::Steer);
-        assert_eq!(told(&it, AgentTurn::Idle), json!({"prompt": {"id": it.id, "text": "go on"}}));
-        assert_eq!(told(&it, AgentTurn::InTurn), json!({"steer": {"id": it.id, "text": "go on"}}));
+        assert_eq!(encode(&it, AgentTurn::Idle), json!({"prompt": {"id": it.id, "text": "go on"}}));
+        assert_eq!(encode(&it, AgentTurn::InTurn), json!({"steer": {"id": it.id, "text": "go on"}}));
         it.message_type = MessageType::Interrupt;
-        assert_eq!(told(&it, AgentTurn::InTurn), json!({"interrupt": {"id": it.id, "text": "go on"}}));
+        assert_eq!(encode(&it, AgentTurn::InTurn), json!({"interrupt": {"id": it.id, "text": "go on"}}));
     }
 
     #[test]
     fn maps_events_to_effects() {
         let marked =
-            |event: &str, data: Value| match said(&json!({"event": event, "turn": 1, "data": data}).to_string()) {
-                AgentOutput::Event(told) => Ok(told.effect),
+            |event: &str, data: Value| match decode_line(&json!({"event": event, "turn": 1, "data": data}).to_string())
+            {
+                AgentOutput::Event(output) => Ok(output.effect),
                 AgentOutput::Unparsed { reason } => Err(reason),
                 other => panic!("{other:?}"),
             };
@@ -197,13 +198,13 @@ mod tests {
         let id = atoll_core::id::MessageId::new();
         let receipt = json!({"receipt": {"id": id, "how": "new_turn", "turn": 1}}).to_string();
         assert!(
-            matches!(said(&receipt), AgentOutput::Acknowledged { id: it, how: DeliveryMethod::NewTurn } if it == id)
+            matches!(decode_line(&receipt), AgentOutput::Acknowledged { id: it, how: DeliveryMethod::NewTurn } if it == id)
         );
-        assert!(matches!(said(r#"{"idle":{"turn":1}}"#), AgentOutput::Idle));
+        assert!(matches!(decode_line(r#"{"idle":{"turn":1}}"#), AgentOutput::Idle));
         let failed = json!({"event": "agent.failed", "data": {"error": "no key"}}).to_string();
-        assert!(matches!(said(&failed), AgentOutput::Failed { error } if error == "no key"));
+        assert!(matches!(decode_line(&failed), AgentOutput::Failed { error } if error == "no key"));
         for nonsense in ["hello", "{}", "[]", "\u{1b}[31m", r#"{"receipt":{"id":"x"}}"#] {
-            assert!(matches!(said(nonsense), AgentOutput::Unparsed { .. }), "{nonsense}");
+            assert!(matches!(decode_line(nonsense), AgentOutput::Unparsed { .. }), "{nonsense}");
         }
         assert!(
             matches!(&DemoDriver.handle_line(b"\xff\xfe")[..], [AgentOutput::Unparsed { reason }] if reason.starts_with("not UTF-8"))

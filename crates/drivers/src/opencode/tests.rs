@@ -45,8 +45,8 @@ fn driver_in_turn() -> OpenCodeDriver {
     let ready = feed_line(&mut agent, &json!({"ready": {"session": "s"}}));
     assert_eq!(ready, [r#"NativeId { id: "s" }"#, "reply "]);
     let prompt = LeasedMessage::example("go", Delivery::Steer);
-    let told = parse_line(&agent.encode_message(&prompt, AgentTurn::Idle));
-    assert_eq!(told, json!({"prompt": {"id": prompt.id, "text": "go"}}));
+    let line = parse_line(&agent.encode_message(&prompt, AgentTurn::Idle));
+    assert_eq!(line, json!({"prompt": {"id": prompt.id, "text": "go"}}));
     assert_eq!(feed_line(&mut agent, &stored_message("u1", "go")), [""; 0]);
     assert_eq!(feed_line(&mut agent, &session_status("busy")), ["agent.started  [TurnStarted]"]);
     assert_eq!(feed_line(&mut agent, &model_response("a1", "u1")), ["acknowledged new_turn"]);
@@ -101,9 +101,9 @@ fn acknowledges_messages_that_a_response_follows() {
     feed_line(&mut agent, &stored_message("u2", "one"));
     assert_eq!(feed_line(&mut agent, &model_response("a1", "u1")), [""; 0], "a response to an earlier message");
     feed_line(&mut agent, &stored_message("u3", "two"));
-    let seen = feed_line(&mut agent, &model_response("a2", "u3"));
+    let outputs = feed_line(&mut agent, &model_response("a2", "u3"));
     let once = ["agent.message_injected ", "acknowledged injected"];
-    assert_eq!(seen, [once, once].concat());
+    assert_eq!(outputs, [once, once].concat());
     assert_eq!(feed_line(&mut agent, &model_response("a2", "u3")), [""; 0]);
 }
 
@@ -149,9 +149,9 @@ fn an_interrupt_ends_the_turn_and_unread_messages_start_the_next() {
     assert!(agent.encode_message(&interrupt_message(), AgentTurn::InTurn).is_empty(), "the turn has not started");
     assert_eq!(feed_line(&mut agent, &session_status("busy"))[1], r#"reply {"abort":{}}"#);
     feed_line(&mut agent, &stored_message("u1", "go"));
-    let wanted =
+    let expected =
         ["acknowledged new_turn", "acknowledged injected", r#"agent.interrupted "enough" [TurnEnded]"#, "Idle"];
-    assert_eq!(feed_line(&mut agent, &session_idle()), wanted, "the interrupt also ends the unread prompt");
+    assert_eq!(feed_line(&mut agent, &session_idle()), expected, "the interrupt also ends the unread prompt");
 }
 
 #[test]
@@ -162,8 +162,8 @@ fn encodes_each_answer_once() {
         json!({"id": "per", "permission": "bash", "patterns": ["ls"],
         "metadata": {"command": "ls"}, "tool": {"callID": "c"}}),
     );
-    let asked = feed_line(&mut agent, &asks);
-    assert_eq!(asked, [r#"request Permission bash {"details":{"command":"ls"},"patterns":["ls"]}"#]);
+    let outputs = feed_line(&mut agent, &asks);
+    assert_eq!(outputs, [r#"request Permission bash {"details":{"command":"ls"},"patterns":["ls"]}"#]);
     let no = || RequestAnswer::Deny { reason: "not here".to_owned() };
     let denied = parse_line(&agent.answer_request("per", no()));
     assert_eq!(denied, json!({"permission": {"id": "per", "allow": false, "reason": "not here"}}));
@@ -174,9 +174,9 @@ fn encodes_each_answer_once() {
     assert!(!agent.answer_request("per", RequestAnswer::Allow { input: None, context: None }).is_empty());
     let questions = json!([{"question": "Which?", "header": "h"}, {"question": "Why?", "header": "w"}]);
     feed_line(&mut agent, &server_event("question.asked", json!({"id": "q", "questions": questions})));
-    let said =
+    let reply =
         parse_line(&agent.answer_request("q", RequestAnswer::Answers(json!({"Which?": "this", "w": ["a", "b"]}))));
-    assert_eq!(said, json!({"answers": {"id": "q", "answers": [["this"], ["a", "b"]]}}));
+    assert_eq!(reply, json!({"answers": {"id": "q", "answers": [["this"], ["a", "b"]]}}));
     feed_line(&mut agent, &asks);
     feed_line(&mut agent, &session_idle());
     assert!(agent.answer_request("per", no()).is_empty(), "the turn is over");
@@ -242,8 +242,8 @@ fn the_command_starts_the_bridge_with_the_settings() {
         agent.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle).is_empty(),
         "not ready"
     );
-    let said = agent.handle_line(br#"{"ready":{"session":"ses"}}"#);
-    let AgentOutput::Reply(reply) = &said[1] else { panic!("{said:?}") };
+    let outputs = agent.handle_line(br#"{"ready":{"session":"ses"}}"#);
+    let AgentOutput::Reply(reply) = &outputs[1] else { panic!("{outputs:?}") };
     let prompt = parse_lines(reply)[0]["prompt"].clone();
     assert_eq!((&prompt["system"], &prompt["agent"]), (&json!("be brief"), &json!("plan")));
     let settings = AgentSettings {
@@ -263,8 +263,8 @@ proptest! {
     /// Every line yields output, at least `Unparsed`, and nothing panics.
     #[test]
     fn random_bytes_are_unparsed(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
-        let said = OpenCodeDriver::default().handle_line(&bytes);
-        prop_assert!(matches!(&said[..], [AgentOutput::Unparsed { .. }]), "{:?}", said);
+        let outputs = OpenCodeDriver::default().handle_line(&bytes);
+        prop_assert!(matches!(&outputs[..], [AgentOutput::Unparsed { .. }]), "{:?}", outputs);
     }
 
     #[test]
@@ -279,8 +279,8 @@ proptest! {
         let mut agent = driver_in_turn();
         let mut properties = json!({});
         properties[field] = value;
-        let said = agent.handle_line(server_event(kind, properties).to_string().as_bytes());
+        let outputs = agent.handle_line(server_event(kind, properties).to_string().as_bytes());
         agent.handle_line(session_idle().to_string().as_bytes());
-        prop_assert!(kind != "thing.new" || matches!(&said[..], [AgentOutput::Unparsed { .. }]), "{:?}", said);
+        prop_assert!(kind != "thing.new" || matches!(&outputs[..], [AgentOutput::Unparsed { .. }]), "{:?}", outputs);
     }
 }

@@ -91,8 +91,8 @@ impl Service {
                 self.send_answer(id, info)
             }
             Request::Snapshot { name, snapshot } => {
-                let made = self.create_snapshot(&name, &snapshot).map(Answer::Snapshot);
-                self.send_answer(id, made)
+                let answer = self.create_snapshot(&name, &snapshot).map(Answer::Snapshot);
+                self.send_answer(id, answer)
             }
             Request::Snapshots => self.list_snapshots(id),
             Request::ForgetSnapshot { snapshot } => {
@@ -204,9 +204,9 @@ impl Service {
         let admit = |owner: ServerUser| {
             owner.grant_socket_access(&dir).map_err(|error| Error::file("give access to", &dir.directory, error))
         };
-        let made = create_sandbox_dirs(&dir, &record, &store.layers)
+        let result = create_sandbox_dirs(&dir, &record, &store.layers)
             .and_then(|()| self.settings.server_user.map_or(Ok(()), admit));
-        if let Err(error) = made {
+        if let Err(error) = result {
             for path in store.layers.mark_for_removal(record.stack.exclusive_layers()) {
                 // The next launcher removes the rest.
                 let _ = tree_removal::remove_tree(&path);

@@ -129,7 +129,7 @@ pub(super) fn sandbox_container(
     let programs = common
         .programs
         .iter()
-        .map(|shown| bind_mount(&shown.host_path, &format!("{AGENTS_DIR}/{}", shown.relative_path), true));
+        .map(|program| bind_mount(&program.host_path, &format!("{AGENTS_DIR}/{}", program.relative_path), true));
     let mounts = [
         bind_mount(common.worker, WORKER_PATH, true),
         bind_mount(&dir.link_dir(), LINK_DIR, false),

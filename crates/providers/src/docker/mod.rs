@@ -143,12 +143,12 @@ impl Docker {
             return;
         }
         let (engine, host, at) = (Arc::clone(&self.engine), Arc::clone(&self.host), dir.clone());
-        let kept = tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             // A container runs for a moment before its worker listens; that is not a dead worker.
             drop(creation::wait_for_worker(&engine, &at).await);
             link::maintain_link(at.sandbox, at.socket_path(), host).await;
         });
-        links.insert(dir.provider_id(), kept.abort_handle());
+        links.insert(dir.provider_id(), task.abort_handle());
     }
 
     /// Disconnects from every worker. The workers keep running and a later server finds them.
@@ -275,11 +275,11 @@ impl Provider for Docker {
     fn create<'a>(&'a self, spec: &'a CreateSpec, _key: &'a str) -> ProviderFuture<'a, ProviderSandbox> {
         Box::pin(async move {
             crate::refuse_isolation_tier(self.kind(), spec)?;
-            let mut made = self.create_sandbox(spec).await?;
+            let mut sandbox = self.create_sandbox(spec).await?;
             if !spec.settings.protected.is_empty() {
-                made.notices.push(PROTECTED_IN_RESULTS_ONLY.to_owned());
+                sandbox.notices.push(PROTECTED_IN_RESULTS_ONLY.to_owned());
             }
-            Ok(made)
+            Ok(sandbox)
         })
     }
 

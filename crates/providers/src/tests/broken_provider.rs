@@ -65,7 +65,7 @@ impl Provider for BrokenProvider {
 async fn the_suite_detects_broken_promises() {
     let broken = BrokenProvider(Fake::new(FakeOptions::default(), RecordingServer::new()));
     let verdicts = conformance::check_provider(&broken, &Settings::default()).await;
-    let kept: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict.is_ok()).map(|(promise, _)| *promise).collect();
+    let passed: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict.is_ok()).map(|(promise, _)| *promise).collect();
     // It runs commands and correctly reports no previews and no tree transfers.
     let expected = [
         "unsupported calls have no side effect",
@@ -73,5 +73,5 @@ async fn the_suite_detects_broken_promises() {
         "a command over its time limit is timed out",
         "a downloaded tree equals the upload",
     ];
-    assert_eq!(kept, expected, "{verdicts:#?}");
+    assert_eq!(passed, expected, "{verdicts:#?}");
 }

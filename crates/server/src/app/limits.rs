@@ -152,9 +152,9 @@ const fn limit_use(limit: Limit, value: f64, used: f64) -> LimitUse {
     LimitUse { limit, value, used, agent_informed: None, per: None, until: None, project_id: None }
 }
 
-fn budget_use(held: &BudgetPause, spent: i64, until: Option<Timestamp>, project: ProjectId) -> LimitUse {
-    let (value, used) = (held.micros as f64 / 1e6, spent as f64 / 1e6);
-    let (per, project_id) = (Some(held.per), Some(project));
+fn budget_use(pause: &BudgetPause, spent: i64, until: Option<Timestamp>, project: ProjectId) -> LimitUse {
+    let (value, used) = (pause.micros as f64 / 1e6, spent as f64 / 1e6);
+    let (per, project_id) = (Some(pause.per), Some(project));
     LimitUse { per, until, project_id, ..limit_use(Limit::ProjectBudget, value, used) }
 }
 
@@ -162,29 +162,29 @@ fn budget_use(held: &BudgetPause, spent: i64, until: Option<Timestamp>, project:
 pub async fn pause_at_project_budget(
     work: &mut Work<'_>,
     sandbox: &mut SandboxRow,
-    held: &BudgetPause,
+    pause: &BudgetPause,
     spent: i64,
     until: Option<Timestamp>,
 ) -> Result<()> {
     if sandbox.state != SandboxState::Running {
         return Ok(());
     }
-    budgets::record_budget_pause(work.tx, sandbox.id, held).await?;
+    budgets::record_budget_pause(work.tx, sandbox.id, pause).await?;
     if sandbox.status.pausing_limit() == Some(Limit::ProjectBudget) {
         return Ok(());
     }
     sandbox.apply_signal(Signal::LimitReached(Limit::ProjectBudget));
-    let paused = EventData::LimitPaused(budget_use(held, spent, until, sandbox.project_id));
+    let paused = EventData::LimitPaused(budget_use(pause, spent, until, sandbox.project_id));
     work.log(sandbox, vec![paused.into_event(work.now)]).await?;
     work.out.states.push((sandbox.id, sandbox.state));
     Ok(())
 }
 
 /// Resumes an agent whose project has budget again.
-pub async fn resume_after_budget(work: &mut Work<'_>, id: SandboxId, held: &BudgetPause) -> Result<()> {
+pub async fn resume_after_budget(work: &mut Work<'_>, id: SandboxId, pause: &BudgetPause) -> Result<()> {
     let (_, mut sandbox) = work.lock_sandbox(id).await?;
     // The agent may have resumed and been paused again since the caller read the row.
-    if budgets::find_budget_pause(work.tx, id).await?.as_ref() != Some(held) {
+    if budgets::find_budget_pause(work.tx, id).await?.as_ref() != Some(pause) {
         return Ok(());
     }
     budgets::delete_budget_pause(work.tx, id).await?;

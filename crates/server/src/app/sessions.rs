@@ -38,20 +38,20 @@ pub async fn send_to_session(
     if session.state == SessionState::Closed {
         return Err(Problem::new(Code::SessionClosed, "a closed session accepts no messages"));
     }
-    let mut made = None;
+    let mut new_sandbox = None;
     if session.sandbox_id.is_none() {
         let actor = draft.sender.clone().unwrap_or_default();
         let plan = plan_from_last(work, &session, actor).await?;
         let next = create::create_next_sandbox(work, &mut session, plan).await?;
         create::require_agent(work, &next.sandbox).await?;
-        made = Some(next);
+        new_sandbox = Some(next);
     } else if let Some(id) = session.sandbox_id
         && let Some(sandbox) = sandboxes::find_sandbox(work.tx, id).await?
     {
         create::require_agent(work, &sandbox).await?;
     }
     let message = inbox::queue_message(work, &mut session, draft).await?;
-    Ok((message, made))
+    Ok((message, new_sandbox))
 }
 
 /// Sends a message to a sandbox while it can still reach the agent.

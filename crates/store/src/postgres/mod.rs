@@ -100,9 +100,9 @@ impl Postgres {
     {
         let pool = self.pool.clone();
         let task = tokio::spawn(async move {
-            let begun = pool.begin_with(begin).await.map_err(|error| classify_error(&error))?;
+            let transaction = pool.begin_with(begin).await.map_err(|error| classify_error(&error))?;
             let runtime = Handle::current();
-            let run = move || runtime.block_on(Box::pin(work(PostgresTx::new(begun))));
+            let run = move || runtime.block_on(Box::pin(work(PostgresTx::new(transaction))));
             tokio::task::spawn_blocking(run).await.map_err(Error::internal)?
         });
         task.await.map_err(Error::internal)?

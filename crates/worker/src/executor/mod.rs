@@ -271,7 +271,7 @@ impl Executor {
                 }
             }
             Order::Answer(answer) => self.handle_answer(*answer),
-            Order::Limits(limits, held) => self.limits.set_limits(limits, held),
+            Order::Limits(limits, exhausted) => self.limits.set_limits(limits, exhausted),
             Order::Stop => self.shutdown.start_now(),
             Order::Leave => self.shutdown.start_after_tool(),
         }

@@ -237,9 +237,9 @@ mod tests {
     #[test]
     fn an_interrupt_escalates() {
         let mut interrupt = Interrupt::new(LeasedMessage::example("enough", Delivery::Steer));
-        let begun = Instant::now();
-        assert_eq!((interrupt.next_signal(begun), interrupt.was_forced()), (None, false));
-        let later = begun + INTERRUPT_TIMEOUT + Duration::from_millis(100);
+        let began = Instant::now();
+        assert_eq!((interrupt.next_signal(began), interrupt.was_forced()), (None, false));
+        let later = began + INTERRUPT_TIMEOUT + Duration::from_millis(100);
         assert_eq!((interrupt.next_signal(later), interrupt.was_forced()), (Some(Signal::INT), true));
         assert_eq!(interrupt.next_signal(later), None, "it has a while to go");
         assert_eq!(interrupt.next_signal(later + SIGINT_TIMEOUT), Some(Signal::KILL));

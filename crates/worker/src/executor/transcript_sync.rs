@@ -162,8 +162,8 @@ impl Executor {
         tokio::spawn(async move { drop(done.send(store.save(conversation, known, limit).await)) });
     }
 
-    pub(super) fn handle_transcript_result(&mut self, kept: TranscriptResult) {
-        match kept {
+    pub(super) fn handle_transcript_result(&mut self, result: TranscriptResult) {
+        match result {
             TranscriptResult::Saved(outcome) => self.handle_saved(outcome),
             TranscriptResult::Restored(outcome) => self.handle_restored(outcome),
         }
@@ -208,8 +208,8 @@ impl Executor {
 
     /// Advances a step that waits for a save; false if there is none.
     pub(super) fn advance_save(&mut self, now: Instant) -> bool {
-        let Some((after, until, begun)) = self.transcript.after.take() else { return false };
-        if !begun && now < until {
+        let Some((after, until, has_begun)) = self.transcript.after.take() else { return false };
+        if !has_begun && now < until {
             if self.transcript.running.is_none() {
                 self.start_save(until - now);
                 self.transcript.after = Some((after, until, true));

@@ -104,10 +104,10 @@ impl Repository {
     /// Removes locks that a killed git left, after waiting for a running one.
     pub fn remove_stale_locks(&self) {
         let locks = ["index.lock", "HEAD.lock"].map(|name| self.git_dir.join(name));
-        let held = || locks.iter().any(|lock| fs::symlink_metadata(lock).is_ok());
+        let is_locked = || locks.iter().any(|lock| fs::symlink_metadata(lock).is_ok());
         let step = Duration::from_millis(100);
         let mut waited = Duration::ZERO;
-        while held() && waited < LOCK_TIMEOUT {
+        while is_locked() && waited < LOCK_TIMEOUT {
             std::thread::sleep(step);
             waited += step;
         }

@@ -43,13 +43,13 @@ pub(super) fn name_of(path: &str) -> &[u8] {
     Path::new(path).file_name().map_or(path.as_bytes(), |name| name.as_encoded_bytes())
 }
 
-fn stat_entry(at: impl AsFd + Copy, name: &[u8], shown: &[u8]) -> std::result::Result<FileInfo, Errno> {
+fn stat_entry(at: impl AsFd + Copy, name: &[u8], display_name: &[u8]) -> std::result::Result<FileInfo, Errno> {
     let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let target = match kind(&found) {
         FileKind::Link => rustix::fs::readlinkat(at, name, Vec::new()).ok(),
         FileKind::File | FileKind::Directory | FileKind::Fifo | FileKind::Socket | FileKind::Device => None,
     };
-    Ok(entry(shown, &found, target.as_ref().map(|target| target.as_bytes())))
+    Ok(entry(display_name, &found, target.as_ref().map(|target| target.as_bytes())))
 }
 
 pub(super) fn stat(path: &str, socket: &UnixStream) -> Result<FileOperationSummary> {
