@@ -1,4 +1,4 @@
-"""What Schemathesis can't know from the document."""
+"""What Schemathesis cannot know from the document."""
 
 import schemathesis
 

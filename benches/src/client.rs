@@ -18,7 +18,7 @@ pub struct HttpClient {
 }
 
 pub async fn connect_tcp(address: SocketAddr) -> Result<TcpStream> {
-    let stream = TcpStream::connect(address).await.with_context(|| format!("can't reach {address}"))?;
+    let stream = TcpStream::connect(address).await.with_context(|| format!("cannot reach {address}"))?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }

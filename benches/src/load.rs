@@ -6,13 +6,13 @@ use uuid::Uuid;
 
 pub const DATA_BYTES: usize = 1024;
 /// Events in one batch of the ingest figures.
-pub const BATCH: usize = 50;
+pub const EVENTS_PER_BATCH: usize = 50;
 /// The most frequent event types of agents.
 pub const EVENT_TYPES: [&str; 3] = ["agent.message", "agent.tool_use", "agent.tool_completed"];
 pub const SOURCE: &str = "agent";
 const AT: &str = "2026-01-01T00:00:00Z";
 /// Width of the placeholder for a number in a body; JSON allows the padding spaces.
-const WIDTH: usize = 16;
+const NUMBER_WIDTH_BYTES: usize = 16;
 
 const SAMPLE_TEXT: &str = "The test in `ledger::posting` fails since the last change: the sum of both sides is compared before \
     the rounding, so 0.1 + 0.2 is not 0.3. I will read the module, move the comparison behind the rounding and run the \
@@ -46,7 +46,7 @@ impl BatchBodies {
         for index in 0..size {
             template.push_str(if index == 0 { r#"{"key":"# } else { r#",{"key":"# });
             key_offsets.push(template.len());
-            template.extend(std::iter::repeat_n(' ', WIDTH));
+            template.extend(std::iter::repeat_n(' ', NUMBER_WIDTH_BYTES));
             let (event_type, data) = (EVENT_TYPES[index % EVENT_TYPES.len()], event_data(index));
             template.push_str(&format!(r#","type":"{event_type}","source":"{SOURCE}","at":"{AT}","data":{data}}}"#));
         }
@@ -82,7 +82,7 @@ impl SingleEventBody {
         let text = &event_data(0)[..DATA_BYTES - 100];
         let before = r#"{"event_type":"agent.message","event_data":{"sent_us":"#;
         let text = json!(text);
-        let template = format!("{before}{}{}", " ".repeat(WIDTH), format_args!(r#","text":{text}}}}}"#));
+        let template = format!("{before}{}{}", " ".repeat(NUMBER_WIDTH_BYTES), format_args!(r#","text":{text}}}}}"#));
         Self { template: template.into_bytes(), time_offset: before.len() }
     }
 
@@ -94,8 +94,8 @@ impl SingleEventBody {
 }
 
 fn write_number(body: &mut [u8], at: usize, number: i64) {
-    let digits = format!("{number:>WIDTH$}");
-    body[at..at + WIDTH].copy_from_slice(digits.as_bytes());
+    let digits = format!("{number:>NUMBER_WIDTH_BYTES$}");
+    body[at..at + NUMBER_WIDTH_BYTES].copy_from_slice(digits.as_bytes());
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub struct Machine {
     /// Load average at the start of the run.
     pub load_average: f64,
     /// Average number of cores busy with other programs and the kernel during the run.
-    pub others_cores: f64,
+    pub other_cores: f64,
     pub debug_build: bool,
 }
 
@@ -101,7 +101,7 @@ impl Machine {
                 .next()
                 .and_then(|text| text.parse().ok())
                 .unwrap_or(0.0),
-            others_cores: 0.0,
+            other_cores: 0.0,
             debug_build: cfg!(debug_assertions),
         })
     }
@@ -112,8 +112,8 @@ impl Machine {
         if self.debug_build {
             warnings.push("this is a debug build".to_owned());
         }
-        if self.others_cores > MAX_OTHER_CORES {
-            let others = self.others_cores;
+        if self.other_cores > MAX_OTHER_CORES {
+            let others = self.other_cores;
             warnings.push(format!("other programs used {others:.2} cores; this slows single-threaded floors most"));
         }
         for (what, system) in [("the databases", &self.file_system), ("PostgreSQL", &self.postgres_file_system)] {

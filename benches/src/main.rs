@@ -1,4 +1,4 @@
-//! `atoll-bench`: measures Atoll's performance targets, each next to a floor from the same run.
+//! `atoll-bench`: measures Atoll's performance bars, each next to a floor from the same run.
 //!
 //! The server is a separate process; the clients run here. Floor and figure alternate, so that other load on the
 //! machine affects both. `figures::FigureName` lists the figures.
@@ -40,7 +40,7 @@ struct Arguments {
     /// Number of idle sandboxes [default: 300]
     #[arg(long, value_name = "COUNT")]
     idle: Option<usize>,
-    /// Fail if a figure misses its target
+    /// Fail if a figure misses its bar
     #[arg(long)]
     strict: bool,
     /// Directory for the databases, on the file system to measure
@@ -60,21 +60,21 @@ fn main() -> ExitCode {
     // One thread for all clients leaves the rest of the machine to the server.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return print_and_exit(&format!("can't start: {error}"), ExitCode::FAILURE),
+        Err(error) => return print_and_return(&format!("cannot start: {error}"), ExitCode::FAILURE),
     };
     match runtime.block_on(run_benches(&Arguments::parse())) {
         Ok(code) => code,
-        Err(error) => print_and_exit(&format!("{error:#}"), ExitCode::FAILURE),
+        Err(error) => print_and_return(&format!("{error:#}"), ExitCode::FAILURE),
     }
 }
 
-fn print_and_exit(text: &str, code: ExitCode) -> ExitCode {
+fn print_and_return(text: &str, code: ExitCode) -> ExitCode {
     bench::print_progress(text);
     code
 }
 
 async fn run_benches(arguments: &Arguments) -> Result<ExitCode> {
-    std::fs::create_dir_all(&arguments.dir).with_context(|| format!("can't create {}", arguments.dir.display()))?;
+    std::fs::create_dir_all(&arguments.dir).with_context(|| format!("cannot create {}", arguments.dir.display()))?;
     let dir = arguments.dir.canonicalize()?;
     let mut plan = if arguments.quick { Plan::quick_size() } else { Plan::full_size() };
     plan.idle_sandboxes = arguments.idle.unwrap_or(plan.idle_sandboxes).max(1);
@@ -88,7 +88,7 @@ async fn run_benches(arguments: &Arguments) -> Result<ExitCode> {
         figures.extend(name.measure_figure(&mut bench).await);
     }
     drop(bench);
-    machine.others_cores = others.busy_cores();
+    machine.other_cores = others.busy_cores();
     let report = Report { machine, quick: arguments.quick, figures };
     let mut out = std::io::stdout().lock();
     write!(out, "{report}")?;

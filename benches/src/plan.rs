@@ -6,11 +6,11 @@ use std::time::Duration;
 pub struct Plan {
     /// Alternations of floor and figure.
     pub rounds: usize,
-    /// Length of one turn.
-    pub turn_duration: Duration,
+    /// Length of one sample.
+    pub sample_duration: Duration,
     /// Appends in one measurement of the disk.
     pub appends: usize,
-    /// Messages in one turn.
+    /// Messages in one sample.
     pub messages: usize,
     pub readers: usize,
     pub reading_duration: Duration,
@@ -20,9 +20,9 @@ pub struct Plan {
     pub settle_duration: Duration,
     /// Requests for each page.
     pub page_reads: usize,
-    /// Sandboxes created sequentially in one turn.
+    /// Sandboxes created sequentially in one sample.
     pub sandboxes: usize,
-    /// Commands run sequentially in one turn.
+    /// Commands run sequentially in one sample.
     pub commands: usize,
     /// Idle sandboxes for the memory figure.
     pub idle_sandboxes: usize,
@@ -30,9 +30,9 @@ pub struct Plan {
     pub idle_watch_duration: Duration,
     /// Sandboxes created concurrently.
     pub concurrent_sandboxes: usize,
-    /// Commands of the neighbour in one turn, with and without resource exhaustion in another sandbox.
+    /// Commands of the neighbour in one sample, with and without resource exhaustion in another sandbox.
     pub neighbour_commands: usize,
-    /// Forks made sequentially in one turn.
+    /// Forks made sequentially in one sample.
     pub forks: usize,
     /// Files in the large sandbox that is forked.
     pub forked_files: usize,
@@ -53,7 +53,7 @@ impl Plan {
     pub const fn full_size() -> Self {
         Self {
             rounds: 3,
-            turn_duration: Duration::from_millis(3500),
+            sample_duration: Duration::from_millis(3500),
             appends: 1000,
             messages: 170,
             readers: 200,
@@ -81,7 +81,7 @@ impl Plan {
     pub const fn quick_size() -> Self {
         Self {
             rounds: 1,
-            turn_duration: Duration::from_secs(1),
+            sample_duration: Duration::from_secs(1),
             appends: 100,
             messages: 20,
             readers: 20,

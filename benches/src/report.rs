@@ -11,20 +11,21 @@ use std::path::Path;
 #[serde(rename_all = "snake_case")]
 pub enum FigureVerdict {
     Pass,
-    Short,
+    /// The figure missed its bar.
+    Missed,
     /// The measurement failed.
     Failed,
 }
 
 impl FigureVerdict {
     pub const fn from_met(met: bool) -> Self {
-        if met { Self::Pass } else { Self::Short }
+        if met { Self::Pass } else { Self::Missed }
     }
 
     const fn table_mark(self) -> &'static str {
         match self {
             Self::Pass => "pass",
-            Self::Short => "SHORT",
+            Self::Missed => "MISSED",
             Self::Failed => "FAILED",
         }
     }
@@ -77,7 +78,7 @@ impl Report {
 
     pub fn write_json(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)?;
-        std::fs::write(path, text + "\n").with_context(|| format!("can't write {}", path.display()))
+        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
     }
 }
 

@@ -72,7 +72,7 @@ impl BenchServer {
         command.env("ATOLL_LOG", "warn").envs(RATE_LIMIT_VARIABLES.map(|name| (name, "0")));
         command.envs(environment.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
-        let mut child = command.spawn().context("can't start the server")?;
+        let mut child = command.spawn().context("cannot start the server")?;
         let mut line = String::new();
         if let Some(stdout) = child.stdout.as_mut() {
             BufReader::new(stdout).read_line(&mut line)?;
@@ -138,7 +138,7 @@ impl BenchServer {
     /// Reads a kilobyte field of a /proc file of the server, in megabytes.
     fn read_megabytes(&self, file: &str, field: &str) -> Result<f64> {
         let path = format!("/proc/{}/{file}", self.child.id());
-        let text = std::fs::read_to_string(&path).with_context(|| format!("can't read {path}"))?;
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
         let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_suffix("kB"));
         let kilobytes: f64 = value.with_context(|| format!("{path} has no {field}"))?.trim().parse()?;
         Ok(kilobytes * 1024.0 / 1_000_000.0)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The median; NaN for no values, which meets no target.
+/// The median; NaN for no values, which meets no bar.
 pub fn median_of(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

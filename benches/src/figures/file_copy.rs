@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Target, relative to the floor's throughput.
+/// Bar, relative to the floor's throughput.
 const BAR: f64 = 0.6;
 const LARGE_FILE_BYTES: usize = 8 << 20;
 

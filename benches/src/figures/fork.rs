@@ -6,7 +6,7 @@ use crate::report::{Figure, FigureVerdict};
 use crate::stats::{Latencies, median_of};
 use anyhow::{Context, Result, ensure};
 use atoll_core::id::SandboxId;
-use atoll_jail::{Exit, Launcher, LauncherOptions, SandboxLimits, SandboxSpec};
+use atoll_jail::{Exit, Launcher, LauncherOptions, ResourceLimits, SandboxSpec};
 use rustix::fs::FallocateFlags;
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde_json::json;
@@ -28,7 +28,7 @@ fn sandbox_spec(name: &str) -> SandboxSpec {
     SandboxSpec {
         name: name.to_owned(),
         labels: Default::default(),
-        limits: SandboxLimits::default(),
+        limits: ResourceLimits::default(),
         hostname: "bench".to_owned(),
         image: None,
         snapshot: None,
@@ -63,7 +63,7 @@ fn time_forks(launcher: &Launcher, parent: &str, count: usize) -> Result<Latenci
     for number in 0..count {
         let argv = ["/usr/bin/touch".to_owned(), format!("/workspace/change{number}")];
         let mut running = launcher.run_program(parent, &argv, null()?.into(), null()?.into(), null()?.into())?;
-        ensure!(running.wait(Duration::from_secs(60))? == Exit::Exited(0), "can't change the parent's files");
+        ensure!(running.wait(Duration::from_secs(60))? == Exit::Exited(0), "cannot change the parent's files");
         let child = sandbox_spec(&format!("{parent}_{number}"));
         let began = Instant::now();
         launcher.fork_sandbox(parent, &child)?;

@@ -1,8 +1,8 @@
-//! Durable ingest over HTTP, independent of the database: clients, turns and the table row.
+//! Durable ingest over HTTP, independent of the database: clients, samples and the table row.
 
 use crate::bench::{ScratchServer, print_progress};
 use crate::client::HttpClient;
-use crate::load::{BATCH, BatchBodies};
+use crate::load::{BatchBodies, EVENTS_PER_BATCH};
 use crate::report::{Figure, FigureVerdict, group_digits};
 use crate::server::{BenchServer, ExternalSandbox};
 use crate::stats::median_of;
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 /// Concurrent clients, each with its own sandbox.
 pub const CLIENTS: usize = 8;
-/// Target, relative to the floor.
+/// Bar, relative to the floor.
 const BAR: f64 = 0.5;
 
 /// Writes events for a while and returns the rate per second.
 pub trait Floor {
-    async fn measure_rate(&mut self, turn: Duration) -> Result<f64>;
+    async fn measure_rate(&mut self, duration: Duration) -> Result<f64>;
 }
 
 struct IngestClient {
@@ -42,7 +42,7 @@ impl IngestClient {
         Ok(Self {
             client: server.connect_worker(&sandbox).await?,
             path: sandbox.api_path("events").parse()?,
-            batches: BatchBodies::new(sandbox.stream, BATCH),
+            batches: BatchBodies::new(sandbox.stream, EVENTS_PER_BATCH),
             sandbox,
         })
     }
@@ -60,13 +60,13 @@ impl IngestClient {
     }
 }
 
-async fn run_turn(lanes: &mut [IngestClient], turn: Duration) -> Result<f64> {
+async fn run_sample(lanes: &mut [IngestClient], duration: Duration) -> Result<f64> {
     let began = Instant::now();
-    let stored = try_join_all(lanes.iter_mut().map(|lane| lane.post_until(began + turn))).await?;
+    let stored = try_join_all(lanes.iter_mut().map(|lane| lane.post_until(began + duration))).await?;
     Ok(stored.iter().sum::<i64>() as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Alternates floor and figure, and compares each turn with the mean of the floors before and after it.
+/// Alternates floor and figure, and compares each sample with the mean of the floors before and after it.
 pub async fn measure_ingest(
     database: &str,
     scratch: &ScratchServer,
@@ -79,12 +79,12 @@ pub async fn measure_ingest(
         lanes.push(IngestClient::open(&scratch.server).await?);
     }
     // Warm up both.
-    run_turn(&mut lanes, length / 10).await?;
+    run_sample(&mut lanes, length / 10).await?;
     floor.measure_rate(length / 10).await?;
     let mut floors = vec![floor.measure_rate(length).await?];
     let mut figures = Vec::new();
     for _ in 0..rounds {
-        figures.push(run_turn(&mut lanes, length).await?);
+        figures.push(run_sample(&mut lanes, length).await?);
         floors.push(floor.measure_rate(length).await?);
         print_progress(&format!(
             "  {:.0} events/s, floors {:.0?}",
@@ -104,7 +104,7 @@ pub async fn measure_ingest(
     let ratio = median_of(ratios);
     let (rate, floor_rate) = (median_of(figures.iter().copied()), median_of(floors.iter().copied()));
     Ok(vec![Figure {
-        figure: format!("durable ingest, {database}, {CLIENTS} clients × {BATCH} events of 1 KB"),
+        figure: format!("durable ingest, {database}, {CLIENTS} clients × {EVENTS_PER_BATCH} events of 1 KB"),
         measured: format!("{} events/s ({ratio:.2} ×)", group_digits(rate)),
         floor: format!("{} events/s", group_digits(floor_rate)),
         bar: format!("≥ {BAR} × floor"),

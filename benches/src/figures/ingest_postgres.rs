@@ -3,7 +3,7 @@
 
 use super::ingest::{self, CLIENTS, Floor};
 use crate::bench::Bench;
-use crate::load::{BATCH, EVENT_TYPES, SOURCE, event_data};
+use crate::load::{EVENT_TYPES, EVENTS_PER_BATCH, SOURCE, event_data};
 use crate::report::Figure;
 use anyhow::{Result, ensure};
 use atoll_store::{DatabaseLocation, Store};
@@ -44,12 +44,12 @@ impl PostgresFloor {
             ensure!(value == "on", "{setting} is {value}: this PostgreSQL is not durable");
         }
         let columns = EventColumns {
-            ids: (0..BATCH).map(|_| Uuid::now_v7().to_string()).collect(),
-            types: (0..BATCH).map(|row| EVENT_TYPES[row % EVENT_TYPES.len()]).collect(),
-            sources: vec![SOURCE; BATCH],
-            actors: vec![None; BATCH],
-            turns: vec![None; BATCH],
-            data: (0..BATCH).map(event_data).collect(),
+            ids: (0..EVENTS_PER_BATCH).map(|_| Uuid::now_v7().to_string()).collect(),
+            types: (0..EVENTS_PER_BATCH).map(|row| EVENT_TYPES[row % EVENT_TYPES.len()]).collect(),
+            sources: vec![SOURCE; EVENTS_PER_BATCH],
+            actors: vec![None; EVENTS_PER_BATCH],
+            turns: vec![None; EVENTS_PER_BATCH],
+            data: (0..EVENTS_PER_BATCH).map(event_data).collect(),
         };
         let sandboxes = (0..CLIENTS).map(|_| format!("sbx_{}", Uuid::now_v7().simple())).collect();
         Ok(Self { connection, sandboxes, columns, transactions: 0 })
@@ -57,9 +57,9 @@ impl PostgresFloor {
 
     /// One statement is one transaction: one round trip, one flush.
     async fn commit_batch(&mut self) -> Result<()> {
-        let sandbox = vec![self.sandboxes[self.transactions % CLIENTS].as_str(); BATCH];
-        let first = (self.transactions / CLIENTS * BATCH) as i64;
-        let seqs: Vec<i64> = (1..=BATCH as i64).map(|row| first + row).collect();
+        let sandbox = vec![self.sandboxes[self.transactions % CLIENTS].as_str(); EVENTS_PER_BATCH];
+        let first = (self.transactions / CLIENTS * EVENTS_PER_BATCH) as i64;
+        let seqs: Vec<i64> = (1..=EVENTS_PER_BATCH as i64).map(|row| first + row).collect();
         let times: Vec<i64> = seqs.iter().map(|seq| 1_767_225_600_000_000 + seq).collect();
         let columns = &self.columns;
         let insert = sqlx::query(INSERT_SQL)
@@ -80,12 +80,12 @@ impl PostgresFloor {
 }
 
 impl Floor for PostgresFloor {
-    async fn measure_rate(&mut self, turn: Duration) -> Result<f64> {
+    async fn measure_rate(&mut self, duration: Duration) -> Result<f64> {
         let (began, before) = (Instant::now(), self.transactions);
-        while began.elapsed() < turn {
+        while began.elapsed() < duration {
             self.commit_batch().await?;
         }
-        Ok(((self.transactions - before) * BATCH) as f64 / began.elapsed().as_secs_f64())
+        Ok(((self.transactions - before) * EVENTS_PER_BATCH) as f64 / began.elapsed().as_secs_f64())
     }
 }
 
@@ -96,7 +96,7 @@ pub async fn measure_postgres_ingest(bench: &Bench) -> Result<Vec<Figure>> {
     let mut floor = PostgresFloor::open(&postgres.create_database()).await?;
     let scratch = bench.start_server(Some(&postgres.create_database()))?;
     let figures =
-        ingest::measure_ingest("PostgreSQL", &scratch, &mut floor, bench.plan.rounds, bench.plan.turn_duration).await;
+        ingest::measure_ingest("PostgreSQL", &scratch, &mut floor, bench.plan.rounds, bench.plan.sample_duration).await;
     drop(scratch);
     figures
 }

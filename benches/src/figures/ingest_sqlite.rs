@@ -3,7 +3,7 @@
 
 use super::ingest::{self, CLIENTS, Floor};
 use crate::bench::Bench;
-use crate::load::{BATCH, EVENT_TYPES, SOURCE, event_data};
+use crate::load::{EVENT_TYPES, EVENTS_PER_BATCH, SOURCE, event_data};
 use crate::report::Figure;
 use anyhow::Result;
 use atoll_store::{DatabaseLocation, Store};
@@ -38,7 +38,7 @@ impl SqliteFloor {
             connection,
             sandboxes: (0..CLIENTS).map(|_| format!("sbx_{}", Uuid::now_v7().simple())).collect(),
             ids: (0..4096).map(|_| Uuid::now_v7().to_string()).collect(),
-            data: (0..BATCH).map(event_data).collect(),
+            data: (0..EVENTS_PER_BATCH).map(event_data).collect(),
             transactions: 0,
         })
     }
@@ -51,7 +51,7 @@ impl SqliteFloor {
         let mut insert = transaction.prepare_cached(INSERT_SQL)?;
         for row in 0..rows {
             let (seq, id) = (first + row as i64 + 1, &self.ids[(first as usize + row) % self.ids.len()]);
-            let (now, data) = (1_767_225_600_000_000_i64 + seq, &self.data[row % BATCH]);
+            let (now, data) = (1_767_225_600_000_000_i64 + seq, &self.data[row % EVENTS_PER_BATCH]);
             insert.execute(params![sandbox, seq, id, EVENT_TYPES[row % EVENT_TYPES.len()], SOURCE, now, now, data])?;
         }
         drop(insert);
@@ -62,17 +62,17 @@ impl SqliteFloor {
 }
 
 impl Floor for SqliteFloor {
-    async fn measure_rate(&mut self, turn: Duration) -> Result<f64> {
+    async fn measure_rate(&mut self, duration: Duration) -> Result<f64> {
         let (began, before) = (Instant::now(), self.transactions);
-        while began.elapsed() < turn {
-            self.commit_rows(BATCH)?;
+        while began.elapsed() < duration {
+            self.commit_rows(EVENTS_PER_BATCH)?;
         }
-        Ok(((self.transactions - before) * BATCH) as f64 / began.elapsed().as_secs_f64())
+        Ok(((self.transactions - before) * EVENTS_PER_BATCH) as f64 / began.elapsed().as_secs_f64())
     }
 }
 
 pub async fn measure_sqlite_ingest(bench: &Bench) -> Result<Vec<Figure>> {
     let scratch = bench.start_server(None)?;
     let mut floor = SqliteFloor::open(&scratch.dir.path().join("floor.db")).await?;
-    ingest::measure_ingest("SQLite", &scratch, &mut floor, bench.plan.rounds, bench.plan.turn_duration).await
+    ingest::measure_ingest("SQLite", &scratch, &mut floor, bench.plan.rounds, bench.plan.sample_duration).await
 }

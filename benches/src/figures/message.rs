@@ -109,21 +109,21 @@ pub async fn measure_delivery(bench: &Bench) -> Result<Vec<Figure>> {
     pair.time_deliveries(count / 10).await?;
     time_floor_posts(&mut floor, count / 10).await?;
     let mut floors = vec![time_floor_posts(&mut floor, count).await?];
-    let mut turns = Vec::new();
+    let mut samples = Vec::new();
     for _ in 0..rounds {
-        turns.push(pair.time_deliveries(count).await?);
+        samples.push(pair.time_deliveries(count).await?);
         floors.push(time_floor_posts(&mut floor, count).await?);
-        if let (Some(turn), Some(floor)) = (turns.last_mut(), floors.last_mut()) {
+        if let (Some(sample), Some(floor)) = (samples.last_mut(), floors.last_mut()) {
             print_progress(&format!(
                 "  p50 {:.2} ms, p99 {:.2} ms, floor p99 {:.2} ms",
-                turn.p50(),
-                turn.p99(),
+                sample.p50(),
+                sample.p99(),
                 floor.p99()
             ));
         }
     }
-    let p50 = median_of(turns.iter_mut().map(Latencies::p50));
-    let p99s: Vec<f64> = turns.iter_mut().map(Latencies::p99).collect();
+    let p50 = median_of(samples.iter_mut().map(Latencies::p50));
+    let p99s: Vec<f64> = samples.iter_mut().map(Latencies::p99).collect();
     let floor_p99s: Vec<f64> = floors.iter_mut().map(Latencies::p99).collect();
     let (p99, floor) = (median_of(p99s.iter().copied()), median_of(floor_p99s.iter().copied()));
     let bar = BAR_MS.max(BAR_FLOORS * floor);

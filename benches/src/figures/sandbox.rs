@@ -120,7 +120,7 @@ pub(super) fn time_programs(count: usize, mut command: impl FnMut() -> Command) 
         let mut command = command();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let began = Instant::now();
-        let status = command.status().with_context(|| format!("can't run {:?}", command.get_program()))?;
+        let status = command.status().with_context(|| format!("cannot run {:?}", command.get_program()))?;
         latencies.push(began.elapsed());
         ensure!(status.success(), "{:?} ended with {status}", command.get_program());
     }
@@ -142,7 +142,7 @@ fn write_runc_bundle(dir: &Path) -> Result<()> {
     for name in ["bin", "lib", "lib64"] {
         std::os::unix::fs::symlink(format!("usr/{name}"), root.join(name))?;
     }
-    let status = Command::new("runc").arg("spec").current_dir(dir).status().context("can't run runc")?;
+    let status = Command::new("runc").arg("spec").current_dir(dir).status().context("cannot run runc")?;
     ensure!(status.success(), "`runc spec` failed");
     let file = dir.join("config.json");
     let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&file)?)?;
@@ -183,13 +183,15 @@ pub async fn measure_sandbox(bench: &Bench) -> Result<Vec<Figure>> {
 
     let (rounds, count) = (bench.plan.rounds, bench.plan.sandboxes);
     time_creations(&local, 3).await?;
-    let (mut ours, mut bwraps, mut runcs) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut creations, mut bwraps, mut runcs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         bwraps.push(time_programs(count, bubblewrap_command)?.p50());
-        ours.push(time_creations(&local, count).await?.p50());
+        creations.push(time_creations(&local, count).await?.p50());
         runcs.push(time_programs(count.div_ceil(3), || runc_command(&bundle, &state, &mut number))?.p50());
-        if let (Some(ours), Some(bwrap), Some(runc)) = (ours.last(), bwraps.last(), runcs.last()) {
-            print_progress(&format!("  create → exit of true {ours:.2} ms, bwrap {bwrap:.2} ms, runc {runc:.2} ms"));
+        if let (Some(creations), Some(bwrap), Some(runc)) = (creations.last(), bwraps.last(), runcs.last()) {
+            print_progress(&format!(
+                "  create → exit of true {creations:.2} ms, bwrap {bwrap:.2} ms, runc {runc:.2} ms"
+            ));
         }
     }
 
@@ -205,7 +207,7 @@ pub async fn measure_sandbox(bench: &Bench) -> Result<Vec<Figure>> {
     }
     local.destroy(&sandbox.id).await?;
 
-    let [create, bwrap, runc] = [&ours, &bwraps, &runcs].map(|all| median_of(all.iter().copied()));
+    let [create, bwrap, runc] = [&creations, &bwraps, &runcs].map(|all| median_of(all.iter().copied()));
     let [exec, spawn] = [&execs, &spawns].map(|all| median_of(all.iter().copied()));
     Ok(vec![
         Figure {
@@ -214,7 +216,7 @@ pub async fn measure_sandbox(bench: &Bench) -> Result<Vec<Figure>> {
             floor: format!("bwrap {bwrap:.2} ms, runc {runc:.2} ms"),
             bar: format!("< {BAR_CREATE} × bwrap, < runc"),
             verdict: FigureVerdict::from_met(create < BAR_CREATE * bwrap && create < runc),
-            numbers: json!({ "p50_ms": ours, "bwrap_p50_ms": bwraps, "runc_p50_ms": runcs }),
+            numbers: json!({ "p50_ms": creations, "bwrap_p50_ms": bwraps, "runc_p50_ms": runcs }),
         },
         Figure {
             figure: "local sandbox: exec of `true`".into(),

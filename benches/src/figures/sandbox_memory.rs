@@ -101,7 +101,7 @@ pub async fn measure_sandbox_memory(bench: &Bench) -> Result<Vec<Figure>> {
             floor: "—".into(),
             bar: format!("≤ {BAR_SWITCHES} in 90 s"),
             verdict: FigureVerdict::from_met(mean * 90.0 / seconds <= BAR_SWITCHES),
-            numbers: json!({ "mean": mean, "most": most, "pushed": involuntary / count, "seconds": seconds, "sandboxes": count }),
+            numbers: json!({ "mean": mean, "most": most, "involuntary_switches": involuntary / count, "seconds": seconds, "sandboxes": count }),
         },
     ])
 }

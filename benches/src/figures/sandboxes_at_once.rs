@@ -24,12 +24,12 @@ async fn create_and_run(local: &Local) -> Result<ProviderId> {
 /// finished, without the time to destroy them.
 async fn time_concurrent_creations(local: &Local, count: usize, at_once: usize) -> Result<f64> {
     let began = Instant::now();
-    let all: Vec<Result<ProviderId>> =
+    let results: Vec<Result<ProviderId>> =
         stream::iter(0..count).map(|_| create_and_run(local)).buffer_unordered(at_once).collect().await;
     let took = began.elapsed().as_secs_f64();
     let mut failed = Vec::new();
-    for one in all {
-        match one {
+    for result in results {
+        match result {
             Ok(id) => local.destroy(&id).await?,
             Err(error) => failed.push(format!("{error:#}")),
         }

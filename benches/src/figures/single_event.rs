@@ -31,7 +31,7 @@ async fn post_when_due(client: &mut HttpClient, sandbox: &ExternalSandbox, mut d
     Ok(latencies)
 }
 
-async fn time_turn(clients: &mut [(HttpClient, ExternalSandbox)], length: Duration) -> Result<Latencies> {
+async fn time_sample(clients: &mut [(HttpClient, ExternalSandbox)], length: Duration) -> Result<Latencies> {
     let count = (f64::from(RATE) * length.as_secs_f64()) as usize;
     let (lanes, _pace) = pace::start_schedule(RATE, count, clients.len());
     let lanes = clients.iter_mut().zip(lanes).map(|((client, sandbox), due)| post_when_due(client, sandbox, due));
@@ -51,22 +51,22 @@ pub async fn measure_single_event(bench: &Bench) -> Result<Vec<Figure>> {
     for sandbox in sandboxes.iter().cycle().take(CONNECTIONS) {
         clients.push((server.connect_worker(sandbox).await?, sandbox.clone()));
     }
-    time_turn(&mut clients, plan.turn_duration / 10).await?;
+    time_sample(&mut clients, plan.sample_duration / 10).await?;
     let mut floors = vec![append::measure_appends(dir.path(), plan.appends)?];
-    let mut turns = Vec::new();
+    let mut samples = Vec::new();
     for _ in 0..plan.rounds {
-        turns.push(time_turn(&mut clients, plan.turn_duration).await?);
+        samples.push(time_sample(&mut clients, plan.sample_duration).await?);
         floors.push(append::measure_appends(dir.path(), plan.appends)?);
-        if let (Some(turn), Some(floor)) = (turns.last_mut(), floors.last_mut()) {
-            let (p50, p99, max) = (turn.p50(), turn.p99(), turn.max());
+        if let (Some(sample), Some(floor)) = (samples.last_mut(), floors.last_mut()) {
+            let (p50, p99, max) = (sample.p50(), sample.p99(), sample.max());
             print_progress(&format!(
                 "  p50 {p50:.2} ms, p99 {p99:.2} ms, max {max:.2} ms, floor p99 {:.2} ms",
                 floor.p99()
             ));
         }
     }
-    let p50 = median_of(turns.iter_mut().map(Latencies::p50));
-    let p99s: Vec<f64> = turns.iter_mut().map(Latencies::p99).collect();
+    let p50 = median_of(samples.iter_mut().map(Latencies::p50));
+    let p99s: Vec<f64> = samples.iter_mut().map(Latencies::p99).collect();
     let floor_p99s: Vec<f64> = floors.iter_mut().map(Latencies::p99).collect();
     let (p99, floor) = (median_of(p99s.iter().copied()), median_of(floor_p99s.iter().copied()));
     let bar = BAR_MS.max(BAR_FLOORS * floor);
@@ -77,7 +77,7 @@ pub async fn measure_single_event(bench: &Bench) -> Result<Vec<Figure>> {
         bar: format!("p99 < {bar:.1} ms"),
         verdict: FigureVerdict::from_met(p99 < bar),
         numbers: json!({ "p50_ms": p50, "p99_ms": p99s, "floor_p99_ms": floor_p99s, "bar_ms": bar,
-            "requests": turns.iter().map(Latencies::count).sum::<usize>(),
-            "max_ms": turns.iter_mut().map(Latencies::max).collect::<Vec<_>>() }),
+            "requests": samples.iter().map(Latencies::count).sum::<usize>(),
+            "max_ms": samples.iter_mut().map(Latencies::max).collect::<Vec<_>>() }),
     }])
 }

@@ -37,16 +37,16 @@ impl MeasuredLog {
     /// Reads the whole log once, checks that it is complete, and collects cursors.
     async fn open(scratch: &ScratchServer, sandbox: &ExternalSandbox, events: i64, step: usize) -> Result<Self> {
         let mut client = scratch.server.connect_admin().await?;
-        let (mut cursors, mut seen, mut after) = (Vec::new(), 0, String::new());
+        let (mut cursors, mut event_count, mut after) = (Vec::new(), 0, String::new());
         loop {
             let path = sandbox.api_path(&format!("trajectory?limit={step}{after}")).parse()?;
             let page: TrajectoryPage = client.get_json(&path).await?;
-            seen += page.events.len();
+            event_count += page.events.len();
             let Some(cursor) = page.next_cursor else { break };
             after = format!("&cursor={cursor}");
             cursors.push(cursor);
         }
-        ensure!(seen as i64 >= events, "the trajectory has {seen} of {events} events");
+        ensure!(event_count as i64 >= events, "the trajectory has {event_count} of {events} events");
         let back = format!("trajectory?limit={PAGE}&direction=backward");
         // Skip the ends: a page from there could be shorter.
         let inner = &cursors[cursors.len() / 5..cursors.len() - cursors.len() / 5];

@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The locations to search, in this order.
+/// The locations to search: `configured`, then `data_dir`, then `path`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentLocations {
     pub data_dir: PathBuf,
@@ -79,7 +79,7 @@ impl AgentLocations {
         if self.configured.contains_key(&agent) {
             return self.find_configured(agent, Some(&package)).and_then(|found| self.require_node(found));
         }
-        if let Some(found) = self.find_newest_installed(agent, &package) {
+        if let Some(found) = self.find_preferred_installed(agent, &package) {
             return self.require_node(found);
         }
         let named = self.path.iter().map(|directory| directory.join(agent.as_str()));
@@ -108,8 +108,8 @@ impl AgentLocations {
         self.resolve_program(agent, path, Origin::Configured, package)
     }
 
-    /// Finds the newest installed version. The tested version takes precedence.
-    fn find_newest_installed(&self, agent: Agent, package: &Package) -> Option<InstalledAgent> {
+    /// Finds the installed version to use: the tested one, else the newest.
+    fn find_preferred_installed(&self, agent: Agent, package: &Package) -> Option<InstalledAgent> {
         let entries = fs::read_dir(self.install_dir(agent)).into_iter().flatten().flatten();
         let mut versions: Vec<String> =
             entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| is_version(name)).collect();
@@ -140,18 +140,18 @@ impl AgentLocations {
         origin: Origin,
         package: Option<&Package>,
     ) -> Result<InstalledAgent, MissingAgent> {
-        let whose = match origin {
+        let subject = match origin {
             Origin::Configured => format!("agents.{agent}.path names {}", path.display()),
             Origin::Installed | Origin::Path => format!("{} was found", path.display()),
         };
         let program = path.canonicalize().map_err(|error| {
             MissingAgent::new(
-                format!("{whose}, which cannot be used ({error})"),
+                format!("{subject}, which cannot be used ({error})"),
                 format!("fix it, or run `atoll agents install {agent}`"),
             )
         })?;
         if !program.is_file() {
-            return Err(MissingAgent::new(format!("{whose}, which is not a file"), "name the program file"));
+            return Err(MissingAgent::new(format!("{subject}, which is not a file"), "name the program file"));
         }
         let Some(package) = package else {
             return Ok(self.describe_program(agent, program, origin, MountExtent::File));
@@ -161,15 +161,15 @@ impl AgentLocations {
         }
         match package.extent {
             MountExtent::Node => Err(MissingAgent::new(
-                format!("{whose}, but not its package"),
+                format!("{subject}, but not its package"),
                 format!("install it with `atoll agents install {agent}`"),
             )),
             // Installed by other means: use it unchanged.
-            MountExtent::File | MountExtent::Above => {
+            MountExtent::File | MountExtent::ParentDir => {
                 let extent = if program.ends_with(package.program) { package.extent } else { MountExtent::File };
                 if origin == Origin::Path && !is_elf(&program) && is_npm_package(&program) {
                     return Err(MissingAgent::new(
-                        format!("{whose}, an npm script without its program"),
+                        format!("{subject}, an npm script without its program"),
                         format!("install it with `atoll agents install {agent}`"),
                     ));
                 }
@@ -180,7 +180,7 @@ impl AgentLocations {
 
     fn require_node(&self, found: InstalledAgent) -> Result<InstalledAgent, MissingAgent> {
         match found.extent {
-            MountExtent::File | MountExtent::Above => Ok(found),
+            MountExtent::File | MountExtent::ParentDir => Ok(found),
             MountExtent::Node => {
                 let nodes = self.path.iter().map(|directory| directory.join("node"));
                 let node = nodes.filter(|path| is_executable(path)).find_map(|path| path.canonicalize().ok());
@@ -209,35 +209,37 @@ impl InstalledAgent {
 
     /// Lists the mounts that a sandbox needs to run the agent.
     pub fn list_mounts(&self) -> Result<Vec<ReadOnlyMount>, MissingAgent> {
-        let place = |at: &str| format!("{}/{at}", self.agent);
-        let lacks = |what: &str| {
+        let agent_path = |at: &str| format!("{}/{at}", self.agent);
+        let incomplete_error = |what: &str| {
             MissingAgent::new(
                 format!("{} is incomplete: {what} is missing", self.program.display()),
                 format!("install it with `atoll agents install {}`", self.agent),
             )
         };
         let program = relative_program_path(self.agent.as_str());
-        let shown = match self.extent {
+        let mounts = match self.extent {
             MountExtent::File => vec![ReadOnlyMount { host_path: self.program.clone(), relative_path: program }],
-            MountExtent::Above => {
-                let above = self.program.parent().and_then(Path::parent).ok_or_else(|| lacks("its directory"))?;
+            MountExtent::ParentDir => {
+                let above =
+                    self.program.parent().and_then(Path::parent).ok_or_else(|| incomplete_error("its directory"))?;
                 // It has the same name inside.
                 vec![ReadOnlyMount { host_path: above.to_path_buf(), relative_path: self.agent.as_str().to_owned() }]
             }
             MountExtent::Node => {
-                let package = self.program.parent().and_then(Path::parent).ok_or_else(|| lacks("its package"))?;
-                let node = self.node.clone().ok_or_else(|| lacks("node"))?;
+                let package =
+                    self.program.parent().and_then(Path::parent).ok_or_else(|| incomplete_error("its package"))?;
+                let node = self.node.clone().ok_or_else(|| incomplete_error("node"))?;
                 vec![
                     ReadOnlyMount { host_path: self.write_start_script()?, relative_path: program },
-                    ReadOnlyMount { host_path: node, relative_path: place("bin/node") },
-                    ReadOnlyMount { host_path: package.to_path_buf(), relative_path: place("package") },
+                    ReadOnlyMount { host_path: node, relative_path: agent_path("bin/node") },
+                    ReadOnlyMount { host_path: package.to_path_buf(), relative_path: agent_path("package") },
                 ]
             }
         };
-        for one in &shown {
-            check_permissions(&one.host_path)?;
+        for mount in &mounts {
+            check_permissions(&mount.host_path)?;
         }
-        Ok(shown)
+        Ok(mounts)
     }
 
     /// Writes the start script if it does not exist.
@@ -261,17 +263,17 @@ impl InstalledAgent {
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> MissingAgent {
-    MissingAgent::new(format!("can't write {}: {error}", path.display()), "let the server's user write there")
+    MissingAgent::new(format!("cannot write {}: {error}", path.display()), "let the server's user write there")
 }
 
-/// Checks that all users may execute the file: inside the sandbox, the agent does not own it.
+/// Checks that all users may read and execute the file: inside the sandbox, the agent does not own it.
 fn check_permissions(path: &Path) -> Result<(), MissingAgent> {
     let mode = fs::metadata(path).map(|found| found.permissions().mode()).unwrap_or(0);
     if mode & 0o005 == 0o005 {
         return Ok(());
     }
     Err(MissingAgent::new(
-        format!("only its owner may execute {}", path.display()),
+        format!("not all users may read and execute {}", path.display()),
         format!("allow it with `chmod o+rx {}`", path.display()),
     ))
 }

@@ -57,14 +57,14 @@ fn resolves_an_npm_script_to_its_program() {
         assert_eq!((&found.program, found.origin), (&program, Origin::Path), "{agent}");
         let version = found.detect_version().unwrap();
         assert!(agent.is_tested(&version), "{agent} {version}");
-        let shown = found.list_mounts().unwrap();
+        let mounts = found.list_mounts().unwrap();
         let inside = relative_program_path(agent.as_str());
         match TestMachine::package_of(agent).extent {
-            MountExtent::File => assert_eq!(shown, [ReadOnlyMount { host_path: program, relative_path: inside }]),
-            MountExtent::Above => {
+            MountExtent::File => assert_eq!(mounts, [ReadOnlyMount { host_path: program, relative_path: inside }]),
+            MountExtent::ParentDir => {
                 // The whole package is mounted under the agent's name.
                 let above = program.parent().unwrap().parent().unwrap().to_path_buf();
-                assert_eq!(shown, [ReadOnlyMount { host_path: above, relative_path: agent.to_string() }]);
+                assert_eq!(mounts, [ReadOnlyMount { host_path: above, relative_path: agent.to_string() }]);
                 assert!(program.ends_with(inside.strip_prefix(&format!("{agent}/")).unwrap()));
             }
             MountExtent::Node => unreachable!(),
@@ -132,15 +132,15 @@ fn a_node_agent_needs_node_and_its_whole_package() {
     let node = ground.write_file("bin/node", "\x7fELF");
     let found = ground.places.find_agent(Agent::Gemini).unwrap();
     assert_eq!(found.node_path(), Some(node.as_path()));
-    let shown = found.list_mounts().unwrap();
-    let places: Vec<&str> = shown.iter().map(|one| one.relative_path.as_str()).collect();
+    let mounts = found.list_mounts().unwrap();
+    let places: Vec<&str> = mounts.iter().map(|one| one.relative_path.as_str()).collect();
     assert_eq!(places, ["gemini/bin/gemini", "gemini/bin/node", "gemini/package"]);
     assert_eq!(
-        (&shown[1].host_path, &shown[2].host_path),
+        (&mounts[1].host_path, &mounts[2].host_path),
         (&node, &program.parent().unwrap().parent().unwrap().to_path_buf())
     );
-    assert_eq!(fs::read_to_string(&shown[0].host_path).unwrap(), NODE_SCRIPT);
-    assert!(is_executable(&shown[0].host_path));
+    assert_eq!(fs::read_to_string(&mounts[0].host_path).unwrap(), NODE_SCRIPT);
+    assert!(is_executable(&mounts[0].host_path));
 }
 
 #[test]
@@ -160,6 +160,6 @@ fn finds_a_program_named_only_in_the_configuration() {
     assert!(missing.remedy.contains("agents.acp.path"), "{missing}");
     let named = ground.write_file("opt/goose", "\x7fELF");
     ground.places.configured.insert(Agent::Acp, named.clone());
-    let shown = ground.places.find_agent(Agent::Acp).unwrap().list_mounts().unwrap();
-    assert_eq!(shown, [ReadOnlyMount { host_path: named, relative_path: "acp/bin/acp".into() }]);
+    let mounts = ground.places.find_agent(Agent::Acp).unwrap().list_mounts().unwrap();
+    assert_eq!(mounts, [ReadOnlyMount { host_path: named, relative_path: "acp/bin/acp".into() }]);
 }

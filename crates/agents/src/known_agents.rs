@@ -39,7 +39,7 @@ pub enum MountExtent {
     /// Only the program file.
     File,
     /// The parent of the program's directory.
-    Above,
+    ParentDir,
     /// The whole package, and node to run it.
     Node,
 }
@@ -66,7 +66,7 @@ impl Platform {
 }
 
 impl Agent {
-    /// The agent's product name.
+    /// The agent's name in messages.
     pub const fn display_name(self) -> &'static str {
         match self {
             Self::Acp => "an agent of the Agent Client Protocol",
@@ -131,7 +131,7 @@ impl Agent {
                 suffix: "-linux-x64",
                 module: "@openai/codex-linux-x64",
                 program: "vendor/x86_64-unknown-linux-musl/bin/codex",
-                extent: MountExtent::Above,
+                extent: MountExtent::ParentDir,
                 version: "0.166.0",
                 integrity: Some(
                     "sha512-CxDm3+D1cpbGJeHrdzINoG+3wn9BVncP4qpZaaNYkxe8iPtRJOYyCJnnPoVjWRIBvI9vPKbRoifsMSA5xDaUpw==",
@@ -142,7 +142,7 @@ impl Agent {
                 suffix: "-linux-arm64",
                 module: "@openai/codex-linux-arm64",
                 program: "vendor/aarch64-unknown-linux-musl/bin/codex",
-                extent: MountExtent::Above,
+                extent: MountExtent::ParentDir,
                 version: "0.166.0",
                 integrity: None,
             }),

@@ -154,6 +154,6 @@ pub struct TerminalQuery {
     pub exec: Option<String>,
     /// Skip this many bytes of its output, which the client has already.
     pub cursor: Option<u64>,
-    /// A one-time ticket from `POST /ws-tickets`, for clients that can't send headers.
+    /// A one-time ticket from `POST /ws-tickets`, for clients that cannot send headers.
     pub ticket: Option<String>,
 }

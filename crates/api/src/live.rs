@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 pub struct TicketQuery {
-    /// A one-time ticket from `POST /ws-tickets`, for clients that can't send headers.
+    /// A one-time ticket from `POST /ws-tickets`, for clients that cannot send headers.
     pub ticket: Option<String>,
 }
 

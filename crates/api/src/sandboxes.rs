@@ -54,7 +54,7 @@ pub struct NewSandbox {
     pub env: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "atoll_core::json::object", skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
-    /// Refuse the request where the provider offers less; a request can't lower its project's tier.
+    /// Refuse the request where the provider offers less; a request cannot lower its project's tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationTier>,
     /// Paths of the workspace that the agent must not change, in addition to those of the project and the server.

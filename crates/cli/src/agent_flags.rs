@@ -10,8 +10,8 @@ pub struct AgentFlags {
     /// Mode: exploration, implementation or validation
     #[arg(long, value_name = "MODE", value_parser = parse_word::<Mode>)]
     mode: Option<Mode>,
-    /// Actions without approval: full, edits or ask [default: the project's, or full with strong isolation, or edits]
-    #[arg(long, value_name = "WHAT", value_parser = parse_word::<ApprovalMode>)]
+    /// Approval mode: full, edits or ask [default: the project's, or full with strong isolation, or edits]
+    #[arg(long, value_name = "MODE", value_parser = parse_word::<ApprovalMode>)]
     approvals: Option<ApprovalMode>,
     /// Work until the project's checks pass
     #[arg(long)]

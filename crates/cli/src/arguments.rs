@@ -60,13 +60,13 @@ pub fn parse_pair(text: &str) -> Result<(String, String), String> {
 }
 
 /// Returns the argument, or all of stdin for `-`.
-pub async fn text_or_stdin(given: &str) -> Result<String> {
-    if given != "-" {
-        return Ok(given.to_owned());
+pub async fn text_or_stdin(argument: &str) -> Result<String> {
+    if argument != "-" {
+        return Ok(argument.to_owned());
     }
     // The blocking read has its own thread, so that an interrupt can end the command.
     let text = tokio::task::spawn_blocking(read_stdin).await.map_err(std::io::Error::other).flatten();
-    text.map_err(|error| Failure::input(format!("can't read the text from stdin: {error}")))
+    text.map_err(|error| Failure::input(format!("cannot read the text from stdin: {error}")))
 }
 
 /// Reads all of stdin.
@@ -78,13 +78,13 @@ pub fn read_stdin() -> std::io::Result<String> {
 }
 
 /// The absolute path of a repository; the server checks that it is one.
-pub fn parse_repository(given: &Path) -> Result<Repo> {
-    if let Some(url) = given.to_str().filter(|text| is_url(text) && !given.exists()) {
+pub fn parse_repository(directory: &Path) -> Result<Repo> {
+    if let Some(url) = directory.to_str().filter(|text| is_url(text) && !directory.exists()) {
         return Err(Failure::input(format!("--repo takes a local directory, not the URL {url}"))
             .with_hint(format!("Clone it first (git clone {url}) and name the clone with --repo.")));
     }
-    let path = std::fs::canonicalize(given).map_err(|error| {
-        Failure::input(format!("--repo: can't use {}: {error}", given.display()))
+    let path = std::fs::canonicalize(directory).map_err(|error| {
+        Failure::input(format!("--repo: cannot use {}: {error}", directory.display()))
             .with_hint("Name a directory with a git repository.")
     })?;
     let path = path.to_str().ok_or_else(|| {

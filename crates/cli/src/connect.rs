@@ -94,8 +94,8 @@ impl Connect {
         let dir = self.data_dir()?;
         let file = dir.join("server");
         let url = recorded_url(&dir).ok_or_else(|| {
-            let tried = format!("--server and ATOLL_SERVER are not set, and {} has no URL", file.display());
-            Failure::setup("no_server", format!("no server found: {tried}"))
+            let reason = format!("--server and ATOLL_SERVER are not set, and {} has no URL", file.display());
+            Failure::setup("no_server", format!("no server found: {reason}"))
                 .with_hint("Start one with `atoll serve`, or set --server URL.")
         })?;
         let token_from = self.token_path(&url, Some(&dir));
@@ -125,7 +125,7 @@ impl Connect {
             });
         };
         let text = std::fs::read_to_string(path).map_err(|error| {
-            Failure::setup("no_token", format!("can't read the token in {}: {error}", path.display())).with_hint(NEXT)
+            Failure::setup("no_token", format!("cannot read the token in {}: {error}", path.display())).with_hint(NEXT)
         })?;
         parse_token(&text).ok_or_else(|| {
             Failure::setup(

@@ -109,7 +109,7 @@ impl From<io::Error> for Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::PipeClosed;
         }
-        Self::setup("io", format!("can't write the output: {error}"))
+        Self::setup("io", format!("cannot write the output: {error}"))
     }
 }
 
@@ -173,9 +173,9 @@ mod tests {
     #[test]
     fn a_refusal_includes_advice() {
         let failure = Failure::refused("session_busy", "the session has a live sandbox");
-        let shown = failure.to_text(false).unwrap();
-        assert!(shown.starts_with("atoll: the session has a live sandbox (session_busy)\n"), "{shown}");
-        assert_eq!(shown.lines().count(), 2);
+        let text = failure.to_text(false).unwrap();
+        assert!(text.starts_with("atoll: the session has a live sandbox (session_busy)\n"), "{text}");
+        assert_eq!(text.lines().count(), 2);
         assert_eq!(failure.exit_code(), SETUP_FAILED);
         let json: serde_json::Value = serde_json::from_str(&failure.to_text(true).unwrap()).unwrap();
         assert_eq!((&json["type"], &json["code"]), (&json!("error"), &json!("session_busy")));

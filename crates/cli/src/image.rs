@@ -39,7 +39,10 @@ outside.")]
     Ls,
     /// Remove an image
     #[command(after_help = "Examples:\n  atoll image rm debian")]
-    Rm { name: String },
+    Rm {
+        /// Name of the image
+        name: String,
+    },
 }
 
 pub async fn run(image: &Image, output: &Output) -> Result {
@@ -67,7 +70,7 @@ pub async fn run(image: &Image, output: &Output) -> Result {
 async fn open_archive(file: &Path) -> Result<Body> {
     let path = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
     let opened = tokio::fs::File::open(path).await;
-    let archive = opened.map_err(|error| Failure::input(format!("can't read {}: {error}", file.display())))?;
+    let archive = opened.map_err(|error| Failure::input(format!("cannot read {}: {error}", file.display())))?;
     Ok(Body::from(archive))
 }
 

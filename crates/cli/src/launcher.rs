@@ -21,7 +21,7 @@ pub const SPAWNER_ARGUMENT: &str = "launcher-spawner";
 static WORKER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/worker"));
 const WORKER_FILE_NAME: &str = "atoll-worker";
 
-/// Starts the launcher, or says why this machine can't create sandboxes.
+/// Starts the launcher, or says why this machine cannot create sandboxes.
 pub fn start_launcher(config: &Config) -> Result<Arc<Launcher>, String> {
     start_launcher_probing(config, &config.data_dir)
 }
@@ -51,7 +51,7 @@ fn prepare_data_dir(data_dir: &Path) -> Result<PathBuf, String> {
     let created = DirBuilder::new().recursive(true).mode(0o700).create(data_dir);
     created
         .and_then(|()| data_dir.canonicalize())
-        .map_err(|error| format!("can't use the data directory {}: {error}", data_dir.display()))
+        .map_err(|error| format!("cannot use the data directory {}: {error}", data_dir.display()))
 }
 
 /// The name of the launcher's cgroups: a hash of the data directory, which only one server uses at a time.
@@ -70,7 +70,7 @@ fn find_worker(config: &Config, data_dir: &Path) -> Result<PathBuf, String> {
     }
     if !WORKER.is_empty() {
         return unpack_worker(data_dir)
-            .map_err(|error| format!("can't put the worker into the data directory: {error}"));
+            .map_err(|error| format!("cannot put the worker into the data directory: {error}"));
     }
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(WORKER_FILE_NAME)));
     beside

@@ -48,7 +48,7 @@ pub struct ModelScript {
 pub async fn run(model_script: &ModelScript, output: &Output) -> Result {
     let file = &model_script.file;
     let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure::input(format!("can't read the script {}: {error}", file.display())))?;
+        .map_err(|error| Failure::input(format!("cannot read the script {}: {error}", file.display())))?;
     let scripts = Scripts::parse(&text).map_err(|error| {
         Failure::input(format!("{} is not a valid script: {error}", file.display()))
             .with_hint("`atoll model-script --help` shows an example.")
@@ -102,8 +102,8 @@ mod tests {
         let refused = run(&command, &output).await.unwrap_err();
         assert_eq!(refused.exit_code(), crate::failure::SETUP_FAILED);
         std::fs::write(&file, "- say: hello\n- shout: hello\n").unwrap();
-        let shown = run(&command, &output).await.unwrap_err().to_text(false).unwrap();
-        assert!(shown.contains("step 2: unknown variant `shout`"), "{shown}");
+        let text = run(&command, &output).await.unwrap_err().to_text(false).unwrap();
+        assert!(text.contains("step 2: unknown variant `shout`"), "{text}");
         std::fs::write(&file, "- say: hello\n").unwrap();
         let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let command = ModelScript { listen: Some(occupied.local_addr().unwrap()), ..command };

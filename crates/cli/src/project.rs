@@ -31,6 +31,7 @@ enum Command {
     /// Create a project
     #[command(after_help = "Examples:\n  atoll project new parser --repo https://git.example.org/parser.git")]
     New {
+        /// Name of the project
         name: String,
         /// Repository of its sandboxes
         #[arg(long, value_name = "URL")]
@@ -38,10 +39,18 @@ enum Command {
     },
     /// Show a project
     #[command(after_help = "Examples:\n  atoll project show prj_…")]
-    Show { id: ProjectId },
+    Show {
+        /// Project id (prj_…)
+        id: ProjectId,
+    },
     /// Rename a project
     #[command(after_help = "Examples:\n  atoll project rename prj_… compiler")]
-    Rename { id: ProjectId, name: String },
+    Rename {
+        /// Project id (prj_…)
+        id: ProjectId,
+        /// New name
+        name: String,
+    },
     /// Show or set a project's model budget
     #[command(after_help = "\
 Examples:
@@ -53,6 +62,7 @@ Examples:
 The server rejects model requests that exceed the budget and pauses their agents.
 They continue when the budget is raised, or when the next day or month starts.")]
     Budget {
+        /// Project id (prj_…)
         id: ProjectId,
         /// US dollars, or `none`
         dollars: Option<LimitValue>,
@@ -62,14 +72,22 @@ They continue when the budget is raised, or when the next day or month starts.")
     },
     /// Remove an empty project
     #[command(after_help = "Examples:\n  atoll project rm prj_…")]
-    Rm { id: ProjectId },
+    Rm {
+        /// Project id (prj_…)
+        id: ProjectId,
+    },
     /// List a project's members
     #[command(after_help = "Examples:\n  atoll project members prj_…")]
-    Members { id: ProjectId },
+    Members {
+        /// Project id (prj_…)
+        id: ProjectId,
+    },
     /// Add a user to a project
     #[command(after_help = "Examples:\n  atoll project add-member prj_… usr_… --role viewer")]
     AddMember {
+        /// Project id (prj_…)
         id: ProjectId,
+        /// User id (usr_…)
         user: UserId,
         /// Role: viewer, member or admin
         #[arg(long, value_parser = parse_word::<Role>, default_value = "member")]
@@ -77,7 +95,12 @@ They continue when the budget is raised, or when the next day or month starts.")
     },
     /// Remove a user from a project
     #[command(after_help = "Examples:\n  atoll project rm-member prj_… usr_…")]
-    RmMember { id: ProjectId, user: UserId },
+    RmMember {
+        /// Project id (prj_…)
+        id: ProjectId,
+        /// User id (usr_…)
+        user: UserId,
+    },
 }
 
 pub async fn run(project: &Project, output: &Output) -> Result {

@@ -47,6 +47,7 @@ login would log you out.")]
     /// Remove a secret; running sandboxes keep it
     #[command(after_help = "Examples:\n  atoll secret rm API_KEY\n  atoll secret rm NPM_TOKEN --project prj_…")]
     Rm {
+        /// Name of the secret, such as API_KEY
         name: String,
         /// Project of the secret [default: the deployment]
         #[arg(long, value_name = "ID")]
@@ -144,7 +145,7 @@ async fn read_value(name: &str) -> Result<SecretString> {
     };
     // The error must not contain the input, which may be part of the value.
     let text = text.map_err(|error| {
-        Failure::input(format!("can't read the value: {}", error.kind())).with_hint("The value must be UTF-8 text.")
+        Failure::input(format!("cannot read the value: {}", error.kind())).with_hint("The value must be UTF-8 text.")
     })?;
     let value = without_line_end(text.expose_secret());
     atoll_core::secret::check_secret_value(value, None).map_err(|error| Failure::input(error.to_string()))?;
@@ -187,9 +188,10 @@ mod tests {
 
     #[test]
     fn removes_one_line_end() {
-        for (given, kept) in [("x\n", "x"), ("x\r\n", "x"), ("x\n\n", "x\n"), ("a\nb\n", "a\nb"), ("\n", ""), ("", "")]
+        for (input, expected) in
+            [("x\n", "x"), ("x\r\n", "x"), ("x\n\n", "x\n"), ("a\nb\n", "a\nb"), ("\n", ""), ("", "")]
         {
-            assert_eq!(without_line_end(given), kept);
+            assert_eq!(without_line_end(input), expected);
         }
     }
 

@@ -45,16 +45,28 @@ enum Command {
     },
     /// Show a session
     #[command(after_help = "Examples:\n  atoll session show ses_…")]
-    Show { id: SessionId },
+    Show {
+        /// Session id (ses_…)
+        id: SessionId,
+    },
     /// Rename a session
     #[command(after_help = "Examples:\n  atoll session rename ses_… \"Upgrade of the parser\"")]
-    Rename { id: SessionId, title: String },
+    Rename {
+        /// Session id (ses_…)
+        id: SessionId,
+        /// New title
+        title: String,
+    },
     /// Close a session; stops its sandbox, drops queued messages
     #[command(after_help = "Examples:\n  atoll session close ses_…")]
-    Close { id: SessionId },
+    Close {
+        /// Session id (ses_…)
+        id: SessionId,
+    },
     /// Create a new sandbox for a session
     #[command(after_help = "Examples:\n  atoll session resume ses_…\n  atoll session resume ses_… --provider external")]
     Resume {
+        /// Session id (ses_…)
         id: SessionId,
         /// Provider of the sandbox [default: that of the last one]
         #[arg(long, value_parser = parse_word::<ProviderKind>)]
@@ -66,6 +78,7 @@ enum Command {
     /// Fork a session
     #[command(after_help = "Examples:\n  atoll session fork ses_… --title \"Another way\"")]
     Fork {
+        /// Session id (ses_…)
         id: SessionId,
         /// Title of the new session
         #[arg(long)]
@@ -76,6 +89,7 @@ enum Command {
         after_help = "Examples:\n  atoll session send ses_… \"and now the tests\"\n  atoll session send ses_… - --wait < notes.md"
     )]
     Send {
+        /// Session id (ses_…)
         id: SessionId,
         #[command(flatten)]
         message: send::MessageOptions,

@@ -19,7 +19,7 @@ pub fn load_with_data_dir(data_dir: Option<&Path>, files: &ConfigFiles) -> Resul
 
 pub fn load_config(flags: Vec<(String, String)>, files: &ConfigFiles) -> Result<LoadedConfig> {
     let inputs = Inputs::of_this_process(flags, files.config.clone())
-        .map_err(|error| Failure::setup("config", format!("can't determine the working directory: {error}")))?;
+        .map_err(|error| Failure::setup("config", format!("cannot determine the working directory: {error}")))?;
     atoll_config::load_config(&inputs).map_err(|error| {
         Failure::setup("config", error)
             .with_hint("Fix the configuration; `atoll config` shows every key and its source.")

@@ -26,6 +26,7 @@ enum Command {
     /// Remove a snapshot; sandboxes that use it keep their files
     #[command(after_help = "Examples:\n  atoll snapshot rm with-dependencies")]
     Rm {
+        /// Name of the snapshot
         name: String,
         /// Project of the snapshot [default: the default project]
         #[arg(long, value_name = "ID")]

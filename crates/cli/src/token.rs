@@ -37,7 +37,10 @@ Examples:
     New(New),
     /// Revoke a token
     #[command(after_help = "Examples:\n  atoll token rm tok_…")]
-    Rm { id: TokenId },
+    Rm {
+        /// Token id (tok_…)
+        id: TokenId,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -116,7 +119,7 @@ async fn create_token(new: &New, client: &ConnectedClient, output: &Output) -> R
         return output.print_line(&secret);
     };
     write_secret_file(path, &secret, false).map_err(|error| {
-        Failure::setup("token_file", format!("can't write the token to {}: {error}", path.display()))
+        Failure::setup("token_file", format!("cannot write the token to {}: {error}", path.display()))
             .with_hint(format!("Revoke it with `atoll token rm {id}` and create another one."))
     })?;
     token.token = None;

@@ -28,6 +28,7 @@ enum Command {
     /// Create a user
     #[command(after_help = "Examples:\n  atoll user new ada\n  atoll user new grace --role admin")]
     New {
+        /// Name of the user
         name: String,
         /// Role: viewer, member or admin
         #[arg(long, value_parser = parse_word::<Role>, default_value = "member")]
@@ -35,10 +36,14 @@ enum Command {
     },
     /// Show a user
     #[command(after_help = "Examples:\n  atoll user show usr_…")]
-    Show { id: UserId },
+    Show {
+        /// User id (usr_…)
+        id: UserId,
+    },
     /// Change a user's role
     #[command(after_help = "Examples:\n  atoll user role usr_… viewer")]
     Role {
+        /// User id (usr_…)
         id: UserId,
         /// Role: viewer, member or admin
         #[arg(value_parser = parse_word::<Role>)]
@@ -46,7 +51,10 @@ enum Command {
     },
     /// Remove a user and their tokens
     #[command(after_help = "Examples:\n  atoll user rm usr_…")]
-    Rm { id: UserId },
+    Rm {
+        /// User id (usr_…)
+        id: UserId,
+    },
 }
 
 pub async fn run(user: &User, output: &Output) -> Result {

@@ -54,7 +54,7 @@ pub fn save_worker_token(
     let file = out.map_or_else(|| default_token_file(client, sandbox), Path::to_owned);
     let file = std::path::absolute(&file).unwrap_or(file);
     write_secret_file(&file, token, out.is_none()).map_err(|error| {
-        Failure::setup("token_file", format!("can't write the worker's token to {}: {error}", file.display()))
+        Failure::setup("token_file", format!("cannot write the worker's token to {}: {error}", file.display()))
             .with_hint(format!("Create a new one with `atoll sandbox worker-token {sandbox} --out FILE`."))
     })?;
     let spool = file.with_extension("spool");

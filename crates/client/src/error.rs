@@ -28,7 +28,7 @@ pub enum Error {
     /// The response is not one of an Atoll server.
     #[error("{url} does not respond like an Atoll server: {detail}")]
     UnexpectedResponse { url: String, detail: String },
-    /// The client can't be set up.
+    /// The client cannot be set up.
     #[error("invalid client configuration: {0}")]
     Configuration(String),
 }

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn incomplete_events_are_held_back() {
+    fn buffers_incomplete_events() {
         assert_eq!(whole(b"data: half\n"), []);
         assert_eq!(whole(b"data: half"), []);
     }

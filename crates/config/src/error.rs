@@ -49,9 +49,9 @@ pub enum ConfigProblem {
     #[error("{key} ({place}): expected {expected}, found {found}")]
     WrongType { key: String, place: SettingSource, found: &'static str, expected: String },
 
-    /// `given` is absent if the value may be a secret.
-    #[error("{key} ({place}): expected {expected}, found {}", describe_value(.given, .detail))]
-    InvalidValue { key: String, place: SettingSource, given: Option<String>, detail: Option<String>, expected: String },
+    /// `value` is absent if the value may be a secret.
+    #[error("{key} ({place}): expected {expected}, found {}", describe_value(.value, .detail))]
+    InvalidValue { key: String, place: SettingSource, value: Option<String>, detail: Option<String>, expected: String },
 
     #[error("{key} ({place}): already set ({first}); set it once")]
     DuplicateKey { key: String, place: SettingSource, first: SettingSource },
@@ -80,10 +80,10 @@ fn did_you_mean(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
-fn describe_value(given: &Option<String>, detail: &Option<String>) -> String {
-    match (given, detail) {
-        (Some(given), Some(detail)) => format!("`{given}`: {detail}"),
-        (Some(given), None) => format!("`{given}`"),
+fn describe_value(value: &Option<String>, detail: &Option<String>) -> String {
+    match (value, detail) {
+        (Some(value), Some(detail)) => format!("`{value}`: {detail}"),
+        (Some(value), None) => format!("`{value}`"),
         (None, Some(detail)) => format!("another value: {detail}"),
         (None, None) => "another value".to_owned(),
     }

@@ -73,18 +73,18 @@ pub(crate) enum Mismatch {
     /// The node is of another type, such as a list.
     Type(&'static str),
     Value {
-        given: String,
+        value: String,
         detail: Option<String>,
     },
 }
 
 impl Mismatch {
-    fn new(given: &str) -> Self {
-        Self::Value { given: given.to_owned(), detail: None }
+    fn new(value: &str) -> Self {
+        Self::Value { value: value.to_owned(), detail: None }
     }
 
-    fn with_detail(given: &str, detail: impl Into<String>) -> Self {
-        Self::Value { given: given.to_owned(), detail: Some(detail.into()) }
+    fn with_detail(value: &str, detail: impl Into<String>) -> Self {
+        Self::Value { value: value.to_owned(), detail: Some(detail.into()) }
     }
 }
 

@@ -1,10 +1,10 @@
 //! Atoll's configuration: typed values from **flag > environment > file > default**, each with its source.
 //!
-//! `sections.rs` declares every key once. [`load`] reads nothing from the process, so a test can pass any [`Inputs`];
+//! `sections.rs` declares every key once. [`load_config`] reads nothing from the process, so a test can pass any [`Inputs`];
 //! [`Inputs::of_this_process`] collects the real ones. A load returns a valid [`Config`], or an [`Error`] with every
 //! problem.
 
-#![allow(unexpected_cfgs, reason = "`words!` asks for a feature of the crates that describe an HTTP interface")]
+#![allow(unexpected_cfgs, reason = "`string_enum!` uses a feature of the crates that describe an HTTP interface")]
 
 mod checks;
 mod duration;

@@ -186,9 +186,9 @@ fn rejection_problem(key: &Key, place: SettingSource, rejection: RejectedValue) 
     let key = key.name.to_owned();
     match mismatch {
         Mismatch::Type(found) => ConfigProblem::WrongType { key, place, found, expected },
-        Mismatch::Value { given, detail } => {
-            let given = (!is_secret).then(|| quote_input(&given));
-            ConfigProblem::InvalidValue { key, place, given, detail, expected }
+        Mismatch::Value { value, detail } => {
+            let value = (!is_secret).then(|| quote_input(&value));
+            ConfigProblem::InvalidValue { key, place, value, detail, expected }
         }
     }
 }

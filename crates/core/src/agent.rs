@@ -13,7 +13,7 @@ pub fn program_path(name: &str) -> String {
     format!("{AGENTS_DIR}/{}", relative_program_path(name))
 }
 
-/// Returns the same path relative to [`PLACE`], as providers expect it.
+/// Returns the same path relative to [`AGENTS_DIR`], as providers expect it.
 pub fn relative_program_path(name: &str) -> String {
     format!("{name}/bin/{name}")
 }

@@ -188,12 +188,12 @@ mod tests {
     fn only_more_money_resumes_an_agent() {
         let (then, later) = (at("2026-11-16T08:00:00Z"), at("2026-11-16T23:00:00Z"));
         let day = |usd: f64| Budget { usd, per: BudgetPeriod::Day };
-        let held = BudgetPause::from_budget(&day(5.0), then);
-        assert!(!held.may_resume(Some(&day(5.0)), later) && !held.may_resume(Some(&day(4.0)), later));
-        assert!(held.may_resume(Some(&day(5.1)), later) && held.may_resume(None, later));
-        assert!(held.may_resume(Some(&day(4.0)), at("2026-11-17T00:00:00Z")), "a new day");
-        assert!(!held.may_resume(Some(&day(5.0)), at("2026-11-15T00:00:00Z")), "the clock was set back");
-        assert!(held.may_resume(Some(&Budget { usd: 5.0, per: BudgetPeriod::Month }), later));
+        let pause = BudgetPause::from_budget(&day(5.0), then);
+        assert!(!pause.may_resume(Some(&day(5.0)), later) && !pause.may_resume(Some(&day(4.0)), later));
+        assert!(pause.may_resume(Some(&day(5.1)), later) && pause.may_resume(None, later));
+        assert!(pause.may_resume(Some(&day(4.0)), at("2026-11-17T00:00:00Z")), "a new day");
+        assert!(!pause.may_resume(Some(&day(5.0)), at("2026-11-15T00:00:00Z")), "the clock was set back");
+        assert!(pause.may_resume(Some(&Budget { usd: 5.0, per: BudgetPeriod::Month }), later));
         let ever = Budget { usd: 5.0, per: BudgetPeriod::Ever };
         assert!(!BudgetPause::from_budget(&ever, then).may_resume(Some(&ever), at("2999-01-01T00:00:00Z")));
     }

@@ -188,7 +188,7 @@ pub fn next(
                 to.phase = LoopPhase::Passed;
                 (to, vec![LoopEffect::EndLoop])
             }
-            // The agent can't do anything about an undecided check.
+            // The agent cannot do anything about an undecided check.
             CheckVerdict::Unknown => stop_loop(to, StopReason::Undecided),
             CheckVerdict::Failed => match limit_reached(&to, facts, limits) {
                 Some(reason) => stop_loop(to, reason),

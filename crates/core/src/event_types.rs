@@ -68,7 +68,7 @@ macro_rules! for_each_event_type {
             MESSAGE_EDITED = "message.edited", MessageEdited(MessageContent), "A queued message changed.";
             MESSAGE_CANCELLED = "message.cancelled", MessageCancelled(MessageOutcome), "A queued message was cancelled.";
             MESSAGE_ACKNOWLEDGED = "message.acknowledged", MessageAcknowledged(MessageOutcome), "The agent has the message.";
-            MESSAGE_UNDELIVERABLE = "message.undeliverable", MessageUndeliverable(MessageOutcome), "The message can't reach the agent.";
+            MESSAGE_UNDELIVERABLE = "message.undeliverable", MessageUndeliverable(MessageOutcome), "The message cannot reach the agent.";
             MESSAGE_UNCONFIRMED = "message.delivered_unconfirmed", MessageDeliveredUnconfirmed(MessageOutcome), "The worker handed the message to the agent, which did not confirm it.";
             NETWORK_CHANGED = "network.changed", NetworkChanged(NetworkChanged), "A person changed the sandbox's network policy.";
             NETWORK_REFUSED = "network.refused", NetworkRefused(NetworkRefused), "The egress proxy refused a connection.";

@@ -99,7 +99,7 @@ pub fn nudge_message(detector: Detector, tool: &str, detail: &FindingDetail) -> 
         }
         (Detector::ProtectedPath, FindingDetail::Path(path)) => {
             format!(
-                "Atoll's guardian: `{path}` is protected and can't be changed here. Leave it as it is, and say so if the task can't be done without changing it."
+                "Atoll's guardian: `{path}` is protected and cannot be changed here. Leave it as it is, and say so if the task cannot be done without changing it."
             )
         }
         (Detector::RepeatedCall, FindingDetail::Path(what)) => {
@@ -227,7 +227,7 @@ mod tests {
             (finding.detail, finding.evidence),
             (FindingDetail::RepeatCount(3), vec!["0".into(), "1".into(), "2".into()])
         );
-        assert!(finding.should_nudge && found.next().is_none(), "a streak is told once");
+        assert!(finding.should_nudge && found.next().is_none(), "a streak is reported once");
     }
 
     #[test]
@@ -249,7 +249,10 @@ mod tests {
         assert!(watch.report_protected_path("1", "Edit", "Cargo.lock", Duration::ZERO).should_nudge);
         assert!(!watch.report_protected_path("2", "Edit", "infra", Duration::ZERO).should_nudge, "too soon");
         assert!(watch.report_protected_path("3", "Edit", "infra", far).should_nudge);
-        assert!(!watch.report_protected_path("4", "Edit", "Cargo.lock", far * 2).should_nudge, "it was said");
+        assert!(
+            !watch.report_protected_path("4", "Edit", "Cargo.lock", far * 2).should_nudge,
+            "it was already reported"
+        );
     }
 
     proptest! {
@@ -272,7 +275,7 @@ mod tests {
                 nudges += usize::from(found.is_some_and(|found| found.should_nudge));
                 prop_assert!(watch.open_calls.is_empty() && watch.open_order.is_empty() && watch.streak_ids.len() <= MAX_EVIDENCE_IDS);
             }
-            prop_assert!(nudges <= 9, "nine different calls, each told once at most");
+            prop_assert!(nudges <= 9, "nine different calls, each reported once at most");
         }
 
         #[test]

@@ -36,8 +36,8 @@ impl DeliveryState {
     /// The worker may know only an older lease, if the frame with the new one was lost with a connection. Its reports
     /// under the older lease are equally valid.
     pub fn lease_held_by(&self, stream: Uuid) -> Option<LeaseId> {
-        let held = self.lease.filter(|held| self.state == MessageState::Leased && held.stream == stream);
-        held.map(|held| held.id)
+        let lease = self.lease.filter(|lease| self.state == MessageState::Leased && lease.stream == stream);
+        lease.map(|lease| lease.id)
     }
 
     const fn with_state(self, state: MessageState) -> Self {
@@ -87,24 +87,29 @@ pub fn apply_delivery_input(
     match step {
         DeliveryInput::Lease(lease) => match (standing.state, holder) {
             (M::Queued, _) => Ok(DeliveryState { state: M::Leased, lease: Some(lease), ..standing }),
-            (M::Leased, Some(held)) if held.expires_at <= now => Ok(DeliveryState { lease: Some(lease), ..standing }),
+            (M::Leased, Some(current)) if current.expires_at <= now => {
+                Ok(DeliveryState { lease: Some(lease), ..standing })
+            }
             (M::Leased, _) => Err(DeliveryError::Leased),
             (ended @ (M::Acknowledged | M::Cancelled | M::Undeliverable | M::DeliveredUnconfirmed), _) => {
                 Err(DeliveryError::NotQueued(ended))
             }
         },
         DeliveryInput::Renew { lease, until } => {
-            let held = holder.filter(|held| held.id == lease).ok_or(DeliveryError::NotYourLease)?;
-            Ok(DeliveryState { lease: Some(Lease { expires_at: until.max(held.expires_at), ..held }), ..standing })
+            let current = holder.filter(|current| current.id == lease).ok_or(DeliveryError::NotYourLease)?;
+            Ok(DeliveryState {
+                lease: Some(Lease { expires_at: until.max(current.expires_at), ..current }),
+                ..standing
+            })
         }
         DeliveryInput::Ack { lease, delivery_method: how, turn } => match standing.state {
-            M::Leased if holder.is_some_and(|held| held.id == lease) => {
+            M::Leased if holder.is_some_and(|current| current.id == lease) => {
                 Ok(DeliveryState { state: M::Acknowledged, delivery_method: Some(how), turn, ..standing })
             }
             // A repeated acknowledgement has no effect.
-            M::Acknowledged if standing.lease.is_some_and(|held| held.id == lease) => Ok(standing),
+            M::Acknowledged if standing.lease.is_some_and(|current| current.id == lease) => Ok(standing),
             // The lease expired or was released, and no other worker has leased the message since.
-            M::Queued if standing.lease.is_some_and(|held| held.id == lease) => {
+            M::Queued if standing.lease.is_some_and(|current| current.id == lease) => {
                 Ok(DeliveryState { state: M::Acknowledged, delivery_method: Some(how), turn, ..standing })
             }
             M::Queued | M::Leased | M::Acknowledged | M::Cancelled | M::Undeliverable | M::DeliveredUnconfirmed => {
@@ -112,7 +117,7 @@ pub fn apply_delivery_input(
             }
         },
         DeliveryInput::Nack { lease, was_handed_over: handed, may_retry: retry } => {
-            let last_holder = standing.lease.is_some_and(|held| held.id == lease);
+            let last_holder = standing.lease.is_some_and(|current| current.id == lease);
             let to = match (handed, retry) {
                 (true, _) => M::DeliveredUnconfirmed,
                 (false, true) => M::Queued,
@@ -144,7 +149,7 @@ pub fn apply_delivery_input(
         },
         DeliveryInput::StreamReplaced { stream } => match holder {
             // The queued message keeps the lease: its holder may still acknowledge delivery.
-            Some(held) if held.stream == stream => Ok(standing.with_state(M::Queued)),
+            Some(current) if current.stream == stream => Ok(standing.with_state(M::Queued)),
             Some(_) | None => Ok(standing),
         },
         DeliveryInput::SessionClosed => {

@@ -117,7 +117,7 @@ impl<'de, T: DeserializeOwned> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-/// Converts a value to raw text. A value that can't be serialised (there is none) becomes `null`.
+/// Converts a value to raw text. A value that cannot be serialised (there is none) becomes `null`.
 pub fn to_raw_json(value: &serde_json::Value) -> Box<RawValue> {
     serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }

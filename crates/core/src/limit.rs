@@ -50,8 +50,8 @@ impl AgentLimits {
 
     /// Rejects a limit of zero: the agent could never start, without an obvious reason.
     pub fn check_bounds(&self, field: &str) -> Result<(), OutOfBounds> {
-        for (name, given) in [("turns", self.turns), ("turn_s", self.turn_s), ("no_progress_s", self.no_progress_s)] {
-            if given == Some(0) {
+        for (name, value) in [("turns", self.turns), ("turn_s", self.turn_s), ("no_progress_s", self.no_progress_s)] {
+            if value == Some(0) {
                 return reject_field(&format!("{field}.{name}"), "must be above 0");
             }
         }

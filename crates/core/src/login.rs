@@ -1,7 +1,7 @@
 //! Login files: JSON files that an agent expects in its home.
 //!
 //! Refresh tokens are blanked before a file enters a sandbox, since a renewal there would invalidate the owner's login.
-//! The fields remain, because agents can't read a file without them.
+//! The fields remain, because agents cannot read a file without them.
 
 use crate::bounds::{OutOfBounds, reject_field};
 use serde_json::Value;

@@ -34,7 +34,10 @@ fn refresh_tokens_are_blanked_and_their_fields_remain() {
     });
     let blanked = blank(&codex);
     assert_eq!(blanked["tokens"], json!({ "access_token": "a", "refresh_token": "" }));
-    assert_eq!(blanked["last_refresh"], codex["last_refresh"], "it can't read its file without, and it renews nothing");
+    assert_eq!(
+        blanked["last_refresh"], codex["last_refresh"],
+        "it cannot read its file without, and it renews nothing"
+    );
 }
 
 #[test]

@@ -72,7 +72,7 @@ impl AllowEntry {
 
     fn permits(&self, target: &NetworkTarget) -> bool {
         let host = match (&self.pattern, &target.host) {
-            (HostPattern::Exact(host), asked) => host == asked,
+            (HostPattern::Exact(host), target_host) => host == target_host,
             (HostPattern::Subdomains(suffix), Host::Name(name)) => {
                 name.len() > suffix.len() && name.ends_with(suffix.as_str())
             }

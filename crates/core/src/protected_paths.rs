@@ -7,10 +7,10 @@ pub const MAX_PROTECTED_PATHS: usize = 64;
 const MAX_PATH_BYTES: usize = 512;
 
 /// Validates and normalises a path; removes the trailing slash of a directory.
-pub fn normalise_protected_path(field: &str, given: &str) -> Result<String, OutOfBounds> {
-    let path = given.strip_suffix('/').unwrap_or(given);
-    let shown: String = given.chars().filter(|letter| !letter.is_control()).take(100).collect();
-    let no = |why: &str| reject_field(field, format!("`{shown}` {why}"));
+pub fn normalise_protected_path(field: &str, input: &str) -> Result<String, OutOfBounds> {
+    let path = input.strip_suffix('/').unwrap_or(input);
+    let printable: String = input.chars().filter(|letter| !letter.is_control()).take(100).collect();
+    let no = |why: &str| reject_field(field, format!("`{printable}` {why}"));
     if path.is_empty() || path == "." {
         return no("names no file or directory of the workspace");
     }
@@ -38,10 +38,10 @@ pub fn normalise_protected_path(field: &str, given: &str) -> Result<String, OutO
 /// Joins several lists in order, without duplicates. No list can weaken another.
 pub fn join_protected_paths<'a>(
     field: &str,
-    given: impl IntoIterator<Item = &'a String>,
+    paths: impl IntoIterator<Item = &'a String>,
 ) -> Result<Vec<String>, OutOfBounds> {
     let all: BTreeSet<String> =
-        given.into_iter().map(|one| normalise_protected_path(field, one)).collect::<Result<_, _>>()?;
+        paths.into_iter().map(|one| normalise_protected_path(field, one)).collect::<Result<_, _>>()?;
     if all.len() > MAX_PROTECTED_PATHS {
         return reject_field(field, format!("has {} paths; at most {MAX_PROTECTED_PATHS} are allowed", all.len()));
     }
@@ -65,21 +65,21 @@ mod tests {
 
     #[test]
     fn accepts_only_plain_paths_below_the_workspace() {
-        for (given, kept) in [(".github/", ".github"), ("Cargo.lock", "Cargo.lock"), ("a/[id]/b c", "a/[id]/b c")] {
-            assert_eq!(normalise_protected_path("protected", given).unwrap(), kept);
+        for (input, expected) in [(".github/", ".github"), ("Cargo.lock", "Cargo.lock"), ("a/[id]/b c", "a/[id]/b c")] {
+            assert_eq!(normalise_protected_path("protected", input).unwrap(), expected);
         }
-        for given in ["", "/", ".", "./a", "a/../b", "..", "/etc", "~/x", "a//b", "a\nb", ".git", ".Git/hooks"] {
-            assert!(normalise_protected_path("protected", given).is_err(), "{given:?}");
+        for input in ["", "/", ".", "./a", "a/../b", "..", "/etc", "~/x", "a//b", "a\nb", ".git", ".Git/hooks"] {
+            assert!(normalise_protected_path("protected", input).is_err(), "{input:?}");
         }
         assert!(normalise_protected_path("protected", &"a".repeat(513)).is_err());
-        let said = normalise_protected_path("protected", "src/*.rs").unwrap_err().to_string();
-        assert!(said.starts_with("protected: `src/*.rs` is a pattern"), "{said}");
+        let error = normalise_protected_path("protected", "src/*.rs").unwrap_err().to_string();
+        assert!(error.starts_with("protected: `src/*.rs` is a pattern"), "{error}");
     }
 
     #[test]
     fn lists_are_joined_and_bounded() {
-        let given = ["b/", "a", "b"].map(str::to_owned);
-        assert_eq!(join_protected_paths("protected", &given).unwrap(), ["a", "b"]);
+        let input = ["b/", "a", "b"].map(str::to_owned);
+        assert_eq!(join_protected_paths("protected", &input).unwrap(), ["a", "b"]);
         let many: Vec<String> = (0..=MAX_PROTECTED_PATHS).map(|number| number.to_string()).collect();
         assert!(join_protected_paths("protected", &many).is_err());
     }

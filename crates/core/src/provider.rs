@@ -34,7 +34,7 @@ pub struct ProviderId(pub String);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("the {provider} provider can't {ability}")]
+    #[error("the {provider} provider cannot {ability}")]
     Unsupported { provider: ProviderKind, ability: &'static str },
     /// Permanent: bad configuration or an inactive snapshot. Do not retry.
     #[error("the provider refused: {detail}")]
@@ -117,7 +117,7 @@ pub struct CreateSpec {
     pub programs: Vec<ReadOnlyMount>,
 }
 
-/// File or directory of this machine that a sandbox sees read-only, below [`crate::agent::PLACE`].
+/// File or directory of this machine that a sandbox sees read-only, below [`crate::agent::AGENTS_DIR`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReadOnlyMount {
     /// Absolute, without symbolic links.
@@ -153,7 +153,7 @@ pub enum GitOperation {
     Diff { base: String, paths: Vec<String>, as_patch: bool },
 }
 
-/// Result of a `GitJob`; its output is in the file passed to the job.
+/// Result of a [`GitOperation`]; its output is in the file passed to the operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitResult {
     pub exit: CommandExit,
@@ -172,7 +172,7 @@ pub struct ProviderSandbox {
     pub id: ProviderId,
     pub state: ProviderState,
     pub labels: BTreeMap<String, String>,
-    /// Limits that the provider can't enforce here, as sentences for users.
+    /// Limits that the provider cannot enforce here, as sentences for users.
     pub notices: Vec<String>,
 }
 
@@ -288,7 +288,7 @@ impl Transfer {
     }
 }
 
-/// Name of a project's snapshot at its provider, prefixed with the project so that projects can't use each other's.
+/// Name of a project's snapshot at its provider, prefixed with the project so that projects cannot use each other's.
 pub fn provider_snapshot_name(project: ProjectId, name: &str) -> String {
     format!("{project}.{name}")
 }

@@ -76,7 +76,7 @@ impl Redactor {
         let whole = || serde_json::json!({ "redacted": "the whole of it" }).to_string();
         let Ok(mut value) = serde_json::from_str::<Value>(text) else { return Some(whole()) };
         let found = self.redact_value(&mut value) || by_text.is_some();
-        // A secret that is itself a fragment of JSON can't be cut out: replace everything.
+        // A secret that is itself a fragment of JSON cannot be cut out: replace everything.
         found.then(|| value.to_string()).map(|text| if self.redact(&text).is_some() { whole() } else { text })
     }
 

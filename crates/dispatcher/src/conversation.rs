@@ -4,7 +4,7 @@
 use crate::program::input::{Ack, Nack};
 use atoll_core::id::MessageId;
 use atoll_core::message::{Delivery, DeliveryMethod, MessageType};
-use atoll_drivers::{Abilities, EventEffect, TurnState, is_turn_note};
+use atoll_drivers::{Abilities, AgentTurn, EventEffect, is_turn_note};
 use atoll_protocol::LeasedMessage;
 use std::collections::VecDeque;
 
@@ -180,10 +180,10 @@ impl ConversationState {
         self.unconfirmed.iter().any(|id| !self.interrupts.contains(id))
     }
 
-    pub fn turn_state(&self) -> TurnState {
+    pub fn turn_state(&self) -> AgentTurn {
         match self.state {
-            State::InTurn => TurnState::InTurn,
-            State::Idle | State::Over => TurnState::Idle,
+            State::InTurn => AgentTurn::InTurn,
+            State::Idle | State::Over => AgentTurn::Idle,
         }
     }
 
@@ -323,8 +323,8 @@ mod tests {
         }
         assert!(conversation.has_unconfirmed(), "a message is unconfirmed");
         assert!(conversation.acknowledge(again.id, DeliveryMethod::Injected).is_some());
-        let over: Vec<_> = conversation.acknowledge_interrupts().into_iter().map(|ack| ack.id).collect();
-        assert_eq!(over, [first.id]);
+        let acknowledged: Vec<_> = conversation.acknowledge_interrupts().into_iter().map(|ack| ack.id).collect();
+        assert_eq!(acknowledged, [first.id]);
         assert_eq!(conversation.unconfirmed, [steer.id], "it begins the next turn");
         assert!(conversation.acknowledge_interrupts().is_empty());
     }

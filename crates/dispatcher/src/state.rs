@@ -327,7 +327,7 @@ impl State {
         match report {
             DownlinkReport::Message(message) => self.accept_message(*message, effects),
             DownlinkReport::Answer(answer) => effects.program.send_answer(answer),
-            DownlinkReport::Limits(limits, held) => effects.program.send_limits(limits, held),
+            DownlinkReport::Limits(limits, exhausted) => effects.program.send_limits(limits, exhausted),
             DownlinkReport::Stop(state) => self.begin_stop(state, effects),
             DownlinkReport::Ended(exit) => return Some(exit),
         }
@@ -376,7 +376,7 @@ impl State {
     pub(super) fn handle_settled(&mut self, report: AckReport, effects: &mut Effects<'_>) -> Option<Exit> {
         match report {
             AckReport::Settled { id, lease } => {
-                if let Some(record) = self.journal.settle(id, lease) {
+                if let Some(record) = self.journal.mark_settled(id, lease) {
                     effects.write_record(record, AfterRecord::Nothing);
                 }
                 self.publish_durable();

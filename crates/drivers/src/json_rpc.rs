@@ -119,13 +119,16 @@ mod tests {
 
     #[test]
     fn an_error_shows_its_details() {
-        let said = |error: Value| match parse_message(json!({"id": 1, "error": error}).to_string().as_bytes()) {
+        let error_text = |error: Value| match parse_message(json!({"id": 1, "error": error}).to_string().as_bytes()) {
             Ok(RpcMessage::Response { result: Err(refusal), .. }) => refusal.to_string(),
             other => panic!("{other:?}"),
         };
-        assert_eq!(said(json!({"code": 1, "message": "no"})), "no");
-        assert_eq!(said(json!({"message": "Internal error", "data": {"details": "no key"}})), "Internal error: no key");
-        assert_eq!(said(json!({})), "no reason given");
+        assert_eq!(error_text(json!({"code": 1, "message": "no"})), "no");
+        assert_eq!(
+            error_text(json!({"message": "Internal error", "data": {"details": "no key"}})),
+            "Internal error: no key"
+        );
+        assert_eq!(error_text(json!({})), "no reason given");
         let line: Value = serde_json::from_slice(&encode_method_not_found(&json!(3), "fs/read")).unwrap();
         assert_eq!((&line["id"], &line["error"]["code"]), (&json!(3), &json!(-32601)));
     }

@@ -100,7 +100,7 @@ pub struct ConfigFile {
 
 /// State of the agent when it receives a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TurnState {
+pub enum AgentTurn {
     Idle,
     InTurn,
 }
@@ -238,7 +238,7 @@ pub trait Driver: Send + std::fmt::Debug {
         Vec::new()
     }
     /// Encodes a message as input lines.
-    fn encode_message(&mut self, message: &LeasedMessage, standing: TurnState) -> Vec<u8>;
+    fn encode_message(&mut self, message: &LeasedMessage, turn: AgentTurn) -> Vec<u8>;
     /// Adds a note from Atoll to the text that starts a turn.
     fn append_note(&self, content: &str, note: &str) -> String {
         format!("{content}\n\n[{note}]")

@@ -17,8 +17,8 @@ pub(super) fn parse_line(bytes: &[u8]) -> Value {
     all.remove(0)
 }
 
-pub(super) fn summarize_output(said: &AgentOutput) -> String {
-    match said {
+pub(super) fn summarize_output(output: &AgentOutput) -> String {
+    match output {
         AgentOutput::Event(AgentEvent { event_type, data, effect: mark, .. }) => {
             let data: Value = serde_json::from_str(data.get()).unwrap();
             let words = ["text", "tool", "output", "stop_reason", "error", "items", "cost_usd"].map(|name| &data[name]);
@@ -28,8 +28,8 @@ pub(super) fn summarize_output(said: &AgentOutput) -> String {
         }
         AgentOutput::Acknowledged { how, .. } => format!("acknowledged {how}"),
         AgentOutput::Reply(bytes) => {
-            let said = |line: &Value| line["method"].as_str().map_or_else(|| line.to_string(), str::to_owned);
-            format!("reply {}", parse_lines(bytes).iter().map(said).collect::<Vec<_>>().join(", "))
+            let method = |line: &Value| line["method"].as_str().map_or_else(|| line.to_string(), str::to_owned);
+            format!("reply {}", parse_lines(bytes).iter().map(method).collect::<Vec<_>>().join(", "))
         }
         AgentOutput::TextDelta(data) => format!("delta {}", data.get()),
         AgentOutput::Request(ask) => format!("request {:?} {} {}", ask.kind, ask.tool, ask.input),

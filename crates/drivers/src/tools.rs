@@ -112,9 +112,9 @@ pub fn is_tool_denied(settings: &AgentSettings, name: &str) -> bool {
 /// Settings that an agent without tool configuration cannot follow.
 pub(super) fn unsupported_tool_settings(settings: &AgentSettings, agent: &str) -> Vec<UnsupportedSetting> {
     let mut ignored = Vec::new();
-    let asked = "Atoll can only deny calls that it asks about";
+    let explanation = "Atoll can only deny calls that it asks about";
     let mut say = |setting: &str| {
-        ignored.push(crate::unsupported(setting, format!("{agent} has no setting for its tools; {asked}")));
+        ignored.push(crate::unsupported(setting, format!("{agent} has no setting for its tools; {explanation}")));
     };
     if settings.tools.is_some() {
         say("tools");

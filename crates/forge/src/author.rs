@@ -66,20 +66,20 @@ impl HostRepository {
 }
 
 fn home_from_passwd(uid: u32, passwd: &[u8]) -> Option<PathBuf> {
-    let wanted = uid.to_string();
+    let uid_text = uid.to_string();
     passwd.split(|byte| *byte == b'\n').find_map(|line| {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b':').collect();
-        let home = fields.get(5).filter(|home| fields[2] == wanted.as_bytes() && home.starts_with(b"/"))?;
+        let home = fields.get(5).filter(|home| fields[2] == uid_text.as_bytes() && home.starts_with(b"/"))?;
         Some(OsString::from_vec(home.to_vec()).into())
     })
 }
 
 /// Normalizes a name like git, so that commits and messages agree.
 fn normalize_value(value: &str) -> Option<String> {
-    let kept: String =
+    let normalized: String =
         value.chars().filter(|character| !character.is_control() && !"<>".contains(*character)).collect();
-    let kept = kept.trim().chars().take(200).collect::<String>();
-    if kept.is_empty() { None } else { Some(kept) }
+    let normalized = normalized.trim().chars().take(200).collect::<String>();
+    if normalized.is_empty() { None } else { Some(normalized) }
 }
 
 #[cfg(test)]

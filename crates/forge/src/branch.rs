@@ -106,40 +106,40 @@ pub(crate) enum NameConflict {
 }
 
 /// Returns the requested name, or the next unused one like it.
-pub(crate) fn find_free_name(wanted: &str, taken: &BTreeSet<String>) -> Option<AssignedBranch> {
-    let slashes = wanted.match_indices('/').map(|(place, _)| &wanted[..place]);
-    let blocked = slashes.filter(|directory| taken.contains(*directory)).map(str::to_owned).next();
-    let stem = if blocked.is_some() { wanted.replace('/', "-") } else { wanted.to_owned() };
+pub(crate) fn find_free_name(requested: &str, existing: &BTreeSet<String>) -> Option<AssignedBranch> {
+    let slashes = requested.match_indices('/').map(|(place, _)| &requested[..place]);
+    let blocked = slashes.filter(|directory| existing.contains(*directory)).map(str::to_owned).next();
+    let stem = if blocked.is_some() { requested.replace('/', "-") } else { requested.to_owned() };
     let is_free = |name: &String| {
         let inside = format!("{name}/");
-        let first = taken.range(inside.clone()..).next();
-        !taken.contains(name) && !first.is_some_and(|other| other.starts_with(&inside))
+        let first = existing.range(inside.clone()..).next();
+        !existing.contains(name) && !first.is_some_and(|other| other.starts_with(&inside))
     };
     let numbered = (2..MAX_NAME_ATTEMPTS).map(|number| format!("{stem}-{number}"));
     let name = std::iter::once(stem.clone()).chain(numbered).find(is_free)?;
     let why = match blocked {
         Some(by) => Some(NameConflict::Blocked { by }),
-        None => (name != wanted).then_some(NameConflict::Taken),
+        None => (name != requested).then_some(NameConflict::Taken),
     };
     Some(AssignedBranch { name, conflict: why })
 }
 
 /// Finds a branch with a name like the requested one at this commit: an earlier attempt created it.
 pub(crate) fn find_existing_branch(
-    wanted: &str,
+    requested: &str,
     commit: &str,
     branches: &BTreeMap<String, String>,
 ) -> Option<AssignedBranch> {
-    let flat = wanted.replace('/', "-");
+    let flat = requested.replace('/', "-");
     let is_like = |name: &str| {
-        [wanted, &flat].iter().filter_map(|stem| name.strip_prefix(*stem)).any(|rest| {
+        [requested, &flat].iter().filter_map(|stem| name.strip_prefix(*stem)).any(|rest| {
             let number = rest.strip_prefix('-').is_some_and(|digits| digits.parse::<u32>().is_ok());
             rest.is_empty() || number
         })
     };
     let mut there = branches.iter().filter(|(name, at)| *at == commit && is_like(name)).map(|(name, _)| name);
     let name = there.next()?.clone();
-    let why = (name != wanted).then_some(NameConflict::Taken);
+    let why = (name != requested).then_some(NameConflict::Taken);
     Some(AssignedBranch { name, conflict: why })
 }
 
@@ -182,8 +182,8 @@ mod tests {
 
     #[test]
     fn finds_the_next_free_name() {
-        let taken: BTreeSet<String> = ["main", "a/x", "a/y", "a/y-2", "b/x/deep", "c"].map(str::to_owned).into();
-        let free = |wanted: &str| find_free_name(wanted, &taken).unwrap();
+        let existing: BTreeSet<String> = ["main", "a/x", "a/y", "a/y-2", "b/x/deep", "c"].map(str::to_owned).into();
+        let free = |requested: &str| find_free_name(requested, &existing).unwrap();
         assert_eq!(free("a/z"), AssignedBranch { name: "a/z".to_owned(), conflict: None });
         assert_eq!(free("a/x"), AssignedBranch { name: "a/x-2".to_owned(), conflict: Some(NameConflict::Taken) });
         assert_eq!(free("a/y"), AssignedBranch { name: "a/y-3".to_owned(), conflict: Some(NameConflict::Taken) });
@@ -198,8 +198,9 @@ mod tests {
     fn finds_the_branch_of_an_earlier_attempt() {
         let branches = [("a/x", "1"), ("a/x-2", "2"), ("a/x-two", "3"), ("a-y", "4")];
         let branches = branches.map(|(name, commit)| (name.to_owned(), commit.to_owned())).into();
-        let found =
-            |wanted, commit| find_existing_branch(wanted, commit, &branches).map(|free| (free.name, free.conflict));
+        let found = |requested, commit| {
+            find_existing_branch(requested, commit, &branches).map(|free| (free.name, free.conflict))
+        };
         assert_eq!(found("a/x", "1"), Some(("a/x".to_owned(), None)));
         assert_eq!(found("a/x", "2"), Some(("a/x-2".to_owned(), Some(NameConflict::Taken))));
         assert_eq!(found("a/y", "4"), Some(("a-y".to_owned(), Some(NameConflict::Taken))));

@@ -61,8 +61,8 @@ pub enum Error {
     #[error("{branch:?} is not a valid branch name; choose another")]
     BranchRefused { branch: String },
 
-    #[error("all names like {wanted} exist; remove old branches (`git branch -D`) or choose another name")]
-    NoFreeName { wanted: String },
+    #[error("all names like {name} exist; remove old branches (`git branch -D`) or choose another name")]
+    NoFreeName { name: String },
 
     #[error("the sandbox's result is not a valid bundle: {detail}; nothing was imported, try again")]
     BundleRefused { detail: String },

@@ -85,8 +85,8 @@ fn query_version(program: &Path) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn check_version(said: &str) -> Result<(), Error> {
-    let found = said.trim().trim_start_matches("git version ").to_owned();
+fn check_version(version_output: &str) -> Result<(), Error> {
+    let found = version_output.trim().trim_start_matches("git version ").to_owned();
     let mut numbers = found.split('.').map_while(|number| number.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if version < MIN_GIT_VERSION { Err(Error::GitTooOld { found }) } else { Ok(()) }

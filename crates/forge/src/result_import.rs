@@ -48,8 +48,8 @@ pub struct ImportedResult {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "note", rename_all = "snake_case")]
 pub enum ImportNote {
-    NameTaken { wanted: String },
-    NameBlocked { wanted: String, by: String },
+    NameTaken { name: String },
+    NameBlocked { name: String, by: String },
     BaseNotAncestor,
     LinesNotCounted,
 }
@@ -57,11 +57,11 @@ pub enum ImportNote {
 impl fmt::Display for ImportNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NameTaken { wanted } => {
-                write!(f, "the branch {wanted} already exists, so the result has another name")
+            Self::NameTaken { name } => {
+                write!(f, "the branch {name} already exists, so the result has another name")
             }
-            Self::NameBlocked { wanted, by } => {
-                write!(f, "git cannot have both branches {wanted} and {by}, so the result has another name")
+            Self::NameBlocked { name, by } => {
+                write!(f, "git cannot have both branches {name} and {by}, so the result has another name")
             }
             Self::BaseNotAncestor => {
                 f.write_str("the result does not build on the commit that the sandbox started from")
@@ -106,26 +106,26 @@ impl HostRepository {
         };
         let quarantine = Quarantine::new(self, scratch)?;
         let commit = quarantine.index_bundle(incoming)?;
-        let seen = quarantine.inspect_result(&base, &commit)?;
-        if seen.commit_count == 0 {
+        let inspection = quarantine.inspect_result(&base, &commit)?;
+        if inspection.commit_count == 0 {
             return Ok(ImportOutcome::NoNewCommits);
         }
-        let changed = || seen.files.iter().flat_map(|file| [Some(&file.path), file.old_path.as_ref()]).flatten();
+        let changed = || inspection.files.iter().flat_map(|file| [Some(&file.path), file.old_path.as_ref()]).flatten();
         let paths: Vec<String> = changed().filter(|path| is_protected(path)).cloned().collect();
         if !paths.is_empty() {
             return Ok(ImportOutcome::Protected { paths });
         }
         let flagged = changed().filter(|path| is_sensitive(path)).cloned().collect();
-        self.store_objects(quarantine.pack_new_objects(&base, &commit, scratch)?, seen.object_count)?;
+        self.store_objects(quarantine.pack_new_objects(&base, &commit, scratch)?, inspection.object_count)?;
         let named = self.create_branch(wanted_branch, &commit)?;
         let mut notes: Vec<ImportNote> =
             named.conflict.map(|why| conflict_note(why, wanted_branch)).into_iter().collect();
-        notes.extend((!seen.base_is_ancestor).then_some(ImportNote::BaseNotAncestor));
-        notes.extend((!seen.has_line_counts).then_some(ImportNote::LinesNotCounted));
+        notes.extend((!inspection.base_is_ancestor).then_some(ImportNote::BaseNotAncestor));
+        notes.extend((!inspection.has_line_counts).then_some(ImportNote::LinesNotCounted));
         tracing::info!(
             branch = named.name,
             commit,
-            commits = seen.commit_count,
+            commits = inspection.commit_count,
             "imported a result into {}",
             self.path.display()
         );
@@ -133,8 +133,8 @@ impl HostRepository {
             branch: named.name,
             commit,
             base,
-            commits: seen.commit_count,
-            files: seen.files,
+            commits: inspection.commit_count,
+            files: inspection.files,
             flagged,
             notes,
         }))
@@ -148,24 +148,25 @@ impl HostRepository {
         Ok(())
     }
 
-    fn create_branch(&self, wanted: &str, commit: &str) -> Result<AssignedBranch, Error> {
+    fn create_branch(&self, requested: &str, commit: &str) -> Result<AssignedBranch, Error> {
         let mut refused = BTreeSet::new();
-        let mut last = Error::NoFreeName { wanted: wanted.to_owned() };
+        let mut last = Error::NoFreeName { name: requested.to_owned() };
         for _ in 0..MAX_BRANCH_ATTEMPTS {
             let branches = self.list_branches()?;
-            if let Some(there) = branch::find_existing_branch(wanted, commit, &branches) {
+            if let Some(there) = branch::find_existing_branch(requested, commit, &branches) {
                 return Ok(there);
             }
-            let mut taken: BTreeSet<String> = branches.into_keys().collect();
-            taken.extend(self.list_checked_out_branches()?);
-            taken.extend(refused.iter().cloned());
-            let Some(free) = branch::find_free_name(wanted, &taken) else { break };
-            let made = self.git_command(ACTION, self.limits.lookup_timeout)?;
-            let made = made.env("GIT_COMMITTER_NAME", "Atoll").env("GIT_COMMITTER_EMAIL", "atoll@localhost");
+            let mut existing: BTreeSet<String> = branches.into_keys().collect();
+            existing.extend(self.list_checked_out_branches()?);
+            existing.extend(refused.iter().cloned());
+            let Some(free) = branch::find_free_name(requested, &existing) else { break };
+            let command = self.git_command(ACTION, self.limits.lookup_timeout)?;
+            let command = command.env("GIT_COMMITTER_NAME", "Atoll").env("GIT_COMMITTER_EMAIL", "atoll@localhost");
             let name = format!("refs/heads/{}", free.name);
             let nothing = "0".repeat(self.format.hex_digits());
-            let made = made.args(["update-ref", "-m", "atoll: result of a sandbox", "--", &name, commit, &nothing]);
-            match made.capture_output(self.limits.listing_bytes)?.require_success() {
+            let command =
+                command.args(["update-ref", "-m", "atoll: result of a sandbox", "--", &name, commit, &nothing]);
+            match command.capture_output(self.limits.listing_bytes)?.require_success() {
                 Ok(_) => return Ok(free),
                 Err(rejected) => last = rejected.into(),
             }
@@ -191,10 +192,10 @@ impl HostRepository {
     }
 }
 
-fn conflict_note(why: NameConflict, wanted: &str) -> ImportNote {
-    let wanted = wanted.to_owned();
+fn conflict_note(why: NameConflict, name: &str) -> ImportNote {
+    let name = name.to_owned();
     match why {
-        NameConflict::Taken => ImportNote::NameTaken { wanted },
-        NameConflict::Blocked { by } => ImportNote::NameBlocked { wanted, by },
+        NameConflict::Taken => ImportNote::NameTaken { name },
+        NameConflict::Blocked { by } => ImportNote::NameBlocked { name, by },
     }
 }

@@ -16,7 +16,7 @@ impl HostRepository {
         let missing = || Error::BaseMissing { path: self.path.clone(), base: commit.chars().take(100).collect() };
         let named = self.format.is_object_id(commit).then(|| self.commit_of(commit)).transpose()?;
         let commit = named.flatten().ok_or_else(missing)?;
-        let (shallow, wanted) = if self.is_partial()? {
+        let (shallow, revisions) = if self.is_partial()? {
             (vec![commit.clone()], format!("--shallow {commit}\n{commit}\n"))
         } else {
             (self.shallow_commits()?, format!("{commit}\n"))
@@ -30,8 +30,10 @@ impl HostRepository {
         written
             .and_then(|()| std::io::Write::write_all(&mut to, &head))
             .map_err(|source| Error::Io { what: ACTION, source })?;
-        let packing =
-            self.git_command(ACTION, self.limits.bulk_timeout)?.args(PACK_ARGUMENTS).input_bytes(wanted.as_bytes())?;
+        let packing = self
+            .git_command(ACTION, self.limits.bulk_timeout)?
+            .args(PACK_ARGUMENTS)
+            .input_bytes(revisions.as_bytes())?;
         let (bytes, answer) = match packing.write_output(&mut to, self.limits.source_bytes) {
             Err(Error::OutputTooLarge { bound, .. }) => {
                 return Err(Error::SourceTooLarge { path: self.path.clone(), bound });

@@ -70,22 +70,26 @@ const DESTROY_TIMEOUT: Duration = Duration::from_secs(600);
 impl Launcher {
     /// Starts the launcher process and waits until it is ready.
     pub fn start(options: LauncherOptions) -> Result<Self, Error> {
-        let (ours, child) = match &options.spawner {
+        let (socket, child) = match &options.spawner {
             Some(keeper) => (keeper.start_launcher()?, None),
             None => {
                 let failed = |source: std::io::Error| Error::LauncherStartFailed {
                     path: options.exe.clone(),
                     source: source.into(),
                 };
-                let (ours, theirs) = wire::socket_pair()?;
-                let child =
-                    launcher_spawner::spawn_with_socket(options.exe.clone(), &options.args, &options.env, theirs)
-                        .map_err(failed)?;
-                (ours, Some(child))
+                let (socket, launcher_socket) = wire::socket_pair()?;
+                let child = launcher_spawner::spawn_with_socket(
+                    options.exe.clone(),
+                    &options.args,
+                    &options.env,
+                    launcher_socket,
+                )
+                .map_err(failed)?;
+                (socket, Some(child))
             }
         };
         let settings = if child.is_some() { Some(options.to_settings()?) } else { None };
-        let shared = Arc::new(Connection { socket: ours, state: Mutex::default() });
+        let shared = Arc::new(Connection { socket, state: Mutex::default() });
         let ready = shared.register_request(0)?;
         let reader = thread::Builder::new()
             .name("launcher".to_owned())

@@ -127,8 +127,8 @@ fn create_pool_file(file: &Path, bytes: u64) -> Result<(), Error> {
     let failed = |error: io::Error| Error::file("create the pool", file, error);
     // Never write to an existing draft: it may be a link.
     let _ = fs::remove_file(&draft);
-    let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&draft);
-    made.and_then(|draft| draft.set_len(bytes)).map_err(failed)?;
+    let created = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&draft);
+    created.and_then(|draft| draft.set_len(bytes)).map_err(failed)?;
     // One copy of the metadata: both copies would be on the same disk.
     let output = Command::new(program)
         .args(["--quiet", "--force", "--metadata", "single", "--data", "single", "--label", "atoll"])

@@ -103,8 +103,8 @@ impl TreeCounter {
                     self.pending_dirs -=
                         levels.iter().skip(MAX_OPEN_DIRS).map(|level| level.remaining.len() as u64).sum::<u64>();
                     levels.truncate(MAX_OPEN_DIRS);
-                    let Some(held) = levels.last().and_then(|level| level.dir.as_ref()) else { return Ok(()) };
-                    current = rustix::io::fcntl_dupfd_cloexec(held, 3)?;
+                    let Some(dir) = levels.last().and_then(|level| level.dir.as_ref()) else { return Ok(()) };
+                    current = rustix::io::fcntl_dupfd_cloexec(dir, 3)?;
                 }
             }
         }
@@ -141,8 +141,8 @@ impl TreeCounter {
                 Err(error) => return Err(error),
             }
         }
-        let held = if depth < MAX_OPEN_DIRS { Some(rustix::io::fcntl_dupfd_cloexec(directory, 3)?) } else { None };
-        Ok(DirLevel { identity: inode_id(&own), dir: held, remaining: left })
+        let dir = if depth < MAX_OPEN_DIRS { Some(rustix::io::fcntl_dupfd_cloexec(directory, 3)?) } else { None };
+        Ok(DirLevel { identity: inode_id(&own), dir, remaining: left })
     }
 
     fn add_file(&mut self, stat: &Stat) {
@@ -158,8 +158,8 @@ impl TreeCounter {
 /// Reopens the directory of the last level from the one below it; `None` if it moved.
 fn reopen_parent(below: &OwnedFd, levels: &[DirLevel]) -> Result<Option<OwnedFd>, Errno> {
     let Some(level) = levels.last() else { return Ok(None) };
-    if let Some(held) = &level.dir {
-        return Ok(Some(rustix::io::fcntl_dupfd_cloexec(held, 3)?));
+    if let Some(dir) = &level.dir {
+        return Ok(Some(rustix::io::fcntl_dupfd_cloexec(dir, 3)?));
     }
     match open_dir(below.as_fd(), c"..") {
         Ok(directory) if inode_id(&rustix::fs::fstat(&directory)?) == level.identity => Ok(Some(directory)),

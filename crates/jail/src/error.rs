@@ -277,7 +277,7 @@ impl LaunchStep {
 
 /// Explains why the kernel refuses user namespaces, from the sysctls that distributions set.
 pub(crate) fn explain_refused_namespaces() -> String {
-    let reads = |path: &str, wanted: &str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == wanted);
+    let reads = |path: &str, expected: &str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == expected);
     if reads("/proc/sys/user/max_user_namespaces", "0") {
         "User namespaces are disabled: sysctl -w user.max_user_namespaces=15000.".to_owned()
     } else if reads("/proc/sys/kernel/unprivileged_userns_clone", "0") {

@@ -145,14 +145,14 @@ mod tests {
         fs::write(host.join("shadow"), "hash").unwrap();
         fs::write(host.join("motd"), "hello").unwrap();
         symlink("a.pem", host.join("ssl/certs/link.pem")).unwrap();
-        let made = base.path().join("made");
-        fill_template(&made, &host).unwrap();
-        assert_eq!(fs::read_to_string(made.join("ssl/certs/a.pem")).unwrap(), "certificate");
-        assert_eq!(fs::read_link(made.join("ssl/certs/link.pem")).unwrap(), Path::new("a.pem"));
+        let template = base.path().join("made");
+        fill_template(&template, &host).unwrap();
+        assert_eq!(fs::read_to_string(template.join("ssl/certs/a.pem")).unwrap(), "certificate");
+        assert_eq!(fs::read_link(template.join("ssl/certs/link.pem")).unwrap(), Path::new("a.pem"));
         for absent in ["ssl/certs/secret.key", "ssl/private", "shadow", "motd"] {
-            assert!(!made.join(absent).exists(), "{absent}");
+            assert!(!template.join(absent).exists(), "{absent}");
         }
-        assert!(fs::read_to_string(made.join("passwd")).unwrap().contains("agent:x:1000:1000:"));
+        assert!(fs::read_to_string(template.join("passwd")).unwrap().contains("agent:x:1000:1000:"));
     }
 
     #[test]

@@ -35,8 +35,8 @@ pub(crate) enum KillScope {
 pub(crate) fn kill_writers(worker_record: &WorkerRecord, scope: KillScope) -> u32 {
     let freezer = worker_record.agent.freezer.as_ref();
     // A paused sandbox stays paused.
-    let ours = freezer.filter(|freezer| !freezer.is_freezing() && freezer.freeze().is_ok());
-    if let Some(freezer) = ours {
+    let own_freeze = freezer.filter(|freezer| !freezer.is_freezing() && freezer.freeze().is_ok());
+    if let Some(freezer) = own_freeze {
         wait_until_frozen(freezer);
     }
     let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", worker_record.process.pid)).ok();
@@ -52,7 +52,7 @@ pub(crate) fn kill_writers(worker_record: &WorkerRecord, scope: KillScope) -> u3
         };
         stopped += u32::from(is_selected && process.send_signal(Signal::KILL));
     }
-    if let Some(freezer) = ours {
+    if let Some(freezer) = own_freeze {
         let _ = freezer.thaw();
     }
     stopped
@@ -197,8 +197,11 @@ mod tests {
         while !is_writer(writer, Some(&mounts)) || is_writer(reader, Some(&mounts)) {
             assert!(start_time.elapsed() < Duration::from_secs(10));
         }
-        assert!(!is_writer(writer, Some(&HashSet::new())), "elsewhere is none of ours");
-        assert!(is_writer(reader, None) && is_writer(i32::MAX, Some(&mounts)), "what can't be looked at");
+        assert!(!is_writer(writer, Some(&HashSet::new())), "a file outside the sandbox's mounts does not count");
+        assert!(
+            is_writer(reader, None) && is_writer(i32::MAX, Some(&mounts)),
+            "descriptors that cannot be inspected count as writers"
+        );
         for child in &mut children {
             child.kill().unwrap();
             child.wait().unwrap();

@@ -174,7 +174,7 @@ fn empty_signal_set() -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the pointer is valid for writing, and the call fills the set.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-    // SAFETY: sigemptyset initialised it; it can't fail with a valid pointer.
+    // SAFETY: sigemptyset initialised it; it cannot fail with a valid pointer.
     unsafe { set.assume_init() }
 }
 
@@ -190,8 +190,8 @@ mod tests {
         assert!(take_inherited_fd(read.as_raw_fd()).is_err());
         // SAFETY: the number goes straight to `take_inherited_fd`, which owns it from then on.
         let inherited = unsafe { libc::fcntl(read.into_raw_fd(), libc::F_DUPFD, 3) };
-        let taken = take_inherited_fd(inherited).unwrap();
-        assert_eq!(taken.as_raw_fd(), inherited);
+        let descriptor = take_inherited_fd(inherited).unwrap();
+        assert_eq!(descriptor.as_raw_fd(), inherited);
         assert!(take_inherited_fd(inherited).is_err());
         assert!(take_inherited_fd(-1).is_err());
         assert!(take_inherited_fd(1_000_000).is_err());

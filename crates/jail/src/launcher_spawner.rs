@@ -44,7 +44,7 @@ struct SpawnRequest {}
 impl LauncherSpawner {
     /// Starts the spawner; `args` make the program of `options` run [`launcher_spawner_main`].
     pub fn start(options: &LauncherOptions, args: &[&str]) -> Result<Self, Error> {
-        let (ours, theirs) = wire::socket_pair()?;
+        let (socket, spawner_socket) = wire::socket_pair()?;
         let config = SpawnerConfig {
             exe: options.exe.clone(),
             args: options.args.clone(),
@@ -54,11 +54,11 @@ impl LauncherSpawner {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         // The server does not reap the spawner: it ends with the server.
         drop(
-            spawn_with_socket(options.exe.clone(), &args, &options.env, theirs)
+            spawn_with_socket(options.exe.clone(), &args, &options.env, spawner_socket)
                 .map_err(|error| start_error(&options.exe, error))?,
         );
-        wire::send_packet(ours.as_fd(), &config, &[])?;
-        Ok(Self { socket: Mutex::new(ours) })
+        wire::send_packet(socket.as_fd(), &config, &[])?;
+        Ok(Self { socket: Mutex::new(socket) })
     }
 
     /// Starts another launcher, which has its settings already.
@@ -125,8 +125,8 @@ fn serve_requests() -> Result<(), Error> {
 }
 
 fn spawn_launcher(config: &SpawnerConfig) -> Result<(Child, OwnedFd), Error> {
-    let (ours, theirs) = wire::socket_pair()?;
-    wire::send_packet(ours.as_fd(), &config.settings, &[])?;
-    let child = spawn_with_socket(config.exe.clone(), &config.args, &config.env, theirs);
-    Ok((child.map_err(|error| start_error(&config.exe, error))?, ours))
+    let (socket, launcher_socket) = wire::socket_pair()?;
+    wire::send_packet(socket.as_fd(), &config.settings, &[])?;
+    let child = spawn_with_socket(config.exe.clone(), &config.args, &config.env, launcher_socket);
+    Ok((child.map_err(|error| start_error(&config.exe, error))?, socket))
 }

@@ -125,8 +125,8 @@ pub(crate) struct LayerStore {
 impl LayerStore {
     /// Opens the layer store and creates it if needed. Its owner tells the ids that files are stored under.
     pub fn open(directory: &Path, source: &IdSource) -> Result<Self, Error> {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        made.map_err(|error| Error::file("create the directory", directory, error))?;
+        let result = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        result.map_err(|error| Error::file("create the directory", directory, error))?;
         let directory = fs::canonicalize(directory).map_err(|error| Error::file("resolve", directory, error))?;
         let map = match source {
             IdSource::Fixed { map, .. } => map.clone(),
@@ -235,8 +235,8 @@ impl LayerStore {
         let layer = self.layer_dir(id);
         for (path, _) in &dirs[1..] {
             let path = layer.join(path);
-            let made = fs::create_dir(&path).and_then(|()| fs::set_permissions(&path, Permissions::from_mode(0o755)));
-            made.map_err(|error| Error::file("create", &path, error))?;
+            let result = fs::create_dir(&path).and_then(|()| fs::set_permissions(&path, Permissions::from_mode(0o755)));
+            result.map_err(|error| Error::file("create", &path, error))?;
         }
         if self.map.ids == IdMapKind::SubIds {
             return self.set_owners_in_namespace(&layer, dirs.into_iter().filter(|(_, owner)| *owner != 0).collect());
@@ -263,8 +263,8 @@ impl LayerStore {
             return Ok(());
         }
         let process = id_maps::spawn_as_mapped_root(&self.map, || {
-            let given = dirs.iter().try_for_each(|(path, owner)| chown(layer.join(path), Some(*owner), Some(*owner)));
-            given.map_or_else(|error| Errno::from(error).0, |()| 0)
+            let result = dirs.iter().try_for_each(|(path, owner)| chown(layer.join(path), Some(*owner), Some(*owner)));
+            result.map_or_else(|error| Errno::from(error).0, |()| 0)
         });
         let process = process.map_err(|failure| Error::step("new", failure))?;
         match process.reap().ok().flatten().and_then(|status| status.exit_status()) {

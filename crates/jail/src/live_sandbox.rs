@@ -281,10 +281,10 @@ pub(crate) fn try_mount_overlay(
 
 /// Clones the workspace and home mounts of a running process, detached.
 pub(crate) fn clone_file_mounts(process: BorrowedFd<'_>, drop: impl FnOnce()) -> Result<[OwnedFd; 2], StepFailure> {
-    let (ours, theirs) = wire::socket_pair().map_err(|_| Errno(libc::EMFILE)).at(LaunchStep::Descriptors)?;
+    let (socket, child_socket) = wire::socket_pair().map_err(|_| Errno(libc::EMFILE)).at(LaunchStep::Descriptors)?;
     let helper = kernel::spawn(0, None, || {
         drop();
-        kernel::close_inherited(ours.as_fd());
+        kernel::close_inherited(socket.as_fd());
         let mounts = make_undumpable().and_then(|()| {
             kernel::join_namespaces(process, USER_NAMESPACE | MOUNT_NAMESPACE).at(LaunchStep::Join)?;
             let attributes = NO_SUID | NO_DEVICES;
@@ -294,17 +294,19 @@ pub(crate) fn clone_file_mounts(process: BorrowedFd<'_>, drop: impl FnOnce()) ->
             ])
         });
         let sent = match &mounts {
-            Ok(mounts) => wire::send_packet(theirs.as_fd(), &None::<StepFailure>, &mounts.each_ref().map(AsFd::as_fd)),
-            Err(failure) => wire::send_packet(theirs.as_fd(), &Some(failure), &[]),
+            Ok(mounts) => {
+                wire::send_packet(child_socket.as_fd(), &None::<StepFailure>, &mounts.each_ref().map(AsFd::as_fd))
+            }
+            Err(failure) => wire::send_packet(child_socket.as_fd(), &Some(failure), &[]),
         };
         i32::from(sent.is_err())
     })
     .at(LaunchStep::Namespaces)?;
-    std::mem::drop(theirs);
+    std::mem::drop(child_socket);
     if !helper.exits_within(HELPER_TIMEOUT) {
         helper.kill();
     }
-    let received = wire::receive_packet::<Option<StepFailure>>(ours.as_fd(), &mut [0; 4096]);
+    let received = wire::receive_packet::<Option<StepFailure>>(socket.as_fd(), &mut [0; 4096]);
     helper.reap().at(LaunchStep::Join)?;
     match received {
         Ok(Some((None, mounts))) => mounts.try_into().map_err(|_| Errno(libc::EIO)).at(LaunchStep::Join),

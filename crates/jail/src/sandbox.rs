@@ -22,7 +22,7 @@ pub struct SandboxSpec {
     pub name: String,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    pub limits: SandboxLimits,
+    pub limits: ResourceLimits,
     pub hostname: String,
     /// The image to use as root instead of the host's directories.
     #[serde(default)]
@@ -39,7 +39,7 @@ pub struct SandboxSpec {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SandboxLimits {
+pub struct ResourceLimits {
     /// For the agent and its processes; a one-shot run has the same limit again.
     pub memory_bytes: u64,
     /// Thousandths of a CPU.
@@ -58,7 +58,7 @@ fn default_disk_bytes() -> u64 {
     8 << 30
 }
 
-impl Default for SandboxLimits {
+impl Default for ResourceLimits {
     fn default() -> Self {
         Self {
             memory_bytes: 4 << 30,
@@ -97,7 +97,7 @@ impl SandboxSpec {
         if serde_json::to_string(&self.labels).is_ok_and(|text| text.len() > MAX_LABEL_BYTES) {
             return refuse("the labels are longer than 32 KiB");
         }
-        let SandboxLimits { memory_bytes, cpu_milli, pids, open_files, worker_memory_bytes, disk_bytes } = self.limits;
+        let ResourceLimits { memory_bytes, cpu_milli, pids, open_files, worker_memory_bytes, disk_bytes } = self.limits;
         if memory_bytes < 4 << 20 || worker_memory_bytes < 4 << 20 {
             return refuse("a memory limit is under 4 MiB");
         }
@@ -114,7 +114,8 @@ impl SandboxSpec {
         {
             return refuse("a protected path must be relative, without `.`, `..` or a trailing slash");
         }
-        let is_valid_program = |shown: &HostProgram| shown.from.is_absolute() && is_plain_relative_path(&shown.at);
+        let is_valid_program =
+            |program: &HostProgram| program.from.is_absolute() && is_plain_relative_path(&program.at);
         if self.programs.len() > MAX_PROGRAMS || !self.programs.iter().all(is_valid_program) {
             return refuse("a program needs an absolute path on the host and a plain relative path inside");
         }
@@ -142,7 +143,7 @@ pub(crate) fn validate_name(name: &str) -> Result<(), Error> {
 pub struct SandboxInfo {
     pub name: String,
     pub labels: BTreeMap<String, String>,
-    pub limits: SandboxLimits,
+    pub limits: ResourceLimits,
     pub dir: PathBuf,
     /// The socket that the worker listens on.
     pub worker_socket: PathBuf,
@@ -290,7 +291,7 @@ mod tests {
         SandboxSpec {
             name: "sbx_1".into(),
             labels: BTreeMap::new(),
-            limits: SandboxLimits::default(),
+            limits: ResourceLimits::default(),
             hostname: "atoll".into(),
             image: None,
             snapshot: None,

@@ -73,15 +73,15 @@ impl Conversation {
     pub(crate) fn script_progress(&self) -> ScriptProgress {
         let mut course = ScriptProgress::default();
         // The model's latest output, if any: true if it called a tool.
-        let mut said = None;
+        let mut answered_with_call = None;
         for entry in &self.entries {
             match entry {
                 ConversationEntry::System(_) => {}
-                ConversationEntry::ModelText => said = said.or(Some(false)),
-                ConversationEntry::ToolCall => said = Some(true),
+                ConversationEntry::ModelText => answered_with_call = answered_with_call.or(Some(false)),
+                ConversationEntry::ToolCall => answered_with_call = Some(true),
                 ConversationEntry::ToolResult(_) => {
                     course.advances.push(ProgressMark::ToolResult);
-                    said = None;
+                    answered_with_call = None;
                 }
                 ConversationEntry::UserText(text) => {
                     if let Some(name) = find_script_tag(text) {
@@ -90,10 +90,12 @@ impl Conversation {
                             start_count: course.start_count + 1,
                             advances: Vec::new(),
                         };
-                    } else if said == Some(false) && !CONTINUATION_PROMPTS.iter().any(|wanted| text.contains(wanted)) {
+                    } else if answered_with_call == Some(false)
+                        && !CONTINUATION_PROMPTS.iter().any(|prompt| text.contains(prompt))
+                    {
                         course.advances.push(ProgressMark::NextTurn);
                     }
-                    said = None;
+                    answered_with_call = None;
                 }
             }
         }
@@ -108,9 +110,9 @@ impl Conversation {
             .rposition(|entry| matches!(entry, ConversationEntry::ModelText | ConversationEntry::ToolCall));
         let first = if new { last.map_or(0, |last| last + 1) } else { 0 };
         self.entries.iter().skip(first).any(|entry| match entry {
-            ConversationEntry::System(told)
-            | ConversationEntry::UserText(told)
-            | ConversationEntry::ToolResult(told) => told.contains(text),
+            ConversationEntry::System(content)
+            | ConversationEntry::UserText(content)
+            | ConversationEntry::ToolResult(content) => content.contains(text),
             ConversationEntry::ModelText | ConversationEntry::ToolCall => false,
         })
     }
@@ -131,8 +133,8 @@ impl Conversation {
             ConversationEntry::ToolResult(_) | ConversationEntry::ModelText | ConversationEntry::ToolCall => None,
         });
         for text in texts {
-            for said in DIRECTORY_LABELS {
-                let Some((_, after)) = text.split_once(said) else { continue };
+            for label in DIRECTORY_LABELS {
+                let Some((_, after)) = text.split_once(label) else { continue };
                 let after = after.trim_start_matches([' ', '\n', '-', '`']);
                 let end = after.find(['\n', '<', '`']).unwrap_or(after.len());
                 let found = after[..end].trim();
@@ -213,16 +215,16 @@ mod tests {
         let a = || Some("a".to_owned());
         assert_eq!(progress_of(&[user_text("do it")]), (None, 0, vec![]));
         assert_eq!(progress_of(&[user_text("do it #script:a.")]), (a(), 1, vec![]));
-        let begun = [user_text("x #script:a y"), ModelText, ToolCall, tool_result("")];
-        assert_eq!(progress_of(&begun), (a(), 1, vec![ToolResult]));
+        let started = [user_text("x #script:a y"), ModelText, ToolCall, tool_result("")];
+        assert_eq!(progress_of(&started), (a(), 1, vec![ToolResult]));
         // A message during a turn does not advance the script.
-        assert_eq!(progress_of(&[&begun[..], &[user_text("and this")]].concat()), (a(), 1, vec![ToolResult]));
+        assert_eq!(progress_of(&[&started[..], &[user_text("and this")]].concat()), (a(), 1, vec![ToolResult]));
         assert_eq!(
             progress_of(&[user_text("#script:a"), ToolCall, ToolCall, tool_result(""), tool_result("")]),
             (a(), 1, vec![ToolResult, ToolResult])
         );
         // An ended turn counts once the user continues, but not when the agent requests the rest.
-        let ended = [&begun[..], &[ModelText]].concat();
+        let ended = [&started[..], &[ModelText]].concat();
         assert_eq!(progress_of(&ended), (a(), 1, vec![ToolResult]));
         assert_eq!(
             progress_of(&[&ended[..], &[user_text("go on"), user_text("more")]].concat()),

@@ -44,15 +44,15 @@ impl FailureCounts {
 
 pub(crate) fn decide_reply(
     scripts: &Scripts,
-    asked: &Conversation,
+    conversation: &Conversation,
     session: &str,
     failures: &mut FailureCounts,
 ) -> Decision {
-    if asked.tools.is_empty() {
+    if conversation.tools.is_empty() {
         // A side request, such as for a title.
-        return answer_side_request(asked);
+        return answer_side_request(conversation);
     }
-    let course = asked.script_progress();
+    let course = conversation.script_progress();
     let script = match &course.script_name {
         Some(name) => scripts.find_script(name),
         None => scripts.first(),
@@ -61,22 +61,25 @@ pub(crate) fn decide_reply(
         let there_are = scripts.names().collect::<Vec<_>>().join(", ");
         let place = ScriptPosition { start_count: course.start_count, completed_answers: 0 };
         let named = course.script_name.unwrap_or_default();
-        return report_problem(asked, place, None, format!("no script `{named}`; the scripts are: {there_are}"));
+        return report_problem(conversation, place, None, format!("no script `{named}`; the scripts are: {there_are}"));
     };
-    let cwd = script.cwd.as_deref().or_else(|| asked.working_directory());
-    let parts: Vec<_> = split_answers(script).map(|part| ResolvedAnswer::new(part, asked, cwd)).collect();
+    let cwd = script.cwd.as_deref().or_else(|| conversation.working_directory());
+    let parts: Vec<_> = split_answers(script).map(|part| ResolvedAnswer::new(part, conversation, cwd)).collect();
     let place =
         ScriptPosition { start_count: course.start_count, completed_answers: count_completed_answers(&parts, &course) };
     match parts.into_iter().nth(place.completed_answers) {
         Some(ResolvedAnswer { part, calls: Ok(calls) }) => {
             let blocks = build_blocks(&part, calls);
-            AnswerContext { script, conversation: asked, position: place, session }
-                .build_decision(&part, blocks, failures)
+            AnswerContext { script, conversation, position: place, session }.build_decision(&part, blocks, failures)
         }
-        Some(ResolvedAnswer { calls: Err(why), .. }) => report_problem(asked, place, Some(script), why),
+        Some(ResolvedAnswer { calls: Err(why), .. }) => report_problem(conversation, place, Some(script), why),
         None => {
-            let answer =
-                text_answer(asked, place, &script.name, format!("The script {} has no more steps.", script.name));
+            let answer = text_answer(
+                conversation,
+                place,
+                &script.name,
+                format!("The script {} has no more steps.", script.name),
+            );
             let script = Some(script.name.clone());
             Decision { reply: immediate_reply(answer), script, position: place.completed_answers, problem: None }
         }
@@ -98,16 +101,16 @@ fn count_completed_answers(parts: &[ResolvedAnswer<'_>], course: &ScriptProgress
     let mut position = 0;
     let mut results = 0;
     for mark in &course.advances {
-        let wanted = parts.get(position).map_or(0, ResolvedAnswer::expected_results);
+        let expected = parts.get(position).map_or(0, ResolvedAnswer::expected_results);
         match mark {
             ProgressMark::ToolResult => {
                 results += 1;
-                if results >= wanted {
+                if results >= expected {
                     position += 1;
                     results = 0;
                 }
             }
-            ProgressMark::NextTurn => position += usize::from(wanted == 0),
+            ProgressMark::NextTurn => position += usize::from(expected == 0),
         }
     }
     // With only some results, the agent omits the others for good.
@@ -121,10 +124,10 @@ struct ResolvedAnswer<'a> {
 }
 
 impl<'a> ResolvedAnswer<'a> {
-    fn new(part: AnswerSteps<'a>, asked: &Conversation, cwd: Option<&str>) -> Self {
+    fn new(part: AnswerSteps<'a>, conversation: &Conversation, cwd: Option<&str>) -> Self {
         let calls = part
             .numbered_steps()
-            .map(|(_, step)| tools::calls_for_step(step, asked, cwd))
+            .map(|(_, step)| tools::calls_for_step(step, conversation, cwd))
             .collect::<Result<Vec<_>, _>>();
         Self { part, calls: calls.map(|calls| calls.concat()) }
     }
@@ -212,7 +215,7 @@ impl AnswerContext<'_> {
         for (number, step) in part.numbered_steps() {
             match step {
                 ScriptStep::Delay(wait) => delay += pause_duration(*wait),
-                ScriptStep::Usage(given) => usage = *given,
+                ScriptStep::Usage(reported) => usage = *reported,
                 ScriptStep::Expect(ExpectStep { text, only_new: new })
                     if !self.conversation.has_received(text, *new) =>
                 {
@@ -276,16 +279,21 @@ fn build_refusal(fail: &FailStep) -> Refusal {
     }
 }
 
-fn answer_side_request(asked: &Conversation) -> Decision {
+fn answer_side_request(conversation: &Conversation) -> Decision {
     let place = ScriptPosition { start_count: 0, completed_answers: 0 };
-    let answer = text_answer(asked, place, "aside", "ok".to_owned());
+    let answer = text_answer(conversation, place, "aside", "ok".to_owned());
     Decision { reply: immediate_reply(answer), script: None, position: 0, problem: None }
 }
 
 /// Also answers the agent, so that its user sees the reason.
-fn report_problem(asked: &Conversation, place: ScriptPosition, script: Option<&Script>, why: String) -> Decision {
+fn report_problem(
+    conversation: &Conversation,
+    place: ScriptPosition,
+    script: Option<&Script>,
+    why: String,
+) -> Decision {
     let name = script.map_or("none", |script| script.name.as_str());
-    let answer = text_answer(asked, place, name, format!("The script failed: {why}."));
+    let answer = text_answer(conversation, place, name, format!("The script failed: {why}."));
     Decision {
         reply: immediate_reply(answer),
         script: script.map(|script| script.name.clone()),
@@ -298,9 +306,14 @@ fn immediate_reply(answer: ModelAnswer) -> ModelReply {
     ModelReply { delay: Duration::ZERO, content: ReplyContent::Answer(answer) }
 }
 
-fn text_answer(asked: &Conversation, place: ScriptPosition, name: &str, text: String) -> ModelAnswer {
+fn text_answer(conversation: &Conversation, place: ScriptPosition, name: &str, text: String) -> ModelAnswer {
     let blocks = vec![Block::text(text)];
-    ModelAnswer { id: answer_id(name, place), usage: estimate_usage(asked, &blocks), blocks, cut_after_events: None }
+    ModelAnswer {
+        id: answer_id(name, place),
+        usage: estimate_usage(conversation, &blocks),
+        blocks,
+        cut_after_events: None,
+    }
 }
 
 /// Stable and unique per position: agents identify calls by it.
@@ -309,14 +322,14 @@ fn answer_id(name: &str, place: ScriptPosition) -> String {
     format!("{name}_{}_{}", place.start_count, place.completed_answers)
 }
 
-fn estimate_usage(asked: &Conversation, blocks: &[Block]) -> TokenUsage {
+fn estimate_usage(conversation: &Conversation, blocks: &[Block]) -> TokenUsage {
     let letters = blocks.iter().map(|block| match block {
         Block::Think(text) => text.len(),
         Block::Text(pieces) => pieces.iter().map(|piece| piece.text.len()).sum(),
         Block::Call(call) => call.tool.len() + call.input.to_object().to_string().len(),
     });
     TokenUsage {
-        input: asked.estimated_tokens(),
+        input: conversation.estimated_tokens(),
         output: estimate_tokens(letters.sum()),
         cache_read: 0,
         cache_write: 0,

@@ -47,14 +47,14 @@ fn answer_text(decision: &Decision) -> String {
 fn a_script_is_played_from_start_to_end() {
     let scripts = Scripts::parse(STEPS).unwrap();
     let failures = &mut FailureCounts::default();
-    let mut ask = |asked: &Conversation| decide_reply(&scripts, asked, "s", failures);
+    let mut ask = |conversation: &Conversation| decide_reply(&scripts, conversation, "s", failures);
     let first = ask(&conversation_after(&[], &[]));
     assert_eq!((answer_text(&first).as_str(), called_tools(&first)), ("I begin", vec!["Write".to_owned()]));
     assert_eq!(called_tools(&ask(&conversation_after(&[""], &[]))), ["Bash", "Bash"]);
     // The same request gets the same answer.
     assert_eq!(ask(&conversation_after(&[""], &[])), ask(&conversation_after(&[""], &[])));
-    let heard = conversation_after(&["", "", ""], &[ConversationEntry::UserText("hear me".into())]);
-    assert_eq!(called_tools(&ask(&heard)), ["Bash"]);
+    let steered = conversation_after(&["", "", ""], &[ConversationEntry::UserText("hear me".into())]);
+    assert_eq!(called_tools(&ask(&steered)), ["Bash"]);
     let unheard = ask(&conversation_after(&["hear me", "", ""], &[]));
     assert!(answer_text(&unheard).contains("expected the text \"hear me\" since the last answer"));
     assert!(unheard.problem.is_some());
@@ -67,15 +67,15 @@ fn a_script_is_played_from_start_to_end() {
     let done = ask(&end);
     assert_eq!((answer_text(&done).as_str(), done.reply.delay), ("all done", Duration::from_secs(1)));
     assert!(matches!(decide_reply(&scripts, &end, "other", failures).reply.content, ReplyContent::Refusal(_)));
-    let mut ask = |asked: &Conversation| decide_reply(&scripts, asked, "s", failures);
+    let mut ask = |conversation: &Conversation| decide_reply(&scripts, conversation, "s", failures);
     let again = conversation_after(
         &["", "", "", ""],
         &[ConversationEntry::ModelText, ConversationEntry::UserText("and?".into())],
     );
     assert_eq!(answer_text(&ask(&again)), "again");
-    let mut over = again;
-    over.entries.extend([ConversationEntry::ModelText, ConversationEntry::UserText("and?".into())]);
-    assert_eq!(answer_text(&ask(&over)), "The script main has no more steps.");
+    let mut ended = again;
+    ended.entries.extend([ConversationEntry::ModelText, ConversationEntry::UserText("and?".into())]);
+    assert_eq!(answer_text(&ask(&ended)), "The script main has no more steps.");
 }
 
 #[test]
@@ -106,16 +106,16 @@ fn a_final_call_is_followed_by_the_end_of_the_turn() {
 #[test]
 fn answers_side_requests_and_unknown_scripts() {
     let scripts = Scripts::parse(STEPS).unwrap();
-    let mut asked = conversation_after(&[], &[]);
-    asked.tools.clear();
-    let aside = decide_reply(&scripts, &asked, "", &mut FailureCounts::default());
+    let mut conversation = conversation_after(&[], &[]);
+    conversation.tools.clear();
+    let aside = decide_reply(&scripts, &conversation, "", &mut FailureCounts::default());
     assert_eq!((answer_text(&aside).as_str(), aside.script), ("ok", None));
-    let asked = Conversation {
+    let conversation = Conversation {
         entries: vec![ConversationEntry::UserText("#script:nothing".into())],
         tools: offered_tools(),
         ..Conversation::default()
     };
-    let decision = decide_reply(&scripts, &asked, "", &mut FailureCounts::default());
+    let decision = decide_reply(&scripts, &conversation, "", &mut FailureCounts::default());
     assert_eq!(decision.problem.as_deref(), Some("no script `nothing`; the scripts are: main"));
 }
 
@@ -229,12 +229,12 @@ proptest! {
         });
         for body in [&body, &whole] {
             for api in crate::wire::Api::ALL {
-                let asked = api.parse_request(body);
-                let decision = decide_reply(&scripts, &asked, "s", &mut FailureCounts::default());
+                let conversation = api.parse_request(body);
+                let decision = decide_reply(&scripts, &conversation, "s", &mut FailureCounts::default());
                 match decision.reply.content {
                     ReplyContent::Answer(answer) => {
-                        prop_assert!(!api.stream_events(&asked, &answer).is_empty());
-                        prop_assert!(api.whole_response(&asked, &answer).is_object());
+                        prop_assert!(!api.stream_events(&conversation, &answer).is_empty());
+                        prop_assert!(api.whole_response(&conversation, &answer).is_object());
                     }
                     ReplyContent::Refusal(refusal) => { api.refusal_body(&refusal); }
                 }

@@ -92,14 +92,14 @@ impl ScriptedModel {
     /// Waits for the first request that matches `wanted`; `None` after the time-out.
     pub async fn wait_for_request(
         &self,
-        wanted: impl Fn(&RecordedRequest) -> bool + Send,
+        matches: impl Fn(&RecordedRequest) -> bool + Send,
         timeout: Duration,
     ) -> Option<Arc<RecordedRequest>> {
         let mut changes = self.log.subscribe_changes();
         let search = async {
             loop {
                 changes.mark_unchanged();
-                if let Some(found) = self.requests().into_iter().find(|request| wanted(request)) {
+                if let Some(found) = self.requests().into_iter().find(|request| matches(request)) {
                     return Some(found);
                 }
                 changes.changed().await.ok()?;

@@ -113,17 +113,17 @@ impl ReceivedRequest {
 }
 
 fn readable_headers(headers: &HeaderMap) -> std::collections::BTreeMap<String, String> {
-    let shown = headers
+    let readable = headers
         .iter()
         .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()));
-    shown.collect()
+    readable.collect()
 }
 
 async fn answer_request(api: Api, State(model): State<Arc<ModelServer>>, request: HttpRequest) -> Response {
     match read_request(request).await {
-        Ok(asked) => {
-            let conversation = api.parse_request(&asked.body);
-            answer_conversation(api, &model, asked, conversation).await
+        Ok(received) => {
+            let conversation = api.parse_request(&received.body);
+            answer_conversation(api, &model, received, conversation).await
         }
         Err(response) => response,
     }
@@ -140,11 +140,11 @@ async fn answer_gemini_request(State(model): State<Arc<ModelServer>>, request: H
         _ => return reject_unknown_route(State(model), request).await,
     };
     match read_request(request).await {
-        Ok(asked) => {
-            let mut conversation = Api::Gemini.parse_request(&asked.body);
+        Ok(received) => {
+            let mut conversation = Api::Gemini.parse_request(&received.body);
             conversation.model = name.to_owned();
             conversation.wants_stream = stream;
-            answer_conversation(Api::Gemini, &model, asked, conversation).await
+            answer_conversation(Api::Gemini, &model, received, conversation).await
         }
         Err(response) => response,
     }
@@ -153,19 +153,19 @@ async fn answer_gemini_request(State(model): State<Arc<ModelServer>>, request: H
 async fn answer_conversation(
     api: Api,
     model: &ModelServer,
-    asked: ReceivedRequest,
+    received: ReceivedRequest,
     conversation: Conversation,
 ) -> Response {
-    if !asked.body.is_object() {
-        let mut ending = asked.record_request(&model.log, None);
+    if !received.body.is_object() {
+        let mut ending = received.record_request(&model.log, None);
         ending.record(RequestOutcome::Refused);
         return refusal_response(api, &invalid_body_refusal());
     }
     let decision = {
         let mut failures = model.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        decide_reply(&model.scripts, &conversation, &asked.session_id(), &mut failures)
+        decide_reply(&model.scripts, &conversation, &received.session_id(), &mut failures)
     };
-    let mut ending = asked.record_request(&model.log, Some(&decision));
+    let mut ending = received.record_request(&model.log, Some(&decision));
     tokio::time::sleep(decision.reply.delay).await;
     match decision.reply.content {
         ReplyContent::Refusal(refusal) => {
@@ -278,9 +278,9 @@ impl ResponseStream {
 /// Responds with the number of tokens.
 async fn count_tokens(api: Api, State(model): State<Arc<ModelServer>>, request: HttpRequest) -> Response {
     match read_request(request).await {
-        Ok(asked) => {
-            let tokens = api.parse_request(&asked.body).estimated_tokens();
-            asked.record_request(&model.log, None).record(RequestOutcome::Answered);
+        Ok(received) => {
+            let tokens = api.parse_request(&received.body).estimated_tokens();
+            received.record_request(&model.log, None).record(RequestOutcome::Answered);
             Json(json!({ "input_tokens": tokens, "totalTokens": tokens })).into_response()
         }
         Err(response) => response,
@@ -290,7 +290,7 @@ async fn count_tokens(api: Api, State(model): State<Arc<ModelServer>>, request: 
 /// Responds with one model, in a form for Anthropic's and OpenAI's clients.
 async fn list_models(State(model): State<Arc<ModelServer>>, request: HttpRequest) -> Response {
     match read_request(request).await {
-        Ok(asked) => asked.record_request(&model.log, None).record(RequestOutcome::Answered),
+        Ok(received) => received.record_request(&model.log, None).record(RequestOutcome::Answered),
         Err(response) => return response,
     }
     let scripted = json!({
@@ -321,7 +321,7 @@ async fn list_requests(
 
 async fn reject_unknown_route(State(model): State<Arc<ModelServer>>, request: HttpRequest) -> Response {
     match read_request(request).await {
-        Ok(asked) => asked.record_request(&model.log, None).record(RequestOutcome::Refused),
+        Ok(received) => received.record_request(&model.log, None).record(RequestOutcome::Refused),
         Err(response) => return response,
     }
     let message = "The scripted model has nothing here.";

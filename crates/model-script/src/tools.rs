@@ -30,10 +30,10 @@ const ITEMS_FIELDS: &[&str] = &["todos", "plan", "items"];
 /// Returns the calls of a step, or the reason why there are none.
 pub(crate) fn calls_for_step(
     step: &ScriptStep,
-    asked: &Conversation,
+    conversation: &Conversation,
     cwd: Option<&str>,
 ) -> Result<Vec<ScriptedCall>, String> {
-    let offered = OfferedTools { tools: &asked.tools, cwd };
+    let offered = OfferedTools { tools: &conversation.tools, cwd };
     match step {
         ScriptStep::Write(write) => offered.write_call(write).map(|call| vec![call]),
         ScriptStep::Edit(edit) => offered.edit_call(edit).map(|call| vec![call]),
@@ -50,7 +50,8 @@ pub(crate) fn calls_for_step(
             Ok(vec![ScriptedCall { tool: used.tool.clone(), input }])
         }
         ScriptStep::Parallel(steps) => {
-            let each = steps.iter().map(|step| calls_for_step(step, asked, cwd)).collect::<Result<Vec<_>, _>>()?;
+            let each =
+                steps.iter().map(|step| calls_for_step(step, conversation, cwd)).collect::<Result<Vec<_>, _>>()?;
             Ok(each.into_iter().flatten().collect())
         }
         ScriptStep::Say(_)
@@ -100,12 +101,12 @@ impl OfferedTools<'_> {
     fn edit_call(&self, edit: &EditStep) -> Result<ScriptedCall, String> {
         if let Some(tool) = self.find_tool(EDIT_TOOLS) {
             let file = self.absolute_path(&edit.file);
-            let given = [
+            let arguments = [
                 (FILE_FIELDS, file.into()),
                 (OLD_TEXT_FIELDS, edit.old.as_str().into()),
                 (NEW_TEXT_FIELDS, edit.new.as_str().into()),
             ];
-            return Ok(build_call(tool, &given));
+            return Ok(build_call(tool, &arguments));
         }
         let text = file_commands::update_file_patch(&edit.file, &edit.old, &edit.new);
         if let Some(tool) = self.find_tool(PATCH_TOOLS) {
@@ -208,13 +209,13 @@ fn choose_field<'a>(schema: &Value, names: &[&'a str]) -> &'a str {
 }
 
 /// Builds a call with these values under the tool's field names, and default values for other required fields.
-fn build_call(tool: &Tool, given: &[(&[&str], Value)]) -> ScriptedCall {
+fn build_call(tool: &Tool, arguments: &[(&[&str], Value)]) -> ScriptedCall {
     let InputForm::Object(schema) = &tool.input_form else {
-        let text = given.iter().filter_map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("\n");
+        let text = arguments.iter().filter_map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("\n");
         return ScriptedCall { tool: tool.name.clone(), input: CallInput::Text(text) };
     };
     let mut input = Map::new();
-    for (names, value) in given {
+    for (names, value) in arguments {
         input.insert(choose_field(schema, names).to_owned(), value.clone());
     }
     for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {

@@ -58,9 +58,9 @@ const STEPS: &str = "
 
 fn render_calls(tools: Vec<Tool>) -> String {
     let scripts = Scripts::parse(STEPS).unwrap();
-    let asked = Conversation { tools, ..Conversation::default() };
+    let conversation = Conversation { tools, ..Conversation::default() };
     let lines =
-        scripts.first().unwrap().steps.iter().flat_map(|step| match calls_for_step(step, &asked, Some("/w/")) {
+        scripts.first().unwrap().steps.iter().flat_map(|step| match calls_for_step(step, &conversation, Some("/w/")) {
             Ok(calls) => calls
                 .into_iter()
                 .map(|call| match call.input {

@@ -15,7 +15,7 @@ pub const MAX_FRAME_BYTES: usize = 1 << 20;
 /// at most this much input outstanding beyond what the worker has `Taken`.
 pub const STDIN_WINDOW_BYTES: usize = 256 << 10;
 
-/// The worker's reply on a `Quiet` connection once it is quiesced; any other reply is an error text.
+/// The worker's reply on a `Quiesce` connection once it is quiesced; any other reply is an error text.
 pub const QUIESCED_REPLY: u8 = 0;
 
 /// First byte of a connection to a worker, which selects the protocol.

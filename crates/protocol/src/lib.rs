@@ -216,7 +216,7 @@ pub struct LeaseRequest {
     pub stream: Uuid,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<i64>,
-    #[serde(default = "one")]
+    #[serde(default = "default_lease_max")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 100))]
     pub max: u32,
     /// Long-poll duration if there is no message.
@@ -228,7 +228,7 @@ pub struct LeaseRequest {
     pub renew: Vec<LeaseId>,
 }
 
-const fn one() -> u32 {
+const fn default_lease_max() -> u32 {
     1
 }
 

@@ -119,8 +119,8 @@ impl CheckContext<'_> {
     }
 
     async fn destroy_created(&self) -> CheckOutcome {
-        let made = std::mem::take(&mut *crate::lock_state(&self.created));
-        for id in made {
+        let ids = std::mem::take(&mut *crate::lock_state(&self.created));
+        for id in ids {
             self.provider.destroy(&id).await.map_err(describe_error("destroy"))?;
         }
         Ok(())
@@ -128,15 +128,15 @@ impl CheckContext<'_> {
 
     /// Polls until `find` returns `count` sandboxes: some providers' lists lag behind.
     async fn expect_found_count(&self, labels: &BTreeMap<String, String>, count: usize) -> CheckOutcome {
-        let mut seen = 0;
+        let mut found_count = 0;
         for _ in 0..50 {
-            seen = self.provider.find_by_labels(labels).await.map_err(describe_error("find"))?.len();
-            if seen == count {
+            found_count = self.provider.find_by_labels(labels).await.map_err(describe_error("find"))?.len();
+            if found_count == count {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        Err(format!("find returned {seen} sandboxes instead of {count}"))
+        Err(format!("find returned {found_count} sandboxes instead of {count}"))
     }
 
     async fn start_command(&self, id: &ProviderId, spec: &ExecSpec) -> Result<ExecRef, String> {
@@ -211,13 +211,13 @@ impl CheckContext<'_> {
 
     /// Downloads a file that must exist.
     async fn download_existing(&self, id: &ProviderId, transfer: &Transfer) -> Result<Bytes, String> {
-        let seen = self.download_bytes(id, transfer).await.map_err(describe_error("download"))?;
-        seen.map_err(|error| format!("download: {error}"))
+        let result = self.download_bytes(id, transfer).await.map_err(describe_error("download"))?;
+        result.map_err(|error| format!("download: {error}"))
     }
 
     async fn expect_content(&self, id: &ProviderId, path: &str, content: &str) -> CheckOutcome {
-        let seen = self.download_existing(id, &whole_file(path)).await?;
-        ensure!(seen == content, "{path} holds {seen:?} instead of {content:?}");
+        let actual = self.download_existing(id, &whole_file(path)).await?;
+        ensure!(actual == content, "{path} holds {actual:?} instead of {content:?}");
         Ok(())
     }
 }

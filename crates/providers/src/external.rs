@@ -66,11 +66,11 @@ impl ImplementProvider for External {
             return Ok(known.clone());
         }
         let id = ProviderId(format!("{ID_PREFIX}{}", spec.identity.sandbox));
-        let made = describe_sandbox(&id, all_labels(spec));
+        let sandbox = describe_sandbox(&id, all_labels(spec));
         state.destroyed.remove(&id);
         state.keys.insert(key.to_owned(), id.clone());
-        state.sandboxes.insert(id, made.clone());
-        Ok(made)
+        state.sandboxes.insert(id, sandbox.clone());
+        Ok(sandbox)
     }
 
     /// Reports every well-formed id as found until it is destroyed, also one that another process created: a missing

@@ -43,8 +43,8 @@ fn lock_state<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// True if `labels` contains all of `wanted`.
-fn has_labels(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
-    wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+fn has_labels(labels: &BTreeMap<String, String>, required: &BTreeMap<String, String>) -> bool {
+    required.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
 /// A sandbox's labels: the user's, overridden by the identity labels.

@@ -271,10 +271,10 @@ mod tests {
         assert_eq!(agents.programs_for(Some("demo")), Ok(Vec::new()), "the demo agent needs no program");
         assert_eq!(agents.programs_for(None), Ok(Vec::new()));
         assert_eq!(Agents::program_path_inside(Some("demo")), None);
-        let shown = agents.programs_for(Some("claude")).unwrap();
+        let mounts = agents.programs_for(Some("claude")).unwrap();
         let inside = Agents::program_path_inside(Some("claude")).unwrap();
-        assert_eq!(inside, format!("{}/{}", atoll_core::agent::AGENTS_DIR, shown[0].relative_path));
-        assert_eq!(shown[0].host_path, base.path().join("claude").canonicalize().unwrap());
+        assert_eq!(inside, format!("{}/{}", atoll_core::agent::AGENTS_DIR, mounts[0].relative_path));
+        assert_eq!(mounts[0].host_path, base.path().join("claude").canonicalize().unwrap());
     }
 
     #[test]

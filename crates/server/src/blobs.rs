@@ -123,7 +123,7 @@ impl Blobs {
 
 async fn write_redacted(incoming: &Path, sha256: &str, body: Body, redactor: &Redactor) -> Result<BlobFile> {
     let mut file = tokio::fs::File::create(incoming).await.map_err(|error| storage_problem(&error))?;
-    let (mut sent, mut kept) = (Sha256::new(), Sha256::new());
+    let (mut sent, mut stored_hash) = (Sha256::new(), Sha256::new());
     let (mut size, mut stored) = (0, 0);
     let mut redacting = redactor.start_stream();
     let mut chunks = body.into_data_stream();
@@ -135,17 +135,17 @@ async fn write_redacted(incoming: &Path, sha256: &str, body: Body, redactor: &Re
         }
         sent.update(&chunk);
         let keep = redacting.push(&chunk);
-        kept.update(&keep);
+        stored_hash.update(&keep);
         stored += keep.len();
         file.write_all(&keep).await.map_err(|error| storage_problem(&error))?;
     }
     let rest = redacting.finish_stream();
-    kept.update(&rest);
+    stored_hash.update(&rest);
     stored += rest.len();
     file.write_all(&rest).await.map_err(|error| storage_problem(&error))?;
     if to_hex(sent) != sha256 {
         return Err(Problem::new(Code::BlobMismatch, "the received bytes have another SHA-256"));
     }
     file.sync_all().await.map_err(|error| storage_problem(&error))?;
-    Ok(BlobFile { sha256: to_hex(kept), size: i64::try_from(stored).unwrap_or(i64::MAX) })
+    Ok(BlobFile { sha256: to_hex(stored_hash), size: i64::try_from(stored).unwrap_or(i64::MAX) })
 }

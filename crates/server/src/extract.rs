@@ -42,10 +42,10 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 pub async fn drain_body(body: RawBody) {
     let mut chunks = body.into_data_stream();
     let reading = async {
-        let mut seen = 0;
+        let mut drained_bytes = 0;
         while let Some(Ok(chunk)) = chunks.next().await {
-            seen += chunk.len();
-            if seen > MAX_DRAINED_BYTES {
+            drained_bytes += chunk.len();
+            if drained_bytes > MAX_DRAINED_BYTES {
                 break;
             }
         }
@@ -134,8 +134,8 @@ impl<T: FromStr + Send> FromRequestParts<Arc<App>> for Id<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
-        let gone = |_| Problem::not_found("id");
-        let Path(text) = Path::<String>::from_request_parts(parts, app).await.map_err(gone)?;
+        let not_found = |_| Problem::not_found("id");
+        let Path(text) = Path::<String>::from_request_parts(parts, app).await.map_err(not_found)?;
         text.parse().map(Self).map_err(|_| Problem::not_found("id"))
     }
 }
@@ -175,7 +175,7 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
         let query = Query::<T>::from_request_parts(parts, app).await;
         let Query(value) = query.map_err(|error| {
             let text = error.body_text();
-            let text = text.split_once("query string: ").map_or(text.as_str(), |(_, said)| said);
+            let text = text.split_once("query string: ").map_or(text.as_str(), |(_, reason)| reason);
             Problem::new(Code::BadRequest, describe_parse_error(text))
         })?;
         Ok(Self(value))
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn parse_errors_name_no_rust_types() {
-        for (text, said) in [
+        for (text, expected) in [
             ("[]", "must be an object"),
             ("5", "invalid type: integer `5`, expected an object"),
             (r#"{"inner":[]}"#, "invalid length 0, expected an object at line"),
@@ -237,7 +237,7 @@ mod tests {
             ("{}", "missing field `inner`"),
         ] {
             let refusal = parse_object::<Outer>(text.as_bytes()).unwrap_err();
-            assert!(refusal.starts_with(said), "{refusal}");
+            assert!(refusal.starts_with(expected), "{refusal}");
         }
         assert_eq!(
             describe_parse_error("did not match any variant of untagged enum Foo"),

@@ -126,15 +126,15 @@ impl App {
         F: AsyncFnOnce(&mut Work<'_>) -> Result<JsonResponse> + Send + 'static,
     {
         let Some(claim) = key.claim(caller) else { return self.write(work).await };
-        self.write(async move |begun| {
-            let not_before = begun.now - begun.config.retention.idempotency;
-            let claimed = idempotency::claim_key(begun.tx, &claim, begun.now, not_before).await?;
+        self.write(async move |transaction| {
+            let not_before = transaction.now - transaction.config.retention.idempotency;
+            let claimed = idempotency::claim_key(transaction.tx, &claim, transaction.now, not_before).await?;
             if let Some(response) = replayed_response(claimed)? {
                 return Ok(response);
             }
-            let response = work(begun).await?;
+            let response = work(transaction).await?;
             let stored = without_secrets(response.body.clone()).to_string();
-            idempotency::store_response(begun.tx, &claim, response.status.as_u16().into(), &stored).await?;
+            idempotency::store_response(transaction.tx, &claim, response.status.as_u16().into(), &stored).await?;
             Ok(response)
         })
         .await

@@ -150,10 +150,10 @@ pub async fn import_results(
     .await
 }
 
-/// Extracts the error message from a git job's output.
+/// Extracts the error message from a git operation's output.
 pub fn git_error_text(text: &str) -> String {
     let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let told = serde_json::from_str::<serde_json::Value>(last).ok();
-    let sentence = told.as_ref().and_then(|told| told.get("error")?.as_str());
+    let report = serde_json::from_str::<serde_json::Value>(last).ok();
+    let sentence = report.as_ref().and_then(|report| report.get("error")?.as_str());
     sentence.unwrap_or(last).chars().take(300).collect()
 }

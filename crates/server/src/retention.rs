@@ -84,8 +84,8 @@ pub async fn remove_unreferenced_blobs(app: &App) -> Result<()> {
     }
     let _guard = app.blobs.lock_for_deletion().await;
     for file in files {
-        let asked = file.clone();
-        if !app.read(async move |tx| Ok(blobs::is_file_used(tx, &asked).await?)).await? {
+        let name = file.clone();
+        if !app.read(async move |tx| Ok(blobs::is_file_used(tx, &name).await?)).await? {
             app.blobs.remove(&file).await;
         }
     }

@@ -53,7 +53,7 @@ impl Samples {
     /// The points after `since`, each the mean over `step`.
     pub fn series(&self, sandbox: SandboxId, since: Option<Timestamp>, step: Duration) -> Vec<ResourceSample> {
         let all = self.lock();
-        let points = all.get(&sandbox).into_iter().flatten().map(|seen| seen.point);
+        let points = all.get(&sandbox).into_iter().flatten().map(|sample| sample.point);
         downsample(points.filter(|point| since.is_none_or(|since| point.at >= since)), step)
     }
 

@@ -45,10 +45,10 @@ mod tests {
     #[tokio::test]
     async fn locks_one_sandbox_at_a_time() {
         let (holds, one, other) = (SandboxLocks::default(), SandboxId::new(), SandboxId::new());
-        let held = holds.lock(one).await;
+        let guard = holds.lock(one).await;
         let _other = holds.lock(other).await;
         assert!(timeout(Duration::from_millis(50), holds.lock(one)).await.is_err());
-        drop(held);
+        drop(guard);
         drop(holds.lock(one).await);
     }
 
@@ -56,12 +56,12 @@ mod tests {
     async fn an_operation_outlives_its_request() {
         let (done, go) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Notify::new()));
         let (sets, waits) = (Arc::clone(&done), Arc::clone(&go));
-        let asked = run_to_completion(async move {
+        let operation = run_to_completion(async move {
             waits.notified().await;
             sets.store(true, Ordering::SeqCst);
             Ok(())
         });
-        assert!(timeout(Duration::from_millis(20), asked).await.is_err(), "the request is cancelled");
+        assert!(timeout(Duration::from_millis(20), operation).await.is_err(), "the request is cancelled");
         go.notify_one();
         timeout(Duration::from_secs(60), async {
             while !done.load(Ordering::SeqCst) {

@@ -30,11 +30,11 @@ use tokio::task::JoinHandle;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("can't use the data directory {path}: {source}; name another one with --data-dir")]
+    #[error("cannot use the data directory {path}: {source}; name another one with --data-dir")]
     DataDir { path: PathBuf, source: std::io::Error },
-    #[error("can't listen on {address}: {source}; name another address with --listen")]
+    #[error("cannot listen on {address}: {source}; name another address with --listen")]
     Listen { address: SocketAddr, source: std::io::Error },
-    #[error("can't use the TLS certificate or key: {0}")]
+    #[error("cannot use the TLS certificate or key: {0}")]
     Tls(String),
     #[error(transparent)]
     Store(#[from] atoll_store::Error),
@@ -211,9 +211,9 @@ async fn initialize_deployment(tx: &mut dyn Tx, now: Timestamp) -> atoll_store::
     let placeholders = match meta::find_meta_value(tx, "gateway").await?.as_deref().and_then(Placeholders::decode) {
         Some(known) => known,
         None => {
-            let made = Placeholders::generate();
-            meta::set_meta_value(tx, "gateway", &made.encode()).await?;
-            made
+            let generated = Placeholders::generate();
+            meta::set_meta_value(tx, "gateway", &generated.encode()).await?;
+            generated
         }
     };
     Ok(DeploymentRecord { deployment, placeholders, project })
@@ -222,19 +222,19 @@ async fn initialize_deployment(tx: &mut dyn Tx, now: Timestamp) -> atoll_store::
 /// Ensures that the admin token file holds a valid token.
 async fn ensure_admin_token(store: &Store, path: &Path, now: Timestamp) -> Result<(), Error> {
     let known = std::fs::read_to_string(path).ok();
-    let shown = known.map(|text| secrecy::SecretString::from(text.trim()));
-    if let Some((id, hash)) = shown.as_ref().and_then(token_format::parse_token) {
+    let token = known.map(|text| secrecy::SecretString::from(text.trim()));
+    if let Some((id, hash)) = token.as_ref().and_then(token_format::parse_token) {
         let row = store.read(async move |tx| tokens::find_token(tx, id).await).await?;
         if row.is_some_and(|row| token_format::equal_hashes(&row.hash, &hash)) {
             return Ok(());
         }
     }
-    let made = store.write(async move |tx| create_admin_token(tx, now).await).await?;
+    let new_token = store.write(async move |tx| create_admin_token(tx, now).await).await?;
     let beside = path.with_extension("new");
     let write = || -> std::io::Result<()> {
         let mut options = std::fs::OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-        writeln!(file, "{}", made.token.expose_secret())?;
+        writeln!(file, "{}", new_token.token.expose_secret())?;
         file.sync_all()?;
         std::fs::rename(&beside, path)
     };
@@ -258,17 +258,17 @@ async fn create_admin_token(tx: &mut dyn Tx, now: Timestamp) -> atoll_store::Res
         }
     };
     let id = TokenId::new();
-    let made = token_format::generate_token(id);
+    let new_token = token_format::generate_token(id);
     let token = TokenRow {
         id,
         name: "first admin".into(),
-        hash: made.hash.clone(),
+        hash: new_token.hash.clone(),
         holder: TokenHolder::User { id: user, role: Role::Admin },
         created_at: now,
         expires_at: None,
     };
     tokens::insert_token(tx, &token).await?;
-    Ok(made)
+    Ok(new_token)
 }
 
 /// Reads or creates this data directory's id. Servers that share a database have different ids.

@@ -167,18 +167,18 @@ impl App {
         let (gateway, informed) = (Arc::clone(&self.gateway), Arc::clone(&self.gateway));
         let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
         let (blobs, providers) = (self.blobs.clone(), self.providers()?);
-        let told = move |(value, out): (R, Outbox)| {
+        let publish = move |(value, out): (R, Outbox)| {
             publish_outbox(&hub, &jobs, &egress, &informed, &blobs, out);
             value
         };
         let done = self.store.write_then(
             async move |tx| {
-                let mut begun =
+                let mut transaction =
                     Work { tx, out: Outbox::default(), now, steady, config, secrets, agents, gateway, providers };
-                let value = work(&mut begun).await?;
-                Ok((value, begun.out))
+                let value = work(&mut transaction).await?;
+                Ok((value, transaction.out))
             },
-            told,
+            publish,
         );
         done.await
     }

@@ -165,7 +165,7 @@ impl Drain<'_> {
                 }
             }
             self.drained.acknowledgements += 1;
-            self.settled.extend(journal.settle(id, lease));
+            self.settled.extend(journal.mark_settled(id, lease));
         }
         Ok(())
     }

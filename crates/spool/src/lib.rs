@@ -54,8 +54,8 @@ pub enum Error {
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("the spool {} is in use by {holder}; give each worker its own spool", path.display())]
     Locked { path: PathBuf, holder: String },
-    #[error("the spool {} belongs to sandbox {owner}; use another directory for {asked}", path.display())]
-    OtherSandbox { path: PathBuf, owner: String, asked: SandboxId },
+    #[error("the spool {} belongs to sandbox {owner}; use another directory for {sandbox}", path.display())]
+    OtherSandbox { path: PathBuf, owner: String, sandbox: SandboxId },
     #[error("{} is not a number; it counts the workers that started on this spool", path.display())]
     InvalidBootCount { path: PathBuf },
 }
@@ -163,7 +163,7 @@ fn check_owner(dir: &Path, sandbox: SandboxId) -> Result<(), Error> {
     let path = dir.join("sandbox");
     match fs::read_to_string(&path) {
         Ok(owner) if owner.trim() == sandbox.to_string() => Ok(()),
-        Ok(owner) => Err(Error::OtherSandbox { path: dir.to_owned(), owner: owner.trim().to_owned(), asked: sandbox }),
+        Ok(owner) => Err(Error::OtherSandbox { path: dir.to_owned(), owner: owner.trim().to_owned(), sandbox }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             replace_durably(&path, format!("{sandbox}\n").as_bytes())
         }

@@ -21,21 +21,21 @@ fn append(writer: &mut SpoolWriter, stream: SpoolStream, keys: RangeInclusive<i6
     while writer.commit().unwrap().is_some() {}
 }
 
-fn keys_of(taken: &SpooledBatch) -> Vec<(i64, i64)> {
+fn keys_of(batch: &SpooledBatch) -> Vec<(i64, i64)> {
     let field = |event: &serde_json::Value, name| event.get(name).and_then(serde_json::Value::as_i64).unwrap_or(-1);
-    let events = taken.events.iter().map(|event| serde_json::from_str::<serde_json::Value>(event.get()).unwrap());
+    let events = batch.events.iter().map(|event| serde_json::from_str::<serde_json::Value>(event.get()).unwrap());
     events.map(|event| (field(&event, "boot"), field(&event, "key"))).collect()
 }
 
 /// Reads and acknowledges all remaining batches.
 fn read_all(outbox: &mut SpoolReader, durable: i64) -> Vec<(i64, i64)> {
     let mut all = Vec::new();
-    while let Some(taken) = outbox.next_batch(durable, LIMITS).unwrap() {
-        let keys = keys_of(&taken);
+    while let Some(batch) = outbox.next_batch(durable, LIMITS).unwrap() {
+        let keys = keys_of(&batch);
         assert!(keys.len() <= LIMITS.max_events);
-        assert_eq!((taken.first, taken.last), (keys[0].1, keys[keys.len() - 1].1));
+        assert_eq!((batch.first, batch.last), (keys[0].1, keys[keys.len() - 1].1));
         all.extend(keys);
-        outbox.acknowledge(taken.stream, taken.last).unwrap();
+        outbox.acknowledge(batch.stream, batch.last).unwrap();
     }
     all
 }
@@ -214,9 +214,9 @@ proptest! {
                 }
                 SpoolStep::Send(batches) => {
                     for _ in 0..batches {
-                        let Some(taken) = outbox.next_batch(durable, LIMITS).unwrap() else { break };
-                        stored.extend(keys_of(&taken));
-                        outbox.acknowledge(taken.stream, taken.last).unwrap();
+                        let Some(batch) = outbox.next_batch(durable, LIMITS).unwrap() else { break };
+                        stored.extend(keys_of(&batch));
+                        outbox.acknowledge(batch.stream, batch.last).unwrap();
                     }
                 }
                 SpoolStep::Restart { cut } => {
@@ -228,10 +228,10 @@ proptest! {
                         file.set_len(length.saturating_sub(cut)).unwrap();
                     }
                     let whole = segment::last_key(dir.path(), stream).unwrap();
-                    let gone: Vec<_> = expected.extract_if(.., |(boot, key)| *boot == stream.boot && *key > whole).collect();
-                    prop_assert!(cut > 0 || gone.is_empty());
+                    let lost: Vec<_> = expected.extract_if(.., |(boot, key)| *boot == stream.boot && *key > whole).collect();
+                    prop_assert!(cut > 0 || lost.is_empty());
                     // The server keeps those that it has stored.
-                    expected.extend(gone.iter().filter(|event| stored.contains(event)));
+                    expected.extend(lost.iter().filter(|event| stored.contains(event)));
                     expected.sort_unstable();
                     (stream, writer, outbox, lock) = open(dir.path(), sandbox);
                     durable = 0;

@@ -16,7 +16,7 @@ pub fn backup_sqlite(from: &Path, to: &Path) -> Result<()> {
     let path = to.to_str().ok_or_else(|| Error::unavailable("the path is not UTF-8"))?;
     source.execute("VACUUM INTO ?1", [path]).map_err(|error| classify_error(&error))?;
     let sync = std::fs::File::open(to).and_then(|file| file.sync_all());
-    sync.map_err(|error| Error::unavailable(format!("can't sync {}: {error}", to.display())))
+    sync.map_err(|error| Error::unavailable(format!("cannot sync {}: {error}", to.display())))
 }
 
 /// Runs SQLite's integrity check on a copy.

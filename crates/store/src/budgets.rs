@@ -21,10 +21,10 @@ pub async fn sum_costs(tx: &mut dyn Tx, project: ProjectId, period: &Period) -> 
 }
 
 /// Records the budget that pauses a sandbox's agent.
-pub async fn record_budget_pause(tx: &mut dyn Tx, sandbox: SandboxId, held: &BudgetPause) -> Result<()> {
+pub async fn record_budget_pause(tx: &mut dyn Tx, sandbox: SandboxId, pause: &BudgetPause) -> Result<()> {
     let sql = "INSERT INTO budget_holds (sandbox_id, held) VALUES (?1, ?2)
                ON CONFLICT (sandbox_id) DO UPDATE SET held = excluded.held";
-    let written = serde_json::to_string(held).map_err(Error::internal)?;
+    let written = serde_json::to_string(pause).map_err(Error::internal)?;
     tx.execute(sql, &[text_param(sandbox), written.into()]).await.map(drop)
 }
 

@@ -2,7 +2,7 @@
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The database is unreachable or can't write now; nothing was stored. Retry.
+    /// The database is unreachable or cannot write now; nothing was stored. Retry.
     #[error("the database is unavailable: {detail}")]
     Unavailable { detail: String },
     /// The connection broke during the commit. Retry with the same keys.
@@ -17,7 +17,7 @@ pub enum Error {
     /// A unique value already exists.
     #[error("already taken: {what}")]
     AlreadyExists { what: String },
-    /// Text that one of the databases can't store.
+    /// Text that one of the databases cannot store.
     #[error("text must not contain NUL characters")]
     InvalidText,
     /// Another process holds the data directory.

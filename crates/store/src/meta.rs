@@ -37,7 +37,7 @@ impl DataDirLock {
     pub fn acquire(dir: &Path, holder: &str) -> Result<Self> {
         let path = dir.join("lock");
         let open = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = open.map_err(|error| Error::unavailable(format!("can't open {}: {error}", path.display())))?;
+        let mut file = open.map_err(|error| Error::unavailable(format!("cannot open {}: {error}", path.display())))?;
         if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut who = String::new();
             drop(file.read_to_string(&mut who));
@@ -48,7 +48,7 @@ impl DataDirLock {
             )));
         }
         let write = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(holder.as_bytes()));
-        write.map_err(|error| Error::unavailable(format!("can't write {}: {error}", path.display())))?;
+        write.map_err(|error| Error::unavailable(format!("cannot write {}: {error}", path.display())))?;
         Ok(Self { file })
     }
 }
@@ -60,12 +60,12 @@ mod tests {
     #[test]
     fn a_second_server_learns_the_holder() {
         let dir = tempfile::tempdir().unwrap();
-        let held = DataDirLock::acquire(dir.path(), "atoll serve (pid 7)").unwrap();
+        let lock = DataDirLock::acquire(dir.path(), "atoll serve (pid 7)").unwrap();
         let refused = DataDirLock::acquire(dir.path(), "x").unwrap_err().to_string();
         assert!(refused.contains("held by atoll serve (pid 7)"), "{refused}");
         // A forked child has a copy of the open file.
-        let copy = held.file.try_clone().unwrap();
-        drop(held);
+        let copy = lock.file.try_clone().unwrap();
+        drop(lock);
         assert!(DataDirLock::acquire(dir.path(), "x").is_ok());
         drop(copy);
     }

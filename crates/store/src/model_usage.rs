@@ -82,8 +82,8 @@ fn total_from_row(row: Row) -> Result<UsageTotal> {
     Ok(UsageTotal { requests: row.int("requests")?, tokens, cost_micros: row.int("cost_micros")? })
 }
 
-pub async fn sum_usage(tx: &mut dyn Tx, whose: UsageScope<'_>) -> Result<UsageTotal> {
-    let (sql, whose) = match whose {
+pub async fn sum_usage(tx: &mut dyn Tx, scope: UsageScope<'_>) -> Result<UsageTotal> {
+    let (sql, scope) = match scope {
         UsageScope::Sandbox(id) => (sum!("WHERE u.sandbox_id = ?1"), id.to_string()),
         UsageScope::Session(id) => {
             (sum!("JOIN sandboxes s ON s.id = u.sandbox_id WHERE s.session_id = ?1"), id.to_string())
@@ -95,5 +95,5 @@ pub async fn sum_usage(tx: &mut dyn Tx, whose: UsageScope<'_>) -> Result<UsageTo
             (sum!("JOIN sandboxes s ON s.id = u.sandbox_id WHERE s.created_by = ?1"), actor.to_owned())
         }
     };
-    total_from_row(first_row(tx.query(sql, &[whose.into()]).await?).ok_or_else(|| Error::internal("no sum"))?)
+    total_from_row(first_row(tx.query(sql, &[scope.into()]).await?).ok_or_else(|| Error::internal("no sum"))?)
 }

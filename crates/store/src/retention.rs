@@ -18,7 +18,7 @@ pub async fn list_sandboxes_with_old_events(tx: &mut dyn Tx, before: Timestamp, 
     rows.into_iter().map(|row| row.parse("id")).collect()
 }
 
-/// Counts the events of this sandbox older than `before`, up to `STEP`; excludes the newest event.
+/// Counts the events of this sandbox older than `before`, up to [`MAX_DELETED_EVENTS`]; excludes the newest event.
 pub async fn count_old_events(tx: &mut dyn Tx, sandbox: &SandboxRow, before: Timestamp) -> Result<i64> {
     let sql =
         "SELECT COUNT(*) AS count FROM (SELECT received_at FROM events WHERE sandbox_id = ?1 AND seq >= ?2 AND seq < ?3

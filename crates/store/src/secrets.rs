@@ -1,4 +1,4 @@
-//! Secrets: encrypted values and their permitted uses. This module can't decrypt them.
+//! Secrets: encrypted values and their permitted uses. This module cannot decrypt them.
 
 use crate::error::{Error, Result};
 use crate::projects::ProjectFilter;

@@ -71,7 +71,7 @@ pub fn opt_text_param<'a>(value: Option<impl ToString>) -> SqlParam<'a> {
 }
 
 impl SqlParam<'_> {
-    /// Rejects NUL: PostgreSQL can't store it in text.
+    /// Rejects NUL: PostgreSQL cannot store it in text.
     pub(crate) fn reject_nul(&self) -> Result<()> {
         match self {
             Self::Text(Some(value)) if value.contains('\0') => Err(Error::InvalidText),

@@ -76,8 +76,8 @@ mod tests {
 
     #[test]
     fn normalizes_paths_below_the_destination() {
-        for (given, found) in [("a/b", "a/b"), ("./a//b/", "a/b"), ("./", ""), ("", ""), ("a/./b", "a/b")] {
-            assert_eq!(normalize_path(given.as_bytes()).unwrap(), found.as_bytes(), "{given}");
+        for (input, found) in [("a/b", "a/b"), ("./a//b/", "a/b"), ("./", ""), ("", ""), ("a/./b", "a/b")] {
+            assert_eq!(normalize_path(input.as_bytes()).unwrap(), found.as_bytes(), "{input}");
         }
         for bad in ["/a", "//a", "..", "a/../b", "../a", "a/..", "a\0b"] {
             assert!(normalize_path(bad.as_bytes()).is_err(), "{bad}");

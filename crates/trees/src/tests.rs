@@ -113,13 +113,13 @@ fn a_packed_tree_unpacks_unchanged() {
     .unwrap();
     let summary = unpack_bytes(&pack_to_bytes(from.path()), to.path(), SymlinkPolicy::Any).unwrap();
     assert_eq!((summary.skipped, summary.left_out), (0, 1), "the fifo is omitted: {summary:?}");
-    let shown = |path: &Path| {
+    let list_entries = |path: &Path| {
         let script = "find . ! -name pipe -printf '%P %y %m %l %s\\n' | sed 's/ 4755 / 755 /' | grep -v '^ d' | grep -v ' d .* [0-9]*$' | sort; \
                       find . -type f -exec sha256sum {} + | sort; find . -type d -printf '%P %m\\n' | grep . | sort";
         let done = Command::new("sh").args(["-c", script]).current_dir(path).output().unwrap();
         String::from_utf8(done.stdout).unwrap()
     };
-    assert_eq!(shown(to.path()), shown(from.path()));
+    assert_eq!(list_entries(to.path()), list_entries(from.path()));
     let inode = |name: &str| fs::metadata(to.path().join(name)).unwrap().ino();
     assert_eq!(inode("run"), inode("also-run"), "the hard link became a separate file");
     let modified = |root: &Path| fs::metadata(root.join("run")).unwrap().mtime();
@@ -127,7 +127,7 @@ fn a_packed_tree_unpacks_unchanged() {
     // Unpack again over the existing files.
     let again = unpack_bytes(&pack_to_bytes(from.path()), to.path(), SymlinkPolicy::Any).unwrap();
     assert_eq!(again.entries, summary.entries);
-    assert_eq!(shown(to.path()), shown(from.path()));
+    assert_eq!(list_entries(to.path()), list_entries(from.path()));
 }
 
 #[test]
@@ -139,8 +139,8 @@ fn is_compatible_with_the_system_tar() {
         let names: &[&str] = if format == "ustar" { &["run", "near", "also-run", "closed"] } else { &["."] };
         let mut command = Command::new("tar");
         command.arg("-cf").arg(&archive).arg(format!("--format={format}")).arg("-C").arg(from.path());
-        let made = command.args(names).output().unwrap();
-        assert!(made.status.success(), "{format}: {}", String::from_utf8_lossy(&made.stderr));
+        let archived = command.args(names).output().unwrap();
+        assert!(archived.status.success(), "{format}: {}", String::from_utf8_lossy(&archived.stderr));
         let into = back.path().join(format);
         fs::create_dir(&into).unwrap();
         let summary = unpack_bytes(&fs::read(&archive).unwrap(), &into, SymlinkPolicy::Any).unwrap();

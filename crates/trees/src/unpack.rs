@@ -163,8 +163,8 @@ impl Unpacker {
 
     fn create_directory(&mut self, path: &[u8], mode: u32) -> Result<(), EntryFailure> {
         let (parent, name) = self.open_parent(path)?;
-        let made = make_directory(parent, name, mode).map_err(|error| classify_error(path, error))?;
-        if made && mode & 0o700 != 0o700 && self.closed_later.len() < MAX_DEFERRED_MODES {
+        let is_new = make_directory(parent, name, mode).map_err(|error| classify_error(path, error))?;
+        if is_new && mode & 0o700 != 0o700 && self.closed_later.len() < MAX_DEFERRED_MODES {
             self.closed_later.push((path.to_vec(), mode));
         }
         Ok(())
@@ -177,9 +177,9 @@ impl Unpacker {
             return Err(EntryFailure::Skip("it is a hard link to itself"));
         }
         let (directory, file) = split_path(&target);
-        let gone = |_| EntryFailure::Skip("the target of the hard link does not exist");
-        let of = self.open_path(directory, false).map_err(gone)?;
-        let found = rustix::fs::statat(&of, file, AtFlags::SYMLINK_NOFOLLOW).map_err(gone)?;
+        let missing_target = |_| EntryFailure::Skip("the target of the hard link does not exist");
+        let of = self.open_path(directory, false).map_err(missing_target)?;
+        let found = rustix::fs::statat(&of, file, AtFlags::SYMLINK_NOFOLLOW).map_err(missing_target)?;
         // A hard link to a symbolic link would bypass the check of the symbolic link's target.
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return Err(EntryFailure::Skip("it is a hard link to something other than a file"));
@@ -267,7 +267,7 @@ fn create_or_replace<T>(
 ) -> Result<T, EntryFailure> {
     match make() {
         Err(Errno::EXIST) => {}
-        made => return made.map_err(|error| classify_error(path, error)),
+        result => return result.map_err(|error| classify_error(path, error)),
     }
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => make().map_err(|error| classify_error(path, error)),

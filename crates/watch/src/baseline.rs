@@ -72,8 +72,8 @@ impl Visitor for BaselineVisitor<'_> {
         }
     }
 
-    fn visit_file(&mut self, path: RelativePath, seen: FileEntry) {
-        self.known.insert(path, FileRecord::unread(seen, 0));
+    fn visit_file(&mut self, path: RelativePath, file_entry: FileEntry) {
+        self.known.insert(path, FileRecord::unread(file_entry, 0));
     }
 }
 
@@ -85,8 +85,8 @@ fn restamp_fresh_files(root: &Path, known: &mut FileRecords) {
     }
     std::thread::sleep(CLOCK_TICK_PAUSE);
     for (path, known) in known.iter_mut().filter(|(_, known)| known.is_fresh) {
-        if let EntryState::File(seen) = entry::stat_path(root, path) {
-            *known = FileRecord::unread(seen, 0);
+        if let EntryState::File(file_entry) = entry::stat_path(root, path) {
+            *known = FileRecord::unread(file_entry, 0);
         }
     }
 }
@@ -98,16 +98,16 @@ fn read_unknown_files(
     memory: &mut TextStore,
     largest_text: u64,
 ) {
-    let mut wanted: Vec<(RelativePath, FileEntry)> = known
+    let mut unknown: Vec<(RelativePath, FileEntry)> = known
         .iter()
         .filter(|(path, known)| known.stamp.size <= largest_text && tracked.clean_blob(path).is_none())
         .map(|(path, known)| (path.clone(), known.entry()))
         .collect();
-    wanted.sort_by_key(|(_, seen)| Reverse(seen.stamp.modified));
+    unknown.sort_by_key(|(_, file_entry)| Reverse(file_entry.stamp.modified));
     let mut left = MAX_BYTES_READ;
-    for (path, seen) in wanted.into_iter().take(MAX_FILES_READ) {
-        let Some(rest) = left.checked_sub(seen.stamp.size) else { continue };
-        if let Some(mut reading) = entry::read_entry(root, &path, seen, largest_text) {
+    for (path, file_entry) in unknown.into_iter().take(MAX_FILES_READ) {
+        let Some(rest) = left.checked_sub(file_entry.stamp.size) else { continue };
+        if let Some(mut reading) = entry::read_entry(root, &path, file_entry, largest_text) {
             left = rest;
             known.insert(path, FileRecord::read(&reading, 0));
             if let (Some(digest), Some(text)) = (reading.digest, reading.text.take()) {
@@ -125,7 +125,7 @@ pub fn load_from_git(
     memory: &mut TextStore,
     largest_text: u64,
 ) {
-    let mut asked = Vec::new();
+    let mut query = Vec::new();
     let mut bytes = 0;
     for path in paths {
         let Some(file) = known.get(path) else { continue };
@@ -134,26 +134,26 @@ pub fn load_from_git(
             continue;
         }
         let Some(id) = tracked.clean_blob(path) else { continue };
-        if asked.len() >= MAX_BLOBS_PER_QUERY || bytes + size > MAX_BLOB_BYTES_PER_QUERY {
-            store_blobs(&std::mem::take(&mut asked), tracked, known, memory);
+        if query.len() >= MAX_BLOBS_PER_QUERY || bytes + size > MAX_BLOB_BYTES_PER_QUERY {
+            store_blobs(&std::mem::take(&mut query), tracked, known, memory);
             bytes = 0;
         }
         bytes += size;
-        asked.push((path, id));
+        query.push((path, id));
     }
-    if !asked.is_empty() {
-        store_blobs(&asked, tracked, known, memory);
+    if !query.is_empty() {
+        store_blobs(&query, tracked, known, memory);
     }
 }
 
 fn store_blobs(
-    asked: &[(&RelativePath, crate::tracked::ObjectId)],
+    query: &[(&RelativePath, crate::tracked::ObjectId)],
     tracked: &TrackedFiles,
     known: &mut FileRecords,
     memory: &mut TextStore,
 ) {
-    let ids: Vec<_> = asked.iter().map(|(_, id)| *id).collect();
-    for ((path, _), content) in asked.iter().zip(tracked.read_blobs(&ids)) {
+    let ids: Vec<_> = query.iter().map(|(_, id)| *id).collect();
+    for ((path, _), content) in query.iter().zip(tracked.read_blobs(&ids)) {
         let Some(file) = known.get_mut(*path) else { continue };
         // A different size means that a git filter changed the content (line endings, large-file storage).
         let content = content.filter(|bytes| u64::try_from(bytes.len()) == Ok(file.stamp.size));

@@ -15,7 +15,7 @@ use std::path::Path;
 /// A path with its current file or link, if any.
 struct InspectedPath {
     path: RelativePath,
-    seen: Option<FileEntry>,
+    file_entry: Option<FileEntry>,
 }
 
 /// The changes of one batch.
@@ -34,7 +34,9 @@ impl Watcher {
         let found = self.inspect_paths(paths);
         let changed: Vec<RelativePath> = found
             .iter()
-            .filter(|found| self.files.get(&found.path).is_some_and(|known| !is_unchanged(known, found.seen.as_ref())))
+            .filter(|found| {
+                self.files.get(&found.path).is_some_and(|known| !is_unchanged(known, found.file_entry.as_ref()))
+            })
             .map(|found| found.path.clone())
             .collect();
         baseline::load_from_git(&changed, &self.tracked, &mut self.files, &mut self.texts, self.options.max_text_bytes);
@@ -50,20 +52,20 @@ impl Watcher {
     fn inspect_paths(&self, paths: Vec<RelativePath>) -> Vec<InspectedPath> {
         let mut directories = DirectoryCache { root: &self.root, known: HashMap::new() };
         let mut found: Vec<InspectedPath> =
-            paths.into_iter().map(|path| InspectedPath { seen: directories.inspect_path(&path), path }).collect();
+            paths.into_iter().map(|path| InspectedPath { file_entry: directories.inspect_path(&path), path }).collect();
         // A write to a hard link causes a notice for only one of the names.
         let written: HashSet<u64> = found
             .iter()
-            .flat_map(|found| [found.seen, self.files.get(&found.path).map(FileRecord::entry)])
+            .flat_map(|found| [found.file_entry, self.files.get(&found.path).map(FileRecord::entry)])
             .flatten()
-            .filter(|seen| seen.has_hard_links)
-            .map(|seen| seen.stamp.inode)
+            .filter(|file_entry| file_entry.has_hard_links)
+            .map(|file_entry| file_entry.stamp.inode)
             .collect();
         if !written.is_empty() {
             let looked_at: BTreeSet<RelativePath> = found.iter().map(|found| found.path.clone()).collect();
             for (path, known) in &self.files {
                 if written.contains(&known.stamp.inode) && !looked_at.contains(path) {
-                    found.push(InspectedPath { path: path.clone(), seen: directories.inspect_path(path) });
+                    found.push(InspectedPath { path: path.clone(), file_entry: directories.inspect_path(path) });
                 }
             }
         }
@@ -71,17 +73,17 @@ impl Watcher {
     }
 
     fn classify_path(&mut self, found: InspectedPath, batch: &mut ChangeBatch) {
-        let InspectedPath { path, seen } = found;
-        let Some(seen) = seen else { return self.classify_missing(path, batch) };
+        let InspectedPath { path, file_entry } = found;
+        let Some(file_entry) = file_entry else { return self.classify_missing(path, batch) };
         if !walk::is_visible(&self.rules, &self.tracked, &path, false) {
             // New rules hide the file: forget it.
             self.forget_file(&path);
             return;
         }
-        if self.files.get(&path).is_some_and(|known| known.is_unchanged(&seen)) {
+        if self.files.get(&path).is_some_and(|known| known.is_unchanged(&file_entry)) {
             return;
         }
-        let Some(mut reading) = entry::read_entry(&self.root, &path, seen, self.options.max_text_bytes) else {
+        let Some(mut reading) = entry::read_entry(&self.root, &path, file_entry, self.options.max_text_bytes) else {
             return self.classify_missing(path, batch);
         };
         let now = FileRecord::read(&reading, self.walk_number);
@@ -190,8 +192,8 @@ impl Watcher {
     }
 }
 
-fn is_unchanged(known: &FileRecord, seen: Option<&FileEntry>) -> bool {
-    seen.is_some_and(|seen| known.is_unchanged(seen))
+fn is_unchanged(known: &FileRecord, file_entry: Option<&FileEntry>) -> bool {
+    file_entry.is_some_and(|file_entry| known.is_unchanged(file_entry))
 }
 
 /// True if a written file has its old content. If that is unavailable, compares the stamps.
@@ -235,7 +237,7 @@ impl DirectoryCache<'_> {
             }
         }
         match entry::stat_path(self.root, path) {
-            EntryState::File(seen) => Some(seen),
+            EntryState::File(file_entry) => Some(file_entry),
             EntryState::Directory | EntryState::Absent => None,
         }
     }

@@ -108,13 +108,13 @@ fn format_span(start: usize, end: usize) -> String {
 
 fn format_header(side: char, path: Option<&[u8]>) -> String {
     let Some(path) = path else { return "/dev/null".to_owned() };
-    let shown = relative_path::to_display(path);
-    if !shown.chars().any(|character| character.is_control() || character == '"') {
-        return format!("{side}/{shown}");
+    let path_text = relative_path::to_display(path);
+    if !path_text.chars().any(|character| character.is_control() || character == '"') {
+        return format!("{side}/{path_text}");
     }
     // Quotes like git: a line feed in a name must not become a line of the diff.
     let mut quoted = format!("\"{side}/");
-    for character in shown.chars() {
+    for character in path_text.chars() {
         match character {
             '"' => quoted.push_str("\\\""),
             '\n' => quoted.push_str("\\n"),

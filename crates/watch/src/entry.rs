@@ -116,38 +116,38 @@ fn classify_entry(found: &Statx) -> EntryState {
 }
 
 /// Reads an entry; `None` if it is gone or has another type by now.
-pub fn read_entry(root: &Path, path: &[u8], seen: FileEntry, largest_text: u64) -> Option<FileContent> {
-    match seen.kind {
-        EntryKind::Link => read_link(root, path, seen),
-        EntryKind::File => read_file(root, path, seen, largest_text),
+pub fn read_entry(root: &Path, path: &[u8], file_entry: FileEntry, largest_text: u64) -> Option<FileContent> {
+    match file_entry.kind {
+        EntryKind::Link => read_link(root, path, file_entry),
+        EntryKind::File => read_file(root, path, file_entry, largest_text),
     }
 }
 
-fn read_link(root: &Path, path: &[u8], seen: FileEntry) -> Option<FileContent> {
+fn read_link(root: &Path, path: &[u8], file_entry: FileEntry) -> Option<FileContent> {
     let target = rustix::fs::readlinkat(CWD, relative_path::to_absolute(root, path), Vec::new()).ok()?;
-    Some(classify_content(seen, target.into_bytes()))
+    Some(classify_content(file_entry, target.into_bytes()))
 }
 
-fn read_file(root: &Path, path: &[u8], seen: FileEntry, largest_text: u64) -> Option<FileContent> {
+fn read_file(root: &Path, path: &[u8], file_entry: FileEntry, largest_text: u64) -> Option<FileContent> {
     let mut file = match open_regular(root, path) {
         Ok(file) => file,
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => return None,
-        Err(_) => return Some(content_unread(seen)),
+        Err(_) => return Some(content_unread(file_entry)),
     };
     // Stat the open file: another one may have had this name before.
-    let seen = match stat_open_file(&file) {
-        EntryState::File(seen) if seen.kind == EntryKind::File => seen,
+    let file_entry = match stat_open_file(&file) {
+        EntryState::File(file_entry) if file_entry.kind == EntryKind::File => file_entry,
         EntryState::File(_) | EntryState::Directory | EntryState::Absent => return None,
     };
-    if seen.stamp.size > MAX_HASHED_BYTES {
-        return Some(content_unread(seen));
+    if file_entry.stamp.size > MAX_HASHED_BYTES {
+        return Some(content_unread(file_entry));
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(seen.stamp.size.min(largest_text)).unwrap_or(0));
+    let mut bytes = Vec::with_capacity(usize::try_from(file_entry.stamp.size.min(largest_text)).unwrap_or(0));
     if file.by_ref().take(largest_text.saturating_add(1)).read_to_end(&mut bytes).is_err() {
-        return Some(content_unread(seen));
+        return Some(content_unread(file_entry));
     }
     let whole = u64::try_from(bytes.len()).is_ok_and(|length| length <= largest_text);
-    Some(if whole { classify_content(seen, bytes) } else { hash_large_file(seen, &bytes, file) })
+    Some(if whole { classify_content(file_entry, bytes) } else { hash_large_file(file_entry, &bytes, file) })
 }
 
 /// Opens a file without blocking. The caller must check that it is a regular file.
@@ -163,18 +163,18 @@ fn stat_open_file(file: &File) -> EntryState {
     }
 }
 
-fn classify_content(seen: FileEntry, bytes: Vec<u8>) -> FileContent {
+fn classify_content(file_entry: FileEntry, bytes: Vec<u8>) -> FileContent {
     let digest = Some(hash_bytes(&bytes));
     let text = if is_binary(&bytes) { None } else { String::from_utf8(bytes).ok() };
-    FileContent { entry: seen, is_binary: text.is_none(), text, digest }
+    FileContent { entry: file_entry, is_binary: text.is_none(), text, digest }
 }
 
-fn content_unread(seen: FileEntry) -> FileContent {
-    FileContent { entry: seen, text: None, is_binary: false, digest: None }
+fn content_unread(file_entry: FileEntry) -> FileContent {
+    FileContent { entry: file_entry, text: None, is_binary: false, digest: None }
 }
 
 /// Hashes a file that is too large to compare; `start` is the part that was read already.
-fn hash_large_file(seen: FileEntry, start: &[u8], file: File) -> FileContent {
+fn hash_large_file(file_entry: FileEntry, start: &[u8], file: File) -> FileContent {
     let binary = start.iter().take(BINARY_SAMPLE_BYTES).any(|byte| *byte == 0);
     let mut hash = Sha256::new_with_prefix(start);
     // The file may grow during the read.
@@ -184,7 +184,7 @@ fn hash_large_file(seen: FileEntry, start: &[u8], file: File) -> FileContent {
         match rest.read(&mut buffer) {
             Ok(0) => {
                 return FileContent {
-                    entry: seen,
+                    entry: file_entry,
                     text: None,
                     is_binary: binary,
                     digest: Some(hash.finalize().into()),
@@ -192,7 +192,7 @@ fn hash_large_file(seen: FileEntry, start: &[u8], file: File) -> FileContent {
             }
             Ok(length) => hash.update(&buffer[..length]),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(_) => return content_unread(seen),
+            Err(_) => return content_unread(file_entry),
         }
     }
 }

@@ -28,8 +28,8 @@ pub enum Content {
 }
 
 impl FileRecord {
-    pub fn unread(seen: FileEntry, walk_number: u32) -> Self {
-        let FileEntry { kind, stamp, is_fresh, has_hard_links } = seen;
+    pub fn unread(file_entry: FileEntry, walk_number: u32) -> Self {
+        let FileEntry { kind, stamp, is_fresh, has_hard_links } = file_entry;
         Self { kind, stamp, is_fresh, has_hard_links, is_binary: false, content: Content::Unread, walk_number }
     }
 
@@ -50,7 +50,7 @@ impl FileRecord {
     }
 
     /// True if the file is certainly unchanged.
-    pub fn is_unchanged(&self, seen: &FileEntry) -> bool {
-        self.kind == seen.kind && self.stamp == seen.stamp && !self.is_fresh
+    pub fn is_unchanged(&self, file_entry: &FileEntry) -> bool {
+        self.kind == file_entry.kind && self.stamp == file_entry.stamp && !self.is_fresh
     }
 }

@@ -82,7 +82,7 @@ impl Inotify {
 
     /// Watches a directory. A missing or unreadable directory is no error: it has nothing to report.
     pub fn add_watch(&mut self, root: &Path, directory: &[u8], pass: u32) -> Result<(), WatchLimitReached> {
-        let wanted = WatchFlags::CREATE
+        let flags = WatchFlags::CREATE
             | WatchFlags::DELETE
             | WatchFlags::MOVE
             | WatchFlags::MODIFY
@@ -92,7 +92,7 @@ impl Inotify {
             | WatchFlags::ONLYDIR
             | WatchFlags::DONT_FOLLOW
             | WatchFlags::EXCL_UNLINK;
-        let watch = match inotify::add_watch(&self.descriptor, relative_path::to_absolute(root, directory), wanted) {
+        let watch = match inotify::add_watch(&self.descriptor, relative_path::to_absolute(root, directory), flags) {
             Ok(watch) => watch,
             Err(Errno::NOSPC | Errno::NOMEM) => return Err(WatchLimitReached),
             Err(_) => return Ok(()),

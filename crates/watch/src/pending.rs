@@ -85,10 +85,10 @@ impl PendingPaths {
     }
 
     /// Finds the previous path of a moved file, also if one of its directories moved.
-    pub fn find_origin(&self, path: &[u8], wanted: impl Fn(&[u8]) -> bool) -> Option<RelativePath> {
+    pub fn find_origin(&self, path: &[u8], is_origin: impl Fn(&[u8]) -> bool) -> Option<RelativePath> {
         let mut current = self.previous_path(path)?;
         for _ in 0..MAX_RENAME_CHAIN {
-            if wanted(&current) {
+            if is_origin(&current) {
                 return Some(current);
             }
             current = self.previous_path(&current)?;
@@ -167,9 +167,9 @@ mod tests {
             pending.record_moved_from(cookie, path(old));
             pending.record_moved_to(cookie, new.as_bytes());
         }
-        let origin = |new: &str, wanted: &str| {
+        let origin = |new: &str, origin_path: &str| {
             pending
-                .find_origin(new.as_bytes(), |old| old == wanted.as_bytes())
+                .find_origin(new.as_bytes(), |old| old == origin_path.as_bytes())
                 .map(|old| relative_path::to_display(&old))
         };
         assert_eq!(origin("c", "a").as_deref(), Some("a"));

@@ -96,20 +96,20 @@ impl Visitor for ScanVisitor<'_> {
         }
     }
 
-    fn visit_file(&mut self, path: RelativePath, seen: FileEntry) {
+    fn visit_file(&mut self, path: RelativePath, file_entry: FileEntry) {
         match self.known.get_mut(&path) {
             Some(known) => {
                 known.walk_number = self.pass;
-                if !known.is_unchanged(&seen) {
+                if !known.is_unchanged(&file_entry) {
                     self.pending.touch(path, self.now);
                 }
             }
             // The file is old and only the rules hid it: it has not changed.
-            None if seen.stamp.changed < self.began
+            None if file_entry.stamp.changed < self.began
                 && self.old_rules.visibility(&path, false) != Visibility::Visible =>
             {
-                *self.has_linked |= seen.has_hard_links;
-                self.known.insert(path, FileRecord::unread(seen, self.pass));
+                *self.has_linked |= file_entry.has_hard_links;
+                self.known.insert(path, FileRecord::unread(file_entry, self.pass));
             }
             None => self.pending.touch(path, self.now),
         }

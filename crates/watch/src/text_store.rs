@@ -19,7 +19,7 @@ pub const DEFAULT_LIMITS: TextStoreLimits =
 pub struct TextStore {
     limits: TextStoreLimits,
     texts: HashMap<Digest, StoredText>,
-    held: usize,
+    bytes_in_memory: usize,
     spill: Option<SpillFile>,
 }
 
@@ -41,13 +41,13 @@ struct SpillFile {
 
 impl TextStore {
     pub fn new(limits: TextStoreLimits) -> Self {
-        Self { limits, texts: HashMap::new(), held: 0, spill: None }
+        Self { limits, texts: HashMap::new(), bytes_in_memory: 0, spill: None }
     }
 
     /// Stores a text for one more user, until that user releases it.
     pub fn retain(&mut self, digest: Digest, text: String) {
-        if let Some(kept) = self.texts.get_mut(&digest) {
-            kept.users += 1;
+        if let Some(stored) = self.texts.get_mut(&digest) {
+            stored.users += 1;
         } else if let Some(place) = self.store(text) {
             self.texts.insert(digest, StoredText { users: 1, location: place });
         }
@@ -72,7 +72,7 @@ impl TextStore {
             return;
         }
         match self.texts.remove(digest).map(|text| text.location) {
-            Some(TextLocation::InMemory(text)) => self.held -= text.len(),
+            Some(TextLocation::InMemory(text)) => self.bytes_in_memory -= text.len(),
             Some(TextLocation::Spilled { start, length }) => {
                 if let Some(spill) = &mut self.spill {
                     spill.free(start, length);
@@ -83,8 +83,8 @@ impl TextStore {
     }
 
     fn store(&mut self, text: String) -> Option<TextLocation> {
-        if self.held + text.len() <= self.limits.in_memory_bytes {
-            self.held += text.len();
+        if self.bytes_in_memory + text.len() <= self.limits.in_memory_bytes {
+            self.bytes_in_memory += text.len();
             return Some(TextLocation::InMemory(text.into_boxed_str()));
         }
         if self.spill.is_none() {
@@ -131,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn held_then_spilled_then_forgotten() {
+    fn stores_in_memory_then_spills_then_releases() {
         let mut memory = TextStore::new(TextStoreLimits { in_memory_bytes: 10, spilled_bytes: 10 });
-        let held = put(&mut memory, "12345678");
+        let first = put(&mut memory, "12345678");
         let spilled = put(&mut memory, "abcdefgh");
         let forgotten = put(&mut memory, "ABCDEFGH");
-        assert_eq!(memory.get(&held).as_deref(), Some("12345678"));
+        assert_eq!(memory.get(&first).as_deref(), Some("12345678"));
         assert_eq!(memory.get(&spilled).as_deref(), Some("abcdefgh"));
         assert_eq!(memory.get(&forgotten), None);
         memory.release(&forgotten);
@@ -144,20 +144,20 @@ mod tests {
         assert_eq!(memory.get(&spilled), None);
         let again = put(&mut memory, "ABCDEFGH");
         assert_eq!(memory.get(&again).as_deref(), Some("ABCDEFGH"));
-        memory.release(&held);
+        memory.release(&first);
         let within = put(&mut memory, "xyz");
         assert!(matches!(memory.texts[&within].location, TextLocation::InMemory(_)));
     }
 
     #[test]
-    fn the_same_text_is_kept_once_for_all_its_users() {
+    fn stores_equal_texts_once() {
         let mut memory = TextStore::new(DEFAULT_LIMITS);
         let first = put(&mut memory, "same");
         put(&mut memory, "same");
-        assert_eq!(memory.held, 4);
+        assert_eq!(memory.bytes_in_memory, 4);
         memory.release(&first);
         assert_eq!(memory.get(&first).as_deref(), Some("same"));
         memory.release(&first);
-        assert_eq!((memory.get(&first), memory.held), (None, 0));
+        assert_eq!((memory.get(&first), memory.bytes_in_memory), (None, 0));
     }
 }

@@ -87,8 +87,8 @@ impl TrackedFiles {
 
     /// Reads blobs, in order; `None` for missing ones.
     pub fn read_blobs(&self, ids: &[ObjectId]) -> Vec<Option<Vec<u8>>> {
-        let asked: String = ids.iter().map(|id| format!("{}\n", id.to_hex())).collect();
-        let output = memory_file(asked.as_bytes())
+        let query: String = ids.iter().map(|id| format!("{}\n", id.to_hex())).collect();
+        let output = memory_file(query.as_bytes())
             .and_then(|input| GitProcess::start(&self.root, &["cat-file", "--batch"], Some(input)))
             .and_then(GitProcess::finish)
             .unwrap_or_default();

@@ -15,7 +15,7 @@ pub trait Visitor {
     fn enter_directory(&mut self, directory: &[u8]);
     /// Called if an entered directory turns out to be invisible.
     fn leave_directory(&mut self, directory: &[u8]);
-    fn visit_file(&mut self, path: RelativePath, seen: FileEntry);
+    fn visit_file(&mut self, path: RelativePath, file_entry: FileEntry);
 }
 
 /// The visible part of the tree.
@@ -62,7 +62,7 @@ impl VisibleTree<'_> {
             visitor.leave_directory(directory);
             return;
         };
-        let has = |wanted: &[u8]| names.iter().any(|(name, _)| name.as_bytes() == wanted);
+        let has = |searched: &[u8]| names.iter().any(|(name, _)| name.as_bytes() == searched);
         self.rules.load_directory(self.root, directory, has(GITIGNORE), has(CACHEDIR_TAG));
         if self.rules.is_cache(directory) {
             if !self.tracked.contains_under(directory) {
@@ -79,7 +79,7 @@ impl VisibleTree<'_> {
                 }
             } else if self.entry_visibility(&path, false, ignored).is_some() {
                 match entry::stat_entry(&open, &name) {
-                    EntryState::File(seen) => visitor.visit_file(path, seen),
+                    EntryState::File(file_entry) => visitor.visit_file(path, file_entry),
                     // Some file systems do not report the type of an entry.
                     EntryState::Directory => {
                         if let Some(ignored) = self.entry_visibility(&path, true, ignored) {

@@ -62,8 +62,8 @@ impl Environment {
     pub fn for_command(&self, more: &BTreeMap<String, String>) -> Vec<(String, String)> {
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = self.non_interactive();
-        let given = settings.env.iter().chain(more);
-        all.extend(given.map(|(name, value)| (name.clone(), value.clone())));
+        let variables = settings.env.iter().chain(more);
+        all.extend(variables.map(|(name, value)| (name.clone(), value.clone())));
         all.into_iter().collect()
     }
 
@@ -73,8 +73,8 @@ impl Environment {
         let mut all = self.common();
         let usual = INTERACTIVE.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         all.extend(usual);
-        let given = settings.env.iter().chain(more);
-        all.extend(given.map(|(name, value)| (name.clone(), value.clone())));
+        let variables = settings.env.iter().chain(more);
+        all.extend(variables.map(|(name, value)| (name.clone(), value.clone())));
         all.into_iter().collect()
     }
 

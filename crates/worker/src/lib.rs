@@ -12,7 +12,7 @@
 //!     exec         the server's commands, one connection each
 //!       link       HTTP and WebSocket connections to the server
 //!       spawner    the helper process with the agent's rights, which spawns every program
-//! git              git jobs that run in the workspace
+//! git              git operations that run in the workspace
 //! demo, opencode   the process of the demo agent, and the bridge to OpenCode's server
 //! ```
 //!

@@ -39,20 +39,22 @@ pub struct InstalledLogins {
 
 impl InstalledLogins {
     pub fn contains(&self, path: &str) -> bool {
-        self.paths.iter().any(|held| held == path)
+        self.paths.iter().any(|known| known == path)
     }
 }
 
 impl Logins {
     /// Writes the server's current files. On failure returns the reason; the earlier files stay.
-    pub async fn renew(self, held: InstalledLogins) -> (InstalledLogins, Option<String>) {
-        let answer = match timeout(FETCH_TIMEOUT, self.fetch_logins(held.version.clone())).await {
+    pub async fn renew(self, installed: InstalledLogins) -> (InstalledLogins, Option<String>) {
+        let answer = match timeout(FETCH_TIMEOUT, self.fetch_logins(installed.version.clone())).await {
             Ok(Ok(Some(answer))) => answer,
-            Ok(Ok(None)) => return (held, None),
-            Ok(Err(why)) => return (held, Some(why)),
-            Err(_) => return (held, Some(format!("the server did not answer within {} s", FETCH_TIMEOUT.as_secs()))),
+            Ok(Ok(None)) => return (installed, None),
+            Ok(Err(why)) => return (installed, Some(why)),
+            Err(_) => {
+                return (installed, Some(format!("the server did not answer within {} s", FETCH_TIMEOUT.as_secs())));
+            }
         };
-        let (next, placing) = self.plan_changes(&held, answer);
+        let (next, placing) = self.plan_changes(&installed, answer);
         if placing == FileUpdate::default() {
             return (next, None);
         }
@@ -63,12 +65,13 @@ impl Logins {
     }
 
     /// Computes the files to write and remove, and the resulting state.
-    fn plan_changes(&self, held: &InstalledLogins, answer: LoginsAnswer) -> (InstalledLogins, FileUpdate) {
+    fn plan_changes(&self, installed: &InstalledLogins, answer: LoginsAnswer) -> (InstalledLogins, FileUpdate) {
         // The worker checks the paths itself, too.
         let good = answer.files.into_iter().filter(|file| login::check_login_path("path", &file.path).is_ok());
         let files: Vec<_> = good.take(login::MAX_LOGIN_FILES).collect();
         let paths: Vec<String> = files.iter().map(|file| file.path.clone()).collect();
-        let removed = held.paths.iter().filter(|path| !paths.contains(path)).map(|path| self.home_path(path)).collect();
+        let removed =
+            installed.paths.iter().filter(|path| !paths.contains(path)).map(|path| self.home_path(path)).collect();
         let written =
             |file: atoll_protocol::LoginFile| FileToWrite { path: self.home_path(&file.path), text: file.text };
         let files = files.into_iter().map(written).collect();
@@ -76,8 +79,8 @@ impl Logins {
     }
 
     /// Removes all login files, so that snapshots contain none.
-    pub async fn remove_all(&self, held: &mut InstalledLogins) {
-        let removed: Vec<_> = std::mem::take(&mut held.paths).iter().map(|path| self.home_path(path)).collect();
+    pub async fn remove_all(&self, installed: &mut InstalledLogins) {
+        let removed: Vec<_> = std::mem::take(&mut installed.paths).iter().map(|path| self.home_path(path)).collect();
         if removed.is_empty() {
             return;
         }
@@ -143,27 +146,28 @@ mod tests {
     #[tokio::test]
     async fn writes_current_files_and_removes_old_ones() {
         let logins = logins();
-        let (held, placing) = logins.plan_changes(&InstalledLogins::default(), answer(&["a/b", "c"]));
+        let (installed, placing) = logins.plan_changes(&InstalledLogins::default(), answer(&["a/b", "c"]));
         let written = |placing: &FileUpdate| placing.files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
         assert_eq!(written(&placing), [Path::new("/home/agent/a/b"), Path::new("/home/agent/c")]);
-        assert!(placing.removed.is_empty() && held.contains("c") && !held.contains("b"));
-        let (held, placing) = logins.plan_changes(&held, answer(&["c"]));
+        assert!(placing.removed.is_empty() && installed.contains("c") && !installed.contains("b"));
+        let (installed, placing) = logins.plan_changes(&installed, answer(&["c"]));
         assert_eq!(
             (written(&placing), placing.removed),
             (vec!["/home/agent/c".into()], vec!["/home/agent/a/b".into()])
         );
-        let (held, placing) = logins.plan_changes(&held, answer(&[]));
+        let (installed, placing) = logins.plan_changes(&installed, answer(&[]));
         assert_eq!((placing.files.len(), placing.removed), (0, vec!["/home/agent/c".into()]));
-        let (held, placing) = logins.plan_changes(&held, answer(&["../x", "/etc/passwd", ".codex/config.toml", ""]));
-        assert_eq!((placing, held.paths.len()), (FileUpdate::default(), 0));
+        let (installed, placing) =
+            logins.plan_changes(&installed, answer(&["../x", "/etc/passwd", ".codex/config.toml", ""]));
+        assert_eq!((placing, installed.paths.len()), (FileUpdate::default(), 0));
     }
 
     #[tokio::test]
     async fn reports_a_missing_spawner() {
         let (_, why) = {
             let logins = logins();
-            let (held, placing) = logins.plan_changes(&InstalledLogins::default(), answer(&["a"]));
-            (held, logins.spawner.update_files(placing).await.unwrap_err())
+            let (installed, placing) = logins.plan_changes(&InstalledLogins::default(), answer(&["a"]));
+            (installed, logins.spawner.update_files(placing).await.unwrap_err())
         };
         assert!(why.contains("exiting"), "{why}");
     }

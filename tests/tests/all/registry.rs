@@ -139,7 +139,7 @@ fn an_agent_is_installed_only_complete_and_verified() {
     assert_eq!(parse_error(&run_agents_command(&data, &registry.url, &["install", "claude"]))["code"], "checksum");
     let unreachable = parse_error(&run_agents_command(&data, "http://127.0.0.1:9", &["install", "claude"]));
     assert_eq!(unreachable["code"], "registry");
-    assert!(unreachable["detail"].as_str().unwrap().contains("can't reach"), "{unreachable}");
+    assert!(unreachable["detail"].as_str().unwrap().contains("cannot reach"), "{unreachable}");
     let names: Vec<_> = std::fs::read_dir(data.join("agents/claude")).unwrap().flatten().collect();
     assert_eq!(names.len(), 1, "a failed install left a version: {names:?}");
     assert_eq!(std::fs::read_dir(data.join("agents")).unwrap().count(), 1, "a failed install left files");

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use atoll_core::message::{Delivery, MessageType};
 use atoll_core::sandbox::ApprovalMode;
 use atoll_drivers::AgentSettings;
-use atoll_drivers::{self as driver, AgentOutput, Driver, LaunchContext, RequestAnswer, TurnState};
+use atoll_drivers::{self as driver, AgentOutput, AgentTurn, Driver, LaunchContext, RequestAnswer};
 use atoll_protocol::{Gateway, LeasedMessage};
 use std::path::Path;
 use std::process::Stdio;
@@ -18,7 +18,7 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(120);
 struct OutgoingMessage {
     text: String,
     kind: MessageType,
-    turn_state: TurnState,
+    turn_state: AgentTurn,
 }
 
 pub struct DirectAgent {
@@ -59,7 +59,7 @@ impl DirectAgent {
         Ok(Self { child, messages, idle_times })
     }
 
-    pub fn send_message(&self, text: &str, turn_state: TurnState) {
+    pub fn send_message(&self, text: &str, turn_state: AgentTurn) {
         drop(self.messages.send(OutgoingMessage { text: text.to_owned(), kind: MessageType::UserMessage, turn_state }));
     }
 
@@ -67,7 +67,7 @@ impl DirectAgent {
         drop(self.messages.send(OutgoingMessage {
             text: "enough".to_owned(),
             kind: MessageType::Interrupt,
-            turn_state: TurnState::InTurn,
+            turn_state: AgentTurn::InTurn,
         }));
     }
 

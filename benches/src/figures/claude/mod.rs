@@ -10,7 +10,7 @@ use crate::server::BenchServer;
 use crate::stats::Latencies;
 use anyhow::{Context, Result, ensure};
 use atoll_core::time::Timestamp;
-use atoll_drivers::TurnState;
+use atoll_drivers::AgentTurn;
 use atoll_model_script::{ScriptedModel, Scripts};
 use direct_agent::DirectAgent;
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ impl AgentAccess<'_> {
         match self {
             Self::Atoll { .. } => self.post_message(text, "user_message").await,
             Self::Direct(direct) => {
-                direct.send_message(text, TurnState::Idle);
+                direct.send_message(text, AgentTurn::Idle);
                 Ok(())
             }
         }
@@ -55,7 +55,7 @@ impl AgentAccess<'_> {
         match self {
             Self::Atoll { .. } => self.post_message(text, "user_message").await,
             Self::Direct(direct) => {
-                direct.send_message(text, TurnState::InTurn);
+                direct.send_message(text, AgentTurn::InTurn);
                 Ok(())
             }
         }

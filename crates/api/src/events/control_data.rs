@@ -170,9 +170,9 @@ pub struct LimitUse {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required))]
     pub used: f64,
-    /// The agent knows of the warning already.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub told: Option<bool>,
+    /// The worker has already informed the agent of the warning.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "told")]
+    pub agent_informed: Option<bool>,
     /// The period of a project's budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<BudgetPeriod>,
@@ -213,10 +213,10 @@ pub struct GuardianDenied {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required))]
     pub input: Value,
-    /// The driver tells the agent the reason.
-    #[serde(default)]
+    /// The driver gives the agent the reason.
+    #[serde(default, alias = "told")]
     #[cfg_attr(feature = "openapi", schema(required))]
-    pub told: bool,
+    pub agent_informed: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

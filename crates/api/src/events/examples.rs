@@ -141,7 +141,7 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
         r#"{"host":"example.org","port":443,"reason":"policy","count":1,"detail":"the policy does not allow example.org:443"}"#,
     ),
     ("model.refused", r#"{"reason":"budget","detail":"the project's budget is used up","count":1}"#),
-    ("limit.warned", r#"{"limit":"cost_usd","value":5.0,"used":4.1,"told":false}"#),
+    ("limit.warned", r#"{"limit":"cost_usd","value":5.0,"used":4.1,"agent_informed":false}"#),
     (
         "limit.paused",
         r#"{"limit":"project_budget","value":20.0,"used":20.0,"per":"day","until":"2026-01-03T00:00:00.000000Z","project_id":"prj_01k9z6m3q8e5t7v2x4y6a8b0cd"}"#,
@@ -150,7 +150,7 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
     ("limit.changed", r#"{"before":{"turns":5},"limits":{"turns":10,"cost_usd":2.5}}"#),
     (
         "guardian.denied",
-        r#"{"tool":"Bash","tool_use_id":"toolu_01","rule":"no-force-push","reason":"force pushes are not allowed","input":{"command":"git push -f"},"told":true}"#,
+        r#"{"tool":"Bash","tool_use_id":"toolu_01","rule":"no-force-push","reason":"force pushes are not allowed","input":{"command":"git push -f"},"agent_informed":true}"#,
     ),
     (
         "guardian.changed",

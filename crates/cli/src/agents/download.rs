@@ -75,7 +75,7 @@ fn http_client() -> Result<Client> {
         .read_timeout(READ_TIMEOUT)
         .redirect(reqwest::redirect::Policy::limited(5))
         .build()
-        .map_err(|error| Failure::setup("http", format!("can't set up HTTP: {error}")))
+        .map_err(|error| Failure::setup("http", format!("cannot set up HTTP: {error}")))
 }
 
 async fn send_request(client: &Client, url: &Url, agent: Agent, version: &str) -> Result<Response> {
@@ -104,7 +104,7 @@ async fn read_metadata(mut response: Response, url: &Url) -> Result<Vec<u8>> {
 
 fn unreachable_failure(url: &Url, error: &reqwest::Error) -> Failure {
     let host = url.host_str().unwrap_or_default();
-    Failure::setup("registry", format!("can't reach the npm registry at {host}: {}", root_cause(error))).with_hint(
+    Failure::setup("registry", format!("cannot reach the npm registry at {host}: {}", root_cause(error))).with_hint(
         "Check the network and HTTPS_PROXY, or set NPM_CONFIG_REGISTRY to another registry. Atoll also finds agents in \
          PATH.",
     )

@@ -31,7 +31,7 @@ pub fn copy_blobs(from: &Path, to: &Path) -> Result<(u64, u64)> {
 /// Lists a directory, sorted; a missing directory is empty.
 fn list_names(dir: &Path) -> Result<Vec<String>> {
     let unreadable = |error: std::io::Error| {
-        Failure::work("backup_failed", format!("can't read {}: {error}", dir.display()))
+        Failure::work("backup_failed", format!("cannot read {}: {error}", dir.display()))
             .with_hint("Run the command as the server's user.")
     };
     let entries = match std::fs::read_dir(dir) {

@@ -65,7 +65,7 @@ pub fn run(backup: &Backup, output: &Output) -> Result {
 
 fn create_destination(dest: &Path) -> Result {
     std::fs::DirBuilder::new().mode(0o700).create(dest).map_err(|error| {
-        Failure::setup("backup_dest", format!("can't create the directory {}: {error}", dest.display()))
+        Failure::setup("backup_dest", format!("cannot create the directory {}: {error}", dest.display()))
             .with_hint("Name a new directory in an existing one.")
     })
 }
@@ -106,6 +106,6 @@ fn copy_sqlite(from: &Path, to: &Path) -> Result {
 }
 
 fn copy_failure(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::work("backup_failed", format!("can't copy {}: {error}", path.display()))
+    Failure::work("backup_failed", format!("cannot copy {}: {error}", path.display()))
         .with_hint("Check the free space and the permissions; the incomplete copy is removed.")
 }

@@ -50,7 +50,7 @@ impl LibpqEnvironment {
         Ok(Self(variables))
     }
 
-    /// A command with the connection in its environment and no stdin, so that it can't prompt for a password.
+    /// A command with the connection in its environment and no stdin, so that it cannot prompt for a password.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.envs(self.0.iter().map(|(name, value)| (*name, value.expose_secret())));
@@ -81,7 +81,7 @@ pub fn dump_database(url: &SecretString, to: &Path) -> Result {
 
 fn run_tool(mut command: Command, program: &str) -> Result {
     let ended = command.output().map_err(|error| {
-        let failure = Failure::setup("no_pg_dump", format!("can't run {program}: {error}"));
+        let failure = Failure::setup("no_pg_dump", format!("cannot run {program}: {error}"));
         match error.kind() {
             ErrorKind::NotFound => failure.with_hint("Install the package postgresql-client (Debian, Ubuntu)."),
             _ => failure,
@@ -107,9 +107,9 @@ mod tests {
     fn translates_a_url_to_variables() {
         let url = SecretString::from("postgres://ada:p%40s%26s+w@db.example:5433/my%20db?sslmode=require&x=1");
         let variables = LibpqEnvironment::from_url(&url).unwrap();
-        let shown: Vec<(&str, &str)> = variables.0.iter().map(|(name, value)| (*name, value.expose_secret())).collect();
+        let pairs: Vec<(&str, &str)> = variables.0.iter().map(|(name, value)| (*name, value.expose_secret())).collect();
         assert_eq!(
-            shown,
+            pairs,
             [
                 ("PGHOST", "db.example"),
                 ("PGPORT", "5433"),

@@ -21,7 +21,9 @@ Examples:
   atoll compare sbx_… sbx_…
   atoll compare sbx_… sbx_… --json | jq .first_tool_difference")]
 pub struct Compare {
+    /// First sandbox (sbx_…)
     left: SandboxId,
+    /// Second sandbox (sbx_…)
     right: SandboxId,
     #[command(flatten)]
     connect: Connect,
@@ -68,8 +70,9 @@ async fn summarize_sandbox(id: SandboxId, client: &ConnectedClient, output: &Out
 }
 
 fn table_rows(left: &SandboxSummary, right: &SandboxSummary) -> Vec<Vec<Cell>> {
-    let both =
-        |name: &str, shown: &dyn Fn(&SandboxSummary) -> String| vec![cell(name), cell(shown(left)), cell(shown(right))];
+    let both = |name: &str, format: &dyn Fn(&SandboxSummary) -> String| {
+        vec![cell(name), cell(format(left)), cell(format(right))]
+    };
     let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
     let mut rows = vec![
         both("sandbox", &|side| side.id.clone()),
@@ -96,10 +99,10 @@ fn add_section<T>(
     rows: &mut Vec<Vec<Cell>>,
     prefix: &str,
     (left, right): (&BTreeMap<String, T>, &BTreeMap<String, T>),
-    shown: impl Fn(&T) -> String,
+    format: impl Fn(&T) -> String,
 ) {
     let names: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
-    let side = |of: &BTreeMap<String, T>, name: &String| cell(of.get(name).map_or_else(|| "-".to_owned(), &shown));
+    let side = |of: &BTreeMap<String, T>, name: &String| cell(of.get(name).map_or_else(|| "-".to_owned(), &format));
     for name in names {
         let label = cell(format!("  {prefix}{}", text::escape_clipped(name, 60)));
         rows.push(vec![label, side(left, name), side(right, name)]);

@@ -18,11 +18,11 @@ pub fn check_clock(dir: &Path, report: &mut Report<'_>) -> Result {
 
 fn examine_clock(dir: &Path) -> Check {
     let now = SystemTime::now();
-    let shown = time::format_time(time::now());
+    let time_text = time::format_time(time::now());
     if now.duration_since(SystemTime::UNIX_EPOCH).is_ok_and(|since| since < EARLIEST_PLAUSIBLE_TIME) {
         return Check::fail(
             CHECK,
-            format!("the clock says {shown}"),
+            format!("the clock says {time_text}"),
             "Set the clock, for example with systemd-timesyncd or chrony.",
         );
     }
@@ -31,10 +31,10 @@ fn examine_clock(dir: &Path) -> Check {
     match apart {
         Some(apart) if apart > MAX_CLOCK_SKEW => Check::warn(
             CHECK,
-            format!("the clock says {shown}; the disk's clock differs by {}", time::format_duration(apart)),
+            format!("the clock says {time_text}; the disk's clock differs by {}", time::format_duration(apart)),
             "Synchronise the clocks of this machine and of the file server with NTP.",
         ),
-        _ => Check::ok(CHECK, shown),
+        _ => Check::ok(CHECK, time_text),
     }
 }
 

@@ -15,7 +15,7 @@ const GB: u64 = 1 << 30;
 
 /// Checks the data directory; returns whether a server can use it.
 pub fn check_data_dir(dir: &Path, report: &mut Report<'_>) -> Result<bool> {
-    let shown = dir.display();
+    let dir_path = dir.display();
     let metadata = match std::fs::metadata(dir) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -25,7 +25,7 @@ pub fn check_data_dir(dir: &Path, report: &mut Report<'_>) -> Result<bool> {
         Err(error) => {
             report.add(Check::fail(
                 CHECK,
-                format!("{shown}: {error}"),
+                format!("{dir_path}: {error}"),
                 "Run as its owner, or choose another --data-dir.",
             ))?;
             return Ok(false);
@@ -34,15 +34,15 @@ pub fn check_data_dir(dir: &Path, report: &mut Report<'_>) -> Result<bool> {
     if let Err(error) = create_scratch_dir(dir) {
         report.add(Check::fail(
             CHECK,
-            format!("{shown} is not writable: {error}"),
-            format!("Run chown -R $(id -un) {shown}, or choose another --data-dir."),
+            format!("{dir_path} is not writable: {error}"),
+            format!("Run chown -R $(id -un) {dir_path}, or choose another --data-dir."),
         ))?;
         return Ok(false);
     }
     report.add(if metadata.mode() & 0o077 == 0 {
-        Check::ok(CHECK, format!("{shown} is writable and private"))
+        Check::ok(CHECK, format!("{dir_path} is writable and private"))
     } else {
-        Check::warn(CHECK, format!("other users can read {shown}"), format!("chmod 700 {shown}"))
+        Check::warn(CHECK, format!("other users can read {dir_path}"), format!("chmod 700 {dir_path}"))
     })?;
     report.add(check_file_system(dir))?;
     report.add(check_fsync(dir))?;
@@ -52,13 +52,13 @@ pub fn check_data_dir(dir: &Path, report: &mut Report<'_>) -> Result<bool> {
 fn check_missing_dir(dir: &Path) -> Check {
     let parent = dir.ancestors().skip(1).find(|path| path.exists()).unwrap_or(Path::new("/"));
     let writable = rustix::fs::access(parent, rustix::fs::Access::WRITE_OK).is_ok();
-    let shown = dir.display();
+    let dir_path = dir.display();
     if writable {
-        Check::ok(CHECK, format!("{shown} does not exist yet; `atoll serve` creates it"))
+        Check::ok(CHECK, format!("{dir_path} does not exist yet; `atoll serve` creates it"))
     } else {
         Check::fail(
             CHECK,
-            format!("{shown} does not exist, and {} is not writable", parent.display()),
+            format!("{dir_path} does not exist, and {} is not writable", parent.display()),
             "Choose another --data-dir.",
         )
     }
@@ -124,7 +124,7 @@ fn check_fsync(dir: &Path) -> Check {
     };
     match measure() {
         Ok(durations) => judge_latency(CHECK, "append and sync of 4 KB", durations, Duration::from_millis(30)),
-        Err(error) => Check::fail(CHECK, format!("failed: {error}"), "Check the disk: it can't store data durably."),
+        Err(error) => Check::fail(CHECK, format!("failed: {error}"), "Check the disk: it cannot store data durably."),
     }
 }
 

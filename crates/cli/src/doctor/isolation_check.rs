@@ -20,7 +20,7 @@ pub async fn check_isolation(config: &Config, report: &mut Report<'_>) -> Result
         Ok(found) => judge_report(&found, demanded),
         Err(why) => {
             let remedy = "Fix this and run `atoll doctor` again; the providers `external` and `fake` work without it.";
-            vec![Check::fail(CHECK, format!("this machine can't create sandboxes: {why}"), remedy)]
+            vec![Check::fail(CHECK, format!("this machine cannot create sandboxes: {why}"), remedy)]
         }
     };
     checks.into_iter().try_for_each(|check| report.add(check))
@@ -50,7 +50,7 @@ fn judge_report(found: &atoll_jail::HostReport, demanded: Option<IsolationTier>)
         Tier::Standard => Check::ok(CHECK, format!("tier standard: isolated, not all limits enforced ({machine})")),
         Tier::None => {
             let remedy = "See the missing parts below; the providers `external` and `fake` work without them.";
-            Check::fail(CHECK, format!("tier none: this machine can't create sandboxes ({machine})"), remedy)
+            Check::fail(CHECK, format!("tier none: this machine cannot create sandboxes ({machine})"), remedy)
         }
     }];
     checks.extend(demanded.and_then(|demanded| judge_demanded_tier(demanded, found)));

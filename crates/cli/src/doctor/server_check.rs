@@ -102,7 +102,7 @@ async fn check_port(address: SocketAddr, tls: bool) -> Check {
     }
     Check::fail(
         CHECK,
-        format!("can't listen on {address}: {error}"),
+        format!("cannot listen on {address}: {error}"),
         "Choose another address with --listen or server.listen.",
     )
 }

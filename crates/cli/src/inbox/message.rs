@@ -25,6 +25,7 @@ enum Command {
     Edit {
         /// Sandbox or session of the message
         id: Target,
+        /// Message id (msg_…)
         message: MessageId,
         /// New text, or `-` for stdin
         #[arg(required_unless_present = "delivery")]
@@ -38,6 +39,7 @@ enum Command {
     Cancel {
         /// Sandbox or session of the message
         id: Target,
+        /// Message id (msg_…)
         message: MessageId,
     },
     /// Move a queued message before another one
@@ -45,6 +47,7 @@ enum Command {
     Move {
         /// Sandbox or session of the message
         id: Target,
+        /// Message id (msg_…)
         message: MessageId,
         /// Queued message to move it before
         #[arg(long, value_name = "MESSAGE")]

@@ -119,8 +119,8 @@ mod tests {
             {"path": "logo.png", "change": "deleted", "binary": true},
         ]))
         .unwrap();
-        let shown: Vec<_> = diffstat(&files).iter().map(|line| line.to_ansi(false)).collect();
-        insta::assert_snapshot!(shown.join("\n"), @r"
+        let lines: Vec<_> = diffstat(&files).iter().map(|line| line.to_ansi(false)).collect();
+        insta::assert_snapshot!(lines.join("\n"), @r"
         src/lib.rs  +12 −3
         NOTES.md    +3 −0  created
         a → b␛[2J   +0 −0  renamed

@@ -53,12 +53,12 @@ fn format_row(output: &Output, row: &[Cell], widths: &[usize]) -> String {
     let mut used = 0;
     for (at, (cell, width)) in row.iter().zip(widths).enumerate() {
         let last = at + 1 == row.len();
-        let shown = match output.width {
+        let clipped = match output.width {
             Some(columns) if last => text::clip_text(&cell.text, columns.saturating_sub(used).max(8)),
             _ => cell.text.clone(),
         };
-        let padding = if last { 0 } else { width.saturating_sub(char_count(&shown)) };
-        line.push_str(&output.apply_style(cell.style, &shown));
+        let padding = if last { 0 } else { width.saturating_sub(char_count(&clipped)) };
+        line.push_str(&output.apply_style(cell.style, &clipped));
         line.extend(std::iter::repeat_n(' ', padding));
         if !last {
             line.push_str(COLUMN_GAP);

@@ -1,4 +1,4 @@
-//! Escapes untrusted text: makes control characters visible, so that a terminal can't obey them.
+//! Escapes untrusted text: makes control characters visible, so that a terminal cannot obey them.
 
 /// Escapes text into one line; makes line breaks visible, too.
 pub fn escape_line(text: &str) -> String {
@@ -41,9 +41,9 @@ pub fn clip_text(text: &str, most: usize) -> String {
     if text.chars().nth(most).is_none() {
         return text.to_owned();
     }
-    let mut kept: String = text.chars().take(most.saturating_sub(1)).collect();
-    kept.push('…');
-    kept
+    let mut clipped: String = text.chars().take(most.saturating_sub(1)).collect();
+    clipped.push('…');
+    clipped
 }
 
 fn escape_char(c: char, out: &mut String) {

@@ -113,6 +113,6 @@ mod tests {
         );
         let mut stopping = InterruptState::Stopping;
         stopping.reset();
-        assert_eq!(stopping, InterruptState::Stopping, "a stop can't be undone");
+        assert_eq!(stopping, InterruptState::Stopping, "a stop cannot be undone");
     }
 }

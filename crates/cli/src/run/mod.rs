@@ -66,8 +66,8 @@ pub struct Run {
     /// Keep the sandbox when the agent is done
     #[arg(long)]
     keep: bool,
-    /// Memory limit, in GB
-    #[arg(long, value_name = "GB")]
+    /// Memory limit, in GiB
+    #[arg(long, value_name = "GiB")]
     memory: Option<f64>,
     /// Processor limit
     #[arg(long, value_name = "N")]

@@ -18,7 +18,7 @@ pub enum ServerChoice {
     Running(Connect),
     Embedded {
         prepared: Box<EmbeddedServerSetup>,
-        /// Why the server of the data directory can't be used.
+        /// Why the server of the data directory cannot be used.
         instead_of: Option<Failure>,
     },
 }

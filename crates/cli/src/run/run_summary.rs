@@ -100,8 +100,8 @@ impl RunSummary<'_> {
         };
         let code = end.code.as_ref().map(|code| format!(" ({code})")).unwrap_or_default();
         // The step above shows the agent's own message already.
-        let shown = self.progress.failed.as_ref().map(|failed| &failed.detail);
-        let why = end.detail.as_ref().filter(|detail| Some(*detail) != shown);
+        let failure_detail = self.progress.failed.as_ref().map(|failed| &failed.detail);
+        let why = end.detail.as_ref().filter(|detail| Some(*detail) != failure_detail);
         let why = why.map_or_else(|| code.clone(), |detail| format!(": {detail}{code}"));
         let (style, words) = match (end.state, end.outcome) {
             (SandboxState::Completed, Some(Outcome::Succeeded)) => (style::GOOD, format!("✓ done in {elapsed}{turns}")),

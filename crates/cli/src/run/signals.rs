@@ -20,7 +20,7 @@ pub enum CaughtSignal {
 impl Signals {
     pub fn listen() -> Result<Self> {
         let listen = |kind| {
-            signal(kind).map_err(|error| Failure::setup("signals", format!("can't install signal handlers: {error}")))
+            signal(kind).map_err(|error| Failure::setup("signals", format!("cannot install signal handlers: {error}")))
         };
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,

@@ -137,8 +137,8 @@ impl ViewStep {
 mod tests {
     use super::*;
 
-    fn step_text(told: &ViewStep, columns: Option<usize>) -> String {
-        told.lines(columns).iter().map(|line| line.to_ansi(false)).collect::<Vec<_>>().join("\n")
+    fn step_text(step: &ViewStep, columns: Option<usize>) -> String {
+        step.lines(columns).iter().map(|line| line.to_ansi(false)).collect::<Vec<_>>().join("\n")
     }
 
     #[test]

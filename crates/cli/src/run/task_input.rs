@@ -30,8 +30,8 @@ impl TaskInput {
 }
 
 /// Reads the prompt from the argument or from piped stdin.
-fn read_prompt(given: Option<&str>) -> Result<String> {
-    let text = match given {
+fn read_prompt(argument: Option<&str>) -> Result<String> {
+    let text = match argument {
         Some("-") => prompt_from_stdin()?,
         Some(text) => text.to_owned(),
         None if std::io::stdin().is_terminal() => {
@@ -47,7 +47,7 @@ fn read_prompt(given: Option<&str>) -> Result<String> {
 }
 
 fn prompt_from_stdin() -> Result<String> {
-    arguments::read_stdin().map_err(|error| Failure::input(format!("can't read the prompt from stdin: {error}")))
+    arguments::read_stdin().map_err(|error| Failure::input(format!("cannot read the prompt from stdin: {error}")))
 }
 
 /// The request for the sandbox of a run.

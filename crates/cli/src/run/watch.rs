@@ -168,7 +168,7 @@ impl<'a> RunWatcher<'a> {
             // The server exports the results of the ended sandbox.
             EventData::SandboxCompleting(_) => self.quiet_at = None,
             EventData::AgentStarted(_) => self.interrupts.reset(),
-            // Without a live view, the user can't send another message.
+            // Without a live view, the user cannot send another message.
             EventData::AgentInterrupted(_)
                 if !self.view.is_live() && self.interrupts == InterruptState::Interrupted =>
             {

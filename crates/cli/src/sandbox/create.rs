@@ -71,8 +71,8 @@ pub struct New {
     #[arg(long, value_name = "ID")]
     session: Option<SessionId>,
     /// Stop after this many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    timeout_s: Option<u32>,
+    #[arg(long, alias = "timeout-s", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: Option<u32>,
     #[command(flatten)]
     working: AgentFlags,
     #[command(flatten)]
@@ -101,7 +101,7 @@ impl New {
             protected: self.protected.clone(),
             project_id: self.project,
             session_id: self.session,
-            timeout_s: self.timeout_s,
+            timeout_s: self.timeout,
             network: self.network.settings(),
             limits: self.limits.settings(),
             repo: self.repo.as_deref().map(parse_repository).transpose()?,

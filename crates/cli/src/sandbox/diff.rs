@@ -16,6 +16,7 @@ Examples:
 
 The diff compares the workspace, including uncommitted changes, with the commit that the work started at.")]
 pub struct DiffArgs {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
     /// Print a diffstat
     #[arg(long)]

@@ -39,9 +39,10 @@ Piped input becomes the command's input. Ctrl-C kills the command and its child 
 is the command's own, or 128 plus the signal that killed it; 124 after a timeout, 125 when out of memory,
 126 when unknown.")]
 pub struct Exec {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
     /// Program and its arguments
-    #[arg(last = true, required_unless_present_any = ["shell", "list", "end"], conflicts_with = "shell", value_name = "ARGV")]
+    #[arg(last = true, required_unless_present_any = ["shell", "list", "kill"], conflicts_with = "shell", value_name = "ARGV")]
     argv: Vec<String>,
     /// Run this command line with /bin/sh
     #[arg(long, value_name = "TEXT")]
@@ -65,11 +66,11 @@ pub struct Exec {
     #[arg(short = 't', long = "terminal", conflicts_with = "no_stdin")]
     terminal: bool,
     /// List running and recently ended commands
-    #[arg(long, conflicts_with_all = ["argv", "shell", "end"])]
+    #[arg(long, conflicts_with_all = ["argv", "shell", "kill"])]
     list: bool,
     /// Kill a command and its child processes
-    #[arg(long, value_name = "EID", conflicts_with_all = ["argv", "shell"])]
-    end: Option<String>,
+    #[arg(long, alias = "end", value_name = "EID", conflicts_with_all = ["argv", "shell"])]
+    kill: Option<String>,
 }
 
 impl Exec {
@@ -91,7 +92,7 @@ pub async fn run(exec: &Exec, client: &ConnectedClient, output: &Output) -> Resu
     if exec.list {
         return exec_list::print_execs(exec.id, client, output).await;
     }
-    if let Some(command) = &exec.end {
+    if let Some(command) = &exec.kill {
         return exec_list::kill_exec(exec.id, command, client, output).await;
     }
     if exec.terminal {

@@ -1,4 +1,4 @@
-//! `atoll sandbox exec --list` and `--end`, and `atoll sandbox shell --list`.
+//! `atoll sandbox exec --list` and `--kill`, and `atoll sandbox shell --list`.
 
 use crate::connect::ConnectedClient;
 use crate::failure::Result;

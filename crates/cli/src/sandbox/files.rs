@@ -16,6 +16,7 @@ Examples:
   atoll sandbox files sbx_… src --json | jq -r .name
   atoll sandbox files sbx_… /tmp --all")]
 pub struct Files {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
     /// Directory or file, absolute or relative to the workspace
     #[arg(default_value = ".")]

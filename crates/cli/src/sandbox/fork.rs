@@ -12,9 +12,10 @@ Examples:
   atoll sandbox fork sbx_…
   atoll sandbox fork sbx_… \"try it with a hash map instead\" --title 'hash map'
 
-The fork starts with the current files and the conversation of the sandbox. The server waits for the end
-of the agent's turn; other processes in the sandbox end.")]
+The fork starts with the current files and the conversation of the sandbox. During a turn of the agent
+the server refuses (sandbox_busy). The processes of the agent in the sandbox are killed.")]
 pub struct Fork {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
     /// Prompt for the fork's agent; without it, the agent waits
     prompt: Option<String>,

@@ -83,6 +83,7 @@ Examples:
 
 An agent gets a warning near a limit and is paused at the limit until it is raised. No limit ends an agent.")]
 pub struct Limits {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
     /// Maximum number of turns, or `none`
     #[arg(long, value_name = "N")]

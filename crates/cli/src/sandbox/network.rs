@@ -39,6 +39,7 @@ Examples:
 
 --allow adds to the list of allowed hosts; with --policy, it replaces the list. Changes apply immediately.")]
 pub struct Network {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
     /// Network policy: none, allow or all
     #[arg(long, value_parser = parse_word::<NetworkPolicy>)]

@@ -11,12 +11,14 @@ Examples:
   atoll sandbox pause sbx_…                 freeze all processes; memory stays
   atoll sandbox resume sbx_…")]
 pub struct Pause {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  atoll sandbox resume sbx_…")]
 pub struct Resume {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
 }
 

@@ -13,8 +13,9 @@ Examples:
   atoll sandbox rm sbx_…
   atoll sandbox rm sbx_… --force            lose results that are not exported")]
 pub struct Remove {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
-    /// Remove it even if its results are lost
+    /// Remove it even if its results are not exported
     #[arg(long)]
     force: bool,
 }

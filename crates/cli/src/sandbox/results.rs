@@ -13,8 +13,10 @@ use atoll_core::id::SandboxId;
 Examples:
   atoll sandbox results sbx_…
 
-The results become a branch of the sandbox's repository. This works in every state of the sandbox.")]
+The results become a branch of the sandbox's repository. A sandbox that completes exports them itself;
+this command exports those of a failed sandbox. It exports nothing from a running one: stop it first.")]
 pub struct Results {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
 }
 

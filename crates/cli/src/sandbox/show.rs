@@ -14,6 +14,7 @@ Examples:
   atoll sandbox show sbx_…
   atoll sandbox show sbx_… --json | jq .settings")]
 pub struct Show {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
 }
 

@@ -13,6 +13,7 @@ Examples:
   atoll sandbox stop sbx_…
   atoll sandbox stop sbx_… --discard        stop without exporting results")]
 pub struct Stop {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
     /// Discard the results
     #[arg(long)]

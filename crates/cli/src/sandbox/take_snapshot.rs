@@ -13,6 +13,7 @@ Examples:
   atoll sandbox new \"fix it\" --snapshot with-dependencies
   atoll snapshot ls")]
 pub struct TakeSnapshotArgs {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
     /// Name, 1 to 32 of a-z, 0-9, `.`, `_` and `-`
     name: String,

@@ -17,6 +17,7 @@ Examples:
 
 The portable form is the same for every agent. The native form is the agent's own file, as last saved.")]
 pub struct Transcript {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
     /// Print the agent's own file
     #[arg(long)]

@@ -15,6 +15,7 @@ Examples:
   atoll sandbox usage sbx_…
   atoll sandbox usage sbx_… --json | jq .items")]
 pub struct Usage {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
 }
 

@@ -13,6 +13,7 @@ Examples:
   atoll sandbox worker-token sbx_…
   atoll sandbox worker-token sbx_… --out /run/secrets/worker")]
 pub struct WorkerToken {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
     /// New file for the token [default: worker-ID.token in the data directory]
     #[arg(long, value_name = "FILE")]

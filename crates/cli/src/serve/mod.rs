@@ -65,7 +65,7 @@ pub struct Serve {
 
 impl Serve {
     fn config_flags(&self) -> Vec<(String, String)> {
-        let given = [
+        let flags = [
             ("server.listen", self.listen.clone()),
             ("data_dir", self.data_dir.clone()),
             ("database_url", self.database_url.clone()),
@@ -76,7 +76,7 @@ impl Serve {
             ("log.format", self.log_format.map(|word| word.to_string())),
             ("log.level", self.log_level.map(|word| word.to_string())),
         ];
-        given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+        flags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
     }
 }
 
@@ -93,13 +93,13 @@ async fn serve_until_stopped(
     launcher: Result<Arc<Launcher>, String>,
     output: &Output,
 ) -> Result {
-    let cant_listen = |error| Failure::setup("signals", format!("can't install signal handlers: {error}"));
+    let signal_error = |error| Failure::setup("signals", format!("cannot install signal handlers: {error}"));
     // Listen before the start, so that no signal during it is lost.
-    let mut terminate = signal(SignalKind::terminate()).map_err(cant_listen)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(cant_listen)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(signal_error)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(signal_error)?;
     log_warnings(loaded);
     if let Err(why) = &launcher {
-        tracing::warn!("this machine can't create sandboxes: {why}");
+        tracing::warn!("this machine cannot create sandboxes: {why}");
     }
     let server = Box::pin(Server::start(server_options::server_options(&loaded.config, launcher)))
         .await

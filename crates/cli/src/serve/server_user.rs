@@ -11,7 +11,7 @@ use atoll_jail::{Launcher, LauncherSpawner, ServerUser};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Starts the launcher, or says why it can't, and switches this process to the configured user.
+/// Starts the launcher, or says why it cannot, and switches this process to the configured user.
 pub fn start_as_user(config: &Config) -> Result<std::result::Result<Arc<Launcher>, String>> {
     let Some(name) = &config.server.user else { return Ok(launcher::start_launcher(config)) };
     let failed = |why: String| Failure::setup("user", why);
@@ -33,14 +33,14 @@ pub fn start_as_user(config: &Config) -> Result<std::result::Result<Arc<Launcher
             LauncherSpawner::start(&options, &[launcher::SPAWNER_ARGUMENT]).map_err(|error| error.to_string())?;
         Ok(atoll_jail::LauncherOptions { spawner: Some(Arc::new(spawner)), ..options })
     });
-    owner.switch_to().map_err(|error| failed(format!("can't switch to {name} (uid {}): {error}", owner.uid)))?;
+    owner.switch_to().map_err(|error| failed(format!("cannot switch to {name} (uid {}): {error}", owner.uid)))?;
     data_dir::check_reachable(&config.data_dir, name).map_err(|why| Failure::setup("data_dir", why))?;
     Ok(spawned.and_then(|options| Launcher::start(options).map(Arc::new).map_err(|error| error.to_string())))
 }
 
 /// Finds a user by name or number.
 pub fn find_user(name: &str) -> std::result::Result<ServerUser, String> {
-    let users = std::fs::read_to_string("/etc/passwd").map_err(|error| format!("can't read /etc/passwd: {error}"))?;
+    let users = std::fs::read_to_string("/etc/passwd").map_err(|error| format!("cannot read /etc/passwd: {error}"))?;
     find_in_passwd(name, &users)
 }
 

@@ -30,7 +30,7 @@ impl Fixture {
             secret,
         };
         fixture.create_files().map_err(|error| {
-            Failure::setup("ground", format!("can't create {}: {error}", fixture.dir.display()))
+            Failure::setup("ground", format!("cannot create {}: {error}", fixture.dir.display()))
                 .with_hint("Free space there, or set TMPDIR.")
         })?;
         fixture.head = fixture.create_repository()?;
@@ -76,7 +76,7 @@ impl Fixture {
         }
         let done = git
             .output()
-            .map_err(|error| Failure::setup("git", format!("can't run git: {error}")).with_hint("Install git."))?;
+            .map_err(|error| Failure::setup("git", format!("cannot run git: {error}")).with_hint("Install git."))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
         if done.status.success() {
             Ok(text(&done.stdout))

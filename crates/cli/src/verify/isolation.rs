@@ -14,7 +14,7 @@ const NAMESPACES: [&str; 5] = ["pid", "mnt", "user", "net", "ipc"];
 pub async fn check_isolated(client: &ConnectedClient, sandbox: SandboxId) -> Result<PromiseVerdict> {
     let status = run_command(client, sandbox, &["cat", "/proc/self/status"]).await?;
     if !status.is_success() {
-        return Ok(PromiseVerdict::Broken(format!("can't read /proc/self/status in the sandbox: {:?}", status.exit)));
+        return Ok(PromiseVerdict::Broken(format!("cannot read /proc/self/status in the sandbox: {:?}", status.exit)));
     }
     let mut apart = Vec::new();
     for name in NAMESPACES {
@@ -43,9 +43,9 @@ fn judge_status(status: &str, namespaces: &[(&str, String, String)]) -> PromiseV
     if uids.is_empty() || uids.contains(&"0") {
         return PromiseVerdict::Broken(format!("the command's user ids are {uids:?}"));
     }
-    for (name, wanted) in [("CapEff", "0000000000000000"), ("CapBnd", "0000000000000000"), ("NoNewPrivs", "1")] {
-        if field(name) != [wanted] {
-            return PromiseVerdict::Broken(format!("{name} is {:?}, not {wanted}", field(name)));
+    for (name, expected) in [("CapEff", "0000000000000000"), ("CapBnd", "0000000000000000"), ("NoNewPrivs", "1")] {
+        if field(name) != [expected] {
+            return PromiseVerdict::Broken(format!("{name} is {:?}, not {expected}", field(name)));
         }
     }
     let shared = namespaces.iter().find(|(_, inside, outside)| inside.is_empty() || inside == outside);
@@ -59,25 +59,25 @@ fn judge_status(status: &str, namespaces: &[(&str, String, String)]) -> PromiseV
 
 /// Checks that a command can read neither the canaries nor the data directory, by several paths.
 pub async fn check_hidden(client: &ConnectedClient, sandbox: SandboxId, ground: &Fixture) -> Result<PromiseVerdict> {
-    let mut tried = 0;
+    let mut path_count = 0;
     for canary in &ground.canaries {
         let path = canary.display().to_string();
         for path in [path.clone(), format!("/proc/1/root{path}"), format!("/workspace/../..{path}")] {
             let result = run_command(client, sandbox, &["cat", &path]).await?;
             let found = [&result.stdout, &result.stderr]
                 .iter()
-                .any(|said| String::from_utf8_lossy(said).contains(&ground.secret));
+                .any(|output| String::from_utf8_lossy(output).contains(&ground.secret));
             if found || result.is_success() {
                 return Ok(PromiseVerdict::Broken(format!("the sandbox can read {path}")));
             }
-            tried += 1;
+            path_count += 1;
         }
     }
     let data = ground.data_dir().display().to_string();
     if run_command(client, sandbox, &["ls", &data]).await?.is_success() {
         return Ok(PromiseVerdict::Broken("the sandbox can list the server's data directory".to_owned()));
     }
-    Ok(PromiseVerdict::Held(format!("{tried} paths to canary files tried, none readable")))
+    Ok(PromiseVerdict::Held(format!("{path_count} paths to canary files tried, none readable")))
 }
 
 #[cfg(test)]

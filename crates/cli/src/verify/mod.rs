@@ -83,9 +83,9 @@ pub fn run(verify: &Verify, output: &Output) -> Result {
 async fn run_trial(prepared: EmbeddedServerSetup, mut trial: TrialRun<'_, '_>) -> Result {
     let server = prepared.start().await?;
     let client = server.connect_client()?;
-    let tried = trial.run_all(&client).await;
+    let result = trial.run_all(&client).await;
     server.stop(&client, &[]).await;
-    tried
+    result
 }
 
 struct TrialRun<'a, 'b> {
@@ -153,7 +153,7 @@ impl TrialRun<'_, '_> {
         let seqs: Vec<i64> = events.iter().map(|event| event.event.seq).collect();
         let isolated = match (isolated, log_checks::check_agent_uid(&events)) {
             (PromiseVerdict::Held(_), Err(why)) => PromiseVerdict::Broken(why),
-            (seen, _) => seen,
+            (verdict, _) => verdict,
         };
         self.report.add(Promise::Works, &outcome)?;
         self.report.add(Promise::Isolated, &isolated)?;

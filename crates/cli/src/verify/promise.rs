@@ -50,7 +50,7 @@ impl Promise {
         match self {
             Self::Works => "an agent completes a task",
             Self::Isolated => "the agent is isolated from the host",
-            Self::Hidden => "the agent can't see the host's files",
+            Self::Hidden => "the agent cannot see the host's files",
             Self::Steered => "a message reaches the agent during its turn",
             Self::Logged => "the event log is complete and in order",
             Self::Edits => "every file edit is logged with its diff",
@@ -67,13 +67,13 @@ pub enum PromiseVerdict {
     Held(String),
     /// The promise did not hold, with the evidence.
     Broken(String),
-    /// The promise can't be checked, with the reason.
+    /// The promise cannot be checked, with the reason.
     Skipped(String),
 }
 
 impl PromiseVerdict {
-    pub fn of(held: bool, seen: impl Into<String>) -> Self {
-        if held { Self::Held(seen.into()) } else { Self::Broken(seen.into()) }
+    pub fn of(is_held: bool, detail: impl Into<String>) -> Self {
+        if is_held { Self::Held(detail.into()) } else { Self::Broken(detail.into()) }
     }
 }
 
@@ -92,19 +92,19 @@ impl<'a> PromiseReport<'a> {
 
     pub fn add(&mut self, promise: Promise, verdict: &PromiseVerdict) -> Result {
         self.known.push(promise);
-        let (held, mark, style, seen) = match verdict {
-            PromiseVerdict::Held(seen) => (Some(true), "✓", style::GOOD, seen),
-            PromiseVerdict::Broken(seen) => (Some(false), "✗", style::BAD, seen),
+        let (is_held, mark, style, detail) = match verdict {
+            PromiseVerdict::Held(detail) => (Some(true), "✓", style::GOOD, detail),
+            PromiseVerdict::Broken(detail) => (Some(false), "✗", style::BAD, detail),
             PromiseVerdict::Skipped(why) => (None, "–", style::FAINT, why),
         };
-        self.broken += usize::from(held == Some(false));
-        self.skipped += usize::from(held.is_none());
+        self.broken += usize::from(is_held == Some(false));
+        self.skipped += usize::from(is_held.is_none());
         if self.output.json {
-            let object = json!({ "type": "promise", "promise": promise.name(), "held": held, "detail": seen });
+            let object = json!({ "type": "promise", "promise": promise.name(), "held": is_held, "detail": detail });
             self.output.print_object(&object)?;
         } else {
             let line = Spans::new().styled(style, mark).plain(format!(" {}", promise.sentence()));
-            let line = line.styled(style::FAINT, format!("  {}", text::escape_line(seen)));
+            let line = line.styled(style::FAINT, format!("  {}", text::escape_line(detail)));
             self.output.print_line(&line.to_ansi(self.output.colour))?;
         }
         self.output.flush()
@@ -122,19 +122,19 @@ impl<'a> PromiseReport<'a> {
 
     /// Prints the summary; returns whether all checked promises held.
     pub fn finish(&self) -> Result<bool> {
-        let held = self.broken == 0;
+        let all_held = self.broken == 0;
         if self.output.json {
-            let exit = if held { 0 } else { WORK_FAILED };
+            let exit = if all_held { 0 } else { WORK_FAILED };
             self.output.print_object(
                 &json!({ "type": "done", "broken": self.broken, "skipped": self.skipped, "exit": exit }),
             )?;
-        } else if held && self.skipped == 0 {
+        } else if all_held && self.skipped == 0 {
             self.output.print_line("all promises held")?;
-        } else if held {
+        } else if all_held {
             self.output.print_line("all checked promises held")?;
         } else {
             self.output.print_line(&format!("{} of {} promises did not hold", self.broken, Promise::ALL.len()))?;
         }
-        Ok(held)
+        Ok(all_held)
     }
 }

@@ -14,7 +14,7 @@ fn checks_what_fake_sandboxes_support() {
         assert_eq!(held(name), Some(true), "{name}");
     }
     for name in ["isolated", "hidden", "branch", "crash"] {
-        assert_eq!(held(name), None, "a fake sandbox can't prove {name}");
+        assert_eq!(held(name), None, "a fake sandbox cannot prove {name}");
     }
     assert_eq!(lines.last().unwrap()["exit"], 0);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no files remain");

@@ -23,14 +23,14 @@ impl<T: Serialize + DeserializeOwned> Format for Structure<T> {
             RawInput::Text(text) => serde_json::from_str(text).map_err(|error| format!("not JSON: {error}")),
             RawInput::Node(node) => node.to_json(),
         };
-        let given = match (input, &json) {
+        let value_text = match (input, &json) {
             (RawInput::Text(text), _) => (*text).to_owned(),
             (RawInput::Node(_), Ok(json)) => json.to_string(),
             (RawInput::Node(_), Err(_)) => "…".to_owned(),
         };
         json.and_then(|json: serde_json::Value| serde_json::from_value(json).map_err(|error| error.to_string()))
             .and_then(self.check)
-            .map_err(|detail| Mismatch::with_detail(&given, detail))
+            .map_err(|detail| Mismatch::with_detail(&value_text, detail))
     }
 
     fn show_value(&self, value: &T) -> String {

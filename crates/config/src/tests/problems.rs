@@ -146,15 +146,15 @@ fn ignores_variables_of_other_components() {
 
 #[test]
 fn checks_the_faults_of_the_fake_provider() {
-    for (given, expected) in [
+    for (setting, expected) in [
         ("{seed: -1}", "invalid value"),
         ("{faults: [{at: lunch, kind: fail, rate: 1}]}", "unknown variant `lunch`"),
         ("{faults: [{at: ack, kind: fail, rate: 1.5}]}", "the rate 1.5 is not from 0 to 1"),
         ("{seed: 1, seed: 2}", "`seed` is set twice (line 1)"),
         ("seven", "invalid type"),
     ] {
-        let problems = problems_of_file(&format!("providers: {{fake: {given}}}"));
-        assert!(problems.len() == 1 && problems[0].contains(expected), "{given}: {problems:?}");
+        let problems = problems_of_file(&format!("providers: {{fake: {setting}}}"));
+        assert!(problems.len() == 1 && problems[0].contains(expected), "{setting}: {problems:?}");
     }
     let not_json = Fixture::new().env("ATOLL_PROVIDERS_FAKE", "{seed: 1}").problems();
     assert!(

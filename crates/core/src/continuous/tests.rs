@@ -33,7 +33,7 @@ fn checked(round: u32, verdict: CheckVerdict) -> LoopInput {
 
 #[test]
 fn failed_checks_go_back_until_they_pass() {
-    let begun = LoopProgress::start_loop(facts(0, 0));
+    let start = LoopProgress::start_loop(facts(0, 0));
     let inputs = [
         LoopInput::RunEnded,
         checked(1, CheckVerdict::Failed),
@@ -43,7 +43,7 @@ fn failed_checks_go_back_until_they_pass() {
         checked(1, CheckVerdict::Passed),
         checked(2, CheckVerdict::Passed),
     ];
-    let (progress, effects) = run(&begun, &inputs);
+    let (progress, effects) = run(&start, &inputs);
     assert_eq!((progress.phase, progress.iteration, progress.round), (LoopPhase::Passed, 2, 2));
     assert_eq!(
         effects,
@@ -54,23 +54,23 @@ fn failed_checks_go_back_until_they_pass() {
 
 #[test]
 fn only_consecutive_errors_stop_the_loop() {
-    let begun = LoopProgress::start_loop(facts(0, 0));
+    let start = LoopProgress::start_loop(facts(0, 0));
     let failed = [LoopInput::RunFailed, LoopInput::BackOffEnded];
-    let (progress, effects) = run(&begun, &failed.repeat(3));
+    let (progress, effects) = run(&start, &failed.repeat(3));
     assert_eq!((progress.stopped, progress.errors), (Some(StopReason::Errors), 3));
     let rests: Vec<_> = effects.iter().filter(|effect| matches!(effect, LoopEffect::BackOff(_))).collect();
     assert_eq!(rests, [&LoopEffect::BackOff(Duration::from_secs(1)), &LoopEffect::BackOff(Duration::from_secs(2))]);
     let mut mixed = failed.repeat(2);
     mixed.extend([LoopInput::RunEnded, checked(1, CheckVerdict::Failed)]);
     mixed.extend(failed.repeat(2));
-    assert!(run(&begun, &mixed).0.is_live());
+    assert!(run(&start, &mixed).0.is_live());
 }
 
 #[test]
 fn an_interrupt_ends_the_loop_and_later_work_starts_another() {
-    let begun = LoopProgress::start_loop(facts(0, 0));
+    let start = LoopProgress::start_loop(facts(0, 0));
     for before in [&[][..], &[LoopInput::RunEnded], &[LoopInput::RunFailed]] {
-        let (progress, _) = run(&begun, before);
+        let (progress, _) = run(&start, before);
         let (stopped, effects) = next(&progress, LoopInput::Interrupted, facts(1, 0), &limits());
         assert_eq!(
             (stopped.stopped, &effects[..]),
@@ -78,7 +78,7 @@ fn an_interrupt_ends_the_loop_and_later_work_starts_another() {
         );
         assert_eq!(run(&stopped, &[LoopInput::RunBegan, LoopInput::RunEnded]), (stopped, Vec::new()));
     }
-    let (passed, _) = run(&begun, &[LoopInput::RunEnded, checked(1, CheckVerdict::Passed)]);
+    let (passed, _) = run(&start, &[LoopInput::RunEnded, checked(1, CheckVerdict::Passed)]);
     let (again, effects) = run(&passed, &[LoopInput::RunBegan, LoopInput::RunEnded]);
     assert_eq!((again.phase, again.iteration, again.round), (LoopPhase::Validating, 1, 2));
     assert_eq!(effects, [LoopEffect::RunChecks]);
@@ -86,9 +86,9 @@ fn an_interrupt_ends_the_loop_and_later_work_starts_another() {
 
 #[test]
 fn unknown_does_not_pass_and_each_limit_has_its_reason() {
-    let begun = LoopProgress::start_loop(facts(0, 5));
+    let start = LoopProgress::start_loop(facts(0, 5));
     let end = |verdict, facts: LoopMeasurements, limits: &LoopLimits, iteration| {
-        let progress = LoopProgress { phase: LoopPhase::Validating, round: 1, iteration, ..begun.clone() };
+        let progress = LoopProgress { phase: LoopPhase::Validating, round: 1, iteration, ..start.clone() };
         next(&progress, checked(1, verdict), facts, limits).0.stopped
     };
     let costly = LoopLimits { max_cost_micros: Some(10), ..limits() };
@@ -99,16 +99,16 @@ fn unknown_does_not_pass_and_each_limit_has_its_reason() {
     assert_eq!(end(CheckVerdict::Failed, facts(3600, 5), &limits(), 1), Some(StopReason::Duration));
     assert_eq!(end(CheckVerdict::Passed, facts(9999, 99), &costly, 10), None, "what passes, passes");
     assert!(
-        next(&begun, LoopInput::DeadlineReached, facts(3599, 0), &limits()).0.is_live(),
+        next(&start, LoopInput::DeadlineReached, facts(3599, 0), &limits()).0.is_live(),
         "a deadline of an earlier loop"
     );
     assert_eq!(
-        next(&begun, LoopInput::DeadlineReached, facts(3600, 0), &limits()).0.stopped,
+        next(&start, LoopInput::DeadlineReached, facts(3600, 0), &limits()).0.stopped,
         Some(StopReason::Duration)
     );
-    assert_eq!(next(&begun, LoopInput::BudgetSpent, facts(1, 0), &costly).0.stopped, Some(StopReason::Cost));
-    assert!(next(&begun, LoopInput::BudgetSpent, facts(1, 0), &limits()).0.is_live(), "it has no such limit");
-    let (checking, _) = run(&begun, &[LoopInput::RunEnded]);
+    assert_eq!(next(&start, LoopInput::BudgetSpent, facts(1, 0), &costly).0.stopped, Some(StopReason::Cost));
+    assert!(next(&start, LoopInput::BudgetSpent, facts(1, 0), &limits()).0.is_live(), "it has no such limit");
+    let (checking, _) = run(&start, &[LoopInput::RunEnded]);
     assert_eq!(
         next(&checking, LoopInput::BudgetSpent, facts(1, 0), &costly).0,
         checking,
@@ -120,7 +120,7 @@ fn unknown_does_not_pass_and_each_limit_has_its_reason() {
         None,
         "and then it bounds nothing"
     );
-    let (spent, _) = next(&begun, LoopInput::BudgetSpent, facts(1, 12), &costly);
+    let (spent, _) = next(&start, LoopInput::BudgetSpent, facts(1, 12), &costly);
     assert_eq!(spent.max_total_cost_micros(&costly), Some(15), "its agent is still on its way out");
     assert_eq!(next(&spent, LoopInput::RunBegan, facts(1, 12), &costly).0.max_total_cost_micros(&costly), Some(22));
 }
@@ -178,7 +178,7 @@ proptest! {
                 prop_assert_eq!(before.phase, LoopPhase::Validating);
             }
             if effects.contains(&LoopEffect::PromptAgent) {
-                prop_assert_eq!(after.iteration, before.iteration + 1, "what is told begins a run");
+                prop_assert_eq!(after.iteration, before.iteration + 1, "a prompt begins a run");
                 prop_assert_eq!(after.phase, LoopPhase::Working);
             }
             prop_assert_eq!(effects.contains(&LoopEffect::RunChecks), after.round > before.round);
@@ -193,7 +193,7 @@ proptest! {
     #[test]
     fn the_loop_always_ends(limits in any_limits(), runs in proptest::collection::vec(any::<bool>(), 1..60)) {
         let mut progress = LoopProgress::start_loop(facts(0, 0));
-        let mut told = 0;
+        let mut prompts = 0;
         for well in runs.into_iter().chain(std::iter::repeat_n(true, 12)) {
             if !progress.is_live() {
                 break;
@@ -202,18 +202,18 @@ proptest! {
             for input in inputs {
                 let (to, effects) = next(&progress, input, facts(0, 0), &limits);
                 progress = to;
-                told += u32::from(effects.contains(&LoopEffect::PromptAgent));
+                prompts += u32::from(effects.contains(&LoopEffect::PromptAgent));
             }
             let (to, effects) = next(&progress, checked(progress.round, CheckVerdict::Failed), facts(0, 0), &limits);
             progress = to;
-            told += u32::from(effects.contains(&LoopEffect::PromptAgent));
+            prompts += u32::from(effects.contains(&LoopEffect::PromptAgent));
         }
         prop_assert!(!progress.is_live());
-        prop_assert!(told < limits.max_iterations, "the first run was not told by it");
+        prop_assert!(prompts < limits.max_iterations, "the loop does not prompt the first run");
     }
 
     #[test]
-    fn what_is_told_fits_a_message(
+    fn a_report_fits_a_message(
         checks in proptest::collection::vec(("[a€𝄞\\x1b]", 0..3000_usize, 0..300_usize, 0..6000_usize, 0..3_usize), 1..20),
     ) {
         let checks: Vec<CheckResult> = checks
@@ -260,12 +260,12 @@ fn settings_are_inherited_per_field_and_bounded() {
         iterations: Some(4),
         ..Continuous::default()
     };
-    let asked = Continuous { iterations: Some(2), ..Continuous::default() }.or(Some(project.clone()));
-    assert!(asked.is_enabled() && !project.is_enabled(), "who asks for it turns it on");
-    assert_eq!((asked.checks.as_deref(), asked.loop_limits().max_iterations), (Some(&["make".to_owned()][..]), 2));
-    assert_eq!((asked.loop_limits().max_duration, asked.loop_limits().max_errors), (Duration::from_secs(3600), 3));
-    assert_eq!(asked.requirements(true), [Requirement::Clean, Requirement::Committed]);
-    assert!(asked.requirements(false).is_empty() && asked.check_bounds().is_ok());
+    let request = Continuous { iterations: Some(2), ..Continuous::default() }.or(Some(project.clone()));
+    assert!(request.is_enabled() && !project.is_enabled(), "a request with a setting enables it");
+    assert_eq!((request.checks.as_deref(), request.loop_limits().max_iterations), (Some(&["make".to_owned()][..]), 2));
+    assert_eq!((request.loop_limits().max_duration, request.loop_limits().max_errors), (Duration::from_secs(3600), 3));
+    assert_eq!(request.requirements(true), [Requirement::Clean, Requirement::Committed]);
+    assert!(request.requirements(false).is_empty() && request.check_bounds().is_ok());
     for bad in [
         Continuous { iterations: Some(0), ..Continuous::default() },
         Continuous { errors: Some(0), ..Continuous::default() },

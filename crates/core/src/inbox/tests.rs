@@ -22,8 +22,8 @@ fn a_leased_message_is_not_leased_again() {
 
 #[test]
 fn an_ack_is_idempotent_and_accepted_after_expiry() {
-    let (standing, held) = leased();
-    let ack = DeliveryInput::Ack { lease: held.id, delivery_method: DeliveryMethod::Injected, turn: Some(3) };
+    let (standing, current) = leased();
+    let ack = DeliveryInput::Ack { lease: current.id, delivery_method: DeliveryMethod::Injected, turn: Some(3) };
     let late = NOW + Duration::from_secs(300);
     let done = apply_delivery_input(standing, ack, late).unwrap();
     assert_eq!(
@@ -35,21 +35,21 @@ fn an_ack_is_idempotent_and_accepted_after_expiry() {
 
 #[test]
 fn rejects_an_ack_after_another_worker_leased_the_message() {
-    let (standing, held) = leased();
+    let (standing, current) = leased();
     let late = NOW + Duration::from_secs(300);
     let other =
         apply_delivery_input(standing, DeliveryInput::Lease(lease(2, late + Duration::from_secs(30))), late).unwrap();
-    let ack = DeliveryInput::Ack { lease: held.id, delivery_method: DeliveryMethod::Injected, turn: None };
+    let ack = DeliveryInput::Ack { lease: current.id, delivery_method: DeliveryMethod::Injected, turn: None };
     assert_eq!(apply_delivery_input(other, ack, late), Err(DeliveryError::NotYourLease));
 }
 
 #[test]
 fn a_nack_reports_the_delivery_state() {
-    let (standing, held) = leased();
+    let (standing, current) = leased();
     let nack = |handed, retry| {
         apply_delivery_input(
             standing,
-            DeliveryInput::Nack { lease: held.id, was_handed_over: handed, may_retry: retry },
+            DeliveryInput::Nack { lease: current.id, was_handed_over: handed, may_retry: retry },
             NOW,
         )
         .unwrap()
@@ -63,9 +63,9 @@ fn a_nack_reports_the_delivery_state() {
 
 #[test]
 fn the_last_holder_can_acknowledge_until_an_edit() {
-    let (standing, held) = leased();
-    let freed = apply_delivery_input(standing, DeliveryInput::StreamReplaced { stream: held.stream }, NOW).unwrap();
-    let ack = DeliveryInput::Ack { lease: held.id, delivery_method: DeliveryMethod::NewTurn, turn: None };
+    let (standing, current) = leased();
+    let freed = apply_delivery_input(standing, DeliveryInput::StreamReplaced { stream: current.stream }, NOW).unwrap();
+    let ack = DeliveryInput::Ack { lease: current.id, delivery_method: DeliveryMethod::NewTurn, turn: None };
     assert_eq!(freed.state, M::Queued);
     assert_eq!(apply_delivery_input(freed, ack, NOW).unwrap().state, M::Acknowledged);
     let edited = apply_delivery_input(freed, DeliveryInput::Edit, NOW).unwrap();
@@ -109,8 +109,8 @@ proptest! {
     fn any_interleaving_keeps_the_invariants(steps in proptest::collection::vec((any_step(), 0i64..100), 0..60)) {
         let mut standing = DeliveryState::QUEUED;
         let mut ends = 0;
-        for (taken, at) in steps {
-            let Ok(after) = apply_delivery_input(standing, taken, Timestamp::from_micros(at)) else { continue };
+        for (input, at) in steps {
+            let Ok(after) = apply_delivery_input(standing, input, Timestamp::from_micros(at)) else { continue };
             prop_assert_eq!(after.delivery_method.is_some(), after.state == M::Acknowledged);
             if after.state == M::Leased {
                 prop_assert!(after.lease.is_some());
@@ -120,8 +120,8 @@ proptest! {
             } else if after.state.is_final() {
                 ends += 1;
             }
-            if let (DeliveryInput::Ack { lease, .. }, false) = (taken, standing.state.is_final()) {
-                prop_assert_eq!(standing.lease.map(|held| held.id), Some(lease));
+            if let (DeliveryInput::Ack { lease, .. }, false) = (input, standing.state.is_final()) {
+                prop_assert_eq!(standing.lease.map(|current| current.id), Some(lease));
             }
             standing = after;
         }

@@ -91,15 +91,15 @@ proptest! {
     fn any_path_keeps_the_invariants(steps in proptest::collection::vec(0..TRIGGERS.len(), 0..40)) {
         let mut phase = LifecyclePhase::from_state(S::Pending);
         for step in steps {
-            let Ok(taken) = next(phase, TRIGGERS[step]) else { continue };
-            prop_assert_eq!(taken.outcome.is_some(), taken.to.state.has_ended());
-            prop_assert_eq!(taken.to.pending_outcome.is_some(), taken.to.state == S::Completing);
-            if taken.to.state.has_ended() {
-                prop_assert!(taken.effects.contains(&LifecycleEffect::StartDrainTimeout));
-                prop_assert!(taken.effects.contains(&LifecycleEffect::RemoveNow) || taken.effects.contains(&LifecycleEffect::RemoveLater));
+            let Ok(transition) = next(phase, TRIGGERS[step]) else { continue };
+            prop_assert_eq!(transition.outcome.is_some(), transition.to.state.has_ended());
+            prop_assert_eq!(transition.to.pending_outcome.is_some(), transition.to.state == S::Completing);
+            if transition.to.state.has_ended() {
+                prop_assert!(transition.effects.contains(&LifecycleEffect::StartDrainTimeout));
+                prop_assert!(transition.effects.contains(&LifecycleEffect::RemoveNow) || transition.effects.contains(&LifecycleEffect::RemoveLater));
             }
             prop_assert!(phase.state != S::Completed, "nothing leaves completed");
-            phase = taken.to;
+            phase = transition.to;
         }
     }
 }

@@ -69,7 +69,7 @@ impl AddressException {
     pub fn covers(&self, target: &NetworkTarget, address: IpAddr) -> bool {
         match self {
             Self::HostPort(NetworkTarget { host: Host::Name(name), port }) => {
-                target.port == *port && matches!(&target.host, Host::Name(asked) if asked == name)
+                target.port == *port && matches!(&target.host, Host::Name(target_name) if target_name == name)
             }
             Self::HostPort(NetworkTarget { host: Host::Address(place), port }) => {
                 target.port == *port && place.to_canonical() == address.to_canonical()

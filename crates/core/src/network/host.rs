@@ -86,9 +86,9 @@ pub struct NetworkTarget {
 impl NetworkTarget {
     /// Parses `host`, `host:port`, `[v6]`, `[v6]:port`. `usual` is the default port; without one, the port is required.
     pub fn parse(text: &str, usual: Option<u16>) -> Option<Self> {
-        let (host, given) = split_host_port(text)?;
-        let port = match given {
-            Some(given) => parse_port(given)?,
+        let (host, port_text) = split_host_port(text)?;
+        let port = match port_text {
+            Some(port_text) => parse_port(port_text)?,
             None => usual?,
         };
         Some(Self { host: Host::parse(host).ok()?, port })

@@ -109,15 +109,15 @@ fn none_permits_nothing_and_all_permits_everything() {
 
 #[test]
 fn a_bad_entry_explains_the_error() {
-    let said = |text: &str| AllowEntry::parse(text).err().map(|error| error.to_string()).unwrap_or_default();
-    assert!(said("https://example.org").contains("without a scheme"));
-    assert!(said("*").contains("policy `all`"));
+    let parse_error = |text: &str| AllowEntry::parse(text).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(parse_error("https://example.org").contains("without a scheme"));
+    assert!(parse_error("*").contains("policy `all`"));
     for star in ["a.*.org", "*.*.org", "*org", "exa*mple.org", "*.10.0.0.1", "example.*"] {
-        assert!(said(star).contains('*'), "{star}");
+        assert!(parse_error(star).contains('*'), "{star}");
         assert!(AllowEntry::parse(star).is_err(), "{star}");
     }
-    assert!(said("example.org:http").contains("65535"));
-    assert!(said("127.1").contains("four decimal numbers"));
+    assert!(parse_error("example.org:http").contains("65535"));
+    assert!(parse_error("127.1").contains("four decimal numbers"));
     for bad in ["", " ", "a b", "a/b", "user@host", "::1", "*.", "*.:80", "example.org:0"] {
         assert!(AllowEntry::parse(bad).is_err(), "{bad}");
     }
@@ -125,9 +125,9 @@ fn a_bad_entry_explains_the_error() {
 
 #[test]
 fn exceptions_cover_hosts_and_ranges() {
-    let covers = |exception: &str, asked: &str, address: &str| {
+    let covers = |exception: &str, host: &str, address: &str| {
         let address: IpAddr = address.parse().unwrap();
-        exception.parse::<AddressException>().unwrap().covers(&target(asked), address)
+        exception.parse::<AddressException>().unwrap().covers(&target(host), address)
     };
     assert!(covers("git.corp:8443", "git.corp:8443", "10.0.0.1"));
     assert!(!covers("git.corp:8443", "git.corp:443", "10.0.0.1"));

@@ -13,10 +13,10 @@ pub(super) fn matches_text(pattern: &str, text: &str) -> bool {
         } else if pattern.get(p) == text.get(t) {
             p += 1;
             t += 1;
-        } else if let Some((at, taken)) = star {
-            star = Some((at, taken + 1));
+        } else if let Some((at, matched_to)) = star {
+            star = Some((at, matched_to + 1));
             p = at + 1;
-            t = taken + 1;
+            t = matched_to + 1;
         } else {
             return false;
         }
@@ -54,10 +54,10 @@ pub(super) fn matches_path(pattern: &str, path: &str) -> bool {
 
 /// Matches the first words of a command; the program's directory is ignored.
 pub(super) fn matches_command(pattern: &str, words: &[String]) -> bool {
-    let mut given = words.iter().map(String::as_str);
-    let mut wanted = pattern.split_whitespace();
-    let (Some(first), Some(program)) = (wanted.next(), given.next()) else { return false };
+    let mut arguments = words.iter().map(String::as_str);
+    let mut patterns = pattern.split_whitespace();
+    let (Some(first), Some(program)) = (patterns.next(), arguments.next()) else { return false };
     let name = program.rsplit('/').next().unwrap_or(program);
     (matches_text(first, name) || matches_text(first, program))
-        && wanted.all(|wanted| given.next().is_some_and(|given| matches_text(wanted, given)))
+        && patterns.all(|patterns| arguments.next().is_some_and(|arguments| matches_text(patterns, arguments)))
 }

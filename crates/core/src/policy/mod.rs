@@ -71,7 +71,7 @@ pub struct ToolPolicy {
     /// The first matching rule decides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<ToolRule>,
-    /// Deny a call that a denying or asking rule can't judge. Otherwise such a rule is skipped.
+    /// Deny a call that a denying or asking rule cannot judge. Otherwise such a rule is skipped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fail_closed: bool,
 }
@@ -105,7 +105,7 @@ impl ToolPolicy {
         self.rules.is_empty()
     }
 
-    /// Puts a project's rules before a sandbox's, which can't weaken them. `fail_closed` if either sets it.
+    /// Puts a project's rules before a sandbox's, which cannot weaken them. `fail_closed` if either sets it.
     pub fn join_policies(first: Option<Self>, then: Option<Self>) -> Option<Self> {
         match (first, then) {
             (Some(mut first), Some(then)) => {
@@ -155,7 +155,7 @@ impl ToolPolicy {
                 RuleMatch::Unknown(why) => match rule.then {
                     RuleAction::Deny | RuleAction::Ask if self.fail_closed => {
                         let name = rule.name(number);
-                        let reason = format!("the rule {name} can't judge this call ({why}), so it is denied");
+                        let reason = format!("the rule {name} cannot judge this call ({why}), so it is denied");
                         return done(PolicyVerdict::Deny { rule: name, reason }, None);
                     }
                     RuleAction::Deny | RuleAction::Ask | RuleAction::Allow | RuleAction::Change => {}
@@ -219,7 +219,7 @@ impl ToolRule {
         if !self.tools.is_empty() && !self.tools.iter().any(|name| glob::matches_text(&name.to_lowercase(), &tool)) {
             return RuleMatch::No;
         }
-        let given = [
+        let conditions = [
             (
                 &self.paths,
                 call.paths.iter().any(|path| self.paths.iter().any(|pattern| glob::matches_path(pattern, path))),
@@ -237,7 +237,7 @@ impl ToolRule {
                     .any(|host| self.hosts.iter().any(|pattern| glob::matches_text(&pattern.to_lowercase(), host))),
             ),
         ];
-        if given.iter().all(|(patterns, fits)| patterns.is_empty() || *fits) {
+        if conditions.iter().all(|(patterns, fits)| patterns.is_empty() || *fits) {
             return RuleMatch::Yes;
         }
         match call.incomplete_reason {
@@ -273,11 +273,11 @@ impl AnalysedCall {
         }
         let reason = match self.changed_protected_path(protected) {
             Some(path) => format!(
-                "`{path}` is protected: it is read-only here and must stay as it is. Leave it alone, and say so if the task can't be done without changing it"
+                "`{path}` is protected: it is read-only here and must stay as it is. Leave it alone, and say so if the task cannot be done without changing it"
             ),
             None => {
                 let why = self.incomplete_reason.filter(|_| fail_closed)?;
-                format!("can't tell if this call changes protected paths ({why}), so it is denied")
+                format!("cannot tell if this call changes protected paths ({why}), so it is denied")
             }
         };
         Some(PolicyVerdict::Deny { rule: PROTECTED_PATHS_RULE.to_owned(), reason })

@@ -134,7 +134,7 @@ fn protected_paths_are_read_only() {
             "{tool} {input}: {verdict:?}"
         );
     }
-    // A rule can't allow changes of protected paths.
+    // A rule cannot allow changes of protected paths.
     let lax = self::policy(json!([{"tools": ["*"], "then": "allow"}]));
     assert!(denied(&lax.decide_call("Edit", &json!({"file_path": "Cargo.lock"}), WORKSPACE, &protected).verdict));
 }
@@ -167,7 +167,7 @@ fn fail_closed_decides_about_unclear_calls() {
         assert_eq!(bash(&policy(rules.clone()), command), PolicyVerdict::NoMatchingRule, "{command}");
         let verdict = bash(&closed(rules.clone()), command);
         assert!(
-            matches!(&verdict, PolicyVerdict::Deny { reason, .. } if reason.contains("can't judge")),
+            matches!(&verdict, PolicyVerdict::Deny { reason, .. } if reason.contains("cannot judge")),
             "{command}: {verdict:?}"
         );
     }
@@ -189,9 +189,9 @@ fn the_first_match_decides_and_changes_continue() {
         {"tools": ["bash"], "commands": ["make *"], "then": "allow"},
         {"tools": ["Bash", "mcp__*"], "then": "ask"},
     ]));
-    let made = policy.decide_call("Bash", &json!({"command": "make test", "timeout": 9}), WORKSPACE, &[]);
-    assert_eq!(made.verdict, PolicyVerdict::Allow);
-    assert_eq!(made.input, Some(json!({"command": "make test", "timeout": 1000})));
+    let decision = policy.decide_call("Bash", &json!({"command": "make test", "timeout": 9}), WORKSPACE, &[]);
+    assert_eq!(decision.verdict, PolicyVerdict::Allow);
+    assert_eq!(decision.input, Some(json!({"command": "make test", "timeout": 1000})));
     assert_eq!(bash(&policy, "ls"), PolicyVerdict::Ask { rule: "rules[2]".into() });
     assert_eq!(
         policy.decide_call("mcp__db__drop", &json!({}), WORKSPACE, &[]).verdict,
@@ -211,8 +211,8 @@ fn rejects_rules_without_effect() {
         (json!([{"tools": [" "], "then": "deny"}]), "must not be blank"),
     ] {
         let policy = ToolPolicy { rules: serde_json::from_value(rules).unwrap(), fail_closed: false };
-        let said = policy.check_bounds("policy").unwrap_err().to_string();
-        assert!(said.starts_with("policy.rules[0]") && said.contains(why), "{said}");
+        let error = policy.check_bounds("policy").unwrap_err().to_string();
+        assert!(error.starts_with("policy.rules[0]") && error.contains(why), "{error}");
     }
 }
 

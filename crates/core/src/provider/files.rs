@@ -168,7 +168,7 @@ pub fn path_error(path: &str) -> Option<FileError> {
     let wrong = |detail: &str| Some(FileError::new(FileErrorCode::NotFound, detail));
     match path {
         "" => wrong("the path is empty; `.` is the workspace"),
-        path if path.contains('\0') => wrong("a path can't hold NUL characters"),
+        path if path.contains('\0') => wrong("a path cannot hold NUL characters"),
         _ => None,
     }
 }

@@ -24,9 +24,9 @@ pub(super) fn secret_forms(secret: &str) -> Vec<String> {
             // As part of a longer text, such as `user:secret`.
             forms.extend([1, 2].map(|before| base64_fragment(secret.as_bytes(), before, url_safe)));
         }
-        for kept in ["-_.~", "-_.~/", "-_.!~*'()"] {
-            forms.extend([true, false].map(|upper| percent_encode(secret, kept, upper)));
-            forms.push(percent_encode(secret, kept, true).replace("%20", "+"));
+        for unescaped in ["-_.~", "-_.~/", "-_.!~*'()"] {
+            forms.extend([true, false].map(|upper| percent_encode(secret, unescaped, upper)));
+            forms.push(percent_encode(secret, unescaped, true).replace("%20", "+"));
         }
     }
     let lines = secret.lines().map(str::trim).filter(|line| reveals_secret(line) && *line != secret);
@@ -62,11 +62,11 @@ fn escape_json_ascii(text: &str) -> String {
     all
 }
 
-fn percent_encode(text: &str, kept: &str, upper: bool) -> String {
+fn percent_encode(text: &str, unescaped: &str, upper: bool) -> String {
     let mut all = String::new();
     for byte in text.bytes() {
         match byte {
-            _ if byte.is_ascii_alphanumeric() || kept.as_bytes().contains(&byte) => all.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() || unescaped.as_bytes().contains(&byte) => all.push(char::from(byte)),
             _ if upper => all.push_str(&format!("%{byte:02X}")),
             _ => all.push_str(&format!("%{byte:02x}")),
         }

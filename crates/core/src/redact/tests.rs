@@ -22,7 +22,7 @@ fn redacts_own_tokens_by_format() {
 #[test]
 fn redacts_encoded_forms() {
     let redactor = Redactor::new(["tok/en+1 ä"]);
-    for shown in [
+    for encoded in [
         "tok%2Fen%2B1%20%C3%A4",
         "tok%2Fen%2B1+%C3%A4",
         "tok%2fen%2b1%20%c3%a4",
@@ -30,8 +30,8 @@ fn redacts_encoded_forms() {
         "tok\\/en+1 ä",
         "tok/en+1 \\u00e4",
     ] {
-        let redacted = redactor.redact(&format!("<{shown}>"));
-        assert!(redacted.as_deref().is_some_and(|text| text.len() <= REDACTED.len() + 4), "{shown}: {redacted:?}");
+        let redacted = redactor.redact(&format!("<{encoded}>"));
+        assert!(redacted.as_deref().is_some_and(|text| text.len() <= REDACTED.len() + 4), "{encoded}: {redacted:?}");
     }
     // `curl -u user:hunter2secret` as sent over the wire.
     let basic = Redactor::new(["hunter2secret"]).redact("Basic dXNlcjpodW50ZXIyc2VjcmV0").unwrap();

@@ -79,7 +79,7 @@ impl Uplink {
             };
             match next {
                 NextStep::SendMore => self.backoff.reset(),
-                NextStep::BackOff(asked) => self.backoff.wait(asked).await,
+                NextStep::BackOff(delay) => self.backoff.wait(delay).await,
                 NextStep::End(exit) => {
                     drop(self.reports.send(LinkReport::Uplink(UplinkReport::Ended(exit))).await);
                     return;

@@ -87,10 +87,10 @@ impl ProgramOutput {
     }
 
     /// Sends the agent's limits. A process on stdio has an agent of its own, without limits.
-    pub fn send_limits(&self, limits: AgentLimits, held: Option<Limit>) {
+    pub fn send_limits(&self, limits: AgentLimits, exhausted: Option<Limit>) {
         match self {
             Self::Lines(_) => {}
-            Self::Executor(orders) => drop(orders.send(Order::Limits(limits, held))),
+            Self::Executor(orders) => drop(orders.send(Order::Limits(limits, exhausted))),
         }
     }
 

@@ -90,22 +90,22 @@ impl AcpTurn {
             Some("agent_message_chunk") => self.buffer_text(TextKind::Message, update),
             Some("agent_thought_chunk") => self.buffer_text(TextKind::Thinking, update),
             Some("tool_call") => {
-                let mut said = self.flush_text();
-                said.extend(self.update_tool(update, update["status"] != "pending"));
-                said
+                let mut outputs = self.flush_text();
+                outputs.extend(self.update_tool(update, update["status"] != "pending"));
+                outputs
             }
             Some("tool_call_update") => {
-                let mut said = self.flush_text();
+                let mut outputs = self.flush_text();
                 let is_known = update["rawInput"].as_object().is_some_and(|input| !input.is_empty());
-                said.extend(
+                outputs.extend(
                     self.update_tool(update, is_known || !matches!(update["status"].as_str(), None | Some("pending"))),
                 );
-                said
+                outputs
             }
             Some("plan") => {
-                let mut said = self.flush_text();
-                said.push(plan_event(&update["entries"]));
-                said
+                let mut outputs = self.flush_text();
+                outputs.push(plan_event(&update["entries"]));
+                outputs
             }
             Some("usage_update") => {
                 self.cost = session_cost(update).or(self.cost);
@@ -125,7 +125,7 @@ impl AcpTurn {
         let goes_on = |words: &TextBuffer| {
             words.kind == kind && words.message == *message && words.text.len() < MAX_BUFFERED_BYTES
         };
-        let mut said = if self.buffered_text.as_ref().is_some_and(goes_on) { Vec::new() } else { self.flush_text() };
+        let mut outputs = if self.buffered_text.as_ref().is_some_and(goes_on) { Vec::new() } else { self.flush_text() };
         let words = self.buffered_text.get_or_insert_with(|| TextBuffer {
             kind,
             message: message.clone(),
@@ -133,9 +133,9 @@ impl AcpTurn {
         });
         words.text.push_str(text);
         if kind == TextKind::Message {
-            said.push(event_data::text_delta(text));
+            outputs.push(event_data::text_delta(text));
         }
-        said
+        outputs
     }
 
     /// Emits the buffered text, which is complete.
@@ -150,10 +150,10 @@ impl AcpTurn {
     }
 
     /// Handles a permission request, which may be the first mention of the tool.
-    pub(super) fn permission_asked(&mut self, call: &Value) -> Vec<AgentOutput> {
-        let mut said = self.flush_text();
-        said.extend(self.update_tool(call, true));
-        said
+    pub(super) fn report_permission_call(&mut self, call: &Value) -> Vec<AgentOutput> {
+        let mut outputs = self.flush_text();
+        outputs.extend(self.update_tool(call, true));
+        outputs
     }
 
     pub(super) fn running_tool(&self, call: &Value) -> (String, Value) {
@@ -169,24 +169,24 @@ impl AcpTurn {
         };
         let tool = self.tools.entry(id.to_owned()).or_default();
         tool.merge_update(call);
-        let mut said = Vec::new();
+        let mut outputs = Vec::new();
         if is_complete && !tool.is_reported {
             tool.is_reported = true;
             let (name, input) = (tool.display_name(), tool.display_input());
             let extra = event_data::tool_use_events(&name, id, &input);
             let (tool_use_id, title) = (id.to_owned(), Some(clip_text(&tool.title).to_owned()));
             let started = ToolUse { tool: name, tool_use_id, input, title, parent_tool_use_id: None };
-            said.push(event_data::tool_started(started, &ResponseRef::Unknown));
-            said.extend(extra);
+            outputs.push(event_data::tool_started(started, &ResponseRef::Unknown));
+            outputs.extend(extra);
         }
         let is_error = match call["status"].as_str() {
             Some("completed") => false,
             Some("failed") => true,
-            Some(_) | None => return said,
+            Some(_) | None => return outputs,
         };
         let output = tool.output_text(call);
-        said.extend(self.end_tool(id, &output, is_error));
-        said
+        outputs.extend(self.end_tool(id, &output, is_error));
+        outputs
     }
 
     fn end_tool(&mut self, id: &str, output: &str, is_error: bool) -> Vec<AgentOutput> {
@@ -205,14 +205,14 @@ impl AcpTurn {
 
     /// Ends the turn: running tools will not report their end.
     pub(super) fn end_turn(&mut self) -> Vec<AgentOutput> {
-        let mut said = self.flush_text();
+        let mut outputs = self.flush_text();
         let open: Vec<String> =
             self.tools.iter().filter(|(_, tool)| tool.is_reported).map(|(id, _)| id.clone()).collect();
         for id in open {
-            said.extend(self.end_tool(&id, "the turn ended before the tool", true));
+            outputs.extend(self.end_tool(&id, "the turn ended before the tool", true));
         }
         self.tools.clear();
-        said
+        outputs
     }
 
     /// Reports the turn's usage from the formats that agents use.

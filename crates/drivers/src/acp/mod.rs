@@ -7,8 +7,8 @@
 
 use super::json_rpc::{self, RpcError, RpcMessage};
 use super::{
-    Abilities, AgentCommand, AgentOutput, AgentRequest, Driver, EventEffect, LaunchContext, RequestAnswer, RequestKind,
-    TurnState, build_event, take_field,
+    Abilities, AgentCommand, AgentOutput, AgentRequest, AgentTurn, Driver, EventEffect, LaunchContext, RequestAnswer,
+    RequestKind, build_event, take_field,
 };
 use crate::event_data::{self, clip_text};
 use acp_turn::AcpTurn;
@@ -128,7 +128,7 @@ impl Driver for AcpDriver {
         self.call_method("initialize", &params, PendingCall::Initialize)
     }
 
-    fn encode_message(&mut self, message: &LeasedMessage, _: TurnState) -> Vec<u8> {
+    fn encode_message(&mut self, message: &LeasedMessage, _: AgentTurn) -> Vec<u8> {
         match message.message_type {
             MessageType::Interrupt => {
                 // The turn has already ended.
@@ -238,7 +238,7 @@ impl AcpDriver {
             let outcome = json!({"outcome": {"outcome": "cancelled"}});
             return vec![AgentOutput::Reply(json_rpc::encode_response(&id, &outcome))];
         }
-        let mut said = self.acknowledge_prompt();
+        let mut outputs = self.acknowledge_prompt();
         let option = |kinds: [&str; 2]| {
             let options = params["options"].as_array().into_iter().flatten();
             let of =
@@ -247,19 +247,19 @@ impl AcpDriver {
         };
         let (allow, deny) = (option(["allow_once", "allow_always"]), option(["reject_once", "reject_always"]));
         let call = take_field(&mut params, "toolCall");
-        said.extend(self.turn.permission_asked(&call));
+        outputs.extend(self.turn.report_permission_call(&call));
         let name = id.to_string();
         self.open_requests.insert(name.clone(), OpenRequest { id, allow_option: allow, deny_option: deny });
         let (tool, input) = self.turn.running_tool(&call);
         let tool_use_id = call["toolCallId"].as_str().map(str::to_owned);
-        said.push(AgentOutput::Request(AgentRequest {
+        outputs.push(AgentOutput::Request(AgentRequest {
             id: name,
             kind: RequestKind::Permission,
             tool_use_id,
             tool,
             input,
         }));
-        said
+        outputs
     }
 
     fn handle_notification(&mut self, method: &str, params: Value) -> Vec<AgentOutput> {
@@ -276,9 +276,9 @@ impl AcpDriver {
                     }
                     return self.turn.handle_idle_update(update);
                 }
-                let mut said = if AcpTurn::is_work(update) { self.acknowledge_prompt() } else { Vec::new() };
-                said.extend(self.turn.convert_update(update));
-                said
+                let mut outputs = if AcpTurn::is_work(update) { self.acknowledge_prompt() } else { Vec::new() };
+                outputs.extend(self.turn.convert_update(update));
+                outputs
             }
             method if method.starts_with(['_', '$']) => Vec::new(),
             method => vec![AgentOutput::Unparsed { reason: format!("unknown notification `{method}`") }],
@@ -287,20 +287,20 @@ impl AcpDriver {
 
     /// Acknowledges the prompt's messages at the first sign of work.
     fn acknowledge_prompt(&mut self) -> Vec<AgentOutput> {
-        let mut said = Vec::new();
+        let mut outputs = Vec::new();
         for (at, (message, how)) in std::mem::take(&mut self.unacknowledged).into_iter().enumerate() {
             match how {
                 DeliveryMethod::NewTurn if at == 0 => {
-                    said.push(self.turn.start_turn(self.agent.name(), self.session.as_deref()))
+                    outputs.push(self.turn.start_turn(self.agent.name(), self.session.as_deref()))
                 }
                 DeliveryMethod::NewTurn => {}
                 DeliveryMethod::Restarted | DeliveryMethod::Injected => {
-                    said.push(event_data::message_injected(message.id, Some(how)))
+                    outputs.push(event_data::message_injected(message.id, Some(how)))
                 }
             }
-            said.push(AgentOutput::Acknowledged { id: message.id, how });
+            outputs.push(AgentOutput::Acknowledged { id: message.id, how });
         }
-        said
+        outputs
     }
 
     fn handle_response(&mut self, id: u64, result: Result<Value, RpcError>) -> Vec<AgentOutput> {
@@ -325,9 +325,9 @@ impl AcpDriver {
             (PendingCall::Prompt, result) => self.end_prompt(result),
             (PendingCall::Steer(message), Ok(result)) if result["outcome"] == "injected" => {
                 let injected = event_data::message_injected(message.id, None);
-                let mut said = self.acknowledge_prompt();
-                said.extend([injected, AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected }]);
-                said
+                let mut outputs = self.acknowledge_prompt();
+                outputs.extend([injected, AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected }]);
+                outputs
             }
             // The turn has ended, or does not accept steers now.
             (PendingCall::Steer(message), _) => {
@@ -383,44 +383,44 @@ impl AcpDriver {
     fn end_prompt(&mut self, result: Result<Value, RpcError>) -> Vec<AgentOutput> {
         let was = std::mem::replace(&mut self.phase, PromptPhase::Idle);
         self.open_requests.clear();
-        let mut said = self.acknowledge_prompt();
-        said.extend(self.turn.end_turn());
+        let mut outputs = self.acknowledge_prompt();
+        outputs.extend(self.turn.end_turn());
         if let Ok(result) = &result {
-            said.extend(self.turn.usage_events(result));
+            outputs.extend(self.turn.usage_events(result));
         }
         let reason = result.as_ref().map(|result| result["stopReason"].as_str().unwrap_or("end_turn").to_owned());
         match (self.pending_interrupt.take(), was, reason) {
             (Some(message), ..) => {
-                said.push(AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected });
-                said.extend([event_data::turn_interrupted(Some(&message)), AgentOutput::Idle]);
+                outputs.push(AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected });
+                outputs.extend([event_data::turn_interrupted(Some(&message)), AgentOutput::Idle]);
             }
             // Some agents report a cancelled prompt as an error.
             (None, PromptPhase::Cancelling, reason) if reason.as_deref().unwrap_or("cancelled") == "cancelled" => {
                 if let Some(session) = self.session.clone() {
-                    said.push(AgentOutput::Reply(self.send_prompt(&session, DeliveryMethod::Restarted)));
+                    outputs.push(AgentOutput::Reply(self.send_prompt(&session, DeliveryMethod::Restarted)));
                 }
-                return said;
+                return outputs;
             }
             (None, _, Ok(reason)) if reason == "cancelled" => {
-                said.extend([event_data::turn_interrupted(None), AgentOutput::Idle]);
+                outputs.extend([event_data::turn_interrupted(None), AgentOutput::Idle]);
             }
             (None, _, Ok(reason)) => {
                 let stop_reason = Some(clip_text(&reason).to_owned());
                 let data = EventData::AgentCompleted(AgentCompleted { stop_reason, ..AgentCompleted::default() });
-                said.extend([build_event(&data, EventEffect::TurnEnded), AgentOutput::Idle]);
+                outputs.extend([build_event(&data, EventEffect::TurnEnded), AgentOutput::Idle]);
             }
             (None, _, Err(error)) => {
                 let error = error.to_string();
-                said.push(event_data::plain_error(&error));
-                said.extend(fail_with(&error));
-                return said;
+                outputs.push(event_data::plain_error(&error));
+                outputs.extend(fail_with(&error));
+                return outputs;
             }
         }
         let lines = self.send_queued();
         if !lines.is_empty() {
-            said.push(AgentOutput::Reply(lines));
+            outputs.push(AgentOutput::Reply(lines));
         }
-        said
+        outputs
     }
 }
 

@@ -27,8 +27,11 @@ fn driver_in_turn(capabilities: &Value) -> AcpDriver {
     let mut acp = initialized_driver(capabilities);
     let opened = feed_line(&mut acp, &json!({"id": 2, "result": {"sessionId": "s"}}));
     assert_eq!(opened, [r#"NativeId { id: "s" }"#, "reply "]);
-    let told = parse_line(&acp.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle));
-    assert_eq!((&told["method"], &told["params"]["prompt"]), (&json!("session/prompt"), &json!([text_block("go")])));
+    let request = parse_line(&acp.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle));
+    assert_eq!(
+        (&request["method"], &request["params"]["prompt"]),
+        (&json!("session/prompt"), &json!([text_block("go")]))
+    );
     acp
 }
 
@@ -54,7 +57,7 @@ fn a_turn_runs_from_prompt_to_end() {
     assert_eq!(feed_line(&mut acp, &text_chunk("will")), [r#"delta {"text":"will"}"#]);
     let call = json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "ls", "kind": "execute",
         "status": "pending", "rawInput": {}});
-    assert_eq!(feed_line(&mut acp, &session_update(call)), [r#"agent.message "I will""#], "the turn has not started");
+    assert_eq!(feed_line(&mut acp, &session_update(call)), [r#"agent.message "I will""#], "the call has not started");
     let runs = json!({"sessionUpdate": "tool_call_update", "toolCallId": "c", "rawInput": {"command": "ls"}});
     assert_eq!(feed_line(&mut acp, &session_update(runs)), [r#"agent.tool_use "Bash" [ToolStarted("c")]"#]);
     let done = json!({"sessionUpdate": "tool_call_update", "toolCallId": "c", "status": "completed",
@@ -66,8 +69,8 @@ fn a_turn_runs_from_prompt_to_end() {
     feed_line(&mut acp, &session_update(cost));
     feed_line(&mut acp, &text_chunk("done"));
     let ended = json!({"id": 3, "result": {"stopReason": "end_turn", "usage": {"inputTokens": 5, "outputTokens": 2}}});
-    let wanted = [r#"agent.message "done""#, "agent.usage 0.5", r#"agent.completed "end_turn" [TurnEnded]"#, "Idle"];
-    assert_eq!(feed_line(&mut acp, &ended), wanted);
+    let expected = [r#"agent.message "done""#, "agent.usage 0.5", r#"agent.completed "end_turn" [TurnEnded]"#, "Idle"];
+    assert_eq!(feed_line(&mut acp, &ended), expected);
     let late = [r#"Unparsed { reason: "work update outside a turn" }"#];
     assert_eq!(feed_line(&mut acp, &text_chunk("more")), late, "no prompt is running");
 }
@@ -76,11 +79,12 @@ fn a_turn_runs_from_prompt_to_end() {
 fn steers_agents_that_support_it() {
     let mut acp = driver_in_turn(&json!({"_meta": {"steering": {"supported": true}}}));
     feed_line(&mut acp, &text_chunk("I "));
-    let told = parse_line(&acp.encode_message(&LeasedMessage::example("and this", Delivery::Steer), TurnState::InTurn));
-    assert_eq!(told["method"], "_session/steering");
+    let request =
+        parse_line(&acp.encode_message(&LeasedMessage::example("and this", Delivery::Steer), AgentTurn::InTurn));
+    assert_eq!(request["method"], "_session/steering");
     let injected = feed_line(&mut acp, &json!({"id": 4, "result": {"outcome": "injected"}}));
     assert_eq!(injected, ["agent.message_injected ", "acknowledged injected"]);
-    acp.encode_message(&LeasedMessage::example("too late", Delivery::Steer), TurnState::InTurn);
+    acp.encode_message(&LeasedMessage::example("too late", Delivery::Steer), AgentTurn::InTurn);
     assert_eq!(feed_line(&mut acp, &prompt_result(3, "end_turn")).last().unwrap(), "Idle");
     assert_eq!(feed_line(&mut acp, &json!({"id": 5, "error": {"message": "no turn"}})), ["reply session/prompt"]);
     assert_eq!(feed_line(&mut acp, &text_chunk("x"))[..2], ["agent.started  [TurnStarted]", "acknowledged new_turn"]);
@@ -96,19 +100,19 @@ fn cancels_and_prompts_again_in_the_same_turn() {
         ),
     );
     assert_eq!(
-        parse_line(&acp.encode_message(&LeasedMessage::example("this", Delivery::Steer), TurnState::InTurn))["method"],
+        parse_line(&acp.encode_message(&LeasedMessage::example("this", Delivery::Steer), AgentTurn::InTurn))["method"],
         "session/cancel"
     );
     assert!(
-        acp.encode_message(&LeasedMessage::example("and that", Delivery::Steer), TurnState::InTurn).is_empty(),
+        acp.encode_message(&LeasedMessage::example("and that", Delivery::Steer), AgentTurn::InTurn).is_empty(),
         "already cancelling"
     );
-    let said = acp.handle_line(prompt_result(3, "cancelled").to_string().as_bytes());
-    let [.., AgentOutput::Reply(prompt)] = &said[..] else { panic!("{said:?}") };
+    let outputs = acp.handle_line(prompt_result(3, "cancelled").to_string().as_bytes());
+    let [.., AgentOutput::Reply(prompt)] = &outputs[..] else { panic!("{outputs:?}") };
     let blocks = parse_line(prompt)["params"]["prompt"].clone();
     assert_eq!(blocks, json!([text_block("this"), text_block("and that"), text_block(RESTART_NOTE)]));
-    assert!(!said.iter().any(|said| matches!(said, AgentOutput::Idle)), "{said:?}");
-    let broken = crate::testing::summarize_output(&said[0]);
+    assert!(!outputs.iter().any(|output| matches!(output, AgentOutput::Idle)), "{outputs:?}");
+    let broken = crate::testing::summarize_output(&outputs[0]);
     assert_eq!(broken, r#"agent.tool_completed "Bash" "the turn ended before the tool" [ToolEnded("c")]"#);
     let injected = feed_line(&mut acp, &text_chunk("ok"));
     assert_eq!(injected[..2], ["agent.message_injected ", "acknowledged restarted"]);
@@ -122,16 +126,16 @@ fn cancels_and_prompts_again_in_the_same_turn() {
 #[test]
 fn a_prompt_that_ends_before_the_cancel_starts_another_turn() {
     let mut acp = driver_in_turn(&json!({}));
-    acp.encode_message(&LeasedMessage::example("this", Delivery::Steer), TurnState::InTurn);
+    acp.encode_message(&LeasedMessage::example("this", Delivery::Steer), AgentTurn::InTurn);
     let ended = feed_line(&mut acp, &prompt_result(3, "end_turn"));
-    let wanted = [
+    let expected = [
         "agent.started  [TurnStarted]",
         "acknowledged new_turn",
         r#"agent.completed "end_turn" [TurnEnded]"#,
         "Idle",
         "reply session/prompt",
     ];
-    assert_eq!(ended, wanted);
+    assert_eq!(ended, expected);
     assert_eq!(feed_line(&mut acp, &text_chunk("ok"))[..2], ["agent.started  [TurnStarted]", "acknowledged new_turn"]);
 }
 
@@ -139,13 +143,13 @@ fn a_prompt_that_ends_before_the_cancel_starts_another_turn() {
 fn an_interrupt_ends_the_turn_and_cancels_open_requests() {
     let mut acp = driver_in_turn(&json!({}));
     feed_line(&mut acp, &permission_request(7, "c"));
-    let told = parse_lines(&acp.encode_message(&interrupt_message(), TurnState::InTurn));
-    assert_eq!(told[0]["method"], "session/cancel");
-    assert_eq!(told[1], json!({"jsonrpc": "2.0", "id": 7, "result": {"outcome": {"outcome": "cancelled"}}}));
+    let lines = parse_lines(&acp.encode_message(&interrupt_message(), AgentTurn::InTurn));
+    assert_eq!(lines[0]["method"], "session/cancel");
+    assert_eq!(lines[1], json!({"jsonrpc": "2.0", "id": 7, "result": {"outcome": {"outcome": "cancelled"}}}));
     let ended = feed_line(&mut acp, &json!({"id": 3, "error": {"message": "aborted"}}));
-    let wanted = ["acknowledged injected", r#"agent.interrupted "enough" [TurnEnded]"#, "Idle"];
-    assert_eq!(ended[1..], wanted, "some agents report an error");
-    assert!(acp.encode_message(&interrupt_message(), TurnState::InTurn).is_empty(), "no turn is running");
+    let expected = ["acknowledged injected", r#"agent.interrupted "enough" [TurnEnded]"#, "Idle"];
+    assert_eq!(ended[1..], expected, "some agents report an error");
+    assert!(acp.encode_message(&interrupt_message(), AgentTurn::InTurn).is_empty(), "no turn is running");
 }
 
 fn permission_request(id: u64, call: &str) -> Value {
@@ -159,10 +163,10 @@ fn permission_request(id: u64, call: &str) -> Value {
 #[test]
 fn answers_permissions_once_and_delays_steers_until_then() {
     let mut acp = driver_in_turn(&json!({}));
-    let asked = feed_line(&mut acp, &permission_request(0, "c"));
-    assert_eq!(asked[2], r#"agent.tool_use "Bash" [ToolStarted("c")]"#, "the request also reports the start");
-    assert!(asked[3].starts_with("request Permission Bash {\"command\":\"python3 hello.py\""), "{asked:?}");
-    assert!(acp.encode_message(&LeasedMessage::example("this", Delivery::Steer), TurnState::InTurn).is_empty());
+    let outputs = feed_line(&mut acp, &permission_request(0, "c"));
+    assert_eq!(outputs[2], r#"agent.tool_use "Bash" [ToolStarted("c")]"#, "the request also reports the start");
+    assert!(outputs[3].starts_with("request Permission Bash {\"command\":\"python3 hello.py\""), "{outputs:?}");
+    assert!(acp.encode_message(&LeasedMessage::example("this", Delivery::Steer), AgentTurn::InTurn).is_empty());
     let answered = parse_lines(&acp.answer_request("0", RequestAnswer::Allow { input: None, context: None }));
     assert_eq!(answered[0]["result"]["outcome"], json!({"outcome": "selected", "optionId": "once"}));
     assert_eq!(answered[1]["method"], "session/cancel");
@@ -197,22 +201,22 @@ fn resumes_a_session_or_reports_the_failure() {
 #[test]
 fn a_long_text_is_split() {
     let mut acp = driver_in_turn(&json!({}));
-    let mut told = String::new();
+    let mut text = String::new();
     for _ in 0..60 {
-        for said in acp.handle_line(text_chunk(&"ä".repeat(500)).to_string().as_bytes()) {
-            if let AgentOutput::Event(event) = said {
+        for output in acp.handle_line(text_chunk(&"ä".repeat(500)).to_string().as_bytes()) {
+            if let AgentOutput::Event(event) = output {
                 let data: Value = serde_json::from_str(event.data.get()).unwrap();
-                told.push_str(data["text"].as_str().unwrap_or_default());
+                text.push_str(data["text"].as_str().unwrap_or_default());
             }
         }
     }
-    for said in acp.handle_line(prompt_result(3, "end_turn").to_string().as_bytes()) {
-        if let AgentOutput::Event(event) = said {
+    for output in acp.handle_line(prompt_result(3, "end_turn").to_string().as_bytes()) {
+        if let AgentOutput::Event(event) = output {
             let data: Value = serde_json::from_str(event.data.get()).unwrap();
-            told.push_str(data["text"].as_str().unwrap_or_default());
+            text.push_str(data["text"].as_str().unwrap_or_default());
         }
     }
-    assert_eq!(told, "ä".repeat(30_000));
+    assert_eq!(text, "ä".repeat(30_000));
 }
 
 #[test]
@@ -233,8 +237,8 @@ fn the_command_follows_the_settings() {
     let url = ("GOOGLE_GEMINI_BASE_URL".to_owned(), "http://127.0.0.1:7709/gemini".to_owned());
     assert!(command.env.contains(&url) && !command.files[0].text.contains("placeholder"));
     gemini.handshake();
-    let said = gemini.handle_line(br#"{"id":1,"result":{}}"#);
-    let AgentOutput::Reply(reply) = &said[0] else { panic!("{said:?}") };
+    let outputs = gemini.handle_line(br#"{"id":1,"result":{}}"#);
+    let AgentOutput::Reply(reply) = &outputs[0] else { panic!("{outputs:?}") };
     let servers = parse_line(reply)["params"]["mcpServers"].clone();
     assert_eq!(
         servers[0],
@@ -242,7 +246,7 @@ fn the_command_follows_the_settings() {
     );
     assert_eq!(servers[1], json!({"type": "http", "name": "far", "url": "https://far", "headers": []}));
     gemini.handle_line(br#"{"id":2,"result":{"sessionId":"s"}}"#);
-    let first = parse_line(&gemini.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle));
+    let first = parse_line(&gemini.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle));
     assert_eq!(first["params"]["prompt"], json!([text_block("go")]), "the system prompt is in a file");
     let launch = LaunchContext { agent_program: Some(Path::new("/opt/goose")), ..launch };
     let mut other = AcpDriver::new(AcpAgent::Other);
@@ -250,9 +254,9 @@ fn the_command_follows_the_settings() {
     assert_eq!(command.argv, ["/opt/goose"]);
     assert!(command.env.iter().any(|(name, _)| name == "OPENAI_BASE_URL"));
     other.handshake();
-    let said =
+    let outputs =
         other.handle_line(br#"{"id":1,"result":{"agentCapabilities":{"sessionCapabilities":{"systemPrompt":{}}}}}"#);
-    let AgentOutput::Reply(reply) = &said[0] else { panic!("{said:?}") };
+    let AgentOutput::Reply(reply) = &outputs[0] else { panic!("{outputs:?}") };
     assert_eq!(parse_line(reply)["params"]["_meta"]["systemPrompt"]["append"], "be brief");
 }
 
@@ -262,8 +266,8 @@ proptest! {
     /// Every line yields output, at least `Unparsed`, and nothing panics.
     #[test]
     fn random_bytes_are_unparsed(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
-        let said = AcpDriver::new(AcpAgent::Other).handle_line(&bytes);
-        prop_assert!(matches!(&said[..], [AgentOutput::Unparsed { .. }]), "{:?}", said);
+        let outputs = AcpDriver::new(AcpAgent::Other).handle_line(&bytes);
+        prop_assert!(matches!(&outputs[..], [AgentOutput::Unparsed { .. }]), "{:?}", outputs);
     }
 
     #[test]
@@ -278,8 +282,8 @@ proptest! {
         let mut acp = driver_in_turn(&json!({}));
         let mut it = json!({"sessionUpdate": kind, "toolCallId": id});
         it[field] = value;
-        let said = acp.handle_line(session_update(it).to_string().as_bytes());
+        let outputs = acp.handle_line(session_update(it).to_string().as_bytes());
         acp.handle_line(prompt_result(3, "end_turn").to_string().as_bytes());
-        prop_assert!(kind != "new_thing" || matches!(&said[..], [AgentOutput::Unparsed { .. }]), "{:?}", said);
+        prop_assert!(kind != "new_thing" || matches!(&outputs[..], [AgentOutput::Unparsed { .. }]), "{:?}", outputs);
     }
 }

@@ -60,17 +60,17 @@ impl ClaudeTurn {
             TurnLine::System { subtype, data } => system_events(&subtype, &data),
             TurnLine::ResponseEnded { parent } => vec![AgentOutput::ResponseEnded { parent }],
             TurnLine::TextDelta { text } => vec![event_data::text_delta(&text)],
-            TurnLine::Assistant(said) => self.convert_assistant(said),
-            TurnLine::User(said) => self.convert_results(said),
+            TurnLine::Assistant(message) => self.convert_assistant(message),
+            TurnLine::User(message) => self.convert_results(message),
         }
     }
 
-    fn convert_assistant(&mut self, said: claude_wire::ModelMessage) -> Vec<AgentOutput> {
-        let parent = said.parent_tool_use_id;
+    fn convert_assistant(&mut self, model_message: claude_wire::ModelMessage) -> Vec<AgentOutput> {
+        let parent = model_message.parent_tool_use_id;
         // Messages that the agent writes itself have a model name such as `<synthetic>`.
-        let model = said.message.model.filter(|model| !model.starts_with('<'));
-        let origin = said.message.id.map_or(ResponseRef::Unknown, |id| ResponseRef::Named { id, model });
-        let blocks = match said.message.content {
+        let model = model_message.message.model.filter(|model| !model.starts_with('<'));
+        let origin = model_message.message.id.map_or(ResponseRef::Unknown, |id| ResponseRef::Named { id, model });
+        let blocks = match model_message.message.content {
             MessageContent::Text(text) => vec![json!({"type": "text", "text": text})],
             MessageContent::Blocks(blocks) if blocks.is_empty() => {
                 return vec![AgentOutput::Unparsed { reason: "message without content".to_owned() }];
@@ -107,9 +107,9 @@ impl ClaudeTurn {
     }
 
     /// Converts tool results; other user content is already known.
-    fn convert_results(&mut self, said: claude_wire::ModelMessage) -> Vec<AgentOutput> {
-        let parent = said.parent_tool_use_id;
-        let MessageContent::Blocks(blocks) = said.message.content else { return Vec::new() };
+    fn convert_results(&mut self, model_message: claude_wire::ModelMessage) -> Vec<AgentOutput> {
+        let parent = model_message.parent_tool_use_id;
+        let MessageContent::Blocks(blocks) = model_message.message.content else { return Vec::new() };
         let results = blocks.iter().filter(|block| block["type"] == "tool_result");
         results.flat_map(|block| self.convert_result(block, parent.as_deref())).collect()
     }
@@ -133,19 +133,19 @@ impl ClaudeTurn {
 
     pub(super) fn end_turn(&mut self, outcome: &TurnResult, interrupt: Option<&LeasedMessage>) -> Vec<AgentOutput> {
         self.tools.clear();
-        let mut said = self.usage_events(outcome);
+        let mut outputs = self.usage_events(outcome);
         if let Some(message) = interrupt {
-            said.push(AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected });
-            said.push(event_data::turn_interrupted(Some(message)));
-            said.push(AgentOutput::Idle);
-            return said;
+            outputs.push(AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected });
+            outputs.push(event_data::turn_interrupted(Some(message)));
+            outputs.push(AgentOutput::Idle);
+            return outputs;
         }
         if outcome.is_error {
             let error = outcome.result.clone().or_else(|| outcome.errors.first().map(event_data::extract_text));
             let error = error.or_else(|| outcome.subtype.clone()).unwrap_or_else(|| "no reason given".to_owned());
-            said.push(event_data::plain_error(&error));
-            said.push(AgentOutput::Failed { error });
-            return said;
+            outputs.push(event_data::plain_error(&error));
+            outputs.push(AgentOutput::Failed { error });
+            return outputs;
         }
         let reason = outcome.stop_reason.as_deref().or(outcome.terminal_reason.as_deref()).unwrap_or("end_turn");
         let data = AgentCompleted {
@@ -154,9 +154,9 @@ impl ClaudeTurn {
             steps: outcome.num_turns,
             duration_ms: outcome.duration_ms.map(Into::into),
         };
-        said.push(build_event(&EventData::AgentCompleted(data), EventEffect::TurnEnded));
-        said.push(AgentOutput::Idle);
-        said
+        outputs.push(build_event(&EventData::AgentCompleted(data), EventEffect::TurnEnded));
+        outputs.push(AgentOutput::Idle);
+        outputs
     }
 
     fn usage_events(&mut self, outcome: &TurnResult) -> Vec<AgentOutput> {
@@ -189,12 +189,12 @@ fn retry_events(retry: &claude_wire::ApiRetry) -> Vec<AgentOutput> {
         error: retry.error.as_ref().map(event_data::extract_text).map(Value::from),
         details: None,
     };
-    let mut said = vec![build_event(&EventData::AgentStreamError(data), EventEffect::None)];
+    let mut outputs = vec![build_event(&EventData::AgentStreamError(data), EventEffect::None)];
     if matches!(retry.error_status, Some(429 | 529)) {
         let wait = retry.retry_delay_ms.and_then(|delay| Duration::try_from_secs_f64(delay / 1000.0).ok());
-        said.push(AgentOutput::RateLimited { wait });
+        outputs.push(AgentOutput::RateLimited { wait });
     }
-    said
+    outputs
 }
 
 /// Reports system messages, except those about internal progress.

@@ -222,12 +222,12 @@ pub(super) fn parse_line(line: &[u8]) -> Result<ClaudeLine, String> {
     let typed: LineHeader = parse_object(line)?;
     Ok(match (typed.kind.as_str(), typed.subtype.as_deref()) {
         ("control_request", _) => {
-            let asked: ControlRequest = parse_json(text)?;
-            ClaudeLine::Request { id: asked.request_id, request: parse_request(asked.request)? }
+            let control: ControlRequest = parse_json(text)?;
+            ClaudeLine::Request { id: control.request_id, request: parse_request(control.request)? }
         }
         ("control_cancel_request", _) => {
-            let asked: ControlRequest = parse_json(text)?;
-            ClaudeLine::Request { id: asked.request_id, request: RequestBody::Cancelled }
+            let control: ControlRequest = parse_json(text)?;
+            ClaudeLine::Request { id: control.request_id, request: RequestBody::Cancelled }
         }
         ("control_response", _) => {
             let ControlResult { subtype, request_id, error } = parse_json::<ControlResponse>(text)?.response;

@@ -5,7 +5,7 @@
 //! waits before each tool for the policy's decision, and after it until the watcher has recorded the file changes.
 
 use super::{
-    Abilities, AgentCommand, AgentOutput, AgentRequest, Driver, LaunchContext, RequestAnswer, RequestKind, TurnState,
+    Abilities, AgentCommand, AgentOutput, AgentRequest, AgentTurn, Driver, LaunchContext, RequestAnswer, RequestKind,
     encode_line,
 };
 use crate::transcript::{TranscriptStorage, TranscriptSupport};
@@ -85,15 +85,15 @@ impl Driver for ClaudeDriver {
         encode_line(&json!({"type": "control_request", "request_id": INITIALIZE_REQUEST, "request": request}))
     }
 
-    fn encode_message(&mut self, message: &LeasedMessage, standing: TurnState) -> Vec<u8> {
-        match (message.message_type, standing) {
+    fn encode_message(&mut self, message: &LeasedMessage, turn: AgentTurn) -> Vec<u8> {
+        match (message.message_type, turn) {
             (MessageType::Interrupt, _) => {
                 self.request_count += 1;
                 self.pending_interrupt = Some(message.clone());
                 let id = format!("interrupt-{}", self.request_count);
                 encode_line(&json!({"type": "control_request", "request_id": id, "request": {"subtype": "interrupt"}}))
             }
-            (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, standing) => {
+            (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, turn) => {
                 self.unacknowledged.push(message.id);
                 let mut line = json!({
                     "type": "user",
@@ -101,7 +101,7 @@ impl Driver for ClaudeDriver {
                     "parent_tool_use_id": null,
                     "uuid": message.id.uuid(),
                 });
-                if standing == TurnState::InTurn {
+                if turn == AgentTurn::InTurn {
                     line["priority"] = "next".into();
                 }
                 encode_line(&line)
@@ -126,8 +126,8 @@ impl Driver for ClaudeDriver {
     }
 
     fn answer_request(&mut self, ask: &str, answer: RequestAnswer) -> Vec<u8> {
-        let Some(asked) = self.open_requests.remove(ask) else { return Vec::new() };
-        let answer = match asked {
+        let Some(request) = self.open_requests.remove(ask) else { return Vec::new() };
+        let answer = match request {
             OpenRequest::PreToolHook => hook_output(answer),
             OpenRequest::Permission { input } => permission_output(answer, input),
         };
@@ -196,7 +196,9 @@ impl ClaudeDriver {
 
     fn acknowledge_message(&mut self, uuid: uuid::Uuid) -> Vec<AgentOutput> {
         let id = MessageId::from_uuid(uuid);
-        let Some(at) = self.unacknowledged.iter().position(|told| *told == id) else { return Vec::new() };
+        let Some(at) = self.unacknowledged.iter().position(|unacknowledged_id| *unacknowledged_id == id) else {
+            return Vec::new();
+        };
         self.unacknowledged.remove(at);
         self.turn.acknowledge_message(id)
     }
@@ -229,11 +231,13 @@ fn hook_output(answer: RequestAnswer) -> Value {
     json!({"hookSpecificOutput": output})
 }
 
-fn permission_output(answer: RequestAnswer, asked: Value) -> Value {
+fn permission_output(answer: RequestAnswer, original_input: Value) -> Value {
     match answer {
-        RequestAnswer::Allow { input, .. } => json!({"behavior": "allow", "updatedInput": input.unwrap_or(asked)}),
+        RequestAnswer::Allow { input, .. } => {
+            json!({"behavior": "allow", "updatedInput": input.unwrap_or(original_input)})
+        }
         RequestAnswer::Answers(words) => {
-            let mut input = asked;
+            let mut input = original_input;
             if input.is_object() {
                 input["answers"] = words;
             }

@@ -12,8 +12,8 @@ fn written(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap()
 }
 
-fn short(said: &[AgentOutput]) -> Vec<String> {
-    let one = |said: &AgentOutput| match said {
+fn short(outputs: &[AgentOutput]) -> Vec<String> {
+    let summarize = |output: &AgentOutput| match output {
         AgentOutput::Event(AgentEvent { event_type, data, effect: mark, .. }) => {
             let data: Value = serde_json::from_str(data.get()).unwrap();
             let words = ["text", "output", "tool", "stop_reason", "cost_usd"].map(|name| &data[name]);
@@ -27,7 +27,7 @@ fn short(said: &[AgentOutput]) -> Vec<String> {
         AgentOutput::Request(ask) => format!("request {:?} {} {}", ask.kind, ask.tool, ask.input),
         other => format!("{other:?}"),
     };
-    said.iter().map(one).collect()
+    outputs.iter().map(summarize).collect()
 }
 
 fn hear(claude: &mut ClaudeDriver, line: &Value) -> Vec<String> {
@@ -56,7 +56,7 @@ fn a_turn_runs_from_prompt_to_end() {
     let mut claude = ClaudeDriver::default();
     let (prompt, more) =
         (LeasedMessage::example("go", Delivery::Steer), LeasedMessage::example("and this", Delivery::Steer));
-    let line = written(&claude.encode_message(&prompt, TurnState::Idle));
+    let line = written(&claude.encode_message(&prompt, AgentTurn::Idle));
     assert_eq!((line["uuid"].as_str(), &line["priority"]), (Some(&*prompt.id.uuid().to_string()), &Value::Null));
     assert_eq!(hear(&mut claude, &init())[1], "agent.started  [TurnStarted]");
     assert_eq!(hear(&mut claude, &replay(&prompt)), ["acknowledged new_turn"]);
@@ -67,7 +67,7 @@ fn a_turn_runs_from_prompt_to_end() {
     assert_eq!(hear(&mut claude, &text), [r#"agent.message "I will""#]);
     let tool = assistant(&json!({"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "ls"}}));
     assert_eq!(hear(&mut claude, &tool), [r#"agent.tool_use "Bash" [ToolStarted("t1")]"#]);
-    assert_eq!(written(&claude.encode_message(&more, TurnState::InTurn))["priority"], "next");
+    assert_eq!(written(&claude.encode_message(&more, AgentTurn::InTurn))["priority"], "next");
     let result = json!({"type": "user", "message": {"role": "user", "content": [
         {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "a.txt"}]}]}});
     assert_eq!(hear(&mut claude, &result), [r#"agent.tool_completed "a.txt" "Bash" [ToolEnded("t1")]"#]);
@@ -135,7 +135,7 @@ fn an_interrupt_ends_the_turn_and_an_error_fails_the_agent() {
     hear(&mut claude, &init());
     let mut stop = LeasedMessage::example("enough", Delivery::Steer);
     stop.message_type = MessageType::Interrupt;
-    assert_eq!(written(&claude.encode_message(&stop, TurnState::InTurn))["request"]["subtype"], "interrupt");
+    assert_eq!(written(&claude.encode_message(&stop, AgentTurn::InTurn))["request"]["subtype"], "interrupt");
     let ended = hear(&mut claude, &json!({"type": "result", "subtype": "error_during_execution", "is_error": true}));
     assert_eq!(ended, ["acknowledged injected", r#"agent.interrupted "enough" [TurnEnded]"#, "Idle"]);
     let failed = json!({"type": "result", "subtype": "success", "is_error": true, "result": "API Error: 401"});
@@ -175,8 +175,8 @@ proptest! {
     /// Every line yields output, at least `Unparsed`, and nothing panics.
     #[test]
     fn random_bytes_are_unparsed(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
-        let said = ClaudeDriver::default().handle_line(&bytes);
-        prop_assert!(matches!(&said[..], [AgentOutput::Unparsed { .. }]), "{:?}", said);
+        let outputs = ClaudeDriver::default().handle_line(&bytes);
+        prop_assert!(matches!(&outputs[..], [AgentOutput::Unparsed { .. }]), "{:?}", outputs);
     }
 
     #[test]

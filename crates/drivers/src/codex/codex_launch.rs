@@ -35,13 +35,13 @@ struct DisabledFeatures {
 
 impl DisabledFeatures {
     fn from_settings(settings: &AgentSettings) -> Self {
-        let lacks = |name: &str| tools::is_tool_denied(settings, name);
+        let is_denied = |name: &str| tools::is_tool_denied(settings, name);
         let mut ignored = Vec::new();
         // Codex has no other common tools than those below.
         for name in settings.denied_tools.iter().filter(|name| ToolKind::from_name(name).is_none()) {
             ignored.push(crate::unsupported("denied_tools", format!("Codex cannot disable the tool {name}")));
         }
-        let edits = lacks("apply_patch");
+        let edits = is_denied("apply_patch");
         if edits {
             let by_name =
                 settings.denied_tools.iter().filter_map(|name| ToolKind::from_name(name)).any(ToolKind::changes_files);
@@ -50,11 +50,11 @@ impl DisabledFeatures {
             ignored.push(crate::unsupported(setting, reason));
         }
         Self {
-            shell: lacks("exec_command"),
-            web_search: lacks("web_search"),
-            images: lacks("view_image"),
-            subagents: lacks("Task"),
-            skills: lacks("Skill"),
+            shell: is_denied("exec_command"),
+            web_search: is_denied("web_search"),
+            images: is_denied("view_image"),
+            subagents: is_denied("Task"),
+            skills: is_denied("Skill"),
             edits,
             ignored,
         }
@@ -77,13 +77,13 @@ pub(super) fn build_command(launch: &LaunchContext<'_>) -> AgentCommand {
     }
     text.push_str(OFFLINE_CONFIG);
     // These belong to `[features]`, the last table so far.
-    for (lacks, feature) in [
+    for (is_disabled, feature) in [
         (without.shell, "shell_tool"),
         (without.images, "view_image"),
         (without.subagents, "multi_agent"),
         (without.skills, "skill_search"),
     ] {
-        if lacks {
+        if is_disabled {
             text.push_str(&format!("{feature} = false\n"));
         }
     }

@@ -84,9 +84,9 @@ impl CodexTurn {
             "thread/tokenUsage/updated" => {
                 // Codex sends this at the end of each response.
                 let parent = if is_ours { None } else { self.parent_tool(&params["threadId"]) };
-                let mut said = vec![AgentOutput::ResponseEnded { parent }];
-                said.extend(self.usage_events(&params["tokenUsage"]["total"], is_ours));
-                said
+                let mut outputs = vec![AgentOutput::ResponseEnded { parent }];
+                outputs.extend(self.usage_events(&params["tokenUsage"]["total"], is_ours));
+                outputs
             }
             "error" => self.error_events(&params),
             "warning" | "configWarning" | "guardianWarning" | "deprecationNotice" | "model/rerouted" => {
@@ -124,12 +124,12 @@ impl CodexTurn {
             title: None,
             parent_tool_use_id: parent.map(str::to_owned),
         };
-        let mut said = vec![event_data::tool_started(started, &ResponseRef::Current)];
+        let mut outputs = vec![event_data::tool_started(started, &ResponseRef::Current)];
         if spawns_agent(item) {
-            said.push(event_data::subagent_invoked(id, &item["prompt"], &item["model"]));
+            outputs.push(event_data::subagent_invoked(id, &item["prompt"], &item["model"]));
         }
         self.tools.insert(id.to_owned(), tool);
-        said
+        outputs
     }
 
     fn end_item(&mut self, item: &Value, parent: Option<&str>) -> Vec<AgentOutput> {
@@ -153,13 +153,13 @@ impl CodexTurn {
         let Some(id) = item["id"].as_str() else {
             return vec![AgentOutput::Unparsed { reason: "tool call without an id".to_owned() }];
         };
-        let mut said = Vec::new();
+        let mut outputs = Vec::new();
         if !self.tools.contains_key(id) {
-            said.extend(self.start_item(item, parent));
+            outputs.extend(self.start_item(item, parent));
         }
-        let Some(tool) = self.tools.remove(id) else { return said };
+        let Some(tool) = self.tools.remove(id) else { return outputs };
         let (output, is_error) = tool_result(item_kind, item);
-        said.push(event_data::tool_ended(ToolCompleted {
+        outputs.push(event_data::tool_ended(ToolCompleted {
             tool: tool.name,
             tool_use_id: id.to_owned(),
             output: clip_text(&output).into(),
@@ -169,9 +169,9 @@ impl CodexTurn {
             parent_tool_use_id: parent.map(str::to_owned),
         }));
         if spawns_agent(item) {
-            said.push(event_data::subagent_completed(id, &output, is_error));
+            outputs.push(event_data::subagent_completed(id, &output, is_error));
         }
-        said
+        outputs
     }
 
     /// Reports the tokens since the last report: Codex sends totals of the whole conversation.
@@ -219,12 +219,12 @@ impl CodexTurn {
         }
         let (error, status_code) = (Some(message.into()), status.cloned());
         let data = AgentStreamError { error, status: status_code, details, ..AgentStreamError::default() };
-        let mut said = vec![build_event(&EventData::AgentStreamError(data), EventEffect::None)];
+        let mut outputs = vec![build_event(&EventData::AgentStreamError(data), EventEffect::None)];
         let is_limit = matches!(info.as_str(), Some("rateLimitExceeded" | "usageLimitExceeded" | "serverOverloaded"));
         if is_limit || matches!(status.and_then(Value::as_u64), Some(429 | 529)) {
-            said.push(AgentOutput::RateLimited { wait: None });
+            outputs.push(AgentOutput::RateLimited { wait: None });
         }
-        said
+        outputs
     }
 
     pub(super) fn end_turn(&mut self, turn: &Value, interrupt: Option<&LeasedMessage>) -> Vec<AgentOutput> {
@@ -243,12 +243,12 @@ impl CodexTurn {
             status => {
                 let error = turn["error"]["message"].as_str();
                 let error = error.unwrap_or_else(|| status.unwrap_or("no reason given")).to_owned();
-                let mut said = Vec::new();
+                let mut outputs = Vec::new();
                 if !self.error_reported {
-                    said.push(event_data::plain_error(&error));
+                    outputs.push(event_data::plain_error(&error));
                 }
-                said.push(AgentOutput::Failed { error });
-                said
+                outputs.push(AgentOutput::Failed { error });
+                outputs
             }
         }
     }

@@ -6,7 +6,7 @@
 //! approval requests.
 
 use super::json_rpc::{self, RpcError, RpcMessage};
-use super::{Abilities, AgentCommand, AgentOutput, Driver, LaunchContext, RequestAnswer, TurnState};
+use super::{Abilities, AgentCommand, AgentOutput, AgentTurn, Driver, LaunchContext, RequestAnswer};
 use crate::event_data;
 use crate::transcript::{TranscriptStorage, TranscriptSupport};
 use atoll_core::id::MessageId;
@@ -103,7 +103,7 @@ impl Driver for CodexDriver {
         self.call_method("initialize", &json!({"clientInfo": client, "capabilities": {}}), PendingCall::Initialize)
     }
 
-    fn encode_message(&mut self, message: &LeasedMessage, _: TurnState) -> Vec<u8> {
+    fn encode_message(&mut self, message: &LeasedMessage, _: AgentTurn) -> Vec<u8> {
         match message.message_type {
             MessageType::Interrupt => {
                 match &self.phase {
@@ -148,9 +148,9 @@ impl CodexDriver {
     /// Sends the queued messages that the current phase allows.
     fn send_queued(&mut self) -> Vec<u8> {
         let mut lines = Vec::new();
-        while let (Some(thread), Some(held)) = (self.thread.clone(), self.queued.front()) {
-            let (id, late) = (held.message.id, held.waits_for_next_turn);
-            let input = json!([{"type": "text", "text": held.message.content}]);
+        while let (Some(thread), Some(queued)) = (self.thread.clone(), self.queued.front()) {
+            let (id, late) = (queued.message.id, queued.waits_for_next_turn);
+            let input = json!([{"type": "text", "text": queued.message.content}]);
             let mut params = json!({"threadId": thread, "input": input, "clientUserMessageId": id});
             let (line, how) = match self.phase.clone() {
                 TurnPhase::Starting => break,
@@ -165,7 +165,8 @@ impl CodexDriver {
                 }
             };
             lines.extend(line);
-            self.unacknowledged.extend(self.queued.pop_front().map(|held| SentMessage { message: held.message, how }));
+            self.unacknowledged
+                .extend(self.queued.pop_front().map(|queued| SentMessage { message: queued.message, how }));
         }
         lines
     }
@@ -193,7 +194,7 @@ impl CodexDriver {
             (PendingCall::Turn(_), Ok(result)) => self.set_turn_id(&result["turn"]),
             (PendingCall::Turn(id), Err(error)) => {
                 self.phase = TurnPhase::Idle;
-                self.unacknowledged.retain(|told| told.message.id != id);
+                self.unacknowledged.retain(|sent_message| sent_message.message.id != id);
                 fail_with(&format!("failed to start a turn: {error}"))
             }
             // An interrupt fails if the turn has already ended.
@@ -240,7 +241,9 @@ impl CodexDriver {
 
     /// The turn no longer accepts the message: it starts the next one.
     fn requeue_message(&mut self, id: MessageId) -> Vec<AgentOutput> {
-        let Some(at) = self.unacknowledged.iter().position(|told| told.message.id == id) else { return Vec::new() };
+        let Some(at) = self.unacknowledged.iter().position(|sent_message| sent_message.message.id == id) else {
+            return Vec::new();
+        };
         let message = self.unacknowledged.remove(at).message;
         self.queued.push_front(QueuedMessage { message, waits_for_next_turn: true });
         vec![AgentOutput::Reply(self.send_queued())]
@@ -253,12 +256,12 @@ impl CodexDriver {
             "turn/started" if is_ours => {
                 let id = params["turn"]["id"].as_str().unwrap_or_default();
                 // Codex may start turns by itself.
-                let mut said = vec![self.turn.start_turn(self.thread.as_deref())];
+                let mut outputs = vec![self.turn.start_turn(self.thread.as_deref())];
                 if self.phase == TurnPhase::Idle {
                     self.phase = TurnPhase::Turn(id.to_owned());
                 }
-                said.extend(self.set_turn_id(&params["turn"]));
-                said
+                outputs.extend(self.set_turn_id(&params["turn"]));
+                outputs
             }
             "turn/completed" if is_ours => self.end_turn(&params["turn"]),
             "turn/started" | "turn/completed" => Vec::new(),
@@ -275,7 +278,7 @@ impl CodexDriver {
 
     fn acknowledge_message(&mut self, item: &Value) -> Vec<AgentOutput> {
         let name = item["clientId"].as_str();
-        let is_it = |told: &SentMessage| name.is_none_or(|name| told.message.id.to_string() == name);
+        let is_it = |sent_message: &SentMessage| name.is_none_or(|name| sent_message.message.id.to_string() == name);
         let Some(at) = self.unacknowledged.iter().position(is_it) else { return Vec::new() };
         let SentMessage { message, how } = self.unacknowledged.remove(at);
         let receipt = AgentOutput::Acknowledged { id: message.id, how };
@@ -289,13 +292,13 @@ impl CodexDriver {
         self.phase = TurnPhase::Idle;
         self.requests.close_all();
         let interrupt = self.pending_interrupt.take();
-        let mut said = Vec::new();
+        let mut outputs = Vec::new();
         for SentMessage { message, how } in std::mem::take(&mut self.unacknowledged).into_iter().rev() {
             match how {
                 // The interrupt ends the turn together with the message that started it, even if the model has not read
                 // it.
                 DeliveryMethod::NewTurn | DeliveryMethod::Restarted if interrupt.is_some() => {
-                    said.push(AgentOutput::Acknowledged { id: message.id, how });
+                    outputs.push(AgentOutput::Acknowledged { id: message.id, how });
                 }
                 // Codex forgets messages that the model has not read: they start the next turn.
                 DeliveryMethod::NewTurn | DeliveryMethod::Restarted | DeliveryMethod::Injected => {
@@ -303,20 +306,20 @@ impl CodexDriver {
                 }
             }
         }
-        said.extend(
+        outputs.extend(
             interrupt
                 .as_ref()
                 .map(|message| AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected }),
         );
-        said.extend(self.turn.end_turn(turn, interrupt.as_ref()));
-        for held in &mut self.queued {
-            held.waits_for_next_turn = false;
+        outputs.extend(self.turn.end_turn(turn, interrupt.as_ref()));
+        for queued in &mut self.queued {
+            queued.waits_for_next_turn = false;
         }
         let lines = self.send_queued();
         if !lines.is_empty() {
-            said.push(AgentOutput::Reply(lines));
+            outputs.push(AgentOutput::Reply(lines));
         }
-        said
+        outputs
     }
 }
 

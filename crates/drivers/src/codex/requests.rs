@@ -50,9 +50,9 @@ impl RequestTable {
                 (RequestKind::Permission, AnswerForm::Decision, tool, with_reason(changes, &params["reason"]))
             }
             "item/permissions/requestApproval" => {
-                let wanted = take_field(&mut params, "permissions");
-                let input = json!({"permissions": wanted, "reason": params["reason"]});
-                (RequestKind::Permission, AnswerForm::Permissions(wanted), "request_permissions".to_owned(), input)
+                let permissions = take_field(&mut params, "permissions");
+                let input = json!({"permissions": permissions, "reason": params["reason"]});
+                (RequestKind::Permission, AnswerForm::Permissions(permissions), "request_permissions".to_owned(), input)
             }
             "item/tool/requestUserInput" => {
                 let questions = take_field(&mut params, "questions");
@@ -76,8 +76,8 @@ impl RequestTable {
                 RequestAnswer::Allow { .. } | RequestAnswer::Answers(_) => json!({"decision": "accept"}),
                 RequestAnswer::Deny { .. } => json!({"decision": "decline"}),
             },
-            AnswerForm::Permissions(wanted) => match answer {
-                RequestAnswer::Allow { .. } | RequestAnswer::Answers(_) => json!({"permissions": wanted}),
+            AnswerForm::Permissions(permissions) => match answer {
+                RequestAnswer::Allow { .. } | RequestAnswer::Answers(_) => json!({"permissions": permissions}),
                 RequestAnswer::Deny { .. } => json!({"permissions": {}}),
             },
             AnswerForm::Questions(questions) => json!({"answers": question_answers(&questions, &answer)}),
@@ -111,7 +111,7 @@ fn with_reason(mut input: Value, reason: &Value) -> Value {
 fn question_answers(questions: &[Value], answer: &RequestAnswer) -> Map<String, Value> {
     let one = |question: &Value| {
         let id = question["id"].as_str()?;
-        let said = match answer {
+        let values = match answer {
             RequestAnswer::Answers(words) => {
                 let names = [&question["question"], &question["id"], &question["header"]];
                 names.into_iter().filter_map(Value::as_str).find_map(|name| words.get(name)).cloned()
@@ -119,13 +119,13 @@ fn question_answers(questions: &[Value], answer: &RequestAnswer) -> Map<String, 
             RequestAnswer::Allow { context, .. } => context.clone().map(Value::String),
             RequestAnswer::Deny { reason } => Some(Value::String(reason.clone())),
         };
-        let said = match said.unwrap_or(Value::Null) {
+        let values = match values.unwrap_or(Value::Null) {
             Value::Array(all) => all,
             Value::Null => Vec::new(),
             one => vec![one],
         };
         let texts: Vec<String> =
-            said.into_iter().map(|one| one.as_str().map_or_else(|| one.to_string(), str::to_owned)).collect();
+            values.into_iter().map(|one| one.as_str().map_or_else(|| one.to_string(), str::to_owned)).collect();
         Some((id.to_owned(), json!({"answers": texts})))
     };
     questions.iter().filter_map(one).collect()

@@ -40,7 +40,7 @@ fn driver_with_thread() -> CodexDriver {
 /// A driver in a turn that this prompt started.
 fn driver_in_turn(prompt: &LeasedMessage) -> CodexDriver {
     let mut codex = driver_with_thread();
-    codex.encode_message(prompt, TurnState::Idle);
+    codex.encode_message(prompt, AgentTurn::Idle);
     feed_line(&mut codex, &json!({"id": 3, "result": {"turn": {"id": "u"}}}));
     assert_eq!(
         feed_line(&mut codex, &turn_notification("turn/started", "inProgress")),
@@ -92,8 +92,8 @@ fn early_messages_are_queued_and_late_ones_start_a_turn() {
     codex.handshake();
     let (first, second) =
         (LeasedMessage::example("one", Delivery::Steer), LeasedMessage::example("two", Delivery::Steer));
-    assert!(codex.encode_message(&first, TurnState::Idle).is_empty());
-    assert!(codex.encode_message(&second, TurnState::InTurn).is_empty());
+    assert!(codex.encode_message(&first, AgentTurn::Idle).is_empty());
+    assert!(codex.encode_message(&second, AgentTurn::InTurn).is_empty());
     feed_line(&mut codex, &json!({"id": 1, "result": {}}));
     let thread = json!({"id": 2, "result": {"thread": {"id": "t"}}});
     assert_eq!(feed_line(&mut codex, &thread)[1], "reply turn/start", "the second waits for the turn id");
@@ -112,27 +112,27 @@ fn early_messages_are_queued_and_late_ones_start_a_turn() {
 fn accepts_steers_and_interrupts() {
     let mut codex = driver_in_turn(&LeasedMessage::example("go", Delivery::Steer));
     let steer = LeasedMessage::example("and this", Delivery::Steer);
-    let told = parse_line(&codex.encode_message(&steer, TurnState::InTurn));
-    assert_eq!((&told["method"], &told["params"]["expectedTurnId"]), (&json!("turn/steer"), &json!("u")));
-    assert_eq!(told["params"]["clientUserMessageId"], json!(steer.id));
+    let request = parse_line(&codex.encode_message(&steer, AgentTurn::InTurn));
+    assert_eq!((&request["method"], &request["params"]["expectedTurnId"]), (&json!("turn/steer"), &json!("u")));
+    assert_eq!(request["params"]["clientUserMessageId"], json!(steer.id));
     assert_eq!(feed_line(&mut codex, &user_message_item(&steer)), ["agent.message_injected ", "acknowledged injected"]);
     assert_eq!(feed_line(&mut codex, &user_message_item(&steer)), [""; 0], "acknowledged only once");
     let late = LeasedMessage::example("unseen", Delivery::Steer);
-    codex.encode_message(&late, TurnState::InTurn);
-    assert_eq!(parse_line(&codex.encode_message(&interrupt_message(), TurnState::InTurn))["method"], "turn/interrupt");
+    codex.encode_message(&late, AgentTurn::InTurn);
+    assert_eq!(parse_line(&codex.encode_message(&interrupt_message(), AgentTurn::InTurn))["method"], "turn/interrupt");
     let ended = feed_line(&mut codex, &turn_notification("turn/completed", "interrupted"));
-    let wanted = ["acknowledged injected", r#"agent.interrupted "enough" [TurnEnded]"#, "Idle", "reply turn/start"];
-    assert_eq!(ended, wanted, "the unread message starts the next turn");
+    let expected = ["acknowledged injected", r#"agent.interrupted "enough" [TurnEnded]"#, "Idle", "reply turn/start"];
+    assert_eq!(ended, expected, "the unread message starts the next turn");
     let mut idle = driver_with_thread();
-    assert!(idle.encode_message(&interrupt_message(), TurnState::InTurn).is_empty(), "no turn is running");
-    idle.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle);
-    assert!(idle.encode_message(&interrupt_message(), TurnState::InTurn).is_empty(), "the turn has no id");
+    assert!(idle.encode_message(&interrupt_message(), AgentTurn::InTurn).is_empty(), "no turn is running");
+    idle.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle);
+    assert!(idle.encode_message(&interrupt_message(), AgentTurn::InTurn).is_empty(), "the turn has no id");
     assert_eq!(feed_line(&mut idle, &json!({"id": 3, "result": {"turn": {"id": "u"}}})), ["reply turn/interrupt"]);
     feed_line(&mut idle, &turn_notification("turn/started", "inProgress"));
     let ended = feed_line(&mut idle, &turn_notification("turn/completed", "interrupted"));
-    let wanted =
+    let expected =
         ["acknowledged new_turn", "acknowledged injected", r#"agent.interrupted "enough" [TurnEnded]"#, "Idle"];
-    assert_eq!(ended, wanted, "the interrupt also ends the unread prompt");
+    assert_eq!(ended, expected, "the interrupt also ends the unread prompt");
 }
 
 #[test]
@@ -142,8 +142,8 @@ fn encodes_each_answer_once() {
     feed_line(&mut codex, &item_notification("item/started", change));
     let asks = |id: u64, method: &str, params: Value| json!({"id": id, "method": method, "params": params});
     let edit = asks(0, "item/fileChange/requestApproval", json!({"threadId": "t", "itemId": "c"}));
-    let asked = feed_line(&mut codex, &edit);
-    assert!(asked[0].starts_with("request Permission Edit {\"changes\":[{"), "{asked:?}");
+    let outputs = feed_line(&mut codex, &edit);
+    assert!(outputs[0].starts_with("request Permission Edit {\"changes\":[{"), "{outputs:?}");
     let no = RequestAnswer::Deny { reason: "no".to_owned() };
     assert_eq!(
         parse_line(&codex.answer_request("0", no.clone())),
@@ -177,10 +177,10 @@ fn reports_tokens_since_the_last_report() {
     };
     let end = ["ResponseEnded { parent: None }"];
     assert_eq!(feed_line(&mut codex, &used(100, 0, 10)), end, "tokens of an earlier process");
-    codex.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle);
+    codex.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle);
     feed_line(&mut codex, &turn_notification("turn/started", "inProgress"));
-    let AgentOutput::Event(told) = &codex.handle_line(used(150, 20, 15).to_string().as_bytes())[1] else { panic!() };
-    let data: Value = serde_json::from_str(told.data.get()).unwrap();
+    let AgentOutput::Event(event) = &codex.handle_line(used(150, 20, 15).to_string().as_bytes())[1] else { panic!() };
+    let data: Value = serde_json::from_str(event.data.get()).unwrap();
     assert_eq!((&data["input_tokens"], &data["output_tokens"]), (&json!(30), &json!(5)));
     assert_eq!(data["cache_read_tokens"], 20);
     assert_eq!(feed_line(&mut codex, &used(150, 20, 15)), end, "no new tokens");
@@ -211,16 +211,16 @@ fn a_subagent_s_events_name_its_tool_call() {
     let mut codex = driver_in_turn(&LeasedMessage::example("go", Delivery::Steer));
     let spawn = json!({"type": "collabAgentToolCall", "id": "s", "tool": "spawnAgent", "prompt": "look",
         "receiverThreadIds": ["other"]});
-    let begun = feed_line(&mut codex, &item_notification("item/started", spawn));
-    assert_eq!(begun[1], "agent.subagent_invoked ");
+    let started = feed_line(&mut codex, &item_notification("item/started", spawn));
+    assert_eq!(started[1], "agent.subagent_invoked ");
     let mut of_other =
         item_notification("item/started", json!({"type": "commandExecution", "id": "c", "command": "ls"}));
     of_other["params"]["threadId"] = "other".into();
-    let AgentOutput::Event(told) = &codex.handle_line(of_other.to_string().as_bytes())[0] else { panic!() };
-    assert!(told.data.get().contains(r#""parent_tool_use_id":"s""#), "{}", told.data);
-    let mut over = turn_notification("turn/completed", "completed");
-    over["params"]["threadId"] = "other".into();
-    assert_eq!(feed_line(&mut codex, &over), [""; 0], "our turn continues");
+    let AgentOutput::Event(event) = &codex.handle_line(of_other.to_string().as_bytes())[0] else { panic!() };
+    assert!(event.data.get().contains(r#""parent_tool_use_id":"s""#), "{}", event.data);
+    let mut completed = turn_notification("turn/completed", "completed");
+    completed["params"]["threadId"] = "other".into();
+    assert_eq!(feed_line(&mut codex, &completed), [""; 0], "our turn continues");
 }
 
 #[test]
@@ -268,8 +268,8 @@ proptest! {
     /// Every line yields output, at least `Unparsed`, and nothing panics.
     #[test]
     fn random_bytes_are_unparsed(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
-        let said = CodexDriver::default().handle_line(&bytes);
-        prop_assert!(matches!(&said[..], [AgentOutput::Unparsed { .. }]), "{:?}", said);
+        let outputs = CodexDriver::default().handle_line(&bytes);
+        prop_assert!(matches!(&outputs[..], [AgentOutput::Unparsed { .. }]), "{:?}", outputs);
     }
 
     #[test]

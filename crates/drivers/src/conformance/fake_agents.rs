@@ -37,15 +37,15 @@ pub(super) fn new_pair(name: &str) -> (Box<dyn Driver>, Box<dyn FakeAgent>) {
 
 #[derive(Default)]
 struct FakeClaude {
-    told: Vec<Value>,
+    unread_messages: Vec<Value>,
     in_turn: bool,
-    asked: u64,
+    request_count: u64,
 }
 
 impl FakeClaude {
     fn begin(&mut self) -> Vec<Value> {
         self.in_turn = true;
-        let first = self.told.remove(0);
+        let first = self.unread_messages.remove(0);
         vec![json!({"type": "system", "subtype": "init", "session_id": "s"}), Self::replay(&first)]
     }
 
@@ -53,7 +53,7 @@ impl FakeClaude {
         json!({"type": "user", "isReplay": true, "uuid": line["uuid"], "message": line["message"]})
     }
 
-    fn over(&mut self, is_error: bool) -> Vec<Value> {
+    fn end_turn(&mut self, is_error: bool) -> Vec<Value> {
         self.in_turn = false;
         vec![json!({"type": "result", "subtype": "x", "is_error": is_error, "result": "r"})]
     }
@@ -63,26 +63,26 @@ impl FakeAgent for FakeClaude {
     fn receive_line(&mut self, line: &Value) -> Vec<Value> {
         match (line["type"].as_str(), line["request"]["subtype"].as_str()) {
             (Some("user"), _) => {
-                self.told.push(line.clone());
+                self.unread_messages.push(line.clone());
                 if self.in_turn { Vec::new() } else { self.begin() }
             }
-            (Some("control_request"), Some("interrupt")) if self.in_turn => self.over(true),
+            (Some("control_request"), Some("interrupt")) if self.in_turn => self.end_turn(true),
             _ => Vec::new(),
         }
     }
 
     fn read_messages(&mut self) -> Vec<Value> {
-        if !self.in_turn && self.told.is_empty() {
+        if !self.in_turn && self.unread_messages.is_empty() {
             return Vec::new();
         }
-        let mut said = if self.in_turn { Vec::new() } else { self.begin() };
-        said.extend(self.told.drain(..).map(|line| Self::replay(&line)));
-        said
+        let mut lines = if self.in_turn { Vec::new() } else { self.begin() };
+        lines.extend(self.unread_messages.drain(..).map(|line| Self::replay(&line)));
+        lines
     }
 
     fn say_text(&mut self, text: &str) -> Vec<Value> {
-        let said = json!({"type": "assistant", "message": {"content": [{"type": "text", "text": text}]}});
-        if self.in_turn { vec![said] } else { Vec::new() }
+        let message = json!({"type": "assistant", "message": {"content": [{"type": "text", "text": text}]}});
+        if self.in_turn { vec![message] } else { Vec::new() }
     }
 
     fn use_tool(&mut self, id: &str) -> Vec<Value> {
@@ -96,14 +96,15 @@ impl FakeAgent for FakeClaude {
     }
 
     fn ask_permission(&mut self, id: &str) -> Vec<Value> {
-        self.asked += 1;
+        self.request_count += 1;
         let request = json!({"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": id});
-        let asks = json!({"type": "control_request", "request_id": format!("r{}", self.asked), "request": request});
+        let asks =
+            json!({"type": "control_request", "request_id": format!("r{}", self.request_count), "request": request});
         if self.in_turn { vec![asks] } else { Vec::new() }
     }
 
     fn finish_turn(&mut self) -> Vec<Value> {
-        if self.in_turn { self.over(false) } else { Vec::new() }
+        if self.in_turn { self.end_turn(false) } else { Vec::new() }
     }
 }
 
@@ -111,8 +112,8 @@ impl FakeAgent for FakeClaude {
 struct FakeCodex {
     turns: u64,
     in_turn: bool,
-    told: Vec<Value>,
-    asked: u64,
+    unread_messages: Vec<Value>,
+    request_count: u64,
 }
 
 impl FakeCodex {
@@ -125,7 +126,7 @@ impl FakeCodex {
         json!({"turn": {"id": format!("u{}", self.turns), "status": status}})
     }
 
-    fn over(&mut self, status: &str) -> Vec<Value> {
+    fn end_turn(&mut self, status: &str) -> Vec<Value> {
         self.in_turn = false;
         vec![Self::notice("turn/completed", self.turn(status))]
     }
@@ -142,20 +143,20 @@ impl FakeAgent for FakeCodex {
                 assert!(!self.in_turn, "turn/start during a turn");
                 self.turns += 1;
                 self.in_turn = true;
-                self.told = vec![params["clientUserMessageId"].clone()];
+                self.unread_messages = vec![params["clientUserMessageId"].clone()];
                 let answer = json!({"id": id, "result": self.turn("inProgress")});
                 vec![answer, Self::notice("turn/started", self.turn("inProgress"))]
             }
             Some("turn/steer") if self.in_turn => {
-                self.told.push(params["clientUserMessageId"].clone());
+                self.unread_messages.push(params["clientUserMessageId"].clone());
                 vec![json!({"id": id, "result": {}})]
             }
             Some("turn/interrupt") if self.in_turn => {
                 // Codex drops steers that the model has not read.
-                self.told.clear();
-                let mut said = vec![json!({"id": id, "result": {}})];
-                said.extend(self.over("interrupted"));
-                said
+                self.unread_messages.clear();
+                let mut lines = vec![json!({"id": id, "result": {}})];
+                lines.extend(self.end_turn("interrupted"));
+                lines
             }
             Some("turn/steer" | "turn/interrupt") => refused(),
             _ => Vec::new(),
@@ -164,12 +165,12 @@ impl FakeAgent for FakeCodex {
 
     fn read_messages(&mut self) -> Vec<Value> {
         let item = |name| json!({"item": {"type": "userMessage", "id": "i", "clientId": name}});
-        self.told.drain(..).map(|name| Self::notice("item/started", item(name))).collect()
+        self.unread_messages.drain(..).map(|name| Self::notice("item/started", item(name))).collect()
     }
 
     fn say_text(&mut self, text: &str) -> Vec<Value> {
-        let said = json!({"item": {"type": "agentMessage", "id": "m", "text": text}});
-        if self.in_turn { vec![Self::notice("item/completed", said)] } else { Vec::new() }
+        let item = json!({"item": {"type": "agentMessage", "id": "m", "text": text}});
+        if self.in_turn { vec![Self::notice("item/completed", item)] } else { Vec::new() }
     }
 
     fn use_tool(&mut self, id: &str) -> Vec<Value> {
@@ -179,9 +180,10 @@ impl FakeAgent for FakeCodex {
     }
 
     fn ask_permission(&mut self, id: &str) -> Vec<Value> {
-        self.asked += 1;
+        self.request_count += 1;
         let params = json!({"threadId": "t", "itemId": id, "command": "ls"});
-        let asks = json!({"id": self.asked, "method": "item/commandExecution/requestApproval", "params": params});
+        let asks =
+            json!({"id": self.request_count, "method": "item/commandExecution/requestApproval", "params": params});
         if self.in_turn { vec![asks] } else { Vec::new() }
     }
 
@@ -189,9 +191,9 @@ impl FakeAgent for FakeCodex {
         if !self.in_turn {
             return Vec::new();
         }
-        let mut said = self.read_messages();
-        said.extend(self.over("completed"));
-        said
+        let mut lines = self.read_messages();
+        lines.extend(self.end_turn("completed"));
+        lines
     }
 }
 
@@ -202,7 +204,7 @@ struct FakeAcp {
     prompt: Option<Value>,
     /// A cancel has arrived; the agent stops at the next step.
     is_stopping: bool,
-    asked: u64,
+    request_count: u64,
 }
 
 impl FakeAcp {
@@ -210,14 +212,14 @@ impl FakeAcp {
         json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}})
     }
 
-    fn over(&mut self, reason: &str) -> Vec<Value> {
+    fn end_turn(&mut self, reason: &str) -> Vec<Value> {
         self.is_stopping = false;
         let prompt = self.prompt.take();
         prompt.into_iter().map(|id| json!({"id": id, "result": {"stopReason": reason}})).collect()
     }
 
-    fn in_turn(&self, said: Vec<Value>) -> Vec<Value> {
-        if self.prompt.is_some() { said } else { Vec::new() }
+    fn in_turn(&self, lines: Vec<Value>) -> Vec<Value> {
+        if self.prompt.is_some() { lines } else { Vec::new() }
     }
 }
 
@@ -248,7 +250,7 @@ impl FakeAgent for FakeAcp {
 
     /// ACP has no acknowledgement: work on the prompt implies it.
     fn read_messages(&mut self) -> Vec<Value> {
-        if self.is_stopping { self.over("cancelled") } else { self.say_text("hm") }
+        if self.is_stopping { self.end_turn("cancelled") } else { self.say_text("hm") }
     }
 
     fn say_text(&mut self, text: &str) -> Vec<Value> {
@@ -264,14 +266,14 @@ impl FakeAgent for FakeAcp {
     }
 
     fn ask_permission(&mut self, id: &str) -> Vec<Value> {
-        self.asked += 1;
+        self.request_count += 1;
         let options = json!([{"optionId": "y", "kind": "allow_once"}, {"optionId": "n", "kind": "reject_once"}]);
         let params = json!({"sessionId": "s", "options": options, "toolCall": {"toolCallId": id, "kind": "execute"}});
-        self.in_turn(vec![json!({"id": self.asked, "method": "session/request_permission", "params": params})])
+        self.in_turn(vec![json!({"id": self.request_count, "method": "session/request_permission", "params": params})])
     }
 
     fn finish_turn(&mut self) -> Vec<Value> {
-        self.over("end_turn")
+        self.end_turn("end_turn")
     }
 }
 
@@ -284,7 +286,7 @@ struct FakeOpenCode {
     /// Stored messages without a response.
     unseen: u64,
     in_turn: bool,
-    asked: u64,
+    request_count: u64,
 }
 
 impl FakeOpenCode {
@@ -310,7 +312,7 @@ impl FakeOpenCode {
         vec![json!({"ready": {"session": "s"}})]
     }
 
-    fn over(&mut self) -> Vec<Value> {
+    fn end_turn(&mut self) -> Vec<Value> {
         self.in_turn = false;
         self.unseen = 0;
         vec![Self::event("session.idle", json!({}))]
@@ -328,36 +330,36 @@ impl FakeAgent for FakeOpenCode {
             self.unseen += 1;
             let name = format!("u{}", self.stored);
             let text = json!({"type": "text", "id": format!("p{name}"), "messageID": name, "text": prompt["text"]});
-            let mut said = vec![Self::part(text)];
+            let mut lines = vec![Self::part(text)];
             if !self.in_turn {
-                said.push(self.busy());
+                lines.push(self.busy());
             }
-            return said;
+            return lines;
         }
-        if line.get("abort").is_some() && self.in_turn { self.over() } else { Vec::new() }
+        if line.get("abort").is_some() && self.in_turn { self.end_turn() } else { Vec::new() }
     }
 
     fn read_messages(&mut self) -> Vec<Value> {
-        let mut said = self.first();
+        let mut lines = self.first();
         if self.in_turn && self.unseen > 0 {
             self.unseen = 0;
             self.answers += 1;
             let (id, parent) = (format!("a{}", self.answers), format!("u{}", self.stored));
             let info = json!({"id": id, "role": "assistant", "parentID": parent});
-            said.push(Self::event("message.updated", json!({"info": info})));
+            lines.push(Self::event("message.updated", json!({"info": info})));
         }
-        said
+        lines
     }
 
     fn say_text(&mut self, text: &str) -> Vec<Value> {
-        let mut said = self.read_messages();
+        let mut lines = self.read_messages();
         let message = format!("a{}", self.answers);
         let part =
             json!({"type": "text", "id": format!("w{text}"), "messageID": message, "text": text, "time": {"end": 1}});
         if self.in_turn {
-            said.push(Self::part(part));
+            lines.push(Self::part(part));
         }
-        said
+        lines
     }
 
     fn use_tool(&mut self, id: &str) -> Vec<Value> {
@@ -368,16 +370,16 @@ impl FakeAgent for FakeOpenCode {
     }
 
     fn ask_permission(&mut self, _: &str) -> Vec<Value> {
-        self.asked += 1;
-        let asks = json!({"id": format!("per{}", self.asked), "permission": "bash", "patterns": []});
+        self.request_count += 1;
+        let asks = json!({"id": format!("per{}", self.request_count), "permission": "bash", "patterns": []});
         if self.in_turn { vec![Self::event("permission.asked", asks)] } else { Vec::new() }
     }
 
     fn finish_turn(&mut self) -> Vec<Value> {
-        let mut said = self.read_messages();
+        let mut lines = self.read_messages();
         if self.in_turn {
-            said.extend(self.over());
+            lines.extend(self.end_turn());
         }
-        said
+        lines
     }
 }

@@ -2,7 +2,7 @@
 //! through random ones.
 
 use super::testing::{parse_lines, proptest_config};
-use super::{AgentOutput, Driver, EventEffect, RequestAnswer, TurnState};
+use super::{AgentOutput, AgentTurn, Driver, EventEffect, RequestAnswer};
 use crate::response_assembly::{AssembledEvent, ResponseAssembler};
 use atoll_core::event::kind;
 use atoll_core::id::MessageId;
@@ -64,28 +64,28 @@ impl Harness {
     /// Sends input to the agent, and its output back to the driver.
     fn send_to_agent(&mut self, bytes: &[u8]) {
         for line in parse_lines(bytes) {
-            let said = self.agent.receive_line(&line);
-            self.feed_driver(said);
+            let lines = self.agent.receive_line(&line);
+            self.feed_driver(lines);
         }
     }
 
     fn feed_driver(&mut self, spoken: Vec<serde_json::Value>) {
         for line in spoken {
-            for said in self.driver.handle_line(line.to_string().as_bytes()) {
-                self.handle_output(said, &line);
+            for output in self.driver.handle_line(line.to_string().as_bytes()) {
+                self.handle_output(output, &line);
             }
         }
     }
 
-    fn assemble_responses(&mut self, said: &AgentOutput) {
-        let composed = match said {
-            AgentOutput::Event(told) => {
-                match &told.effect {
+    fn assemble_responses(&mut self, output: &AgentOutput) {
+        let composed = match output {
+            AgentOutput::Event(event) => {
+                match &event.effect {
                     EventEffect::ToolStarted(id) => self.reported[0].push(id.clone()),
                     EventEffect::ToolEnded(id) => self.reported[1].push(id.clone()),
                     _ => {}
                 }
-                self.exchange.observe_event(told.event_type.as_str(), told.data.get(), None, &told.response)
+                self.exchange.observe_event(event.event_type.as_str(), event.data.get(), None, &event.response)
             }
             AgentOutput::ResponseEnded { parent } => {
                 self.exchange.end_response(parent.as_deref());
@@ -102,9 +102,9 @@ impl Harness {
         }
     }
 
-    fn handle_output(&mut self, said: AgentOutput, line: &serde_json::Value) {
-        self.assemble_responses(&said);
-        match said {
+    fn handle_output(&mut self, output: AgentOutput, line: &serde_json::Value) {
+        self.assemble_responses(&output);
+        match output {
             AgentOutput::Reply(bytes) => self.send_to_agent(&bytes),
             AgentOutput::Acknowledged { id, how } => {
                 assert!(!self.turns.is_empty(), "acknowledged before the first turn");
@@ -126,7 +126,7 @@ impl Harness {
                 let line = self.driver.confirm_scan(&tool_use_id).unwrap_or_default();
                 self.send_to_agent(&line);
             }
-            AgentOutput::Event(told) => match told.effect {
+            AgentOutput::Event(event) => match event.effect {
                 EventEffect::TurnStarted => {
                     assert!(self.turns.last().is_none_or(|turn| turn.end.is_some()), "nested turns");
                     self.turns.push(TurnRecord::default());
@@ -134,7 +134,7 @@ impl Harness {
                 }
                 EventEffect::TurnEnded => {
                     let turn = self.turns.last_mut().expect("there is a turn");
-                    assert_eq!(turn.end.replace(told.event_type.as_str().to_owned()), None, "the turn ends twice");
+                    assert_eq!(turn.end.replace(event.event_type.as_str().to_owned()), None, "the turn ends twice");
                 }
                 EventEffect::ToolStarted(id) => self.current_turn().tools.push(id),
                 EventEffect::ToolEnded(id) => {
@@ -171,11 +171,11 @@ impl Harness {
     }
 
     fn send_message(&mut self, message: LeasedMessage) -> MessageId {
-        let standing = if self.in_turn { TurnState::InTurn } else { TurnState::Idle };
+        let turn = if self.in_turn { AgentTurn::InTurn } else { AgentTurn::Idle };
         // The executor assumes a turn from here on.
         self.in_turn = true;
         self.acknowledgements.insert(message.id, Vec::new());
-        let line = self.driver.encode_message(&message, standing);
+        let line = self.driver.encode_message(&message, turn);
         self.send_to_agent(&line);
         message.id
     }
@@ -186,7 +186,7 @@ impl Harness {
     }
 
     fn answer_request(&mut self, ask: &str, answer: RequestAnswer) -> usize {
-        self.open_requests.retain(|asked| asked != ask);
+        self.open_requests.retain(|request| request != ask);
         let line = self.driver.answer_request(ask, answer);
         let count = parse_lines(&line).len();
         self.send_to_agent(&line);

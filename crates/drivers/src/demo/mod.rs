@@ -1,8 +1,8 @@
 //! The demo agent: JSON lines in both directions (see [`wire`]), designed for Atoll.
 
 use crate::{
-    Abilities, AgentCommand, AgentEvent, AgentOutput, AgentRequest, Driver, EventEffect, LaunchContext, RequestKind,
-    ResponseRef, TurnState, is_turn_note, parse_object,
+    Abilities, AgentCommand, AgentEvent, AgentOutput, AgentRequest, AgentTurn, Driver, EventEffect, LaunchContext,
+    RequestKind, ResponseRef, is_turn_note, parse_object,
 };
 use atoll_core::bounds;
 use atoll_core::event::{EventType, kind};
@@ -31,16 +31,16 @@ impl Driver for DemoDriver {
         AgentCommand { argv, unsupported_settings: ignored, ..AgentCommand::default() }
     }
 
-    fn encode_message(&mut self, message: &LeasedMessage, standing: TurnState) -> Vec<u8> {
+    fn encode_message(&mut self, message: &LeasedMessage, turn: AgentTurn) -> Vec<u8> {
         // The agent repeats notes about the running turn and continues its work.
         let text = if is_turn_note(message) { say_line(&message.content) } else { message.content.clone() };
         let words = DemoPrompt { id: message.id, text };
-        let line = match (message.message_type, standing) {
+        let line = match (message.message_type, turn) {
             (MessageType::Interrupt, _) => DemoInput::Interrupt(words),
-            (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, TurnState::InTurn) => {
+            (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, AgentTurn::InTurn) => {
                 DemoInput::Steer(words)
             }
-            (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, TurnState::Idle) => {
+            (MessageType::UserMessage | MessageType::GuardianNudge | MessageType::System, AgentTurn::Idle) => {
                 DemoInput::Prompt(words)
             }
         };
@@ -70,8 +70,8 @@ impl Driver for DemoDriver {
     }
 
     fn handle_line(&mut self, line: &[u8]) -> Vec<AgentOutput> {
-        let said = parse_output(line).unwrap_or_else(|reason| AgentOutput::Unparsed { reason });
-        vec![said]
+        let output = parse_output(line).unwrap_or_else(|reason| AgentOutput::Unparsed { reason });
+        vec![output]
     }
 }
 
@@ -156,29 +156,30 @@ mod tests {
     use serde_json::{Value, json};
     use std::path::Path;
 
-    fn said(line: &str) -> AgentOutput {
+    fn decode_line(line: &str) -> AgentOutput {
         DemoDriver.handle_line(line.as_bytes()).pop().unwrap()
     }
 
     #[test]
     fn encodes_messages() {
-        let told = |message: &LeasedMessage, standing| -> Value {
-            let line = DemoDriver.encode_message(message, standing);
+        let encode = |message: &LeasedMessage, turn| -> Value {
+            let line = DemoDriver.encode_message(message, turn);
             assert_eq!(line.last(), Some(&b'\n'));
             serde_json::from_slice(&line).unwrap()
         };
         let mut it = LeasedMessage::example("go on", Delivery::Steer);
-        assert_eq!(told(&it, TurnState::Idle), json!({"prompt": {"id": it.id, "text": "go on"}}));
-        assert_eq!(told(&it, TurnState::InTurn), json!({"steer": {"id": it.id, "text": "go on"}}));
+        assert_eq!(encode(&it, AgentTurn::Idle), json!({"prompt": {"id": it.id, "text": "go on"}}));
+        assert_eq!(encode(&it, AgentTurn::InTurn), json!({"steer": {"id": it.id, "text": "go on"}}));
         it.message_type = MessageType::Interrupt;
-        assert_eq!(told(&it, TurnState::InTurn), json!({"interrupt": {"id": it.id, "text": "go on"}}));
+        assert_eq!(encode(&it, AgentTurn::InTurn), json!({"interrupt": {"id": it.id, "text": "go on"}}));
     }
 
     #[test]
     fn maps_events_to_effects() {
         let marked =
-            |event: &str, data: Value| match said(&json!({"event": event, "turn": 1, "data": data}).to_string()) {
-                AgentOutput::Event(told) => Ok(told.effect),
+            |event: &str, data: Value| match decode_line(&json!({"event": event, "turn": 1, "data": data}).to_string())
+            {
+                AgentOutput::Event(output) => Ok(output.effect),
                 AgentOutput::Unparsed { reason } => Err(reason),
                 other => panic!("{other:?}"),
             };
@@ -199,13 +200,13 @@ mod tests {
         let id = atoll_core::id::MessageId::new();
         let receipt = json!({"receipt": {"id": id, "how": "new_turn", "turn": 1}}).to_string();
         assert!(
-            matches!(said(&receipt), AgentOutput::Acknowledged { id: it, how: DeliveryMethod::NewTurn } if it == id)
+            matches!(decode_line(&receipt), AgentOutput::Acknowledged { id: it, how: DeliveryMethod::NewTurn } if it == id)
         );
-        assert!(matches!(said(r#"{"idle":{"turn":1}}"#), AgentOutput::Idle));
+        assert!(matches!(decode_line(r#"{"idle":{"turn":1}}"#), AgentOutput::Idle));
         let failed = json!({"event": "agent.failed", "data": {"error": "no key"}}).to_string();
-        assert!(matches!(said(&failed), AgentOutput::Failed { error } if error == "no key"));
+        assert!(matches!(decode_line(&failed), AgentOutput::Failed { error } if error == "no key"));
         for nonsense in ["hello", "{}", "[]", "\u{1b}[31m", r#"{"receipt":{"id":"x"}}"#] {
-            assert!(matches!(said(nonsense), AgentOutput::Unparsed { .. }), "{nonsense}");
+            assert!(matches!(decode_line(nonsense), AgentOutput::Unparsed { .. }), "{nonsense}");
         }
         assert!(
             matches!(&DemoDriver.handle_line(b"\xff\xfe")[..], [AgentOutput::Unparsed { reason }] if reason.starts_with("not UTF-8"))

@@ -4,8 +4,8 @@
 //! a response of the model follows it.
 
 use super::{
-    Abilities, AgentCommand, AgentOutput, AgentRequest, Driver, EventEffect, LaunchContext, RequestAnswer, RequestKind,
-    TurnState, build_event, parse_object, take_field,
+    Abilities, AgentCommand, AgentOutput, AgentRequest, AgentTurn, Driver, EventEffect, LaunchContext, RequestAnswer,
+    RequestKind, build_event, parse_object, take_field,
 };
 use crate::event_data::{self, clip_text};
 use crate::transcript::{TranscriptStorage, TranscriptSupport};
@@ -85,7 +85,7 @@ impl Driver for OpenCodeDriver {
         opencode_launch::build_command(launch)
     }
 
-    fn encode_message(&mut self, message: &LeasedMessage, _: TurnState) -> Vec<u8> {
+    fn encode_message(&mut self, message: &LeasedMessage, _: AgentTurn) -> Vec<u8> {
         match message.message_type {
             MessageType::Interrupt => {
                 // The turn has already ended.
@@ -123,9 +123,9 @@ impl Driver for OpenCodeDriver {
     }
 
     fn answer_request(&mut self, ask: &str, answer: RequestAnswer) -> Vec<u8> {
-        let Some(asked) = self.open_requests.remove(ask) else { return Vec::new() };
+        let Some(request) = self.open_requests.remove(ask) else { return Vec::new() };
         let id = ask.to_owned();
-        encode_order(&match (asked, answer) {
+        encode_order(&match (request, answer) {
             (OpenRequest::Permission, RequestAnswer::Allow { .. } | RequestAnswer::Answers(_)) => {
                 BridgeInput::Permission { id, allow: true, reason: None }
             }
@@ -196,19 +196,19 @@ impl OpenCodeDriver {
             Some("busy") if !self.is_running => {
                 (self.is_running, self.awaits_first_message, self.is_aborted) = (true, true, false);
                 self.turn_error = None;
-                let mut said = vec![self.turn.start_turn(self.session.as_deref())];
+                let mut outputs = vec![self.turn.start_turn(self.session.as_deref())];
                 if self.pending_interrupt.is_some() {
-                    said.push(AgentOutput::Reply(encode_order(&BridgeInput::Abort {})));
+                    outputs.push(AgentOutput::Reply(encode_order(&BridgeInput::Abort {})));
                 }
-                said
+                outputs
             }
             Some("retry") => {
-                let mut said = vec![opencode_turn::retry_event(&status["attempt"], &status["message"])];
+                let mut outputs = vec![opencode_turn::retry_event(&status["attempt"], &status["message"])];
                 let words = status["message"].as_str().unwrap_or_default().to_ascii_lowercase();
                 if ["rate limit", "too many requests", "overloaded", "429"].iter().any(|word| words.contains(word)) {
-                    said.push(AgentOutput::RateLimited { wait: None });
+                    outputs.push(AgentOutput::RateLimited { wait: None });
                 }
-                said
+                outputs
             }
             // `session.idle` reports the end of the turn.
             Some("busy" | "idle") => Vec::new(),
@@ -222,9 +222,10 @@ impl OpenCodeDriver {
         if part["type"] != "text" || self.turn.is_response(name) {
             return;
         }
-        let is_it = |told: &&mut SentMessage| told.server_id.is_none() && told.message.content == text;
-        if let Some(told) = self.unacknowledged.iter_mut().find(is_it) {
-            told.server_id = Some(name.to_owned());
+        let is_it =
+            |sent_message: &&mut SentMessage| sent_message.server_id.is_none() && sent_message.message.content == text;
+        if let Some(sent_message) = self.unacknowledged.iter_mut().find(is_it) {
+            sent_message.server_id = Some(name.to_owned());
         }
     }
 
@@ -235,12 +236,14 @@ impl OpenCodeDriver {
         }
         self.turn.record_response(info);
         let parent = info["parentID"].as_str();
-        let Some(last) =
-            self.unacknowledged.iter().position(|told| told.server_id.is_some() && told.server_id.as_deref() == parent)
+        let Some(last) = self
+            .unacknowledged
+            .iter()
+            .position(|sent_message| sent_message.server_id.is_some() && sent_message.server_id.as_deref() == parent)
         else {
             return Vec::new();
         };
-        let mut said = Vec::new();
+        let mut outputs = Vec::new();
         for SentMessage { message, .. } in self.unacknowledged.drain(..=last) {
             let how = if std::mem::take(&mut self.awaits_first_message) {
                 DeliveryMethod::NewTurn
@@ -248,11 +251,11 @@ impl OpenCodeDriver {
                 DeliveryMethod::Injected
             };
             if how == DeliveryMethod::Injected {
-                said.push(event_data::message_injected(message.id, None));
+                outputs.push(event_data::message_injected(message.id, None));
             }
-            said.push(AgentOutput::Acknowledged { id: message.id, how });
+            outputs.push(AgentOutput::Acknowledged { id: message.id, how });
         }
-        said
+        outputs
     }
 
     fn record_error(&mut self, error: &Value) -> Vec<AgentOutput> {
@@ -277,12 +280,12 @@ impl OpenCodeDriver {
             return Vec::new();
         }
         self.open_requests.clear();
-        let mut said = self.turn.end_open_tools();
+        let mut outputs = self.turn.end_open_tools();
         // OpenCode may store another text than it received (templates). The first message is acknowledged if there was
         // a response, or if an interrupt ended the turn before any.
         let has_begun = self.turn.has_response() || self.pending_interrupt.is_some();
         if std::mem::take(&mut self.awaits_first_message) && has_begun && !self.unacknowledged.is_empty() {
-            said.push(AgentOutput::Acknowledged {
+            outputs.push(AgentOutput::Acknowledged {
                 id: self.unacknowledged.remove(0).message.id,
                 how: DeliveryMethod::NewTurn,
             });
@@ -290,57 +293,58 @@ impl OpenCodeDriver {
         let (interrupt, error) = (self.pending_interrupt.take(), self.turn_error.take());
         match (interrupt, error) {
             (Some(message), _) => {
-                said.push(AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected });
-                said.push(event_data::turn_interrupted(Some(&message)));
+                outputs.push(AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected });
+                outputs.push(event_data::turn_interrupted(Some(&message)));
             }
             (None, Some(error)) => {
-                said.push(AgentOutput::Failed { error });
-                return said;
+                outputs.push(AgentOutput::Failed { error });
+                return outputs;
             }
             (None, None) if self.is_aborted => {
-                said.push(event_data::turn_interrupted(None));
+                outputs.push(event_data::turn_interrupted(None));
             }
             (None, None) => {
                 let stop_reason = Some(self.turn.stop_reason().to_owned());
                 let data = EventData::AgentCompleted(AgentCompleted { stop_reason, ..AgentCompleted::default() });
-                said.push(build_event(&data, EventEffect::TurnEnded));
+                outputs.push(build_event(&data, EventEffect::TurnEnded));
             }
         }
-        said.push(AgentOutput::Idle);
+        outputs.push(AgentOutput::Idle);
         // OpenCode does not answer stored messages after the turn: they are sent again and start the next one.
-        let (left, under_way) =
-            std::mem::take(&mut self.unacknowledged).into_iter().partition(|told| told.server_id.is_some());
+        let (left, under_way) = std::mem::take(&mut self.unacknowledged)
+            .into_iter()
+            .partition(|sent_message| sent_message.server_id.is_some());
         self.unacknowledged = under_way;
         let left: Vec<SentMessage> = left;
-        self.queued.extend(left.into_iter().map(|told| told.message));
+        self.queued.extend(left.into_iter().map(|sent_message| sent_message.message));
         let lines = self.send_queued();
         if !lines.is_empty() {
-            said.push(AgentOutput::Reply(lines));
+            outputs.push(AgentOutput::Reply(lines));
         }
-        said
+        outputs
     }
 
-    fn open_permission(&mut self, mut asked: Value) -> Vec<AgentOutput> {
-        let Some(id) = asked["id"].as_str().map(str::to_owned) else {
+    fn open_permission(&mut self, mut request: Value) -> Vec<AgentOutput> {
+        let Some(id) = request["id"].as_str().map(str::to_owned) else {
             return vec![AgentOutput::Unparsed { reason: "request without an id".to_owned() }];
         };
-        let call = asked["tool"]["callID"].as_str().map(str::to_owned);
+        let call = request["tool"]["callID"].as_str().map(str::to_owned);
         let mut input =
-            json!({"patterns": take_field(&mut asked, "patterns"), "details": take_field(&mut asked, "metadata")});
+            json!({"patterns": take_field(&mut request, "patterns"), "details": take_field(&mut request, "metadata")});
         if let Some(whole) = call.as_deref().and_then(|call| self.turn.tool_input(call)) {
             input["input"] = whole;
         }
-        let tool = asked["permission"].as_str().unwrap_or("unknown").to_owned();
+        let tool = request["permission"].as_str().unwrap_or("unknown").to_owned();
         self.open_requests.insert(id.clone(), OpenRequest::Permission);
         vec![AgentOutput::Request(AgentRequest { id, kind: RequestKind::Permission, tool_use_id: call, tool, input })]
     }
 
-    fn open_questions(&mut self, mut asked: Value) -> Vec<AgentOutput> {
-        let Some(id) = asked["id"].as_str().map(str::to_owned) else {
+    fn open_questions(&mut self, mut request: Value) -> Vec<AgentOutput> {
+        let Some(id) = request["id"].as_str().map(str::to_owned) else {
             return vec![AgentOutput::Unparsed { reason: "request without an id".to_owned() }];
         };
-        let tool_use_id = asked["tool"]["callID"].as_str().map(str::to_owned);
-        let questions = take_field(&mut asked, "questions");
+        let tool_use_id = request["tool"]["callID"].as_str().map(str::to_owned);
+        let questions = take_field(&mut request, "questions");
         self.open_requests
             .insert(id.clone(), OpenRequest::Questions(questions.as_array().cloned().unwrap_or_default()));
         let input = json!({"questions": questions});
@@ -357,11 +361,12 @@ impl OpenCodeDriver {
     fn handle_refusal(&mut self, what: &str, id: &str, error: String) -> Vec<AgentOutput> {
         let (text, what_failed) = (clip_text(&error).to_owned(), Some(what.to_owned()));
         let event = AgentError { error: text, what: what_failed, ..AgentError::default() };
-        let mut said = vec![event_data::error_event(event)];
-        if what == "prompt" && self.unacknowledged.iter().any(|told| told.message.id.to_string() == id) {
-            said.push(AgentOutput::Failed { error: format!("the server rejected a message: {error}") });
+        let mut outputs = vec![event_data::error_event(event)];
+        if what == "prompt" && self.unacknowledged.iter().any(|sent_message| sent_message.message.id.to_string() == id)
+        {
+            outputs.push(AgentOutput::Failed { error: format!("the server rejected a message: {error}") });
         }
-        said
+        outputs
     }
 }
 

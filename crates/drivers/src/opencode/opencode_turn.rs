@@ -151,9 +151,9 @@ impl OpenCodeTurn {
             Some("error") => (event_data::extract_text(&state["error"]), true),
             other => return vec![AgentOutput::Unparsed { reason: format!("unknown tool state {other:?}") }],
         };
-        let mut said = self.start_tool(id, part, is_ours);
-        said.extend(self.end_tool(id, &output, is_error, &state["metadata"]["exit"]));
-        said
+        let mut outputs = self.start_tool(id, part, is_ours);
+        outputs.extend(self.end_tool(id, &output, is_error, &state["metadata"]["exit"]));
+        outputs
     }
 
     fn start_tool(&mut self, id: &str, part: &Value, is_ours: bool) -> Vec<AgentOutput> {
@@ -170,10 +170,10 @@ impl OpenCodeTurn {
             title: None,
             parent_tool_use_id: tool.parent.clone(),
         };
-        let mut said = vec![event_data::tool_started(started, &self.response_ref(part, is_ours))];
-        said.extend(event_data::tool_use_events(&tool.name, id, &tool.input));
+        let mut outputs = vec![event_data::tool_started(started, &self.response_ref(part, is_ours))];
+        outputs.extend(event_data::tool_use_events(&tool.name, id, &tool.input));
         self.tools.insert(id.to_owned(), tool);
-        said
+        outputs
     }
 
     /// Returns the tool call that started the part's session, or the only running subagent. With several subagents, the

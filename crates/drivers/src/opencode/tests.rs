@@ -45,8 +45,8 @@ fn driver_in_turn() -> OpenCodeDriver {
     let ready = feed_line(&mut agent, &json!({"ready": {"session": "s"}}));
     assert_eq!(ready, [r#"NativeId { id: "s" }"#, "reply "]);
     let prompt = LeasedMessage::example("go", Delivery::Steer);
-    let told = parse_line(&agent.encode_message(&prompt, TurnState::Idle));
-    assert_eq!(told, json!({"prompt": {"id": prompt.id, "text": "go"}}));
+    let line = parse_line(&agent.encode_message(&prompt, AgentTurn::Idle));
+    assert_eq!(line, json!({"prompt": {"id": prompt.id, "text": "go"}}));
     assert_eq!(feed_line(&mut agent, &stored_message("u1", "go")), [""; 0]);
     assert_eq!(feed_line(&mut agent, &session_status("busy")), ["agent.started  [TurnStarted]"]);
     assert_eq!(feed_line(&mut agent, &model_response("a1", "u1")), ["acknowledged new_turn"]);
@@ -96,14 +96,14 @@ fn a_turn_runs_from_prompt_to_end() {
 #[test]
 fn acknowledges_messages_that_a_response_follows() {
     let mut agent = driver_in_turn();
-    agent.encode_message(&LeasedMessage::example("one", Delivery::Steer), TurnState::InTurn);
-    agent.encode_message(&LeasedMessage::example("two", Delivery::Steer), TurnState::InTurn);
+    agent.encode_message(&LeasedMessage::example("one", Delivery::Steer), AgentTurn::InTurn);
+    agent.encode_message(&LeasedMessage::example("two", Delivery::Steer), AgentTurn::InTurn);
     feed_line(&mut agent, &stored_message("u2", "one"));
     assert_eq!(feed_line(&mut agent, &model_response("a1", "u1")), [""; 0], "a response to an earlier message");
     feed_line(&mut agent, &stored_message("u3", "two"));
-    let seen = feed_line(&mut agent, &model_response("a2", "u3"));
+    let outputs = feed_line(&mut agent, &model_response("a2", "u3"));
     let once = ["agent.message_injected ", "acknowledged injected"];
-    assert_eq!(seen, [once, once].concat());
+    assert_eq!(outputs, [once, once].concat());
     assert_eq!(feed_line(&mut agent, &model_response("a2", "u3")), [""; 0]);
 }
 
@@ -111,7 +111,7 @@ fn acknowledges_messages_that_a_response_follows() {
 fn acknowledges_a_changed_message_at_the_end_of_the_turn() {
     let mut agent = OpenCodeDriver::default();
     feed_line(&mut agent, &json!({"ready": {"session": "s"}}));
-    agent.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle);
+    agent.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle);
     feed_line(&mut agent, &stored_message("u1", "go, as the template says"));
     feed_line(&mut agent, &session_status("busy"));
     assert_eq!(feed_line(&mut agent, &model_response("a1", "u1")), [""; 0]);
@@ -125,10 +125,10 @@ fn acknowledges_a_changed_message_at_the_end_of_the_turn() {
 fn an_interrupt_ends_the_turn_and_unread_messages_start_the_next() {
     let mut agent = driver_in_turn();
     feed_line(&mut agent, &tool_part(json!({"status": "running", "input": {}})));
-    agent.encode_message(&LeasedMessage::example("unseen", Delivery::Steer), TurnState::InTurn);
-    agent.encode_message(&LeasedMessage::example("not even stored", Delivery::Steer), TurnState::InTurn);
+    agent.encode_message(&LeasedMessage::example("unseen", Delivery::Steer), AgentTurn::InTurn);
+    agent.encode_message(&LeasedMessage::example("not even stored", Delivery::Steer), AgentTurn::InTurn);
     feed_line(&mut agent, &stored_message("u2", "unseen"));
-    assert_eq!(parse_line(&agent.encode_message(&interrupt_message(), TurnState::InTurn)), json!({"abort": {}}));
+    assert_eq!(parse_line(&agent.encode_message(&interrupt_message(), AgentTurn::InTurn)), json!({"abort": {}}));
     let aborted = server_event("session.error", json!({"error": {"name": "MessageAbortedError", "data": {}}}));
     assert_eq!(feed_line(&mut agent, &aborted), [""; 0]);
     let ended = feed_line(&mut agent, &session_idle());
@@ -143,15 +143,15 @@ fn an_interrupt_ends_the_turn_and_unread_messages_start_the_next() {
     );
     assert!(ended[4].contains(r#""text":"unseen""#) && !ended[4].contains("not even"), "{ended:?}");
     let mut agent = OpenCodeDriver::default();
-    assert!(agent.encode_message(&interrupt_message(), TurnState::InTurn).is_empty(), "no turn is running");
+    assert!(agent.encode_message(&interrupt_message(), AgentTurn::InTurn).is_empty(), "no turn is running");
     feed_line(&mut agent, &json!({"ready": {"session": "s"}}));
-    agent.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle);
-    assert!(agent.encode_message(&interrupt_message(), TurnState::InTurn).is_empty(), "the turn has not started");
+    agent.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle);
+    assert!(agent.encode_message(&interrupt_message(), AgentTurn::InTurn).is_empty(), "the turn has not started");
     assert_eq!(feed_line(&mut agent, &session_status("busy"))[1], r#"reply {"abort":{}}"#);
     feed_line(&mut agent, &stored_message("u1", "go"));
-    let wanted =
+    let expected =
         ["acknowledged new_turn", "acknowledged injected", r#"agent.interrupted "enough" [TurnEnded]"#, "Idle"];
-    assert_eq!(feed_line(&mut agent, &session_idle()), wanted, "the interrupt also ends the unread prompt");
+    assert_eq!(feed_line(&mut agent, &session_idle()), expected, "the interrupt also ends the unread prompt");
 }
 
 #[test]
@@ -162,8 +162,8 @@ fn encodes_each_answer_once() {
         json!({"id": "per", "permission": "bash", "patterns": ["ls"],
         "metadata": {"command": "ls"}, "tool": {"callID": "c"}}),
     );
-    let asked = feed_line(&mut agent, &asks);
-    assert_eq!(asked, [r#"request Permission bash {"details":{"command":"ls"},"patterns":["ls"]}"#]);
+    let outputs = feed_line(&mut agent, &asks);
+    assert_eq!(outputs, [r#"request Permission bash {"details":{"command":"ls"},"patterns":["ls"]}"#]);
     let no = || RequestAnswer::Deny { reason: "not here".to_owned() };
     let denied = parse_line(&agent.answer_request("per", no()));
     assert_eq!(denied, json!({"permission": {"id": "per", "allow": false, "reason": "not here"}}));
@@ -174,9 +174,9 @@ fn encodes_each_answer_once() {
     assert!(!agent.answer_request("per", RequestAnswer::Allow { input: None, context: None }).is_empty());
     let questions = json!([{"question": "Which?", "header": "h"}, {"question": "Why?", "header": "w"}]);
     feed_line(&mut agent, &server_event("question.asked", json!({"id": "q", "questions": questions})));
-    let said =
+    let reply =
         parse_line(&agent.answer_request("q", RequestAnswer::Answers(json!({"Which?": "this", "w": ["a", "b"]}))));
-    assert_eq!(said, json!({"answers": {"id": "q", "answers": [["this"], ["a", "b"]]}}));
+    assert_eq!(reply, json!({"answers": {"id": "q", "answers": [["this"], ["a", "b"]]}}));
     feed_line(&mut agent, &asks);
     feed_line(&mut agent, &session_idle());
     assert!(agent.answer_request("per", no()).is_empty(), "the turn is over");
@@ -201,7 +201,7 @@ fn errors_fail_the_agent_and_retries_do_not() {
     assert_eq!(feed_line(&mut agent, &failed), [r#"Failed { error: "it does not listen" }"#]);
     feed_line(&mut agent, &json!({"ready": {"session": "s"}}));
     let prompt = LeasedMessage::example("go", Delivery::Steer);
-    agent.encode_message(&prompt, TurnState::Idle);
+    agent.encode_message(&prompt, AgentTurn::Idle);
     let refused = json!({"refused": {"what": "prompt", "id": prompt.id, "error": "400 Bad Request"}});
     assert_eq!(
         feed_line(&mut agent, &refused)[1],
@@ -239,11 +239,11 @@ fn the_command_starts_the_bridge_with_the_settings() {
     assert_eq!((&all["permission"]["*"], &all["permission"]["read"]), (&json!("ask"), &json!("allow")));
     assert_eq!(all["mcp"]["docs"]["command"], json!(["docs", "-v"]));
     assert!(
-        agent.encode_message(&LeasedMessage::example("go", Delivery::Steer), TurnState::Idle).is_empty(),
+        agent.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle).is_empty(),
         "not ready"
     );
-    let said = agent.handle_line(br#"{"ready":{"session":"ses"}}"#);
-    let AgentOutput::Reply(reply) = &said[1] else { panic!("{said:?}") };
+    let outputs = agent.handle_line(br#"{"ready":{"session":"ses"}}"#);
+    let AgentOutput::Reply(reply) = &outputs[1] else { panic!("{outputs:?}") };
     let prompt = parse_lines(reply)[0]["prompt"].clone();
     assert_eq!((&prompt["system"], &prompt["agent"]), (&json!("be brief"), &json!("plan")));
     let settings = AgentSettings {
@@ -263,8 +263,8 @@ proptest! {
     /// Every line yields output, at least `Unparsed`, and nothing panics.
     #[test]
     fn random_bytes_are_unparsed(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
-        let said = OpenCodeDriver::default().handle_line(&bytes);
-        prop_assert!(matches!(&said[..], [AgentOutput::Unparsed { .. }]), "{:?}", said);
+        let outputs = OpenCodeDriver::default().handle_line(&bytes);
+        prop_assert!(matches!(&outputs[..], [AgentOutput::Unparsed { .. }]), "{:?}", outputs);
     }
 
     #[test]
@@ -279,8 +279,8 @@ proptest! {
         let mut agent = driver_in_turn();
         let mut properties = json!({});
         properties[field] = value;
-        let said = agent.handle_line(server_event(kind, properties).to_string().as_bytes());
+        let outputs = agent.handle_line(server_event(kind, properties).to_string().as_bytes());
         agent.handle_line(session_idle().to_string().as_bytes());
-        prop_assert!(kind != "thing.new" || matches!(&said[..], [AgentOutput::Unparsed { .. }]), "{:?}", said);
+        prop_assert!(kind != "thing.new" || matches!(&outputs[..], [AgentOutput::Unparsed { .. }]), "{:?}", outputs);
     }
 }

@@ -196,8 +196,9 @@ impl ResponseAssembler {
         if !thread.response.as_ref().is_some_and(goes_on) {
             thread.flush(model, composed);
         }
-        let begun = || ModelResponse { reference: origin.clone(), has_ended: false, parts: BoundedList::default() };
-        thread.response.get_or_insert_with(begun).parts.push(part, turn);
+        let new_response =
+            || ModelResponse { reference: origin.clone(), has_ended: false, parts: BoundedList::default() };
+        thread.response.get_or_insert_with(new_response).parts.push(part, turn);
     }
 
     fn add_result(&mut self, at: usize, result: ToolResultPart, turn: Option<i64>, composed: &mut Vec<AssembledEvent>) {

@@ -195,7 +195,7 @@ fn subagents_have_their_own_responses() {
     let composed: Vec<String> = scene.summarize_log().into_iter().filter(|word| word.ends_with(']')).collect();
     assert_eq!(composed, ["answer [r]", "results [r]", "answer [text:4]", "answer [task b]", "results [b task]"]);
     let data = json!({"parent_tool_use_id": "task", "content": [{"type": "text", "characters": 4}]});
-    assert!(scene.log.iter().any(|(_, _, told)| *told == data), "{:?}", scene.log);
+    assert!(scene.log.iter().any(|(_, _, logged)| *logged == data), "{:?}", scene.log);
     // Its last message precedes the end of the tool call.
     let words: Vec<String> = scene.summarize_log();
     assert_eq!(words[words.len() - 5..][..2], ["answer [text:4]", "tool_completed"]);

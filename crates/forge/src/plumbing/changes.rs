@@ -70,10 +70,10 @@ mod tests {
             :100644 120000 1 2 T\0link\0:100644 100644 1 2 M\0picture\0\
             3\t0\tnew\nline\x000\t2\t-gone\x001\t1\t\0old name\0n\xc3\xa9w\x001\t1\tlink\0-\t-\tpicture\0";
         let files = parse(listing).unwrap();
-        let seen: Vec<_> =
+        let records: Vec<_> =
             files.iter().map(|file| (file.path.as_str(), file.change, file.added, file.removed, file.binary)).collect();
         assert_eq!(
-            seen,
+            records,
             [
                 ("new\nline", ChangeKind::Added, 3, 0, false),
                 ("-gone", ChangeKind::Deleted, 0, 2, false),

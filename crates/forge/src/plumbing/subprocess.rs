@@ -51,10 +51,10 @@ pub struct ProcessExit {
 /// Runs `command` and passes its output to `keep`.
 pub fn run_command(command: &mut Command, limits: RunLimits, keep: OutputSink<'_>) -> Result<ProcessExit, RunFailure> {
     let deadline = Instant::now() + limits.timeout;
-    let mut said = 0;
+    let mut total_bytes = 0;
     let mut sink = |bytes: &[u8]| {
-        said += bytes.len() as u64;
-        if said > limits.output_bytes { Err(RunFailure::OutputTooLarge) } else { keep(bytes) }
+        total_bytes += bytes.len() as u64;
+        if total_bytes > limits.output_bytes { Err(RunFailure::OutputTooLarge) } else { keep(bytes) }
     };
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut group = ProcessGroup { child: command.spawn().map_err(RunFailure::SpawnFailed)?, exit_status: None };
@@ -113,14 +113,14 @@ impl OutputPipes {
     /// Reads until the program has exited and its pipes are empty.
     fn drain(&mut self, ended: &OwnedFd, sink: OutputSink<'_>, mut deadline: Instant) -> Result<(), RunFailure> {
         let mut buffer = vec![0; 128 * 1024];
-        let mut gone = false;
-        while !gone || self.stdout.is_some() || self.stderr.is_some() {
+        let mut has_exited = false;
+        while !has_exited || self.stdout.is_some() || self.stderr.is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 // A background child may hold the pipes open forever.
-                return if gone { Ok(()) } else { Err(RunFailure::TimedOut) };
+                return if has_exited { Ok(()) } else { Err(RunFailure::TimedOut) };
             }
-            let [out, err, end] = self.wait_until_ready(ended, gone, left)?;
+            let [out, err, end] = self.wait_until_ready(ended, has_exited, left)?;
             if out && !forward_once(&mut self.stdout, &mut buffer, sink)? {
                 self.stdout = None;
             }
@@ -135,8 +135,8 @@ impl OutputPipes {
                     self.stderr = None;
                 }
             }
-            if end && !gone {
-                gone = true;
+            if end && !has_exited {
+                has_exited = true;
                 deadline = deadline.min(Instant::now() + DRAIN_TIMEOUT);
             }
         }
@@ -144,8 +144,8 @@ impl OutputPipes {
     }
 
     /// Waits for stdout, stderr or the exit; returns which are ready.
-    fn wait_until_ready(&self, ended: &OwnedFd, gone: bool, time: Duration) -> Result<[bool; 3], RunFailure> {
-        let ended = if gone { None } else { Some(ended) };
+    fn wait_until_ready(&self, ended: &OwnedFd, has_exited: bool, time: Duration) -> Result<[bool; 3], RunFailure> {
+        let ended = if has_exited { None } else { Some(ended) };
         let watched = [self.stdout.as_ref(), self.stderr.as_ref(), ended];
         let mut waiting: Vec<PollFd<'_>> =
             watched.iter().flatten().map(|descriptor| PollFd::new(descriptor, PollFlags::IN)).collect();
@@ -191,10 +191,10 @@ mod tests {
     use super::*;
 
     fn run_shell(script: &str, time: Duration) -> (Result<ProcessExit, RunFailure>, Vec<u8>, Duration) {
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         let began = Instant::now();
         let mut sink = |bytes: &[u8]| {
-            said.extend_from_slice(bytes);
+            output.extend_from_slice(bytes);
             Ok(())
         };
         let mut command = Command::new("/bin/sh");
@@ -204,15 +204,15 @@ mod tests {
             RunLimits { timeout: time, output_bytes: 1 << 20, memory_bytes: None },
             &mut sink,
         );
-        (result, said, began.elapsed())
+        (result, output, began.elapsed())
     }
 
     #[test]
     fn returns_output_and_exit_status() {
-        let (result, said, _) =
+        let (result, output, _) =
             run_shell("echo out; printf 'one\\n\\033[31mtwo\\n' >&2; exit 3", Duration::from_secs(20));
         let finished = result.unwrap();
-        assert_eq!((finished.status.code(), said.as_slice()), (Some(3), b"out\n".as_slice()));
+        assert_eq!((finished.status.code(), output.as_slice()), (Some(3), b"out\n".as_slice()));
         assert_eq!(finished.stderr, "one; [31mtwo");
     }
 
@@ -230,15 +230,15 @@ mod tests {
 
     #[test]
     fn a_background_child_is_killed_and_does_not_block() {
-        let (result, said, took) = run_shell("sleep 60 & echo $!", Duration::from_secs(50));
+        let (result, output, took) = run_shell("sleep 60 & echo $!", Duration::from_secs(50));
         assert!(result.unwrap().status.success());
         assert!(took < Duration::from_secs(20));
-        let child = String::from_utf8(said).unwrap();
+        let child = String::from_utf8(output).unwrap();
         let state = || std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
         // It may take a moment to die, and its new parent one to notice.
-        let gone = || state().is_empty() || state().contains(") Z ");
+        let is_gone = || state().is_empty() || state().contains(") Z ");
         let waited = (0..500).any(|_| {
-            gone() || {
+            is_gone() || {
                 std::thread::sleep(Duration::from_millis(10));
                 false
             }
@@ -248,9 +248,9 @@ mod tests {
 
     #[test]
     fn too_much_output_kills_the_program() {
-        let (result, said, _) = run_shell("yes", Duration::from_secs(20));
+        let (result, output, _) = run_shell("yes", Duration::from_secs(20));
         assert!(matches!(result, Err(RunFailure::OutputTooLarge)));
-        assert!(said.len() <= 1 << 20);
+        assert!(output.len() <= 1 << 20);
     }
 
     #[test]
@@ -258,14 +258,14 @@ mod tests {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "read go; x=$(head -c 300000000 /dev/zero | tr '\\0' x); echo ${#x}"]);
         command.stdin(stdin_file(b"go\n", &std::env::temp_dir()).unwrap());
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         let mut sink = |bytes: &[u8]| {
-            said.extend_from_slice(bytes);
+            output.extend_from_slice(bytes);
             Ok(())
         };
         let limits =
             RunLimits { timeout: Duration::from_secs(20), output_bytes: u64::MAX, memory_bytes: Some(64 << 20) };
         drop(run_command(&mut command, limits, &mut sink));
-        assert_ne!(String::from_utf8_lossy(&said).trim(), "300000000");
+        assert_ne!(String::from_utf8_lossy(&output).trim(), "300000000");
     }
 }

@@ -135,14 +135,13 @@ fn existing_branch_names_get_a_suffix() {
         commit_all(&scenario.inside, "more");
         let imported = scenario.import_result("atoll/work");
         assert_eq!(imported.branch, name);
-        let expected =
-            if number == 0 { vec![] } else { vec![ImportNote::NameTaken { wanted: "atoll/work".to_owned() }] };
+        let expected = if number == 0 { vec![] } else { vec![ImportNote::NameTaken { name: "atoll/work".to_owned() }] };
         assert_eq!(imported.notes, expected);
     }
     let imported = scenario.import_result("atoll/work/deeper");
     assert_eq!(imported.branch, "atoll-work-deeper");
     let by = "atoll/work".to_owned();
-    assert_eq!(imported.notes, [ImportNote::NameBlocked { wanted: "atoll/work/deeper".to_owned(), by }]);
+    assert_eq!(imported.notes, [ImportNote::NameBlocked { name: "atoll/work/deeper".to_owned(), by }]);
     assert_eq!(scenario.import_result("atoll").branch, "atoll-2");
 }
 

@@ -122,9 +122,9 @@ mod tests {
         Some(group)
     }
 
-    fn wait_until(wanted: impl Fn() -> bool) {
+    fn wait_until(is_done: impl Fn() -> bool) {
         let start = Instant::now();
-        while !wanted() {
+        while !is_done() {
             assert!(start.elapsed() < Duration::from_secs(20), "timed out");
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu_placement;
 use crate::host_report::CgroupVersion;
-use crate::sandbox::{Enforcement, SandboxLimits, SandboxUsage};
+use crate::sandbox::{Enforcement, ResourceLimits, SandboxUsage};
 
 pub(crate) use freezer::Freezer;
 
@@ -80,13 +80,13 @@ pub(crate) struct LeafLimits {
 }
 
 impl LeafLimits {
-    pub fn for_agent(limits: &SandboxLimits) -> Self {
-        let SandboxLimits { memory_bytes, cpu_milli, pids, .. } = *limits;
+    pub fn for_agent(limits: &ResourceLimits) -> Self {
+        let ResourceLimits { memory_bytes, cpu_milli, pids, .. } = *limits;
         Self { memory_bytes, cpu_milli: Some(cpu_milli), pids, weight_milli: cpu_milli, cpus: None }
     }
 
     /// The worker's CPU time has no limit, so that a busy agent cannot delay it.
-    pub fn for_worker(limits: &SandboxLimits) -> Self {
+    pub fn for_worker(limits: &ResourceLimits) -> Self {
         let memory_bytes = limits.worker_memory_bytes;
         Self { memory_bytes, cpu_milli: None, pids: 64, weight_milli: limits.cpu_milli, cpus: None }
     }

@@ -51,7 +51,7 @@ fn cpu_shares(milli: u32) -> u64 {
 
 /// Adds a cpuset directory to a leaf. If the kernel refuses, the leaf goes without: no process can enter a cpuset
 /// without CPUs.
-fn confine_to_cpus(made: &mut CgroupLeaf, deployment: &Path, directory: &Path, cpus: &[u32]) {
+fn confine_to_cpus(leaf: &mut CgroupLeaf, deployment: &Path, directory: &Path, cpus: &[u32]) {
     let above = directory.parent().unwrap_or(deployment);
     let all = || -> io::Result<()> {
         for group in [deployment, above] {
@@ -61,9 +61,9 @@ fn confine_to_cpus(made: &mut CgroupLeaf, deployment: &Path, directory: &Path, c
         ensure_dir(directory)?;
         inherit_from_parent(directory, &["cpuset.mems"])
     };
-    made.confined = all().ok().and_then(|()| CpuConfinement::apply(directory.join("cpuset.cpus"), cpus));
-    match made.confined {
-        Some(_) => made.directories.push(directory.to_path_buf()),
+    leaf.confined = all().ok().and_then(|()| CpuConfinement::apply(directory.join("cpuset.cpus"), cpus));
+    match leaf.confined {
+        Some(_) => leaf.directories.push(directory.to_path_buf()),
         None => drop(remove_upwards(directory)),
     }
 }
@@ -106,12 +106,12 @@ impl CgroupBackend for CgroupV1 {
     }
 
     fn create_leaf(&self, sandbox: &str, leaf: &str, limits: &LeafLimits) -> io::Result<CgroupLeaf> {
-        let mut made = CgroupLeaf::default();
-        let outcome = self.configure_leaf(&mut made, sandbox, leaf, limits);
+        let mut created = CgroupLeaf::default();
+        let outcome = self.configure_leaf(&mut created, sandbox, leaf, limits);
         if outcome.is_err() {
-            made.remove();
+            created.remove();
         }
-        outcome.map(|()| made)
+        outcome.map(|()| created)
     }
 
     fn remove_stale(&self, keep: &BTreeSet<String>) {
@@ -123,19 +123,25 @@ impl CgroupBackend for CgroupV1 {
 }
 
 impl CgroupV1 {
-    fn configure_leaf(&self, made: &mut CgroupLeaf, sandbox: &str, leaf: &str, limits: &LeafLimits) -> io::Result<()> {
+    fn configure_leaf(
+        &self,
+        created: &mut CgroupLeaf,
+        sandbox: &str,
+        leaf: &str,
+        limits: &LeafLimits,
+    ) -> io::Result<()> {
         if let (Some(deployment), Some(cpus)) = (&self.cpuset, &limits.cpus) {
-            confine_to_cpus(made, deployment, &deployment.join(sandbox).join(leaf), cpus);
+            confine_to_cpus(created, deployment, &deployment.join(sandbox).join(leaf), cpus);
         }
         let mut open = |deployment: &Path| -> io::Result<PathBuf> {
             let group = deployment.join(sandbox);
             let directory = group.join(leaf);
             // Controllers that are mounted together share one directory.
-            if !made.directories.contains(&directory) {
+            if !created.directories.contains(&directory) {
                 ensure_dir(deployment)?;
                 ensure_dir(&group)?;
                 ensure_dir(&directory)?;
-                made.directories.push(directory.clone());
+                created.directories.push(directory.clone());
             }
             Ok(directory)
         };
@@ -144,14 +150,14 @@ impl CgroupV1 {
         let pids = self.pids.as_deref().map(&mut open).transpose()?;
         let accounting = self.cpuacct.as_deref().map(&mut open).transpose()?;
         // Last: a process that enters a frozen cgroup stops at once, so it must have entered all others before.
-        made.freezer = self.freezer.as_deref().map(&mut open).transpose()?.map(Freezer::Version1);
+        created.freezer = self.freezer.as_deref().map(&mut open).transpose()?.map(Freezer::Version1);
         if let Some(memory) = memory {
             let limit = limits.memory_bytes.to_string();
             write_control(&memory.join("memory.limit_in_bytes"), &limit)?;
             write_control_if_present(&memory.join("memory.memsw.limit_in_bytes"), &limit)?;
-            made.memory = Some(memory.join("memory.usage_in_bytes"));
-            made.peak = Some(memory.join("memory.max_usage_in_bytes"));
-            made.oom = Some(memory.join("memory.oom_control"));
+            created.memory = Some(memory.join("memory.usage_in_bytes"));
+            created.peak = Some(memory.join("memory.max_usage_in_bytes"));
+            created.oom = Some(memory.join("memory.oom_control"));
         }
         if let Some(group) = cpu.as_deref().and_then(Path::parent) {
             write_control(&group.join("cpu.shares"), &cpu_shares(limits.weight_milli).to_string())?;
@@ -166,9 +172,9 @@ impl CgroupV1 {
         }
         if let Some(pids) = pids {
             write_control(&pids.join("pids.max"), &limits.pids.to_string())?;
-            made.pids = Some(pids.join("pids.current"));
+            created.pids = Some(pids.join("pids.current"));
         }
-        made.cpu = accounting.map(|directory| CpuTimeFile::Nanoseconds(directory.join("cpuacct.usage")));
+        created.cpu = accounting.map(|directory| CpuTimeFile::Nanoseconds(directory.join("cpuacct.usage")));
         Ok(())
     }
 }

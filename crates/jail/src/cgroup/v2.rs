@@ -98,8 +98,8 @@ fn move_into_subgroup(own: &Path) -> bool {
         .lines()
         .filter_map(|line| line.trim().parse().ok())
         .collect();
-    let ours = [std::process::id(), std::os::unix::process::parent_id()];
-    if here.is_empty() || !here.iter().all(|pid| ours.contains(pid)) {
+    let own_pids = [std::process::id(), std::os::unix::process::parent_id()];
+    if here.is_empty() || !here.iter().all(|pid| own_pids.contains(pid)) {
         return false;
     }
     let subgroup = own.join("atoll-server");

@@ -108,10 +108,10 @@ fn emit_tree(segments: &[(u32, SyscallVerdict)]) -> BpfProgram {
             let (low, high) = segments.split_at(segments.len() / 2);
             let (low, border, high) = (emit_tree(low), high[0].0, emit_tree(high));
             let mut program = match u8::try_from(low.len()) {
-                Ok(over) => vec![instruction(IF_AT_LEAST, over, 0, border)],
+                Ok(offset) => vec![instruction(IF_AT_LEAST, offset, 0, border)],
                 Err(_) => {
-                    let over = u32::try_from(low.len()).unwrap_or(u32::MAX);
-                    vec![instruction(IF_AT_LEAST, 0, 1, border), instruction(JUMP, 0, 0, over)]
+                    let offset = u32::try_from(low.len()).unwrap_or(u32::MAX);
+                    vec![instruction(IF_AT_LEAST, 0, 1, border), instruction(JUMP, 0, 0, offset)]
                 }
             };
             program.extend(low);
@@ -145,8 +145,8 @@ fn emit_leaf(rule: &SyscallVerdict) -> BpfProgram {
 fn emit_value_check(argument: u32, values: &[u32], otherwise: sock_filter, hit: sock_filter) -> BpfProgram {
     let mut program = vec![instruction(LOAD, 0, 0, argument_offset(argument))];
     for (index, value) in values.iter().enumerate() {
-        let over = u8::try_from(values.len() - index).unwrap_or(u8::MAX);
-        program.push(instruction(IF_EQUAL, over, 0, *value));
+        let offset = u8::try_from(values.len() - index).unwrap_or(u8::MAX);
+        program.push(instruction(IF_EQUAL, offset, 0, *value));
     }
     program.extend([otherwise, hit]);
     program
@@ -154,13 +154,13 @@ fn emit_value_check(argument: u32, values: &[u32], otherwise: sock_filter, hit: 
 
 /// Forbidden requests fail with `EPERM`, the family's other requests with `ENOTTY`, except some.
 fn emit_ioctl_check(argument: u32, forbidden: &[u32], family: u32, but: &[u32], allow: sock_filter) -> BpfProgram {
-    let over = |instructions: usize| u8::try_from(instructions).unwrap_or(u8::MAX);
+    let offset = |instructions: usize| u8::try_from(instructions).unwrap_or(u8::MAX);
     let mut program = vec![instruction(LOAD, 0, 0, argument_offset(argument))];
     for (index, value) in forbidden.iter().enumerate() {
-        program.push(instruction(IF_EQUAL, over(forbidden.len() - index + but.len() + 2), 0, *value));
+        program.push(instruction(IF_EQUAL, offset(forbidden.len() - index + but.len() + 2), 0, *value));
     }
     for (index, value) in but.iter().enumerate() {
-        program.push(instruction(IF_EQUAL, over(but.len() - index + 1), 0, *value));
+        program.push(instruction(IF_EQUAL, offset(but.len() - index + 1), 0, *value));
     }
     program.extend([instruction(AND, 0, 0, FAMILY_MASK), instruction(IF_EQUAL, 2, 0, family)]);
     program.extend([allow, return_errno(libc::EPERM), return_errno(libc::ENOTTY)]);
@@ -179,7 +179,7 @@ pub(super) fn interpret(program: &[sock_filter], architecture: u32, call: u32, a
     loop {
         let sock_filter { code, jt, jf, k } = program[at];
         at += 1;
-        let branch = |taken| usize::from(if taken { jt } else { jf });
+        let branch = |is_taken| usize::from(if is_taken { jt } else { jf });
         match code {
             LOAD => {
                 let offset = k as usize;
@@ -211,12 +211,12 @@ mod tests {
             }).collect();
             let program = assemble(&verdicts);
             for call in 0..2100 {
-                let wanted = match rules.get(&call) {
+                let expected = match rules.get(&call) {
                     Some(0) => libc::SECCOMP_RET_ALLOW,
                     Some(number) => libc::SECCOMP_RET_ERRNO | number.cast_unsigned(),
                     None => libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned(),
                 };
-                prop_assert_eq!(interpret(&program, ARCHITECTURE, call, [0; 6]), wanted);
+                prop_assert_eq!(interpret(&program, ARCHITECTURE, call, [0; 6]), expected);
             }
         }
     }

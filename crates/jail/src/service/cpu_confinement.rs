@@ -8,7 +8,7 @@ use super::Service;
 use super::processes::{ProcessKind, TrackedProcess};
 use crate::cgroup::{CpuConfinement, LeafLimits};
 use crate::cpu_placement::{self, CpuLoad};
-use crate::sandbox::{CpuTimes, SandboxLimits};
+use crate::sandbox::{CpuTimes, ResourceLimits};
 
 /// A shorter interval says little about the load.
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
@@ -23,7 +23,7 @@ pub(super) struct LoadSample {
 
 impl Service {
     /// Limits for the processes of a sandbox's agent, all on the same CPUs.
-    pub(super) fn agent_limits(&self, name: &str, limits: &SandboxLimits) -> LeafLimits {
+    pub(super) fn agent_limits(&self, name: &str, limits: &ResourceLimits) -> LeafLimits {
         let current =
             self.find_worker(name).and_then(TrackedProcess::agent_confinement).map(|confined| confined.cpus.clone());
         let others =

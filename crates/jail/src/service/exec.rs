@@ -26,13 +26,13 @@ impl Service {
         run: u64,
         name: &str,
         program: &ProgramSpec,
-        given: Vec<OwnedFd>,
+        streams: Vec<OwnedFd>,
     ) -> Result<(), Error> {
         self.check_startable(name)?;
         let ProgramSpec { argv, env: environment, working_dir: directory, as_root } = program;
         let arguments = to_c_strings(argv.iter().cloned())?;
         let directory = to_c_strings(directory.clone())?.pop().unwrap_or_else(|| c"/workspace".to_owned());
-        if arguments.is_empty() || given.len() != 3 {
+        if arguments.is_empty() || streams.len() != 3 {
             return Err(Error::InvalidSpec { reason: "a program needs a name and three descriptors".to_owned() });
         }
         self.await_starting(name);
@@ -73,7 +73,7 @@ impl Service {
             .unwrap_or_default();
         let environment = to_c_strings(self.exec_environment(name, imported, *as_root, environment))?;
         let descriptors: Vec<Descriptor<'_>> =
-            given.iter().map(|descriptor| Descriptor::Fd(descriptor.as_fd())).collect();
+            streams.iter().map(|descriptor| Descriptor::Fd(descriptor.as_fd())).collect();
         let role = if *as_root { Role::Root } else { Role::Agent };
         let mounts = PreparedMounts {
             overlays: OverlayRequest { files: false, system: imported },

@@ -28,9 +28,9 @@ pub(super) struct ImportInProgress {
 }
 
 impl Service {
-    pub(super) fn import_image(&mut self, request: u64, name: &str, given: Vec<OwnedFd>) -> Result<(), Error> {
+    pub(super) fn import_image(&mut self, request: u64, name: &str, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
         validate_label(name)?;
-        let Ok([archive]) = <[OwnedFd; 1]>::try_from(given) else {
+        let Ok([archive]) = <[OwnedFd; 1]>::try_from(descriptors) else {
             return Err(Error::protocol("an image needs one descriptor, its archive"));
         };
         let store = self.data_dir()?;

@@ -1,4 +1,4 @@
-//! Tries single kernel features in child processes.
+//! Probes individual kernel features in child processes.
 
 use std::fs;
 use std::path::Path;
@@ -12,37 +12,37 @@ use crate::{id_maps, kernel, setup};
 /// Tries to create a user namespace.
 pub(super) fn try_user_namespace() -> Result<(), Errno> {
     let process = kernel::spawn(kernel::NEW_USER_NAMESPACE, None, || 0).map_err(Errno::from)?;
-    wait_outcome(&process)
+    wait_for_exit_errno(&process)
 }
 
 /// Tries to mount an overlay as root of a user namespace.
 pub(super) fn try_overlay(map: &IdMap) -> Result<(), Errno> {
     let work = || {
-        let tried = setup::become_root_inside(map)
+        let result = setup::become_root_inside(map)
             .map_err(|failure: StepFailure| failure.source)
             .and_then(|()| kernel::unshare_mounts().map_err(Errno::from))
             .and_then(|()| mount_test_overlay());
-        tried.map_or_else(|errno| errno.0, |()| 0)
+        result.map_or_else(|errno| errno.0, |()| 0)
     };
     let process = id_maps::spawn_in_namespace(map, work).map_err(|failure| failure.source)?;
-    wait_outcome(&process)
+    wait_for_exit_errno(&process)
 }
 
-/// On a tmpfs in its own mount namespace: this tests the kernel, not a disk.
+/// Mounts an overlay on a tmpfs in its own mount namespace, so that it tests the kernel and not a disk.
 fn mount_test_overlay() -> Result<(), Errno> {
-    let hidden = Path::new("/usr");
+    let mount_point = Path::new("/usr");
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    rustix::mount::mount(c"tmpfs", hidden, c"tmpfs", flags, c"mode=755,size=1m")?;
+    rustix::mount::mount(c"tmpfs", mount_point, c"tmpfs", flags, c"mode=755,size=1m")?;
     for name in ["lower", "upper", "work", "both"] {
-        fs::create_dir(hidden.join(name))?;
+        fs::create_dir(mount_point.join(name))?;
     }
     let options = c"lowerdir=/usr/lower,upperdir=/usr/upper,workdir=/usr/work";
-    rustix::mount::mount(c"overlay", hidden.join("both"), c"overlay", flags, options)?;
-    fs::write(hidden.join("both/file"), "x")?;
+    rustix::mount::mount(c"overlay", mount_point.join("both"), c"overlay", flags, options)?;
+    fs::write(mount_point.join("both/file"), "x")?;
     Ok(())
 }
 
-fn wait_outcome(process: &kernel::ChildProcess) -> Result<(), Errno> {
+fn wait_for_exit_errno(process: &kernel::ChildProcess) -> Result<(), Errno> {
     match process.reap()?.and_then(|status| status.exit_status()) {
         Some(0) => Ok(()),
         Some(number) => Err(Errno(number)),

@@ -105,7 +105,7 @@ struct Service {
     /// Mounted while this launcher runs.
     pool: Option<DiskPool>,
     data_dir: Option<DataDir>,
-    sandboxes: BTreeMap<String, SandboxState>,
+    sandboxes: BTreeMap<String, TrackedSandbox>,
     tracked: Vec<TrackedProcess>,
     leaving_cgroups: Vec<LeavingCgroup>,
     imports: Vec<ImportInProgress>,
@@ -125,7 +125,7 @@ struct DataDir {
     images: Catalog<ImageRecord>,
 }
 
-struct SandboxState {
+struct TrackedSandbox {
     dir: SandboxDir,
     /// `None` for an incomplete sandbox.
     record: Option<SandboxRecord>,
@@ -137,7 +137,7 @@ struct SandboxState {
     ending: Option<Termination>,
 }
 
-impl SandboxState {
+impl TrackedSandbox {
     /// Creates the state of a sandbox that was found on disk.
     fn from_disk(dir: SandboxDir, record: Option<SandboxRecord>) -> Self {
         Self { dir, record, exit: None, unprotected: Vec::new(), usage: SandboxUsage::default(), ending: None }

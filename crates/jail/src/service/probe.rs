@@ -20,7 +20,7 @@ use crate::id_maps::IdSource;
 use crate::id_ranges::IdMap;
 use crate::layers::{LayerContent, LayerStack, LayerStore, clone_idmapped_mount};
 use crate::record::{SandboxDir, SandboxRecord};
-use crate::sandbox::{EnforcedLimits, Enforcement, IdMapKind, SandboxLimits, SandboxSpec};
+use crate::sandbox::{EnforcedLimits, Enforcement, IdMapKind, ResourceLimits, SandboxSpec};
 use crate::setup::overlay::OverlayRequest;
 use crate::setup::{Descriptor, FileSources, Role, SetupPlan};
 use crate::{etc_template, id_maps, process_start, tree_removal};
@@ -218,7 +218,7 @@ impl Service {
         let spec = SandboxSpec {
             name: name.to_owned(),
             labels: BTreeMap::new(),
-            limits: SandboxLimits::default(),
+            limits: ResourceLimits::default(),
             hostname: "atoll".to_owned(),
             image: None,
             snapshot: None,

@@ -58,10 +58,10 @@ impl Service {
         startup::create_private_dir(&base)?;
         let outcome = DiskPool::open(&base, Some(MIN_POOL_BYTES)).and_then(|pool| {
             let Some(pool) = pool else { return Ok(()) };
-            let tried = LayerStore::open(&pool.directory.join("layers"), &self.id_source)
+            let result = LayerStore::open(&pool.directory.join("layers"), &self.id_source)
                 .and_then(|layers| layers.create_volume(MIN_POOL_BYTES).map(|_| ()));
             pool.unmount();
-            tried
+            result
         });
         // The unmounted pool is only a file.
         let _ = fs::remove_dir_all(&base);
@@ -70,8 +70,8 @@ impl Service {
 
     /// Reports a pool that is larger than configured, as it cannot shrink.
     pub(super) fn oversized_pool(&self) -> Option<MissingFeature> {
-        let (pool, wanted) = (self.pool.as_ref()?, self.settings.pool_bytes?);
-        (pool.bytes > wanted).then(|| MissingFeature {
+        let (pool, configured) = (self.pool.as_ref()?, self.settings.pool_bytes?);
+        (pool.bytes > configured).then(|| MissingFeature {
             description: format!("the pool has {} GiB and cannot shrink", pool.bytes >> 30),
             remedy: "Set local.disk_pool_gb to that; or destroy all local sandboxes, delete snapshots and images, stop the server and delete pool.btrfs in the data directory."
                 .to_owned(),

@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
 
 use super::processes::{ProcessKind, TrackedProcess, add_usage};
-use super::{DataDir, SandboxState, Service};
+use super::{DataDir, Service, TrackedSandbox};
 use crate::cgroup::CgroupEnforcement;
 use crate::error::Error;
 use crate::file_writers::KillScope;
@@ -110,7 +110,7 @@ impl Service {
         Ok(SandboxInfo { is_paused: self.is_paused(name), unprotected: sandbox.unprotected.clone(), ..info })
     }
 
-    pub(super) fn find_sandbox(&self, name: &str) -> Result<(&SandboxState, &SandboxRecord), Error> {
+    pub(super) fn find_sandbox(&self, name: &str) -> Result<(&TrackedSandbox, &SandboxRecord), Error> {
         let sandbox = self.sandboxes.get(name).ok_or_else(|| Error::UnknownSandbox { name: name.to_owned() })?;
         let record = sandbox.record.as_ref().ok_or_else(|| Error::Incomplete { name: name.to_owned() })?;
         Ok((sandbox, record))
@@ -160,21 +160,21 @@ impl Service {
         let admit = |owner: ServerUser| {
             owner.grant_socket_access(&dir).map_err(|error| Error::file("give access to", &dir.directory, error))
         };
-        let made = create_sandbox_dirs(&dir, &record, &store.layers)
+        let result = create_sandbox_dirs(&dir, &record, &store.layers)
             .and_then(|()| self.settings.server_user.map_or(Ok(()), admit));
-        if let Err(error) = made {
+        if let Err(error) = result {
             for path in store.layers.mark_for_removal(record.stack.exclusive_layers()) {
                 // The next launcher removes the rest.
                 let _ = tree_removal::remove_tree(&path);
             }
             if tree_removal::remove_tree(&dir.directory).is_err() {
-                let half = SandboxState::from_disk(dir, None);
+                let half = TrackedSandbox::from_disk(dir, None);
                 self.sandboxes.insert(name, half);
             }
             return Err(error);
         }
         let info = dir.to_info(&record, &store.layers, false, None);
-        self.sandboxes.insert(name, SandboxState::from_disk(dir, Some(record)));
+        self.sandboxes.insert(name, TrackedSandbox::from_disk(dir, Some(record)));
         Ok(info)
     }
 

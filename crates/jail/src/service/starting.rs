@@ -19,7 +19,7 @@ use crate::error::{AtStep, Error, LaunchStep, StepFailure};
 use crate::init_process;
 use crate::process_start::{self, StartingProcess};
 use crate::record::{ProcessIdentity, SandboxDir, SandboxRecord, WorkerRecord};
-use crate::sandbox::{AGENT_UID, SandboxLimits};
+use crate::sandbox::{AGENT_UID, ResourceLimits};
 use crate::server_user::chown_spool;
 use crate::setup::{Descriptor, FileSources, ProcessLimits, Role, SetupPlan};
 
@@ -66,11 +66,11 @@ impl Service {
         run: u64,
         name: &str,
         argv: &[String],
-        given: Vec<OwnedFd>,
+        streams: Vec<OwnedFd>,
     ) -> Result<(), Error> {
         self.check_startable(name)?;
         let arguments = to_c_strings(argv.iter().cloned())?;
-        if arguments.is_empty() || given.len() != 3 {
+        if arguments.is_empty() || streams.len() != 3 {
             return Err(Error::InvalidSpec { reason: "a program needs a name and three descriptors".to_owned() });
         }
         let files = self.prepare_mounts(name, Role::Agent)?;
@@ -79,7 +79,7 @@ impl Service {
             self.create_leaf(name, &format!("{ONE_SHOT_PREFIX}{run}"), &self.agent_limits(name, &record.spec.limits))?;
         let environment = to_c_strings(self.run_environment(name))?;
         let descriptors: Vec<Descriptor<'_>> =
-            given.iter().map(|descriptor| Descriptor::Fd(descriptor.as_fd())).collect();
+            streams.iter().map(|descriptor| Descriptor::Fd(descriptor.as_fd())).collect();
         let started = self
             .build_plan(&sandbox.dir, record, files, Role::Agent, &arguments, &environment, &descriptors)
             .and_then(|plan| {
@@ -107,8 +107,8 @@ impl Service {
     }
 
     fn create_leaf(&self, name: &str, leaf: &str, limits: &LeafLimits) -> Result<CgroupLeaf, Error> {
-        let made = self.cgroups.create_leaf(name, leaf, limits);
-        made.at(LaunchStep::Cgroup).map_err(|failure| Error::step(name, failure))
+        let created = self.cgroups.create_leaf(name, leaf, limits);
+        created.at(LaunchStep::Cgroup).map_err(|failure| Error::step(name, failure))
     }
 
     /// Tracks a started process, or removes its cgroups if the start failed.
@@ -240,7 +240,7 @@ impl Service {
         if imported { init_process::DEFAULT_PATH } else { &self.view.path }
     }
 
-    pub(super) fn process_limits(&self, limits: &SandboxLimits) -> ProcessLimits {
+    pub(super) fn process_limits(&self, limits: &ResourceLimits) -> ProcessLimits {
         let enforces = self.cgroups.enforcement();
         ProcessLimits {
             open_files: limits.open_files,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::processes::{ProcessKind, TrackedProcess};
-use super::{DataDir, SandboxState, Service};
+use super::{DataDir, Service, TrackedSandbox};
 use crate::catalog::Catalog;
 use crate::cgroup::CpuConfinement;
 use crate::disk_pool::DiskPool;
@@ -114,7 +114,7 @@ impl Service {
                 // The next worker gets this launcher's limits.
                 record.enforced = self.enforced_limits(&record.map, layers.enforces_quota(&record.stack));
             }
-            self.sandboxes.insert(name, SandboxState::from_disk(dir, record));
+            self.sandboxes.insert(name, TrackedSandbox::from_disk(dir, record));
         }
         Ok(templates)
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::processes::{ProcessKind, TrackedProcess};
-use super::{SandboxState, Service};
+use super::{Service, TrackedSandbox};
 use crate::cgroup::CgroupLeaf;
 use crate::error::{Errno, Error};
 use crate::id_ranges::IdMap;
@@ -142,7 +142,7 @@ impl Service {
 
     /// Removes the files in a child process: it may take long, and an unprivileged user needs the sandbox's ids.
     fn start_remover(&self, name: &str) -> Result<TrackedProcess, Error> {
-        let Some(SandboxState { dir, record, .. }) = self.sandboxes.get(name) else {
+        let Some(TrackedSandbox { dir, record, .. }) = self.sandboxes.get(name) else {
             return Err(Error::UnknownSandbox { name: name.to_owned() });
         };
         // Rename first, so that a partly removed directory is never taken for a sandbox.

@@ -29,7 +29,7 @@ impl Service {
                 Some(ImageLayer { name: name.clone(), layer: entry.layer.clone() })
             }
         };
-        let (made, image) = match (&spec.snapshot, image) {
+        let (volume, image) = match (&spec.snapshot, image) {
             (None, None) => (store.layers.create_volume(bytes)?, None),
             (None, Some(base)) if store.layers.is_volume(&base.layer) => {
                 (store.layers.volume_from_image(&base.layer, bytes)?, Some(base))
@@ -44,13 +44,14 @@ impl Service {
                 (store.layers.copy_volume(layer, usage_offset, Some(bytes))?, entry.image.clone())
             }
         };
-        self.finish_volume_stack(made, image).map(Some)
+        self.finish_volume_stack(volume, image).map(Some)
     }
 
-    /// Creates the stack of a fork, if the parent's files are a subvolume. The parent keeps running undisturbed.
+    /// Creates the stack of a fork, if the parent's files are a subvolume. The parent's mounts do not
+    /// change; the caller has already stopped the agent's processes.
     pub(super) fn fork_volume(&mut self, parent: &str, bytes: u64) -> Result<Option<LayerStack>, Error> {
-        let Some((made, image)) = self.copy_sandbox_volume(parent, Some(bytes))? else { return Ok(None) };
-        self.finish_volume_stack(made, image).map(Some)
+        let Some((volume, image)) = self.copy_sandbox_volume(parent, Some(bytes))? else { return Ok(None) };
+        self.finish_volume_stack(volume, image).map(Some)
     }
 
     /// Copies a sandbox's files for a snapshot, if they are a subvolume.
@@ -73,8 +74,8 @@ impl Service {
         let (_, record) = self.find_sandbox(name)?;
         let Some(volume) = &record.stack.volume else { return Ok(None) };
         self.check_sealable(name)?;
-        let made = self.data_dir()?.layers.copy_volume(&record.stack.top, volume.usage_offset, bytes)?;
-        Ok(Some((made, record.stack.image.clone())))
+        let copy = self.data_dir()?.layers.copy_volume(&record.stack.top, volume.usage_offset, bytes)?;
+        Ok(Some((copy, record.stack.image.clone())))
     }
 
     fn finish_volume_stack(

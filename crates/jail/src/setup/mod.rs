@@ -196,9 +196,9 @@ fn check_launcher_alive(wait: &File) -> Result<(), StepFailure> {
 }
 
 fn set_process_limits(limits: ProcessLimits, role: Role) -> rustix::io::Result<()> {
-    let set = |resource: Resource, wanted: u64| {
+    let set = |resource: Resource, requested: u64| {
         let hard = rustix::process::getrlimit(resource).maximum;
-        let value = Some(hard.map_or(wanted, |hard| hard.min(wanted)));
+        let value = Some(hard.map_or(requested, |hard| hard.min(requested)));
         rustix::process::setrlimit(resource, Rlimit { current: value, maximum: value })
     };
     set(Resource::Core, 0)?;

@@ -60,8 +60,8 @@ pub(crate) fn open_covered_dirs(workspace: &Path, protected: &[String]) -> Resul
     Ok(parent_dirs(&all).into_iter().filter_map(|directory| open_beneath(top.as_fd(), directory).ok()).collect())
 }
 
-fn contains_path(paths: &[String], wanted: &str) -> bool {
-    paths.iter().any(|path| path == wanted)
+fn contains_path(paths: &[String], searched: &str) -> bool {
+    paths.iter().any(|path| path == searched)
 }
 
 fn open_beneath(workspace: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {

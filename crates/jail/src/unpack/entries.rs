@@ -128,9 +128,9 @@ impl<'a> Unpacker<'a> {
         if !self.map.has_root() {
             return Ok(());
         }
-        let id = |wanted: io::Result<u64>, known: &dyn Fn(u32) -> bool| {
-            let wanted = wanted.ok().and_then(|id| u32::try_from(id).ok()).unwrap_or(NOBODY_ID);
-            [wanted, NOBODY_ID].into_iter().find(|id| known(*id)).unwrap_or(0)
+        let id = |archived: io::Result<u64>, known: &dyn Fn(u32) -> bool| {
+            let archived = archived.ok().and_then(|id| u32::try_from(id).ok()).unwrap_or(NOBODY_ID);
+            [archived, NOBODY_ID].into_iter().find(|id| known(*id)).unwrap_or(0)
         };
         let user = id(entry.header().uid(), &|id| self.map.host_uid(id).is_some());
         let group = id(entry.header().gid(), &|id| self.map.host_gid(id).is_some());
@@ -146,14 +146,14 @@ fn link_target<R: Read>(entry: &Entry<'_, R>) -> io::Result<PathBuf> {
 
 /// An entry's path below the root; `None` for the root itself. Rejects `..`, although it could not lead out.
 fn entry_path(bytes: &[u8]) -> Result<Option<PathBuf>, String> {
-    let given = Path::new(OsStr::from_bytes(bytes));
+    let entry = Path::new(OsStr::from_bytes(bytes));
     let mut path = PathBuf::from("/");
-    for part in given.components() {
+    for part in entry.components() {
         match part {
             Component::Normal(part) => path.push(part),
             Component::CurDir | Component::RootDir => {}
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(format!("its entry {} leads out of it", given.display()));
+                return Err(format!("its entry {} leads out of it", entry.display()));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use atoll_jail::SandboxLimits;
+use atoll_jail::ResourceLimits;
 
 use crate::harness::{Harness, skip_test, spec};
 
@@ -10,7 +10,7 @@ fn check_tool(program: &str, script: &str) {
     check_tool_with_limits(program, spec("a").limits, script);
 }
 
-fn check_tool_with_limits(program: &str, limits: SandboxLimits, script: &str) {
+fn check_tool_with_limits(program: &str, limits: ResourceLimits, script: &str) {
     let Some(harness) = Harness::new() else { return };
     harness.launcher.prepare_sandbox(&atoll_jail::SandboxSpec { limits, ..spec("a") }).unwrap();
     if harness.run_shell("a", &format!("command -v {program}")).stdout.is_empty() {
@@ -60,7 +60,7 @@ fn cargo_works() {
 /// With a dependency, a build script and tests.
 #[test]
 fn cargo_builds_a_workspace() {
-    let limits = SandboxLimits { memory_bytes: 1 << 30, ..spec("a").limits };
+    let limits = ResourceLimits { memory_bytes: 1 << 30, ..spec("a").limits };
     check_tool_with_limits(
         "cargo",
         limits,
@@ -77,7 +77,7 @@ cargo build -q --offline; ./target/debug/app | grep -qx '42 yes'; cargo test -q 
 /// Go's runtime creates threads and makes system calls without libc.
 #[test]
 fn go_works() {
-    let limits = SandboxLimits { memory_bytes: 1 << 30, pids: 400, ..spec("a").limits };
+    let limits = ResourceLimits { memory_bytes: 1 << 30, pids: 400, ..spec("a").limits };
     let program = r#"package main
 
 import (
@@ -124,7 +124,7 @@ func main() {
 /// A page with a script, a worker thread and a canvas.
 #[test]
 fn chromium_works() {
-    let limits = SandboxLimits { memory_bytes: 2 << 30, pids: 1000, ..spec("a").limits };
+    let limits = ResourceLimits { memory_bytes: 2 << 30, pids: 1000, ..spec("a").limits };
     let page = "<p id=a></p><canvas id=c></canvas><script>
 document.getElementById('c').getContext('2d').fillRect(0, 0, 5, 5);
 const worker = new Worker(URL.createObjectURL(new Blob(['postMessage(6 * 7)'])));

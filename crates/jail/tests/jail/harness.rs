@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use atoll_jail::{Exit, Launcher, LauncherOptions, RunningProgram, SandboxLimits, SandboxSpec, Support};
+use atoll_jail::{Exit, Launcher, LauncherOptions, ResourceLimits, RunningProgram, SandboxSpec, Support};
 
 pub const LAUNCHER_VARIABLE: &str = "ATOLL_JAIL_TEST_LAUNCHER";
 
@@ -207,7 +207,7 @@ pub fn spec(name: &str) -> SandboxSpec {
     SandboxSpec {
         name: name.to_owned(),
         labels: BTreeMap::from([("atoll".to_owned(), "1".to_owned())]),
-        limits: SandboxLimits { memory_bytes: 256 << 20, pids: 200, ..SandboxLimits::default() },
+        limits: ResourceLimits { memory_bytes: 256 << 20, pids: 200, ..ResourceLimits::default() },
         hostname: "sandbox".to_owned(),
         image: None,
         snapshot: None,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_jail::{Enforcement, Exit, SandboxLimits};
+use atoll_jail::{Enforcement, Exit, ResourceLimits};
 
 use crate::harness::{Harness, skip_test, spec, wait_for_file, wait_until};
 
@@ -89,7 +89,7 @@ fn limits_open_files() {
 fn limits_and_measures_cpu_time() {
     let Some(harness) = Harness::new() else { return };
     let mut limited = spec("a");
-    limited.limits = SandboxLimits { cpu_milli: 200, ..limited.limits };
+    limited.limits = ResourceLimits { cpu_milli: 200, ..limited.limits };
     let sandbox = harness.launcher.prepare_sandbox(&limited).unwrap();
     if sandbox.enforced.cpu != Enforcement::Enforced {
         return skip_test("no CPU limit");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use atoll_jail::{DiskQuota, Enforcement, Error, Exit, Launcher, SandboxInfo, SandboxLimits, SandboxSpec, Tier};
+use atoll_jail::{DiskQuota, Enforcement, Error, Exit, Launcher, ResourceLimits, SandboxInfo, SandboxSpec, Tier};
 
 use crate::harness::{Harness, exec_shell, spec, wait_for, wait_until};
 
@@ -14,7 +14,7 @@ const SMALL: u64 = 32 << 20;
 const FILL: &str = "said=$(head -c 200M /dev/zero 2>&1 >/workspace/large); stat -c %s /workspace/large; echo \"$said\"";
 
 fn small_spec(name: &str) -> SandboxSpec {
-    SandboxSpec { limits: SandboxLimits { disk_bytes: SMALL, ..spec(name).limits }, ..spec(name) }
+    SandboxSpec { limits: ResourceLimits { disk_bytes: SMALL, ..spec(name).limits }, ..spec(name) }
 }
 
 fn pool_harness() -> Option<Harness> {
@@ -89,7 +89,7 @@ fn a_full_sandbox_gets_an_error_and_its_neighbour_does_not() {
 #[test]
 fn many_small_files_count_towards_the_quota() {
     let Some(harness) = pool_harness() else { return };
-    let limits = SandboxLimits { disk_bytes: 4 << 20, ..spec("a").limits };
+    let limits = ResourceLimits { disk_bytes: 4 << 20, ..spec("a").limits };
     harness.launcher.prepare_sandbox(&SandboxSpec { limits, ..spec("a") }).unwrap();
     let name = "x".repeat(200);
     let bomb = format!(

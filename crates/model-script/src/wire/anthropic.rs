@@ -53,7 +53,7 @@ const fn stop_reason(calls: bool) -> &'static str {
     if calls { "tool_use" } else { "end_turn" }
 }
 
-pub(super) fn whole_response(asked: &Conversation, answer: &ModelAnswer) -> Value {
+pub(super) fn whole_response(conversation: &Conversation, answer: &ModelAnswer) -> Value {
     let mut calls = 0;
     let content = answer.blocks.iter().map(|block| match block {
         Block::Think(text) => json!({ "type": "thinking", "thinking": text, "signature": "scripted" }),
@@ -69,15 +69,15 @@ pub(super) fn whole_response(asked: &Conversation, answer: &ModelAnswer) -> Valu
     });
     let content: Vec<_> = content.collect();
     json!({
-        "id": format!("msg_{}", answer.id), "type": "message", "role": "assistant", "model": asked.model,
+        "id": format!("msg_{}", answer.id), "type": "message", "role": "assistant", "model": conversation.model,
         "content": content, "stop_reason": stop_reason(calls > 0), "stop_sequence": null,
         "usage": usage_json(answer, answer.usage.output),
     })
 }
 
-pub(super) fn stream_events(asked: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
+pub(super) fn stream_events(conversation: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
     let start = json!({
-        "id": format!("msg_{}", answer.id), "type": "message", "role": "assistant", "model": asked.model,
+        "id": format!("msg_{}", answer.id), "type": "message", "role": "assistant", "model": conversation.model,
         "content": [], "stop_reason": null, "stop_sequence": null, "usage": usage_json(answer, 1),
     });
     let mut stream = AnthropicStream { events: Vec::new() };

@@ -62,24 +62,24 @@ fn call_json(answer: &ModelAnswer, index: usize, call: &crate::answer::ScriptedC
     })
 }
 
-pub(super) fn whole_response(asked: &Conversation, answer: &ModelAnswer) -> Value {
+pub(super) fn whole_response(conversation: &Conversation, answer: &ModelAnswer) -> Value {
     let calls: Vec<_> = answer.calls().enumerate().map(|(index, one)| call_json(answer, index, one)).collect();
     let mut message = json!({ "role": "assistant", "content": answer.full_text() });
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
     }
     json!({
-        "id": format!("chatcmpl-{}", answer.id), "object": "chat.completion", "created": CREATED_AT_SECONDS, "model": asked.model,
+        "id": format!("chatcmpl-{}", answer.id), "object": "chat.completion", "created": CREATED_AT_SECONDS, "model": conversation.model,
         "choices": [{ "index": 0, "message": message, "finish_reason": finish_reason(answer) }],
         "usage": usage_json(answer),
     })
 }
 
-pub(super) fn stream_events(asked: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
+pub(super) fn stream_events(conversation: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
     let chunk = |choices: Value| {
         json!({
             "id": format!("chatcmpl-{}", answer.id), "object": "chat.completion.chunk", "created": CREATED_AT_SECONDS,
-            "model": asked.model, "choices": choices,
+            "model": conversation.model, "choices": choices,
         })
     };
     let delta = |delta: Value, pause: Duration| {
@@ -103,7 +103,7 @@ pub(super) fn stream_events(asked: &Conversation, answer: &ModelAnswer) -> Vec<S
     }
     let finish = json!([{ "index": 0, "delta": {}, "finish_reason": finish_reason(answer) }]);
     events.push(SseEvent::new(None, &chunk(finish)));
-    if asked.wants_stream_usage {
+    if conversation.wants_stream_usage {
         let mut last = chunk(json!([]));
         last["usage"] = usage_json(answer);
         events.push(SseEvent::new(None, &last));

@@ -78,10 +78,10 @@ fn encode_parts(answer: &ModelAnswer) -> Vec<(Duration, Value)> {
     parts
 }
 
-fn candidates_json(asked: &Conversation, answer: &ModelAnswer, parts: Value) -> Value {
+fn candidates_json(conversation: &Conversation, answer: &ModelAnswer, parts: Value) -> Value {
     json!({
         "candidates": [{ "index": 0, "content": { "role": "model", "parts": parts } }],
-        "modelVersion": asked.model, "responseId": answer.id,
+        "modelVersion": conversation.model, "responseId": answer.id,
     })
 }
 
@@ -91,22 +91,22 @@ fn finish_response(mut response: Value, answer: &ModelAnswer) -> Value {
     response
 }
 
-pub(super) fn whole_response(asked: &Conversation, answer: &ModelAnswer) -> Value {
+pub(super) fn whole_response(conversation: &Conversation, answer: &ModelAnswer) -> Value {
     let parts: Vec<_> = encode_parts(answer).into_iter().map(|(_, part)| part).collect();
-    finish_response(candidates_json(asked, answer, parts.into()), answer)
+    finish_response(candidates_json(conversation, answer, parts.into()), answer)
 }
 
-pub(super) fn stream_events(asked: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
+pub(super) fn stream_events(conversation: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
     let parts = encode_parts(answer);
     let last = parts.len().saturating_sub(1);
     let events = parts.into_iter().enumerate().map(|(index, (pause, part))| {
-        let response = candidates_json(asked, answer, json!([part]));
+        let response = candidates_json(conversation, answer, json!([part]));
         let response = if index == last { finish_response(response, answer) } else { response };
         SseEvent::new(None, &response).with_pause(pause)
     });
     let events: Vec<_> = events.collect();
     if events.is_empty() {
-        return vec![SseEvent::new(None, &finish_response(candidates_json(asked, answer, json!([])), answer))];
+        return vec![SseEvent::new(None, &finish_response(candidates_json(conversation, answer, json!([])), answer))];
     }
     events
 }

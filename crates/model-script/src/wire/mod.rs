@@ -64,21 +64,21 @@ impl Api {
         }
     }
 
-    pub(crate) fn stream_events(self, asked: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
+    pub(crate) fn stream_events(self, conversation: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
         match self {
-            Self::Anthropic => anthropic::stream_events(asked, answer),
-            Self::Chat => chat::stream_events(asked, answer),
-            Self::Responses => responses::stream_events(asked, answer),
-            Self::Gemini => gemini::stream_events(asked, answer),
+            Self::Anthropic => anthropic::stream_events(conversation, answer),
+            Self::Chat => chat::stream_events(conversation, answer),
+            Self::Responses => responses::stream_events(conversation, answer),
+            Self::Gemini => gemini::stream_events(conversation, answer),
         }
     }
 
-    pub(crate) fn whole_response(self, asked: &Conversation, answer: &ModelAnswer) -> Value {
+    pub(crate) fn whole_response(self, conversation: &Conversation, answer: &ModelAnswer) -> Value {
         match self {
-            Self::Anthropic => anthropic::whole_response(asked, answer),
-            Self::Chat => chat::whole_response(asked, answer),
-            Self::Responses => responses::whole_response(asked, answer),
-            Self::Gemini => gemini::whole_response(asked, answer),
+            Self::Anthropic => anthropic::whole_response(conversation, answer),
+            Self::Chat => chat::whole_response(conversation, answer),
+            Self::Responses => responses::whole_response(conversation, answer),
+            Self::Gemini => gemini::whole_response(conversation, answer),
         }
     }
 

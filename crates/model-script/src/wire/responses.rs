@@ -48,9 +48,15 @@ fn parse_tool(tool: &Value) -> Option<Tool> {
     Some(Tool { name: string_or_empty(&tool["name"]), input_form: form })
 }
 
-fn response_json(asked: &Conversation, answer: &ModelAnswer, status: &str, output: Value, usage: Value) -> Value {
+fn response_json(
+    conversation: &Conversation,
+    answer: &ModelAnswer,
+    status: &str,
+    output: Value,
+    usage: Value,
+) -> Value {
     json!({
-        "id": format!("resp_{}", answer.id), "object": "response", "created_at": CREATED_AT_SECONDS, "model": asked.model,
+        "id": format!("resp_{}", answer.id), "object": "response", "created_at": CREATED_AT_SECONDS, "model": conversation.model,
         "status": status, "error": null, "output": output, "usage": usage,
     })
 }
@@ -106,19 +112,19 @@ fn encode_items(answer: &ModelAnswer) -> Vec<Value> {
     answer.blocks.iter().enumerate().map(|(index, block)| encode_item(answer, index, block, &mut calls)).collect()
 }
 
-pub(super) fn whole_response(asked: &Conversation, answer: &ModelAnswer) -> Value {
-    response_json(asked, answer, "completed", encode_items(answer).into(), usage_json(answer))
+pub(super) fn whole_response(conversation: &Conversation, answer: &ModelAnswer) -> Value {
+    response_json(conversation, answer, "completed", encode_items(answer).into(), usage_json(answer))
 }
 
-pub(super) fn stream_events(asked: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
+pub(super) fn stream_events(conversation: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
     let mut stream = ResponsesStream { events: Vec::new() };
-    let begun = response_json(asked, answer, "in_progress", json!([]), Value::Null);
-    stream.push_event("response.created", json!({ "response": begun }), Duration::ZERO);
+    let response = response_json(conversation, answer, "in_progress", json!([]), Value::Null);
+    stream.push_event("response.created", json!({ "response": response }), Duration::ZERO);
     let items = encode_items(answer);
     for (index, (block, item)) in answer.blocks.iter().zip(&items).enumerate() {
         stream.push_item(index, block, item);
     }
-    let ended = response_json(asked, answer, "completed", items.into(), usage_json(answer));
+    let ended = response_json(conversation, answer, "completed", items.into(), usage_json(answer));
     stream.push_event("response.completed", json!({ "response": ended }), Duration::ZERO);
     stream.events
 }
@@ -136,16 +142,16 @@ impl ResponsesStream {
 
     fn push_item(&mut self, index: usize, block: &Block, item: &Value) {
         let id = &item["id"];
-        let mut begun = item.clone();
-        begun["status"] = "in_progress".into();
+        let mut added = item.clone();
+        added["status"] = "in_progress".into();
         let empty = match block {
             Block::Think(_) => ("summary", json!([])),
             Block::Text(_) => ("content", json!([])),
             Block::Call(ScriptedCall { input: CallInput::Object(_), .. }) => ("arguments", json!("")),
             Block::Call(ScriptedCall { input: CallInput::Text(_), .. }) => ("input", json!("")),
         };
-        begun[empty.0] = empty.1;
-        self.push_event("response.output_item.added", json!({ "output_index": index, "item": begun }), Duration::ZERO);
+        added[empty.0] = empty.1;
+        self.push_event("response.output_item.added", json!({ "output_index": index, "item": added }), Duration::ZERO);
         let at = json!({ "output_index": index, "item_id": id });
         let with = |more: Value| merge_objects(&at, more);
         match block {

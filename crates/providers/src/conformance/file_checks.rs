@@ -33,8 +33,8 @@ pub(super) async fn file_ranges(context: &CheckContext<'_>) -> CheckOutcome {
     for (offset, length, expected) in cases {
         let range = Some(ByteRange { offset, length });
         let part = Transfer::File { path: PATH.to_owned(), range, write: WriteOptions::default() };
-        let seen = context.download_existing(&id, &part).await?;
-        ensure!(seen == expected, "{range:?} gave {seen:?}");
+        let actual = context.download_existing(&id, &part).await?;
+        ensure!(actual == expected, "{range:?} gave {actual:?}");
     }
     context.upload_file(&id, PATH, b"anew").await?;
     context.expect_content(&id, PATH, "anew").await?;
@@ -109,8 +109,8 @@ pub(super) async fn file_operations(context: &CheckContext<'_>) -> CheckOutcome 
     }
     let owned = |name: &str, kind| (name.to_owned(), kind);
     let expected = [owned("a", FileKind::File), owned("b", FileKind::Directory), owned("c", FileKind::File)];
-    let seen = list_directory(context, &id, "/workspace/d").await?;
-    ensure!(seen == expected, "the list is {seen:?}");
+    let entries = list_directory(context, &id, "/workspace/d").await?;
+    ensure!(entries == expected, "the list is {entries:?}");
 
     let stat = |path: &str| FileOperation::Stat { path: path.to_owned() };
     match run_file_job(context, &id, stat("d/b/deep")).await? {
@@ -131,18 +131,18 @@ pub(super) async fn file_operations(context: &CheckContext<'_>) -> CheckOutcome 
         (delete("d", false), FileErrorCode::NotEmpty),
     ];
     for (job, fault) in refused {
-        let told = run_file_job(context, &id, job.clone()).await?;
-        ensure!(told.as_ref().is_err_and(|error| error.fault == fault), "{job:?} gave {told:?}");
+        let result = run_file_job(context, &id, job.clone()).await?;
+        ensure!(result.as_ref().is_err_and(|error| error.fault == fault), "{job:?} gave {result:?}");
     }
     for job in [rename("d/a", "e", true), rename("d/b", "moved", false), delete("d", true)] {
-        let told = run_file_job(context, &id, job.clone()).await?;
-        ensure!(told == Ok(FileOperationOutput::Completed), "{job:?} gave {told:?}");
+        let result = run_file_job(context, &id, job.clone()).await?;
+        ensure!(result == Ok(FileOperationOutput::Completed), "{job:?} gave {result:?}");
     }
     context.expect_content(&id, "e", "1").await?;
     context.expect_content(&id, "moved/deep", "22").await?;
-    let seen = list_directory(context, &id, ".").await?;
-    let left = seen.iter().any(|(name, _)| name == "d" || name == "b");
-    ensure!(!left, "deleted or moved files still exist: {seen:?}");
+    let entries = list_directory(context, &id, ".").await?;
+    let left = entries.iter().any(|(name, _)| name == "d" || name == "b");
+    ensure!(!left, "deleted or moved files still exist: {entries:?}");
     Ok(())
 }
 
@@ -152,8 +152,8 @@ pub(super) async fn tree_transfer(context: &CheckContext<'_>) -> CheckOutcome {
     }
     let id = context.create_default_sandbox().await?;
     if context.provider.capabilities().files == FileAbility::Workspace {
-        let told = context.provider.download(&id, &Transfer::Tar { root: "from".to_owned() }).await;
-        ensure!(matches!(told, Err(Error::Unsupported { .. })), "expected unsupported for a tree, got {told:?}");
+        let result = context.provider.download(&id, &Transfer::Tar { root: "from".to_owned() }).await;
+        ensure!(matches!(result, Err(Error::Unsupported { .. })), "expected unsupported for a tree, got {result:?}");
         return Ok(());
     }
     context.upload_file(&id, "from/a", b"one").await?;
@@ -208,12 +208,12 @@ pub(super) async fn snapshot_contents(context: &CheckContext<'_>) -> CheckOutcom
     context.upload_file(&id, PATH, b"as it was").await?;
     let spec = context.new_spec();
     let name = format!("conformance-{}", spec.identity.sandbox);
-    let taken = context.provider.snapshot(&id, &name).await.map_err(describe_error("snapshot"))?;
-    ensure!(taken.name == name, "the snapshot's name is {:?}", taken.name);
+    let created = context.provider.snapshot(&id, &name).await.map_err(describe_error("snapshot"))?;
+    ensure!(created.name == name, "the snapshot's name is {:?}", created.name);
     context.upload_file(&id, PATH, b"as it became").await?;
     let settings = Settings { snapshot: Some(name.clone()), ..spec.settings };
-    let made = context.create_sandbox(&CreateSpec { settings, ..spec }, "from-snapshot").await?;
-    context.expect_content(&made.id, PATH, "as it was").await?;
+    let copy = context.create_sandbox(&CreateSpec { settings, ..spec }, "from-snapshot").await?;
+    context.expect_content(&copy.id, PATH, "as it was").await?;
     match context.provider.forget_snapshot(&name).await {
         Ok(()) | Err(Error::Unsupported { .. }) => {}
         Err(error) => return Err(format!("deleting the snapshot failed: {error}")),
@@ -223,7 +223,7 @@ pub(super) async fn snapshot_contents(context: &CheckContext<'_>) -> CheckOutcom
     let settings = Settings { snapshot: Some("no-such-snapshot".to_owned()), ..spec.settings };
     match context.create_sandbox(&CreateSpec { settings, ..spec }, "from-nothing").await {
         Err(_) => Ok(()),
-        Ok(made) => Err(format!("an unknown snapshot created {:?}", made.id)),
+        Ok(copy) => Err(format!("an unknown snapshot created {:?}", copy.id)),
     }
 }
 
@@ -240,9 +240,9 @@ pub(super) async fn pause_and_resume(context: &CheckContext<'_>) -> CheckOutcome
     let exec = if runs { Some(context.start_command(&id, &timed).await?) } else { None };
     context.provider.pause(&id).await.map_err(describe_error("pause"))?;
     context.provider.pause(&id).await.map_err(describe_error("pause of a paused sandbox"))?;
-    let seen = context.provider.get(&id).await;
-    let paused = matches!(&seen, SandboxLookup::Found(found) if found.state == ProviderState::Paused);
-    ensure!(paused, "a paused sandbox is {seen:?}");
+    let lookup = context.provider.get(&id).await;
+    let paused = matches!(&lookup, SandboxLookup::Found(found) if found.state == ProviderState::Paused);
+    ensure!(paused, "a paused sandbox is {lookup:?}");
     if let Some(exec) = &exec {
         let listening = context.read_output(exec, 0, |_| false);
         let output = tokio::time::timeout(std::time::Duration::from_secs(1), listening).await;

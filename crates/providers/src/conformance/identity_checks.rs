@@ -23,8 +23,8 @@ pub(super) async fn create_is_idempotent(context: &CheckContext<'_>) -> CheckOut
 
 pub(super) async fn concurrent_creates_make_one(context: &CheckContext<'_>) -> CheckOutcome {
     let spec = context.new_spec();
-    let made = join_all((0..16).map(|_| context.create_sandbox(&spec, "one-key"))).await;
-    let mut ids = made.into_iter().map(|one| Ok(one?.id)).collect::<Result<Vec<ProviderId>, String>>()?;
+    let results = join_all((0..16).map(|_| context.create_sandbox(&spec, "one-key"))).await;
+    let mut ids = results.into_iter().map(|one| Ok(one?.id)).collect::<Result<Vec<ProviderId>, String>>()?;
     ids.sort();
     ids.dedup();
     ensure!(ids.len() == 1, "16 creates with one key created {ids:?}");
@@ -33,10 +33,10 @@ pub(super) async fn concurrent_creates_make_one(context: &CheckContext<'_>) -> C
 
 pub(super) async fn labels_are_seen(context: &CheckContext<'_>) -> CheckOutcome {
     let spec = context.new_spec();
-    let made = context.create_sandbox(&spec, "labels").await?;
+    let sandbox = context.create_sandbox(&spec, "labels").await?;
     let mut all = spec.labels.clone();
     all.extend(spec.identity.labels());
-    ensure!(made.labels == all, "created with {:?} instead of {all:?}", made.labels);
+    ensure!(sandbox.labels == all, "created with {:?} instead of {all:?}", sandbox.labels);
 
     let own = ("atoll.sandbox".to_owned(), spec.identity.sandbox.to_string());
     context.expect_found_count(&BTreeMap::from([own.clone()]), 1).await?;
@@ -46,7 +46,7 @@ pub(super) async fn labels_are_seen(context: &CheckContext<'_>) -> CheckOutcome 
     let mut cursor = None;
     loop {
         let page = context.provider.list(cursor.as_deref()).await.map_err(describe_error("list"))?;
-        if let Some(listed) = page.items.iter().find(|item| item.id == made.id) {
+        if let Some(listed) = page.items.iter().find(|item| item.id == sandbox.id) {
             ensure!(listed.labels == all, "listed with {:?} instead of {all:?}", listed.labels);
             return Ok(());
         }
@@ -56,30 +56,30 @@ pub(super) async fn labels_are_seen(context: &CheckContext<'_>) -> CheckOutcome 
 }
 
 pub(super) async fn get_distinguishes_found_and_gone(context: &CheckContext<'_>) -> CheckOutcome {
-    let (kept, ended) = (context.create_default_sandbox().await?, context.create_default_sandbox().await?);
+    let (living, ended) = (context.create_default_sandbox().await?, context.create_default_sandbox().await?);
     context.provider.destroy(&ended).await.map_err(describe_error("destroy"))?;
-    let seen = context.provider.get(&kept).await;
-    ensure!(matches!(&seen, SandboxLookup::Found(found) if found.id == kept), "a living sandbox is {seen:?}");
-    let seen = context.provider.get(&ended).await;
-    ensure!(seen == SandboxLookup::Gone, "a destroyed sandbox is {seen:?}");
+    let lookup = context.provider.get(&living).await;
+    ensure!(matches!(&lookup, SandboxLookup::Found(found) if found.id == living), "a living sandbox is {lookup:?}");
+    let lookup = context.provider.get(&ended).await;
+    ensure!(lookup == SandboxLookup::Gone, "a destroyed sandbox is {lookup:?}");
     Ok(())
 }
 
 pub(super) async fn destroy_is_idempotent(context: &CheckContext<'_>) -> CheckOutcome {
     let spec = context.new_spec();
-    let made = context.create_sandbox(&spec, "destroyed").await?;
+    let sandbox = context.create_sandbox(&spec, "destroyed").await?;
     for _ in 0..3 {
-        context.provider.destroy(&made.id).await.map_err(describe_error("destroy"))?;
+        context.provider.destroy(&sandbox.id).await.map_err(describe_error("destroy"))?;
     }
-    let seen = context.provider.get(&made.id).await;
-    ensure!(seen == SandboxLookup::Gone, "a destroyed sandbox is {seen:?}");
+    let lookup = context.provider.get(&sandbox.id).await;
+    ensure!(lookup == SandboxLookup::Gone, "a destroyed sandbox is {lookup:?}");
     context.expect_found_count(&spec.identity.labels(), 0).await
 }
 
 pub(super) async fn unknown_is_gone(context: &CheckContext<'_>) -> CheckOutcome {
     let nobody = ProviderId("no-such-sandbox".to_owned());
-    let seen = context.provider.get(&nobody).await;
-    ensure!(seen == SandboxLookup::Gone, "get returned {seen:?}");
+    let lookup = context.provider.get(&nobody).await;
+    ensure!(lookup == SandboxLookup::Gone, "get returned {lookup:?}");
     context.provider.destroy(&nobody).await.map_err(describe_error("destroy of an unknown id"))?;
     let (can, spec, at) = (context.provider.capabilities(), context.new_spec(), &nobody);
     if can.pause != PauseAbility::None {
@@ -109,8 +109,8 @@ pub(super) async fn unknown_is_gone(context: &CheckContext<'_>) -> CheckOutcome 
 }
 
 pub(super) async fn unsupported_calls_have_no_effect(context: &CheckContext<'_>) -> CheckOutcome {
-    let made = context.create_default_sandbox().await?;
-    let at = &made;
+    let id = context.create_default_sandbox().await?;
+    let at = &id;
     let before = context.provider.get(at).await;
     let (can, provider, spec) = (context.provider.capabilities(), context.provider, context.new_spec());
     if can.pause == PauseAbility::None {
@@ -128,7 +128,7 @@ pub(super) async fn unsupported_calls_have_no_effect(context: &CheckContext<'_>)
         is_unsupported("exec", provider.exec(at, &shell_command("true")).await)?;
     }
     if can.attach == AttachAbility::None {
-        let exec = ExecRef { sandbox: made.clone(), exec: "1".to_owned() };
+        let exec = ExecRef { sandbox: id.clone(), exec: "1".to_owned() };
         is_unsupported("attach", provider.attach(&exec, 0).await)?;
     }
     if can.files == FileAbility::None {
@@ -166,9 +166,9 @@ fn stat_job() -> FileOperation {
 /// An upload stream that records whether the provider read it.
 fn tracked_upload() -> (ByteStream, Arc<AtomicBool>) {
     let touched = Arc::new(AtomicBool::new(false));
-    let seen = touched.clone();
+    let flag = touched.clone();
     let data = futures_util::stream::iter(std::iter::once_with(move || {
-        seen.store(true, Ordering::SeqCst);
+        flag.store(true, Ordering::SeqCst);
         Ok(Bytes::from_static(b"data"))
     }));
     (Box::pin(data), touched)

@@ -4,7 +4,7 @@ use super::container_dir::{ContainerDir, ContainerRecord};
 use crate::worker_client::WORKER_PATH;
 use atoll_core::agent::AGENTS_DIR;
 use atoll_core::provider::{Error, ReadOnlyMount};
-use atoll_jail::SandboxLimits;
+use atoll_jail::ResourceLimits;
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType, MountVolumeOptions,
     ResourcesUlimits, VolumeCreateRequest,
@@ -74,7 +74,7 @@ pub(super) fn volume_request(common: &CommonOptions<'_>, dir: &ContainerDir) -> 
 }
 
 /// No network, only the named capabilities, no new privileges, and resource limits.
-fn host_config(limits: &SandboxLimits, capabilities: &[&str], mounts: Vec<Mount>) -> HostConfig {
+fn host_config(limits: &ResourceLimits, capabilities: &[&str], mounts: Vec<Mount>) -> HostConfig {
     let whole = |figure: u64| i64::try_from(figure).unwrap_or(i64::MAX);
     let files = whole(limits.open_files);
     HostConfig {
@@ -115,7 +115,7 @@ pub(super) fn sandbox_container(
     common: &CommonOptions<'_>,
     dir: &ContainerDir,
     record: &ContainerRecord,
-    limits: &SandboxLimits,
+    limits: &ResourceLimits,
 ) -> ContainerCreateBody {
     let mut labels: HashMap<String, String> = record.labels.clone().into_iter().collect();
     labels.insert(SERVER_LABEL.to_owned(), common.server.to_owned());
@@ -129,7 +129,7 @@ pub(super) fn sandbox_container(
     let programs = common
         .programs
         .iter()
-        .map(|shown| bind_mount(&shown.host_path, &format!("{AGENTS_DIR}/{}", shown.relative_path), true));
+        .map(|program| bind_mount(&program.host_path, &format!("{AGENTS_DIR}/{}", program.relative_path), true));
     let mounts = [
         bind_mount(common.worker, WORKER_PATH, true),
         bind_mount(&dir.link_dir(), LINK_DIR, false),
@@ -160,7 +160,7 @@ pub(super) fn git_container(
     let labels = labels.map(|(key, value)| (key.to_owned(), value)).into();
     let mut command = vec!["as-agent".to_owned(), AGENT_UID.to_string()];
     command.extend(arguments);
-    let limits = SandboxLimits { memory_bytes: record.memory_bytes, ..SandboxLimits::default() };
+    let limits = ResourceLimits { memory_bytes: record.memory_bytes, ..ResourceLimits::default() };
     let mounts = vec![bind_mount(common.worker, WORKER_PATH, true), workspace_mount(dir)];
     let mut host = host_config(&limits, &["SETUID", "SETGID", "CHOWN", "SETPCAP"], mounts);
     host.log_config = Some(HostConfigLogConfig { typ: Some("none".into()), config: None });
@@ -190,7 +190,7 @@ mod tests {
         let labels = [("atoll".to_owned(), "1".to_owned())].into();
         let record = ContainerRecord { labels, image: "debian".into(), memory_bytes: 1 << 30 };
         let git = git_container(&common, &dir, &record, vec!["git-diff".into()], false);
-        [sandbox_container(&common, &dir, &record, &SandboxLimits::default()), git]
+        [sandbox_container(&common, &dir, &record, &ResourceLimits::default()), git]
     }
 
     #[test]

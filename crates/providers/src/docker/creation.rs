@@ -35,13 +35,13 @@ pub(super) async fn wait_for_worker(engine: &Engine, dir: &ContainerDir) -> Resu
             Some(ContainerPhase::Created | ContainerPhase::Running | ContainerPhase::Paused)
                 if Instant::now() < deadline => {}
             Some(ContainerPhase::Created | ContainerPhase::Running | ContainerPhase::Paused) => {
-                let said = engine.read_log_tail(&dir.container_name()).await;
-                let detail = format!("the worker did not listen within {LISTEN_TIMEOUT:?}: {said}");
+                let log_tail = engine.read_log_tail(&dir.container_name()).await;
+                let detail = format!("the worker did not listen within {LISTEN_TIMEOUT:?}: {log_tail}");
                 return Err(Error::Refused { detail });
             }
             Some(ContainerPhase::Removing | ContainerPhase::Exited(_)) | None => {
-                let said = engine.read_log_tail(&dir.container_name()).await;
-                return Err(Error::Refused { detail: format!("the worker did not start: {said}") });
+                let log_tail = engine.read_log_tail(&dir.container_name()).await;
+                return Err(Error::Refused { detail: format!("the worker did not start: {log_tail}") });
             }
         }
     }
@@ -71,12 +71,12 @@ impl Docker {
             self.destroy(&id).await?;
         }
         let record = self.build_record(spec).await?;
-        let made = self.create_container_for(&dir, &record, spec).await;
-        if made.is_err() {
+        let result = self.create_container_for(&dir, &record, spec).await;
+        if result.is_err() {
             // Report the original failure; the sweep removes what remains.
             drop(self.destroy(&id).await);
         }
-        made?;
+        result?;
         self.ensure_connected(&dir, Some(ContainerPhase::Running));
         self.describe_sandbox(&dir, Some(ContainerPhase::Running)).await
     }
@@ -121,21 +121,21 @@ impl Docker {
     ) -> Result<(), Error> {
         let worker = self.worker_binary()?;
         let common = CommonOptions { server: &self.server, worker: &worker, programs: &spec.programs };
-        let told = |error: bollard::errors::Error| match self.engine.translate_error(&error) {
+        let translate_error = |error: bollard::errors::Error| match self.engine.translate_error(&error) {
             // The sandbox does not exist yet, so the missing object is its image or volume.
             Error::Gone => Error::Refused { detail: format!("the Docker engine refused the request: {error}") },
             error => error,
         };
         let client = self.engine.client().await?;
         dir.create_dir(record, self.engine.engine_info().await?.root)?;
-        client.create_volume(container_spec::volume_request(&common, dir)).await.map_err(told)?;
+        client.create_volume(container_spec::volume_request(&common, dir)).await.map_err(translate_error)?;
         if let Some(source) = &spec.source {
             self.import_source(dir, record, source).await?;
         }
         let body = container_spec::sandbox_container(&common, dir, record, &resource_limits(spec.settings.resources));
         let options = CreateContainerOptions { name: Some(dir.container_name()), ..CreateContainerOptions::default() };
-        client.create_container(Some(options), body).await.map_err(told)?;
-        client.start_container(&dir.container_name(), None::<StartContainerOptions>).await.map_err(told)?;
+        client.create_container(Some(options), body).await.map_err(translate_error)?;
+        client.start_container(&dir.container_name(), None::<StartContainerOptions>).await.map_err(translate_error)?;
         wait_for_worker(&self.engine, dir).await
     }
 

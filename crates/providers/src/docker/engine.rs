@@ -115,8 +115,8 @@ impl Engine {
 
     /// Lists all containers with these labels, in every state.
     pub(super) async fn list_containers(&self, labels: &[(&str, &str)]) -> Result<Vec<ListedContainer>, Error> {
-        let wanted = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let filters = Some(HashMap::from([("label".to_owned(), wanted)]));
+        let label_filters = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let filters = Some(HashMap::from([("label".to_owned(), label_filters)]));
         let options = ListContainersOptions { all: true, filters, ..ListContainersOptions::default() };
         let found =
             self.client().await?.list_containers(Some(options)).await.map_err(|error| self.translate_error(&error))?;
@@ -183,12 +183,12 @@ impl Engine {
         let Ok(client) = self.client().await else { return String::new() };
         let options = LogsOptions { stdout: true, stderr: true, tail: "20".to_owned(), ..LogsOptions::default() };
         let mut lines = client.logs(name, Some(options));
-        let mut said = String::new();
+        let mut log = String::new();
         while let Some(Ok(line)) = lines.next().await {
-            said.push_str(&String::from_utf8_lossy(&line.into_bytes()));
+            log.push_str(&String::from_utf8_lossy(&line.into_bytes()));
         }
-        let from = said.char_indices().rev().nth(MAX_CHARS).map_or(0, |(at, _)| at);
-        said.get(from..).unwrap_or_default().trim().to_owned()
+        let from = log.char_indices().rev().nth(MAX_CHARS).map_or(0, |(at, _)| at);
+        log.get(from..).unwrap_or_default().trim().to_owned()
     }
 }
 
@@ -244,8 +244,8 @@ mod tests {
         }
         assert!(matches!(engine.translate_error(&engine_response(400)), Error::Refused { .. }));
         let refused = EngineError::IOError { err: std::io::Error::from(std::io::ErrorKind::ConnectionRefused) };
-        let told = engine.translate_error(&refused);
-        assert!(matches!(&told, Error::Unreachable { detail } if detail.contains("unix:///run/x.sock")), "{told}");
+        let error = engine.translate_error(&refused);
+        assert!(matches!(&error, Error::Unreachable { detail } if detail.contains("unix:///run/x.sock")), "{error}");
     }
 
     #[test]

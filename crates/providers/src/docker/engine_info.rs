@@ -24,9 +24,9 @@ pub(super) struct EngineInfo {
 
 impl EngineInfo {
     pub(super) fn from_info(info: &SystemInfo) -> Self {
-        let named = |wanted: &str| {
+        let named = |option_name: &str| {
             let options = info.security_options.as_deref().unwrap_or_default();
-            options.iter().any(|option| option.split(',').any(|part| part == format!("name={wanted}")))
+            options.iter().any(|option| option.split(',').any(|part| part == format!("name={option_name}")))
         };
         let bounds = [
             ("memory", info.memory_limit),
@@ -54,7 +54,7 @@ impl EngineInfo {
 
     /// Refuses a tier that a container of this engine does not reach.
     pub(super) fn check_tier(&self, demanded: Option<IsolationTier>) -> Result<(), Error> {
-        let lacks = match demanded {
+        let missing = match demanded {
             None => return Ok(()),
             Some(IsolationTier::Standard) if self.has_seccomp => return Ok(()),
             Some(IsolationTier::Standard) => "this engine does not filter system calls (seccomp is off)",
@@ -62,15 +62,15 @@ impl EngineInfo {
         };
         let demanded = demanded.map_or("", IsolationTier::as_str);
         Err(Error::Refused {
-            detail: format!("isolation `{demanded}` is required, but containers do not reach it: {lacks}"),
+            detail: format!("isolation `{demanded}` is required, but containers do not reach it: {missing}"),
         })
     }
 
     /// Notices about how a container is weaker than a local sandbox.
     pub(super) fn limit_notices(&self) -> Vec<String> {
-        let mut said = Vec::new();
+        let mut notices = Vec::new();
         match self.root {
-            RootMapping::HostRoot => said.push(
+            RootMapping::HostRoot => notices.push(
                 "user ids in this container equal those of the host, including root; for stronger isolation, use an \
                  engine with userns-remap or a rootless one"
                     .into(),
@@ -78,12 +78,12 @@ impl EngineInfo {
             RootMapping::Mapped { .. } | RootMapping::Rootless => {}
         }
         if !self.has_seccomp {
-            said.push("this engine does not filter system calls (seccomp is off)".into());
+            notices.push("this engine does not filter system calls (seccomp is off)".into());
         }
         if !self.unenforced_limits.is_empty() {
-            said.push(format!("not limited by this engine: {}", self.unenforced_limits.join(", ")));
+            notices.push(format!("not limited by this engine: {}", self.unenforced_limits.join(", ")));
         }
-        said
+        notices
     }
 }
 
@@ -134,8 +134,8 @@ mod tests {
     fn refuses_a_tier_above_the_engines() {
         let plain = EngineInfo::from_info(&system_info(&["name=seccomp,profile=default"], "/var/lib/docker"));
         assert_eq!((plain.check_tier(None), plain.check_tier(Some(IsolationTier::Standard))), (Ok(()), Ok(())));
-        let said = plain.check_tier(Some(IsolationTier::Strong)).unwrap_err().to_string();
-        assert!(said.contains("`strong` is required") && said.contains("disk"), "{said}");
+        let error = plain.check_tier(Some(IsolationTier::Strong)).unwrap_err().to_string();
+        assert!(error.contains("`strong` is required") && error.contains("disk"), "{error}");
         let open = EngineInfo::from_info(&system_info(&[], "/var/lib/docker"));
         assert!(open.check_tier(Some(IsolationTier::Standard)).is_err());
     }
@@ -143,8 +143,8 @@ mod tests {
     #[test]
     fn notices_name_unenforced_limits() {
         let weak = SystemInfo { memory_limit: Some(false), ..system_info(&[], "/var/lib/docker") };
-        let said = EngineInfo::from_info(&weak).limit_notices();
-        assert!(said.contains(&"not limited by this engine: memory, disk space".to_owned()), "{said:?}");
-        assert!(said.iter().any(|notice| notice.contains("seccomp")));
+        let notices = EngineInfo::from_info(&weak).limit_notices();
+        assert!(notices.contains(&"not limited by this engine: memory, disk space".to_owned()), "{notices:?}");
+        assert!(notices.iter().any(|notice| notice.contains("seccomp")));
     }
 }

@@ -43,7 +43,7 @@ impl GitContainer {
                 Err(_) => Ok(GitResult { exit: CommandExit::TimedOut, error_output: String::new() }),
             };
             if let Err(error) = engine.remove_container(&name).await {
-                tracing::warn!(container = name, %error, "cannot remove the container of a git job; it is removed with its sandbox");
+                tracing::warn!(container = name, %error, "cannot remove the container of a git operation; it is removed with its sandbox");
             }
             done
         });
@@ -52,22 +52,22 @@ impl GitContainer {
 
     async fn run_container(self, name: &str) -> Result<GitResult, Error> {
         let engine = &*self.engine;
-        let told = |error: bollard::errors::Error| engine.translate_error(&error);
+        let translate_error = |error: bollard::errors::Error| engine.translate_error(&error);
         let client = engine.client().await?;
         let common = CommonOptions { server: &self.server, worker: &self.worker, programs: &[] };
         let has_input = self.input.is_some();
         let body = container_spec::git_container(&common, &self.dir, &self.record, self.arguments, has_input);
         let options = CreateContainerOptions { name: Some(name.to_owned()), ..CreateContainerOptions::default() };
-        client.create_container(Some(options), body).await.map_err(told)?;
-        let wanted = AttachContainerOptions {
+        client.create_container(Some(options), body).await.map_err(translate_error)?;
+        let attach_options = AttachContainerOptions {
             stream: true,
             stdin: has_input,
             stdout: true,
             stderr: true,
             ..AttachContainerOptions::default()
         };
-        let attached = client.attach_container(name, Some(wanted)).await.map_err(told)?;
-        client.start_container(name, None::<StartContainerOptions>).await.map_err(told)?;
+        let attached = client.attach_container(name, Some(attach_options)).await.map_err(translate_error)?;
+        client.start_container(name, None::<StartContainerOptions>).await.map_err(translate_error)?;
 
         let mut to = attached.input;
         let input = self.input.map(tokio::fs::File::from_std);
@@ -81,36 +81,36 @@ impl GitContainer {
         let mut output = self.output.map(tokio::fs::File::from_std);
         let mut from = attached.output;
         let reading = async {
-            let mut said = Vec::new();
+            let mut stderr = Vec::new();
             while let Some(piece) = from.next().await {
-                match piece.map_err(told)? {
+                match piece.map_err(translate_error)? {
                     LogOutput::StdOut { message } => {
                         if let Some(output) = &mut output {
                             output.write_all(&message).await.map_err(|error| output_error(&error))?;
                         }
                     }
                     LogOutput::StdErr { message } | LogOutput::Console { message } | LogOutput::StdIn { message } => {
-                        said.extend(message.iter().take(MAX_STDERR_BYTES.saturating_sub(said.len())));
+                        stderr.extend(message.iter().take(MAX_STDERR_BYTES.saturating_sub(stderr.len())));
                     }
                 }
             }
             if let Some(output) = &mut output {
                 output.flush().await.map_err(|error| output_error(&error))?;
             }
-            Ok(String::from_utf8_lossy(&said).into_owned())
+            Ok(String::from_utf8_lossy(&stderr).into_owned())
         };
-        let (said, ()) = tokio::join!(reading, feeding);
-        let said = said?;
+        let (stderr, ()) = tokio::join!(reading, feeding);
+        let stderr = stderr?;
         loop {
             match engine.container_phase(name).await? {
-                Some(ContainerPhase::Exited(exit)) => return Ok(GitResult { exit, error_output: said }),
+                Some(ContainerPhase::Exited(exit)) => return Ok(GitResult { exit, error_output: stderr }),
                 Some(
                     ContainerPhase::Created
                     | ContainerPhase::Running
                     | ContainerPhase::Paused
                     | ContainerPhase::Removing,
                 ) => sleep(POLL_INTERVAL).await,
-                None => return Ok(GitResult { exit: CommandExit::Unknown, error_output: said }),
+                None => return Ok(GitResult { exit: CommandExit::Unknown, error_output: stderr }),
             }
         }
     }

@@ -151,12 +151,12 @@ impl Docker {
             return;
         }
         let (engine, host, at) = (Arc::clone(&self.engine), Arc::clone(&self.host), dir.clone());
-        let kept = tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             // A container runs for a moment before its worker listens; that is not a dead worker.
             drop(creation::wait_for_worker(&engine, &at).await);
             link::maintain_link(at.sandbox, at.socket_path(), host).await;
         });
-        links.insert(dir.provider_id(), kept.abort_handle());
+        links.insert(dir.provider_id(), task.abort_handle());
     }
 
     /// Disconnects from every worker. The workers keep running and a later server finds them.
@@ -265,11 +265,11 @@ impl ImplementProvider for Docker {
     /// The sandbox id is the idempotency key: container names are unique.
     async fn create(&self, spec: &CreateSpec, _key: &str) -> Result<ProviderSandbox, Error> {
         crate::refuse_isolation_tier(self.kind(), spec)?;
-        let mut made = self.create_sandbox(spec).await?;
+        let mut sandbox = self.create_sandbox(spec).await?;
         if !spec.settings.protected.is_empty() {
-            made.notices.push(PROTECTED_IN_RESULTS_ONLY.to_owned());
+            sandbox.notices.push(PROTECTED_IN_RESULTS_ONLY.to_owned());
         }
-        Ok(made)
+        Ok(sandbox)
     }
 
     async fn get(&self, id: &ProviderId) -> SandboxLookup {

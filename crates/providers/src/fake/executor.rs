@@ -12,7 +12,7 @@ use atoll_dispatcher::program::Order;
 use atoll_dispatcher::program::input::{Event, Item, Nack, Read};
 use atoll_drivers::demo::DemoDriver;
 use atoll_drivers::demo::agent::{DemoAgent, DemoFailure, DemoOptions, HostInput};
-use atoll_drivers::{AgentOutput, Driver, EventEffect, TurnState};
+use atoll_drivers::{AgentOutput, AgentTurn, Driver, EventEffect};
 use atoll_protocol::LeasedMessage;
 use serde_json::value::RawValue;
 use std::sync::Arc;
@@ -101,9 +101,9 @@ impl FakeExecutor {
             match step {
                 DeliveryStep::Begin(message) => {
                     self.outgoing.push(Item::Activity(Activity::Working));
-                    send(&message, TurnState::Idle);
+                    send(&message, AgentTurn::Idle);
                 }
-                DeliveryStep::Steer(message) | DeliveryStep::Interrupt(message) => send(&message, TurnState::InTurn),
+                DeliveryStep::Steer(message) | DeliveryStep::Interrupt(message) => send(&message, AgentTurn::InTurn),
                 DeliveryStep::Acknowledge(ack) => self.outgoing.push(Item::Ack(ack)),
                 DeliveryStep::TooLate(message) => {
                     let reason = "the turn was over".to_owned();

@@ -3,7 +3,7 @@
 //! | kind | `create`, `destroy` | `heartbeat`, `event`, `ack` |
 //! |---|---|---|
 //! | `fail` | nothing is done; unreachable | the call is not made; the worker tries again |
-//! | `drop` | it is done, but the answer is lost: unreachable | the same: a worker can't tell them apart |
+//! | `drop` | it is done, but the answer is lost: unreachable | the same: a worker cannot tell them apart |
 //! | `delay` | 50 to 500 ms before the call | the same |
 //! | `duplicate` | asked twice under the same key | the call is made twice, as after a lost answer |
 //! | `crash` | the worker ends abruptly; `destroy` itself fails | the worker ends abruptly |

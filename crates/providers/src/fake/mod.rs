@@ -155,8 +155,8 @@ impl Fake {
     ) -> Result<ProviderSandbox, Error> {
         let dice = self.faults_for_key(key);
         let mut state = lock_state(&self.state);
-        let made = state.create_attempts.get(key).and_then(|birth| birth.created.as_ref());
-        if let Some(sandbox) = made.and_then(|id| state.sandboxes.get(id)) {
+        let existing_id = state.create_attempts.get(key).and_then(|birth| birth.created.as_ref());
+        if let Some(sandbox) = existing_id.and_then(|id| state.sandboxes.get(id)) {
             return Ok(sandbox.describe_sandbox());
         }
         let runtime = Arc::new(SandboxRuntime::new(tree(&state)?));
@@ -330,7 +330,7 @@ impl ImplementProvider for Fake {
         let tree = lock_state(&self.find_runtime(id)?.environment.tree).clone();
         let mut state = lock_state(&self.state);
         // The same sandbox may replace its snapshot; another sandbox may not.
-        if state.snapshots.get(name).is_some_and(|taken| taken.source != *id) {
+        if state.snapshots.get(name).is_some_and(|existing| existing.source != *id) {
             return Err(refused_error(format!("there is a snapshot `{name}` of another sandbox")));
         }
         let bytes = Some(tree.bytes() as u64);

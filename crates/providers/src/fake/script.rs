@@ -61,9 +61,9 @@ impl Script {
                     None => print_error(output, &format!("sleep: invalid time interval '{span}'"), 1),
                 },
                 ["exit"] => return CommandExit::Exited { code },
-                ["exit", given] => match given.parse::<u8>() {
+                ["exit", argument] => match argument.parse::<u8>() {
                     Ok(code) => return CommandExit::Exited { code: code.into() },
-                    Err(_) => print_error(output, &format!("exit: {given}: numeric argument required"), 2),
+                    Err(_) => print_error(output, &format!("exit: {argument}: numeric argument required"), 2),
                 },
                 [unknown, ..] => print_error(output, &format!("{unknown}: not found"), 127),
             };

@@ -18,7 +18,7 @@ pub(super) fn file_target(transfer: &Transfer) -> Result<(&str, Option<ByteRange
     match transfer {
         Transfer::File { path, range, .. } => Ok((path, *range)),
         Transfer::Tar { .. } => {
-            Err(Error::Unsupported { provider: ProviderKind::Fake, ability: "move trees of files" })
+            Err(Error::Unsupported { provider: ProviderKind::Fake, ability: "transfer directories" })
         }
     }
 }
@@ -33,32 +33,32 @@ pub(super) async fn upload_file(
     if let Err(error) = relative_path(path) {
         return Ok(Err(file_error(error)));
     }
-    let mut given = BytesMut::new();
+    let mut content = BytesMut::new();
     while let Some(chunk) = data.next().await {
         let chunk = chunk?;
-        if given.len() + chunk.len() > MAX_BYTES {
+        if content.len() + chunk.len() > MAX_BYTES {
             return Ok(Err(file_error(TreeError::Full)));
         }
-        given.extend_from_slice(&chunk);
+        content.extend_from_slice(&chunk);
     }
-    Ok(store_upload(runtime, path, range, given))
+    Ok(store_upload(runtime, path, range, content))
 }
 
 fn store_upload(
     runtime: &SandboxRuntime,
     path: &str,
     range: Option<ByteRange>,
-    given: BytesMut,
+    content: BytesMut,
 ) -> FileResult<UploadSummary> {
-    let bytes = given.len() as u64;
+    let bytes = content.len() as u64;
     let mut tree = lock_state(&runtime.environment.tree);
     let content = match range {
-        None => given.freeze(),
+        None => content.freeze(),
         Some(ByteRange { offset, length }) => {
-            if length.is_some_and(|length| length != bytes) {
-                return Err(invalid_error(format!("{bytes} bytes came for a range of another length")));
+            if let Some(length) = length.filter(|length| *length != bytes) {
+                return Err(invalid_error(format!("expected {length} bytes for the range, received {bytes}")));
             }
-            patch_bytes(&tree.read(path).unwrap_or_default(), offset, &given)?
+            patch_bytes(&tree.read(path).unwrap_or_default(), offset, &content)?
         }
     };
     tree.write(path, content).map_err(file_error)?;
@@ -69,11 +69,11 @@ fn invalid_error(detail: String) -> FileError {
     FileError::new(FileErrorCode::BadContent, detail)
 }
 
-fn patch_bytes(old: &[u8], offset: u64, given: &[u8]) -> FileResult<Bytes> {
+fn patch_bytes(old: &[u8], offset: u64, patch: &[u8]) -> FileResult<Bytes> {
     let start = usize::try_from(offset).ok().filter(|start| *start <= old.len());
-    let start = start.ok_or_else(|| invalid_error(format!("offset {offset} is behind the file's end")))?;
+    let start = start.ok_or_else(|| invalid_error(format!("offset {offset} is past the end of the file")))?;
     let mut content = BytesMut::from(&old[..start]);
-    content.extend_from_slice(given);
+    content.extend_from_slice(patch);
     content.extend_from_slice(old.get(content.len()..).unwrap_or_default());
     Ok(content.freeze())
 }

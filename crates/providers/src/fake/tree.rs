@@ -32,11 +32,11 @@ impl Tree {
 
     pub(super) fn write(&mut self, path: &str, data: Bytes) -> Result<(), TreeError> {
         let name = relative_path(path)?;
-        let kept = self.bytes - self.files.get(&name).map_or(0, Bytes::len);
-        if kept + data.len() > MAX_BYTES {
+        let other_bytes = self.bytes - self.files.get(&name).map_or(0, Bytes::len);
+        if other_bytes + data.len() > MAX_BYTES {
             return Err(TreeError::Full);
         }
-        self.bytes = kept + data.len();
+        self.bytes = other_bytes + data.len();
         self.files.insert(name, data);
         Ok(())
     }

@@ -76,13 +76,13 @@ struct ScanState {
     not_before: Instant,
     is_scanning: bool,
     /// Its disk use at the last scan, if over the limit.
-    over: Option<u64>,
+    bytes_over_limit: Option<u64>,
     failed: bool,
 }
 
 impl ScanState {
     fn new(now: Instant) -> Self {
-        Self { clock: None, not_before: now, is_scanning: false, over: None, failed: false }
+        Self { clock: None, not_before: now, is_scanning: false, bytes_over_limit: None, failed: false }
     }
 
     fn is_due(&self, clock: &CpuTimes, now: Instant) -> bool {
@@ -114,8 +114,8 @@ impl ScanState {
         let counted = self.clock.as_ref().is_some_and(|clock| clock.agent.is_some());
         let rest = look.rest_duration().max(if counted { SCAN_INTERVAL / 2 } else { UNMETERED_SCAN_INTERVAL });
         self.not_before = now + rest;
-        let was_over = self.over.is_some();
-        self.over = look.is_over().then_some(look.left);
+        let was_over = self.bytes_over_limit.is_some();
+        self.bytes_over_limit = look.is_over().then_some(look.left);
         (look.is_over() && !was_over).then_some(SandboxNotice::DiskFull {
             used: look.used,
             limit: look.limit,
@@ -221,10 +221,10 @@ async fn watch_disks(
         lock_state(&counted).retain(|name, _| known.contains_key(name));
         for clock in clocks {
             let now = Instant::now();
-            let seen = known.entry(clock.name.clone()).or_insert_with(|| ScanState::new(now));
-            if looks.len() < MAX_CONCURRENT_SCANS && seen.is_due(&clock, now) {
-                let (launcher, name, before) = (Arc::clone(&launcher), clock.name.clone(), seen.over);
-                seen.begin_scan(clock);
+            let state = known.entry(clock.name.clone()).or_insert_with(|| ScanState::new(now));
+            if looks.len() < MAX_CONCURRENT_SCANS && state.is_due(&clock, now) {
+                let (launcher, name, before) = (Arc::clone(&launcher), clock.name.clone(), state.bytes_over_limit);
+                state.begin_scan(clock);
                 looks.spawn(async move {
                     let subject = name.clone();
                     (name, call_launcher(&launcher, move |launcher| scan_sandbox(launcher, &subject, before)).await)
@@ -234,11 +234,11 @@ async fn watch_disks(
         let until = Instant::now() + SCAN_INTERVAL;
         while let Ok(Some(done)) = tokio::time::timeout_at(until, next_scan(&mut looks)).await {
             let Ok((name, look)) = done else { continue };
-            let Some(seen) = known.get_mut(&name) else { continue };
+            let Some(state) = known.get_mut(&name) else { continue };
             if let Ok(look) = &look {
                 lock_state(&counted).insert(name.clone(), look.left);
             }
-            let notice = seen.end_scan(look, Instant::now());
+            let notice = state.end_scan(look, Instant::now());
             if let (Some(notice), Ok(sandbox)) = (notice, name.parse::<SandboxId>()) {
                 host.report_notice(sandbox, notice);
             }
@@ -281,44 +281,44 @@ mod tests {
     fn scans_only_active_sandboxes_and_rests_between_scans() {
         let start = Instant::now();
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
-        let mut seen = ScanState::new(start);
-        assert!(seen.is_due(&cpu_times(0, 0), start), "the first time");
-        seen.begin_scan(cpu_times(0, 0));
-        assert!(!seen.is_due(&cpu_times(0, 9), start), "a scan is running");
-        assert_eq!(seen.end_scan(scan_result(50, 100), start), None);
-        assert!(!seen.is_due(&cpu_times(0, 9), after(1999)), "a scan of 100 ms is followed by 2 s of rest");
-        assert!(seen.is_due(&cpu_times(0, 9), after(2000)));
-        assert!(!seen.is_due(&cpu_times(0, 0), after(900_000)), "idle sandboxes are not scanned");
+        let mut state = ScanState::new(start);
+        assert!(state.is_due(&cpu_times(0, 0), start), "the first time");
+        state.begin_scan(cpu_times(0, 0));
+        assert!(!state.is_due(&cpu_times(0, 9), start), "a scan is running");
+        assert_eq!(state.end_scan(scan_result(50, 100), start), None);
+        assert!(!state.is_due(&cpu_times(0, 9), after(1999)), "a scan of 100 ms is followed by 2 s of rest");
+        assert!(state.is_due(&cpu_times(0, 9), after(2000)));
+        assert!(!state.is_due(&cpu_times(0, 0), after(900_000)), "idle sandboxes are not scanned");
         assert!(
-            !seen.is_due(&cpu_times(IDLE_WORKER_CPU_MICROS, 0), after(900_000)),
+            !state.is_due(&cpu_times(IDLE_WORKER_CPU_MICROS, 0), after(900_000)),
             "nor for their worker's own CPU time"
         );
-        assert!(seen.is_due(&cpu_times(IDLE_WORKER_CPU_MICROS + 1, 0), after(900_000)), "unless it works on files");
-        seen.end_scan(scan_result(50, 60_000), start);
-        assert!(!seen.is_due(&cpu_times(0, 9), after(1_199_000)), "a sandbox with many files");
-        seen.end_scan(scan_result(51, 60_000), start);
-        assert!(seen.is_due(&cpu_times(0, 9), after(10_000)), "unless it is near its limit");
+        assert!(state.is_due(&cpu_times(IDLE_WORKER_CPU_MICROS + 1, 0), after(900_000)), "unless it works on files");
+        state.end_scan(scan_result(50, 60_000), start);
+        assert!(!state.is_due(&cpu_times(0, 9), after(1_199_000)), "a sandbox with many files");
+        state.end_scan(scan_result(51, 60_000), start);
+        assert!(state.is_due(&cpu_times(0, 9), after(10_000)), "unless it is near its limit");
         let uncounted = CpuTimes { agent: None, worker: None, ..cpu_times(0, 0) };
-        seen.begin_scan(uncounted.clone());
-        seen.end_scan(scan_result(50, 1), start);
-        assert!(!seen.is_due(&uncounted, after(4999)) && seen.is_due(&uncounted, after(5000)));
+        state.begin_scan(uncounted.clone());
+        state.end_scan(scan_result(50, 1), start);
+        assert!(!state.is_due(&uncounted, after(4999)) && state.is_due(&uncounted, after(5000)));
     }
 
     #[test]
     fn reports_each_crossing_once() {
         let now = Instant::now();
-        let mut seen = ScanState::new(now);
-        assert_eq!(seen.end_scan(scan_result(100, 1), now), None, "the limit itself is allowed");
+        let mut state = ScanState::new(now);
+        assert_eq!(state.end_scan(scan_result(100, 1), now), None, "the limit itself is allowed");
         let full = SandboxNotice::DiskFull { used: 101, limit: 100, effect: DiskLimitEffect::WritersKilled(2) };
-        assert_eq!(seen.end_scan(scan_result(101, 1), now), Some(full.clone()));
-        assert_eq!(seen.end_scan(scan_result(150, 1), now), None);
-        assert_eq!(seen.over, Some(150));
-        assert_eq!(seen.end_scan(Err(Error::LauncherGone), now), None);
-        assert_eq!((seen.over, seen.failed), (Some(150), false));
-        assert_eq!(seen.end_scan(Err(Error::Timeout { request: "disk".into(), seconds: 300 }), now), None);
-        assert!(seen.failed);
-        assert_eq!(seen.end_scan(scan_result(90, 1), now), None);
-        assert_eq!(seen.end_scan(scan_result(101, 1), now), Some(full), "again");
+        assert_eq!(state.end_scan(scan_result(101, 1), now), Some(full.clone()));
+        assert_eq!(state.end_scan(scan_result(150, 1), now), None);
+        assert_eq!(state.bytes_over_limit, Some(150));
+        assert_eq!(state.end_scan(Err(Error::LauncherGone), now), None);
+        assert_eq!((state.bytes_over_limit, state.failed), (Some(150), false));
+        assert_eq!(state.end_scan(Err(Error::Timeout { request: "disk".into(), seconds: 300 }), now), None);
+        assert!(state.failed);
+        assert_eq!(state.end_scan(scan_result(90, 1), now), None);
+        assert_eq!(state.end_scan(scan_result(101, 1), now), Some(full), "again");
     }
 
     #[test]

@@ -30,20 +30,20 @@ fn run_git(
     input: OwnedFd,
     output: OwnedFd,
 ) -> Result<GitResult, Error> {
-    let (said, errors) = std::io::pipe().map_err(|error| io_failure("cannot create a pipe", &error))?;
+    let (stderr_reader, stderr_writer) = std::io::pipe().map_err(|error| io_failure("cannot create a pipe", &error))?;
     let mut running = launcher
-        .run_program(name, argv, input, output, errors.into())
+        .run_program(name, argv, input, output, stderr_writer.into())
         .map_err(|error| super::translate_error(&error))?;
     let reader = std::thread::spawn(move || {
         let mut text = Vec::new();
-        let mut said = said;
-        drop((&mut said).take(MAX_STDERR_BYTES).read_to_end(&mut text));
-        drop(std::io::copy(&mut said, &mut std::io::sink()));
+        let mut pipe = stderr_reader;
+        drop((&mut pipe).take(MAX_STDERR_BYTES).read_to_end(&mut text));
+        drop(std::io::copy(&mut pipe, &mut std::io::sink()));
         String::from_utf8_lossy(&text).into_owned()
     });
     let exit = running.wait(GIT_TIMEOUT).map_err(|error| super::translate_error(&error))?;
-    let said = reader.join().unwrap_or_default();
-    Ok(GitResult { exit: super::provider_exit(exit), error_output: said })
+    let stderr = reader.join().unwrap_or_default();
+    Ok(GitResult { exit: super::provider_exit(exit), error_output: stderr })
 }
 
 fn open_null() -> Result<File, Error> {

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 #[derive(Default)]
 pub(super) struct TierRequirement {
     minimum: Option<IsolationTier>,
-    shown: Mutex<Option<Tier>>,
+    reached: Mutex<Option<Tier>>,
 }
 
 impl TierRequirement {
@@ -23,27 +23,27 @@ impl TierRequirement {
 impl Local {
     /// The best tier that this machine reaches.
     pub(super) async fn best_tier(&self) -> Option<IsolationTier> {
-        let shown = *lock_state(&self.tier.shown);
-        let shown = match shown {
-            Some(shown) => shown,
+        let reached = *lock_state(&self.tier.reached);
+        let reached = match reached {
+            Some(reached) => reached,
             None => {
                 let report = self.call_launcher(|launcher| launcher.probe_host()).await.ok()?;
-                *lock_state(&self.tier.shown) = Some(report.tier);
+                *lock_state(&self.tier.reached) = Some(report.tier);
                 report.tier
             }
         };
-        [IsolationTier::Strong, IsolationTier::Standard].into_iter().find(|one| shown >= jail_tier(*one))
+        [IsolationTier::Strong, IsolationTier::Standard].into_iter().find(|one| reached >= jail_tier(*one))
     }
 
     /// Refuses creation below the required tier. A positive probe is cached; a negative one is repeated, because the
     /// host may have been fixed.
-    pub(super) async fn require_tier(&self, asked: Option<IsolationTier>) -> Result<(), Error> {
-        let Some(demanded) = asked.max(self.tier.minimum) else { return Ok(()) };
-        if lock_state(&self.tier.shown).is_some_and(|shown| shown >= jail_tier(demanded)) {
+    pub(super) async fn require_tier(&self, tier: Option<IsolationTier>) -> Result<(), Error> {
+        let Some(demanded) = tier.max(self.tier.minimum) else { return Ok(()) };
+        if lock_state(&self.tier.reached).is_some_and(|reached| reached >= jail_tier(demanded)) {
             return Ok(());
         }
         let report = self.call_launcher(|launcher| launcher.probe_host()).await?;
-        *lock_state(&self.tier.shown) = Some(report.tier);
+        *lock_state(&self.tier.reached) = Some(report.tier);
         explain_refusal(demanded, &report).map_or(Ok(()), |detail| Err(Error::Refused { detail }))
     }
 }
@@ -56,9 +56,9 @@ const fn jail_tier(demanded: IsolationTier) -> Tier {
 }
 
 fn explain_refusal(demanded: IsolationTier, report: &HostReport) -> Option<String> {
-    let lacks = report.explain_missing_tier(jail_tier(demanded))?;
-    let given = report.tier.as_str();
-    Some(format!("isolation `{demanded}` is required, but this machine reaches `{given}`: {lacks}"))
+    let missing = report.explain_missing_tier(jail_tier(demanded))?;
+    let reached = report.tier.as_str();
+    Some(format!("isolation `{demanded}` is required, but this machine reaches `{reached}`: {missing}"))
 }
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_what_is_missing_and_the_remedy() {
+    fn a_refusal_names_the_missing_feature_and_the_remedy() {
         let missing = |what: &str, keeps_from| MissingFeature {
             description: what.into(),
             remedy: "Do it.".into(),
@@ -100,11 +100,12 @@ mod tests {
             vec![missing("the disk is watched", Some(Tier::Strong)), missing("no Landlock", None)],
         );
         assert_eq!(explain_refusal(IsolationTier::Standard, &found), None);
-        let said = "isolation `strong` is required, but this machine reaches `standard`: the disk is watched. Do it.";
-        assert_eq!(explain_refusal(IsolationTier::Strong, &found).as_deref(), Some(said));
+        let message =
+            "isolation `strong` is required, but this machine reaches `standard`: the disk is watched. Do it.";
+        assert_eq!(explain_refusal(IsolationTier::Strong, &found).as_deref(), Some(message));
         assert_eq!(explain_refusal(IsolationTier::Strong, &host_report(Tier::Strong, Vec::new())), None);
         let found = host_report(Tier::None, vec![missing("no namespaces", Some(Tier::Standard))]);
-        let said = explain_refusal(IsolationTier::Standard, &found).unwrap();
-        assert!(said.ends_with("reaches `none`: no namespaces. Do it."), "{said}");
+        let message = explain_refusal(IsolationTier::Standard, &found).unwrap();
+        assert!(message.ends_with("reaches `none`: no namespaces. Do it."), "{message}");
     }
 }

@@ -10,31 +10,31 @@ pub(super) fn limit_notices(enforced: &EnforcedLimits) -> Vec<String> {
         ("process count", enforced.pids),
         ("disk space", enforced.disk),
     ];
-    let named = |wanted: Enforcement| -> Vec<&str> {
-        bounds.iter().filter(|(_, bound)| *bound == wanted).map(|(name, _)| *name).collect()
+    let named = |enforcement: Enforcement| -> Vec<&str> {
+        bounds.iter().filter(|(_, bound)| *bound == enforcement).map(|(name, _)| *name).collect()
     };
-    let mut said = Vec::new();
+    let mut notices = Vec::new();
     let (free, alone) = (named(Enforcement::None), named(Enforcement::PerProcess));
     if !free.is_empty() {
-        said.push(format!("not limited on this machine: {}", free.join(", ")));
+        notices.push(format!("not limited on this machine: {}", free.join(", ")));
     }
     if !alone.is_empty() {
-        said.push(format!("limited per process only: {}", alone.join(", ")));
+        notices.push(format!("limited per process only: {}", alone.join(", ")));
     }
     let watched = named(Enforcement::Monitored);
     if !watched.is_empty() {
-        said.push(format!("{}: monitored only (no quota on this file system)", watched.join(", ")));
+        notices.push(format!("{}: monitored only (no quota on this file system)", watched.join(", ")));
     }
     match enforced.ids {
         IdMapKind::OwnRange | IdMapKind::SubIds => {}
-        IdMapKind::CommonRange => said.push(
+        IdMapKind::CommonRange => notices.push(
             "all sandboxes share user ids on the host: this kernel or file system has no id-mapped mounts".into(),
         ),
-        IdMapKind::SingleId => said.push(
+        IdMapKind::SingleId => notices.push(
             "worker and agent share a user id: this user has no id ranges in /etc/subuid; run `atoll doctor`".into(),
         ),
     }
-    said
+    notices
 }
 
 /// Describes the protected paths that could not be mounted read-only.
@@ -64,11 +64,11 @@ mod tests {
             ids: IdMapKind::SingleId,
             ..all_enforced()
         };
-        let said = limit_notices(&weak);
-        assert_eq!(said[0], "not limited on this machine: CPU time, disk space");
-        assert_eq!(said[1], "limited per process only: memory");
-        assert_eq!(said.len(), 3);
-        let said = limit_notices(&EnforcedLimits { disk: Enforcement::Monitored, ..all_enforced() });
-        assert_eq!(said, ["disk space: monitored only (no quota on this file system)"]);
+        let notices = limit_notices(&weak);
+        assert_eq!(notices[0], "not limited on this machine: CPU time, disk space");
+        assert_eq!(notices[1], "limited per process only: memory");
+        assert_eq!(notices.len(), 3);
+        let notices = limit_notices(&EnforcedLimits { disk: Enforcement::Monitored, ..all_enforced() });
+        assert_eq!(notices, ["disk space: monitored only (no quota on this file system)"]);
     }
 }

@@ -26,7 +26,7 @@ use atoll_core::provider::{
     CommandExit, CreateSpec, DeadWorker, Error, Provider, ProviderId, ProviderSandbox, ProviderState, ReadOnlyMount,
 };
 use atoll_core::sandbox::{IsolationTier, Resources};
-use atoll_jail::{Launcher, SandboxInfo, SandboxLimits, SandboxSpec};
+use atoll_jail::{Launcher, ResourceLimits, SandboxInfo, SandboxSpec};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -130,8 +130,8 @@ impl Local {
         if info.is_paused {
             self.commands.mark_paused(&id);
         }
-        let kept = tokio::spawn(link::maintain_link(sandbox, info.worker_socket.clone(), Arc::clone(&self.host)));
-        links.insert(id, WorkerConnection { task: kept.abort_handle(), socket: info.worker_socket.clone() });
+        let task = tokio::spawn(link::maintain_link(sandbox, info.worker_socket.clone(), Arc::clone(&self.host)));
+        links.insert(id, WorkerConnection { task: task.abort_handle(), socket: info.worker_socket.clone() });
     }
 
     /// Disconnects from every worker. The workers keep running and a later server finds them.
@@ -198,12 +198,12 @@ impl Local {
             CreationState::Exists(_) | CreationState::Incomplete => self.destroy(&id).await?,
         }
         self.require_tier(spec.settings.isolation).await?;
-        let made = self.prepare_and_start(name.to_owned(), spec).await;
-        if made.is_err() {
+        let result = self.prepare_and_start(name.to_owned(), spec).await;
+        if result.is_err() {
             // Report the original failure; the sweep removes what remains.
             drop(self.destroy(&id).await);
         }
-        let info = made?;
+        let info = result?;
         self.ensure_connected(&info);
         Ok(describe_sandbox(&info))
     }
@@ -239,19 +239,23 @@ fn launcher_spec(spec: &CreateSpec) -> SandboxSpec {
     }
 }
 
-fn host_program(shown: &ReadOnlyMount) -> atoll_jail::HostProgram {
-    atoll_jail::HostProgram { from: shown.host_path.clone(), at: shown.relative_path.clone() }
+fn host_program(mount: &ReadOnlyMount) -> atoll_jail::HostProgram {
+    atoll_jail::HostProgram { from: mount.host_path.clone(), at: mount.relative_path.clone() }
 }
 
-pub(crate) fn resource_limits(asked: Option<Resources>) -> SandboxLimits {
-    let (asked, standard) = (asked.unwrap_or_default(), SandboxLimits::default());
+pub(crate) fn resource_limits(resources: Option<Resources>) -> ResourceLimits {
+    let (resources, standard) = (resources.unwrap_or_default(), ResourceLimits::default());
     // Within the exact range of f64; nonsense saturates.
     let whole = |figure: f64| figure as u64;
-    SandboxLimits {
-        memory_bytes: asked.memory_gb.map_or(standard.memory_bytes, |gigabytes| whole(gigabytes * f64::from(1 << 30))),
-        cpu_milli: asked.cpu.map_or(standard.cpu_milli, |cpu| u32::try_from(whole(cpu * 1000.0)).unwrap_or(u32::MAX)),
-        pids: asked.pids.unwrap_or(standard.pids),
-        disk_bytes: asked.disk_gb.map_or(standard.disk_bytes, |gigabytes| whole(gigabytes * f64::from(1 << 30))),
+    ResourceLimits {
+        memory_bytes: resources
+            .memory_gb
+            .map_or(standard.memory_bytes, |gigabytes| whole(gigabytes * f64::from(1 << 30))),
+        cpu_milli: resources
+            .cpu
+            .map_or(standard.cpu_milli, |cpu| u32::try_from(whole(cpu * 1000.0)).unwrap_or(u32::MAX)),
+        pids: resources.pids.unwrap_or(standard.pids),
+        disk_bytes: resources.disk_gb.map_or(standard.disk_bytes, |gigabytes| whole(gigabytes * f64::from(1 << 30))),
         ..standard
     }
 }
@@ -351,11 +355,11 @@ mod tests {
     #[test]
     fn errors_name_snapshots_without_their_project() {
         let project = ProjectId::new();
-        let said = |name: String| {
+        let plain_error = |name: String| {
             translate_error(&atoll_jail::Error::NotFound { kind: atoll_jail::CatalogKind::Snapshot, name })
         };
         let plain = "no snapshot is named v1.2: run `atoll snapshot ls` to list them";
-        assert_eq!(said(format!("{project}.v1.2")), Error::Refused { detail: plain.into() });
-        assert_eq!(said("v1.2".into()), Error::Refused { detail: plain.into() });
+        assert_eq!(plain_error(format!("{project}.v1.2")), Error::Refused { detail: plain.into() });
+        assert_eq!(plain_error("v1.2".into()), Error::Refused { detail: plain.into() });
     }
 }

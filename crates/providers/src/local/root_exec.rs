@@ -35,15 +35,15 @@ pub(super) fn serve_root_command(launcher: Arc<Launcher>, info: &SandboxInfo) ->
         let detail = "only a sandbox with an image can run commands as root; the host's files are read-only";
         return Err(Error::Refused { detail: detail.into() });
     }
-    let (ours, theirs) =
+    let (client_end, server_end) =
         UnixStream::pair().map_err(|error| super::git_run::io_failure("cannot create a socket pair", &error))?;
     let name = info.name.clone();
     tokio::spawn(async move {
-        let (mut read, mut write) = theirs.into_split();
+        let (mut read, mut write) = server_end.into_split();
         let mut buffer = Vec::new();
         let end = match next_request(&mut read, &mut buffer).await {
             Some(ExecClientFrame::Start(start)) => match start_command(launcher, name, &start).await {
-                Ok(begun) => relay_command(begun, &mut read, buffer, &mut write).await,
+                Ok(command) => relay_command(command, &mut read, buffer, &mut write).await,
                 Err(error) => ExecExit::NotStarted { error },
             },
             Some(_) | None => ExecExit::Unknown,
@@ -51,7 +51,7 @@ pub(super) fn serve_root_command(launcher: Arc<Launcher>, info: &SandboxInfo) ->
         // Ignore a closed connection.
         drop(write.write_all(&ExecWorkerFrame::Exited(end).encode()).await);
     });
-    Ok(ours)
+    Ok(client_end)
 }
 
 struct RootCommand {
@@ -71,19 +71,19 @@ async fn start_command(launcher: Arc<Launcher>, name: String, start: &ExecStart)
         return Err("commands as root have no terminal".into());
     }
     let failed = |error: std::io::Error| error.to_string();
-    let (output, theirs) = output_pipe().map_err(failed)?;
-    let (errors, theirs_too) = output_pipe().map_err(failed)?;
+    let (output, stdout_end) = output_pipe().map_err(failed)?;
+    let (errors, stderr_end) = output_pipe().map_err(failed)?;
     let (read, write) = std::io::pipe().map_err(failed)?;
     let input = pipe::Sender::from_owned_fd(write.into()).map_err(failed)?;
     let usual = DEFAULT_ENV.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    let given = start.env.iter().map(|(name, value)| (name.clone(), value.clone()));
+    let requested = start.env.iter().map(|(name, value)| (name.clone(), value.clone()));
     let program = ProgramSpec {
         argv: start.argv.clone(),
-        env: usual.chain(given).collect(),
+        env: usual.chain(requested).collect(),
         working_dir: start.cwd.clone(),
         as_root: true,
     };
-    let entering = move || launcher.exec_with(&name, program, [read.into(), theirs, theirs_too]);
+    let entering = move || launcher.exec_with(&name, program, [read.into(), stdout_end, stderr_end]);
     let running = match tokio::task::spawn_blocking(entering).await {
         Ok(running) => running.map_err(|error| error.to_string())?,
         Err(error) => return Err(error.to_string()),
@@ -92,12 +92,12 @@ async fn start_command(launcher: Arc<Launcher>, name: String, start: &ExecStart)
 }
 
 async fn relay_command(
-    begun: RootCommand,
+    command: RootCommand,
     read: &mut OwnedReadHalf,
     buffer: Vec<u8>,
     write: &mut (impl tokio::io::AsyncWrite + Unpin),
 ) -> ExecExit {
-    let RootCommand { mut running, input, output, errors } = begun;
+    let RootCommand { mut running, input, output, errors } = command;
     let stopper = running.kill_handle();
     // Wait by callback: there may be more commands than blocking threads.
     let (wake, woken) = oneshot::channel();
@@ -109,35 +109,35 @@ async fn relay_command(
         running.wait(Duration::ZERO)
     };
     tokio::pin!(ended);
-    let (told, mut tells) = mpsc::channel(MAX_QUEUED_CHUNKS);
+    let (sender, mut frames) = mpsc::channel(MAX_QUEUED_CHUNKS);
     let printing = [
-        tokio::spawn(forward_output(output, told.clone(), ExecWorkerFrame::Stdout)),
-        tokio::spawn(forward_output(errors, told, ExecWorkerFrame::Stderr)),
+        tokio::spawn(forward_output(output, sender.clone(), ExecWorkerFrame::Stdout)),
+        tokio::spawn(forward_output(errors, sender, ExecWorkerFrame::Stderr)),
     ];
-    let (taken, mut of_input) = mpsc::unbounded_channel();
-    let asking = handle_requests(read, buffer, input, &stopper, taken);
-    tokio::pin!(asking);
-    let mut asked = false;
+    let (consumed, mut consumed_counts) = mpsc::unbounded_channel();
+    let request_handling = handle_requests(read, buffer, input, &stopper, consumed);
+    tokio::pin!(request_handling);
+    let mut requests_ended = false;
     let exit = loop {
         tokio::select! {
-            Some(tell) = tells.recv() => if write.write_all(&tell.encode()).await.is_err() {
+            Some(frame) = frames.recv() => if write.write_all(&frame.encode()).await.is_err() {
                 // The client is gone.
                 drop(stopper.kill());
             },
-            Some(count) = of_input.recv() => {
-                let taken = ExecWorkerFrame::StdinConsumed(u32::try_from(count).unwrap_or(u32::MAX));
-                if write.write_all(&taken.encode()).await.is_err() {
+            Some(count) = consumed_counts.recv() => {
+                let consumed = ExecWorkerFrame::StdinConsumed(u32::try_from(count).unwrap_or(u32::MAX));
+                if write.write_all(&consumed.encode()).await.is_err() {
                     drop(stopper.kill());
                 }
             }
-            () = &mut asking, if !asked => asked = true,
+            () = &mut request_handling, if !requests_ended => requests_ended = true,
             exit = &mut ended => break exit,
         }
     };
     // Background children may hold the pipes open; the command's own output is already in them.
     let rest = async {
-        while let Some(tell) = tells.recv().await {
-            if write.write_all(&tell.encode()).await.is_err() {
+        while let Some(frame) = frames.recv().await {
+            if write.write_all(&frame.encode()).await.is_err() {
                 break;
             }
         }
@@ -154,12 +154,12 @@ async fn relay_command(
 
 async fn forward_output(
     mut pipe: pipe::Receiver,
-    told: mpsc::Sender<ExecWorkerFrame>,
+    sender: mpsc::Sender<ExecWorkerFrame>,
     kind: fn(Vec<u8>) -> ExecWorkerFrame,
 ) {
     let mut piece = vec![0; READ_BYTES];
     while let Ok(count @ 1..) = pipe.read(&mut piece).await {
-        if told.send(kind(piece.get(..count).unwrap_or_default().to_vec())).await.is_err() {
+        if sender.send(kind(piece.get(..count).unwrap_or_default().to_vec())).await.is_err() {
             return;
         }
     }
@@ -172,12 +172,12 @@ async fn handle_requests(
     mut buffer: Vec<u8>,
     mut input: Option<pipe::Sender>,
     stopper: &KillHandle,
-    taken: mpsc::UnboundedSender<usize>,
+    consumed: mpsc::UnboundedSender<usize>,
 ) {
     let (mut unread, mut closing) = (Vec::new(), false);
     // The receiver ends with the command.
     let tell = |count: usize| {
-        let _ = taken.send(count);
+        let _ = consumed.send(count);
     };
     loop {
         let ask = tokio::select! {

@@ -29,18 +29,18 @@ impl Local {
         let still = quiesce_agent(&parent).await?;
         // A fork has its parent's image and files.
         let jail = SandboxSpec { image: None, snapshot: None, ..super::launcher_spec(spec) };
-        let made = self.call_launcher(move |launcher| launcher.fork_sandbox(&parent.name, &jail)).await;
+        let result = self.call_launcher(move |launcher| launcher.fork_sandbox(&parent.name, &jail)).await;
         drop(still);
-        made.map(|info| super::describe_sandbox(&info))
+        result.map(|info| super::describe_sandbox(&info))
     }
 
     pub(super) async fn create_snapshot(&self, id: &ProviderId, snapshot: &str) -> Result<SnapshotRef, Error> {
         let info = self.find_info(id).await?;
         let still = quiesce_agent(&info).await?;
         let called = snapshot.to_owned();
-        let made = self.call_launcher(move |launcher| launcher.create_snapshot(&info.name, &called)).await;
+        let result = self.call_launcher(move |launcher| launcher.create_snapshot(&info.name, &called)).await;
         drop(still);
-        made.map(snapshot_ref)
+        result.map(snapshot_ref)
     }
 
     pub(super) async fn list_snapshots(&self) -> Result<Vec<SnapshotRef>, Error> {
@@ -66,13 +66,13 @@ impl Local {
     /// Streams the archive to the unpacking process. If unpacking fails, reports its reason and not the broken pipe.
     pub(super) async fn import_archive(&self, image: &str, mut archive: ByteStream) -> Result<ImageRef, Error> {
         let broken = |error: std::io::Error| Error::Unreachable { detail: format!("cannot create a pipe: {error}") };
-        let (theirs, ours) = std::io::pipe().map_err(broken)?;
-        let mut ours = pipe::Sender::from_owned_fd(ours.into()).map_err(broken)?;
+        let (reader, sender) = std::io::pipe().map_err(broken)?;
+        let mut sender = pipe::Sender::from_owned_fd(sender.into()).map_err(broken)?;
         let called = image.to_owned();
-        let unpacking = self.call_launcher(move |launcher| launcher.import_image(&called, theirs.into()));
+        let unpacking = self.call_launcher(move |launcher| launcher.import_image(&called, reader.into()));
         let feeding = async move {
             while let Some(piece) = archive.next().await {
-                if ours.write_all(&piece?).await.is_err() {
+                if sender.write_all(&piece?).await.is_err() {
                     break;
                 }
             }

@@ -64,8 +64,8 @@ async fn prose_is_echoed_and_noted() {
     assert_eq!((&edits[0]["file_path"], &edits[0]["change_type"]), (&"NOTES.md".into(), &"created".into()));
     assert_eq!((&edits[2]["change_type"], &edits[2]["lines_added"]), (&"modified".into(), &1.into()));
     assert_eq!((edits.len(), &edits[1]["turn"], &edits[2]["turn"]), (4, &1.into(), &2.into()));
-    let said = scenario.event_data("agent.message");
-    assert_eq!(said[1]["text"], "I wrote NOTES.md, and ran `ls -l`, which went well.");
+    let messages = scenario.event_data("agent.message");
+    assert_eq!(messages[1]["text"], "I wrote NOTES.md, and ran `ls -l`, which went well.");
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,8 +89,8 @@ async fn a_steering_message_runs_during_a_wait() {
     assert!(began.elapsed() < Duration::from_secs(3));
     scenario.wait_for_event("agent.waiting").await;
     assert!((8.0..9.0).contains(&began.elapsed().as_secs_f64()));
-    let said: Vec<_> = scenario.event_data("agent.message").iter().map(|data| data["text"].clone()).collect();
-    assert_eq!(said, ["one", "two", "end"]);
+    let texts: Vec<_> = scenario.event_data("agent.message").iter().map(|data| data["text"].clone()).collect();
+    assert_eq!(texts, ["one", "two", "end"]);
     assert_eq!(scenario.event_data("agent.message_injected").len(), 2);
     let hows = scenario
         .link
@@ -126,10 +126,10 @@ async fn an_interrupt_ends_a_wait_or_a_command_at_once() {
         let scenario = Scenario::new(prompt).await;
         scenario.wait_for_event("agent.started").await;
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let asked = Instant::now();
+        let began = Instant::now();
         let id = scenario.link.send_interrupt(scenario.sandbox);
         scenario.wait_for_event("agent.waiting").await;
-        assert!(asked.elapsed() < Duration::from_secs(1), "{prompt}");
+        assert!(began.elapsed() < Duration::from_secs(1), "{prompt}");
         let types = scenario.event_types();
         assert!(types.ends_with(&["agent.interrupted".into(), "agent.waiting".into()]), "{types:?}");
         assert!(!types.contains(&"agent.completed".into()) && !types.contains(&"agent.message".into()));
@@ -160,12 +160,12 @@ async fn a_question_waits_only_for_its_answer() {
         assert_eq!(activity, Activity::WaitingApproval);
         scenario.link.send_message(scenario.sandbox, answer, Delivery::Steer);
         scenario.wait_for_event("agent.waiting").await;
-        let (asked, answered) =
+        let (requested, answered) =
             (&scenario.event_data("approval.requested")[0], &scenario.event_data("approval.resolved")[0]);
-        assert_eq!(asked["approval_id"], answered["approval_id"]);
+        assert_eq!(requested["approval_id"], answered["approval_id"]);
         assert_eq!((&answered["decision"], answered["reason"].as_str()), (&decision.into(), reason));
-        let said: Vec<_> = scenario.event_data("agent.message").iter().map(|data| data["text"].clone()).collect();
-        assert_eq!(said.len(), 2, "{said:?}");
+        let texts: Vec<_> = scenario.event_data("agent.message").iter().map(|data| data["text"].clone()).collect();
+        assert_eq!(texts.len(), 2, "{texts:?}");
         scenario.link.assert_no_violations();
     }
 }

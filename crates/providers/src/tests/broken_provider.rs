@@ -60,7 +60,7 @@ impl ImplementProvider for BrokenProvider {
 async fn the_suite_detects_broken_promises() {
     let broken = BrokenProvider(Fake::new(FakeOptions::default(), RecordingServer::new()));
     let verdicts = conformance::check_provider(&broken, &Settings::default()).await;
-    let kept: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict.is_ok()).map(|(promise, _)| *promise).collect();
+    let passed: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict.is_ok()).map(|(promise, _)| *promise).collect();
     // It runs commands and correctly reports no tree transfers.
     let expected = [
         "unsupported calls have no side effect",
@@ -68,5 +68,5 @@ async fn the_suite_detects_broken_promises() {
         "a command over its time limit is timed out",
         "a downloaded tree equals the upload",
     ];
-    assert_eq!(kept, expected, "{verdicts:#?}");
+    assert_eq!(passed, expected, "{verdicts:#?}");
 }

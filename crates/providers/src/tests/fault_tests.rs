@@ -23,8 +23,8 @@ async fn faults_neither_lose_nor_reorder_events() {
         scenario.wait_for_event("agent.started").await;
         scenario.link.send_message(scenario.sandbox, "say 4", Delivery::Queue);
         scenario.wait_for_events("agent.completed", 2).await;
-        let said: Vec<_> = scenario.event_data("agent.message").iter().map(|data| data["text"].clone()).collect();
-        assert_eq!(said, ["1", "2", "3", "4"], "seed {seed}");
+        let texts: Vec<_> = scenario.event_data("agent.message").iter().map(|data| data["text"].clone()).collect();
+        assert_eq!(texts, ["1", "2", "3", "4"], "seed {seed}");
         assert_eq!(scenario.event_data("agent.tool_completed").len(), 5);
         scenario.wait_for_acks(2).await;
         scenario.link.assert_no_violations();

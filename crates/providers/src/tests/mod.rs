@@ -81,7 +81,8 @@ impl Scenario {
     }
 
     async fn wait_for_events(&self, event_type: &str, count: usize) {
-        let enough = || self.link.event_types(self.sandbox).iter().filter(|seen| *seen == event_type).count() >= count;
+        let enough =
+            || self.link.event_types(self.sandbox).iter().filter(|logged| *logged == event_type).count() >= count;
         assert!(poll_until(enough).await, "no {event_type} in {:#?}", self.link.stored_events(self.sandbox));
     }
 

@@ -241,7 +241,7 @@ impl WorkerLink for RecordingServer {
         Box::pin(async move {
             self.handle_call(sandbox, ack.stream, |row, violations| {
                 match row.leased.remove(&id) {
-                    Some(held) if held.lease == ack.lease => row.acks.push((id, ack.how, ack.turn)),
+                    Some(leased) if leased.lease == ack.lease => row.acks.push((id, ack.how, ack.turn)),
                     None if row.acks.iter().any(|(acked, ..)| *acked == id) => row.duplicates += 1,
                     other => violations.push(format!("ack of {id} with {other:?}")),
                 }
@@ -260,7 +260,7 @@ impl WorkerLink for RecordingServer {
         Box::pin(async move {
             self.handle_call(sandbox, nack.stream, |row, violations| {
                 match row.leased.remove(&id) {
-                    Some(held) if held.lease == nack.lease => row.nacks.push((id, nack.clone())),
+                    Some(leased) if leased.lease == nack.lease => row.nacks.push((id, nack.clone())),
                     other => violations.push(format!("nack of {id} with {other:?}")),
                 }
                 Ok(())

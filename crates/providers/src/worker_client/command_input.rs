@@ -190,49 +190,49 @@ mod tests {
 
     #[tokio::test]
     async fn a_signal_overtakes_unread_input() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (client, mut worker) = UnixStream::pair().unwrap();
         let (command_input, queue) = CommandInput::new(true, false);
         let command_input = std::sync::Arc::new(command_input);
-        let (_read, write) = ours.into_split();
+        let (_read, write) = client.into_split();
         let speaking = std::sync::Arc::clone(&command_input);
         let speaking = tokio::spawn(async move { match speaking.send_queued(queue, write).await {} });
         command_input.write(&vec![7; 600_000]).await.unwrap();
-        let (mut buffer, mut heard) = (Vec::new(), 0);
-        while heard < STDIN_WINDOW_BYTES {
-            match next_frame(&mut theirs, &mut buffer).await {
-                ExecClientFrame::Stdin(data) => heard += data.len(),
+        let (mut buffer, mut received) = (Vec::new(), 0);
+        while received < STDIN_WINDOW_BYTES {
+            match next_frame(&mut worker, &mut buffer).await {
+                ExecClientFrame::Stdin(data) => received += data.len(),
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(heard, STDIN_WINDOW_BYTES);
+        assert_eq!(received, STDIN_WINDOW_BYTES);
         command_input.send_control(ExecClientFrame::Signal(9));
-        assert_eq!(next_frame(&mut theirs, &mut buffer).await, ExecClientFrame::Signal(9));
+        assert_eq!(next_frame(&mut worker, &mut buffer).await, ExecClientFrame::Signal(9));
         // An excessive acknowledgement does not widen the window.
         command_input.acknowledge_bytes(u32::MAX);
         command_input.acknowledge_bytes(u32::MAX);
         command_input.close().unwrap();
-        while heard < 600_000 {
-            match next_frame(&mut theirs, &mut buffer).await {
-                ExecClientFrame::Stdin(data) => heard += data.len(),
-                other => panic!("{other:?} after {heard}"),
+        while received < 600_000 {
+            match next_frame(&mut worker, &mut buffer).await {
+                ExecClientFrame::Stdin(data) => received += data.len(),
+                other => panic!("{other:?} after {received}"),
             }
             command_input.acknowledge_bytes(u32::MAX);
         }
-        assert_eq!((heard, next_frame(&mut theirs, &mut buffer).await), (600_000, ExecClientFrame::CloseStdin));
+        assert_eq!((received, next_frame(&mut worker, &mut buffer).await), (600_000, ExecClientFrame::CloseStdin));
         speaking.abort();
     }
 
     #[tokio::test]
     async fn input_is_refused_where_it_would_be_lost() {
-        let said = |result: Result<(), Error>| result.unwrap_err().to_string();
+        let error_text = |result: Result<(), Error>| result.unwrap_err().to_string();
         let (none, _queue) = CommandInput::new(false, false);
-        assert!(said(none.write(b"a").await).contains("takes no input"));
-        assert!(said(none.close()).contains("takes no input"));
+        assert!(error_text(none.write(b"a").await).contains("takes no input"));
+        assert!(error_text(none.close()).contains("takes no input"));
         let (open, _queue) = CommandInput::new(true, false);
         open.write(b"a").await.unwrap();
         open.close().unwrap();
-        assert!(said(open.write(b"b").await).contains("already closed"));
-        assert!(said(open.write(b"").await).contains("already closed"), "also for an empty write");
+        assert!(error_text(open.write(b"b").await).contains("already closed"));
+        assert!(error_text(open.write(b"").await).contains("already closed"), "also for an empty write");
         let (terminal, _queue) = CommandInput::new(false, true);
         terminal.close().unwrap();
         terminal.write(b"a").await.unwrap();
@@ -240,6 +240,6 @@ mod tests {
         let full = terminal.write(&much);
         let ending = async { terminal.discard_input() };
         let (full, ()) = tokio::join!(full, ending);
-        assert!(said(full).contains("has ended"), "a waiting writer gets the error");
+        assert!(error_text(full).contains("has ended"), "a waiting writer gets the error");
     }
 }

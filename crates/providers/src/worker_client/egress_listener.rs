@@ -22,8 +22,8 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 pub(super) async fn fetch_and_serve(sandbox: SandboxId, socket: PathBuf, host: Arc<dyn LinkHost>) {
     let mut pause = RETRY_DELAY;
     loop {
-        let asked = tokio::time::timeout(HANDOVER_TIMEOUT, fetch_listener(&socket)).await;
-        match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        let fetch = tokio::time::timeout(HANDOVER_TIMEOUT, fetch_listener(&socket)).await;
+        match fetch.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(listener) => return host.serve_egress(sandbox, listener).await,
             // `maintain_link` reports the death.
             Err(error) if is_dead(&error) => return,
@@ -117,23 +117,23 @@ mod tests {
     async fn retries_until_a_paused_worker_responds() {
         let path = std::env::temp_dir().join(format!("atoll-{}.sock", uuid::Uuid::now_v7().simple()));
         let worker = UnixListener::bind(&path).unwrap();
-        let (told, mut handed) = mpsc::unbounded_channel();
-        let keeping = tokio::spawn(fetch_and_serve(SandboxId::new(), path.clone(), Arc::new(RecordingHost(told))));
+        let (sender, mut handed) = mpsc::unbounded_channel();
+        let keeping = tokio::spawn(fetch_and_serve(SandboxId::new(), path.clone(), Arc::new(RecordingHost(sender))));
         let way_out = TcpListener::bind("127.0.0.1:0").unwrap();
         // The clock may jump before a response is seen, so each later request gets one.
-        let mut held = Vec::new();
-        for asked in 0_usize.. {
+        let mut connections = Vec::new();
+        for attempt in 0_usize.. {
             let accepted = tokio::select! {
                 accepted = worker.accept() => accepted.unwrap().0,
                 _ = handed.recv() => break,
             };
-            assert!(asked < 10_000, "the listener is never accepted");
-            if asked >= 100 {
+            assert!(attempt < 10_000, "the listener is never accepted");
+            if attempt >= 100 {
                 send_listener(&accepted, &way_out);
             }
-            held.push(accepted);
+            connections.push(accepted);
         }
-        assert!(held.len() > 100);
+        assert!(connections.len() > 100);
         keeping.await.unwrap();
         std::fs::remove_file(&path).unwrap();
     }

@@ -372,15 +372,15 @@ async fn read_output(running: &RegisteredCommand, mut read: OwnedReadHalf) -> Co
     let mut piece = vec![0; READ_BYTES];
     loop {
         loop {
-            let told = match ExecWorkerFrame::decode(&mut buffer) {
-                Ok(Some(told)) => told,
+            let frame = match ExecWorkerFrame::decode(&mut buffer) {
+                Ok(Some(frame)) => frame,
                 Ok(None) => break,
                 Err(error) => {
                     tracing::warn!(%error, "cannot parse a worker's message about a command");
                     return CommandExit::Unknown;
                 }
             };
-            let (stream, data) = match told {
+            let (stream, data) = match frame {
                 ExecWorkerFrame::Stdout(data) => (OutputStream::Stdout, data),
                 ExecWorkerFrame::Stderr(data) => (OutputStream::Stderr, data),
                 ExecWorkerFrame::StdinConsumed(count) => {

@@ -75,8 +75,8 @@ impl MessageReader {
     /// Cancel-safe.
     async fn next_message(&mut self, from: &mut (impl AsyncRead + Unpin)) -> Result<HelperMessage, Error> {
         loop {
-            if let Some(told) = self.take_message().map_err(|error| frame_error(&error))? {
-                return Ok(told);
+            if let Some(message) = self.take_message().map_err(|error| frame_error(&error))? {
+                return Ok(message);
             }
             if self.buffer.capacity() - self.buffer.len() < READ_BUFFER_BYTES / 4 {
                 self.buffer.reserve(READ_BUFFER_BYTES);
@@ -128,15 +128,15 @@ impl MessageReader {
 }
 
 async fn send_job(socket: &Path, job: &FileRequest) -> Result<UnixStream, Error> {
-    let asked = async {
+    let sending = async {
         // One write: a worker that refuses the connection closes it before a second one.
         let connection = link::dial_and_send(socket, ConnectionKind::Files, &job.to_frame()).await?;
         // An optimization: fewer wake-ups on each side.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&connection, SEND_BUFFER_BYTES);
         Ok(connection)
     };
-    match timeout(RESPONSE_TIMEOUT, asked).await {
-        Ok(asked) => asked.map_err(|error: io::Error| connection_error(&error)),
+    match timeout(RESPONSE_TIMEOUT, sending).await {
+        Ok(result) => result.map_err(|error: io::Error| connection_error(&error)),
         Err(_) => Err(helper_error(TIMED_OUT)),
     }
 }
@@ -154,17 +154,17 @@ fn wire_job(job: &FileOperation) -> FileRequest {
 pub(crate) async fn run_job(
     socket: &Path,
     patience: &PauseAwareTimeout,
-    wanted: &FileOperation,
+    operation: &FileOperation,
 ) -> Result<FileResult<FileOperationOutput>, Error> {
-    explain_unreachable(socket, request_job(socket, patience, wanted).await).await
+    explain_unreachable(socket, request_job(socket, patience, operation).await).await
 }
 
 async fn request_job(
     socket: &Path,
     patience: &PauseAwareTimeout,
-    wanted: &FileOperation,
+    operation: &FileOperation,
 ) -> Result<FileResult<FileOperationOutput>, Error> {
-    let mut connection = send_job(socket, &wire_job(wanted)).await?;
+    let mut connection = send_job(socket, &wire_job(operation)).await?;
     let mut answers = MessageReader::default();
     let mut entries = Vec::new();
     let done = loop {
@@ -175,7 +175,7 @@ async fn request_job(
             HelperMessage::Entry(_) | HelperMessage::Data(_) => return Err(helper_error(UNEXPECTED_RESPONSE)),
         }
     };
-    Ok(Ok(match wanted {
+    Ok(Ok(match operation {
         FileOperation::List { .. } => FileOperationOutput::Listed { entries, next: done.next },
         FileOperation::Stat { .. } => {
             FileOperationOutput::Info(entries.pop().ok_or_else(|| helper_error(UNEXPECTED_RESPONSE))?)
@@ -265,21 +265,21 @@ async fn send_upload(
     let (mut reader, mut writer) = connection.split();
     let mut answers = MessageReader::default();
     let early = tokio::select! {
-        told = answers.next_message(&mut reader) => Some(told?),
+        message = answers.next_message(&mut reader) => Some(message?),
         sent = send_data(patience, &mut data, &mut writer) => match sent {
             Ok(()) => None,
             Err(UploadFailure::Source(error)) => return Err(error),
             Err(UploadFailure::Helper(error)) => match answers.next_message_within((patience, RESPONSE_TIMEOUT), &mut reader).await {
-                Ok(told @ HelperMessage::Failed(_)) => Some(told),
+                Ok(message @ HelperMessage::Failed(_)) => Some(message),
                 Ok(_) | Err(_) => return Err(error),
             },
         },
     };
-    let told = match early {
-        Some(told) => told,
+    let message = match early {
+        Some(message) => message,
         None => answers.next_message_within((patience, SLOW_JOB_TIMEOUT), &mut reader).await?,
     };
-    match told {
+    match message {
         HelperMessage::Done(FileOperationSummary { bytes, entries, skipped, named, .. }) => {
             Ok(Ok(UploadSummary { bytes, entries, skipped, named }))
         }
@@ -355,7 +355,7 @@ mod tests {
         let patience = super::super::pauses::PausedSandboxes::default()
             .timeout_for(&atoll_core::provider::ProviderId("one".into()));
         let stat = FileOperation::Stat { path: "file".into() };
-        let ended = |told: Result<FileResult<FileOperationOutput>, Error>| matches!(told, Err(Error::Refused { detail }) if detail.contains("is not running"));
+        let ended = |result: Result<FileResult<FileOperationOutput>, Error>| matches!(result, Err(Error::Refused { detail }) if detail.contains("is not running"));
         for lives_on in [true, false] {
             let listener = tokio::net::UnixListener::bind(&socket).unwrap();
             let worker = async {
@@ -366,9 +366,9 @@ mod tests {
                 drop(listener);
                 std::future::pending().await
             };
-            let told =
-                tokio::select! { told = run_job(&socket, &patience, &stat) => told, () = worker => unreachable!() };
-            assert_eq!(ended(told), !lives_on);
+            let result =
+                tokio::select! { result = run_job(&socket, &patience, &stat) => result, () = worker => unreachable!() };
+            assert_eq!(ended(result), !lives_on);
             std::fs::remove_file(&socket).unwrap();
         }
         assert!(ended(run_job(&socket, &patience, &stat).await));

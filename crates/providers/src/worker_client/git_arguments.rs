@@ -1,4 +1,4 @@
-//! Command-line arguments of the worker's git jobs.
+//! Command-line arguments of the worker's git operations.
 
 use atoll_core::provider::{Author, GitOperation, RepositorySource};
 

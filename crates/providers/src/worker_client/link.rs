@@ -106,7 +106,7 @@ pub(super) fn is_dead(error: &io::Error) -> bool {
 
 /// Maintains connections to a worker until it dies.
 pub(crate) async fn maintain_link(sandbox: SandboxId, socket: PathBuf, host: Arc<dyn LinkHost>) {
-    let (told, mut changes) = mpsc::unbounded_channel();
+    let (sender, mut changes) = mpsc::unbounded_channel();
     let mut serving = JoinSet::new();
     serving.spawn(egress_listener::fetch_and_serve(sandbox, socket.clone(), Arc::clone(&host)));
     let (mut unused, mut open) = (0_usize, 0_usize);
@@ -116,7 +116,7 @@ pub(crate) async fn maintain_link(sandbox: SandboxId, socket: PathBuf, host: Arc
                 Ok(connection) => {
                     unused += 1;
                     open += 1;
-                    serving.spawn(serve_until_closed(sandbox, connection, Arc::clone(&host), told.clone()));
+                    serving.spawn(serve_until_closed(sandbox, connection, Arc::clone(&host), sender.clone()));
                 }
                 Err(error) if is_dead(&error) => {
                     host.report_worker_death(sandbox);
@@ -148,7 +148,7 @@ async fn serve_until_closed(
     sandbox: SandboxId,
     connection: UnixStream,
     host: Arc<dyn LinkHost>,
-    told: mpsc::UnboundedSender<ConnectionChange>,
+    sender: mpsc::UnboundedSender<ConnectionChange>,
 ) {
     let first = Arc::new(Notify::new());
     let served = host.serve_connection(sandbox, connection, Arc::clone(&first));
@@ -156,11 +156,11 @@ async fn serve_until_closed(
     let was_used = tokio::select! {
         biased;
         () = first.notified() => {
-            drop(told.send(ConnectionChange::Used));
+            drop(sender.send(ConnectionChange::Used));
             served.await;
             true
         }
         () = &mut served => false,
     };
-    drop(told.send(ConnectionChange::Ended { was_used }));
+    drop(sender.send(ConnectionChange::Ended { was_used }));
 }

@@ -64,8 +64,8 @@ pub async fn answer_approval(
 ) -> Result<ApprovalRow> {
     let (session, mut sandbox) = work.lock_sandbox(id).await?;
     let answer = redact_answer(work, sandbox.project_id, answer)?;
-    let gone = || Problem::not_found("approval");
-    let row = approvals::find_approval(work.tx, id, &answer.approval_id).await?.ok_or_else(gone)?;
+    let not_found = || Problem::not_found("approval");
+    let row = approvals::find_approval(work.tx, id, &answer.approval_id).await?.ok_or_else(not_found)?;
     match row.state {
         ApprovalState::Open if !sandbox.state.accepts_messages() => {
             let detail = format!("the sandbox is {}; its agent no longer waits for an answer", sandbox.state);
@@ -92,7 +92,7 @@ pub async fn answer_approval(
     work.log(&mut sandbox, vec![answered.into_event(work.now).with_source(EventSource::User, Some(actor))]).await?;
     sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     work.out.inboxes.push(session.id);
-    approvals::find_approval(work.tx, id, &answer.approval_id).await?.ok_or_else(gone)
+    approvals::find_approval(work.tx, id, &answer.approval_id).await?.ok_or_else(not_found)
 }
 
 /// Removes the project's secrets from the reason and the answers.

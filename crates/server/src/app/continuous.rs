@@ -140,8 +140,8 @@ pub async fn record_checks(work: &mut Work<'_>, id: SandboxId, round: u32, check
     }
     let verdict = check::combine_verdicts(&checks);
     log_checks(work, &mut sandbox, round, verdict, &checks).await?;
-    let taken = advance_loop(work, &mut sandbox, LoopInput::ChecksFinished { round, verdict }, None).await?;
-    let Some((mut record, effects)) = taken else { return Ok(()) };
+    let advanced = advance_loop(work, &mut sandbox, LoopInput::ChecksFinished { round, verdict }, None).await?;
+    let Some((mut record, effects)) = advanced else { return Ok(()) };
     sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     let text = check::failed_checks_message(
         &checks,
@@ -321,8 +321,8 @@ async fn log_checks(
         let check = EventData::ContinuousCheck(ContinuousCheck { check: check.clone(), round });
         events.push(check.into_event(work.now));
     }
-    let named = |wanted: CheckVerdict| -> Vec<String> {
-        let some = checks.iter().filter(|check| check.verdict == wanted);
+    let named = |expected: CheckVerdict| -> Vec<String> {
+        let some = checks.iter().filter(|check| check.verdict == expected);
         some.map(|check| lifecycle::truncate_text(&check.name, MAX_CHECK_NAME_CHARS)).collect()
     };
     let checked = EventData::ContinuousChecked(ContinuousChecked {

@@ -37,7 +37,7 @@ pub fn nudge_for_event(sandbox: &SandboxRow, event: &NewEvent) -> Option<Nudge> 
         }
         // Always sent: an agent must learn why its call was denied.
         kind::GUARDIAN_DENIED => {
-            let denied = serde_json::from_str(data).ok().filter(|denied: &GuardianDenied| !denied.told)?;
+            let denied = serde_json::from_str(data).ok().filter(|denied: &GuardianDenied| !denied.agent_informed)?;
             let text = format!("Atoll's guardian: your call of {} was denied: {}", denied.tool, denied.reason);
             Some(Nudge::new(&text, None, None, denied.tool_use_id))
         }

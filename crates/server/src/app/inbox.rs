@@ -29,8 +29,8 @@ pub struct MessageDraft {
 }
 
 /// Applies one step of the state machine. Returns whether the message changed.
-pub fn apply_step(message: &mut MessageRow, taken: DeliveryInput, work: &Work<'_>) -> Result<bool, DeliveryError> {
-    let after = apply_delivery_input(message.delivery_status, taken, work.steady)?;
+pub fn apply_step(message: &mut MessageRow, input: DeliveryInput, work: &Work<'_>) -> Result<bool, DeliveryError> {
+    let after = apply_delivery_input(message.delivery_status, input, work.steady)?;
     let changed = after != message.delivery_status;
     message.delivery_status = after;
     if changed {
@@ -260,8 +260,8 @@ pub async fn leased_by_stream(
     stream: uuid::Uuid,
 ) -> Result<Vec<LeasedMessage>> {
     let open = messages::list_open_messages(tx, session).await?;
-    let held = open.into_iter().filter(|message| message.delivery_status.lease_held_by(stream).is_some());
-    Ok(held
+    let leased = open.into_iter().filter(|message| message.delivery_status.lease_held_by(stream).is_some());
+    Ok(leased
         .filter_map(|message| message.delivery_status.lease.map(|lease| to_leased_message(message, lease)))
         .collect())
 }
@@ -327,8 +327,8 @@ async fn record_nack(work: &mut Work<'_>, id: SandboxId, message: MessageId, nac
     // A returned message can be leased to another worker, so only the exact lease may return it.
     let gives_back = !nack.handed && nack.retry;
     let lease = message.delivery_status.lease_held_by(nack.stream).filter(|_| !gives_back).unwrap_or(nack.lease);
-    let taken = DeliveryInput::Nack { lease, was_handed_over: nack.handed, may_retry: nack.retry };
-    if apply_step(&mut message, taken, work)? {
+    let input = DeliveryInput::Nack { lease, was_handed_over: nack.handed, may_retry: nack.retry };
+    if apply_step(&mut message, input, work)? {
         let reason = work.redact_text(sandbox.project_id, nack.reason.clone());
         message.reason = Some(lifecycle::truncate_text(&reason, 500)).filter(|reason| !reason.is_empty());
         messages::update_message(work.tx, &message).await?;

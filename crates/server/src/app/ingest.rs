@@ -228,7 +228,8 @@ async fn append_events(
             run.push(event);
             continue;
         }
-        let said = if observation == Observation::AgentFailed { event.data.get().to_owned() } else { String::new() };
+        let failure_data =
+            if observation == Observation::AgentFailed { event.data.get().to_owned() } else { String::new() };
         run.push(event);
         match observation {
             Observation::TurnStarted if sandbox.settings.continuous.is_none() => {}
@@ -240,7 +241,7 @@ async fn append_events(
                 work.log(sandbox, std::mem::take(&mut run)).await?;
             }
         }
-        lifecycle::apply_observation(work, session, sandbox, observation, turn, &said).await?;
+        lifecycle::apply_observation(work, session, sandbox, observation, turn, &failure_data).await?;
     }
     work.log(sandbox, run).await
 }

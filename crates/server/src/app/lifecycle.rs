@@ -113,14 +113,14 @@ async fn cancel_deadlines(work: &mut Work<'_>, sandbox: &SandboxRow) -> Result<(
 
 /// The sandbox's time limit: the requested one, else the server's default for its `end`.
 pub fn run_timeout(work: &Work<'_>, sandbox: &SandboxRow) -> Option<Duration> {
-    let asked = sandbox.settings.timeout_s.map(|seconds| Duration::from_secs(seconds.into()));
+    let own_timeout = sandbox.settings.timeout_s.map(|seconds| Duration::from_secs(seconds.into()));
     // A continuous loop has its own limit, which must come first because its reason says more.
     let enough = sandbox
         .settings
         .continuous
         .as_ref()
         .map(|continuous| continuous.loop_limits().max_duration + LOOP_TIMEOUT_MARGIN);
-    asked.or(match sandbox.end {
+    own_timeout.or(match sandbox.end {
         EndPolicy::WhenDone => work.config.sandbox.timeout.when_done,
         EndPolicy::Keep => work.config.sandbox.timeout.keep,
     }
@@ -202,8 +202,8 @@ pub async fn apply_observation(
 
 /// Reads the failure reason from the agent's event.
 fn failure_reason(data: &str) -> Reason {
-    let said: serde_json::Value = serde_json::from_str(data).unwrap_or_default();
-    let word = |key: &str| said.get(key).and_then(|value| value.as_str()).map(|text| truncate_text(text, 500));
+    let failure: serde_json::Value = serde_json::from_str(data).unwrap_or_default();
+    let word = |key: &str| failure.get(key).and_then(|value| value.as_str()).map(|text| truncate_text(text, 500));
     // Codes that Atoll's worker reports. Other texts come from the agent and go into the detail.
     const KNOWN: [&str; 4] = ["out_of_memory", "agent_crashed", "agent_exited", "agent_not_started"];
     let said_reason = word("reason").unwrap_or_default();

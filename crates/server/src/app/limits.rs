@@ -28,9 +28,9 @@ pub fn observe_event(sandbox: &mut SandboxRow, event: &NewEvent) -> Option<inbox
     let data = event.data.get();
     let named = || serde_json::from_str::<LimitUse>(data).ok();
     match event.event_type.as_str() {
-        kind::LIMIT_WARNED => {
-            named().filter(|named| named.told != Some(true)).map(|named| warning_draft(named.limit, named.value))
-        }
+        kind::LIMIT_WARNED => named()
+            .filter(|named| named.agent_informed != Some(true))
+            .map(|named| warning_draft(named.limit, named.value)),
         kind::LIMIT_PAUSED => {
             // A cost limit takes precedence over the limits that the worker reports.
             if let Some(named) = named().filter(|_| !sandbox.status.pausing_limit().is_some_and(Limit::is_money)) {
@@ -87,7 +87,7 @@ pub async fn warn_at_cost(
         return Ok(());
     }
     let used = sandbox.cost_model_micros as f64 / 1e6;
-    let warned = LimitUse { told: Some(false), ..limit_use(Limit::CostUsd, value, used) };
+    let warned = LimitUse { agent_informed: Some(false), ..limit_use(Limit::CostUsd, value, used) };
     work.log(sandbox, vec![EventData::LimitWarned(warned).into_event(work.now)]).await?;
     notify_agent(work, session, sandbox, warning_draft(Limit::CostUsd, value)).await
 }
@@ -132,18 +132,18 @@ pub async fn charge_project(
         return Ok(());
     }
     let used = budget_use(&BudgetPause::from_budget(&budget, cost.at), spent, period.ends_at(), project);
-    let warned = EventData::LimitWarned(LimitUse { told: Some(false), ..used });
+    let warned = EventData::LimitWarned(LimitUse { agent_informed: Some(false), ..used });
     work.log(sandbox, vec![warned.into_event(work.now)]).await?;
     notify_agent(work, session, sandbox, warning_draft(Limit::ProjectBudget, budget.usd)).await
 }
 
 const fn limit_use(limit: Limit, value: f64, used: f64) -> LimitUse {
-    LimitUse { limit, value, used, told: None, per: None, until: None, project_id: None }
+    LimitUse { limit, value, used, agent_informed: None, per: None, until: None, project_id: None }
 }
 
-fn budget_use(held: &BudgetPause, spent: i64, until: Option<Timestamp>, project: ProjectId) -> LimitUse {
-    let (value, used) = (held.micros as f64 / 1e6, spent as f64 / 1e6);
-    let (per, project_id) = (Some(held.per), Some(project));
+fn budget_use(pause: &BudgetPause, spent: i64, until: Option<Timestamp>, project: ProjectId) -> LimitUse {
+    let (value, used) = (pause.micros as f64 / 1e6, spent as f64 / 1e6);
+    let (per, project_id) = (Some(pause.per), Some(project));
     LimitUse { per, until, project_id, ..limit_use(Limit::ProjectBudget, value, used) }
 }
 
@@ -151,29 +151,29 @@ fn budget_use(held: &BudgetPause, spent: i64, until: Option<Timestamp>, project:
 pub async fn pause_at_project_budget(
     work: &mut Work<'_>,
     sandbox: &mut SandboxRow,
-    held: &BudgetPause,
+    pause: &BudgetPause,
     spent: i64,
     until: Option<Timestamp>,
 ) -> Result<()> {
     if sandbox.state != SandboxState::Running {
         return Ok(());
     }
-    budgets::record_budget_pause(work.tx, sandbox.id, held).await?;
+    budgets::record_budget_pause(work.tx, sandbox.id, pause).await?;
     if sandbox.status.pausing_limit() == Some(Limit::ProjectBudget) {
         return Ok(());
     }
     sandbox.apply_signal(Signal::LimitReached(Limit::ProjectBudget));
-    let paused = EventData::LimitPaused(budget_use(held, spent, until, sandbox.project_id));
+    let paused = EventData::LimitPaused(budget_use(pause, spent, until, sandbox.project_id));
     work.log(sandbox, vec![paused.into_event(work.now)]).await?;
     work.out.states.push((sandbox.id, sandbox.state));
     Ok(())
 }
 
 /// Resumes an agent whose project has budget again.
-pub async fn resume_after_budget(work: &mut Work<'_>, id: SandboxId, held: &BudgetPause) -> Result<()> {
+pub async fn resume_after_budget(work: &mut Work<'_>, id: SandboxId, pause: &BudgetPause) -> Result<()> {
     let (_, mut sandbox) = work.lock_sandbox(id).await?;
     // The agent may have resumed and been paused again since the caller read the row.
-    if budgets::find_budget_pause(work.tx, id).await?.as_ref() != Some(held) {
+    if budgets::find_budget_pause(work.tx, id).await?.as_ref() != Some(pause) {
         return Ok(());
     }
     budgets::delete_budget_pause(work.tx, id).await?;

@@ -72,12 +72,12 @@ async fn collect_logins(work: &mut Work<'_>, sandbox: &SandboxRow) -> Result<Col
             Some(ring) => ring,
             none => none.insert(work.secrets.key_ring().map_err(|error| error.to_string())),
         };
-        let made = if all.files.len() < login::MAX_LOGIN_FILES {
+        let result = if all.files.len() < login::MAX_LOGIN_FILES {
             build_login_file(row, path, ring)
         } else {
             Err(format!("the secret `{name}` exceeds the limit of {} login files per sandbox", login::MAX_LOGIN_FILES))
         };
-        match made {
+        match result {
             Ok((file, values)) => {
                 all.version_parts.push(json!([row.id, row.updated_at, path]));
                 all.values.extend(values);
@@ -114,10 +114,10 @@ fn build_login_file(
 }
 
 /// Marks secrets as exposed that became files since the sandbox started.
-async fn mark_exposed(work: &mut Work<'_>, sandbox: &mut SandboxRow, told: &[(String, Exposure)]) -> Result<()> {
+async fn mark_exposed(work: &mut Work<'_>, sandbox: &mut SandboxRow, exposures: &[(String, Exposure)]) -> Result<()> {
     let marked = &mut sandbox.settings.exposed_secrets;
     let before = marked.len();
-    for (name, _) in told {
+    for (name, _) in exposures {
         if !marked.contains(name) {
             marked.push(name.clone());
         }

@@ -111,10 +111,10 @@ impl Work<'_> {
 
     /// Locks the sandbox's session until the commit and reads both rows.
     pub async fn lock_sandbox(&mut self, id: SandboxId) -> Result<(SessionRow, SandboxRow)> {
-        let gone = || Problem::not_found("sandbox");
-        let (session, _) = sandbox_rows::find_owner_ids(self.tx, id).await?.ok_or_else(gone)?;
-        let session = session_rows::lock_session(self.tx, session).await?.ok_or_else(gone)?;
-        let sandbox = sandbox_rows::find_sandbox(self.tx, id).await?.ok_or_else(gone)?;
+        let not_found = || Problem::not_found("sandbox");
+        let (session, _) = sandbox_rows::find_owner_ids(self.tx, id).await?.ok_or_else(not_found)?;
+        let session = session_rows::lock_session(self.tx, session).await?.ok_or_else(not_found)?;
+        let sandbox = sandbox_rows::find_sandbox(self.tx, id).await?.ok_or_else(not_found)?;
         Ok((session, sandbox))
     }
 }

@@ -25,7 +25,7 @@ pub async fn record_notice(app: Arc<App>, id: SandboxId, notice: SandboxNotice) 
 fn notice_data(notice: &SandboxNotice) -> EventData {
     match notice {
         SandboxNotice::DiskFull { used, limit, effect } => {
-            let (taken, most) = (to_megabytes(*used), to_megabytes(*limit));
+            let (used_mb, most) = (to_megabytes(*used), to_megabytes(*limit));
             let again = "delete files so that it can write again";
             let text = match effect {
                 DiskLimitEffect::WritersKilled(count) => {
@@ -34,14 +34,14 @@ fn notice_data(notice: &SandboxNotice) -> EventData {
                         1 => "the writing process was killed".to_owned(),
                         more => format!("{more} writing processes were killed"),
                     };
-                    format!("its files use {taken} MB of a {most} MB limit: {who}; {again}")
+                    format!("its files use {used_mb} MB of a {most} MB limit: {who}; {again}")
                 }
                 DiskLimitEffect::WritesRefused => {
-                    format!("its files use {taken} MB of a {most} MB limit: writes fail; {again}")
+                    format!("its files use {used_mb} MB of a {most} MB limit: writes fail; {again}")
                 }
                 DiskLimitEffect::PoolFull => format!(
                     "the disk pool of the local sandboxes is full: writes fail, although this sandbox uses only \
-                     {taken} of {most} MB; delete files here or elsewhere, or enlarge the pool with local.disk_pool_gb"
+                     {used_mb} of {most} MB; delete files here or elsewhere, or enlarge the pool with local.disk_pool_gb"
                 ),
             };
             let stopped = match effect {

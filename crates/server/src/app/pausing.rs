@@ -123,7 +123,7 @@ async fn resume_target(app: &App, access: &CanWork<SandboxId>, target: &SandboxT
 }
 
 /// Resumes a paused sandbox before it stops, so that its worker can flush. On failure the sandbox is stopped by force later.
-pub(super) async fn wake(app: &Arc<App>, access: &CanWork<SandboxId>) -> Result<()> {
+pub(super) async fn resume_before_stop(app: &Arc<App>, access: &CanWork<SandboxId>) -> Result<()> {
     if !is_paused(app, access).await {
         return Ok(());
     }

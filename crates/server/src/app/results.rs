@@ -1,4 +1,4 @@
-//! Ending a sandbox: stopping it, taking its results, removing it.
+//! Ending a sandbox: stopping it, exporting its results, removing it.
 
 use super::views::{load_sandbox_view, view_sandbox};
 use super::{Work, continuous, lifecycle, pausing};
@@ -47,7 +47,7 @@ pub async fn stop_sandbox(
 
 /// Exports the results of a failed sandbox. With a repository a job creates the branch; without one there is nothing left to
 /// export.
-pub async fn take_results(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<SandboxRow> {
+pub async fn start_results_export(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<SandboxRow> {
     let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
     match sandbox.state {
         SandboxState::Running | SandboxState::Completing | SandboxState::Completed => {}
@@ -59,7 +59,7 @@ pub async fn take_results(work: &mut Work<'_>, id: SandboxId, actor: String) -> 
             if sandbox.provider_id.is_none() {
                 return Err(Problem::new(
                     Code::SandboxGone,
-                    "the sandbox's files are gone, so there are no results to take",
+                    "the sandbox's files are gone, so there are no results to export",
                 ));
             }
             let code = sandbox.reason.as_ref().map(|reason| reason.code.clone()).unwrap_or_default();
@@ -82,7 +82,7 @@ pub async fn take_results(work: &mut Work<'_>, id: SandboxId, actor: String) -> 
 pub async fn remove_sandbox(work: &mut Work<'_>, id: SandboxId, force: bool, actor: String) -> Result<SandboxRow> {
     let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
     if sandbox.results == ResultsState::Pending && !force {
-        return Err(Problem::new(Code::ResultsPending, "take the results first, or set ?force=true to discard them"));
+        return Err(Problem::new(Code::ResultsPending, "export the results first, or set ?force=true to discard them"));
     }
     if sandbox.state.is_live() {
         let work_was_done = sandbox.status.is_turn_done() && !continuous::is_live(work.tx, &sandbox).await?;
@@ -103,14 +103,14 @@ pub async fn remove_sandbox(work: &mut Work<'_>, id: SandboxId, force: bool, act
 /// How long a request waits for the results.
 const RESULTS_WAIT: Duration = Duration::from_secs(60);
 
-/// Takes the results and waits until they are exported.
+/// Exports the results and waits until they are exported.
 pub async fn export_results(app: &App, access: CanWork<SandboxId>, key: IdempotencyKey) -> Result<JsonResponse> {
     let (id, actor) = (access.id, access.actor());
-    let taken = app.write_once(&access.caller, key, async move |work| {
-        let row = take_results(work, id, actor).await?;
+    let started = app.write_once(&access.caller, key, async move |work| {
+        let row = start_results_export(work, id, actor).await?;
         JsonResponse::ok(load_sandbox_view(work.tx, row).await?)
     });
-    taken.await?;
+    started.await?;
     wait_for_results(app, id).await;
     JsonResponse::ok(load_results(app, id).await?)
 }
@@ -135,18 +135,18 @@ async fn wait_for_results(app: &App, id: SandboxId) {
 async fn load_results(app: &App, id: SandboxId) -> Result<ExportedResults> {
     app.read(async move |tx| {
         let row = sandboxes::find_sandbox(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
-        let mut taken = Vec::new();
+        let mut results = Vec::new();
         let branches = EventTypePattern::Exact(kind::GIT_BRANCH_CREATED.into());
         let filter = events::EventLogFilter { types: vec![branches], ..events::EventLogFilter::default() };
         let (log, newest) = ((id, row.session_id), events::EventLogOrder::NewestFirst);
         for event in events::read_event_page(tx, log, &filter, newest, i64::MAX, 10).await?.events {
             if let EventData::GitBranchCreated(created) = EventData::from_event(&event) {
                 let GitBranchCreated { branch, commit, repo, .. } = created;
-                taken.push(ExportedResult::Branch { branch, commit, repo });
+                results.push(ExportedResult::Branch { branch, commit, repo });
             }
         }
         let labels = sandboxes::list_labels(tx, id).await?;
-        Ok(ExportedResults { taken, sandbox: view_sandbox(row, labels) })
+        Ok(ExportedResults { taken: results, sandbox: view_sandbox(row, labels) })
     })
     .await
 }
@@ -158,7 +158,7 @@ pub async fn submit_stop(
     key: IdempotencyKey,
     choice: ResultsAction,
 ) -> Result<JsonResponse> {
-    pausing::wake(app, &access).await?;
+    pausing::resume_before_stop(app, &access).await?;
     let (id, actor) = (access.id, access.actor());
     app.write_once(&access.caller, key, async move |work| {
         let row = stop_sandbox(work, id, choice, actor).await?;

@@ -165,7 +165,7 @@ pub async fn check_secrets(work: &mut Work<'_>, project: ProjectId, settings: &m
         settings.exposed_secrets.clear();
         return Ok(());
     }
-    let (mut exposed, mut taken, mut ring) = (Vec::new(), BTreeMap::new(), None);
+    let (mut exposed, mut exposures, mut ring) = (Vec::new(), BTreeMap::new(), None);
     for (name, row) in named_secrets(work.tx, project, settings).await? {
         secret::check_secret_name("secrets", &name)?;
         let Some(row) = row else {
@@ -182,10 +182,10 @@ pub async fn check_secrets(work: &mut Work<'_>, project: ProjectId, settings: &m
             Exposure::Variable(_) => "variable",
             Exposure::File(_) => "file",
         };
-        if let Some(other) = taken.insert(exposure.clone(), name.clone()).filter(|other| *other != name) {
+        if let Some(other) = exposures.insert(exposure.clone(), name.clone()).filter(|other| *other != name) {
             return Err(secrets_problem(format!("secrets: `{name}` and `{other}` are both the {what} `{exposure}`")));
         }
-        let files = taken.keys().filter(|exposure| matches!(exposure, Exposure::File(_))).count();
+        let files = exposures.keys().filter(|exposure| matches!(exposure, Exposure::File(_))).count();
         if files > login::MAX_LOGIN_FILES {
             return Err(secrets_problem(format!(
                 "secrets: a sandbox has at most {} login files",
@@ -206,9 +206,9 @@ pub async fn check_secrets(work: &mut Work<'_>, project: ProjectId, settings: &m
 }
 
 /// The event that names the secrets exposed to the sandbox.
-pub(super) fn exposure_event(work: &Work<'_>, told: &[(String, Exposure)]) -> NewEvent {
-    let words: Vec<String> = told.iter().map(|(name, exposure)| format!("{name} as {exposure}")).collect();
-    let secrets = told.iter().map(|(name, exposure)| {
+pub(super) fn exposure_event(work: &Work<'_>, exposures: &[(String, Exposure)]) -> NewEvent {
+    let words: Vec<String> = exposures.iter().map(|(name, exposure)| format!("{name} as {exposure}")).collect();
+    let secrets = exposures.iter().map(|(name, exposure)| {
         let (variable, file) = match exposure {
             Exposure::Variable(variable) => (Some(variable.clone()), None),
             Exposure::File(path) => (None, Some(path.clone())),
@@ -226,7 +226,7 @@ pub async fn expose_variables(work: &mut Work<'_>, sandbox: &mut SandboxRow) -> 
     if sandbox.settings.secrets.as_ref().is_none_or(Vec::is_empty) {
         return Ok(variables);
     }
-    let (mut names, mut told, mut values, mut ring) = (Vec::new(), Vec::new(), Vec::new(), None);
+    let (mut names, mut exposures, mut values, mut ring) = (Vec::new(), Vec::new(), Vec::new(), None);
     let mut events = Vec::new();
     for (name, row) in named_secrets(work.tx, sandbox.project_id, &sandbox.settings).await? {
         let opened = match &row {
@@ -250,7 +250,7 @@ pub async fn expose_variables(work: &mut Work<'_>, sandbox: &mut SandboxRow) -> 
         };
         match opened {
             Ok((variable, value)) => {
-                told.push((name.clone(), Exposure::Variable(variable.clone())));
+                exposures.push((name.clone(), Exposure::Variable(variable.clone())));
                 // The sandbox's own `env` wins.
                 if !sandbox.settings.env.contains_key(&variable) {
                     variables.insert(variable, value.expose_secret().to_owned());
@@ -263,8 +263,8 @@ pub async fn expose_variables(work: &mut Work<'_>, sandbox: &mut SandboxRow) -> 
     }
     // Teach the redactor before the values can leave the sandbox.
     work.secrets.learn(Some(sandbox.project_id), &values);
-    if !told.is_empty() {
-        events.push(exposure_event(work, &told));
+    if !exposures.is_empty() {
+        events.push(exposure_event(work, &exposures));
     }
     names.sort_unstable();
     names.dedup();

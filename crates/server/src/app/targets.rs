@@ -27,14 +27,14 @@ pub async fn find_sandbox(app: &App, id: SandboxId) -> Result<SandboxRow> {
     row.ok_or_else(|| Problem::not_found("sandbox"))
 }
 
-fn gone(row: &SandboxRow, detail: &str) -> Problem {
+fn gone_problem(row: &SandboxRow, detail: &str) -> Problem {
     Problem::new(Code::SandboxGone, detail).with("state", row.state.as_str())
 }
 
 /// The sandbox at its provider, if its files still exist.
 pub async fn find_target(app: &App, access: &Access<SandboxId, impl Permission>) -> Result<SandboxTarget> {
     let row = load_sandbox(app, access).await?;
-    let Some(id) = row.provider_id.clone() else { return Err(gone(&row, "the sandbox's files are gone")) };
+    let Some(id) = row.provider_id.clone() else { return Err(gone_problem(&row, "the sandbox's files are gone")) };
     let provider = app.providers()?.get(row.provider);
     Ok(SandboxTarget { row, provider, id: ProviderId(id) })
 }
@@ -44,7 +44,7 @@ pub async fn find_running_target(app: &App, access: &Access<SandboxId, impl Perm
     let row = load_sandbox(app, access).await?;
     pausing::require_not_paused(&row)?;
     let Some(id) = row.provider_id.clone().filter(|_| row.state != SandboxState::Pending) else {
-        return Err(gone(&row, "the sandbox's files are gone"));
+        return Err(gone_problem(&row, "the sandbox's files are gone"));
     };
     let provider = app.providers()?.get(row.provider);
     Ok(SandboxTarget { row, provider, id: ProviderId(id) })

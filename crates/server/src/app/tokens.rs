@@ -92,13 +92,13 @@ pub async fn list_tokens(app: &App, client: ClientCaller, query: PageQuery) -> R
 pub async fn remove_token(app: &App, client: ClientCaller, id: TokenId) -> Result<atoll_api::Token> {
     let (is_admin, own) = (client.0.is_admin(), client.0.user());
     let removed = app.write(async move |work| {
-        let gone = || Problem::not_found("token");
-        let row = tokens::find_token(work.tx, id).await?.ok_or_else(gone)?;
+        let not_found = || Problem::not_found("token");
+        let row = tokens::find_token(work.tx, id).await?.ok_or_else(not_found)?;
         let is_own = matches!(&row.holder, TokenHolder::User { id, .. } if Some(*id) == own);
         if !is_admin && !is_own {
-            return Err(gone());
+            return Err(not_found());
         }
-        let view = view_token(row).ok_or_else(gone)?;
+        let view = view_token(row).ok_or_else(not_found)?;
         tokens::delete_token(work.tx, id).await?;
         Ok(view)
     });

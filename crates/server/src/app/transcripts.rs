@@ -35,7 +35,9 @@ pub async fn observe_event(
     if session.last_sandbox_id != Some(sandbox.id) {
         return Ok(());
     }
-    let Some((native_id, blob)) = named.and_then(|said| Some((said.native_id?, said.blob))) else { return Ok(()) };
+    let Some((native_id, blob)) = named.and_then(|transcript| Some((transcript.native_id?, transcript.blob))) else {
+        return Ok(());
+    };
     if !is_valid_native_id(&native_id) {
         return Ok(());
     }

@@ -116,8 +116,8 @@ pub async fn load_progress(tx: &mut dyn Tx, id: SandboxId, settings: &Settings) 
 }
 
 /// Loads the model usage of a sandbox, session, project or user.
-pub async fn load_usage(tx: &mut dyn Tx, whose: UsageScope<'_>) -> Result<Option<ModelUsage>> {
-    let total = model_usage::sum_usage(tx, whose).await?;
+pub async fn load_usage(tx: &mut dyn Tx, scope: UsageScope<'_>) -> Result<Option<ModelUsage>> {
+    let total = model_usage::sum_usage(tx, scope).await?;
     let ModelTokens { input, output, cache_read, cache_write } = total.tokens;
     let cost = to_dollars(total.cost_micros);
     Ok(Some(ModelUsage { requests: total.requests, input, output, cache_read, cache_write, cost }))

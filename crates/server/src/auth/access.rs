@@ -297,7 +297,7 @@ impl VisibleProjects {
         match (self, other) {
             (Self::All, _) => true,
             (Self::These(_), Self::All) => false,
-            (Self::These(ours), Self::These(theirs)) => theirs.iter().all(|project| ours.contains(project)),
+            (Self::These(own), Self::These(requested)) => requested.iter().all(|project| own.contains(project)),
         }
     }
 

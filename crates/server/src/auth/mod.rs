@@ -126,8 +126,8 @@ fn to_principal(token: &TokenRow) -> Principal {
 }
 
 /// Authenticates a token.
-pub async fn authenticate(app: &App, shown: &SecretString) -> Result<Principal> {
-    let (id, hash) = token_format::parse_token(shown).ok_or_else(Problem::unauthorized)?;
+pub async fn authenticate(app: &App, presented: &SecretString) -> Result<Principal> {
+    let (id, hash) = token_format::parse_token(presented).ok_or_else(Problem::unauthorized)?;
     let token = match app.tokens.get(id) {
         Some(token) => token,
         None => {
@@ -182,8 +182,8 @@ impl FromRequestParts<Arc<App>> for Caller {
             app.limiter.check(&caller, parts).await?;
             return Ok(caller);
         }
-        let shown = bearer_token(parts).ok_or_else(Problem::unauthorized)?;
-        let principal = authenticate(app, &shown).await?;
+        let bearer = bearer_token(parts).ok_or_else(Problem::unauthorized)?;
+        let principal = authenticate(app, &bearer).await?;
         let caller = Self { principal, is_local: is_local(parts) };
         app.limiter.check(&caller, parts).await?;
         Ok(caller)

@@ -46,11 +46,11 @@ mod tests {
 
     #[test]
     fn recognises_only_the_generated_token() {
-        let made = generate_token(TokenId::new());
-        let (id, hash) = parse_token(&made.token).unwrap();
-        assert!(id == made.id && equal_hashes(&hash, &made.hash));
-        let other = generate_token(made.id);
-        assert!(!equal_hashes(&parse_token(&other.token).unwrap().1, &made.hash));
+        let generated = generate_token(TokenId::new());
+        let (id, hash) = parse_token(&generated.token).unwrap();
+        assert!(id == generated.id && equal_hashes(&hash, &generated.hash));
+        let other = generate_token(generated.id);
+        assert!(!equal_hashes(&parse_token(&other.token).unwrap().1, &generated.hash));
         for bad in ["", "atoll_", "atoll_x_y", "bearer", "atoll_0_"] {
             assert!(parse_token(&SecretString::from(bad)).is_none(), "{bad}");
         }
@@ -58,8 +58,8 @@ mod tests {
 
     #[test]
     fn the_redactor_removes_tokens() {
-        let made = generate_token(TokenId::new());
-        let text = format!("{{\"x\":\"{}\"}}", made.token.expose_secret());
+        let generated = generate_token(TokenId::new());
+        let text = format!("{{\"x\":\"{}\"}}", generated.token.expose_secret());
         let redacted = atoll_core::redact::Redactor::default().redact(&text).unwrap();
         assert_eq!(redacted, r#"{"x":"[redacted]"}"#);
     }

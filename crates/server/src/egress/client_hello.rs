@@ -115,14 +115,14 @@ struct ByteReader<'a>(&'a [u8]);
 
 impl<'a> ByteReader<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
+        let (bytes, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
-        Some(taken)
+        Some(bytes)
     }
 
     fn read_u16(&mut self) -> Option<u16> {
-        let taken = self.take(2)?;
-        Some(u16::from_be_bytes([taken[0], taken[1]]))
+        let bytes = self.take(2)?;
+        Some(u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
     fn read_vector(&mut self) -> Option<&'a [u8]> {
@@ -187,9 +187,9 @@ mod tests {
         for (host, expected) in [("example.org", Some("example.org".to_owned())), ("192.0.2.1", None)] {
             let name = rustls_pki_types::ServerName::try_from(host).unwrap();
             let mut client = rustls::ClientConnection::new(config.clone().into(), name).unwrap();
-            let mut said = Vec::new();
-            client.write_tls(&mut said).unwrap();
-            assert_eq!(parse_client_hello(&said), ClientHello::Complete { server_name: expected }, "{host}");
+            let mut hello = Vec::new();
+            client.write_tls(&mut hello).unwrap();
+            assert_eq!(parse_client_hello(&hello), ClientHello::Complete { server_name: expected }, "{host}");
         }
     }
 

@@ -91,8 +91,8 @@ impl Connector {
         addresses.iter().try_for_each(|address| self.check_address(target, *address))?;
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in addresses.into_iter().take(MAX_ADDRESSES) {
-            let tried = timeout(CONNECT_TIMEOUT, TcpStream::connect((address, target.port))).await;
-            match tried.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect((address, target.port))).await;
+            match connecting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
                 Ok(stream) => {
                     self.check_connected(target, &stream)?;
                     return Ok(Box::new(stream));
@@ -136,7 +136,7 @@ impl Connector {
             Host::Name(name) => name,
         };
         let failed =
-            |error: &dyn std::fmt::Display| ConnectFailure::Failed(format!("{name} can't be looked up: {error}"));
+            |error: &dyn std::fmt::Display| ConnectFailure::Failed(format!("{name} cannot be looked up: {error}"));
         // The sandbox's own permit first, outside of the timeout: a busy sandbox delays only itself.
         let _own = sandbox_egress.lookups.acquire().await.map_err(|error| failed(&error))?;
         let found = timeout(LOOKUP_TIMEOUT, async {
@@ -221,8 +221,8 @@ mod tests {
         let plain = connector(&[]);
         for place in ["localhost:9", "127.0.0.1:9", "[::1]:9", "169.254.169.254:80", "[fd00:ec2::254]:80", "0.0.0.0:9"]
         {
-            let said = refusal(&plain, place).await;
-            assert!(matches!(said, Some(EgressRefusal::PrivateAddress { .. })), "{place}: {said:?}");
+            let result = refusal(&plain, place).await;
+            assert!(matches!(result, Some(EgressRefusal::PrivateAddress { .. })), "{place}: {result:?}");
         }
     }
 

@@ -117,9 +117,9 @@ mod tests {
     #[test]
     fn a_refusal_names_the_command_that_allows_the_host() {
         let sandbox = SandboxId::new();
-        let said = EgressRefusal::Policy(NetworkPolicy::None).message(sandbox, "example.org:443");
-        assert!(said.ends_with(&format!("atoll sandbox network {sandbox} --allow example.org")), "{said}");
-        let said = EgressRefusal::Policy(NetworkPolicy::Allow).message(sandbox, "example.org:8080");
-        assert!(said.ends_with("--allow example.org:8080"), "{said}");
+        let message = EgressRefusal::Policy(NetworkPolicy::None).message(sandbox, "example.org:443");
+        assert!(message.ends_with(&format!("atoll sandbox network {sandbox} --allow example.org")), "{message}");
+        let message = EgressRefusal::Policy(NetworkPolicy::Allow).message(sandbox, "example.org:8080");
+        assert!(message.ends_with("--allow example.org:8080"), "{message}");
     }
 }

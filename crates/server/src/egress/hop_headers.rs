@@ -24,9 +24,9 @@ pub fn strip_hop_headers(headers: &mut HeaderMap, keeping: Option<&HeaderValue>)
     let always =
         [CONNECTION, TE, UPGRADE].into_iter().chain(["keep-alive", "http2-settings"].map(HeaderName::from_static));
     // `Connection` must not remove framing headers.
-    let gone: Vec<HeaderName> =
+    let removed: Vec<HeaderName> =
         named.into_iter().filter(|name| !is_framing(name)).chain(to_proxies).chain(always).collect();
-    for name in gone {
+    for name in removed {
         headers.remove(name);
     }
     if let Some(protocol) = keeping {
@@ -76,9 +76,9 @@ mod tests {
     #[test]
     fn keeps_a_websocket_upgrade() {
         let mut map = headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]);
-        let wanted = requested_upgrade(&map);
-        assert_eq!(wanted.as_ref().and_then(|it| it.to_str().ok()), Some("websocket"));
-        strip_hop_headers(&mut map, wanted.as_ref());
+        let upgrade = requested_upgrade(&map);
+        assert_eq!(upgrade.as_ref().and_then(|it| it.to_str().ok()), Some("websocket"));
+        strip_hop_headers(&mut map, upgrade.as_ref());
         assert_eq!(
             (&map[CONNECTION], &map[UPGRADE]),
             (&HeaderValue::from_static("upgrade"), &HeaderValue::from_static("websocket"))

@@ -81,8 +81,10 @@ pub async fn serve_proxy(service: &Arc<SandboxProxy>, stream: Stream, peer: Owne
 /// Serves plain HTTP inside a tunnel.
 pub async fn serve_tunnel(service: &Arc<SandboxProxy>, stream: Stream, server: Stream, meter: Arc<ConnectionMeter>) {
     let target = meter.target.clone();
-    if let Ok(kept) = start_connection(service, EgressConnection { stream: server, meter, via_proxy: false }).await {
-        serve_requests(Arc::new(ProxyConnection::new(service, Some(target), Some(kept))), stream, None).await;
+    if let Ok(connection) =
+        start_connection(service, EgressConnection { stream: server, meter, via_proxy: false }).await
+    {
+        serve_requests(Arc::new(ProxyConnection::new(service, Some(target), Some(connection))), stream, None).await;
     }
 }
 
@@ -152,11 +154,15 @@ async fn start_connection(
 }
 
 impl ProxyConnection {
-    fn new(service: &Arc<SandboxProxy>, tunnel_target: Option<NetworkTarget>, kept: Option<KeptConnection>) -> Self {
+    fn new(
+        service: &Arc<SandboxProxy>,
+        tunnel_target: Option<NetworkTarget>,
+        connection: Option<KeptConnection>,
+    ) -> Self {
         Self {
             proxy: Arc::clone(service),
             tunnel_target,
-            connection: Mutex::new(kept),
+            connection: Mutex::new(connection),
             next: Mutex::default(),
             model_responses: OpenResponses::default(),
         }
@@ -220,9 +226,9 @@ impl ProxyConnection {
     async fn forward_request(&self, mut request: Request<Incoming>) -> Result<Response<Body>, ConnectFailure> {
         let target = self.request_target(&request)?;
         let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-        let wanted = hop_headers::requested_upgrade(request.headers());
-        let client = wanted.is_some().then(|| hyper::upgrade::on(&mut request));
-        hop_headers::strip_hop_headers(request.headers_mut(), wanted.as_ref());
+        let upgrade_header = hop_headers::requested_upgrade(request.headers());
+        let client = upgrade_header.is_some().then(|| hyper::upgrade::on(&mut request));
+        hop_headers::strip_hop_headers(request.headers_mut(), upgrade_header.as_ref());
         let host = format_host(&target);
         let unusable =
             |error: &dyn std::fmt::Display| ConnectFailure::Failed(format!("{target} cannot be requested: {error}"));
@@ -230,20 +236,20 @@ impl ProxyConnection {
         request.headers_mut().insert(HOST, value);
         *request.version_mut() = Version::HTTP_11;
 
-        let (mut response, kept) = self.send_request(&target, request, path).await?;
+        let (mut response, connection) = self.send_request(&target, request, path).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let (Some(client), Some(wanted)) = (client, wanted) else {
+            let (Some(client), Some(upgrade_header)) = (client, upgrade_header) else {
                 return Err(ConnectFailure::Failed(format!("{target} upgraded the connection without a request")));
             };
             let server = hyper::upgrade::on(&mut response);
-            hop_headers::strip_hop_headers(response.headers_mut(), Some(&wanted));
-            *lock(&self.next) = Some(AfterRequests::Upgraded { client, server, meter: Arc::clone(&kept.meter) });
+            hop_headers::strip_hop_headers(response.headers_mut(), Some(&upgrade_header));
+            *lock(&self.next) = Some(AfterRequests::Upgraded { client, server, meter: Arc::clone(&connection.meter) });
             // The tunnel now uses the connection.
-            *lock(&self.connection) = Some(kept);
+            *lock(&self.connection) = Some(connection);
             return Ok(response.map(|_| empty_body()));
         }
         hop_headers::strip_hop_headers(response.headers_mut(), None);
-        *lock(&self.connection) = Some(kept);
+        *lock(&self.connection) = Some(connection);
         Ok(response.map(BodyExt::boxed))
     }
 
@@ -284,27 +290,27 @@ impl ProxyConnection {
         let unusable =
             |error: &dyn std::fmt::Display| ConnectFailure::Failed(format!("{target} cannot be requested: {error}"));
         self.proxy.sandbox_egress.check_policy(target)?;
-        let kept = lock(&self.connection).take().filter(|kept| kept.meter.target == *target);
-        if let Some(mut kept) = kept
-            && kept.sender.ready().await.is_ok()
+        let connection = lock(&self.connection).take().filter(|connection| connection.meter.target == *target);
+        if let Some(mut connection) = connection
+            && connection.sender.ready().await.is_ok()
         {
-            self.set_request_uri(&mut request, &kept, &path).map_err(|error| unusable(&error))?;
-            match kept.sender.try_send_request(request).await {
-                Ok(response) => return Ok((response, kept)),
+            self.set_request_uri(&mut request, &connection, &path).map_err(|error| unusable(&error))?;
+            match connection.sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, connection)),
                 // A server may close an idle connection at any time; resend a request that it did not receive.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
-                    None => return Err(self.send_failure(&kept.meter, &error.into_error())),
+                    None => return Err(self.send_failure(&connection.meter, &error.into_error())),
                 },
             }
         }
         let connected =
             self.proxy.connector().connect(&self.proxy.sandbox_egress, target, ConnectionPurpose::Requests).await?;
-        let mut kept = start_connection(&self.proxy, connected).await?;
-        self.set_request_uri(&mut request, &kept, &path).map_err(|error| unusable(&error))?;
-        match kept.sender.send_request(request).await {
-            Ok(response) => Ok((response, kept)),
-            Err(error) => Err(self.send_failure(&kept.meter, &error)),
+        let mut connection = start_connection(&self.proxy, connected).await?;
+        self.set_request_uri(&mut request, &connection, &path).map_err(|error| unusable(&error))?;
+        match connection.sender.send_request(request).await {
+            Ok(response) => Ok((response, connection)),
+            Err(error) => Err(self.send_failure(&connection.meter, &error)),
         }
     }
 
@@ -320,14 +326,14 @@ impl ProxyConnection {
     fn set_request_uri(
         &self,
         request: &mut Request<Incoming>,
-        kept: &KeptConnection,
+        connection: &KeptConnection,
         path: &PathAndQuery,
     ) -> Result<(), axum::http::Error> {
-        if !kept.via_proxy {
+        if !connection.via_proxy {
             *request.uri_mut() = Uri::from(path.clone());
             return Ok(());
         }
-        let authority = format_host(&kept.meter.target);
+        let authority = format_host(&connection.meter.target);
         *request.uri_mut() = Uri::builder().scheme("http").authority(authority).path_and_query(path.clone()).build()?;
         let upstream = self.proxy.connector().upstream.as_ref();
         if let Some(authorization) = upstream.and_then(|upstream| upstream.authorization.as_ref()) {

@@ -115,8 +115,8 @@ impl Egress {
         if outlets.len() >= MAX_CACHED_SANDBOXES && !outlets.contains_key(&sandbox) {
             outlets.retain(|_, sandbox_egress| Arc::strong_count(sandbox_egress) > 1);
         }
-        let made = outlets.entry(sandbox).or_insert_with(|| Arc::new(SandboxEgress::new(sandbox, self.max_bytes)));
-        Arc::clone(made)
+        let egress = outlets.entry(sandbox).or_insert_with(|| Arc::new(SandboxEgress::new(sandbox, self.max_bytes)));
+        Arc::clone(egress)
     }
 }
 

@@ -174,9 +174,9 @@ mod tests {
         #[test]
         fn nothing_outside_of_the_global_unicast_range_is_public(bits: u128) {
             let address = Ipv6Addr::from_bits(bits);
-            let given = address.segments()[0] & 0xe000 == 0x2000;
+            let is_global_unicast = address.segments()[0] & 0xe000 == 0x2000;
             let dressed = address.to_ipv4_mapped().is_some() || address.segments()[..2] == [0x64, 0xff9b];
-            prop_assert!(given || dressed || non_public_range(address.into()).is_some());
+            prop_assert!(is_global_unicast || dressed || non_public_range(address.into()).is_some());
         }
     }
 }

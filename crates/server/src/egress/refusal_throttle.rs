@@ -20,18 +20,18 @@ pub struct RefusalThrottle(HashMap<ThrottleKey, Reported>);
 impl RefusalThrottle {
     /// Counts an occurrence. Returns the number since the last report, or `None` while it is throttled.
     pub fn count_occurrence(&mut self, key: ThrottleKey, now: Instant) -> Option<u64> {
-        let over = |told: &Reported| now.saturating_duration_since(told.at) >= THROTTLE_INTERVAL;
-        if let Some(told) = self.0.get_mut(&key) {
-            told.suppressed += 1;
-            if !over(told) {
+        let is_expired = |reported: &Reported| now.saturating_duration_since(reported.at) >= THROTTLE_INTERVAL;
+        if let Some(reported) = self.0.get_mut(&key) {
+            reported.suppressed += 1;
+            if !is_expired(reported) {
                 return None;
             }
-            let since = told.suppressed;
-            *told = Reported { at: now, suppressed: 0 };
+            let since = reported.suppressed;
+            *reported = Reported { at: now, suppressed: 0 };
             return Some(since);
         }
         if self.0.len() >= MAX_TRACKED_KEYS {
-            self.0.retain(|_, told| !over(told));
+            self.0.retain(|_, reported| !is_expired(reported));
         }
         if self.0.len() >= MAX_TRACKED_KEYS {
             return None;
@@ -64,8 +64,9 @@ mod tests {
     #[test]
     fn a_flood_of_hosts_is_bounded() {
         let (mut quiet, start) = (RefusalThrottle::default(), Instant::now());
-        let told = (0..10_000).filter(|index| quiet.count_occurrence(key(&index.to_string()), start).is_some()).count();
-        assert_eq!(told, MAX_TRACKED_KEYS);
+        let report_count =
+            (0..10_000).filter(|index| quiet.count_occurrence(key(&index.to_string()), start).is_some()).count();
+        assert_eq!(report_count, MAX_TRACKED_KEYS);
         assert_eq!(quiet.count_occurrence(key("later"), start + THROTTLE_INTERVAL), Some(1));
         assert!(quiet.0.len() <= MAX_TRACKED_KEYS);
     }

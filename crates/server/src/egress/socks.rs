@@ -32,11 +32,11 @@ enum SocksReply {
 type SocksRequest = Result<NetworkTarget, (SocksReply, Option<(String, u16)>)>;
 
 pub async fn serve_socks(service: &Arc<SandboxProxy>, mut client: TcpStream) {
-    let asked = match timeout(NEGOTIATION_TIMEOUT, negotiate(&mut client)).await {
-        Ok(Ok(Some(asked))) => asked,
+    let request = match timeout(NEGOTIATION_TIMEOUT, negotiate(&mut client)).await {
+        Ok(Ok(Some(request))) => request,
         Ok(Ok(None) | Err(_)) | Err(_) => return,
     };
-    let target = match asked {
+    let target = match request {
         Ok(target) => target,
         Err((reply, written)) => {
             if let Some((host, port)) = written {

@@ -223,9 +223,9 @@ mod tests {
             program.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
             program
         };
-        let (heard, mut program) =
+        let (opening, mut program) =
             tokio::join!(read_opening(&mut client, &mut server, &mut first, &mut answer), talking);
-        assert_eq!(heard, Some(Opening::Http));
+        assert_eq!(opening, Some(Opening::Http));
         // An incomplete method times out.
         first.clear();
         program.write_all(b"GE").await.unwrap();

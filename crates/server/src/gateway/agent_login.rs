@@ -152,8 +152,8 @@ impl LoginFormat {
         };
         let text = |name: &str| within.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let access = text(self.access)?;
-        let told = self.expires.and_then(|(name, units)| Some(within.get(name)?.as_i64()? / units));
-        let ends = told.filter(|seconds| *seconds > 0).or_else(|| jwt_expiry(access));
+        let expiry = self.expires.and_then(|(name, units)| Some(within.get(name)?.as_i64()? / units));
+        let ends = expiry.filter(|seconds| *seconds > 0).or_else(|| jwt_expiry(access));
         Some(Login {
             access: access.into(),
             refresh: text(self.refresh).map(SecretString::from),

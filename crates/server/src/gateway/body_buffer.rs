@@ -34,8 +34,8 @@ impl BufferSpace {
     }
 
     async fn acquire(&self, units: u32) -> Result<OwnedSemaphorePermit, GatewayRefusal> {
-        let taken = tokio::time::timeout(SPACE_TIMEOUT, Arc::clone(&self.0).acquire_many_owned(units)).await;
-        taken.ok().and_then(Result::ok).ok_or(GatewayRefusal::Busy)
+        let permit = tokio::time::timeout(SPACE_TIMEOUT, Arc::clone(&self.0).acquire_many_owned(units)).await;
+        permit.ok().and_then(Result::ok).ok_or(GatewayRefusal::Busy)
     }
 }
 
@@ -63,11 +63,11 @@ async fn read_frames<B>(
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let told = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    if told > MAX_BODY_BYTES {
+    let min_bytes = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if min_bytes > MAX_BODY_BYTES {
         return Err(GatewayRefusal::TooLarge { most: MAX_BODY_BYTES });
     }
-    let (mut bytes, mut held, mut units) = (BytesMut::new(), BufferPermit::default(), 0);
+    let (mut bytes, mut permit, mut units) = (BytesMut::new(), BufferPermit::default(), 0);
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| GatewayRefusal::Unreadable)?.into_data() else { continue };
         if bytes.len() + data.len() > MAX_BODY_BYTES {
@@ -77,13 +77,13 @@ where
         let needed = (bytes.len() + data.len()).div_ceil(PERMIT_BYTES).next_power_of_two();
         if needed > units {
             let more = u32::try_from(needed - units).map_err(|_| GatewayRefusal::Busy)?;
-            held.0.push(one.acquire(more).await?);
-            held.0.push(all.acquire(more).await?);
+            permit.0.push(one.acquire(more).await?);
+            permit.0.push(all.acquire(more).await?);
             units = needed;
         }
         bytes.extend_from_slice(&data);
     }
-    Ok((bytes.freeze(), held))
+    Ok((bytes.freeze(), permit))
 }
 
 #[cfg(test)]
@@ -99,11 +99,11 @@ mod tests {
         let (one, all) = (BufferSpace::for_sandbox(), BufferSpace::for_all());
         let before = (one.0.available_permits(), all.0.available_permits());
         let pieces = stream::iter((0..100).map(|_| Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b'x'; 5000])))));
-        let (bytes, held) = read_body(StreamBody::new(pieces), &one, &all).await.unwrap();
+        let (bytes, permit) = read_body(StreamBody::new(pieces), &one, &all).await.unwrap();
         assert_eq!(bytes.len(), 500_000);
         assert_eq!(before.0 - one.0.available_permits(), 512);
         assert_eq!(before.1 - all.0.available_permits(), 512);
-        drop(held);
+        drop(permit);
         assert_eq!((one.0.available_permits(), all.0.available_permits()), before);
     }
 

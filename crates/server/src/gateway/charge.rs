@@ -53,13 +53,13 @@ pub struct ChargeItem {
     pub model: String,
     pub price: Option<Price>,
     pub input: u64,
-    pub held: i64,
+    pub reserved: i64,
 }
 
 impl Charge {
     /// Takes over a cost that is reserved already.
     pub fn new(app: &Arc<App>, budget: Arc<SandboxBudget>, item: ChargeItem) -> Self {
-        let ChargeItem { upstream, model, price, input: estimated_input, held: reserved } = item;
+        let ChargeItem { upstream, model, price, input: estimated_input, reserved } = item;
         let (app, open_charges) = (Arc::downgrade(app), Arc::clone(&app.gateway.open_charges));
         Self {
             app,
@@ -105,12 +105,14 @@ impl Charge {
             ChargePhase::Unsent => None,
             ChargePhase::Sent => Some(ModelTokens { input: self.estimated_input, ..ModelTokens::default() }),
             ChargePhase::Answered { scanner, is_stream, bytes, is_complete: is_whole } => {
-                let seen = bytes / if *is_stream { STREAM_BYTES_PER_TOKEN } else { JSON_BYTES_PER_TOKEN };
+                let estimated_output = bytes / if *is_stream { STREAM_BYTES_PER_TOKEN } else { JSON_BYTES_PER_TOKEN };
                 Some(match scanner.tokens() {
-                    Some(said) if *is_whole => said,
+                    Some(usage) if *is_whole => usage,
                     // The response was cut off before its end, where the upstream reports the output.
-                    Some(said) => ModelTokens { output: said.output.max(seen), ..said },
-                    None => ModelTokens { input: self.estimated_input, output: seen, ..ModelTokens::default() },
+                    Some(usage) => ModelTokens { output: usage.output.max(estimated_output), ..usage },
+                    None => {
+                        ModelTokens { input: self.estimated_input, output: estimated_output, ..ModelTokens::default() }
+                    }
                 })
             }
         }

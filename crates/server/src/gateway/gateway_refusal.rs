@@ -82,8 +82,8 @@ pub struct ProjectShortage {
 
 impl ProjectShortage {
     fn budget_message(&self) -> String {
-        let Self { project, name, budget: held, until, spent, reserved, most } = self;
-        let (per, this) = match held.per {
+        let Self { project, name, budget: pause, until, spent, reserved, most } = self;
+        let (per, this) = match pause.per {
             BudgetPeriod::Day => (" a day", " today"),
             BudgetPeriod::Month => (" a month", " this month"),
             BudgetPeriod::Ever => (" in all", ""),
@@ -93,7 +93,7 @@ impl ProjectShortage {
             "the budget of project {name} ({project}) is too small for this request: it is {}{per} for all of its \
              sandboxes, {} is spent{this}{}, and the request may cost up to {}{next}; raise it with `atoll project \
              budget {project} …`",
-            format_dollars(held.micros),
+            format_dollars(pause.micros),
             format_dollars(*spent),
             reserved_note(*reserved),
             format_dollars(*most)
@@ -154,7 +154,7 @@ impl GatewayRefusal {
                 };
                 format!("Atoll has no key for {upstream}: {how}")
             }
-            Self::KeyUnusable { upstream, detail } => format!("Atoll can't use its key for {upstream}: {detail}"),
+            Self::KeyUnusable { upstream, detail } => format!("Atoll cannot use its key for {upstream}: {detail}"),
             Self::NoUpstream => "the configuration of the Atoll server has no upstream for this API".to_owned(),
             Self::NotListed { model, listed } => format!(
                 "this Atoll server does not allow the model {model}; use one of {}, or add it to `models` in the \
@@ -356,12 +356,12 @@ mod tests {
     #[test]
     fn reports_a_budget_with_its_project_and_period() {
         let project = ProjectId::new();
-        let held = BudgetPause { micros: 50_000_000, per: BudgetPeriod::Month, first: Some(20_000) };
+        let pause = BudgetPause { micros: 50_000_000, per: BudgetPeriod::Month, first: Some(20_000) };
         let until: Timestamp = "2026-12-01T00:00:00Z".parse().unwrap();
         let short = ProjectShortage {
             project,
             name: "parser".to_owned(),
-            budget: held,
+            budget: pause,
             until: Some(until),
             spent: 49_900_000,
             reserved: 50_000,
@@ -379,11 +379,14 @@ mod tests {
         ] {
             assert!(sentence.contains(part), "{part}: {sentence}");
         }
-        assert_eq!((refusal.log_reason(), refusal.exhausted()), (Some("budget"), Some(Exhausted::ProjectBudget(held))));
+        assert_eq!(
+            (refusal.log_reason(), refusal.exhausted()),
+            (Some("budget"), Some(Exhausted::ProjectBudget(pause)))
+        );
         // The request fits if the requests in flight cost nothing, so the agent is not paused.
         let waits = ProjectShortage { spent: 49_500_000, most: 500_000, ..short.clone() };
         assert_eq!(GatewayRefusal::ProjectBudget(Box::new(waits)).exhausted(), None);
-        let ever = ProjectShortage { budget: BudgetPause { per: BudgetPeriod::Ever, ..held }, until: None, ..short };
+        let ever = ProjectShortage { budget: BudgetPause { per: BudgetPeriod::Ever, ..pause }, until: None, ..short };
         let sentence = GatewayRefusal::ProjectBudget(Box::new(ever)).message();
         assert!(sentence.contains("$50.00 in all") && !sentence.contains("new period"), "{sentence}");
     }

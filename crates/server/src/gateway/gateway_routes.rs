@@ -114,8 +114,8 @@ impl GatewayRoute {
 
 /// Removes the key, which Gemini's API also accepts in the query.
 pub fn query_without_key(query: &str) -> String {
-    let kept = query.split('&').filter(|pair| !pair.is_empty() && pair.split('=').next() != Some("key"));
-    kept.collect::<Vec<_>>().join("&")
+    let pairs = query.split('&').filter(|pair| !pair.is_empty() && pair.split('=').next() != Some("key"));
+    pairs.collect::<Vec<_>>().join("&")
 }
 
 pub fn query_key(query: &str) -> Option<&str> {

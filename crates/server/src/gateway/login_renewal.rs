@@ -37,10 +37,10 @@ impl LoginRenewals {
         &self,
         app: &Arc<App>,
         upstream: &Upstream,
-        seen: StoredCredential,
+        credential: StoredCredential,
     ) -> Result<Login, GatewayRefusal> {
-        let Some(row) = seen.row.clone() else {
-            return unexpired_login(app, upstream, &seen.text).ok_or_else(|| {
+        let Some(row) = credential.row.clone() else {
+            return unexpired_login(app, upstream, &credential.text).ok_or_else(|| {
                 unusable_key(
                     upstream,
                     "the configured login has expired, and only a stored one can be renewed: store it with \
@@ -50,14 +50,14 @@ impl LoginRenewals {
         };
         let alone = {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            all.retain(|_, held| Arc::strong_count(held) > 1);
+            all.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(all.entry(row.id).or_default())
         };
         let (app, upstream) = (Arc::clone(app), upstream.clone());
         // A separate task, so that a client's disconnect does not cancel the renewal: losing its response loses the login.
         let renewing = tokio::spawn(async move {
             let _alone = alone.lock().await;
-            renew_locked(&app, &upstream, &seen, &row).await
+            renew_locked(&app, &upstream, &credential, &row).await
         });
         renewing.await.unwrap_or(Err(GatewayRefusal::Busy))
     }
@@ -73,16 +73,16 @@ fn unexpired_login(app: &App, upstream: &Upstream, text: &SecretString) -> Optio
 async fn renew_locked(
     app: &Arc<App>,
     upstream: &Upstream,
-    seen: &StoredCredential,
+    credential: &StoredCredential,
     row: &SecretRow,
 ) -> Result<Login, GatewayRefusal> {
-    if let Some(other) = login_changed_since(app, upstream, seen, row).await? {
+    if let Some(other) = login_changed_since(app, upstream, credential, row).await? {
         return Ok(other);
     }
-    let CredentialText::Login(old) = agent_login::parse_credential(upstream.api, &seen.text) else {
+    let CredentialText::Login(old) = agent_login::parse_credential(upstream.api, &credential.text) else {
         return Err(GatewayRefusal::Busy);
     };
-    let asked = match (&upstream.login, &old.refresh) {
+    let request = match (&upstream.login, &old.refresh) {
         (Some(renewal), Some(refresh)) => request_grant(app, upstream, renewal, refresh).await,
         (None, _) => Err(unusable_key(
             upstream,
@@ -93,7 +93,7 @@ async fn renew_locked(
             "its login has no refresh token: log in again and store it with `atoll secret set`",
         )),
     };
-    let grant = match asked {
+    let grant = match request {
         Ok(grant) => grant,
         Err(refusal) => {
             tracing::warn!(
@@ -103,16 +103,16 @@ async fn renew_locked(
                 "failed to renew a login"
             );
             // Another server may have renewed it, or the old login is still valid.
-            let other = login_changed_since(app, upstream, seen, row).await?;
-            return other.or_else(|| unexpired_login(app, upstream, &seen.text)).ok_or(refusal);
+            let other = login_changed_since(app, upstream, credential, row).await?;
+            return other.or_else(|| unexpired_login(app, upstream, &credential.text)).ok_or(refusal);
         }
     };
-    let text = agent_login::apply_grant(upstream.api, &seen.text, &grant, app.clock.now());
+    let text = agent_login::apply_grant(upstream.api, &credential.text, &grant, app.clock.now());
     let text = text.ok_or_else(|| unusable_key(upstream, "failed to update its login file"))?;
     let CredentialText::Login(new) = agent_login::parse_credential(upstream.api, &text) else {
         return Err(GatewayRefusal::Busy);
     };
-    learn_tokens(app, seen, &new);
+    learn_tokens(app, credential, &new);
     app.secrets.learn(row.project_id, std::slice::from_ref(&text));
     store_login(app, row, text).await;
     Ok(new)
@@ -122,7 +122,7 @@ async fn renew_locked(
 async fn login_changed_since(
     app: &App,
     upstream: &Upstream,
-    seen: &StoredCredential,
+    credential: &StoredCredential,
     row: &SecretRow,
 ) -> Result<Option<Login>, GatewayRefusal> {
     let (project, name) = (row.project_id, row.name.clone());
@@ -131,12 +131,12 @@ async fn login_changed_since(
         read.map_err(|_| GatewayRefusal::Busy)?.ok_or_else(|| unusable_key(upstream, "the secret was just removed"))?;
     let text = app.secrets.key_ring().and_then(|keys| open_secret(&now, &keys));
     let text = text.map_err(|error| unusable_key(upstream, error.to_string()))?;
-    if text.expose_secret() == seen.text.expose_secret() {
+    if text.expose_secret() == credential.text.expose_secret() {
         return Ok(None);
     }
     let login = unexpired_login(app, upstream, &text);
     if let Some(login) = &login {
-        learn_tokens(app, seen, login);
+        learn_tokens(app, credential, login);
     }
     Ok(login)
 }
@@ -256,8 +256,8 @@ mod tests {
         assert_eq!(kind, "application/x-www-form-urlencoded");
         assert_eq!(text, "grant_type=refresh_token&refresh_token=r%26%3D1&client_id=a%20b");
         let (kind, text) = sent(BodyEncoding::Json).await;
-        let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let json_body: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(kind, "application/json");
-        assert_eq!(told, json!({ "grant_type": "refresh_token", "refresh_token": "r&=1", "client_id": "a b" }));
+        assert_eq!(json_body, json!({ "grant_type": "refresh_token", "refresh_token": "r&=1", "client_id": "a b" }));
     }
 }

@@ -132,8 +132,12 @@ impl Gateway {
     }
 
     /// Finds the model of a request and its upstream.
-    fn resolve_model(&self, route: &GatewayRoute, asked: &RequestBody) -> Result<ResolvedModel<'_>, GatewayRefusal> {
-        let name = route.path_model.as_ref().map(|(model, _)| model).or(asked.model.as_ref());
+    fn resolve_model(
+        &self,
+        route: &GatewayRoute,
+        request_body: &RequestBody,
+    ) -> Result<ResolvedModel<'_>, GatewayRefusal> {
+        let name = route.path_model.as_ref().map(|(model, _)| model).or(request_body.model.as_ref());
         let listed = match name {
             _ if self.models.is_empty() || route.purpose == RequestPurpose::ListModels => None,
             None => return Err(GatewayRefusal::NoModel),
@@ -169,14 +173,14 @@ impl Gateway {
         }
         let read = app.read(async move |tx| load_balance(tx, sandbox).await).await;
         let (project, balance) = read.map_err(|_| GatewayRefusal::Busy)?.ok_or(GatewayRefusal::WrongPlaceholder)?;
-        let made = SandboxBudget::new(sandbox, self.projects.project_budget(app, project).await?, balance);
+        let new_budget = SandboxBudget::new(sandbox, self.projects.project_budget(app, project).await?, balance);
         let mut accounts = self.budgets.lock().unwrap_or_else(PoisonError::into_inner);
         if accounts.len() >= MAX_CACHED_BUDGETS {
             // A budget that is referenced elsewhere has a request in flight.
             accounts.retain(|_, budget| Arc::strong_count(budget) > 1);
             self.projects.prune();
         }
-        Ok(Arc::clone(accounts.entry(sandbox).or_insert_with(|| Arc::new(made))))
+        Ok(Arc::clone(accounts.entry(sandbox).or_insert_with(|| Arc::new(new_budget))))
     }
 
     /// Applies changed limits of a sandbox.
@@ -220,7 +224,7 @@ impl Gateway {
     async fn reserve_cost(&self, app: &Arc<App>, budget: &Arc<SandboxBudget>, most: i64) -> Result<(), GatewayRefusal> {
         match budget.reserve(most, app.clock.now()) {
             Err(GatewayRefusal::Budget { .. }) => {}
-            held => return held,
+            reservation => return reservation,
         }
         let sandbox = budget.sandbox;
         let read = app.read(async move |tx| load_balance(tx, sandbox).await).await;
@@ -285,27 +289,27 @@ async fn forward_request(
     let gateway = &app.gateway;
     let budget = gateway.sandbox_budget(app, sandbox).await?;
     let (mut head, body) = request.into_parts();
-    let (body, held) = body_buffer::read_body(body, &budget.buffer_space, &gateway.buffer_space).await?;
+    let (body, permit) = body_buffer::read_body(body, &budget.buffer_space, &gateway.buffer_space).await?;
     let is_plain = !head.headers.contains_key(CONTENT_ENCODING);
-    let asked = match request_body::parse_request_body(&body).filter(|_| is_plain) {
-        Some(asked) => asked,
+    let request_body = match request_body::parse_request_body(&body).filter(|_| is_plain) {
+        Some(request_body) => request_body,
         None if route.purpose == RequestPurpose::ListModels => RequestBody::default(),
         None if gateway.models.is_empty() && budget.cost_limit_kind().is_none() => RequestBody::default(),
         None => return Err(GatewayRefusal::Unreadable),
     };
-    if asked.in_background && route.api == ModelApi::OpenAi {
+    if request_body.in_background && route.api == ModelApi::OpenAi {
         return Err(GatewayRefusal::Background);
     }
-    let chosen = gateway.resolve_model(&route, &asked)?;
+    let chosen = gateway.resolve_model(&route, &request_body)?;
     let key = gateway.credentials.find_key(app, budget.project.project, chosen.upstream).await?;
-    let item = price_request(&budget, &route, &chosen, &asked, body.len())?;
+    let item = price_request(&budget, &route, &chosen, &request_body, body.len())?;
     if let Some(item) = &item {
-        gateway.reserve_cost(app, &budget, item.held).await?;
+        gateway.reserve_cost(app, &budget, item.reserved).await?;
     }
     let mut charge = item.map(|item| Charge::new(app, Arc::clone(&budget), item));
 
     let body = match chosen.upstream_model.filter(|_| route.path_model.is_none()) {
-        Some(above) => asked.replace_model(&body, above).unwrap_or(body),
+        Some(above) => request_body.replace_model(&body, above).unwrap_or(body),
         None => body,
     };
     let unreachable = |detail: String| GatewayRefusal::Unreachable { upstream: chosen.upstream.name.clone(), detail };
@@ -328,7 +332,7 @@ async fn forward_request(
         answered = gateway.send_upstream(&head, &body, chosen.upstream, Some(&next)).await;
     }
     drop(body);
-    drop(held);
+    drop(permit);
     let mut response = match answered {
         Ok(response) => response,
         Err(error) => {
@@ -374,8 +378,8 @@ fn report_refusal(app: &Arc<App>, sandbox: SandboxId, refusal: &GatewayRefusal) 
                     work.log(&mut row, vec![event]).await?;
                 }
                 match (stop, &refusal) {
-                    (Some(Exhausted::ProjectBudget(held)), GatewayRefusal::ProjectBudget(short)) => {
-                        limits::pause_at_project_budget(work, &mut row, &held, short.spent, short.until).await?;
+                    (Some(Exhausted::ProjectBudget(pause)), GatewayRefusal::ProjectBudget(short)) => {
+                        limits::pause_at_project_budget(work, &mut row, &pause, short.spent, short.until).await?;
                     }
                     (Some(Exhausted::SandboxLimit | Exhausted::ProjectBudget(_)), _) => {
                         limits::pause_at_cost_limit(work, &mut row).await?
@@ -402,7 +406,7 @@ fn price_request(
     budget: &SandboxBudget,
     route: &GatewayRoute,
     chosen: &ResolvedModel<'_>,
-    asked: &RequestBody,
+    request_body: &RequestBody,
     bytes: usize,
 ) -> Result<Option<ChargeItem>, GatewayRefusal> {
     match route.purpose {
@@ -410,8 +414,8 @@ fn price_request(
         RequestPurpose::CountTokens | RequestPurpose::ListModels => return Ok(None),
     }
     let model = chosen.name.as_deref().unwrap_or("unnamed");
-    let (input, output) = asked.estimate_tokens(bytes, chosen.context);
-    let held = match chosen.price {
+    let (input, output) = request_body.estimate_tokens(bytes, chosen.context);
+    let reserved = match chosen.price {
         // The worst case: all input is written to the cache.
         Some(price) => {
             let fresh = price.cost_micros(&ModelTokens { input, output, ..ModelTokens::default() });
@@ -423,5 +427,5 @@ fn price_request(
         },
     };
     let (upstream, model) = (chosen.upstream.name.clone(), budget.metered_name(model));
-    Ok(Some(ChargeItem { upstream, model, price: chosen.price, input, held }))
+    Ok(Some(ChargeItem { upstream, model, price: chosen.price, input, reserved }))
 }

@@ -56,9 +56,9 @@ impl ProjectLedger {
     }
 
     /// Charges the cost to the period in which the request ended.
-    pub fn settle(&mut self, held: i64, cost: i64, now: Timestamp) {
+    pub fn settle(&mut self, reserved: i64, cost: i64, now: Timestamp) {
         self.current_balance(now);
-        self.reserved = self.reserved.saturating_sub(held);
+        self.reserved = self.reserved.saturating_sub(reserved);
         for tally in &mut self.totals {
             tally.spent = tally.spent.saturating_add(cost);
         }
@@ -168,10 +168,10 @@ impl ProjectBudgets {
             };
             let now = app.clock.now();
             let read = app.read(async move |tx| Ok(load_budget(tx, project, now).await?)).await;
-            let made = read.map_err(|_| GatewayRefusal::Busy)?.ok_or(GatewayRefusal::WrongPlaceholder)?;
+            let new_budget = read.map_err(|_| GatewayRefusal::Busy)?.ok_or(GatewayRefusal::WrongPlaceholder)?;
             let mut known = self.lock_cache();
             if known.changes == before {
-                return Ok(Arc::clone(known.budgets.entry(project).or_insert_with(|| Arc::new(made))));
+                return Ok(Arc::clone(known.budgets.entry(project).or_insert_with(|| Arc::new(new_budget))));
             }
         }
     }
@@ -329,9 +329,9 @@ mod tests {
                     prop_assert_eq!((own[sandbox], shared.reserved), before);
                 }
                 if ends && !open.is_empty() {
-                    let (sandbox, held, cost) = open.remove(0);
-                    own[sandbox].settle(held, cost);
-                    shared.settle(held, cost, now);
+                    let (sandbox, reserved, cost) = open.remove(0);
+                    own[sandbox].settle(reserved, cost);
+                    shared.settle(reserved, cost, now);
                     *paid.entry(per.period_at(now).first_day).or_default() += cost;
                 }
                 for balance in &own {

@@ -65,8 +65,8 @@ pub fn parse_request_body(body: &[u8]) -> Option<RequestBody> {
         Some(start..start + raw.get().len())
     });
     let generation = shape.generation.as_ref();
-    let said = [shape.max_tokens, shape.max_completion_tokens, shape.max_output_tokens];
-    let most_output = said.into_iter().chain([generation.and_then(|it| it.most)]).flatten().max();
+    let output_limits = [shape.max_tokens, shape.max_completion_tokens, shape.max_output_tokens];
+    let most_output = output_limits.into_iter().chain([generation.and_then(|it| it.most)]).flatten().max();
     let answers = shape.n.or_else(|| generation.and_then(|it| it.count)).unwrap_or(1).max(1);
     // Anything that an upstream may treat as true.
     let in_background = shape.background.is_some_and(|raw| !matches!(raw.get(), "null" | "false"));
@@ -97,10 +97,10 @@ mod tests {
     #[test]
     fn parses_the_model_and_the_maximum_output() {
         let body = Bytes::from_static(br#"{"messages": [{"model": "no"}], "max_tokens": 100, "model" : "gl\u006d-4"}"#);
-        let asked = parse_request_body(&body).unwrap();
-        assert_eq!(asked.model.as_deref(), Some("glm-4"));
-        assert_eq!(asked.estimate_tokens(400, None), (100, 100));
-        let renamed = asked.replace_model(&body, "a \"b\"").unwrap();
+        let request = parse_request_body(&body).unwrap();
+        assert_eq!(request.model.as_deref(), Some("glm-4"));
+        assert_eq!(request.estimate_tokens(400, None), (100, 100));
+        let renamed = request.replace_model(&body, "a \"b\"").unwrap();
         assert_eq!(renamed, &br#"{"messages": [{"model": "no"}], "max_tokens": 100, "model" : "a \"b\""}"#[..]);
     }
 

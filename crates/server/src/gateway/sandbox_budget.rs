@@ -75,11 +75,11 @@ pub fn to_micros(dollars: f64) -> i64 {
 impl Balance {
     /// The limit that a request of this cost would exceed.
     pub const fn find_shortage(&self, most: i64) -> Option<(CostLimitKind, i64)> {
-        let held = self.spent.saturating_add(self.reserved).saturating_add(most);
+        let total = self.spent.saturating_add(self.reserved).saturating_add(most);
         match (self.task, self.limit) {
             // Checked first: a higher sandbox limit does not help a task that is over.
-            (Some(task), _) if held > task => Some((CostLimitKind::Task, task)),
-            (_, Some(limit)) if held > limit => Some((CostLimitKind::Sandbox, limit)),
+            (Some(task), _) if total > task => Some((CostLimitKind::Task, task)),
+            (_, Some(limit)) if total > limit => Some((CostLimitKind::Sandbox, limit)),
             (_, _) => None,
         }
     }
@@ -89,8 +89,8 @@ impl Balance {
     }
 
     /// Replaces the reservation of a finished request with its cost.
-    pub const fn settle(&mut self, held: i64, cost: i64) {
-        self.reserved = self.reserved.saturating_sub(held);
+    pub const fn settle(&mut self, reserved: i64, cost: i64) {
+        self.reserved = self.reserved.saturating_sub(reserved);
         self.spent = self.spent.saturating_add(cost);
     }
 }
@@ -132,12 +132,12 @@ impl SandboxBudget {
 
     /// Counts a refusal. Returns the number since the last report, or `None` while it is throttled.
     pub fn count_refusal(&self, reason: &'static str, stop: Option<Exhausted>) -> Option<u64> {
-        let whose = match stop {
+        let subject = match stop {
             Some(Exhausted::ProjectBudget(_)) => Limit::ProjectBudget.as_str(),
             Some(Exhausted::SandboxLimit | Exhausted::TaskLimit(_)) | None => "",
         };
-        let mut told = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
-        told.count_occurrence((whose.to_owned(), 0, reason), Instant::now())
+        let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
+        throttle.count_occurrence((subject.to_owned(), 0, reason), Instant::now())
     }
 
     /// Records an exhausted limit. Returns true the first time.
@@ -192,9 +192,9 @@ impl SandboxBudget {
         }
     }
 
-    pub fn settle(&self, held: i64, cost: i64, now: Timestamp) {
-        self.lock_balance().settle(held, cost);
-        self.project.lock_ledger().settle(held, cost, now);
+    pub fn settle(&self, reserved: i64, cost: i64, now: Timestamp) {
+        self.lock_balance().settle(reserved, cost);
+        self.project.lock_ledger().settle(reserved, cost, now);
     }
 }
 
@@ -220,10 +220,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_counts_until_it_is_settled() {
+    fn reservations_count_until_they_are_settled() {
         let mut balance = Balance { limit: Some(100), spent: 10, ..Balance::default() };
         assert!(reserve(&mut balance, 60));
-        assert!(!reserve(&mut balance, 31), "two at once can't have more than there is");
+        assert!(!reserve(&mut balance, 31), "two at once cannot have more than there is");
         assert!(reserve(&mut balance, 30));
         balance.settle(60, 5);
         assert_eq!(balance, Balance { limit: Some(100), spent: 15, reserved: 30, task: None });
@@ -245,9 +245,9 @@ mod tests {
     #[test]
     fn alternating_refusals_are_reported_once_each() {
         let account = account();
-        let told =
+        let report_count =
             (0..100).filter_map(|at| account.count_refusal(if at % 2 == 0 { "key" } else { "budget" }, None)).count();
-        assert_eq!(told, 2);
+        assert_eq!(report_count, 2);
         let stop = Exhausted::ProjectBudget(BudgetPause { micros: 5, per: BudgetPeriod::Day, first: Some(1) });
         assert_eq!(account.count_refusal("budget", Some(stop)), Some(1), "the project's budget is reported separately");
     }

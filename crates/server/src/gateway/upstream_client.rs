@@ -54,8 +54,8 @@ fn tls_config() -> Result<ClientConfig, rustls::Error> {
 }
 
 async fn tls_connector() -> io::Result<TlsConnector> {
-    let made = tokio::task::spawn_blocking(tls_config).await.map_err(io::Error::other)?;
-    made.map(|config| TlsConnector::from(Arc::new(config))).map_err(io::Error::other)
+    let config_result = tokio::task::spawn_blocking(tls_config).await.map_err(io::Error::other)?;
+    config_result.map(|config| TlsConnector::from(Arc::new(config))).map_err(io::Error::other)
 }
 
 #[derive(Clone)]

@@ -30,7 +30,7 @@ pub fn has_key(headers: &HeaderMap, query: &str, key: &str) -> bool {
     plain
         .chain(bearer)
         .chain(gateway_routes::query_key(query))
-        .any(|shown| shown.as_bytes().ct_eq(key.as_bytes()).into())
+        .any(|candidate| candidate.as_bytes().ct_eq(key.as_bytes()).into())
 }
 
 /// Prepares the headers for the upstream. hyper sets the framing headers again.
@@ -71,11 +71,11 @@ pub fn prepare_headers(headers: &mut HeaderMap, api: ModelApi, auth: AuthScheme,
 }
 
 fn add_oauth_beta(headers: &mut HeaderMap) {
-    let told: Vec<&str> = headers.get_all(ANTHROPIC_BETA).iter().filter_map(|value| value.to_str().ok()).collect();
-    if told.iter().any(|value| value.split(',').any(|word| word.trim() == OAUTH_BETA)) {
+    let values: Vec<&str> = headers.get_all(ANTHROPIC_BETA).iter().filter_map(|value| value.to_str().ok()).collect();
+    if values.iter().any(|value| value.split(',').any(|word| word.trim() == OAUTH_BETA)) {
         return;
     }
-    let all = told.into_iter().chain([OAUTH_BETA]).collect::<Vec<_>>().join(",");
+    let all = values.into_iter().chain([OAUTH_BETA]).collect::<Vec<_>>().join(",");
     if let Ok(value) = HeaderValue::from_str(&all) {
         headers.insert(ANTHROPIC_BETA, value);
     }
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_login_is_sent_as_a_bearer_token() {
-        let shown = |api, account: Option<&str>| {
+        let headers = |api, account: Option<&str>| {
             let mut map = HeaderMap::new();
             let kind = KeyKind::Login { account: account.map(str::to_owned) };
             prepare_headers(&mut map, api, AuthScheme::ApiKey, Some(&UpstreamKey { text: "token".into(), kind }));
@@ -176,9 +176,9 @@ mod tests {
             assert_eq!(text(AUTHORIZATION).as_deref(), Some("Bearer token"));
             (text(ANTHROPIC_BETA), text(CHATGPT_ACCOUNT_ID))
         };
-        assert_eq!(shown(ModelApi::Anthropic, None), (Some(OAUTH_BETA.to_owned()), None));
-        assert_eq!(shown(ModelApi::OpenAi, Some("acc")), (None, Some("acc".to_owned())));
-        assert_eq!(shown(ModelApi::Gemini, None), (None, None));
+        assert_eq!(headers(ModelApi::Anthropic, None), (Some(OAUTH_BETA.to_owned()), None));
+        assert_eq!(headers(ModelApi::OpenAi, Some("acc")), (None, Some("acc".to_owned())));
+        assert_eq!(headers(ModelApi::Gemini, None), (None, None));
     }
 
     #[test]

@@ -45,17 +45,17 @@ impl Drop for KillOnDrop {
 /// Runs all checks. An error is transient and worth a retry.
 pub(super) async fn run_checks(target: &CheckTarget, row: &SandboxRow) -> Result<Vec<CheckResult>, String> {
     let settings = row.settings.continuous.clone().unwrap_or_default();
-    let begun = Instant::now();
-    let mut made = Vec::new();
+    let began = Instant::now();
+    let mut results = Vec::new();
     // Requirements come first: commands can leave files in the working tree.
     for requirement in settings.requirements(delivers_results(row, &target.provider.capabilities())) {
-        made.push(check_requirement(target, row, requirement).await?);
+        results.push(check_requirement(target, row, requirement).await?);
     }
     for check in settings.checks.iter().flatten() {
-        let left = ROUND_TIMEOUT.saturating_sub(begun.elapsed());
-        made.push(run_check_command(target, &settings, check, left).await?);
+        let left = ROUND_TIMEOUT.saturating_sub(began.elapsed());
+        results.push(run_check_command(target, &settings, check, left).await?);
     }
-    Ok(made)
+    Ok(results)
 }
 
 /// Marks all checks as unknown, with the reason.
@@ -83,7 +83,7 @@ async fn run_check_command(
         return Ok(unknown_check(name, "not run: all checks together may take 50 minutes"));
     }
     let timeout = settings.check_timeout().min(left);
-    let begun = Instant::now();
+    let began = Instant::now();
     let ran = match run_command(target, ExecCommand::Shell(check.to_owned()), timeout).await {
         Ok(ran) => ran,
         Err(error) => return check_after_error(name, &error),
@@ -92,11 +92,11 @@ async fn run_check_command(
     if ran.exit == CommandExit::TimedOut {
         detail = format!("killed because it took longer than {} s", timeout.as_secs());
     }
-    Ok(CheckResult { name, verdict, exit: Some(ran.exit), detail, output: ran.output, duration_ms: elapsed_ms(begun) })
+    Ok(CheckResult { name, verdict, exit: Some(ran.exit), detail, output: ran.output, duration_ms: elapsed_ms(began) })
 }
 
-fn elapsed_ms(begun: Instant) -> u64 {
-    u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+fn elapsed_ms(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Retries transient provider errors; any other error makes the check unknown.
@@ -151,7 +151,7 @@ async fn check_requirement(
     row: &SandboxRow,
     requirement: Requirement,
 ) -> Result<CheckResult, String> {
-    let begun = Instant::now();
+    let began = Instant::now();
     let name = requirement.to_string();
     let base = row.settings.repo.as_ref().and_then(|repo| repo.base.clone());
     let arguments: Vec<String> = match (requirement, base) {
@@ -176,7 +176,7 @@ async fn check_requirement(
         (exit, _) => (CheckVerdict::Unknown, format!("git failed: {}", verdict_of_exit(exit).1)),
     };
     let output = if verdict == CheckVerdict::Passed { String::new() } else { ran.output };
-    Ok(CheckResult { name, verdict, exit: Some(ran.exit), detail, output, duration_ms: elapsed_ms(begun) })
+    Ok(CheckResult { name, verdict, exit: Some(ran.exit), detail, output, duration_ms: elapsed_ms(began) })
 }
 
 fn to_strings(words: &[&str]) -> Vec<String> {
@@ -207,11 +207,11 @@ fn judge_committed(output: &str) -> (CheckVerdict, String) {
 
 /// Reads the output of `git status --porcelain=v2 --branch`.
 fn judge_pushed(output: &str) -> (CheckVerdict, String) {
-    let said = |name: &str| output.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let Some(upstream) = said("# branch.upstream ") else {
+    let header = |name: &str| output.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let Some(upstream) = header("# branch.upstream ") else {
         return (CheckVerdict::Unknown, "the branch has no upstream in the sandbox to compare it with".to_owned());
     };
-    match said("# branch.ab ").and_then(|counts| counts.split(' ').next()) {
+    match header("# branch.ab ").and_then(|counts| counts.split(' ').next()) {
         Some("+0") => (CheckVerdict::Passed, format!("{upstream} has the last commit")),
         Some(ahead) => (CheckVerdict::Failed, format!("{upstream} lacks {} commits", ahead.trim_start_matches('+'))),
         None => (CheckVerdict::Unknown, format!("git could not compare it with {upstream}")),

@@ -22,7 +22,7 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(900);
 
 pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &Job) -> Result<JobOutcome> {
     let id = job.sandbox_id;
-    let asked = app
+    let pending = app
         .write(async move |work| {
             let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
             if sandbox.state == SandboxState::Pending {
@@ -30,11 +30,11 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
                     .await?;
             }
             let labels = sandboxes::list_labels(work.tx, id).await?;
-            let wanted = sandbox.state.is_live() && sandbox.provider_id.is_none();
-            Ok(wanted.then_some((sandbox, labels, session.branch)))
+            let is_needed = sandbox.state.is_live() && sandbox.provider_id.is_none();
+            Ok(is_needed.then_some((sandbox, labels, session.branch)))
         })
         .await?;
-    let Some((sandbox, labels, branch)) = asked else { return Ok(JobOutcome::Finished) };
+    let Some((sandbox, labels, branch)) = pending else { return Ok(JobOutcome::Finished) };
     let identity = Identity {
         deployment: app.deployment.clone(),
         sandbox: id,
@@ -68,8 +68,8 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
     // The sandbox's id is the idempotency key.
     let key = id.to_string();
     let call = tokio::time::timeout(CREATE_TIMEOUT, provider.create(&spec, &key));
-    let made = call.await.unwrap_or_else(|_| Err(Error::Unreachable { detail: "the provider timed out".into() }));
-    match made {
+    let created = call.await.unwrap_or_else(|_| Err(Error::Unreachable { detail: "the provider timed out".into() }));
+    match created {
         Ok(found) => record_created(app, job, found, packed.as_ref().map(|packed| packed.uncommitted)).await,
         Err(error) if error.is_retryable() && job.attempts < 1 => Ok(JobOutcome::RetryAfter(Duration::from_secs(1))),
         Err(error) => {

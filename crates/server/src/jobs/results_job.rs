@@ -49,10 +49,11 @@ pub(crate) async fn take_results(app: &Arc<App>, providers: &Providers, job: &Jo
             Ok(session.map(|session| (session, sandbox)))
         })
         .await?;
-    let wanted = found.filter(|(_, row)| row.state == SandboxState::Completing && row.results == ResultsState::Pending);
-    let Some((session, row)) = wanted else { return Ok(JobOutcome::Finished) };
+    let pending =
+        found.filter(|(_, row)| row.state == SandboxState::Completing && row.results == ResultsState::Pending);
+    let Some((session, row)) = pending else { return Ok(JobOutcome::Finished) };
     match export_branch(app, providers, &session, &row).await {
-        Ok(ImportOutcome::Branch(taken)) => record_results(app, &row, Some(taken)).await,
+        Ok(ImportOutcome::Branch(result)) => record_results(app, &row, Some(result)).await,
         Ok(ImportOutcome::NoNewCommits) => record_results(app, &row, None).await,
         Ok(ImportOutcome::Protected { paths }) => refuse_protected(app, &row, &paths).await,
         Err(ResultsError::Retry(detail)) if job.attempts < MAX_ATTEMPTS => {
@@ -92,10 +93,10 @@ async fn export_branch(
     match done.exit {
         CommandExit::Exited { code: 0 } => {}
         exit => {
-            let said = repositories::git_error_text(&done.error_output);
+            let error_text = repositories::git_error_text(&done.error_output);
             return Err(ResultsError::Permanent(
                 "results_failed",
-                format!("git could not read the workspace ({exit:?}): {said}"),
+                format!("git could not read the workspace ({exit:?}): {error_text}"),
             ));
         }
     }
@@ -105,17 +106,17 @@ async fn export_branch(
         .map_err(|problem| ResultsError::Permanent("results_failed", problem.detail))
 }
 
-fn results_event(work: &Work<'_>, row: &SandboxRow, taken: Option<&ImportedResult>) -> NewEvent {
+fn results_event(work: &Work<'_>, row: &SandboxRow, result: Option<&ImportedResult>) -> NewEvent {
     let repo = row.settings.repo.as_ref().and_then(|repo| repo.path.clone());
-    let data = match taken {
-        Some(taken) => EventData::GitBranchCreated(GitBranchCreated {
-            branch: taken.branch.clone(),
-            commit: taken.commit.clone(),
-            base: taken.base.clone(),
-            commits: taken.commits,
-            files: taken.files.iter().map(|file| json!(file)).collect(),
-            flagged: taken.flagged.clone(),
-            notes: taken.notes.iter().map(|note| json!(note)).collect(),
+    let data = match result {
+        Some(result) => EventData::GitBranchCreated(GitBranchCreated {
+            branch: result.branch.clone(),
+            commit: result.commit.clone(),
+            base: result.base.clone(),
+            commits: result.commits,
+            files: result.files.iter().map(|file| json!(file)).collect(),
+            flagged: result.flagged.clone(),
+            notes: result.notes.iter().map(|note| json!(note)).collect(),
             repo,
         }),
         None => {
@@ -126,15 +127,15 @@ fn results_event(work: &Work<'_>, row: &SandboxRow, taken: Option<&ImportedResul
     data.into_event(work.now).with_source(EventSource::Forge, None)
 }
 
-async fn record_results(app: &App, row: &SandboxRow, taken: Option<ImportedResult>) -> Result<JobOutcome> {
+async fn record_results(app: &App, row: &SandboxRow, result: Option<ImportedResult>) -> Result<JobOutcome> {
     let id = row.id;
     app.write(async move |work| {
         let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
-        let event = results_event(work, &sandbox, taken.as_ref());
+        let event = results_event(work, &sandbox, result.as_ref());
         work.log(&mut sandbox, vec![event]).await?;
         sandbox.results = ResultsState::Taken;
-        if let Some(taken) = &taken {
-            session.branch = Some(taken.branch.clone());
+        if let Some(result) = &result {
+            session.branch = Some(result.branch.clone());
             session.updated_at = work.now;
             sessions::update_session(work.tx, &session).await?;
         }

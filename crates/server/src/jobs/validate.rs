@@ -44,18 +44,18 @@ pub(crate) async fn validate_work(app: &Arc<App>, job: &Job) -> Result<JobOutcom
     let sandbox = ProviderId(row.provider_id.clone().unwrap_or_default());
     let target = CheckTarget { provider: app.providers()?.get(row.provider), sandbox };
     let mut states = app.hub.subscribe_states();
-    let making = checks::run_checks(&target, &row);
-    tokio::pin!(making);
-    let made = loop {
+    let running_checks = checks::run_checks(&target, &row);
+    tokio::pin!(running_checks);
+    let results = loop {
         tokio::select! {
-            made = &mut making => break made,
+            results = &mut running_checks => break results,
             news = states.recv() => {
                 match news {
                     Ok((about, _)) if about != id => continue,
                     Ok(_) | Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return Ok(JobOutcome::Finished),
                 }
-                // Returning drops `running`, which kills the current command.
+                // Returning drops `running_checks`, which kills the current command.
                 let now = loop_state(app, job).await?;
                 if !now.is_some_and(|(_, phase, now)| phase == LoopPhase::Validating && now == round) {
                     return Ok(JobOutcome::Finished);
@@ -63,8 +63,8 @@ pub(crate) async fn validate_work(app: &Arc<App>, job: &Job) -> Result<JobOutcom
             }
         }
     };
-    let made: Vec<CheckResult> = match made {
-        Ok(made) => made,
+    let results: Vec<CheckResult> = match results {
+        Ok(results) => results,
         Err(detail) if job.attempts < MAX_ATTEMPTS => {
             tracing::warn!(sandbox = %id, detail, "failed to run the checks; will retry");
             return Ok(JobOutcome::RetryAfter(back_off(job.attempts)));
@@ -73,7 +73,7 @@ pub(crate) async fn validate_work(app: &Arc<App>, job: &Job) -> Result<JobOutcom
     };
     let stored = app.write(async move |work| {
         jobs::finish_job(work.tx, own).await?;
-        continuous::record_checks(work, id, round, made).await
+        continuous::record_checks(work, id, round, results).await
     });
     stored.await?;
     Ok(JobOutcome::Finished)

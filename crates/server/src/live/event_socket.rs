@@ -113,7 +113,7 @@ impl EventSocket {
         let mut look = tokio::time::interval_at(Instant::now() + RECHECK_INTERVAL, RECHECK_INTERVAL);
         loop {
             tokio::select! {
-                heard = news.recv() => match heard {
+                notice = news.recv() => match notice {
                     Ok(first) => {
                         self.handle_news(first).await?;
                         let until = Instant::now() + BATCH_WINDOW;
@@ -192,7 +192,7 @@ impl EventSocket {
     async fn handle_request(&mut self, text: &str) -> Result<()> {
         let request: EventsRequest = parse_object(text.as_bytes()).map_err(Problem::invalid)?;
         let EventsRequest::Subscribe { sandboxes, types, since } = request else { return Ok(()) };
-        let wanted = match sandboxes {
+        let selected = match sandboxes {
             FollowedSandboxes::All(star) if star == "*" => SubscribedSandboxes::All,
             FollowedSandboxes::All(_) => return Err(Problem::invalid("sandboxes: a list of ids, or \"*\"")),
             FollowedSandboxes::Ids(ids) if ids.len() > MAX_NAMED_SANDBOXES => {
@@ -204,7 +204,7 @@ impl EventSocket {
         };
         let filter = follow_filter(&types)?;
         self.subscription =
-            Some(Subscription::subscribe(Arc::clone(&self.app), &self.caller, wanted, filter, since).await?);
+            Some(Subscription::subscribe(Arc::clone(&self.app), &self.caller, selected, filter, since).await?);
         Ok(())
     }
 

@@ -40,7 +40,7 @@ impl Subscription {
     pub async fn subscribe(
         app: Arc<App>,
         caller: &Caller,
-        wanted: SubscribedSandboxes,
+        selected: SubscribedSandboxes,
         filter: EventLogFilter,
         since: BTreeMap<SandboxId, i64>,
     ) -> Result<Self> {
@@ -48,7 +48,7 @@ impl Subscription {
         let visible = app.read(async move |tx| access::visible_projects(tx, &who).await).await?;
         let (open, dirty, replaying) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
         let mut feed = Self { app, filter, visible, positions: None, open, dirty, replaying };
-        match wanted {
+        match selected {
             SubscribedSandboxes::These(ids) => {
                 for id in ids {
                     let who = caller.clone();
@@ -124,11 +124,11 @@ impl Subscription {
             return Ok(true);
         }
         let project = self.app.project_of(id).await?;
-        let seen = project.is_some_and(|project| self.visible.contains(project));
-        if seen {
+        let is_visible = project.is_some_and(|project| self.visible.contains(project));
+        if is_visible {
             places.insert(id, 0);
         }
-        Ok(seen)
+        Ok(is_visible)
     }
 
     /// The follower of a log, reopened at its position if necessary.

@@ -77,15 +77,15 @@ struct OpenTerminal {
     params(("id" = SandboxId, Path), TerminalQuery), responses((status = 101, description = "A WebSocket")))]
 pub async fn open_terminal(
     State(app): State<Arc<App>>,
-    asked: TerminalOpenRequest,
+    request: TerminalOpenRequest,
     Id(id): Id<SandboxId>,
     SocketUpgrade(upgrade): SocketUpgrade,
 ) -> Result<Response> {
     let permit = app.reader_permit()?;
-    let caller = asked.caller.clone();
-    let opened = match asked.query.exec.clone() {
-        Some(exec) => attach_terminal(&app, asked, id, exec).await?,
-        None => start_terminal(&app, asked, id).await?,
+    let caller = request.caller.clone();
+    let opened = match request.query.exec.clone() {
+        Some(exec) => attach_terminal(&app, request, id, exec).await?,
+        None => start_terminal(&app, request, id).await?,
     };
     // From here on, a terminal without a viewer ends after `terminal.linger`.
     let viewer = TerminalViewer::enter(&app, opened.kind, &opened.exec);
@@ -211,8 +211,8 @@ struct TerminalOutput {
     frames: mpsc::Receiver<TerminalFrame>,
 }
 
-async fn send_output(app: &App, opened: &OpenTerminal, mut access: AccessRecheck, shown: TerminalOutput) {
-    let TerminalOutput { mut sink, mut events, mut frames } = shown;
+async fn send_output(app: &App, opened: &OpenTerminal, mut access: AccessRecheck, output: TerminalOutput) {
+    let TerminalOutput { mut sink, mut events, mut frames } = output;
     let OpenTerminal { ref exec, cursor, until, may_type, .. } = *opened;
     let first = TerminalFrame::Opened { exec: exec.exec.clone(), cursor, until, may_type };
     let mut next = Some(text_frame(&first));
@@ -263,14 +263,14 @@ async fn read_input(
     mut typed: SplitStream<WebSocket>,
     queue: mpsc::Sender<TerminalFrame>,
 ) {
-    let mut told = false;
+    let mut is_reported = false;
     while let Some(Ok(message)) = typed.next().await {
-        let taken = match message {
+        let result = match message {
             Message::Close(_) => return,
             Message::Ping(_) | Message::Pong(_) => continue,
             _ if !opened.may_type => {
                 // Report once, not for every key.
-                if std::mem::replace(&mut told, true) {
+                if std::mem::replace(&mut is_reported, true) {
                     continue;
                 }
                 Err(Problem::forbidden("you may view this terminal, but not type"))
@@ -278,7 +278,7 @@ async fn read_input(
             Message::Binary(data) => write_input(app, opened, data).await,
             Message::Text(text) => handle_request(app, opened, &text).await,
         };
-        if let Err(refusal) = taken {
+        if let Err(refusal) = result {
             // Drop the report if the viewer's queue is full.
             drop(queue.try_send(problem_frame(&refusal)));
         }

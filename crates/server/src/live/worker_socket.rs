@@ -109,7 +109,7 @@ impl WorkerSocket {
         let mut stopping = self.app.stopping.clone();
         let mut ping = tokio::time::interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
         let mut look = tokio::time::interval(RECHECK_INTERVAL);
-        self.send_held_messages().await?;
+        self.send_leased_messages().await?;
         loop {
             tokio::select! {
                 changed = inboxes.recv() => match changed {
@@ -150,10 +150,10 @@ impl WorkerSocket {
 
     /// Sends the messages that this worker has leased already. After a broken connection they would otherwise wait for
     /// their lease to expire.
-    async fn send_held_messages(&mut self) -> std::result::Result<(), SocketClosed> {
+    async fn send_leased_messages(&mut self) -> std::result::Result<(), SocketClosed> {
         let (session, stream) = (self.session, self.stream);
-        let held = self.app.read(async move |tx| inbox::leased_by_stream(tx, session, stream).await).await;
-        for message in held.unwrap_or_default() {
+        let leased = self.app.read(async move |tx| inbox::leased_by_stream(tx, session, stream).await).await;
+        for message in leased.unwrap_or_default() {
             self.send_frame(&ServerFrame::Message { message }).await?;
         }
         self.send_limits().await?;
@@ -165,7 +165,7 @@ impl WorkerSocket {
         let id = self.id;
         let row = self.app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await;
         let Ok(Some(row)) = row else { return Ok(()) };
-        let told = (row.settings.limits.unwrap_or_default(), row.status.pausing_limit().is_some_and(Limit::is_money));
+        let sent = (row.settings.limits.unwrap_or_default(), row.status.pausing_limit().is_some_and(Limit::is_money));
         // A worker without limits gets none. A worker with the gateway always gets them: its project's budget may have
         // been raised while it was disconnected and paused.
         let providers = self.app.providers();
@@ -173,8 +173,8 @@ impl WorkerSocket {
         let had_none = !has_gateway
             && row.settings.limits.is_none()
             && self.sent_limits.is_none()
-            && told == (AgentLimits::default(), false);
-        if had_none || self.sent_limits.replace(told) == Some(told) {
+            && sent == (AgentLimits::default(), false);
+        if had_none || self.sent_limits.replace(sent) == Some(sent) {
             return Ok(());
         }
         self.send_frame(&limits::limits_frame(&row)).await

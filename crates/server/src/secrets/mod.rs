@@ -69,7 +69,7 @@ impl LearnedValues {
 
 impl KnownValues {
     fn build_redactor(&self, project: ProjectId) -> Redactor {
-        let learned = [None, Some(project)].map(|whose| self.learned.get(&whose).map(|values| &values.values));
+        let learned = [None, Some(project)].map(|scope| self.learned.get(&scope).map(|values| &values.values));
         let learned = learned.into_iter().flatten().flatten();
         Redactor::new(self.configured.iter().chain(learned).map(|secret| secret.expose_secret()))
     }
@@ -99,11 +99,11 @@ impl Secrets {
 
     /// The current redactor of a project.
     pub fn redactor(&self, project: ProjectId) -> Arc<Redactor> {
-        let made = self.known.read().unwrap_or_else(PoisonError::into_inner).redactors.get(&project).cloned();
-        made.unwrap_or_else(|| {
+        let redactor = self.known.read().unwrap_or_else(PoisonError::into_inner).redactors.get(&project).cloned();
+        redactor.unwrap_or_else(|| {
             let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-            let made = Arc::new(known.build_redactor(project));
-            Arc::clone(known.redactors.entry(project).or_insert(made))
+            let redactor = Arc::new(known.build_redactor(project));
+            Arc::clone(known.redactors.entry(project).or_insert(redactor))
         })
     }
 

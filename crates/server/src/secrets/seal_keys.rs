@@ -217,11 +217,11 @@ mod tests {
     fn a_configured_key_seals_and_file_keys_still_open() {
         let dir = tempfile::tempdir().unwrap();
         let in_file = place(dir.path(), None).sealing_ring().unwrap().current().unwrap().id.clone();
-        let given = STANDARD.encode([7; 32]);
-        let ring = place(dir.path(), Some(&given)).sealing_ring().unwrap();
+        let key = STANDARD.encode([7; 32]);
+        let ring = place(dir.path(), Some(&key)).sealing_ring().unwrap();
         assert_eq!(ring.current().unwrap().bytes(), &[7; 32]);
         assert!(ring.get(&in_file).is_some());
-        assert_eq!(place(dir.path(), Some(&given)).rotate_key().unwrap().current().unwrap().bytes(), &[7; 32]);
+        assert_eq!(place(dir.path(), Some(&key)).rotate_key().unwrap().current().unwrap().bytes(), &[7; 32]);
         for bad in ["", "short", &STANDARD.encode([7; 31]), "not base64 at all, but long enough to be one!"] {
             let refused = place(dir.path(), Some(bad)).read_ring().unwrap_err().to_string();
             assert!(refused.contains("ATOLL_SECRET_KEY") && (bad.is_empty() || !refused.contains(bad)), "{refused}");

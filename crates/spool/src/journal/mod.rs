@@ -246,7 +246,7 @@ impl DeliveryJournal {
     /// Records that the server has accepted or rejected an acknowledgement.
     ///
     /// `None` if it belongs to an older lease: then a newer acknowledgement is under way.
-    pub fn settle(&mut self, id: MessageId, lease: LeaseId) -> Option<JournalRecord> {
+    pub fn mark_settled(&mut self, id: MessageId, lease: LeaseId) -> Option<JournalRecord> {
         let entry = self.entries.get_mut(&id)?;
         if entry.lease != lease || entry.is_settled || entry.outcome.is_none() {
             return None;

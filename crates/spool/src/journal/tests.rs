@@ -56,8 +56,8 @@ impl JournalHarness {
         Ok(acknowledgement)
     }
 
-    fn settle(&mut self, id: MessageId, lease: LeaseId) {
-        if let Some(record) = self.journal.settle(id, lease) {
+    fn mark_settled(&mut self, id: MessageId, lease: LeaseId) {
+        if let Some(record) = self.journal.mark_settled(id, lease) {
             self.write(&record);
         }
     }
@@ -73,7 +73,7 @@ fn a_restart_returns_all_unsettled_acknowledgements() {
     }
     first.acknowledge(message(1), ack()).unwrap();
     first.acknowledge(message(2), ack()).unwrap();
-    first.settle(message(2), lease(2));
+    first.mark_settled(message(2), lease(2));
     drop(first);
     let (mut second, acknowledgements) = JournalHarness::start(dir.path());
     let restarted = DeliveryOutcome::Nack { handed: true, reason: REASON_WORKER_RESTARTED.into(), retry: false };
@@ -99,9 +99,9 @@ fn a_repeated_message_is_acknowledged_under_its_new_lease() {
         panic!("not acknowledged")
     };
     assert_eq!(acknowledgement, Acknowledgement { id: message(1), lease: lease(2), outcome: ack() });
-    assert_eq!(harness.journal.settle(message(1), lease(1)), None, "the acknowledgement of the old lease");
+    assert_eq!(harness.journal.mark_settled(message(1), lease(1)), None, "the acknowledgement of the old lease");
     assert_eq!(harness.journal.unsettled_count(), 1);
-    assert!(harness.journal.settle(message(1), lease(2)).is_some());
+    assert!(harness.journal.mark_settled(message(1), lease(2)).is_some());
     assert_eq!(harness.journal.unsettled_count(), 0);
 }
 
@@ -123,7 +123,7 @@ fn a_returned_message_may_come_again() {
     let (mut harness, _) = JournalHarness::start(dir.path());
     assert!(harness.receive_lease(message(1), lease(1)));
     harness.acknowledge(message(1), nack(false, true)).unwrap();
-    harness.settle(message(1), lease(1));
+    harness.mark_settled(message(1), lease(1));
     drop(harness);
     let (mut harness, acknowledgements) = JournalHarness::start(dir.path());
     assert!(acknowledgements.is_empty());
@@ -141,7 +141,7 @@ fn late_copies_of_settled_messages_are_not_handed_over() {
     for (n, outcome) in [(1, ack()), (2, nack(true, false)), (3, nack(false, false)), (4, nack(false, true))] {
         assert!(harness.receive_lease(message(n), lease(n)));
         harness.acknowledge(message(n), outcome).unwrap();
-        harness.settle(message(n), lease(n));
+        harness.mark_settled(message(n), lease(n));
         assert!(!harness.receive_lease(message(n), lease(n)), "handed over twice");
     }
     drop(harness);
@@ -198,7 +198,7 @@ proptest! {
                     }
                 }
                 JournalStep::Acknowledgement(id, outcome) => drop(harness.acknowledge(message(id), outcome)),
-                JournalStep::Settle(id, under) => harness.settle(message(id), lease(under)),
+                JournalStep::Settle(id, under) => harness.mark_settled(message(id), lease(under)),
                 JournalStep::Restart { cut } => {
                     // Killed while writing one more record.
                     let path = dir.path().join("handed.log");

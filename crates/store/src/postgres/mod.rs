@@ -90,7 +90,7 @@ impl Postgres {
     /// Runs in its own task, so that dropping the caller does not cancel it: the steps after a commit still run, and no
     /// connection returns to the pool within a `BEGIN`.
     ///
-    /// The future of an async closure can't be required to be `Send`, so it stays on one blocking thread. There are at
+    /// The future of an async closure cannot be required to be `Send`, so it stays on one blocking thread. There are at
     /// most as many of these threads as connections.
     async fn run_transaction<R, E, F>(&self, begin: &'static str, work: F) -> Result<R, E>
     where
@@ -100,9 +100,9 @@ impl Postgres {
     {
         let pool = self.pool.clone();
         let task = tokio::spawn(async move {
-            let begun = pool.begin_with(begin).await.map_err(|error| classify_error(&error))?;
+            let transaction = pool.begin_with(begin).await.map_err(|error| classify_error(&error))?;
             let runtime = Handle::current();
-            let run = move || runtime.block_on(Box::pin(work(PostgresTx::new(begun))));
+            let run = move || runtime.block_on(Box::pin(work(PostgresTx::new(transaction))));
             tokio::task::spawn_blocking(run).await.map_err(Error::internal)?
         });
         task.await.map_err(Error::internal)?

@@ -123,8 +123,8 @@ fn commit_group(
     waiting: &mpsc::Receiver<UnitOfWork>,
     replies: &mut Vec<CommitReply>,
 ) -> Result<(), GroupFailure> {
-    let begun = connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| GroupFailure::from_sqlite_error(&error));
-    if let Err(failure) = begun {
+    let result = connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| GroupFailure::from_sqlite_error(&error));
+    if let Err(failure) = result {
         replies.push(first(None).1);
         return Err(failure);
     }

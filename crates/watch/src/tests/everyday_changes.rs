@@ -24,17 +24,17 @@ fn reports_created_modified_and_deleted_files() {
         let mut watch = desk.start_watcher(mode);
         desk.write_file("src/new.rs", "fn main() {}\n");
         desk.write_file("src/old.rs", "one\ntwo\nthree\n");
-        let told = watch.take_all();
-        assert_eq!(summarize(&told), ["created src/new.rs", "modified src/old.rs"]);
+        let changes = watch.take_all();
+        assert_eq!(summarize(&changes), ["created src/new.rs", "modified src/old.rs"]);
         assert_eq!(
-            told[0].full_diff.as_deref(),
+            changes[0].full_diff.as_deref(),
             Some("--- /dev/null\n+++ b/src/new.rs\n@@ -0,0 +1 @@\n+fn main() {}\n")
         );
-        assert_eq!((told[1].lines_added, told[1].lines_removed), (1, 0));
+        assert_eq!((changes[1].lines_added, changes[1].lines_removed), (1, 0));
         fs::remove_file(desk.path("src/old.rs")).unwrap();
-        let told = watch.take_all();
-        assert_eq!(summarize(&told), ["deleted src/old.rs"]);
-        assert_eq!((told[0].lines_removed, told[0].size), (3, None));
+        let changes = watch.take_all();
+        assert_eq!(summarize(&changes), ["deleted src/old.rs"]);
+        assert_eq!((changes[0].lines_removed, changes[0].size), (3, None));
         assert!(watch.take_all().is_empty());
     }
 }
@@ -81,9 +81,9 @@ fn reports_renames() {
         }
         let mut watch = desk.start_watcher(mode);
         fs::rename(desk.path("one"), desk.path("uno")).unwrap();
-        let told = watch.take_all();
-        assert_eq!(summarize(&told), ["renamed one uno"]);
-        assert_eq!((told[0].full_diff.as_deref(), told[0].lines_added), (Some(""), 0));
+        let changes = watch.take_all();
+        assert_eq!(summarize(&changes), ["renamed one uno"]);
+        assert_eq!((changes[0].full_diff.as_deref(), changes[0].lines_added), (Some(""), 0));
 
         fs::rename(desk.path("d"), desk.path("e")).unwrap();
         assert_eq!(summarize(&watch.take_all()), ["renamed d/deep/y e/deep/y", "renamed d/x e/x"]);
@@ -103,9 +103,9 @@ fn reports_a_renamed_and_edited_file_as_one_change() {
     fs::rename(desk.path("one"), desk.path("between")).unwrap();
     fs::rename(desk.path("between"), desk.path("two")).unwrap();
     desk.write_file("two", "1\nzwei\n3\n");
-    let told = watch.take_all();
-    assert_eq!(summarize(&told), ["renamed one two"]);
-    let diff = told[0].full_diff.as_deref().unwrap();
+    let changes = watch.take_all();
+    assert_eq!(summarize(&changes), ["renamed one two"]);
+    let diff = changes[0].full_diff.as_deref().unwrap();
     assert_eq!(diff, "--- a/one\n+++ b/two\n@@ -1,3 +1,3 @@\n 1\n-2\n+zwei\n 3\n");
 }
 
@@ -134,9 +134,9 @@ fn poll_changes(watch: &mut Watcher) -> Vec<Change> {
         let time = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
         let descriptor = watch.inotify_fd().unwrap();
         poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&time)).unwrap();
-        let told = watch.take_settled();
-        if !told.is_empty() {
-            return told;
+        let changes = watch.take_settled();
+        if !changes.is_empty() {
+            return changes;
         }
     }
     Vec::new()
@@ -163,17 +163,17 @@ fn a_busy_file_does_not_delay_others() {
     let desk = TestWorkspace::new();
     let mut watch = desk.start_watcher(Mode::Notices);
     let began = Instant::now();
-    let mut told = Vec::new();
+    let mut changes = Vec::new();
     desk.write_file("quiet", "q\n");
     for number in 0.. {
         desk.write_file("log", format!("{number}\n"));
-        told.extend(watch.take_settled());
-        if !told.is_empty() || began.elapsed() > Duration::from_secs(2) {
+        changes.extend(watch.take_settled());
+        if !changes.is_empty() || began.elapsed() > Duration::from_secs(2) {
             break;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(summarize(&told), ["created quiet"]);
+    assert_eq!(summarize(&changes), ["created quiet"]);
     assert_eq!(summarize(&watch.take_all()), ["created log"]);
 }
 
@@ -195,8 +195,8 @@ fn recovers_from_lost_notices() {
         }
     }
     desk.write_file("after/late/2", "z\n");
-    let told = watch.take_all();
-    apply_changes(&mut model, &told).unwrap();
+    let changes = watch.take_all();
+    apply_changes(&mut model, &changes).unwrap();
     assert_eq!(model, desk.read_contents());
     desk.write_file("after/late/3", "still watched\n");
     assert_eq!(summarize(&watch.take_all()), ["created after/late/3"]);

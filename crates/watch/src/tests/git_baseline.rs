@@ -16,10 +16,10 @@ fn compares_with_the_start_despite_new_commits() {
         fs::remove_file(desk.path("gone")).unwrap();
         desk.commit_all();
         desk.run_git(&["gc", "-q"]);
-        let told = watch.take_all();
-        assert_eq!(summarize(&told), ["deleted gone", "modified a"]);
-        assert_eq!(told[0].full_diff.as_deref(), Some("--- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-g\n"));
-        assert_eq!(told[1].full_diff.as_deref(), Some("--- a/a\n+++ b/a\n@@ -1,3 +1,3 @@\n 1\n-2\n+zwei\n 3\n"));
+        let changes = watch.take_all();
+        assert_eq!(summarize(&changes), ["deleted gone", "modified a"]);
+        assert_eq!(changes[0].full_diff.as_deref(), Some("--- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-g\n"));
+        assert_eq!(changes[1].full_diff.as_deref(), Some("--- a/a\n+++ b/a\n@@ -1,3 +1,3 @@\n 1\n-2\n+zwei\n 3\n"));
         // Back to the first commit: compares with the last report, not with git.
         desk.run_git(&["checkout", "-q", "HEAD~1"]);
         assert_eq!(summarize(&watch.take_all()), ["created gone", "modified a"]);
@@ -43,9 +43,9 @@ fn compares_with_the_file_and_not_the_commit() {
         for path in ["dirty", "staged", "clean", "untracked"] {
             desk.write_file(path, format!("by the agent: {path}\n"));
         }
-        let told = watch.take_all();
-        assert_eq!(told.len(), 4);
-        apply_changes(&mut model, &told).unwrap();
+        let changes = watch.take_all();
+        assert_eq!(changes.len(), 4);
+        apply_changes(&mut model, &changes).unwrap();
         assert_eq!(model, desk.read_contents());
     }
 }
@@ -66,8 +66,8 @@ fn reads_many_blobs_in_one_query() {
             _ => {}
         }
     }
-    let told = watch.take_all();
-    apply_changes(&mut model, &told).unwrap();
+    let changes = watch.take_all();
+    apply_changes(&mut model, &changes).unwrap();
     assert_eq!(model, desk.read_contents());
 }
 
@@ -80,12 +80,12 @@ fn omits_the_diff_when_a_git_filter_changed_the_content() {
     desk.commit_all();
     let mut watch = desk.start_watcher(Mode::Notices);
     desk.write_file("a.txt", "1\r\n2\r\n3\r\n");
-    let told = watch.take_all();
-    assert_eq!(summarize(&told), ["modified a.txt"]);
-    assert_eq!((told[0].full_diff.as_ref(), told[0].size, told[0].sha256.is_some()), (None, Some(9), true));
+    let changes = watch.take_all();
+    assert_eq!(summarize(&changes), ["modified a.txt"]);
+    assert_eq!((changes[0].full_diff.as_ref(), changes[0].size, changes[0].sha256.is_some()), (None, Some(9), true));
     desk.write_file("a.txt", "1\r\n");
-    let told = watch.take_all();
-    assert_eq!(told[0].lines_removed, 2);
+    let changes = watch.take_all();
+    assert_eq!(changes[0].lines_removed, 2);
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn handles_assume_unchanged_files() {
     desk.write_file("a", "different\n");
     let mut watch = desk.start_watcher(Mode::Notices);
     desk.write_file("a", "new\n");
-    let told = watch.take_all();
-    assert!(told[0].diff_preview.contains("-different\n+new\n"), "{told:?}");
+    let changes = watch.take_all();
+    assert!(changes[0].diff_preview.contains("-different\n+new\n"), "{changes:?}");
 }
 
 #[test]
@@ -120,9 +120,9 @@ fn survives_a_broken_repository() {
             }
             let mut watch = desk.start_watcher(mode);
             desk.write_file("a", "2\n");
-            let told = watch.take_all();
-            assert_eq!(summarize(&told), ["modified a"], "{breakage}");
-            assert!(told[0].full_diff.is_some(), "{breakage}");
+            let changes = watch.take_all();
+            assert_eq!(summarize(&changes), ["modified a"], "{breakage}");
+            assert!(changes[0].full_diff.is_some(), "{breakage}");
         }
     }
 }

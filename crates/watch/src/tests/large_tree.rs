@@ -36,17 +36,17 @@ fn fifty_thousand_files_beside_fifty_thousand_ignored_ones() {
             let before = resident();
             let began = Instant::now();
             let mut watch = desk.start_watcher(mode);
-            let begun = began.elapsed();
+            let start_time = began.elapsed();
             let memory = resident() - before;
             let mut one = Vec::new();
             for number in 0..20 {
                 let path = format!("packages/7/src/350/file-{}.ts", 7_000 + number);
                 desk.write_file(&path, format!("export const a = 1;\nexport const b = \"{mode:?}\";\n"));
                 let began = Instant::now();
-                let told = watch.take_all();
+                let changes = watch.take_all();
                 one.push(began.elapsed());
-                assert_eq!(told.len(), 1);
-                assert!(told[0].full_diff.is_some() || !committed);
+                assert_eq!(changes.len(), 1);
+                assert!(changes[0].full_diff.is_some() || !committed);
             }
             let first = one.remove(0);
             desk.write_file("packages/7/src/350/file-7000.ts", "again\n");
@@ -59,8 +59,8 @@ fn fifty_thousand_files_beside_fifty_thousand_ignored_ones() {
             watch.rescan(b"", Instant::now());
             let scan = began.elapsed();
             println!(
-                "git: {committed}, {mode:?}: new {begun:?} (+{memory} kB, {watches} watches), one file first \
-                 {first:?}, then {:?}, told before {again:?}, full scan {scan:?}",
+                "git: {committed}, {mode:?}: new {start_time:?} (+{memory} kB, {watches} watches), one file first \
+                 {first:?}, then {:?}, known before {again:?}, full scan {scan:?}",
                 one[one.len() / 2]
             );
             let began = Instant::now();

@@ -103,12 +103,12 @@ fn check_steps(before: &[FileStep], steps: &[FileStep], mode: Mode, committed: b
     let mut model = visible_contents(&desk);
     for (number, step) in steps.iter().chain([&FileStep::Flush]).enumerate() {
         run_step(&desk, step);
-        let told = match step {
+        let changes = match step {
             FileStep::Look | FileStep::HardLink(..) => watch.take_settled(),
             FileStep::Flush => watch.take_all(),
             _ => continue,
         };
-        apply_changes(&mut model, &told)
+        apply_changes(&mut model, &changes)
             .map_err(|error| TestCaseError::fail(format!("{mode:?} step {number}: {error}")))?;
         if let FileStep::Flush = step {
             prop_assert_eq!(&model, &visible_contents(&desk), "{:?}, committed: {}, step {}", mode, committed, number);
@@ -129,7 +129,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_told_is_what_happened(
+    fn reported_changes_match_the_files(
         before in prop::collection::vec(step(), 0..20),
         steps in prop::collection::vec(step(), 1..60),
     ) {
@@ -143,7 +143,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 15, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn also_against_what_git_has(
+    fn reported_changes_match_the_files_with_a_git_baseline(
         before in prop::collection::vec(step(), 5..30),
         steps in prop::collection::vec(step(), 1..30),
     ) {

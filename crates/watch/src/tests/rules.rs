@@ -55,9 +55,9 @@ fn applies_changed_gitignore_rules() {
         fs::remove_file(desk.path(".gitignore")).unwrap();
         assert_eq!(summarize(&watch.take_all()), ["deleted .gitignore", "created secret/new"], "{mode:?}");
         desk.write_file("secret/old", "changed\n");
-        let told = watch.take_all();
-        assert_eq!(summarize(&told), ["modified secret/old"], "{mode:?}");
-        assert_eq!((told[0].full_diff.as_ref(), told[0].size), (None, Some(8)));
+        let changes = watch.take_all();
+        assert_eq!(summarize(&changes), ["modified secret/old"], "{mode:?}");
+        assert_eq!((changes[0].full_diff.as_ref(), changes[0].size), (None, Some(8)));
     }
 }
 

@@ -16,13 +16,13 @@ fn reports_binary_files_by_size_and_hash() {
         desk.write_file("new.bin", b"abc\0def");
         desk.write_file("latin1.txt", b"caf\xe9\n");
         desk.write_file("old.png", b"\x89PNG\0\x01");
-        let told = watch.take_all();
-        assert_eq!(summarize(&told), ["created latin1.txt", "created new.bin", "modified old.png"]);
-        for change in &told {
+        let changes = watch.take_all();
+        assert_eq!(summarize(&changes), ["created latin1.txt", "created new.bin", "modified old.png"]);
+        for change in &changes {
             assert!(change.binary && change.full_diff.is_none() && change.diff_preview.is_empty(), "{change:?}");
             assert!(change.size.is_some() && change.sha256.as_ref().is_some_and(|hash| hash.len() == 64));
         }
-        assert_eq!(told[1].size, Some(7));
+        assert_eq!(changes[1].size, Some(7));
         desk.write_file("old.png", b"\x89PNG\0\x01");
         assert!(watch.take_all().is_empty());
         fs::rename(desk.path("old.png"), desk.path("moved.png")).unwrap();
@@ -38,12 +38,15 @@ fn reports_large_files_by_size_and_hash() {
         desk.write_file("big.txt", "line\n".repeat(300_000));
         File::create(desk.path("sparse")).unwrap().set_len(40_000_000_000).unwrap();
         let began = Instant::now();
-        let told = watch.take_all();
+        let changes = watch.take_all();
         assert!(began.elapsed() < Duration::from_secs(2));
-        assert_eq!(summarize(&told), ["created big.txt", "created sparse"]);
-        assert_eq!((told[0].size, told[0].binary, told[0].full_diff.is_some()), (Some(1_500_000), false, false));
-        assert!(told[0].sha256.is_some());
-        assert_eq!((told[1].size, told[1].sha256.as_ref()), (Some(40_000_000_000), None));
+        assert_eq!(summarize(&changes), ["created big.txt", "created sparse"]);
+        assert_eq!(
+            (changes[0].size, changes[0].binary, changes[0].full_diff.is_some()),
+            (Some(1_500_000), false, false)
+        );
+        assert!(changes[0].sha256.is_some());
+        assert_eq!((changes[1].size, changes[1].sha256.as_ref()), (Some(40_000_000_000), None));
         desk.write_file("big.txt", "line\n".repeat(300_000));
         assert!(watch.take_all().is_empty());
         desk.write_file("big.txt", "small now\n");
@@ -56,11 +59,11 @@ fn truncates_long_diffs() {
     let desk = TestWorkspace::new();
     let mut watch = desk.start_watcher(Mode::Notices);
     desk.write_file("long", "a line of text\n".repeat(10_000));
-    let told = watch.take_all().remove(0);
-    assert!(told.full_diff_truncated);
-    assert_eq!((told.full_diff.unwrap().len(), told.lines_added), (50_000, 10_000));
-    assert!(told.diff_preview.len() <= 2_000 && told.diff_preview.ends_with('\n'));
-    assert_eq!((told.size, told.sha256.is_some()), (Some(150_000), true));
+    let change = watch.take_all().remove(0);
+    assert!(change.full_diff_truncated);
+    assert_eq!((change.full_diff.unwrap().len(), change.lines_added), (50_000, 10_000));
+    assert!(change.diff_preview.len() <= 2_000 && change.diff_preview.ends_with('\n'));
+    assert_eq!((change.size, change.sha256.is_some()), (Some(150_000), true));
 }
 
 #[test]
@@ -79,14 +82,14 @@ fn reports_links_by_target_without_following_them() {
         fs::remove_dir_all(desk.path("d")).unwrap();
         symlink(outside.directory.path(), desk.path("d")).unwrap();
         outside.write_file("f", "not ours\n");
-        let told = watch.take_all();
+        let changes = watch.take_all();
         assert_eq!(
-            summarize(&told),
+            summarize(&changes),
             ["deleted d/f", "created d", "created loop", "created out", "modified a"],
             "{mode:?}"
         );
         assert_eq!(
-            told[4].full_diff.as_deref(),
+            changes[4].full_diff.as_deref(),
             Some("--- a/a\n+++ b/a\n@@ -1 +1 @@\n-text\n+d/f\n\\ No newline at end of file\n")
         );
         outside.write_file("secret", "changed\n");
@@ -119,10 +122,10 @@ fn escapes_names_that_are_not_utf8() {
         let directory = desk.directory.path().join(OsStr::from_bytes(b"d\xff"));
         fs::create_dir(&directory).unwrap();
         fs::write(directory.join(OsStr::from_bytes(b"\xe9\n\x1b[31m")), "x\n").unwrap();
-        let told = watch.take_all();
-        assert_eq!(told[0].file_path, "d\\xff/\\xe9\n\x1b[31m");
-        assert!(told[0].diff_preview.contains("+++ \"b/d\\xff/\\xe9\\n\\033[31m\"\n@@"), "{told:?}");
-        serde_json::to_string(&told).unwrap();
+        let changes = watch.take_all();
+        assert_eq!(changes[0].file_path, "d\\xff/\\xe9\n\x1b[31m");
+        assert!(changes[0].diff_preview.contains("+++ \"b/d\\xff/\\xe9\\n\\033[31m\"\n@@"), "{changes:?}");
+        serde_json::to_string(&changes).unwrap();
     }
 }
 
@@ -151,9 +154,9 @@ fn reports_size_and_hash_when_the_old_content_is_unavailable() {
         for number in 0..300 {
             desk.write_file(&format!("{number:03}"), "new!\n");
         }
-        let told = watch.take_all();
-        assert_eq!(told.len(), 300);
-        let (with, without): (Vec<_>, Vec<_>) = told.iter().partition(|change| change.full_diff.is_some());
+        let changes = watch.take_all();
+        assert_eq!(changes.len(), 300);
+        let (with, without): (Vec<_>, Vec<_>) = changes.iter().partition(|change| change.full_diff.is_some());
         assert_eq!((with.len(), without.len()), (200, 100));
         assert!(without.iter().all(|change| change.size == Some(5) && change.sha256.is_some() && !change.binary));
         desk.write_file("000", "newer\n");
@@ -170,11 +173,11 @@ fn bounds_the_diffs_of_one_batch() {
     for number in 0..600 {
         desk.write_file(&format!("{number:03}"), format!("{number}\n{text}"));
     }
-    let told = watch.take_all();
-    assert_eq!(told.len(), 600);
-    let bytes: usize = told.iter().filter_map(|change| change.full_diff.as_ref()).map(String::len).sum();
+    let changes = watch.take_all();
+    assert_eq!(changes.len(), 600);
+    let bytes: usize = changes.iter().filter_map(|change| change.full_diff.as_ref()).map(String::len).sum();
     assert!(bytes < 17 * 1024 * 1024, "{bytes}");
-    let last = told.last().unwrap();
+    let last = changes.last().unwrap();
     assert_eq!((last.full_diff.as_ref(), last.full_diff_truncated, last.lines_added), (None, true, 3_001));
     assert!(last.sha256.is_some());
 }
@@ -185,8 +188,8 @@ fn serializes_changes() {
     let mut watch = desk.start_watcher(Mode::Notices);
     desk.write_file("a", "1\n");
     desk.write_file("b", b"\0");
-    let told = watch.take_all();
-    let json = serde_json::to_value(&told).unwrap();
+    let changes = watch.take_all();
+    let json = serde_json::to_value(&changes).unwrap();
     assert_eq!(
         json,
         serde_json::json!([
@@ -198,5 +201,5 @@ fn serializes_changes() {
              "sha256": "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d"}
         ])
     );
-    assert_eq!(serde_json::from_value::<Vec<Change>>(json).unwrap(), told);
+    assert_eq!(serde_json::from_value::<Vec<Change>>(json).unwrap(), changes);
 }

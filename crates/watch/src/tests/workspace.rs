@@ -74,13 +74,13 @@ impl TestWorkspace {
                 let path = entry.unwrap().path();
                 let name = path.file_name().unwrap();
                 let meta = fs::symlink_metadata(&path).unwrap();
-                let shown = path.strip_prefix(self.directory.path()).unwrap().to_str().unwrap().to_owned();
+                let relative = path.strip_prefix(self.directory.path()).unwrap().to_str().unwrap().to_owned();
                 if meta.is_dir() && name != ".git" && name != "ignored" {
                     waiting.push(path);
                 } else if meta.is_symlink() {
-                    found.insert(shown, fs::read_link(&path).unwrap().to_str().unwrap().to_owned());
+                    found.insert(relative, fs::read_link(&path).unwrap().to_str().unwrap().to_owned());
                 } else if meta.is_file() {
-                    found.insert(shown, fs::read_to_string(&path).unwrap());
+                    found.insert(relative, fs::read_to_string(&path).unwrap());
                 }
             }
         }
@@ -91,19 +91,19 @@ impl TestWorkspace {
 /// Applies reports to a model of the old tree.
 pub fn apply_changes(model: &mut BTreeMap<String, String>, changes: &[Change]) -> Result<(), String> {
     for change in changes {
-        let told = |reason: &str| format!("{reason}: {change:?}");
+        let problem = |reason: &str| format!("{reason}: {change:?}");
         let old = match change.change_type {
-            ChangeType::Created if model.contains_key(&change.file_path) => return Err(told("created twice")),
+            ChangeType::Created if model.contains_key(&change.file_path) => return Err(problem("created twice")),
             ChangeType::Created => String::new(),
-            ChangeType::Modified => model.get(&change.file_path).ok_or_else(|| told("unknown"))?.clone(),
-            ChangeType::Deleted => model.remove(&change.file_path).ok_or_else(|| told("unknown"))?,
+            ChangeType::Modified => model.get(&change.file_path).ok_or_else(|| problem("unknown"))?.clone(),
+            ChangeType::Deleted => model.remove(&change.file_path).ok_or_else(|| problem("unknown"))?,
             ChangeType::Renamed => {
-                let old = change.old_path.as_ref().ok_or_else(|| told("from where"))?;
-                model.remove(old).ok_or_else(|| told("unknown"))?
+                let old = change.old_path.as_ref().ok_or_else(|| problem("from where"))?;
+                model.remove(old).ok_or_else(|| problem("unknown"))?
             }
         };
-        let diff = change.full_diff.as_ref().ok_or_else(|| told("no diff"))?;
-        let new = apply_patch(&old, diff).map_err(|error| told(&error))?;
+        let diff = change.full_diff.as_ref().ok_or_else(|| problem("no diff"))?;
+        let new = apply_patch(&old, diff).map_err(|error| problem(&error))?;
         let starting = |mark: char, header: &str| {
             let lines = diff.split_inclusive('\n').filter(|line| line.starts_with(mark));
             u64::try_from(lines.count() - usize::from(diff.contains(header))).unwrap()
@@ -111,11 +111,11 @@ pub fn apply_changes(model: &mut BTreeMap<String, String>, changes: &[Change]) -
         if !diff.is_empty()
             && (change.lines_added, change.lines_removed) != (starting('+', "+++ "), starting('-', "--- "))
         {
-            return Err(told("counts"));
+            return Err(problem("counts"));
         }
         match change.change_type {
             ChangeType::Deleted if new.is_empty() => {}
-            ChangeType::Deleted => return Err(told("something is left")),
+            ChangeType::Deleted => return Err(problem("something is left")),
             ChangeType::Created | ChangeType::Modified | ChangeType::Renamed => {
                 model.insert(change.file_path.clone(), new);
             }

@@ -30,7 +30,7 @@ pub(super) fn hang_forever() -> ! {
 /// Allocates memory until the kernel kills the process.
 pub(super) fn exhaust_memory() -> ! {
     print_error("demo agent: told to use all memory");
-    let mut held: Vec<Vec<u8>> = Vec::new();
+    let mut chunks: Vec<Vec<u8>> = Vec::new();
     while available_memory().is_none_or(|bytes| bytes > RESERVED_MEMORY_BYTES) {
         let mut piece: Vec<u8> = Vec::new();
         if piece.try_reserve_exact(CHUNK_BYTES).is_err() {
@@ -40,11 +40,11 @@ pub(super) fn exhaust_memory() -> ! {
         for at in (0..CHUNK_BYTES).step_by(PAGE_BYTES) {
             piece[at] = 1;
         }
-        held.push(piece);
+        chunks.push(piece);
     }
     print_error(&format!(
         "demo agent: {} MB and no memory limit that would have killed it",
-        held.len() * (CHUNK_BYTES >> 20)
+        chunks.len() * (CHUNK_BYTES >> 20)
     ));
     std::process::abort();
 }

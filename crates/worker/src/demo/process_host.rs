@@ -164,15 +164,15 @@ impl CommandOutput {
 /// Reads all output and keeps its start, so that the command does not block on a full pipe.
 fn collect_output(mut reader: impl Read + Send + 'static) -> std::io::Result<CommandOutput> {
     let output = Arc::new(Mutex::new(Vec::new()));
-    let (kept, (closed, open)) = (output.clone(), channel::<()>());
+    let (buffer, (closed, open)) = (output.clone(), channel::<()>());
     std::thread::Builder::new().name("output".into()).spawn(move || {
         let mut chunk = vec![0; 8192];
         while let Ok(length) = reader.read(&mut chunk)
             && length > 0
         {
-            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            let room = MAX_OUTPUT.saturating_sub(kept.len()).min(length);
-            kept.extend_from_slice(&chunk[..room]);
+            let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
+            let room = MAX_OUTPUT.saturating_sub(buffer.len()).min(length);
+            buffer.extend_from_slice(&chunk[..room]);
         }
         drop(closed);
     })?;

@@ -146,8 +146,8 @@ async fn start_with_pipes(exec: &Exec, start: ExecStart) -> Result<StartedComman
     let (stdout, to_stdout) = stdout::make_pipe().map_err(failed)?;
     let (stderr, to_stderr) = stdout::make_pipe().map_err(failed)?;
     let (from_input, input) = if start.stdin {
-        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
-        (Some(theirs), Some(StdinTarget::Pipe(Sender::from_owned_fd(ours).map_err(failed)?)))
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        (Some(reader), Some(StdinTarget::Pipe(Sender::from_owned_fd(writer).map_err(failed)?)))
     } else {
         (None, None)
     };

@@ -46,12 +46,12 @@ pub(super) async fn forward_input(
     reader: &mut ReadHalf<'_>,
     input: Option<StdinTarget>,
     signals: mpsc::UnboundedSender<i32>,
-    taken: mpsc::UnboundedSender<usize>,
+    consumed: mpsc::UnboundedSender<usize>,
 ) {
-    let mut feeder = StdinWriter { input, unread: Vec::new(), closing: false, taken };
+    let mut feeder = StdinWriter { input, unread: Vec::new(), closing: false, consumed };
     loop {
         tokio::select! {
-            asked = frames.next_frame(reader) => match asked {
+            frame = frames.next_frame(reader) => match frame {
                 Ok(Some(ExecClientFrame::Stdin(data))) => feeder.push_input(&data),
                 Ok(Some(ExecClientFrame::CloseStdin)) => feeder.close(),
                 Ok(Some(ExecClientFrame::Signal(signal))) => drop(signals.send(signal)),
@@ -97,7 +97,7 @@ struct StdinWriter {
     unread: Vec<u8>,
     closing: bool,
     /// Reports the number of bytes that no longer wait.
-    taken: mpsc::UnboundedSender<usize>,
+    consumed: mpsc::UnboundedSender<usize>,
 }
 
 impl StdinWriter {
@@ -106,14 +106,14 @@ impl StdinWriter {
             self.unread.extend_from_slice(data);
             self.write_unread();
         } else {
-            self.report_taken(data.len());
+            self.report_consumed(data.len());
         }
     }
 
-    fn report_taken(&self, count: usize) {
+    fn report_consumed(&self, count: usize) {
         if count > 0 {
             // Fails only after the output has ended.
-            let _ = self.taken.send(count);
+            let _ = self.consumed.send(count);
         }
     }
 
@@ -156,7 +156,7 @@ impl StdinWriter {
             }
         }
         self.unread.drain(..written);
-        self.report_taken(written);
+        self.report_consumed(written);
         if self.unread.is_empty() && self.closing {
             self.input = None;
         }

@@ -20,8 +20,8 @@ const TERMINAL_POLL: Duration = Duration::from_millis(50);
 
 /// Creates a pipe: the worker's end and the command's.
 pub(super) fn make_pipe() -> io::Result<(Receiver, OwnedFd)> {
-    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-    Ok((Receiver::from_owned_fd(ours)?, theirs))
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((Receiver::from_owned_fd(reader)?, writer))
 }
 
 /// The command's outputs; each is `None` at its end.
@@ -72,14 +72,14 @@ impl OutputForwarder {
         mut self,
         writer: &mut WriteHalf<'_>,
         mut ended: oneshot::Receiver<()>,
-        mut taken: mpsc::UnboundedReceiver<usize>,
+        mut consumed: mpsc::UnboundedReceiver<usize>,
     ) -> io::Result<()> {
         let mut buffer = vec![0; MAX_FRAME_DATA];
         loop {
             let kind = tokio::select! {
                 () = wait_readable(self.stdout.as_ref()) => OutputKind::Stdout,
                 () = wait_readable(self.stderr.as_ref()) => OutputKind::Stderr,
-                Some(count) = taken.recv() => {
+                Some(count) = consumed.recv() => {
                     let count = u32::try_from(count).unwrap_or(u32::MAX);
                     writer.write_all(&ExecWorkerFrame::StdinConsumed(count).encode()).await?;
                     continue;

@@ -48,7 +48,6 @@ impl OutputPipeline {
 }
 
 /// Delays a step until the watcher has reported all changes.
-
 #[derive(Debug)]
 pub(super) struct FlushBarrier {
     pub after: AfterFlush,

@@ -66,11 +66,11 @@ impl AgentProcess {
     ) -> Result<Self, spawner::Error> {
         let failed = |error: io::Error| spawner::Error::NotStarted(format!("failed to create its pipes: {error}"));
         let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()));
-        let ((theirs, input), (stdout, to_stdout), (stderr, to_stderr)) = (pipe()?, pipe()?, pipe()?);
+        let ((stdin, input), (stdout, to_stdout), (stderr, to_stderr)) = (pipe()?, pipe()?, pipe()?);
         let input = Sender::from_owned_fd(input).map_err(failed)?;
         let stdout = Receiver::from_owned_fd(stdout).map_err(failed)?;
         let stderr = Receiver::from_owned_fd(stderr).map_err(failed)?;
-        let streams = StdStreams { input: Some(theirs), stdout: to_stdout, stderr: to_stderr };
+        let streams = StdStreams { input: Some(stdin), stdout: to_stdout, stderr: to_stderr };
         let process = spawner.spawn(program, streams).await?;
         Ok(Self {
             process,

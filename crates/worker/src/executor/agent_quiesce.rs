@@ -1,7 +1,7 @@
 //! Quiesces the agent between turns: stops its process, so that its files can be copied or replaced consistently.
 
 use super::Executor;
-use atoll_drivers::TurnState;
+use atoll_drivers::AgentTurn;
 use rustix::process::Signal;
 use tokio::sync::oneshot;
 
@@ -46,7 +46,7 @@ impl Executor {
     pub(super) fn handle_quiesce(&mut self, request: QuiesceRequest) {
         let busy = if self.quiesce.is_requested() {
             Some("the sandbox is being quiesced already")
-        } else if self.conversation.turn_state() == TurnState::InTurn || self.next_turn.opening.is_some() {
+        } else if self.conversation.turn_state() == AgentTurn::InTurn || self.next_turn.opening.is_some() {
             Some("the agent is in a turn; try again when it waits for a message")
         } else {
             None

@@ -76,14 +76,14 @@ impl Executor {
     }
 
     fn deny_request(&mut self, request: &AgentRequest, rule: &str, reason: String) {
-        let told = self.launch.driver.as_ref().is_some_and(|driver| driver.relays_denial_reasons());
+        let agent_informed = self.launch.driver.as_ref().is_some_and(|driver| driver.relays_denial_reasons());
         self.emit_worker_event(&EventData::GuardianDenied(GuardianDenied {
             tool: request.tool.clone(),
             tool_use_id: request.tool_use_id.clone(),
             rule: rule.to_owned(),
             reason: reason.clone(),
             input: bounded_input(&request.input),
-            told,
+            agent_informed,
         }));
         self.answer_agent(&request.id, RequestAnswer::Deny { reason });
     }

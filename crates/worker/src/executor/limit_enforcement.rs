@@ -6,7 +6,7 @@ use atoll_api::events::{EventData, LimitResumed, LimitUse};
 use atoll_core::limit::{Limit, warning_message};
 use atoll_core::sandbox::Activity;
 use atoll_dispatcher::program::input::Item;
-use atoll_drivers::TurnState;
+use atoll_drivers::AgentTurn;
 use tokio::time::Instant;
 
 impl Executor {
@@ -31,9 +31,9 @@ impl Executor {
                         self.emit_worker_event(&EventData::LimitResumed(LimitResumed { limit }));
                     }
                     let activity = match self.conversation.turn_state() {
-                        TurnState::InTurn if self.is_waiting_for_person() => Activity::WaitingApproval,
-                        TurnState::InTurn => Activity::Working,
-                        TurnState::Idle => Activity::WaitingMessage,
+                        AgentTurn::InTurn if self.is_waiting_for_person() => Activity::WaitingApproval,
+                        AgentTurn::InTurn => Activity::Working,
+                        AgentTurn::Idle => Activity::WaitingMessage,
                     };
                     self.outgoing.push(Item::Activity(activity));
                 }
@@ -59,7 +59,15 @@ impl Executor {
     }
 }
 
-/// Rounds the use to milliseconds.
-fn limit_use(limit: Limit, value: f64, used: f64, told: Option<bool>) -> LimitUse {
-    LimitUse { limit, value, used: (used * 1000.0).round() / 1000.0, told, per: None, until: None, project_id: None }
+/// Rounds `used` to three decimals.
+fn limit_use(limit: Limit, value: f64, used: f64, agent_informed: Option<bool>) -> LimitUse {
+    LimitUse {
+        limit,
+        value,
+        used: (used * 1000.0).round() / 1000.0,
+        agent_informed,
+        per: None,
+        until: None,
+        project_id: None,
+    }
 }

@@ -30,9 +30,9 @@ pub(super) enum LimitStep {
 
 #[derive(Debug, Default)]
 pub(super) struct LimitTracker {
-    given: AgentLimits,
+    limits: AgentLimits,
     /// A limit that the server counts and that is used up.
-    held: Option<Limit>,
+    exhausted: Option<Limit>,
     turn: Option<Turn>,
     waiting: bool,
     paused: Option<Limit>,
@@ -74,8 +74,8 @@ impl Stopwatch {
 }
 
 impl LimitTracker {
-    pub(super) fn set_limits(&mut self, given: AgentLimits, held: Option<Limit>) {
-        (self.given, self.held) = (given, held);
+    pub(super) fn set_limits(&mut self, limits: AgentLimits, exhausted: Option<Limit>) {
+        (self.limits, self.exhausted) = (limits, exhausted);
     }
 
     pub(super) fn begin_turn(&mut self, now: Instant) {
@@ -119,16 +119,16 @@ impl LimitTracker {
 
     /// True if another turn may begin after `turns` turns.
     pub(super) fn may_begin(&self, turns: i64) -> bool {
-        self.held.is_none() && !self.is_last_turn(turns.saturating_sub(1))
+        self.exhausted.is_none() && !self.is_last_turn(turns.saturating_sub(1))
     }
 
     /// True if the turn after `turns` turns is the last one.
     pub(super) fn is_last_turn(&self, turns: i64) -> bool {
-        self.given.turns.is_some_and(|most| turns.saturating_add(1) >= i64::from(most))
+        self.limits.turns.is_some_and(|most| turns.saturating_add(1) >= i64::from(most))
     }
 
     pub(super) fn max_turns(&self) -> Option<f64> {
-        self.given.value_of(Limit::Turns)
+        self.limits.value_of(Limit::Turns)
     }
 
     fn update_clocks(&mut self, now: Instant) {
@@ -145,8 +145,8 @@ impl LimitTracker {
             if turn.is_released {
                 return None;
             }
-            if let Some(limit) = self.held {
-                let value = self.given.value_of(limit).unwrap_or_default();
+            if let Some(limit) = self.exhausted {
+                let value = self.limits.value_of(limit).unwrap_or_default();
                 return Some((limit, value, value));
             }
             return self.clocks(turn).into_iter().find_map(|(limit, clock, most)| {
@@ -157,14 +157,14 @@ impl LimitTracker {
         if !wants_turn || self.may_begin(turns) {
             return None;
         }
-        let limit = self.held.unwrap_or(Limit::Turns);
-        let value = self.given.value_of(limit).unwrap_or_default();
+        let limit = self.exhausted.unwrap_or(Limit::Turns);
+        let value = self.limits.value_of(limit).unwrap_or_default();
         Some((limit, value, value))
     }
 
     fn clocks(&self, turn: &Turn) -> Vec<(Limit, Stopwatch, f64)> {
         let both = [(Limit::TurnS, turn.all), (Limit::NoProgressS, turn.idle)];
-        both.into_iter().filter_map(|(limit, clock)| Some((limit, clock, self.given.value_of(limit)?))).collect()
+        both.into_iter().filter_map(|(limit, clock)| Some((limit, clock, self.limits.value_of(limit)?))).collect()
     }
 
     /// Returns the next step after `turns` turns; `wants_turn` if a message waits to begin a turn.
@@ -224,9 +224,9 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn limits(given: AgentLimits) -> LimitTracker {
+    fn limits(settings: AgentLimits) -> LimitTracker {
         let mut limits = LimitTracker::default();
-        limits.set_limits(given, None);
+        limits.set_limits(settings, None);
         limits
     }
 
@@ -290,7 +290,7 @@ mod tests {
         let mut limits = limits(AgentLimits { turns: Some(2), ..AgentLimits::default() });
         assert!(limits.may_begin(0) && limits.may_begin(1) && !limits.may_begin(2));
         assert!(!limits.is_last_turn(0) && limits.is_last_turn(1));
-        assert_eq!(describe_step(limits.next_step(2, false, now)), "nothing", "nobody wants one");
+        assert_eq!(describe_step(limits.next_step(2, false, now)), "nothing", "no turn is requested");
         assert_eq!(describe_step(limits.next_step(2, true, now)), "pause turns");
         limits.set_limits(AgentLimits { turns: Some(3), ..AgentLimits::default() }, None);
         assert_eq!(describe_step(limits.next_step(2, true, now)), "resume turns");
@@ -327,8 +327,8 @@ mod tests {
             steps in prop::collection::vec((0..8_u8, 0..20_u64), 0..120), turns in prop::option::of(1..4_u32),
             turn_s in prop::option::of(1..30_u32), no_progress_s in prop::option::of(1..30_u32),
         ) {
-            let given = AgentLimits { turns, turn_s, no_progress_s, cost_usd: None };
-            let mut limits = limits(given);
+            let settings = AgentLimits { turns, turn_s, no_progress_s, cost_usd: None };
+            let mut limits = limits(settings);
             let (mut now, mut done, mut in_turn) = (Instant::now(), 0_i64, false);
             let (mut paused, mut warned) = (None, BTreeSet::new());
             for (what, seconds) in steps {
@@ -343,19 +343,19 @@ mod tests {
                     2 => limits.record_progress(now),
                     3 => limits.set_waiting(true, now),
                     4 => limits.set_waiting(false, now),
-                    5 => limits.set_limits(given, Some(Limit::CostUsd)),
-                    6 => limits.set_limits(given, None),
+                    5 => limits.set_limits(settings, Some(Limit::CostUsd)),
+                    6 => limits.set_limits(settings, None),
                     _ => {}
                 }
                 for _ in 0..6 {
                     match limits.next_step(done, !in_turn, now) {
                         Some(LimitStep::Warn { limit, .. }) => {
                             prop_assert!(in_turn && paused.is_none() && warned.insert(limit));
-                            prop_assert!(given.value_of(limit).is_some());
+                            prop_assert!(settings.value_of(limit).is_some());
                         }
                         Some(LimitStep::Pause { limit, used, value }) => {
                             prop_assert!(paused.replace(limit).is_none() && used >= value);
-                            prop_assert!(limit == Limit::CostUsd || given.value_of(limit).is_some());
+                            prop_assert!(limit == Limit::CostUsd || settings.value_of(limit).is_some());
                         }
                         Some(LimitStep::Resume { limit }) => prop_assert_eq!(paused.take(), Some(limit)),
                         None => break,

@@ -11,16 +11,16 @@ use tokio::time::timeout;
 /// Time for a running update when the worker exits.
 const UPDATE_GRACE: Duration = Duration::from_secs(2);
 
-type Outcome = (InstalledLogins, Option<String>);
+type InstallResult = (InstalledLogins, Option<String>);
 
 #[derive(Debug, Default)]
 pub(super) struct LoginSync {
     /// `None` in tests without a server.
     logins: Option<Logins>,
-    held: InstalledLogins,
+    installed: InstalledLogins,
     /// The message that begins a turn after the update.
     waiting: Option<LeasedMessage>,
-    running: Option<oneshot::Receiver<Outcome>>,
+    running: Option<oneshot::Receiver<InstallResult>>,
     /// The last reported failure.
     reported: Option<String>,
 }
@@ -36,7 +36,7 @@ impl LoginSync {
 
     /// True if the agent's home has this file.
     pub(super) fn has_file(&self, path: &str) -> bool {
-        self.held.contains(path)
+        self.installed.contains(path)
     }
 
     /// Takes the message whose update is done.
@@ -49,24 +49,24 @@ impl LoginSync {
         self.waiting.take()
     }
 
-    pub(super) async fn next_result(&mut self) -> Outcome {
+    pub(super) async fn next_result(&mut self) -> InstallResult {
         match &mut self.running {
             Some(running) => {
                 let outcome = running.await;
                 self.running = None;
-                outcome.unwrap_or_else(|_| (self.held.clone(), Some("the task was cancelled".to_owned())))
+                outcome.unwrap_or_else(|_| (self.installed.clone(), Some("the task was cancelled".to_owned())))
             }
             None => std::future::pending().await,
         }
     }
 
     /// Starts an update before the message; returns the message if no update is needed.
-    pub(super) fn begin_update(&mut self, message: LeasedMessage, wanted: bool) -> Option<LeasedMessage> {
-        let Some(logins) = self.logins.clone().filter(|_| wanted) else { return Some(message) };
+    pub(super) fn begin_update(&mut self, message: LeasedMessage, is_needed: bool) -> Option<LeasedMessage> {
+        let Some(logins) = self.logins.clone().filter(|_| is_needed) else { return Some(message) };
         let (done, running) = oneshot::channel();
-        let held = self.held.clone();
+        let installed = self.installed.clone();
         (self.waiting, self.running) = (Some(message), Some(running));
-        tokio::spawn(async move { drop(done.send(logins.renew(held).await)) });
+        tokio::spawn(async move { drop(done.send(logins.renew(installed).await)) });
         None
     }
 
@@ -74,20 +74,20 @@ impl LoginSync {
     pub(super) async fn remove_files(&mut self) {
         // Only at shutdown can an update be running: a waiting prompt blocks everything else.
         if let Some(running) = self.running.take()
-            && let Ok(Ok((held, _))) = timeout(UPDATE_GRACE, running).await
+            && let Ok(Ok((installed, _))) = timeout(UPDATE_GRACE, running).await
         {
-            self.held = held;
+            self.installed = installed;
         }
         if let Some(logins) = &self.logins {
-            logins.remove_all(&mut self.held).await;
+            logins.remove_all(&mut self.installed).await;
         }
     }
 }
 
 impl Executor {
     /// On failure, keeps the existing files and reports it once.
-    pub(super) fn handle_login_result(&mut self, (held, failed): Outcome) {
-        self.logins.held = held;
+    pub(super) fn handle_login_result(&mut self, (installed, failed): InstallResult) {
+        self.logins.installed = installed;
         if failed.is_some() && self.logins.reported != failed {
             let why = failed.as_deref().unwrap_or_default();
             let text = Some(format!("Failed to update the agent's login files: {why}."));

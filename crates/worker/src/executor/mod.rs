@@ -33,7 +33,7 @@ use atoll_core::time::{Clock, SystemClock, Timestamp};
 use atoll_dispatcher::conversation::ConversationState;
 use atoll_dispatcher::program::input::{Event, Item, Nack, Read};
 use atoll_dispatcher::program::{Order, Program, ProgramOutput};
-use atoll_drivers::{ResponseRef, TurnState};
+use atoll_drivers::{AgentTurn, ResponseRef};
 use guardian::GuardianState;
 use limit_tracker::LimitTracker;
 use login_sync::LoginSync;
@@ -221,7 +221,7 @@ impl Executor {
             }
             if self.output.barrier.as_ref().is_some_and(|barrier| barrier.is_closed(now) && self.watcher.is_open()) {
                 // Messages to the agent need not wait for its output.
-                if self.conversation.turn_state() == TurnState::InTurn {
+                if self.conversation.turn_state() == AgentTurn::InTurn {
                     while self.deliver_next(now).await {}
                 }
                 break;
@@ -269,7 +269,7 @@ impl Executor {
                 }
             }
             Order::Answer(answer) => self.handle_answer(*answer),
-            Order::Limits(limits, held) => self.limits.set_limits(limits, held),
+            Order::Limits(limits, exhausted) => self.limits.set_limits(limits, exhausted),
             Order::Stop => self.shutdown.start_now(),
             Order::Leave => self.shutdown.start_after_tool(),
         }

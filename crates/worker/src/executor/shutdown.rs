@@ -6,7 +6,7 @@ use crate::spawner::ExitStatus;
 use atoll_api::events::{AgentFailed, AgentInterrupted, EventData};
 use atoll_core::message::DeliveryMethod;
 use atoll_dispatcher::program::input::Item;
-use atoll_drivers::TurnState;
+use atoll_drivers::AgentTurn;
 use atoll_protocol::LeasedMessage;
 use rustix::process::Signal;
 use std::time::Duration;
@@ -186,7 +186,7 @@ impl Executor {
         let out_of_memory = starved.then(|| (memory.limit, memory.peak()));
         let failure = agent_exit::failure_data(agent_exit::AgentExit {
             status,
-            in_turn: self.conversation.turn_state() == TurnState::InTurn,
+            in_turn: self.conversation.turn_state() == AgentTurn::InTurn,
             reported: reported.as_deref(),
             out_of_memory,
             stderr_tail: &agent.stderr_text(),
@@ -237,9 +237,9 @@ mod tests {
     #[test]
     fn an_interrupt_escalates() {
         let mut interrupt = Interrupt::new(LeasedMessage::example("enough", Delivery::Steer));
-        let begun = Instant::now();
-        assert_eq!((interrupt.next_signal(begun), interrupt.was_forced()), (None, false));
-        let later = begun + INTERRUPT_TIMEOUT + Duration::from_millis(100);
+        let began = Instant::now();
+        assert_eq!((interrupt.next_signal(began), interrupt.was_forced()), (None, false));
+        let later = began + INTERRUPT_TIMEOUT + Duration::from_millis(100);
         assert_eq!((interrupt.next_signal(later), interrupt.was_forced()), (Some(Signal::INT), true));
         assert_eq!(interrupt.next_signal(later), None, "it has a while to go");
         assert_eq!(interrupt.next_signal(later + SIGINT_TIMEOUT), Some(Signal::KILL));

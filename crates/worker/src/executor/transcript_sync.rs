@@ -7,8 +7,8 @@ use crate::spawner::ExitStatus;
 use crate::transcript::{Conversation, SavedTranscript, TranscriptFailure, TranscriptStore};
 use atoll_api::events::{AgentSystemMessage, AgentTranscript, EventData, TranscriptFailed};
 use atoll_core::agent::is_valid_native_id;
+use atoll_drivers::AgentTurn;
 use atoll_drivers::TranscriptSupport;
-use atoll_drivers::TurnState;
 use atoll_protocol::Resume;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -31,7 +31,7 @@ const SHUTDOWN_SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of a restore.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
 
-type Outcome = Result<Option<SavedTranscript>, TranscriptFailure>;
+type SaveResult = Result<Option<SavedTranscript>, TranscriptFailure>;
 
 /// A step that waits for a save.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(super) enum AfterSave {
 /// The result of a save or a restore.
 #[derive(Debug)]
 pub(super) enum TranscriptResult {
-    Saved(Outcome),
+    Saved(SaveResult),
     /// The restored blob, or why there is none.
     Restored(Result<Option<String>, String>),
 }
@@ -67,7 +67,7 @@ pub(super) struct TranscriptSync {
     is_dirty: bool,
     due: Option<Instant>,
     began: Option<Instant>,
-    running: Option<oneshot::Receiver<Outcome>>,
+    running: Option<oneshot::Receiver<SaveResult>>,
     /// The step that waits, its deadline, and whether its save has started.
     after: Option<(AfterSave, Instant, bool)>,
     /// Further output is not worth sync.
@@ -133,8 +133,8 @@ impl Executor {
     pub(super) fn schedule_save(&mut self) {
         let now = Instant::now();
         let wait = match self.conversation.turn_state() {
-            TurnState::InTurn => SAVE_INTERVAL,
-            TurnState::Idle => SETTLE_TIME,
+            AgentTurn::InTurn => SAVE_INTERVAL,
+            AgentTurn::Idle => SETTLE_TIME,
         };
         let earliest = self.transcript.began.map_or(now, |began| began + MIN_SAVE_INTERVAL);
         self.transcript.due = Some(earliest.max(now + wait));
@@ -144,7 +144,7 @@ impl Executor {
         if self.transcript.running.is_some() || self.transcript.due.is_none_or(|due| now < due) {
             return;
         }
-        self.transcript.due = (self.conversation.turn_state() == TurnState::InTurn).then(|| now + SAVE_INTERVAL);
+        self.transcript.due = (self.conversation.turn_state() == AgentTurn::InTurn).then(|| now + SAVE_INTERVAL);
         if self.shutdown == Shutdown::No && !self.quiesce.is_requested() {
             self.start_save(SAVE_TIMEOUT);
         }
@@ -162,14 +162,14 @@ impl Executor {
         tokio::spawn(async move { drop(done.send(store.save(conversation, known, limit).await)) });
     }
 
-    pub(super) fn handle_transcript_result(&mut self, kept: TranscriptResult) {
-        match kept {
+    pub(super) fn handle_transcript_result(&mut self, result: TranscriptResult) {
+        match result {
             TranscriptResult::Saved(outcome) => self.handle_saved(outcome),
             TranscriptResult::Restored(outcome) => self.handle_restored(outcome),
         }
     }
 
-    fn handle_saved(&mut self, outcome: Outcome) {
+    fn handle_saved(&mut self, outcome: SaveResult) {
         match outcome {
             Ok(None) => self.transcript.reported = None,
             Ok(Some(SavedTranscript { blob, bytes })) => {
@@ -208,8 +208,8 @@ impl Executor {
 
     /// Advances a step that waits for a save; false if there is none.
     pub(super) fn advance_save(&mut self, now: Instant) -> bool {
-        let Some((after, until, begun)) = self.transcript.after.take() else { return false };
-        if !begun && now < until {
+        let Some((after, until, has_begun)) = self.transcript.after.take() else { return false };
+        if !has_begun && now < until {
             if self.transcript.running.is_none() {
                 self.start_save(until - now);
                 self.transcript.after = Some((after, until, true));

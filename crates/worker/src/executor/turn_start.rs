@@ -5,7 +5,7 @@ use super::shutdown::{Interrupt, Shutdown};
 use atoll_core::sandbox::Activity;
 use atoll_dispatcher::conversation::DeliveryStep;
 use atoll_dispatcher::program::input::{Item, Nack};
-use atoll_drivers::TurnState;
+use atoll_drivers::AgentTurn;
 use atoll_protocol::LeasedMessage;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -52,15 +52,15 @@ impl Executor {
                 self.next_turn.opening = Some((message, deadline));
                 return false;
             }
-            self.send_message(&message, TurnState::Idle);
+            self.send_message(&message, AgentTurn::Idle);
             return true;
         }
         match self.conversation.next_step(self.limits.may_begin(self.conversation.turn())) {
             Some(DeliveryStep::Begin(message)) => self.begin_turn(message).await,
-            Some(DeliveryStep::Steer(message)) => self.send_message(&message, TurnState::InTurn),
+            Some(DeliveryStep::Steer(message)) => self.send_message(&message, AgentTurn::InTurn),
             Some(DeliveryStep::Interrupt(message)) => {
                 self.limits.release_turn();
-                self.send_message(&message, TurnState::InTurn);
+                self.send_message(&message, AgentTurn::InTurn);
                 self.agent.interrupt.get_or_insert_with(|| Interrupt::new(message));
             }
             Some(DeliveryStep::Acknowledge(ack)) => self.outgoing.push(Item::Ack(ack)),
@@ -98,7 +98,7 @@ impl Executor {
         self.next_turn.opening = Some((message, Instant::now() + FIRST_SCAN_TIMEOUT));
     }
 
-    fn send_message(&mut self, message: &LeasedMessage, turn_state: TurnState) {
+    fn send_message(&mut self, message: &LeasedMessage, turn_state: AgentTurn) {
         if let (Some(driver), Some(process)) = (&mut self.launch.driver, &mut self.agent.process) {
             match self.next_turn.note.take() {
                 Some(note) => {

@@ -50,13 +50,13 @@ impl WorkspaceWatcher {
 
     /// Starts watching. `next_events` reports when the first scan is done.
     pub(super) fn start(&mut self) {
-        let made = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from);
-        match made.and_then(|(ours, theirs)| Ok((Receiver::from_owned_fd(ours)?, theirs))) {
-            Ok((ours, theirs)) => {
-                (self.pipe, self.state) = (Some(ours), State::Starting);
+        let pipe = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from);
+        match pipe.and_then(|(reader, writer)| Ok((Receiver::from_owned_fd(reader)?, writer))) {
+            Ok((reader, writer)) => {
+                (self.pipe, self.state) = (Some(reader), State::Starting);
                 self.lines = LineSplitter::new();
                 self.buffer.resize(CHUNK_BYTES, 0);
-                self.spawner.watch_files(self.root.clone(), theirs);
+                self.spawner.watch_files(self.root.clone(), writer);
             }
             Err(error) => tracing::warn!(%error, "failed to watch file changes in this turn"),
         }

@@ -1,4 +1,4 @@
-//! Errors of git jobs. The server reads the code and shows the message.
+//! Errors of git operations. The server reads the code and shows the message.
 
 use atoll_forge::plumbing::GitFailure;
 use std::io;
@@ -21,8 +21,8 @@ pub enum Error {
     #[error("the input is not a bundle of commits: {detail}")]
     BadBundle { detail: String },
 
-    #[error("expected commit {wanted}, found {found}")]
-    BaseMismatch { wanted: String, found: String },
+    #[error("expected commit {expected}, found {found}")]
+    BaseMismatch { expected: String, found: String },
 
     #[error("the start commit {base} is not in the workspace's repository")]
     BaseMissing { base: String },

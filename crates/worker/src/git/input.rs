@@ -54,8 +54,8 @@ fn create_repository(request: &Request, git: &Git, mut bundle: File) -> Result<V
     let head =
         BundleHeader::read(&mut bundle).map_err(|malformed| Error::BadBundle { detail: malformed.to_string() })?;
     let (base, shallow) = bundle_contents(&head)?;
-    if let Some(wanted) = request.base.as_ref().filter(|wanted| **wanted != base) {
-        return Err(Error::BaseMismatch { wanted: wanted.clone(), found: base });
+    if let Some(expected) = request.base.as_ref().filter(|expected| **expected != base) {
+        return Err(Error::BaseMismatch { expected: expected.clone(), found: base });
     }
     let format = format!("--object-format={}", head.format.name());
     let branch = format!("--initial-branch={}", request.branch);

@@ -1,4 +1,4 @@
-//! Git jobs inside a sandbox: fill the workspace, export its commits, and diff it.
+//! Git operations inside a sandbox: fill the workspace, export its commits, and diff it.
 //!
 //! Each job runs as the agent's user in a jail with the workspace and without network. Commits travel as bundles: the
 //! server never reads the workspace itself.

@@ -90,10 +90,10 @@ fn commit_work(
         _ => {}
     }
     let parents = parent.iter().chain(&merged).flat_map(|parent| ["-p", parent.as_str()]);
-    let made = repository.git.command(COMMITTING).args(["commit-tree", "-F", "-"]).args(parents).args([&tree]);
+    let command = repository.git.command(COMMITTING).args(["commit-tree", "-F", "-"]).args(parents).args([&tree]);
     // A missing message must not lose the work.
     let message = Some(request.message.trim()).filter(|message| !message.is_empty()).unwrap_or(DEFAULT_MESSAGE);
-    let commit = made.input(format!("{message}\n").as_bytes())?.run_quick()?.require_success()?.text();
+    let commit = command.input(format!("{message}\n").as_bytes())?.run_quick()?.require_success()?.text();
     match underway {
         UnfinishedOperation::Nothing => {}
         UnfinishedOperation::Merge => warnings.push("a merge was under way; it is committed as it stood".to_owned()),
@@ -161,7 +161,7 @@ fn unmerged_branches(repository: &Repository, commit: &str, base: Option<&str>) 
 }
 
 fn write_bundle(repository: &Repository, commit: &str, base: Option<String>, mut output: File) -> Result<(), Error> {
-    let wanted = base.iter().fold(format!("{commit}\n"), |wanted, base| format!("{wanted}^{base}\n"));
+    let revisions = base.iter().fold(format!("{commit}\n"), |revisions, base| format!("{revisions}^{base}\n"));
     let refs = vec![(bundle::RESULT_REF.to_owned(), commit.to_owned())];
     let head = BundleHeader { format: repository.format, prerequisites: base.into_iter().collect(), refs };
     head.write(&mut output).map_err(|source| Error::Io { what: PACKING, source })?;
@@ -170,7 +170,7 @@ fn write_bundle(repository: &Repository, commit: &str, base: Option<String>, mut
         .git
         .command(PACKING)
         .args(pack)
-        .input(wanted.as_bytes())?
+        .input(revisions.as_bytes())?
         .write_into(output, repository.git.workspace.output_bytes)?
         .require_success()?;
     Ok(())

@@ -61,7 +61,7 @@ impl Repository {
         path.pop();
         let git_dir: PathBuf = OsString::from_vec(path).into();
         let named = git.query(["rev-parse", "--show-object-format"])?.require_success()?.text();
-        let detail = || format!("its objects are named by {named}");
+        let detail = || format!("unsupported object format `{named}`");
         let format =
             ObjectFormat::from_name(&named).ok_or_else(|| Error::BrokenRepository { root, detail: detail() })?;
         git.disable_filters()?;
@@ -79,7 +79,7 @@ impl Repository {
     pub fn resolve_base(&self, base: &str) -> Result<Option<String>, Error> {
         let is_id = [ObjectFormat::Sha1, ObjectFormat::Sha256].iter().any(|format| format.is_object_id(base));
         if !is_id {
-            return Err(Error::Arguments { detail: "--base is not a commit".to_owned() });
+            return Err(Error::Arguments { detail: "--base must be a full commit id".to_owned() });
         }
         if self.format.is_object_id(base) { self.resolve_commit(base) } else { Ok(None) }
     }
@@ -104,10 +104,10 @@ impl Repository {
     /// Removes locks that a killed git left, after waiting for a running one.
     pub fn remove_stale_locks(&self) {
         let locks = ["index.lock", "HEAD.lock"].map(|name| self.git_dir.join(name));
-        let held = || locks.iter().any(|lock| fs::symlink_metadata(lock).is_ok());
+        let is_locked = || locks.iter().any(|lock| fs::symlink_metadata(lock).is_ok());
         let step = Duration::from_millis(100);
         let mut waited = Duration::ZERO;
-        while held() && waited < LOCK_TIMEOUT {
+        while is_locked() && waited < LOCK_TIMEOUT {
             std::thread::sleep(step);
             waited += step;
         }
@@ -120,8 +120,11 @@ pub(super) fn read_regular_file(path: &Path, bound: u64) -> io::Result<Vec<u8>> 
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let found = file.metadata()?;
-    if !found.is_file() || found.len() > bound {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a file, or too large"));
+    if !found.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"));
+    }
+    if found.len() > bound {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("larger than {bound} bytes")));
     }
     let mut bytes = Vec::new();
     file.take(bound).read_to_end(&mut bytes)?;

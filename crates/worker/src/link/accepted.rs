@@ -145,9 +145,9 @@ mod tests {
         let (pool, count) = (AcceptedConnections::default(), Arc::new(Semaphore::new(3)));
         let mut servers = Vec::new();
         for _ in 0..2 {
-            let (ours, theirs) = UnixStream::pair().unwrap();
-            pool.add(Connection::new(ours, count.clone().try_acquire_owned().unwrap()));
-            servers.push(theirs);
+            let (worker_end, server_end) = UnixStream::pair().unwrap();
+            pool.add(Connection::new(worker_end, count.clone().try_acquire_owned().unwrap()));
+            servers.push(server_end);
         }
         assert_eq!(count.available_permits(), 1);
         let mut living = servers.pop().unwrap();
@@ -155,9 +155,9 @@ mod tests {
         let mut dialled = pool.dial().await.unwrap();
         assert_eq!(count.available_permits(), 2, "the dead connection is dropped");
         dialled.write_all(b"ask").await.unwrap();
-        let mut heard = [0; 3];
-        living.read_exact(&mut heard).await.unwrap();
-        assert_eq!(&heard, b"ask");
+        let mut received = [0; 3];
+        living.read_exact(&mut received).await.unwrap();
+        assert_eq!(&received, b"ask");
         drop(dialled);
         assert_eq!(count.available_permits(), 3);
     }
@@ -170,8 +170,8 @@ mod tests {
             async move { pool.dial().await.is_ok() }
         });
         tokio::task::yield_now().await;
-        let (ours, _theirs) = UnixStream::pair().unwrap();
-        pool.add(Connection::new(ours, Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap()));
+        let (worker_end, _server_end) = UnixStream::pair().unwrap();
+        pool.add(Connection::new(worker_end, Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap()));
         assert!(dialling.await.unwrap());
     }
 }

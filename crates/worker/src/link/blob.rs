@@ -26,13 +26,13 @@ impl Server {
     /// Uploads the first `length` bytes of a file.
     pub async fn put_blob(&self, name: &str, file: Arc<File>, length: u64) -> Reply {
         let pieces = stream::try_unfold((file, 0), move |(file, at)| async move {
-            let wanted = usize::try_from(length - at).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
-            if wanted == 0 {
+            let size = usize::try_from(length - at).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+            if size == 0 {
                 return Ok(None);
             }
-            let mut piece = vec![0; wanted];
+            let mut piece = vec![0; size];
             file.read_exact_at(&mut piece, at)?;
-            Ok(Some((Frame::data(Bytes::from(piece)), (file, at + wanted as u64))))
+            Ok(Some((Frame::data(Bytes::from(piece)), (file, at + size as u64))))
         });
         let body = BodyExt::boxed(StreamBody::new(pieces));
         match self.exchange("PUT", name, body, length).await {

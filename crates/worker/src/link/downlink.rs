@@ -116,7 +116,7 @@ impl Downlink {
         // Live text from before the connection is outdated.
         while self.channels.live.try_recv().is_ok() {}
         let mut renewed = Instant::now();
-        let mut heard = Instant::now();
+        let mut last_frame_at = Instant::now();
         let mut phase = self.channels.phase.clone();
         let mut leases = self.channels.leases.clone();
         let dies_silently = self.server.dialer.dies_silently();
@@ -124,7 +124,7 @@ impl Downlink {
             tokio::select! {
                 received = socket.next() => {
                     let message = received.ok_or(tungstenite::Error::ConnectionClosed)??;
-                    heard = Instant::now();
+                    last_frame_at = Instant::now();
                     backoff.reset();
                     self.handle_frame(socket, message).await?;
                 }
@@ -140,7 +140,7 @@ impl Downlink {
                     send_frame(socket, &WorkerFrame::Live { after_key: live.after_key, data }).await?;
                 }
                 () = wait_for_leaving(&mut phase) => return Err(Error::ShuttingDown),
-                () = sleep_until(heard + SILENCE_TIMEOUT), if dies_silently => {
+                () = sleep_until(last_frame_at + SILENCE_TIMEOUT), if dies_silently => {
                     return Err(Error::Silent("the server sent nothing for 60 s"));
                 }
             }
@@ -157,7 +157,9 @@ impl Downlink {
         match frame {
             Ok(ServerFrame::Message { message }) => self.report(DownlinkReport::Message(Box::new(message))).await,
             Ok(ServerFrame::Approval { answer }) => self.report(DownlinkReport::Answer(Box::new(answer))).await,
-            Ok(ServerFrame::Limits { limits, held }) => self.report(DownlinkReport::Limits(limits, held)).await,
+            Ok(ServerFrame::Limits { limits, held: exhausted }) => {
+                self.report(DownlinkReport::Limits(limits, exhausted)).await
+            }
             Ok(ServerFrame::Command { command: WorkerCommand::Stop { state }, .. }) => {
                 self.report(DownlinkReport::Stop(state)).await
             }

@@ -95,26 +95,26 @@ mod tests {
 
     #[tokio::test]
     async fn transfers_more_than_the_socket_buffer() {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        theirs.set_nonblocking(true).unwrap();
-        let (mut ours, mut theirs) =
-            (LocalSocket::new(ours.into()).unwrap(), tokio::net::UnixStream::from_std(theirs).unwrap());
+        let (local, peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        peer.set_nonblocking(true).unwrap();
+        let (mut local, mut peer) =
+            (LocalSocket::new(local.into()).unwrap(), tokio::net::UnixStream::from_std(peer).unwrap());
         let sent: Vec<u8> = (0..2_000_000_u32).map(|n| n.to_le_bytes()[1]).collect();
         let (text, reading) = (sent.clone(), async {
-            let mut heard = Vec::new();
-            theirs.read_to_end(&mut heard).await.unwrap();
-            theirs.write_all(&heard[..10]).await.unwrap();
-            drop(theirs);
-            heard
+            let mut received = Vec::new();
+            peer.read_to_end(&mut received).await.unwrap();
+            peer.write_all(&received[..10]).await.unwrap();
+            drop(peer);
+            received
         });
         let writing = async {
-            ours.write_all(&text).await.unwrap();
-            ours.shutdown().await.unwrap();
+            local.write_all(&text).await.unwrap();
+            local.shutdown().await.unwrap();
             let mut back = Vec::new();
-            ours.read_to_end(&mut back).await.unwrap();
+            local.read_to_end(&mut back).await.unwrap();
             back
         };
-        let (heard, back) = tokio::join!(reading, writing);
-        assert!(heard == sent && back == sent[..10]);
+        let (received, back) = tokio::join!(reading, writing);
+        assert!(received == sent && back == sent[..10]);
     }
 }

@@ -129,11 +129,11 @@ impl LinkClient {
     }
 
     async fn send_request(&mut self, path: &str, body: Bytes) -> Result<Reply, Error> {
-        if let Some(mut kept) = self.connection.take()
-            && kept.ready().await.is_ok()
+        if let Some(mut connection) = self.connection.take()
+            && connection.ready().await.is_ok()
         {
-            match kept.send_request(self.build_request(path, body.clone())?).await {
-                Ok(response) => return self.read_reply(kept, response).await,
+            match connection.send_request(self.build_request(path, body.clone())?).await {
+                Ok(response) => return self.read_reply(connection, response).await,
                 // The server may close an idle connection at any time. All requests are idempotent: retry at once.
                 Err(error) => tracing::debug!(%error, "the server closed an idle connection"),
             }

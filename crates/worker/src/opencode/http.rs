@@ -115,8 +115,8 @@ impl ServerClient {
             };
         }
         // With a title, OpenCode does not ask a model for one.
-        let made = self.post_json("/session", &json!({"title": "Atoll"})).await?;
-        made["id"].as_str().map(str::to_owned).ok_or_else(|| "the new session has no id".to_owned())
+        let created = self.post_json("/session", &json!({"title": "Atoll"})).await?;
+        created["id"].as_str().map(str::to_owned).ok_or_else(|| "the new session has no id".to_owned())
     }
 
     /// Opens the event stream and waits for its first event.

@@ -88,10 +88,10 @@ async fn run_bridge(program: &str, session: Option<&str>) -> Result<(), BridgeFa
     print_output(&BridgeOutput::Ready { session: session.clone() });
 
     // Requests are posted in order; an abort does not wait for them.
-    let (orders, mut taken) = mpsc::unbounded_channel::<BridgeInput>();
+    let (orders, mut received) = mpsc::unbounded_channel::<BridgeInput>();
     let (worker, its_session) = (client.clone(), session.clone());
     let posting = tokio::spawn(async move {
-        while let Some(order) = taken.recv().await {
+        while let Some(order) = received.recv().await {
             post_order(&worker, &its_session, order).await;
         }
     });

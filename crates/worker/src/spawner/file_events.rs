@@ -39,8 +39,8 @@ impl WatchStream {
     pub(super) fn start(root: &Path, pipe: OwnedFd) -> Self {
         let mut watching =
             Self { watch: None, pipe, waiting: VecDeque::new(), unsent: Vec::new(), finished: false, broken: false };
-        let made = rustix::io::ioctl_fionbio(&watching.pipe, true).map_err(io::Error::from);
-        match made.and_then(|()| Watcher::new(root, Options::default())) {
+        let result = rustix::io::ioctl_fionbio(&watching.pipe, true).map_err(io::Error::from);
+        match result.and_then(|()| Watcher::new(root, Options::default())) {
             Ok(watch) => {
                 watching.watch = Some(watch);
                 watching.queue_event(WatchEvent::Watching);

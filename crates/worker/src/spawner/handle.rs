@@ -61,7 +61,7 @@ impl SpawnedProcess {
 
     /// Pauses or resumes it and everything that it started.
     pub fn set_paused(&self, paused: bool) {
-        self.spawner.send_command(Command::Hold { id: self.id, paused });
+        self.spawner.send_command(Command::SetPaused { id: self.id, paused });
     }
 
     /// Kills it and everything that it started, in any process group.
@@ -108,7 +108,7 @@ impl Spawner {
     /// Writes and removes files as the agent's user.
     pub async fn update_files(&self, update: FileUpdate) -> Result<(), String> {
         let (done, outcome) = oneshot::channel();
-        self.send_command(Command::Place { update, done });
+        self.send_command(Command::WriteFile { update, done });
         outcome.await.unwrap_or_else(|_| Err("the worker is exiting".to_owned()))
     }
 
@@ -127,12 +127,12 @@ impl Spawner {
 
     /// Stops the spawner and all its children. It spawns nothing until the returned guard is dropped.
     pub async fn suspend(&self) -> oneshot::Sender<()> {
-        let (rested, done) = oneshot::channel();
-        let (hold, over) = oneshot::channel();
-        self.send_command(Command::Rest { rested, over });
+        let (suspended, done) = oneshot::channel();
+        let (guard, resume) = oneshot::channel();
+        self.send_command(Command::Suspend { suspended, resume });
         // Without a supervisor there is nothing to stop.
         drop(done.await);
-        hold
+        guard
     }
 
     fn send_command(&self, command: Command) {
@@ -144,14 +144,14 @@ impl Spawner {
 #[derive(Debug)]
 enum Command {
     Spawn(Box<Spawn>),
-    Place { update: FileUpdate, done: oneshot::Sender<Result<(), String>> },
+    WriteFile { update: FileUpdate, done: oneshot::Sender<Result<(), String>> },
     Signal { id: u64, signal: i32 },
     Kill { id: u64 },
-    Hold { id: u64, paused: bool },
+    SetPaused { id: u64, paused: bool },
     Watch { root: PathBuf, pipe: OwnedFd },
     Flush { number: u64 },
     Unwatch,
-    Rest { rested: oneshot::Sender<()>, over: oneshot::Receiver<()> },
+    Suspend { suspended: oneshot::Sender<()>, resume: oneshot::Receiver<()> },
 }
 
 #[derive(Debug)]
@@ -244,7 +244,7 @@ impl SpawnerSupervisor {
     async fn handle_command(&mut self, command: Command) {
         match command {
             Command::Spawn(spawn) => self.spawn_program(*spawn).await,
-            Command::Place { update, done } => self.update_files(update, done).await,
+            Command::WriteFile { update, done } => self.update_files(update, done).await,
             Command::Signal { id, signal } => {
                 if self.children.contains_key(&id) {
                     self.send_or_restart(&Request::Signal { id, signal }, &[]).await;
@@ -255,7 +255,7 @@ impl SpawnerSupervisor {
                     self.send_or_restart(&Request::Kill { id }, &[]).await;
                 }
             }
-            Command::Hold { id, paused } => {
+            Command::SetPaused { id, paused } => {
                 if self.children.contains_key(&id) {
                     self.send_or_restart(&Request::Hold { id, paused }, &[]).await;
                 }
@@ -267,11 +267,11 @@ impl SpawnerSupervisor {
             },
             Command::Flush { number } => self.send_or_restart(&Request::Flush { number }, &[]).await,
             Command::Unwatch => self.send_or_restart(&Request::Unwatch, &[]).await,
-            Command::Rest { rested, over } => {
+            Command::Suspend { suspended, resume } => {
                 self.stop_spawner("is suspended");
-                // If the caller is gone, `over` ends at once.
-                let _ = rested.send(());
-                drop(over.await);
+                // If the caller is gone, `resume` ends at once.
+                let _ = suspended.send(());
+                drop(resume.await);
             }
         }
     }

@@ -22,10 +22,11 @@ pub struct SpawnerLauncher {
 impl SpawnerLauncher {
     /// Starts the spawner; returns the worker's end of the socket and the pid.
     pub(super) fn start(&self) -> io::Result<(OwnedFd, Pid)> {
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (socket, spawner_socket) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut command = Command::new(&self.program);
         command.arg0("atoll-worker").arg("spawner").env_clear().current_dir("/");
-        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdin(Stdio::from(spawner_socket)).stdout(Stdio::null()).stderr(Stdio::null());
         if let Some(user) = self.user {
             command.uid(user).gid(user);
         }
@@ -36,7 +37,7 @@ impl SpawnerLauncher {
             let _ = kill_process(pid, Signal::KILL);
             return Err(error);
         }
-        Ok((ours, pid))
+        Ok((socket, pid))
     }
 
     fn move_into_cgroup(&self, pid: Pid) -> io::Result<()> {

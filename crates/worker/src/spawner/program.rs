@@ -32,26 +32,26 @@ pub(super) fn spawn_with_pipes(
 pub(super) fn spawn_on_terminal(id: u64, program: &ProgramSpec, size: TerminalSize) -> Result<(u32, OwnedFd), String> {
     let mut command = build_command(id, program)?;
     let failed = |error: rustix::io::Errno| format!("failed to make a terminal: {error}");
-    let (ours, theirs) = open_terminal(size).map_err(failed)?;
-    let (input, output) = (theirs.try_clone(), theirs.try_clone());
+    let (master, slave) = open_terminal(size).map_err(failed)?;
+    let (input, output) = (slave.try_clone(), slave.try_clone());
     let (Ok(input), Ok(output)) = (input, output) else { return Err(failed(rustix::io::Errno::MFILE)) };
-    command.stdin(input).stdout(output).stderr(theirs);
+    command.stdin(input).stdout(output).stderr(slave);
     let pid = spawn_command(prepare_child(&mut command, CommandSession::Terminal), program)?;
-    Ok((pid, ours))
+    Ok((pid, master))
 }
 
 /// Opens a terminal of the given size.
 fn open_terminal(size: TerminalSize) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let ours = openpt(flags)?;
-    unlockpt(&ours)?;
-    let theirs = ioctl_tiocgptpeer(&ours, flags)?;
-    tcsetwinsize(&ours, Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 })?;
-    let mut modes = tcgetattr(&theirs)?;
+    let master = openpt(flags)?;
+    unlockpt(&master)?;
+    let slave = ioctl_tiocgptpeer(&master, flags)?;
+    tcsetwinsize(&master, Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 })?;
+    let mut modes = tcgetattr(&slave)?;
     // Backspace erases whole UTF-8 characters.
     modes.input_modes |= InputModes::IUTF8;
-    tcsetattr(&theirs, OptionalActions::Now, &modes)?;
-    Ok((ours, theirs))
+    tcsetattr(&slave, OptionalActions::Now, &modes)?;
+    Ok((master, slave))
 }
 
 fn build_command(id: u64, program: &ProgramSpec) -> Result<Command, String> {

@@ -28,9 +28,9 @@ fn transfers_packets_of_any_size_with_descriptors() {
             packets::receive_packet::<Request>(&other, RecvFlags::empty()).unwrap().unwrap();
         assert!(received == sent && descriptors.len() == 1, "{size}");
         rustix::io::write(descriptors.pop().unwrap(), b"hi").unwrap();
-        let mut heard = String::new();
-        File::from(reader).read_to_string(&mut heard).unwrap();
-        assert_eq!(heard, "hi");
+        let mut text = String::new();
+        File::from(reader).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "hi");
     }
     drop(one);
     assert!(packets::receive_packet::<Request>(&other, RecvFlags::empty()).unwrap().is_none());
@@ -51,8 +51,8 @@ struct TestSpawner {
 
 impl TestSpawner {
     fn start() -> Self {
-        let (socket, theirs) = socket_pair();
-        Self { socket, serving: std::thread::spawn(move || SpawnerServer::new(theirs).serve()) }
+        let (socket, spawner_socket) = socket_pair();
+        Self { socket, serving: std::thread::spawn(move || SpawnerServer::new(spawner_socket).serve()) }
     }
 
     fn spawn(&self, id: u64, argv: &[&str], kill_group_on_exit: bool) -> File {
@@ -109,7 +109,7 @@ fn signals_the_whole_group() {
     spawner.send_request(&Request::Signal { id: 1, signal: 15 });
     spawner.send_request(&Request::Signal { id: 99, signal: 9 });
     assert_eq!(spawner.next_reply(), Reply::Ended { id: 1, ending: ExitStatus::Signalled(15) });
-    assert_eq!(read_output(stdout), "", "nobody holds the output any more");
+    assert_eq!(read_output(stdout), "", "no process holds the output open");
     spawner.end();
 }
 

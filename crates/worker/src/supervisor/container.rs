@@ -61,8 +61,8 @@ pub fn prepare_container(mounts: &Mounts, owned: &[&Path], user: u32, limit: Opt
     }
     let socket = listen(&mounts.link)?;
     let spool = open_directory(&mounts.spool).map_err(failed("open", &mounts.spool))?;
-    let kept = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL;
-    drop_capabilities_except(kept).map_err(failed("drop the privileges of", Path::new("the worker")))?;
+    let capabilities = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL;
+    drop_capabilities_except(capabilities).map_err(failed("drop the privileges of", Path::new("the worker")))?;
     Ok(Prepared { socket: socket.into(), spool, memory: MemoryCounters { limit, ..open_counters() } })
 }
 
@@ -113,7 +113,7 @@ fn open_counters() -> MemoryCounters {
 }
 
 /// Drops all capabilities but `kept`, for this process and its children.
-fn drop_capabilities_except(kept: CapabilitySet) -> rustix::io::Result<()> {
+fn drop_capabilities_except(capabilities: CapabilitySet) -> rustix::io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;
     let bits = CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
     rustix::thread::set_capabilities_secure_bits(bits)?;
@@ -124,7 +124,7 @@ fn drop_capabilities_except(kept: CapabilitySet) -> rustix::io::Result<()> {
             outcome => outcome?,
         }
     }
-    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    let sets = CapabilitySets { effective: capabilities, permitted: capabilities, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets)?;
     rustix::thread::set_no_new_privs(true)
 }
@@ -135,7 +135,7 @@ pub fn run_as_agent(arguments: &[String]) -> ExitCode {
         Ok(never) => match never {},
         Err(error) => error,
     };
-    // The error format of a git job: only those run this way.
+    // The error format of a git operation: only those run this way.
     let error = serde_json::json!({ "error": atoll_dispatcher::link::chain(&error), "code": "io" });
     drop(writeln!(io::stderr().lock(), "{error}"));
     ExitCode::FAILURE

@@ -82,15 +82,15 @@ impl Inherited {
     fn create_in_container(mounts: Mounts) -> Result<Self, Error> {
         let user = required_variable("ATOLL_AGENT_UID")?;
         let owned = [Path::new(exec::WORKSPACE), Path::new(HOME)];
-        let made = container::prepare_container(&mounts, &owned, user, optional_variable("ATOLL_MEMORY_LIMIT")?)?;
+        let prepared = container::prepare_container(&mounts, &owned, user, optional_variable("ATOLL_MEMORY_LIMIT")?)?;
         Ok(Self {
             sandbox: required_variable("ATOLL_SANDBOX")?,
             user,
             path: search_path(),
-            socket: made.socket,
-            spool: made.spool,
+            socket: prepared.socket,
+            spool: prepared.spool,
             groups: Vec::new(),
-            memory: made.memory,
+            memory: prepared.memory,
         })
     }
 

@@ -96,8 +96,8 @@ pub(super) fn print_lines(file: &File, to: &mut impl Write) -> io::Result<()> {
     let whole = complete_lines_length(file, length)?;
     let (mut at, mut piece) = (0, vec![0; CHUNK_BYTES]);
     while at < whole {
-        let wanted = usize::try_from(whole - at).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
-        let count = file.read_at(&mut piece[..wanted], at)?;
+        let size = usize::try_from(whole - at).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+        let count = file.read_at(&mut piece[..size], at)?;
         if count == 0 {
             return Err(io::Error::other("the transcript shrank while it was read"));
         }
@@ -112,9 +112,9 @@ fn complete_lines_length(file: &File, length: u64) -> io::Result<u64> {
     let (mut end, mut piece) = (length, vec![0; CHUNK_BYTES]);
     while end > 0 {
         let begin = end.saturating_sub(CHUNK_BYTES as u64);
-        let wanted = usize::try_from(end - begin).unwrap_or(CHUNK_BYTES);
-        file.read_exact_at(&mut piece[..wanted], begin)?;
-        if let Some(at) = piece[..wanted].iter().rposition(|byte| *byte == b'\n') {
+        let size = usize::try_from(end - begin).unwrap_or(CHUNK_BYTES);
+        file.read_exact_at(&mut piece[..size], begin)?;
+        if let Some(at) = piece[..size].iter().rposition(|byte| *byte == b'\n') {
             return Ok(begin + at as u64 + 1);
         }
         end = begin;
@@ -129,12 +129,12 @@ pub(super) fn receive_file(from: &mut impl Read, path: &Path) -> io::Result<()> 
         Ok(()) | Err(_) => {}
     }
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    let taken = io::copy(&mut from.take(MAX_BLOB_BYTES as u64 + 1), &mut file)
+    let copied = io::copy(&mut from.take(MAX_BLOB_BYTES as u64 + 1), &mut file)
         .and_then(|bytes| if bytes > MAX_BLOB_BYTES as u64 { Err(too_large_error()) } else { Ok(()) });
-    if taken.is_err() {
+    if copied.is_err() {
         drop(fs::remove_file(path));
     }
-    taken
+    copied
 }
 
 pub(super) fn read_first_line(path: &Path) -> io::Result<String> {

@@ -88,9 +88,9 @@ impl TranscriptStore {
         of: &Conversation,
         known: Option<String>,
     ) -> Result<Option<SavedTranscript>, TranscriptFailure> {
-        let (ours, theirs) = open_pipe().map_err(|error| temporary_failure(&error))?;
-        let mut stdout = Receiver::from_owned_fd(ours).map_err(|error| temporary_failure(&error))?;
-        let running = self.spawn_transfer(of, "out", None, theirs).await?;
+        let (reader, writer) = open_pipe().map_err(|error| temporary_failure(&error))?;
+        let mut stdout = Receiver::from_owned_fd(reader).map_err(|error| temporary_failure(&error))?;
+        let running = self.spawn_transfer(of, "out", None, writer).await?;
         let copied = self.copy_to_file(&mut stdout).await;
         drop(stdout);
         let (file, blob, bytes) = copied?;
@@ -122,8 +122,8 @@ impl TranscriptStore {
     /// Copies to an unlinked file.
     async fn copy_to_file(&self, from: &mut Receiver) -> Result<(File, String, u64), TranscriptFailure> {
         let path = self.server.spool.join(format!("transcript-{}", uuid::Uuid::now_v7()));
-        let made = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
-        let mut file = made.map_err(|error| temporary_failure(&error))?;
+        let created = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
+        let mut file = created.map_err(|error| temporary_failure(&error))?;
         std::fs::remove_file(&path).map_err(|error| temporary_failure(&error))?;
         let (mut hash, mut bytes, mut piece) = (Sha256::new(), 0_u64, vec![0; CHUNK_BYTES]);
         loop {
@@ -158,12 +158,12 @@ impl TranscriptStore {
             }
         };
         let failed = |error: io::Error| format!("failed to write the transcript: {error}");
-        let (theirs, ours) = open_pipe().map_err(failed)?;
+        let (reader, writer) = open_pipe().map_err(failed)?;
         let (out, to_out) = open_pipe().map_err(failed)?;
         drop(out);
-        let mut input = Sender::from_owned_fd(ours).map_err(failed)?;
+        let mut input = Sender::from_owned_fd(writer).map_err(failed)?;
         let running =
-            self.spawn_transfer(of, "in", Some(theirs), to_out).await.map_err(TranscriptFailure::into_message)?;
+            self.spawn_transfer(of, "in", Some(reader), to_out).await.map_err(TranscriptFailure::into_message)?;
         let mut broken = None;
         while let Some(frame) = body.frame().await {
             let piece = match frame {

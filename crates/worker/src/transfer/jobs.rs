@@ -43,13 +43,13 @@ pub(super) fn name_of(path: &str) -> &[u8] {
     Path::new(path).file_name().map_or(path.as_bytes(), |name| name.as_encoded_bytes())
 }
 
-fn stat_entry(at: impl AsFd + Copy, name: &[u8], shown: &[u8]) -> std::result::Result<FileInfo, Errno> {
+fn stat_entry(at: impl AsFd + Copy, name: &[u8], display_name: &[u8]) -> std::result::Result<FileInfo, Errno> {
     let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let target = match kind(&found) {
         FileKind::Link => rustix::fs::readlinkat(at, name, Vec::new()).ok(),
         FileKind::File | FileKind::Directory | FileKind::Fifo | FileKind::Socket | FileKind::Device => None,
     };
-    Ok(entry(shown, &found, target.as_ref().map(|target| target.as_bytes())))
+    Ok(entry(display_name, &found, target.as_ref().map(|target| target.as_bytes())))
 }
 
 pub(super) fn stat(path: &str, socket: &UnixStream) -> Result<FileOperationSummary> {
@@ -105,7 +105,7 @@ pub(super) fn rename(from: &str, to: &str, replace: bool) -> Result<FileOperatio
     match rustix::fs::renameat_with(CWD, from, CWD, to, flags) {
         Ok(()) => Ok(FileOperationSummary { entries: 1, ..FileOperationSummary::default() }),
         Err(Errno::INVAL) => {
-            let detail = format!("can't move `{from}` into itself (`{to}`)");
+            let detail = format!("cannot move `{from}` into itself (`{to}`)");
             Err(FileError::new(FileErrorCode::UnsupportedKind, detail).into())
         }
         Err(Errno::NOENT) if rustix::fs::statat(CWD, from, AtFlags::SYMLINK_NOFOLLOW).is_ok() => {
@@ -129,7 +129,7 @@ pub(super) fn delete(path: &str, recursive: bool) -> Result<FileOperationSummary
         std::fs::metadata(other).is_ok_and(|other| (other.dev(), other.ino()) == (found.dev(), found.ino()))
     };
     if is_same(".") || is_same("/") {
-        let detail = format!("can't delete the workspace or the root (`{path}`): delete their entries by name");
+        let detail = format!("cannot delete the workspace or the root (`{path}`): delete their entries by name");
         return Err(FileError::new(FileErrorCode::Denied, detail).into());
     }
     if recursive { std::fs::remove_dir_all(path) } else { std::fs::remove_dir(path) }.map_err(failed)?;

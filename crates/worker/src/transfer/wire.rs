@@ -20,12 +20,12 @@ pub(super) struct Incoming<'a> {
     end: usize,
     /// Bytes left in the current frame.
     left: usize,
-    over: bool,
+    is_complete: bool,
 }
 
 impl<'a> Incoming<'a> {
     pub(super) fn new(socket: &'a UnixStream) -> Self {
-        Self { socket, buffer: vec![0; MAX_CHUNK_BYTES], start: 0, end: 0, left: 0, over: false }
+        Self { socket, buffer: vec![0; MAX_CHUNK_BYTES], start: 0, end: 0, left: 0, is_complete: false }
     }
 
     /// Reads until the buffer has `count` bytes.
@@ -71,14 +71,14 @@ impl<'a> Incoming<'a> {
 
 impl BufRead for Incoming<'_> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        while self.left == 0 && !self.over {
+        while self.left == 0 && !self.is_complete {
             match self.read_header()? {
                 (FileClientFrame::Data, length) => self.left = length,
-                (FileClientFrame::EndOfData, _) => self.over = true,
+                (FileClientFrame::EndOfData, _) => self.is_complete = true,
                 (FileClientFrame::Operation, _) => return Err(invalid_data("a second request on one connection")),
             }
         }
-        if self.over {
+        if self.is_complete {
             return Ok(&[]);
         }
         if self.start == self.end {

@@ -11,7 +11,7 @@ use atoll_core::sandbox::ApprovalMode;
 use atoll_drivers::AgentSettings;
 use atoll_drivers::response_assembly::{AssembledEvent, ResponseAssembler};
 use atoll_drivers::{
-    self as driver, AgentEvent, AgentOutput, Driver, LaunchContext, RequestAnswer, RequestKind, TurnState,
+    self as driver, AgentEvent, AgentOutput, AgentTurn, Driver, LaunchContext, RequestAnswer, RequestKind,
 };
 use atoll_protocol::Gateway;
 use serde_json::Value;
@@ -80,7 +80,7 @@ impl Replay {
             "started" => self.start_agent(data["native_id"].as_str()),
             "message" => {
                 let kind = if data["interrupt"] == true { MessageType::Interrupt } else { MessageType::UserMessage };
-                let turn_state = if data["in_turn"] == true { TurnState::InTurn } else { TurnState::Idle };
+                let turn_state = if data["in_turn"] == true { AgentTurn::InTurn } else { AgentTurn::Idle };
                 let id = data["id"].as_str().context("an id")?.parse()?;
                 let text = data["text"].as_str().context("a text")?;
                 self.output.push_str(&format!("MESSAGE {text}\n"));

@@ -8,7 +8,7 @@ use atoll_core::sandbox::ApprovalMode;
 use atoll_drivers::AgentSettings;
 use atoll_drivers::response_assembly::{AssembledEvent, ResponseAssembler};
 use atoll_drivers::{
-    self as driver, AgentEvent, AgentOutput, Driver, LaunchContext, RequestAnswer, RequestKind, TurnState,
+    self as driver, AgentEvent, AgentOutput, AgentTurn, Driver, LaunchContext, RequestAnswer, RequestKind,
 };
 use atoll_model_script::{RecordedRequest, ScriptedModel, Scripts};
 use atoll_protocol::{Gateway, LeasedMessage};
@@ -141,21 +141,21 @@ impl AgentHarness {
         self.approval_answer = Some(answer);
     }
 
-    pub fn send_text(&mut self, text: &str, turn_state: TurnState) -> Result<MessageId> {
+    pub fn send_text(&mut self, text: &str, turn_state: AgentTurn) -> Result<MessageId> {
         self.send_message(text, MessageType::UserMessage, turn_state)
     }
 
     pub fn send_interrupt(&mut self) -> Result<MessageId> {
-        self.send_message("enough", MessageType::Interrupt, TurnState::InTurn)
+        self.send_message("enough", MessageType::Interrupt, AgentTurn::InTurn)
     }
 
-    fn send_message(&mut self, text: &str, message_type: MessageType, turn_state: TurnState) -> Result<MessageId> {
+    fn send_message(&mut self, text: &str, message_type: MessageType, turn_state: AgentTurn) -> Result<MessageId> {
         self.message_count += 1;
         // Fixed ids make transcripts comparable.
         let id = uuid::Uuid::from_u128(0x4000_8000_0000_0000_0000 + self.message_count);
         let message = leased_message(id, text, message_type);
         if let Some(recorder) = &mut self.recorder {
-            let (interrupt, in_turn) = (message_type == MessageType::Interrupt, turn_state == TurnState::InTurn);
+            let (interrupt, in_turn) = (message_type == MessageType::Interrupt, turn_state == AgentTurn::InTurn);
             recorder.record_message(message.id, text, interrupt, in_turn);
         }
         let line = self.driver.encode_message(&message, turn_state);

@@ -9,7 +9,7 @@ mod record;
 
 use anyhow::{Context, Result, ensure};
 use atoll_core::sandbox::ApprovalMode;
-use atoll_drivers::{RequestAnswer, TurnState};
+use atoll_drivers::{AgentTurn, RequestAnswer};
 use harness::AgentHarness;
 use serde_json::Value;
 
@@ -56,7 +56,7 @@ scripts:
 fn completes_a_turn(agent: &str) -> Result<()> {
     let test = format!("{agent}_completes_a_turn");
     let Some(mut harness) = AgentHarness::start(agent, &test, SCRIPTS, ApprovalMode::Full)? else { return Ok(()) };
-    let id = harness.send_text("please #script:basic", TurnState::Idle)?;
+    let id = harness.send_text("please #script:basic", AgentTurn::Idle)?;
     harness.wait_for("Idle")?;
     assert_eq!(harness.read_file("hello.txt")?, "goodbye\nworld\n");
     assert_eq!(harness.read_file("ran.txt")?, "ran\n");
@@ -84,9 +84,9 @@ fn completes_a_turn(agent: &str) -> Result<()> {
 fn accepts_a_steer(agent: &str, how: &str) -> Result<()> {
     let test = format!("{agent}_accepts_a_steer");
     let Some(mut harness) = AgentHarness::start(agent, &test, SCRIPTS, ApprovalMode::Full)? else { return Ok(()) };
-    harness.send_text("please #script:long", TurnState::Idle)?;
+    harness.send_text("please #script:long", AgentTurn::Idle)?;
     harness.wait_for("agent.tool_use")?;
-    let id = harness.send_text("and this too", TurnState::InTurn)?;
+    let id = harness.send_text("and this too", AgentTurn::InTurn)?;
     harness.wait_for(&format!("acknowledged {how} {id}"))?;
     harness.wait_for("Idle")?;
     assert_eq!(harness.count_lines("agent.started"), 1, "{}", harness.log.join("\n"));
@@ -98,12 +98,12 @@ fn accepts_a_steer(agent: &str, how: &str) -> Result<()> {
 fn stops_on_interrupt(agent: &str) -> Result<()> {
     let test = format!("{agent}_stops_on_interrupt");
     let Some(mut harness) = AgentHarness::start(agent, &test, SCRIPTS, ApprovalMode::Full)? else { return Ok(()) };
-    harness.send_text("please #script:endless", TurnState::Idle)?;
+    harness.send_text("please #script:endless", AgentTurn::Idle)?;
     harness.wait_for("delta")?;
     let id = harness.send_interrupt()?;
     harness.wait_for("agent.interrupted")?;
     assert_eq!(harness.count_lines(&format!("acknowledged injected {id}")), 1, "{}", harness.log.join("\n"));
-    harness.send_text("please #script:basic", TurnState::Idle)?;
+    harness.send_text("please #script:basic", AgentTurn::Idle)?;
     harness.wait_for("agent.completed")?;
     assert_eq!(harness.read_file("ran.txt")?, "ran\n");
     Ok(())
@@ -113,9 +113,9 @@ fn stops_on_interrupt(agent: &str) -> Result<()> {
 fn requeues_unseen_messages(agent: &str) -> Result<()> {
     let test = format!("{agent}_requeues_unseen_messages");
     let Some(mut harness) = AgentHarness::start(agent, &test, SCRIPTS, ApprovalMode::Full)? else { return Ok(()) };
-    harness.send_text("please #script:endless", TurnState::Idle)?;
+    harness.send_text("please #script:endless", AgentTurn::Idle)?;
     harness.wait_for("delta")?;
-    let id = harness.send_text("rather #script:commands", TurnState::InTurn)?;
+    let id = harness.send_text("rather #script:commands", AgentTurn::InTurn)?;
     harness.send_interrupt()?;
     harness.wait_for("agent.interrupted")?;
     harness.wait_for("agent.completed")?;
@@ -130,7 +130,7 @@ fn requeues_unseen_messages(agent: &str) -> Result<()> {
 fn runs_tools_in_parallel(agent: &str) -> Result<()> {
     let test = format!("{agent}_runs_tools_in_parallel");
     let Some(mut harness) = AgentHarness::start(agent, &test, SCRIPTS, ApprovalMode::Full)? else { return Ok(()) };
-    harness.send_text("please #script:several", TurnState::Idle)?;
+    harness.send_text("please #script:several", AgentTurn::Idle)?;
     harness.wait_for("Idle")?;
     for file in ["one.txt", "two.txt"] {
         harness.read_file(file)?;
@@ -175,13 +175,13 @@ fn asks_for_approval(agent: &str) -> Result<()> {
     let test = format!("{agent}_asks_for_approval");
     let Some(mut harness) = AgentHarness::start(agent, &test, SCRIPTS, ApprovalMode::Ask)? else { return Ok(()) };
     harness.set_answer(RequestAnswer::Deny { reason: "not here".to_owned() });
-    harness.send_text("please #script:commands", TurnState::Idle)?;
+    harness.send_text("please #script:commands", AgentTurn::Idle)?;
     let request = harness.wait_for("request bash")?;
     ensure!(request.contains("touch allowed"), "{request}");
     harness.wait_for("agent.completed")?;
     assert!(harness.read_file("allowed").is_err(), "a denied command ran");
     harness.set_answer(RequestAnswer::Allow { input: None, context: None });
-    harness.send_text("please #script:commands", TurnState::Idle)?;
+    harness.send_text("please #script:commands", AgentTurn::Idle)?;
     harness.wait_for("request bash")?;
     harness.wait_for("agent.completed")?;
     harness.read_file("allowed").context("the file is missing")?;
@@ -191,10 +191,10 @@ fn asks_for_approval(agent: &str) -> Result<()> {
 fn resumes_a_conversation(agent: &str) -> Result<()> {
     let test = format!("{agent}_resumes_a_conversation");
     let Some(mut harness) = AgentHarness::start(agent, &test, SCRIPTS, ApprovalMode::Full)? else { return Ok(()) };
-    harness.send_text("please #script:second", TurnState::Idle)?;
+    harness.send_text("please #script:second", AgentTurn::Idle)?;
     harness.wait_for("agent.completed")?;
     harness.restart(&test)?;
-    harness.send_text("go on please", TurnState::Idle)?;
+    harness.send_text("go on please", AgentTurn::Idle)?;
     harness.wait_for("agent.completed")?;
     // An agent without this ability usually reports the failure; if it finds its conversation after all, it must use it.
     if !harness.can_resume() && harness.count_lines("agent.system_message") == 1 {

@@ -237,7 +237,7 @@ pub fn run_stream_attempts(table: &mut AttemptTable, id: &str) {
         let stderr = String::from_utf8_lossy(&copied.stderr);
         let inside = stderr
             .lines()
-            .find(|line| line.contains("not copied") || line.contains("can't"))
+            .find(|line| line.contains("not copied") || line.contains("cannot"))
             .unwrap_or("nothing escaped");
         table.record_refused(GROUP, &format!("a tar with {what}"), inside.trim().to_owned(), UNSAFE_TAR_PROOF);
     }

@@ -207,5 +207,5 @@ fn a_server_that_cannot_drop_root_says_why() {
     std::fs::remove_dir_all(&data).unwrap();
     // A directory that the user cannot enter.
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o700)).unwrap();
-    assert_refused(&config, free, "can't open the data directory");
+    assert_refused(&config, free, "cannot open the data directory");
 }

@@ -133,7 +133,7 @@ async fn an_interrupt_kills_the_command_and_commands_are_listed() {
     };
     assert!(line(&exec).contains("signal 9") && line(&exec).ends_with("sleep 7777"), "{listed}");
     assert!(line(&other).contains("running"), "{listed}");
-    let done = block_in_place(|| run_atoll(&server, &["sandbox", "exec", &id, "--end", &other], Vec::new()));
+    let done = block_in_place(|| run_atoll(&server, &["sandbox", "exec", &id, "--kill", &other], Vec::new()));
     assert!(done.status.success(), "{done:?}");
     assert_eq!(wait_until_exec_ended(&server, &id, &other).await, json!({ "kind": "signalled", "signal": 9 }));
     server.stop_and_check().await;

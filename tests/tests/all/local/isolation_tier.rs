@@ -102,7 +102,7 @@ fn doctor_names_each_ability_and_a_remedy_for_each_missing_one() {
     }
     let (output, checks) = run_doctor(atoll_command_without_user_namespaces(), "{}");
     if output.status.code() == Some(77) || checks.is_empty() {
-        return report_skipped("a machine without user namespaces", "they can't be switched off in a namespace here");
+        return report_skipped("a machine without user namespaces", "they cannot be switched off in a namespace here");
     }
     assert_eq!(output.status.code(), Some(1));
     let sandboxes = checks.iter().find(|check| check["check"] == "sandboxes").unwrap();

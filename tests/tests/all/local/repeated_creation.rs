@@ -4,7 +4,7 @@ use crate::conformance::IdleLinkHost;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::provider::{CreateSpec, Error, Identity, Provider, ProviderState};
 use atoll_core::sandbox::Settings;
-use atoll_jail::{Launcher, LauncherOptions, SandboxLimits, SandboxSpec};
+use atoll_jail::{Launcher, LauncherOptions, ResourceLimits, SandboxSpec};
 use atoll_providers::Local;
 use atoll_tests::local::create_temp_dir;
 use atoll_tests::process::find_program;
@@ -67,7 +67,7 @@ async fn a_fork_whose_first_start_failed_is_started_again() {
     let spec = SandboxSpec {
         name: child.identity.sandbox.to_string(),
         labels: Default::default(),
-        limits: SandboxLimits::default(),
+        limits: ResourceLimits::default(),
         hostname: "atoll".into(),
         image: None,
         snapshot: None,

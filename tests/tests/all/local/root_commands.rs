@@ -3,7 +3,7 @@
 use crate::conformance::IdleLinkHost;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{CommandExit, Error, ExecCommand, ExecEvent, ExecSpec, OutputStream, Provider, ProviderId};
-use atoll_jail::{Launcher, LauncherOptions, SandboxLimits, SandboxSpec};
+use atoll_jail::{Launcher, LauncherOptions, ResourceLimits, SandboxSpec};
 use atoll_providers::Local;
 use atoll_tests::process::find_program;
 use futures_util::StreamExt;
@@ -92,7 +92,7 @@ async fn root_of_an_imported_image_runs_commands() {
         let spec = SandboxSpec {
             name: name.clone(),
             labels: Default::default(),
-            limits: SandboxLimits::default(),
+            limits: ResourceLimits::default(),
             hostname: "atoll".into(),
             image: image.clone(),
             snapshot: None,
@@ -152,7 +152,7 @@ fn long_commands_occupy_no_thread() {
     let spec = SandboxSpec {
         name: name.clone(),
         labels: Default::default(),
-        limits: SandboxLimits::default(),
+        limits: ResourceLimits::default(),
         hostname: "atoll".into(),
         image: Some("tiny".into()),
         snapshot: None,

@@ -45,11 +45,11 @@ fn footer_text(
 #[test]
 fn every_width_keeps_the_activity() {
     let (progress, input) = (progress_in_tool(), LineEditor::default());
-    let shown: Vec<_> = [100, 80, 60, 44, 30, 16, 4]
+    let footers: Vec<_> = [100, 80, 60, 44, 30, 16, 4]
         .iter()
         .map(|columns| footer_text(&progress, &input, *columns, 24, false, None))
         .collect();
-    insta::assert_snapshot!("widths", shown.join("\n"));
+    insta::assert_snapshot!("widths", footers.join("\n"));
 }
 
 #[test]

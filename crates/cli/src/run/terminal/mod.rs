@@ -34,7 +34,7 @@ pub struct Terminal {
     size: (u16, u16),
     drawn: DrawnFooter,
     /// The footer on the screen, and the terminal's size at that time.
-    shown: Option<(Footer, (u16, u16))>,
+    last_footer: Option<(Footer, (u16, u16))>,
     keys: mpsc::UnboundedReceiver<Event>,
     stop: Arc<AtomicBool>,
     reader: Option<JoinHandle<()>>,
@@ -60,7 +60,7 @@ impl Terminal {
             colour: output.colour,
             size,
             drawn: DrawnFooter::default(),
-            shown: None,
+            last_footer: None,
             keys,
             stop: Arc::clone(&stop),
             reader: None,
@@ -76,13 +76,13 @@ impl Terminal {
     pub fn draw(&mut self, finished: &[ViewStep], status: Status<'_>) -> io::Result<()> {
         let (columns, rows) = (usize::from(self.size.0), usize::from(self.size.1));
         let bottom = layout_footer(status, &self.input, columns, rows);
-        if finished.is_empty() && self.shown.as_ref() == Some(&(bottom.clone(), self.size)) {
+        if finished.is_empty() && self.last_footer.as_ref() == Some(&(bottom.clone(), self.size)) {
             return Ok(());
         }
         let lines: Vec<_> = finished.iter().flat_map(|step| step.lines(Some(columns))).collect();
         let (bytes, drawn) = draw_frame(&self.drawn, &lines, Some(&bottom), columns, self.colour)?;
         self.drawn = drawn;
-        self.shown = Some((bottom, self.size));
+        self.last_footer = Some((bottom, self.size));
         write_all(&bytes)
     }
 
@@ -169,8 +169,8 @@ fn read_keys(keyboard: &OwnedFd, sender: &mpsc::UnboundedSender<Event>, stop: &A
     while !stop.load(Ordering::Relaxed) {
         let mut watched = [PollFd::new(keyboard, PollFlags::IN)];
         let waited = poll(&mut watched, Some(&POLL_INTERVAL));
-        let gone = watched[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
-        if gone || !matches!(waited, Ok(_) | Err(Errno::INTR)) {
+        let is_closed = watched[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+        if is_closed || !matches!(waited, Ok(_) | Err(Errno::INTR)) {
             return;
         }
         while let Ok(true) = crossterm::event::poll(Duration::ZERO) {

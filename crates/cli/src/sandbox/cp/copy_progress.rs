@@ -12,13 +12,13 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(300);
 
 pub(super) struct TransferProgress {
     bytes: Arc<AtomicU64>,
-    shown: Option<AbortHandle>,
+    display_task: Option<AbortHandle>,
 }
 
 impl TransferProgress {
     pub(super) fn start(output: &Output, total: Option<u64>) -> Self {
         let bytes = Arc::new(AtomicU64::new(0));
-        let shown = (std::io::stderr().is_terminal() && !output.json).then(|| {
+        let display_task = (std::io::stderr().is_terminal() && !output.json).then(|| {
             let bytes = Arc::clone(&bytes);
             let show = async move {
                 loop {
@@ -29,7 +29,7 @@ impl TransferProgress {
             };
             tokio::spawn(show).abort_handle()
         });
-        Self { bytes, shown }
+        Self { bytes, display_task }
     }
 
     /// A function that counts transferred bytes.
@@ -43,8 +43,8 @@ impl TransferProgress {
 
 impl Drop for TransferProgress {
     fn drop(&mut self) {
-        if let Some(shown) = self.shown.take() {
-            shown.abort();
+        if let Some(display_task) = self.display_task.take() {
+            display_task.abort();
             drop(write!(std::io::stderr().lock(), "\r\x1b[K"));
         }
     }

@@ -1,4 +1,4 @@
-//! Copies out of a sandbox. The content is hostile: an unpacked tree can't leave its destination.
+//! Copies out of a sandbox. The content is hostile: an unpacked tree cannot leave its destination.
 
 use super::channel::{ChunkReader, chunk_channel};
 use super::copy_progress::TransferProgress;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 fn write_failure(path: &Path, error: &io::Error) -> Failure {
-    Failure::work("io", format!("can't write {}: {error}", path.display()))
+    Failure::work("io", format!("cannot write {}: {error}", path.display()))
 }
 
 /// The name of the copy in a local directory.
@@ -165,7 +165,7 @@ async fn copy_tree(from: &SandboxPath<'_>, mut response: Response, to: &Path, ou
     let unpacked = unpacking.await.map_err(|error| Failure::work("io", error))?;
     match (unpacked, failure) {
         (Err(error @ atoll_trees::Error::File { .. }), _) | (Err(error), None) => {
-            Err(Failure::work("io", format!("can't copy to {}: {error}", to.display())))
+            Err(Failure::work("io", format!("cannot copy to {}: {error}", to.display())))
         }
         (_, Some(error)) => Err(error.into()),
         (Ok(tally), None) => Ok(report_of(tally)),

@@ -15,7 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 fn read_failure(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::input(format!("can't read {}: {error}", path.display()))
+    Failure::input(format!("cannot read {}: {error}", path.display()))
 }
 
 /// Reads a file on a blocking thread, as the body of a request.
@@ -96,6 +96,6 @@ async fn copy_tree(from: &Path, to: &SandboxPath<'_>, output: &Output) -> Result
         }
         // The server's error is the cause; the closed channel is its consequence.
         (Err(error), Ok(_) | Err(atoll_trees::Error::Stream(_))) => Err(error.into()),
-        (_, Err(error)) => Err(Failure::work("io", format!("can't read {}: {error}", from.display()))),
+        (_, Err(error)) => Err(Failure::work("io", format!("cannot read {}: {error}", from.display()))),
     }
 }

@@ -25,6 +25,7 @@ Ctrl-] detaches; the terminal keeps running, and --exec attaches to it again. Se
 to one terminal. The server ends a terminal without clients after `terminal.linger`. The exit code is the
 shell's own, as with `exec`. Like ssh, the command passes the sandbox's output to your terminal unchanged.")]
 pub struct Shell {
+    /// Sandbox id (sbx_…)
     id: SandboxId,
     /// Program to run in place of a shell
     #[arg(last = true, value_name = "ARGV", conflicts_with_all = ["exec", "list"])]

@@ -14,27 +14,27 @@ const MAX_SEQUENCE_BYTES: usize = 64;
 pub struct TerminalModes {
     unusual: BTreeSet<u16>,
     /// The incomplete sequence at the end of the output so far.
-    begun: Vec<u8>,
+    sequence: Vec<u8>,
 }
 
 impl TerminalModes {
-    pub fn observe(&mut self, shown: &[u8]) {
-        for byte in shown {
-            match (self.begun.as_slice(), byte) {
-                (_, 0x1b) => self.begun = vec![0x1b],
+    pub fn observe(&mut self, output: &[u8]) {
+        for byte in output {
+            match (self.sequence.as_slice(), byte) {
+                (_, 0x1b) => self.sequence = vec![0x1b],
                 ([], _) => {}
-                ([0x1b], b'[') | ([0x1b, b'['], b'?') => self.begun.push(*byte),
-                ([0x1b, b'[', b'?', ..], b'0'..=b'9' | b';') if self.begun.len() < MAX_SEQUENCE_BYTES => {
-                    self.begun.push(*byte)
+                ([0x1b], b'[') | ([0x1b, b'['], b'?') => self.sequence.push(*byte),
+                ([0x1b, b'[', b'?', ..], b'0'..=b'9' | b';') if self.sequence.len() < MAX_SEQUENCE_BYTES => {
+                    self.sequence.push(*byte)
                 }
                 ([0x1b, b'[', b'?', numbers @ ..], b'h' | b'l') => {
                     let numbers = String::from_utf8_lossy(numbers).into_owned();
                     numbers.split(';').filter_map(|number| number.parse().ok()).for_each(|number| {
                         self.set_mode(number, *byte == b'h');
                     });
-                    self.begun.clear();
+                    self.sequence.clear();
                 }
-                (_, _) => self.begun.clear(),
+                (_, _) => self.sequence.clear(),
             }
         }
     }

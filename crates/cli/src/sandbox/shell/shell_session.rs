@@ -76,7 +76,7 @@ impl<'a> ShellSession<'a> {
         let mut signals = Signals::listen()?;
         let resized = signal(SignalKind::window_change());
         let mut resized =
-            resized.map_err(|error| Failure::setup("signals", format!("can't install signal handlers: {error}")))?;
+            resized.map_err(|error| Failure::setup("signals", format!("cannot install signal handlers: {error}")))?;
         // Connect before changing this terminal, so that an error prints normally.
         let mut terminal = Some(self.connect().await.map_err(|error| self.connect_failure(error))?);
         let mut keyboard = Keyboard::open()?;
@@ -156,7 +156,7 @@ impl<'a> ShellSession<'a> {
         let mut listening = true;
         loop {
             tokio::select! {
-                shown = terminal.next() => match shown? {
+                item = terminal.next() => match item? {
                     TerminalItem::Output(bytes) => self.show_output(&bytes)?,
                     TerminalItem::Frame(frame) => if let Some(then) = self.handle_control(frame) {
                         return Ok(then);
@@ -248,10 +248,10 @@ fn print_raw_note(sentence: &str) {
 
 /// Waits before a reconnect; returns `false` if the user gives up.
 async fn wait_to_reconnect(pause: Duration, keyboard: &mut Keyboard, signals: &mut Signals) -> bool {
-    let over = Instant::now() + pause;
+    let deadline = Instant::now() + pause;
     loop {
         tokio::select! {
-            () = tokio::time::sleep_until(over) => return true,
+            () = tokio::time::sleep_until(deadline) => return true,
             typed = keyboard.next(), if keyboard.is_terminal() => match typed {
                 KeyInput::Keys(keys) if !keys.contains(&DETACH_KEY) => {}
                 KeyInput::Keys(_) | KeyInput::Closed => return false,

@@ -39,7 +39,7 @@ fn an_event_says_more_of_itself() {
 }
 
 #[test]
-fn what_is_no_event_is_kept_as_unparsed() {
+fn lines_without_an_event_become_unparsed() {
     assert!(reason("hello").contains("expected value"));
     assert!(reason("[1]").contains("invalid type"));
     assert!(reason(r#"{"kind":"x"}"#).contains("neither an event"));
@@ -54,7 +54,7 @@ fn what_is_no_event_is_kept_as_unparsed() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_kept_as_unparsed() {
+fn invalid_utf8_becomes_unparsed() {
     let Some(Item::Event(event)) = parse_line(&Line::Whole(b"{\"type\":\"\xff\xfe\"}"), NOW) else {
         panic!("no event")
     };
@@ -64,7 +64,7 @@ fn bytes_that_are_no_text_are_kept_as_unparsed() {
 }
 
 #[test]
-fn control_lines_are_told_apart() {
+fn distinguishes_control_lines() {
     let id = MessageId::new();
     let ack = item(&format!(r#"{{"ack":{{"id":"{id}","how":"new_turn","turn":2}}}}"#));
     assert!(matches!(ack, Item::Ack(Ack { id: it, how: DeliveryMethod::NewTurn, turn: Some(2) }) if it == id));
@@ -81,13 +81,13 @@ fn control_lines_are_told_apart() {
 #[test]
 fn a_line_of_50_mb_is_bounded() {
     let mut lines = LineSplitter::default();
-    let mut seen = Vec::new();
+    let mut items = Vec::new();
     let chunk = vec![b'x'; 64 * 1024];
     for _ in 0..800 {
-        lines.push(&chunk, |line| seen.push(parse_line(&line, NOW)));
+        lines.push(&chunk, |line| items.push(parse_line(&line, NOW)));
     }
-    lines.push(b"\n{\"type\":\"x\"}\n", |line| seen.push(parse_line(&line, NOW)));
-    let [Some(Item::Event(long)), Some(Item::Event(after))] = &seen[..] else { panic!("two events: {seen:?}") };
+    lines.push(b"\n{\"type\":\"x\"}\n", |line| items.push(parse_line(&line, NOW)));
+    let [Some(Item::Event(long)), Some(Item::Event(after))] = &items[..] else { panic!("two events: {items:?}") };
     let data: serde_json::Value = serde_json::from_str(long.data.get()).unwrap();
     assert_eq!(data["bytes"], 800 * 64 * 1024);
     assert_eq!(data["excerpt"].as_str().unwrap().len(), MAX_EXCERPT_BYTES);
@@ -96,13 +96,13 @@ fn a_line_of_50_mb_is_bounded() {
 
 #[test]
 fn a_line_of_just_the_bound_is_whole() {
-    let (mut lines, mut seen) = (LineSplitter::default(), Vec::new());
+    let (mut lines, mut whole_lines) = (LineSplitter::default(), Vec::new());
     for extra in [0, 1] {
         let mut line = vec![b'x'; MAX_LINE_BYTES + extra];
         line.push(b'\n');
-        lines.push(&line, |line| seen.push(matches!(line, Line::Whole(_))));
+        lines.push(&line, |line| whole_lines.push(matches!(line, Line::Whole(_))));
     }
-    assert_eq!(seen, [true, false]);
+    assert_eq!(whole_lines, [true, false]);
 }
 
 fn any_line() -> impl Strategy<Value = Vec<u8>> {

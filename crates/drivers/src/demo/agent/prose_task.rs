@@ -123,8 +123,8 @@ impl<H: DemoHost> DemoAgent<H> {
     async fn survey_repository(&mut self) -> RepositorySurvey {
         let call = self.start_tool("Glob", &json!({"pattern": "**/*"}));
         let survey = RepositorySurvey::scan_workspace(&self.host);
-        let shown = survey.files.iter().take(MAX_LISTED_FILES).map(String::as_str).collect::<Vec<_>>().join("\n");
-        self.end_tool("Glob", &call, Ok(shown), None).await;
+        let listing = survey.files.iter().take(MAX_LISTED_FILES).map(String::as_str).collect::<Vec<_>>().join("\n");
+        self.end_tool("Glob", &call, Ok(listing), None).await;
         survey
     }
 

@@ -19,9 +19,9 @@ pub(super) fn clip_text(text: &str, limit: usize) -> &str {
 impl<H: DemoHost> DemoAgent<H> {
     /// Writes a file. The watcher reports the change.
     pub(super) async fn write_file(&mut self, file: &str, content: &str) {
-        let wanted = json!({"file_path": file, "content": clip_text(content, MAX_OUTPUT)});
-        let call = self.start_tool("Write", &wanted);
-        let written = match self.check_tool("Write", &call, wanted).await {
+        let request = json!({"file_path": file, "content": clip_text(content, MAX_OUTPUT)});
+        let call = self.start_tool("Write", &request);
+        let written = match self.check_tool("Write", &call, request).await {
             Ok(input) => {
                 let changed = |field: &str| input.as_ref().and_then(|input| input[field].as_str());
                 let (file, content) = (changed("file_path").unwrap_or(file), changed("content").unwrap_or(content));
@@ -35,9 +35,9 @@ impl<H: DemoHost> DemoAgent<H> {
 
     /// Runs a command; an interrupt kills it.
     pub(super) async fn run_command(&mut self, command: &str) -> CommandExit {
-        let wanted = json!({"command": clip_text(command, MAX_OUTPUT)});
-        let call = self.start_tool("Bash", &wanted);
-        let input = match self.check_tool("Bash", &call, wanted).await {
+        let request = json!({"command": clip_text(command, MAX_OUTPUT)});
+        let call = self.start_tool("Bash", &request);
+        let input = match self.check_tool("Bash", &call, request).await {
             Ok(input) => input,
             Err(reason) => {
                 self.end_tool("Bash", &call, Err(reason), None).await;

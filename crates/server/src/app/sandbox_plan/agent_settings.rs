@@ -71,10 +71,10 @@ pub fn choose_agent_settings(
 }
 
 /// Merges continuous settings: the first source decides whether it is enabled, and later ones fill the open fields.
-fn merge_continuous(said: [Option<Continuous>; 4], server: &Continuous) -> Option<Continuous> {
-    let mut said = said.into_iter().flatten();
-    let mut all = said.next()?;
-    for further in said {
+fn merge_continuous(layers: [Option<Continuous>; 4], server: &Continuous) -> Option<Continuous> {
+    let mut layers = layers.into_iter().flatten();
+    let mut all = layers.next()?;
+    for further in layers {
         all = all.or(Some(further));
     }
     all = all.or(Some(server.clone()));

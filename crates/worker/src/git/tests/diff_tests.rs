@@ -122,9 +122,9 @@ fn conflicts_appear_with_their_markers() {
     assert!(!try_git(&root, ["merge", "side"]).status.success());
     fs::remove_file(root.join("src/code.rs")).unwrap();
     let files = listed(&fixture, &base, &[]);
-    let seen: Vec<_> =
+    let changes: Vec<_> =
         files.iter().map(|file| (file["path"].as_str().unwrap(), file["change"].as_str().unwrap())).collect();
-    assert_eq!(seen, [("README.md", "modified"), ("src/code.rs", "deleted")]);
+    assert_eq!(changes, [("README.md", "modified"), ("src/code.rs", "deleted")]);
     assert!(fixture.diff(&base, &["--patch"]).1.contains("+<<<<<<<"));
 }
 

@@ -116,8 +116,8 @@ fn exports_a_damaged_repository_as_far_as_possible() {
     assert_eq!(git(&root, ["status", "--porcelain"]), "");
 
     fs::remove_file(root.join(".git/index")).unwrap();
-    let made = std::process::Command::new("mkfifo").arg(root.join(".git/index")).status().unwrap();
-    assert!(made.success());
+    let status = std::process::Command::new("mkfifo").arg(root.join(".git/index")).status().unwrap();
+    assert!(status.success());
     write(&root, "newer", "x");
     assert_eq!(fixture.export_and_fetch(&base)["commits"], 2);
 

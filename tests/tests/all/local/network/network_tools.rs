@@ -76,7 +76,7 @@ async fn common_tools_work_through_the_proxy() {
     for tool in TOOLS {
         let host = tool.hosts[0];
         if !is_reachable(&format!("https://{host}/")) {
-            report_skipped(tool.name, &format!("{host} can't be reached from this machine"));
+            report_skipped(tool.name, &format!("{host} cannot be reached from this machine"));
             continue;
         }
         let server = start_server_for(tool.hosts);

@@ -49,7 +49,7 @@ async fn ports_80_and_443_carry_only_http_and_tls() {
         format!("127.{}.{}.{}", rand::random_range(1..255), rand::random_range(0..255), rand::random_range(1..255));
     let Ok(plain) = HttpSite::start_on(&format!("{host}:80")).await else {
         assert!(!is_root());
-        return report_skipped("ports 80 and 443", "an ordinary user can't listen there");
+        return report_skipped("ports 80 and 443", "an ordinary user cannot listen there");
     };
     let dir = create_temp_dir("atoll-tls-");
     let _secure = TlsSite::start(dir.path(), &host, 443).await;

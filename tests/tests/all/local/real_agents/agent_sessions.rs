@@ -214,7 +214,7 @@ async fn fork_remembers(agent: &str) {
 /// Gemini cannot resume a conversation, and the log reports it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gemini_starts_a_new_conversation_and_reports_it() {
-    let Some(fixture) = AgentFixture::start("gemini", "a session that can't go on", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start("gemini", "a session that cannot go on", SCRIPTS).await else { return };
     let first = fixture.create_sandbox("remember PINEAPPLE #script:first", json!({ "approvals": "full" })).await;
     fixture.server.wait_until_ended(&first).await;
     let session = fixture.get_session(&first).await;
