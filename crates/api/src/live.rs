@@ -84,6 +84,26 @@ pub enum EventsFrame {
     Unknown,
 }
 
+impl EventsFrame {
+    /// Parses a frame. `Deserialize` fails for `events`: serde buffers a tagged enum, and can't buffer an event's raw data.
+    pub fn parse(text: &str) -> serde_json::Result<Self> {
+        #[derive(Deserialize)]
+        struct FrameType {
+            #[serde(rename = "type")]
+            name: String,
+        }
+        #[derive(Deserialize)]
+        struct EventList {
+            events: Vec<Event>,
+        }
+        if serde_json::from_str::<FrameType>(text)?.name == "events" {
+            let EventList { events } = serde_json::from_str(text)?;
+            return Ok(Self::Events { events });
+        }
+        serde_json::from_str(text)
+    }
+}
+
 /// The data of the server-sent event `truncated`: retention has removed the events before `first_seq`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename = "truncated")]
@@ -134,9 +154,9 @@ mod tests {
     fn frames_have_the_shape_that_the_server_sends() {
         let id = SandboxId::new();
         let live = format!(r#"{{"type":"live","sandbox_id":"{id}","after_seq":3,"data":{{"text":"x"}}}}"#);
-        let parsed: EventsFrame = serde_json::from_str(&live).unwrap();
+        let parsed = EventsFrame::parse(&live).unwrap();
         assert!(matches!(parsed, EventsFrame::Live { after_seq: 3, data, .. } if data["text"] == "x"));
-        let newer: EventsFrame = serde_json::from_str(r#"{"type":"later","more":[1]}"#).unwrap();
+        let newer = EventsFrame::parse(r#"{"type":"later","more":[1]}"#).unwrap();
         assert!(matches!(newer, EventsFrame::Unknown));
         let truncated = serde_json::to_string(&TruncatedEvent { first_seq: 7 }).unwrap();
         assert_eq!(truncated, r#"{"type":"truncated","first_seq":7}"#);

@@ -178,7 +178,7 @@ impl EventSocket {
 
     /// Queues the items of a frame. An invalid frame may hold events, so the next call resumes before it.
     fn take_frame(&mut self, text: &str) -> Result<()> {
-        let frame: EventsFrame = serde_json::from_str(text).map_err(|error| {
+        let frame = EventsFrame::parse(text).map_err(|error| {
             self.disconnect("the server sent an invalid frame");
             self.client.unexpected_response(&format!("a frame is not valid: {error}"))
         })?;

@@ -146,8 +146,6 @@ async fn the_client_resumes_both_streams_after_a_restart_of_the_server(kind: Dat
     let (busy, quiet) =
         (admin.create_external_sandbox(json!({})).await, admin.create_external_sandbox(json!({})).await);
     let (mut busy_worker, mut quiet_worker) = (ManualWorker::new(&admin, &busy), ManualWorker::new(&admin, &quiet));
-    let busy_start = *log_after(&admin, &busy.id, 0).await.last().unwrap();
-    let quiet_start = *log_after(&admin, &quiet.id, 0).await.last().unwrap();
     let client = Client::new(&admin.url, admin.token.clone().unwrap()).unwrap();
     let mut stream = client.follow_events(busy.id.parse().unwrap(), &[], 0);
     let mut socket = client.open_event_socket(FollowedSandboxes::all(), &[], BTreeMap::new());
@@ -166,6 +164,11 @@ async fn the_client_resumes_both_streams_after_a_restart_of_the_server(kind: Dat
             streamed.push(event.seq);
         }
     }
+    // The creation of a sandbox may log events after the response, so ask the socket where it starts.
+    let [busy_start, quiet_start] = [&busy.id, &quiet.id].map(|id| match followed.get(id) {
+        Some(seqs) => seqs[0] - 1,
+        None => socket.positions()[&id.parse().unwrap()],
+    });
     server.restart().await;
     let new = admin.create_external_sandbox(json!({})).await;
     busy_worker.send_events(&["agent.message"]).await;
