@@ -154,11 +154,11 @@ async fn a_heartbeat_in_a_batch_shows_a_live_worker(kind: DatabaseKind) {
     let admin = server.admin();
     let sandbox = admin.create_external_sandbox(json!({})).await;
     let mut worker = ManualWorker::new(&admin, &sandbox);
-    worker.send_events(&["agent.message", "agent.heartbeat", "agent.tool_call"]).await;
+    worker.send_events(&["agent.message", "agent.heartbeat", "agent.message"]).await;
     let row = admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect_status(200);
     assert_eq!(row["state"], "running");
     let events = admin.all_events(&sandbox.id).await;
-    assert_eq!(event_types(&events)[event_types(&events).len() - 2..], ["sandbox.running", "agent.tool_call"]);
+    assert_eq!(event_types(&events)[event_types(&events).len() - 2..], ["sandbox.running", "agent.message"]);
 
     // The worker is alive again after its predecessor shut down, so a stop waits for it.
     worker.send_events(&["agent.shutdown", "agent.heartbeat"]).await;
