@@ -239,12 +239,12 @@ impl LocalServer {
     pub async fn wait_for_event(&self, id: &str, is_match: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + WAIT_TIMEOUT;
         loop {
-            let over = has_ended(&self.get_sandbox(id).await) || Instant::now() > deadline;
+            let has_ended_or_timed_out = has_ended(&self.get_sandbox(id).await) || Instant::now() > deadline;
             let mut events = self.admin.all_events(id).await;
             if let Some(index) = events.iter().position(&is_match) {
                 return events.swap_remove(index);
             }
-            assert!(!over, "the expected event never came: {events:#?}");
+            assert!(!has_ended_or_timed_out, "the expected event never came: {events:#?}");
             tokio::time::sleep(Duration::from_millis(30)).await;
         }
     }

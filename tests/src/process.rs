@@ -35,8 +35,9 @@ pub fn program_command(name: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(find_program(name)).stdin(Stdio::null());
     for (variable, _) in std::env::vars_os() {
-        let ours = variable.to_str().is_some_and(|name| name.starts_with("ATOLL_") || name == "DATABASE_URL");
-        if ours {
+        let is_atoll_variable =
+            variable.to_str().is_some_and(|name| name.starts_with("ATOLL_") || name == "DATABASE_URL");
+        if is_atoll_variable {
             command.env_remove(variable);
         }
     }

@@ -152,10 +152,10 @@ impl AgentFixture {
 
     /// Checks each request of the script `basic`.
     fn check_basic(&self, done: &Output) -> Result<()> {
-        let shown = String::from_utf8_lossy(&done.stdout);
-        ensure!(self.read_file("notes/hello.txt")? == "goodbye\nworld\n", "the edit is missing: {shown}");
+        let stdout = String::from_utf8_lossy(&done.stdout);
+        ensure!(self.read_file("notes/hello.txt")? == "goodbye\nworld\n", "the edit is missing: {stdout}");
         ensure!(self.read_file("ran.txt")? == "ran\n");
-        ensure!(shown.contains("All is done."), "{shown}");
+        ensure!(stdout.contains("All is done."), "{stdout}");
         let requests = self.scripted_requests();
         let positions: Vec<_> = requests.iter().map(|request| request.position).collect();
         ensure!(positions == [0, 1, 2, 3], "{positions:?}");

@@ -80,9 +80,9 @@ async fn answers_whole_and_streamed_and_records_requests() -> Result<()> {
     assert_eq!((requests[1].script.as_deref(), requests[1].outcome), (Some("main"), RequestOutcome::Answered));
     assert!(requests[1].body_contains("go #script:main") && !requests[1].body_contains("nothing"));
     let url = format!("{}/requests?after=1", model.base_url());
-    let shown: Value = http_client().get(url).send().await?.json().await?;
-    assert_eq!(shown["requests"].as_array().map(Vec::len), Some(1));
-    assert_eq!(shown["requests"][0]["number"], 2);
+    let recorded: Value = http_client().get(url).send().await?.json().await?;
+    assert_eq!(recorded["requests"].as_array().map(Vec::len), Some(1));
+    assert_eq!(recorded["requests"][0]["number"], 2);
     let lines = std::fs::read_to_string(record)?;
     let kinds: Vec<_> =
         lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["type"].clone()).collect();

@@ -374,17 +374,17 @@ async fn no_principal_can_escalate_its_privileges(kind: DatabaseKind) {
         }
     }
     // An admin of the project may assign roles in it, but may not use a path of the server.
-    let ours = format!("/projects/{}", setup.project);
-    service_admin.put(&format!("{ours}/members/{me}"), json!({ "role": "admin" })).await.expect_status(200);
+    let project_path = format!("/projects/{}", setup.project);
+    service_admin.put(&format!("{project_path}/members/{me}"), json!({ "role": "admin" })).await.expect_status(200);
     for actor in [&service_admin, &setup.member] {
-        actor.patch(&ours, json!({ "repo": { "path": "/etc" } })).await.expect_problem(403, "forbidden");
+        actor.patch(&project_path, json!({ "repo": { "path": "/etc" } })).await.expect_problem(403, "forbidden");
         actor
-            .patch(&ours, json!({ "defaults": { "repo": { "path": "/etc" } } }))
+            .patch(&project_path, json!({ "defaults": { "repo": { "path": "/etc" } } }))
             .await
             .expect_problem(403, "forbidden");
-        actor.patch(&ours, json!({ "repo": { "url": "file:///etc" } })).await.expect_problem(422, "invalid");
+        actor.patch(&project_path, json!({ "repo": { "url": "file:///etc" } })).await.expect_problem(422, "invalid");
         actor.post("/projects", json!({ "name": "x" })).await.expect_problem(403, "forbidden");
-        actor.delete(&ours).await.expect_problem(403, "forbidden");
+        actor.delete(&project_path).await.expect_problem(403, "forbidden");
         actor.patch(&format!("/users/{me}"), json!({ "role": "admin" })).await.expect_problem(403, "forbidden");
         actor
             .patch(&format!("/projects/{}", setup.other_project), json!({ "name": "y" }))
@@ -403,7 +403,7 @@ async fn no_principal_can_escalate_its_privileges(kind: DatabaseKind) {
 async fn a_service_token_sees_only_its_project(kind: DatabaseKind) {
     let server = TestServer::start(kind).await;
     let setup = RouteTestSetup::new(&server).await;
-    let theirs = setup.admin.create_external_sandbox(json!({ "project_id": setup.other_project })).await;
+    let other_sandbox = setup.admin.create_external_sandbox(json!({ "project_id": setup.other_project })).await;
     setup.admin.create_external_sandbox(json!({})).await;
     for actor in [&setup.service, &create_service(&setup.admin, "admin", &setup.project).await] {
         for list in ["/sandboxes", "/sessions"] {
@@ -418,10 +418,10 @@ async fn a_service_token_sees_only_its_project(kind: DatabaseKind) {
         let filtered = actor.get(&format!("/sandboxes?project={}", setup.other_project)).await.expect_status(200);
         assert_eq!(filtered["items"], json!([]));
         for path in [
-            format!("/sandboxes/{}", theirs.id),
-            format!("/sandboxes/{}/events", theirs.id),
-            format!("/sandboxes/{}/events/stream", theirs.id),
-            format!("/sessions/{}", theirs.session),
+            format!("/sandboxes/{}", other_sandbox.id),
+            format!("/sandboxes/{}/events", other_sandbox.id),
+            format!("/sandboxes/{}/events/stream", other_sandbox.id),
+            format!("/sessions/{}", other_sandbox.session),
             format!("/projects/{}", setup.other_project),
         ] {
             actor.get(&path).await.expect_problem(404, "not_found");
@@ -430,7 +430,7 @@ async fn a_service_token_sees_only_its_project(kind: DatabaseKind) {
         actor.post("/sandboxes", json!({})).await.expect_problem(404, "not_found");
         let elsewhere = json!({ "project_id": setup.other_project });
         actor.post("/sandboxes", elsewhere).await.expect_problem(404, "not_found");
-        let foreign = json!({ "session_id": theirs.session, "project_id": setup.project });
+        let foreign = json!({ "session_id": other_sandbox.session, "project_id": setup.project });
         actor.post("/sandboxes", foreign).await.expect_problem(404, "not_found");
     }
     server.stop().await;

@@ -361,44 +361,49 @@ async fn a_lost_key_is_reported_with_the_secrets_name(kind: DatabaseKind) {
 async fn secrets_are_scoped_to_their_project(kind: DatabaseKind) {
     let server = TestServer::start(kind).await;
     let admin = server.admin();
-    let (ours, theirs) = (create_project(&admin, "ours").await, create_project(&admin, "theirs").await);
-    for (owner, value) in [(Some(&ours), "value-ours"), (Some(&theirs), "value-theirs"), (None, "value-common")] {
+    let (own_project, other_project) = (create_project(&admin, "ours").await, create_project(&admin, "theirs").await);
+    for (owner, value) in
+        [(Some(&own_project), "value-ours"), (Some(&other_project), "value-theirs"), (None, "value-common")]
+    {
         let body = json!({ "value": value, "project_id": owner, "expose": "SAME" });
         admin.put("/secrets/SAME", body).await.expect_status(201);
     }
-    admin.put("/secrets/THEIRS", json!({ "value": "x", "project_id": theirs })).await.expect_status(201);
+    admin.put("/secrets/THEIRS", json!({ "value": "x", "project_id": other_project })).await.expect_status(201);
     let environment = async |project: Option<&str>| {
         let sandbox = admin.create_external_sandbox(json!({ "project_id": project, "secrets": ["SAME"] })).await;
         let started = ManualWorker::new(&admin, &sandbox).send_heartbeat("starting").await.expect_status(200);
         started["start"]["settings"]["env"]["SAME"].as_str().unwrap().to_owned()
     };
-    assert_eq!(environment(Some(&ours)).await, "value-ours");
+    assert_eq!(environment(Some(&own_project)).await, "value-ours");
     assert_eq!(environment(None).await, "value-common");
-    let foreign = json!({ "provider": "external", "project_id": ours, "secrets": ["THEIRS"] });
+    let foreign = json!({ "provider": "external", "project_id": own_project, "secrets": ["THEIRS"] });
     admin.post("/sandboxes", foreign).await.expect_problem(422, "invalid");
 
-    let robot = json!({ "name": "robot", "kind": "service", "role": "admin", "project_id": ours });
+    let robot = json!({ "name": "robot", "kind": "service", "role": "admin", "project_id": own_project });
     let robot = admin.with_token(str_value(&admin.post("/tokens", robot).await.expect_status(201)["token"]));
     let listed = robot.list_all("/secrets", 50).await;
     assert_eq!(listed.len(), 2, "expected the project's and the deployment's secrets: {listed:?}");
-    robot.put("/secrets/MINE", json!({ "value": "x", "project_id": ours })).await.expect_status(201);
-    robot.put("/secrets/MINE", json!({ "value": "x", "project_id": theirs })).await.expect_problem(404, "not_found");
+    robot.put("/secrets/MINE", json!({ "value": "x", "project_id": own_project })).await.expect_status(201);
+    robot
+        .put("/secrets/MINE", json!({ "value": "x", "project_id": other_project }))
+        .await
+        .expect_problem(404, "not_found");
     robot.put("/secrets/MINE", json!({ "value": "x" })).await.expect_problem(403, "forbidden");
-    robot.get(&format!("/secrets?project_id={theirs}")).await.expect_problem(404, "not_found");
-    robot.delete(&format!("/secrets/THEIRS?project_id={theirs}")).await.expect_problem(404, "not_found");
+    robot.get(&format!("/secrets?project_id={other_project}")).await.expect_problem(404, "not_found");
+    robot.delete(&format!("/secrets/THEIRS?project_id={other_project}")).await.expect_problem(404, "not_found");
     robot.post("/secrets/rotate", json!({})).await.expect_problem(403, "forbidden");
-    let of_theirs = admin.get(&format!("/secrets?project_id={theirs}")).await.expect_status(200);
+    let of_theirs = admin.get(&format!("/secrets?project_id={other_project}")).await.expect_status(200);
     assert_eq!(of_theirs["items"].as_array().unwrap().len(), 3);
 
     // A project has at most 200 secrets, and deleting the project deletes them.
     for n in 0..198 {
-        let body = json!({ "value": "x", "project_id": theirs });
+        let body = json!({ "value": "x", "project_id": other_project });
         admin.put(&format!("/secrets/N{n}"), body).await.expect_status(201);
     }
-    let one_more = admin.put("/secrets/ONE_MORE", json!({ "value": "x", "project_id": theirs })).await;
+    let one_more = admin.put("/secrets/ONE_MORE", json!({ "value": "x", "project_id": other_project })).await;
     assert!(str_value(&one_more.expect_problem(422, "invalid")["detail"]).contains("200"));
-    admin.put("/secrets/N0", json!({ "value": "y", "project_id": theirs })).await.expect_status(200);
-    admin.delete(&format!("/projects/{theirs}")).await.expect_status(200);
+    admin.put("/secrets/N0", json!({ "value": "y", "project_id": other_project })).await.expect_status(200);
+    admin.delete(&format!("/projects/{other_project}")).await.expect_status(200);
     let left: Vec<String> =
         admin.list_all("/secrets", 200).await.iter().map(|row| str_value(&row["name"]).to_owned()).collect();
     assert_eq!(left, ["SAME", "SAME", "MINE"]);
@@ -408,10 +413,10 @@ async fn secrets_are_scoped_to_their_project(kind: DatabaseKind) {
 async fn a_projects_secret_is_not_redacted_in_another_project(kind: DatabaseKind) {
     let server = TestServer::start(kind).await;
     let admin = server.admin();
-    let (ours, theirs) = (create_project(&admin, "ours").await, create_project(&admin, "theirs").await);
-    admin.put("/secrets/DB_USER", json!({ "value": "postgres", "project_id": ours })).await.expect_status(201);
+    let (own_project, other_project) = (create_project(&admin, "ours").await, create_project(&admin, "theirs").await);
+    admin.put("/secrets/DB_USER", json!({ "value": "postgres", "project_id": own_project })).await.expect_status(201);
     let prompt = "connect as postgres";
-    for (project, expected) in [(&ours, "connect as [redacted]"), (&theirs, prompt)] {
+    for (project, expected) in [(&own_project, "connect as [redacted]"), (&other_project, prompt)] {
         let sandbox = admin.create_external_sandbox(json!({ "project_id": project, "prompt": prompt })).await;
         let worker = ManualWorker::new(&admin, &sandbox);
         let started = worker.send_heartbeat("starting").await.expect_status(200);

@@ -86,8 +86,8 @@ fn typed_text_reaches_the_agent_during_its_turn() {
     terminal.press("\r");
     terminal.until("reached the agent in turn 1 (injected)");
     terminal.until("done in");
-    let shown = terminal.end();
-    assert!(shown.contains("exit=0") && shown.contains("restored"), "{shown}");
+    let screen = terminal.end();
+    assert!(screen.contains("exit=0") && screen.contains("restored"), "{screen}");
 }
 
 #[test]
@@ -122,6 +122,6 @@ fn the_first_ctrl_c_interrupts_and_the_second_stops_the_run() {
     terminal.until("the agent was interrupted");
     terminal.press("\x03");
     terminal.until("stopped after");
-    let shown = terminal.end();
-    assert!(shown.contains("exit=130") && shown.contains("restored"), "{shown}");
+    let screen = terminal.end();
+    assert!(screen.contains("exit=130") && screen.contains("restored"), "{screen}");
 }

@@ -10,9 +10,9 @@ fn run(data_dir: &Path, prompt: &str, flags: &[&str]) -> Output {
 }
 
 /// Replaces ids, times and directories.
-fn redacted(shown: &str, data_dir: &Path) -> String {
-    let shown = shown.replace(&data_dir.display().to_string(), "DIR");
-    let words = shown.split_inclusive([' ', '\n', ',']).map(|word| {
+fn redacted(stdout: &str, data_dir: &Path) -> String {
+    let stdout = stdout.replace(&data_dir.display().to_string(), "DIR");
+    let words = stdout.split_inclusive([' ', '\n', ',']).map(|word| {
         let is_id = word.starts_with("sbx_");
         let is_time = word.len() > 2
             && word.as_bytes()[0].is_ascii_digit()
@@ -92,8 +92,8 @@ fn uses_a_running_server_and_leaves_it_running() {
     let dir = tempfile::tempdir().unwrap();
     let (server, url) = serve(dir.path(), "127.0.0.1:0");
     let done = run(dir.path(), "say hello", &[]);
-    let shown = text(&done.stdout);
-    assert!(shown.contains(&format!("on {url}")) && shown.contains("✓ done"), "{shown}");
+    let stdout = text(&done.stdout);
+    assert!(stdout.contains(&format!("on {url}")) && stdout.contains("✓ done"), "{stdout}");
     let listed = atoll(dir.path()).args(["sandbox", "ls", "--json"]).output().unwrap();
     assert_eq!(objects(&listed)[0]["outcome"], "succeeded");
     server.signal(Signal::TERM);
@@ -108,9 +108,9 @@ fn a_second_run_uses_the_embedded_server_of_the_first() {
     let mut first = Running::start(first);
     first.until("• one");
     let second = run(dir.path(), "say two\nwait 2", &[]);
-    let shown = text(&second.stdout);
-    assert_eq!(second.status.code(), Some(0), "{shown}{}", text(&second.stderr));
-    assert!(shown.contains("on http://127.0.0.1:"), "{shown}");
+    let stdout = text(&second.stdout);
+    assert_eq!(second.status.code(), Some(0), "{stdout}{}", text(&second.stderr));
+    assert!(stdout.contains("on http://127.0.0.1:"), "{stdout}");
     let (exit, _, stderr) = first.end();
     assert_eq!(exit, Some(0));
     assert!(stderr.contains("1 other run uses"), "{stderr}");
@@ -125,10 +125,10 @@ fn an_interrupt_without_a_terminal_stops_the_run() {
         let mut running = Running::start(command);
         running.until("• begun");
         running.signal(signal);
-        let (exit, shown, _) = running.end();
-        assert_eq!(exit, Some(130), "{shown}");
-        assert!(shown.contains("stopped after"), "{shown}");
-        assert_eq!(shown.contains("the agent was interrupted"), interrupted, "{shown}");
+        let (exit, stdout, _) = running.end();
+        assert_eq!(exit, Some(130), "{stdout}");
+        assert!(stdout.contains("stopped after"), "{stdout}");
+        assert_eq!(stdout.contains("the agent was interrupted"), interrupted, "{stdout}");
     }
 }
 
@@ -159,9 +159,9 @@ fn detaching_from_a_running_server_prints_how_to_return() {
     let mut running = Running::start(command);
     running.until("• begun");
     running.signal(Signal::TERM);
-    let (exit, shown, _) = running.end();
+    let (exit, stdout, _) = running.end();
     assert_eq!(exit, Some(130));
-    assert!(shown.contains("keeps running on its server") && shown.contains("atoll sandbox stop sbx_"), "{shown}");
+    assert!(stdout.contains("keeps running on its server") && stdout.contains("atoll sandbox stop sbx_"), "{stdout}");
     let listed = atoll(dir.path()).args(["sandbox", "ls", "--json"]).output().unwrap();
     assert_eq!(objects(&listed)[0]["state"], "running");
 }
@@ -190,8 +190,8 @@ fn reconnects_after_a_server_restart() {
     server.kill();
     let (_server, _) = serve(dir.path(), url.trim_start_matches("http://"));
     // A fake sandbox is lost with its server; the restarted server reports it.
-    let (exit, shown, stderr) = running.end();
-    assert_eq!(exit, Some(2), "{shown}{stderr}");
+    let (exit, stdout, stderr) = running.end();
+    assert_eq!(exit, Some(2), "{stdout}{stderr}");
     assert!(stderr.contains("reconnecting, no events are lost"), "{stderr}");
-    assert!(shown.contains("(sandbox_lost)"), "{shown}");
+    assert!(stdout.contains("(sandbox_lost)"), "{stdout}");
 }

@@ -133,9 +133,9 @@ worker.onmessage = event => document.getElementById('a').textContent = 'is ' + e
 ";
     let browser = "timeout 100 chromium --headless --no-sandbox --disable-gpu --virtual-time-budget=5000";
     let look = format!(
-        "{browser} --dump-dom file://$PWD/page.html >seen 2>said || {{ tail -5 said; exit 1; }}
-grep -q 'is 42' seen || {{ cat seen; tail -5 said; exit 1; }}
-if grep Fontconfig said; then exit 1; fi
+        "{browser} --dump-dom file://$PWD/page.html >page 2>errors || {{ tail -5 errors; exit 1; }}
+grep -q 'is 42' page || {{ cat page; tail -5 errors; exit 1; }}
+if grep Fontconfig errors; then exit 1; fi
 {browser} --screenshot=shot.png file://$PWD/page.html >/dev/null 2>&1; test -s shot.png; echo fine"
     );
     check_tool_with_limits("chromium", limits, &format!("cat >page.html <<'END'\n{page}END\n{look}"));

@@ -24,10 +24,10 @@ fn file_size(path: &std::path::Path) -> u64 {
 /// True if a process of this host has the file open.
 fn is_open(path: &std::path::Path) -> bool {
     let identity = |file: fs::Metadata| (file.dev(), file.ino());
-    let wanted = identity(fs::metadata(path).unwrap());
+    let expected = identity(fs::metadata(path).unwrap());
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let descriptors = processes.flat_map(|process| fs::read_dir(process.path().join("fd"))).flatten().flatten();
-    descriptors.filter_map(|entry| fs::metadata(entry.path()).ok()).any(|file| identity(file) == wanted)
+    descriptors.filter_map(|entry| fs::metadata(entry.path()).ok()).any(|file| identity(file) == expected)
 }
 
 fn check_kill_writers(harness: &Harness) {

@@ -173,21 +173,21 @@ fn snapshots_are_created_used_and_deleted() {
     assert_eq!((made.name.as_str(), made.depth, &made.image), ("v1", 1, &None));
     harness.exec_output("a", "echo two >file");
     harness.launcher.create_snapshot("a", "v2").unwrap();
-    let taken = Error::AlreadyExists { kind: CatalogKind::Snapshot, name: "v1".into() };
-    assert_eq!(harness.launcher.create_snapshot("a", "v1"), Err(taken));
+    let expected = Error::AlreadyExists { kind: CatalogKind::Snapshot, name: "v1".into() };
+    assert_eq!(harness.launcher.create_snapshot("a", "v1"), Err(expected));
     for bad in ["", "..", "A", "a/b", ".x"] {
         assert!(matches!(harness.launcher.create_snapshot("a", bad), Err(Error::InvalidLabel { .. })), "{bad}");
     }
     harness.launcher.destroy_sandbox("a").unwrap();
     // Another launcher finds them too.
     let harness = harness.restart_after_kill();
-    let kept = wait_for("the snapshots' sizes", || {
+    let listed = wait_for("the snapshots' sizes", || {
         let snapshots = harness.launcher.list_snapshots().unwrap();
         snapshots.iter().all(|snapshot| snapshot.bytes.is_some()).then_some(snapshots)
     });
-    let shown: Vec<_> = kept.iter().map(|snapshot| (snapshot.name.as_str(), snapshot.depth)).collect();
-    assert_eq!(shown, [("v1", 1), ("v2", 2)]);
-    assert!(kept[0].bytes.is_some_and(|bytes| (3_000_000..4_000_000).contains(&bytes)), "{kept:?}");
+    let depths: Vec<_> = listed.iter().map(|snapshot| (snapshot.name.as_str(), snapshot.depth)).collect();
+    assert_eq!(depths, [("v1", 1), ("v2", 2)]);
+    assert!(listed[0].bytes.is_some_and(|bytes| (3_000_000..4_000_000).contains(&bytes)), "{listed:?}");
     harness.launcher.prepare_sandbox(&from_snapshot("v1", "b")).unwrap();
     harness.launcher.prepare_sandbox(&from_snapshot("v2", "c")).unwrap();
     assert_eq!(harness.shell_output("b", "cat file; echo three >file; stat -c %U file"), "one\nagent");

@@ -277,18 +277,18 @@ fn can_create_sandboxes() -> bool {
 
 /// True if a disk pool can be created here.
 fn can_create_pools() -> bool {
-    static LACKS: OnceLock<Option<String>> = OnceLock::new();
-    let lacks = LACKS.get_or_init(|| {
+    static MISSING: OnceLock<Option<String>> = OnceLock::new();
+    let reason = MISSING.get_or_init(|| {
         let data = tempfile::Builder::new().prefix("atoll-jail-").tempdir_in("/var/tmp").unwrap();
         let options = LauncherOptions { disk_pool_bytes: Some(1 << 30), ..options(data.path(), WORKER) };
         let report = Launcher::start(options).unwrap().probe_host().unwrap();
         let missing = report.missing.iter().find(|missing| missing.description.contains("disk use"));
         missing.map(|missing| missing.description.clone())
     });
-    if let Some(lacks) = lacks {
-        skip_test(lacks);
+    if let Some(reason) = reason {
+        skip_test(reason);
     }
-    lacks.is_none()
+    reason.is_none()
 }
 
 /// True as root, where sandboxes have their own id ranges.

@@ -30,8 +30,8 @@ fn spec_with_programs(harness: &Harness, name: &str) -> SandboxSpec {
     fs::set_permissions(&home, Permissions::from_mode(0o700)).unwrap();
     let owner = fs::metadata(base).unwrap();
     chown(&home, Some(owner.uid()), Some(owner.gid())).unwrap();
-    let shown = |from: &str, at: &str| HostProgram { from: home.join(from), at: at.into() };
-    SandboxSpec { programs: vec![shown("tool", "x/bin/tool"), shown("share", "x/share")], ..spec(name) }
+    let program = |from: &str, at: &str| HostProgram { from: home.join(from), at: at.into() };
+    SandboxSpec { programs: vec![program("tool", "x/bin/tool"), program("share", "x/share")], ..spec(name) }
 }
 
 fn check_programs(harness: &Harness) {

@@ -145,8 +145,8 @@ fn check_imported_root(harness: &Harness) {
     assert_eq!(sandbox.image.as_deref(), Some("tiny"));
     let script =
         "head -c 9 /opt/atoll/agents/x/bin/x; echo; ls /opt/atoll/agents/x; touch /opt/atoll/agents/y || echo no";
-    let shown = "#!/bin/sh\nbin\nno";
-    assert_eq!(harness.exec_as("a", true, script), shown);
+    let expected = "#!/bin/sh\nbin\nno";
+    assert_eq!(harness.exec_as("a", true, script), expected);
     // Only the image is visible, nothing of the host.
     assert_eq!(
         harness.exec_as(
@@ -202,7 +202,7 @@ fn check_imported_root(harness: &Harness) {
         "changed\nw\nf"
     );
     assert_eq!(harness.exec_as("a", false, "cat /etc/marker f; ls /opt/atoll"), "again\nw\nagents\nworker");
-    assert_eq!(harness.exec_as("a", true, script), shown, "differs after the layer swap");
+    assert_eq!(harness.exec_as("a", true, script), expected, "differs after the layer swap");
     harness.launcher.create_snapshot("b", "with-system").unwrap();
     harness.exec_as("b", true, "echo later >/etc/marker");
     harness.launcher.kill_sandbox("b").unwrap();
@@ -264,9 +264,9 @@ fn exec_needs_a_worker_and_root_needs_an_image() {
     // The test worker starts as a shell.
     let look = "until grep -qx sleep /proc/1/comm; do sleep 0.02; done; \
                 id -u; pwd; cat /proc/1/comm; grep CapBnd /proc/self/status; exit 7";
-    let said = exec_shell(&harness.launcher, "a", false, look).unwrap();
-    assert_eq!(said.exit, Exit::Exited(7));
-    assert_eq!(said.stdout, "1000\n/workspace\nsleep\nCapBnd:\t0000000000000000\n");
+    let output = exec_shell(&harness.launcher, "a", false, look).unwrap();
+    assert_eq!(output.exit, Exit::Exited(7));
+    assert_eq!(output.stdout, "1000\n/workspace\nsleep\nCapBnd:\t0000000000000000\n");
     assert_eq!(exec_shell(&harness.launcher, "a", false, "kill -9 $$").unwrap().exit, Exit::Signalled(9));
     let missing = SandboxSpec { image: Some("none".into()), ..spec("b") };
     assert!(matches!(

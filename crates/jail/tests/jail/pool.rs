@@ -11,7 +11,8 @@ const WORKER: &str = "#!/bin/sh\nexec sleep 1000000\n";
 const GIB: u64 = 1 << 30;
 const SMALL: u64 = 32 << 20;
 /// Fills a file until it fails, and prints its size.
-const FILL: &str = "said=$(head -c 200M /dev/zero 2>&1 >/workspace/large); stat -c %s /workspace/large; echo \"$said\"";
+const FILL: &str =
+    "error=$(head -c 200M /dev/zero 2>&1 >/workspace/large); stat -c %s /workspace/large; echo \"$error\"";
 
 fn small_spec(name: &str) -> SandboxSpec {
     SandboxSpec { limits: ResourceLimits { disk_bytes: SMALL, ..spec(name).limits }, ..spec(name) }
@@ -148,8 +149,8 @@ fn forks_and_snapshots_are_isolated_and_have_quotas() {
     let size: u64 = output.lines().next().unwrap().parse().unwrap();
     assert!((8 << 20..=16 << 20).contains(&size), "{output}");
     assert_eq!(inside("parent", "head -c 8M /dev/zero >more; stat -c %s more"), "8388608");
-    let kept = harness.launcher.create_snapshot("parent", "base").unwrap();
-    assert_eq!(kept.depth, 1);
+    let created = harness.launcher.create_snapshot("parent", "base").unwrap();
+    assert_eq!(created.depth, 1);
     inside("parent", "rm half more kept");
     harness.launcher.destroy_sandbox("parent").unwrap();
     let of = |name: &str| SandboxSpec { snapshot: Some("base".into()), ..small_spec(name) };
@@ -230,8 +231,8 @@ fn a_pool_grows_never_shrinks_and_gives_the_strong_tier() {
     let report = harness.launcher.probe_host().unwrap();
     assert!(report.missing.iter().any(|missing| missing.description.contains("cannot shrink")), "{:?}", report.missing);
     assert_eq!(report.disk, DiskQuota::Enforced);
-    let lacks: Vec<_> = report.missing.iter().filter(|missing| missing.blocks_tier.is_some()).collect();
-    assert_eq!(report.tier == Tier::Strong, lacks.is_empty(), "{lacks:?}");
+    let blockers: Vec<_> = report.missing.iter().filter(|missing| missing.blocks_tier.is_some()).collect();
+    assert_eq!(report.tier == Tier::Strong, blockers.is_empty(), "{blockers:?}");
     // Without the setting, an existing pool is still mounted.
     harness = again(harness, None);
     assert_eq!(harness.shell_output("a", "cat /workspace/f"), "kept");

@@ -73,9 +73,9 @@ fn without_sub_ids_sandboxes_have_a_single_id() {
     assert_eq!(report.tier, Tier::Standard, "{report:#?}");
     assert!(!report.root && report.missing.iter().any(|missing| missing.description.contains("own id")), "{report:#?}");
     assert_eq!((&report.overlay, &report.landlock), (&Support::Available, &as_root.landlock), "{report:#?}");
-    let lacks = report.explain_missing_tier(Tier::Strong).unwrap();
+    let explanation = report.explain_missing_tier(Tier::Strong).unwrap();
     for remedy in ["Delegate=yes", "usermod --add-subuids", "monitored, not limited"] {
-        assert!(lacks.contains(remedy), "{remedy}: {lacks}");
+        assert!(explanation.contains(remedy), "{remedy}: {explanation}");
     }
     assert_eq!(report.explain_missing_tier(Tier::Standard), None);
     let sandbox = harness.prepare_sandbox("a");
@@ -132,8 +132,8 @@ fn without_user_namespaces_the_error_names_a_remedy() {
     let report = harness.launcher.probe_host().unwrap();
     assert_eq!(report.tier, Tier::None, "{report:#?}");
     assert!(matches!(&report.user_namespaces, Support::Unavailable { .. }), "{report:#?}");
-    let lacks = report.explain_missing_tier(Tier::Standard).unwrap();
-    assert!(lacks.contains("sysctl -w user.max_user_namespaces=15000"), "{lacks}");
+    let explanation = report.explain_missing_tier(Tier::Standard).unwrap();
+    assert!(explanation.contains("sysctl -w user.max_user_namespaces=15000"), "{explanation}");
     let error =
         harness.launcher.prepare_sandbox(&spec("a")).and_then(|_| harness.launcher.start_worker("a")).unwrap_err();
     match error {

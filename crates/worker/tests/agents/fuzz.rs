@@ -193,9 +193,9 @@ impl Corpus {
     fn fuzz_driver(&self) -> Result<()> {
         let seed =
             std::env::var("ATOLL_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
-        let mut shown = std::io::stderr().lock();
-        drop(std::io::Write::write_all(&mut shown, format!("{}: ATOLL_TEST_SEED={seed}\n", self.agent).as_bytes()));
-        drop(shown);
+        let mut stderr = std::io::stderr().lock();
+        drop(std::io::Write::write_all(&mut stderr, format!("{}: ATOLL_TEST_SEED={seed}\n", self.agent).as_bytes()));
+        drop(stderr);
         let mut rng = StdRng::seed_from_u64(seed);
         let scale = std::env::var("ATOLL_TEST_SCALE").ok().and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.1);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
@@ -215,8 +215,8 @@ impl Corpus {
             let line = mutate_line(&mut rng, &self.lines);
             if !line.trim_ascii().is_empty() {
                 self.check_line(&mut replay, &line).with_context(|| {
-                    let shown = String::from_utf8_lossy(&line[..line.len().min(2_000)]).into_owned();
-                    format!("{} {seed}: line {number}: {shown}", self.agent)
+                    let excerpt = String::from_utf8_lossy(&line[..line.len().min(2_000)]).into_owned();
+                    format!("{} {seed}: line {number}: {excerpt}", self.agent)
                 })?;
             }
         }

@@ -119,7 +119,7 @@ impl Replay {
                 let data: Value = serde_json::from_str(data.get())?;
                 self.output.push_str(&format!("{event_type} {data}\n"));
             }
-            let shown = match &output {
+            let summary = match &output {
                 AgentOutput::Event(AgentEvent { event_type, data, effect: mark, .. }) => {
                     let data: Value = serde_json::from_str(data.get())?;
                     format!("{} {data} {mark:?}", event_type.as_str())
@@ -129,7 +129,7 @@ impl Replay {
             match output {
                 AgentOutput::Reply(bytes) => self.record_input(&bytes),
                 output => {
-                    self.output.push_str(&format!("{shown}\n"));
+                    self.output.push_str(&format!("{summary}\n"));
                     requests.push(output);
                 }
             }

@@ -217,7 +217,7 @@ impl AgentHarness {
 
     fn handle_output(&mut self, output: AgentOutput) -> Result<()> {
         self.assemble_responses(&output);
-        let shown = match &output {
+        let summary = match &output {
             AgentOutput::Event(AgentEvent { event_type, data, .. }) => {
                 let data: Value = serde_json::from_str(data.get())?;
                 format!("{} {data}", event_type.as_str())
@@ -231,7 +231,7 @@ impl AgentHarness {
             AgentOutput::Reply(bytes) => format!("reply {}", String::from_utf8_lossy(bytes).trim_end()),
             other => format!("{other:?}"),
         };
-        self.log_line(shown);
+        self.log_line(summary);
         match output {
             AgentOutput::Reply(bytes) => self.write_input(&bytes)?,
             AgentOutput::NativeId { id } => self.native_id = Some(id),

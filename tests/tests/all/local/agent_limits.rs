@@ -65,8 +65,8 @@ async fn a_turn_paused_by_its_time_limit_stays_paused_across_a_restart() {
     raise_limits(&server, &id, json!({ "turn_s": 2 })).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(is_agent_stopped(&id), "the agent must stay stopped");
-    let shown = raise_limits(&server, &id, json!({ "turn_s": 600 })).await;
-    assert_eq!(shown["limits"], json!({ "turn_s": 600 }), "{shown}");
+    let response = raise_limits(&server, &id, json!({ "turn_s": 600 })).await;
+    assert_eq!(response["limits"], json!({ "turn_s": 600 }), "{response}");
     let row = server.wait_until_ended(&id).await;
     assert_eq!((&row["outcome"], &row["limit_paused"]), (&json!("succeeded"), &Value::Null), "{row}");
     let events = server.admin.all_events(&id).await;
@@ -85,8 +85,8 @@ async fn a_turn_without_progress_pauses_the_agent() {
     let id = server.create_sandbox(json!({ "prompt": prompt, "limits": { "no_progress_s": 3 } })).await;
     wait_for_limit(&server, &id, "no_progress_s").await;
     wait_until_agent_stopped(&id).await;
-    let shown = raise_limits(&server, &id, json!({ "no_progress_s": null })).await;
-    assert_eq!(shown["limits"], json!({}), "{shown}");
+    let response = raise_limits(&server, &id, json!({ "no_progress_s": null })).await;
+    assert_eq!(response["limits"], json!({}), "{response}");
     let row = server.wait_until_ended(&id).await;
     assert_eq!(row["outcome"], "succeeded", "{row}");
     let events = server.admin.all_events(&id).await;

@@ -42,17 +42,17 @@ async fn simultaneous_bombs_do_not_affect_another_sandbox() {
     // The bombs that need processes of their own run before the fork bomb uses them all.
     let started = Instant::now();
     let bash = |script: &str| server.run_exec(&bombed, json!({ "argv": ["bash", "-c", script], "timeout_s": 20 }));
-    let over = std::sync::atomic::AtomicBool::new(false);
+    let bombs_ended = std::sync::atomic::AtomicBool::new(false);
     let bombs = async {
         let (descriptors, disk) = tokio::join!(bash(DESCRIPTOR_BOMB), bash(DISK_BOMB));
         let memory = server.run_exec(&bombed, json!({ "argv": ["tail", "/dev/zero"], "timeout_s": 20 })).await;
         let both = tokio::join!(bash(MEMORY_BOMB), bash(FORK_BOMB));
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        bombs_ended.store(true, std::sync::atomic::Ordering::Relaxed);
         (descriptors, disk, memory, both)
     };
-    let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
+    let have_bombs_ended = || bombs_ended.load(std::sync::atomic::Ordering::Relaxed);
     let ((descriptors, disk, memory, (mixed, forks)), (count, slowest)) =
-        tokio::join!(bombs, run_commands_until(&server, &neighbour, is_over));
+        tokio::join!(bombs, run_commands_until(&server, &neighbour, have_bombs_ended));
     let line = format!(
         "bombs: {count} commands of the neighbour in {:?}, the slowest {slowest:?}, of ten in quiet {quiet:?}\n",
         started.elapsed()

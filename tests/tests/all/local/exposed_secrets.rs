@@ -56,8 +56,8 @@ async fn an_exposed_secret_is_readable_in_the_sandbox_and_nowhere_else() {
     assert!(env.contains(&format!("INSIDE={inside}\n")) && !env.contains(&outside), "{env}");
     let matches = server.run_shell(&id, &format!("cat /proc/*/environ | tr '\\0' '\\n' | grep -c {outside}")).await;
     assert_eq!(matches.stdout.trim(), "0");
-    let (_, shown) = run_atoll(&server, &["sandbox", "show", &id], "");
-    assert!(shown.contains("exposed secrets") && !shown.contains(&word), "{shown}");
+    let (_, sandbox_text) = run_atoll(&server, &["sandbox", "show", &id], "");
+    assert!(sandbox_text.contains("exposed secrets") && !sandbox_text.contains(&word), "{sandbox_text}");
 
     let (success, output) = run_atoll(&server, &["secret", "rotate"], "");
     assert!(success && output.contains("2 secrets are sealed"), "{output}");

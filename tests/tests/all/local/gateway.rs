@@ -193,8 +193,8 @@ async fn a_cost_limit_applies_before_a_request_is_sent_and_after_a_restart() {
         "the placeholder must stay valid"
     );
     wait_for_cost(&server, &id, 0.01053).await;
-    let over = run_curl(&server, &id, &messages_arguments("claude-sonnet-4-5", 800)).await;
-    assert!(has_status(&over, 429) && over.contains("$0.010530 is spent"), "{over}");
+    let response = run_curl(&server, &id, &messages_arguments("claude-sonnet-4-5", 800)).await;
+    assert!(has_status(&response, 429) && response.contains("$0.010530 is spent"), "{response}");
     let session = row["session_id"].as_str().unwrap();
     let session = server.admin.get(&format!("/sessions/{session}")).await.expect_status(200);
     assert!((session["cost"].as_f64().unwrap() - 0.01053).abs() < 1e-9, "{session}");

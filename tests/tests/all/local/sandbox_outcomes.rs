@@ -23,12 +23,12 @@ async fn assert_fails_with(end: &str, settings: Value, reason: &str) -> (Value, 
     assert_eq!(event_data(&events, "sandbox.failed").len(), 1);
 
     let path = format!("/sandboxes/{id}");
-    let taken = server.admin.post(&format!("{path}/results"), json!({})).await.expect_status(200);
-    let result = &taken["taken"][0];
+    let exported = server.admin.post(&format!("{path}/results"), json!({})).await.expect_status(200);
+    let result = &exported["taken"][0];
     assert_eq!(
         (result["kind"].as_str(), result["repo"].as_str()),
         (Some("branch"), Some(repository.path_str())),
-        "{taken}"
+        "{exported}"
     );
     let branch = result["branch"].as_str().unwrap();
     assert_eq!(repository.run_git(&["rev-parse", branch]).trim(), result["commit"]);
@@ -98,8 +98,8 @@ async fn a_killed_worker_is_detected_at_once() {
         others.iter().all(|process| process.ends_within(Duration::from_secs(5))),
         "all processes must end with pid 1: {others:?}"
     );
-    let taken = server.admin.post(&format!("/sandboxes/{id}/results"), json!({})).await.expect_status(200);
-    let branch = taken["taken"][0]["branch"].as_str().unwrap();
+    let exported = server.admin.post(&format!("/sandboxes/{id}/results"), json!({})).await.expect_status(200);
+    let branch = exported["taken"][0]["branch"].as_str().unwrap();
     assert_eq!(repository.file_at(branch, "kept.txt").as_deref(), Some("hello\n"), "its work must survive");
     server.stop_and_check().await;
 }

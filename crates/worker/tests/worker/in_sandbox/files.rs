@@ -124,7 +124,7 @@ fn a_file_round_trips() {
     let FileRequest::Write { path, .. } = write_job("deep/er/file") else { unreachable!() };
     let request = FileRequest::Write { path, mode: Some(0o4600), make_parents: false, offset: None, length: None };
     upload_data(&sandbox, &request, b"newer").expect_done();
-    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600, "and nobody gets set-uid");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600, "the set-uid bit is dropped");
     assert_eq!(fs::read(&file).unwrap(), b"newer");
     let names: Vec<_> = fs::read_dir(file.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["file"], "the upload left other files");

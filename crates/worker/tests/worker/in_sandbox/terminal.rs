@@ -34,14 +34,14 @@ fn a_command_controls_a_terminal_of_the_requested_size() {
                   test -O $(tty) && echo owned; exit 5";
     let mut exec = sandbox.start_exec(terminal_start(&["sh", "-c", script]));
     assert_eq!(exec.wait_for_end(), ExecExit::Exited { code: 5 });
-    let shown = exec.screen_text();
-    let lines: Vec<&str> = shown.split("\r\n").collect();
-    assert_eq!(lines[..3], ["all three", "24 80", "xterm-256color"], "{shown}");
-    assert!(lines[3].starts_with("/dev/pts/") && lines[4] == "none none", "{shown}");
+    let screen = exec.screen_text();
+    let lines: Vec<&str> = screen.split("\r\n").collect();
+    assert_eq!(lines[..3], ["all three", "24 80", "xterm-256color"], "{screen}");
+    assert!(lines[3].starts_with("/dev/pts/") && lines[4] == "none none", "{screen}");
     let ids: Vec<&str> = lines[5].split_whitespace().collect();
     assert!(
         ids.len() == 3 && ids[0] == ids[1] && ids[1] == ids[2],
-        "not the session leader in the foreground: {shown}"
+        "not the session leader in the foreground: {screen}"
     );
     assert_eq!(lines[6], "owned");
     assert!(exec.stderr.is_empty());

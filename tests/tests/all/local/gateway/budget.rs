@@ -66,19 +66,22 @@ async fn sandboxes_share_the_project_budget_and_resume_when_it_is_raised() {
 
     server.wait_for_event(&second, |event| event["type"] == "limit.warned").await;
     let request_count = upstream.requests().len();
-    let over = run_curl(&server, &first, &messages_arguments("claude-sonnet-4-5", 100)).await;
-    assert!(has_status(&over, 429) && over.contains("rate_limit_error") && over.contains(&project), "{over}");
+    let refusal = run_curl(&server, &first, &messages_arguments("claude-sonnet-4-5", 100)).await;
+    assert!(
+        has_status(&refusal, 429) && refusal.contains("rate_limit_error") && refusal.contains(&project),
+        "{refusal}"
+    );
     server.wait_until(&first, |row| row["limit_paused"] == "project_budget").await;
     block_in_place(|| {
         server.process.kill();
         server.process.restart();
     });
-    let over = run_curl(&server, &first, &messages_arguments("claude-sonnet-4-5", 100)).await;
-    assert!(has_status(&over, 429) && over.contains("$0.010200 is spent"), "{over}");
+    let refusal = run_curl(&server, &first, &messages_arguments("claude-sonnet-4-5", 100)).await;
+    assert!(has_status(&refusal, 429) && refusal.contains("$0.010200 is spent"), "{refusal}");
     assert_eq!(upstream.requests().len(), request_count, "the gateway must send none of these");
-    let shown = server.admin.get(&path).await.expect_status(200);
-    let budget = &shown["budget"];
-    assert!(is_near(&budget["spent"], 0.0102) && is_near(&budget["left"], 0.0008), "{shown}");
+    let project_view = server.admin.get(&path).await.expect_status(200);
+    let budget = &project_view["budget"];
+    assert!(is_near(&budget["spent"], 0.0102) && is_near(&budget["left"], 0.0008), "{project_view}");
     // A lower budget does not resume the agent.
     server.admin.patch(&path, json!({ "budget": { "usd": 0.01 } })).await.expect_status(200);
     assert_eq!(server.get_sandbox(&first).await["limit_paused"], "project_budget");
@@ -128,8 +131,8 @@ async fn requests_in_flight_count_against_the_budget_of_other_sandboxes() {
         while upstream.requests().is_empty() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let over = run_curl(&server, &second, &messages_arguments("claude-sonnet-4-5", 800)).await;
-        assert!(has_status(&over, 429) && over.contains("is reserved for requests in flight"), "{over}");
+        let response = run_curl(&server, &second, &messages_arguments("claude-sonnet-4-5", 800)).await;
+        assert!(has_status(&response, 429) && response.contains("is reserved for requests in flight"), "{response}");
         server.run_shell(&first, "touch /workspace/enough").await.expect_success();
     };
     let (ran, ()) = tokio::join!(hanging, other);
@@ -165,12 +168,12 @@ async fn a_new_day_resumes_an_agent_paused_by_a_daily_budget() {
     assert_eq!(event_data(&events, "limit.resumed"), [&json!({ "limit": "project_budget" })]);
     let deadline = Instant::now() + WAIT_TIMEOUT;
     loop {
-        let shown = server.admin.get(&format!("/projects/{project}")).await.expect_status(200);
-        if is_near(&shown["usage"]["cost"], 0.0102) {
-            assert!(is_near(&shown["budget"]["spent"], 0.0051), "only today's: {shown}");
+        let project_view = server.admin.get(&format!("/projects/{project}")).await.expect_status(200);
+        if is_near(&project_view["usage"]["cost"], 0.0102) {
+            assert!(is_near(&project_view["budget"]["spent"], 0.0051), "only today's: {project_view}");
             break;
         }
-        assert!(Instant::now() < deadline, "the second request is not recorded: {shown}");
+        assert!(Instant::now() < deadline, "the second request is not recorded: {project_view}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     server.stop_and_check().await;

@@ -48,8 +48,8 @@ async fn an_agent_at_its_cost_limit_stays_paused_across_restarts() {
     }
     assert_eq!(upstream.requests().len(), 3, "a paused agent sends no requests");
     let path = format!("/sandboxes/{id}/limits");
-    let shown = server.admin.patch(&path, json!({ "cost_usd": 0.5 })).await.expect_status(200);
-    assert_eq!((&shown["limit_paused"], &shown["cost_usd"]), (&Value::Null, &json!(0.0153)), "{shown}");
+    let response = server.admin.patch(&path, json!({ "cost_usd": 0.5 })).await.expect_status(200);
+    assert_eq!((&response["limit_paused"], &response["cost_usd"]), (&Value::Null, &json!(0.0153)), "{response}");
     let row = server.wait_until_ended(&id).await;
     assert_eq!(row["outcome"], "succeeded", "{row}");
     let events = server.admin.all_events(&id).await;

@@ -85,7 +85,7 @@ impl AgentFixture {
 
     fn assert_remembered(&self, word: &str, texts: &[&str]) {
         let requests = self.requests_mentioning(word);
-        assert!(!requests.is_empty(), "the model was never asked about {word}");
+        assert!(!requests.is_empty(), "no request mentions {word}");
         for expected in texts {
             assert!(requests.iter().any(|text| text.contains(expected)), "{expected} is forgotten: {requests:#?}");
         }
