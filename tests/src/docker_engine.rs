@@ -3,12 +3,12 @@
 
 use crate::local::{host_state, is_root};
 use crate::process::{self, ProcessLog};
+use atoll_test_wait::try_wait_for;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// An image with this machine's busybox and git.
@@ -16,8 +16,6 @@ pub const TEST_IMAGE: &str = "atoll-test:latest";
 
 const DOCKERD_PATH: &str = "/usr/sbin/dockerd";
 const BUSYBOX_PATH: &str = "/usr/bin/busybox";
-const START_TIMEOUT: Duration = Duration::from_secs(60);
-const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 static SHARED: Mutex<Weak<DockerEngine>> = Mutex::new(Weak::new());
 
@@ -73,14 +71,14 @@ impl DockerEngine {
         command.arg("--host").arg(engine_socket_url(dir.path()));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.stdio());
         let mut engine = Self { daemon: process::spawn_process(command), log, cgroup: group, dir };
-        let deadline = Instant::now() + START_TIMEOUT;
-        while engine.run_docker(&["version"]).is_err() {
-            if Instant::now() > deadline || !matches!(engine.daemon.try_wait(), Ok(None)) {
-                let output = engine.log.tail();
-                let last = output.lines().last().unwrap_or_default();
-                return Err(format!("the Docker engine does not start on this machine: {last}"));
-            }
-            std::thread::sleep(Duration::from_millis(100));
+        let is_started = try_wait_for(|| match engine.run_docker(&["version"]) {
+            Err(error) if matches!(engine.daemon.try_wait(), Ok(None)) => Err(error),
+            version => Ok(version.is_ok()),
+        });
+        if is_started != Ok(true) {
+            let output = engine.log.tail();
+            let last = output.lines().last().unwrap_or_default();
+            return Err(format!("the Docker engine does not start on this machine: {last}"));
         }
         engine.import_image()?;
         Ok(engine)
@@ -170,7 +168,7 @@ impl Drop for DockerEngine {
     fn drop(&mut self) {
         if matches!(self.daemon.try_wait(), Ok(None)) {
             let _ = kill_process(Pid::from_child(&self.daemon), Signal::TERM);
-            if process::wait_for_exit(&mut self.daemon, STOP_TIMEOUT).is_none() {
+            if try_wait_for(|| self.daemon.try_wait().ok().flatten().ok_or(())).is_err() {
                 drop((self.daemon.kill(), self.daemon.wait()));
             }
         }

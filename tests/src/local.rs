@@ -2,22 +2,21 @@
 
 pub mod host_state;
 pub mod repository;
+pub mod spool;
 
 use crate::actor::Actor;
 use crate::process::{ServeOptions, ServerProcess};
 use crate::typed::{assert_catalogued, assert_round_trip};
 use crate::unprivileged_user::{SubordinateIds, UnprivilegedUser, chown_tree};
+use atoll_test_wait::{try_poll_for, try_wait_for};
 use futures_util::StreamExt;
 use host_state::HostProcess;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
-
-/// Generous enough for a slow machine: a correct test never waits this long.
-pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 const UNLIMITED_CONFIG: &str =
     "limits: {worker_requests_per_minute: 0, messages_per_minute: 0, writes_per_minute: 0}\n";
@@ -218,16 +217,15 @@ impl LocalServer {
 
     /// Waits until the sandbox's row matches.
     pub async fn wait_until(&self, id: &str, is_match: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + WAIT_TIMEOUT;
-        loop {
+        let polled = try_poll_for(async || {
             let row = self.get_sandbox(id).await;
-            if is_match(&row) {
-                return row;
+            if is_match(&row) || has_ended(&row) { Ok(row) } else { Err(row) }
+        });
+        match polled.await {
+            Ok(row) if is_match(&row) => row,
+            Ok(row) | Err(row) => {
+                panic!("the sandbox never reached the expected state: {row}\n{:#?}", self.admin.all_events(id).await)
             }
-            if Instant::now() > deadline || has_ended(&row) {
-                panic!("the sandbox never reached the expected state: {row}\n{:#?}", self.admin.all_events(id).await);
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -237,16 +235,14 @@ impl LocalServer {
 
     /// Waits for the first event that matches.
     pub async fn wait_for_event(&self, id: &str, is_match: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + WAIT_TIMEOUT;
-        loop {
-            let has_ended_or_timed_out = has_ended(&self.get_sandbox(id).await) || Instant::now() > deadline;
+        let polled = try_poll_for(async || {
+            let is_over = has_ended(&self.get_sandbox(id).await);
             let mut events = self.admin.all_events(id).await;
-            if let Some(index) = events.iter().position(&is_match) {
-                return events.swap_remove(index);
-            }
-            assert!(!has_ended_or_timed_out, "the expected event never came: {events:#?}");
-            tokio::time::sleep(Duration::from_millis(30)).await;
-        }
+            let found = events.iter().position(&is_match).map(|index| events.swap_remove(index));
+            assert!(found.is_some() || !is_over, "the sandbox ended without the expected event: {events:#?}");
+            found.ok_or(events)
+        });
+        polled.await.unwrap_or_else(|events| panic!("the expected event never came: {events:#?}"))
     }
 
     pub async fn send_message(&self, id: &str, message: Value) -> String {
@@ -256,17 +252,13 @@ impl LocalServer {
 
     /// Waits until a message is acknowledged.
     pub async fn wait_until_acknowledged(&self, id: &str, message: &str) -> Value {
-        let deadline = Instant::now() + WAIT_TIMEOUT;
-        loop {
+        let polled = try_poll_for(async || {
             let list = self.admin.list_all(&format!("/sandboxes/{id}/messages"), 200).await;
             let found = list.into_iter().find(|item| item["id"] == message).unwrap();
             assert_round_trip::<atoll_api::Message>(&found);
-            if found["state"] == "acknowledged" {
-                return found;
-            }
-            assert!(Instant::now() < deadline, "the message was not delivered: {found}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            if found["state"] == "acknowledged" { Ok(found) } else { Err(found) }
+        });
+        polled.await.unwrap_or_else(|found| panic!("the message was not delivered: {found}"))
     }
 
     /// Runs a command in a sandbox and waits for its end.
@@ -321,7 +313,7 @@ impl LocalServer {
             self.wait_until_removed(id).await;
         }
         self.process.terminate();
-        let status = self.process.wait_for_exit(WAIT_TIMEOUT).expect("the server ends after SIGTERM");
+        let status = self.process.wait_for_exit();
         assert!(status.success(), "{status}");
         self.assert_nothing_left(&ids, &processes);
         let left: Vec<&PathBuf> = shared_cgroups.iter().filter(|dir| dir.exists()).collect();
@@ -330,18 +322,15 @@ impl LocalServer {
 
     /// Waits until a sandbox's directory and cgroups are gone.
     pub async fn wait_until_removed(&self, id: &str) {
-        let deadline = Instant::now() + WAIT_TIMEOUT;
-        while let Some(leftover) = self.find_leftover(id) {
-            if Instant::now() > deadline {
-                let files = repository::read_files(&self.sandbox_dir(id));
-                let (files, processes): (Vec<_>, _) = (files.keys().collect(), host_state::list_sandbox_processes(id));
-                let row = self.get_sandbox(id).await;
-                panic!(
-                    "the sandbox is still there: {leftover}: {files:?} {processes:?}\n{row}\n{:#?}",
-                    self.admin.all_events(id).await
-                );
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        let polled = try_poll_for(async || self.find_leftover(id).map_or(Ok(()), Err));
+        if let Err(leftover) = polled.await {
+            let files = repository::read_files(&self.sandbox_dir(id));
+            let (files, processes): (Vec<_>, _) = (files.keys().collect(), host_state::list_sandbox_processes(id));
+            let row = self.get_sandbox(id).await;
+            panic!(
+                "the sandbox is still there: {leftover}: {files:?} {processes:?}\n{row}\n{:#?}",
+                self.admin.all_events(id).await
+            );
         }
     }
 
@@ -388,11 +377,9 @@ impl Drop for LocalServer {
             host_state::kill_processes_with_mounts(self.dir.path());
         }
         // A launcher that lost its server may still write to the directory for a moment.
-        for _ in 0..100 {
-            if std::fs::remove_dir_all(self.dir.path()).is_ok() || !self.dir.path().exists() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        drop(try_wait_for(|| match std::fs::remove_dir_all(self.dir.path()) {
+            Err(error) if self.dir.path().exists() => Err(error),
+            _ => Ok(()),
+        }));
     }
 }

@@ -1,13 +1,13 @@
 //! A private PostgreSQL from the distribution's packages, on a free port and in a temporary directory.
 //! Tests that run at the same time share one.
 
+use atoll_test_wait::wait_until;
 use rustix::process::Signal;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
@@ -112,11 +112,7 @@ impl Postgres {
         });
         pid.recv().unwrap();
         *self.running.lock().unwrap() = Some(RunningPostgres { stop, thread });
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while !self.is_ready() {
-            assert!(Instant::now() < deadline, "postgres did not become ready");
-            std::thread::sleep(Duration::from_millis(30));
-        }
+        wait_until("postgres", || self.is_ready());
     }
 
     fn is_ready(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use crate::local::host_state::{self, HostProcess};
 use crate::unprivileged_user::UnprivilegedUser;
+use atoll_test_wait::wait_for;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, Once, OnceLock, PoisonError, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Maximum length of a printed panic message: a failed comparison of large contents would print megabytes.
 const MAX_PANIC_BYTES: usize = 16 * 1024;
@@ -124,20 +125,6 @@ impl Default for ProcessLog {
     }
 }
 
-/// Waits for the end of a process, at most this long, so that a test fails instead of hanging.
-pub fn wait_for_exit(child: &mut Child, most: Duration) -> Option<ExitStatus> {
-    let deadline = Instant::now() + most;
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
-        }
-        if Instant::now() > deadline {
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Finds an address that stays free while its server is down.
 ///
 /// Its port is below the ephemeral range, so that no outgoing connection takes it.
@@ -231,7 +218,7 @@ impl ServerProcess {
         *self = Self::start_on(self.address, &self.data_dir.clone(), self.options.clone());
     }
 
-    /// Starts another process with the same data and kills it while it starts.
+    /// Starts another process with the same data and kills it while it starts, after this delay.
     pub fn start_and_kill(&mut self, after: Duration) {
         self.kill();
         let mut child = spawn_server(self.address, &self.data_dir, &self.options, &self.log);
@@ -245,9 +232,8 @@ impl ServerProcess {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     }
 
-    /// Returns the exit status, if the process ends in time.
-    pub fn wait_for_exit(&mut self, most: Duration) -> Option<ExitStatus> {
-        wait_for_exit(&mut self.child, most)
+    pub fn wait_for_exit(&mut self) -> ExitStatus {
+        wait_for("the server's exit", || self.child.try_wait().unwrap())
     }
 }
 

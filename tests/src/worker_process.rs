@@ -2,13 +2,13 @@
 
 use crate::actor::ExternalSandbox;
 use crate::process::{self, ProcessLog};
+use atoll_test_wait::wait_for;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// `atoll-worker` as a process. Killed when dropped.
 pub struct WorkerProcess {
@@ -59,11 +59,11 @@ impl WorkerProcess {
         self.join_reader();
     }
 
-    /// Returns the exit status, if the process ends in time and `on_line` has got everything it printed.
-    pub fn wait_for_exit(&mut self, most: Duration) -> Option<ExitStatus> {
-        let status = process::wait_for_exit(&mut self.child, most)?;
+    /// Waits until the process ends and `on_line` has got everything it printed.
+    pub fn wait_for_exit(&mut self) -> ExitStatus {
+        let status = wait_for("the worker's exit", || self.child.try_wait().unwrap());
         self.join_reader();
-        Some(status)
+        status
     }
 
     fn join_reader(&mut self) {

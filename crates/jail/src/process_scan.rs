@@ -105,6 +105,8 @@ fn list_pids() -> impl Iterator<Item = i32> {
 
 #[cfg(test)]
 mod tests {
+    use atoll_test_wait::wait_until;
+
     use super::*;
 
     #[test]
@@ -118,13 +120,7 @@ mod tests {
         let found = open_in_namespace(namespace, pid).unwrap();
         assert!(!found.is_stopped());
         assert!(found.send_signal(Signal::STOP));
-        for _ in 0..1000 {
-            if found.is_stopped() {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        assert!(found.is_stopped());
+        wait_until("the process to stop", || found.is_stopped());
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(found.is_stopped() && !found.send_signal(Signal::CONT), "the pid was not reused");
@@ -151,15 +147,12 @@ mod tests {
             all.retain(|found| *found != pid && is_process_alive(Path::new(&format!("/proc/{found}"))));
             all
         };
-        let start_time = std::time::Instant::now();
-        while descendants().len() < 3 {
-            assert!(start_time.elapsed() < std::time::Duration::from_secs(60), "{:?}", descendants());
-        }
+        wait_until("the descendants to start", || descendants().len() >= 3);
         let all = descendants();
         kill_descendants(pid);
-        while all.iter().any(|pid| is_process_alive(Path::new(&format!("/proc/{pid}")))) {
-            assert!(start_time.elapsed() < std::time::Duration::from_secs(60), "{all:?}");
-        }
+        wait_until("the descendants to die", || {
+            !all.iter().any(|pid| is_process_alive(Path::new(&format!("/proc/{pid}"))))
+        });
         assert!(
             is_process_alive(Path::new(&format!("/proc/{pid}")))
                 && is_process_alive(Path::new(&format!("/proc/{}", other.id())))

@@ -197,9 +197,8 @@ async fn a_dropped_model_closes_its_connections() -> Result<()> {
     let url = format!("{}/v1/models", model.base_url());
     client.get(&url).send().await?.text().await?;
     drop(model);
-    // The open connection is closed too.
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(client.get(&url).send().await.is_err());
+    let is_closed = async || client.get(&url).send().await.is_err();
+    atoll_test_wait::poll_until("the open connection to be closed", is_closed).await;
     Ok(())
 }
 

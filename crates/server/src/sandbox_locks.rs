@@ -39,6 +39,7 @@ pub async fn run_to_completion<T: Send + 'static>(work: impl Future<Output = Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_test_wait::poll_until;
     use std::sync::atomic::{AtomicBool, Ordering};
     use tokio::time::{Duration, timeout};
 
@@ -63,12 +64,6 @@ mod tests {
         });
         assert!(timeout(Duration::from_millis(20), operation).await.is_err(), "the request is cancelled");
         go.notify_one();
-        timeout(Duration::from_secs(60), async {
-            while !done.load(Ordering::SeqCst) {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await
-        .unwrap();
+        poll_until("the operation's end", async || done.load(Ordering::SeqCst)).await;
     }
 }

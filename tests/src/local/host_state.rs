@@ -1,10 +1,11 @@
 //! The processes, cgroups and mounts that sandboxes have on the host.
 
+use atoll_test_wait::try_wait_for;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A process identified by its pidfd, so that a reused pid cannot be mistaken for it.
 pub struct HostProcess {
@@ -209,24 +210,19 @@ pub fn find_worker_process(id: &str) -> Option<HostProcess> {
 
 /// Kills the processes and removes the cgroups that a sandbox left behind.
 pub fn remove_leftovers(id: &str) {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    loop {
-        let (processes, cgroups) = (list_sandbox_processes(id), find_cgroups(id));
-        if cgroups.is_empty() || Instant::now() > deadline {
-            return;
-        }
-        for process in &processes {
+    let _ = try_wait_for(|| {
+        for process in list_sandbox_processes(id) {
             process.kill();
             process.ends_within(Duration::from_secs(2));
             process.reap();
         }
-        for dir in &cgroups {
-            remove_cgroup_tree(dir);
+        for dir in find_cgroups(id) {
+            remove_cgroup_tree(&dir);
             // The server's own cgroup, if this was its last sandbox.
             dir.parent().map(std::fs::remove_dir);
         }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        if find_cgroups(id).is_empty() { Ok(()) } else { Err(()) }
+    });
 }
 
 /// Removes the leaves first: `rmdir` removes only a cgroup without children.

@@ -5,8 +5,10 @@ use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::provider::{CommandExit, CreateSpec, ExecCommand, ExecEvent, ExecSpec, Identity, Provider, PtySize};
 use atoll_core::sandbox::Settings;
 use atoll_providers::{Docker, DockerOptions};
+use atoll_test_wait::{WAIT_TIMEOUT, try_poll_for, wait_until};
 use atoll_tests::docker_engine::{self, DockerEngine, TEST_IMAGE};
 use atoll_tests::local::repository::SampleRepository;
+use atoll_tests::local::spool::spooled_messages;
 use atoll_tests::local::{
     LocalServer, agent_messages, assert_log_is_complete, create_temp_dir, event_data, report_skipped,
 };
@@ -15,10 +17,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use tokio::task::block_in_place;
-
-const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns an engine and the worker for its containers, or reports why this machine cannot run the test.
 fn get_engine(what: &str) -> Option<(Arc<DockerEngine>, PathBuf)> {
@@ -44,16 +43,12 @@ fn docker_request(settings: Value) -> Value {
 
 /// Waits until a sandbox's directory, containers and volumes are gone.
 async fn wait_until_removed(server: &LocalServer, engine: &DockerEngine, id: &str) {
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    loop {
-        let (home, leftovers) =
-            (server.data_dir().join("docker").join(id), block_in_place(|| engine.list_resources(id)));
-        if !home.exists() && leftovers.is_empty() {
-            return;
-        }
-        assert!(Instant::now() < deadline, "the sandbox is still there: {leftovers:?}, directory: {}", home.exists());
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let home = server.data_dir().join("docker").join(id);
+    let removed = try_poll_for(async || {
+        let left = (home.exists(), block_in_place(|| engine.list_resources(id)));
+        if left == (false, Vec::new()) { Ok(()) } else { Err(left) }
+    });
+    removed.await.expect("the sandbox's directory, containers and volumes must be gone");
 }
 
 async fn stop_and_check(server: LocalServer, engine: &DockerEngine) {
@@ -227,7 +222,7 @@ async fn a_restarted_server_adopts_its_containers() {
 async fn spooled_events_survive_a_killed_container() {
     let Some((engine, worker)) = block_in_place(|| get_engine("a killed container's spool")) else { return };
     let mut server = block_in_place(|| start_server(&engine, &worker));
-    let prompt = "say before\nwait 2\nsay meanwhile\nwait 60";
+    let prompt = "edit hold x\nsay before\nrun while test -e hold; do sleep 0.1; done\nsay meanwhile\nwait 60";
     let [killed, removed] = [
         server.create_sandbox(docker_request(json!({ "prompt": prompt }))).await,
         server.create_sandbox(docker_request(json!({ "prompt": prompt }))).await,
@@ -237,7 +232,11 @@ async fn spooled_events_survive_a_killed_container() {
     }
     block_in_place(|| {
         server.process.kill();
-        std::thread::sleep(Duration::from_secs(4));
+        for id in [&killed, &removed] {
+            engine.run_docker(&["exec", &format!("atoll-{id}"), "rm", "/workspace/hold"]).unwrap();
+            let spool = server.data_dir().join("docker").join(id).join("spool");
+            wait_until("a spooled message", || spooled_messages(&spool).iter().any(|text| text == "meanwhile"));
+        }
         engine.run_docker(&["kill", &format!("atoll-{killed}")]).unwrap();
         engine.run_docker(&["rm", "--force", &format!("atoll-{removed}")]).unwrap();
         server.process.restart();

@@ -1,6 +1,7 @@
 //! Sandboxes of the `fake` provider, which uses the same code path as the real ones.
 
 use atoll_providers::fake::{FakeOptions, Fault, FaultKind, FaultPoint};
+use atoll_test_wait::try_poll_for;
 use atoll_tests::actor::Actor;
 use atoll_tests::database::DatabaseKind;
 use atoll_tests::on_both_databases;
@@ -18,8 +19,6 @@ on_both_databases!(
     a_paused_sandbox_does_not_time_out,
 );
 
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
-
 async fn create_sandbox(admin: &Actor, settings: Value) -> String {
     let mut body = json!({ "provider": "fake", "agent": "demo" });
     body.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
@@ -28,15 +27,11 @@ async fn create_sandbox(admin: &Actor, settings: Value) -> String {
 
 /// Waits until the sandbox's row matches.
 async fn wait_until(admin: &Actor, id: &str, is_match: impl Fn(&Value) -> bool) -> Value {
-    let deadline = tokio::time::Instant::now() + WAIT_TIMEOUT;
-    loop {
+    let polled = try_poll_for(async || {
         let row = admin.get(&format!("/sandboxes/{id}")).await.expect_status(200);
-        if is_match(&row) {
-            return row;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "the sandbox never reached the expected state: {row}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        if is_match(&row) { Ok(row) } else { Err(row) }
+    });
+    polled.await.expect("the sandbox must reach the expected state")
 }
 
 fn has_ended(row: &Value) -> bool {
@@ -66,8 +61,9 @@ async fn a_paused_sandbox_does_not_time_out(kind: DatabaseKind) {
     let id = create_sandbox(&admin, json!({ "prompt": "say one\nwait 600", "timeout_s": 6 })).await;
     wait_until(&admin, &id, |row| row["activity"] == "working").await;
     admin.post(&format!("/sandboxes/{id}/pause"), json!({})).await.expect_status(200);
-    // Longer than the timeout of the sandbox.
-    tokio::time::sleep(Duration::from_secs(7)).await;
+    // A sandbox that starts later and is not paused times out.
+    let later = create_sandbox(&admin, json!({ "prompt": "wait 600", "timeout_s": 6 })).await;
+    assert_eq!(wait_until(&admin, &later, has_ended).await["reason"]["code"], "timeout");
     let row = admin.get(&format!("/sandboxes/{id}")).await.expect_status(200);
     assert_eq!((row["state"].as_str(), row["activity"].as_str()), (Some("running"), Some("paused")), "{row}");
     admin.post(&format!("/sandboxes/{id}/resume"), json!({})).await.expect_status(200);
@@ -83,16 +79,11 @@ async fn a_message_reaches_a_working_agent(kind: DatabaseKind) {
     wait_until(&admin, &id, |row| row["activity"] == "working" && row["turn"] == 1).await;
     let path = format!("/sandboxes/{id}/messages");
     admin.post(&path, json!({ "content": "say steered" })).await.expect_status(201);
-    let is_acknowledged = |messages: &Value| messages["items"][1]["state"] == "acknowledged";
-    let deadline = tokio::time::Instant::now() + WAIT_TIMEOUT;
-    let messages = loop {
+    let polled = try_poll_for(async || {
         let messages = admin.get(&path).await.expect_status(200);
-        if is_acknowledged(&messages) {
-            break messages;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{messages}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
+        if messages["items"][1]["state"] == "acknowledged" { Ok(messages) } else { Err(messages) }
+    });
+    let messages = polled.await.expect("the agent must acknowledge the message");
     assert_eq!(
         (messages["items"][1]["how"].as_str(), messages["items"][1]["turn"].as_i64()),
         (Some("injected"), Some(1))

@@ -8,10 +8,6 @@ mod server_shutdown;
 
 use atoll_tests::process::ServerProcess;
 use std::path::Path;
-use std::time::Duration;
-
-/// Generous enough for a slow machine: a correct test never waits this long.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts a server process with its data in `dir/data`, these configuration lines and no rate limits.
 fn start_server(dir: &Path, config: &str, arguments: &[String]) -> ServerProcess {

@@ -4,6 +4,7 @@
 mod reader;
 mod worker_program;
 
+use atoll_test_wait::{poll_for, try_poll_for};
 use atoll_tests::actor::Actor;
 use atoll_tests::database::{Database, DatabaseKind};
 use atoll_tests::process::ServerProcess;
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use worker_program::{DeliveryReply, HandOver, ProgramRecord, WorkerProgram};
 
 on_both_databases!(kills_lose_and_duplicate_nothing);
@@ -24,8 +25,6 @@ on_both_databases!(kills_lose_and_duplicate_nothing);
 /// Kills at full scale, both databases together.
 const FULL_SCALE_KILLS: usize = 400;
 const SANDBOX_COUNT: usize = 3;
-/// Generous enough for a slow machine: the time without any progress.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// No rate limits, and leases that expire while the program holds messages.
 const CONFIG: &str = "\
@@ -170,18 +169,15 @@ async fn post_messages(admin: Actor, sandbox: String, seed: u64, done: Arc<Atomi
 }
 
 async fn post_until_accepted(admin: &Actor, path: &str, body: &Value, number: usize) -> Value {
-    loop {
-        let request = admin.request(Method::POST, path).header("Idempotency-Key", format!("key-{number}")).json(body);
-        if let Ok(response) = request.send().await {
-            let status = response.status().as_u16();
-            // The connection may break in the middle of the response.
-            if let (201, Ok(created)) = (status, response.json().await) {
-                return created;
-            }
-            assert!(status == 201 || status == 503, "{status}");
-        }
-        tokio::time::sleep(Duration::from_millis(30)).await;
-    }
+    let request = admin.request(Method::POST, path).header("Idempotency-Key", format!("key-{number}")).json(body);
+    poll_for("the server to accept a message", async || {
+        let response = request.try_clone().unwrap().send().await.ok()?;
+        let status = response.status().as_u16();
+        assert!(status == 201 || status == 503, "{status}");
+        // The connection may break in the middle of the response.
+        response.json().await.ok().filter(|_| status == 201)
+    })
+    .await
 }
 
 async fn list_messages(admin: &Actor, sandbox: &str) -> Vec<Value> {
@@ -196,19 +192,15 @@ async fn wait_until_all_delivered(admin: &Actor, programs: &[WorkerProgram]) {
             "leased" => !program.has_unanswered(message["id"].as_str().unwrap()),
             _ => false,
         };
-        let (mut fewest, mut deadline) = (usize::MAX, Instant::now() + WAIT_TIMEOUT);
-        loop {
-            let mut pending = list_messages(admin, &program.sandbox.id).await;
-            pending.retain(is_pending);
-            if pending.is_empty() {
-                break;
-            }
+        let mut fewest = usize::MAX;
+        while fewest > 0 {
             // A slow machine may need long for many messages, but their number must shrink.
-            if pending.len() < fewest {
-                (fewest, deadline) = (pending.len(), Instant::now() + WAIT_TIMEOUT);
-            }
-            assert!(Instant::now() < deadline, "{fewest} messages stay pending: {:?}", pending.first());
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            let fewer = try_poll_for(async || {
+                let mut pending = list_messages(admin, &program.sandbox.id).await;
+                pending.retain(is_pending);
+                if pending.len() < fewest { Ok(pending.len()) } else { Err(pending) }
+            });
+            fewest = fewer.await.expect("the number of pending messages must shrink");
         }
     }
 }
@@ -294,10 +286,9 @@ fn check_delivery(message: &Value, state: &str, handed: &[HandOver]) {
 
 /// Waits until a reader has the whole log, and compares the two.
 async fn wait_until_read(read: &ReadLogs, sandbox: &str, log: &[u64]) {
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    while read.fingerprints(sandbox).len() < log.len() {
-        assert!(Instant::now() < deadline, "a reader has {} of {} events", read.fingerprints(sandbox).len(), log.len());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert_eq!(read.fingerprints(sandbox), log);
+    let read = try_poll_for(async || {
+        let read = read.fingerprints(sandbox);
+        if read.len() < log.len() { Err(read.len()) } else { Ok(read) }
+    });
+    assert_eq!(read.await.unwrap_or_else(|count| panic!("a reader has {count} of {} events", log.len())), log);
 }

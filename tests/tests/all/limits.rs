@@ -1,6 +1,7 @@
 //! Rate limits: the server refuses excess requests and readers, and slows workers down.
 
 use atoll_server::Options;
+use atoll_test_wait::poll_until;
 use atoll_tests::actor::{Actor, ApiResponse};
 use atoll_tests::database::DatabaseKind;
 use atoll_tests::manual_worker::{ManualWorker, build_event};
@@ -123,11 +124,6 @@ async fn excess_readers_are_refused_until_one_disconnects() {
     // Other requests still work, and a reader that disconnects makes room.
     admin.get(&format!("/sandboxes/{}/events", sandbox.id)).await.expect_status(200);
     drop((first, second));
-    loop {
-        if follow_events(&admin, &sandbox.id).await.status() == 200 {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    poll_until("room for a reader", async || follow_events(&admin, &sandbox.id).await.status() == 200).await;
     server.stop().await;
 }

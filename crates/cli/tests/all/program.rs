@@ -1,13 +1,10 @@
 //! The program as a process with a clean environment, killed at the end of its test.
 
+use atoll_test_wait::{try_wait_for, wait_for};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant};
-
-/// Longer than any step takes on a slow machine.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn atoll(data_dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_atoll"));
@@ -86,14 +83,7 @@ impl Running {
 
     /// Waits for its exit code.
     pub fn code(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + EXIT_TIMEOUT;
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(Instant::now() < deadline, "the program does not exit");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_for("the program's exit", || self.child.try_wait().unwrap()).code()
     }
 
     pub fn kill(mut self) {
@@ -105,14 +95,10 @@ impl Running {
 impl Drop for Running {
     /// Sends SIGTERM first: processes of a killed server would write into the test's directory for a moment.
     fn drop(&mut self) {
-        let is_running = |child: &mut Child| matches!(child.try_wait(), Ok(None));
-        if is_running(&mut self.child) {
+        if matches!(self.child.try_wait(), Ok(None)) {
             let pid = rustix::process::Pid::from_child(&self.child);
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-            let deadline = Instant::now() + EXIT_TIMEOUT;
-            while is_running(&mut self.child) && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            let _ = try_wait_for(|| if matches!(self.child.try_wait(), Ok(None)) { Err(()) } else { Ok(()) });
         }
         drop(self.child.kill());
         drop(self.child.wait());

@@ -82,7 +82,8 @@ pub(super) fn read_pids(directory: &Path) -> Vec<Pid> {
 #[cfg(test)]
 mod tests {
     use std::process::{Child, Command};
-    use std::time::{Duration, Instant};
+
+    use atoll_test_wait::{try_wait_for, wait_until};
 
     use super::super::{ensure_dir, hierarchy};
     use super::*;
@@ -97,12 +98,7 @@ mod tests {
         fn drop(&mut self) {
             let _ = self.child.kill();
             let _ = self.child.wait();
-            for _ in 0..100 {
-                if fs::remove_dir(&self.directory).is_ok() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(2));
-            }
+            let _ = try_wait_for(|| fs::remove_dir(&self.directory));
         }
     }
 
@@ -122,14 +118,6 @@ mod tests {
         Some(group)
     }
 
-    fn wait_until(is_done: impl Fn() -> bool) {
-        let start = Instant::now();
-        while !is_done() {
-            assert!(start.elapsed() < Duration::from_secs(20), "timed out");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
     fn cpu_ticks(pid: u32) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         stat.rsplit_once(')').unwrap().1.split_whitespace().nth(11).unwrap().parse().unwrap()
@@ -142,7 +130,7 @@ mod tests {
         let freezer = make(group.directory.clone());
         assert!(!freezer.is_frozen() && !freezer.is_freezing());
         freezer.freeze().unwrap();
-        wait_until(|| freezer.is_frozen());
+        wait_until("the group to freeze", || freezer.is_frozen());
         assert!(freezer.is_freezing());
         let before = cpu_ticks(group.child.id());
         let own = cpu_ticks(std::process::id());
@@ -150,10 +138,10 @@ mod tests {
         while cpu_ticks(std::process::id()) < own + 5 {}
         assert_eq!(cpu_ticks(group.child.id()), before, "a frozen process uses no CPU");
         freezer.thaw().unwrap();
-        wait_until(|| !freezer.is_frozen());
-        wait_until(|| cpu_ticks(group.child.id()) > before);
+        wait_until("the group to thaw", || !freezer.is_frozen());
+        wait_until("the process to run", || cpu_ticks(group.child.id()) > before);
         freezer.freeze().unwrap();
-        wait_until(|| freezer.is_frozen());
+        wait_until("the group to freeze", || freezer.is_frozen());
         group.child.kill().unwrap();
         freezer.kill_frozen();
         group.child.wait().unwrap();

@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use atoll_jail::{DiskUsage, Enforcement, Error};
+use atoll_test_wait::wait_until;
 
-use crate::harness::{Harness, assert_unchanged, skip_test, wait_for_file, wait_until};
+use crate::harness::{Harness, assert_unchanged, skip_test, wait_for_file};
 use crate::unprivileged;
 
 /// In the agent's cgroup one process writes and one only reads; the worker has a file open too.

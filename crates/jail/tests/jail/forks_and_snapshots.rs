@@ -5,10 +5,9 @@ use std::fs;
 use std::time::Duration;
 
 use atoll_jail::{CatalogKind, Error, Exit, IdMapKind, LaunchStep, SandboxInfo, SandboxSpec};
+use atoll_test_wait::{wait_for, wait_until};
 
-use crate::harness::{
-    Harness, exec_shell, launcher_pid, require_root, run_program, spec, wait_for, wait_for_file, wait_until,
-};
+use crate::harness::{Harness, exec_shell, launcher_pid, require_root, run_program, spec, wait_for_file};
 use crate::unprivileged;
 
 const WORKER: &str = "#!/bin/sh\nexec sleep 1000000\n";

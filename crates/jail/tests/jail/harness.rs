@@ -8,9 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use atoll_jail::{Exit, Launcher, LauncherOptions, ResourceLimits, RunningProgram, SandboxSpec, Support};
+use atoll_test_wait::wait_for;
 
 pub const LAUNCHER_VARIABLE: &str = "ATOLL_JAIL_TEST_LAUNCHER";
 
@@ -137,22 +138,6 @@ impl Harness {
             (!names.iter().any(|name| name.starts_with('.'))).then_some(names)
         })
     }
-}
-
-/// Polls until `poll` returns a value; fails after a minute.
-pub fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = poll() {
-            return value;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "timed out waiting for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    wait_for(what, || condition().then_some(()));
 }
 
 /// Waits for a file that a process in the sandbox writes.

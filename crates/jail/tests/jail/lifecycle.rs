@@ -9,10 +9,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use atoll_jail::{Enforcement, Error, Exit, LaunchStep, Launcher, WorkerExit};
+use atoll_test_wait::wait_until;
 
 use crate::harness::{
     Harness, cgroup_dirs, exec_shell, launcher_pid, launchers_with_lock, options, processes_with, run_program,
-    skip_test, spec, wait_for_file, wait_until,
+    skip_test, spec, wait_for_file,
 };
 
 /// A worker that leaves a daemon in its own session, reparented to pid 1.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use atoll_jail::{Enforcement, Exit, ResourceLimits};
+use atoll_test_wait::wait_until;
 
-use crate::harness::{Harness, skip_test, spec, wait_for_file, wait_until};
+use crate::harness::{Harness, skip_test, spec, wait_for_file};
 
 const HOG: &str = "head -c 300m /dev/zero | tail -c 299m >/dev/null";
 

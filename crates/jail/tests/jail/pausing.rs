@@ -5,8 +5,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use atoll_jail::{Enforcement, Error, Launcher, SandboxInfo};
+use atoll_test_wait::wait_until;
 
-use crate::harness::{Harness, assert_unchanged, cgroup_dirs, exec_shell, processes_with, wait_for_file, wait_until};
+use crate::harness::{Harness, assert_unchanged, cgroup_dirs, exec_shell, processes_with, wait_for_file};
 use crate::unprivileged;
 
 /// The worker counts, and so does a child in the agent's cgroup; a second child starts on request.

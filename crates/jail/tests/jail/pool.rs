@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use atoll_jail::{DiskQuota, Enforcement, Error, Exit, Launcher, ResourceLimits, SandboxInfo, SandboxSpec, Tier};
+use atoll_test_wait::{wait_for, wait_until};
 
-use crate::harness::{Harness, exec_shell, spec, wait_for, wait_until};
+use crate::harness::{Harness, exec_shell, spec};
 
 const WORKER: &str = "#!/bin/sh\nexec sleep 1000000\n";
 const GIB: u64 = 1 << 30;

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use atoll_jail::Exit;
+use atoll_test_wait::wait_until;
 
-use crate::harness::{Harness, assert_unchanged, exec_shell, require_root, skip_test, spec, wait_for_file, wait_until};
+use crate::harness::{Harness, assert_unchanged, exec_shell, require_root, skip_test, spec, wait_for_file};
 use crate::unprivileged;
 
 const WORKER: &str = "#!/bin/sh\nexec sleep 1000000\n";

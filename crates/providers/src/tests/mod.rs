@@ -9,10 +9,10 @@ use crate::{External, Fake, FakeOptions};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::provider::{CreateSpec, Identity, Provider, ProviderId};
 use atoll_core::sandbox::Settings;
+use atoll_test_wait::{poll_until, try_poll_for};
 use recording_server::RecordingServer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 async fn assert_conformance(provider: &dyn Provider) {
     let verdicts = conformance::check_provider(provider, &Settings::default()).await;
@@ -43,16 +43,6 @@ fn create_spec() -> CreateSpec {
     CreateSpec { identity, labels: BTreeMap::new(), settings: Settings::default(), source: None, programs: Vec::new() }
 }
 
-/// Returns false after ten simulated minutes.
-async fn poll_until(condition: impl Fn() -> bool) -> bool {
-    let holds = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(600), holds).await.is_ok()
-}
-
 /// One fake sandbox and its recording server.
 struct Scenario {
     fake: Fake,
@@ -81,14 +71,18 @@ impl Scenario {
     }
 
     async fn wait_for_events(&self, event_type: &str, count: usize) {
-        let enough =
-            || self.link.event_types(self.sandbox).iter().filter(|logged| *logged == event_type).count() >= count;
-        assert!(poll_until(enough).await, "no {event_type} in {:#?}", self.link.stored_events(self.sandbox));
+        let stored = try_poll_for(async || {
+            let events = self.link.stored_events(self.sandbox);
+            let matching = events.iter().filter(|event| event["type"] == event_type).count();
+            if matching < count { Err(events) } else { Ok(()) }
+        });
+        stored.await.unwrap_or_else(|events| panic!("no {event_type} in {events:#?}"));
     }
 
     /// Waits for acknowledgements, which are sent apart from the events.
     async fn wait_for_acks(&self, count: usize) {
-        assert!(poll_until(|| self.link.with_row(self.sandbox, |row| row.acks.len() == count)).await);
+        let is_acknowledged = async || self.link.with_row(self.sandbox, |row| row.acks.len() == count);
+        poll_until("the acknowledgements", is_acknowledged).await;
     }
 
     fn event_types(&self) -> Vec<String> {

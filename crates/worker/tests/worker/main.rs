@@ -5,12 +5,12 @@
 mod fake_server;
 mod in_sandbox;
 
+use atoll_test_wait::{wait_for, wait_until};
 use fake_server::FakeServer;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 const SANDBOX_ID: &str = "sbx_01jcqz4v8yfxa9s9w5c3m2k7d1";
 
@@ -59,14 +59,7 @@ impl WorkerProcess {
     }
 
     fn wait_for_exit(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        panic!("the worker did not end");
+        wait_for("the worker's exit", || self.child.try_wait().unwrap())
     }
 
     fn kill(&mut self) {
@@ -79,15 +72,6 @@ impl Drop for WorkerProcess {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
-    }
-}
-
-/// Waits until a condition holds.
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(15);
-    while !condition() {
-        assert!(Instant::now() < deadline, "timed out waiting for {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -1,8 +1,9 @@
 //! Data that leaves a sandbox, processes that outlive it, and secrets of the server.
 
 use super::attempt_table::AttemptTable;
+use atoll_test_wait::WAIT_TIMEOUT;
 use atoll_tests::local::repository::SampleRepository;
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT, create_temp_dir, has_ended, host_state};
+use atoll_tests::local::{LocalServer, create_temp_dir, has_ended, host_state};
 use atoll_tests::unprivileged_user::chown_tree;
 use serde_json::{Value, json};
 use std::os::unix::fs::symlink;

@@ -1,6 +1,7 @@
 //! A full disk of the server, and one of the worker.
 
-use super::{WAIT_TIMEOUT, create_temp_dir, start_server};
+use super::{create_temp_dir, start_server};
+use atoll_test_wait::{poll_until, wait_until};
 use atoll_tests::actor::Actor;
 use atoll_tests::manual_worker::{ManualWorker, build_event};
 use atoll_tests::small_disk::SmallDisk;
@@ -8,7 +9,6 @@ use atoll_tests::worker_process::WorkerProcess;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 /// The numbers in the events of a log, in order.
 fn event_numbers(log: &[Value]) -> Vec<i64> {
@@ -17,14 +17,6 @@ fn event_numbers(log: &[Value]) -> Vec<i64> {
 
 fn event_line(number: usize, bytes: usize) -> String {
     json!({ "type": "agent.message", "data": { "n": number, "text": "x".repeat(bytes) } }).to_string() + "\n"
-}
-
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "timed out waiting for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Counts the keys that a worker prints.
@@ -92,14 +84,10 @@ async fn a_server_on_a_full_disk_loses_no_accepted_event_and_recovers() {
     assert_eq!(event_numbers(&admin.all_events(&manual_sandbox.id).await), (1..=sent).collect::<Vec<i64>>());
 
     disk.free_space();
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    while manual.send_batch(batch(sent)).await.status != 200 {
-        assert!(Instant::now() < deadline, "the server does not recover");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    poll_until("the server to recover", async || manual.send_batch(batch(sent)).await.status == 200).await;
     sent += 20;
     drop(stdin);
-    assert_eq!(worker.wait_for_exit(WAIT_TIMEOUT).and_then(|status| status.code()), Some(0));
+    assert_eq!(worker.wait_for_exit().code(), Some(0));
     assert_eq!(server.pid(), pid, "the server must recover without a restart");
 
     // The events survive a kill.
@@ -150,7 +138,7 @@ async fn a_worker_on_a_full_disk_loses_no_confirmed_event() {
     server.restart();
     let (mut next, stdin) = WorkerProcess::start(&server.url, &sandbox, disk.path(), |_| {});
     drop(stdin);
-    assert_eq!(next.wait_for_exit(WAIT_TIMEOUT).and_then(|status| status.code()), Some(0));
+    assert_eq!(next.wait_for_exit().code(), Some(0));
     let log = admin.all_events(&sandbox.id).await;
     let stored = event_numbers(&log);
     assert!(stored.len() >= confirmed, "{confirmed} events were confirmed, {} are stored", stored.len());

@@ -1,6 +1,7 @@
 //! Kills of a server while it creates sandboxes: the next server knows the state of each.
 
-use super::{WAIT_TIMEOUT, create_temp_dir, start_server};
+use super::{create_temp_dir, start_server};
+use atoll_test_wait::{poll_for, poll_until, try_poll_for};
 use atoll_tests::actor::{Actor, ExternalSandbox};
 use atoll_tests::manual_worker::ManualWorker;
 use atoll_tests::process::ServerProcess;
@@ -9,6 +10,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use reqwest::Method;
 use serde_json::{Value, json};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// Kills at full scale.
@@ -16,17 +18,14 @@ const FULL_SCALE_KILLS: usize = 60;
 
 /// Requests a sandbox until the server responds, however often the server dies meanwhile.
 async fn create_until_answered(admin: Actor, key: String, body: Value) -> Value {
-    loop {
-        let request = admin.request(Method::POST, "/sandboxes").header("Idempotency-Key", &key).json(&body);
-        if let Ok(response) = request.send().await {
-            let status = response.status().as_u16();
-            if let (201, Ok(created)) = (status, response.json().await) {
-                return created;
-            }
-            assert!(status == 201 || status == 503, "{status}");
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let request = admin.request(Method::POST, "/sandboxes").header("Idempotency-Key", &key).json(&body);
+    poll_for("the server to create a sandbox", async || {
+        let response = request.try_clone().unwrap().send().await.ok()?;
+        let status = response.status().as_u16();
+        assert!(status == 201 || status == 503, "{status}");
+        response.json().await.ok().filter(|_| status == 201)
+    })
+    .await
 }
 
 async fn get_sandbox(admin: &Actor, id: &str) -> Value {
@@ -35,31 +34,30 @@ async fn get_sandbox(admin: &Actor, id: &str) -> Value {
 
 /// Waits until a worker acknowledges a new message, or until the sandbox has ended.
 async fn wait_until_responsive_or_ended(admin: &Actor, id: &str) -> Value {
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    let mut sent = false;
-    loop {
+    let sent = Cell::new(false);
+    let polled = try_poll_for(async || {
         let row = get_sandbox(admin, id).await;
         match row["state"].as_str().unwrap() {
-            "running" if !sent => {
+            "running" if !sent.get() => {
                 let path = format!("/sandboxes/{id}/messages");
                 let answer = admin.post(&path, json!({ "content": "say still here" })).await;
                 assert!([201, 409].contains(&answer.status.as_u16()), "{}", answer.body);
-                sent = answer.status == 201;
+                sent.set(answer.status == 201);
             }
             "running" => {
                 let path = format!("/sandboxes/{id}/messages?state=acknowledged");
                 let acknowledged = admin.get(&path).await.expect_status(200);
                 let is_ours = |message: &Value| message["content"] == "say still here";
                 if acknowledged["items"].as_array().unwrap().iter().any(is_ours) {
-                    return row;
+                    return Ok(row);
                 }
             }
-            "failed" | "completed" => return row,
+            "failed" | "completed" => return Ok(row),
             _ => {}
         }
-        assert!(Instant::now() < deadline, "no worker acknowledges the message: {row}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        Err(row)
+    });
+    polled.await.expect("a worker must acknowledge the message")
 }
 
 /// Checks that the state of a fake sandbox is true, and returns it.
@@ -173,11 +171,7 @@ async fn a_running_sandbox_without_a_provider_id_fails_as_lost_after_a_restart()
     let body = json!({ "provider": "fake", "prompt": "say the very first", "end": "keep" });
     let created = create_until_answered(admin.clone(), "one".into(), body).await;
     let id = created["id"].as_str().unwrap();
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    while get_sandbox(&admin, id).await["state"] != "running" {
-        assert!(Instant::now() < deadline, "the sandbox does not start");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    poll_until("the sandbox to start", async || get_sandbox(&admin, id).await["state"] == "running").await;
     assert_eq!(get_sandbox(&admin, id).await["provider_id"], Value::Null);
     server.restart();
     assert_eq!(check_fake(&admin, id).await, "failed");

@@ -1,5 +1,6 @@
 //! Leases that never reach their worker, because the connection breaks.
 
+use atoll_test_wait::poll_for;
 use atoll_tests::database::DatabaseKind;
 use atoll_tests::manual_worker::ManualWorker;
 use atoll_tests::on_both_databases;
@@ -61,8 +62,8 @@ async fn an_acknowledgement_under_an_older_lease_of_the_same_worker_counts(kind:
         admin.post(&path, json!({ "content": content })).await.expect_status(201);
     }
     let first = worker.lease_messages(5).await;
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    let second = worker.lease_messages(5).await;
+    let leases = async || Some(worker.lease_messages(5).await).filter(|leases| !leases.is_empty());
+    let second = poll_for("the leases to expire", leases).await;
     assert_eq!((first.len(), second.len()), (4, 4));
     assert!(first.iter().zip(&second).all(|(old, new)| old["id"] == new["id"] && old["lease"] != new["lease"]));
 

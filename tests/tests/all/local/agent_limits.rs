@@ -1,8 +1,9 @@
 //! An agent near a limit gets a warning, pauses at the limit, and continues when a user raises it.
 
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT, agent_messages, event_data, host_state};
+use atoll_test_wait::poll_until;
+use atoll_tests::local::{LocalServer, agent_messages, event_data, host_state};
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Returns true if a process of the agent is stopped (state `T`).
 pub(super) fn is_agent_stopped(id: &str) -> bool {
@@ -26,11 +27,7 @@ async fn raise_limits(server: &LocalServer, id: &str, limits: Value) -> Value {
 }
 
 pub(super) async fn wait_until_agent_stopped(id: &str) {
-    let until = Instant::now() + WAIT_TIMEOUT;
-    while !is_agent_stopped(id) {
-        assert!(Instant::now() < until, "the agent keeps running");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    poll_until("the agent to stop", async || is_agent_stopped(id)).await;
 }
 
 /// The `limit.*` events in log order, without the prefix.
@@ -61,7 +58,7 @@ async fn a_turn_paused_by_its_time_limit_stays_paused_across_a_restart() {
     });
     let row = server.wait_until(&id, |row| row["activity"] == "limit_paused").await;
     assert_eq!(row["limit_paused"], "turn_s", "{row}");
-    // A limit below the used time does not resume the agent.
+    // A limit below the used time does not resume the agent, also a moment later.
     raise_limits(&server, &id, json!({ "turn_s": 2 })).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(is_agent_stopped(&id), "the agent must stay stopped");

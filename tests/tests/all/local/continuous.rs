@@ -1,10 +1,10 @@
 //! Continuous mode with real commands and exit codes. A failed check's output goes back to the agent, so a check can
 //! instruct the demo agent.
 
+use atoll_test_wait::poll_until;
 use atoll_tests::local::repository::SampleRepository;
 use atoll_tests::local::{LocalServer, assert_log_is_complete, event_data};
 use serde_json::{Value, json};
-use std::time::Duration;
 use tokio::task::block_in_place;
 
 /// Fails with code 7 until the file has three lines, and prints the instruction to add one.
@@ -214,13 +214,10 @@ async fn an_unknown_check_does_not_pass_and_a_message_restarts_the_checks() {
     assert_eq!((&row["state"], &row["continuous"]["iteration"]), (&json!("running"), &json!(1)), "{row}");
     // Work after the loop passed is checked too.
     server.send_message(&id, json!({ "content": "say two" })).await;
-    tokio::time::timeout(Duration::from_secs(60), async {
-        while event_data(&server.admin.all_events(&id).await, "continuous.passed").len() < 2 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+    poll_until("the checks to run again", async || {
+        event_data(&server.admin.all_events(&id).await, "continuous.passed").len() >= 2
     })
-    .await
-    .expect("the checks run again");
+    .await;
     server.stop_and_check().await;
 }
 

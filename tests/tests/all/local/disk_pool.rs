@@ -1,10 +1,10 @@
 //! A disk pool: the kernel enforces the quota, so writes fail and no process is killed.
 
 use super::isolation_tier::{atoll_command, run_doctor};
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT, event_data, host_state, report_skipped};
+use atoll_test_wait::poll_until;
+use atoll_tests::local::{LocalServer, event_data, host_state, report_skipped};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::time::{Duration, Instant};
 use tokio::task::block_in_place;
 
 const POOL_CONFIG: &str = "local: {disk_pool_gb: 1}\n";
@@ -45,11 +45,7 @@ async fn count_disk_full_events(server: &LocalServer, id: &str) -> usize {
 pub async fn stop_and_check(server: LocalServer) {
     let data = server.data_dir();
     server.stop_and_check().await;
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    while !list_loop_devices(&data).is_empty() {
-        assert!(Instant::now() < deadline, "a loop device is left: {:?}", list_loop_devices(&data));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    poll_until("the loop device to be gone", async || list_loop_devices(&data).is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,8 @@
 //! A server that starts as root and drops its privileges. The launcher spawner and the launcher stay root.
 
+use atoll_test_wait::{poll_until, wait_until};
 use atoll_tests::local::repository::SampleRepository;
+use atoll_tests::local::spool::spooled_messages;
 use atoll_tests::local::{LocalServer, create_temp_dir, event_data, host_state, is_root, report_skipped};
 use atoll_tests::process;
 use atoll_tests::unprivileged_user::chown_tree;
@@ -9,7 +11,7 @@ use serde_json::json;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::task::block_in_place;
 
 /// Belongs to no user of the host, and no other test uses it.
@@ -101,11 +103,10 @@ async fn a_server_drops_root_and_its_sandboxes_work_as_before() {
     // The launcher spawner replaces a launcher that dies.
     let (_, launcher) = root_processes(&server);
     assert!(launcher.kill() && launcher.ends_within(Duration::from_secs(10)));
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !server.admin.get(&format!("/sandboxes/{id}/resources")).await.status.is_success() {
-        assert!(Instant::now() < deadline, "no new launcher started");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    poll_until("a new launcher", async || {
+        server.admin.get(&format!("/sandboxes/{id}/resources")).await.status.is_success()
+    })
+    .await;
     let (_, launcher) = root_processes(&server);
     assert_eq!(launcher.status_field("Uid").as_deref(), Some("0\t0\t0\t0"));
     assert_eq!(server.run_shell(&fork, "cat kept.txt").await.expect_success(), "kept\n");
@@ -119,7 +120,8 @@ async fn an_unprivileged_server_ingests_the_spool_of_a_dead_worker() {
         return report_skipped("a server that gives up root", "this is not root");
     }
     let mut server = LocalServer::start_with_config(&format!("server: {{user: {SERVER_UID}}}\n"));
-    let id = server.create_sandbox(json!({ "prompt": "say one\nwait 2\nsay two\nwait 60" })).await;
+    let prompt = "edit hold x\nsay one\nrun while test -e hold; do sleep 0.1; done\nsay two\nwait 60";
+    let id = server.create_sandbox(json!({ "prompt": prompt })).await;
     server.wait_for_event(&id, |event| event["data"]["text"] == "one").await;
     let Some(worker) = host_state::find_worker_process(&id) else {
         report_skipped("a worker that dies alone", "there are no cgroups to find it by");
@@ -127,8 +129,9 @@ async fn an_unprivileged_server_ingests_the_spool_of_a_dead_worker() {
     };
     block_in_place(|| {
         server.process.kill();
-        // Longer than the agent waits: only the spool has its next message.
-        std::thread::sleep(Duration::from_secs(4));
+        std::fs::remove_file(worker.proc_path("root/workspace/hold")).unwrap();
+        let spool = server.sandbox_dir(&id).join("spool");
+        wait_until("a spooled message", || spooled_messages(&spool).iter().any(|text| text == "two"));
         assert!(worker.kill() && worker.ends_within(Duration::from_secs(10)));
         server.process.restart();
     });

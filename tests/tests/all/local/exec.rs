@@ -1,11 +1,11 @@
 //! Commands in a sandbox: standard input, exit status, and `atoll sandbox exec`.
 
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT};
+use atoll_test_wait::poll_for;
+use atoll_tests::local::LocalServer;
 use atoll_tests::process;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 use tokio::task::block_in_place;
 
 fn atoll_command(server: &LocalServer, arguments: &[&str]) -> Command {
@@ -31,16 +31,11 @@ async fn list_execs(server: &LocalServer, id: &str) -> Vec<Value> {
 }
 
 async fn wait_until_exec_ended(server: &LocalServer, id: &str, exec: &str) -> Value {
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    loop {
+    poll_for("the command's end", async || {
         let found = list_execs(server, id).await.into_iter().find(|row| row["id"] == exec);
-        match found.map(|row| row["exit"].clone()) {
-            Some(Value::Null) => assert!(Instant::now() < deadline, "{exec} does not end"),
-            Some(exit) => return exit,
-            None => panic!("{exec} is not listed"),
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        Some(found.expect("the command must be listed")["exit"].clone()).filter(|exit| !exit.is_null())
+    })
+    .await
 }
 
 /// Starts a command, does not read its output, and returns its id.
@@ -112,15 +107,11 @@ async fn an_interrupt_kills_the_command_and_commands_are_listed() {
     let other = start_exec(&server, &id, json!({ "shell": "sleep 8888" })).await;
     let child =
         process::spawn_process(atoll_command(&server, &["sandbox", "exec", &id, "--no-stdin", "--", "sleep", "7777"]));
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    let exec = loop {
+    let exec = poll_for("the command to start", async || {
         let found = list_execs(&server, &id).await.into_iter().find(|row| row["argv"] == json!(["sleep", "7777"]));
-        if let Some(row) = found.filter(|row| row["readers"] == 1) {
-            break row["id"].as_str().unwrap().to_owned();
-        }
-        assert!(Instant::now() < deadline, "the command does not start");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
+        Some(found.filter(|row| row["readers"] == 1)?["id"].as_str().unwrap().to_owned())
+    });
+    let exec = exec.await;
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let done = block_in_place(|| child.wait_with_output().unwrap());

@@ -1,13 +1,14 @@
 //! Files of a real sandbox, over the API and with the command line.
 
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT, event_data};
+use atoll_test_wait::try_poll_for;
+use atoll_tests::local::{LocalServer, event_data};
 use atoll_tests::process::program_command;
 use futures_util::{StreamExt, stream};
 use reqwest::{Body, Method, StatusCode};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Output;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn files_path(id: &str, rest: &str) -> String {
     format!("/sandboxes/{id}/files{rest}")
@@ -40,16 +41,12 @@ async fn wait_until_no_helper(server: &LocalServer, id: &str) {
 
 /// Waits until a helper for files runs in the sandbox, or until none does.
 async fn wait_for_helper(server: &LocalServer, id: &str, is_expected: bool) {
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    loop {
+    let polled = try_poll_for(async || {
         let commands =
             server.run_shell(id, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; true").await.expect_success();
-        if commands.contains("exe files") == is_expected {
-            return;
-        }
-        assert!(Instant::now() < deadline, "a helper is expected: {is_expected}; running: {commands}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        if commands.contains("exe files") == is_expected { Ok(()) } else { Err(commands) }
+    });
+    polled.await.unwrap_or_else(|commands| panic!("a helper is expected: {is_expected}; running: {commands}"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -211,6 +208,7 @@ async fn a_slow_reader_does_not_grow_the_servers_memory() {
         let requests = (0..4).map(|_| get_file(&server, &id, "?path=large", &[]));
         futures_util::future::join_all(requests).await
     };
+    // Time for the server to read ahead.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let grown = memory().saturating_sub(before);
     assert!(grown < 60_000, "the server grew by {grown} kB for 1.2 GB of unread data");

@@ -6,10 +6,9 @@ mod fake_upstream;
 mod login_renewal;
 
 use super::network::test_sites::TlsSite;
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT, create_temp_dir};
+use atoll_tests::local::{LocalServer, create_temp_dir};
 use fake_upstream::FakeUpstream;
 use serde_json::{Value, json};
-use std::time::Instant;
 use tokio::task::block_in_place;
 
 const REAL_API_KEY: &str = "sk-ant-the-real-key-4711";
@@ -240,17 +239,11 @@ async fn only_configured_models_are_allowed_and_every_api_works() {
     assert!(head.starts_with("post /v1beta/models/gemini-quick-3:generatecontent?x=1 "), "{head}");
     assert!(head.contains(&format!("x-goog-api-key: {REAL_API_KEY}\r\n")), "{head}");
     // Prices per million tokens: 1000 + 2000 cached at $10, 100 at $50; 20 at $1, 10 at $0.5, 7 at $2. Gemini has none.
-    let row = wait_for_cost(&server, &id, 0.035 + 0.000_039).await;
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    loop {
-        let usage = &server.get_sandbox(&id).await["usage"];
-        if usage["requests"] == 3 {
-            assert_eq!((&usage["input"], &usage["output"]), (&json!(1000 + 20 + 8), &json!(100 + 7 + 6)), "{usage}");
-            assert_eq!(usage["cache_read"], 2000 + 10, "{usage}");
-            break;
-        }
-        assert!(Instant::now() < deadline, "{usage}");
-    }
+    wait_for_cost(&server, &id, 0.035 + 0.000_039).await;
+    let row = server.wait_until(&id, |row| row["usage"]["requests"] == 3).await;
+    let usage = &row["usage"];
+    assert_eq!((&usage["input"], &usage["output"]), (&json!(1000 + 20 + 8), &json!(100 + 7 + 6)), "{usage}");
+    assert_eq!(usage["cache_read"], 2000 + 10, "{usage}");
     let project = row["project_id"].as_str().unwrap();
     let project = server.admin.get(&format!("/projects/{project}")).await.expect_status(200);
     assert_eq!((&project["usage"]["requests"], &project["usage"]["cost"]), (&json!(3), &json!(0.035_039)), "{project}");

@@ -1,11 +1,11 @@
 //! The agent's processes are isolated from the server and unprivileged, seen from the host and from inside.
 
+use atoll_test_wait::try_wait_for;
 use atoll_tests::local::host_state::{self, HostProcess, parse_status_field};
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT, is_root, report_skipped};
+use atoll_tests::local::{LocalServer, is_root, report_skipped};
 use serde_json::json;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
 
@@ -17,15 +17,12 @@ fn inode_identity(path: &Path) -> (u64, u64) {
 
 /// Waits for a process with this name in its command line, and returns all processes of the agent.
 fn wait_for_agent_processes(id: &str, named: &str) -> Vec<HostProcess> {
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    loop {
+    let polled = try_wait_for(|| {
         let found = host_state::list_leaf_processes(id, "agent");
-        if found.iter().any(|process| process.read_proc_file("cmdline").contains(named)) {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{named} is not among {found:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        let is_found = found.iter().any(|process| process.read_proc_file("cmdline").contains(named));
+        if is_found { Ok(found) } else { Err(found) }
+    });
+    polled.unwrap_or_else(|found| panic!("{named} is not among {found:?}"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

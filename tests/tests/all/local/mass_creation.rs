@@ -1,6 +1,7 @@
 //! Many creations while the server is killed repeatedly, and many live sandboxes. The next server adopts or removes
 //! each sandbox, and the host is clean at the end.
 
+use atoll_test_wait::{poll_for, try_poll_for};
 use atoll_tests::actor::Actor;
 use atoll_tests::local::host_state::{self, HostProcess};
 use atoll_tests::local::{LocalServer, agent_messages, assert_log_is_complete, has_ended, is_root, report_skipped};
@@ -17,7 +18,6 @@ use tokio::task::block_in_place;
 const FULL_SCALE_SANDBOXES: usize = 300;
 const CONCURRENT_REQUESTS: usize = 24;
 const KILL_COUNT: usize = 6;
-const WAIT_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Retries until the server answers. The idempotency key makes all attempts create one sandbox.
 async fn create_sandbox(admin: Actor, number: usize) -> String {
@@ -26,20 +26,17 @@ async fn create_sandbox(admin: Actor, number: usize) -> String {
         1 => json!({ "prompt": format!("say {number}"), "end": "keep" }),
         _ => json!({ "prompt": format!("say {number}") }),
     };
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    loop {
-        let request = admin.request(Method::POST, "/sandboxes").header("Idempotency-Key", format!("storm-{number}"));
-        if let Ok(response) = request.json(&LocalServer::sandbox_request(settings.clone())).send().await {
-            let (status, text) = (response.status().as_u16(), response.text().await.unwrap_or_default());
-            // A server that was just killed may have truncated its response.
-            if let (201, Ok(created)) = (status, serde_json::from_str::<Value>(&text)) {
-                return created["id"].as_str().unwrap().to_owned();
-            }
-            assert!(status == 201 || status >= 500 || status == 409, "{status}: {text}");
-        }
-        assert!(Instant::now() < deadline, "the sandbox is never created");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let request = admin.request(Method::POST, "/sandboxes").header("Idempotency-Key", format!("storm-{number}"));
+    let request = request.json(&LocalServer::sandbox_request(settings));
+    poll_for("the server to create a sandbox", async || {
+        let response = request.try_clone().unwrap().send().await.ok()?;
+        let (status, text) = (response.status().as_u16(), response.text().await.unwrap_or_default());
+        assert!(status == 201 || status >= 500 || status == 409, "{status}: {text}");
+        // A server that was just killed may have truncated its response.
+        let created: Value = serde_json::from_str(&text).ok().filter(|_| status == 201)?;
+        Some(created["id"].as_str().unwrap().to_owned())
+    })
+    .await
 }
 
 /// Returns true if the sandbox is idle, has done its task, or failed before it ran.
@@ -89,16 +86,12 @@ async fn mass_creation_survives_kills_of_the_server() {
     assert_eq!(distinct.len(), count, "each request must create one sandbox");
 
     let (mut alive, mut interrupted) = (0, 0);
-    let deadline = Instant::now() + WAIT_TIMEOUT;
     for (number, id) in ids.iter().enumerate() {
-        let row = loop {
+        let polled = try_poll_for(async || {
             let row = server.get_sandbox(id).await;
-            if is_settled(number, &row) {
-                break row;
-            }
-            assert!(Instant::now() < deadline, "the sandbox does not settle: {row}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        };
+            if is_settled(number, &row) { Ok(row) } else { Err(row) }
+        });
+        let row = polled.await.expect("the sandbox must settle");
         let events = server.admin.all_events(id).await;
         assert_log_is_complete(&events);
         let messages = agent_messages(&events);

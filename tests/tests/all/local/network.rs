@@ -7,9 +7,8 @@ mod private_addresses;
 pub mod test_sites;
 mod tls;
 
-use atoll_tests::local::{ExecResult, LocalServer, WAIT_TIMEOUT};
+use atoll_tests::local::{ExecResult, LocalServer};
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
 use test_sites::HttpSite;
 
 /// Starts a server whose sandboxes may reach these private hosts if their policy allows them.
@@ -284,13 +283,4 @@ async fn an_invalid_network_policy_is_rejected() {
     }
     server.admin.put(&path, json!({ "policy": "some" })).await.expect_status(422);
     server.stop_and_check().await;
-}
-
-/// Waits until `condition` holds, and panics with `what` at the deadline.
-async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }

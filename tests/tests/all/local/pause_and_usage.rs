@@ -1,5 +1,6 @@
 //! Pausing sandboxes and reading their resource use, over the API.
 
+use atoll_test_wait::poll_until;
 use atoll_tests::local::{LocalServer, event_data};
 use serde_json::json;
 use std::time::Duration;
@@ -12,11 +13,10 @@ async fn a_paused_sandbox_stops_and_continues_after_resume() {
     server.run_shell(&id, counting).await;
     let workspace = server.workspace_dir(&id);
     let size = || std::fs::metadata(workspace.join("log")).map_or(0, |metadata| metadata.len());
-    while size() == 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    poll_until("the first line", async || size() > 0).await;
     let row = server.admin.post(&format!("/sandboxes/{id}/pause"), json!({})).await.expect_status(200);
     assert_eq!((row["state"].as_str(), row["activity"].as_str()), (Some("running"), Some("paused")), "{row}");
+    // Many times the interval of the loop.
     let before = size();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(size(), before, "no process may run");
@@ -35,9 +35,7 @@ async fn a_paused_sandbox_stops_and_continues_after_resume() {
     server.wait_for_event(&id, |event| event["data"]["text"] == "later").await;
     let events = server.admin.all_events(&id).await;
     assert_eq!((event_data(&events, "sandbox.paused").len(), event_data(&events, "sandbox.resumed").len()), (1, 1));
-    while size() == before {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    poll_until("the next line", async || size() > before).await;
     // A paused sandbox can be stopped, and its agent finishes normally.
     server.admin.post(&format!("/sandboxes/{id}/pause"), json!({})).await.expect_status(200);
     server.admin.post(&format!("/sandboxes/{id}/stop"), json!({})).await.expect_status(200);
@@ -52,6 +50,7 @@ async fn a_sandbox_paused_during_a_turn_finishes_it_after_resume() {
     let id = server.create_sandbox(json!({ "prompt": "say one\nrun sleep 1\nsay two" })).await;
     server.wait_for_event(&id, |event| event["type"] == "agent.tool_use").await;
     server.admin.post(&format!("/sandboxes/{id}/pause"), json!({})).await.expect_status(200);
+    // Longer than the command.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(server.get_sandbox(&id).await["activity"], "paused");
     assert_eq!(atoll_tests::local::agent_messages(&server.admin.all_events(&id).await), ["one"]);

@@ -7,9 +7,9 @@ mod agent_sessions;
 mod agent_settings;
 
 use agent_fixture::{AgentFixture, REAL_API_KEY};
+use atoll_test_wait::poll_until;
 use atoll_tests::local::{agent_messages, assert_tool_calls_are_paired, event_data, host_state, report_skipped};
 use serde_json::{Value, json};
-use std::time::Duration;
 
 const SCRIPTS: &str = r#"
 scripts:
@@ -202,7 +202,11 @@ async fn is_interrupted(agent: &str) {
     let Some(fixture) = AgentFixture::start(agent, "an interrupt", SCRIPTS).await else { return };
     let id = fixture.create_sandbox("go #script:interrupt", json!({ "approvals": "full", "end": "keep" })).await;
     fixture.server.wait_for_event(&id, |event| event["type"] == "agent.tool_use").await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let is_running = async || {
+        let command = fixture.server.run_shell(&id, "grep -qx tail /proc/[0-9]*/comm 2>/dev/null").await;
+        command.exit_code() == Some(0)
+    };
+    poll_until("the agent's command", is_running).await;
     let stop = fixture.server.send_message(&id, json!({ "content": "stop", "type": "interrupt" })).await;
     fixture.server.wait_for_event(&id, |event| event["type"] == "agent.interrupted").await;
     if agent != "gemini" {

@@ -1,5 +1,6 @@
 //! Restarts of the server while sandboxes work and while they are being created.
 
+use atoll_test_wait::wait_until;
 use atoll_tests::local::{LocalServer, agent_messages, assert_log_is_complete, event_data, has_ended, host_state};
 use atoll_tests::scale;
 use rand::rngs::StdRng;
@@ -18,12 +19,13 @@ fn counting_prompt(count: usize) -> (String, Vec<String>) {
 async fn an_agent_continues_while_the_server_is_down() {
     let mut server = LocalServer::start();
     let (prompt, expected) = counting_prompt(30);
+    let prompt = prompt.replace("say 12\n", "edit half.txt done\nsay 12\n");
     let id = server.create_sandbox(json!({ "prompt": format!("{prompt}edit last.txt done\nrun cat last.txt") })).await;
     server.wait_for_event(&id, |event| event["data"]["text"] == "3").await;
     let before = host_state::list_sandbox_processes(&id);
     block_in_place(|| {
         server.process.kill();
-        std::thread::sleep(Duration::from_secs(1));
+        wait_until("the agent to continue", || server.workspace_dir(&id).join("half.txt").exists());
         assert!(
             before.iter().all(host_state::HostProcess::is_alive),
             "no process of a sandbox may end with the server: {before:?}"

@@ -1,7 +1,8 @@
 //! Revoked tokens and memberships end open connections.
 
+use atoll_test_wait::WAIT_TIMEOUT;
 use atoll_tests::actor::ClientWebSocket;
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT};
+use atoll_tests::local::LocalServer;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;

@@ -1,9 +1,9 @@
 //! Kills servers, workers and agents at random moments while agents work. Afterwards every sandbox has the right state,
 //! spooled events are stored once, and the host is clean.
 
-mod spool;
-
+use atoll_test_wait::{WAIT_TIMEOUT, poll_until};
 use atoll_tests::local::host_state::{self, HostProcess};
+use atoll_tests::local::spool::spooled_messages;
 use atoll_tests::local::{LocalServer, agent_messages, assert_log_is_complete, has_ended, is_root, report_skipped};
 use atoll_tests::scale;
 use rand::rngs::StdRng;
@@ -16,8 +16,6 @@ use tokio::task::block_in_place;
 const FULL_SCALE_KILLS: usize = 100;
 const CONCURRENT_SANDBOXES: usize = 4;
 const MESSAGES_PER_SANDBOX: usize = 60;
-/// Upper bound on a slow machine.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum time from a start of the server until all states are right.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -146,7 +144,7 @@ impl LocalKillTest {
             KillTarget::ServerAndWorker => {
                 if let Some(index) = self.kill_worker() {
                     let record = &mut self.running[index];
-                    record.spooled = spool::spooled_messages(&self.server.sandbox_dir(&record.id).join("spool"));
+                    record.spooled = spooled_messages(&self.server.sandbox_dir(&record.id).join("spool"));
                     self.counts.spooled += record.spooled.len();
                 }
                 true
@@ -206,15 +204,13 @@ impl LocalKillTest {
         let started = Instant::now();
         self.ended.append(&mut self.running);
         for record in &self.ended {
-            loop {
+            poll_until("the sandbox's end", async || {
                 let row = self.server.get_sandbox(&record.id).await;
-                if has_ended(&row) {
-                    break;
-                }
-                let timeout = if record.worker_killed { RECOVERY_TIMEOUT } else { WAIT_TIMEOUT };
-                assert!(started.elapsed() < timeout, "the sandbox does not end: {row}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+                let is_late = record.worker_killed && started.elapsed() > RECOVERY_TIMEOUT;
+                assert!(has_ended(&row) || !is_late, "the sandbox does not end: {row}");
+                has_ended(&row)
+            })
+            .await;
         }
     }
 

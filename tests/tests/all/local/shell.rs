@@ -1,12 +1,12 @@
 //! `atoll sandbox shell` on a terminal that `script` creates.
 
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT};
+use atoll_test_wait::{try_wait_for, wait_until};
+use atoll_tests::local::LocalServer;
 use atoll_tests::process;
 use serde_json::json;
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, channel};
 use tokio::task::block_in_place;
 
 /// `atoll` on a terminal of 80 by 24, with its output.
@@ -48,22 +48,17 @@ impl ShellTerminal {
         String::from_utf8_lossy(&self.output).into_owned()
     }
 
-    /// Waits until this text is shown, and discards the output up to it.
+    /// Discards the output up to this text. Returns false if the text is not shown yet.
+    fn take_text(&mut self, expected: &str) -> bool {
+        self.output.extend(self.pieces.try_iter().flatten());
+        let found = self.output.windows(expected.len()).position(|window| window == expected.as_bytes());
+        self.output.drain(..found.map_or(0, |found| found + expected.len()));
+        found.is_some()
+    }
+
     fn wait_for_text(&mut self, expected: &str) {
-        let deadline = Instant::now() + WAIT_TIMEOUT;
-        loop {
-            let found = self.output.windows(expected.len()).position(|window| window == expected.as_bytes());
-            if let Some(found) = found {
-                self.output.drain(..found + expected.len());
-                return;
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.pieces.recv_timeout(left) {
-                Ok(piece) => self.output.extend(piece),
-                Err(RecvTimeoutError::Timeout) => panic!("{expected:?} does not come: {}", self.screen_text()),
-                Err(RecvTimeoutError::Disconnected) => panic!("it ended without {expected:?}: {}", self.screen_text()),
-            }
-        }
+        let shown = try_wait_for(|| if self.take_text(expected) { Ok(()) } else { Err(self.screen_text()) });
+        shown.unwrap_or_else(|screen| panic!("{expected:?} does not come: {screen}"));
     }
 
     fn send_keys(&mut self, keys: &str) {
@@ -106,10 +101,11 @@ async fn a_user_detaches_from_a_shell_and_attaches_again() {
         one.wait_for_text("atwork");
         let mut two = ShellTerminal::start(&server, &format!("shell {id} --exec {exec}"));
         two.wait_for_text("atwork");
-        // The terminal accepts keys shortly after it has replayed the old output.
-        std::thread::sleep(std::time::Duration::from_millis(500));
-        two.send_keys("echo from t''wo\r");
-        one.wait_for_text("from two");
+        // Repeat the keys, as a user would: the terminal discards keys until shortly after the replayed output.
+        wait_until("keys to arrive", || {
+            two.send_keys("echo from t''wo\r");
+            one.take_text("from two")
+        });
         one.send_keys("exit 23\r");
         for screen in [&mut one, &mut two] {
             screen.wait_for_text("restored\r\ncode=23");

@@ -1,11 +1,12 @@
 //! Terminals: a real shell in a real sandbox, over the WebSocket.
 
+use atoll_test_wait::{WAIT_TIMEOUT, poll_for, poll_until};
 use atoll_tests::actor::Actor;
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT, is_root};
+use atoll_tests::local::{LocalServer, is_root};
 use futures_util::{SinkExt, StreamExt};
 use reqwest::Method;
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::net::TcpStream;
 use tokio::task::block_in_place;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -116,9 +117,9 @@ async fn expect_refused_open(actor: &Actor, sandbox: &str, query: &str) -> (u16,
     }
 }
 
-async fn list_execs(server: &LocalServer, id: &str) -> Vec<Value> {
+async fn get_exec(server: &LocalServer, id: &str, exec: &str) -> Value {
     let list = server.admin.get(&format!("/sandboxes/{id}/exec")).await.expect_status(200);
-    list["items"].as_array().unwrap().clone()
+    list["items"].as_array().unwrap().iter().find(|row| row["id"] == exec).unwrap().clone()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -139,11 +140,15 @@ async fn a_shell_has_a_real_terminal() {
     // Job control and control characters work.
     view.send_keys("sleep 1000\r").await;
     view.wait_for_text("sleep 1000\r\n").await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let is_in_foreground = async || {
+        let ran = server.run_shell(&id, "ps -eo stat=,args= | grep '^S+ *sleep 1000$'").await;
+        ran.exit_code() == Some(0)
+    };
+    poll_until("`sleep` in the foreground", &is_in_foreground).await;
     view.send_keys("\x1a").await;
     view.wait_for_text("Stopped").await;
     view.send_keys("fg\r").await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    poll_until("`sleep` in the foreground again", &is_in_foreground).await;
     view.send_keys("\x03").await;
     view.send_keys("echo it en''ded by $?\r").await;
     view.wait_for_text("it ended by 130").await;
@@ -176,8 +181,7 @@ async fn viewers_share_a_terminal_and_can_reattach() {
     second.send_keys("two\r").await;
     first.wait_for_text("two\r\ntwo\r\n").await;
     second.wait_for_text("two\r\ntwo\r\n").await;
-    let running = list_execs(&server, &id).await;
-    let row = running.iter().find(|row| row["id"] == *exec).unwrap();
+    let row = get_exec(&server, &id, &exec).await;
     assert_eq!((&row["readers"], &row["exit"], &row["argv"]), (&json!(2), &Value::Null, &json!(["/bin/cat"])));
     assert_eq!(row["terminal"], json!({ "cols": 90, "rows": 20 }));
     // The terminal stays open without viewers, and a viewer can resume at its cursor.
@@ -217,7 +221,7 @@ async fn viewers_share_a_terminal_and_can_reattach() {
     server.admin.delete(&path).await.expect_status(200);
     let killed = json!({ "kind": "signalled", "signal": 9 });
     assert_eq!(resumed.wait_for_control("exit").await["exit"], killed);
-    let row = list_execs(&server, &id).await.into_iter().find(|row| row["id"] == *exec).unwrap();
+    let row = get_exec(&server, &id, &exec).await;
     assert_eq!((&row["exit"], &row["terminal"]), (&killed, &json!({ "cols": 33, "rows": 11 })));
     // The output of an ended terminal is still readable.
     let mut late = TerminalViewer::open(&server.admin, &id, &format!("exec={exec}")).await;
@@ -272,25 +276,23 @@ async fn a_slow_viewer_gets_a_gap_and_delays_no_other_viewer() {
 async fn a_terminal_without_viewers_is_hung_up() {
     let server = LocalServer::start_with_config("terminal: {linger: 2s}\n");
     let id = server.create_idle_sandbox(json!({})).await;
-    let view = TerminalViewer::open(&server.admin, &id, "").await;
-    let exec = view.exec_id().to_owned();
+    let [view, other] =
+        [TerminalViewer::open(&server.admin, &id, "").await, TerminalViewer::open(&server.admin, &id, "").await];
+    let [exec, other_exec] = [&view, &other].map(|view| view.exec_id().to_owned());
     drop(view);
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    poll_until("the server to notice", async || get_exec(&server, &id, &exec).await["readers"] == 0).await;
     let mut resumed = TerminalViewer::open(&server.admin, &id, &format!("exec={exec}")).await;
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    // A terminal that lost its viewer later is hung up, and the one with a new viewer is not.
+    drop(other);
+    let wait_for_end = async |exec: &str| {
+        let ended = async || Some(get_exec(&server, &id, exec).await).filter(|row| !row["exit"].is_null());
+        poll_for("the command's end", ended).await
+    };
+    wait_for_end(&other_exec).await;
     resumed.send_keys("echo still he''re; (setsid sleep 1717 &)\r").await;
     resumed.wait_for_text("still here").await;
     drop(resumed);
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    let row = loop {
-        let row = list_execs(&server, &id).await.into_iter().find(|row| row["id"] == *exec).unwrap();
-        if !row["exit"].is_null() {
-            break row;
-        }
-        assert!(Instant::now() < deadline, "the command does not end: {row}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    };
-    assert_eq!(row["exit"], json!({ "kind": "signalled", "signal": 1 }));
+    assert_eq!(wait_for_end(&exec).await["exit"], json!({ "kind": "signalled", "signal": 1 }));
     server.stop_and_check().await;
 }
 
@@ -310,16 +312,11 @@ async fn a_restarted_server_reports_lost_terminals() {
     server.wait_until(&id, |row| row["state"] == "running").await;
     let (status, detail) = expect_refused_open(&server.admin, &id, &format!("exec={exec}")).await;
     assert!(status == 404 && detail.contains("end with the server that started them"), "{status} {detail}");
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    while server
-        .run_shell(&id, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
-        .await
-        .expect_success()
-        .contains("sleep 1818 ")
-    {
-        assert!(Instant::now() < deadline, "programs of a lost terminal must end");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    poll_until("programs of a lost terminal to end", async || {
+        let commands = server.run_shell(&id, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").await.expect_success();
+        !commands.contains("sleep 1818 ")
+    })
+    .await;
     let mut fresh = TerminalViewer::open(&server.admin, &id, "").await;
     fresh.send_keys("echo he''re\r").await;
     fresh.wait_for_text("here").await;

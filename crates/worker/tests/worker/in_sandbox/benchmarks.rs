@@ -49,6 +49,7 @@ fn prints_benchmarks() {
     spawns.sort();
     println!("exec of true, p50: {:?}; spawn and wait on the host: {:?}", times[150], spawns[150]);
 
+    // Let the worker become idle.
     std::thread::sleep(Duration::from_secs(10));
     let (worker, spawner) = (sandbox.worker_pid(), first_child_pid(sandbox.worker_pid()));
     println!("PSS: worker {} kB, spawner {} kB", read_pss_kb(worker), read_pss_kb(spawner));

@@ -1,8 +1,8 @@
 //! Exec: one command per connection.
 
 use super::{WorkerSandbox, exec_start, path_exists};
-use crate::wait_until;
 use atoll_protocol::exec::{ExecClientFrame, ExecExit, ExecStart};
+use atoll_test_wait::wait_until;
 use serde_json::json;
 use std::time::{Duration, Instant};
 

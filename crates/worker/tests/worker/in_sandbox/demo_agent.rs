@@ -1,7 +1,7 @@
 //! The demo agent, run by the worker: its turns, messages and events.
 
 use super::WorkerSandbox;
-use crate::wait_until;
+use atoll_test_wait::wait_until;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 

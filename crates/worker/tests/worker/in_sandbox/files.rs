@@ -1,13 +1,13 @@
 //! File transfers, one request per connection.
 
 use super::{WorkerSandbox, path_exists};
-use crate::wait_until;
 use atoll_core::provider::files::{FileError, FileErrorCode, FileInfo, FileKind};
 use atoll_protocol::exec::ConnectionKind;
 use atoll_protocol::files::{
     FileClientFrame, FileOperationSummary, FileRequest, FileWorkerFrame, HEADER_BYTES, decode_entry, decode_failure,
     decode_header, encode_header,
 };
+use atoll_test_wait::wait_until;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -9,9 +9,10 @@ mod real_agents;
 mod terminal;
 mod worker_exit;
 
+use crate::SANDBOX_ID;
 use crate::fake_server::FakeServer;
-use crate::{SANDBOX_ID, wait_until};
 use atoll_protocol::exec::{ConnectionKind, ExecClientFrame, ExecExit, ExecStart, ExecWorkerFrame};
+use atoll_test_wait::{try_wait_for, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -94,15 +95,8 @@ impl WorkerSandbox {
 
     /// Waits until `count` events of a type are stored.
     fn wait_for_events(&self, event: &str, count: usize) {
-        self.wait_for_events_within(event, count, Duration::from_secs(20));
-    }
-
-    fn wait_for_events_within(&self, event: &str, count: usize, timeout: Duration) {
-        let deadline = Instant::now() + timeout;
-        while self.count_events(event) < count {
-            assert!(Instant::now() < deadline, "no {event}: {:#?}\n{}", self.server.events(), self.worker_log());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let stored = try_wait_for(|| if self.count_events(event) < count { Err(()) } else { Ok(()) });
+        assert!(stored.is_ok(), "no {event}: {:#?}\n{}", self.server.events(), self.worker_log());
     }
 
     /// The data of the first event of a type.
@@ -122,14 +116,8 @@ impl WorkerSandbox {
     }
 
     fn wait_for_exit(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "the worker did not end: {}", self.worker_log());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let exit = try_wait_for(|| self.child.try_wait().unwrap().ok_or(()));
+        exit.unwrap_or_else(|()| panic!("the worker did not end: {}", self.worker_log()))
     }
 
     fn connect_exec(&self) -> UnixStream {

@@ -1,8 +1,8 @@
 //! Ending a command ends all its processes.
 
 use super::{WorkerSandbox, exec_start};
-use crate::wait_until;
 use atoll_protocol::exec::{ExecClientFrame, ExecExit};
+use atoll_test_wait::wait_until;
 use std::time::{Duration, Instant};
 
 /// Commands whose children leave the process group.

@@ -6,10 +6,6 @@ use atoll_model_script::{ScriptedModel, Scripts};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-/// Some agents start slowly, especially several at once.
-const AGENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 const SCRIPTS: &str = r#"
 scripts:
@@ -71,9 +67,9 @@ fn run_all_scenarios(agent: &'static str) {
     let model = runtime.block_on(ScriptedModel::start(Scripts::parse(SCRIPTS).unwrap())).unwrap();
     let mut sandbox = start_agent(agent, &model, &program, "please #script:work");
 
-    sandbox.wait_for_events_within("agent.tool_use", 2, AGENT_TIMEOUT);
+    sandbox.wait_for_events("agent.tool_use", 2);
     let steered = sandbox.server.queue_message("and this too");
-    sandbox.wait_for_events_within("agent.waiting", 1, AGENT_TIMEOUT);
+    sandbox.wait_for_events("agent.waiting", 1);
     let events = sandbox.server.events();
     let edited: Vec<&Value> = events.iter().filter(|event| event["type"] == "agent.file_edited").collect();
     let hello = edited.iter().find(|event| event["data"]["file_path"] == "hello.txt").unwrap();
@@ -91,12 +87,12 @@ fn run_all_scenarios(agent: &'static str) {
     assert!(["injected", "restarted"].contains(&&*how(&steered)));
 
     sandbox.server.queue_message("please #script:endless");
-    sandbox.wait_for_events_within("agent.started", 2, AGENT_TIMEOUT);
+    sandbox.wait_for_events("agent.started", 2);
     let stop = sandbox.server.queue_message_as("interrupt", "steer", "enough");
-    sandbox.wait_for_events_within("agent.interrupted", 1, AGENT_TIMEOUT);
+    sandbox.wait_for_events("agent.interrupted", 1);
     let late = sandbox.server.queue_message("rather #script:late");
-    sandbox.wait_for_events_within("agent.completed", 2, AGENT_TIMEOUT);
-    sandbox.wait_for_events_within("agent.waiting", 2, AGENT_TIMEOUT);
+    sandbox.wait_for_events("agent.completed", 2);
+    sandbox.wait_for_events("agent.waiting", 2);
     assert_eq!((how(&stop), how(&late)), ("injected".to_owned(), "new_turn".to_owned()));
     assert_eq!(std::fs::read_to_string(sandbox.workspace_path("late.txt")).unwrap(), "late\n");
     let events = sandbox.server.events();

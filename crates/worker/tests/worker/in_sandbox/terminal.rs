@@ -2,6 +2,7 @@
 
 use super::{ExecConnection, WorkerSandbox, exec_start};
 use atoll_protocol::exec::{ExecClientFrame, ExecExit, ExecStart, TerminalSize};
+use atoll_test_wait::wait_until;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -105,13 +106,12 @@ fn a_shell_on_a_terminal_has_job_control() {
     shell.send_keys("sleep 100\r");
     shell.wait_for_text("sleep 100", 1);
     // Repeat the key until `sleep` is in the foreground.
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !shell.screen_text().contains("Stopped") && Instant::now() < deadline {
+    wait_until("`sleep` to stop", || {
         shell.send_keys("\x1a");
-        std::thread::sleep(Duration::from_millis(50));
         shell.send_keys("jobs\r");
         shell.read_frame();
-    }
+        shell.screen_text().contains("Stopped")
+    });
     shell.send_keys("kill %1; echo kil''led\r");
     shell.wait_for_text("killed\r\n", 1);
     // A signal of the client reaches the foreground process, not only the shell.
@@ -144,7 +144,7 @@ fn a_lost_connection_closes_the_terminal() {
     let mut exec = sandbox.start_exec(terminal_start(&["sh", "-c", "(sleep 101 &); echo ready; sleep 102"]));
     exec.wait_for_text("ready", 1);
     drop(exec);
-    crate::wait_until("the end of both processes", || {
+    wait_until("the end of both processes", || {
         !sandbox.run_shell("cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 10")
     });
     assert_eq!(sandbox.run_shell("ls /proc/1/fd | wc -l | xargs test 40 -gt && echo few"), "few\n");

@@ -1,9 +1,10 @@
 //! Exits of the agent, the spawner and the worker.
 
 use super::WorkerSandbox;
-use crate::{SANDBOX_ID, wait_until};
+use crate::SANDBOX_ID;
 use atoll_protocol::exec::ExecExit;
 use atoll_spool::drain::drain_spool;
+use atoll_test_wait::wait_until;
 use rustix::process::Signal;
 use serde_json::json;
 use std::time::Duration;

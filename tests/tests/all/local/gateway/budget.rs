@@ -3,9 +3,9 @@
 use super::{FakeUpstream, has_status, messages_arguments, run_curl, start_server, wait_for_cost};
 use atoll_core::budget::BudgetPause;
 use atoll_store::{DatabaseLocation, Error, Store, budgets};
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT, agent_messages, event_data};
+use atoll_test_wait::{poll_until, try_poll_for};
+use atoll_tests::local::{LocalServer, agent_messages, event_data};
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
 use tokio::task::block_in_place;
 
 async fn create_project(server: &LocalServer, budget: Value) -> String {
@@ -128,9 +128,7 @@ async fn requests_in_flight_count_against_the_budget_of_other_sandboxes() {
     );
     let hanging = server.run_shell(&first, &script);
     let other = async {
-        while upstream.requests().is_empty() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        poll_until("the request in flight", async || !upstream.requests().is_empty()).await;
         let response = run_curl(&server, &second, &messages_arguments("claude-sonnet-4-5", 800)).await;
         assert!(has_status(&response, 429) && response.contains("is reserved for requests in flight"), "{response}");
         server.run_shell(&first, "touch /workspace/enough").await.expect_success();
@@ -138,10 +136,10 @@ async fn requests_in_flight_count_against_the_budget_of_other_sandboxes() {
     let (ran, ()) = tokio::join!(hanging, other);
     ran.expect_success();
     upstream.wait_for_disconnects(1).await;
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    while !has_status(&run_curl(&server, &second, &messages_arguments("claude-sonnet-4-5", 800)).await, 200) {
-        assert!(Instant::now() < deadline, "the reservation is not released");
-    }
+    poll_until("the release of the reservation", async || {
+        has_status(&run_curl(&server, &second, &messages_arguments("claude-sonnet-4-5", 800)).await, 200)
+    })
+    .await;
     let events = server.admin.all_events(&second).await;
     assert!(limit_events(&events).iter().all(|what| *what != "paused"), "a reservation must not pause: {events:#?}");
     server.stop_and_check().await;
@@ -166,16 +164,12 @@ async fn a_new_day_resumes_an_agent_paused_by_a_daily_budget() {
     let events = server.admin.all_events(&id).await;
     assert_eq!(event_data(&events, "limit.paused").len(), 1, "{events:#?}");
     assert_eq!(event_data(&events, "limit.resumed"), [&json!({ "limit": "project_budget" })]);
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    loop {
+    let polled = try_poll_for(async || {
         let project_view = server.admin.get(&format!("/projects/{project}")).await.expect_status(200);
-        if is_near(&project_view["usage"]["cost"], 0.0102) {
-            assert!(is_near(&project_view["budget"]["spent"], 0.0051), "only today's: {project_view}");
-            break;
-        }
-        assert!(Instant::now() < deadline, "the second request is not recorded: {project_view}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        if is_near(&project_view["usage"]["cost"], 0.0102) { Ok(project_view) } else { Err(project_view) }
+    });
+    let project_view = polled.await.expect("the second request must be recorded");
+    assert!(is_near(&project_view["budget"]["spent"], 0.0051), "only today's: {project_view}");
     server.stop_and_check().await;
 }
 

@@ -36,7 +36,7 @@ async fn an_agent_at_its_cost_limit_stays_paused_across_restarts() {
                 server.process.kill();
             } else {
                 server.process.terminate();
-                assert!(server.process.wait_for_exit(atoll_tests::local::WAIT_TIMEOUT).is_some());
+                server.process.wait_for_exit();
             }
             server.process.restart();
         });

@@ -1,7 +1,8 @@
 //! A fake model API. The model name of a request selects the response, and it records every request.
 
+use atoll_test_wait::poll_until;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -58,11 +59,8 @@ impl FakeUpstream {
 
     /// Waits until `count` clients disconnected before the end of the response.
     pub async fn wait_for_disconnects(&self, count: usize) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while self.record.lock().unwrap_or_else(PoisonError::into_inner).disconnected < count {
-            assert!(Instant::now() < deadline, "the upstream still waits for a disconnected client");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let disconnected = || self.record.lock().unwrap_or_else(PoisonError::into_inner).disconnected;
+        poll_until("clients to disconnect", async || disconnected() >= count).await;
     }
 }
 

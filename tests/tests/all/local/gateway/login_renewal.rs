@@ -2,9 +2,10 @@
 
 use super::fake_upstream::FakeUpstream;
 use super::{has_status, messages_arguments, run_curl, start_server};
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT};
+use atoll_test_wait::{poll_until, try_poll_for};
+use atoll_tests::local::LocalServer;
 use serde_json::{Value, json};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 use tokio::task::block_in_place;
 
 fn login_config(upstream: &FakeUpstream) -> String {
@@ -62,20 +63,14 @@ async fn concurrent_requests_renew_a_login_once_and_the_renewal_is_stored() {
         server.process.restart();
     });
     server.wait_until(&id, |row| row["state"] == "running").await;
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    while !has_status(&run_curl(&server, &id, &request).await, 200) {
-        assert!(Instant::now() < deadline, "the sandbox does not reach the gateway after the server's crash");
-    }
+    let is_answered = async || has_status(&run_curl(&server, &id, &request).await, 200);
+    poll_until("an answer of the gateway after the server's crash", is_answered).await;
     assert_eq!(sent_tokens_and_renewals(&upstream).1.len(), 1);
 
     // The upstream rejects the token before it expires: the server renews it, and the agent does not notice. It
     // does not renew a very young token, so that a login that is rejected for another reason does not loop.
     upstream.revoke("fresh-1");
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    while !has_status(&run_curl(&server, &id, &request).await, 200) {
-        assert!(Instant::now() < deadline, "{:?}", sent_tokens_and_renewals(&upstream));
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    poll_until("an answer with a renewed token", is_answered).await;
     let (tokens, renewals) = sent_tokens_and_renewals(&upstream);
     assert_eq!(tokens.last().unwrap(), "bearer fresh-2");
     assert_eq!(renewals.len(), 2, "{renewals:?}");
@@ -110,16 +105,12 @@ async fn a_login_that_cannot_be_renewed_works_until_it_expires_and_then_reports_
         drop(server.admin.put("/secrets/THE_LOGIN", secret).await);
         let id = server.create_idle_sandbox(json!({ "project_id": project })).await;
         // The gateway caches a lookup for a moment.
-        let deadline = Instant::now() + WAIT_TIMEOUT;
-        loop {
+        let refused = try_poll_for(async || {
             let response = run_curl(&server, &id, &request).await;
             assert!(has_status(&response, 403), "{response}");
-            if response.contains(sentence) {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{sentence}: {response}");
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
+            if response.contains(sentence) { Ok(()) } else { Err(response) }
+        });
+        refused.await.expect(sentence);
         let refused = server.wait_for_event(&id, |event| event["type"] == "model.refused").await;
         assert_eq!(refused["data"]["reason"], "key", "{refused}");
     }

@@ -124,7 +124,8 @@ async fn git_clones_through_the_proxy() {
         .spawn()
         .unwrap();
     let _serving = KillOnDrop(serving);
-    super::wait_until("the repository is served", || std::net::TcpStream::connect((host, port)).is_ok()).await;
+    let is_served = async || tokio::net::TcpStream::connect((host, port)).await.is_ok();
+    atoll_test_wait::poll_until("the repository's server", is_served).await;
     let address = format!("{host}:{port}");
     let server = super::start_server(std::slice::from_ref(&address));
     let id = server.create_idle_sandbox(allow_policy(&[&address])).await;

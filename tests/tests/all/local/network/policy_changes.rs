@@ -2,7 +2,8 @@
 
 use super::test_sites::{HttpSite, start_echo, start_proxy};
 use super::{allow_policy, get_network, run_curl, run_python, start_server};
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT, event_data};
+use atoll_test_wait::{poll_until, try_poll_for};
+use atoll_tests::local::{LocalServer, event_data};
 use atoll_tests::process::program_command;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -41,16 +42,13 @@ except ConnectionResetError:
 "#
     );
     let change = async {
-        let deadline = Instant::now() + WAIT_TIMEOUT;
-        loop {
+        let counted = try_poll_for(async || {
             let view = get_network(&server, &id).await;
-            let line = view["hosts"].as_array().unwrap().iter().find(|line| line["port"] == port).cloned();
-            if line.is_some_and(|line| line["sent"] == 3 && line["received"] == 9) {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{view}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            let line = view["hosts"].as_array().unwrap().iter().find(|line| line["port"] == port);
+            let is_counted = line.is_some_and(|line| line["sent"] == 3 && line["received"] == 9);
+            if is_counted { Ok(()) } else { Err(view) }
+        });
+        counted.await.expect("the server must count the bytes of the connection");
         let started = Instant::now();
         server.admin.put(&path, json!({ "policy": "allow", "allow": [two] })).await.expect_status(200);
         started
@@ -121,11 +119,7 @@ async fn a_removed_sandbox_leaves_no_sockets_in_the_server() {
         server.wait_until_removed(id).await;
     }
     // One listening socket and two connections for each.
-    let deadline = Instant::now() + WAIT_TIMEOUT;
-    while count_sockets(pid) + 9 > before {
-        assert!(Instant::now() < deadline, "{} sockets of {before} are left", count_sockets(pid));
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    poll_until("the sockets to be closed", async || count_sockets(pid) + 9 <= before).await;
     server.stop_and_check().await;
 }
 

@@ -160,7 +160,8 @@ impl TlsSite {
             .spawn()
             .unwrap();
         let site = Self { port, child };
-        super::wait_until("openssl listens", || std::net::TcpStream::connect((host, port)).is_ok()).await;
+        let is_served = async || TcpStream::connect((host, port)).await.is_ok();
+        atoll_test_wait::poll_until("openssl to listen", is_served).await;
         site
     }
 }

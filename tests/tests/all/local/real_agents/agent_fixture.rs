@@ -1,11 +1,11 @@
 //! A server with an agent's program and a scripted model.
 
 use atoll_model_script::{ScriptedModel, Scripts};
-use atoll_tests::local::{LocalServer, WAIT_TIMEOUT, report_skipped};
+use atoll_test_wait::try_poll_for;
+use atoll_tests::local::{LocalServer, report_skipped};
 use atoll_tests::scale::is_full_scale;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 /// The key that the model requires. No sandbox may see it.
 pub const REAL_API_KEY: &str = "sk-the-real-key-of-this-test-0815";
@@ -82,16 +82,11 @@ impl AgentFixture {
 
     /// Waits for an open approval and returns it.
     pub async fn wait_for_approval(&self, id: &str) -> Value {
-        let started = Instant::now();
-        loop {
+        let polled = try_poll_for(async || {
             let all = self.server.admin.get(&format!("/sandboxes/{id}/approvals")).await.expect_status(200);
-            let open = all["items"].as_array().unwrap().iter().find(|item| item["state"] == "open").cloned();
-            if let Some(open) = open {
-                return open;
-            }
-            assert!(started.elapsed() < WAIT_TIMEOUT, "{} has no open approval: {all}", self.agent);
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
+            all["items"].as_array().unwrap().iter().find(|item| item["state"] == "open").cloned().ok_or(all)
+        });
+        polled.await.unwrap_or_else(|all| panic!("{} has no open approval: {all}", self.agent))
     }
 
     /// Kills all processes of the agent. Stops them first, so that a wrapper cannot exit when its child dies.

@@ -1,4 +1,4 @@
-//! Reads the spool that a dead worker leaves.
+//! Reads a worker's spool from the host.
 
 use serde_json::Value;
 use std::path::Path;
