@@ -98,6 +98,7 @@ async fn a_hanging_agent_still_sends_heartbeats() {
 #[tokio::test(start_paused = true)]
 async fn heartbeats_keep_their_interval_during_work() {
     let scenario = Scenario::new("wait 300").await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
     scenario.wait_for_event("agent.completed").await;
     let times =
         scenario.link.with_row(scenario.sandbox, |row| row.heartbeats.iter().map(|(at, _)| *at).collect::<Vec<_>>());

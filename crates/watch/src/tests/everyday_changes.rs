@@ -154,7 +154,7 @@ fn reports_a_change_after_the_settle_time() {
     assert!(watch.next_deadline().is_some());
     assert_eq!(summarize(&poll_changes(&mut watch)), ["created a"]);
     let took = began.elapsed();
-    assert!(took >= Duration::from_millis(45) && took < Duration::from_millis(500), "{took:?}");
+    assert!(took >= Duration::from_millis(45), "{took:?}");
     assert_eq!(watch.next_deadline(), None);
 }
 

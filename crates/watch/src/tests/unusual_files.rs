@@ -39,7 +39,7 @@ fn reports_large_files_by_size_and_hash() {
         File::create(desk.path("sparse")).unwrap().set_len(40_000_000_000).unwrap();
         let began = Instant::now();
         let changes = watch.take_all();
-        assert!(began.elapsed() < Duration::from_secs(2));
+        assert!(began.elapsed() < Duration::from_secs(20), "the sparse file must not be read");
         assert_eq!(summarize(&changes), ["created big.txt", "created sparse"]);
         assert_eq!(
             (changes[0].size, changes[0].binary, changes[0].full_diff.is_some()),

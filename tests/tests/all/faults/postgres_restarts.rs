@@ -155,7 +155,7 @@ async fn postgres_restarts_lose_and_duplicate_nothing() {
             send_until_accepted(request, 200, &mut 0).await["last_seq"].as_i64()
         };
         let before = last_seq().await;
-        poll_until("another batch of events", async || last_seq().await > before).await;
+        Box::pin(poll_until("another batch of events", async || last_seq().await > before)).await;
     }
     done.store(true, Ordering::SeqCst);
 

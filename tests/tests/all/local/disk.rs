@@ -72,7 +72,7 @@ async fn a_disk_filled_by_many_short_processes_stops_the_whole_command() {
     let started = Instant::now();
     let ran = server.run_exec(&id, json!({ "shell": fill, "timeout_s": 60 })).await;
     assert_eq!(ran.exit["kind"], "signalled", "{ran:?}");
-    assert!(started.elapsed() < Duration::from_secs(40), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(50), "{:?}", started.elapsed());
     wait_for_disk_full(&server, &id).await;
     server.stop_and_check().await;
 }

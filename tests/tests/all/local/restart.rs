@@ -35,7 +35,7 @@ async fn an_agent_continues_while_the_server_is_down() {
     let started = Instant::now();
     let row = server.wait_until_ended(&id).await;
     assert_eq!((row["state"].as_str(), row["outcome"].as_str()), (Some("completed"), Some("succeeded")), "{row}");
-    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(50), "{:?}", started.elapsed());
     let events = server.admin.all_events(&id).await;
     assert_log_is_complete(&events);
     assert_eq!(agent_messages(&events), expected, "each message once, in order");
@@ -61,7 +61,7 @@ async fn messages_and_commands_reach_a_sandbox_after_a_restart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_died_while_the_server_was_down_is_detected_at_the_next_start() {
     let mut server = LocalServer::start();
-    let id = server.create_sandbox(json!({ "prompt": "say one\nedit kept.txt hello\nwait 60" })).await;
+    let id = server.create_sandbox(json!({ "prompt": "say one\nedit kept.txt hello\nwait 600" })).await;
     server.wait_for_event(&id, |event| event["type"] == "agent.file_edited").await;
     let Some(worker) = host_state::find_worker_process(&id) else {
         atoll_tests::local::report_skipped("a worker that dies alone", "there are no cgroups to find it by");
@@ -74,7 +74,7 @@ async fn a_worker_that_died_while_the_server_was_down_is_detected_at_the_next_st
     });
     let started = Instant::now();
     let row = server.wait_until_ended(&id).await;
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(50), "{:?}", started.elapsed());
     assert_eq!((row["state"].as_str(), row["reason"]["code"].as_str()), (Some("failed"), Some("worker_died")), "{row}");
     server.stop_and_check().await;
 }
@@ -137,7 +137,7 @@ async fn an_interrupted_creation_yields_one_sandbox_or_fails_cleanly() {
         }
         let events = server.admin.all_events(&id).await;
         assert!(
-            started.elapsed() < Duration::from_secs(10),
+            started.elapsed() < Duration::from_secs(50),
             "killed after {after:?}: {:?} {events:#?}",
             started.elapsed()
         );

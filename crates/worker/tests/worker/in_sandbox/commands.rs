@@ -103,7 +103,7 @@ fn a_closed_connection_and_a_signal_end_the_command_and_its_children() {
     }
     unread.close_write_half();
     assert_eq!(unread.wait_for_end(), ExecExit::Signalled { signal: 9 });
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(began.elapsed() < Duration::from_secs(50));
     let mut exec = sandbox.start_shell(command);
     assert_eq!(exec.read_frame(), None);
     exec.send(&ExecClientFrame::Signal(15));
@@ -142,21 +142,21 @@ fn a_lost_connection_kills_the_command() {
 fn a_background_child_does_not_delay_the_exit() {
     let sandbox = WorkerSandbox::start();
     let began = Instant::now();
-    assert_eq!(sandbox.run_shell("sleep 30 & echo started"), "started\n");
-    assert!(began.elapsed() < Duration::from_secs(10));
-    assert!(sandbox.run_shell("cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 30"), "the child was killed");
+    assert_eq!(sandbox.run_shell("sleep 300 & echo started"), "started\n");
+    assert!(began.elapsed() < Duration::from_secs(50));
+    assert!(sandbox.run_shell("cat /proc/[0-9]*/cmdline | tr '\\0' ' '").contains("sleep 300"), "the child was killed");
 }
 
 #[test]
 fn runs_many_commands_concurrently() {
     let sandbox = WorkerSandbox::start();
-    let mut all: Vec<_> = (0..40).map(|n| sandbox.start_shell(&format!("sleep 0.5; echo {n}"))).collect();
-    let began = Instant::now();
+    // Each command ends only when all have started.
+    let command = |n| format!("touch started{n}; until [ $(ls started* | wc -l) = 40 ]; do sleep 0.1; done; echo {n}");
+    let mut all: Vec<_> = (0..40).map(|n| sandbox.start_shell(&command(n))).collect();
     for (n, exec) in all.iter_mut().enumerate() {
         assert_eq!(exec.wait_for_end(), ExecExit::Exited { code: 0 });
         assert_eq!(exec.stdout, format!("{n}\n").as_bytes());
     }
-    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }
 
 #[test]

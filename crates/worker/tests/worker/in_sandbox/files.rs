@@ -201,7 +201,7 @@ fn reports_failures_without_hanging() {
         let result = upload_data(&sandbox, &request, b"this is not a tar");
         assert_eq!(result.expect_fault(), fault, "{request:?}");
     }
-    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
     assert_eq!(fs::read(sandbox.workspace_path("file")).unwrap(), b"x");
 }
 

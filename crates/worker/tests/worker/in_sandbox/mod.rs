@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Starts the worker as the launcher does, with the terminal's signals ignored, as in a shell's background job.
 const START_SCRIPT: &str = r#"trap '' HUP INT QUIT; exec 3<&0 4<"$1" 0</dev/null; exec "$0" init"#;
@@ -106,13 +106,10 @@ impl WorkerSandbox {
         event_of_type.unwrap_or_else(|| panic!("no {event}: {events:#?}"))["data"].clone()
     }
 
-    /// Completes the sandbox; its worker must exit within five seconds.
+    /// Completes the sandbox and waits until its worker exits.
     fn complete_and_wait(&mut self) -> ExitStatus {
         self.server.with_state(|state| state.sandbox_state = "completing");
-        let began = Instant::now();
-        let status = self.wait_for_exit();
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}: {}", began.elapsed(), self.worker_log());
-        status
+        self.wait_for_exit()
     }
 
     fn wait_for_exit(&mut self) -> ExitStatus {

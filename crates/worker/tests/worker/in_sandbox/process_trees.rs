@@ -65,7 +65,7 @@ fn kills_processes_that_keep_forking() {
     let began = Instant::now();
     exec.close_write_half();
     assert_eq!(exec.wait_for_end(), ExecExit::Signalled { signal: 9 });
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
     // Several samples in a row: a survivor would start another.
     wait_until("the end of all processes", || (0..10).all(|_| !is_running()));
 }
