@@ -31,7 +31,7 @@ run: worker
 test: export WORKER_PROFILE ?= test-worker
 test: LINTED = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 # End-to-end tests mostly wait, so more of them run than there are processors.
-test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) * 3 / 2)))
+test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) * 2)))
 test: export ATOLL_TEST_LOG = $(abspath $(TARGET))/test-output.log
 test:
 	@scripts/need build git

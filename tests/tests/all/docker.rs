@@ -233,7 +233,8 @@ async fn spooled_events_survive_a_killed_container() {
     block_in_place(|| {
         server.process.kill();
         for id in [&killed, &removed] {
-            engine.run_docker(&["exec", &format!("atoll-{id}"), "rm", "/workspace/hold"]).unwrap();
+            // The container's root has no right to the agent's files.
+            engine.run_docker(&["exec", "--user", "1000", &format!("atoll-{id}"), "rm", "/workspace/hold"]).unwrap();
             let spool = server.data_dir().join("docker").join(id).join("spool");
             wait_until("a spooled message", || spooled_messages(&spool).iter().any(|text| text == "meanwhile"));
         }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
+use std::process::Command;
 
 use atoll_jail::{Enforcement, Error, Exit, IdMapKind, LaunchStep, LauncherOptions, Support, Tier};
 
@@ -21,9 +22,10 @@ pub fn can_switch_user() -> bool {
 /// Runs the launcher as another user, after `before` has run as root in a new mount namespace.
 pub fn run_as_user(options: &mut LauncherOptions, before: &str) {
     let data = options.data_dir.parent().unwrap().to_path_buf();
-    // The user may not be able to reach the test binary.
+    // The user may not be able to reach the test binary. `cp` writes the copy: a child that another test starts meanwhile
+    // would inherit our open file, and a program that is open for writing cannot be executed.
     let program = data.join("launcher");
-    fs::copy(&options.exe, &program).unwrap();
+    assert!(Command::new("cp").arg(&options.exe).arg(&program).status().unwrap().success());
     chown(&data, Some(USER), Some(USER)).unwrap();
     let script = format!(
         "set -e; cd {}; {before}\nexec setpriv --reuid {USER} --regid {USER} --clear-groups -- {} {}",

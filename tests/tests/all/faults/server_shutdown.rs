@@ -50,9 +50,10 @@ async fn a_terminated_server_closes_every_connection_cleanly() {
     // The server answers `100 Continue` when its handler reads the body.
     let body = json!({ "stream": worker.stream, "max": 1, "wait_s": 60 }).to_string();
     let head = format!(
-        "POST /api/v1/sandboxes/{}/messages/lease HTTP/1.1\r\nhost: atoll\r\nauthorization: Bearer {}\r\n\
+        "POST /api/v1/sandboxes/{}/messages/lease HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\n\
          content-type: application/json\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
         sandbox.id,
+        server.address,
         sandbox.token,
         body.len()
     );

@@ -243,6 +243,7 @@ async fn modes_apply_their_settings_and_invalid_combinations_are_rejected() {
     refuse(json!({ "prompt": "x", "continuous": {} }), "nothing to check").await;
     refuse(json!({ "prompt": "x", "continuous": { "iterations": 0 } }), "iterations").await;
     refuse(json!({ "prompt": "x", "modes": { "validation": {} } }), "project's defaults").await;
-    refuse(json!({ "provider": "fake", "prompt": "x", "continuous": { "checks": ["true"] } }), "provider fake").await;
+    refuse(json!({ "provider": "fake", "prompt": "x", "continuous": { "checks": ["true"] } }), "of this provider")
+        .await;
     server.stop_and_check().await;
 }

@@ -3,7 +3,9 @@
 use atoll_tests::local::{LocalServer, agent_messages, assert_log_is_complete};
 use atoll_tests::scale;
 use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 use serde_json::json;
+use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_concurrent_sandboxes_all_complete() {
@@ -28,15 +30,17 @@ async fn many_concurrent_sandboxes_all_complete() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sandbox_stopped_at_any_moment_is_removed() {
     let server = LocalServer::start();
-    for round in 0..scale::scale_count(100) {
+    let stop_one = async |round: usize| {
         let id = server.create_sandbox(json!({ "prompt": "say hi\nrun sleep 69" })).await;
-        tokio::time::sleep(std::time::Duration::from_millis(round as u64 * 37 % 400)).await;
+        tokio::time::sleep(Duration::from_millis(round as u64 * 37 % 400)).await;
         let results = ["take", "discard"][round % 2];
         server.admin.post(&format!("/sandboxes/{id}/stop"), json!({ "results": results })).await.expect_status(200);
         let row = server.wait_until_ended(&id).await;
         assert_eq!((row["state"].as_str(), row["outcome"].as_str()), (Some("completed"), Some("cancelled")), "{row}");
         server.wait_until_removed(&id).await;
-    }
+    };
+    // Most of a round is waiting.
+    stream::iter(0..scale::scale_count(100)).for_each_concurrent(5, stop_one).await;
     server.stop_and_check().await;
 }
 
@@ -45,7 +49,7 @@ async fn a_sandbox_deleted_by_force_at_any_moment_is_removed() {
     let server = LocalServer::start();
     for round in 0..scale::scale_count(100) {
         let id = server.create_sandbox(json!({ "prompt": "say hi\nrun sleep 70" })).await;
-        tokio::time::sleep(std::time::Duration::from_millis(round as u64 * 41 % 400)).await;
+        tokio::time::sleep(Duration::from_millis(round as u64 * 41 % 400)).await;
         server.admin.delete(&format!("/sandboxes/{id}?force=true")).await.expect_status(200);
         server.wait_until_removed(&id).await;
     }

@@ -106,7 +106,7 @@ impl AgentFixture {
 }
 
 async fn remembers_conversation(agent: &str) {
-    let Some(fixture) = AgentFixture::start(agent, "a session that goes on", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start_variation(agent, "a session that goes on", SCRIPTS).await else { return };
     let first =
         fixture.create_sandbox("remember PINEAPPLE #script:first", json!({ "approvals": "full", "end": "keep" })).await;
     fixture.wait_until_completed(&first).await;
