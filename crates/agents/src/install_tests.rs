@@ -18,7 +18,7 @@ fn build_archive(entries: &[(&str, u32, &str)]) -> Vec<u8> {
         let mut header = tar::Header::new_gnu();
         header.set_mode(*mode);
         header.set_size(text.len() as u64);
-        // As it stands, also where the library would not let it.
+        // Writes the path directly: the tar crate rejects paths with "..".
         let name = path.as_bytes();
         header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name);
         header.set_cksum();
@@ -69,7 +69,7 @@ fn installs_a_package_completely_or_not_at_all() {
     let outward = build_archive(&[("package/claude", 0o755, "x"), ("package/../../../../outside", 0o755, "x")]);
     assert!(matches!(install_package(&places, &outward, &integrity_of(&outward)), Err(Error::Unpack(_))));
     drop(places.begin_install(Agent::Claude, PACKAGE, "1.2.3").unwrap());
-    assert_eq!(left_over_files(&places), ["claude"], "nothing is left of what failed or was given up");
+    assert_eq!(left_over_files(&places), ["claude"], "failed and abandoned installs leave no files");
     assert!(places.find_agent(Agent::Claude).is_err());
 
     let done = install_package(&places, &good, &integrity_of(&good)).unwrap();
@@ -84,7 +84,7 @@ fn installs_a_package_completely_or_not_at_all() {
     assert_eq!(
         install_package(&places, &good, &integrity_of(&good)).unwrap().directory,
         done.directory,
-        "again is no harm"
+        "installing again is harmless"
     );
 
     assert_eq!(places.remove_versions(Agent::Claude, None).unwrap(), ["1.2.3"]);

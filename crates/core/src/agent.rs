@@ -32,7 +32,7 @@ pub struct Abilities {
     pub steer: bool,
     /// Accepts messages during a turn and processes them later.
     pub queue: bool,
-    /// Can interrupt a turn and continue afterwards.
+    /// Its turn can be interrupted and the conversation continued.
     pub interrupt: bool,
     pub approvals: bool,
     pub questions: bool,

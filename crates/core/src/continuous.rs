@@ -1,6 +1,6 @@
 //! Continuous mode: after each run of the agent its work is checked, and failed checks go back to the agent.
 //!
-//! `next` is a pure transition function: it returns the new state and the effects. `check` evaluates and words checks.
+//! `next` is a pure transition function: it returns the new state and the effects. `check` evaluates checks and formats their results.
 
 use crate::string_enum;
 use crate::time::Timestamp;

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn every_limit_has_a_value_and_a_warning() {
+    fn every_agent_limit_has_a_value_and_every_limit_a_warning() {
         let all = AgentLimits { turns: Some(1), cost_usd: Some(2.0), turn_s: Some(3), no_progress_s: Some(4) };
         let figures: Vec<f64> = Limit::ALL.iter().filter_map(|limit| all.value_of(*limit)).collect();
         assert_eq!(figures, [1.0, 2.0, 3.0, 4.0]);

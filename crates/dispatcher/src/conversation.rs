@@ -153,7 +153,7 @@ impl ConversationState {
     }
 
     /// Handles the exit of the agent's process: returns its unconfirmed messages. Another process may follow.
-    pub fn lose_agent(&mut self) -> Vec<Nack> {
+    pub fn handle_agent_exit(&mut self) -> Vec<Nack> {
         self.end_turn();
         self.interrupts.clear();
         let lost = |id| Nack { id, handed: true, reason: "the agent ended".to_owned(), retry: false };
@@ -161,7 +161,7 @@ impl ConversationState {
     }
 
     /// Ends the conversation: there will be no agent.
-    pub fn end_for_good(&mut self) {
+    pub fn end_conversation(&mut self) {
         self.tools.clear();
         self.state = State::Over;
     }
@@ -338,9 +338,9 @@ mod tests {
         conversation.enqueue(queued.clone());
         conversation.next_step(true);
         assert!(conversation.acknowledge(queued.id, DeliveryMethod::Injected).is_none(), "the agent did not get it");
-        let lost = conversation.lose_agent();
+        let lost = conversation.handle_agent_exit();
         assert_eq!((lost.len(), lost[0].id, lost[0].handed), (1, steered.id, true));
-        conversation.end_for_good();
+        conversation.end_conversation();
         assert_eq!(words(conversation.next_step(true)), "nothing");
         let back = conversation.return_all();
         assert_eq!((back.len(), back[0].id, back[0].handed, back[0].retry), (1, queued.id, false, true));

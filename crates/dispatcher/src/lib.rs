@@ -52,7 +52,7 @@ const MAX_LIVE_TEXTS: usize = 64;
 /// Time for the program to read its last lines.
 const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The differences between a sandbox's worker and one that was started by hand.
+/// Settings that differ between the worker of a sandbox, a worker started by hand and the fake provider's.
 #[derive(Debug, Clone, Copy)]
 pub struct Behaviour {
     /// Lease messages and hand them to the program.
@@ -61,9 +61,9 @@ pub struct Behaviour {
     pub flush_timeout: Option<Duration>,
     /// Time for the program to finish after the sandbox has ended.
     pub stop_grace: Duration,
-    /// Time for the program to finish after a signal; `None` means none.
+    /// Time for the program to finish after a signal; with `None`, the worker closes at once.
     pub leave_grace: Option<Duration>,
-    /// Start of the runtime's clock, for a worker that shares its host with many others and should wake up rarely.
+    /// Start of the runtime's clock. If set, heartbeats align to it, so that a host with many workers wakes up rarely.
     pub timer_origin: Option<Instant>,
 }
 

@@ -9,7 +9,7 @@ fn settings(value: Value) -> AgentSettings {
 }
 
 fn command(agent: &str, settings: &AgentSettings) -> AgentCommand {
-    find_driver(agent).unwrap().build_command(&LaunchContext::minimal(Path::new("/atoll-worker"), settings))
+    create_driver(agent).unwrap().build_command(&LaunchContext::minimal(Path::new("/atoll-worker"), settings))
 }
 
 fn file(command: &AgentCommand, name: &str) -> String {
@@ -76,7 +76,7 @@ fn subagents_and_skills_can_be_disabled() {
 fn each_agent_gets_the_system_prompt() {
     let settings = settings(json!({"system_prompt": "be brief"}));
     assert_eq!(file(&command("gemini", &settings), ".gemini/GEMINI.md"), "be brief\n");
-    let mut claude = find_driver("claude").unwrap();
+    let mut claude = create_driver("claude").unwrap();
     claude.build_command(&LaunchContext::minimal(Path::new("/w"), &settings));
     assert!(String::from_utf8(claude.handshake()).unwrap().contains("\"appendSystemPrompt\":\"be brief\""));
 }
@@ -129,7 +129,7 @@ fn login_files_and_config_files_do_not_overlap() {
             let path = file.path.to_str().unwrap();
             assert!(atoll_core::login::check_login_path("path", path).is_err(), "{agent}: {path}");
         }
-        if let Some(path) = find_driver(agent).unwrap().login_path() {
+        if let Some(path) = create_driver(agent).unwrap().login_path() {
             assert!(atoll_core::login::check_login_path("path", path).is_ok(), "{agent}: {path}");
         }
     }

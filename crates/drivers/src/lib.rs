@@ -15,8 +15,8 @@
 //! replies. [`Driver::encode_message`] turns a message of the inbox into input, [`Driver::answer_request`] answers a
 //! request. [`response_assembly`] then groups the events into whole model responses; it is the same for every agent.
 //!
-//! Each agent's directory has the same layout: `launch` builds the command and the configuration, `wire` parses lines,
-//! `events` converts them into events, and `mod` keeps track of turns, messages and requests. `conformance` runs every
+//! Each agent's directory has the same layout: `<agent>_launch` builds the command and the configuration, `<agent>_wire`
+//! parses lines, `<agent>_turn` converts them into events, and `mod` keeps track of turns, messages and requests. `conformance` runs every
 //! driver against a fake agent. To add an agent, add its directory, a row to `define_drivers!`, a
 //! fake agent to `conformance`, and the program's package to `atoll_agents`.
 
@@ -300,14 +300,14 @@ fn encode_line(value: &Value) -> Vec<u8> {
     line
 }
 
-/// Defines [`AGENT_NAMES`] and [`find_driver`] from one table.
+/// Defines [`AGENT_NAMES`] and [`create_driver`] from one table.
 macro_rules! define_drivers {
     ($($name:literal => $driver:expr,)+) => {
         /// Names of all agents with a driver.
         pub const AGENT_NAMES: &[&str] = &[$($name),+];
 
         /// Creates the driver of an agent.
-        pub fn find_driver(name: &str) -> Option<Box<dyn Driver>> {
+        pub fn create_driver(name: &str) -> Option<Box<dyn Driver>> {
             match name {
                 $($name => Some(Box::new($driver)),)+
                 _ => None,
@@ -348,8 +348,8 @@ mod tests {
     #[test]
     fn every_agent_name_has_a_driver() {
         for name in AGENT_NAMES {
-            assert!(find_driver(name).is_some(), "{name}");
+            assert!(create_driver(name).is_some(), "{name}");
         }
-        assert!(find_driver("unknown").is_none());
+        assert!(create_driver("unknown").is_none());
     }
 }

@@ -25,7 +25,7 @@ impl HostRepository {
     }
 
     fn author_with_home(&self, home: Option<&Path>) -> Author {
-        // The later file wins, as in git.
+        // By precedence: as in git, ~/.gitconfig overrides ~/.config/git/config.
         let files: Vec<PathBuf> =
             home.map(|home| vec![home.join(".gitconfig"), home.join(".config/git/config")]).unwrap_or_default();
         let value = |key: &str| {
@@ -34,7 +34,7 @@ impl HostRepository {
         };
         match (value("user.name"), value("user.email")) {
             (Some(name), Some(email)) => Author { name, email },
-            // A name and an email from different files may belong to different people.
+            // A half-configured identity is not used.
             _ => Author::default(),
         }
     }

@@ -177,7 +177,7 @@ impl Agents {
     }
 
     fn view(&self, name: &str, keys: &ModelKeys, with_paths: bool) -> atoll_api::Agent {
-        let abilities = driver::find_driver(name).map(|driver| driver.abilities()).unwrap_or_default();
+        let abilities = driver::create_driver(name).map(|driver| driver.abilities()).unwrap_or_default();
         let checked = self.check_agent(name, keys);
         let agent = name.parse::<Agent>().ok();
         let found = agent.and_then(|agent| self.find_program(agent).ok());
@@ -283,7 +283,7 @@ mod tests {
         let list = machine(base.path(), &["claude"]).list_agents(&of(ModelApi::Anthropic), false);
         assert_eq!(list.iter().map(|view| view.name.as_str()).collect::<Vec<_>>(), driver::AGENT_NAMES);
         for view in &list {
-            assert_eq!(view.abilities, driver::find_driver(&view.name).unwrap().abilities(), "{}", view.name);
+            assert_eq!(view.abilities, driver::create_driver(&view.name).unwrap().abilities(), "{}", view.name);
             assert_eq!(view.path, None, "only admins see paths");
             assert_eq!(view.usable, view.missing.is_empty(), "{view:?}");
         }

@@ -1,4 +1,4 @@
-//! The demo agent: JSON lines in both directions (see [`wire`]), designed for Atoll.
+//! The demo agent: JSON lines in both directions (see [`demo_wire`]), designed for Atoll.
 
 use crate::{
     Abilities, AgentCommand, AgentEvent, AgentOutput, AgentRequest, AgentTurn, Driver, EventEffect, LaunchContext,

@@ -14,7 +14,7 @@ use crate::record::SandboxDir;
 use crate::sandbox::SandboxInfo;
 use crate::wire::Answer;
 
-/// A process in uninterruptible sleep cannot be stopped.
+/// Time for all processes to stop. One in uninterruptible sleep may never do so.
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A requested pause that is not complete yet.

@@ -22,7 +22,7 @@ use crate::tree_removal;
 use crate::wire::{Answer, Request, RequestPacket};
 
 impl Service {
-    /// Handles a request; what takes longer is answered later.
+    /// Handles a request. Requests that start a process are answered when it reports or exits.
     pub(super) fn handle_request(&mut self, packet: RequestPacket, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
         let RequestPacket { id, request } = packet;
         match request {
@@ -76,7 +76,7 @@ impl Service {
         answer.transpose().map_or(Ok(()), |answer| self.send_answer(id, answer))
     }
 
-    /// A running worker keeps its spool.
+    /// Gives the spool to the server's user, unless a worker still runs.
     fn release_spool(&self, name: &str) -> Result<SandboxInfo, Error> {
         let (sandbox, record) = self.find_sandbox(name)?;
         if let Some(owner) = self.settings.server_user.filter(|_| !self.has_worker(name)) {

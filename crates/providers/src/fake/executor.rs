@@ -175,13 +175,13 @@ impl FakeExecutor {
         let (turn, reason) = (self.current_turn(), reason.to_owned());
         self.emit_event(&EventData::AgentFailed(AgentFailed { turn, reason, error, ..AgentFailed::default() }));
         self.outgoing.push(Item::Activity(Activity::Ended));
-        self.conversation.end_for_good();
+        self.conversation.end_conversation();
     }
 
     /// Returns what the agent has not confirmed.
     fn end_conversation(&mut self) {
         let mut back = self.conversation.return_all();
-        back.extend(self.conversation.lose_agent());
+        back.extend(self.conversation.handle_agent_exit());
         self.outgoing.extend(back.into_iter().map(Item::Nack));
     }
 

@@ -23,7 +23,7 @@ pub(super) fn file_target(transfer: &Transfer) -> Result<(&str, Option<ByteRange
     }
 }
 
-/// With a range, overwrites from its offset; the file grows as needed.
+/// With a range, overwrites from its offset; the file grows as needed; an offset past its end is an error.
 pub(super) async fn upload_file(
     runtime: &SandboxRuntime,
     path: &str,

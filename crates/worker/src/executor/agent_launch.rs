@@ -41,7 +41,7 @@ impl Executor {
             self.launch.has_no_agent = true;
             return;
         };
-        match atoll_drivers::find_driver(&name) {
+        match atoll_drivers::create_driver(&name) {
             Some(driver) => {
                 self.conversation.set_abilities(driver.abilities());
                 self.launch.driver = Some(driver);

@@ -72,7 +72,7 @@ impl Interrupt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shutdown {
     No,
-    /// Wait for the running tool deadline this deadline.
+    /// Wait for the running tool until this deadline.
     AfterTool(Instant),
     Now,
     /// The agent got SIGTERM; kill it after this deadline.
@@ -175,7 +175,7 @@ impl Executor {
         let text = Some(message.content[..message.content.floor_char_boundary(MAX_TEXT_BYTES)].to_owned());
         let (turn, message_id) = (self.current_turn(), Some(message.id));
         self.emit_event(&EventData::AgentInterrupted(AgentInterrupted { turn, message_id, text, forced: true }));
-        let lost = self.conversation.lose_agent();
+        let lost = self.conversation.handle_agent_exit();
         self.outgoing.extend(lost.into_iter().map(Item::Nack));
         self.handle_idle();
     }
@@ -192,14 +192,14 @@ impl Executor {
             stderr_tail: &agent.stderr_text(),
         });
         let turn = self.current_turn();
-        let lost = self.conversation.lose_agent();
+        let lost = self.conversation.handle_agent_exit();
         self.outgoing.extend(lost.into_iter().map(Item::Nack));
         match failure {
             Some(data) => {
                 self.emit_event(&EventData::AgentFailed(AgentFailed { turn, ..data }));
                 // In continuous mode the server may begin another run.
                 if self.launch.settings.continuous.is_none() {
-                    self.conversation.end_for_good();
+                    self.conversation.end_conversation();
                 }
             }
             None => tracing::info!("the agent exited between two turns; the next message starts it again"),
@@ -209,7 +209,7 @@ impl Executor {
     /// Reports that the agent could not start.
     pub(super) fn report_launch_failure(&mut self, error: &str) {
         self.emit_event(&EventData::AgentFailed(agent_exit::launch_failure_data(error)));
-        self.conversation.end_for_good();
+        self.conversation.end_conversation();
     }
 
     /// Ends the shutdown: returns all undelivered messages.
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!((interrupt.next_signal(began), interrupt.was_forced()), (None, false));
         let later = began + INTERRUPT_TIMEOUT + Duration::from_millis(100);
         assert_eq!((interrupt.next_signal(later), interrupt.was_forced()), (Some(Signal::INT), true));
-        assert_eq!(interrupt.next_signal(later), None, "it has a while to go");
+        assert_eq!(interrupt.next_signal(later), None, "the SIGINT timeout has not expired");
         assert_eq!(interrupt.next_signal(later + SIGINT_TIMEOUT), Some(Signal::KILL));
         assert_eq!((interrupt.next_signal(later + INTERRUPT_TIMEOUT), interrupt.deadline()), (None, None));
     }
@@ -251,9 +251,9 @@ mod tests {
         let now = Instant::now();
         let mut shutdown = Shutdown::No;
         shutdown.start_after_tool();
-        assert!(!shutdown.wants_exit(true, true, now), "the tool may be finished");
+        assert!(!shutdown.wants_exit(true, true, now), "waits for the running tool");
         assert!(shutdown.wants_exit(false, true, now) && shutdown.wants_exit(true, false, now));
-        assert!(shutdown.wants_exit(true, true, now + TOOL_TIMEOUT + KILL_DELAY), "but not for ever");
+        assert!(shutdown.wants_exit(true, true, now + TOOL_TIMEOUT + KILL_DELAY), "stops waiting at the deadline");
         shutdown.start_after_tool();
         shutdown.start_now();
         assert!(shutdown.wants_exit(true, true, now) && !shutdown.is_ready(false));

@@ -12,7 +12,7 @@ pub enum Error {
     #[error("git is not installed; install it on the host (`apt install git`)")]
     GitMissing,
 
-    #[error("{}is not empty; a repository needs an empty directory", root.display())]
+    #[error("{} is not empty; a repository needs an empty directory", root.display())]
     NotEmpty { root: PathBuf },
 
     #[error("{branch:?} is not a valid branch name")]

@@ -5,7 +5,7 @@
 //! `transcript_file` opens files without following links, and `transcript_store` transfers the bytes between that
 //! process and the server.
 
-use atoll_drivers::find_driver;
+use atoll_drivers::create_driver;
 use atoll_drivers::transcript::{TranscriptFiles, TranscriptStorage};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn run_transfer(arguments: &[String]) -> Result<(), String> {
     let [direction, agent, id, rest @ ..] = arguments else {
         return Err("usage: atoll-worker transcript out|in AGENT ID [PROGRAM]".to_owned());
     };
-    let support = find_driver(agent).and_then(|driver| driver.transcript_support());
+    let support = create_driver(agent).and_then(|driver| driver.transcript_support());
     let support = support.ok_or_else(|| format!("transcripts of agent {agent} are not supported"))?;
     if !atoll_core::agent::is_valid_native_id(id) {
         return Err("invalid conversation id".to_owned());

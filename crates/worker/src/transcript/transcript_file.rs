@@ -153,12 +153,12 @@ pub(super) fn move_into_place(from: &Path, to: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_drivers::find_driver;
+    use atoll_drivers::create_driver;
     use atoll_drivers::transcript::TranscriptStorage;
     use std::os::unix::fs::symlink;
 
     fn find(home: &Path, agent: &str) -> io::Result<Option<File>> {
-        match find_driver(agent).unwrap().transcript_support().unwrap().storage {
+        match create_driver(agent).unwrap().transcript_support().unwrap().storage {
             TranscriptStorage::Files(files) => find_transcript(&files, home, "id"),
             TranscriptStorage::OpenCode => panic!("no files"),
         }

@@ -45,7 +45,7 @@ impl Replay {
             system_prompt: Some("be brief, atoll-mark".to_owned()),
             ..AgentSettings::default()
         };
-        let driver = driver::find_driver(agent).context("no such driver")?;
+        let driver = driver::create_driver(agent).context("no such driver")?;
         Ok(Self {
             driver,
             assembler: ResponseAssembler::default(),

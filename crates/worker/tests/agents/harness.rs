@@ -88,7 +88,7 @@ impl AgentHarness {
             system_prompt: Some("be brief, atoll-mark".to_owned()),
             ..AgentSettings::default()
         };
-        let mut driver = driver::find_driver(agent).context("no such driver")?;
+        let mut driver = driver::create_driver(agent).context("no such driver")?;
         let started = spawn_agent(&mut *driver, &program, &model, root.path(), &settings, None)?;
         let mut recorder = Recorder::from_env(agent, test, root.path())?;
         if let Some(recorder) = &mut recorder {

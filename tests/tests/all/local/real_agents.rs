@@ -199,7 +199,7 @@ async fn is_steered(agent: &str) {
 }
 
 async fn is_interrupted(agent: &str) {
-    let Some(fixture) = AgentFixture::start(agent, "an interrupt", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start_variation(agent, "an interrupt", SCRIPTS).await else { return };
     let id = fixture.create_sandbox("go #script:interrupt", json!({ "approvals": "full", "end": "keep" })).await;
     fixture.server.wait_for_event(&id, |event| event["type"] == "agent.tool_use").await;
     let is_running = async || {
@@ -234,7 +234,7 @@ async fn is_interrupted(agent: &str) {
 }
 
 async fn waits_for_approval(agent: &str) {
-    let Some(fixture) = AgentFixture::start(agent, "approvals", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start_variation(agent, "approvals", SCRIPTS).await else { return };
     let id = fixture.create_sandbox("go #script:ask", json!({ "approvals": "ask", "end": "keep" })).await;
     for (decision, file) in [("allow", "allowed.txt"), ("deny", "denied.txt")] {
         let approval = fixture.wait_for_approval(&id).await;
