@@ -41,7 +41,7 @@ pub fn is_loopback(url: &Url) -> bool {
 }
 
 impl Client {
-    /// Creates a client for the server at `url`, such as `http://127.0.0.1:4747`.
+    /// Creates a client for the server at `url`, such as `http://127.0.0.1:7700`.
     pub fn new(url: &str, token: impl Into<String>) -> Result<Self> {
         let url: Url = url.parse().map_err(|error| Error::Configuration(format!("{url} is not a URL: {error}")))?;
         Self::with_token(url, SecretString::from(token.into()))
