@@ -31,6 +31,8 @@ pub(super) struct SandboxRow {
     turn_ended: bool,
     stream: Option<Uuid>,
     last_key: i64,
+    /// Stream and key of the last heartbeat.
+    reported_key: Option<(Uuid, i64)>,
     prompt: Option<LeasedMessage>,
     queued: VecDeque<LeasedMessage>,
     leased: BTreeMap<MessageId, LeasedMessage>,
@@ -181,8 +183,10 @@ impl WorkerLink for RecordingServer {
         Box::pin(async move {
             self.handle_call(sandbox, heartbeat.stream, |row, violations| {
                 row.heartbeats.push((Instant::now(), heartbeat.activity));
-                if heartbeat.last_key < row.last_key {
-                    violations.push(format!("a heartbeat forgot key {}", row.last_key));
+                // Events may overtake a heartbeat, but the next heartbeat never reports less than the last one.
+                let reported = row.reported_key.replace((heartbeat.stream, heartbeat.last_key));
+                if reported.is_some_and(|(stream, key)| stream == heartbeat.stream && heartbeat.last_key < key) {
+                    violations.push(format!("a heartbeat forgot a key: {reported:?}, then {}", heartbeat.last_key));
                 }
                 let start = (heartbeat.activity == Activity::Starting).then(|| Start {
                     sandbox_id: sandbox,
