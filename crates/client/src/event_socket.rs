@@ -37,6 +37,9 @@ pub enum EventSocketItem {
 
 /// The events of many sandboxes, each in the order of its `seq`, through lost connections, with no gap and no repeat.
 ///
+/// One exception, with `FollowedSandboxes::all()`: if an ended sandbox gets another event in the moment of a reconnect,
+/// between the client's list of sandboxes and its subscription, the socket does not return that event.
+///
 /// ```no_run
 /// # async fn example(client: &atoll_client::Client) -> Result<(), atoll_client::Error> {
 /// use atoll_client::{EventSocketItem, api::FollowedSandboxes};

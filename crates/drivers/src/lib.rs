@@ -15,10 +15,13 @@
 //! replies. [`Driver::encode_message`] turns a message of the inbox into input, [`Driver::answer_request`] answers a
 //! request. [`response_assembly`] then groups the events into whole model responses; it is the same for every agent.
 //!
-//! Each agent's directory has the same layout: `<agent>_launch` builds the command and the configuration, `<agent>_wire`
-//! parses lines, `<agent>_turn` converts them into events, and `mod` keeps track of turns, messages and requests. `conformance` runs every
-//! driver against a fake agent. To add an agent, add its directory, a row to `define_drivers!`, a
-//! fake agent to `conformance`, and the program's package to `atoll_agents`.
+//! Each agent's directory has the same layout: `<agent>_launch` builds the command and the configuration, `<agent>_turn`
+//! converts lines into events, `<agent>_wire` parses them where that needs types of its own, and `mod` keeps track of
+//! turns, messages and requests. `conformance` runs every driver against a fake agent.
+//!
+//! To add an agent, add its directory, a row to `define_drivers!`, a fake agent to `conformance`, its package to
+//! `atoll_agents::known_agents`, its key `agents.NAME.path` to `atoll_config`, its lines to `worker/tests/agents/fuzz.rs`,
+//! and a section to `docs/agents.md`.
 
 use atoll_api::events::{EventData, UnsupportedSetting};
 use atoll_core::bounds;
