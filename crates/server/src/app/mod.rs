@@ -79,6 +79,8 @@ pub struct Work<'t> {
     pub agents: std::sync::Arc<crate::agents::Agents>,
     pub gateway: std::sync::Arc<crate::gateway::Gateway>,
     pub providers: std::sync::Arc<crate::providers::Providers>,
+    /// The server's own URL.
+    pub public_url: String,
 }
 
 impl Work<'_> {
