@@ -37,6 +37,7 @@ pub mod targets;
 pub mod tokens;
 pub mod transcript_export;
 pub mod transcripts;
+mod turn_diff;
 pub mod users;
 pub mod views;
 
