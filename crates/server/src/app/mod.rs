@@ -5,6 +5,7 @@
 
 pub mod approvals;
 pub mod blob_transfer;
+pub mod branch_export;
 pub mod commands;
 pub mod continuous;
 pub mod create;
@@ -20,6 +21,7 @@ pub mod ingest;
 pub mod lease_wait;
 pub mod lifecycle;
 pub mod limits;
+pub mod live_results;
 pub mod logins;
 pub mod messages;
 pub mod network;
