@@ -11,13 +11,23 @@ pub struct DiffQuery {
     pub base: Option<String>,
     /// Only this file or directory.
     pub path: Option<String>,
+    /// Only the changes of this turn, from its `agent.file_edited` events. The line counts are sums over its edits.
+    pub turn: Option<i64>,
+    /// `next_cursor` of the previous page.
+    pub cursor: Option<String>,
+    /// Files per page: 1 to 1000; 1000 by default.
+    pub limit: Option<i64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Diff {
-    pub base: String,
+    /// The commit that the work started at; absent without a repository.
+    pub base: Option<String>,
+    /// The changed files, sorted by path.
     pub files: Vec<DiffFile>,
+    #[serde(default)]
+    pub next_cursor: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -165,10 +165,10 @@ impl AgentStatus {
                     self.set_activity_if(self.activity == Activity::LimitPaused, self.unpaused_activity());
                 }
             }
-            Signal::LoopContinues => self.activity = Activity::Working,
+            Signal::LoopContinues => self.set_activity_if(is_free, Activity::Working),
             Signal::LoopRunFailed => {
                 self.turn_state = TurnState::Idle;
-                self.activity = Activity::Working;
+                self.set_activity_if(is_free, Activity::Working);
             }
             Signal::LoopInterrupted => {
                 if self.turn_state == TurnState::Done {

@@ -149,6 +149,8 @@ pub struct Author {
 pub enum GitOperation {
     /// Bundle of everything since `base`, with uncommitted changes as a last commit.
     ExportBundle { base: String, message: String, author: Author },
+    /// A new repository around the files of a workspace whose own one is gone or unusable.
+    RestoreRepository(RepositorySource),
     /// Differences from `base`: a list as JSON, or the patch.
     Diff { base: String, paths: Vec<String>, as_patch: bool },
 }

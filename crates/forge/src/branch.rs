@@ -89,6 +89,11 @@ pub fn is_valid_ref_name(name: &str) -> bool {
         && name.split('/').all(part)
 }
 
+/// Returns the requested branch name, or the next one like it that is not in `taken`.
+pub fn free_branch_name(requested: &str, taken: &BTreeSet<String>) -> Option<String> {
+    find_free_name(requested, taken).map(|assigned| assigned.name)
+}
+
 /// An unused branch name, and the conflict with the requested one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AssignedBranch {
@@ -99,6 +104,10 @@ pub(crate) struct AssignedBranch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NameConflict {
     Taken,
+    /// The session's own branch has commits that the result lacks.
+    Moved,
+    /// The session's own branch is checked out in a worktree.
+    CheckedOut,
     /// A branch has the name of a parent directory of the requested one.
     Blocked {
         by: String,

@@ -186,6 +186,21 @@ impl HostGitCommand {
         Ok((count, GitOutput::new(what, Vec::new(), finished)))
     }
 
+    /// Passes each NUL-terminated record of the output to `keep`; fails at a record longer than `bound` bytes.
+    pub fn read_records(self, bound: u64, keep: &mut dyn FnMut(&[u8])) -> Result<GitOutput, Error> {
+        let what = self.what;
+        let mut rest = Vec::new();
+        let finished = self.run_limited(u64::MAX, &mut |bytes| {
+            rest.extend_from_slice(bytes);
+            if let Some(end) = rest.iter().rposition(|byte| *byte == 0) {
+                rest[..end].split(|byte| *byte == 0).for_each(&mut *keep);
+                rest.drain(..=end);
+            }
+            if rest.len() as u64 > bound { Err(RunFailure::OutputTooLarge) } else { Ok(()) }
+        })?;
+        Ok(GitOutput::new(what, Vec::new(), finished))
+    }
+
     /// Writes the output to a file, at most `bound` bytes.
     pub fn write_output(self, file: &mut File, bound: u64) -> Result<(u64, GitOutput), Error> {
         let what = self.what;

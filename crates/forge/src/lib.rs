@@ -19,10 +19,11 @@ mod repository;
 mod result_import;
 mod sensitive_files;
 mod source_bundle;
+mod submodules;
 
 pub use author::Author;
-pub use branch::{branch_name, is_valid_ref_name};
+pub use branch::{branch_name, free_branch_name, is_valid_ref_name};
 pub use error::Error;
 pub use plumbing::changes::{ChangeKind, FileChange};
 pub use repository::{GitLimits, Head, HostRepository};
-pub use result_import::{ImportNote, ImportOutcome, ImportedResult};
+pub use result_import::{ImportNote, ImportOutcome, ImportRequest, ImportedResult};

@@ -1,4 +1,6 @@
-//! Imports a sandbox's result into the user's repository as a new branch; nothing else changes.
+//! Imports a sandbox's result into the user's repository as a branch; nothing else changes.
+//!
+//! A session's later results fast-forward its own branch. If that branch has moved or is checked out, they get a new name.
 
 use crate::branch::{self, AssignedBranch, NameConflict, is_valid_ref_name};
 use crate::error::Error;
@@ -20,6 +22,20 @@ const MIN_PACKED_OBJECTS: u64 = 100;
 /// Attempts to create a branch while others create the same name.
 const MAX_BRANCH_ATTEMPTS: u32 = 10;
 
+/// A result to import.
+#[derive(Debug, Clone, Copy)]
+pub struct ImportRequest<'a> {
+    pub bundle: &'a Path,
+    pub base: &'a str,
+    /// The commit that the sandbox started from, if it is later than `base`: it is no result.
+    pub start: Option<&'a str>,
+    /// The branch's name, or one like it if that exists.
+    pub branch: &'a str,
+    /// True if an earlier result of the same session created the branch.
+    pub is_own: bool,
+    pub scratch: &'a Path,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImportOutcome {
     Branch(ImportedResult),
@@ -35,6 +51,9 @@ pub enum ImportOutcome {
 pub struct ImportedResult {
     pub branch: String,
     pub commit: String,
+    /// The branch's commit before, if the import fast-forwarded the session's own branch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<String>,
     pub base: String,
     pub commits: u64,
     /// Compared to the base.
@@ -50,6 +69,8 @@ pub struct ImportedResult {
 pub enum ImportNote {
     NameTaken { name: String },
     NameBlocked { name: String, by: String },
+    BranchMoved { name: String },
+    BranchCheckedOut { name: String },
     BaseNotAncestor,
     LinesNotCounted,
 }
@@ -62,6 +83,12 @@ impl fmt::Display for ImportNote {
             }
             Self::NameBlocked { name, by } => {
                 write!(f, "git cannot have both branches {name} and {by}, so the result has another name")
+            }
+            Self::BranchMoved { name } => {
+                write!(f, "the branch {name} has commits that the result lacks, so the result has another name")
+            }
+            Self::BranchCheckedOut { name } => {
+                write!(f, "the branch {name} is checked out, so the result has another name")
             }
             Self::BaseNotAncestor => {
                 f.write_str("the result does not build on the commit that the sandbox started from")
@@ -83,20 +110,19 @@ impl HostRepository {
         wanted_branch: &str,
         scratch: &Path,
     ) -> Result<ImportOutcome, Error> {
-        self.import_result_unless_protected(bundle, base, wanted_branch, scratch, &|_| false)
+        let request = ImportRequest { bundle, base, start: None, branch: wanted_branch, is_own: false, scratch };
+        self.import_result_unless_protected(request, &|_| false)
     }
 
-    /// Like `import_result`, but refuses a result that changes a file for which `is_protected` is true.
+    /// Imports a result, but refuses one that changes a file for which `is_protected` is true.
     pub fn import_result_unless_protected(
         &self,
-        bundle: &Path,
-        base: &str,
-        wanted_branch: &str,
-        scratch: &Path,
+        request: ImportRequest<'_>,
         is_protected: &dyn Fn(&str) -> bool,
     ) -> Result<ImportOutcome, Error> {
-        if !is_valid_ref_name(wanted_branch) {
-            return Err(Error::BranchRefused { branch: wanted_branch.chars().take(100).collect() });
+        let ImportRequest { bundle, base, start, branch, is_own, scratch } = request;
+        if !is_valid_ref_name(branch) {
+            return Err(Error::BranchRefused { branch: branch.chars().take(100).collect() });
         }
         let missing = || Error::BaseMissing { path: self.path.clone(), base: base.chars().take(100).collect() };
         let named = self.format.is_object_id(base).then(|| self.commit_of(base)).transpose()?;
@@ -107,7 +133,7 @@ impl HostRepository {
         let quarantine = Quarantine::new(self, scratch)?;
         let commit = quarantine.index_bundle(incoming)?;
         let inspection = quarantine.inspect_result(&base, &commit)?;
-        if inspection.commit_count == 0 {
+        if inspection.commit_count == 0 || start == Some(commit.as_str()) {
             return Ok(ImportOutcome::NoNewCommits);
         }
         let changed = || inspection.files.iter().flat_map(|file| [Some(&file.path), file.old_path.as_ref()]).flatten();
@@ -117,9 +143,8 @@ impl HostRepository {
         }
         let flagged = changed().filter(|path| is_sensitive(path)).cloned().collect();
         self.store_objects(quarantine.pack_new_objects(&base, &commit, scratch)?, inspection.object_count)?;
-        let named = self.create_branch(wanted_branch, &commit)?;
-        let mut notes: Vec<ImportNote> =
-            named.conflict.map(|why| conflict_note(why, wanted_branch)).into_iter().collect();
+        let (named, previous) = self.place_branch(branch, is_own, &commit)?;
+        let mut notes: Vec<ImportNote> = named.conflict.map(|why| conflict_note(why, branch)).into_iter().collect();
         notes.extend((!inspection.base_is_ancestor).then_some(ImportNote::BaseNotAncestor));
         notes.extend((!inspection.has_line_counts).then_some(ImportNote::LinesNotCounted));
         tracing::info!(
@@ -132,6 +157,7 @@ impl HostRepository {
         Ok(ImportOutcome::Branch(ImportedResult {
             branch: named.name,
             commit,
+            previous,
             base,
             commits: inspection.commit_count,
             files: inspection.files,
@@ -148,6 +174,49 @@ impl HostRepository {
         Ok(())
     }
 
+    /// Fast-forwards the session's own branch, or creates a branch. Returns the own branch's earlier commit.
+    fn place_branch(
+        &self,
+        requested: &str,
+        is_own: bool,
+        commit: &str,
+    ) -> Result<(AssignedBranch, Option<String>), Error> {
+        let name = format!("refs/heads/{requested}");
+        let current = if is_own { self.commit_of(&name)? } else { None };
+        let Some(current) = current else { return Ok((self.create_branch(requested, commit)?, None)) };
+        let own = AssignedBranch { name: requested.to_owned(), conflict: None };
+        if current == commit {
+            return Ok((own, Some(current)));
+        }
+        let ancestor = self.run_lookup(["merge-base", "--is-ancestor", &current, commit])?;
+        let conflict = if !ancestor.is_success() {
+            NameConflict::Moved
+        } else if self.list_checked_out_branches()?.iter().any(|checked_out| checked_out == requested) {
+            NameConflict::CheckedOut
+        } else if self.update_branch(&name, commit, &current)?.is_ok() {
+            return Ok((own, Some(current)));
+        } else {
+            // The branch moved meanwhile.
+            NameConflict::Moved
+        };
+        Ok((AssignedBranch { conflict: Some(conflict), ..self.create_branch(requested, commit)? }, None))
+    }
+
+    /// Sets a branch to a commit if it still is at `old`.
+    fn update_branch(&self, name: &str, commit: &str, old: &str) -> Result<Result<(), Error>, Error> {
+        let command = self.git_command(ACTION, self.limits.lookup_timeout)?;
+        let command = command.env("GIT_COMMITTER_NAME", "Atoll").env("GIT_COMMITTER_EMAIL", "atoll@localhost");
+        let command = command.args(["update-ref", "-m", "atoll: result of a sandbox", "--", name, commit, old]);
+        Ok(command.capture_output(self.limits.listing_bytes)?.require_success().map(drop).map_err(Error::from))
+    }
+
+    /// Lists the names that a new branch cannot have.
+    pub fn list_taken_branches(&self) -> Result<BTreeSet<String>, Error> {
+        let mut taken: BTreeSet<String> = self.list_branches()?.into_keys().collect();
+        taken.extend(self.list_checked_out_branches()?);
+        Ok(taken)
+    }
+
     fn create_branch(&self, requested: &str, commit: &str) -> Result<AssignedBranch, Error> {
         let mut refused = BTreeSet::new();
         let mut last = Error::NoFreeName { name: requested.to_owned() };
@@ -160,15 +229,11 @@ impl HostRepository {
             existing.extend(self.list_checked_out_branches()?);
             existing.extend(refused.iter().cloned());
             let Some(free) = branch::find_free_name(requested, &existing) else { break };
-            let command = self.git_command(ACTION, self.limits.lookup_timeout)?;
-            let command = command.env("GIT_COMMITTER_NAME", "Atoll").env("GIT_COMMITTER_EMAIL", "atoll@localhost");
             let name = format!("refs/heads/{}", free.name);
             let nothing = "0".repeat(self.format.hex_digits());
-            let command =
-                command.args(["update-ref", "-m", "atoll: result of a sandbox", "--", &name, commit, &nothing]);
-            match command.capture_output(self.limits.listing_bytes)?.require_success() {
-                Ok(_) => return Ok(free),
-                Err(rejected) => last = rejected.into(),
+            match self.update_branch(&name, commit, &nothing)? {
+                Ok(()) => return Ok(free),
+                Err(rejected) => last = rejected,
             }
             refused.insert(free.name);
         }
@@ -196,6 +261,8 @@ fn conflict_note(why: NameConflict, name: &str) -> ImportNote {
     let name = name.to_owned();
     match why {
         NameConflict::Taken => ImportNote::NameTaken { name },
+        NameConflict::Moved => ImportNote::BranchMoved { name },
+        NameConflict::CheckedOut => ImportNote::BranchCheckedOut { name },
         NameConflict::Blocked { by } => ImportNote::NameBlocked { name, by },
     }
 }

@@ -47,10 +47,15 @@ fn has_labels(labels: &BTreeMap<String, String>, required: &BTreeMap<String, Str
     required.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// A sandbox's labels: the user's, overridden by the identity labels.
+/// The label with the path of the worktree that a sandbox works on.
+const WORKTREE_LABEL: &str = "atoll.worktree";
+
+/// A sandbox's labels: the user's, overridden by the identity labels and the worktree's path.
 fn all_labels(spec: &CreateSpec) -> BTreeMap<String, String> {
     let mut labels = spec.labels.clone();
     labels.extend(spec.identity.labels());
+    let worktree = spec.settings.repo.as_ref().and_then(|repo| repo.path.clone());
+    labels.extend(worktree.map(|path| (WORKTREE_LABEL.to_owned(), path)));
     labels
 }
 

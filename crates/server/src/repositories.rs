@@ -6,7 +6,8 @@ use crate::state::App;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{Author, RepositorySource};
 use atoll_core::sandbox::Repo;
-use atoll_forge::{HostRepository, ImportOutcome};
+use atoll_forge::{HostRepository, ImportOutcome, ImportRequest};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -34,8 +35,14 @@ fn repository_path(repo: &Repo) -> Result<PathBuf> {
     }
 }
 
+/// A repository with its base commit and the names that its new branch cannot have.
+pub struct ResolvedRepository {
+    pub repo: Repo,
+    pub taken_branches: BTreeSet<String>,
+}
+
 /// Resolves the base commit and the branch before a sandbox is created, so that errors reach the client.
-pub async fn resolve_repository(repo: Repo, prefix: String, title: String) -> Result<Repo> {
+pub async fn resolve_repository(repo: Repo, prefix: String, title: String) -> Result<ResolvedRepository> {
     let path = repository_path(&repo)?;
     run_blocking(move || {
         let found = HostRepository::open(&path)?;
@@ -44,7 +51,8 @@ pub async fn resolve_repository(repo: Repo, prefix: String, title: String) -> Re
             None => found.head()?.commit,
         };
         let branch = repo.branch.clone().unwrap_or_else(|| atoll_forge::branch_name(&prefix, &title));
-        Ok(Repo { base: Some(base), branch: Some(branch), ..repo })
+        let taken_branches = found.list_taken_branches()?;
+        Ok(ResolvedRepository { repo: Repo { base: Some(base), branch: Some(branch), ..repo }, taken_branches })
     })
     .await
 }
@@ -65,6 +73,12 @@ impl ScratchDir {
         self.0.join(name)
     }
 
+    /// Creates a file again, empty.
+    pub fn recreate(&self, name: &str) -> io::Result<File> {
+        std::fs::remove_file(self.path(name))?;
+        self.create(name)
+    }
+
     pub fn create(&self, name: &str) -> io::Result<File> {
         File::options().read(true).write(true).create_new(true).mode(0o600).open(self.path(name))
     }
@@ -78,10 +92,12 @@ impl Drop for ScratchDir {
     }
 }
 
-/// A repository as a bundle for the workspace, and the number of uncommitted files that it lacks.
+/// A repository as a bundle for the workspace, and what the workspace lacks.
 pub struct PackedRepository {
     pub source: RepositorySource,
+    /// Number of files with uncommitted changes.
     pub uncommitted: u64,
+    pub submodules: Vec<String>,
     /// Holds the bundle until the sandbox has read it.
     #[expect(dead_code, reason = "removes the bundle on drop")]
     pub scratch: ScratchDir,
@@ -94,23 +110,38 @@ pub async fn pack_repository(
     earlier: Option<String>,
 ) -> Result<PackedRepository> {
     let path = repository_path(&repo)?;
-    let failed = |error: io::Error| Problem::internal(format!("no scratch directory: {error}"));
-    let scratch = ScratchDir::new(app, sandbox).map_err(failed)?;
+    let scratch = ScratchDir::new(app, sandbox).map_err(|error| scratch_problem(&error))?;
+    // If the session's branch was deleted, start again from the base.
+    let source = bundle_commit(&scratch, repo, earlier).await?;
+    let commit = source.commit.clone();
+    let (uncommitted, submodules) = run_blocking(move || {
+        let found = HostRepository::open(&path)?;
+        Ok((found.count_uncommitted_files()?, found.list_submodules(&commit)?))
+    })
+    .await?;
+    Ok(PackedRepository { source, uncommitted, submodules, scratch })
+}
+
+fn scratch_problem(error: &io::Error) -> Problem {
+    Problem::internal(format!("no scratch directory: {error}"))
+}
+
+/// Bundles the revision `earlier` if it exists, else the repository's base.
+pub async fn bundle_commit(scratch: &ScratchDir, repo: Repo, earlier: Option<String>) -> Result<RepositorySource> {
+    let path = repository_path(&repo)?;
     let bundle = scratch.path("source");
-    let file = scratch.create("source").map_err(failed)?;
+    let file = scratch.create("source").map_err(|error| scratch_problem(&error))?;
     let (Some(commit), Some(branch)) = (repo.base, repo.branch) else {
         return Err(Problem::internal("a repository without its commit"));
     };
-    let (source, uncommitted) = run_blocking(move || {
+    run_blocking(move || {
         let found = HostRepository::open(&path)?;
-        // If the session's branch was deleted, start again from the base.
-        let commit = earlier.and_then(|branch| found.resolve_base(&branch).ok()).unwrap_or(commit);
+        let commit = earlier.and_then(|revision| found.resolve_base(&revision).ok()).unwrap_or(commit);
         found.write_bundle(&commit, file)?;
         let author = git_author(&found);
-        Ok((RepositorySource { bundle, commit, branch, author }, found.count_uncommitted_files()?))
+        Ok(RepositorySource { bundle, commit, branch, author })
     })
-    .await?;
-    Ok(PackedRepository { source, uncommitted, scratch })
+    .await
 }
 
 fn git_author(repository: &HostRepository) -> Author {
@@ -123,37 +154,85 @@ pub async fn repository_author(repo: &Repo) -> Result<Author> {
     run_blocking(move || Ok(git_author(&HostRepository::open(&path)?))).await
 }
 
-/// Creates the branch from the bundle `results`, unless it changes protected paths.
-pub async fn import_results(
-    repo: &Repo,
-    scratch: ScratchDir,
-    base: String,
-    protected: Vec<String>,
-) -> Result<ImportOutcome> {
-    let path = repository_path(repo)?;
-    let branch = repo.branch.clone().unwrap_or_default();
+/// The commits and branch names that an import depends on.
+pub struct ImportPlan {
+    pub repo: Repo,
+    /// The commit that the sandbox started from, if it is known.
+    pub start: Option<String>,
+    /// True if the repository's `branch` is the session's own: the import fast-forwards it.
+    pub is_own: bool,
+    pub protected: Vec<String>,
+}
+
+/// Creates or fast-forwards the branch from the bundle `results`, unless it changes protected paths.
+pub async fn import_results(scratch: ScratchDir, plan: ImportPlan) -> Result<ImportOutcome> {
+    let path = repository_path(&plan.repo)?;
     run_blocking(move || {
         let bundle = scratch.path("results");
         let is_empty = std::fs::metadata(&bundle).is_ok_and(|file| file.len() == 0);
         if is_empty {
             return Ok(ImportOutcome::NoNewCommits);
         }
+        let ImportPlan { repo, start, is_own, protected } = plan;
         let is_protected = |changed: &str| atoll_core::protected_paths::touches_protected_path(&protected, changed);
-        HostRepository::open(&path)?.import_result_unless_protected(
-            &bundle,
-            &base,
-            &branch,
-            Path::new(&scratch.0),
-            &is_protected,
-        )
+        let (base, branch) = (repo.base.unwrap_or_default(), repo.branch.unwrap_or_default());
+        let request = ImportRequest {
+            bundle: &bundle,
+            base: &base,
+            start: start.as_deref(),
+            branch: &branch,
+            is_own,
+            scratch: Path::new(&scratch.0),
+        };
+        HostRepository::open(&path)?.import_result_unless_protected(request, &is_protected)
     })
     .await
 }
 
+/// The last line of a git operation's error output: a report of the worker, as JSON.
+fn last_report(text: &str) -> (&str, Option<serde_json::Value>) {
+    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    (last, serde_json::from_str(last).ok())
+}
+
 /// Extracts the error message from a git operation's output.
 pub fn git_error_text(text: &str) -> String {
-    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let report = serde_json::from_str::<serde_json::Value>(last).ok();
+    let (last, report) = last_report(text);
     let sentence = report.as_ref().and_then(|report| report.get("error")?.as_str());
     sentence.unwrap_or(last).chars().take(300).collect()
+}
+
+/// Extracts the error code from a git operation's output.
+pub fn git_error_code(text: &str) -> Option<String> {
+    last_report(text).1?.get("code")?.as_str().map(str::to_owned)
+}
+
+/// Texts of a report are from the sandbox, so their number and length are bounded.
+const MAX_REPORTED_TEXTS: usize = 60;
+const MAX_REPORTED_CHARS: usize = 500;
+
+/// Extracts a list of texts from the report of a successful git operation.
+pub fn git_report_texts(text: &str, list: &str) -> Vec<String> {
+    let report = last_report(text).1.unwrap_or_default();
+    let listed = report.get(list).and_then(|list| list.as_array()).map(Vec::as_slice).unwrap_or_default();
+    let texts = listed.iter().filter_map(|text| text.as_str()).take(MAX_REPORTED_TEXTS);
+    texts.map(|text| text.chars().take(MAX_REPORTED_CHARS).collect()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_workers_report() {
+        let failed = "noise\n{\"error\": \"the git repository is gone\", \"code\": \"no_repository\"}\n";
+        assert_eq!(git_error_text(failed), "the git repository is gone");
+        assert_eq!(git_error_code(failed).as_deref(), Some("no_repository"));
+        assert_eq!((git_error_text("plain"), git_error_code("plain")), ("plain".to_owned(), None));
+        let long = "x".repeat(1000);
+        let report = format!("{{\"commit\": \"1\", \"warnings\": [\"one\", 2, \"{long}\"]}}");
+        let texts = git_report_texts(&report, "warnings");
+        assert_eq!((texts.len(), texts[0].as_str(), texts[1].len()), (2, "one", 500));
+        assert_eq!(git_report_texts(&report, "unsaved"), [] as [&str; 0]);
+    }
 }

@@ -166,15 +166,16 @@ impl App {
         let (secrets, agents) = (Arc::clone(&self.secrets), Arc::clone(&self.agents));
         let (gateway, informed) = (Arc::clone(&self.gateway), Arc::clone(&self.gateway));
         let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
-        let (blobs, providers) = (self.blobs.clone(), self.providers()?);
+        let (blobs, providers, public_url) = (self.blobs.clone(), self.providers()?, self.public_url.clone());
         let publish = move |(value, out): (R, Outbox)| {
             publish_outbox(&hub, &jobs, &egress, &informed, &blobs, out);
             value
         };
         let done = self.store.write_then(
             async move |tx| {
+                let out = Outbox::default();
                 let mut transaction =
-                    Work { tx, out: Outbox::default(), now, steady, config, secrets, agents, gateway, providers };
+                    Work { tx, out, now, steady, config, secrets, agents, gateway, providers, public_url };
                 let value = work(&mut transaction).await?;
                 Ok((value, transaction.out))
             },

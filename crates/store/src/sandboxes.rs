@@ -8,7 +8,7 @@ use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::lifecycle::LifecyclePhase;
 use atoll_core::sandbox::{Activity, EndPolicy, Outcome, ProviderKind, Reason, ResultsState, SandboxState, Settings};
 use atoll_core::time::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -230,6 +230,22 @@ pub async fn find_sandbox(tx: &mut dyn Tx, id: SandboxId) -> Result<Option<Sandb
 pub async fn find_owner_ids(tx: &mut dyn Tx, id: SandboxId) -> Result<Option<(SessionId, ProjectId)>> {
     let rows = tx.query("SELECT session_id, project_id FROM sandboxes WHERE id = ?1", &[text_param(id)]).await?;
     first_row(rows).map(|row| Ok((row.parse("session_id")?, row.parse("project_id")?))).transpose()
+}
+
+/// Lists the branches that live sandboxes of a repository will create and whose names begin with `stem`.
+pub async fn list_planned_branches(tx: &mut dyn Tx, path: &str, stem: &str) -> Result<BTreeSet<String>> {
+    // The pattern only narrows the search: the settings decide.
+    let stem = serde_json::to_string(stem).map_err(Error::internal)?;
+    let pattern = format!("%\"branch\":{}%", stem.trim_end_matches('"'));
+    let sql = "SELECT settings FROM sandboxes
+               WHERE state IN ('pending', 'creating', 'running', 'completing') AND settings LIKE ?1";
+    let mut planned = BTreeSet::new();
+    for row in tx.query(sql, &[pattern.into()]).await? {
+        let settings: Settings = serde_json::from_str(&row.text("settings")?).map_err(Error::internal)?;
+        let repo = settings.repo.filter(|repo| repo.path.as_deref() == Some(path));
+        planned.extend(repo.and_then(|repo| repo.branch));
+    }
+    Ok(planned)
 }
 
 pub async fn list_labels(tx: &mut dyn Tx, id: SandboxId) -> Result<BTreeMap<String, String>> {

@@ -3,6 +3,9 @@
 use atoll_core::bounds::MAX_ENV_VALUE_BYTES;
 use atoll_core::id::SandboxId;
 use atoll_drivers::AgentSettings;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -87,6 +90,14 @@ impl Environment {
         let branch = settings.repo.as_ref().and_then(|repo| repo.branch.clone());
         let fits = |value: &String| value.len() <= MAX_ENV_VALUE_BYTES && !value.contains('\0');
         all.extend(branch.filter(fits).map(|branch| ("BRANCH_NAME".to_owned(), branch)));
+        let data = json!({
+            "sandbox_id": self.sandbox,
+            "project_id": settings.env.get("PROJECT_ID"),
+            "branch": all.get("BRANCH_NAME"),
+            "description": prompt,
+        });
+        let data = Some(BASE64.encode(data.to_string())).filter(fits);
+        all.extend(data.map(|data| ("TASK_DATA_BASE64".to_owned(), data)));
         let task = Some(prompt.to_owned()).filter(fits);
         all.extend(task.map(|task| ("TASK_DESCRIPTION".to_owned(), task)));
         all.extend(more);
@@ -158,6 +169,13 @@ mod tests {
         let all = environment().for_agent("do it", vec![]);
         assert_eq!((value(&all, "TASK_DESCRIPTION"), value(&all, "BRANCH_NAME")), (Some("do it"), Some("work")));
         assert!(value(&all, "SANDBOX_ID").is_some_and(|id| id.starts_with("sbx_")));
+        let data = BASE64.decode(value(&all, "TASK_DATA_BASE64").unwrap()).unwrap();
+        let data: serde_json::Value = serde_json::from_slice(&data).unwrap();
+        assert_eq!((&data["description"], &data["branch"]), (&json!("do it"), &json!("work")));
+        assert_eq!(data["project_id"], serde_json::Value::Null);
+        let long = "x".repeat(MAX_ENV_VALUE_BYTES);
+        let all = environment().for_agent(&long, vec![]);
+        assert_eq!((value(&all, "TASK_DESCRIPTION"), value(&all, "TASK_DATA_BASE64")), (Some(&*long), None));
         assert_eq!(
             value(&environment().for_agent(&"x".repeat(MAX_ENV_VALUE_BYTES + 1), vec![]), "TASK_DESCRIPTION"),
             None

@@ -5,6 +5,7 @@ mod agents;
 mod bombs;
 mod canary;
 mod cli_users;
+mod complete_results;
 mod continuous;
 mod disk;
 mod disk_pool;

@@ -138,6 +138,9 @@ pub struct GitCloned {
     pub repo: Option<String>,
     /// Number of files with uncommitted changes, which the sandbox does not have.
     pub uncommitted: u64,
+    /// Submodules, whose directories are empty in the sandbox.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub submodules: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -145,6 +148,9 @@ pub struct GitCloned {
 pub struct GitBranchCreated {
     pub branch: String,
     pub commit: String,
+    /// The branch's commit before, if the export fast-forwarded the session's own branch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<String>,
     pub base: String,
     /// Number of commits.
     pub commits: u64,

@@ -125,7 +125,7 @@ impl RunSummary<'_> {
             return lines;
         }
         lines.push(Spans::new());
-        if self.repo.is_none() {
+        if self.repo.is_none() && self.progress.branch.is_none() {
             lines
                 .push(Spans::new().styled(style::FAINT, "  changes in the workspace, which is gone with the sandbox:"));
         }
@@ -150,6 +150,9 @@ impl RunSummary<'_> {
         let mut lines = vec![Spans::new()];
         match (&self.progress.branch, self.repo) {
             (Some(branch), Some(repo)) => lines.extend(self.branch_lines(branch, repo)),
+            (Some(branch), None) => {
+                lines.push(labelled("branch", &format!("{}{}", branch.name, count_commits(branch))))
+            }
             (None, Some(_)) if self.progress.nothing_changed => lines.push(labelled("branch", "none: nothing changed")),
             (None, Some(_)) if self.progress.has_run => lines.push(labelled("branch", "none")),
             _ => {}
@@ -170,11 +173,7 @@ impl RunSummary<'_> {
     fn branch_lines(&self, branch: &ResultBranch, repo: &Path) -> Vec<Spans> {
         let name = &branch.name;
         let base: Option<String> = branch.base.as_ref().map(|base| base.chars().take(8).collect());
-        let commits = match branch.commits {
-            None => String::new(),
-            Some(1) => " (1 commit)".to_owned(),
-            Some(commits) => format!(" ({commits} commits)"),
-        };
+        let commits = count_commits(branch);
         let place =
             if self.in_repo { String::new() } else { format!(" -C {}", crate::worker_command::shell_quote(repo)) };
         let look = match &base {
@@ -185,6 +184,9 @@ impl RunSummary<'_> {
         if !branch.flagged.is_empty() {
             let words = format!("review carefully, these files run on machines: {}", branch.flagged.join(", "));
             lines.push(Spans::new().plain(" ".repeat(10)).styled(style::WARN, text::escape_line(&words)));
+        }
+        for note in &branch.notes {
+            lines.push(Spans::new().plain(" ".repeat(10)).styled(style::WARN, text::escape_line(note)));
         }
         lines.push(labelled("look", &look));
         lines.push(labelled("take", &format!("git{place} merge {name}, or: git{place} switch {name}")));
@@ -199,6 +201,14 @@ impl RunSummary<'_> {
             labelled("talk", &format!("atoll send {id} \"…\"")),
             labelled("end", &format!("atoll sandbox stop {id}")),
         ]
+    }
+}
+
+fn count_commits(branch: &ResultBranch) -> String {
+    match branch.commits {
+        None => String::new(),
+        Some(1) => " (1 commit)".to_owned(),
+        Some(commits) => format!(" ({commits} commits)"),
     }
 }
 

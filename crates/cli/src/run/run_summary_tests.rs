@@ -45,7 +45,8 @@ fn branch_event() -> (&'static str, Value) {
         {"path": "NOTES.md", "change": "added", "added": 3, "removed": 0},
     ]);
     let data = json!({"branch": "atoll/fix-it", "commit": "9f", "base": "1a2b3c4d5e6f", "commits": 1, "files": files,
-                      "flagged": [".github/workflows/test.yml"], "notes": [], "repo": null});
+                      "flagged": [".github/workflows/test.yml"], "repo": null,
+                      "notes": [{"note": "name_taken", "name": "atoll/fix", "text": "the branch atoll/fix already exists"}]});
     ("git.branch_created", data)
 }
 
@@ -63,6 +64,15 @@ fn done_with_a_branch() {
     let long = "+x\n".repeat(61);
     let summary = RunSummary { patch: Some(&long), in_repo: true, data_dir: None, ..summary };
     insta::assert_snapshot!("branch_with_a_long_patch", summary_text(&summary));
+}
+
+/// A session brings its repository along, and its path can be unknown here.
+#[test]
+fn a_branch_is_named_without_its_path() {
+    let progress = progress_after(&[running_event(), branch_event(), completed_event("succeeded")]);
+    let text = summary_text(&RunSummary { repo: None, ..summary_of(&progress, WatchEnd::Ended) });
+    assert!(text.contains("branch  atoll/fix-it (1 commit)"), "{text}");
+    assert!(!text.contains("gone with the sandbox"), "{text}");
 }
 
 #[test]

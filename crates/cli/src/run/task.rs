@@ -19,6 +19,7 @@ use atoll_core::provider::capabilities::WorkerHost;
 use atoll_core::sandbox::ResultsAction;
 use atoll_providers::capabilities_of;
 use serde_json::json;
+use std::path::Path;
 use tokio::time::Instant;
 
 pub async fn run_task(run: &Run, input: &TaskInput, choice: ServerChoice, config: &Config, output: &Output) -> Result {
@@ -44,7 +45,7 @@ pub async fn run_task(run: &Run, input: &TaskInput, choice: ServerChoice, config
             exit_with(exit)
         }
         Err(failure) => {
-            server.shut_down_now(sandbox, input.repo_path().is_some()).await;
+            server.shut_down_now(sandbox, input.repo_path().is_some() || run.session.is_some()).await;
             Err(failure)
         }
     }
@@ -59,6 +60,11 @@ fn creation_failure(error: atoll_client::Error) -> Failure {
             .with_hint("`atoll agents` shows what each agent lacks; `atoll run --agent demo …` needs no model.");
     }
     failure
+}
+
+/// The repository of a sandbox, which a session brings along.
+fn repository_path(created: &Sandbox) -> Option<&Path> {
+    created.settings.repo.as_ref()?.path.as_deref().map(Path::new)
 }
 
 const fn exit_with(exit: u8) -> Result {
@@ -105,13 +111,13 @@ impl RunTask<'_> {
         let target = WatchTarget {
             sandbox,
             agent,
-            has_repo: self.input.repo_path().is_some(),
+            has_repo: repository_path(&created).is_some(),
             keep: self.run.keep,
             is_embedded: self.server.is_embedded(),
         };
         let watcher = RunWatcher::new(&target, &self.server.client, self.output, self.started_at);
         let result = Box::pin(watcher.run(&self.server.client, signals)).await?;
-        let exit = self.print_summary(&result, sandbox).await?;
+        let exit = self.print_summary(&result, &created).await?;
         Ok((result.end, exit))
     }
 
@@ -160,15 +166,16 @@ impl RunTask<'_> {
         let agent = text::escape_line(agent.as_deref().unwrap_or_default());
         let mut steps = vec![ViewStep::note(&format!("{id} ({provider}, agent {agent}){server}"))];
         steps.extend(choice.map(ViewStep::note));
-        if self.input.repo_path().is_none() {
+        if repository_path(created).is_none() {
             steps.push(ViewStep::note("no repository: the workspace is empty (use --repo)"));
         }
         view::print_steps(&steps, self.output)
     }
 
     /// Prints the summary and returns the exit code.
-    async fn print_summary(&self, result: &WatchResult, sandbox: SandboxId) -> Result<u8> {
-        let patch = match (&result.progress.branch, self.input.repo_path(), self.output.json) {
+    async fn print_summary(&self, result: &WatchResult, created: &Sandbox) -> Result<u8> {
+        let repo = repository_path(created);
+        let patch = match (&result.progress.branch, repo, self.output.json) {
             (Some(branch), Some(repo), false) => branch_diff::read_patch(repo, branch).await,
             _ => None,
         };
@@ -177,10 +184,10 @@ impl RunTask<'_> {
             end: result.end,
             progress: &result.progress,
             interrupted: result.interrupted,
-            sandbox: &sandbox.to_string(),
+            sandbox: &created.id.to_string(),
             elapsed: self.started_at.elapsed(),
-            repo: self.input.repo_path(),
-            in_repo: self.input.repo_path().zip(here).is_some_and(|(repo, here)| here.starts_with(repo)),
+            repo,
+            in_repo: repo.zip(here).is_some_and(|(repo, here)| here.starts_with(repo)),
             patch: patch.as_deref(),
             data_dir: self.server.is_embedded().then_some(self.config.data_dir.as_path()),
         };

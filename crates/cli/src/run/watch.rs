@@ -185,8 +185,10 @@ impl<'a> RunWatcher<'a> {
     }
 
     fn handle_end(&mut self) {
-        let failed = self.progress.end.as_ref().is_some_and(|end| end.state == SandboxState::Failed);
-        if failed
+        let end = self.progress.end.as_ref().filter(|end| end.state == SandboxState::Failed);
+        // Another export would leave out the same files.
+        let can_export = end.is_some_and(|end| end.code.as_deref() != Some("results_incomplete"));
+        if can_export
             && self.target.has_repo
             && self.progress.has_run
             && self.progress.branch.is_none()
@@ -218,6 +220,8 @@ impl<'a> RunWatcher<'a> {
                 Phase::Waiting => {
                     self.request_stop();
                 }
+                // The agent makes no progress, so its results can be taken.
+                Phase::LimitPaused(_) => self.request_stop(),
                 Phase::Creating | Phase::Starting | Phase::Working | Phase::Tool(_) | Phase::WaitingApproval => {
                     self.steps.push(ViewStep::note("the agent is working; Ctrl-C interrupts it"));
                 }
@@ -293,7 +297,14 @@ impl<'a> RunWatcher<'a> {
 /// The result branch in the response of an export.
 fn branch_from_results(exported: &ExportedResults) -> Option<ResultBranch> {
     let ExportedResult::Branch { branch, .. } = exported.taken.first()?;
-    Some(ResultBranch { name: branch.clone(), base: None, commits: None, files: Vec::new(), flagged: Vec::new() })
+    Some(ResultBranch {
+        name: branch.clone(),
+        base: None,
+        commits: None,
+        files: Vec::new(),
+        flagged: Vec::new(),
+        notes: Vec::new(),
+    })
 }
 
 /// Follows the log in its own task: a reconnect takes longer than a tick of the clock, which must not restart it.

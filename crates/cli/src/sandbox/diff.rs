@@ -13,8 +13,10 @@ Examples:
   atoll sandbox diff sbx_…
   atoll sandbox diff sbx_… --stat
   atoll sandbox diff sbx_… --path src | git apply
+  atoll sandbox diff sbx_… --turn 2
 
-The diff compares the workspace, including uncommitted changes, with the commit that the work started at.")]
+The diff compares the workspace, including uncommitted changes, with the commit that the work started at.
+With --turn it shows the edits of one turn, also after the sandbox's end.")]
 pub struct DiffArgs {
     /// Sandbox id (sbx_…)
     id: SandboxId,
@@ -27,12 +29,23 @@ pub struct DiffArgs {
     /// Compare with this commit
     #[arg(long, value_name = "COMMIT")]
     base: Option<String>,
+    /// Show the edits of this turn
+    #[arg(long, value_name = "N", conflicts_with = "base")]
+    turn: Option<i64>,
 }
 
 pub async fn run(diff: &DiffArgs, client: &ConnectedClient, output: &Output) -> Result {
-    let query = DiffQuery { base: diff.base.clone(), path: diff.path.clone() };
+    let mut query =
+        DiffQuery { base: diff.base.clone(), path: diff.path.clone(), turn: diff.turn, ..DiffQuery::default() };
     if output.json || diff.stat {
-        return print_diffstat(&client.get_diff(diff.id, &query).await?, output);
+        let mut all = client.get_diff(diff.id, &query).await?;
+        while let Some(next) = all.next_cursor.take() {
+            query.cursor = Some(next);
+            let mut page = client.get_diff(diff.id, &query).await?;
+            all.files.append(&mut page.files);
+            all.next_cursor = page.next_cursor;
+        }
+        return print_diffstat(&all, output);
     }
     let patch = client.get_patch(diff.id, &query).await?;
     if patch.is_empty() {

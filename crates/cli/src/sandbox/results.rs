@@ -14,7 +14,8 @@ Examples:
   atoll sandbox results sbx_…
 
 The results become a branch of the sandbox's repository. A sandbox that completes exports them itself;
-this command exports those of a failed sandbox. It exports nothing from a running one: stop it first.")]
+this command exports those of a failed sandbox. A running sandbox commits its current work to the session's
+branch between two tool calls, and continues.")]
 pub struct Results {
     /// Sandbox id (sbx_…)
     id: SandboxId,

@@ -136,6 +136,8 @@ fn a_limit_pauses_until_it_is_raised() {
         (limited, Signal::LimitRaised(Limit::Turns), status(Working, Some(1), open)),
         (at_limit(LimitPaused, done), Signal::LimitRaised(Limit::Turns), status(WaitingMessage, Some(1), done)),
         (at_limit(Paused, open), Signal::LimitRaised(Limit::Turns), status(Paused, Some(1), open)),
+        (at_limit(LimitPaused, done), Signal::LoopContinues, at_limit(LimitPaused, done)),
+        (limited, Signal::LoopRunFailed, at_limit(LimitPaused, TurnState::Idle)),
     ]);
 }
 

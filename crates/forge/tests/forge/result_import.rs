@@ -1,7 +1,7 @@
 //! Tests of importing results.
 
 use crate::fixture::{TestRepositories, commit_all, git, repository_state, write_awkward_files, write_file};
-use atoll_forge::{ChangeKind, HostRepository, ImportNote, ImportOutcome, ImportedResult};
+use atoll_forge::{ChangeKind, HostRepository, ImportNote, ImportOutcome, ImportRequest, ImportedResult};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -29,9 +29,20 @@ impl ImportScenario {
     }
 
     fn import_result(&self, branch: &str) -> ImportedResult {
-        let bundle = self.repositories.bundle_result(&self.inside, &self.base);
+        self.import(branch, false)
+    }
+
+    /// Imports a later result of the session that created the branch.
+    fn import_own_result(&self, branch: &str) -> ImportedResult {
+        self.import(branch, true)
+    }
+
+    fn import(&self, branch: &str, is_own: bool) -> ImportedResult {
+        let bundle = &self.repositories.bundle_result(&self.inside, &self.base);
+        let (base, scratch) = (self.base.as_str(), &self.repositories.scratch_dir());
+        let request = ImportRequest { bundle, base, start: None, branch, is_own, scratch };
         let repository = HostRepository::open(&self.own).unwrap();
-        match repository.import_result(&bundle, &self.base, branch, &self.repositories.scratch_dir()).unwrap() {
+        match repository.import_result_unless_protected(request, &|_| false).unwrap() {
             ImportOutcome::Branch(imported) => imported,
             other @ (ImportOutcome::NoNewCommits | ImportOutcome::Protected { .. }) => {
                 panic!("no branch was imported: {other:?}")
@@ -49,17 +60,11 @@ fn rejects_a_result_that_changes_protected_files() {
     let before = repository_state(&scenario.own, None);
     let bundle = scenario.repositories.bundle_result(&scenario.inside, &scenario.base);
     let repository = HostRepository::open(&scenario.own).unwrap();
-    let import = |is_protected: &dyn Fn(&str) -> bool| {
-        repository
-            .import_result_unless_protected(
-                &bundle,
-                &scenario.base,
-                "atoll/work",
-                &scenario.repositories.scratch_dir(),
-                is_protected,
-            )
-            .unwrap()
-    };
+    let (base, scratch) = (scenario.base.as_str(), scenario.repositories.scratch_dir());
+    let request =
+        ImportRequest { bundle: &bundle, base, start: None, branch: "atoll/work", is_own: false, scratch: &scratch };
+    let import =
+        |is_protected: &dyn Fn(&str) -> bool| repository.import_result_unless_protected(request, is_protected).unwrap();
     let refused = ImportOutcome::Protected { paths: vec!["src/code.rs".to_owned()] };
     assert_eq!(import(&|path| path.starts_with("src/")), refused, "the old path of a renamed file counts too");
     assert_eq!(repository_state(&scenario.own, None), before);
@@ -246,4 +251,80 @@ fn a_result_without_commits_imports_nothing() {
     git(&scenario.inside, ["bundle", "create", "-q", old.to_str().unwrap(), "refs/atoll/result"]);
     assert_eq!(import(&old), ImportOutcome::NoNewCommits);
     assert_eq!(repository_state(&scenario.own, None), before);
+}
+
+#[test]
+fn later_results_fast_forward_the_sessions_own_branch() {
+    let scenario = ImportScenario::new();
+    write_file(&scenario.inside, "one", "x");
+    let first = commit_all(&scenario.inside, "one");
+    assert_eq!(scenario.import_result("atoll/work").previous, None);
+    write_file(&scenario.inside, "two", "x");
+    let second = commit_all(&scenario.inside, "two");
+    let before = repository_state(&scenario.own, Some("atoll/work"));
+    let imported = scenario.import_own_result("atoll/work");
+    assert_eq!((imported.branch.as_str(), imported.commits, imported.notes.len()), ("atoll/work", 2, 0));
+    assert_eq!(imported.previous.as_deref(), Some(first.as_str()));
+    assert_eq!(branch_commit(&scenario.own, "atoll/work"), second);
+    assert_eq!(repository_state(&scenario.own, Some("atoll/work")), before);
+    // A repeated import changes nothing.
+    assert_eq!(scenario.import_own_result("atoll/work").previous.as_deref(), Some(second.as_str()));
+    // Without the session's claim, an existing branch never moves.
+    write_file(&scenario.inside, "three", "x");
+    commit_all(&scenario.inside, "three");
+    assert_eq!(scenario.import_result("atoll/work").branch, "atoll/work-2");
+    assert_eq!(branch_commit(&scenario.own, "atoll/work"), second);
+}
+
+#[test]
+fn a_moved_or_checked_out_branch_keeps_its_commit() {
+    let scenario = ImportScenario::new();
+    write_file(&scenario.inside, "one", "x");
+    commit_all(&scenario.inside, "one");
+    scenario.import_result("atoll/work");
+    let name = || "atoll/work".to_owned();
+    write_file(&scenario.inside, "two", "x");
+    commit_all(&scenario.inside, "two");
+
+    git(&scenario.own, ["worktree", "add", "-q", "../linked", "atoll/work"]);
+    let checked_out = branch_commit(&scenario.own, "atoll/work");
+    let imported = scenario.import_own_result("atoll/work");
+    assert_eq!((imported.branch.as_str(), imported.previous), ("atoll/work-2", None));
+    assert_eq!(imported.notes, [ImportNote::BranchCheckedOut { name: name() }]);
+    assert_eq!(branch_commit(&scenario.own, "atoll/work"), checked_out);
+
+    write_file(&scenario.repositories.path("linked"), "by the user", "x");
+    let moved = commit_all(&scenario.repositories.path("linked"), "by the user");
+    git(&scenario.own, ["worktree", "remove", "--force", "../linked"]);
+    write_file(&scenario.inside, "three", "x");
+    commit_all(&scenario.inside, "three");
+    let imported = scenario.import_own_result("atoll/work");
+    assert_eq!((imported.branch.as_str(), imported.previous), ("atoll/work-3", None));
+    assert_eq!(imported.notes, [ImportNote::BranchMoved { name: name() }]);
+    assert_eq!(branch_commit(&scenario.own, "atoll/work"), moved);
+
+    // A deleted branch comes back under its name.
+    git(&scenario.own, ["branch", "-q", "-D", "atoll/work"]);
+    write_file(&scenario.inside, "four", "x");
+    let last = commit_all(&scenario.inside, "four");
+    assert_eq!(scenario.import_own_result("atoll/work").branch, "atoll/work");
+    assert_eq!(branch_commit(&scenario.own, "atoll/work"), last);
+}
+
+#[test]
+fn lists_taken_names_and_submodules() {
+    let scenario = ImportScenario::new();
+    git(&scenario.own, ["branch", "atoll/work"]);
+    let repository = HostRepository::open(&scenario.own).unwrap();
+    let taken = repository.list_taken_branches().unwrap();
+    assert_eq!(atoll_forge::free_branch_name("atoll/work", &taken).as_deref(), Some("atoll/work-2"));
+    assert_eq!(atoll_forge::free_branch_name("atoll/other", &taken).as_deref(), Some("atoll/other"));
+
+    assert_eq!(repository.list_submodules(&scenario.base).unwrap(), [] as [&str; 0]);
+    for path in ["lib/one", "two"] {
+        git(&scenario.own, ["update-index", "--add", "--cacheinfo", &format!("160000,{},{path}", scenario.base)]);
+    }
+    git(&scenario.own, ["commit", "-q", "-m", "submodules"]);
+    let head = git(&scenario.own, ["rev-parse", "HEAD"]);
+    assert_eq!(repository.list_submodules(&head).unwrap(), ["lib/one", "two"]);
 }

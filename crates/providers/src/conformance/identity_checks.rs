@@ -5,6 +5,7 @@ use atoll_core::provider::capabilities::{
     AttachAbility, FileAbility, ForkAbility, OutputAbility, PauseAbility, SnapshotAbility,
 };
 use atoll_core::provider::{ByteStream, Error, ExecRef, FileOperation, ProviderId, SandboxLookup};
+use atoll_core::sandbox::Repo;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
@@ -32,10 +33,13 @@ pub(super) async fn concurrent_creates_make_one(context: &CheckContext<'_>) -> C
 }
 
 pub(super) async fn labels_are_seen(context: &CheckContext<'_>) -> CheckOutcome {
-    let spec = context.new_spec();
+    let mut spec = context.new_spec();
+    let worktree = "/src/calc".to_owned();
+    spec.settings.repo = Some(Repo { path: Some(worktree.clone()), ..Repo::default() });
     let sandbox = context.create_sandbox(&spec, "labels").await?;
     let mut all = spec.labels.clone();
     all.extend(spec.identity.labels());
+    all.insert("atoll.worktree".to_owned(), worktree);
     ensure!(sandbox.labels == all, "created with {:?} instead of {all:?}", sandbox.labels);
 
     let own = ("atoll.sandbox".to_owned(), spec.identity.sandbox.to_string());

@@ -17,7 +17,7 @@ mod worker_binary;
 
 use crate::sandbox_locks::SandboxLocks;
 use crate::worker_client::exec::Commands;
-use crate::worker_client::git_arguments::job_arguments;
+use crate::worker_client::git_arguments::{job_arguments, open_job_input};
 use crate::worker_client::{LinkHost, file_transfer, link};
 use crate::{has_labels, lock_state};
 use atoll_core::id::SandboxId;
@@ -415,7 +415,8 @@ impl ImplementProvider for Docker {
     async fn git(&self, id: &ProviderId, job: &GitOperation, output: File) -> Result<GitResult, Error> {
         let dir = self.find_dir(id)?;
         let record = dir.read_record().ok_or(Error::Gone)?;
-        self.run_git(dir, record, GitCommand { arguments: job_arguments(job), input: None, output: Some(output) }).await
+        let (arguments, input) = (job_arguments(job), open_job_input(job)?);
+        self.run_git(dir, record, GitCommand { arguments, input, output: Some(output) }).await
     }
 
     /// Reports no disk use: the engine does not expose a volume's size.

@@ -1,7 +1,7 @@
 //! Runs git over a workspace in its own jail: no network, no agent, and only pipes connect it to the host.
 
 use crate::worker_client::WORKER_PATH;
-use crate::worker_client::git_arguments::{import_arguments, job_arguments};
+use crate::worker_client::git_arguments::{import_arguments, job_arguments, open_bundle, open_job_input};
 use atoll_core::provider::{CommandExit, Error, GitOperation, GitResult, RepositorySource};
 use atoll_jail::Launcher;
 use std::fs::File;
@@ -52,13 +52,13 @@ fn open_null() -> Result<File, Error> {
 }
 
 pub(super) fn run_job(launcher: &Launcher, name: &str, job: &GitOperation, output: File) -> Result<GitResult, Error> {
-    run_git(launcher, name, &worker_argv(job_arguments(job)), open_null()?.into(), output.into())
+    let input = open_job_input(job)?.map_or_else(open_null, Ok)?;
+    run_git(launcher, name, &worker_argv(job_arguments(job)), input.into(), output.into())
 }
 
 /// Imports a repository into a new workspace.
 pub(super) fn import_source(launcher: &Launcher, name: &str, source: &RepositorySource) -> Result<(), Error> {
-    let bundle =
-        File::open(&source.bundle).map_err(|error| io_failure("cannot read the repository's bundle", &error))?;
+    let bundle = open_bundle(source)?;
     let done = run_git(launcher, name, &worker_argv(import_arguments(source)), bundle.into(), open_null()?.into())?;
     match done.exit {
         CommandExit::Exited { code: 0 } => Ok(()),

@@ -1,6 +1,7 @@
 //! Command-line arguments of the worker's git operations.
 
-use atoll_core::provider::{Author, GitOperation, RepositorySource};
+use atoll_core::provider::{Author, Error, GitOperation, RepositorySource};
+use std::fs::File;
 
 fn author_arguments(author: &Author) -> [String; 4] {
     ["--name".into(), author.name.clone(), "--email".into(), author.email.clone()]
@@ -13,6 +14,10 @@ pub(crate) fn job_arguments(job: &GitOperation) -> Vec<String> {
             arguments.extend(["git-out", "--base", base, "--message", message].map(str::to_owned));
             arguments.extend(author_arguments(by));
         }
+        GitOperation::RestoreRepository(source) => {
+            arguments = import_arguments(source);
+            arguments.push("--restore".to_owned());
+        }
         GitOperation::Diff { base, paths, as_patch: patch } => {
             arguments.extend(["git-diff", "--base", base].map(str::to_owned));
             arguments.extend(paths.iter().flat_map(|path| ["--path".to_owned(), path.clone()]));
@@ -20,6 +25,19 @@ pub(crate) fn job_arguments(job: &GitOperation) -> Vec<String> {
         }
     }
     arguments
+}
+
+/// Opens the input of an operation, if it has one.
+pub(crate) fn open_job_input(job: &GitOperation) -> Result<Option<File>, Error> {
+    match job {
+        GitOperation::ExportBundle { .. } | GitOperation::Diff { .. } => Ok(None),
+        GitOperation::RestoreRepository(source) => open_bundle(source).map(Some),
+    }
+}
+
+pub(crate) fn open_bundle(source: &RepositorySource) -> Result<File, Error> {
+    let failed = |error| Error::Unreachable { detail: format!("cannot read the repository's bundle: {error}") };
+    File::open(&source.bundle).map_err(failed)
 }
 
 /// Arguments for importing a repository; the bundle comes on stdin.

@@ -3,7 +3,7 @@
 use crate::app::diffs;
 use crate::auth::access::CanSee;
 use crate::extract::Params;
-use crate::problem::{Code, Problem, Result};
+use crate::problem::Result;
 use crate::state::App;
 use atoll_api::{Diff, DiffQuery};
 use atoll_core::id::SandboxId;
@@ -17,7 +17,7 @@ const PATCH: &str = "text/x-diff";
 
 /// Show the changes in the workspace, committed or not.
 ///
-/// With `Accept: text/x-diff` the response is a patch.
+/// With `Accept: text/x-diff` the response is a patch. `turn` shows the changes of one turn, also after the sandbox's end.
 #[utoipa::path(get, path = "/sandboxes/{id}/diff", tag = "sandboxes", params(("id" = SandboxId, Path), DiffQuery),
     responses((status = 200, body = Diff)))]
 pub async fn read_diff(
@@ -28,12 +28,9 @@ pub async fn read_diff(
 ) -> Result<Response> {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let as_patch = accept.split(',').any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == PATCH));
-    let text = diffs::read_diff(&app, access, query, as_patch).await?;
     if as_patch {
-        return Ok(([(header::CONTENT_TYPE, PATCH)], text).into_response());
+        let patch = diffs::read_patch(&app, access, query).await?;
+        return Ok(([(header::CONTENT_TYPE, PATCH)], patch).into_response());
     }
-    // The text comes from inside the sandbox, so it is parsed and never passed on unchecked.
-    let diff: Diff = serde_json::from_slice(&text)
-        .map_err(|error| Problem::new(Code::ProviderRefused, format!("cannot parse git's output: {error}")))?;
-    Ok(Json(diff).into_response())
+    Ok(Json(diffs::list_changes(&app, access, query).await?).into_response())
 }

@@ -63,6 +63,8 @@ pub async fn stop_sandbox(
 }
 
 /// Export the results of a sandbox.
+///
+/// A running sandbox commits its current work to the session's branch, between two tool calls, and continues.
 #[utoipa::path(post, path = "/sandboxes/{id}/results", tag = "sandboxes", params(("id" = SandboxId, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 200, body = ExportedResults)))]
 pub async fn export_results(

@@ -73,6 +73,8 @@ async fn start_instructions(
     let exposed = secrets::expose_variables(work, sandbox).await?;
     let mut settings = sandbox.settings.clone();
     settings.env.extend(exposed);
+    settings.env.insert("PROJECT_ID".to_owned(), sandbox.project_id.to_string());
+    settings.env.insert("CALLBACK_URL".to_owned(), work.public_url.clone());
     let runs_agents = work.capabilities(sandbox.provider).runs_agents();
     let gateway = gateway_access(work, sandbox);
     if let Some(gateway) = &gateway {

@@ -5,6 +5,7 @@
 
 pub mod approvals;
 pub mod blob_transfer;
+pub mod branch_export;
 pub mod commands;
 pub mod continuous;
 pub mod create;
@@ -20,6 +21,7 @@ pub mod ingest;
 pub mod lease_wait;
 pub mod lifecycle;
 pub mod limits;
+pub mod live_results;
 pub mod logins;
 pub mod messages;
 pub mod network;
@@ -37,6 +39,7 @@ pub mod targets;
 pub mod tokens;
 pub mod transcript_export;
 pub mod transcripts;
+mod turn_diff;
 pub mod users;
 pub mod views;
 
@@ -79,6 +82,8 @@ pub struct Work<'t> {
     pub agents: std::sync::Arc<crate::agents::Agents>,
     pub gateway: std::sync::Arc<crate::gateway::Gateway>,
     pub providers: std::sync::Arc<crate::providers::Providers>,
+    /// The server's own URL.
+    pub public_url: String,
 }
 
 impl Work<'_> {

@@ -1,7 +1,8 @@
 //! Ending a sandbox: stopping it, exporting its results, removing it.
 
+use super::targets::load_sandbox;
 use super::views::{load_sandbox_view, view_sandbox};
-use super::{Work, continuous, lifecycle, pausing};
+use super::{Work, continuous, lifecycle, live_results, pausing};
 use crate::auth::access::CanWork;
 use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::problem::{Code, Problem, Result};
@@ -46,7 +47,7 @@ pub async fn stop_sandbox(
 }
 
 /// Exports the results of a failed sandbox. With a repository a job creates the branch; without one there is nothing left to
-/// export.
+/// export. A running sandbox exports its current work elsewhere (`live_results`).
 pub async fn start_results_export(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<SandboxRow> {
     let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
     match sandbox.state {
@@ -66,7 +67,10 @@ pub async fn start_results_export(work: &mut Work<'_>, id: SandboxId, actor: Str
             let results_had_failed = code.starts_with("results_");
             let recover = Trigger::Recover { results_had_failed };
             lifecycle::apply_trigger(work, &mut session, &mut sandbox, recover, None, Some(actor.clone())).await?;
-            if sandbox.results == ResultsState::Pending {
+            // An earlier version could mark results as lost while their files existed.
+            if matches!(sandbox.results, ResultsState::Pending | ResultsState::Lost) {
+                sandbox.results = ResultsState::Pending;
+                sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
                 lifecycle::finish_flush(work, &mut session, &mut sandbox).await?;
             } else {
                 sandbox.results = ResultsState::Taken;
@@ -103,9 +107,14 @@ pub async fn remove_sandbox(work: &mut Work<'_>, id: SandboxId, force: bool, act
 /// How long a request waits for the results.
 const RESULTS_WAIT: Duration = Duration::from_secs(60);
 
-/// Exports the results and waits until they are exported.
-pub async fn export_results(app: &App, access: CanWork<SandboxId>, key: IdempotencyKey) -> Result<JsonResponse> {
+/// Exports the results and waits until they are exported. A running sandbox exports its current work and continues.
+pub async fn export_results(app: &Arc<App>, access: CanWork<SandboxId>, key: IdempotencyKey) -> Result<JsonResponse> {
     let (id, actor) = (access.id, access.actor());
+    if load_sandbox(app, &access).await?.state == SandboxState::Running
+        && app.find_replay(&access.caller, &key).await?.is_none()
+    {
+        live_results::export_live_results(Arc::clone(app), access.clone()).await?;
+    }
     let started = app.write_once(&access.caller, key, async move |work| {
         let row = start_results_export(work, id, actor).await?;
         JsonResponse::ok(load_sandbox_view(work.tx, row).await?)
@@ -142,7 +151,13 @@ async fn load_results(app: &App, id: SandboxId) -> Result<ExportedResults> {
         for event in events::read_event_page(tx, log, &filter, newest, i64::MAX, 10).await?.events {
             if let EventData::GitBranchCreated(created) = EventData::from_event(&event) {
                 let GitBranchCreated { branch, commit, repo, .. } = created;
-                results.push(ExportedResult::Branch { branch, commit, repo });
+                // An earlier commit of a branch is part of the newest one.
+                let is_listed = |result: &ExportedResult| match result {
+                    ExportedResult::Branch { branch: listed, .. } => *listed == branch,
+                };
+                if !results.iter().any(is_listed) {
+                    results.push(ExportedResult::Branch { branch, commit, repo });
+                }
             }
         }
         let labels = sandboxes::list_labels(tx, id).await?;

@@ -7,7 +7,7 @@ use crate::providers::Providers;
 use crate::repositories::{self, PackedRepository};
 use crate::state::App;
 use atoll_api::events::{EventData, GitCloned, SandboxNotice};
-use atoll_core::event::EventSource;
+use atoll_core::event::{EventSource, NewEvent};
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::{CreateSpec, Error, Identity, ProviderSandbox, ProviderState, provider_snapshot_name};
 use atoll_core::sandbox::{Reason, SandboxState};
@@ -31,7 +31,10 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
             }
             let labels = sandboxes::list_labels(work.tx, id).await?;
             let is_needed = sandbox.state.is_live() && sandbox.provider_id.is_none();
-            Ok(is_needed.then_some((sandbox, labels, session.branch)))
+            // The session's branch may be one of another repository.
+            let repo_branch = sandbox.settings.repo.as_ref().and_then(|repo| repo.branch.clone());
+            let own_branch = session.branch.filter(|branch| Some(branch) == repo_branch.as_ref());
+            Ok(is_needed.then_some((sandbox, labels, own_branch)))
         })
         .await?;
     let Some((sandbox, labels, branch)) = pending else { return Ok(JobOutcome::Finished) };
@@ -70,7 +73,10 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
     let call = tokio::time::timeout(CREATE_TIMEOUT, provider.create(&spec, &key));
     let created = call.await.unwrap_or_else(|_| Err(Error::Unreachable { detail: "the provider timed out".into() }));
     match created {
-        Ok(found) => record_created(app, job, found, packed.as_ref().map(|packed| packed.uncommitted)).await,
+        Ok(found) => {
+            let cloned = packed.as_ref().map(|packed| describe_clone(&sandbox, packed));
+            record_created(app, job, found, cloned.unwrap_or_default()).await
+        }
         Err(error) if error.is_retryable() && job.attempts < 1 => Ok(JobOutcome::RetryAfter(Duration::from_secs(1))),
         Err(error) => {
             let reason = Reason::new(error.code(), lifecycle::truncate_text(&error.to_string(), 500));
@@ -96,11 +102,34 @@ async fn pack_repository(
     }
 }
 
+/// Submodules named in a notice.
+const MAX_NAMED_SUBMODULES: usize = 5;
+
+/// The events that describe the copied repository.
+fn describe_clone(sandbox: &SandboxRow, packed: &PackedRepository) -> Vec<EventData> {
+    let PackedRepository { source, uncommitted, submodules, .. } = packed;
+    let (commit, branch) = (Some(source.commit.clone()), Some(source.branch.clone()));
+    let repo = sandbox.settings.repo.as_ref().and_then(|repo| repo.path.clone());
+    let cloned = GitCloned { commit, branch, repo, uncommitted: *uncommitted, submodules: submodules.clone() };
+    let mut events = vec![EventData::GitCloned(cloned)];
+    if !submodules.is_empty() {
+        let named: Vec<&str> = submodules.iter().take(MAX_NAMED_SUBMODULES).map(String::as_str).collect();
+        let more = if submodules.len() > named.len() { ", …" } else { "" };
+        let text = format!(
+            "this version does not support submodules ({}{more}): their directories are empty, and the run fails if the \
+             agent leaves files in them, because no branch can hold those",
+            named.join(", ")
+        );
+        events.push(EventData::SandboxNotice(SandboxNotice { text }));
+    }
+    events
+}
+
 async fn record_created(
     app: &Arc<App>,
     job: &Job,
     found: ProviderSandbox,
-    uncommitted: Option<u64>,
+    cloned: Vec<EventData>,
 ) -> Result<JobOutcome> {
     let (id, server_id) = (job.sandbox_id, app.server_id.clone());
     let is_dead = found.state == ProviderState::Stopped;
@@ -110,12 +139,8 @@ async fn record_created(
         if work.capabilities(sandbox.provider).runs_agents() {
             sandbox.server_id = Some(server_id);
         }
-        let mut events = Vec::new();
-        if let (Some(uncommitted), Some(repo)) = (uncommitted, &sandbox.settings.repo) {
-            let (commit, branch, repo) = (repo.base.clone(), repo.branch.clone(), repo.path.clone());
-            let cloned = EventData::GitCloned(GitCloned { commit, branch, repo, uncommitted });
-            events.push(cloned.into_event(work.now).with_source(EventSource::Forge, None));
-        }
+        let cloned = cloned.into_iter().map(|data| data.into_event(work.now).with_source(EventSource::Forge, None));
+        let mut events: Vec<NewEvent> = cloned.collect();
         let notices = found.notices.into_iter().map(|text| EventData::SandboxNotice(SandboxNotice { text }));
         events.extend(notices.map(|notice| notice.into_event(work.now)));
         work.log(&mut sandbox, events).await?;

@@ -7,7 +7,7 @@ use crate::providers::Providers;
 use crate::state::App;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::{Error, ProviderId};
-use atoll_core::sandbox::{Reason, ResultsState, SandboxState};
+use atoll_core::sandbox::{Reason, SandboxState};
 use atoll_store::jobs::Job;
 use atoll_store::{jobs, sandboxes, tokens};
 
@@ -73,10 +73,8 @@ pub(crate) async fn end_drain(app: &App, job: &Job) -> Result<JobOutcome> {
     app.write(async move |work| {
         let (_, mut sandbox) = work.lock_sandbox(id).await?;
         if sandbox.state.has_ended() {
+            // The results stay pending: only the removal of the files loses them.
             sandbox.is_drained = true;
-            if sandbox.results == ResultsState::Pending {
-                sandbox.results = ResultsState::Lost;
-            }
             sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
             tokens::delete_worker_token(work.tx, id).await?;
         }

@@ -92,6 +92,13 @@ async fn recover_sandbox(app: &Arc<App>, providers: &Providers, sandbox: Sandbox
             if is_here && found.state == ProviderState::Stopped {
                 tokio::spawn(super::dead_worker::handle_dead_worker(Arc::clone(app), sandbox.id));
             }
+            // The earlier server died while it exported the results of the running sandbox.
+            if found.state == ProviderState::Paused
+                && !sandbox.status.is_paused()
+                && let Err(error) = provider.resume(&found.id).await
+            {
+                tracing::warn!(sandbox = %sandbox.id, %error, "failed to resume a sandbox that no person paused");
+            }
             Ok(())
         }
         SandboxLookup::Unreachable { detail } => {
@@ -139,6 +146,9 @@ async fn record_lost_sandbox(app: &App, id: SandboxId) -> Result<()> {
         let event = lifecycle::worker_lost_event(work, &sandbox, last_key, &reason.detail);
         work.log(&mut sandbox, vec![event]).await?;
         sandbox.provider_id = None;
+        if sandbox.results == ResultsState::Pending {
+            sandbox.results = ResultsState::Lost;
+        }
         lifecycle::apply_trigger(work, &mut session, &mut sandbox, trigger, Some(reason), None).await
     })
     .await

@@ -6,6 +6,7 @@ use crate::problem::Result;
 use crate::providers::Providers;
 use crate::state::App;
 use atoll_core::provider::{Error, ProviderId, SandboxLookup};
+use atoll_core::sandbox::ResultsState;
 use atoll_store::jobs::Job;
 use atoll_store::sandboxes;
 use std::time::Duration;
@@ -34,6 +35,9 @@ pub(crate) async fn remove_sandbox(app: &App, providers: &Providers, job: &Job) 
             app.write(async move |work| {
                 let (_, mut sandbox) = work.lock_sandbox(id).await?;
                 sandbox.provider_id = None;
+                if sandbox.results == ResultsState::Pending {
+                    sandbox.results = ResultsState::Lost;
+                }
                 Ok(sandboxes::update_sandbox(work.tx, &mut sandbox).await?)
             })
             .await?;

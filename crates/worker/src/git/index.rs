@@ -1,13 +1,15 @@
 //! A second index of the current files in the workspace. The agent's own index stays unchanged.
 //!
-//! It starts as a copy of the agent's, so that git need not read every file.
+//! It starts as a copy of the agent's, so that git need not read every file. The copy has the original's modification time:
+//! git reads a file again if it is not older than its index, and a newer copy would hide the agent's last edits.
 
 use super::command::Git;
 use super::error::Error;
 use super::repository::{Repository, read_regular_file};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -38,12 +40,13 @@ impl Index {
         let failed = |source| Error::Io { what: WHAT, source };
         let directory = tempfile::tempdir_in(&repository.git.workspace.temporary).map_err(failed)?;
         let path = directory.path().join("index");
-        let copied = read_regular_file(&repository.git_dir.join("index"), MAX_INDEX_BYTES)
-            .and_then(|bytes| fs::write(&path, bytes));
+        let copied = copy_index(&repository.git_dir.join("index"), &path);
         repository.git.set_variable("GIT_INDEX_FILE", path.as_os_str());
         let mut index = Self { _directory: directory, path, left_out: Vec::new(), others: Vec::new() };
         // 1 only means that some file differs.
-        let usable = copied.is_ok() && matches!(index.refresh_index(&repository.git)?, Some(0 | 1));
+        let usable = copied.is_ok()
+            && clear_hiding_flags(repository)?
+            && matches!(index.refresh_index(&repository.git)?, Some(0 | 1));
         if !usable {
             drop(fs::remove_file(&index.path));
             drop(fs::remove_file(index.path.with_extension("lock")));
@@ -87,6 +90,20 @@ impl Index {
             let answer = run.input(&join_names(names, b""))?.run_slow()?;
             Ok(answer.is_success() && !answer.stderr_contains("Ignoring path"))
         })
+    }
+
+    /// Lists the submodules whose directories have files.
+    pub fn list_filled_submodules(&self, git: &Git) -> Result<Vec<String>, Error> {
+        let listed = git.command(WHAT).args(["ls-files", "--stage", "-z"]).run_slow()?.require_success()?;
+        let names = split_records(&listed.stdout)
+            .filter(|record| record.starts_with(b"160000 "))
+            .filter_map(|record| Some(&record[record.iter().position(|byte| *byte == b'\t')? + 1..]));
+        let is_filled = |name: &&[u8]| {
+            let directory = git.workspace.root.join(to_path(name));
+            fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
+        };
+        let filled = names.filter(is_filled).take(MAX_WARNINGS);
+        Ok(filled.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
     /// Adds only names: git then compares the workspace and writes nothing.
@@ -173,6 +190,44 @@ impl Index {
             Ok(())
         }
     }
+}
+
+/// Copies an index together with its modification time.
+pub(super) fn copy_index(from: &Path, to: &Path) -> io::Result<()> {
+    let (bytes, modified) = read_regular_file(from, MAX_INDEX_BYTES)?;
+    let mut copy = File::create(to)?;
+    copy.write_all(&bytes)?;
+    copy.set_modified(modified)
+}
+
+/// Clears the flags that make git trust an entry without looking at its file; false if git cannot read the index.
+///
+/// A file outside of a sparse checkout keeps its flag while it is absent: it is not deleted.
+fn clear_hiding_flags(repository: &Repository) -> Result<bool, Error> {
+    let git = &repository.git;
+    let listed = git.command(WHAT).args(["ls-files", "-v", "-z"]).run_slow()?;
+    if !listed.is_success() {
+        return Ok(false);
+    }
+    let is_sparse = fs::symlink_metadata(repository.git_dir.join("info/sparse-checkout")).is_ok();
+    let (mut assumed, mut skipped) = (Vec::new(), Vec::new());
+    for record in split_records(&listed.stdout) {
+        let [tag, b' ', name @ ..] = record else { continue };
+        if tag.is_ascii_lowercase() {
+            assumed.push(name.to_vec());
+        }
+        let is_present = || fs::symlink_metadata(git.workspace.root.join(to_path(name))).is_ok();
+        if tag.eq_ignore_ascii_case(&b'S') && (!is_sparse || is_present()) {
+            skipped.push(name.to_vec());
+        }
+    }
+    for (option, names) in [("--no-assume-unchanged", assumed), ("--no-skip-worktree", skipped)] {
+        if !names.is_empty() {
+            let run = git.command(WHAT).args(["update-index", option, "-z", "--stdin"]);
+            run.input(&join_names(&names, b""))?.run_slow()?.require_success()?;
+        }
+    }
+    Ok(true)
 }
 
 fn split_records(listed: &[u8]) -> impl Iterator<Item = &[u8]> {

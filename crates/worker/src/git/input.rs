@@ -1,7 +1,10 @@
 //! `git-in`: creates a repository at a commit, on its own branch, in an empty workspace.
+//!
+//! With `--restore` it creates only the repository, around the files of a workspace whose own repository is gone or unusable.
 
 use super::command::{Git, GitWorkspace};
 use super::error::Error;
+use super::repository::Repository;
 use atoll_forge::plumbing::bundle::{self, BundleHeader};
 use clap::Args;
 use serde_json::{Value, json};
@@ -11,6 +14,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const WHAT: &str = "filling the workspace";
+
+/// The new name of an unusable repository in the workspace.
+const SET_ASIDE: &str = ".git.broken";
 
 /// Number of files from which adjusting the index's time pays off.
 const MANY_FILES: u32 = 2000;
@@ -26,13 +32,21 @@ pub(super) struct Request {
     /// The commit that the bundle must contain.
     #[arg(long, allow_hyphen_values = true)]
     base: Option<String>,
+    /// Keep the files of the workspace.
+    #[arg(long)]
+    restore: bool,
 }
 
 /// Fills the workspace; after a failure it is empty again.
 pub(super) fn fill_workspace(request: &Request, workspace: &GitWorkspace, bundle: File) -> Result<Value, Error> {
     let failed = |source| Error::Io { what: WHAT, source };
     let mut git = Git::find(workspace)?;
-    if fs::read_dir(&workspace.root).map_err(failed)?.next().is_some() {
+    let is_occupied = if request.restore {
+        Repository::open(workspace).is_ok()
+    } else {
+        fs::read_dir(&workspace.root).map_err(failed)?.next().is_some()
+    };
+    if is_occupied {
         return Err(Error::NotEmpty { root: workspace.root.clone() });
     }
     if request.name.trim().is_empty() || request.email.trim().is_empty() {
@@ -47,7 +61,27 @@ pub(super) fn fill_workspace(request: &Request, workspace: &GitWorkspace, bundle
         return Err(Error::BadBranch { branch: request.branch.clone() });
     }
     git.set_author(&request.name, &request.email);
+    if request.restore {
+        return restore_repository(request, &git, bundle);
+    }
     create_repository(request, &git, bundle).inspect_err(|_| remove_contents(&workspace.root))
+}
+
+/// Replaces an unusable repository; after a failure the workspace is as it was.
+fn restore_repository(request: &Request, git: &Git, bundle: File) -> Result<Value, Error> {
+    let failed = |source| Error::Io { what: WHAT, source };
+    let root = &git.workspace.root;
+    let (inner, aside) = (root.join(".git"), root.join(SET_ASIDE));
+    let is_there = fs::symlink_metadata(&inner).is_ok();
+    if is_there {
+        fs::rename(&inner, &aside).map_err(failed)?;
+    }
+    create_repository(request, git, bundle).inspect_err(|_| {
+        drop(fs::remove_dir_all(&inner));
+        if is_there {
+            drop(fs::rename(&aside, &inner));
+        }
+    })
 }
 
 fn create_repository(request: &Request, git: &Git, mut bundle: File) -> Result<Value, Error> {
@@ -78,7 +112,13 @@ fn create_repository(request: &Request, git: &Git, mut bundle: File) -> Result<V
         .args(["update-ref", "-m", "atoll: start", "--", &name, &base, ""])
         .run_quick()?
         .require_success()?;
-    git.command(WHAT).args(["reset", "--quiet", "--hard", &base]).run_slow()?.require_success()?;
+    if request.restore {
+        let exclude = format!("/{SET_ASIDE}\n");
+        fs::write(inner.join("info/exclude"), exclude).map_err(|source| Error::Io { what: WHAT, source })?;
+        git.command(WHAT).args(["read-tree", &base]).run_slow()?.require_success()?;
+    } else {
+        git.command(WHAT).args(["reset", "--quiet", "--hard", &base]).run_slow()?.require_success()?;
+    }
     let files = adjust_index_time(&inner.join("index")).map_err(|source| Error::Io { what: WHAT, source })?;
     Ok(json!({ "commit": base, "files": files, "shallow": !shallow.is_empty() }))
 }

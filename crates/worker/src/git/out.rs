@@ -2,7 +2,7 @@
 
 use super::command::GitWorkspace;
 use super::error::Error;
-use super::index::Index;
+use super::index::{Index, copy_index};
 use super::repository::{Repository, UnfinishedOperation, read_regular_file};
 use atoll_forge::plumbing::bundle::{self, BundleHeader};
 use clap::Args;
@@ -34,6 +34,14 @@ struct End {
     is_new: bool,
 }
 
+/// Remarks about the result.
+#[derive(Default)]
+struct Remarks {
+    warnings: Vec<String>,
+    /// Submodules with files, which the result lacks: it has only the id of each submodule's commit.
+    unsaved: Vec<String>,
+}
+
 pub(super) fn export_work(request: &Request, workspace: &GitWorkspace, output: File) -> Result<Value, Error> {
     if [&request.name, &request.email].iter().any(|text| text.trim().is_empty()) {
         return Err(Error::Arguments { detail: "--name and --email must not be empty".to_owned() });
@@ -42,10 +50,11 @@ pub(super) fn export_work(request: &Request, workspace: &GitWorkspace, output: F
     repository.git.set_author(&request.name, &request.email);
     repository.remove_stale_locks();
     let base = repository.resolve_base(&request.base)?;
-    let mut warnings = Vec::new();
-    let Some(end) = commit_work(&mut repository, request, base.as_deref(), &mut warnings)? else {
+    let mut remarks = Remarks::default();
+    let Some(end) = commit_work(&mut repository, request, base.as_deref(), &mut remarks)? else {
         return Ok(json!({ "nothing": true }));
     };
+    let Remarks { mut warnings, unsaved } = remarks;
     warnings.extend(unmerged_branches(&repository, &end.commit, base.as_deref())?);
     let commits = count_commits(&repository, &end.commit, base.as_deref())?;
     let mut report = if commits == 0 {
@@ -57,6 +66,9 @@ pub(super) fn export_work(request: &Request, workspace: &GitWorkspace, output: F
     if !warnings.is_empty() {
         report["warnings"] = warnings.into();
     }
+    if !unsaved.is_empty() {
+        report["unsaved"] = unsaved.into();
+    }
     Ok(report)
 }
 
@@ -65,7 +77,7 @@ fn commit_work(
     repository: &mut Repository,
     request: &Request,
     base: Option<&str>,
-    warnings: &mut Vec<String>,
+    Remarks { warnings, unsaved }: &mut Remarks,
 ) -> Result<Option<End>, Error> {
     let underway = repository.unfinished_operation();
     let head = repository.resolve_commit("HEAD")?;
@@ -76,6 +88,7 @@ fn commit_work(
     let mut index = Index::new(repository, parent.as_deref())?;
     index.add_everything(&repository.git)?;
     warnings.extend(index.warnings());
+    *unsaved = index.list_filled_submodules(&repository.git)?;
     let tree = repository.git.command(COMMITTING).args(["write-tree"]).run_slow()?.require_success()?.text();
     let merged = if underway == UnfinishedOperation::Merge { merge_parents(repository)? } else { Vec::new() };
     match &parent {
@@ -114,7 +127,8 @@ fn commit_work(
 
 /// The other parents of an unfinished merge.
 fn merge_parents(repository: &Repository) -> Result<Vec<String>, Error> {
-    let text = read_regular_file(&repository.git_dir.join("MERGE_HEAD"), 1 << 16).unwrap_or_default();
+    let text = read_regular_file(&repository.git_dir.join("MERGE_HEAD"), 1 << 16).map(|(text, _)| text);
+    let text = text.unwrap_or_default();
     let lines = String::from_utf8_lossy(&text).into_owned();
     let named = lines.lines().filter(|line| repository.format.is_object_id(line));
     named.filter_map(|commit| repository.resolve_commit(commit).transpose()).collect()
@@ -134,7 +148,9 @@ fn advance_branch(
     let moved = moved.args(["update-ref", "-m", "commit: what was left", "HEAD", commit, head.unwrap_or(&nothing)]);
     moved.run_quick()?.require_success()?;
     let fresh = repository.git_dir.join("index.atoll");
-    fs::copy(&index.path, &fresh).and_then(|_| fs::rename(&fresh, repository.git_dir.join("index"))).map_err(failed)?;
+    copy_index(&index.path, &fresh)
+        .and_then(|()| fs::rename(&fresh, repository.git_dir.join("index")))
+        .map_err(failed)?;
     if underway == UnfinishedOperation::Merge {
         for name in ["MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "AUTO_MERGE"] {
             drop(fs::remove_file(repository.git_dir.join(name)));

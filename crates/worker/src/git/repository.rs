@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Time for a running git to release its lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -115,8 +115,8 @@ impl Repository {
     }
 }
 
-/// Reads a regular file. Rejects everything else: opening a pipe would block.
-pub(super) fn read_regular_file(path: &Path, bound: u64) -> io::Result<Vec<u8>> {
+/// Reads a regular file and its modification time. Rejects everything else: opening a pipe would block.
+pub(super) fn read_regular_file(path: &Path, bound: u64) -> io::Result<(Vec<u8>, SystemTime)> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let found = file.metadata()?;
@@ -128,5 +128,5 @@ pub(super) fn read_regular_file(path: &Path, bound: u64) -> io::Result<Vec<u8>> 
     }
     let mut bytes = Vec::new();
     file.take(bound).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    Ok((bytes, found.modified()?))
 }

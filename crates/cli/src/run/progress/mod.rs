@@ -14,6 +14,7 @@ use crate::event_log::log_event::LogEvent;
 use crate::render::patch::{self, ChangedFile};
 use atoll_api::events::{AgentFailed, EventData, FileChangeType, FileEdited, GitBranchCreated, SandboxTransition};
 use atoll_core::id::MessageId;
+use atoll_core::limit::Limit;
 use atoll_core::message::MessageType;
 use atoll_core::sandbox::{Outcome, SandboxState};
 use std::collections::BTreeMap;
@@ -31,6 +32,8 @@ pub enum Phase {
     Waiting,
     /// The agent waits for a decision or an answer.
     WaitingApproval,
+    /// A limit pauses the agent.
+    LimitPaused(Limit),
     ExportingResults,
     Ended,
 }
@@ -44,6 +47,8 @@ pub struct ResultBranch {
     pub files: Vec<ChangedFile>,
     /// Changed files that decide what machines run.
     pub flagged: Vec<String>,
+    /// Remarks about the export.
+    pub notes: Vec<String>,
 }
 
 /// The end of a sandbox.
@@ -142,7 +147,7 @@ impl RunProgress {
 
     pub fn is_working(&self) -> bool {
         match self.phase {
-            Phase::Working | Phase::Tool(_) | Phase::WaitingApproval => true,
+            Phase::Working | Phase::Tool(_) | Phase::WaitingApproval | Phase::LimitPaused(_) => true,
             Phase::Creating | Phase::Starting | Phase::Waiting | Phase::ExportingResults | Phase::Ended => false,
         }
     }
@@ -181,6 +186,10 @@ impl RunProgress {
             }
             // The worker's last events may arrive after the end has begun.
             _ if is_ending => {}
+            EventData::LimitPaused(limit) => self.phase = Phase::LimitPaused(limit.limit),
+            EventData::LimitResumed(_) => self.phase = Phase::Working,
+            // A paused agent's last events may arrive late.
+            _ if matches!(self.phase, Phase::LimitPaused(_)) => {}
             EventData::AgentToolUse(call) => self.phase = Phase::Tool(tool_calls::describe_call(call)),
             EventData::AgentWaiting(_) | EventData::AgentInterrupted(_) | EventData::AgentCompleted(_) => {
                 self.phase = Phase::Waiting;
@@ -236,6 +245,7 @@ impl From<&GitBranchCreated> for ResultBranch {
             commits: Some(branch.commits),
             files: branch.files.iter().filter_map(|file| serde_json::from_value(file.clone()).ok()).collect(),
             flagged: branch.flagged.clone(),
+            notes: branch.notes.iter().filter_map(|note| note.get("text")?.as_str().map(str::to_owned)).collect(),
         }
     }
 }

@@ -96,6 +96,7 @@ fn activity_text(status: Status<'_>) -> (Style, String) {
         Phase::Tool(what) => what,
         Phase::Waiting => return (style::WARN, "the agent waits for a message".to_owned()),
         Phase::WaitingApproval => return (style::WARN, "the agent waits for your answer".to_owned()),
+        Phase::LimitPaused(limit) => return (style::WARN, format!("the agent is paused at its limit {limit}")),
         Phase::ExportingResults => "exporting the results",
         Phase::Ended => "ended",
     };
@@ -108,6 +109,7 @@ fn input_hint(status: Status<'_>) -> String {
         (Phase::Creating | Phase::ExportingResults | Phase::Ended, _) => "",
         (Phase::Waiting, _) => "send a message; Ctrl-D ends the run and keeps its results",
         (Phase::WaitingApproval, _) => "type an answer and press Enter",
+        (Phase::LimitPaused(_), _) => "raise the limit, or press Ctrl-D to end the run and keep its results",
         (Phase::Starting, 0) => "send a message; Ctrl-C stops the run",
         (Phase::Working | Phase::Tool(_), 0) => "send a message; Ctrl-C interrupts the agent",
         (Phase::Starting | Phase::Working | Phase::Tool(_), 1) => "1 message is not delivered yet",

@@ -77,6 +77,10 @@ fn every_phase_has_a_text() {
         progress_after(&[("message.queued", message), ("agent.started", none.clone())]),
         progress_after(&[("agent.waiting", none)]),
         progress_after(&[("approval.requested", json!({ "approval_id": "a" }))]),
+        progress_after(&[
+            ("limit.paused", json!({ "limit": "turn_s", "used": 1.0, "value": 1.0 })),
+            ("agent.message", json!({ "text": "late" })),
+        ]),
         progress_after(&[("sandbox.completing", state("completing"))]),
         progress_after(&[("sandbox.completed", state("completed"))]),
     ];

@@ -17,7 +17,7 @@ use super::Work;
 use crate::auth::Caller;
 use crate::auth::access::{CanWork, ClientCaller};
 use crate::problem::{Problem, Result};
-use crate::repositories::resolve_repository;
+use crate::repositories::{ResolvedRepository, resolve_repository};
 use crate::state::App;
 use agent_settings::{check_continuous, choose_agent_settings};
 use atoll_api::NewSandbox;
@@ -26,10 +26,10 @@ use atoll_core::policy::ToolPolicy;
 use atoll_core::protected_paths;
 use atoll_core::sandbox::{ApprovalMode, EndPolicy, IsolationTier, ProviderKind, Repo, Settings};
 use atoll_store::projects::{self, ProjectRow};
-use atoll_store::sandboxes;
+use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::SessionRow;
 use request_checks::{check_repo, check_request};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ pub struct PreparedRequest {
     /// The session that the sandbox continues.
     pub session: Option<SessionId>,
     new: NewSandbox,
+    /// Branch names that exist in the repository.
+    taken_branches: BTreeSet<String>,
 }
 
 /// Time limit for a provider to report its isolation tier.
@@ -74,7 +76,7 @@ pub async fn prepare_request(app: &App, client: ClientCaller, new: NewSandbox) -
     if !new.modes.is_empty() {
         return Err(Problem::invalid("modes: only a project's defaults can define modes"));
     }
-    let mut request = PreparedRequest { caller, project, session, new };
+    let mut request = PreparedRequest { caller, project, session, new, taken_branches: BTreeSet::new() };
     let row = app.read(async move |tx| Ok(projects::find_project(tx, project).await?)).await?;
     let row = row.ok_or_else(|| Problem::not_found("project"))?;
     let defaults = parse_defaults(&row)?;
@@ -90,7 +92,10 @@ pub async fn prepare_request(app: &App, client: ClientCaller, new: NewSandbox) -
     // A session continues with its own repository, which is resolved already.
     if session.is_none() || request.new.repo.is_some() {
         let repo = request.new.repo.take().or(defaults.repo).or(row.repo);
-        request.new.repo = resolve_repo(app, &request, repo).await?;
+        if let Some(resolved) = resolve_repo(app, &request, repo).await? {
+            request.new.repo = Some(resolved.repo);
+            request.taken_branches = resolved.taken_branches;
+        }
     }
     Ok(request)
 }
@@ -109,7 +114,7 @@ const fn default_approvals(tier: Option<IsolationTier>) -> ApprovalMode {
 }
 
 /// Resolves the base commit and the branch, so that an unusable repository is an error of the request.
-async fn resolve_repo(app: &App, request: &PreparedRequest, repo: Option<Repo>) -> Result<Option<Repo>> {
+async fn resolve_repo(app: &App, request: &PreparedRequest, repo: Option<Repo>) -> Result<Option<ResolvedRepository>> {
     let Some(repo) = repo else { return Ok(None) };
     check_repo(&repo, &request.caller)?;
     let prompt = request.new.prompt.as_deref();
@@ -118,9 +123,19 @@ async fn resolve_repo(app: &App, request: &PreparedRequest, repo: Option<Repo>) 
     resolve_repository(repo, app.config.git.branch_prefix.clone(), title).await.map(Some)
 }
 
+/// Chooses the name of a new branch: the requested one, or the next one that is neither taken in the repository nor planned
+/// for another live sandbox.
+async fn choose_branch(work: &mut Work<'_>, repo: &mut Repo, taken: &BTreeSet<String>) -> Result<()> {
+    let (Some(path), Some(branch)) = (&repo.path, &repo.branch) else { return Ok(()) };
+    let mut taken = taken.clone();
+    taken.extend(sandboxes::list_planned_branches(work.tx, path, branch).await?);
+    repo.branch = atoll_forge::free_branch_name(branch, &taken).or_else(|| repo.branch.take());
+    Ok(())
+}
+
 /// Step 2: fills the fields that the request leaves open from the project, then from the server's configuration.
 pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Result<SandboxPlan> {
-    let PreparedRequest { caller, project, mut new, .. } = request;
+    let PreparedRequest { caller, project, mut new, taken_branches, .. } = request;
     let row = projects::find_project(work.tx, project).await?.ok_or_else(|| Problem::not_found("project"))?;
     let mut defaults = parse_defaults(&row)?;
     let config = Arc::clone(&work.config);
@@ -147,11 +162,15 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
         "protected",
         new.protected.iter().chain(&defaults.protected).chain(of_server),
     )?;
+    let mut repo = new.repo.or(defaults.repo).or(row.repo);
+    if let Some(repo) = repo.as_mut().filter(|_| runs_agents) {
+        choose_branch(work, repo, &taken_branches).await?;
+    }
     let settings = Settings {
         model: agent_settings.model.or_else(|| config.sandbox.model.clone()),
         mode: agent_settings.mode,
         approvals: agent_settings.approvals,
-        repo: new.repo.or(defaults.repo).or(row.repo),
+        repo,
         image: new.image.or(defaults.image).or_else(|| config.sandbox.image.clone()),
         snapshot: new.snapshot.or(defaults.snapshot).or_else(|| config.sandbox.snapshot.clone()),
         env,
@@ -203,15 +222,31 @@ pub async fn plan_next_sandbox(
     let Some(last) = session.last_sandbox_id else { return Ok(plan) };
     let Some(last) = sandboxes::find_sandbox(work.tx, last).await? else { return Ok(plan) };
     if !sets_agent {
-        plan.agent = last.agent.or(plan.agent);
+        plan.agent = last.agent.clone().or(plan.agent);
     }
     if !sets_model && plan.agent == session.agent {
-        plan.settings.model = last.settings.model.or(plan.settings.model);
+        plan.settings.model = last.settings.model.clone().or(plan.settings.model);
     }
-    if !sets_repo && work.capabilities(plan.provider).runs_agents() {
-        plan.settings.repo = last.settings.repo;
+    if work.capabilities(plan.provider).runs_agents() {
+        if !sets_repo {
+            plan.settings.repo = last.settings.repo.clone();
+        }
+        let repo = plan.settings.repo.as_mut();
+        if let Some(repo) = repo.filter(|repo| last.settings.repo.as_ref().is_some_and(|last| last.path == repo.path)) {
+            continue_branch(work, session, &last, repo).await?;
+        }
     }
     Ok(plan)
+}
+
+/// Keeps the session on its own branch. A fork of a session, whose `last` sandbox is its parent's, gets a new one.
+async fn continue_branch(work: &mut Work<'_>, session: &SessionRow, last: &SandboxRow, repo: &mut Repo) -> Result<()> {
+    if let Some(branch) = &session.branch {
+        repo.branch = Some(branch.clone());
+        return Ok(());
+    }
+    let parents_branch = repo.branch.clone().filter(|_| last.session_id != session.id);
+    choose_branch(work, repo, &parents_branch.into_iter().collect()).await
 }
 
 /// Plans a session's next sandbox with the settings of its newest one.
@@ -227,6 +262,9 @@ pub async fn plan_from_last(work: &mut Work<'_>, session: &SessionRow, actor: St
     let mut settings = last.as_ref().map(|sandbox| sandbox.settings.clone()).unwrap_or_default();
     // The next sandbox starts from the branch, not from the last one's fork.
     settings.forked_from = None;
+    if let (Some(repo), Some(last)) = (&mut settings.repo, &last) {
+        continue_branch(work, session, last, repo).await?;
+    }
     Ok(SandboxPlan {
         id: SandboxId::new(),
         project: session.project_id,

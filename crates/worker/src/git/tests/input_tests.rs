@@ -139,3 +139,58 @@ fn git_status_rereads_no_files_after_filling() {
     assert_eq!(git(fixture.root(), ["status", "--porcelain"]), "");
     assert!(began.elapsed().as_secs() < 10);
 }
+
+/// The agent removed or broke `.git`: `git-in --restore` creates it again around the files.
+#[test]
+fn restores_a_removed_repository() {
+    for damage in [Damage::Removed, Damage::Broken] {
+        let fixture = GitFixture::new();
+        let own = fixture.repository(&[]);
+        // Tracked although it is ignored.
+        write(&own, "ignored", "x\n");
+        git(&own, ["add", "-f", "ignored"]);
+        let base = commit(&own, "second");
+        fixture.fill(&own, &["--base", &base]).0.unwrap();
+        let root = fixture.root().to_owned();
+        write(&root, "README.md", "changed\n");
+        write(&root, "new", "x\n");
+        fs::remove_file(root.join("src/code.rs")).unwrap();
+        let expected = match damage {
+            Damage::Removed => {
+                fs::remove_dir_all(root.join(".git")).unwrap();
+                "no_repository"
+            }
+            Damage::Broken => {
+                write(&root, ".git/HEAD", "nonsense\n");
+                "broken_repository"
+            }
+        };
+        assert_eq!(code(fixture.export(&base).0), expected);
+        let bundle = fs::read(fixture.path("source.bundle")).unwrap();
+        // A failure leaves the files as they are.
+        assert_eq!(code(fixture.fill_with(b"nonsense", &["--restore"]).0), "bad_bundle");
+        assert_eq!(code(fixture.export(&base).0), expected);
+        fixture.fill_with(&bundle, &["--restore", "--base", &base]).0.unwrap();
+        let report = fixture.export_and_fetch(&base);
+        assert_eq!((&report["commits"], report.get("warnings")), (&json!(1), None));
+        assert_eq!(git(&own, ["rev-parse", "result~1"]), base);
+        let changed = git(&own, ["diff", "--name-status", &base, "result"]);
+        assert_eq!(changed, "M\tREADME.md\nA\tnew\nD\tsrc/code.rs", "{damage:?}");
+        assert_eq!(git(&root, ["status", "--porcelain"]), "");
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Damage {
+    Removed,
+    Broken,
+}
+
+#[test]
+fn restores_no_usable_repository() {
+    let (fixture, base) = GitFixture::with_repository();
+    write(fixture.root(), "new", "x");
+    let bundle = fs::read(fixture.path("source.bundle")).unwrap();
+    assert_eq!(code(fixture.fill_with(&bundle, &["--restore", "--base", &base]).0), "not_empty");
+    assert_eq!(git(fixture.root(), ["status", "--porcelain"]), "?? new");
+}

@@ -1,9 +1,10 @@
 //! Tests of `git-out`.
 
 use super::{GitFixture, code, commit, git, try_git, write};
+use atoll_test_wait::wait_until;
 use serde_json::json;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
 fn files(fixture: &GitFixture, revision: &str) -> Vec<String> {
@@ -128,6 +129,63 @@ fn exports_a_damaged_repository_as_far_as_possible() {
     assert_eq!(code(fixture.export(&base).0), "broken_repository");
 }
 
+/// Git trusts an index entry whose file is older than the index. Times count in whole seconds here.
+#[test]
+fn exports_an_edit_in_the_second_of_the_commit() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
+    let seconds = |name: &str| root.join(name).metadata().unwrap().mtime();
+    loop {
+        write(&root, "file", "one\n");
+        commit(&root, "by the agent");
+        let committed = seconds("file");
+        write(&root, "file", "two\n");
+        if committed == seconds("file") && committed == seconds(".git/index") {
+            break;
+        }
+    }
+    // A copy of the index from here on is newer than the file.
+    let edited = seconds("file");
+    wait_until("the next second", || {
+        write(&fixture.path("."), "clock", "");
+        fixture.path("clock").metadata().unwrap().mtime() > edited
+    });
+    assert!(fixture.diff(&base, &["--patch"]).1.contains("+two"), "the diff lacks the last edit");
+    fixture.export_and_fetch(&base);
+    assert_eq!(show(&fixture, "file"), "two");
+    assert_eq!(git(&root, ["status", "--porcelain"]), "");
+}
+
+#[test]
+fn exports_changes_of_files_that_the_index_hides() {
+    let (fixture, base) = GitFixture::with_repository();
+    let root = fixture.root().to_owned();
+    for name in ["gone", "absent"] {
+        write(&root, name, "x");
+    }
+    commit(&root, "by the agent");
+    git(&root, ["update-index", "--assume-unchanged", "README.md", "gone"]);
+    git(&root, ["update-index", "--skip-worktree", "src/code.rs", "absent"]);
+    git(&root, ["config", "core.ignoreStat", "true"]);
+    write(&root, "README.md", "changed\n");
+    write(&root, "src/code.rs", "changed\n");
+    fs::remove_file(root.join("gone")).unwrap();
+    // A file outside of a sparse checkout is not deleted.
+    write(&root, ".git/info/sparse-checkout", "/*\n!absent\n");
+    fs::remove_file(root.join("absent")).unwrap();
+    let patch = fixture.diff(&base, &["--patch"]).1;
+    assert_eq!(patch.matches("+changed").count(), 2, "{patch}");
+    fixture.export_and_fetch(&base);
+    assert_eq!((show(&fixture, "README.md"), show(&fixture, "src/code.rs")), ("changed".into(), "changed".into()));
+    assert_eq!(files(&fixture, "result"), [".gitignore", "README.md", "absent", "src/code.rs"]);
+
+    // Without a sparse checkout, a missing file is a deleted one.
+    fs::remove_file(root.join(".git/info/sparse-checkout")).unwrap();
+    git(&root, ["update-index", "--skip-worktree", "absent"]);
+    fixture.export_and_fetch(&base);
+    assert_eq!(files(&fixture, "result"), [".gitignore", "README.md", "src/code.rs"]);
+}
+
 #[test]
 fn commits_a_merge_with_its_conflict_markers() {
     let (fixture, base) = GitFixture::with_repository();
@@ -187,6 +245,30 @@ fn exports_files_of_nested_repositories() {
     let nested: Vec<&str> = all.iter().map(String::as_str).filter(|name| name.starts_with("nested")).collect();
     let deep = ["nested/deep/er/.gitignore", "nested/deep/er/file", "nested/file"];
     assert_eq!(nested, [&["nested/.gitignore", "nested/committed"], &deep[..]].concat());
+}
+
+#[test]
+fn reports_files_in_submodules_as_unsaved() {
+    let fixture = GitFixture::new();
+    let own = fixture.repository(&[]);
+    let inner = git(&own, ["rev-parse", "HEAD"]);
+    for path in ["lib/one", "two", "three"] {
+        git(&own, ["update-index", "--add", "--cacheinfo", &format!("160000,{inner},{path}")]);
+    }
+    git(&own, ["commit", "-q", "-m", "submodules"]);
+    let base = git(&own, ["rev-parse", "HEAD"]);
+    fixture.fill(&own, &[]).0.unwrap();
+    let root = fixture.root().to_owned();
+    assert_eq!(fixture.export(&base).0.unwrap(), json!({ "nothing": true }));
+    write(&root, "lib/one/new", "x");
+    assert_eq!(fixture.export(&base).0.unwrap(), json!({ "nothing": true, "unsaved": ["lib/one"] }));
+    git(&root.join("two"), ["init", "-q"]);
+    write(&root, "two/new", "x");
+    commit(&root.join("two"), "in the submodule");
+    write(&root, "saved", "x");
+    let report = fixture.export_and_fetch(&base);
+    assert_eq!((&report["unsaved"], &report["commits"]), (&json!(["lib/one", "two"]), &json!(1)));
+    assert!(files(&fixture, "result").contains(&"saved".to_owned()));
 }
 
 #[test]
