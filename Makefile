@@ -1,5 +1,5 @@
 # The two commands of the README are `make run` and `make test`.
-.PHONY: run test test-tools check lint bench soak build worker clean
+.PHONY: run test test-tools test-vm check lint bench soak build worker clean
 
 CARGO ?= cargo
 
@@ -64,9 +64,16 @@ bench: worker
 	$(CARGO) build --release --locked -p atoll -p atoll-worker -p atoll-bench
 	target/release/atoll-bench
 
-# `make test` at full scale.
+# The launcher's tests, the escape table and `atoll verify` in an emulated guest with systemd and cgroup v2.
+test-vm:
+	@scripts/need build git vm
+	$(CARGO) test --locked --no-run -p atoll-jail -p atoll-tests
+	$(CARGO) build --locked -p atoll -p atoll-worker
+	@scripts/test-vm
+
+# `make test` at full scale, and `make test-vm`.
 soak: export ATOLL_TEST_SCALE = 1
-soak: test
+soak: test test-vm
 
 # Builds the worker as one static file: target/worker/atoll-worker.
 worker:

@@ -3,6 +3,7 @@
 
 pub mod actor;
 pub mod database;
+pub mod debian_root;
 pub mod docker_engine;
 pub mod event_reader;
 pub mod local;

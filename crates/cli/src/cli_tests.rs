@@ -38,3 +38,17 @@ fn every_command_has_an_example() {
         assert!(group || help.contains("\nExamples:\n"), "{path} has no example");
     }
 }
+
+/// The units start the server with valid arguments, and leave the sandboxes running when it stops.
+#[test]
+fn the_systemd_units_are_valid() {
+    let units =
+        [include_str!("../../../packaging/atoll.service"), include_str!("../../../packaging/atoll-user.service")];
+    for unit in units {
+        let setting = |name: &str| unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        assert_eq!((setting("KillMode"), setting("Delegate")), (Some("process"), Some("yes")), "{unit}");
+        let arguments = setting("ExecStart").unwrap_or_default().split(' ');
+        let parsed = Cli::command().try_get_matches_from(arguments);
+        assert!(parsed.is_ok_and(|parsed| parsed.subcommand_name() == Some("serve")), "{unit}");
+    }
+}

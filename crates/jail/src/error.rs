@@ -200,6 +200,7 @@ pub enum LaunchStep {
     MountOverlay,
     SwapLayers,
     Protect,
+    ProtectProgram,
 }
 
 impl fmt::Display for LaunchStep {
@@ -229,6 +230,7 @@ impl fmt::Display for LaunchStep {
             Self::MountOverlay => "mount the overlay",
             Self::SwapLayers => "swap the sandbox's layers",
             Self::Protect => "protect a workspace path",
+            Self::ProtectProgram => "make the launcher's program read-only",
         })
     }
 }

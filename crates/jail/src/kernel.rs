@@ -18,6 +18,7 @@ pub(crate) const NEW_NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS) as u64;
 pub(crate) const NEW_USER_NAMESPACE: u64 = libc::CLONE_NEWUSER as u64;
+pub(crate) const NEW_MOUNT_NAMESPACE: u64 = libc::CLONE_NEWNS as u64;
 
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
@@ -81,6 +82,28 @@ pub(crate) fn spawn(
             Ok(ChildProcess { pid: i32::try_from(pid).unwrap_or(-1), pidfd: descriptor })
         }
     }
+}
+
+/// Runs `work` with the given effective uid, as root and with root's access to files.
+///
+/// The effective uid becomes the owner of user namespaces that `work` creates. The kernel charges what a namespace's
+/// processes use (signals, message queues, inotify) to the owner too: with an owner of its own, a sandbox cannot use up what
+/// others may have.
+pub(crate) fn with_namespace_owner<T>(owner: u32, work: impl FnOnce() -> T) -> io::Result<T> {
+    const UNCHANGED: libc::c_long = -1;
+    // SAFETY: the call takes plain numbers and changes the ids of this thread only.
+    let set = |effective: u32| unsafe { libc::syscall(libc::SYS_setresuid, UNCHANGED, effective, UNCHANGED) };
+    if set(owner) != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call takes a plain number; the real uid is 0, so it cannot fail.
+    unsafe { libc::syscall(libc::SYS_setfsuid, 0) };
+    let result = work();
+    if set(0) != 0 {
+        // Impossible with a real uid of 0. The launcher must not go on as another user.
+        exit_now(70);
+    }
+    Ok(result)
 }
 
 impl ChildProcess {
@@ -220,12 +243,31 @@ pub(crate) fn close_from(first: u32) -> io::Result<()> {
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The array of pointers that exec takes.
+fn to_pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+/// Replaces this process by the program that a descriptor is open on. Returns only on failure.
+pub(crate) fn exec_descriptor(program: BorrowedFd<'_>, arguments: &[CString], environment: &[CString]) -> io::Error {
+    let (arguments, environment) = (to_pointers(arguments), to_pointers(environment));
+    // SAFETY: both arrays end with a null pointer and point to C strings that live through the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            arguments.as_ptr(),
+            environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    io::Error::last_os_error()
+}
+
 /// Replaces this process by a program. Returns only on failure.
 pub(crate) fn exec(program: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
-    let pointers = |strings: &[CString]| {
-        strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
-    };
-    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    let (arguments, environment) = (to_pointers(arguments), to_pointers(environment));
     // SAFETY: both arrays end with a null pointer and point to C strings that live through the call.
     unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
     io::Error::last_os_error()

@@ -20,6 +20,7 @@ use crate::error::{AtStep, Errno, Error, LaunchStep, StepFailure};
 use crate::id_maps::{self, IdSource};
 use crate::id_ranges::{IdMap, RANGE_SIZE};
 use crate::kernel;
+use crate::overlay_xattrs::OverlayXattrs;
 use crate::sandbox::{AGENT_UID, IdMapKind, IdRange};
 use crate::volumes::SandboxVolume;
 
@@ -183,9 +184,9 @@ impl LayerStore {
     }
 
     /// Creates a layer that no record refers to yet.
-    pub fn create_layer(&self, beginning: LayerContent, system: bool) -> Result<String, Error> {
+    pub fn create_layer(&self, beginning: LayerContent, system: bool, xattrs: OverlayXattrs) -> Result<String, Error> {
         let id = self.claim_id()?;
-        match self.create_dirs(&id, beginning, system) {
+        match self.create_dirs(&id, beginning, system).and_then(|()| self.mark_xattrs(&id, xattrs)) {
             Ok(()) => Ok(id),
             Err(error) => {
                 // The next launcher removes the rest.
@@ -249,7 +250,7 @@ impl LayerStore {
     }
 
     /// Sets a path's owner inside the sandbox, where the launcher can do so itself.
-    fn set_owner(&self, path: &Path, owner: u32) -> std::io::Result<()> {
+    pub fn set_owner(&self, path: &Path, owner: u32) -> std::io::Result<()> {
         match self.map.ids {
             IdMapKind::OwnRange | IdMapKind::CommonRange => {
                 chown(path, self.map.host_uid(owner), self.map.host_gid(owner))

@@ -21,6 +21,8 @@ use crate::kernel::{
     self, ChildProcess, MOUNT_NAMESPACE, NO_DEVICES, NO_SUID, PID_NAMESPACE, READ_ONLY, USER_NAMESPACE,
 };
 use crate::layers::{LayerStack, LayerStore};
+use crate::overlay_mounter::OverlayMounter;
+use crate::overlay_xattrs::OverlayXattrs;
 use crate::process_start::parse_failure;
 use crate::setup::overlay::{OverlayMounts, OverlayRequest};
 use crate::setup::programs::{AGENTS_MOUNT_POINT, mount_agents_dir};
@@ -46,6 +48,8 @@ pub(crate) struct LayerSwap<'a> {
     pub protected: &'a [String],
     /// The idmapped layer store, where ids need mapping.
     pub store: Option<OwnedFd>,
+    /// Mounts the overlays, if the launcher and not the sandbox's root mounts them.
+    pub mounter: Option<&'a OverlayMounter>,
 }
 
 /// Kills everything except the init process and remounts the sandbox's files from new layers.
@@ -99,7 +103,7 @@ fn make_undumpable() -> Result<(), StepFailure> {
 }
 
 fn swap_layers_inside(swap: &LayerSwap<'_>) -> Result<(), StepFailure> {
-    let LayerSwap { process, map, layers, stack, protected, store } = swap;
+    let LayerSwap { process, map, layers, stack, protected, store, mounter } = swap;
     make_undumpable()?;
     kernel::join_namespaces(*process, USER_NAMESPACE).at_with(LaunchStep::Join, "user namespace")?;
     // Cloning the layers' mounts is allowed in a copy of the host's mount namespace, not in the original.
@@ -116,8 +120,13 @@ fn swap_layers_inside(swap: &LayerSwap<'_>) -> Result<(), StepFailure> {
     // Mount the layers of all sandboxes in this process's own mount namespace: no process of the sandbox can
     // see them there.
     own_mounts.enter()?;
-    let overlays = OverlayRequest { files: true, system: stack.image.is_some() };
-    let OverlayMounts { files, system } = setup::root::mount_overlays_in_namespace(&store, stack, overlays)?;
+    let OverlayMounts { files, system } = match mounter {
+        Some(mounter) => mounter.mount()?,
+        None => {
+            let overlays = OverlayRequest { files: true, system: stack.image.is_some() };
+            setup::root::mount_overlays_in_namespace(&store, stack, overlays, OverlayXattrs::User)?
+        }
+    };
     drop(store);
     kernel::join_namespaces(*process, MOUNT_NAMESPACE).at_with(LaunchStep::Join, "mounts")?;
     let mut fresh: Vec<(OwnedFd, PathBuf)> = Vec::new();
@@ -270,8 +279,8 @@ pub(crate) fn try_mount_overlay(
                 None => mount_sources::clone_mount(&layers.directory, NO_SUID | NO_DEVICES)?,
             };
             privilege::become_root_inside(map)?;
-            setup::root::mount_overlays_in_namespace(&store, stack, OverlayRequest { files: true, system: false })
-                .map(std::mem::drop)
+            let overlays = OverlayRequest { files: true, system: false };
+            setup::root::mount_overlays_in_namespace(&store, stack, overlays, OverlayXattrs::User).map(std::mem::drop)
         });
         report_outcome(outcome, report.as_fd())
     })?;

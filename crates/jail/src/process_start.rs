@@ -43,11 +43,18 @@ pub(crate) fn start_process(
         }
         _ => None,
     };
-    let process = kernel::spawn(kernel::NEW_NAMESPACES, group.as_ref().map(AsFd::as_fd), || {
-        kernel::close_inherited(go.as_fd());
-        kernel::close_inherited(status.as_fd());
-        setup::enter_sandbox(plan, &wait, report.as_fd())
-    })
+    let spawn = || {
+        kernel::spawn(kernel::NEW_NAMESPACES, group.as_ref().map(AsFd::as_fd), || {
+            kernel::close_inherited(go.as_fd());
+            kernel::close_inherited(status.as_fd());
+            setup::enter_sandbox(plan, &wait, report.as_fd())
+        })
+    };
+    let owner = plan.map.host_uid(0).filter(|_| rustix::process::geteuid().is_root());
+    let process = match owner {
+        Some(owner) => kernel::with_namespace_owner(owner, spawn).and_then(|process| process),
+        None => spawn(),
+    }
     .at(LaunchStep::Namespaces)?;
     let continue_child =
         || File::from(go.try_clone().at(LaunchStep::Descriptors)?).write_all(b"!").at(LaunchStep::Wait);

@@ -161,6 +161,9 @@ pub struct SandboxInfo {
     /// Protected paths that did not exist when the worker started.
     #[serde(default)]
     pub unprotected: Vec<String>,
+    /// True if renaming a directory from before the last fork or snapshot fails with `EXDEV`.
+    #[serde(default)]
+    pub has_fixed_dirs: bool,
     /// True if a worker was ever started in it.
     pub was_started: bool,
     /// True if the spool is not empty.

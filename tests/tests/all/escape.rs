@@ -10,6 +10,7 @@ mod copied_files;
 mod host_access;
 mod other_processes;
 mod outgoing_data;
+mod shared_limits;
 mod stored_secrets;
 
 use atoll_tests::local::host_state::{find_worker_process, list_leaf_processes};
@@ -193,6 +194,7 @@ async fn run_all_attempts(user: Option<(u32, SubordinateIds)>, min_attempts: usi
     outgoing_data::run_secret_attempts(&server, &mut table, &id, &secret).await;
     stored_secrets::run_stored_secret_attempts(&server, &mut table).await;
     bomb_attempts::run_bomb_attempts(&server, &mut table).await;
+    shared_limits::run_shared_limit_attempts(&server, &mut table).await;
     copied_files::run_stream_attempts(&mut table, &id);
     copied_files::run_tree_attempts(&server, &mut table, &id).await;
     outgoing_data::run_swap_attempts(&server, &mut table, Path::new(&targets.canary), user.map(|(user, _)| user)).await;

@@ -73,7 +73,8 @@ fn judge_report(found: &atoll_jail::HostReport, demanded: Option<IsolationTier>)
     if found.tier != Tier::None {
         checks.push(Check::ok("visible", format!("host directories, read-only: {}", visible.join(", "))));
     }
-    checks.extend(found.inotify_instances.map(|most| judge_inotify(most, Path::new("/proc/sys/fs/inotify"))));
+    let ids = found.enforced.map(|enforced| enforced.ids);
+    checks.extend(found.inotify_instances.map(|most| judge_inotify(most, ids, Path::new("/proc/sys/fs/inotify"))));
     checks
 }
 
@@ -137,9 +138,12 @@ fn describe_limits(enforced: &EnforcedLimits) -> String {
     parts.map(|(names, how)| format!("{names} {how}")).collect::<Vec<_>>().join("; ")
 }
 
-/// Every working agent needs one inotify instance.
-fn judge_inotify(most: u64, place: &Path) -> Check {
+/// Every working agent needs one inotify instance. A sandbox with its own ids shares them with no other.
+fn judge_inotify(most: u64, ids: Option<IdMapKind>, place: &Path) -> Check {
     const FEW: u64 = 128;
+    if ids == Some(IdMapKind::OwnRange) {
+        return Check::ok("file watching", format!("{most} inotify instances per sandbox"));
+    }
     let detail = format!("{most} inotify instances per user");
     if most > FEW {
         return Check::ok("file watching", detail);

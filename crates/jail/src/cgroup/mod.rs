@@ -27,6 +27,12 @@ pub(crate) trait CgroupBackend {
     fn enforcement(&self) -> CgroupEnforcement;
     /// True if a leaf can be frozen as a whole.
     fn can_freeze(&self) -> bool;
+    /// True if sandboxes can be confined to some CPUs.
+    fn has_cpuset(&self) -> bool;
+    /// The service whose end would end the sandboxes, because their cgroups are in its own.
+    fn ending_unit(&self) -> Option<&str> {
+        None
+    }
     /// Explains which controllers are missing, for the host's administrator.
     fn missing_controllers(&self) -> Option<String>;
     /// Creates an empty leaf of a sandbox's cgroup, with its limits.

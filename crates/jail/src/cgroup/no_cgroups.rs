@@ -21,6 +21,10 @@ impl CgroupBackend for NoCgroups {
         false
     }
 
+    fn has_cpuset(&self) -> bool {
+        false
+    }
+
     fn missing_controllers(&self) -> Option<String> {
         Some("no cgroup is writable for this user".to_owned())
     }

@@ -44,6 +44,9 @@ impl CgroupV1 {
     }
 }
 
+/// TCP buffers may take an eighth of the memory limit, in addition to it.
+const TCP_BUFFER_SHARE: u64 = 8;
+
 /// A limit of one CPU gives the kernel's default of 1024 shares.
 fn cpu_shares(milli: u32) -> u64 {
     (u64::from(milli) * 1024 / 1000).clamp(2, 1 << 18)
@@ -96,6 +99,10 @@ impl CgroupBackend for CgroupV1 {
 
     fn can_freeze(&self) -> bool {
         self.freezer.is_some()
+    }
+
+    fn has_cpuset(&self) -> bool {
+        self.cpuset.is_some()
     }
 
     fn missing_controllers(&self) -> Option<String> {
@@ -155,6 +162,9 @@ impl CgroupV1 {
             let limit = limits.memory_bytes.to_string();
             write_control(&memory.join("memory.limit_in_bytes"), &limit)?;
             write_control_if_present(&memory.join("memory.memsw.limit_in_bytes"), &limit)?;
+            // Unlike v2, v1 does not count the buffers of sockets as memory of the cgroup.
+            let buffers = (limits.memory_bytes / TCP_BUFFER_SHARE).to_string();
+            write_control_if_present(&memory.join("memory.kmem.tcp.limit_in_bytes"), &buffers)?;
             created.memory = Some(memory.join("memory.usage_in_bytes"));
             created.peak = Some(memory.join("memory.max_usage_in_bytes"));
             created.oom = Some(memory.join("memory.oom_control"));

@@ -1,4 +1,4 @@
-//! Cgroup v2: one directory, in the nearest ancestor cgroup where limits can be set.
+//! Cgroup v2: one directory, in a slice of its own (as root) or in the nearest ancestor cgroup where limits can be set.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,6 +13,9 @@ use super::{
 use crate::host_report::CgroupVersion;
 
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
+/// The cgroup of all deployments of root, beside the slices of the service manager. Sandboxes in it outlive the service
+/// that created them, and no slice of others has to change.
+const OWN_SLICE: &str = "atoll.slice";
 /// Optional: without it the CPU quota still applies.
 const CPUSET: &str = "cpuset";
 
@@ -23,6 +26,8 @@ pub(super) struct CgroupV2 {
     enforces: CgroupEnforcement,
     /// True if the cpuset controller is delegated.
     has_cpuset: bool,
+    /// The unit of the service manager that this cgroup belongs to, if stopping it ends the sandboxes.
+    unit: Option<String>,
 }
 
 impl CgroupV2 {
@@ -30,15 +35,35 @@ impl CgroupV2 {
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
         let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
         let hierarchy = hierarchy::find_v2_hierarchy(&mounts, &membership)?;
-        Self::find_best_parent(&hierarchy, name)
+        if rustix::process::geteuid().is_root() {
+            let found = Self::find_best_parent(&hierarchy, name, &Self::root_parents(&hierarchy));
+            let slice = hierarchy.mount.join(OWN_SLICE);
+            if found.as_ref().is_none_or(|found| !found.directory.starts_with(&slice)) {
+                // It stays while another deployment uses it.
+                let _ = fs::remove_dir(slice);
+            }
+            found
+        } else {
+            let ancestors = hierarchy.own_dir.ancestors().take_while(|path| path.starts_with(&hierarchy.mount));
+            Self::find_best_parent(&hierarchy, name, &ancestors.map(Path::to_path_buf).collect::<Vec<_>>())
+        }
     }
 
-    /// Finds, among this process's cgroup and its ancestors, the one that can enforce most limits; the nearest of
-    /// equals.
-    fn find_best_parent(hierarchy: &hierarchy::Hierarchy, name: &str) -> Option<Self> {
+    /// The cgroups that root may use: its own slice, or else the process's cgroup. Those between belong to others.
+    fn root_parents(hierarchy: &hierarchy::Hierarchy) -> Vec<PathBuf> {
+        let slice = hierarchy.mount.join(OWN_SLICE);
+        let has_slice = ensure_dir(&slice).is_ok();
+        if has_slice {
+            enable_controllers(&hierarchy.mount, false);
+        }
+        has_slice.then_some(slice).into_iter().chain([hierarchy.own_dir.clone()]).collect()
+    }
+
+    /// Finds, among `parents`, the cgroup that can enforce most limits; the first of equals.
+    fn find_best_parent(hierarchy: &hierarchy::Hierarchy, name: &str, parents: &[PathBuf]) -> Option<Self> {
         let mut best: Option<Self> = None;
-        for parent in hierarchy.own_dir.ancestors().take_while(|path| path.starts_with(&hierarchy.mount)) {
-            let Some(found) = Self::try_parent(parent, name, parent == hierarchy.own_dir) else { continue };
+        for parent in parents {
+            let Some(found) = Self::try_parent(parent, name, *parent == hierarchy.own_dir) else { continue };
             if found.controller_count() > best.as_ref().map_or(0, Self::controller_count) {
                 best = Some(found);
             }
@@ -58,13 +83,24 @@ impl CgroupV2 {
         let enabled = if movable { enable_controllers(parent, own) } else { Vec::new() };
         let has = |controller: &str| enabled.iter().any(|name| name == controller);
         let enforces = CgroupEnforcement { memory: has("memory"), cpu: has("cpu"), pids: has("pids") };
-        Some(Self { directory: parent.join(name), enforces, has_cpuset: has(CPUSET) })
+        Some(Self {
+            directory: parent.join(name),
+            enforces,
+            has_cpuset: has(CPUSET),
+            unit: parent.ancestors().find_map(service_name),
+        })
     }
 
     fn controller_count(&self) -> usize {
         let CgroupEnforcement { memory, cpu, pids } = self.enforces;
         [memory, cpu, pids].into_iter().filter(|enforced| *enforced).count()
     }
+}
+
+/// The name of a cgroup that is a service of the service manager. A user's own manager is no such service.
+fn service_name(group: &Path) -> Option<String> {
+    let name = group.file_name()?.to_str()?;
+    (name.ends_with(".service") && !name.starts_with("user@")).then(|| name.to_owned())
 }
 
 /// Enables the controllers for the children of `parent`; returns those that are enabled.
@@ -123,6 +159,14 @@ impl CgroupBackend for CgroupV2 {
 
     fn can_freeze(&self) -> bool {
         true
+    }
+
+    fn has_cpuset(&self) -> bool {
+        self.has_cpuset
+    }
+
+    fn ending_unit(&self) -> Option<&str> {
+        self.unit.as_deref()
     }
 
     fn missing_controllers(&self) -> Option<String> {
@@ -240,12 +284,13 @@ mod tests {
         }
         let hierarchy = hierarchy::Hierarchy { mount: mount.clone(), own_dir: own.clone() };
         // A write to the imitation replaces its text, so only the last controller written stays enabled.
-        let found = CgroupV2::find_best_parent(&hierarchy, "atoll-a").unwrap();
+        let parents = [own.clone(), slice.clone(), mount.clone()];
+        let found = CgroupV2::find_best_parent(&hierarchy, "atoll-a", &parents).unwrap();
         assert_eq!(found.enforces, CgroupEnforcement { memory: true, cpu: true, pids: true });
         assert_eq!(found.directory, mount.join("atoll-a"));
 
         group(&slice, "memory cpu pids", "memory cpu pids");
-        let found = CgroupV2::find_best_parent(&hierarchy, "atoll-a").unwrap();
+        let found = CgroupV2::find_best_parent(&hierarchy, "atoll-a", &parents).unwrap();
         assert_eq!(found.directory, slice.join("atoll-a"));
         assert!(!found.has_cpuset, "no cgroup offers cpuset");
         assert_eq!([cpu_weight(1000), cpu_weight(9), cpu_weight(u32::MAX)], [100, 1, 10_000]);
@@ -257,7 +302,37 @@ mod tests {
         group(base.path(), "", "");
         group(&base.path().join(format!("atoll-trial-{}", std::process::id())), "", "");
         let hierarchy = hierarchy::Hierarchy { mount: base.path().into(), own_dir: base.path().into() };
-        assert!(CgroupV2::find_best_parent(&hierarchy, "atoll-a").is_none());
+        assert!(CgroupV2::find_best_parent(&hierarchy, "atoll-a", &[base.path().into()]).is_none());
+    }
+
+    #[test]
+    fn root_uses_a_slice_of_its_own_and_changes_no_other() {
+        let base = tempfile::tempdir().unwrap();
+        let (mount, system) = (base.path().to_path_buf(), base.path().join("system.slice"));
+        let own = system.join("atoll.service");
+        group(&mount, "memory cpu pids cpuset", "memory cpu pids cpuset");
+        group(&mount.join(OWN_SLICE), "memory cpu pids cpuset", "memory cpu pids cpuset");
+        group(&system, "memory cpu pids cpuset", "memory pids");
+        group(&own, "memory pids", "");
+        for parent in [&mount.join(OWN_SLICE), &own] {
+            group(&parent.join(format!("atoll-trial-{}", std::process::id())), "", "");
+        }
+        let hierarchy = hierarchy::Hierarchy { mount: mount.clone(), own_dir: own.clone() };
+        let parents = CgroupV2::root_parents(&hierarchy);
+        assert_eq!(parents, [mount.join(OWN_SLICE), own.clone()]);
+        let found = CgroupV2::find_best_parent(&hierarchy, "atoll-a", &parents).unwrap();
+        assert_eq!((found.directory, found.unit), (mount.join(OWN_SLICE).join("atoll-a"), None));
+        assert!(found.has_cpuset);
+        assert_eq!(fs::read_to_string(system.join("cgroup.subtree_control")).unwrap(), "memory pids", "unchanged");
+    }
+
+    #[test]
+    fn names_the_service_whose_end_would_end_the_sandboxes() {
+        let unit = |path: &str| Path::new(path).ancestors().find_map(service_name);
+        assert_eq!(unit("/sys/fs/cgroup/system.slice/a.service"), Some("a.service".into()));
+        let user = "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service";
+        assert_eq!(unit(&format!("{user}/app.slice/b.service/sub")), Some("b.service".into()));
+        assert_eq!(unit(&format!("{user}/app.slice/run-1.scope")), None);
     }
 
     #[test]
@@ -284,8 +359,12 @@ mod tests {
             return println!("SKIPPED: no cgroup2 is mounted");
         };
         let directory = hierarchy.own_dir.join(format!("atoll-test{}", std::process::id()));
-        let groups =
-            CgroupV2 { directory: directory.clone(), enforces: CgroupEnforcement::default(), has_cpuset: false };
+        let groups = CgroupV2 {
+            directory: directory.clone(),
+            enforces: CgroupEnforcement::default(),
+            has_cpuset: false,
+            unit: None,
+        };
         let limits =
             LeafLimits { memory_bytes: 1 << 20, cpu_milli: Some(1000), pids: 10, weight_milli: 1500, cpus: None };
         let Ok(leaf) = groups.create_leaf("a", "worker", &limits) else {

@@ -124,6 +124,7 @@ mod tests {
         assert_eq!(verdict(libc::SYS_clone, &[libc::CLONE_NEWUSER as u64]), errno(libc::EPERM));
         assert_eq!(verdict(libc::SYS_clone, &[(libc::CLONE_VM | libc::CLONE_NEWNET) as u64]), errno(libc::EPERM));
         assert_eq!(verdict(libc::SYS_clone3, &[]), errno(libc::ENOSYS));
+        assert_eq!(verdict(libc::SYS_io_setup, &[]), errno(libc::ENOSYS));
         for family in [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6] {
             assert_eq!(verdict(libc::SYS_socket, &[family as u64]), ALLOW);
         }

@@ -77,6 +77,7 @@ impl Service {
         let role = if *as_root { Role::Root } else { Role::Agent };
         let mounts = PreparedMounts {
             overlays: OverlayRequest { files: false, system: imported },
+            mounted: None,
             store: None,
             files: None,
             scratch: None,

@@ -1,5 +1,6 @@
 //! Prepares the mounts of a new process: plain directories, overlays, or clones of a running sandbox's mounts.
 
+use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,19 +9,24 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Service;
 use super::processes::{ProcessKind, TrackedProcess};
-use crate::error::{AtStep, Error, LaunchStep, StepFailure};
+use crate::error::{AtStep, Errno, Error, LaunchStep, StepFailure};
 use crate::host_report::MissingFeature;
 use crate::id_ranges::IdMap;
 use crate::layers::{LayerContent, LayerStack, check_idmapped_mounts, clone_idmapped_mount};
-use crate::sandbox::IdMapKind;
+use crate::overlay_mounter::OverlayMounter;
+use crate::overlay_xattrs::OverlayXattrs;
+use crate::sandbox::{AGENT_UID, IdMapKind};
 use crate::setup::Role;
-use crate::setup::overlay::OverlayRequest;
+use crate::setup::mount_sources::clone_mount;
+use crate::setup::overlay::{OverlayMounts, OverlayRequest};
 use crate::setup::programs::{ProgramMount, clone_program_mount};
 use crate::{kernel, live_sandbox};
 
 /// Mounts that the launcher cloned for a new process.
 pub(super) struct PreparedMounts {
     pub overlays: OverlayRequest,
+    /// The overlays, if the launcher has mounted them.
+    pub mounted: Option<OverlayMounts>,
     pub store: Option<OwnedFd>,
     pub files: Option<[OwnedFd; 2]>,
     /// Temporary files and spool, if they are in the layer store.
@@ -65,9 +71,14 @@ impl Service {
                 (store, files)
             }
         };
+        let mounted = match (overlays.files || overlays.system).then(|| self.mounter(&map, &stack, overlays)) {
+            Some(mounter) => mounter.and_then(|mounter| mounter.map(OverlayMounter::mount_and_finish).transpose()),
+            None => Ok(None),
+        };
+        let mounted = mounted.map_err(failed)?;
         let scratch = self.clone_scratch_mounts(&stack, name)?;
         let programs = self.clone_programs(name, role)?;
-        Ok(PreparedMounts { overlays, store, files, scratch, programs })
+        Ok(PreparedMounts { overlays, mounted, store, files, scratch, programs })
     }
 
     /// Clones the programs' mounts as root: they may be in a home directory that the new process cannot enter.
@@ -130,6 +141,34 @@ impl Service {
         })
     }
 
+    /// Starts a process that mounts the overlays of a stack outside of the sandbox's user namespace; `None` for layers
+    /// whose overlays are mounted inside.
+    pub(super) fn mounter(
+        &mut self,
+        map: &IdMap,
+        stack: &LayerStack,
+        overlays: OverlayRequest,
+    ) -> Result<Option<OverlayMounter>, StepFailure> {
+        let namespace = self.mapping_namespace(map)?;
+        let Some(data_dir) = &self.data_dir else { return Ok(None) };
+        if stack.volume.is_some() || data_dir.layers.xattrs_of(&stack.top) == OverlayXattrs::User {
+            return Ok(None);
+        }
+        let store = match namespace {
+            Some(namespace) => data_dir.layers.clone_mount(&namespace)?,
+            None => clone_mount(&data_dir.layers.directory, kernel::NO_SUID | kernel::NO_DEVICES)?,
+        };
+        OverlayMounter::spawn(&store, stack, overlays, map, || self.close_launcher_fds()).map(Some)
+    }
+
+    /// The attributes for a new layer above others: overlayfs reads one kind only.
+    pub(super) fn xattrs_above<'a>(&self, below: impl IntoIterator<Item = &'a String>) -> OverlayXattrs {
+        let is_supported = matches!(self.overlay_support, Some(Ok(OverlayXattrs::Trusted)));
+        let Some(data_dir) = self.data_dir.as_ref().filter(|_| is_supported) else { return OverlayXattrs::User };
+        let all_trusted = below.into_iter().all(|layer| data_dir.layers.is_compatible(layer, OverlayXattrs::Trusted));
+        if all_trusted { OverlayXattrs::Trusted } else { OverlayXattrs::User }
+    }
+
     /// Fails if overlays cannot be mounted here; tried once.
     pub(super) fn require_overlay(&mut self, name: &str) -> Result<(), Error> {
         let outcome = match &self.overlay_support {
@@ -140,14 +179,23 @@ impl Service {
                 outcome
             }
         };
-        outcome.map_err(|failure| Error::step(name, failure))
+        outcome.map(drop).map_err(|failure| Error::step(name, failure))
     }
 
-    fn try_overlay(&mut self) -> Result<Result<(), StepFailure>, Error> {
+    fn try_overlay(&mut self) -> Result<Result<OverlayXattrs, StepFailure>, Error> {
+        if rustix::process::geteuid().is_root() && self.try_overlay_with(OverlayXattrs::Trusted)?.is_ok() {
+            return Ok(Ok(OverlayXattrs::Trusted));
+        }
+        Ok(self.try_overlay_with(OverlayXattrs::User)?.map(|()| OverlayXattrs::User))
+    }
+
+    fn try_overlay_with(&mut self, xattrs: OverlayXattrs) -> Result<Result<(), StepFailure>, Error> {
         let layers = &self.data_dir()?.layers;
         let map = layers.allocate_map(&self.id_source, &[])?;
-        let below = layers.create_layer(LayerContent::Empty, false)?;
-        let top = match layers.create_layer(LayerContent::Overlay, false) {
+        let below = layers.create_layer(LayerContent::Empty, false, xattrs)?;
+        let moved = layers.workspace_dir(&below).join("moved");
+        let prepared = fs::create_dir(&moved).and_then(|()| layers.set_owner(&moved, AGENT_UID));
+        let top = match layers.create_layer(LayerContent::Overlay, false, xattrs) {
             Ok(top) => top,
             Err(error) => {
                 self.discard_layers([below.as_str()]);
@@ -155,11 +203,22 @@ impl Service {
             }
         };
         let stack = LayerStack { top, below: vec![below], image: None, volume: None };
-        let outcome = self.mapping_namespace(&map).and_then(|namespace| {
-            let Some(service) = &self.data_dir else { return Ok(()) };
-            let store = namespace.map(|namespace| service.layers.clone_mount(&namespace)).transpose()?;
-            live_sandbox::try_mount_overlay(&service.layers, &map, &stack, store, || self.close_launcher_fds())
-        });
+        let overlays = OverlayRequest { files: true, system: false };
+        let outcome = match xattrs {
+            OverlayXattrs::Trusted => prepared.at(LaunchStep::MountOverlay).and_then(|()| {
+                let mounter = self.mounter(&map, &stack, overlays)?;
+                let mounter = mounter.ok_or(Errno(libc::EOPNOTSUPP)).at(LaunchStep::MountOverlay)?;
+                let files = mounter.mount_and_finish()?.files;
+                let [workspace, _] = files.ok_or(Errno(libc::EIO)).at(LaunchStep::MountOverlay)?;
+                // Overlayfs ignores `redirect_dir` where the file system lacks extended attributes.
+                rustix::fs::renameat(&workspace, "moved", &workspace, "renamed").at(LaunchStep::MountOverlay)
+            }),
+            OverlayXattrs::User => self.mapping_namespace(&map).and_then(|namespace| {
+                let Some(service) = &self.data_dir else { return Ok(()) };
+                let store = namespace.map(|namespace| service.layers.clone_mount(&namespace)).transpose()?;
+                live_sandbox::try_mount_overlay(&service.layers, &map, &stack, store, || self.close_launcher_fds())
+            }),
+        };
         self.discard_layers(stack.all_layers());
         Ok(outcome)
     }

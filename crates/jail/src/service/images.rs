@@ -13,6 +13,7 @@ use super::sealing::background_process;
 use crate::catalog::{Image, ImageRecord, unix_millis};
 use crate::error::{AtStep, CatalogKind, Error, LaunchStep};
 use crate::layers::{LayerContent, LayerPart};
+use crate::overlay_xattrs::OverlayXattrs;
 use crate::sandbox::validate_label;
 use crate::unpack::{self, UnpackedImage};
 use crate::wire::Answer;
@@ -40,7 +41,7 @@ impl Service {
         }
         let layer = match store.layers.quota {
             Some(_) => store.layers.create_image_volume()?,
-            None => store.layers.create_layer(LayerContent::Image, true)?,
+            None => store.layers.create_layer(LayerContent::Image, true, OverlayXattrs::User)?,
         };
         match self.start_importer(&layer, &archive) {
             Ok((process, report)) => {

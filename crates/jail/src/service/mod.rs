@@ -8,6 +8,7 @@ mod exec;
 mod file_mounts;
 mod images;
 mod kernel_features;
+mod missing_features;
 mod pausing;
 mod probe;
 mod processes;
@@ -37,12 +38,13 @@ use crate::error::{Error, StepFailure};
 use crate::host_view::HostView;
 use crate::id_maps::IdSource;
 use crate::layers::LayerStore;
+use crate::overlay_xattrs::OverlayXattrs;
 use crate::record::{SandboxDir, SandboxRecord};
 use crate::sandbox::{Exit, SandboxUsage};
 use crate::seccomp::Filter;
 use crate::setup::Landlock;
 use crate::wire::{self, Answer, LauncherMessage, MAX_PACKET, RequestPacket, Settings};
-use crate::{cpu_placement, init_process, kernel};
+use crate::{cpu_placement, init_process, kernel, own_program};
 
 use cpu_confinement::LoadSample;
 use images::ImportInProgress;
@@ -70,6 +72,7 @@ pub fn launcher_main() -> ExitCode {
 fn run_launcher() -> Result<(), Error> {
     kernel::ignore_terminal_signals();
     kernel::close_from(3).map_err(Error::protocol)?;
+    let program_protection = own_program::execute_read_only();
     // Adopt orphaned programs that entered a sandbox: its pid namespace cannot end before they are reaped, and not
     // every host's init reaps soon.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(Error::protocol)?;
@@ -80,7 +83,7 @@ fn run_launcher() -> Result<(), Error> {
     let _ = rustix::process::setrlimit(Resource::Nofile, raised);
     let mut buffer = vec![0; MAX_PACKET];
     let Some((settings, _)) = wire::receive_packet::<Settings>(socket.as_fd(), &mut buffer)? else { return Ok(()) };
-    let mut service = Service::new(socket, settings);
+    let mut service = Service::new(socket, settings, program_protection);
     service.send_message(&LauncherMessage::Answer { id: 0, outcome: Ok(Answer::Done) })?;
     let outcome = service.run_loop(&mut buffer);
     if let Some(pool) = &service.pool {
@@ -112,8 +115,10 @@ struct Service {
     /// User namespaces for idmapped mounts, by the first id of the sandbox's range.
     mapping_namespaces: BTreeMap<u32, OwnedFd>,
     /// Result of the test mount of an overlay, once tried.
-    overlay_support: Option<Result<(), StepFailure>>,
+    overlay_support: Option<Result<OverlayXattrs, StepFailure>>,
     pausing: Vec<PendingPause>,
+    /// A failure, if programs of a sandbox could write to the launcher's program: then none is started.
+    program_protection: Result<(), StepFailure>,
 }
 
 /// The opened data directory.
@@ -145,7 +150,7 @@ impl TrackedSandbox {
 }
 
 impl Service {
-    fn new(socket: OwnedFd, settings: Settings) -> Self {
+    fn new(socket: OwnedFd, settings: Settings, program_protection: Result<(), StepFailure>) -> Self {
         Self {
             view: HostView::build(settings.home.as_deref(), &settings.tool_dirs, &settings.data_dir),
             filter: Filter::new(),
@@ -164,6 +169,7 @@ impl Service {
             mapping_namespaces: BTreeMap::new(),
             overlay_support: None,
             pausing: Vec::new(),
+            program_protection,
             socket,
             settings,
         }

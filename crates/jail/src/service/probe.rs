@@ -12,13 +12,14 @@ use rustix::process::{Signal, WaitIdStatus};
 
 use super::requests::create_sandbox_dirs;
 use super::starting::{open_null, to_c_strings};
-use super::{Service, kernel_features, startup};
+use super::{Service, kernel_features, missing_features, startup};
 use crate::cgroup::{CgroupLeaf, LeafLimits, ONE_SHOT_PREFIX};
-use crate::error::{AtStep, Errno, Error, LaunchStep, StepFailure, explain_refused_namespaces};
-use crate::host_report::{DiskQuota, HostReport, MissingFeature, Support, Tier};
+use crate::error::{AtStep, Errno, Error, LaunchStep, StepFailure};
+use crate::host_report::{DiskQuota, HostReport, Support, Tier};
 use crate::id_maps::IdSource;
 use crate::id_ranges::IdMap;
 use crate::layers::{LayerContent, LayerStack, LayerStore, clone_idmapped_mount};
+use crate::overlay_xattrs::OverlayXattrs;
 use crate::record::{SandboxDir, SandboxRecord};
 use crate::sandbox::{EnforcedLimits, Enforcement, IdMapKind, ResourceLimits, SandboxSpec};
 use crate::setup::overlay::OverlayRequest;
@@ -88,13 +89,16 @@ impl Service {
                 .and_then(|text| text.trim().parse().ok()),
             missing: {
                 let mut missing = self.missing_features(outcome.err(), namespaces.err(), overlay.and_then(Result::err));
+                if !bounded && overlay == Some(Ok(())) {
+                    missing.extend(missing_features::missing_directory_renames());
+                }
                 missing.extend(unbounded.into_iter().chain(self.oversized_pool()));
                 missing
             },
         }
     }
 
-    fn landlock_support(&self) -> Support {
+    pub(super) fn landlock_support(&self) -> Support {
         match self.landlock.version() {
             0 => Support::Unavailable { reason: "this kernel has no Landlock, or it is disabled".to_owned() },
             _ if self.landlock.is_usable() => Support::Available,
@@ -123,73 +127,9 @@ impl Service {
         paths
     }
 
-    fn missing_features(
-        &self,
-        failure: Option<Error>,
-        namespaces: Option<Errno>,
-        overlay: Option<Errno>,
-    ) -> Vec<MissingFeature> {
-        let missing = |keeps_from: Option<Tier>, what: String, remedy: &str| MissingFeature {
-            description: what,
-            remedy: remedy.to_owned(),
-            blocks_tier: keeps_from,
-        };
-        let is_root = rustix::process::geteuid().is_root();
-        let mut list = Vec::new();
-        if let Some(errno) = namespaces {
-            let remedy = LaunchStep::Namespaces.remedy(errno).unwrap_or_else(explain_refused_namespaces);
-            list.push(missing(Some(Tier::Standard), format!("cannot create user namespaces: {errno}"), &remedy));
-        }
-        if let Some(error) = failure.filter(|_| namespaces.is_none()) {
-            let remedy = match &error {
-                Error::StepFailed { remedy: Some(remedy), .. } => remedy.clone(),
-                _ => "See the message for the failed step.".to_owned(),
-            };
-            // The remedy is a field of its own.
-            let what = match &error {
-                Error::StepFailed { step, source, .. } => {
-                    format!("cannot create sandboxes: failed to {step}: {source}")
-                }
-                other => other.to_string(),
-            };
-            list.push(missing(Some(Tier::Standard), what, &remedy));
-        }
-        if let Some(missing_controllers) = self.cgroups.missing_controllers() {
-            let remedy = if is_root {
-                "Mount the cgroup controllers writable; in a systemd service: Delegate=yes."
-            } else {
-                "Run the server where cgroups are delegated: systemd-run --user --scope -p Delegate=yes atoll serve, or a service with Delegate=yes."
-            };
-            let what = format!("limits apply to each process alone: {missing_controllers}");
-            list.push(missing(Some(Tier::Strong), what, remedy));
-        }
-        if let IdSource::Fixed { why_single: Some(why), .. } = &self.id_source {
-            let remedy = "Install the package uidmap and give this user ids: sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $(id -un).";
-            let what = format!("sandboxes run under this user's own id: {why}");
-            list.push(missing(Some(Tier::Strong), what, remedy));
-        }
-        if let Support::Unavailable { reason } = self.landlock_support() {
-            let remedy = "Use Linux 5.19 or newer and enable it with lsm=landlock,… on the kernel's command line, before the modules of /sys/kernel/security/lsm.";
-            list.push(missing(None, format!("writes are not restricted by Landlock: {reason}"), remedy));
-        }
-        if let Some(errno) = overlay {
-            let remedy = "Use Linux 5.11 or newer with overlayfs: modprobe overlay.";
-            list.push(missing(None, format!("no forks and snapshots: cannot mount an overlay: {errno}"), remedy));
-        }
-        list.extend(self.missing_idmapped_mounts());
-        for (path, reason) in &self.view.refused {
-            let what = format!("{} is not visible inside: {reason}", path.display());
-            list.push(missing(None, what, "Configure another directory."));
-        }
-        if !self.settings.worker_binary.is_file() {
-            let what = format!("the worker {} is missing", self.settings.worker_binary.display());
-            list.push(missing(Some(Tier::Standard), what, "Build it with `make worker`."));
-        }
-        list
-    }
-
     /// Creates a test sandbox in a temporary directory, runs one program in it, and removes it.
     fn try_sandbox(&self) -> Result<(), Error> {
+        self.check_program_protection("probe")?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let base = std::env::temp_dir().join(format!("atoll-probe-{}-{now}", std::process::id()));
         startup::create_private_dir(&base)?;
@@ -226,7 +166,7 @@ impl Service {
             programs: Vec::new(),
         };
         let stack = LayerStack {
-            top: layers.create_layer(LayerContent::Empty, false)?,
+            top: layers.create_layer(LayerContent::Empty, false, OverlayXattrs::User)?,
             below: Vec::new(),
             image: None,
             volume: None,
@@ -261,6 +201,7 @@ impl Service {
                 layers,
                 stack: &record.stack,
                 overlays: OverlayRequest { files: false, system: false },
+                mounted: None,
                 store: None,
                 files,
                 scratch: None,
@@ -269,7 +210,7 @@ impl Service {
             path: &self.view.path,
             map,
             hostname: "atoll",
-            limits: self.process_limits(&record.spec.limits),
+            limits: self.process_limits(&record.spec.limits, map),
             filter: &self.filter,
             landlock: self.landlock,
             writable_root: false,

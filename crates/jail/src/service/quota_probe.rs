@@ -11,8 +11,14 @@ use crate::error::Error;
 use crate::host_report::{MissingFeature, Tier};
 use crate::layers::LayerStore;
 
-const REMEDY: &str =
+const ROOT_REMEDY: &str =
     "Set local.disk_pool_gb, or put the data directory on btrfs and enable its quotas (btrfs quota enable).";
+/// Ordinary users can set no quotas, but they can keep sandboxes away from other files.
+const USER_REMEDY: &str = "Put the data directory on a file system of its own, so that sandboxes can fill nothing else: --data-dir on another disk, or in memory below /dev/shm. Or ask the administrator to start the server as root with local.disk_pool_gb and server.user.";
+
+fn quota_remedy() -> &'static str {
+    if rustix::process::geteuid().is_root() { ROOT_REMEDY } else { USER_REMEDY }
+}
 
 impl Service {
     /// The missing feature if disk quotas cannot be enforced.
@@ -24,13 +30,15 @@ impl Service {
         if let Some(store) = &self.data_dir {
             return match store.layers.quota {
                 Some(_) => None,
-                None => missing(self.explain_no_quota(&store.layers.directory), REMEDY),
+                None => missing(self.explain_no_quota(&store.layers.directory), quota_remedy()),
             };
         }
         if self.settings.pool_bytes.is_some() || self.settings.probed_dir.join("pool.btrfs").exists() {
             return match self.try_disk_pool() {
                 Ok(()) => None,
-                Err(Error::Unsupported { reason, remedy }) => missing(reason, remedy.as_deref().unwrap_or(REMEDY)),
+                Err(Error::Unsupported { reason, remedy }) => {
+                    missing(reason, remedy.as_deref().unwrap_or(quota_remedy()))
+                }
                 Err(error) => {
                     missing(error.to_string(), "Fix that; a pool needs loop devices and btrfs in the kernel.")
                 }
@@ -39,7 +47,7 @@ impl Service {
         let there = self.settings.probed_dir.ancestors().find(|path| path.exists())?;
         match btrfs::quota_mode(there).filter(|_| rustix::process::geteuid().is_root()) {
             Some(_) => None,
-            None => missing(self.explain_no_quota(there), REMEDY),
+            None => missing(self.explain_no_quota(there), quota_remedy()),
         }
     }
 

@@ -16,7 +16,9 @@ use crate::catalog::{SIZE_FILE, Snapshot, SnapshotRecord, read_layer_size, unix_
 use crate::error::{CatalogKind, Error};
 use crate::layers::{ImageLayer, LayerContent, LayerStack, MAX_LOWER_LAYERS};
 use crate::live_sandbox::{self, LayerSwap};
+use crate::overlay_xattrs::OverlayXattrs;
 use crate::sandbox::{SandboxInfo, SandboxSpec, validate_label};
+use crate::setup::overlay::OverlayRequest;
 use crate::wire::Answer;
 use crate::{disk_usage, id_maps, kernel};
 
@@ -42,12 +44,14 @@ impl Service {
             }
         };
         let Some(name) = &spec.snapshot else {
-            let top = store.layers.create_layer(LayerContent::Empty, image.is_some())?;
+            let xattrs = if image.is_some() { self.xattrs_above([]) } else { OverlayXattrs::User };
+            let top = store.layers.create_layer(LayerContent::Empty, image.is_some(), xattrs)?;
             return Ok(LayerStack { top, below: Vec::new(), image, volume: None });
         };
         let entry = store.snapshots.entries.get(name).ok_or_else(|| missing(CatalogKind::Snapshot, name))?;
         check_same_image(image.as_ref(), entry)?;
-        let top = store.layers.create_layer(LayerContent::Overlay, entry.image.is_some())?;
+        let xattrs = self.xattrs_above(&entry.layers);
+        let top = store.layers.create_layer(LayerContent::Overlay, entry.image.is_some(), xattrs)?;
         Ok(LayerStack { top, below: entry.layers.clone(), image: entry.image.clone(), volume: None })
     }
 
@@ -68,7 +72,9 @@ impl Service {
             return self.create_sandbox(spec, stack);
         }
         let (below, image) = self.seal_layer(parent)?;
-        let top = self.data_dir()?.layers.create_layer(LayerContent::Overlay, image.is_some())?;
+        self.require_overlay(&spec.name)?;
+        let xattrs = self.xattrs_above(&below);
+        let top = self.data_dir()?.layers.create_layer(LayerContent::Overlay, image.is_some(), xattrs)?;
         self.create_sandbox(spec, LayerStack { top, below, image, volume: None })
     }
 
@@ -102,7 +108,9 @@ impl Service {
             return Err(Error::TooManyLayers { name: name.to_owned(), layers: old.stack.below.len() });
         }
         self.require_overlay(name)?;
-        let fresh = self.data_dir()?.layers.create_layer(LayerContent::Overlay, old.stack.image.is_some())?;
+        let xattrs = self.xattrs_above(old.stack.below.iter().chain([&old.stack.top]));
+        let layers = &self.data_dir()?.layers;
+        let fresh = layers.create_layer(LayerContent::Overlay, old.stack.image.is_some(), xattrs)?;
         let mut record = old.clone();
         record.stack = old.stack.with_new_top(fresh.clone());
         if let Err(error) = self.write_record(name, &record) {
@@ -150,18 +158,28 @@ impl Service {
         let (_, record) = self.find_sandbox(name)?;
         let (map, stack, protected) = (record.map.clone(), record.stack.clone(), record.spec.protected.clone());
         let failed = |failure| Error::step(name, failure);
-        let namespace = self.mapping_namespace(&map).map_err(failed)?;
         let is_worker = |tracked: &&TrackedProcess| tracked.sandbox == name && tracked.kind == ProcessKind::Worker;
+        if !self.tracked.iter().any(|tracked| is_worker(&tracked)) {
+            return Ok(());
+        }
+        let namespace = self.mapping_namespace(&map).map_err(failed)?;
+        let overlays = OverlayRequest { files: true, system: stack.image.is_some() };
+        let mounter = self.mounter(&map, &stack, overlays).map_err(failed)?;
         let Some(worker) = self.tracked.iter().find(is_worker) else { return Ok(()) };
         let layers = &self.data_dir()?.layers;
         let store = match namespace {
             Some(namespace) => Some(layers.clone_mount(&namespace).map_err(failed)?),
             None => None,
         };
-        let process = worker.pidfd.as_fd();
-        let swap = LayerSwap { process, map: &map, layers, stack: &stack, protected: &protected, store };
+        let (process, mounter_ref) = (worker.pidfd.as_fd(), mounter.as_ref());
+        let swap =
+            LayerSwap { process, map: &map, layers, stack: &stack, protected: &protected, store, mounter: mounter_ref };
         // The helper keeps the lock: if this launcher ends now, the next one waits for the helper.
-        live_sandbox::swap_layers(&swap, || kernel::close_inherited(self.socket.as_fd())).map_err(failed)
+        let swapped = live_sandbox::swap_layers(&swap, || kernel::close_inherited(self.socket.as_fd()));
+        if let Some(mounter) = mounter {
+            mounter.finish();
+        }
+        swapped.map_err(failed)
     }
 
     pub(super) fn create_snapshot(&mut self, name: &str, snapshot: &str) -> Result<Snapshot, Error> {

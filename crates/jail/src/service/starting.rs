@@ -16,12 +16,13 @@ use super::file_mounts::PreparedMounts;
 use super::processes::{PendingStart, ProcessKind, TrackedProcess};
 use crate::cgroup::{CgroupLeaf, LeafFiles, LeafLimits, ONE_SHOT_PREFIX};
 use crate::error::{AtStep, Error, LaunchStep, StepFailure};
+use crate::id_ranges::IdMap;
 use crate::init_process;
 use crate::process_start::{self, StartingProcess};
 use crate::record::{ProcessIdentity, SandboxDir, SandboxRecord, WorkerRecord};
-use crate::sandbox::{AGENT_UID, ResourceLimits};
+use crate::sandbox::{AGENT_UID, IdMapKind, ResourceLimits};
 use crate::server_user::chown_spool;
-use crate::setup::{Descriptor, FileSources, ProcessLimits, Role, SetupPlan};
+use crate::setup::{Descriptor, FileSources, ProcessLimits, Role, SetupPlan, UserShare};
 
 /// The worker's path inside.
 pub(crate) const WORKER_PATH: &str = "/opt/atoll/worker";
@@ -89,10 +90,16 @@ impl Service {
     }
 
     pub(super) fn check_startable(&self, name: &str) -> Result<(), Error> {
+        self.check_program_protection(name)?;
         match self.find_sandbox(name)?.0.ending {
             Some(_) => Err(Error::Ending { name: name.to_owned() }),
             None => Ok(()),
         }
+    }
+
+    /// Fails if programs of a sandbox could write to the launcher's program.
+    pub(super) fn check_program_protection(&self, name: &str) -> Result<(), Error> {
+        self.program_protection.clone().map_err(|failure| Error::step(name, failure))
     }
 
     /// Waits for the cgroups of an exited worker, which must not be removed under the next one.
@@ -210,11 +217,11 @@ impl Service {
         environment: &'a [CString],
         descriptors: &'a [Descriptor<'a>],
     ) -> Result<SetupPlan<'a>, Error> {
-        let PreparedMounts { overlays, store, files, scratch, programs } = mounts;
+        let PreparedMounts { overlays, mounted, store, files, scratch, programs } = mounts;
         let layers = &self.data_dir()?.layers;
         Ok(SetupPlan {
             path: self.search_path(overlays.system),
-            files: FileSources { layers, stack: &record.stack, overlays, store, files, scratch, programs },
+            files: FileSources { layers, stack: &record.stack, overlays, mounted, store, files, scratch, programs },
             view: &self.view,
             template: &self.data_dir()?.template,
             worker: &self.settings.worker_binary,
@@ -224,7 +231,7 @@ impl Service {
             programs: if role == Role::Worker { &record.spec.programs } else { &[] },
             map: &record.map,
             hostname: &record.spec.hostname,
-            limits: self.process_limits(&record.spec.limits),
+            limits: self.process_limits(&record.spec.limits, &record.map),
             filter: &self.filter,
             landlock: self.landlock,
             writable_root: overlays.system,
@@ -240,13 +247,15 @@ impl Service {
         if imported { init_process::DEFAULT_PATH } else { &self.view.path }
     }
 
-    pub(super) fn process_limits(&self, limits: &ResourceLimits) -> ProcessLimits {
+    pub(super) fn process_limits(&self, limits: &ResourceLimits, map: &IdMap) -> ProcessLimits {
         let enforces = self.cgroups.enforcement();
         ProcessLimits {
             open_files: limits.open_files,
             data: (!enforces.memory).then_some(limits.memory_bytes),
             processes: (!enforces.pids).then_some(u64::from(limits.pids)),
             shared_memory: limits.memory_bytes / 2,
+            // Otherwise the owner of the sandbox's user namespace owns no other one.
+            user_share: (map.ids != IdMapKind::OwnRange).then(UserShare::read_from_proc),
         }
     }
 

@@ -30,11 +30,12 @@ pub(super) fn mount_devices(devices: &[(OwnedFd, &'static str)], plan: &SetupPla
     for (target, link) in LINKS {
         symlink(target, link).at_with(LaunchStep::Devices, link)?;
     }
-    // Terminals belong to the group `tty`, if that id is mapped.
+    // Terminals belong to the group `tty`, if that id is mapped. `max`: the kernel limits terminals for the whole
+    // machine too, to 3072 by default.
     let options = if plan.map.host_gid(5).is_some() {
-        c"newinstance,ptmxmode=0666,mode=0620,gid=5"
+        c"newinstance,ptmxmode=0666,max=128,mode=0620,gid=5"
     } else {
-        c"newinstance,ptmxmode=0666,mode=0600"
+        c"newinstance,ptmxmode=0666,max=128,mode=0600"
     };
     rustix::mount::mount(c"devpts", c"dev/pts", c"devpts", MountFlags::NOSUID | MountFlags::NOEXEC, options)
         .at_with(LaunchStep::Devices, "dev/pts")?;

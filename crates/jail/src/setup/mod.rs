@@ -34,7 +34,7 @@ use crate::record::SandboxDir;
 use crate::seccomp::Filter;
 
 pub(crate) use landlock::{Landlock, SignalScope};
-use overlay::OverlayRequest;
+use overlay::{OverlayMounts, OverlayRequest};
 pub(crate) use privilege::{Role, become_root_inside};
 use programs::{HostProgram, ProgramMount};
 
@@ -71,6 +71,8 @@ pub(crate) struct FileSources<'a> {
     pub stack: &'a LayerStack,
     /// The overlays to mount.
     pub overlays: OverlayRequest,
+    /// The overlays, if the launcher has mounted them.
+    pub mounted: Option<OverlayMounts>,
     /// The idmapped layer store, which only the launcher can create.
     pub store: Option<OwnedFd>,
     /// Workspace and home, cloned by the launcher.
@@ -102,6 +104,47 @@ pub(crate) struct ProcessLimits {
     pub processes: Option<u64>,
     /// Size limit of each tmpfs.
     pub shared_memory: u64,
+    /// Set if other sandboxes share the kernel's limits of this user.
+    pub user_share: Option<UserShare>,
+}
+
+/// A sandbox's share of what the kernel allows the user to whom several sandboxes are charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UserShare {
+    pub inotify_instances: Option<u64>,
+    pub inotify_watches: Option<u64>,
+}
+
+/// The divisor of a sandbox's share, for all limits of the user.
+const USER_SHARE_DIVISOR: u64 = 8;
+/// Enough for a few programs that watch files.
+const MIN_INOTIFY_INSTANCES: u64 = 8;
+const MIN_INOTIFY_WATCHES: u64 = 4096;
+
+impl UserShare {
+    /// Computes the share from the limits of the launcher's user.
+    pub fn read_from_proc() -> Self {
+        let share = |name: &str, least: u64| {
+            let text = std::fs::read_to_string(Path::new("/proc/sys/user").join(name)).ok()?;
+            let all: u64 = text.trim().parse().ok()?;
+            Some((all / USER_SHARE_DIVISOR).max(least).min(all))
+        };
+        Self {
+            inotify_instances: share("max_inotify_instances", MIN_INOTIFY_INSTANCES),
+            inotify_watches: share("max_inotify_watches", MIN_INOTIFY_WATCHES),
+        }
+    }
+
+    /// Sets the limits of this process's user namespace, through the fresh `/proc` below the current directory.
+    fn apply_to_namespace(self) -> Result<(), StepFailure> {
+        let limits = [("max_inotify_instances", self.inotify_instances), ("max_inotify_watches", self.inotify_watches)];
+        for (name, limit) in limits {
+            let Some(limit) = limit else { continue };
+            let path = Path::new("proc/sys/user").join(name);
+            std::fs::write(&path, limit.to_string()).at_with(LaunchStep::Limits, path.display())?;
+        }
+        Ok(())
+    }
 }
 
 pub(crate) enum Descriptor<'a> {
@@ -208,6 +251,13 @@ fn set_process_limits(limits: ProcessLimits, role: Role) -> rustix::io::Result<(
     }
     if let Some(data) = limits.data {
         set(Resource::Data, data)?;
+    }
+    if limits.user_share.is_some() {
+        for resource in [Resource::Sigpending, Resource::Msgqueue] {
+            if let Some(hard) = rustix::process::getrlimit(resource).maximum {
+                set(resource, hard / USER_SHARE_DIVISOR)?;
+            }
+        }
     }
     if let Some(processes) = limits.processes {
         set(Resource::Nproc, processes)?;

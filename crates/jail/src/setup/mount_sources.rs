@@ -86,8 +86,9 @@ fn clone_scratch(plan: &SetupPlan<'_>, attributes: u64) -> Result<[OwnedFd; 2], 
 }
 
 fn clone_store(plan: &SetupPlan<'_>) -> Result<Option<OwnedFd>, StepFailure> {
-    let FileSources { layers, store, overlays, .. } = &plan.files;
+    let FileSources { layers, store, overlays, mounted, .. } = &plan.files;
     match store {
+        _ if mounted.is_some() => Ok(None),
         Some(store) => Ok(Some(store.try_clone().at(LaunchStep::CloneMounts)?)),
         None if overlays.files || overlays.system => Ok(Some(clone_mount(&layers.directory, NO_SUID | NO_DEVICES)?)),
         None => Ok(None),

@@ -16,6 +16,7 @@ use super::mount_sources::{attach_mount, clone_mount};
 use crate::error::{AtStep, LaunchStep, StepFailure};
 use crate::kernel::{NO_DEVICES, NO_SUID};
 use crate::layers::{LayerPart, LayerStack};
+use crate::overlay_xattrs::OverlayXattrs;
 
 /// Root directories that every sandbox gets fresh, instead of the image's.
 const GENERATED_DIRS: [&str; 8] = ["proc", "dev", "sys", "tmp", "run", "workspace", "home", "lost+found"];
@@ -41,6 +42,24 @@ pub(crate) struct OverlayMounts {
     pub system: Option<SystemTree>,
 }
 
+impl OverlayMounts {
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let files = match &self.files {
+            Some([workspace, home]) => Some([workspace.try_clone()?, home.try_clone()?]),
+            None => None,
+        };
+        let system = self.system.as_ref().map(SystemTree::try_clone).transpose()?;
+        Ok(Self { files, system })
+    }
+}
+
+impl SystemTree {
+    fn try_clone(&self) -> io::Result<Self> {
+        let directories = self.directories.iter().map(|(tree, name)| Ok((tree.try_clone()?, name.clone())));
+        Ok(Self { directories: directories.collect::<io::Result<_>>()?, links: self.links.clone() })
+    }
+}
+
 /// An imported root in parts, which can be remounted under a running process.
 #[derive(Default)]
 pub(crate) struct SystemTree {
@@ -54,18 +73,19 @@ pub(crate) fn mount_overlays(
     stack: &LayerStack,
     request: OverlayRequest,
     scratch: MountPoints,
+    xattrs: OverlayXattrs,
 ) -> Result<OverlayMounts, StepFailure> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let before = rustix::fs::open(".", flags, Mode::empty()).at(LaunchStep::MountOverlay)?;
     attach_mount(store, Path::new(scratch.store), LaunchStep::MountOverlay)?;
     let outcome = rustix::process::chdir(scratch.store).at(LaunchStep::MountOverlay).and_then(|()| {
         let files = if request.files {
-            Some(mount_overlay(stack, LayerPart::Files, scratch.merged, clone_files)?)
+            Some(mount_overlay(stack, LayerPart::Files, xattrs, scratch.merged, clone_files)?)
         } else {
             None
         };
         let system = if request.system {
-            Some(mount_overlay(stack, LayerPart::System, scratch.merged, clone_system)?)
+            Some(mount_overlay(stack, LayerPart::System, xattrs, scratch.merged, clone_system)?)
         } else {
             None
         };
@@ -79,6 +99,7 @@ pub(crate) fn mount_overlays(
 fn mount_overlay<T>(
     stack: &LayerStack,
     part: LayerPart,
+    xattrs: OverlayXattrs,
     merged: &str,
     take: fn(&Path) -> Result<T, StepFailure>,
 ) -> Result<T, StepFailure> {
@@ -88,7 +109,8 @@ fn mount_overlay<T>(
     }
     clear_volatile_marker(&Path::new(&stack.top).join(part.work_dir_name()))
         .at_with(LaunchStep::MountOverlay, "work directory")?;
-    let options = CString::new(overlay_options(stack, part)).map_err(io::Error::from).at(LaunchStep::MountOverlay)?;
+    let options = CString::new(overlay_options(stack, part, xattrs)).map_err(io::Error::from);
+    let options = options.at(LaunchStep::MountOverlay)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount(c"overlay", merged, c"overlay", flags, options.as_c_str())
         .at_with(LaunchStep::MountOverlay, part.dir_name())?;
@@ -97,13 +119,20 @@ fn mount_overlay<T>(
     result
 }
 
-/// Options of the overlay. `volatile`: nothing is synced for a sandbox, as without an overlay.
-fn overlay_options(stack: &LayerStack, part: LayerPart) -> String {
+/// Options of the overlay.
+///
+/// `redirect_dir` makes renames of directories work that are in a lower layer; the kernel refuses it with `userxattr`.
+/// `volatile`: a sandbox's `fsync` does not wait for the disk.
+fn overlay_options(stack: &LayerStack, part: LayerPart, xattrs: OverlayXattrs) -> String {
     let name = part.dir_name();
     let image = stack.image.as_ref().filter(|_| part == LayerPart::System).map(|base| &base.layer);
     let below: Vec<String> = stack.below.iter().chain(image).map(|layer| format!("{layer}/{name}")).collect();
     let (top, work) = (&stack.top, part.work_dir_name());
-    format!("lowerdir={},upperdir={top}/{name},workdir={top}/{work},userxattr,index=off,volatile", below.join(":"))
+    let kind = match xattrs {
+        OverlayXattrs::User => "userxattr",
+        OverlayXattrs::Trusted => "redirect_dir=on,metacopy=off",
+    };
+    format!("lowerdir={},upperdir={top}/{name},workdir={top}/{work},{kind},index=off,volatile", below.join(":"))
 }
 
 /// Removes overlayfs's marker of an earlier `volatile` mount, which would refuse the mount because data may be lost
@@ -158,10 +187,11 @@ mod tests {
             image: Some(ImageLayer { name: "debian".into(), layer: "i".into() }),
             volume: None,
         };
-        let text = overlay_options(&stack, LayerPart::System);
+        let options = |stack: &LayerStack, part| overlay_options(stack, part, OverlayXattrs::Trusted);
+        let text = options(&stack, LayerPart::System);
         assert!(text.starts_with("lowerdir=b/system:a/system:i/system,upperdir=t/system,workdir=t/system-work,"));
-        assert!(overlay_options(&stack, LayerPart::Files).starts_with("lowerdir=b/files:a/files,upperdir=t/files,"));
+        assert!(options(&stack, LayerPart::Files).starts_with("lowerdir=b/files:a/files,upperdir=t/files,"));
         stack.below = vec!["0123456789abc".into(); MAX_LOWER_LAYERS];
-        assert!(overlay_options(&stack, LayerPart::System).len() < 4096);
+        assert!(options(&stack, LayerPart::System).len() < 4096);
     }
 }

@@ -40,7 +40,11 @@ pub(crate) fn become_root_inside(map: &IdMap) -> Result<(), StepFailure> {
 }
 
 fn switch_ids(id: u32) -> rustix::io::Result<()> {
-    let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
+    switch_ids_to(id, id)
+}
+
+pub(crate) fn switch_ids_to(user: u32, group: u32) -> rustix::io::Result<()> {
+    let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
     rustix::thread::set_thread_res_gid(group, group, group)?;
     rustix::thread::set_thread_res_uid(user, user, user)
 }

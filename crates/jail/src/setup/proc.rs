@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rustix::mount::MountFlags;
 
+use super::UserShare;
 use super::mount_sources::{attach_mount, clone_mount};
 use super::root::mount_empty_dir;
 use crate::error::{AtStep, LaunchStep, StepFailure};
@@ -26,10 +27,12 @@ const HIDDEN_DIRECTORIES: [&str; 3] = ["proc/acpi", "proc/asound", "proc/scsi"];
 /// Read-only paths.
 const READ_ONLY_PATHS: [&str; 5] = ["proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"];
 
-pub(super) fn mount_proc() -> Result<(), StepFailure> {
+/// Mounts `/proc`; sets the limits of the user namespace before `/proc/sys` becomes read-only.
+pub(super) fn mount_proc(share: Option<UserShare>) -> Result<(), StepFailure> {
     super::root::create_dirs(Path::new("proc"))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     rustix::mount::mount(c"proc", c"proc", c"proc", flags, None).at(LaunchStep::Proc)?;
+    share.map_or(Ok(()), UserShare::apply_to_namespace)?;
     for path in HIDDEN_FILES.map(Path::new).into_iter().filter(|path| path.exists()) {
         attach_mount(&clone_mount(Path::new("dev/null"), READ_ONLY | NO_SUID | NO_EXECUTION)?, path, LaunchStep::Proc)?;
     }

@@ -15,6 +15,7 @@ use super::{BuiltRoot, Role, SetupPlan, devices, imported_root, proc, programs, 
 use crate::error::{AtStep, Errno, LaunchStep, StepFailure};
 use crate::kernel::{self, NO_DEVICES, NO_SUID, READ_ONLY};
 use crate::layers::LayerStack;
+use crate::overlay_xattrs::OverlayXattrs;
 
 /// A directory that every system has, as a temporary mount point of the new root.
 const MOUNT_POINT: &str = "/usr";
@@ -43,7 +44,7 @@ pub(super) fn build_root(plan: &SetupPlan<'_>, sources: MountSources) -> Result<
     create_dirs(Path::new("run"))?;
     mount_tmpfs(Path::new("run"), "mode=755,size=16m", LaunchStep::Root)?;
     devices::mount_devices(&sources.devices, plan)?;
-    proc::mount_proc()?;
+    proc::mount_proc(plan.limits.user_share)?;
     pivot_into_root(plan.role)?;
     Ok(BuiltRoot { spool: sources.spool, missing_protected: missing })
 }
@@ -71,18 +72,20 @@ pub(crate) fn mount_overlays_in_namespace(
     store: &OwnedFd,
     stack: &LayerStack,
     overlays: OverlayRequest,
+    xattrs: OverlayXattrs,
 ) -> Result<OverlayMounts, StepFailure> {
     mount_tmpfs(Path::new(MOUNT_POINT), "mode=755,size=1m,nr_inodes=4k", LaunchStep::MountOverlay)?;
-    mount_overlays_here(store, stack, overlays)
+    mount_overlays_here(store, stack, overlays, xattrs)
 }
 
 /// Below [`MOUNT_POINT`]; removed after the overlays are mounted.
 const SCRATCH: MountPoints = MountPoints { store: "/usr/.store", merged: "/usr/.merged" };
 
 fn mount_plan_overlays(plan: &SetupPlan<'_>, sources: &MountSources) -> Result<OverlayMounts, StepFailure> {
-    match &sources.store {
-        Some(store) => mount_overlays_here(store, plan.files.stack, plan.files.overlays),
-        None => Ok(OverlayMounts::default()),
+    match (&plan.files.mounted, &sources.store) {
+        (Some(mounted), _) => mounted.try_clone().at(LaunchStep::Descriptors),
+        (None, Some(store)) => mount_overlays_here(store, plan.files.stack, plan.files.overlays, OverlayXattrs::User),
+        (None, None) => Ok(OverlayMounts::default()),
     }
 }
 
@@ -90,11 +93,12 @@ fn mount_overlays_here(
     store: &OwnedFd,
     stack: &LayerStack,
     overlays: OverlayRequest,
+    xattrs: OverlayXattrs,
 ) -> Result<OverlayMounts, StepFailure> {
     for path in [SCRATCH.store, SCRATCH.merged] {
         create_dirs(Path::new(path))?;
     }
-    let mounts = overlay::mount_overlays(store, stack, overlays, SCRATCH)?;
+    let mounts = overlay::mount_overlays(store, stack, overlays, SCRATCH, xattrs)?;
     for path in [SCRATCH.store, SCRATCH.merged] {
         fs::remove_dir(path).at_with(LaunchStep::MountOverlay, path)?;
     }

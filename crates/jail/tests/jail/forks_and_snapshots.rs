@@ -7,7 +7,7 @@ use std::time::Duration;
 use atoll_jail::{CatalogKind, Error, Exit, IdMapKind, LaunchStep, SandboxInfo, SandboxSpec};
 use atoll_test_wait::{wait_for, wait_until};
 
-use crate::harness::{Harness, exec_shell, launcher_pid, require_root, run_program, spec, wait_for_file};
+use crate::harness::{Harness, exec_shell, launcher_pid, require_root, run_program, skip_test, spec, wait_for_file};
 use crate::unprivileged;
 
 const WORKER: &str = "#!/bin/sh\nexec sleep 1000000\n";
@@ -90,6 +90,135 @@ fn forks_start_with_the_same_files_and_diverge() {
 fn forks_are_isolated_for_a_user_with_sub_ids() {
     let Some(harness) = unprivileged::with_sub_ids(WORKER) else { return };
     check_forks_are_isolated(&harness);
+    // Only root can mount overlays that record renames of directories: the report and the sandboxes say so.
+    let missing = harness.launcher.probe_host().unwrap().missing;
+    assert!(missing.iter().any(|missing| missing.description.contains("renamed in place (EXDEV)")), "{missing:#?}");
+    harness.prepare_sandbox("a");
+    harness.shell_output("a", "mkdir d");
+    let fork = harness.fork("a", "b");
+    let parent = harness.launcher.find_sandbox("a").unwrap().unwrap();
+    assert!(fork.has_fixed_dirs && parent.has_fixed_dirs, "{fork:?} {parent:?}");
+    let refused = harness.run_shell("b", RENAME_SCRIPT.replace("FROM", "d").replace("TO", "e").as_str());
+    assert!(refused.stderr.contains("Invalid cross-device link"), "{refused:?}");
+}
+
+/// Renames without copying, unlike `mv`.
+const RENAME_SCRIPT: &str = "perl -e 'rename \"FROM\", \"TO\" or die $!'";
+
+impl Harness {
+    fn rename(&self, name: &str, from: &str, to: &str) {
+        self.exec_output(name, &RENAME_SCRIPT.replace("FROM", from).replace("TO", to));
+    }
+}
+
+#[test]
+fn directories_can_be_renamed_after_forks_and_snapshots() {
+    if !require_root() {
+        return;
+    }
+    let Some(harness) = Harness::new() else { return };
+    if harness.options.disk_pool_bytes.is_some() {
+        return skip_test("a disk pool has no overlays");
+    }
+    let missing = harness.launcher.probe_host().unwrap().missing;
+    assert!(!missing.iter().any(|missing| missing.description.contains("EXDEV")), "{missing:#?}");
+    harness.prepare_sandbox("parent");
+    harness.launcher.start_worker("parent").unwrap();
+    harness.exec_output("parent", "git init -q .; mkdir -p src/deep; echo one >src/deep/f; git add -A");
+    let child = harness.fork("parent", "child");
+    assert!(!child.has_fixed_dirs);
+    harness.launcher.start_worker("child").unwrap();
+    // In the parent as well: both have a new layer.
+    harness.exec_output("parent", "git mv src moved-by-git; echo two >>moved-by-git/deep/f");
+    harness.rename("child", "src", "renamed");
+    harness.exec_output("child", "mkdir src; echo new >src/f");
+    harness.rename("child", "renamed/deep", "src/deep");
+    assert_eq!(
+        harness.exec_output("parent", "find . -path ./.git -prune -o -type f -print; cat moved-by-git/deep/f"),
+        "./moved-by-git/deep/f\none\ntwo"
+    );
+    // The renames are in a sealed layer now.
+    harness.fork("child", "grandchild");
+    harness.launcher.start_worker("grandchild").unwrap();
+    harness.rename("grandchild", "src", "again");
+    assert_eq!(
+        harness.exec_output("grandchild", "find again renamed | sort; cat again/deep/f"),
+        "again\nagain/deep\nagain/deep/f\nagain/f\nrenamed\none"
+    );
+    assert_eq!(harness.exec_output("child", "cat src/deep/f; ls"), "one\nrenamed\nsrc");
+    harness.launcher.create_snapshot("grandchild", "renamed").unwrap();
+    harness.launcher.prepare_sandbox(&from_snapshot("renamed", "copy")).unwrap();
+    // A one-shot run mounts the same overlay, without a worker.
+    assert_eq!(harness.shell_output("copy", "rm again/f; rmdir renamed; cat again/deep/f; ls"), "one\nagain");
+    let overlaid = harness.shell_output("copy", "grep ' /workspace ' /proc/self/mountinfo");
+    assert!(overlaid.contains("redirect_dir=on") && overlaid.contains("nosuid,nodev"), "{overlaid}");
+    // The disk space that is reserved for root stays reserved: overlayfs does not work as the host's root.
+    assert_eq!(harness.exec_output("child", "echo x >own; stat -c %U own src src/deep"), "agent\nagent\nagent");
+}
+
+/// Layers of versions that mounted all overlays inside user namespaces have no mark.
+#[test]
+fn layers_of_an_earlier_version_stay_readable() {
+    if !require_root() {
+        return;
+    }
+    let Some(harness) = Harness::new() else { return };
+    if harness.options.disk_pool_bytes.is_some() {
+        return skip_test("a disk pool has no overlays");
+    }
+    harness.prepare_sandbox("old");
+    harness.shell_output("old", "mkdir -p d/e; echo x >d/e/f");
+    harness.fork("old", "child");
+    for layer in harness.list_layers() {
+        let _ = fs::remove_file(harness.layers_dir().join(layer).join("trusted-xattrs"));
+    }
+    let harness = harness.restart_after_kill();
+    // The new directory hides the one below, by an attribute of the old kind.
+    harness.shell_output("child", "rm -r d; mkdir d; echo y >d/f");
+    harness.fork("child", "grandchild");
+    for name in ["child", "grandchild"] {
+        assert!(harness.launcher.find_sandbox(name).unwrap().unwrap().has_fixed_dirs);
+        assert_eq!(harness.shell_output(name, "find d | sort"), "d\nd/f");
+    }
+}
+
+/// After a crash of the machine, the overlays' marks of unsynced data are still there.
+#[test]
+fn a_store_copied_while_sandboxes_run_opens_like_after_a_crash() {
+    if !require_root() {
+        return;
+    }
+    let Some(harness) = Harness::new() else { return };
+    if harness.options.disk_pool_bytes.is_some() {
+        return skip_test("a disk pool has no overlays");
+    }
+    harness.prepare_sandbox("a");
+    harness.launcher.start_worker("a").unwrap();
+    harness.exec_output("a", "mkdir d; echo one >d/f; echo one >kept");
+    harness.fork("a", "b");
+    harness.launcher.start_worker("b").unwrap();
+    harness.exec_output("a", "echo two >>kept; rm -r d");
+    harness.exec_output("b", "echo three >>d/f");
+    harness.rename("b", "d", "e");
+    let copy = tempfile::Builder::new().prefix("atoll-jail-").tempdir_in("/var/tmp").unwrap();
+    let copied = std::process::Command::new("cp").arg("-a").arg(&harness.options.data_dir).arg(copy.path()).status();
+    assert!(copied.unwrap().success());
+    let marks =
+        std::process::Command::new("find").arg(copy.path()).args(["-path", "*/incompat/volatile/dirty"]).output();
+    assert_eq!(String::from_utf8(marks.unwrap().stdout).unwrap().lines().count(), 2, "both overlays are marked");
+    for name in ["a", "b"] {
+        harness.launcher.destroy_sandbox(name).unwrap();
+    }
+    let mut options = harness.options.clone();
+    options.data_dir = copy.path().join("data");
+    let launcher = atoll_jail::Launcher::start(options).unwrap();
+    let output = |name: &str, script: &str| run_program(&launcher, name, &["/bin/sh", "-c", script]).stdout;
+    assert_eq!(output("a", "cat kept; ls"), "one\ntwo\nkept\n");
+    assert_eq!(output("b", "cat kept e/f; ls"), "one\none\nthree\ne\nkept\n");
+    assert!(launcher.start_worker("b").unwrap().is_alive);
+    for name in ["a", "b"] {
+        launcher.destroy_sandbox(name).unwrap();
+    }
 }
 
 #[test]

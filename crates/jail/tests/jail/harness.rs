@@ -208,7 +208,17 @@ pub fn run_program(launcher: &Launcher, name: &str, argv: &[&str]) -> Output {
 
 /// Runs a shell script in the running sandbox itself.
 pub fn exec_shell(launcher: &Launcher, name: &str, as_root: bool, script: &str) -> Result<Output, atoll_jail::Error> {
-    capture_output(&["/bin/sh", "-c", script], |argv, [stdin, stdout, stderr]| {
+    exec_program(launcher, name, as_root, &["/bin/sh", "-c", script])
+}
+
+/// Runs a program in the running sandbox itself.
+pub fn exec_program(
+    launcher: &Launcher,
+    name: &str,
+    as_root: bool,
+    argv: &[&str],
+) -> Result<Output, atoll_jail::Error> {
+    capture_output(argv, |argv, [stdin, stdout, stderr]| {
         launcher.exec_program(name, argv, as_root, stdin, stdout, stderr)
     })
 }

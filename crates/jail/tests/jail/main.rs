@@ -18,6 +18,7 @@ mod isolation;
 mod landlock_rules;
 mod lifecycle;
 mod limits;
+mod own_program;
 mod pausing;
 mod pool;
 mod protected;

@@ -9,7 +9,7 @@ use atoll_jail::{Enforcement, Error, Exit, IdMapKind, LaunchStep, LauncherOption
 
 use crate::harness::{Harness, skip_test, spec};
 
-const USER: u32 = 54_321;
+pub const USER: u32 = 54_321;
 
 pub fn can_switch_user() -> bool {
     let found = rustix::process::geteuid().is_root() && Path::new("/usr/bin/setpriv").exists();

@@ -45,6 +45,13 @@ pub(super) fn unprotected_notice(info: &SandboxInfo) -> Option<String> {
     })
 }
 
+/// Reports that directories cannot be renamed since a fork or snapshot.
+pub(super) fn fixed_dirs_notice(info: &SandboxInfo) -> Option<String> {
+    info.has_fixed_dirs.then(|| {
+        "a directory from before the fork or snapshot cannot be renamed in place (EXDEV): `mv` copies it, `git mv` fails; run `atoll doctor`".to_owned()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -333,6 +333,7 @@ fn describe_sandbox(info: &SandboxInfo) -> ProviderSandbox {
         notices: limit_notices::limit_notices(&info.enforced)
             .into_iter()
             .chain(limit_notices::unprotected_notice(info))
+            .chain(limit_notices::fixed_dirs_notice(info))
             .collect(),
     }
 }

@@ -1,7 +1,8 @@
 //! Forks, snapshots and imported images. The sandbox is quiesced first; its worker refuses that during a turn.
 
 use super::Local;
-use crate::worker_client::link;
+use super::limit_notices::fixed_dirs_notice;
+use crate::worker_client::{SandboxNotice, link};
 use atoll_core::provider::{ByteStream, CreateSpec, Error, ImageRef, ProviderId, ProviderSandbox, SnapshotRef};
 use atoll_core::time::Timestamp;
 use atoll_jail::{Image, Launcher, SandboxInfo, SandboxSpec, Snapshot};
@@ -29,17 +30,32 @@ impl Local {
         let still = quiesce_agent(&parent).await?;
         // A fork has its parent's image and files.
         let jail = SandboxSpec { image: None, snapshot: None, ..super::launcher_spec(spec) };
-        let result = self.call_launcher(move |launcher| launcher.fork_sandbox(&parent.name, &jail)).await;
+        let name = parent.name.clone();
+        let result = self.call_launcher(move |launcher| launcher.fork_sandbox(&name, &jail)).await;
         drop(still);
+        if result.is_ok() {
+            self.report_fixed_dirs(id, &parent).await;
+        }
         result.map(|info| super::describe_sandbox(&info))
+    }
+
+    /// Reports once to a sandbox that its directories cannot be renamed since it was forked or snapshotted.
+    async fn report_fixed_dirs(&self, id: &ProviderId, before: &SandboxInfo) {
+        let Ok(now) = self.find_info(id).await else { return };
+        if let (Some(text), false, Ok(sandbox)) = (fixed_dirs_notice(&now), before.has_fixed_dirs, now.name.parse()) {
+            self.host.report_notice(sandbox, SandboxNotice::Text(text));
+        }
     }
 
     pub(super) async fn create_snapshot(&self, id: &ProviderId, snapshot: &str) -> Result<SnapshotRef, Error> {
         let info = self.find_info(id).await?;
         let still = quiesce_agent(&info).await?;
-        let called = snapshot.to_owned();
-        let result = self.call_launcher(move |launcher| launcher.create_snapshot(&info.name, &called)).await;
+        let (name, called) = (info.name.clone(), snapshot.to_owned());
+        let result = self.call_launcher(move |launcher| launcher.create_snapshot(&name, &called)).await;
         drop(still);
+        if result.is_ok() {
+            self.report_fixed_dirs(id, &info).await;
+        }
         result.map(snapshot_ref)
     }
 

@@ -49,6 +49,8 @@ pub trait LinkHost: Send + Sync {
 pub enum SandboxNotice {
     /// Its files reached their limit, in bytes. Reported once per crossing.
     DiskFull { used: u64, limit: u64, effect: DiskLimitEffect },
+    /// What a user of the sandbox should know.
+    Text(String),
 }
 
 /// The effect of a reached disk limit.

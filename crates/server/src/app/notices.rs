@@ -1,7 +1,7 @@
 //! Writes a provider's notices about a sandbox into the sandbox's event log.
 
 use crate::state::App;
-use atoll_api::events::{DiskFull, EventData};
+use atoll_api::events::{self, DiskFull, EventData};
 use atoll_core::id::SandboxId;
 use atoll_providers::{DiskLimitEffect, SandboxNotice};
 use atoll_store::sandboxes;
@@ -24,6 +24,7 @@ pub async fn record_notice(app: Arc<App>, id: SandboxId, notice: SandboxNotice) 
 
 fn notice_data(notice: &SandboxNotice) -> EventData {
     match notice {
+        SandboxNotice::Text(text) => EventData::SandboxNotice(events::SandboxNotice { text: text.clone() }),
         SandboxNotice::DiskFull { used, limit, effect } => {
             let (used_mb, most) = (to_megabytes(*used), to_megabytes(*limit));
             let again = "delete files so that it can write again";

@@ -121,7 +121,7 @@ fn compile_calls(dir: &Path) -> Result<PathBuf, String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/all/escape/calls.c");
     let calls = dir.join("calls");
     let mut command = Command::new("cc");
-    command.args(["-O1", "-o"]).arg(&calls).arg(source).arg("-lutil");
+    command.args(["-O1", "-o"]).arg(&calls).arg(source).args(["-lutil", "-lrt"]);
     let output = command.output().map_err(|error| format!("no C compiler: {error}"))?;
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     if output.status.success() { Ok(calls) } else { Err(format!("calls.c does not compile: {stderr}")) }
@@ -249,6 +249,20 @@ impl AttemptTable {
     pub fn record_refused(&mut self, group: &'static str, name: &str, inside: String, proof: &str) {
         let (name, proof) = (name.to_owned(), proof.to_owned());
         self.lines.push(AttemptRecord { group, name, inside, proof, outcome: AttemptVerdict::Refused });
+    }
+
+    /// Records a bomb that the test ran beside a neighbour; it is broken if the neighbour did not keep working.
+    pub fn record_bomb(&mut self, group: &'static str, name: &str, inside: String, proof: &str, neighbour_works: bool) {
+        let (name, proof) = (name.to_owned(), proof.to_owned());
+        let outcome = if neighbour_works { AttemptVerdict::Refused } else { AttemptVerdict::Broken(proof.clone()) };
+        self.lines.push(AttemptRecord { group, name, inside, proof, outcome });
+    }
+
+    /// Runs `calls` on the host and returns its outcome.
+    pub fn run_calls_on_host(&self, arguments: &[&str]) -> String {
+        let dir = tempfile::Builder::new().prefix("try-").tempdir_in(self.dir.path()).unwrap();
+        let output = Command::new(&self.calls).args(arguments).current_dir(dir.path()).output().unwrap();
+        find_outcome_line(&String::from_utf8_lossy(&output.stdout))
     }
 
     pub fn record_skipped(&mut self, group: &'static str, name: &str, why: &str) {

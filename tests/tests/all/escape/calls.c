@@ -324,6 +324,7 @@ static long many_files(void) {
 }
 
 #include "reach.h"
+#include "shared_limits.h"
 
 static const struct {
     const char *name;
@@ -350,7 +351,10 @@ static const struct {
     {"real-time", real_time}, {"raise-priority", raise_priority}, {"socket", open_socket},
     {"connect", connect_to}, {"datagram", datagram_to}, {"connect-path", connect_path},
     {"connect-abstract", connect_abstract}, {"forks", forks}, {"allocate", allocate}, {"descriptors", descriptors},
-    {"fill", fill}, {"many-files", many_files},
+    {"fill", fill}, {"many-files", many_files}, {"aio-contexts", aio_contexts},
+    {"inotify-instances", inotify_instances}, {"inotify-watches", inotify_watches},
+    {"pending-signals", pending_signals}, {"message-queues", message_queues}, {"terminals", terminals},
+    {"tcp-megabytes", tcp_megabytes},
 };
 
 /* Runs the attempt in a child, so that a fatal signal counts as a refusal. */

@@ -2,8 +2,12 @@
 
 use atoll_tests::actor::Actor;
 use atoll_tests::local::repository::SampleRepository;
-use atoll_tests::local::{LocalServer, agent_messages, event_data};
+use atoll_tests::local::{LocalServer, agent_messages, event_data, host_state, is_root, report_skipped};
+use atoll_tests::unprivileged_user::{self, SubordinateIds};
 use serde_json::{Value, json};
+use std::process::Command;
+use std::time::Duration;
+use tokio::task::block_in_place;
 
 async fn fork_sandbox(server: &LocalServer, id: &str, body: Value) -> String {
     let created = server.admin.post(&format!("/sandboxes/{id}/fork"), body).await.expect_status(201);
@@ -177,5 +181,61 @@ async fn a_snapshot_starts_sandboxes_and_outlives_its_source() {
     let unknown = server.create_sandbox(json!({ "snapshot": "base-1", "prompt": "say hi" })).await;
     let row = server.wait_until_ended(&unknown).await;
     assert!(row["reason"]["detail"].as_str().unwrap().contains("base-1"), "{row}");
+    server.stop_and_check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fork_of_an_ordinary_user_reports_that_directories_cannot_be_renamed() {
+    let user = (61_250, SubordinateIds::Range);
+    if let Some(why) = unprivileged_user::missing_requirement(user.0, user.1) {
+        return report_skipped("a fork of an ordinary user", why);
+    }
+    let server = LocalServer::start_with_options("", &[], &[], Some(user));
+    let id = server.create_idle_sandbox(json!({})).await;
+    let notices = async |id: &str| {
+        let events = server.admin.all_events(id).await;
+        let texts = event_data(&events, "sandbox.notice").into_iter().filter_map(|data| data["text"].as_str());
+        texts.filter(|text| text.contains("EXDEV")).count()
+    };
+    assert_eq!(notices(&id).await, 0);
+    let fork = fork_sandbox(&server, &id, json!({})).await;
+    assert_eq!(notices(&fork).await, 1, "in the fork");
+    server
+        .wait_for_event(&id, |event| {
+            event["type"] == "sandbox.notice" && event["data"]["text"].to_string().contains("EXDEV")
+        })
+        .await;
+    server.stop_and_check().await;
+}
+
+/// The data directory is replaced by a copy that was made while the sandbox worked, as it would be found after a power
+/// failure: no process had the time to finish.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn results_of_a_fork_come_out_after_a_power_failure() {
+    if !is_root() {
+        return report_skipped("a power failure", "needs root to copy the layers with their owners");
+    }
+    let (mut server, repository) = (LocalServer::start(), SampleRepository::create());
+    let id = server.create_idle_sandbox(json!({ "repo": { "path": repository.path_str() } })).await;
+    let fork = fork_sandbox(&server, &id, json!({})).await;
+    server.run_shell(&fork, "mkdir -p src; echo done > src/work.txt; git add -A").await.expect_success();
+    let workers = [&id, &fork].map(|id| host_state::find_worker_process(id));
+    block_in_place(|| {
+        server.process.kill();
+        let (data, copy) = (server.data_dir(), server.root_dir().join("copy"));
+        assert!(Command::new("cp").arg("-a").args([&data, &copy]).status().unwrap().success());
+        for worker in workers.iter().flatten() {
+            assert!(worker.kill() && worker.ends_within(Duration::from_secs(10)));
+        }
+        std::fs::remove_dir_all(&data).unwrap();
+        std::fs::rename(&copy, &data).unwrap();
+        server.process.restart();
+    });
+    let row = server.wait_until_ended(&fork).await;
+    assert_eq!(row["reason"]["code"], "worker_died", "{row}");
+    let exported = server.admin.post(&format!("/sandboxes/{fork}/results"), json!({})).await.expect_status(200);
+    let branch = exported["taken"][0]["branch"].as_str().unwrap();
+    assert_eq!(repository.file_at(branch, "src/work.txt").as_deref(), Some("done\n"), "{exported}");
+    server.wait_until_ended(&id).await;
     server.stop_and_check().await;
 }

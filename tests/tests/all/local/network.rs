@@ -1,5 +1,6 @@
 //! The network of a sandbox: real programs inside, test servers outside.
 
+mod apt;
 mod limits;
 mod network_tools;
 mod policy_changes;

@@ -7,13 +7,13 @@ use std::net::ToSocketAddrs;
 use std::process::{Child, Command, Stdio};
 
 /// Returns true if the host itself can reach the URL.
-fn is_reachable(url: &str) -> bool {
+pub fn is_reachable(url: &str) -> bool {
     let status = Command::new("curl").args(["-s", "-o", "/dev/null", "--max-time", "10", url]).status();
     status.is_ok_and(|status| status.success())
 }
 
 /// Allows the registries' addresses even if they are private, as an administrator would.
-fn start_server_for(hosts: &[&str]) -> LocalServer {
+pub fn start_server_for(hosts: &[&str]) -> LocalServer {
     let addresses = hosts.iter().filter_map(|host| (*host, 443).to_socket_addrs().ok()).flatten();
     let mut private: Vec<String> = addresses.map(|address| address.ip().to_string()).collect();
     private.sort();
