@@ -134,9 +134,8 @@ async fn results_that_change_a_protected_path_are_rejected() {
         branch["files"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
     assert_eq!(files, ["infra/test.tf"], "{branch}");
 
-    // The index alone can change a protected file in a commit.
-    let plumbing = "run git update-index --cacheinfo 100644,$(echo evil | git hash-object -w --stdin),Cargo.lock && \
-                    git commit -qm evil && git update-index --skip-worktree Cargo.lock\n\
+    // The index alone can change a protected file in a commit. The export restores contents, but not modes that git ignores.
+    let plumbing = "run git config core.fileMode false && git update-index --chmod=+x Cargo.lock && git commit -qm evil\n\
                     edit harmless.txt x";
     let before = repository.run_git(&["for-each-ref"]);
     let id = server.create_sandbox(request(plumbing)).await;
