@@ -24,8 +24,8 @@ use atoll_core::id::SandboxId;
 use atoll_core::provider::{
     ByteStream, Capabilities, CommandExit, CreateSpec, DeadWorker, Download, Error, ExecInfo, ExecRef, ExecSpec,
     ExecStream, FileOperation, FileOperationOutput, FileResult, GitOperation, GitResult, ImplementProvider, ProviderId,
-    ProviderPage, ProviderSandbox, ProviderState, PtySize, ResourceUsage, SandboxLookup, Transfer, UploadSummary,
-    capabilities as can,
+    ProviderPage, ProviderSandbox, ProviderState, PtySize, ReadScope, ResourceUsage, SandboxLookup, Transfer,
+    UploadSummary, capabilities as can,
 };
 use atoll_core::sandbox::ProviderKind;
 use bollard::query_parameters::StatsOptions;
@@ -404,8 +404,14 @@ impl ImplementProvider for Docker {
             .await
     }
 
-    async fn download(&self, id: &ProviderId, transfer: &Transfer) -> Result<FileResult<Download>, Error> {
-        file_transfer::download_files(&self.worker_socket(id).await?, self.commands.timeout_for(id), transfer).await
+    async fn download(
+        &self,
+        id: &ProviderId,
+        transfer: &Transfer,
+        scope: ReadScope,
+    ) -> Result<FileResult<Download>, Error> {
+        let socket = self.worker_socket(id).await?;
+        file_transfer::download_files(&socket, self.commands.timeout_for(id), transfer, scope).await
     }
 
     async fn files(&self, id: &ProviderId, job: &FileOperation) -> Result<FileResult<FileOperationOutput>, Error> {
