@@ -87,6 +87,7 @@ error_codes! {
     BlobMismatch = "blob_mismatch", 422, "The body does not match the hash in the path";
     IdempotencyMismatch = "idempotency_mismatch", 422, "The Idempotency-Key was used for another request";
     RateLimited = "rate_limited", 429, "Too many requests";
+    TooManyConnections = "too_many_connections", 429, "Too many connections are open";
     TooManyReaders = "too_many_readers", 429, "Too many readers are connected";
     Internal = "internal", 500, "Internal error";
     ProviderUnsupported = "provider_unsupported", 409, "The provider does not support this";

@@ -133,7 +133,9 @@ section! {
         messages_per_minute: Option<NonZeroU32> = NonZeroU32::new(120) => PerMinute;
         /// Other writes per minute and principal; 0 is no limit
         writes_per_minute: Option<NonZeroU32> = NonZeroU32::new(600) => PerMinute;
-        /// Concurrent WebSocket and SSE readers of all principals
+        /// Concurrent connections to the server; one principal or unauthenticated peer gets at most a quarter
+        max_connections: usize = 4096 => Integer(4, 1_000_000);
+        /// Concurrent WebSocket and SSE readers of all principals; one principal gets at most a quarter
         max_live_streams: usize = 1000 => Integer(1, 1_000_000);
     }
 }

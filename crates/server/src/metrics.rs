@@ -10,6 +10,7 @@ pub const MESSAGES_ACKNOWLEDGED: &str = "atoll_messages_acknowledged_total";
 pub const SANDBOXES_MADE: &str = "atoll_sandboxes_made_total";
 pub const SANDBOXES: &str = "atoll_sandboxes";
 pub const READERS: &str = "atoll_readers";
+pub const EVICTED_CONNECTIONS: &str = "atoll_evicted_connections_total";
 pub const WORKERS: &str = "atoll_worker_streams";
 pub const REQUESTS: &str = "atoll_http_requests_total";
 pub const REQUEST_SECONDS: &str = "atoll_http_request_seconds";
@@ -25,6 +26,7 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     (SANDBOXES_MADE, "Sandboxes created, by provider"),
     (SANDBOXES, "Sandboxes now, by state"),
     (READERS, "Connected event readers"),
+    (EVICTED_CONNECTIONS, "Connections without a principal that were closed to make room"),
     (WORKERS, "Workers connected by WebSocket"),
     (REQUESTS, "HTTP requests, by method and status class"),
     (REQUEST_SECONDS, "Time to answer an HTTP request"),

@@ -2,6 +2,7 @@
 
 use crate::auth::token_format;
 use crate::blobs::Blobs;
+use crate::connections::Connections;
 use crate::gateway::{Gateway, Placeholders};
 use crate::guard::Hosts;
 use crate::jobs::Runner;
@@ -110,7 +111,10 @@ impl Server {
         let hosts = Hosts::new(address, &options.config.server.hosts, options.config.server.public_url.as_deref());
         let router = router::build_router(Arc::clone(&app), hosts);
         providers.linked().open_links(router.clone());
-        let serving = listener::serve_router(socket, tls.as_ref(), router, stopping).map_err(Error::Tls)?;
+        let most = listener::fit_connections(options.config.limits.max_connections);
+        let connections = Arc::new(Connections::new(most));
+        let serving =
+            listener::serve_router(socket, tls.as_ref(), router, connections, stopping).map_err(Error::Tls)?;
         let runner = Runner::new(Arc::clone(&app), Arc::clone(&providers)).run();
         let watching = crate::samples::run_sampler(Arc::clone(&app));
         let jobs = tokio::spawn(async move {
