@@ -75,6 +75,7 @@ error_codes! {
     FileUnsupported = "file_unsupported", 409, "The operation does not support this kind of file";
     FileChanged = "file_changed", 409, "The file changed during the operation";
     SandboxFull = "sandbox_full", 507, "The sandbox's disk is full";
+    LogFull = "log_full", 413, "The sandbox's log is full";
     RangeNotSatisfiable = "range_not_satisfiable", 416, "The range is outside of the file";
     NameTaken = "name_taken", 409, "The name is taken";
     SecretKeyUnusable = "secret_key_unusable", 409, "A secret cannot be sealed or opened";

@@ -17,6 +17,7 @@ mod gateway;
 mod guard;
 mod hub;
 mod idempotency;
+mod ingest_gates;
 mod jobs;
 mod limiter;
 mod listener;

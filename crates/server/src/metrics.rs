@@ -5,6 +5,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 pub const EVENTS_STORED: &str = "atoll_events_stored_total";
 pub const EVENTS_DUPLICATE: &str = "atoll_events_duplicate_total";
 pub const EVENTS_REJECTED: &str = "atoll_events_rejected_total";
+pub const EVENTS_DROPPED: &str = "atoll_events_dropped_total";
 pub const MESSAGES_QUEUED: &str = "atoll_messages_queued_total";
 pub const MESSAGES_ACKNOWLEDGED: &str = "atoll_messages_acknowledged_total";
 pub const SANDBOXES_MADE: &str = "atoll_sandboxes_made_total";
@@ -21,6 +22,7 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     (EVENTS_STORED, "Events stored from workers"),
     (EVENTS_DUPLICATE, "Duplicate events from workers"),
     (EVENTS_REJECTED, "Rejected events, replaced by worker.rejected"),
+    (EVENTS_DROPPED, "Events that the quota of their sandbox's log did not admit"),
     (MESSAGES_QUEUED, "Messages queued"),
     (MESSAGES_ACKNOWLEDGED, "Messages acknowledged"),
     (SANDBOXES_MADE, "Sandboxes created, by provider"),

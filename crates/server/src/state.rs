@@ -8,6 +8,7 @@ use crate::blobs::Blobs;
 use crate::egress::Egress;
 use crate::gateway::Gateway;
 use crate::hub::Hub;
+use crate::ingest_gates::IngestGates;
 use crate::limiter::Limiter;
 use crate::options::Options;
 use crate::problem::{Problem, Result};
@@ -46,6 +47,9 @@ pub struct App {
     pub default_project: ProjectId,
     /// The URL at which external workers reach this server.
     pub public_url: String,
+    /// Turns of sandboxes to store events and blobs.
+    pub event_gates: IngestGates,
+    pub blob_gates: IngestGates,
     /// Wakes the job runner.
     pub jobs: Arc<Notify>,
     /// Shares of the live streams.
@@ -128,6 +132,8 @@ impl App {
             deployment: parts.deployment,
             default_project: parts.default_project,
             public_url: parts.public_url,
+            event_gates: IngestGates::default(),
+            blob_gates: IngestGates::default(),
             jobs: Arc::default(),
             samples: Samples::default(),
             readers: Arc::new(Shares::new(options.config.limits.max_live_streams)),

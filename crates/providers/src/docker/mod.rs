@@ -15,6 +15,7 @@ mod engine_info;
 mod git_container;
 mod worker_binary;
 
+use crate::host_maximum::HostMaximum;
 use crate::sandbox_locks::SandboxLocks;
 use crate::worker_client::exec::Commands;
 use crate::worker_client::git_arguments::job_arguments;
@@ -87,6 +88,7 @@ pub struct Docker {
     /// Serializes creation per sandbox.
     create_locks: SandboxLocks,
     commands: Arc<Commands>,
+    maximum: HostMaximum,
 }
 
 impl Docker {
@@ -101,6 +103,8 @@ impl Docker {
             links: Mutex::default(),
             create_locks: SandboxLocks::default(),
             commands: Arc::default(),
+            // The engine runs on this machine.
+            maximum: HostMaximum::read(),
         }
     }
 
@@ -251,7 +255,7 @@ impl ImplementProvider for Docker {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        self.maximum.apply_to(CAPABILITIES)
     }
 
     async fn find_dead_worker(&self, sandbox: SandboxId) -> Result<DeadWorker, Error> {

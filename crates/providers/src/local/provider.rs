@@ -39,7 +39,7 @@ impl ImplementProvider for Local {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        self.maximum.apply_to(CAPABILITIES)
     }
 
     async fn isolation_tier(&self) -> Option<IsolationTier> {
