@@ -51,6 +51,7 @@ error_codes! {
     SandboxEnding = "sandbox_ending", 409, "The sandbox is ending";
     SandboxEnded = "sandbox_ended", 409, "The sandbox has ended";
     ApprovalResolved = "approval_resolved", 409, "The approval is already decided";
+    ApprovalChanged = "approval_changed", 409, "The answer names another input than the approval has";
     SandboxBusy = "sandbox_busy", 409, "The sandbox is busy";
     SandboxPaused = "sandbox_paused", 409, "The sandbox is paused";
     SandboxGone = "sandbox_gone", 409, "The provider no longer has the sandbox";
