@@ -166,5 +166,9 @@ async fn retention_removes_whole_prefixes(kind: DatabaseKind) {
     assert_eq!(event_seqs(&left), [before["last_seq"].as_i64().unwrap()]);
     let page = admin.get(&format!("/sandboxes/{}/trajectory", sandbox.id)).await.expect_status(200);
     assert_eq!((page["total_events"].as_i64(), page["trajectory_events"].as_i64()), (Some(1), Some(1)));
+    let log = admin.get(&format!("/sandboxes/{}/logs", sandbox.id)).await.expect_status(200);
+    let lines: Vec<&str> = log.as_str().unwrap().lines().collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    assert!(lines[0].contains(" sandbox.completed "), "{log}");
     server.stop().await;
 }

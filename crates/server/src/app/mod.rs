@@ -20,6 +20,7 @@ pub mod ingest;
 pub mod lease_wait;
 pub mod lifecycle;
 pub mod limits;
+pub mod log_export;
 pub mod logins;
 pub mod messages;
 pub mod network;
