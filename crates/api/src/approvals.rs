@@ -39,8 +39,11 @@ pub struct Approval {
 pub struct AnswerApproval {
     pub decision: ApprovalDecision,
     /// Shown to the agent.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Hash of the input that the person saw: `request.sha256`. Allowing a request that has one requires it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
     /// Answers to questions, by question.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]

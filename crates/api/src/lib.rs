@@ -64,7 +64,9 @@ pub use snapshots::{
     SnapshotList,
 };
 pub use tokens::{NewToken, Token, WebSocketTicket};
-pub use trajectory::{Direction, HeartbeatSummary, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery};
+pub use trajectory::{
+    Direction, HeartbeatSummary, LogQuery, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery,
+};
 pub use users::{ChangeUser, NewUser, User};
 
 /// Reads a field that distinguishes absent (`None`) from `null` (`Some(None)`).

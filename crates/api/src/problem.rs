@@ -51,6 +51,7 @@ error_codes! {
     SandboxEnding = "sandbox_ending", 409, "The sandbox is ending";
     SandboxEnded = "sandbox_ended", 409, "The sandbox has ended";
     ApprovalResolved = "approval_resolved", 409, "The approval is already decided";
+    ApprovalChanged = "approval_changed", 409, "The answer names another input than the approval has";
     SandboxBusy = "sandbox_busy", 409, "The sandbox is busy";
     SandboxPaused = "sandbox_paused", 409, "The sandbox is paused";
     SandboxGone = "sandbox_gone", 409, "The provider no longer has the sandbox";
@@ -75,6 +76,7 @@ error_codes! {
     FileUnsupported = "file_unsupported", 409, "The operation does not support this kind of file";
     FileChanged = "file_changed", 409, "The file changed during the operation";
     SandboxFull = "sandbox_full", 507, "The sandbox's disk is full";
+    LogFull = "log_full", 413, "The sandbox's log is full";
     RangeNotSatisfiable = "range_not_satisfiable", 416, "The range is outside of the file";
     NameTaken = "name_taken", 409, "The name is taken";
     SecretKeyUnusable = "secret_key_unusable", 409, "A secret cannot be sealed or opened";
@@ -87,6 +89,7 @@ error_codes! {
     BlobMismatch = "blob_mismatch", 422, "The body does not match the hash in the path";
     IdempotencyMismatch = "idempotency_mismatch", 422, "The Idempotency-Key was used for another request";
     RateLimited = "rate_limited", 429, "Too many requests";
+    TooManyConnections = "too_many_connections", 429, "Too many connections are open";
     TooManyReaders = "too_many_readers", 429, "Too many readers are connected";
     Internal = "internal", 500, "Internal error";
     ProviderUnsupported = "provider_unsupported", 409, "The provider does not support this";

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 pub struct ResourceQuery {
-    /// Only samples from this time on; the server keeps one hour.
+    /// Only samples from this time on; by default those of the last hour. Older ones are ten minutes apart.
     pub since: Option<Timestamp>,
     /// Seconds between two samples.
     #[cfg_attr(feature = "openapi", param(minimum = 10, maximum = 3600))]

@@ -119,6 +119,9 @@ pub struct Sandbox {
     pub activity: Activity,
     /// The limit that paused its agent, until a person raises it.
     pub limit_paused: Option<Limit>,
+    /// When the agent may continue, if it is `rate_limited` and its model said so.
+    #[serde(default)]
+    pub rate_limited_until: Option<Timestamp>,
     pub outcome: Option<Outcome>,
     pub reason: Option<Reason>,
     pub results: ResultsState,
@@ -133,6 +136,12 @@ pub struct Sandbox {
     pub turn: Option<i64>,
     pub first_seq: i64,
     pub last_seq: i64,
+    /// Bytes of its events and blobs.
+    #[serde(default)]
+    pub log_bytes: i64,
+    /// Events that the log's quota did not admit.
+    #[serde(default)]
+    pub dropped_events: i64,
     pub last_heartbeat: Option<Timestamp>,
     pub cost: Cost,
     /// Model usage; only in responses about one sandbox.

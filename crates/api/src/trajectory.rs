@@ -75,3 +75,15 @@ pub struct TranscriptQuery {
     #[cfg_attr(feature = "openapi", param(inline))]
     pub form: TranscriptForm,
 }
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+pub struct LogQuery {
+    /// Only events after this seq.
+    #[cfg_attr(feature = "openapi", param(minimum = 0))]
+    pub since: Option<i64>,
+    /// Only the last events, at most this many.
+    #[cfg_attr(feature = "openapi", param(minimum = 1))]
+    pub tail: Option<u32>,
+}

@@ -90,12 +90,13 @@ pub async fn approve(approve: &Approve, output: &Output) -> Result {
     let decision = if approve.always { ApprovalDecision::AllowAlways } else { ApprovalDecision::Allow };
     let answers = approve.answers.iter().map(|(question, answer)| (question.clone(), answer.as_str().into()));
     let answers = (!approve.answers.is_empty()).then(|| answers.collect());
-    let answer = AnswerApproval { decision, reason: None, answers };
+    let answer = AnswerApproval { decision, reason: None, sha256: None, answers };
     send_answer(&approve.connect, (&approve.approval, approve.sandbox), &answer, "approved", output).await
 }
 
 pub async fn deny(deny: &Deny, output: &Output) -> Result {
-    let answer = AnswerApproval { decision: ApprovalDecision::Deny, reason: deny.reason.clone(), answers: None };
+    let answer =
+        AnswerApproval { decision: ApprovalDecision::Deny, reason: deny.reason.clone(), sha256: None, answers: None };
     send_answer(&deny.connect, (&deny.approval, deny.sandbox), &answer, "denied", output).await
 }
 
@@ -107,21 +108,27 @@ async fn send_answer(
     output: &Output,
 ) -> Result {
     let client = ConnectedClient::find(connect)?;
-    let sandbox = match sandbox {
-        Some(sandbox) => sandbox,
-        None => find_sandbox(&client, approval).await?,
+    let pending = match sandbox {
+        Some(id) => collect_all(async |cursor| client.list_approvals(id, &page_query(cursor)).await).await?,
+        None => pending_approvals(&client).await?,
     };
-    let answered = client.answer_approval(sandbox, approval, answer).await?;
-    output.print_result(&answered, || format!("{} is {done}", text::escape_line(approval)))
+    let found = find_approval(&pending, approval)?;
+    // The server accepts the answer only for the input that this request shows.
+    let sha256 = found.request.get("sha256").and_then(|hash| hash.as_str()).map(str::to_owned);
+    let answer = AnswerApproval { sha256, ..answer.clone() };
+    let answered = client.answer_approval(found.sandbox_id, approval, &answer).await?;
+    let request = request_of(found);
+    let shown = [request.tool.as_deref().unwrap_or_default(), &request.describe()].join(" ");
+    let line = text::escape_line(shown.trim());
+    output.print_result(&answered, || format!("{} is {done}: {line}", text::escape_line(approval)))
 }
 
-/// The sandbox of a pending approval.
-async fn find_sandbox(client: &ConnectedClient, approval: &str) -> Result<SandboxId> {
-    let pending = pending_approvals(client).await?;
+/// The approval with this id.
+fn find_approval<'a>(pending: &'a [Approval], approval: &str) -> Result<&'a Approval> {
     let matching: Vec<_> = pending.iter().filter(|pending| pending.approval_id == approval).collect();
     let name = text::escape_line(approval);
     match matching.as_slice() {
-        [one] => Ok(one.sandbox_id),
+        [one] => Ok(*one),
         [] => Err(Failure::refused("not_found", format!("there is no pending approval `{name}`"))
             .with_hint("`atoll approvals` lists them.")),
         several => {

@@ -62,6 +62,7 @@ impl Error {
                         | ErrorCode::DiskFull
                         | ErrorCode::ShuttingDown
                         | ErrorCode::RateLimited
+                        | ErrorCode::TooManyConnections
                         | ErrorCode::TooManyReaders
                 )
             ),

@@ -3,9 +3,9 @@ use crate::error::Result;
 use crate::http::{Client, EMPTY_BODY, NO_QUERY};
 use atoll_api::{
     AnswerApproval, Approval, ChangeLimits, ChangeMessage, Diff, DiffQuery, EventsQuery, ExportedResults, ForkSandbox,
-    Message, MessageListQuery, NetworkStatus, NewMessage, NewSandbox, NewSnapshot, Page, PageQuery, RemoveSandboxQuery,
-    ResourceQuery, ResourceSeries, Sandbox, SandboxLimits, SandboxListQuery, Snapshot, StopSandbox, Trajectory,
-    TrajectoryQuery, TranscriptForm, TranscriptQuery, WorkerStart,
+    LogQuery, Message, MessageListQuery, NetworkStatus, NewMessage, NewSandbox, NewSnapshot, Page, PageQuery,
+    RemoveSandboxQuery, ResourceQuery, ResourceSeries, Sandbox, SandboxLimits, SandboxListQuery, Snapshot, StopSandbox,
+    Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery, WorkerStart,
 };
 use atoll_core::event::Event;
 use atoll_core::id::{MessageId, SandboxId};
@@ -163,6 +163,11 @@ impl Client {
     /// Returns the work as a patch: `GET /sandboxes/{sandbox}/diff`.
     pub async fn get_patch(&self, sandbox: SandboxId, query: &DiffQuery) -> Result<Bytes> {
         self.get_as("text/x-diff", &format!("/sandboxes/{sandbox}/diff"), query).await
+    }
+
+    /// Returns the event log as text for people, as a stream: `GET /sandboxes/{sandbox}/logs`.
+    pub async fn download_log(&self, sandbox: SandboxId, query: &LogQuery) -> Result<Response> {
+        self.send(self.request(Method::GET, &format!("/sandboxes/{sandbox}/logs"), query)).await
     }
 
     /// Returns the agent's own transcript as a stream: `GET /sandboxes/{sandbox}/transcript?form=native`.

@@ -133,7 +133,11 @@ section! {
         messages_per_minute: Option<NonZeroU32> = NonZeroU32::new(120) => PerMinute;
         /// Other writes per minute and principal; 0 is no limit
         writes_per_minute: Option<NonZeroU32> = NonZeroU32::new(600) => PerMinute;
-        /// Concurrent WebSocket and SSE readers of all principals
+        /// Maximum bytes of one sandbox's events and blobs; 0 is no limit
+        log_bytes_per_sandbox: u64 = 2_000_000_000 => Integer(0, 1 << 60);
+        /// Concurrent connections to the server; one principal or unauthenticated peer gets at most a quarter
+        max_connections: usize = 4096 => Integer(4, 1_000_000);
+        /// Concurrent WebSocket and SSE readers of all principals; one principal gets at most a quarter
         max_live_streams: usize = 1000 => Integer(1, 1_000_000);
     }
 }
@@ -232,7 +236,7 @@ section! {
 
 section! {
     Retention at [retention] {
-        /// Time to keep the events of an ended sandbox
+        /// Time to keep the events of a sandbox after its end
         events: Option<Duration> = None => TIME_OR_NEVER;
         /// Time to remember idempotency keys
         idempotency: Duration = hours(24) => TIME;

@@ -52,6 +52,7 @@ macro_rules! for_each_event_type {
             CONTINUOUS_PASSED = "continuous.passed", ContinuousPassed(ContinuousPassed), "All checks passed.";
             CONTINUOUS_STOPPED = "continuous.stopped", ContinuousStopped(ContinuousStopped), "Continuous mode ended before all checks passed.";
             WORKER_REJECTED = "worker.rejected", WorkerRejected(WorkerRejected), "The server rejected an event of the worker and stored this one in its place.";
+            LOG_TRUNCATED = "log.truncated", LogTruncated(LogTruncated), "The log reached its quota. The server only counts further events of the worker: see `dropped_events` of the sandbox.";
             WORKER_LOST = "worker.lost", WorkerLost(WorkerLost), "Events of the worker are lost.";
             SANDBOX_PENDING = "sandbox.pending", SandboxPending(SandboxPending), "A client created the sandbox.";
             SANDBOX_CREATING = "sandbox.creating", SandboxCreating(SandboxTransition), "The provider creates the sandbox.";

@@ -22,6 +22,7 @@ pub mod job;
 pub mod json;
 pub mod lifecycle;
 pub mod limit;
+pub mod log_quota;
 pub mod login;
 pub mod message;
 pub mod mode;

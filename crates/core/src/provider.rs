@@ -21,7 +21,7 @@ pub mod capabilities;
 pub mod files;
 pub use capabilities::Capabilities;
 pub use files::{
-    Download, FileError, FileErrorCode, FileInfo, FileKind, FileOperation, FileOperationOutput, FileResult,
+    Download, FileError, FileErrorCode, FileInfo, FileKind, FileOperation, FileOperationOutput, FileResult, ReadScope,
     UploadSummary, WriteOptions,
 };
 
@@ -429,7 +429,7 @@ provider_traits! {
         fn resize(exec: &'a ExecRef, size: PtySize) -> (), "resize terminals";
         fn execs(id: &'a ProviderId) -> Vec<ExecInfo>, "list commands";
         fn upload(id: &'a ProviderId, transfer: &'a Transfer, data: ByteStream) -> FileResult<UploadSummary>, "upload files";
-        fn download(id: &'a ProviderId, transfer: &'a Transfer) -> FileResult<Download>, "download files";
+        fn download(id: &'a ProviderId, transfer: &'a Transfer, scope: ReadScope) -> FileResult<Download>, "download files";
         fn files(id: &'a ProviderId, job: &'a FileOperation) -> FileResult<FileOperationOutput>, "manage files";
         fn snapshot(id: &'a ProviderId, name: &'a str) -> SnapshotRef, "create snapshots";
         fn snapshots() -> Vec<SnapshotRef>, "store snapshots";

@@ -70,6 +70,10 @@ pub enum FileRequest {
     Unpack {
         path: String,
     },
+    /// Reads, lists, stats or packs only if the path, with its links resolved, is in the workspace.
+    InWorkspace {
+        request: Box<FileRequest>,
+    },
 }
 
 /// Result of the operation.
@@ -220,6 +224,7 @@ mod tests {
             FileRequest::Write { path: "a".into(), mode: Some(0o755), make_parents: true, offset: None, length: None },
             FileRequest::List { path: ".".into(), after: Some("x".into()), limit: 5 },
             FileRequest::Move { from: "a".into(), to: "b".into(), replace: true },
+            FileRequest::InWorkspace { request: Box::new(FileRequest::Stat { path: "a".into() }) },
         ];
         for job in jobs {
             let frame = job.to_frame();

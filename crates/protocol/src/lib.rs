@@ -91,6 +91,9 @@ pub struct BatchAnswer {
     pub stored: u64,
     pub duplicates: u64,
     pub rejected: Vec<Rejected>,
+    /// Events that the log's quota did not admit. They are not sent again.
+    #[serde(default)]
+    pub dropped: u64,
     pub last_key: i64,
     pub last_seq: i64,
 }
@@ -109,10 +112,13 @@ pub struct Heartbeat {
     pub last_key: i64,
     /// While this is `starting`, the response contains `start`.
     pub activity: Activity,
+    /// Processors in use since the last heartbeat, by the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<f64>,
+    /// Memory of the sandbox in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<f64>,
+    /// Disk space of the sandbox in bytes, if the worker can measure it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<f64>,
 }

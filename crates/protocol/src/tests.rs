@@ -88,7 +88,8 @@ fn the_wire_format_is_frozen() {
         events: vec![atoll_core::json::to_raw_json(&event)],
     };
     let rejected = Rejected { key: 2, code: "bad_event".into(), detail: "no".into() };
-    let answer = BatchAnswer { stored: 1, duplicates: 2, rejected: vec![rejected], last_key: 3, last_seq: 4 };
+    let answer =
+        BatchAnswer { stored: 1, duplicates: 2, rejected: vec![rejected], dropped: 5, last_key: 3, last_seq: 4 };
     let lease = LeaseId::from_uuid(uuid(4));
     insta::assert_json_snapshot!(json!({
         "version": PROTOCOL_VERSION,

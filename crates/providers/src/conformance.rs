@@ -9,7 +9,7 @@ use atoll_core::BoxFuture;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::provider::{
     CommandExit, CreateSpec, Error, ExecCommand, ExecEvent, ExecRef, ExecSpec, FileResult, Identity, OutputStream,
-    Provider, ProviderId, ProviderSandbox, Transfer,
+    Provider, ProviderId, ProviderSandbox, ReadScope, Transfer,
 };
 use atoll_core::sandbox::Settings;
 use bytes::{Bytes, BytesMut};
@@ -198,7 +198,7 @@ impl CheckContext<'_> {
     }
 
     async fn download_bytes(&self, id: &ProviderId, transfer: &Transfer) -> Result<FileResult<Bytes>, Error> {
-        let mut download = match self.provider.download(id, transfer).await? {
+        let mut download = match self.provider.download(id, transfer, ReadScope::WholeSandbox).await? {
             Ok(download) => download,
             Err(error) => return Ok(Err(error)),
         };

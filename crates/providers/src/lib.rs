@@ -9,6 +9,7 @@ pub mod conformance;
 pub mod docker;
 pub mod external;
 pub mod fake;
+mod host_maximum;
 pub mod local;
 mod sandbox_locks;
 #[cfg(test)]

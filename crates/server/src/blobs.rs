@@ -4,13 +4,17 @@ use crate::problem::{Code, Problem, Result};
 use atoll_core::bounds;
 use atoll_core::redact::Redactor;
 use atoll_store::blobs::BlobFile;
-use axum::body::{Body, HttpBody};
+use axum::body::{Body, BodyDataStream, Bytes, HttpBody};
 use futures_util::StreamExt;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Longest silence of a sender.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
 pub struct Blobs {
@@ -121,13 +125,19 @@ impl Blobs {
     }
 }
 
+/// The next chunk. Gives up a body whose sender has gone silently, because the sandbox's next upload waits for this one.
+async fn next_chunk(chunks: &mut BodyDataStream) -> Result<Option<std::result::Result<Bytes, axum::Error>>> {
+    let late = || Problem::new(Code::RateLimited, "the body did not arrive in time").retry_after(1);
+    tokio::time::timeout(CHUNK_TIMEOUT, chunks.next()).await.map_err(|_| late())
+}
+
 async fn write_redacted(incoming: &Path, sha256: &str, body: Body, redactor: &Redactor) -> Result<BlobFile> {
     let mut file = tokio::fs::File::create(incoming).await.map_err(|error| storage_problem(&error))?;
     let (mut sent, mut stored_hash) = (Sha256::new(), Sha256::new());
     let (mut size, mut stored) = (0, 0);
     let mut redacting = redactor.start_stream();
     let mut chunks = body.into_data_stream();
-    while let Some(chunk) = chunks.next().await {
+    while let Some(chunk) = next_chunk(&mut chunks).await? {
         let chunk = chunk.map_err(|_| Problem::new(Code::BadRequest, "the body ended early"))?;
         size += chunk.len();
         if size > bounds::MAX_BLOB_BYTES {

@@ -1,9 +1,8 @@
 //! Rate limits per principal. Workers are delayed; users and services get 429.
 
-use crate::auth::Caller;
+use crate::auth::{Caller, PrincipalKey};
 use crate::problem::{Code, Problem, Result};
 use atoll_config::Limits;
-use atoll_core::id::{TokenId, UserId};
 use atoll_core::principal::Principal;
 use axum::http::Method;
 use axum::http::request::Parts;
@@ -15,23 +14,7 @@ use std::time::Duration;
 /// Longest delay of a worker's request before it is rejected.
 const MAX_WORKER_DELAY: Duration = Duration::from_secs(20);
 
-/// The unit of counting: all tokens of a user together, or one service or worker token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum RateLimitKey {
-    User(UserId),
-    Token(TokenId),
-}
-
-impl From<&Principal> for RateLimitKey {
-    fn from(principal: &Principal) -> Self {
-        match principal {
-            Principal::User { user, .. } => Self::User(*user),
-            Principal::Service { token, .. } | Principal::Worker { token, .. } => Self::Token(*token),
-        }
-    }
-}
-
-type KeyedLimiter = DefaultKeyedRateLimiter<RateLimitKey>;
+type KeyedLimiter = DefaultKeyedRateLimiter<PrincipalKey>;
 
 #[derive(Debug)]
 pub struct Limiter {
@@ -54,7 +37,7 @@ impl Limiter {
     }
 
     pub async fn check(&self, caller: &Caller, parts: &Parts) -> Result<()> {
-        let who = RateLimitKey::from(&caller.principal);
+        let who = caller.key();
         match &caller.principal {
             Principal::Worker { .. } => self.delay_worker(who).await,
             Principal::User { .. } | Principal::Service { .. } => {
@@ -70,7 +53,7 @@ impl Limiter {
     }
 
     /// Delays a worker that sends its backlog; rejects only a flood.
-    async fn delay_worker(&self, who: RateLimitKey) -> Result<()> {
+    async fn delay_worker(&self, who: PrincipalKey) -> Result<()> {
         let Some(limiter) = &self.worker else { return Ok(()) };
         match tokio::time::timeout(MAX_WORKER_DELAY, limiter.until_key_ready(&who)).await {
             Ok(()) => Ok(()),
@@ -90,7 +73,7 @@ fn rate_limited(what: &str, seconds: u64) -> Problem {
     Problem::new(Code::RateLimited, format!("too many {what} a minute; wait and try again")).retry_after(seconds)
 }
 
-fn check_rate(limiter: Option<&KeyedLimiter>, who: RateLimitKey, what: &str) -> Result<()> {
+fn check_rate(limiter: Option<&KeyedLimiter>, who: PrincipalKey, what: &str) -> Result<()> {
     let Some(limiter) = limiter else { return Ok(()) };
     limiter.check_key(&who).map_err(|not_until| {
         let wait = not_until.wait_time_from(DefaultClock::default().now());

@@ -1,22 +1,36 @@
-//! The server's listening socket, with optional TLS.
+//! The server's listening socket, with optional TLS, timeouts and bounded connections.
 
+use crate::connections::{ConnectionSlot, Connections};
 use atoll_config::Tls;
 use axum::Router;
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
+use tower::ServiceExt;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the head of the next request; an idle connection closes after it.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// Pause after a failed accept, such as one without a free descriptor.
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Open files that the server asks for, if the system allows so many.
+const WANTED_DESCRIPTORS: u64 = 65_536;
 
 pub fn bind_socket(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = std::net::TcpListener::bind(address)?;
@@ -24,33 +38,157 @@ pub fn bind_socket(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
+/// Raises the limit of open files, and returns the number of connections that fit: half of the files are for others.
+pub fn fit_connections(wanted: usize) -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.map_or(WANTED_DESCRIPTORS, |maximum| maximum.min(WANTED_DESCRIPTORS));
+    if limit.current.is_some_and(|current| current < most)
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: limit.maximum })
+    {
+        tracing::warn!(%error, "failed to raise the limit of open files");
+    }
+    let Some(current) = getrlimit(Resource::Nofile).current else { return wanted };
+    let fitting = usize::try_from(current / 2).unwrap_or(usize::MAX).max(1);
+    if fitting < wanted {
+        tracing::warn!(fitting, wanted, "the limit of open files allows fewer connections than limits.max_connections");
+    }
+    fitting.min(wanted)
+}
+
 /// Serves until `stopping` is true; open connections finish their requests.
 pub fn serve_router(
     socket: TcpListener,
     tls: Option<&Tls>,
     router: Router,
+    connections: Arc<Connections>,
     stopping: watch::Receiver<bool>,
 ) -> Result<JoinHandle<()>, String> {
-    let service = router.into_make_service_with_connect_info::<PeerAddress>();
-    let until = |mut stopping: watch::Receiver<bool>| async move {
-        drop(stopping.wait_for(|stop| *stop).await);
-    };
-    Ok(match tls {
-        None => {
-            let serving = axum::serve(PlainListener(socket), service).with_graceful_shutdown(until(stopping));
-            tokio::spawn(async move { log_end(serving.await) })
-        }
-        Some(tls) => {
-            let listener = TlsListener::new(socket, tls_acceptor(tls)?).map_err(|error| error.to_string())?;
-            let serving = axum::serve(listener, service).with_graceful_shutdown(until(stopping));
-            tokio::spawn(async move { log_end(serving.await) })
-        }
-    })
+    let tls = tls.map(tls_acceptor).transpose()?;
+    let service = ConnectionService { tls, router, stopping };
+    Ok(tokio::spawn(async move { accept_connections(socket, service, connections).await }))
 }
 
-fn log_end(ended: io::Result<()>) {
-    if let Err(error) = ended {
-        tracing::error!(%error, "the listener failed");
+async fn accept_connections(socket: TcpListener, service: ConnectionService, connections: Arc<Connections>) {
+    let mut stopping = service.stopping.clone();
+    let stopped = async move { drop(stopping.wait_for(|stop| *stop).await) };
+    tokio::pin!(stopped);
+    let mut open = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = socket.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    // Without room, dropping the stream refuses the connection.
+                    if let Some(slot) = connections.admit(peer.ip()) {
+                        open.spawn(service.clone().serve(stream, peer, slot));
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "failed to accept a connection");
+                    tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
+                }
+            },
+            Some(_) = open.join_next() => {}
+            () = &mut stopped => break,
+        }
+    }
+    drop(socket);
+    while open.join_next().await.is_some() {}
+}
+
+/// Serves one connection.
+#[derive(Clone)]
+struct ConnectionService {
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    stopping: watch::Receiver<bool>,
+}
+
+impl ConnectionService {
+    async fn serve(self, stream: TcpStream, peer: SocketAddr, slot: ConnectionSlot) {
+        drop(stream.set_nodelay(true));
+        match &self.tls {
+            None => self.serve_requests(stream, peer, slot).await,
+            Some(tls) => {
+                if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+                    self.serve_requests(stream, peer, slot).await;
+                }
+            }
+        }
+    }
+
+    async fn serve_requests(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: SocketAddr,
+        slot: ConnectionSlot,
+    ) {
+        let (router, own) = (self.router.clone(), slot.clone());
+        let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+            own.record_request();
+            request.extensions_mut().insert(ConnectInfo(PeerAddress(peer)));
+            request.extensions_mut().insert(own.clone());
+            router.clone().oneshot(request.map(Body::new))
+        });
+        let stream = TokioIo::new(CountedStream { stream, _slot: slot.clone() });
+        let mut builder = http1::Builder::new();
+        let builder = builder.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
+        let serving = builder.serve_connection(stream, service).with_upgrades();
+        tokio::pin!(serving);
+        let mut stopping = self.stopping.clone();
+        let stopped = async { drop(stopping.wait_for(|stop| *stop).await) };
+        let ended = tokio::select! {
+            ended = &mut serving => ended,
+            () = slot.wait_until_closable() => return,
+            () = stopped => {
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::trace!(%error, "a connection ended");
+        }
+    }
+}
+
+/// A stream that holds its connection's slot, also after an upgrade to a WebSocket.
+struct CountedStream<S> {
+    stream: S,
+    _slot: ConnectionSlot,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, data)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 }
 
@@ -72,79 +210,3 @@ fn tls_acceptor(tls: &Tls) -> Result<TlsAcceptor, String> {
 /// The address of a connection's peer.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerAddress(pub SocketAddr);
-
-impl Connected<IncomingStream<'_, PlainListener>> for PeerAddress {
-    fn connect_info(stream: IncomingStream<'_, PlainListener>) -> Self {
-        Self(*stream.remote_addr())
-    }
-}
-
-impl Connected<IncomingStream<'_, TlsListener>> for PeerAddress {
-    fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
-        Self(*stream.remote_addr())
-    }
-}
-
-pub struct PlainListener(TcpListener);
-
-impl Listener for PlainListener {
-    type Io = TcpStream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (TcpStream, SocketAddr) {
-        let (stream, peer) = Listener::accept(&mut self.0).await;
-        drop(stream.set_nodelay(true));
-        (stream, peer)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
-    }
-}
-
-type AcceptedTls = (TlsStream<TcpStream>, SocketAddr);
-
-/// Runs TLS handshakes in their own tasks, so that a slow client delays no other.
-pub struct TlsListener {
-    address: SocketAddr,
-    ready: mpsc::Receiver<AcceptedTls>,
-}
-
-impl TlsListener {
-    fn new(socket: TcpListener, acceptor: TlsAcceptor) -> io::Result<Self> {
-        let address = socket.local_addr()?;
-        let (sender, ready) = mpsc::channel(64);
-        tokio::spawn(async move {
-            while !sender.is_closed() {
-                let Ok((stream, peer)) = socket.accept().await else {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                };
-                let (acceptor, sender) = (acceptor.clone(), sender.clone());
-                tokio::spawn(async move {
-                    drop(stream.set_nodelay(true));
-                    if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                        drop(sender.send((stream, peer)).await);
-                    }
-                });
-            }
-        });
-        Ok(Self { address, ready })
-    }
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
-        match self.ready.recv().await {
-            Some(accepted) => accepted,
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.address)
-    }
-}

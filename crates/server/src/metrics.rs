@@ -5,11 +5,13 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 pub const EVENTS_STORED: &str = "atoll_events_stored_total";
 pub const EVENTS_DUPLICATE: &str = "atoll_events_duplicate_total";
 pub const EVENTS_REJECTED: &str = "atoll_events_rejected_total";
+pub const EVENTS_DROPPED: &str = "atoll_events_dropped_total";
 pub const MESSAGES_QUEUED: &str = "atoll_messages_queued_total";
 pub const MESSAGES_ACKNOWLEDGED: &str = "atoll_messages_acknowledged_total";
 pub const SANDBOXES_MADE: &str = "atoll_sandboxes_made_total";
 pub const SANDBOXES: &str = "atoll_sandboxes";
 pub const READERS: &str = "atoll_readers";
+pub const EVICTED_CONNECTIONS: &str = "atoll_evicted_connections_total";
 pub const WORKERS: &str = "atoll_worker_streams";
 pub const REQUESTS: &str = "atoll_http_requests_total";
 pub const REQUEST_SECONDS: &str = "atoll_http_request_seconds";
@@ -20,11 +22,13 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     (EVENTS_STORED, "Events stored from workers"),
     (EVENTS_DUPLICATE, "Duplicate events from workers"),
     (EVENTS_REJECTED, "Rejected events, replaced by worker.rejected"),
+    (EVENTS_DROPPED, "Events that the quota of their sandbox's log did not admit"),
     (MESSAGES_QUEUED, "Messages queued"),
     (MESSAGES_ACKNOWLEDGED, "Messages acknowledged"),
     (SANDBOXES_MADE, "Sandboxes created, by provider"),
     (SANDBOXES, "Sandboxes now, by state"),
     (READERS, "Connected event readers"),
+    (EVICTED_CONNECTIONS, "Connections without a principal that were closed to make room"),
     (WORKERS, "Workers connected by WebSocket"),
     (REQUESTS, "HTTP requests, by method and status class"),
     (REQUEST_SECONDS, "Time to answer an HTTP request"),

@@ -31,7 +31,9 @@ fn build_provider(
     let link_host = || Arc::clone(linked) as Arc<dyn LinkHost>;
     match kind {
         ProviderKind::Local => Arc::new(
-            Local::new(options.launcher.clone(), link_host()).with_minimum_tier(options.config.local.isolation),
+            Local::new(options.launcher.clone(), link_host())
+                .with_minimum_tier(options.config.local.isolation)
+                .with_disk(&options.config.data_dir, options.config.local.disk_pool_gb),
         ),
         ProviderKind::Docker => {
             let data_dir = &options.config.data_dir;
@@ -108,9 +110,11 @@ impl WorkerLink for InProcessLink {
     }
 
     fn send_events<'a>(&'a self, sandbox: SandboxId, batch: &'a Batch) -> LinkResult<'a, BatchAnswer> {
-        Box::pin(
-            async move { ingest::submit_batch(&*self.app()?, sandbox, batch.clone()).await.map_err(to_link_error) },
-        )
+        Box::pin(async move {
+            let app = self.app()?;
+            let mut turn = app.event_gates.enter(sandbox).await.map_err(to_link_error)?;
+            ingest::submit_batch(&app, &mut turn, sandbox, batch.clone()).await.map_err(to_link_error)
+        })
     }
 
     fn lease_messages<'a>(&'a self, sandbox: SandboxId, request: &'a LeaseRequest) -> LinkResult<'a, LeaseAnswer> {

@@ -17,7 +17,7 @@ pub async fn sweep_expired(app: &App, dry_run: bool, all: bool) -> Result<GcRepo
         (false, None) => Timestamp::from_micros(0),
     };
     let mut swept = GcReport { dry_run, ..GcReport::default() };
-    sweep_events(app, before, all, &mut swept).await?;
+    sweep_events(app, before, &mut swept).await?;
     if !dry_run {
         sweep_blobs(app, before, &mut swept).await?;
         let keys = now - app.config.retention.idempotency;
@@ -26,7 +26,7 @@ pub async fn sweep_expired(app: &App, dry_run: bool, all: bool) -> Result<GcRepo
     Ok(swept)
 }
 
-async fn sweep_events(app: &App, before: Timestamp, only_ended: bool, swept: &mut GcReport) -> Result<()> {
+async fn sweep_events(app: &App, before: Timestamp, swept: &mut GcReport) -> Result<()> {
     let mut seen = std::collections::BTreeSet::new();
     loop {
         let found = app
@@ -42,7 +42,7 @@ async fn sweep_events(app: &App, before: Timestamp, only_ended: bool, swept: &mu
                 let dry_run = swept.dry_run;
                 let cut = app.write(async move |work| {
                     let (_, mut sandbox) = work.lock_sandbox(id).await?;
-                    if only_ended && sandbox.state.is_live() {
+                    if !sandbox.state.has_ended() {
                         return Ok(0);
                     }
                     let count = retention::count_old_events(work.tx, &sandbox, before).await?;

@@ -63,6 +63,7 @@ fn api_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sse::stream_events))
         .routes(routes!(event_routes::read_trajectory))
         .routes(routes!(event_routes::export_transcript))
+        .routes(routes!(event_routes::export_log))
         .routes(routes!(worker_routes::submit_heartbeat))
         .routes(routes!(worker_stream::open_worker_socket))
         .routes(routes!(message_routes::send_message, message_routes::list_messages))

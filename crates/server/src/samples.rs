@@ -1,4 +1,5 @@
-//! Resource usage of sandboxes, measured by the provider: the last hour in memory.
+//! Resource usage of sandboxes, measured by the provider: the last hour in memory, one sample per minute in the store, so
+//! that the series outlasts a restart.
 
 use crate::problem::Result;
 use crate::state::App;
@@ -8,6 +9,7 @@ use atoll_core::provider::{Provider, ProviderId, ResourceUsage};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::time::Timestamp;
 use atoll_store::sandboxes::{self, SandboxFilter};
+use atoll_store::usage_samples::{self, UsageSample};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,6 +18,10 @@ use std::time::Duration;
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 /// Samples per sandbox: one hour.
 const MAX_SAMPLES: usize = 360;
+/// Rounds of samples between two that are stored: one minute.
+const ROUNDS_PER_STORED: u32 = 6;
+/// Stored samples that are older become one per ten minutes.
+pub const FINE_SAMPLES_TIME: Duration = Duration::from_secs(3600);
 const PAGE_SIZE: i64 = 100;
 
 #[derive(Debug, Clone, Copy)]
@@ -50,17 +56,81 @@ impl Samples {
         point
     }
 
-    /// The points after `since`, each the mean over `step`.
-    pub fn series(&self, sandbox: SandboxId, since: Option<Timestamp>, step: Duration) -> Vec<ResourceSample> {
-        let all = self.lock();
-        let points = all.get(&sandbox).into_iter().flatten().map(|sample| sample.point);
-        downsample(points.filter(|point| since.is_none_or(|since| point.at >= since)), step)
+    /// The points of a sandbox in memory.
+    fn points(&self, sandbox: SandboxId) -> Vec<ResourceSample> {
+        self.lock().get(&sandbox).into_iter().flatten().map(|sample| sample.point).collect()
+    }
+
+    /// The newest point of each sandbox.
+    fn newest_points(&self) -> Vec<(SandboxId, ResourceSample)> {
+        self.lock().iter().filter_map(|(sandbox, series)| Some((*sandbox, series.back()?.point))).collect()
     }
 
     /// Drops the series of other sandboxes.
     fn retain_only(&self, living: &HashSet<SandboxId>) {
         self.lock().retain(|sandbox, _| living.contains(sandbox));
     }
+}
+
+/// The points after `since`, each the mean over `step`: stored ones, then those in memory.
+pub async fn read_series(
+    app: &App,
+    sandbox: SandboxId,
+    since: Option<Timestamp>,
+    step: Duration,
+) -> Result<Vec<ResourceSample>> {
+    let recent = app.samples.points(sandbox);
+    let since = since.unwrap_or_else(|| app.clock.now() - FINE_SAMPLES_TIME);
+    let until = recent.first().map_or(Timestamp::from_micros(i64::MAX), |point| point.at);
+    let stored = app.read(async move |tx| Ok(usage_samples::list_samples(tx, sandbox, since, until).await?)).await?;
+    let recent = recent.into_iter().filter(|point| point.at >= since);
+    Ok(downsample(stored.into_iter().map(from_stored).chain(recent), step))
+}
+
+fn from_stored(sample: UsageSample) -> ResourceSample {
+    let whole = |figure: Option<i64>| figure.and_then(|figure| u64::try_from(figure).ok()).unwrap_or(0);
+    #[allow(clippy::cast_precision_loss, reason = "thousandths of processors are far from the limit of f64")]
+    let cpu = sample.cpu_milli.map(|milli| milli as f64 / 1000.0);
+    ResourceSample {
+        at: sample.at,
+        cpu,
+        memory_bytes: whole(sample.memory_bytes),
+        disk_bytes: whole(sample.disk_bytes),
+        pids: whole(sample.pids),
+        network_bytes: whole(sample.network_bytes),
+    }
+}
+
+fn to_stored(point: &ResourceSample) -> UsageSample {
+    let whole = |figure: u64| Some(i64::try_from(figure).unwrap_or(i64::MAX));
+    UsageSample {
+        at: point.at,
+        // Out-of-range values saturate.
+        cpu_milli: point.cpu.map(|cpu| (cpu * 1000.0) as i64),
+        memory_bytes: whole(point.memory_bytes),
+        disk_bytes: whole(point.disk_bytes),
+        pids: whole(point.pids),
+        network_bytes: whole(point.network_bytes),
+    }
+}
+
+/// Stores the newest point of each sandbox.
+async fn store_points(app: &App) -> Result<()> {
+    let points = app.samples.newest_points();
+    if points.is_empty() {
+        return Ok(());
+    }
+    app.write(async move |work| {
+        for (sandbox, point) in points {
+            // A sandbox can be removed meanwhile.
+            if sandboxes::find_owner_ids(work.tx, sandbox).await?.is_some() {
+                usage_samples::add_sample(work.tx, sandbox, &to_stored(&point)).await?;
+                usage_samples::thin_samples(work.tx, sandbox, work.now - FINE_SAMPLES_TIME).await?;
+            }
+        }
+        Ok(())
+    })
+    .await
 }
 
 /// Averages points into one per `step`.
@@ -110,14 +180,21 @@ pub async fn run_sampler(app: Arc<App>) {
     let mut stopping = app.stopping.clone();
     let mut clock = tokio::time::interval(SAMPLE_INTERVAL);
     clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
+    for round in 1_u32.. {
         tokio::select! {
             _ = clock.tick() => {}
-            _ = stopping.wait_for(|stop| *stop) => return,
+            _ = stopping.wait_for(|stop| *stop) => break,
         }
-        if let Err(problem) = sample_all(&app).await {
+        let mut sampled = sample_all(&app).await;
+        if round.is_multiple_of(ROUNDS_PER_STORED) {
+            sampled = sampled.and(store_points(&app).await);
+        }
+        if let Err(problem) = sampled {
             tracing::debug!(detail = %problem.detail, "failed to sample resource usage");
         }
+    }
+    if let Err(problem) = store_points(&app).await {
+        tracing::debug!(detail = %problem.detail, "failed to store the last samples");
     }
 }
 
@@ -173,11 +250,20 @@ mod tests {
         for second in 0..4_000 {
             samples.add(sandbox, at(second), usage(0.0, u64::try_from(second).unwrap()));
         }
-        let all = samples.series(sandbox, None, Duration::from_secs(1));
+        let all = samples.points(sandbox);
         assert_eq!((all.len(), all[0].at), (MAX_SAMPLES, at(3640)));
-        let means = samples.series(sandbox, Some(at(3980)), Duration::from_secs(10));
+        let means = downsample(all.into_iter().filter(|point| point.at >= at(3980)), Duration::from_secs(10));
         assert_eq!(means.iter().map(|point| point.memory_bytes).collect::<Vec<_>>(), [3984, 3994]);
         samples.retain_only(&HashSet::new());
-        assert_eq!(samples.series(sandbox, None, Duration::from_secs(1)), []);
+        assert_eq!(samples.points(sandbox), []);
+    }
+
+    #[test]
+    fn a_stored_point_is_the_same_point() {
+        let (samples, sandbox) = (Samples::default(), SandboxId::new());
+        samples.add(sandbox, at(0), usage(0.0, 1));
+        let point = samples.add(sandbox, at(10), ResourceUsage { pids: 3, disk_bytes: 7, ..usage(15.0, 1 << 40) });
+        assert_eq!(from_stored(to_stored(&point)), point);
+        assert_eq!(samples.newest_points(), [(sandbox, point)]);
     }
 }

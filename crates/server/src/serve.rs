@@ -2,6 +2,7 @@
 
 use crate::auth::token_format;
 use crate::blobs::Blobs;
+use crate::connections::Connections;
 use crate::gateway::{Gateway, Placeholders};
 use crate::guard::Hosts;
 use crate::jobs::Runner;
@@ -17,7 +18,7 @@ use atoll_store::meta::{self, DataDirLock};
 use atoll_store::projects::{self, ProjectRow};
 use atoll_store::tokens::{self, TokenHolder, TokenRow};
 use atoll_store::users::{self, UserRow};
-use atoll_store::{Store, Tx, sandboxes};
+use atoll_store::{DatabaseHold, Store, Tx, sandboxes};
 use secrecy::ExposeSecret;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -55,6 +56,7 @@ pub struct Server {
     app: Arc<App>,
     providers: Arc<Providers>,
     store: Store,
+    hold: DatabaseHold,
     _lock: DataDirLock,
 }
 
@@ -68,7 +70,7 @@ impl Server {
         create_data_dir(&options.config.data_dir)?;
         let holder = format!("atoll serve (pid {}, {})", std::process::id(), options.config.server.listen);
         let lock = DataDirLock::acquire(&options.config.data_dir, &holder)?;
-        let store = Store::open(&options.store_location()).await?;
+        let (store, hold) = Store::open_exclusively(&options.store_location(), &describe_holder(&options)).await?;
         let now = clock.now();
         let first = store.write(async move |tx| initialize_deployment(tx, now).await).await?;
         let admin_token = options.config.data_dir.join("admin-token");
@@ -110,7 +112,10 @@ impl Server {
         let hosts = Hosts::new(address, &options.config.server.hosts, options.config.server.public_url.as_deref());
         let router = router::build_router(Arc::clone(&app), hosts);
         providers.linked().open_links(router.clone());
-        let serving = listener::serve_router(socket, tls.as_ref(), router, stopping).map_err(Error::Tls)?;
+        let most = listener::fit_connections(options.config.limits.max_connections);
+        let connections = Arc::new(Connections::new(most));
+        let serving =
+            listener::serve_router(socket, tls.as_ref(), router, connections, stopping).map_err(Error::Tls)?;
         let runner = Runner::new(Arc::clone(&app), Arc::clone(&providers)).run();
         let watching = crate::samples::run_sampler(Arc::clone(&app));
         let jobs = tokio::spawn(async move {
@@ -118,7 +123,7 @@ impl Server {
         });
         write_address(&options.config.data_dir, &url)
             .map_err(|source| data_dir_error(&options.config.data_dir, source))?;
-        Ok(Self { address, url, admin_token, stop, serving, jobs, app, providers, store, _lock: lock })
+        Ok(Self { address, url, admin_token, stop, serving, jobs, app, providers, store, hold, _lock: lock })
     }
 
     /// Stops accepting requests, waits for open ones and closes everything.
@@ -140,7 +145,15 @@ impl Server {
         self.providers.disconnect_all();
         self.app.gateway.wait_until_settled().await;
         self.store.close().await;
+        self.hold.release().await;
     }
+}
+
+/// Describes this server for the error message of a second one.
+fn describe_holder(options: &Options) -> String {
+    let machine = rustix::system::uname();
+    let name = machine.nodename().to_string_lossy();
+    format!("atoll serve (pid {} on {name}, {})", std::process::id(), options.config.server.listen)
 }
 
 /// Stops the processes of ended sandboxes. Running sandboxes outlive the server, and the next server adopts them.

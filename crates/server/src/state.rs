@@ -2,12 +2,13 @@
 
 use crate::agents::Agents;
 use crate::app::{Outbox, Work};
-use crate::auth::TokenCache;
 use crate::auth::tickets::Tickets;
+use crate::auth::{Caller, PrincipalKey, TokenCache};
 use crate::blobs::Blobs;
 use crate::egress::Egress;
 use crate::gateway::Gateway;
 use crate::hub::Hub;
+use crate::ingest_gates::IngestGates;
 use crate::limiter::Limiter;
 use crate::options::Options;
 use crate::problem::{Problem, Result};
@@ -15,6 +16,7 @@ use crate::providers::Providers;
 use crate::samples::Samples;
 use crate::sandbox_locks::SandboxLocks;
 use crate::secrets::Secrets;
+use crate::shares::{SharePermit, ShareUsedUp, Shares};
 use crate::terminals::Terminals;
 use atoll_config::Config;
 use atoll_core::id::{ProjectId, SandboxId};
@@ -24,7 +26,7 @@ use atoll_store::{Store, Tx};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 
 pub struct App {
     pub store: Store,
@@ -45,10 +47,13 @@ pub struct App {
     pub default_project: ProjectId,
     /// The URL at which external workers reach this server.
     pub public_url: String,
+    /// Turns of sandboxes to store events and blobs.
+    pub event_gates: IngestGates,
+    pub blob_gates: IngestGates,
     /// Wakes the job runner.
     pub jobs: Arc<Notify>,
-    /// Permits for event readers.
-    pub readers: Arc<Semaphore>,
+    /// Shares of the live streams.
+    readers: Arc<Shares<PrincipalKey>>,
     /// Resource usage of the last hour.
     pub samples: Samples,
     /// Becomes true when the server stops.
@@ -99,6 +104,9 @@ pub struct AppParts {
     pub gateway: Gateway,
 }
 
+/// The right to one live stream.
+pub type ReaderPermit = SharePermit<PrincipalKey>;
+
 const MAX_CACHED_OWNERS: usize = 100_000;
 
 impl App {
@@ -124,9 +132,11 @@ impl App {
             deployment: parts.deployment,
             default_project: parts.default_project,
             public_url: parts.public_url,
+            event_gates: IngestGates::default(),
+            blob_gates: IngestGates::default(),
             jobs: Arc::default(),
             samples: Samples::default(),
-            readers: Arc::new(Semaphore::new(options.config.limits.max_live_streams)),
+            readers: Arc::new(Shares::new(options.config.limits.max_live_streams)),
             stopping: parts.stopping,
             egress: Arc::new(Egress::new(&options.config.network, &options.no_proxy)),
             gateway: Arc::new(parts.gateway),
@@ -208,11 +218,12 @@ impl App {
         Ok(None)
     }
 
-    pub fn reader_permit(&self) -> Result<tokio::sync::OwnedSemaphorePermit> {
-        let permit = Arc::clone(&self.readers).try_acquire_owned();
-        permit.map_err(|_| {
-            Problem::new(crate::problem::Code::TooManyReaders, "close some streams, or raise limits.max_live_streams")
-                .retry_after(5)
+    /// Admits a live stream. One principal gets at most its share of them.
+    pub fn admit_reader(&self, caller: &Caller) -> Result<ReaderPermit> {
+        self.readers.acquire(caller.key()).map_err(|ShareUsedUp| {
+            let detail =
+                "close some streams, or raise limits.max_live_streams; a principal gets at most a quarter of them";
+            Problem::new(crate::problem::Code::TooManyReaders, detail).retry_after(5)
         })
     }
 }

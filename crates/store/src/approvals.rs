@@ -28,7 +28,13 @@ impl ApprovalRow {
     pub fn answer(&self) -> Option<ApprovalAnswer> {
         let decision = self.decision?;
         let (approval_id, reason, answers) = (self.approval_id.clone(), self.reason.clone(), self.answers.clone());
-        Some(ApprovalAnswer { approval_id, decision, reason, answers })
+        let sha256 = self.input_hash().map(str::to_owned);
+        Some(ApprovalAnswer { approval_id, decision, reason, sha256, answers })
+    }
+
+    /// Hash of the tool's input, if the request has one.
+    pub fn input_hash(&self) -> Option<&str> {
+        self.data.get("sha256")?.as_str()
     }
 }
 

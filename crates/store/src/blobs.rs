@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::sql::{Tx, first_row, text_param, time_param};
 use atoll_core::id::SandboxId;
+use atoll_core::log_quota;
 use atoll_core::time::Timestamp;
 
 /// The file that holds a blob.
@@ -23,9 +24,22 @@ pub async fn insert_blob(
     let sql = "INSERT INTO blobs (sandbox_id, sha256, size, created_at, stored) VALUES (?1, ?2, ?3, ?4, ?5)
                ON CONFLICT DO NOTHING";
     let other = Some(stored.sha256.as_str()).filter(|other| *other != sha256);
-    tx.execute(sql, &[text_param(sandbox), sha256.into(), stored.size.into(), time_param(now), other.into()])
-        .await
-        .map(drop)
+    let params = [text_param(sandbox), sha256.into(), stored.size.into(), time_param(now), other.into()];
+    match tx.execute(sql, &params).await? {
+        0 => Ok(()),
+        _ => change_blob_bytes(tx, sandbox, counted_size(stored)).await,
+    }
+}
+
+/// The size that a blob counts with.
+fn counted_size(stored: &BlobFile) -> i64 {
+    let size = u64::try_from(stored.size).unwrap_or(0);
+    i64::try_from(log_quota::blob_size(size)).unwrap_or(i64::MAX)
+}
+
+async fn change_blob_bytes(tx: &mut dyn Tx, sandbox: SandboxId, change: i64) -> Result<()> {
+    let sql = "UPDATE sandboxes SET blob_bytes = blob_bytes + ?2 WHERE id = ?1";
+    tx.execute(sql, &[text_param(sandbox), change.into()]).await.map(drop)
 }
 
 pub async fn find_blob(tx: &mut dyn Tx, sandbox: SandboxId, sha256: &str) -> Result<Option<BlobFile>> {
@@ -39,6 +53,7 @@ pub async fn delete_blob(tx: &mut dyn Tx, sandbox: SandboxId, sha256: &str) -> R
     let Some(stored) = find_blob(tx, sandbox, sha256).await? else { return Ok(None) };
     let sql = "DELETE FROM blobs WHERE sandbox_id = ?1 AND sha256 = ?2";
     tx.execute(sql, &[text_param(sandbox), sha256.into()]).await?;
+    change_blob_bytes(tx, sandbox, -counted_size(&stored)).await?;
     Ok(Some(stored.sha256))
 }
 

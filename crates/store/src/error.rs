@@ -23,6 +23,9 @@ pub enum Error {
     /// Another process holds the data directory.
     #[error("{0}")]
     Locked(String),
+    /// Another server uses the database.
+    #[error("the database is held by {0}; stop it, or name another database with --database-url")]
+    DatabaseHeld(String),
     /// A newer Atoll wrote the database.
     #[error("the database has schema version {found}, this program knows {known}; use a newer Atoll")]
     NewerSchema { found: i64, known: i64 },

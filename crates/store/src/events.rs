@@ -5,6 +5,7 @@ use crate::sandboxes::SandboxRow;
 use crate::sql::{BulkInsertSql, Row, SqlParam, Tx, text_param, time_param};
 use atoll_core::event::{Event, EventSource, EventType, EventTypePattern, NewEvent, is_omitted_from_trajectory};
 use atoll_core::id::{SandboxId, SessionId};
+use atoll_core::log_quota;
 use atoll_core::time::Timestamp;
 use serde_json::value::RawValue;
 
@@ -15,6 +16,11 @@ const INSERT_EVENTS: BulkInsertSql = BulkInsertSql {
            SELECT * FROM UNNEST(?1::text[], ?2::bigint[], ?3::text[], ?4::text[], ?5::text[], ?6::text[],
                                 ?7::bigint[], ?8::bigint[], ?9::bigint[], ?10::text[])",
 };
+
+/// The size that an event counts with: its data, and the rest of its row.
+fn event_size(data: &RawValue) -> i64 {
+    i64::try_from(log_quota::event_size(data.get())).unwrap_or(i64::MAX)
+}
 
 /// Appends events to a sandbox's log, numbers them, and updates the counters in its row. The caller has locked the
 /// session and writes the row afterwards.
@@ -28,6 +34,7 @@ pub async fn append_events(
         .into_iter()
         .map(|event| {
             sandbox.last_seq += 1;
+            sandbox.log_bytes = sandbox.log_bytes.saturating_add(event_size(&event.data));
             sandbox.noise_count += i64::from(is_omitted_from_trajectory(event.event_type.as_str()));
             Event {
                 id: event.id,

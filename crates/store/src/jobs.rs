@@ -14,6 +14,8 @@ pub struct Job {
     pub sandbox_id: SandboxId,
     pub due_at: Timestamp,
     pub attempts: i64,
+    /// Number of the claim. Only the newest claim can finish or postpone the job.
+    pub claim: i64,
 }
 
 fn job_from_row(row: Row) -> Result<Job> {
@@ -23,15 +25,16 @@ fn job_from_row(row: Row) -> Result<Job> {
         sandbox_id: row.parse("sandbox_id")?,
         due_at: row.time("due_at")?,
         attempts: row.int("attempts")?,
+        claim: row.int("claim")?,
     })
 }
 
-/// Adds a job, or reschedules the pending one of its kind.
+/// Adds a job, or reschedules the pending one of its kind. A runner that still runs it cannot finish the new one.
 pub async fn schedule_job(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, due_at: Timestamp) -> Result<()> {
     let sql = "INSERT INTO jobs (id, kind, sandbox_id, due_at, attempts, created_at)
                VALUES (?1, ?2, ?3, ?4, 0, ?5)
                ON CONFLICT (sandbox_id, kind)
-               DO UPDATE SET due_at = excluded.due_at, claimed_until = NULL, attempts = 0";
+               DO UPDATE SET due_at = excluded.due_at, claimed_until = NULL, attempts = 0, claim = jobs.claim + 1";
     let params =
         [text_param(JobId::new()), text_param(kind), text_param(sandbox), time_param(due_at), time_param(due_at)];
     tx.execute(sql, &params).await.map(drop)
@@ -58,13 +61,13 @@ pub async fn cancel_job(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId) -> R
 
 /// Claims due jobs. A job becomes available again if it does not finish within `hold`.
 pub async fn claim_due_jobs(tx: &mut dyn Tx, now: Timestamp, hold: Duration, limit: i64) -> Result<Vec<Job>> {
-    let sql = "SELECT id, kind, sandbox_id, due_at, attempts FROM jobs
+    let sql = "SELECT id, kind, sandbox_id, due_at, attempts, claim + 1 AS claim FROM jobs
                WHERE due_at <= ?1 AND (claimed_until IS NULL OR claimed_until <= ?1) ORDER BY due_at LIMIT ?2";
     let rows = tx.query_for_update(sql, &[time_param(now), limit.into()]).await?;
     let jobs: Vec<Job> = rows.into_iter().map(job_from_row).collect::<Result<_>>()?;
     for job in &jobs {
-        let sql = "UPDATE jobs SET claimed_until = ?2, attempts = attempts + 1 WHERE id = ?1";
-        tx.execute(sql, &[text_param(job.id), time_param(now + hold)]).await?;
+        let sql = "UPDATE jobs SET claimed_until = ?2, attempts = attempts + 1, claim = ?3 WHERE id = ?1";
+        tx.execute(sql, &[text_param(job.id), time_param(now + hold), job.claim.into()]).await?;
     }
     Ok(jobs)
 }
@@ -77,14 +80,16 @@ pub async fn find_next_due_time(tx: &mut dyn Tx) -> Result<Option<Timestamp>> {
     Ok(crate::sql::first_row(rows).map(|row| row.opt_time("next_due_at")).transpose()?.flatten())
 }
 
-pub async fn finish_job(tx: &mut dyn Tx, id: JobId) -> Result<()> {
-    tx.execute("DELETE FROM jobs WHERE id = ?1", &[text_param(id)]).await.map(drop)
+/// Deletes a job. Returns false if the claim is outdated; then nothing changes.
+pub async fn finish_job(tx: &mut dyn Tx, id: JobId, claim: i64) -> Result<bool> {
+    let sql = "DELETE FROM jobs WHERE id = ?1 AND claim = ?2";
+    Ok(tx.execute(sql, &[text_param(id), claim.into()]).await? > 0)
 }
 
-/// Reschedules a job for a retry.
-pub async fn postpone_job(tx: &mut dyn Tx, id: JobId, due_at: Timestamp) -> Result<()> {
-    let sql = "UPDATE jobs SET due_at = ?2, claimed_until = NULL WHERE id = ?1";
-    tx.execute(sql, &[text_param(id), time_param(due_at)]).await.map(drop)
+/// Reschedules a job for a retry. Returns false if the claim is outdated; then nothing changes.
+pub async fn postpone_job(tx: &mut dyn Tx, id: JobId, claim: i64, due_at: Timestamp) -> Result<bool> {
+    let sql = "UPDATE jobs SET due_at = ?3, claimed_until = NULL WHERE id = ?1 AND claim = ?2";
+    Ok(tx.execute(sql, &[text_param(id), claim.into(), time_param(due_at)]).await? > 0)
 }
 
 /// Offset of suspended jobs, later than any due time: a suspended job is due at this plus its remaining time.
@@ -107,7 +112,8 @@ pub async fn resume_job(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, now:
         .map(drop)
 }
 
-/// Releases the claims of a server that has stopped.
+/// Releases the claims of a server that has stopped. If it still runs, its claims are outdated.
 pub async fn release_all_claims(tx: &mut dyn Tx) -> Result<()> {
-    tx.execute("UPDATE jobs SET claimed_until = NULL WHERE claimed_until IS NOT NULL", &[]).await.map(drop)
+    let sql = "UPDATE jobs SET claimed_until = NULL, claim = claim + 1 WHERE claimed_until IS NOT NULL";
+    tx.execute(sql, &[]).await.map(drop)
 }

@@ -27,9 +27,11 @@ pub mod sql;
 mod sqlite;
 pub mod streams;
 pub mod tokens;
+pub mod usage_samples;
 pub mod users;
 
 pub use error::{Error, Result};
+pub use postgres::database_hold::DatabaseHold;
 use secrecy::SecretString;
 pub use sql::Tx;
 use std::path::PathBuf;
@@ -67,6 +69,18 @@ impl Store {
             DatabaseLocation::Sqlite(path) => Database::Sqlite(sqlite::Sqlite::open(path).await?),
             DatabaseLocation::Postgres(url) => Database::Postgres(postgres::Postgres::open(url).await?),
         }))
+    }
+
+    /// Opens the database for one server; `holder` describes it. Fails if another server has the database open. An SQLite
+    /// database needs no hold: it belongs to the data directory, which has a lock.
+    pub async fn open_exclusively(location: &DatabaseLocation, holder: &str) -> Result<(Self, DatabaseHold)> {
+        match location {
+            DatabaseLocation::Sqlite(_) => Ok((Self::open(location).await?, DatabaseHold::not_needed())),
+            DatabaseLocation::Postgres(url) => {
+                let (postgres, hold) = postgres::Postgres::open_exclusively(url, holder).await?;
+                Ok((Self(Database::Postgres(postgres)), hold))
+            }
+        }
     }
 
     /// Returns the schema version of a database without changing it; `None` if it has no tables.

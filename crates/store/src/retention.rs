@@ -10,10 +10,10 @@ use atoll_core::time::Timestamp;
 /// Maximum number of events deleted per transaction, so that it does not block the writer for long.
 pub const MAX_DELETED_EVENTS: i64 = 5_000;
 
-/// Lists sandboxes whose first stored event is older than `before`.
+/// Lists sandboxes that ended before `before` and still have older events than the newest one.
 pub async fn list_sandboxes_with_old_events(tx: &mut dyn Tx, before: Timestamp, limit: i64) -> Result<Vec<SandboxId>> {
     let sql = "SELECT s.id FROM sandboxes s JOIN events e ON e.sandbox_id = s.id AND e.seq = s.first_seq
-               WHERE s.last_seq > s.first_seq AND e.received_at < ?1 ORDER BY s.id LIMIT ?2";
+               WHERE s.last_seq > s.first_seq AND s.ended_at < ?1 AND e.received_at < ?1 ORDER BY s.id LIMIT ?2";
     let rows = tx.query(sql, &[time_param(before), limit.into()]).await?;
     rows.into_iter().map(|row| row.parse("id")).collect()
 }

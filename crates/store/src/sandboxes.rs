@@ -34,6 +34,14 @@ pub struct SandboxRow {
     pub last_seq: i64,
     /// Number of noise events.
     pub noise_count: i64,
+    /// Size of the stored events.
+    pub log_bytes: i64,
+    /// Size of the stored blobs. `update_sandbox` does not write it; see `blobs`.
+    pub blob_bytes: i64,
+    /// Number of events that the log's quota did not admit.
+    pub dropped_events: i64,
+    /// When a rate-limited agent may continue, if its model said so.
+    pub rate_limited_until: Option<Timestamp>,
     pub heartbeat_count: i64,
     pub first_heartbeat: Option<Timestamp>,
     pub last_heartbeat: Option<Timestamp>,
@@ -74,7 +82,7 @@ macro_rules! select {
              s.end_rule, s.state, s.ending, s.outcome, s.reason_code, s.reason_detail, s.results, s.activity, s.turn,
              s.turn_state, s.limit_paused, s.version, s.first_seq, s.last_seq, s.noise, s.heartbeats, s.first_heartbeat,
              s.last_heartbeat, s.last_sample, s.stream, s.boot, s.worker_left, s.drained, s.cost_model_micros,
-             s.cost_compute_micros, s.created_by, s.created_at, s.updated_at, s.state_since, s.ended_at
+             s.cost_compute_micros, s.log_bytes, s.blob_bytes, s.dropped_events, s.rate_limited_until, s.created_by, s.created_at, s.updated_at, s.state_since, s.ended_at
              FROM sandboxes s ",
             $rest
         )
@@ -110,6 +118,10 @@ fn sandbox_from_row(row: Row) -> Result<SandboxRow> {
         first_seq: row.int("first_seq")?,
         last_seq: row.int("last_seq")?,
         noise_count: row.int("noise")?,
+        log_bytes: row.int("log_bytes")?,
+        blob_bytes: row.int("blob_bytes")?,
+        dropped_events: row.int("dropped_events")?,
+        rate_limited_until: row.opt_time("rate_limited_until")?,
         heartbeat_count: row.int("heartbeats")?,
         first_heartbeat: row.opt_time("first_heartbeat")?,
         last_heartbeat: row.opt_time("last_heartbeat")?,
@@ -129,7 +141,7 @@ fn sandbox_from_row(row: Row) -> Result<SandboxRow> {
 }
 
 /// Returns the mutable columns, in the order of `UPDATE` below.
-fn mutable_column_params(s: &SandboxRow) -> [SqlParam<'_>; 30] {
+fn mutable_column_params(s: &SandboxRow) -> [SqlParam<'_>; 33] {
     [
         text_param(s.id),
         s.version.into(),
@@ -161,6 +173,9 @@ fn mutable_column_params(s: &SandboxRow) -> [SqlParam<'_>; 30] {
         opt_time_param(s.ended_at),
         s.worker_has_exited.into(),
         opt_text_param(s.status.pausing_limit()),
+        s.log_bytes.into(),
+        s.dropped_events.into(),
+        opt_time_param(s.rate_limited_until),
     ]
 }
 
@@ -169,7 +184,7 @@ const UPDATE_SANDBOX: &str = "UPDATE sandboxes SET version = version + 1, provid
     turn_state = ?13, first_seq = ?14, last_seq = ?15, noise = ?16, heartbeats = ?17, first_heartbeat = ?18,
     last_heartbeat = ?19, last_sample = ?20, stream = ?21, boot = ?22, drained = ?23, cost_model_micros = ?24,
     cost_compute_micros = ?25, updated_at = ?26, state_since = ?27, ended_at = ?28, worker_left = ?29,
-    limit_paused = ?30
+    limit_paused = ?30, log_bytes = ?31, dropped_events = ?32, rate_limited_until = ?33
     WHERE id = ?1 AND version = ?2";
 
 pub async fn insert_sandbox(tx: &mut dyn Tx, s: &SandboxRow, labels: &BTreeMap<String, String>) -> Result<()> {
@@ -324,25 +339,4 @@ pub async fn list_silent_sandboxes(tx: &mut dyn Tx, before: Timestamp, limit: i6
                AND last_heartbeat < ?1 ORDER BY id LIMIT ?2";
     let rows = tx.query(sql, &[time_param(before), limit.into()]).await?;
     rows.into_iter().map(|row| row.parse("id")).collect()
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeartbeatSample {
-    pub at: Timestamp,
-    pub cpu_milli: Option<i64>,
-    pub memory_bytes: Option<i64>,
-    pub disk_bytes: Option<i64>,
-}
-
-pub async fn add_sample(tx: &mut dyn Tx, id: SandboxId, sample: &HeartbeatSample) -> Result<()> {
-    let sql = "INSERT INTO heartbeat_samples (sandbox_id, at, cpu_milli, memory_bytes, disk_bytes)
-               VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
-    let params = [
-        text_param(id),
-        time_param(sample.at),
-        sample.cpu_milli.into(),
-        sample.memory_bytes.into(),
-        sample.disk_bytes.into(),
-    ];
-    tx.execute(sql, &params).await.map(drop)
 }

@@ -43,5 +43,22 @@ async fn pending_approvals_are_capped_per_sandbox(kind: DatabaseKind) {
         .post(&format!("/sandboxes/{}/approvals/apr_301", busy.id), json!({ "decision": "deny" }))
         .await
         .expect_status(200);
+    let path = |id: &str| format!("/sandboxes/{}/approvals/{id}", busy.id);
+    // Allowing an input requires its hash; the answer to another input allows nothing.
+    let request = |key: i64, id: &str, hash: &str| {
+        let data = json!({ "approval_id": id, "kind": "permission", "tool": "Bash", "sha256": hash });
+        build_event(key, "approval.requested", data)
+    };
+    admin.post(&path("apr_8"), json!({ "decision": "deny" })).await.expect_status(200);
+    first.send_batch(vec![request(302, "apr_x", "aa"), request(303, "apr_y", "bb")]).await.expect_status(200);
+    first.send_batch(vec![request(304, "apr_x", "cc")]).await.expect_status(200);
+    admin.post(&path("apr_x"), json!({ "decision": "allow" })).await.expect_problem(422, "invalid");
+    let outdated = json!({ "decision": "allow", "sha256": "aa" });
+    admin.post(&path("apr_x"), outdated).await.expect_problem(409, "approval_changed");
+    for _ in 0..2 {
+        let allowed = json!({ "decision": "allow", "sha256": "cc" });
+        assert_eq!(admin.post(&path("apr_x"), allowed).await.expect_status(200)["state"], "answered");
+    }
+    admin.post(&path("apr_y"), json!({ "decision": "deny" })).await.expect_status(200);
     server.stop().await;
 }

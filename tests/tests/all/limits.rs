@@ -1,7 +1,7 @@
 //! Rate limits: the server refuses excess requests and readers, and slows workers down.
 
 use atoll_server::Options;
-use atoll_test_wait::poll_until;
+use atoll_test_wait::{WAIT_TIMEOUT, poll_until};
 use atoll_tests::actor::{Actor, ApiResponse};
 use atoll_tests::database::DatabaseKind;
 use atoll_tests::manual_worker::{ManualWorker, build_event};
@@ -9,6 +9,7 @@ use atoll_tests::server::TestServer;
 use reqwest::{Method, Response};
 use serde_json::json;
 use std::num::NonZeroU32;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Checks for a 429 with a plausible Retry-After header.
 #[track_caller]
@@ -101,7 +102,8 @@ async fn follow_events(actor: &Actor, sandbox: &str) -> Response {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn excess_readers_are_refused_until_one_disconnects() {
-    let server = start_server(|options| options.config.limits.max_live_streams = 2).await;
+    // One principal gets a quarter.
+    let server = start_server(|options| options.config.limits.max_live_streams = 8).await;
     let admin = server.admin();
     let sandbox = admin.create_external_sandbox(json!({})).await;
     // An invalid request does not count as a reader.
@@ -121,9 +123,55 @@ async fn excess_readers_are_refused_until_one_disconnects() {
     let refused = tokio_tungstenite::connect_async(request).await.unwrap_err();
     let tokio_tungstenite::tungstenite::Error::Http(refused) = refused else { panic!("{refused}") };
     assert_eq!(refused.status(), 429);
+    // The readers of one principal leave room for others.
+    let other = create_user(&admin, "other").await;
+    let others = follow_events(&other, &sandbox.id).await;
+    assert_eq!(others.status(), 200);
     // Other requests still work, and a reader that disconnects makes room.
     admin.get(&format!("/sandboxes/{}/events", sandbox.id)).await.expect_status(200);
     drop((first, second));
     poll_until("room for a reader", async || follow_events(&admin, &sandbox.id).await.status() == 200).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_connections_leave_room_for_clients() {
+    let server = start_server(|options| options.config.limits.max_connections = 40).await;
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let mut silent = Vec::new();
+    for number in 0..60 {
+        let mut connection = tokio::net::TcpStream::connect(&address).await.unwrap();
+        if number % 2 == 0 {
+            connection.write_all(b"GET /healthz HTTP/1.1\r\nHost: local").await.unwrap();
+        }
+        silent.push(connection);
+    }
+    // The oldest ones make room for newer ones of the same peer, so that a client gets through.
+    let admin = server.admin();
+    admin.get("/sandboxes").await.expect_status(200);
+    let mut end = [0];
+    for connection in &mut silent[..45] {
+        let read = tokio::time::timeout(WAIT_TIMEOUT, connection.read(&mut end)).await.expect("it stays open");
+        assert!(matches!(read, Ok(0) | Err(_)), "the server must close it: {read:?}");
+    }
+    // One principal gets a quarter of the connections; another one still gets some.
+    let other = create_user(&admin, "other").await;
+    let request = |actor: &Actor| {
+        let token = actor.token.as_ref().unwrap();
+        format!("GET /api/v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n")
+    };
+    let mut held = Vec::new();
+    let mut statuses = Vec::new();
+    for _ in 0..11 {
+        let mut connection = tokio::net::TcpStream::connect(&address).await.unwrap();
+        connection.write_all(request(&other).as_bytes()).await.unwrap();
+        let mut head = [0; 12];
+        connection.read_exact(&mut head).await.unwrap();
+        statuses.push(String::from_utf8_lossy(&head[9..]).into_owned());
+        held.push(connection);
+    }
+    assert_eq!(statuses, [["200"; 10].as_slice(), &["429"]].concat());
+    admin.get("/sandboxes").await.expect_status(200);
+    drop((silent, held));
     server.stop().await;
 }

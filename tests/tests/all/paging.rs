@@ -142,12 +142,17 @@ async fn filters_and_orders_match_the_log(kind: DatabaseKind) {
 }
 
 async fn retention_removes_whole_prefixes(kind: DatabaseKind) {
-    let server = TestServer::start(kind).await;
+    let keep_briefly = |options: &mut atoll_server::options::Options| {
+        options.config.retention.events = Some(std::time::Duration::from_micros(1));
+    };
+    let server = TestServer::start_with(kind, keep_briefly).await;
     let admin = server.admin();
     let sandbox = admin.create_external_sandbox(json!({})).await;
     let mut worker = ManualWorker::new(&admin, &sandbox);
     worker.send_heartbeat("working").await.expect_status(200);
     worker.send_events(&["agent.message", "agent.usage", "agent.message"]).await;
+    let expired = admin.post("/gc", json!({})).await.expect_status(200);
+    assert_eq!(expired["events"], 0, "`retention.events` counts from the end of a sandbox");
     let live = admin.post("/gc", json!({ "all": true })).await.expect_status(200);
     assert_eq!(live["events"], 0, "a live sandbox must keep all events");
     admin.post(&format!("/sandboxes/{}/stop", sandbox.id), json!({ "results": "discard" })).await.expect_status(200);
@@ -161,5 +166,9 @@ async fn retention_removes_whole_prefixes(kind: DatabaseKind) {
     assert_eq!(event_seqs(&left), [before["last_seq"].as_i64().unwrap()]);
     let page = admin.get(&format!("/sandboxes/{}/trajectory", sandbox.id)).await.expect_status(200);
     assert_eq!((page["total_events"].as_i64(), page["trajectory_events"].as_i64()), (Some(1), Some(1)));
+    let log = admin.get(&format!("/sandboxes/{}/logs", sandbox.id)).await.expect_status(200);
+    let lines: Vec<&str> = log.as_str().unwrap().lines().collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    assert!(lines[0].contains(" sandbox.completed "), "{log}");
     server.stop().await;
 }

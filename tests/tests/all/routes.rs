@@ -61,6 +61,7 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("GET /api/v1/sandboxes/{id}/events/stream", "11+++4+333"),
     ("GET /api/v1/sandboxes/{id}/trajectory", "11+++4+333"),
     ("GET /api/v1/sandboxes/{id}/transcript", "11+++4+333"),
+    ("GET /api/v1/sandboxes/{id}/logs", "11+++4+333"),
     ("POST /api/v1/sandboxes/{id}/heartbeat", "1133333+31"),
     ("GET /api/v1/sandboxes/{id}/stream", "1133333+31"),
     ("POST /api/v1/sandboxes/{id}/messages", "11++34+333"),

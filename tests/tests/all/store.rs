@@ -7,6 +7,7 @@ use atoll_core::model::ModelTokens;
 use atoll_core::time::Timestamp;
 use atoll_store::{DatabaseLocation, Error, Store, budgets, jobs, meta, model_usage};
 use atoll_tests::database::{Database, DatabaseKind};
+use atoll_tests::manual_worker::{ManualWorker, build_event};
 use atoll_tests::on_both_databases;
 use atoll_tests::server::TestServer;
 use serde_json::{Value, json};
@@ -18,11 +19,13 @@ on_both_databases!(
     concurrent_writes_are_all_stored,
     committed_writes_survive_reopening,
     due_jobs_are_claimed_once,
+    only_the_newest_claim_finishes_a_job,
     a_suspended_job_keeps_its_remaining_time,
     a_cancelled_read_does_not_disturb_later_writes,
     a_database_with_the_first_schema_can_be_opened,
     model_usage_is_summed_per_sandbox_session_project_and_user,
     project_costs_are_summed_per_budget_period,
+    usage_samples_outlast_a_restart,
 );
 
 async fn open_store(kind: DatabaseKind, dir: &Path) -> (Store, Database) {
@@ -135,6 +138,38 @@ async fn due_jobs_are_claimed_once(kind: DatabaseKind) {
     all.sort();
     all.dedup();
     assert_eq!(all.len(), 20);
+    close_store(store, database).await;
+}
+
+async fn only_the_newest_claim_finishes_a_job(kind: DatabaseKind) {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, database) = open_store(kind, dir.path()).await;
+    let sandbox = SandboxId::new();
+    let at = |seconds: i64| Timestamp::from_micros(seconds * 1_000_000);
+    let done: Result<(), Error> = store
+        .write(async move |tx| {
+            let hold = Duration::from_secs(60);
+            jobs::schedule_job(tx, JobKind::Timeout, sandbox, at(1)).await?;
+            // The first runner is slow, and a second one claims the job.
+            let slow = jobs::claim_due_jobs(tx, at(2), hold, 10).await?.remove(0);
+            let second = jobs::claim_due_jobs(tx, at(100), hold, 10).await?.remove(0);
+            assert_eq!(slow.id, second.id);
+            assert!(!jobs::finish_job(tx, slow.id, slow.claim).await?);
+            assert!(!jobs::postpone_job(tx, slow.id, slow.claim, at(1)).await?);
+            assert!(jobs::claim_due_jobs(tx, at(101), hold, 10).await?.is_empty(), "the second claim still holds");
+            // A new schedule outdates the second claim, and a restart the third.
+            jobs::schedule_job(tx, JobKind::Timeout, sandbox, at(102)).await?;
+            assert!(!jobs::finish_job(tx, second.id, second.claim).await?);
+            let third = jobs::claim_due_jobs(tx, at(103), hold, 10).await?.remove(0);
+            jobs::release_all_claims(tx).await?;
+            assert!(!jobs::finish_job(tx, third.id, third.claim).await?);
+            let fourth = jobs::claim_due_jobs(tx, at(104), hold, 10).await?.remove(0);
+            assert!(jobs::finish_job(tx, fourth.id, fourth.claim).await?);
+            assert_eq!(jobs::find_next_due_time(tx).await?, None);
+            Ok(())
+        })
+        .await;
+    done.unwrap();
     close_store(store, database).await;
 }
 
@@ -285,6 +320,47 @@ async fn project_costs_are_summed_per_budget_period(kind: DatabaseKind) {
     assert_eq!(row["budget"]["usd"], 3.5, "a rename must not change the budget");
     admin.patch(&path, json!({ "budget": null })).await.expect_status(200);
     assert_eq!(admin.get(&path).await.expect_status(200)["budget"], Value::Null);
+    server.stop().await;
+}
+
+async fn usage_samples_outlast_a_restart(kind: DatabaseKind) {
+    let mut server = TestServer::start(kind).await;
+    let admin = server.admin();
+    let sandbox = admin.create_external_sandbox(json!({})).await;
+    let worker = ManualWorker::new(&admin, &sandbox);
+    let beat = json!({ "stream": worker.stream, "protocol": 1, "at": "2026-01-01T00:00:00Z", "last_key": 0,
+        "activity": "starting", "cpu": 1.5, "memory": 5_000_000 });
+    worker.actor.post(&format!("/sandboxes/{}/heartbeat", sandbox.id), beat).await.expect_status(200);
+    let until = "2026-01-01T01:00:00Z";
+    let limited = build_event(1, "agent.rate_limited", json!({ "until": until }));
+    worker.send_batch(vec![limited]).await.expect_status(200);
+    server.restart().await;
+    let admin = server.admin();
+    let usage = admin.get(&format!("/sandboxes/{}/resources", sandbox.id)).await.expect_status(200);
+    let points = usage["items"].as_array().unwrap();
+    assert_eq!(points.len(), 1, "{usage}");
+    assert_eq!((&points[0]["cpu"], &points[0]["memory_bytes"]), (&json!(1.5), &json!(5_000_000)));
+    let path = format!("/sandboxes/{}", sandbox.id);
+    let row = admin.get(&path).await.expect_status(200);
+    assert_eq!((&row["activity"], &row["rate_limited_until"]), (&json!("rate_limited"), &json!(until)));
+    worker.send_batch(vec![build_event(2, "agent.started", json!({}))]).await.expect_status(200);
+    let row = admin.get(&path).await.expect_status(200);
+    assert_eq!((&row["activity"], &row["rate_limited_until"]), (&json!("working"), &Value::Null));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_server_on_one_postgres_database_names_the_holder() {
+    let mut server = TestServer::start(DatabaseKind::Postgres).await;
+    let other_dir = tempfile::tempdir().unwrap();
+    let mut options = server.options.clone();
+    options.config.data_dir = other_dir.path().to_owned();
+    let refused = atoll_server::Server::start(options).await.map(drop).unwrap_err().to_string();
+    let holder = format!("the database is held by atoll serve (pid {} on ", std::process::id());
+    assert!(refused.starts_with(&holder), "{refused}");
+    server.admin().get("/sandboxes").await.expect_status(200);
+    server.restart().await;
+    server.admin().get("/sandboxes").await.expect_status(200);
     server.stop().await;
 }
 

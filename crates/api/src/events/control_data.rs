@@ -1,5 +1,6 @@
 //! Data of events about decisions and bounds: approvals, checks, limits, the guardian, networks and models.
 
+use crate::is_false;
 use atoll_core::approval::ApprovalDecision;
 use atoll_core::budget::BudgetPeriod;
 use atoll_core::continuous::check::CheckResult;
@@ -23,10 +24,19 @@ pub struct ApprovalRequested {
     pub tool: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_use_id: Option<String>,
-    /// The tool's input; a string if it is too long.
+    /// The tool's whole input; the start of its text if `input_truncated` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
-    /// Hash of the input.
+    /// `input` is truncated. The blob `sha256` holds the whole.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub input_truncated: bool,
+    /// Size of the whole input as JSON, if `input` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_bytes: Option<u64>,
+    /// The change that an edit makes, as a unified diff without line numbers of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff: Option<String>,
+    /// Hash of the input. The answer names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

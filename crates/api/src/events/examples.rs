@@ -90,6 +90,7 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
         "worker.rejected",
         r#"{"stream":"0198f0a0-0000-7000-8000-000000000001","key":17,"code":"too_large","detail":"the data has more than 64 KB"}"#,
     ),
+    ("log.truncated", r#"{"log_bytes":1999990000,"quota_bytes":2000000000}"#),
     (
         "worker.lost",
         r#"{"stream":"0198f0a0-0000-7000-8000-000000000001","last_key":41,"detail":"the worker did not send its last events"}"#,

@@ -21,6 +21,15 @@ pub struct WorkerRejected {
     pub detail: String,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LogTruncated {
+    /// Bytes of the stored events and blobs.
+    pub log_bytes: u64,
+    /// Their maximum.
+    pub quota_bytes: u64,
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WorkerLost {

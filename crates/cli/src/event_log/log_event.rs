@@ -58,6 +58,9 @@ impl LogEvent {
             EventData::ModelRefused(refusal) => Some(refusal.detail.clone()),
             EventData::WorkerRejected(rejection) => Some(rejection.detail.clone()),
             EventData::WorkerLost(loss) => loss.detail.clone(),
+            EventData::LogTruncated(_) => {
+                Some("the log has reached its quota; further events are only counted".to_owned())
+            }
             EventData::ContinuousCheck(check) => Some(check.check.detail.clone()),
             EventData::ContinuousRunFailed(failure) => failure.error.clone(),
             EventData::ContinuousStopped(stop) => Some(stop.detail.clone()),

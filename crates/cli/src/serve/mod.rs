@@ -171,6 +171,7 @@ pub fn start_failure(error: atoll_server::Error) -> Failure {
         E::DataDir { .. } => ("data_dir", "Choose another --data-dir."),
         E::Listen { .. } => ("listen", "Choose another --listen; 127.0.0.1:0 uses any free port."),
         E::Tls(_) => ("tls", "Set --tls-cert to a PEM certificate chain and --tls-key to its key."),
+        E::Store(S::DatabaseHeld(_)) => ("database_held", "Stop the other server, or choose another --database-url."),
         E::Store(S::Locked(_)) => ("locked", "Wait for the other server, or choose another --data-dir."),
         E::Store(S::DiskFull { .. }) => ("disk_full", "Free space on that disk, or choose another --data-dir."),
         E::Store(_) => ("store", "Check the database with `atoll doctor`."),

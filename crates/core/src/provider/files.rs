@@ -34,6 +34,8 @@ string_enum! {
         UnsupportedKind = "unsupported_kind",
         /// The file was replaced during the operation.
         Changed = "changed",
+        /// The path leads out of the workspace, and the request may read only there.
+        OutsideWorkspace = "outside_workspace",
         /// The uploaded content is invalid: a truncated tar, a range of another length.
         BadContent = "bad_content",
         /// Any other file system error.
@@ -79,6 +81,13 @@ pub struct FileInfo {
     pub inode: u64,
 }
 
+/// The part of a sandbox's file system that a request may read. Links count by their target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadScope {
+    WholeSandbox,
+    Workspace,
+}
+
 /// A file operation without a content transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileOperation {
@@ -87,10 +96,12 @@ pub enum FileOperation {
         path: String,
         after: Option<String>,
         limit: u32,
+        scope: ReadScope,
     },
     /// Does not follow links.
     Stat {
         path: String,
+        scope: ReadScope,
     },
     /// Creates missing parents, too.
     MakeDirectory {
@@ -158,6 +169,12 @@ impl std::fmt::Debug for Download {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Download").field("entry", &self.entry).finish_non_exhaustive()
     }
+}
+
+/// The error of a path outside of the workspace.
+pub fn outside_workspace_error(path: &str) -> FileError {
+    let detail = format!("`{path}` is outside of the workspace: your role in this project can read only the workspace");
+    FileError::new(FileErrorCode::OutsideWorkspace, detail)
 }
 
 /// Returns the error of an invalid path.

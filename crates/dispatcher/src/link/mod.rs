@@ -44,10 +44,10 @@ pub enum LinkRequest<'a> {
     Nack(MessageId, &'a Nack),
 }
 
-/// Resource usage for heartbeats. Values that cannot be read are `None`.
+/// Resource usage of the sandbox for heartbeats. Values that cannot be read are `None`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Resources {
-    /// Load average of the last minute per processor: 1.0 means all are busy.
+    /// Processors in use since the last heartbeat: 1.5 is one and a half.
     pub cpu: Option<f64>,
     /// Memory in use, in bytes.
     pub memory: Option<f64>,

@@ -5,7 +5,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::provider::capabilities::{FileAbility, ForkAbility, OutputAbility, PauseAbility, SnapshotAbility};
 use atoll_core::provider::{
     ByteRange, CommandExit, CreateSpec, Error, ExecSpec, FileErrorCode, FileKind, FileOperation, FileOperationOutput,
-    FileResult, ProviderId, ProviderState, SandboxLookup, Transfer, WriteOptions,
+    FileResult, ProviderId, ProviderState, ReadScope, SandboxLookup, Transfer, WriteOptions,
 };
 use atoll_core::sandbox::Settings;
 use bytes::Bytes;
@@ -85,7 +85,13 @@ async fn list_directory(
 ) -> Result<Vec<(String, FileKind)>, String> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
-        match run_file_job(context, id, FileOperation::List { path: path.to_owned(), after, limit: 2 }).await? {
+        match run_file_job(
+            context,
+            id,
+            FileOperation::List { path: path.to_owned(), after, limit: 2, scope: ReadScope::WholeSandbox },
+        )
+        .await?
+        {
             Ok(FileOperationOutput::Listed { entries, next }) => {
                 ensure!(entries.len() <= 2, "a page of two has {}", entries.len());
                 all.extend(entries.into_iter().map(|entry| (entry.name, entry.kind)));
@@ -112,7 +118,7 @@ pub(super) async fn file_operations(context: &CheckContext<'_>) -> CheckOutcome 
     let entries = list_directory(context, &id, "/workspace/d").await?;
     ensure!(entries == expected, "the list is {entries:?}");
 
-    let stat = |path: &str| FileOperation::Stat { path: path.to_owned() };
+    let stat = |path: &str| FileOperation::Stat { path: path.to_owned(), scope: ReadScope::WholeSandbox };
     match run_file_job(context, &id, stat("d/b/deep")).await? {
         Ok(FileOperationOutput::Info(entry)) => {
             let right = (entry.name.as_str(), entry.kind, entry.size) == ("deep", FileKind::File, 2);
@@ -152,7 +158,8 @@ pub(super) async fn tree_transfer(context: &CheckContext<'_>) -> CheckOutcome {
     }
     let id = context.create_default_sandbox().await?;
     if context.provider.capabilities().files == FileAbility::Workspace {
-        let result = context.provider.download(&id, &Transfer::Tar { root: "from".to_owned() }).await;
+        let result =
+            context.provider.download(&id, &Transfer::Tar { root: "from".to_owned() }, ReadScope::WholeSandbox).await;
         ensure!(matches!(result, Err(Error::Unsupported { .. })), "expected unsupported for a tree, got {result:?}");
         return Ok(());
     }

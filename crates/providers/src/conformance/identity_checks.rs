@@ -4,7 +4,7 @@ use super::{CheckContext, CheckOutcome, describe_error, ensure, shell_command, w
 use atoll_core::provider::capabilities::{
     AttachAbility, FileAbility, ForkAbility, OutputAbility, PauseAbility, SnapshotAbility,
 };
-use atoll_core::provider::{ByteStream, Error, ExecRef, FileOperation, ProviderId, SandboxLookup};
+use atoll_core::provider::{ByteStream, Error, ExecRef, FileOperation, ProviderId, ReadScope, SandboxLookup};
 use atoll_core::sandbox::Repo;
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -106,7 +106,7 @@ pub(super) async fn unknown_is_gone(context: &CheckContext<'_>) -> CheckOutcome 
     }
     if can.files != FileAbility::None {
         is_gone("upload", context.provider.upload(at, &whole_file("a"), tracked_upload().0).await)?;
-        is_gone("download", context.provider.download(at, &whole_file("a")).await)?;
+        is_gone("download", context.provider.download(at, &whole_file("a"), ReadScope::WholeSandbox).await)?;
         is_gone("files", context.provider.files(at, &stat_job()).await)?;
     }
     Ok(())
@@ -139,7 +139,7 @@ pub(super) async fn unsupported_calls_have_no_effect(context: &CheckContext<'_>)
         let (data, touched) = tracked_upload();
         is_unsupported("upload", provider.upload(at, &whole_file("a"), data).await)?;
         ensure!(!touched.load(Ordering::SeqCst), "upload is unsupported, but read its data first");
-        is_unsupported("download", provider.download(at, &whole_file("a")).await)?;
+        is_unsupported("download", provider.download(at, &whole_file("a"), ReadScope::WholeSandbox).await)?;
         is_unsupported("files", provider.files(at, &stat_job()).await)?;
     }
     let after = provider.get(at).await;
@@ -164,7 +164,7 @@ fn is_unsupported<T>(what: &str, answer: Result<T, Error>) -> CheckOutcome {
 }
 
 fn stat_job() -> FileOperation {
-    FileOperation::Stat { path: "a".to_owned() }
+    FileOperation::Stat { path: "a".to_owned(), scope: ReadScope::WholeSandbox }
 }
 
 /// An upload stream that records whether the provider read it.

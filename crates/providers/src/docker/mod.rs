@@ -15,6 +15,7 @@ mod engine_info;
 mod git_container;
 mod worker_binary;
 
+use crate::host_maximum::HostMaximum;
 use crate::sandbox_locks::SandboxLocks;
 use crate::worker_client::exec::Commands;
 use crate::worker_client::git_arguments::{job_arguments, open_job_input};
@@ -24,8 +25,8 @@ use atoll_core::id::SandboxId;
 use atoll_core::provider::{
     ByteStream, Capabilities, CommandExit, CreateSpec, DeadWorker, Download, Error, ExecInfo, ExecRef, ExecSpec,
     ExecStream, FileOperation, FileOperationOutput, FileResult, GitOperation, GitResult, ImplementProvider, ProviderId,
-    ProviderPage, ProviderSandbox, ProviderState, PtySize, ResourceUsage, SandboxLookup, Transfer, UploadSummary,
-    capabilities as can,
+    ProviderPage, ProviderSandbox, ProviderState, PtySize, ReadScope, ResourceUsage, SandboxLookup, Transfer,
+    UploadSummary, capabilities as can,
 };
 use atoll_core::sandbox::ProviderKind;
 use bollard::query_parameters::StatsOptions;
@@ -87,6 +88,7 @@ pub struct Docker {
     /// Serializes creation per sandbox.
     create_locks: SandboxLocks,
     commands: Arc<Commands>,
+    maximum: HostMaximum,
 }
 
 impl Docker {
@@ -101,6 +103,8 @@ impl Docker {
             links: Mutex::default(),
             create_locks: SandboxLocks::default(),
             commands: Arc::default(),
+            // The engine runs on this machine.
+            maximum: HostMaximum::read(),
         }
     }
 
@@ -251,7 +255,7 @@ impl ImplementProvider for Docker {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        self.maximum.apply_to(CAPABILITIES)
     }
 
     async fn find_dead_worker(&self, sandbox: SandboxId) -> Result<DeadWorker, Error> {
@@ -404,8 +408,14 @@ impl ImplementProvider for Docker {
             .await
     }
 
-    async fn download(&self, id: &ProviderId, transfer: &Transfer) -> Result<FileResult<Download>, Error> {
-        file_transfer::download_files(&self.worker_socket(id).await?, self.commands.timeout_for(id), transfer).await
+    async fn download(
+        &self,
+        id: &ProviderId,
+        transfer: &Transfer,
+        scope: ReadScope,
+    ) -> Result<FileResult<Download>, Error> {
+        let socket = self.worker_socket(id).await?;
+        file_transfer::download_files(&socket, self.commands.timeout_for(id), transfer, scope).await
     }
 
     async fn files(&self, id: &ProviderId, job: &FileOperation) -> Result<FileResult<FileOperationOutput>, Error> {

@@ -63,7 +63,7 @@ fn file_names(tree: &Tree, name: &str) -> Vec<String> {
 
 pub(super) fn run_job(tree: &mut Tree, job: &FileOperation) -> FileResult<FileOperationOutput> {
     match job {
-        FileOperation::List { path, after, limit } => {
+        FileOperation::List { path, after, limit, .. } => {
             if stat_entry(tree, path)?.kind != FileKind::Directory {
                 return Err(FileError::new(FileErrorCode::NotADirectory, format!("`{path}` is no directory")));
             }
@@ -76,7 +76,7 @@ pub(super) fn run_job(tree: &mut Tree, job: &FileOperation) -> FileResult<FileOp
             let next = entries.last().filter(|_| more).map(|entry| entry.name.clone());
             Ok(FileOperationOutput::Listed { entries, next })
         }
-        FileOperation::Stat { path } => Ok(FileOperationOutput::Info(stat_entry(tree, path)?)),
+        FileOperation::Stat { path, .. } => Ok(FileOperationOutput::Info(stat_entry(tree, path)?)),
         FileOperation::MakeDirectory { .. } => {
             Err(FileError::new(FileErrorCode::UnsupportedKind, "a fake sandbox has no empty directories"))
         }

@@ -23,7 +23,7 @@ use crate::{all_labels, has_labels, lock_state};
 use atoll_core::provider::{
     ByteStream, Capabilities, CreateSpec, Download, Error, ExecRef, ExecSpec, ExecStream, FileOperation,
     FileOperationOutput, FileResult, ImplementProvider, ProviderId, ProviderPage, ProviderSandbox, ProviderState,
-    ResourceUsage, SandboxLookup, SnapshotRef, Transfer, UploadSummary, capabilities as can,
+    ReadScope, ResourceUsage, SandboxLookup, SnapshotRef, Transfer, UploadSummary, capabilities as can,
 };
 use atoll_core::sandbox::ProviderKind;
 use atoll_protocol::link::WorkerLink;
@@ -316,7 +316,13 @@ impl ImplementProvider for Fake {
         transfer::upload_file(&runtime, path, range, data).await
     }
 
-    async fn download(&self, id: &ProviderId, transfer: &Transfer) -> Result<FileResult<Download>, Error> {
+    async fn download(
+        &self,
+        id: &ProviderId,
+        transfer: &Transfer,
+        _: ReadScope,
+    ) -> Result<FileResult<Download>, Error> {
+        // All files of a fake sandbox are in its workspace.
         let (path, range) = transfer::file_target(transfer)?;
         let runtime = self.find_runtime(id)?;
         Ok(transfer::download_file(&runtime, path, range))

@@ -17,6 +17,7 @@ mod snapshots;
 
 pub use provider::CAPABILITIES;
 
+use crate::host_maximum::HostMaximum;
 use crate::sandbox_locks::SandboxLocks;
 use crate::worker_client::exec::Commands;
 use crate::worker_client::{LinkHost, link};
@@ -28,7 +29,7 @@ use atoll_core::provider::{
 use atoll_core::sandbox::{IsolationTier, Resources};
 use atoll_jail::{Launcher, ResourceLimits, SandboxInfo, SandboxSpec};
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use tokio::task::AbortHandle;
 
@@ -42,6 +43,7 @@ pub struct Local {
     commands: Arc<Commands>,
     disk: disk_watch::DiskWatch,
     tier: isolation_tier::TierRequirement,
+    maximum: HostMaximum,
 }
 
 /// The link to a live worker.
@@ -62,7 +64,13 @@ impl Local {
             commands: Arc::default(),
             disk: disk_watch::DiskWatch::default(),
             tier: isolation_tier::TierRequirement::default(),
+            maximum: HostMaximum::read(),
         }
+    }
+
+    /// Sets the directory of the sandboxes' files, and the size of their pool, which bound the disk of a sandbox.
+    pub fn with_disk(self, dir: &Path, pool_gb: Option<f64>) -> Self {
+        Self { maximum: self.maximum.with_disk(dir, pool_gb), ..self }
     }
 
     /// Sets the tier that every sandbox must reach.

@@ -7,8 +7,8 @@ use atoll_core::id::SandboxId;
 use atoll_core::provider::{
     ByteStream, Capabilities, CreateSpec, DeadWorker, Download, Error, ExecInfo, ExecRef, ExecSpec, ExecStream,
     FileOperation, FileOperationOutput, FileResult, GitOperation, GitResult, ImageRef, ImplementProvider, ProviderId,
-    ProviderPage, ProviderSandbox, PtySize, ResourceUsage, SandboxLookup, SnapshotRef, Transfer, UploadSummary,
-    capabilities as can,
+    ProviderPage, ProviderSandbox, PtySize, ReadScope, ResourceUsage, SandboxLookup, SnapshotRef, Transfer,
+    UploadSummary, capabilities as can,
 };
 use atoll_core::sandbox::{IsolationTier, ProviderKind};
 use bytes::Bytes;
@@ -39,7 +39,7 @@ impl ImplementProvider for Local {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        self.maximum.apply_to(CAPABILITIES)
     }
 
     async fn isolation_tier(&self) -> Option<IsolationTier> {
@@ -201,8 +201,14 @@ impl ImplementProvider for Local {
         file_transfer::upload_files(&self.live_socket(id).await?, &self.commands.timeout_for(id), transfer, data).await
     }
 
-    async fn download(&self, id: &ProviderId, transfer: &Transfer) -> Result<FileResult<Download>, Error> {
-        file_transfer::download_files(&self.live_socket(id).await?, self.commands.timeout_for(id), transfer).await
+    async fn download(
+        &self,
+        id: &ProviderId,
+        transfer: &Transfer,
+        scope: ReadScope,
+    ) -> Result<FileResult<Download>, Error> {
+        let socket = self.live_socket(id).await?;
+        file_transfer::download_files(&socket, self.commands.timeout_for(id), transfer, scope).await
     }
 
     async fn files(&self, id: &ProviderId, job: &FileOperation) -> Result<FileResult<FileOperationOutput>, Error> {

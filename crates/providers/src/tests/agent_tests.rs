@@ -3,7 +3,7 @@
 use super::Scenario;
 use super::recording_server::HEARTBEAT_SECONDS;
 use atoll_core::message::{Delivery, DeliveryMethod};
-use atoll_core::provider::{Provider, Transfer};
+use atoll_core::provider::{Provider, ReadScope, Transfer};
 use atoll_core::sandbox::Activity;
 use futures_util::StreamExt;
 use std::time::Duration;
@@ -47,8 +47,12 @@ async fn a_prompt_runs_as_one_turn_of_events() {
         );
         assert_eq!(row.heartbeats[0].1, Activity::Starting);
     });
-    let mut file =
-        scenario.fake.download(&scenario.id, &Transfer::file("/workspace/src/a.txt")).await.unwrap().unwrap();
+    let mut file = scenario
+        .fake
+        .download(&scenario.id, &Transfer::file("/workspace/src/a.txt"), ReadScope::WholeSandbox)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(file.data.next().await.unwrap().unwrap(), "one two\n");
     scenario.link.assert_no_violations();
 }

@@ -4,8 +4,8 @@
 use super::link;
 use super::pauses::PauseAwareTimeout;
 use atoll_core::provider::{
-    ByteStream, Download, Error, FileError, FileInfo, FileOperation, FileOperationOutput, FileResult, Transfer,
-    UploadSummary,
+    ByteStream, Download, Error, FileError, FileInfo, FileOperation, FileOperationOutput, FileResult, ReadScope,
+    Transfer, UploadSummary,
 };
 use atoll_protocol::exec::{ConnectionKind, FrameError};
 use atoll_protocol::files::{
@@ -141,10 +141,20 @@ async fn send_job(socket: &Path, job: &FileRequest) -> Result<UnixStream, Error>
     }
 }
 
+/// Wraps a request that may read only the workspace. A worker that does not know the wrapper refuses the request.
+fn confine_request(request: FileRequest, scope: ReadScope) -> FileRequest {
+    match scope {
+        ReadScope::WholeSandbox => request,
+        ReadScope::Workspace => FileRequest::InWorkspace { request: Box::new(request) },
+    }
+}
+
 fn wire_job(job: &FileOperation) -> FileRequest {
     match job.clone() {
-        FileOperation::List { path, after, limit } => FileRequest::List { path, after, limit },
-        FileOperation::Stat { path } => FileRequest::Stat { path },
+        FileOperation::List { path, after, limit, scope } => {
+            confine_request(FileRequest::List { path, after, limit }, scope)
+        }
+        FileOperation::Stat { path, scope } => confine_request(FileRequest::Stat { path }, scope),
         FileOperation::MakeDirectory { path } => FileRequest::MakeDirectory { path },
         FileOperation::Move { from, to, replace } => FileRequest::Move { from, to, replace },
         FileOperation::Delete { path, recursive } => FileRequest::Delete { path, recursive },
@@ -190,14 +200,16 @@ pub(crate) async fn download_files(
     socket: &Path,
     patience: PauseAwareTimeout,
     transfer: &Transfer,
+    scope: ReadScope,
 ) -> Result<FileResult<Download>, Error> {
-    explain_unreachable(socket, start_download(socket, patience, transfer).await).await
+    explain_unreachable(socket, start_download(socket, patience, transfer, scope).await).await
 }
 
 async fn start_download(
     socket: &Path,
     patience: PauseAwareTimeout,
     transfer: &Transfer,
+    scope: ReadScope,
 ) -> Result<FileResult<Download>, Error> {
     let job = match transfer.clone() {
         Transfer::File { path, range, .. } => FileRequest::Read {
@@ -207,7 +219,7 @@ async fn start_download(
         },
         Transfer::Tar { root } => FileRequest::Pack { path: root },
     };
-    let mut connection = send_job(socket, &job).await?;
+    let mut connection = send_job(socket, &confine_request(job, scope)).await?;
     let mut answers = MessageReader::default();
     let entry = match answers.next_message_within((&patience, RESPONSE_TIMEOUT), &mut connection).await? {
         HelperMessage::Entry(entry) => entry,
@@ -354,7 +366,7 @@ mod tests {
         let socket = dir.path().join("worker");
         let patience = super::super::pauses::PausedSandboxes::default()
             .timeout_for(&atoll_core::provider::ProviderId("one".into()));
-        let stat = FileOperation::Stat { path: "file".into() };
+        let stat = FileOperation::Stat { path: "file".into(), scope: ReadScope::WholeSandbox };
         let ended = |result: Result<FileResult<FileOperationOutput>, Error>| matches!(result, Err(Error::Refused { detail }) if detail.contains("is not running"));
         for lives_on in [true, false] {
             let listener = tokio::net::UnixListener::bind(&socket).unwrap();

@@ -1,12 +1,12 @@
-//! `/sandboxes/{id}/events`, `/trajectory` and `/transcript`: the event log and what is derived from it.
+//! `/sandboxes/{id}/events`, `/trajectory`, `/transcript` and `/logs`: the event log and what is derived from it.
 
-use crate::app::{event_log, transcript_export};
+use crate::app::{event_log, log_export, transcript_export};
 use crate::auth::access::CanSee;
 use crate::extract::Params;
 use crate::problem::Result;
 use crate::state::App;
 use atoll_api::events::AnyEvent;
-use atoll_api::{EventsQuery, Page, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery};
+use atoll_api::{EventsQuery, LogQuery, Page, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery};
 use atoll_core::event::Event;
 use atoll_core::id::SandboxId;
 use axum::Json;
@@ -66,4 +66,18 @@ pub async fn export_transcript(
             Ok((headers, transcript.content).into_response())
         }
     }
+}
+
+/// Export the event log as text: one line per event, with its time, seq, type and most telling field.
+///
+/// The lines are made for people and terminals; programs read `events`.
+#[utoipa::path(get, path = "/sandboxes/{id}/logs", tag = "events", params(("id" = SandboxId, Path), LogQuery),
+    responses((status = 200, body = String, content_type = "text/plain")))]
+pub async fn export_log(
+    State(app): State<Arc<App>>,
+    access: CanSee<SandboxId>,
+    Params(query): Params<LogQuery>,
+) -> Result<Response> {
+    let content = log_export::export_log(app, access, query).await?;
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], content).into_response())
 }

@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A body of the worker protocol. It ignores unknown fields, because a newer worker may send more.
 pub struct WorkerBody<T>(T);
@@ -33,6 +34,9 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for WorkerBody<T> {
         Ok(Self(parse_object(&bytes).map_err(Problem::invalid)?))
     }
 }
+
+/// Time for the body of a batch; a worker gives a request up sooner.
+const BATCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One event without stream and key.
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
@@ -90,17 +94,21 @@ pub async fn submit_events(
     request: Request,
 ) -> Result<JsonResponse> {
     require_json(request.headers())?;
-    let bytes = read_body(request, bounds::MAX_BATCH_BYTES).await?;
+    let mut turn = app.event_gates.enter(worker.sandbox).await?;
+    // The sandbox's next request waits for this one, so a sender that has gone silently must not keep the turn.
+    let reading = tokio::time::timeout(BATCH_TIMEOUT, read_body(request, bounds::MAX_BATCH_BYTES));
+    let late = || Problem::new(Code::RateLimited, "the body did not arrive in time").retry_after(1);
+    let bytes = reading.await.map_err(|_| late())??;
     match parse_object::<Batch>(&bytes) {
         Ok(batch) => {
             drop(bytes);
-            JsonResponse::ok(ingest::submit_batch(&app, worker.sandbox, batch).await?)
+            JsonResponse::ok(ingest::submit_batch(&app, &mut turn, worker.sandbox, batch).await?)
         }
         Err(_) if parse_object::<BodyForm>(&bytes).is_ok_and(|form| form.event_type.is_some()) => {
             let event = parse_object(&bytes).map_err(|error| Problem::new(Code::NotABatch, error))?;
             let SingleEvent { event_type, event_data, source } = event;
             let key = key.with_body(sha256_hex(&bytes));
-            ingest::submit_event(&app, worker, key, event_type, source, event_data).await
+            ingest::submit_event(&app, &turn, worker, key, event_type, source, event_data).await
         }
         Err(error) => Err(Problem::new(Code::NotABatch, error)),
     }

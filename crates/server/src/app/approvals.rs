@@ -10,7 +10,7 @@ use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_api::events::{ApprovalAnswered, EventData};
 use atoll_api::{AnswerApproval, Page, PageQuery};
-use atoll_core::approval::{ApprovalAnswer, ApprovalState};
+use atoll_core::approval::{ApprovalAnswer, ApprovalDecision, ApprovalState};
 use atoll_core::bounds;
 use atoll_core::event::{EventSource, NewEvent, kind};
 use atoll_core::id::{ProjectId, SandboxId};
@@ -63,9 +63,11 @@ pub async fn answer_approval(
     actor: String,
 ) -> Result<ApprovalRow> {
     let (session, mut sandbox) = work.lock_sandbox(id).await?;
-    let answer = redact_answer(work, sandbox.project_id, answer)?;
+    let mut answer = redact_answer(work, sandbox.project_id, answer)?;
     let not_found = || Problem::not_found("approval");
     let row = approvals::find_approval(work.tx, id, &answer.approval_id).await?.ok_or_else(not_found)?;
+    check_hash(&row, &answer)?;
+    answer.sha256 = row.input_hash().map(str::to_owned);
     match row.state {
         ApprovalState::Open if !sandbox.state.accepts_messages() => {
             let detail = format!("the sandbox is {}; its agent no longer waits for an answer", sandbox.state);
@@ -93,6 +95,24 @@ pub async fn answer_approval(
     sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     work.out.inboxes.push(session.id);
     approvals::find_approval(work.tx, id, &answer.approval_id).await?.ok_or_else(not_found)
+}
+
+/// Rejects an answer that allows another input than the person saw.
+fn check_hash(row: &ApprovalRow, answer: &ApprovalAnswer) -> Result<()> {
+    let allows = match answer.decision {
+        ApprovalDecision::Allow | ApprovalDecision::AllowAlways => true,
+        ApprovalDecision::Deny => false,
+    };
+    match (row.input_hash(), answer.sha256.as_deref()) {
+        (None, None) => Ok(()),
+        (Some(_), None) if !allows => Ok(()),
+        (Some(_), None) => Err(Problem::invalid("sha256: name the input that you allow by its hash, `request.sha256`")),
+        (shown, Some(named)) if shown == Some(named) => Ok(()),
+        (_, Some(_)) => {
+            let detail = "the hash is not that of this approval's input; read the approval again";
+            Err(Problem::new(Code::ApprovalChanged, detail))
+        }
+    }
 }
 
 /// Removes the project's secrets from the reason and the answers.
@@ -158,13 +178,13 @@ pub async fn submit_answer(
     key: IdempotencyKey,
     answer: AnswerApproval,
 ) -> Result<JsonResponse> {
-    let AnswerApproval { decision, reason, answers } = answer;
+    let AnswerApproval { decision, reason, sha256, answers } = answer;
     if let Some(reason) = &reason {
         bounds::check_content("reason", reason, bounds::MAX_MESSAGE_BYTES)?;
     }
     let (id, actor) = (access.id, access.actor());
     app.write_once(&access.caller, key, async move |work| {
-        let answer = ApprovalAnswer { approval_id, decision, reason, answers };
+        let answer = ApprovalAnswer { approval_id, decision, reason, sha256, answers };
         JsonResponse::ok(view_approval(answer_approval(work, id, answer, actor).await?))
     })
     .await

@@ -1,11 +1,16 @@
 //! Blobs: workers upload them before the events that name them, and clients download them.
 
-use super::ingest::require_open_stream;
+use super::Work;
+use super::ingest::{self, require_open_stream};
 use crate::auth::access::{BlobReader, WorkerOf};
-use crate::problem::{Problem, Result};
+use crate::extract::drain_body;
+use crate::problem::{Code, Problem, Result};
+use crate::retention;
 use crate::state::App;
+use atoll_core::id::SandboxId;
+use atoll_core::log_quota::{self, LogUsage};
 use atoll_store::blobs::{self, BlobFile};
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use futures_util::stream;
 use tokio::io::AsyncReadExt;
 
@@ -15,12 +20,55 @@ const CHUNK_BYTES: usize = 64 * 1024;
 pub async fn store_blob(app: &App, worker: WorkerOf, sha256: String, body: Body) -> Result<i64> {
     let id = worker.sandbox;
     require_open_stream(app, id).await?;
+    let mut turn = app.blob_gates.enter(id).await?;
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    turn.delay_request(announced).await;
+    if let Err(problem) = require_room(app, id, announced).await {
+        drain_body(body).await;
+        return Err(problem);
+    }
     let received = app.blobs.receive(&sha256, body, &*app.redactor(id).await?).await?;
     let stored = received.stored.clone();
     let size = stored.size;
-    let _guard = app.blobs.store(&received).await?;
-    app.write(async move |work| Ok(blobs::insert_blob(work.tx, id, &sha256, &stored, work.now).await?)).await?;
+    let guard = app.blobs.store(&received).await?;
+    let file = stored.sha256.clone();
+    let inserted = app.write(async move |work| insert_within_quota(work, id, &sha256, &stored).await).await;
+    drop(guard);
+    if inserted.is_err() {
+        // The file has no row, unless another blob has the same content.
+        app.blobs.mark_unreferenced(vec![file]);
+        retention::remove_unreferenced_blobs(app).await?;
+    }
+    let usage = inserted?;
+    turn.record_usage(usage);
     Ok(size)
+}
+
+fn full_problem() -> Problem {
+    Problem::new(Code::LogFull, "the sandbox's log is full; an admin can raise limits.log_bytes_per_sandbox")
+}
+
+/// Rejects a blob before its content arrives.
+async fn require_room(app: &App, id: SandboxId, size: usize) -> Result<()> {
+    let row = super::targets::find_sandbox(app, id).await?;
+    let usage = ingest::log_usage(&app.config, &row);
+    if usage.admits(log_quota::blob_size(size as u64)) { Ok(()) } else { Err(full_problem()) }
+}
+
+/// Stores the row of a blob, if the quota of the sandbox's log admits it.
+async fn insert_within_quota(work: &mut Work<'_>, id: SandboxId, sha256: &str, stored: &BlobFile) -> Result<LogUsage> {
+    let (_, sandbox) = work.lock_sandbox(id).await?;
+    let mut usage = ingest::log_usage(&work.config, &sandbox);
+    if blobs::find_blob(work.tx, id, sha256).await?.is_some() {
+        return Ok(usage);
+    }
+    let size = log_quota::blob_size(u64::try_from(stored.size).unwrap_or(0));
+    if !usage.admits(size) {
+        return Err(full_problem());
+    }
+    blobs::insert_blob(work.tx, id, sha256, stored, work.now).await?;
+    usage.used = usage.used.saturating_add(size);
+    Ok(usage)
 }
 
 /// Finds a blob and opens its content.

@@ -1,7 +1,7 @@
 //! Files of sandboxes. A helper inside performs every operation with the agent's rights; the server only passes data on.
 
 use super::targets::{SandboxTarget, find_running_target};
-use crate::auth::access::{Access, CanSee, CanWork, Permission};
+use crate::auth::access::{Access, CanWork, FileReader, Permission};
 use crate::cursor::{decode_cursor, encode_cursor};
 use crate::extract::{drain_body, page_size};
 use crate::problem::{Code, Problem, Result};
@@ -12,7 +12,7 @@ use atoll_core::event::EventSource;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::files::{FileInfo, FileKind, UploadSummary, path_error};
 use atoll_core::provider::{
-    ByteRange, ByteStream, Download, FileError, FileErrorCode, FileOperation, FileOperationOutput, Transfer,
+    ByteRange, ByteStream, Download, FileError, FileErrorCode, FileOperation, FileOperationOutput, ReadScope, Transfer,
     WriteOptions,
 };
 use atoll_core::time::Timestamp;
@@ -33,6 +33,7 @@ impl From<FileError> for Problem {
             FileErrorCode::NoSpace => Code::SandboxFull,
             FileErrorCode::UnsupportedKind => Code::FileUnsupported,
             FileErrorCode::Changed => Code::FileChanged,
+            FileErrorCode::OutsideWorkspace => Code::Forbidden,
             FileErrorCode::TooLong | FileErrorCode::BadContent => Code::Invalid,
             FileErrorCode::Failed => Code::ProviderRefused,
         };
@@ -87,13 +88,13 @@ async fn log_change(app: &App, access: &CanWork<SandboxId>, data: EventData) -> 
     .await
 }
 
-pub async fn list_directory(app: &App, access: CanSee<SandboxId>, query: FileListQuery) -> Result<Page<SandboxFile>> {
+pub async fn list_directory(app: &App, reader: FileReader, query: FileListQuery) -> Result<Page<SandboxFile>> {
     let path = query.path.unwrap_or_else(|| ".".to_owned());
     check_path(&path)?;
     let limit = u32::try_from(page_size(query.limit, 200, 1000)?).unwrap_or(200);
-    let target = find_running_target(app, &access).await?;
+    let target = find_running_target(app, &reader.access).await?;
     let after = decode_cursor("files", query.cursor.as_deref())?;
-    match run_job(&target, &FileOperation::List { path, after, limit }).await? {
+    match run_job(&target, &FileOperation::List { path, after, limit, scope: reader.scope }).await? {
         FileOperationOutput::Listed { entries, next } => Ok(Page {
             items: entries.into_iter().map(view_file).collect(),
             next_cursor: next.map(|next| encode_cursor("files", &next)),
@@ -104,10 +105,10 @@ pub async fn list_directory(app: &App, access: CanSee<SandboxId>, query: FileLis
     }
 }
 
-pub async fn stat_file(app: &App, access: CanSee<SandboxId>, path: String) -> Result<SandboxFile> {
+pub async fn stat_file(app: &App, reader: FileReader, path: String) -> Result<SandboxFile> {
     check_path(&path)?;
-    let target = find_running_target(app, &access).await?;
-    match run_job(&target, &FileOperation::Stat { path }).await? {
+    let target = find_running_target(app, &reader.access).await?;
+    match run_job(&target, &FileOperation::Stat { path, scope: reader.scope }).await? {
         FileOperationOutput::Info(entry) => Ok(view_file(entry)),
         FileOperationOutput::Listed { .. } | FileOperationOutput::Completed => {
             Err(Problem::internal("a file status without an entry"))
@@ -160,7 +161,7 @@ pub fn version_tag(entry: &FileInfo) -> String {
 /// Resolves a requested range. `only_if` is the version that the range must be of.
 async fn resolve_range(
     target: &SandboxTarget,
-    path: &str,
+    (path, scope): (&str, ReadScope),
     requested: Option<RequestedRange>,
     only_if: Option<&str>,
 ) -> Result<Option<ByteRange>> {
@@ -169,7 +170,7 @@ async fn resolve_range(
         (RequestedRange::From { offset, length }, None) => (offset, length),
         (requested, only_if) => {
             let FileOperationOutput::Info(entry) =
-                run_job(target, &FileOperation::Stat { path: path.to_owned() }).await?
+                run_job(target, &FileOperation::Stat { path: path.to_owned(), scope }).await?
             else {
                 return Ok(None);
             };
@@ -190,16 +191,16 @@ async fn resolve_range(
 /// Opens a file or a part of it. Returns the range that the data covers.
 pub async fn read_file(
     app: &App,
-    access: CanSee<SandboxId>,
+    reader: FileReader,
     path: String,
     requested: Option<RequestedRange>,
     only_if: Option<&str>,
 ) -> Result<(Download, Option<ByteRange>)> {
     check_path(&path)?;
-    let target = find_running_target(app, &access).await?;
-    let range = resolve_range(&target, &path, requested, only_if).await?;
+    let target = find_running_target(app, &reader.access).await?;
+    let range = resolve_range(&target, (&path, reader.scope), requested, only_if).await?;
     let transfer = Transfer::File { path, range, write: WriteOptions::default() };
-    Ok((target.provider.download(&target.id, &transfer).await??, range))
+    Ok((target.provider.download(&target.id, &transfer, reader.scope).await??, range))
 }
 
 /// Writes a file, which replaces the existing one when all data has arrived.
@@ -221,10 +222,10 @@ pub async fn write_file(
 }
 
 /// Opens a directory or a file as a tar stream.
-pub async fn read_tar(app: &App, access: CanSee<SandboxId>, path: String) -> Result<Download> {
+pub async fn read_tar(app: &App, reader: FileReader, path: String) -> Result<Download> {
     check_path(&path)?;
-    let target = find_running_target(app, &access).await?;
-    Ok(target.provider.download(&target.id, &Transfer::Tar { root: path }).await??)
+    let target = find_running_target(app, &reader.access).await?;
+    Ok(target.provider.download(&target.id, &Transfer::Tar { root: path }, reader.scope).await??)
 }
 
 /// Unpacks a tar stream into a directory.

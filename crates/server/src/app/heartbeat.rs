@@ -3,19 +3,22 @@
 use super::{Work, fence, inbox, ingest, lifecycle, secrets, transcripts};
 use crate::agents::Agents;
 use crate::problem::Result;
+use crate::samples::FINE_SAMPLES_TIME;
 use crate::state::App;
 use atoll_core::agent_status::{Signal, is_reported_by_events};
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
+use atoll_core::provider::capabilities::WorkerHost;
 use atoll_core::sandbox::{Activity, SandboxState};
 use atoll_protocol::{Gateway, Heartbeat, HeartbeatAnswer, Start};
-use atoll_store::sandboxes::{self, HeartbeatSample, SandboxRow};
+use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::SessionRow;
 use atoll_store::streams;
+use atoll_store::usage_samples::{self, UsageSample};
 use std::time::Duration;
 
 /// Interval of the stored resource samples.
-const SAMPLE_INTERVAL: Duration = Duration::from_secs(600);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(60);
 
 pub async fn submit_heartbeat(app: &App, id: SandboxId, beat: Heartbeat) -> Result<HeartbeatAnswer> {
     app.write(async move |work| record_heartbeat(work, id, &beat).await).await
@@ -101,20 +104,27 @@ fn gateway_access(work: &Work<'_>, sandbox: &SandboxRow) -> Option<Gateway> {
     })
 }
 
+/// Stores what the worker measured, if the server cannot measure the sandbox itself.
 async fn store_sample(work: &mut Work<'_>, sandbox: &mut SandboxRow, beat: &Heartbeat) -> Result<()> {
+    if work.capabilities(sandbox.provider).worker != WorkerHost::Person {
+        return Ok(());
+    }
     if sandbox.last_sample.is_some_and(|last| work.now.elapsed_since(last) < SAMPLE_INTERVAL) {
         return Ok(());
     }
     sandbox.last_sample = Some(work.now);
     // Out-of-range values saturate; NaN becomes 0.
     let whole = |figure: f64| figure as i64;
-    let sample = HeartbeatSample {
+    let sample = UsageSample {
         at: work.now,
         cpu_milli: beat.cpu.map(|cpu| whole(cpu * 1000.0)),
         memory_bytes: beat.memory.map(whole),
         disk_bytes: beat.disk.map(whole),
+        pids: None,
+        network_bytes: None,
     };
-    Ok(sandboxes::add_sample(work.tx, sandbox.id, &sample).await?)
+    usage_samples::add_sample(work.tx, sandbox.id, &sample).await?;
+    Ok(usage_samples::thin_samples(work.tx, sandbox.id, work.now - FINE_SAMPLES_TIME).await?)
 }
 
 /// Records a heartbeat sent as a plain event: without a stream, and without start instructions.

@@ -3,13 +3,16 @@
 use super::{Work, approvals, fence, guardian, heartbeat, lifecycle, limits, pricing, transcripts};
 use crate::auth::access::WorkerOf;
 use crate::idempotency::{IdempotencyKey, JsonResponse};
+use crate::ingest_gates::IngestTurn;
 use crate::problem::{Code, Problem, Result};
 use crate::retention;
 use crate::state::App;
-use atoll_api::events::{EventData, WorkerRejected};
+use atoll_api::events::{AgentRateLimited, EventData, LogTruncated, WorkerRejected};
+use atoll_config::Config;
 use atoll_core::bounds;
 use atoll_core::event::{EventSource, EventType, NewEvent, kind};
 use atoll_core::id::SandboxId;
+use atoll_core::log_quota::{self, LogUsage};
 use atoll_core::observation::{Observation, observe_event};
 use atoll_core::redact::Redactor;
 use atoll_core::time::Timestamp;
@@ -21,9 +24,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-pub async fn submit_batch(app: &App, id: SandboxId, batch: Batch) -> Result<BatchAnswer> {
+/// Stores a batch in the sandbox's turn.
+pub async fn submit_batch(app: &App, turn: &mut IngestTurn, id: SandboxId, batch: Batch) -> Result<BatchAnswer> {
+    turn.delay_request(batch.events.iter().map(|event| event.get().len()).sum()).await;
     let checked = check_batch(batch, &*app.redactor(id).await?)?;
-    let answer = app.write(async move |work| ingest_batch(work, id, checked).await).await?;
+    let (answer, usage) = app.write(async move |work| ingest_batch(work, id, checked).await).await?;
+    turn.record_usage(usage);
     if let Err(problem) = retention::remove_unreferenced_blobs(app).await {
         tracing::warn!(detail = %problem.detail, "failed to remove the files of older transcripts");
     }
@@ -41,12 +47,14 @@ pub struct PlainEventResponse {
 /// Stores one event that was sent without stream and key.
 pub async fn submit_event(
     app: &App,
+    turn: &IngestTurn,
     worker: WorkerOf,
     key: IdempotencyKey,
     event_type: EventType,
     source: EventSource,
     data: Box<RawValue>,
 ) -> Result<JsonResponse> {
+    turn.delay_request(data.get().len()).await;
     let (id, redactor) = (worker.sandbox, app.redactor(worker.sandbox).await?);
     app.write_once(&worker.caller, key, async move |work| {
         let (stored, last_seq) = if event_type.as_str() == kind::AGENT_HEARTBEAT {
@@ -125,11 +133,12 @@ fn rejection_event(now: Timestamp, stream: Uuid, rejected: &Rejected) -> NewEven
 }
 
 /// Stores a whole batch or nothing.
-pub async fn ingest_batch(work: &mut Work<'_>, id: SandboxId, batch: CheckedBatch) -> Result<BatchAnswer> {
+pub async fn ingest_batch(work: &mut Work<'_>, id: SandboxId, batch: CheckedBatch) -> Result<(BatchAnswer, LogUsage)> {
     let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
     if sandbox.is_drained {
-        return repeat_final_answer(work, &sandbox, &batch).await;
+        return Ok((repeat_final_answer(work, &sandbox, &batch).await?, log_usage(&work.config, &sandbox)));
     }
+    let dropped_before = sandbox.dropped_events;
     fence::admit_stream(work, &session, &mut sandbox, batch.by, batch.boot).await?;
     let known = streams::find_stream(work.tx, id, batch.stream).await?;
     let mut last_key = known.map_or(0, |stream| stream.last_key);
@@ -178,10 +187,13 @@ pub async fn ingest_batch(work: &mut Work<'_>, id: SandboxId, batch: CheckedBatc
     sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     answer.last_key = last_key;
     answer.last_seq = sandbox.last_seq;
+    answer.dropped = u64::try_from(sandbox.dropped_events - dropped_before).unwrap_or(0);
+    answer.stored = answer.stored.saturating_sub(answer.dropped);
     metrics::counter!(crate::metrics::EVENTS_STORED).increment(answer.stored);
     metrics::counter!(crate::metrics::EVENTS_REJECTED).increment(answer.rejected.len() as u64);
     metrics::counter!(crate::metrics::EVENTS_DUPLICATE).increment(answer.duplicates);
-    Ok(answer)
+    metrics::counter!(crate::metrics::EVENTS_DROPPED).increment(answer.dropped);
+    Ok((answer, log_usage(&work.config, &sandbox)))
 }
 
 /// Answers a repeated final batch of a drained stream. Every other batch is rejected.
@@ -195,6 +207,30 @@ async fn repeat_final_answer(work: &mut Work<'_>, sandbox: &SandboxRow, batch: &
         }
         Some(_) | None => Err(Problem::unauthorized()),
     }
+}
+
+/// The size of a sandbox's log, and its quota.
+pub fn log_usage(config: &Config, sandbox: &SandboxRow) -> LogUsage {
+    let whole = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+    let quota = Some(config.limits.log_bytes_per_sandbox).filter(|quota| *quota > 0);
+    LogUsage { used: whole(sandbox.log_bytes).saturating_add(whole(sandbox.blob_bytes)), quota }
+}
+
+/// Returns the event if the log's quota admits it. The first other one is replaced by the event that reports this; the
+/// rest is only counted.
+fn admit_event(work: &Work<'_>, sandbox: &mut SandboxRow, unstored: &[NewEvent], event: NewEvent) -> Option<NewEvent> {
+    let size = |event: &NewEvent| log_quota::event_size(event.data.get());
+    let mut usage = log_usage(&work.config, sandbox);
+    usage.used = usage.used.saturating_add(unstored.iter().map(size).sum());
+    if sandbox.dropped_events == 0 && usage.admits(size(&event)) {
+        return Some(event);
+    }
+    sandbox.dropped_events += 1;
+    let LogUsage { used, quota } = usage;
+    (sandbox.dropped_events == 1).then(|| {
+        let reached = LogTruncated { log_bytes: used, quota_bytes: quota.unwrap_or(used) };
+        EventData::LogTruncated(reached).into_event(work.now)
+    })
 }
 
 /// Appends events in runs, so that a transition follows directly after the event that causes it.
@@ -211,8 +247,15 @@ async fn append_events(
         transcripts::observe_event(work, session, sandbox, &event).await?;
         let warning = limits::observe_event(sandbox, &event);
         let nudge = guardian::nudge_for_event(sandbox, &event);
+        let (turn, source) = (event.turn, event.source);
+        if event.event_type.as_str() == kind::AGENT_RATE_LIMITED {
+            let limited = serde_json::from_str::<AgentRateLimited>(event.data.get()).ok();
+            sandbox.rate_limited_until = limited.and_then(|limited| limited.until);
+        }
+        let failure_data =
+            if observation == Observation::AgentFailed { event.data.get().to_owned() } else { String::new() };
+        run.extend(admit_event(work, sandbox, &run, event));
         if warning.is_some() || nudge.is_some() {
-            run.push(event);
             work.log(sandbox, std::mem::take(&mut run)).await?;
             if let Some(warning) = warning {
                 limits::notify_agent(work, session, sandbox, warning).await?;
@@ -222,15 +265,10 @@ async fn append_events(
             }
             continue;
         }
-        let turn = event.turn;
         // The server's own rejection events carry no observation.
-        if observation == Observation::NoEffect || event.source == EventSource::System {
-            run.push(event);
+        if observation == Observation::NoEffect || source == EventSource::System {
             continue;
         }
-        let failure_data =
-            if observation == Observation::AgentFailed { event.data.get().to_owned() } else { String::new() };
-        run.push(event);
         match observation {
             Observation::TurnStarted if sandbox.settings.continuous.is_none() => {}
             Observation::Activity(_) | Observation::NoEffect => {}

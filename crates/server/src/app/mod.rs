@@ -22,6 +22,7 @@ pub mod lease_wait;
 pub mod lifecycle;
 pub mod limits;
 pub mod live_results;
+pub mod log_export;
 pub mod logins;
 pub mod messages;
 pub mod network;

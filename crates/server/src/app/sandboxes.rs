@@ -136,7 +136,7 @@ async fn fork_once(
     response
 }
 
-/// Measures a sandbox and returns its series of the last hour.
+/// Measures a sandbox and returns its series.
 pub async fn read_resources(app: &App, access: CanSee<SandboxId>, query: ResourceQuery) -> Result<ResourceSeries> {
     let row = super::targets::load_sandbox(app, &access).await?;
     let step_s = query.step.unwrap_or(SAMPLE_INTERVAL.as_secs());
@@ -150,6 +150,6 @@ pub async fn read_resources(app: &App, access: CanSee<SandboxId>, query: Resourc
         }
         None => None,
     };
-    let items = app.samples.series(access.id, query.since, Duration::from_secs(step_s));
+    let items = samples::read_series(app, access.id, query.since, Duration::from_secs(step_s)).await?;
     Ok(ResourceSeries { limits: row.settings.resources, now, step_s, items })
 }

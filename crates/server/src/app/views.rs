@@ -12,7 +12,7 @@ use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::message::MessageState;
 use atoll_core::model::ModelTokens;
 use atoll_core::principal::TokenKind;
-use atoll_core::sandbox::{Network, NetworkPolicy, Settings};
+use atoll_core::sandbox::{Activity, Network, NetworkPolicy, Settings};
 use atoll_core::secret::Exposure;
 use atoll_core::time::Timestamp;
 use atoll_store::messages::MessageRow;
@@ -52,6 +52,7 @@ pub fn view_sandbox(row: SandboxRow, labels: BTreeMap<String, String>) -> atoll_
         state: row.state,
         activity: row.status.activity(),
         limit_paused: row.status.pausing_limit(),
+        rate_limited_until: row.rate_limited_until.filter(|_| row.status.activity() == Activity::RateLimited),
         outcome: row.outcome,
         reason: row.reason,
         results: row.results,
@@ -65,6 +66,8 @@ pub fn view_sandbox(row: SandboxRow, labels: BTreeMap<String, String>) -> atoll_
         turn: row.status.turn(),
         first_seq: row.first_seq,
         last_seq: row.last_seq,
+        log_bytes: row.log_bytes.saturating_add(row.blob_bytes),
+        dropped_events: row.dropped_events,
         last_heartbeat: row.last_heartbeat,
         cost: Cost { model: to_dollars(row.cost_model_micros), compute: to_dollars(row.cost_compute_micros) },
         usage: None,

@@ -5,10 +5,11 @@
 
 use super::Caller;
 use crate::extract::path_id;
-use crate::problem::{Problem, Result};
+use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::principal::{PermissionVerdict, Principal, ProjectAction, Role, check_permission};
+use atoll_core::provider::ReadScope;
 use atoll_store::projects::ProjectFilter;
 use atoll_store::{Tx, projects, sandboxes, sessions};
 use axum::extract::FromRequestParts;
@@ -222,6 +223,31 @@ impl FromRequestParts<Arc<App>> for BlobReader {
             crate::app::ingest::require_open_stream(app, sandbox).await?;
         }
         Ok(Self { sandbox })
+    }
+}
+
+/// A caller that can see the sandbox, with the part of its files that the caller may read. Outside of the workspace are
+/// login files and the environment of processes, so reading there requires the right to work in the project.
+#[derive(Debug, Clone)]
+pub struct FileReader {
+    pub access: CanSee<SandboxId>,
+    pub scope: ReadScope,
+}
+
+impl FromRequestParts<Arc<App>> for FileReader {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
+        let access = CanSee::<SandboxId>::from_request_parts(parts, app).await?;
+        let (who, project) = (access.caller.clone(), access.project);
+        let may_work = app
+            .read(async move |tx| check_project(tx, &who, project, ProjectAction::UseSandboxes, SandboxId::KIND).await);
+        let scope = match may_work.await {
+            Ok(()) => ReadScope::WholeSandbox,
+            Err(problem) if problem.code == Code::Forbidden => ReadScope::Workspace,
+            Err(problem) => return Err(problem),
+        };
+        Ok(Self { access, scope })
     }
 }
 

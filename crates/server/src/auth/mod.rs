@@ -4,8 +4,10 @@ pub mod access;
 pub mod tickets;
 pub mod token_format;
 
+use crate::connections::ConnectionSlot;
 use crate::listener::PeerAddress;
-use crate::problem::{Problem, Result};
+use crate::problem::{Code, Problem, Result};
+use crate::shares::ShareUsedUp;
 use crate::state::App;
 use atoll_core::id::{SandboxId, TokenId, UserId};
 use atoll_core::principal::{Principal, Role};
@@ -50,6 +52,13 @@ impl TokenCache {
 #[derive(Debug, Clone, Copy)]
 pub struct LinkedWorker(pub SandboxId);
 
+/// The unit in which limits count: all tokens of a user together, or one service or worker token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PrincipalKey {
+    User(UserId),
+    Token(TokenId),
+}
+
 /// The authenticated principal of a request.
 #[derive(Debug, Clone)]
 pub struct Caller {
@@ -61,6 +70,13 @@ pub struct Caller {
 impl Caller {
     pub fn actor(&self) -> String {
         self.principal.actor()
+    }
+
+    pub const fn key(&self) -> PrincipalKey {
+        match &self.principal {
+            Principal::User { user, .. } => PrincipalKey::User(*user),
+            Principal::Service { token, .. } | Principal::Worker { token, .. } => PrincipalKey::Token(*token),
+        }
     }
 
     /// The deployment role. Workers have none.
@@ -168,7 +184,17 @@ pub async fn authenticate_ticket(parts: &mut Parts, app: &Arc<App>, ticket: Opti
     let Some(ticket) = ticket else { return Caller::from_request_parts(parts, app).await };
     let mut caller = app.tickets.redeem(ticket).ok_or_else(Problem::unauthorized)?;
     caller.is_local = is_local(parts);
+    identify_connection(parts, &caller)?;
     Ok(caller)
+}
+
+/// Counts the request's connection for its caller. Connections of local workers are not counted here.
+fn identify_connection(parts: &Parts, caller: &Caller) -> Result<()> {
+    let Some(slot) = parts.extensions.get::<ConnectionSlot>() else { return Ok(()) };
+    slot.identify(caller.key(), caller.is_worker()).map_err(|ShareUsedUp| {
+        let detail = "this principal has too many open connections; close some, or raise limits.max_connections";
+        Problem::new(Code::TooManyConnections, detail).retry_after(5)
+    })
 }
 
 impl FromRequestParts<Arc<App>> for Caller {
@@ -185,6 +211,7 @@ impl FromRequestParts<Arc<App>> for Caller {
         let bearer = bearer_token(parts).ok_or_else(Problem::unauthorized)?;
         let principal = authenticate(app, &bearer).await?;
         let caller = Self { principal, is_local: is_local(parts) };
+        identify_connection(parts, &caller)?;
         app.limiter.check(&caller, parts).await?;
         Ok(caller)
     }

@@ -85,10 +85,11 @@ pub(crate) async fn end_drain(app: &App, job: &Job) -> Result<JobOutcome> {
 
 /// Ends a continuous loop at its time limit, even during a run.
 pub(crate) async fn end_continuous(app: &App, job: &Job) -> Result<JobOutcome> {
-    let (id, own) = (job.sandbox_id, job.id);
+    let (id, own, claim) = (job.sandbox_id, job.id, job.claim);
     app.write(async move |work| {
-        jobs::finish_job(work.tx, own).await?;
-        crate::app::continuous::end_at_deadline(work, id).await?;
+        if jobs::finish_job(work.tx, own, claim).await? {
+            crate::app::continuous::end_at_deadline(work, id).await?;
+        }
         Ok(JobOutcome::Finished)
     })
     .await

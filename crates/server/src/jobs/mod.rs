@@ -152,11 +152,11 @@ async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) {
         JobKind::Validate => validate::validate_work(app, &job).await,
         JobKind::ContinuousDeadline => deadline::end_continuous(app, &job).await,
     };
-    let id = job.id;
+    let (id, claim) = (job.id, job.claim);
     let stored = match done {
         Ok(JobOutcome::Finished) => {
             metrics::counter!(crate::metrics::JOBS_DONE, "kind" => job.kind.as_str()).increment(1);
-            app.write(async move |work| Ok(jobs::finish_job(work.tx, id).await?)).await
+            app.write(async move |work| Ok(jobs::finish_job(work.tx, id, claim).await?)).await
         }
         Ok(JobOutcome::RetryAfter(after)) => {
             metrics::counter!(crate::metrics::JOBS_FAILED, "kind" => job.kind.as_str()).increment(1);
@@ -168,14 +168,16 @@ async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) {
             postpone_job(app, &job, back_off(job.attempts)).await
         }
     };
-    if stored.is_err() {
-        tracing::debug!(kind = %job.kind, "failed to store a job's end; it runs again");
+    match stored {
+        Ok(true) => {}
+        Ok(false) => tracing::debug!(kind = %job.kind, "a job was cancelled, rescheduled or claimed again meanwhile"),
+        Err(_) => tracing::debug!(kind = %job.kind, "failed to store a job's end; it runs again"),
     }
 }
 
-async fn postpone_job(app: &App, job: &Job, after: Duration) -> Result<()> {
-    let id = job.id;
-    app.write(async move |work| Ok(jobs::postpone_job(work.tx, id, work.steady + after).await?)).await
+async fn postpone_job(app: &App, job: &Job, after: Duration) -> Result<bool> {
+    let (id, claim) = (job.id, job.claim);
+    app.write(async move |work| Ok(jobs::postpone_job(work.tx, id, claim, work.steady + after).await?)).await
 }
 
 /// Exponential back-off: 1 s, 2 s, 4 s … 5 min.

@@ -23,14 +23,16 @@ const MAX_ATTEMPTS: i64 = 5;
 const PAUSED_RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(crate) async fn validate_work(app: &Arc<App>, job: &Job) -> Result<JobOutcome> {
-    let (id, own) = (job.sandbox_id, job.id);
+    let (id, own, claim) = (job.sandbox_id, job.id, job.claim);
     let Some((row, phase, round)) = loop_state(app, job).await? else { return Ok(JobOutcome::Finished) };
     match phase {
         LoopPhase::Resting => {
             let rested = app.write(async move |work| {
                 // The next step can schedule a job of the same kind, so finish this one first.
-                jobs::finish_job(work.tx, own).await?;
-                continuous::continue_after_rest(work, id).await
+                if jobs::finish_job(work.tx, own, claim).await? {
+                    continuous::continue_after_rest(work, id).await?;
+                }
+                Ok(())
             });
             rested.await?;
             return Ok(JobOutcome::Finished);
@@ -72,8 +74,11 @@ pub(crate) async fn validate_work(app: &Arc<App>, job: &Job) -> Result<JobOutcom
         Err(detail) => checks::unknown_checks(&target, &row, &detail),
     };
     let stored = app.write(async move |work| {
-        jobs::finish_job(work.tx, own).await?;
-        continuous::record_checks(work, id, round, results).await
+        // Only the newest claim's results count.
+        if jobs::finish_job(work.tx, own, claim).await? {
+            continuous::record_checks(work, id, round, results).await?;
+        }
+        Ok(())
     });
     stored.await?;
     Ok(JobOutcome::Finished)

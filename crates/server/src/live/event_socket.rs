@@ -56,7 +56,7 @@ pub async fn open_event_socket(
     SocketUpgrade(upgrade): SocketUpgrade,
 ) -> Result<Response> {
     reader.0.require_not_worker()?;
-    let permit = app.reader_permit()?;
+    let permit = app.admit_reader(&reader.0)?;
     let upgrade = upgrade.max_message_size(MAX_FRAME_BYTES).max_frame_size(MAX_FRAME_BYTES);
     // Readers send little; the default buffer is 128 KiB per connection.
     let upgrade = upgrade.read_buffer_size(4096);

@@ -6,7 +6,7 @@ use crate::auth::access::CanSee;
 use crate::event_follower::{EventFollower, FollowStep};
 use crate::extract::Params;
 use crate::problem::{Code, Problem, Result};
-use crate::state::App;
+use crate::state::{App, ReaderPermit};
 use atoll_api::{FollowQuery, TruncatedEvent};
 use atoll_core::id::SandboxId;
 use atoll_core::principal::ProjectAction;
@@ -37,7 +37,7 @@ pub async fn stream_events(
         Some(value) => Some(parse_last_event_id(value)?),
         None => query.since,
     };
-    let permit = app.reader_permit()?;
+    let permit = app.admit_reader(&caller)?;
     let follower = EventFollower::start(Arc::clone(&app), id, follow_filter(&query.types)?, since).await?;
     metrics::gauge!(crate::metrics::READERS).increment(1.0);
     let access = AccessRecheck::new(caller, id, ProjectAction::View);
@@ -61,7 +61,7 @@ struct SseReader {
     follower: EventFollower,
     ready: VecDeque<Event>,
     stopping: tokio::sync::watch::Receiver<bool>,
-    _permit: tokio::sync::OwnedSemaphorePermit,
+    _permit: ReaderPermit,
 }
 
 impl Drop for SseReader {

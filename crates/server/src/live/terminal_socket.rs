@@ -81,8 +81,8 @@ pub async fn open_terminal(
     Id(id): Id<SandboxId>,
     SocketUpgrade(upgrade): SocketUpgrade,
 ) -> Result<Response> {
-    let permit = app.reader_permit()?;
     let caller = request.caller.clone();
+    let permit = app.admit_reader(&caller)?;
     let opened = match request.query.exec.clone() {
         Some(exec) => attach_terminal(&app, request, id, exec).await?,
         None => start_terminal(&app, request, id).await?,

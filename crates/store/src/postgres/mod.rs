@@ -1,13 +1,17 @@
 //! PostgreSQL: a connection pool, one transaction per call. PostgreSQL itself groups concurrent commits.
 
+pub(crate) mod database_hold;
 mod postgres_tx;
 
 use crate::error::{Error, Result};
 use crate::migrations;
 use crate::sql::Tx;
+use database_hold::DatabaseHold;
 use postgres_tx::{PostgresTx, classify_error};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
@@ -19,6 +23,8 @@ const MAX_CONNECTIONS: u32 = 16;
 #[derive(Clone)]
 pub(crate) struct Postgres {
     pool: PgPool,
+    /// Another server has taken the database.
+    is_lost: Arc<AtomicBool>,
 }
 
 /// Reads the schema version without changing anything.
@@ -38,13 +44,16 @@ impl Postgres {
         Ok(postgres)
     }
 
+    /// Opens the database for one server. The hold comes first, so that a refused server migrates nothing.
+    pub(crate) async fn open_exclusively(url: &SecretString, holder: &str) -> Result<(Self, DatabaseHold)> {
+        let is_lost = Arc::new(AtomicBool::new(false));
+        let hold = database_hold::hold_database(parse_url(url)?, holder, Arc::clone(&is_lost)).await?;
+        let postgres = Self { is_lost, ..Self::open(url).await? };
+        Ok((postgres, hold))
+    }
+
     async fn connect(url: &SecretString, connections: u32) -> Result<Self> {
-        let options: PgConnectOptions = url
-            .expose_secret()
-            .parse()
-            // The parser's error could contain the password.
-            .map_err(|_| Error::unavailable("database_url is not a PostgreSQL URL"))?;
-        let options = options.application_name("atoll").options([
+        let options = parse_url(url)?.application_name("atoll").options([
             ("synchronous_commit", "on"),
             ("statement_timeout", "30000"),
             ("lock_timeout", "15000"),
@@ -57,7 +66,7 @@ impl Postgres {
             .connect_with(options)
             .await
             .map_err(|error| classify_error(&error))?;
-        Ok(Self { pool })
+        Ok(Self { pool, is_lost: Arc::default() })
     }
 
     pub(crate) async fn write_then<R, O, E, F, T>(&self, work: F, then: T) -> Result<O, E>
@@ -68,6 +77,9 @@ impl Postgres {
         F: AsyncFnOnce(&mut dyn Tx) -> Result<R, E> + Send + 'static,
         T: FnOnce(R) -> O + Send + 'static,
     {
+        if self.is_lost.load(Ordering::Relaxed) {
+            return Err(Error::unavailable("another server holds the database").into());
+        }
         self.run_transaction("BEGIN", async move |mut tx| {
             // On an error, dropping the transaction rolls it back.
             let value = work(&mut tx).await?;
@@ -111,6 +123,11 @@ impl Postgres {
     pub(crate) async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+fn parse_url(url: &SecretString) -> Result<PgConnectOptions> {
+    // The parser's error could contain the password.
+    url.expose_secret().parse().map_err(|_| Error::unavailable("database_url is not a PostgreSQL URL"))
 }
 
 async fn migrate_exclusively(tx: &mut dyn Tx) -> Result<()> {

@@ -1,29 +1,39 @@
 //! Approvals: answers the agent's requests by the tool rules, or asks a person.
 
-use super::Executor;
-use super::tool_rules::{self, GrantedApprovals, ToolVerdict};
+use super::approval_input::{ShownInput, hash_text, truncate_text, upload_input};
+use super::tool_rules::{self, GrantedApprovals, GrantedCall, ToolVerdict};
+use super::{Executor, edit_diff};
 use atoll_api::events::{ApprovalRequested, ApprovalResolved, EventData, GuardianChanged, GuardianDenied};
 use atoll_core::approval::{ApprovalAnswer, ApprovalDecision};
 use atoll_core::sandbox::Activity;
 use atoll_dispatcher::program::input::Item;
 use atoll_drivers::{AgentRequest, RequestAnswer, RequestKind};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 /// Deny a request that has no answer after this time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-/// Size limit of an input in an event.
-const MAX_INPUT_BYTES: usize = 48 << 10;
+/// Size limit of an input in an event of the guardian.
+const MAX_INPUT_BYTES: usize = 24 << 10;
 
 #[derive(Debug, Default)]
 pub(super) struct Approvals {
     open: Vec<OpenApproval>,
     granted: GrantedApprovals,
+    /// Requests whose whole input is being uploaded.
+    uploads: JoinSet<UploadedInput>,
     /// The agent has asked a person by itself, without a request to the executor.
     pub asked_natively: bool,
+}
+
+/// A request whose input is uploaded, or why it is not.
+#[derive(Debug)]
+pub(super) struct UploadedInput {
+    event: ApprovalRequested,
+    outcome: Result<(), String>,
 }
 
 #[derive(Debug)]
@@ -38,6 +48,13 @@ struct OpenApproval {
 impl Approvals {
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.open.iter().map(|open| open.deadline).min()
+    }
+
+    pub(super) async fn next_upload(&mut self) -> Option<UploadedInput> {
+        match self.uploads.join_next().await {
+            Some(uploaded) => uploaded.ok(),
+            None => std::future::pending().await,
+        }
     }
 
     fn take(&mut self, fits: impl Fn(&OpenApproval) -> bool) -> Option<OpenApproval> {
@@ -108,23 +125,58 @@ impl Executor {
             RequestKind::BeforeTool | RequestKind::Permission => "permission",
             RequestKind::Question => "question",
         };
+        let shown = ShownInput::new(&request.input);
         self.outgoing.push(Item::Activity(Activity::WaitingApproval));
-        self.emit_event(&EventData::ApprovalRequested(ApprovalRequested {
+        let event = ApprovalRequested {
             approval_id: approval_id.clone(),
             kind: Some(kind.to_owned()),
             tool: Some(request.tool.clone()),
             tool_use_id: request.tool_use_id.clone(),
-            input: Some(bounded_input(&request.input)),
-            sha256: Some(sha256_hex(&request.input.to_string())),
+            input: Some(shown.input),
+            input_truncated: shown.whole.is_some(),
+            input_bytes: shown.whole.as_ref().map(|whole| whole.len() as u64),
+            diff: edit_diff::describe_edit(&request.input),
+            sha256: Some(shown.sha256.clone()),
             turn: self.current_turn(),
             text: None,
-        }));
+        };
+        let server = self.tools.logins.as_ref().map(|logins| logins.server.clone());
+        match (shown.whole, server) {
+            (Some(whole), Some(server)) => {
+                self.approvals.uploads.spawn(async move {
+                    UploadedInput { event, outcome: upload_input(server, shown.sha256, whole).await }
+                });
+            }
+            (_, _) => self.emit_event(&EventData::ApprovalRequested(event)),
+        }
         self.approvals.open.push(OpenApproval {
             approval_id,
             request,
             changed,
             deadline: Instant::now() + ANSWER_TIMEOUT,
         });
+    }
+
+    /// Asks the person, now that the whole input is stored. Denies a request whose input no person can see.
+    pub(super) fn handle_upload(&mut self, uploaded: Option<UploadedInput>) {
+        let Some(UploadedInput { event, outcome }) = uploaded else { return };
+        match outcome {
+            Ok(()) if self.approvals.open.iter().any(|open| open.approval_id == event.approval_id) => {
+                self.emit_event(&EventData::ApprovalRequested(event));
+            }
+            Ok(()) => {}
+            Err(why) => {
+                tracing::warn!(why, "failed to upload the input of a request");
+                if let Some(open) = self.approvals.take(|open| open.approval_id == event.approval_id) {
+                    let reason = Some("the input is too long to show, and the server did not store it".to_owned());
+                    let (approval_id, decision) = (event.approval_id, ApprovalDecision::Deny);
+                    self.resolve_approval(
+                        open,
+                        ApprovalAnswer { approval_id, decision, reason, sha256: None, answers: None },
+                    );
+                }
+            }
+        }
     }
 
     /// Handles a person's answer. One without an open approval is late, repeated, or for an agent that asked by itself.
@@ -134,6 +186,7 @@ impl Executor {
             self.answer_agent(&answer.approval_id, reply);
             return;
         };
+        let answer = bind_to_input(answer, &open.request.input);
         if answer.decision == ApprovalDecision::AllowAlways {
             self.approvals.granted.always.insert(open.request.tool.clone());
         }
@@ -146,7 +199,9 @@ impl Executor {
             reply @ (RequestAnswer::Deny { .. } | RequestAnswer::Answers(_)) => reply,
         };
         if open.request.kind == RequestKind::BeforeTool && matches!(reply, RequestAnswer::Allow { .. }) {
-            self.approvals.granted.call.clone_from(&open.request.tool_use_id);
+            // `request.input` is the input that the person saw: a rule's change is part of it.
+            let (tool_use_id, input) = (open.request.tool_use_id.clone(), open.request.input.clone());
+            self.approvals.granted.call = Some(GrantedCall { tool_use_id, input });
         }
         self.answer_agent(&open.request.id, reply);
         self.emit_event(&EventData::ApprovalResolved(ApprovalResolved {
@@ -168,7 +223,7 @@ impl Executor {
             let approval_id = open.approval_id.clone();
             self.resolve_approval(
                 open,
-                ApprovalAnswer { approval_id, decision: ApprovalDecision::Deny, reason, answers: None },
+                ApprovalAnswer { approval_id, decision: ApprovalDecision::Deny, reason, sha256: None, answers: None },
             );
         }
     }
@@ -186,6 +241,19 @@ impl Executor {
         if let (Some(driver), Some(agent)) = (&mut self.launch.driver, &mut self.agent.process) {
             agent.write_line(&driver.answer_request(request, answer));
         }
+    }
+}
+
+/// Turns an answer for another input into a denial. A server that names no hash is older than this worker.
+fn bind_to_input(answer: ApprovalAnswer, input: &Value) -> ApprovalAnswer {
+    match &answer.sha256 {
+        Some(named) if *named != hash_text(&input.to_string()) => ApprovalAnswer {
+            decision: ApprovalDecision::Deny,
+            reason: Some("the answer was for another input".to_owned()),
+            answers: None,
+            ..answer
+        },
+        Some(_) | None => answer,
     }
 }
 
@@ -207,13 +275,5 @@ fn to_request_answer(kind: RequestKind, answer: &ApprovalAnswer) -> RequestAnswe
 /// Bounds an input for an event.
 fn bounded_input(input: &Value) -> Value {
     let text = input.to_string();
-    if text.len() <= MAX_INPUT_BYTES / 2 { input.clone() } else { Value::String(truncate_text(&text)) }
-}
-
-fn truncate_text(text: &str) -> String {
-    format!("{}…", &text[..text.floor_char_boundary(MAX_INPUT_BYTES / 2)])
-}
-
-fn sha256_hex(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    if text.len() <= MAX_INPUT_BYTES { input.clone() } else { Value::String(truncate_text(&text, MAX_INPUT_BYTES)) }
 }

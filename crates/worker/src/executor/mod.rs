@@ -52,7 +52,9 @@ mod agent_launch;
 mod agent_output;
 mod agent_process;
 mod agent_quiesce;
+mod approval_input;
 mod approvals;
+mod edit_diff;
 mod guardian;
 mod limit_enforcement;
 mod limit_tracker;
@@ -187,6 +189,7 @@ impl Executor {
                 Some(request) = self.channels.quiesce_requests.recv() => self.handle_quiesce(request),
                 () = self.quiesce.wait_for_resume() => self.quiesce = QuiesceState::No,
                 result = self.transcript.next_result() => self.handle_transcript_result(result),
+                uploaded = self.approvals.next_upload() => self.handle_upload(uploaded),
                 result = self.logins.next_result() => self.handle_login_result(result),
                 () = sleep_until_deadline(deadline) => {}
             }

@@ -27,8 +27,27 @@ pub(super) enum ToolVerdict {
 pub(super) struct GrantedApprovals {
     /// Tools that are always allowed in this sandbox.
     pub always: BTreeSet<String>,
-    /// The call that was approved before the agent's own rules applied.
-    pub call: Option<String>,
+    /// The call that was approved before the agent's own rules applied, and the input that was approved.
+    pub call: Option<GrantedCall>,
+}
+
+/// A call with the input that a person approved.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct GrantedCall {
+    pub tool_use_id: Option<String>,
+    pub input: Value,
+}
+
+impl GrantedApprovals {
+    /// True if a person approved this call with this input.
+    fn includes_call(&self, ask: &AgentRequest, input: Option<&Value>) -> bool {
+        self.call.as_ref().is_some_and(|call| {
+            call.tool_use_id.is_some()
+                && call.tool_use_id == ask.tool_use_id
+                && call.input == *input.unwrap_or(&ask.input)
+                && ask.kind == RequestKind::Permission
+        })
+    }
 }
 
 /// Decides a request: first the project's rules, then granted approvals, then the approvals setting.
@@ -52,8 +71,7 @@ pub(super) fn decide_request(
         let reason = "a rule changes the input of this call, which this agent does not support".to_owned();
         return ToolVerdict::Deny { rule: "change".to_owned(), reason };
     }
-    let is_granted = granted.always.contains(&ask.tool)
-        || (granted.call.is_some() && granted.call == ask.tool_use_id && ask.kind == RequestKind::Permission);
+    let is_granted = granted.always.contains(&ask.tool) || granted.includes_call(ask, input.as_ref());
     match verdict {
         policy::PolicyVerdict::Deny { rule, reason } => ToolVerdict::Deny { rule, reason },
         policy::PolicyVerdict::Allow => ToolVerdict::Allow(input),
@@ -140,7 +158,8 @@ mod tests {
             let lock = of(kind, "Write", json!({"file_path": "Cargo.lock"}), ApprovalMode::Full, &nobody);
             assert!(matches!(lock, ToolVerdict::Deny { rule, .. } if rule == policy::PROTECTED_PATHS_RULE));
         }
-        let granted_call = GrantedApprovals { call: Some("t1".into()), ..GrantedApprovals::default() };
+        let call = GrantedCall { tool_use_id: Some("t1".to_owned()), input: json!({}) };
+        let granted_call = GrantedApprovals { call: Some(call), ..GrantedApprovals::default() };
         assert_eq!(
             of(RequestKind::Permission, "WebFetch", json!({}), ApprovalMode::Ask, &granted_call),
             ToolVerdict::Allow(None)
@@ -149,6 +168,9 @@ mod tests {
             of(RequestKind::BeforeTool, "WebFetch", json!({}), ApprovalMode::Ask, &granted_call),
             ToolVerdict::Person(None)
         );
+        let other = json!({"url": "https://elsewhere.example"});
+        let other = of(RequestKind::Permission, "WebFetch", other, ApprovalMode::Ask, &granted_call);
+        assert_eq!(other, ToolVerdict::Person(None), "the same call with another input is not approved");
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl ServerLink for Server {
     }
 
     fn read_resources(&self) -> Resources {
-        resources::read_resources(&self.spool)
+        resources::read_resources()
     }
 }
 

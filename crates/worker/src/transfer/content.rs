@@ -2,9 +2,10 @@
 //! unchanged.
 
 use super::jobs::{entry, kind, name_of};
+use super::scope::check_scope;
 use super::wire::{Incoming, Outgoing, send_frame};
 use super::{Result, TransferError, fault};
-use atoll_core::provider::files::{FileError, FileErrorCode, FileKind, SkippedEntry};
+use atoll_core::provider::files::{FileError, FileErrorCode, FileKind, ReadScope, SkippedEntry};
 use atoll_protocol::files::{FileOperationSummary, MAX_CHUNK_BYTES, encode_entry};
 use atoll_trees::{SymlinkPolicy, UnpackSummary};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat};
@@ -21,8 +22,9 @@ const DEFAULT_FILE_MODE: u32 = 0o644;
 const OPEN_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
 /// Opens a regular file for reading, or also a directory if `allow_directory` is set.
-fn open_readable(path: &str, allow_directory: bool) -> Result<(File, Stat)> {
+fn open_readable(path: &str, allow_directory: bool, scope: ReadScope) -> Result<(File, Stat)> {
     let file = rustix::fs::open(path, OPEN_FLAGS, Mode::empty()).map_err(|error| fault::of(path, error))?;
+    check_scope(path, &file, scope)?;
     let found = rustix::fs::fstat(&file).map_err(|error| fault::of(path, error))?;
     match kind(&found) {
         FileKind::File => {}
@@ -35,8 +37,14 @@ fn open_readable(path: &str, allow_directory: bool) -> Result<(File, Stat)> {
     Ok((File::from(file), found))
 }
 
-pub(super) fn read(path: &str, offset: u64, length: Option<u64>, socket: &UnixStream) -> Result<FileOperationSummary> {
-    let (file, found) = open_readable(path, false)?;
+pub(super) fn read(
+    path: &str,
+    offset: u64,
+    length: Option<u64>,
+    scope: ReadScope,
+    socket: &UnixStream,
+) -> Result<FileOperationSummary> {
+    let (file, found) = open_readable(path, false, scope)?;
     let info = entry(name_of(path), &found, None);
     send_frame(socket, &encode_entry(&info))?;
     let mut at = offset.min(info.size);
@@ -63,8 +71,8 @@ pub(super) fn read(path: &str, offset: u64, length: Option<u64>, socket: &UnixSt
     Ok(FileOperationSummary { bytes, entries: 1, ..FileOperationSummary::default() })
 }
 
-pub(super) fn pack(path: &str, socket: &UnixStream) -> Result<FileOperationSummary> {
-    let (file, found) = open_readable(path, true)?;
+pub(super) fn pack(path: &str, scope: ReadScope, socket: &UnixStream) -> Result<FileOperationSummary> {
+    let (file, found) = open_readable(path, true, scope)?;
     send_frame(socket, &encode_entry(&entry(name_of(path), &found, None)))?;
     let out = Outgoing(socket);
     let packed = match kind(&found) {

@@ -1,8 +1,9 @@
 //! Metadata, lists, new directories, renames and deletions.
 
+use super::scope::check_scope;
 use super::wire::send_frame;
 use super::{Result, fault};
-use atoll_core::provider::files::{FileError, FileErrorCode, FileInfo, FileKind};
+use atoll_core::provider::files::{FileError, FileErrorCode, FileInfo, FileKind, ReadScope};
 use atoll_protocol::files::{FileOperationSummary, encode_entry};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
@@ -43,29 +44,45 @@ pub(super) fn name_of(path: &str) -> &[u8] {
     Path::new(path).file_name().map_or(path.as_bytes(), |name| name.as_encoded_bytes())
 }
 
-fn stat_entry(at: impl AsFd + Copy, name: &[u8], display_name: &[u8]) -> std::result::Result<FileInfo, Errno> {
+fn stat_entry(at: impl AsFd + Copy, name: &[u8]) -> std::result::Result<FileInfo, Errno> {
     let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let target = match kind(&found) {
         FileKind::Link => rustix::fs::readlinkat(at, name, Vec::new()).ok(),
         FileKind::File | FileKind::Directory | FileKind::Fifo | FileKind::Socket | FileKind::Device => None,
     };
-    Ok(entry(display_name, &found, target.as_ref().map(|target| target.as_bytes())))
+    Ok(entry(name, &found, target.as_ref().map(|target| target.as_bytes())))
 }
 
-pub(super) fn stat(path: &str, socket: &UnixStream) -> Result<FileOperationSummary> {
-    let info = stat_entry(CWD, path.as_bytes(), name_of(path)).map_err(|error| fault::of(path, error))?;
+pub(super) fn stat(path: &str, scope: ReadScope, socket: &UnixStream) -> Result<FileOperationSummary> {
+    let failed = |error: Errno| fault::of(path, error);
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+    check_scope(path, &opened, scope)?;
+    let found = rustix::fs::fstat(&opened).map_err(failed)?;
+    let target = match kind(&found) {
+        FileKind::Link => rustix::fs::readlinkat(&opened, c"", Vec::new()).ok(),
+        FileKind::File | FileKind::Directory | FileKind::Fifo | FileKind::Socket | FileKind::Device => None,
+    };
+    let info = entry(name_of(path), &found, target.as_ref().map(|target| target.as_bytes()));
     send_frame(socket, &encode_entry(&info))?;
     Ok(FileOperationSummary::default())
 }
 
 /// Lists a page of a directory, sorted by the bytes of the names. Memory use is bounded by the page size.
-pub(super) fn list(path: &str, after: Option<&str>, limit: u32, socket: &UnixStream) -> Result<FileOperationSummary> {
+pub(super) fn list(
+    path: &str,
+    after: Option<&str>,
+    limit: u32,
+    scope: ReadScope,
+    socket: &UnixStream,
+) -> Result<FileOperationSummary> {
     let invalid_cursor = || FileError::new(FileErrorCode::BadContent, "invalid cursor");
     let after = after.map(|after| decode_hex(after).ok_or_else(invalid_cursor)).transpose()?;
     let limit = usize::try_from(limit.clamp(1, MAX_LIST_ENTRIES)).unwrap_or(1);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let failed = |error: Errno| fault::of(path, error);
     let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+    check_scope(path, &directory, scope)?;
     let mut first = BinaryHeap::new();
     for found in Dir::read_from(&directory).map_err(failed)? {
         let found = found.map_err(failed)?;
@@ -87,7 +104,7 @@ pub(super) fn list(path: &str, after: Option<&str>, limit: u32, socket: &UnixStr
     };
     for name in names {
         // Skip entries that have disappeared.
-        if let Ok(info) = stat_entry(directory.as_fd(), &name, &name) {
+        if let Ok(info) = stat_entry(directory.as_fd(), &name) {
             send_frame(socket, &encode_entry(&info))?;
             done.entries += 1;
         }

@@ -5,12 +5,13 @@
 mod content;
 mod fault;
 mod jobs;
+mod scope;
 mod wire;
 
 use crate::exec::Exec;
 use crate::link::Connection;
 use crate::spawner::{ProgramSpec, StdStreams};
-use atoll_core::provider::files::{FileError, FileErrorCode, path_error};
+use atoll_core::provider::files::{FileError, FileErrorCode, ReadScope, path_error};
 use atoll_protocol::files::{FileOperationSummary, FileRequest, encode_failure};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Mode;
@@ -112,6 +113,11 @@ fn serve_request(socket: &UnixStream) -> io::Result<()> {
 
 fn check_paths(job: &FileRequest) -> Result<()> {
     let paths: &[&String] = match job {
+        FileRequest::InWorkspace { request } => match &**request {
+            // Only one level, so that a request cannot nest without bound.
+            FileRequest::InWorkspace { .. } => return Err(scope::unconfined_request().into()),
+            request => return check_paths(request),
+        },
         FileRequest::Read { path, .. }
         | FileRequest::Write { path, .. }
         | FileRequest::List { path, .. }
@@ -130,31 +136,47 @@ fn check_paths(job: &FileRequest) -> Result<()> {
 
 fn run_job(job: &FileRequest, socket: &UnixStream, incoming: &mut Incoming<'_>) -> Result<FileOperationSummary> {
     match job {
+        FileRequest::InWorkspace { request } => run_read(request, ReadScope::Workspace, socket),
         // An upload reads the connection all the time, sees its end, and cleans up by itself.
         FileRequest::Write { path, mode, make_parents, offset, length } => {
             let how = content::Write { mode: *mode, make_parents: *make_parents, offset: *offset, length: *length };
             content::write(path, how, incoming)
         }
         FileRequest::Unpack { path } => content::unpack(path, incoming),
-        FileRequest::Read { path, offset, length } => {
-            exit_with_peer(socket);
-            content::read(path, *offset, *length, socket)
-        }
-        FileRequest::Pack { path } => {
-            exit_with_peer(socket);
-            content::pack(path, socket)
-        }
-        FileRequest::List { path, after, limit } => {
-            exit_with_peer(socket);
-            jobs::list(path, after.as_deref(), *limit, socket)
+        FileRequest::Read { .. } | FileRequest::Pack { .. } | FileRequest::List { .. } | FileRequest::Stat { .. } => {
+            run_read(job, ReadScope::WholeSandbox, socket)
         }
         FileRequest::Delete { path, recursive } => {
             exit_with_peer(socket);
             jobs::delete(path, *recursive)
         }
-        FileRequest::Stat { path } => jobs::stat(path, socket),
         FileRequest::MakeDirectory { path } => jobs::make_directory(path),
         FileRequest::Move { from, to, replace } => jobs::rename(from, to, *replace),
+    }
+}
+
+/// Runs a request that reads. Other requests have no scope.
+fn run_read(job: &FileRequest, scope: ReadScope, socket: &UnixStream) -> Result<FileOperationSummary> {
+    match job {
+        FileRequest::Read { path, offset, length } => {
+            exit_with_peer(socket);
+            content::read(path, *offset, *length, scope, socket)
+        }
+        FileRequest::Pack { path } => {
+            exit_with_peer(socket);
+            content::pack(path, scope, socket)
+        }
+        FileRequest::List { path, after, limit } => {
+            exit_with_peer(socket);
+            jobs::list(path, after.as_deref(), *limit, scope, socket)
+        }
+        FileRequest::Stat { path } => jobs::stat(path, scope, socket),
+        FileRequest::Write { .. }
+        | FileRequest::MakeDirectory { .. }
+        | FileRequest::Move { .. }
+        | FileRequest::Delete { .. }
+        | FileRequest::Unpack { .. }
+        | FileRequest::InWorkspace { .. } => Err(scope::unconfined_request().into()),
     }
 }
 

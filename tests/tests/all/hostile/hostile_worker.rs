@@ -13,6 +13,7 @@ on_both_databases!(
     the_worker_of_an_ended_sandbox_may_only_flush_events,
     fenced_streams_and_key_gaps_are_refused,
     a_blob_must_match_its_hash,
+    a_flooded_log_ends_at_its_quota,
     extreme_numbers_break_nothing,
     a_heartbeat_does_not_overtake_the_event_log,
 );
@@ -124,6 +125,46 @@ async fn fenced_streams_and_key_gaps_are_refused(kind: DatabaseKind) {
         409,
         "stream_fenced",
     );
+    server.stop().await;
+}
+
+async fn a_flooded_log_ends_at_its_quota(kind: DatabaseKind) {
+    let mut server =
+        TestServer::start_with(kind, |options| options.config.limits.log_bytes_per_sandbox = 200_000).await;
+    let admin = server.admin();
+    let (flooded, other) =
+        (admin.create_external_sandbox(json!({})).await, admin.create_external_sandbox(json!({})).await);
+    let (worker, neighbour) = (ManualWorker::new(&admin, &flooded), ManualWorker::new(&admin, &other));
+    for worker in [&worker, &neighbour] {
+        worker.send_heartbeat("starting").await.expect_status(200);
+    }
+    let long = |key| build_event(key, "agent.message", json!({ "text": "x".repeat(50_000) }));
+    let answer = worker.send_batch((1..=6).map(long).collect()).await.expect_status(200);
+    assert_eq!((&answer["stored"], &answer["dropped"], &answer["last_key"]), (&json!(3), &json!(3), &json!(6)));
+    // An event that is not stored still has its effect.
+    let answer = worker.send_batch(vec![build_event(7, "agent.waiting", json!({}))]).await.expect_status(200);
+    assert_eq!((&answer["dropped"], &answer["last_key"]), (&json!(1), &json!(7)));
+    let row = admin.get(&format!("/sandboxes/{}", flooded.id)).await.expect_status(200);
+    assert_eq!((&row["dropped_events"], &row["activity"]), (&json!(4), &json!("waiting_message")));
+    assert!((150_000..200_000).contains(&row["log_bytes"].as_i64().unwrap()), "{row}");
+    let events = admin.all_events(&flooded.id).await;
+    let types: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let worker_types = ["agent.message", "agent.message", "agent.message", "log.truncated"];
+    assert_eq!(types[types.len() - 4..], worker_types);
+    assert_eq!(events.last().unwrap()["data"]["quota_bytes"], 200_000);
+    let large: &'static [u8] = vec![b'x'; 60_000].leak();
+    put_blob(&worker.actor, &flooded.id, HELLO_SHA256, large).await.expect_problem(413, "log_full");
+    // What people do is still recorded, and other sandboxes are not affected.
+    admin.post(&format!("/sandboxes/{}/messages", flooded.id), json!({ "content": "stop" })).await.expect_status(201);
+    assert_eq!(admin.all_events(&flooded.id).await.last().unwrap()["type"], "message.queued");
+    let answer = neighbour.send_batch(vec![long(1)]).await.expect_status(200);
+    assert_eq!((&answer["stored"], &answer["dropped"]), (&json!(1), &json!(0)));
+    put_blob(&neighbour.actor, &other.id, HELLO_SHA256, b"hello").await.expect_status(200);
+    let row = admin.get(&format!("/sandboxes/{}", other.id)).await.expect_status(200);
+    assert!(row["log_bytes"].as_i64().unwrap() > 54_000, "a blob counts: {row}");
+    server.restart().await;
+    let row = server.admin().get(&format!("/sandboxes/{}", flooded.id)).await.expect_status(200);
+    assert_eq!(row["dropped_events"], 4);
     server.stop().await;
 }
 

@@ -241,7 +241,8 @@ async fn waits_for_approval(agent: &str) {
         assert!(approval["request"].to_string().contains(file), "{approval}");
         assert_eq!(fixture.server.get_sandbox(&id).await["activity"], "waiting_approval");
         let path = format!("/sandboxes/{id}/approvals/{}", approval["approval_id"].as_str().unwrap());
-        let decided = json!({ "decision": decision, "reason": "because I say so" });
+        let hash = &approval["request"]["sha256"];
+        let decided = json!({ "decision": decision, "reason": "because I say so", "sha256": hash });
         fixture.server.admin.post(&path, decided).await.expect_status(200);
         let resolved = fixture.server.wait_for_event(&id, |event| {
             event["type"] == "approval.resolved" && event["data"]["approval_id"] == approval["approval_id"]

@@ -30,6 +30,50 @@ async fn has_login(server: &LocalServer, id: &str) -> bool {
     server.run_shell(id, &format!("test -e ~/{LOGIN_PATH}")).await.exit_code() == Some(0)
 }
 
+/// Checks that a viewer reads the workspace, but neither the login file nor the environment of processes, whatever the
+/// path looks like. A member of the project reads them.
+async fn check_viewer_reads_only_the_workspace(server: &LocalServer, id: &str, word: &str) {
+    let user = server.admin.post("/users", json!({ "name": "visitor", "role": "viewer" })).await.expect_status(201);
+    let token = json!({ "name": "visit", "user_id": user["id"] });
+    let token = server.admin.post("/tokens", token).await.expect_status(201)["token"].clone();
+    let viewer = server.admin.with_token(token.as_str().unwrap());
+    let links = format!("echo shown > seen.txt; ln -s seen.txt inner; ln -s ~/{LOGIN_PATH} outer; ln -s / root");
+    server.run_shell(id, &links).await.expect_success();
+    let path = |rest: &str| format!("/sandboxes/{id}/files{rest}");
+    for shown in ["seen.txt", "/workspace/seen.txt", "inner", "root/workspace/seen.txt"] {
+        let read = viewer.get(&path(&format!("?path={shown}"))).await.expect_status(200);
+        assert_eq!(read, "shown\n", "{shown}");
+    }
+    let listed = viewer.get(&path("/list")).await.expect_status(200).to_string();
+    assert!(listed.contains("outer"), "{listed}");
+    viewer.get(&path("/stat?path=outer")).await.expect_status(200);
+    let login = format!("/home/agent/{LOGIN_PATH}");
+    for hidden in [
+        format!("?path={login}"),
+        format!("?path=../{login}"),
+        format!("?path=/workspace/../{login}"),
+        format!("?path=/proc/self/root/{login}"),
+        format!("?path=root/{login}"),
+        "?path=outer".to_owned(),
+        "?path=/proc/self/environ".to_owned(),
+        "/list?path=/home/agent".to_owned(),
+        "/list?path=root/home/agent".to_owned(),
+        format!("/stat?path={login}"),
+        format!("/stat?path=root/{login}"),
+        "/tar?path=/home/agent".to_owned(),
+        "/tar?path=outer".to_owned(),
+        "/tar?path=root".to_owned(),
+    ] {
+        let refused = viewer.get(&path(&hidden)).await.expect_problem(403, "forbidden");
+        assert!(!refused.to_string().contains(word), "{hidden}");
+    }
+    let range = viewer.request(reqwest::Method::GET, &path("?path=outer")).header("range", "bytes=-20");
+    viewer.send(range).await.expect_problem(403, "forbidden");
+    let read = server.admin.get(&path("?path=outer")).await.expect_status(200);
+    assert_eq!(read, login_without_refresh(word));
+    server.run_shell(id, "rm seen.txt inner outer root").await.expect_success();
+}
+
 /// Sends a prompt and waits until the agent has followed all its instructions.
 async fn send_prompt_and_wait(server: &LocalServer, id: &str, lines: &str, last: &str) {
     server.send_message(id, json!({ "content": format!("{lines}\nsay {last}") })).await;
@@ -86,6 +130,8 @@ async fn a_login_file_is_written_before_each_prompt_without_its_refresh_token() 
     assert!(text.contains("nothing renews") && !text.contains(&word) && !text.contains(&later), "{text}");
     let row = server.get_sandbox(&id).await;
     assert_eq!(row["exposed_secrets"], json!(["LOGIN"]));
+
+    check_viewer_reads_only_the_workspace(&server, &id, &later).await;
 
     // A snapshot does not contain the file. The next prompt restores it.
     server.admin.post(&format!("/sandboxes/{id}/snapshot"), json!({ "name": "kept" })).await.expect_status(201);

@@ -70,7 +70,7 @@ impl RunProgress {
             }
             EventData::GitCloned(clone) => return describe_clone(clone),
             EventData::SandboxNotice(_) | EventData::SandboxDiskFull(_) => Some(ViewStep::warning(&body)),
-            EventData::WorkerLost(_) | EventData::WorkerRejected(_) => {
+            EventData::WorkerLost(_) | EventData::WorkerRejected(_) | EventData::LogTruncated(_) => {
                 let detail = event_line::summarize_event(event, 300);
                 Some(ViewStep::warning(&format!("{}: {detail}", event.event_type())))
             }

@@ -12,13 +12,19 @@ pub struct PendingApproval {
     pub approval_id: String,
     /// The texts of the questions; `None` for a tool call.
     questions: Option<Vec<String>>,
+    /// Hash of the shown input.
+    sha256: Option<String>,
 }
 
 impl From<&ApprovalRequested> for PendingApproval {
     fn from(approval: &ApprovalRequested) -> Self {
         let request = ApprovalRequest::from(approval);
         let texts = || request.questions().into_iter().map(|question| question.question).collect();
-        Self { approval_id: approval.approval_id.clone(), questions: request.is_question().then(texts) }
+        Self {
+            approval_id: approval.approval_id.clone(),
+            questions: request.is_question().then(texts),
+            sha256: approval.sha256.clone(),
+        }
     }
 }
 
@@ -45,19 +51,21 @@ impl PendingApproval {
     /// Parses a typed line as an answer; `None` if it is an ordinary message.
     pub fn parse_answer(&self, typed: &str) -> Option<AnswerApproval> {
         let typed = typed.trim();
-        match self.questions.as_deref() {
+        let answer = match self.questions.as_deref() {
             Some([question]) => {
                 let answers = Map::from_iter([(question.clone(), typed.into())]);
-                Some(AnswerApproval { decision: ApprovalDecision::Allow, reason: None, answers: Some(answers) })
+                let decision = ApprovalDecision::Allow;
+                Some(AnswerApproval { decision, reason: None, sha256: None, answers: Some(answers) })
             }
             Some(_) => None,
             None => parse_decision(typed),
-        }
+        };
+        answer.map(|answer| AnswerApproval { sha256: self.sha256.clone(), ..answer })
     }
 }
 
 fn parse_decision(typed: &str) -> Option<AnswerApproval> {
-    let answer = |decision| Some(AnswerApproval { decision, reason: None, answers: None });
+    let answer = |decision| Some(AnswerApproval { decision, reason: None, sha256: None, answers: None });
     match typed.to_lowercase().as_str() {
         "approve" | "allow" | "yes" | "y" => answer(ApprovalDecision::Allow),
         "approve always" | "allow always" | "always" => answer(ApprovalDecision::AllowAlways),
@@ -66,7 +74,7 @@ fn parse_decision(typed: &str) -> Option<AnswerApproval> {
             let (first, reason) = typed.split_once(char::is_whitespace)?;
             let denies = first.trim_end_matches([',', ':']).eq_ignore_ascii_case("deny");
             let reason = Some(reason.trim().to_owned());
-            denies.then_some(AnswerApproval { decision: ApprovalDecision::Deny, reason, answers: None })
+            denies.then_some(AnswerApproval { decision: ApprovalDecision::Deny, reason, sha256: None, answers: None })
         }
     }
 }
@@ -92,7 +100,7 @@ mod tests {
 
     fn pending(questions: Option<&[&str]>) -> PendingApproval {
         let questions = questions.map(|texts| texts.iter().map(|text| (*text).to_owned()).collect());
-        PendingApproval { approval_id: "apr_1".into(), questions }
+        PendingApproval { approval_id: "apr_1".into(), questions, sha256: None }
     }
 
     fn answer(pending: &PendingApproval, typed: &str) -> Option<Value> {

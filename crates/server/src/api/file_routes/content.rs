@@ -2,7 +2,7 @@
 
 use super::range::{etag_matches, fit_range, format_http_date, parse_range};
 use crate::app::files::{self, version_tag};
-use crate::auth::access::{CanSee, CanWork};
+use crate::auth::access::{CanWork, FileReader};
 use crate::extract::Params;
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
@@ -40,13 +40,13 @@ fn set_header(headers: &mut HeaderMap, name: HeaderName, value: &str) {
         (status = 304, description = "The file has the version that `If-None-Match` names")))]
 pub async fn download_file(
     State(app): State<Arc<App>>,
-    access: CanSee<SandboxId>,
+    reader: FileReader,
     Params(query): Params<FilePathQuery>,
     headers: HeaderMap,
 ) -> Result<Response> {
     let requested = parse_range(get_header(&headers, header::RANGE));
     let only_if = get_header(&headers, header::IF_RANGE);
-    let (Download { entry, data }, range) = files::read_file(&app, access, query.path, requested, only_if).await?;
+    let (Download { entry, data }, range) = files::read_file(&app, reader, query.path, requested, only_if).await?;
     let tag = version_tag(&entry);
     if get_header(&headers, header::IF_NONE_MATCH).is_some_and(|known| etag_matches(known, &tag)) {
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());

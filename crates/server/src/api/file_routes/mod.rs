@@ -5,7 +5,7 @@ mod range;
 pub mod tree;
 
 use crate::app::files;
-use crate::auth::access::{CanSee, CanWork};
+use crate::auth::access::{CanWork, FileReader};
 use crate::extract::{Body, Params};
 use crate::problem::Result;
 use crate::state::App;
@@ -21,10 +21,10 @@ use std::sync::Arc;
     responses((status = 200, body = Page<SandboxFile>)))]
 pub async fn list_directory(
     State(app): State<Arc<App>>,
-    access: CanSee<SandboxId>,
+    reader: FileReader,
     Params(query): Params<FileListQuery>,
 ) -> Result<Json<Page<SandboxFile>>> {
-    files::list_directory(&app, access, query).await.map(Json)
+    files::list_directory(&app, reader, query).await.map(Json)
 }
 
 /// Show one file, directory or link. Links are not followed.
@@ -32,10 +32,10 @@ pub async fn list_directory(
     responses((status = 200, body = SandboxFile)))]
 pub async fn stat_file(
     State(app): State<Arc<App>>,
-    access: CanSee<SandboxId>,
+    reader: FileReader,
     Params(query): Params<FilePathQuery>,
 ) -> Result<Json<SandboxFile>> {
-    files::stat_file(&app, access, query.path).await.map(Json)
+    files::stat_file(&app, reader, query.path).await.map(Json)
 }
 
 /// Move or rename a file or directory.

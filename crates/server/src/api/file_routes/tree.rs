@@ -2,7 +2,7 @@
 
 use super::content::DOWNLOAD_HEADERS;
 use crate::app::files;
-use crate::auth::access::{CanSee, CanWork};
+use crate::auth::access::{CanWork, FileReader};
 use crate::extract::Params;
 use crate::problem::Result;
 use crate::state::App;
@@ -24,10 +24,10 @@ use std::sync::Arc;
     responses((status = 200, body = Vec<u8>, content_type = "application/x-tar")))]
 pub async fn download_tar(
     State(app): State<Arc<App>>,
-    access: CanSee<SandboxId>,
+    reader: FileReader,
     Params(query): Params<FilePathQuery>,
 ) -> Result<Response> {
-    let download = files::read_tar(&app, access, query.path).await?;
+    let download = files::read_tar(&app, reader, query.path).await?;
     let content_type = [(header::CONTENT_TYPE, "application/x-tar")];
     Ok((content_type, DOWNLOAD_HEADERS, Body::from_stream(download.data)).into_response())
 }

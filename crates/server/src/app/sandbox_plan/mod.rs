@@ -28,7 +28,7 @@ use atoll_core::sandbox::{ApprovalMode, EndPolicy, IsolationTier, ProviderKind, 
 use atoll_store::projects::{self, ProjectRow};
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::SessionRow;
-use request_checks::{check_repo, check_request};
+use request_checks::{check_maximum, check_repo, check_request, lower_to_maximum};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,7 +140,8 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
     let mut defaults = parse_defaults(&row)?;
     let config = Arc::clone(&work.config);
     let provider = new.provider.or(defaults.provider).unwrap_or(config.provider.default);
-    let runs_agents = work.capabilities(provider).runs_agents();
+    let capabilities = work.capabilities(provider);
+    let runs_agents = capabilities.runs_agents();
     let has_repository = new.repo.is_some() || defaults.repo.is_some() || row.repo.is_some();
     let agent_settings = choose_agent_settings(&mut new, &mut defaults, &config.continuous.limits(), has_repository);
     if let Some(continuous) = &agent_settings.continuous {
@@ -151,7 +152,9 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
     env.extend(new.env);
     let mut labels = defaults.labels;
     labels.extend(new.labels);
-    let project_resources = defaults.resources.unwrap_or_default().or(config.sandbox.resources());
+    let requested = new.resources.unwrap_or_default().or(defaults.resources.unwrap_or_default());
+    check_maximum(&requested, &capabilities)?;
+    let resources = requested.or(lower_to_maximum(config.sandbox.resources(), &capabilities));
     let limits = match (new.limits, defaults.limits) {
         (Some(requested), Some(of_project)) => Some(requested.or(of_project)),
         (requested, of_project) => requested.or(of_project),
@@ -174,7 +177,7 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
         image: new.image.or(defaults.image).or_else(|| config.sandbox.image.clone()),
         snapshot: new.snapshot.or(defaults.snapshot).or_else(|| config.sandbox.snapshot.clone()),
         env,
-        resources: Some(new.resources.unwrap_or_default().or(project_resources)),
+        resources: Some(resources),
         isolation: new.isolation.max(defaults.isolation),
         protected,
         network: new.network.or(defaults.network),

@@ -6,6 +6,7 @@ use crate::problem::{Problem, Result};
 use atoll_api::NewSandbox;
 use atoll_core::bounds;
 use atoll_core::protected_paths;
+use atoll_core::provider::Capabilities;
 use atoll_core::sandbox::{Repo, Resources};
 use serde_json::{Map, Value};
 
@@ -28,6 +29,35 @@ fn check_resources(resources: &Resources) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Rejects resources that a request or a project names and that the provider, or this machine, does not have.
+pub fn check_maximum(requested: &Resources, provider: &Capabilities) -> Result<()> {
+    let amounts = [
+        ("resources.memory_gb", requested.memory_gb, provider.max_memory_gb),
+        ("resources.cpu", requested.cpu, provider.max_cpu),
+        ("resources.disk_gb", requested.disk_gb, provider.max_disk_gb),
+    ];
+    for (field, value, most) in amounts {
+        if let (Some(value), Some(most)) = (value, most) {
+            bounds::check_amount(field, value, most)?;
+        }
+    }
+    Ok(())
+}
+
+/// The server's own defaults on a small machine: no more than it has.
+pub fn lower_to_maximum(defaults: Resources, provider: &Capabilities) -> Resources {
+    let lower = |value: Option<f64>, most: Option<f64>| match (value, most) {
+        (Some(value), Some(most)) => Some(value.min(most)),
+        (value, _) => value,
+    };
+    Resources {
+        memory_gb: lower(defaults.memory_gb, provider.max_memory_gb),
+        cpu: lower(defaults.cpu, provider.max_cpu),
+        disk_gb: lower(defaults.disk_gb, provider.max_disk_gb),
+        pids: defaults.pids,
+    }
 }
 
 /// Checks a repository. Only an admin on the server's machine may name a path.
@@ -134,4 +164,35 @@ pub fn check_defaults(defaults: &Map<String, Value>, caller: &Caller) -> Result<
 /// Checks a project's repository.
 pub fn check_default_repo(repo: Option<&Repo>, caller: &Caller) -> Result<()> {
     repo.map_or(Ok(()), |repo| check_repo(repo, caller))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: Capabilities =
+        Capabilities { max_memory_gb: Some(2.0), max_cpu: Some(1.0), max_disk_gb: Some(9.5), ..Capabilities::NONE };
+
+    #[test]
+    fn resources_above_the_machine_are_refused_with_its_maximum() {
+        let requested = |memory_gb, cpu, disk_gb| Resources { memory_gb, cpu, disk_gb, pids: None };
+        check_maximum(&requested(Some(2.0), Some(1.0), None), &SMALL).unwrap();
+        for (resources, sentence) in [
+            (requested(Some(2.1), None, None), "resources.memory_gb: is 2.1; the provider's maximum is 2"),
+            (requested(None, Some(8.0), None), "resources.cpu: is 8; the provider's maximum is 1"),
+            (requested(None, None, Some(10.0)), "resources.disk_gb: is 10; the provider's maximum is 9.5"),
+        ] {
+            let refused = check_maximum(&resources, &SMALL).unwrap_err();
+            assert_eq!((refused.code.status(), refused.detail.as_str()), (422, sentence));
+        }
+        check_maximum(&requested(Some(900.0), None, None), &Capabilities::NONE).unwrap();
+    }
+
+    #[test]
+    fn the_servers_defaults_fit_a_small_machine() {
+        let defaults = Resources { memory_gb: Some(4.0), cpu: Some(2.0), disk_gb: Some(8.0), pids: Some(7) };
+        let fitting = Resources { memory_gb: Some(2.0), cpu: Some(1.0), ..defaults };
+        assert_eq!(lower_to_maximum(defaults, &SMALL), fitting);
+        assert_eq!(lower_to_maximum(defaults, &Capabilities::NONE), defaults);
+    }
 }
