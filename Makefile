@@ -37,9 +37,9 @@ test:
 	@scripts/need build git
 	$(CARGO) fmt --all --check
 	@$(MAKE) --no-print-directory -j2 test-tools worker
-	$(LINTED) $(CARGO) build --workspace --all-targets --locked
+	$(LINTED) $(CARGO) build --workspace --all-targets --locked $(SOAK_FEATURE)
 	@rm -f $(ATOLL_TEST_LOG)
-	@$(LINTED) $(CARGO) test --workspace --locked --no-fail-fast --config "target.'cfg(unix)'.runner='scripts/timed-test'"; \
+	@$(LINTED) $(CARGO) test --workspace --locked $(SOAK_FEATURE) --no-fail-fast --config "target.'cfg(unix)'.runner='scripts/timed-test'"; \
 	    status=$$?; scripts/test-summary $(ATOLL_TEST_LOG); exit $$status
 
 # Programs that tests run against: databases, sandbox tools, the API fuzzer, the agents.
@@ -73,6 +73,7 @@ test-vm:
 
 # `make test` at full scale, and `make test-vm`.
 soak: export ATOLL_TEST_SCALE = 1
+soak: SOAK_FEATURE = --features atoll-tests/soak
 soak: test test-vm
 
 # Builds the worker as one static file: target/worker/atoll-worker.

@@ -5,11 +5,6 @@ fn test_scale() -> f64 {
     std::env::var("ATOLL_TEST_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(0.1)
 }
 
-/// True in `make soak`, which also runs the variations that `make test` leaves out.
-pub fn is_full_scale() -> bool {
-    test_scale() >= 1.0
-}
-
 /// Scales a count down.
 pub fn scale_count(whole: usize) -> usize {
     #[allow(

@@ -18,6 +18,8 @@ pub struct AgentLocations {
     pub data_dir: PathBuf,
     /// Paths from the configuration.
     pub configured: BTreeMap<Agent, PathBuf>,
+    /// Programs of the agents that the configuration names, by agent.
+    pub acp_programs: BTreeMap<String, PathBuf>,
     /// The directories of `PATH`, in order.
     pub path: Vec<PathBuf>,
 }
@@ -37,6 +39,8 @@ string_enum! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstalledAgent {
     pub agent: Agent,
+    /// The agent's name: one of the configuration, or that of `agent`.
+    pub name: String,
     /// Canonical path, without symbolic links.
     pub program: PathBuf,
     pub origin: Origin,
@@ -108,6 +112,22 @@ impl AgentLocations {
         self.resolve_program(agent, path, Origin::Configured, package)
     }
 
+    /// Finds the program of an agent that the configuration names; `None` if it names no such agent.
+    pub fn find_acp_agent(&self, name: &str) -> Option<Result<InstalledAgent, MissingAgent>> {
+        let path = self.acp_programs.get(name)?;
+        let missing = |reason: String| {
+            let problem = format!("acp_agents.{name}.program names {}, {reason}", path.display());
+            MissingAgent::new(problem, "name the program file")
+        };
+        let program = match path.canonicalize() {
+            Ok(program) if program.is_file() => program,
+            Ok(_) => return Some(Err(missing("which is not a file".to_owned()))),
+            Err(error) => return Some(Err(missing(format!("which cannot be used ({error})")))),
+        };
+        let found = self.describe_program(Agent::Acp, program, Origin::Configured, MountExtent::File);
+        Some(Ok(InstalledAgent { name: name.to_owned(), ..found }))
+    }
+
     /// Finds the installed version to use: the tested one, else the newest.
     fn find_preferred_installed(&self, agent: Agent, package: &Package) -> Option<InstalledAgent> {
         let entries = fs::read_dir(self.install_dir(agent)).into_iter().flatten().flatten();
@@ -129,7 +149,8 @@ impl AgentLocations {
 
     fn describe_program(&self, agent: Agent, program: PathBuf, origin: Origin, extent: MountExtent) -> InstalledAgent {
         let version = version::read_package_version(&program);
-        InstalledAgent { agent, program, origin, version, extent, node: None, data_dir: self.data_dir.clone() }
+        let (name, data_dir) = (agent.as_str().to_owned(), self.data_dir.clone());
+        InstalledAgent { agent, name, program, origin, version, extent, node: None, data_dir }
     }
 
     /// Resolves a path from `PATH` or the configuration to the program behind an npm script.
@@ -216,7 +237,7 @@ impl InstalledAgent {
                 format!("install it with `atoll agents install {}`", self.agent),
             )
         };
-        let program = relative_program_path(self.agent.as_str());
+        let program = relative_program_path(&self.name);
         let mounts = match self.extent {
             MountExtent::File => vec![ReadOnlyMount { host_path: self.program.clone(), relative_path: program }],
             MountExtent::ParentDir => {

@@ -6,16 +6,16 @@ use std::os::unix::fs::symlink;
 struct TestMachine {
     _base: tempfile::TempDir,
     base: PathBuf,
-    places: AgentLocations,
+    locations: AgentLocations,
 }
 
 impl TestMachine {
     fn new() -> Self {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().canonicalize().unwrap();
-        let places =
+        let locations =
             AgentLocations { data_dir: path.join("data"), path: vec![path.join("bin")], ..AgentLocations::default() };
-        Self { _base: base, base: path, places }
+        Self { _base: base, base: path, locations }
     }
 
     fn write_file(&self, path: &str, text: &str) -> PathBuf {
@@ -53,7 +53,7 @@ fn resolves_an_npm_script_to_its_program() {
     for agent in [Agent::Claude, Agent::Codex, Agent::Opencode] {
         let ground = TestMachine::new();
         let program = ground.install_with_npm(agent, "home/.npm-global");
-        let found = ground.places.find_agent(agent).unwrap();
+        let found = ground.locations.find_agent(agent).unwrap();
         assert_eq!((&found.program, found.origin), (&program, Origin::Path), "{agent}");
         let version = found.detect_version().unwrap();
         assert!(agent.is_tested(&version), "{agent} {version}");
@@ -77,49 +77,49 @@ fn reports_a_broken_npm_script_and_continues_the_search() {
     let mut ground = TestMachine::new();
     let script = ground.write_file("lib/node_modules/@anthropic-ai/claude-code/cli.js", "#!/usr/bin/env node\n");
     ground.create_symlink("bin/claude", &script);
-    let missing = ground.places.find_agent(Agent::Claude).unwrap_err();
+    let missing = ground.locations.find_agent(Agent::Claude).unwrap_err();
     assert!(missing.problem.contains("an npm script"), "{missing}");
     assert!(missing.remedy.contains("`atoll agents install claude`"), "{missing}");
     let whole = ground.write_file("elsewhere/claude", "\x7fELF");
-    ground.places.path.push(ground.base.join("elsewhere"));
-    assert_eq!(ground.places.find_agent(Agent::Claude).unwrap().program, whole);
+    ground.locations.path.push(ground.base.join("elsewhere"));
+    assert_eq!(ground.locations.find_agent(Agent::Claude).unwrap().program, whole);
 }
 
 #[test]
 fn prefers_the_configured_then_the_installed_then_path() {
     let mut ground = TestMachine::new();
     let package = TestMachine::package_of(Agent::Claude);
-    let missing = ground.places.find_agent(Agent::Claude).unwrap_err();
+    let missing = ground.locations.find_agent(Agent::Claude).unwrap_err();
     assert_eq!(
         missing.to_string(),
         "Claude Code is not installed on this machine: install it with `atoll agents install claude`"
     );
     let in_path = ground.write_file("bin/claude", "\x7fELF");
-    assert_eq!(ground.places.find_agent(Agent::Claude).unwrap().program, in_path);
+    assert_eq!(ground.locations.find_agent(Agent::Claude).unwrap().program, in_path);
 
     let install = |version: &str| ground.write_file(&format!("data/agents/claude/{version}/package/claude"), "x");
     let old = install("1.9.0");
-    assert_eq!(ground.places.find_agent(Agent::Claude).unwrap().program, old);
+    assert_eq!(ground.locations.find_agent(Agent::Claude).unwrap().program, old);
     let newer = install("1.10.0");
     ground.write_file("data/agents/claude/.new-1/package/claude", "half");
     ground.write_file("data/agents/claude/9.9.9/package/README", "no program");
-    let found = ground.places.find_agent(Agent::Claude).unwrap();
+    let found = ground.locations.find_agent(Agent::Claude).unwrap();
     assert_eq!((found.program, found.version.as_deref()), (newer, Some("1.10.0")));
     let tested = install(package.version);
     ground.write_file("data/agents/claude/99.0.0/package/claude", "x");
     assert_eq!(
-        ground.places.find_agent(Agent::Claude).unwrap().program,
+        ground.locations.find_agent(Agent::Claude).unwrap().program,
         tested,
         "the tested version precedes newer ones"
     );
 
     let named = ground.write_file("opt/own", "#!/bin/sh\n");
     ground.create_symlink("opt/link", &named);
-    ground.places.configured.insert(Agent::Claude, ground.base.join("opt/link"));
-    let found = ground.places.find_agent(Agent::Claude).unwrap();
+    ground.locations.configured.insert(Agent::Claude, ground.base.join("opt/link"));
+    let found = ground.locations.find_agent(Agent::Claude).unwrap();
     assert_eq!((found.program, found.origin), (named, Origin::Configured));
-    ground.places.configured.insert(Agent::Claude, ground.base.join("opt/none"));
-    let missing = ground.places.find_agent(Agent::Claude).unwrap_err();
+    ground.locations.configured.insert(Agent::Claude, ground.base.join("opt/none"));
+    let missing = ground.locations.find_agent(Agent::Claude).unwrap_err();
     assert!(missing.problem.contains("agents.claude.path names"), "what is named is not replaced silently: {missing}");
 }
 
@@ -127,10 +127,10 @@ fn prefers_the_configured_then_the_installed_then_path() {
 fn a_node_agent_needs_node_and_its_whole_package() {
     let ground = TestMachine::new();
     let program = ground.install_with_npm(Agent::Gemini, "usr");
-    let missing = ground.places.find_agent(Agent::Gemini).unwrap_err();
+    let missing = ground.locations.find_agent(Agent::Gemini).unwrap_err();
     assert!(missing.problem.contains("node, which it needs"), "{missing}");
     let node = ground.write_file("bin/node", "\x7fELF");
-    let found = ground.places.find_agent(Agent::Gemini).unwrap();
+    let found = ground.locations.find_agent(Agent::Gemini).unwrap();
     assert_eq!(found.node_path(), Some(node.as_path()));
     let mounts = found.list_mounts().unwrap();
     let places: Vec<&str> = mounts.iter().map(|one| one.relative_path.as_str()).collect();
@@ -148,7 +148,7 @@ fn reports_a_program_that_only_its_owner_may_execute() {
     let ground = TestMachine::new();
     let program = ground.write_file("bin/claude", "\x7fELF");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
-    let missing = ground.places.find_agent(Agent::Claude).unwrap().list_mounts().unwrap_err();
+    let missing = ground.locations.find_agent(Agent::Claude).unwrap().list_mounts().unwrap_err();
     assert!(missing.remedy.contains("chmod o+rx"), "{missing}");
 }
 
@@ -156,10 +156,10 @@ fn reports_a_program_that_only_its_owner_may_execute() {
 fn finds_a_program_named_only_in_the_configuration() {
     let mut ground = TestMachine::new();
     ground.write_file("bin/acp", "\x7fELF");
-    let missing = ground.places.find_agent(Agent::Acp).unwrap_err();
+    let missing = ground.locations.find_agent(Agent::Acp).unwrap_err();
     assert!(missing.remedy.contains("agents.acp.path"), "{missing}");
     let named = ground.write_file("opt/goose", "\x7fELF");
-    ground.places.configured.insert(Agent::Acp, named.clone());
-    let mounts = ground.places.find_agent(Agent::Acp).unwrap().list_mounts().unwrap();
+    ground.locations.configured.insert(Agent::Acp, named.clone());
+    let mounts = ground.locations.find_agent(Agent::Acp).unwrap().list_mounts().unwrap();
     assert_eq!(mounts, [ReadOnlyMount { host_path: named, relative_path: "acp/bin/acp".into() }]);
 }

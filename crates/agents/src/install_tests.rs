@@ -33,17 +33,17 @@ fn integrity_of(bytes: &[u8]) -> Integrity {
     Integrity::parse_integrity(&format!("sha1-x sha512-{}", STANDARD.encode(Sha512::digest(bytes)))).unwrap()
 }
 
-fn install_package(places: &AgentLocations, bytes: &[u8], integrity: &Integrity) -> Result<InstalledVersion, Error> {
-    let mut fetching = places.begin_install(Agent::Claude, PACKAGE, "1.2.3")?;
+fn install_package(locations: &AgentLocations, bytes: &[u8], integrity: &Integrity) -> Result<InstalledVersion, Error> {
+    let mut fetching = locations.begin_install(Agent::Claude, PACKAGE, "1.2.3")?;
     for piece in bytes.chunks(7) {
         fetching.write_chunk(piece)?;
     }
     fetching.verify_and_install(integrity)
 }
 
-fn left_over_files(places: &AgentLocations) -> Vec<String> {
+fn left_over_files(locations: &AgentLocations) -> Vec<String> {
     let mut names = Vec::new();
-    for directory in [places.data_dir.join(AGENTS_DIR), places.install_dir(Agent::Claude)] {
+    for directory in [locations.data_dir.join(AGENTS_DIR), locations.install_dir(Agent::Claude)] {
         names.extend(fs::read_dir(directory).unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap()));
     }
     names.sort();
@@ -53,48 +53,48 @@ fn left_over_files(places: &AgentLocations) -> Vec<String> {
 #[test]
 fn installs_a_package_completely_or_not_at_all() {
     let base = tempfile::tempdir().unwrap();
-    let places = AgentLocations { data_dir: base.path().join("data"), ..AgentLocations::default() };
+    let locations = AgentLocations { data_dir: base.path().join("data"), ..AgentLocations::default() };
     let good = build_archive(&[("package/claude", 0o700, "#!/bin/sh\n"), ("package/README", 0o600, "words")]);
 
     let other = integrity_of(b"something else");
-    let refused = install_package(&places, &good, &other).unwrap_err();
+    let refused = install_package(&locations, &good, &other).unwrap_err();
     assert!(matches!(&refused, Error::Mismatch { .. }), "{refused}");
     let cut = &good[..good.len() / 2];
     assert!(
-        matches!(install_package(&places, cut, &integrity_of(cut)), Err(Error::Unpack(_))),
+        matches!(install_package(&locations, cut, &integrity_of(cut)), Err(Error::Unpack(_))),
         "an archive that breaks off"
     );
     let empty = build_archive(&[("package/README", 0o600, "words")]);
-    assert!(matches!(install_package(&places, &empty, &integrity_of(&empty)), Err(Error::NoProgram("claude"))));
+    assert!(matches!(install_package(&locations, &empty, &integrity_of(&empty)), Err(Error::NoProgram("claude"))));
     let outward = build_archive(&[("package/claude", 0o755, "x"), ("package/../../../../outside", 0o755, "x")]);
-    assert!(matches!(install_package(&places, &outward, &integrity_of(&outward)), Err(Error::Unpack(_))));
-    drop(places.begin_install(Agent::Claude, PACKAGE, "1.2.3").unwrap());
-    assert_eq!(left_over_files(&places), ["claude"], "failed and abandoned installs leave no files");
-    assert!(places.find_agent(Agent::Claude).is_err());
+    assert!(matches!(install_package(&locations, &outward, &integrity_of(&outward)), Err(Error::Unpack(_))));
+    drop(locations.begin_install(Agent::Claude, PACKAGE, "1.2.3").unwrap());
+    assert_eq!(left_over_files(&locations), ["claude"], "failed and abandoned installs leave no files");
+    assert!(locations.find_agent(Agent::Claude).is_err());
 
-    let done = install_package(&places, &good, &integrity_of(&good)).unwrap();
+    let done = install_package(&locations, &good, &integrity_of(&good)).unwrap();
     assert_eq!((done.version.as_str(), done.bytes), ("1.2.3", 15));
-    assert_eq!(places.find_version(Agent::Claude, "1.2.3"), Some(done.clone()));
+    assert_eq!(locations.find_version(Agent::Claude, "1.2.3"), Some(done.clone()));
     let mode = |path: &str| fs::metadata(done.directory.join(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("package"), mode("package/claude"), mode("package/README")), (0o755, 0o755, 0o644));
     if Platform::current().is_some() {
-        let found = places.find_agent(Agent::Claude).unwrap();
+        let found = locations.find_agent(Agent::Claude).unwrap();
         assert_eq!((found.origin, found.detect_version().as_deref()), (Origin::Installed, Some("1.2.3")));
     }
     assert_eq!(
-        install_package(&places, &good, &integrity_of(&good)).unwrap().directory,
+        install_package(&locations, &good, &integrity_of(&good)).unwrap().directory,
         done.directory,
         "installing again is harmless"
     );
 
-    assert_eq!(places.remove_versions(Agent::Claude, None).unwrap(), ["1.2.3"]);
-    assert!(matches!(places.remove_versions(Agent::Claude, Some("1.2.3")), Err(Error::NotInstalled { .. })));
+    assert_eq!(locations.remove_versions(Agent::Claude, None).unwrap(), ["1.2.3"]);
+    assert!(matches!(locations.remove_versions(Agent::Claude, Some("1.2.3")), Err(Error::NotInstalled { .. })));
     assert!(
-        places
+        locations
             .find_agent(Agent::Claude)
             .is_err_and(|missing: MissingAgent| missing.remedy.contains("atoll agents install"))
     );
-    assert_eq!(left_over_files(&places), ["claude"]);
+    assert_eq!(left_over_files(&locations), ["claude"]);
 }
 
 #[test]
@@ -112,8 +112,11 @@ fn accepts_only_sha512_checksums() {
 
 #[test]
 fn rejects_versions_that_are_paths() {
-    let places = AgentLocations::default();
+    let locations = AgentLocations::default();
     for version in ["", ".", "..", "1/2", "../1.0.0", ".new-1", "latest", "1\n", "1 2"] {
-        assert!(matches!(places.begin_install(Agent::Claude, PACKAGE, version), Err(Error::Version(_))), "{version:?}");
+        assert!(
+            matches!(locations.begin_install(Agent::Claude, PACKAGE, version), Err(Error::Version(_))),
+            "{version:?}"
+        );
     }
 }

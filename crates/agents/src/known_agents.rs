@@ -185,15 +185,32 @@ impl Agent {
         Platform::current().and_then(|machine| self.package_for(machine))
     }
 
-    /// Returns true if Atoll was tested with this version.
+    /// Returns true if Atoll was tested with this version on this machine's platform.
     pub fn is_tested(self, version: &str) -> bool {
-        self.package_for_host().is_some_and(|package| package.version == version)
+        self.package_for_host().is_some_and(|package| package.is_tested(version))
+    }
+}
+
+impl Package {
+    /// Returns true if Atoll was tested with this version. Only tested packages have a checksum.
+    fn is_tested(&self, version: &str) -> bool {
+        self.integrity.is_some() && self.version == version
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_platform_without_a_checksum_is_not_tested() {
+        let is_tested = |platform| {
+            let package = Agent::Claude.package_for(platform).unwrap();
+            (package.is_tested(package.version), package.is_tested("0.0.1"))
+        };
+        assert_eq!(is_tested(Platform::X64), (true, false));
+        assert_eq!(is_tested(Platform::Arm64), (false, false));
+    }
 
     /// `atoll agents install` and the end-to-end tests use the same versions.
     #[test]

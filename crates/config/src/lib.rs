@@ -6,6 +6,7 @@
 
 #![allow(unexpected_cfgs, reason = "`string_enum!` uses a feature of the crates that describe an HTTP interface")]
 
+mod acp_agents;
 mod checks;
 mod duration;
 pub mod env;
@@ -25,6 +26,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
+pub use acp_agents::AcpAgent;
 pub use error::{ConfigProblem, Error};
 pub use example::example_file;
 pub use key::flag_names;

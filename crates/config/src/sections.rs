@@ -1,6 +1,7 @@
 //! Every configuration key, declared once. The loader, `atoll config`, the example file and the typed [`Config`] all
 //! come from these declarations.
 
+use crate::acp_agents::{self, AcpAgent};
 use crate::format::{
     ABSOLUTE_PATHS, ADDRESS, BASE_URL, DatabaseUrl, FILE_PATH, HOSTS, Integer, Number, OneOf, PRIVATE_RANGES,
     PerMinute, SWITCH, SecretText, SecretUrl, Structure, TEXT, TIME, TIME_OR_NEVER, TIME_OR_ZERO, WORKSPACE_PATHS,
@@ -47,6 +48,9 @@ section! {
             => Structure { form: models::UPSTREAMS_FORM, check: models::check_upstreams };
         /// Models that sandboxes may use, priced in US dollars per million tokens; if empty, every model
         models: Vec<Model> = Vec::new() => Structure { form: models::MODELS_FORM, check: models::check_models };
+        /// Agents of the Agent Client Protocol by name, beside the built-in ones; keys belong in secrets, not here
+        acp_agents: BTreeMap<String, AcpAgent> = BTreeMap::new()
+            => Structure { form: acp_agents::ACP_AGENTS_FORM, check: acp_agents::check_acp_agents };
         section secret: SecretKey;
         section server: Server;
         section metrics: Metrics;

@@ -1,9 +1,34 @@
 //! Agents: names, abilities, and the paths of their programs in a sandbox.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The built-in agent that needs neither a program nor a model.
 pub const DEMO_AGENT: &str = "demo";
+
+/// Names of the agents that every configuration has.
+pub const BUILT_IN_AGENTS: &[&str] = &["acp", "claude", "codex", DEMO_AGENT, "gemini", "opencode"];
+
+/// How to start an agent of the Agent Client Protocol that the configuration names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AcpLaunch {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
+    /// Directory below the home where the agent stores its sessions. Without it, only the same sandbox can resume them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_dir: Option<String>,
+}
+
+/// Returns true if the text can name an agent: it becomes part of paths.
+pub fn is_agent_name(text: &str) -> bool {
+    let letters = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=32).contains(&text.len())
+        && text.starts_with(|first: char| first.is_ascii_lowercase())
+        && text.bytes().all(letters)
+}
 
 /// Directory of the agents' programs in a sandbox on this machine.
 pub const AGENTS_DIR: &str = "/opt/atoll/agents";
@@ -78,6 +103,14 @@ impl Abilities {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn agent_names_are_safe_in_paths() {
+        assert!(["goose", "qwen-3", "a"].into_iter().chain(BUILT_IN_AGENTS.iter().copied()).all(is_agent_name));
+        for bad in ["", "..", "a/b", "-a", "3a", "A", "a b", &"x".repeat(33)] {
+            assert!(!is_agent_name(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn conversation_ids_are_safe_in_paths() {

@@ -69,15 +69,15 @@ pub struct LoopProgress {
 }
 
 impl LoopProgress {
-    pub const fn start_loop(facts: LoopMeasurements) -> Self {
+    pub const fn start_loop(measurements: LoopMeasurements) -> Self {
         Self {
             phase: LoopPhase::Working,
             stopped: None,
             iteration: 1,
             errors: 0,
             round: 0,
-            started_at: facts.steady_now,
-            cost_before: facts.cost_micros,
+            started_at: measurements.steady_now,
+            cost_before: measurements.cost_micros,
         }
     }
 
@@ -128,8 +128,8 @@ pub enum LoopInput {
     Interrupted,
     /// The loop's time limit has expired.
     DeadlineReached,
-    /// The remaining budget does not cover another model request.
-    BudgetSpent,
+    /// The rest of the loop's cost limit does not cover another model request.
+    CostLimitReached,
     /// The sandbox is ending for another reason.
     SandboxEnding,
 }
@@ -153,7 +153,7 @@ pub enum LoopEffect {
 pub fn next(
     from: &LoopProgress,
     input: LoopInput,
-    facts: LoopMeasurements,
+    measurements: LoopMeasurements,
     limits: &LoopLimits,
 ) -> (LoopProgress, Vec<LoopEffect>) {
     let mut to = from.clone();
@@ -169,7 +169,7 @@ pub fn next(
             if to.errors >= limits.max_errors {
                 return stop_loop(to, StopReason::Errors);
             }
-            match limit_reached(&to, facts, limits) {
+            match limit_reached(&to, measurements, limits) {
                 Some(reason) => stop_loop(to, reason),
                 None => {
                     to.phase = LoopPhase::Resting;
@@ -190,7 +190,7 @@ pub fn next(
             }
             // The agent cannot do anything about an undecided check.
             CheckVerdict::Unknown => stop_loop(to, StopReason::Undecided),
-            CheckVerdict::Failed => match limit_reached(&to, facts, limits) {
+            CheckVerdict::Failed => match limit_reached(&to, measurements, limits) {
                 Some(reason) => stop_loop(to, reason),
                 None => {
                     to.phase = LoopPhase::Working;
@@ -209,7 +209,7 @@ pub fn next(
             if from.stopped != Some(StopReason::Interrupted) =>
         {
             let round = from.round;
-            (LoopProgress { round, ..LoopProgress::start_loop(facts) }, Vec::new())
+            (LoopProgress { round, ..LoopProgress::start_loop(measurements) }, Vec::new())
         }
         (LoopPhase::Working | LoopPhase::Validating | LoopPhase::Resting, LoopInput::Interrupted) => {
             stop_loop(to, StopReason::Interrupted)
@@ -218,12 +218,12 @@ pub fn next(
             stop_loop(to, StopReason::SandboxEnded)
         }
         (LoopPhase::Working | LoopPhase::Validating | LoopPhase::Resting, LoopInput::DeadlineReached)
-            if facts.steady_now >= from.started_at + limits.max_duration =>
+            if measurements.steady_now >= from.started_at + limits.max_duration =>
         {
             stop_loop(to, StopReason::Duration)
         }
         // A running validation may still pass.
-        (LoopPhase::Working | LoopPhase::Resting, LoopInput::BudgetSpent) if limits.max_cost_micros.is_some() => {
+        (LoopPhase::Working | LoopPhase::Resting, LoopInput::CostLimitReached) if limits.max_cost_micros.is_some() => {
             stop_loop(to, StopReason::Cost)
         }
         (
@@ -235,21 +235,22 @@ pub fn next(
             | LoopInput::ChecksFinished { .. }
             | LoopInput::Interrupted
             | LoopInput::DeadlineReached
-            | LoopInput::BudgetSpent
+            | LoopInput::CostLimitReached
             | LoopInput::SandboxEnding,
         ) => (to, Vec::new()),
     }
 }
 
 /// Returns the limit that forbids another run.
-fn limit_reached(progress: &LoopProgress, facts: LoopMeasurements, limits: &LoopLimits) -> Option<StopReason> {
+fn limit_reached(progress: &LoopProgress, measurements: LoopMeasurements, limits: &LoopLimits) -> Option<StopReason> {
     if progress.iteration >= limits.max_iterations {
         return Some(StopReason::Iterations);
     }
-    if limits.max_cost_micros.is_some_and(|most| facts.cost_micros.saturating_sub(progress.cost_before) >= most) {
+    if limits.max_cost_micros.is_some_and(|most| measurements.cost_micros.saturating_sub(progress.cost_before) >= most)
+    {
         return Some(StopReason::Cost);
     }
-    (facts.steady_now >= progress.started_at + limits.max_duration).then_some(StopReason::Duration)
+    (measurements.steady_now >= progress.started_at + limits.max_duration).then_some(StopReason::Duration)
 }
 
 fn stop_loop(mut progress: LoopProgress, reason: StopReason) -> (LoopProgress, Vec<LoopEffect>) {

@@ -8,6 +8,11 @@ use atoll_drivers::{Abilities, AgentTurn, EventEffect, is_turn_note};
 use atoll_protocol::LeasedMessage;
 use std::collections::VecDeque;
 
+/// Maximum number of running tools that count; an agent has far fewer.
+const MAX_RUNNING_TOOLS: usize = 1024;
+/// Tool calls with longer ids do not count.
+const MAX_TOOL_ID_BYTES: usize = 1024;
+
 /// The next step for a message.
 #[derive(Debug)]
 pub enum DeliveryStep {
@@ -62,7 +67,7 @@ impl ConversationState {
         if self.state == State::Over {
             return None;
         }
-        if let Some(interrupt) = self.take(is_interrupt) {
+        if let Some(interrupt) = self.take_first(is_interrupt) {
             return Some(match self.state {
                 State::InTurn => {
                     self.unconfirmed.push(interrupt.id);
@@ -75,13 +80,13 @@ impl ConversationState {
             });
         }
         if self.state == State::Idle
-            && let Some(late) = self.take(is_turn_note)
+            && let Some(late) = self.take_first(is_turn_note)
         {
             return Some(DeliveryStep::TooLate(late));
         }
         match self.state {
             State::InTurn if self.abilities.steer => {
-                let message = self.take(|message| message.delivery == Delivery::Steer)?;
+                let message = self.take_first(|message| message.delivery == Delivery::Steer)?;
                 self.unconfirmed.push(message.id);
                 Some(DeliveryStep::Steer(message))
             }
@@ -102,8 +107,8 @@ impl ConversationState {
         self.state == State::Idle && self.unconfirmed.is_empty() && self.waiting.iter().any(begins)
     }
 
-    fn take(&mut self, fits: impl Fn(&LeasedMessage) -> bool) -> Option<LeasedMessage> {
-        let at = self.waiting.iter().position(fits)?;
+    fn take_first(&mut self, is_wanted: impl Fn(&LeasedMessage) -> bool) -> Option<LeasedMessage> {
+        let at = self.waiting.iter().position(is_wanted)?;
         self.waiting.remove(at)
     }
 
@@ -124,7 +129,11 @@ impl ConversationState {
                 self.turn += 1;
                 self.state = State::InTurn;
             }
-            EventEffect::ToolStarted(id) => self.tools.push(id.clone()),
+            EventEffect::ToolStarted(id) => {
+                if self.tools.len() < MAX_RUNNING_TOOLS && id.len() <= MAX_TOOL_ID_BYTES {
+                    self.tools.push(id.clone());
+                }
+            }
             EventEffect::ToolEnded(id) => self.tools.retain(|tool| tool != id),
             EventEffect::TurnEnded => self.tools.clear(),
             EventEffect::None | EventEffect::ApprovalRequested | EventEffect::ApprovalResolved => {}
@@ -262,6 +271,19 @@ mod tests {
         assert_eq!(words(conversation.next_step(true)), "nothing", "the unconfirmed message begins a turn");
         conversation.unconfirmed.clear();
         assert_eq!(words(conversation.next_step(true)), "begin later");
+    }
+
+    #[test]
+    fn counts_a_bounded_number_of_running_tools() {
+        let mut conversation = steerable();
+        conversation.apply_effect(&EventEffect::ToolStarted("x".repeat(MAX_TOOL_ID_BYTES + 1)));
+        assert!(!conversation.uses_tools(), "the id is too long");
+        for number in 0..2 * MAX_RUNNING_TOOLS {
+            conversation.apply_effect(&EventEffect::ToolStarted(number.to_string()));
+        }
+        assert_eq!(conversation.tools.len(), MAX_RUNNING_TOOLS);
+        conversation.apply_effect(&EventEffect::TurnEnded);
+        assert!(!conversation.uses_tools());
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub struct Behaviour {
     /// Time for the program to finish after the sandbox has ended.
     pub stop_grace: Duration,
     /// Time for the program to finish after a signal; with `None`, the worker closes at once.
-    pub leave_grace: Option<Duration>,
+    pub signal_grace: Option<Duration>,
     /// Start of the runtime's clock. If set, heartbeats align to it, so that a host with many workers wakes up rarely.
     pub timer_origin: Option<Instant>,
 }

@@ -90,7 +90,7 @@ impl State {
     pub(super) fn closes_at(&self, outside: &External) -> bool {
         match outside {
             External::GraceExpired => true,
-            External::Signal => self.behaviour.leave_grace.is_none() || self.leaving.is_some(),
+            External::Signal => self.behaviour.signal_grace.is_none() || self.leaving.is_some(),
             External::Read(_)
             | External::Disk(_)
             | External::Report(_)
@@ -193,7 +193,7 @@ impl State {
 
     /// Handles a signal to exit: gives the program time to finish its current tool; a second signal ends that time.
     pub(super) fn handle_signal(&mut self, rest: Vec<Item>, effects: &mut Effects<'_>) -> Option<Exit> {
-        match self.behaviour.leave_grace {
+        match self.behaviour.signal_grace {
             None if self.is_closing() => Some(self.not_flushed()),
             Some(_) if self.is_closing() => None,
             Some(grace) if self.leaving.is_none() => {

@@ -1,5 +1,6 @@
 //! Events that several drivers build, and bounds for texts in event data.
 
+use super::bounded::clip_id;
 use super::{AgentOutput, EventEffect, ResponseRef, build_event, build_response_part};
 use atoll_api::events::{
     AgentError, AgentInterrupted, AgentPlan, AgentSystemMessage, AgentText, DelegationCompleted, EventData,
@@ -12,6 +13,8 @@ use serde_json::{Value, json};
 
 /// Maximum size of one text in an event.
 const MAX_TEXT_BYTES: usize = 32 << 10;
+/// Why a driver denies a request by itself.
+pub(super) const TOO_MANY_REQUESTS: &str = "the agent has too many open requests";
 
 pub(super) fn clip_text(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
@@ -52,9 +55,9 @@ pub(super) fn extract_text(value: &Value) -> String {
     }
 }
 
-/// Streamed text for live display.
+/// Streamed text for live display, clipped: the complete text follows as an event.
 pub(super) fn text_delta(text: &str) -> AgentOutput {
-    AgentOutput::TextDelta(atoll_core::json::to_raw_json(&json!({"text": text})))
+    AgentOutput::TextDelta(atoll_core::json::to_raw_json(&json!({"text": clip_text(text)})))
 }
 
 fn agent_text(text: &str, parent: Option<&str>) -> AgentText {
@@ -69,16 +72,34 @@ pub(super) fn thinking_event(text: &str, parent: Option<&str>, response: &Respon
     build_response_part(&EventData::AgentThinking(agent_text(text, parent)), EventEffect::None, response)
 }
 
-/// Reports the start of a tool call. Its input is clipped.
+/// Reports the start of a tool call. Its id and input are clipped.
 pub(super) fn tool_started(tool: ToolUse, response: &ResponseRef) -> AgentOutput {
-    let effect = EventEffect::ToolStarted(tool.tool_use_id.clone());
-    let tool = ToolUse { input: clip_value(&tool.input), ..tool };
+    let tool_use_id = clip_id(&tool.tool_use_id).to_owned();
+    let effect = EventEffect::ToolStarted(tool_use_id.clone());
+    let tool = ToolUse { tool_use_id, input: clip_value(&tool.input), ..tool };
     build_response_part(&EventData::AgentToolUse(tool), effect, response)
 }
 
 pub(super) fn tool_ended(tool: ToolCompleted) -> AgentOutput {
-    let effect = EventEffect::ToolEnded(tool.tool_use_id.clone());
-    build_event(&EventData::AgentToolCompleted(tool), effect)
+    let tool_use_id = clip_id(&tool.tool_use_id).to_owned();
+    let effect = EventEffect::ToolEnded(tool_use_id.clone());
+    build_event(&EventData::AgentToolCompleted(ToolCompleted { tool_use_id, ..tool }), effect)
+}
+
+/// Ends a tool call that the driver can no longer follow, because the agent has too many.
+pub(super) fn tool_forgotten(id: &str, tool: &str) -> AgentOutput {
+    tool_ended(ToolCompleted {
+        tool: clip_text(tool).to_owned(),
+        tool_use_id: id.to_owned(),
+        output: "the agent has too many running tools; Atoll no longer follows this one".into(),
+        is_error: true,
+        ..ToolCompleted::default()
+    })
+}
+
+/// Reports a request that the driver denied, because the agent has too many open ones.
+pub(super) fn too_many_requests() -> AgentOutput {
+    AgentOutput::Unparsed { reason: TOO_MANY_REQUESTS.to_owned() }
 }
 
 pub(super) fn message_injected(message_id: MessageId, how: Option<DeliveryMethod>) -> AgentOutput {

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 /// Error code "method not found".
 const METHOD_NOT_FOUND: i64 = -32601;
+/// An error code for servers' own use.
+const REQUEST_REJECTED: i64 = -32000;
 
 #[derive(Debug, PartialEq)]
 pub(super) enum RpcMessage {
@@ -94,8 +96,16 @@ pub(super) fn encode_response(id: &Value, result: &Value) -> Vec<u8> {
 
 /// Rejects a request for an unsupported method, so that the agent does not wait.
 pub(super) fn encode_method_not_found(id: &Value, method: &str) -> Vec<u8> {
-    let message = format!("`{method}` is not supported");
-    encode_line(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": METHOD_NOT_FOUND, "message": message}}))
+    encode_error(id, METHOD_NOT_FOUND, &format!("`{method}` is not supported"))
+}
+
+/// Rejects a request that the driver cannot accept now.
+pub(super) fn encode_rejection(id: &Value, reason: &str) -> Vec<u8> {
+    encode_error(id, REQUEST_REJECTED, reason)
+}
+
+fn encode_error(id: &Value, code: i64, message: &str) -> Vec<u8> {
+    encode_line(&json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}))
 }
 
 #[cfg(test)]

@@ -17,11 +17,12 @@
 //!
 //! Each agent's directory has the same layout: `<agent>_launch` builds the command and the configuration, `<agent>_turn`
 //! converts lines into events, `<agent>_wire` parses them where that needs types of its own, and `mod` keeps track of
-//! turns, messages and requests. `conformance` runs every driver against a fake agent.
+//! turns, messages and requests. A driver keeps what an agent can grow in the maps of `bounded`. `conformance` runs every
+//! driver against a fake agent.
 //!
 //! To add an agent, add its directory, a row to `define_drivers!`, a fake agent to `conformance`, its package to
-//! `atoll_agents::known_agents`, its key `agents.NAME.path` to `atoll_config`, its lines to `worker/tests/agents/fuzz.rs`,
-//! and a section to `docs/agents.md`.
+//! `atoll_agents::known_agents`, its key `agents.NAME.path` to `atoll_config`, its lines to `worker/tests/agents/fuzz.rs`
+//! (which `flood.rs` uses too), and a section to `docs/agents.md`.
 
 use atoll_api::events::{EventData, UnsupportedSetting};
 use atoll_core::bounds;
@@ -36,6 +37,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod acp;
+mod bounded;
 mod claude;
 mod codex;
 #[cfg(test)]
@@ -53,7 +55,8 @@ mod testing;
 mod tools;
 pub mod transcript;
 
-pub use atoll_core::agent::Abilities;
+pub use atoll_core::agent::{Abilities, AcpLaunch};
+pub use bounded::held_value_bytes;
 pub use settings::AgentSettings;
 pub use tools::is_tool_denied;
 pub use transcript::TranscriptSupport;
@@ -257,13 +260,13 @@ pub trait Driver: Send + std::fmt::Debug {
     /// Handles one non-blank line of output, without its line break.
     fn handle_line(&mut self, line: &[u8]) -> Vec<AgentOutput>;
     /// Encodes the answer to a request.
-    fn answer_request(&mut self, ask: &str, answer: RequestAnswer) -> Vec<u8>;
+    fn answer_request(&mut self, request_id: &str, answer: RequestAnswer) -> Vec<u8>;
 }
 
 /// Returns true for messages from Atoll about the running turn, which never start one.
 pub fn is_turn_note(message: &LeasedMessage) -> bool {
-    let by_itself = matches!(message.sender.as_deref(), Some(limit::LIMITS_SENDER | guardian::GUARDIAN_SENDER));
-    by_itself && matches!(message.message_type, MessageType::System | MessageType::GuardianNudge)
+    let is_from_atoll = matches!(message.sender.as_deref(), Some(limit::LIMITS_SENDER | guardian::GUARDIAN_SENDER));
+    is_from_atoll && matches!(message.message_type, MessageType::System | MessageType::GuardianNudge)
 }
 
 /// Builds an event; data that exceeds the bounds becomes [`AgentOutput::Unparsed`].
@@ -283,8 +286,9 @@ fn build_response_part(data: &EventData, effect: EventEffect, response: &Respons
     }
 }
 
-/// Parses a line that must be a JSON object: serde would accept an array for a struct, too.
+/// Parses a line that must be a JSON object of bounded size: serde would accept an array for a struct, too.
 fn parse_object<'a, T: serde::Deserialize<'a>>(line: &'a [u8]) -> Result<T, String> {
+    bounded::check_line_size(line)?;
     let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
     if !text.trim_start().starts_with('{') {
         return Err("not an object".to_owned());
@@ -319,8 +323,13 @@ macro_rules! define_drivers {
     };
 }
 
+/// Creates the driver of an agent of the Agent Client Protocol that the configuration names.
+pub fn create_acp_driver(name: &str, launch: AcpLaunch) -> Box<dyn Driver> {
+    Box::new(acp::AcpDriver::new(acp::AcpAgent::Named { name: name.to_owned(), launch }))
+}
+
 define_drivers! {
-    "acp" => acp::AcpDriver::new(acp::AcpAgent::Other),
+    "acp" => acp::AcpDriver::new(acp::AcpAgent::generic()),
     "claude" => claude::ClaudeDriver::default(),
     "codex" => codex::CodexDriver::default(),
     "demo" => demo::DemoDriver,
@@ -353,6 +362,7 @@ mod tests {
         for name in AGENT_NAMES {
             assert!(create_driver(name).is_some(), "{name}");
         }
+        assert_eq!(AGENT_NAMES, atoll_core::agent::BUILT_IN_AGENTS);
         assert!(create_driver("unknown").is_none());
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn summarize_output(output: &AgentOutput) -> String {
             format!("reply {}", parse_lines(bytes).iter().map(method).collect::<Vec<_>>().join(", "))
         }
         AgentOutput::TextDelta(data) => format!("delta {}", data.get()),
-        AgentOutput::Request(ask) => format!("request {:?} {} {}", ask.kind, ask.tool, ask.input),
+        AgentOutput::Request(request) => format!("request {:?} {} {}", request.kind, request.tool, request.input),
         other => format!("{other:?}"),
     }
 }

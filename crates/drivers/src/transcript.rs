@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone)]
 pub struct TranscriptSupport {
     /// The agent's name.
-    pub agent: &'static str,
+    pub agent: String,
     pub storage: TranscriptStorage,
     /// Export while the agent runs if possible: afterwards it takes long.
     pub prefers_running_agent: bool,
@@ -14,12 +14,14 @@ pub struct TranscriptSupport {
     pub env: Vec<(String, String)>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum TranscriptStorage {
     /// One JSON Lines file per conversation in the agent's home.
     Files(TranscriptFiles),
     /// OpenCode's database, which only its program and its server read.
     OpenCode,
+    /// All sessions of the agent, in this directory below the home.
+    Directory(String),
 }
 
 /// Location of an agent's transcript files.

@@ -35,6 +35,17 @@ pub(crate) enum ConversationEntry {
 pub(crate) struct Tool {
     pub(crate) name: String,
     pub(crate) input_form: InputForm,
+    /// The namespace that a call must name.
+    pub(crate) namespace: Option<String>,
+    /// The tool whose script calls this one.
+    pub(crate) caller: Option<String>,
+}
+
+impl Tool {
+    /// A tool that the model calls directly.
+    pub(crate) fn new(name: impl Into<String>, input_form: InputForm) -> Self {
+        Self { name: name.into(), input_form, namespace: None, caller: None }
+    }
 }
 
 /// The form of a tool's input.

@@ -21,7 +21,7 @@ scripts:
 ";
 
 fn offered_tools() -> Vec<Tool> {
-    ["Write", "Edit", "Bash"].map(|name| Tool { name: name.into(), input_form: InputForm::Object(json!({})) }).to_vec()
+    ["Write", "Edit", "Bash"].map(|name| Tool::new(name, InputForm::Object(json!({})))).to_vec()
 }
 
 fn conversation_after(results: &[&str], more: &[ConversationEntry]) -> Conversation {

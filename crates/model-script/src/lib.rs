@@ -11,6 +11,7 @@
 //! ```
 
 mod answer;
+mod code_mode;
 mod conversation;
 mod decision;
 mod file_commands;

@@ -4,6 +4,7 @@
 //! so that most new versions work unchanged.
 
 use crate::answer::{CallInput, ScriptedCall};
+use crate::code_mode;
 use crate::conversation::{Conversation, InputForm, Tool};
 use crate::file_commands;
 use crate::script::{AskStep, EditStep, PlanItem, ScriptStep, WriteStep};
@@ -34,12 +35,15 @@ pub(crate) fn calls_for_step(
     cwd: Option<&str>,
 ) -> Result<Vec<ScriptedCall>, String> {
     let offered = OfferedTools { tools: &conversation.tools, cwd };
+    let one = |call: ScriptedCall| vec![offered.make_callable(call)];
     match step {
-        ScriptStep::Write(write) => offered.write_call(write).map(|call| vec![call]),
-        ScriptStep::Edit(edit) => offered.edit_call(edit).map(|call| vec![call]),
-        ScriptStep::Run(command) => offered.run_call(command).map(|call| vec![call]),
-        ScriptStep::Plan(items) => offered.plan_calls(items),
-        ScriptStep::Ask(ask) => offered.ask_call(ask).map(|call| vec![call]),
+        ScriptStep::Write(write) => offered.write_call(write).map(one),
+        ScriptStep::Edit(edit) => offered.edit_call(edit).map(one),
+        ScriptStep::Run(command) => offered.run_call(command).map(one),
+        ScriptStep::Plan(items) => {
+            offered.plan_calls(items).map(|calls| calls.into_iter().map(|call| offered.make_callable(call)).collect())
+        }
+        ScriptStep::Ask(ask) => offered.ask_call(ask).map(one),
         ScriptStep::Use(used) => {
             let input = match (offered.find_tool(&[&used.tool]).map(|tool| &tool.input_form), &used.input) {
                 (Some(InputForm::Text), Value::String(text)) => CallInput::Text(text.clone()),
@@ -47,7 +51,7 @@ pub(crate) fn calls_for_step(
                 (_, input) => CallInput::Object(input.clone()),
             };
             // Also an unknown tool, to test the agent's reaction.
-            Ok(vec![ScriptedCall { tool: used.tool.clone(), input }])
+            Ok(one(ScriptedCall { tool: used.tool.clone(), input }))
         }
         ScriptStep::Parallel(steps) => {
             let each =
@@ -75,6 +79,14 @@ impl OfferedTools<'_> {
     /// Returns the first offered tool of these names.
     fn find_tool(&self, names: &[&str]) -> Option<&Tool> {
         names.iter().find_map(|name| self.tools.iter().find(|tool| tool.name == *name))
+    }
+
+    /// Wraps the call in a script if only a script can call the tool.
+    fn make_callable(&self, call: ScriptedCall) -> ScriptedCall {
+        match self.find_tool(&[&call.tool]).and_then(|tool| tool.caller.as_deref()) {
+            Some(caller) => code_mode::call_from_script(caller, &call),
+            None => call,
+        }
     }
 
     fn missing_tool_message(&self, what: &str, names: &[&[&str]]) -> String {
@@ -132,7 +144,7 @@ impl OfferedTools<'_> {
             return Ok(vec![build_call(tool, &[(ITEMS_FIELDS, items.into())])]);
         }
         // Claude Code lists most tools only after a search, but accepts their calls.
-        let hidden = Tool { name: "TaskCreate".into(), input_form: InputForm::Object(Value::Null) };
+        let hidden = Tool::new("TaskCreate", InputForm::Object(Value::Null));
         let tool = match self.find_tool(PLAN_ITEM_TOOLS) {
             Some(tool) => tool,
             None if self.find_tool(&["ToolSearch"]).is_some() => &hidden,

@@ -4,7 +4,7 @@ use crate::script::Scripts;
 fn make_tool(name: &str, properties: &[&str], required: &[&str]) -> Tool {
     let properties: Map<_, _> = properties.iter().map(|name| ((*name).to_owned(), json!({"type": "string"}))).collect();
     let schema = json!({ "type": "object", "properties": properties, "required": required });
-    Tool { name: name.into(), input_form: InputForm::Object(schema) }
+    Tool::new(name, InputForm::Object(schema))
 }
 
 fn claude_tools() -> Vec<Tool> {
@@ -30,7 +30,7 @@ fn opencode_tools() -> Vec<Tool> {
 fn codex_tools() -> Vec<Tool> {
     vec![
         make_tool("exec_command", &["cmd", "workdir", "yield_time_ms"], &["cmd"]),
-        Tool { name: "apply_patch".into(), input_form: InputForm::Text },
+        Tool::new("apply_patch", InputForm::Text),
         make_tool("update_plan", &["plan", "explanation"], &["plan"]),
         make_tool("request_user_input", &["questions"], &["questions"]),
     ]
@@ -91,6 +91,6 @@ fn a_shell_replaces_missing_tools() {
 #[test]
 fn a_command_may_be_a_list_of_words() {
     let schema = json!({"properties": {"command": {"type": "array"}}, "required": ["command"]});
-    let call = shell_call(&Tool { name: "shell".into(), input_form: InputForm::Object(schema) }, "ls");
+    let call = shell_call(&Tool::new("shell", InputForm::Object(schema)), "ls");
     assert_eq!(call.input, CallInput::Object(json!({"command": ["bash", "-lc", "ls"]})));
 }

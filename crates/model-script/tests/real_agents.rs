@@ -129,9 +129,13 @@ impl AgentFixture {
     }
 
     fn codex(&self) -> Result<Command> {
-        // A known model name: others do not get the patch tool.
+        self.codex_with_model("gpt-5.5")
+    }
+
+    /// Codex chooses the tools by the model's name; unknown models do not get the patch tool.
+    fn codex_with_model(&self, model: &str) -> Result<Command> {
         let settings = format!(
-            "model = \"gpt-5.5\"\nmodel_provider = \"scripted\"\napproval_policy = \"never\"\n\
+            "model = \"{model}\"\nmodel_provider = \"scripted\"\napproval_policy = \"never\"\n\
              sandbox_mode = \"danger-full-access\"\ncheck_for_update_on_startup = false\n\
              [features]\nplugins = false\n[analytics]\nenabled = false\n\
              [model_providers.scripted]\nname = \"scripted\"\nbase_url = \"{}/v1\"\nenv_key = \"SCRIPTED_KEY\"\n\
@@ -283,6 +287,23 @@ async fn codex_completes_the_basic_script() -> Result<()> {
     assert_eq!(fixture.scripted_requests()[0].headers["authorization"], "Bearer sk-scripted");
     // Codex applies the patches itself, not by commands.
     assert!(String::from_utf8_lossy(&done.stdout).contains("\"type\":\"file_change\""));
+    Ok(())
+}
+
+/// The newest models get one tool that runs JavaScript, which calls the other tools.
+#[tokio::test]
+async fn codex_completes_the_basic_script_in_code_mode() -> Result<()> {
+    let Some(fixture) = AgentFixture::start("codex", "codex_completes_the_basic_script_in_code_mode").await? else {
+        return Ok(());
+    };
+    let mut command = fixture.codex_with_model("gpt-6.1-sol")?;
+    command.arg("please #script:basic");
+    let done = run_agent(command).await?;
+    fixture.check_basic(&done)?;
+    let stdout = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(stdout.contains("\"type\":\"file_change\"") && stdout.contains("\"type\":\"command_execution\""));
+    let requests = fixture.scripted_requests();
+    assert!(requests.iter().any(|request| request.body_contains("await tools.exec_command(")), "{stdout}");
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //! The protocol is versioned, and a newer server supports an older worker: fields are only added, and both sides ignore
 //! unknown ones. `tests` freezes the wire format.
 
+use atoll_core::agent::AcpLaunch;
 use atoll_core::event::{EventSource, EventType};
 use atoll_core::id::{LeaseId, MessageId, SandboxId, SessionId};
 use atoll_core::message::{Delivery, DeliveryMethod, MessageType};
@@ -154,6 +155,9 @@ pub struct Start {
     pub program: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<Gateway>,
+    /// The agent is one of the Agent Client Protocol that the server's configuration names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acp: Option<AcpLaunch>,
 }
 
 /// Access to the model gateway. The key is a placeholder that is useless elsewhere.

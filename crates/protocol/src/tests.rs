@@ -2,6 +2,7 @@
 
 use super::frame::{ServerFrame, WorkerCommand, WorkerFrame};
 use super::*;
+use atoll_core::agent::AcpLaunch;
 use atoll_core::limit::Limit;
 use atoll_core::sandbox::AgentLimits;
 use serde_json::{Value, json};
@@ -64,6 +65,11 @@ fn heartbeat_answer() -> HeartbeatAnswer {
             resume: Some(Resume { native_id: Some("abc".into()), ..Resume::default() }),
             program: Some("/opt/agents/demo".into()),
             gateway: Some(Gateway { base_url: "http://127.0.0.1:7709".into(), key: "placeholder".into() }),
+            acp: Some(AcpLaunch {
+                arguments: vec!["acp".into()],
+                environment: [("MODE".to_owned(), "quiet".to_owned())].into(),
+                session_dir: Some(".agent/sessions".into()),
+            }),
         }),
     }
 }

@@ -5,21 +5,23 @@ use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_agents::{Agent, AgentLocations, InstalledAgent, MissingAgent};
 use atoll_api::AgentList;
-use atoll_core::agent::{DEMO_AGENT, program_path};
+use atoll_core::agent::{Abilities, AcpLaunch, DEMO_AGENT, program_path};
 use atoll_core::id::ProjectId;
 use atoll_core::model::ModelApi;
 use atoll_core::provider::ReadOnlyMount;
 use atoll_core::sandbox::Settings;
 use atoll_drivers as driver;
 use atoll_store::{Tx, secrets};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Finds agent programs and model keys.
 #[derive(Debug)]
 pub struct Agents {
-    places: AgentLocations,
+    locations: AgentLocations,
     upstreams: Vec<UpstreamKey>,
+    /// Agents of the Agent Client Protocol that the configuration names.
+    acp_agents: BTreeMap<String, AcpLaunch>,
 }
 
 /// An upstream's API and the source of its key.
@@ -53,7 +55,8 @@ impl ModelKeys {
 /// Why an agent cannot run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentUnavailable {
-    Unknown(String),
+    /// The name, and the known names.
+    Unknown(String, Vec<String>),
     Missing(MissingAgent),
     NoKey(Agent),
 }
@@ -62,9 +65,10 @@ impl AgentUnavailable {
     /// Describes the problem and how to fix it.
     pub fn describe(&self) -> String {
         match self {
-            Self::Unknown(name) => {
-                format!("unknown agent `{name}`; this version supports {}", driver::AGENT_NAMES.join(", "))
-            }
+            Self::Unknown(name, known) => format!(
+                "unknown agent `{name}`; this server has {}; acp_agents in its configuration adds others",
+                known.join(", ")
+            ),
             Self::Missing(missing) => missing.to_string(),
             Self::NoKey(agent) => {
                 let variable = agent.key_variables().first().copied().unwrap_or_default();
@@ -81,7 +85,7 @@ impl AgentUnavailable {
 impl From<AgentUnavailable> for Problem {
     fn from(unable: AgentUnavailable) -> Self {
         let code = match &unable {
-            AgentUnavailable::Unknown(_) => Code::NoAgent,
+            AgentUnavailable::Unknown(..) => Code::NoAgent,
             AgentUnavailable::Missing(_) => Code::AgentMissing,
             AgentUnavailable::NoKey(_) => Code::AgentKeyMissing,
         };
@@ -89,23 +93,38 @@ impl From<AgentUnavailable> for Problem {
     }
 }
 
-/// Parses an agent's name. The demo agent needs no program and yields `None`.
-fn parse_agent(name: &str) -> Result<Option<Agent>, AgentUnavailable> {
-    match (name, name.parse::<Agent>()) {
-        (DEMO_AGENT, _) => Ok(None),
-        (_, Ok(agent)) if driver::AGENT_NAMES.contains(&name) => Ok(Some(agent)),
-        (_, _) => Err(AgentUnavailable::Unknown(name.to_owned())),
-    }
-}
-
 impl Agents {
-    pub fn new(places: AgentLocations, upstreams: &[atoll_config::Upstream]) -> Self {
+    pub fn new(locations: AgentLocations, config: &atoll_config::Config) -> Self {
         let upstream = |upstream: &atoll_config::Upstream| UpstreamKey {
             api: upstream.api,
             has_key: upstream.key.is_some() || !upstream.needs_key,
             secret: upstream.secret.clone(),
         };
-        Self { places, upstreams: upstreams.iter().map(upstream).collect() }
+        Self {
+            locations,
+            upstreams: config.model_upstreams.iter().map(upstream).collect(),
+            acp_agents: config.acp_agents.iter().map(|(name, agent)| (name.clone(), agent.launch())).collect(),
+        }
+    }
+
+    /// Parses an agent's name. The demo agent needs no program and yields `None`.
+    fn parse_agent(&self, name: &str) -> Result<Option<Agent>, AgentUnavailable> {
+        match (name, name.parse::<Agent>()) {
+            (DEMO_AGENT, _) => Ok(None),
+            (_, Ok(agent)) if driver::AGENT_NAMES.contains(&name) => Ok(Some(agent)),
+            (_, _) if self.acp_agents.contains_key(name) => Ok(Some(Agent::Acp)),
+            (_, _) => Err(AgentUnavailable::Unknown(name.to_owned(), self.agent_names())),
+        }
+    }
+
+    /// The names of all agents: the built-in ones, then those of the configuration.
+    fn agent_names(&self) -> Vec<String> {
+        driver::AGENT_NAMES.iter().map(|name| (*name).to_owned()).chain(self.acp_agents.keys().cloned()).collect()
+    }
+
+    /// How the worker starts an agent that the configuration names.
+    pub fn acp_launch(&self, name: &str) -> Option<AcpLaunch> {
+        self.acp_agents.get(name).cloned()
     }
 
     /// The keys in the server's own configuration.
@@ -129,14 +148,15 @@ impl Agents {
         Ok(ModelKeys { apis, variables, exposed: !settings.exposed_secrets.is_empty() })
     }
 
-    fn find_program(&self, agent: Agent) -> Result<InstalledAgent, AgentUnavailable> {
-        self.places.find_agent(agent).map_err(AgentUnavailable::Missing)
+    fn find_program(&self, name: &str, agent: Agent) -> Result<InstalledAgent, AgentUnavailable> {
+        let found = self.locations.find_acp_agent(name).unwrap_or_else(|| self.locations.find_agent(agent));
+        found.map_err(AgentUnavailable::Missing)
     }
 
     /// Checks that an agent can run in a sandbox on this machine.
     pub fn check_agent(&self, name: &str, keys: &ModelKeys) -> Result<(), AgentUnavailable> {
-        let Some(agent) = parse_agent(name)? else { return Ok(()) };
-        self.find_program(agent)?.list_mounts().map_err(AgentUnavailable::Missing)?;
+        let Some(agent) = self.parse_agent(name)? else { return Ok(()) };
+        self.find_program(name, agent)?.list_mounts().map_err(AgentUnavailable::Missing)?;
         if keys.fits(agent) { Ok(()) } else { Err(AgentUnavailable::NoKey(agent)) }
     }
 
@@ -151,7 +171,7 @@ impl Agents {
         // An installed agent that lacks only its key is the easiest fix.
         let almost = Agent::BY_PREFERENCE.iter().find_map(|agent| match self.check_agent(agent.as_str(), keys) {
             Err(unable @ AgentUnavailable::NoKey(_)) => Some(unable.describe()),
-            Ok(()) | Err(AgentUnavailable::Unknown(_) | AgentUnavailable::Missing(_)) => None,
+            Ok(()) | Err(AgentUnavailable::Unknown(..) | AgentUnavailable::Missing(_)) => None,
         });
         let how =
             almost.unwrap_or_else(|| "no agent is installed on this machine; run `atoll agents install claude`".into());
@@ -160,27 +180,37 @@ impl Agents {
 
     /// The programs of this machine that an agent in a sandbox needs.
     pub fn programs_for(&self, agent: Option<&str>) -> Result<Vec<ReadOnlyMount>, AgentUnavailable> {
-        match agent.map(parse_agent).transpose()?.flatten() {
-            Some(agent) => self.find_program(agent)?.list_mounts().map_err(AgentUnavailable::Missing),
+        let Some(name) = agent else { return Ok(Vec::new()) };
+        match self.parse_agent(name)? {
+            Some(agent) => self.find_program(name, agent)?.list_mounts().map_err(AgentUnavailable::Missing),
             None => Ok(Vec::new()),
         }
     }
 
     /// The path of an agent's program in a sandbox where Atoll puts it.
-    pub fn program_path_inside(agent: Option<&str>) -> Option<String> {
-        parse_agent(agent?).ok().flatten().map(|agent| program_path(agent.as_str()))
+    pub fn program_path_inside(&self, agent: Option<&str>) -> Option<String> {
+        let name = agent?;
+        self.parse_agent(name).ok().flatten().map(|_| program_path(name))
     }
 
-    /// Lists all agents with a driver. Blocks: it can run programs to get their version.
+    /// Lists all agents. Blocks: it can run programs to get their version.
     pub fn list_agents(&self, keys: &ModelKeys, with_paths: bool) -> Vec<atoll_api::Agent> {
-        driver::AGENT_NAMES.iter().map(|name| self.view(name, keys, with_paths)).collect()
+        self.agent_names().iter().map(|name| self.view(name, keys, with_paths)).collect()
+    }
+
+    fn abilities_of(&self, name: &str) -> Abilities {
+        let driver = match self.acp_launch(name) {
+            Some(launch) => Some(driver::create_acp_driver(name, launch)),
+            None => driver::create_driver(name),
+        };
+        driver.map(|driver| driver.abilities()).unwrap_or_default()
     }
 
     fn view(&self, name: &str, keys: &ModelKeys, with_paths: bool) -> atoll_api::Agent {
-        let abilities = driver::create_driver(name).map(|driver| driver.abilities()).unwrap_or_default();
+        let abilities = self.abilities_of(name);
         let checked = self.check_agent(name, keys);
-        let agent = name.parse::<Agent>().ok();
-        let found = agent.and_then(|agent| self.find_program(agent).ok());
+        let agent = self.parse_agent(name).ok().flatten();
+        let found = agent.and_then(|agent| self.find_program(name, agent).ok());
         let version = found.as_ref().and_then(InstalledAgent::detect_version);
         let mut missing: Vec<String> = checked.as_ref().err().map(AgentUnavailable::describe).into_iter().collect();
         let key = agent.is_none_or(|agent| keys.fits(agent));
@@ -227,9 +257,14 @@ mod tests {
             std::fs::write(&program, "#!/bin/sh\n").unwrap();
             std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
-        let places =
-            AgentLocations { data_dir: base.join("data"), path: vec![base.to_path_buf()], ..AgentLocations::default() };
-        Agents::new(places, &[])
+        let locations = AgentLocations {
+            data_dir: base.join("data"),
+            acp_programs: [("goose".to_owned(), base.join("goose"))].into(),
+            path: vec![base.to_path_buf()],
+            ..AgentLocations::default()
+        };
+        let goose = AcpLaunch { arguments: vec!["acp".to_owned()], ..AcpLaunch::default() };
+        Agents { locations, upstreams: Vec::new(), acp_agents: [("goose".to_owned(), goose)].into() }
     }
 
     fn of(api: ModelApi) -> ModelKeys {
@@ -255,7 +290,10 @@ mod tests {
         assert_eq!(agents.default_agent(&own).as_deref(), Some("claude"), "the sandbox brings its own key");
         assert_eq!(agents.default_agent(&anthropic).as_deref(), Some("claude"));
         assert_eq!(agents.check_agent("demo", &nothing), Ok(()), "the demo agent must be named");
-        assert_eq!(agents.check_agent("unheard", &nothing), Err(AgentUnavailable::Unknown("unheard".into())));
+        assert_eq!(
+            agents.check_agent("unheard", &nothing),
+            Err(AgentUnavailable::Unknown("unheard".into(), agents.agent_names()))
+        );
         let two = machine(base.path(), &["codex"]);
         assert_eq!(
             two.default_agent(&of(ModelApi::OpenAi)).as_deref(),
@@ -270,20 +308,36 @@ mod tests {
         let agents = machine(base.path(), &["claude"]);
         assert_eq!(agents.programs_for(Some("demo")), Ok(Vec::new()), "the demo agent needs no program");
         assert_eq!(agents.programs_for(None), Ok(Vec::new()));
-        assert_eq!(Agents::program_path_inside(Some("demo")), None);
+        assert_eq!(agents.program_path_inside(Some("demo")), None);
         let mounts = agents.programs_for(Some("claude")).unwrap();
-        let inside = Agents::program_path_inside(Some("claude")).unwrap();
+        let inside = agents.program_path_inside(Some("claude")).unwrap();
         assert_eq!(inside, format!("{}/{}", atoll_core::agent::AGENTS_DIR, mounts[0].relative_path));
         assert_eq!(mounts[0].host_path, base.path().join("claude").canonicalize().unwrap());
+    }
+
+    #[test]
+    fn the_configuration_adds_agents_by_name() {
+        let base = tempfile::tempdir().unwrap();
+        let missing = machine(base.path(), &[]).check_agent("goose", &ModelKeys::default()).unwrap_err();
+        assert!(missing.describe().contains("acp_agents.goose.program"), "{}", missing.describe());
+        let agents = machine(base.path(), &["goose"]);
+        assert_eq!(agents.check_agent("goose", &ModelKeys::default()), Ok(()));
+        let mounts = agents.programs_for(Some("goose")).unwrap();
+        let inside = agents.program_path_inside(Some("goose")).unwrap();
+        assert_eq!(inside, format!("{}/{}", atoll_core::agent::AGENTS_DIR, mounts[0].relative_path));
+        assert_eq!(agents.acp_launch("goose").unwrap().arguments, ["acp"]);
+        assert_eq!(agents.acp_launch("acp"), None);
     }
 
     #[test]
     fn lists_every_driver_with_its_abilities() {
         let base = tempfile::tempdir().unwrap();
         let list = machine(base.path(), &["claude"]).list_agents(&of(ModelApi::Anthropic), false);
-        assert_eq!(list.iter().map(|view| view.name.as_str()).collect::<Vec<_>>(), driver::AGENT_NAMES);
+        let names: Vec<_> = list.iter().map(|view| view.name.as_str()).collect();
+        assert_eq!(names, [driver::AGENT_NAMES, &["goose"]].concat());
         for view in &list {
-            assert_eq!(view.abilities, driver::create_driver(&view.name).unwrap().abilities(), "{}", view.name);
+            let driver = driver::create_driver(&view.name).or_else(|| driver::create_driver("acp"));
+            assert_eq!(view.abilities, driver.unwrap().abilities(), "{}", view.name);
             assert_eq!(view.path, None, "only admins see paths");
             assert_eq!(view.usable, view.missing.is_empty(), "{view:?}");
         }

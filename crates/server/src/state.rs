@@ -125,7 +125,7 @@ impl App {
                 options.config.secret.key.clone(),
                 options.config.secret_values.clone(),
             )),
-            agents: Arc::new(Agents::new(options.agents.clone(), &options.config.model_upstreams)),
+            agents: Arc::new(Agents::new(options.agents.clone(), &options.config)),
             terminals: Terminals::default(),
             sandbox_locks: SandboxLocks::default(),
             metrics: crate::metrics::install_recorder(),

@@ -340,3 +340,22 @@ pub async fn list_silent_sandboxes(tx: &mut dyn Tx, before: Timestamp, limit: i6
     let rows = tx.query(sql, &[time_param(before), limit.into()]).await?;
     rows.into_iter().map(|row| row.parse("id")).collect()
 }
+
+/// Moves the heartbeats before a jump of the wall clock by that jump, so that their age stays the same. `now` is the time
+/// after the jump; heartbeats after it are left alone.
+pub async fn shift_heartbeats(tx: &mut dyn Tx, now: Timestamp, jump_micros: i64) -> Result<()> {
+    let (sql, bound) = if jump_micros > 0 {
+        let bound = Timestamp::from_micros(now.as_micros() - jump_micros / 2);
+        (
+            "UPDATE sandboxes SET last_heartbeat = last_heartbeat + ?1 WHERE state = 'running' AND last_heartbeat < ?2",
+            bound,
+        )
+    } else {
+        (
+            "UPDATE sandboxes SET last_heartbeat = last_heartbeat + ?1 WHERE state = 'running' AND last_heartbeat > ?2",
+            now,
+        )
+    };
+    tx.execute(sql, &[jump_micros.into(), time_param(bound)]).await?;
+    Ok(())
+}

@@ -59,7 +59,7 @@ pub fn prepare_worker(options: Options) -> Result<PreparedWorker, Error> {
         messages: options.messages,
         flush_timeout: options.flush_timeout,
         stop_grace: STOP_GRACE,
-        leave_grace: None,
+        signal_grace: None,
         timer_origin: None,
     };
     open_worker(options.spool, options.sandbox, Arc::new(dialer), Some(token), behaviour, None)

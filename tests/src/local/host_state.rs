@@ -208,6 +208,20 @@ pub fn find_worker_process(id: &str) -> Option<HostProcess> {
     list_leaf_processes(id, "worker").into_iter().find(|process| process.inner_pid() == Some(1))
 }
 
+/// Limits the worker's memory to what it needs now and `more` bytes. False if no cgroup limits it.
+pub fn limit_worker_memory(id: &str, more: u64) -> bool {
+    // Version 1 and version 2 of cgroups: the limit, and what cannot be reclaimed.
+    let forms = [("memory.limit_in_bytes", "rss "), ("memory.max", "anon ")];
+    find_cgroups(id).into_iter().map(|dir| dir.join("worker")).any(|leaf| {
+        forms.iter().any(|(limit, used)| {
+            let stat = std::fs::read_to_string(leaf.join("memory.stat")).unwrap_or_default();
+            let used = stat.lines().find_map(|line| line.strip_prefix(used)?.parse::<u64>().ok());
+            let file = leaf.join(limit);
+            used.is_some_and(|used| file.exists() && std::fs::write(file, (used + more).to_string()).is_ok())
+        })
+    })
+}
+
 /// Kills the processes and removes the cgroups that a sandbox left behind.
 pub fn remove_leftovers(id: &str) {
     let _ = try_wait_for(|| {

@@ -4,6 +4,7 @@ use crate::conformance::{IdleLinkHost, assert_conformance};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::provider::{CommandExit, CreateSpec, ExecCommand, ExecEvent, ExecSpec, Identity, Provider, PtySize};
 use atoll_core::sandbox::Settings;
+use atoll_model_script::{ScriptedModel, Scripts};
 use atoll_providers::{Docker, DockerOptions};
 use atoll_test_wait::{WAIT_TIMEOUT, try_poll_for, wait_until};
 use atoll_tests::docker_engine::{self, DockerEngine, TEST_IMAGE};
@@ -12,10 +13,11 @@ use atoll_tests::local::spool::spooled_messages;
 use atoll_tests::local::{
     LocalServer, agent_messages, assert_log_is_complete, create_temp_dir, event_data, report_skipped,
 };
+use atoll_tests::process;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::task::block_in_place;
 
@@ -270,6 +272,41 @@ async fn a_missing_image_is_reported_with_a_remedy() {
         assert_eq!(row["reason"]["code"], "provider_refused", "{row}");
         assert!(row["reason"]["detail"].as_str().unwrap().contains(expected), "{row}");
     }
+    stop_and_check(server, &engine).await;
+}
+
+const CODEX_SCRIPT: &str = r#"
+- write: {file: notes.txt, content: "hello\n"}
+- edit: {file: notes.txt, old: hello, new: goodbye}
+- run: cat notes.txt && echo ran > ran.txt
+- expect: {text: goodbye, new: true}
+- say: All is done.
+"#;
+
+/// Codex needs no libraries, so it runs in an image without any.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_real_agent_works_in_a_container() {
+    let program = process::find_program("atoll").parent().and_then(Path::parent).unwrap().join("agents/bin/codex");
+    if !program.exists() {
+        let required = std::env::var_os("ATOLL_TEST_AGENTS").is_some_and(|value| !value.is_empty());
+        assert!(!required, "{} is missing: run scripts/agents", program.display());
+        return report_skipped("a real agent in a container", "Codex is not installed: scripts/agents");
+    }
+    let Some((engine, worker)) = block_in_place(|| get_engine("a real agent in a container")) else { return };
+    let model = ScriptedModel::start(Scripts::parse(CODEX_SCRIPT).unwrap()).await.unwrap();
+    let docker = json!({ "socket": engine.socket_url(), "image": TEST_IMAGE, "worker": worker });
+    let config = format!("docker: {docker}\nagents: {{codex: {{path: {}}}}}\n", program.display());
+    let environment = [("OPENAI_BASE_URL", format!("{}/v1", model.base_url())), ("OPENAI_API_KEY", "real".to_owned())];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value));
+    let server = block_in_place(|| LocalServer::start_with_env(&config, &environment));
+    let settings = json!({ "agent": "codex", "model": "gpt-5.5", "prompt": "go", "end": "keep", "approvals": "full" });
+    let id = server.create_sandbox(docker_request(settings)).await;
+    server.wait_for_event(&id, |event| event["type"] == "agent.waiting" || event["type"] == "sandbox.failed").await;
+    let events = server.admin.all_events(&id).await;
+    assert_eq!(agent_messages(&events).last().map(String::as_str), Some("All is done."), "{events:#?}");
+    assert_eq!(server.run_shell(&id, "cat notes.txt ran.txt").await.expect_success(), "goodbye\nran\n");
+    let edited = event_data(&events, "agent.file_edited");
+    assert!(edited.iter().any(|data| data["file_path"] == "notes.txt"), "{edited:?}");
     stop_and_check(server, &engine).await;
 }
 

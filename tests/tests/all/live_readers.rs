@@ -221,6 +221,44 @@ async fn readers_of_a_truncated_log_get_a_truncated_frame(kind: DatabaseKind) {
     server.stop().await;
 }
 
+/// The reader stops until the connection's buffers and the server's tail hold less than was written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_gets_a_lagged_frame_and_then_the_whole_log() {
+    let server = TestServer::start(DatabaseKind::Sqlite).await;
+    let admin = server.admin();
+    let sandbox = admin.create_external_sandbox(json!({})).await;
+    let mut worker = ManualWorker::new(&admin, &sandbox);
+    worker.send_heartbeat("working").await.expect_status(200);
+    let mut socket = EventWebSocket::open(&admin, "/events/ws").await;
+    socket.subscribe(json!([sandbox.id]), json!(BTreeMap::from([(sandbox.id.clone(), 0)]))).await;
+    let (mut seqs, mut lagged) = (Vec::new(), Vec::new());
+    let mut read_frame = async |seqs: &mut Vec<i64>| {
+        let frame = socket.next_frame().await.unwrap();
+        match frame["type"].as_str() {
+            Some("events") => seqs.extend(frame["events"].as_array().unwrap().iter().map(event_seq)),
+            Some("lagged") => lagged.push((seqs.last().copied(), frame["resume"][&sandbox.id].as_i64())),
+            _ => {}
+        }
+        frame["type"] == "caught_up"
+    };
+    while !read_frame(&mut seqs).await {}
+    let padding = "x".repeat(40_000);
+    for _ in 0..12 {
+        let keys = worker.next_key..worker.next_key + 100;
+        let event = |key| build_event(key, "agent.message", json!({ "text": padding }));
+        worker.send_batch(keys.clone().map(event).collect()).await.expect_status(200);
+        worker.next_key = keys.end;
+    }
+    let last_seq = admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect_status(200)["last_seq"].as_i64();
+    while seqs.last().copied() < last_seq {
+        read_frame(&mut seqs).await;
+    }
+    assert_eq!(seqs, (1..=last_seq.unwrap()).collect::<Vec<_>>());
+    assert!(!lagged.is_empty(), "the reader must have fallen behind");
+    assert!(lagged.iter().all(|(read, resume)| read == resume), "the frame names the last event: {lagged:?}");
+    server.stop().await;
+}
+
 async fn a_ticket_opens_one_connection(kind: DatabaseKind) {
     let server = TestServer::start(kind).await;
     let admin = server.admin();

@@ -3,6 +3,7 @@
 
 mod approvals;
 mod architecture;
+mod clock_jumps;
 mod conformance;
 mod docker;
 mod escape;

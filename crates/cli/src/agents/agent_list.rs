@@ -53,7 +53,7 @@ pub async fn list_from_server(client: &ConnectedClient) -> Result<Vec<Agent>> {
 }
 
 async fn list_from_config(config: &Config) -> Vec<Agent> {
-    let agents = atoll_server::agents::Agents::new(search_paths(config), &config.model_upstreams);
+    let agents = atoll_server::agents::Agents::new(search_paths(config), config);
     let keys = agents.own_keys();
     tokio::task::spawn_blocking(move || agents.list_agents(&keys, true)).await.unwrap_or_default()
 }

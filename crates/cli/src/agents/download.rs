@@ -16,7 +16,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_METADATA_BYTES: usize = 4 << 20;
 
 pub async fn download_agent(
-    places: &AgentLocations,
+    locations: &AgentLocations,
     agent: Agent,
     package: Package,
     version: &str,
@@ -35,7 +35,7 @@ pub async fn download_agent(
     let integrity = choose_integrity(&package, version, metadata.integrity.as_deref(), &registry)?;
     output.print_note(&format!("downloading {} {version} from {}", agent.display_name(), metadata.archive));
     let mut response = send_request(&client, &metadata.archive, agent, version).await?;
-    let mut download = places.begin_install(agent, package, version).map_err(|error| install_failure(&error))?;
+    let mut download = locations.begin_install(agent, package, version).map_err(|error| install_failure(&error))?;
     while let Some(chunk) = response.chunk().await.map_err(|error| unreachable_failure(&metadata.archive, &error))? {
         download.write_chunk(&chunk).map_err(|error| install_failure(&error))?;
     }

@@ -66,15 +66,15 @@ and unpacks it into the data directory. It runs no scripts of the package.")]
 
 pub async fn run(agents: &Agents, output: &Output) -> Result {
     let loaded = settings::load_with_data_dir(agents.connect.data_dir.as_deref(), &agents.files)?;
-    let places = search_paths(&loaded.config);
+    let locations = search_paths(&loaded.config);
     match &agents.command {
         None => agent_list::run(&agents.connect, &loaded.config, output).await,
-        Some(Command::Install { name, version }) => install(&places, *name, version.as_deref(), output).await,
-        Some(Command::Remove { name, version }) => remove(&places, *name, version.as_deref(), output),
+        Some(Command::Install { name, version }) => install(&locations, *name, version.as_deref(), output).await,
+        Some(Command::Remove { name, version }) => remove(&locations, *name, version.as_deref(), output),
     }
 }
 
-/// The places where Atoll looks for agents' programs.
+/// The locations where Atoll looks for agents' programs.
 pub fn search_paths(config: &Config) -> AgentLocations {
     let named = |agent: Agent| {
         let agents = &config.agents;
@@ -92,11 +92,12 @@ pub fn search_paths(config: &Config) -> AgentLocations {
         // The launcher does not follow links on the path of a program.
         data_dir: config.data_dir.canonicalize().unwrap_or_else(|_| config.data_dir.clone()),
         configured: Agent::ALL.iter().filter_map(|agent| Some((*agent, named(*agent)?))).collect(),
+        acp_programs: config.acp_agents.iter().map(|(name, agent)| (name.clone(), agent.program.clone())).collect(),
         path: std::env::split_paths(&path).filter(|directory| directory.is_absolute()).collect(),
     }
 }
 
-async fn install(places: &AgentLocations, agent: Agent, version: Option<&str>, output: &Output) -> Result {
+async fn install(locations: &AgentLocations, agent: Agent, version: Option<&str>, output: &Output) -> Result {
     let Some(package) = agent.package_for_host() else {
         let what = match agent {
             Agent::Acp => "`acp` is a program of your choice and has no package".to_owned(),
@@ -107,10 +108,10 @@ async fn install(places: &AgentLocations, agent: Agent, version: Option<&str>, o
     };
     let version = version.unwrap_or(package.version);
     // This also validates the version.
-    places.version_dir(agent, version).map_err(Failure::input)?;
-    let (installed, is_new) = match places.find_version(agent, version) {
+    locations.version_dir(agent, version).map_err(Failure::input)?;
+    let (installed, is_new) = match locations.find_version(agent, version) {
         Some(there) => (there, false),
-        None => (download::download_agent(places, agent, package, version, output).await?, true),
+        None => (download::download_agent(locations, agent, package, version, output).await?, true),
     };
     print_installed(agent, &installed, is_new, output)
 }
@@ -129,8 +130,8 @@ fn print_installed(agent: Agent, installed: &InstalledVersion, is_new: bool, out
     output.print_line(&format!("{title} {version} {is} {directory} ({bytes}){untested}"))
 }
 
-fn remove(places: &AgentLocations, agent: Agent, version: Option<&str>, output: &Output) -> Result {
-    let removed = places.remove_versions(agent, version).map_err(|error| Failure::setup("agents", error))?;
+fn remove(locations: &AgentLocations, agent: Agent, version: Option<&str>, output: &Output) -> Result {
+    let removed = locations.remove_versions(agent, version).map_err(|error| Failure::setup("agents", error))?;
     if output.json {
         return output.print_object(&json!({ "name": agent, "removed": removed }));
     }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 const SECOND: i64 = 1_000_000;
 
-fn facts(seconds: i64, cost: i64) -> LoopMeasurements {
+fn measurements(seconds: i64, cost: i64) -> LoopMeasurements {
     LoopMeasurements { steady_now: Timestamp::from_micros(seconds * SECOND), cost_micros: cost }
 }
 
@@ -20,7 +20,7 @@ fn run(progress: &LoopProgress, inputs: &[LoopInput]) -> (LoopProgress, Vec<Loop
     let mut all = Vec::new();
     let mut progress = progress.clone();
     for input in inputs {
-        let (to, effects) = next(&progress, *input, facts(1, 0), &limits());
+        let (to, effects) = next(&progress, *input, measurements(1, 0), &limits());
         progress = to;
         all.extend(effects);
     }
@@ -33,7 +33,7 @@ fn checked(round: u32, verdict: CheckVerdict) -> LoopInput {
 
 #[test]
 fn failed_checks_go_back_until_they_pass() {
-    let start = LoopProgress::start_loop(facts(0, 0));
+    let start = LoopProgress::start_loop(measurements(0, 0));
     let inputs = [
         LoopInput::RunEnded,
         checked(1, CheckVerdict::Failed),
@@ -54,7 +54,7 @@ fn failed_checks_go_back_until_they_pass() {
 
 #[test]
 fn only_consecutive_errors_stop_the_loop() {
-    let start = LoopProgress::start_loop(facts(0, 0));
+    let start = LoopProgress::start_loop(measurements(0, 0));
     let failed = [LoopInput::RunFailed, LoopInput::BackOffEnded];
     let (progress, effects) = run(&start, &failed.repeat(3));
     assert_eq!((progress.stopped, progress.errors), (Some(StopReason::Errors), 3));
@@ -68,10 +68,10 @@ fn only_consecutive_errors_stop_the_loop() {
 
 #[test]
 fn an_interrupt_ends_the_loop_and_later_work_starts_another() {
-    let start = LoopProgress::start_loop(facts(0, 0));
+    let start = LoopProgress::start_loop(measurements(0, 0));
     for before in [&[][..], &[LoopInput::RunEnded], &[LoopInput::RunFailed]] {
         let (progress, _) = run(&start, before);
-        let (stopped, effects) = next(&progress, LoopInput::Interrupted, facts(1, 0), &limits());
+        let (stopped, effects) = next(&progress, LoopInput::Interrupted, measurements(1, 0), &limits());
         assert_eq!(
             (stopped.stopped, &effects[..]),
             (Some(StopReason::Interrupted), &[LoopEffect::CancelChecks, LoopEffect::EndLoop][..])
@@ -86,31 +86,37 @@ fn an_interrupt_ends_the_loop_and_later_work_starts_another() {
 
 #[test]
 fn unknown_does_not_pass_and_each_limit_has_its_reason() {
-    let start = LoopProgress::start_loop(facts(0, 5));
-    let end = |verdict, facts: LoopMeasurements, limits: &LoopLimits, iteration| {
+    let start = LoopProgress::start_loop(measurements(0, 5));
+    let end = |verdict, measurements: LoopMeasurements, limits: &LoopLimits, iteration| {
         let progress = LoopProgress { phase: LoopPhase::Validating, round: 1, iteration, ..start.clone() };
-        next(&progress, checked(1, verdict), facts, limits).0.stopped
+        next(&progress, checked(1, verdict), measurements, limits).0.stopped
     };
     let costly = LoopLimits { max_cost_micros: Some(10), ..limits() };
-    assert_eq!(end(CheckVerdict::Unknown, facts(1, 5), &limits(), 1), Some(StopReason::Undecided));
-    assert_eq!(end(CheckVerdict::Failed, facts(1, 5), &limits(), 10), Some(StopReason::Iterations));
-    assert_eq!(end(CheckVerdict::Failed, facts(1, 15), &costly, 1), Some(StopReason::Cost));
-    assert_eq!(end(CheckVerdict::Failed, facts(1, 14), &costly, 1), None, "what was spent before is not its");
-    assert_eq!(end(CheckVerdict::Failed, facts(3600, 5), &limits(), 1), Some(StopReason::Duration));
-    assert_eq!(end(CheckVerdict::Passed, facts(9999, 99), &costly, 10), None, "what passes, passes");
+    assert_eq!(end(CheckVerdict::Unknown, measurements(1, 5), &limits(), 1), Some(StopReason::Undecided));
+    assert_eq!(end(CheckVerdict::Failed, measurements(1, 5), &limits(), 10), Some(StopReason::Iterations));
+    assert_eq!(end(CheckVerdict::Failed, measurements(1, 15), &costly, 1), Some(StopReason::Cost));
+    assert_eq!(end(CheckVerdict::Failed, measurements(1, 14), &costly, 1), None, "what was spent before is not its");
+    assert_eq!(end(CheckVerdict::Failed, measurements(3600, 5), &limits(), 1), Some(StopReason::Duration));
+    assert_eq!(end(CheckVerdict::Passed, measurements(9999, 99), &costly, 10), None, "what passes, passes");
     assert!(
-        next(&start, LoopInput::DeadlineReached, facts(3599, 0), &limits()).0.is_live(),
+        next(&start, LoopInput::DeadlineReached, measurements(3599, 0), &limits()).0.is_live(),
         "a deadline of an earlier loop"
     );
     assert_eq!(
-        next(&start, LoopInput::DeadlineReached, facts(3600, 0), &limits()).0.stopped,
+        next(&start, LoopInput::DeadlineReached, measurements(3600, 0), &limits()).0.stopped,
         Some(StopReason::Duration)
     );
-    assert_eq!(next(&start, LoopInput::BudgetSpent, facts(1, 0), &costly).0.stopped, Some(StopReason::Cost));
-    assert!(next(&start, LoopInput::BudgetSpent, facts(1, 0), &limits()).0.is_live(), "it has no such limit");
+    assert_eq!(
+        next(&start, LoopInput::CostLimitReached, measurements(1, 0), &costly).0.stopped,
+        Some(StopReason::Cost)
+    );
+    assert!(
+        next(&start, LoopInput::CostLimitReached, measurements(1, 0), &limits()).0.is_live(),
+        "it has no such limit"
+    );
     let (checking, _) = run(&start, &[LoopInput::RunEnded]);
     assert_eq!(
-        next(&checking, LoopInput::BudgetSpent, facts(1, 0), &costly).0,
+        next(&checking, LoopInput::CostLimitReached, measurements(1, 0), &costly).0,
         checking,
         "what is done may still pass"
     );
@@ -120,9 +126,12 @@ fn unknown_does_not_pass_and_each_limit_has_its_reason() {
         None,
         "and then it bounds nothing"
     );
-    let (spent, _) = next(&start, LoopInput::BudgetSpent, facts(1, 12), &costly);
+    let (spent, _) = next(&start, LoopInput::CostLimitReached, measurements(1, 12), &costly);
     assert_eq!(spent.max_total_cost_micros(&costly), Some(15), "its agent is still on its way out");
-    assert_eq!(next(&spent, LoopInput::RunBegan, facts(1, 12), &costly).0.max_total_cost_micros(&costly), Some(22));
+    assert_eq!(
+        next(&spent, LoopInput::RunBegan, measurements(1, 12), &costly).0.max_total_cost_micros(&costly),
+        Some(22)
+    );
 }
 
 fn any_input() -> impl Strategy<Value = LoopInput> {
@@ -135,7 +144,7 @@ fn any_input() -> impl Strategy<Value = LoopInput> {
         5 => (0..4_u32, verdict).prop_map(|(round, verdict)| LoopInput::ChecksFinished { round, verdict }),
         1 => Just(LoopInput::Interrupted),
         1 => Just(LoopInput::DeadlineReached),
-        1 => Just(LoopInput::BudgetSpent),
+        1 => Just(LoopInput::CostLimitReached),
         1 => Just(LoopInput::SandboxEnding),
     ]
 }
@@ -157,12 +166,12 @@ proptest! {
         limits in any_limits(),
         inputs in proptest::collection::vec((any_input(), 0..20_i64, 0..20_i64), 0..60),
     ) {
-        let mut progress = LoopProgress::start_loop(facts(0, 0));
+        let mut progress = LoopProgress::start_loop(measurements(0, 0));
         let (mut now, mut cost) = (0, 0);
         for (input, seconds, spent) in inputs {
             now += seconds;
             cost += spent;
-            let here = facts(now, cost);
+            let here = measurements(now, cost);
             let before = progress.clone();
             let (after, effects) = next(&before, input, here, &limits);
             prop_assert_eq!(&next(&before, input, here, &limits).0, &after, "the same leads to the same");
@@ -192,7 +201,7 @@ proptest! {
     /// An agent that never passes or never makes progress reaches a limit.
     #[test]
     fn the_loop_always_ends(limits in any_limits(), runs in proptest::collection::vec(any::<bool>(), 1..60)) {
-        let mut progress = LoopProgress::start_loop(facts(0, 0));
+        let mut progress = LoopProgress::start_loop(measurements(0, 0));
         let mut prompts = 0;
         for well in runs.into_iter().chain(std::iter::repeat_n(true, 12)) {
             if !progress.is_live() {
@@ -200,11 +209,11 @@ proptest! {
             }
             let inputs = if well { vec![LoopInput::RunEnded] } else { vec![LoopInput::RunFailed, LoopInput::BackOffEnded] };
             for input in inputs {
-                let (to, effects) = next(&progress, input, facts(0, 0), &limits);
+                let (to, effects) = next(&progress, input, measurements(0, 0), &limits);
                 progress = to;
                 prompts += u32::from(effects.contains(&LoopEffect::PromptAgent));
             }
-            let (to, effects) = next(&progress, checked(progress.round, CheckVerdict::Failed), facts(0, 0), &limits);
+            let (to, effects) = next(&progress, checked(progress.round, CheckVerdict::Failed), measurements(0, 0), &limits);
             progress = to;
             prompts += u32::from(effects.contains(&LoopEffect::PromptAgent));
         }

@@ -5,7 +5,7 @@ use crate::link::uplink::Durable;
 use crate::link::{LinkReport, LinkRequest, Reply, ServerLink};
 use atoll_core::sandbox::{Activity, SandboxState};
 use atoll_core::time::{Clock, SystemClock};
-use atoll_drivers::AgentSettings;
+use atoll_drivers::{AcpLaunch, AgentSettings};
 use atoll_protocol::{Gateway, Heartbeat, LeasedMessage, PROTOCOL_VERSION, Resume};
 use atoll_spool::SpoolStream;
 use serde::Deserialize;
@@ -51,6 +51,9 @@ pub struct Start {
     pub program: Option<PathBuf>,
     #[serde(default)]
     pub gateway: Option<Gateway>,
+    /// How to start an agent that the server's configuration names.
+    #[serde(default)]
+    pub acp: Option<AcpLaunch>,
 }
 
 /// The agent's activity, and the key of the last event before it began.

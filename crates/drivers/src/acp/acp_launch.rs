@@ -3,33 +3,42 @@
 use crate::settings::AgentSettings;
 use crate::tools::{self, ToolKind};
 use crate::{AgentCommand, ConfigFile, LaunchContext};
+use atoll_core::agent::AcpLaunch;
 use atoll_core::sandbox::{ApprovalMode, Mode};
 use atoll_protocol::Gateway;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
 /// An agent program that speaks ACP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AcpAgent {
     Gemini,
-    /// Any program that the project configures; it gets no arguments.
-    Other,
+    /// Any program that the configuration names.
+    Named {
+        name: String,
+        launch: AcpLaunch,
+    },
 }
 
 impl AcpAgent {
-    pub(super) const fn name(self) -> &'static str {
+    /// The agent `acp`, of which the configuration names only the program.
+    pub(crate) fn generic() -> Self {
+        Self::Named { name: "acp".to_owned(), launch: AcpLaunch::default() }
+    }
+
+    pub(super) fn name(&self) -> &str {
         match self {
             Self::Gemini => "gemini",
-            Self::Other => "acp",
+            Self::Named { name, .. } => name,
         }
     }
 }
 
-pub(super) fn build_command(program: AcpAgent, launch: &LaunchContext<'_>) -> AgentCommand {
+pub(super) fn build_command(program: &AcpAgent, launch: &LaunchContext<'_>) -> AgentCommand {
     let path =
         launch.agent_program.map_or_else(|| program.name().to_owned(), |path| path.to_string_lossy().into_owned());
     let mut argv = vec![path];
-    let mut env = Vec::new();
+    let (mut env, mut configured_env) = (Vec::new(), Vec::new());
     let (mut files, mut ignored) = (Vec::new(), Vec::new());
     match program {
         AcpAgent::Gemini => {
@@ -49,7 +58,8 @@ pub(super) fn build_command(program: AcpAgent, launch: &LaunchContext<'_>) -> Ag
             env.extend(launch.gateway.into_iter().flat_map(gemini_variables));
         }
         // It is unknown which API the program uses.
-        AcpAgent::Other => {
+        AcpAgent::Named { launch: AcpLaunch { arguments, environment, .. }, .. } => {
+            argv.extend(arguments.iter().cloned());
             if launch.settings.model.is_some() {
                 let reason = "the Agent Client Protocol has no standard way to choose a model";
                 ignored.push(crate::unsupported("model", reason));
@@ -58,9 +68,10 @@ pub(super) fn build_command(program: AcpAgent, launch: &LaunchContext<'_>) -> Ag
             env.extend(launch.gateway.into_iter().flat_map(anthropic_variables));
             env.extend(launch.gateway.into_iter().flat_map(openai_variables));
             env.extend(launch.gateway.into_iter().flat_map(gemini_variables));
+            configured_env.extend(environment.clone());
         }
     }
-    let env = env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let env = env.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(configured_env).collect();
     AgentCommand { argv, env, files, unsupported_settings: ignored }
 }
 

@@ -1,10 +1,10 @@
 //! Converts ACP session updates into events.
 
-use crate::event_data::{self, clip_text};
+use crate::bounded::{BoundedMap, HeldSize};
+use crate::event_data::{self, clip_text, clip_value};
 use crate::{AgentOutput, EventEffect, ResponseRef, build_event};
 use atoll_api::events::{AgentStarted, AgentUsage, EventData, ToolCompleted, ToolUse};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
 /// Maximum length of a text before it is emitted in parts.
 const MAX_BUFFERED_BYTES: usize = 24 << 10;
@@ -13,7 +13,7 @@ const MAX_BUFFERED_BYTES: usize = 24 << 10;
 pub(super) struct AcpTurn {
     /// Data of `agent.started` that describes the agent and its session.
     session_info: AgentStarted,
-    tools: BTreeMap<String, RunningTool>,
+    tools: BoundedMap<RunningTool>,
     buffered_text: Option<TextBuffer>,
     /// The session's total cost as the agent reports it, and the reported part of it.
     cost: Option<f64>,
@@ -46,6 +46,13 @@ struct RunningTool {
     is_reported: bool,
 }
 
+impl HeldSize for RunningTool {
+    fn held_bytes(&self) -> usize {
+        let texts = [&self.kind, &self.name, &self.title, &self.output];
+        texts.map(HeldSize::held_bytes).iter().sum::<usize>() + self.input.held_bytes() + self.content.held_bytes()
+    }
+}
+
 impl AcpTurn {
     pub(super) fn set_agent_info(&mut self, result: &Value) {
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -56,7 +63,8 @@ impl AcpTurn {
 
     pub(super) fn set_session_info(&mut self, result: &Value) {
         self.session_info.model = result["models"]["currentModelId"].as_str().map(str::to_owned);
-        self.session_info.permission_mode = Some(result["modes"]["currentModeId"].clone());
+        let mode = &result["modes"]["currentModeId"];
+        self.session_info.permission_mode = (!mode.is_null()).then(|| clip_value(mode));
     }
 
     pub(super) fn start_turn(&mut self, agent: &str, session: Option<&str>) -> AgentOutput {
@@ -167,15 +175,25 @@ impl AcpTurn {
         let Some(id) = call["toolCallId"].as_str() else {
             return vec![AgentOutput::Unparsed { reason: "tool call without an id".to_owned() }];
         };
-        let tool = self.tools.entry(id.to_owned()).or_default();
-        tool.merge_update(call);
-        let mut outputs = Vec::new();
-        if is_complete && !tool.is_reported {
-            tool.is_reported = true;
-            let (name, input) = (tool.display_name(), tool.display_input());
-            let extra = event_data::tool_use_events(&name, id, &input);
-            let (tool_use_id, title) = (id.to_owned(), Some(clip_text(&tool.title).to_owned()));
-            let started = ToolUse { tool: name, tool_use_id, input, title, parent_tool_use_id: None };
+        let mut forgotten = Vec::new();
+        if !self.tools.contains_key(id) {
+            forgotten.extend(self.tools.insert(id, RunningTool::default()));
+        }
+        let mut started = None;
+        forgotten.extend(self.tools.update(id, |tool| {
+            tool.merge_update(call);
+            if is_complete && !tool.is_reported {
+                tool.is_reported = true;
+                let (name, input) = (tool.display_name(), tool.display_input());
+                let (tool_use_id, title) = (id.to_owned(), Some(clip_text(&tool.title).to_owned()));
+                started = Some(ToolUse { tool: name, tool_use_id, input, title, parent_tool_use_id: None });
+            }
+        }));
+        let reported = forgotten.iter().filter(|(_, tool)| tool.is_reported);
+        let mut outputs: Vec<AgentOutput> =
+            reported.map(|(id, tool)| event_data::tool_forgotten(id, &tool.display_name())).collect();
+        if let Some(started) = started {
+            let extra = event_data::tool_use_events(&started.tool, id, &started.input);
             outputs.push(event_data::tool_started(started, &ResponseRef::Unknown));
             outputs.extend(extra);
         }
@@ -184,7 +202,7 @@ impl AcpTurn {
             Some("failed") => true,
             Some(_) | None => return outputs,
         };
-        let output = tool.output_text(call);
+        let output = self.tools.get(id).map(|tool| tool.output_text(call)).unwrap_or_default();
         outputs.extend(self.end_tool(id, &output, is_error));
         outputs
     }
@@ -207,7 +225,7 @@ impl AcpTurn {
     pub(super) fn end_turn(&mut self) -> Vec<AgentOutput> {
         let mut outputs = self.flush_text();
         let open: Vec<String> =
-            self.tools.iter().filter(|(_, tool)| tool.is_reported).map(|(id, _)| id.clone()).collect();
+            self.tools.iter().filter(|(_, tool)| tool.is_reported).map(|(id, _)| id.to_owned()).collect();
         for id in open {
             outputs.extend(self.end_tool(&id, "the turn ended before the tool", true));
         }

@@ -10,7 +10,9 @@ use super::{
     Abilities, AgentCommand, AgentOutput, AgentRequest, AgentTurn, Driver, EventEffect, LaunchContext, RequestAnswer,
     RequestKind, build_event, take_field,
 };
+use crate::bounded::{BoundedMap, HeldSize};
 use crate::event_data::{self, clip_text};
+use crate::transcript::{TranscriptStorage, TranscriptSupport};
 use acp_turn::AcpTurn;
 use atoll_api::events::{AgentCompleted, AgentSystemMessage, EventData};
 use atoll_core::message::{DeliveryMethod, MessageType};
@@ -45,7 +47,7 @@ pub(super) struct AcpDriver {
     /// Messages of the running prompt that are not acknowledged.
     unacknowledged: Vec<(LeasedMessage, DeliveryMethod)>,
     pending_interrupt: Option<LeasedMessage>,
-    open_requests: BTreeMap<String, OpenRequest>,
+    open_requests: BoundedMap<OpenRequest>,
     pending_calls: BTreeMap<u64, PendingCall>,
     call_count: u64,
 }
@@ -64,6 +66,12 @@ struct OpenRequest {
     id: Value,
     allow_option: Option<Value>,
     deny_option: Option<Value>,
+}
+
+impl HeldSize for OpenRequest {
+    fn held_bytes(&self) -> usize {
+        self.id.held_bytes() + self.allow_option.held_bytes() + self.deny_option.held_bytes()
+    }
 }
 
 /// A JSON-RPC call that waits for its response.
@@ -90,7 +98,7 @@ impl AcpDriver {
             queued: VecDeque::new(),
             unacknowledged: Vec::new(),
             pending_interrupt: None,
-            open_requests: BTreeMap::new(),
+            open_requests: BoundedMap::default(),
             pending_calls: BTreeMap::new(),
             call_count: 0,
         }
@@ -104,6 +112,16 @@ impl Driver for AcpDriver {
         Abilities { questions: false, hooks: false, fork: false, resume, ..Abilities::ALL }
     }
 
+    fn transcript_support(&self) -> Option<TranscriptSupport> {
+        let AcpAgent::Named { name, launch } = &self.agent else { return None };
+        Some(TranscriptSupport {
+            agent: name.clone(),
+            storage: TranscriptStorage::Directory(launch.session_dir.clone()?),
+            prefers_running_agent: false,
+            env: Vec::new(),
+        })
+    }
+
     fn build_command(&mut self, launch: &LaunchContext<'_>) -> AgentCommand {
         *self = Self {
             session_params: acp_launch::session_params(launch),
@@ -111,11 +129,11 @@ impl Driver for AcpDriver {
             // Gemini reads it from a file.
             system_prompt: match self.agent {
                 AcpAgent::Gemini => None,
-                AcpAgent::Other => launch.settings.system_prompt.clone(),
+                AcpAgent::Named { .. } => launch.settings.system_prompt.clone(),
             },
-            ..Self::new(self.agent)
+            ..Self::new(self.agent.clone())
         };
-        acp_launch::build_command(self.agent, launch)
+        acp_launch::build_command(&self.agent, launch)
     }
 
     fn handshake(&mut self) -> Vec<u8> {
@@ -154,8 +172,9 @@ impl Driver for AcpDriver {
         }
     }
 
-    fn answer_request(&mut self, ask: &str, answer: RequestAnswer) -> Vec<u8> {
-        let Some(OpenRequest { id, allow_option: allow, deny_option: deny }) = self.open_requests.remove(ask) else {
+    fn answer_request(&mut self, request_id: &str, answer: RequestAnswer) -> Vec<u8> {
+        let Some(OpenRequest { id, allow_option: allow, deny_option: deny }) = self.open_requests.remove(request_id)
+        else {
             return Vec::new();
         };
         let option = match answer {
@@ -224,8 +243,8 @@ impl AcpDriver {
     /// Cancels the prompt. ACP requires that open permission requests are answered with `cancelled`.
     fn send_cancel(&mut self) -> Vec<u8> {
         let mut lines = json_rpc::encode_notification("session/cancel", &json!({"sessionId": self.session}));
-        for (_, OpenRequest { id, .. }) in std::mem::take(&mut self.open_requests) {
-            lines.extend(json_rpc::encode_response(&id, &json!({"outcome": {"outcome": "cancelled"}})));
+        for OpenRequest { id, .. } in self.open_requests.take_values() {
+            lines.extend(encode_cancelled(&id));
         }
         lines
     }
@@ -235,8 +254,7 @@ impl AcpDriver {
             return vec![AgentOutput::Reply(json_rpc::encode_method_not_found(&id, method))];
         }
         if self.phase == PromptPhase::Idle {
-            let outcome = json!({"outcome": {"outcome": "cancelled"}});
-            return vec![AgentOutput::Reply(json_rpc::encode_response(&id, &outcome))];
+            return vec![AgentOutput::Reply(encode_cancelled(&id))];
         }
         let mut outputs = self.acknowledge_prompt();
         let option = |kinds: [&str; 2]| {
@@ -249,7 +267,11 @@ impl AcpDriver {
         let call = take_field(&mut params, "toolCall");
         outputs.extend(self.turn.report_permission_call(&call));
         let name = id.to_string();
-        self.open_requests.insert(name.clone(), OpenRequest { id, allow_option: allow, deny_option: deny });
+        let request = OpenRequest { id: id.clone(), allow_option: allow, deny_option: deny };
+        if !self.open_requests.try_insert(&name, request) {
+            outputs.extend([AgentOutput::Reply(encode_cancelled(&id)), event_data::too_many_requests()]);
+            return outputs;
+        }
         let (tool, input) = self.turn.running_tool(&call);
         let tool_use_id = call["toolCallId"].as_str().map(str::to_owned);
         outputs.push(AgentOutput::Request(AgentRequest {
@@ -422,6 +444,10 @@ impl AcpDriver {
         }
         outputs
     }
+}
+
+fn encode_cancelled(id: &Value) -> Vec<u8> {
+    json_rpc::encode_response(id, &json!({"outcome": {"outcome": "cancelled"}}))
 }
 
 fn text_block(text: &str) -> Value {

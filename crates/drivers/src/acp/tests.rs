@@ -1,6 +1,8 @@
 use super::*;
 use crate::settings::AgentSettings;
 use crate::testing::{feed_line, parse_line, parse_lines, proptest_config};
+use crate::transcript::TranscriptStorage;
+use atoll_core::agent::AcpLaunch;
 use atoll_core::message::Delivery;
 use atoll_core::sandbox::ApprovalMode;
 use atoll_protocol::Gateway;
@@ -184,12 +186,12 @@ fn answers_permissions_once_and_delays_steers_until_then() {
 #[test]
 fn resumes_a_session_or_reports_the_failure() {
     let loads = json!({"id": 1, "result": {"agentCapabilities": {"loadSession": true}}});
-    let mut acp = AcpDriver { native_id: Some("s".to_owned()), ..AcpDriver::new(AcpAgent::Other) };
+    let mut acp = AcpDriver { native_id: Some("s".to_owned()), ..AcpDriver::new(AcpAgent::generic()) };
     acp.handshake();
     assert_eq!(feed_line(&mut acp, &loads), ["reply session/load"]);
     assert_eq!(feed_line(&mut acp, &text_chunk("from before")), [""; 0]);
     assert_eq!(feed_line(&mut acp, &json!({"id": 2, "result": {}})), [r#"NativeId { id: "s" }"#, "reply "]);
-    let mut acp = AcpDriver { native_id: Some("s".to_owned()), ..AcpDriver::new(AcpAgent::Other) };
+    let mut acp = AcpDriver { native_id: Some("s".to_owned()), ..AcpDriver::new(AcpAgent::generic()) };
     acp.handshake();
     feed_line(&mut acp, &loads);
     let lost = feed_line(&mut acp, &json!({"id": 2, "error": {"message": "unknown"}}));
@@ -249,7 +251,7 @@ fn the_command_follows_the_settings() {
     let first = parse_line(&gemini.encode_message(&LeasedMessage::example("go", Delivery::Steer), AgentTurn::Idle));
     assert_eq!(first["params"]["prompt"], json!([text_block("go")]), "the system prompt is in a file");
     let launch = LaunchContext { agent_program: Some(Path::new("/opt/goose")), ..launch };
-    let mut other = AcpDriver::new(AcpAgent::Other);
+    let mut other = AcpDriver::new(AcpAgent::generic());
     let command = other.build_command(&launch);
     assert_eq!(command.argv, ["/opt/goose"]);
     assert!(command.env.iter().any(|(name, _)| name == "OPENAI_BASE_URL"));
@@ -266,7 +268,7 @@ proptest! {
     /// Every line yields output, at least `Unparsed`, and nothing panics.
     #[test]
     fn random_bytes_are_unparsed(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
-        let outputs = AcpDriver::new(AcpAgent::Other).handle_line(&bytes);
+        let outputs = AcpDriver::new(AcpAgent::generic()).handle_line(&bytes);
         prop_assert!(matches!(&outputs[..], [AgentOutput::Unparsed { .. }]), "{:?}", outputs);
     }
 
@@ -286,4 +288,25 @@ proptest! {
         acp.handle_line(prompt_result(3, "end_turn").to_string().as_bytes());
         prop_assert!(kind != "new_thing" || matches!(&outputs[..], [AgentOutput::Unparsed { .. }]), "{:?}", outputs);
     }
+}
+
+#[test]
+fn a_named_agent_gets_its_arguments_and_environment() {
+    let settings = AgentSettings::default();
+    let launch = AcpLaunch {
+        arguments: vec!["acp".to_owned(), "--quiet".to_owned()],
+        environment: [("OPENAI_API_KEY".to_owned(), "own".to_owned())].into(),
+        session_dir: Some(".goose".to_owned()),
+    };
+    let mut goose = AcpDriver::new(AcpAgent::Named { name: "goose".to_owned(), launch });
+    let gateway = Gateway { base_url: "http://gateway".to_owned(), key: "placeholder".to_owned() };
+    let context = LaunchContext { gateway: Some(&gateway), ..LaunchContext::minimal(Path::new("/worker"), &settings) };
+    let command = goose.build_command(&context);
+    assert_eq!(command.argv, ["goose", "acp", "--quiet"]);
+    let key = command.env.iter().rfind(|(name, _)| name == "OPENAI_API_KEY");
+    assert_eq!(key.map(|(_, value)| value.as_str()), Some("own"), "the configuration comes last");
+    let support = goose.transcript_support().unwrap();
+    assert_eq!(support.agent, "goose");
+    assert!(matches!(support.storage, TranscriptStorage::Directory(path) if path == ".goose"));
+    assert!(AcpDriver::new(AcpAgent::generic()).transcript_support().is_none());
 }

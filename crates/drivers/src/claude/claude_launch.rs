@@ -14,6 +14,9 @@ const OFFLINE_VARIABLES: &[&str] = &[
     "DISABLE_UPDATES",
 ];
 
+/// Makes the agent report when nothing runs any more, background agents included.
+const STATE_EVENTS_VARIABLE: &str = "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS";
+
 pub(super) fn build_command(launch: &LaunchContext<'_>) -> AgentCommand {
     let program = launch.agent_program.map_or_else(|| "claude".to_owned(), |path| path.to_string_lossy().into_owned());
     let mut argv = vec![program];
@@ -43,8 +46,8 @@ pub(super) fn build_command(launch: &LaunchContext<'_>) -> AgentCommand {
     if let Some(id) = launch.native_id {
         say(&["--resume", id]);
     }
-    let mut env: Vec<(String, String)> =
-        OFFLINE_VARIABLES.iter().map(|name| ((*name).to_owned(), "1".to_owned())).collect();
+    let variables = OFFLINE_VARIABLES.iter().chain([&STATE_EVENTS_VARIABLE]);
+    let mut env: Vec<(String, String)> = variables.map(|name| ((*name).to_owned(), "1".to_owned())).collect();
     if let Some(gateway) = launch.gateway {
         env.push(("ANTHROPIC_BASE_URL".to_owned(), format!("{}/anthropic", gateway.base_url)));
         env.push(("ANTHROPIC_API_KEY".to_owned(), gateway.key.clone()));

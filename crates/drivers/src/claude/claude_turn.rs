@@ -1,6 +1,7 @@
 //! Converts Claude Code's lines into events.
 
 use super::claude_wire::{self, MessageContent, TurnLine, TurnResult};
+use crate::bounded::{BoundedMap, BoundedSet};
 use crate::event_data::{self, clip_text};
 use crate::{AgentOutput, EventEffect, ResponseRef, build_event, take_field};
 use atoll_api::events::{
@@ -10,7 +11,6 @@ use atoll_core::id::MessageId;
 use atoll_core::message::DeliveryMethod;
 use atoll_protocol::LeasedMessage;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 #[derive(Debug, Default)]
@@ -18,9 +18,17 @@ pub(super) struct ClaudeTurn {
     /// The turn has started, and its first message is not acknowledged.
     awaits_first_message: bool,
     /// Names of running tools by id.
-    tools: BTreeMap<String, String>,
+    tools: BoundedMap<String>,
     /// The session's total cost so far, as the agent reports it.
     total_cost_usd: f64,
+    /// Tool calls of subagents that run in the background.
+    background_agents: BoundedSet,
+    /// A subagent ran in the background since the turn began.
+    has_used_background: bool,
+    /// The agent reports its state.
+    reports_state: bool,
+    /// The last result of a turn that continues in the background.
+    held_result: Option<TurnResult>,
 }
 
 impl ClaudeTurn {
@@ -41,6 +49,8 @@ impl ClaudeTurn {
 
     pub(super) fn convert_line(&mut self, line: TurnLine) -> Vec<AgentOutput> {
         match line {
+            // The agent continues by itself after a subagent.
+            TurnLine::Init(init) if self.held_result.is_some() => vec![AgentOutput::NativeId { id: init.session_id }],
             TurnLine::Init(init) => {
                 self.awaits_first_message = true;
                 let data = AgentStarted {
@@ -57,7 +67,7 @@ impl ClaudeTurn {
                 vec![AgentOutput::NativeId { id: init.session_id }, started]
             }
             TurnLine::Retry(retry) => retry_events(&retry),
-            TurnLine::System { subtype, data } => system_events(&subtype, &data),
+            TurnLine::System { subtype, data } => self.convert_system(&subtype, &data),
             TurnLine::ResponseEnded { parent } => vec![AgentOutput::ResponseEnded { parent }],
             TurnLine::TextDelta { text } => vec![event_data::text_delta(&text)],
             TurnLine::Assistant(message) => self.convert_assistant(message),
@@ -93,11 +103,13 @@ impl ClaudeTurn {
             Some("tool_use") => {
                 let (id, tool) = (text("id"), text("name"));
                 let input = take_field(&mut block, "input");
-                self.tools.insert(id.clone(), tool.clone());
+                let forgotten = self.tools.insert(&id, tool.clone());
                 let extra = event_data::tool_use_events(&tool, &id, &input);
                 let parent_tool_use_id = parent.map(str::to_owned);
                 let started = ToolUse { tool, tool_use_id: id, input, title: None, parent_tool_use_id };
-                let mut outputs = vec![event_data::tool_started(started, origin)];
+                let forgotten = forgotten.iter().map(|(id, tool)| event_data::tool_forgotten(id, tool));
+                let mut outputs: Vec<AgentOutput> = forgotten.collect();
+                outputs.push(event_data::tool_started(started, origin));
                 outputs.extend(extra);
                 outputs
             }
@@ -119,7 +131,9 @@ impl ClaudeTurn {
         let tool = self.tools.remove(&id).unwrap_or_default();
         let is_error = block["is_error"].as_bool().unwrap_or(false);
         let output = event_data::extract_text(&block["content"]);
-        let extra = event_data::tool_result_events(&tool, &id, &output, is_error);
+        // The result of a background agent follows later.
+        let is_launch = self.background_agents.contains_key(&id);
+        let extra = event_data::tool_result_events(&tool, &id, &output, is_error).filter(|_| !is_launch);
         let ended = event_data::tool_ended(ToolCompleted {
             tool,
             tool_use_id: id,
@@ -131,9 +145,55 @@ impl ClaudeTurn {
         std::iter::once(ended).chain(extra).collect()
     }
 
+    /// Handles system messages. Those about internal progress have no event.
+    fn convert_system(&mut self, subtype: &str, data: &Value) -> Vec<AgentOutput> {
+        let tool_use_id = data["tool_use_id"].as_str().unwrap_or_default();
+        match subtype {
+            "task_started" if data["is_backgrounded"] == true && data["task_type"] == "local_agent" => {
+                self.background_agents.insert(tool_use_id, ());
+                self.has_used_background = true;
+                Vec::new()
+            }
+            "task_notification" if self.background_agents.remove(tool_use_id).is_some() => {
+                let (summary, is_error) = (event_data::extract_text(&data["summary"]), data["status"] != "completed");
+                vec![event_data::subagent_completed(tool_use_id, &summary, is_error)]
+            }
+            "status"
+            | "task_started"
+            | "task_notification"
+            | "task_progress"
+            | "task_updated"
+            | "background_tasks_changed"
+            | "hook_started"
+            | "hook_response"
+            | "thinking_tokens" => Vec::new(),
+            subtype => vec![event_data::system_event(subtype, Some(data))],
+        }
+    }
+
+    /// Returns true if the turn continues after this result, because a subagent ran in the background.
+    pub(super) fn awaits_background(&self, outcome: &TurnResult) -> bool {
+        self.reports_state && self.has_used_background && !outcome.is_error
+    }
+
+    /// Keeps the result until the agent is idle.
+    pub(super) fn hold_end(&mut self, outcome: TurnResult) -> Vec<AgentOutput> {
+        let outputs = self.usage_events(&outcome);
+        self.held_result = Some(outcome);
+        outputs
+    }
+
+    /// Records the agent's state. Returns the result of a turn that has ended now.
+    pub(super) fn set_state(&mut self, is_idle: bool) -> Option<TurnResult> {
+        self.reports_state = true;
+        self.held_result.take_if(|_| is_idle)
+    }
+
     pub(super) fn end_turn(&mut self, outcome: &TurnResult, interrupt: Option<&LeasedMessage>) -> Vec<AgentOutput> {
         self.tools.clear();
-        let mut outputs = self.usage_events(outcome);
+        self.background_agents.clear();
+        (self.has_used_background, self.held_result) = (false, None);
+        let mut outputs = Vec::new();
         if let Some(message) = interrupt {
             outputs.push(AgentOutput::Acknowledged { id: message.id, how: DeliveryMethod::Injected });
             outputs.push(event_data::turn_interrupted(Some(message)));
@@ -159,7 +219,7 @@ impl ClaudeTurn {
         outputs
     }
 
-    fn usage_events(&mut self, outcome: &TurnResult) -> Vec<AgentOutput> {
+    pub(super) fn usage_events(&mut self, outcome: &TurnResult) -> Vec<AgentOutput> {
         let usage = &outcome.usage;
         let total = outcome.total_cost_usd.unwrap_or(self.total_cost_usd);
         // A killed agent may have lost its total and counts from zero.
@@ -195,20 +255,4 @@ fn retry_events(retry: &claude_wire::ApiRetry) -> Vec<AgentOutput> {
         outputs.push(AgentOutput::RateLimited { wait });
     }
     outputs
-}
-
-/// Reports system messages, except those about internal progress.
-fn system_events(subtype: &str, data: &Value) -> Vec<AgentOutput> {
-    match subtype {
-        "status"
-        | "task_started"
-        | "task_notification"
-        | "task_progress"
-        | "task_updated"
-        | "hook_started"
-        | "hook_response"
-        | "session_state_changed"
-        | "thinking_tokens" => Vec::new(),
-        subtype => vec![event_data::system_event(subtype, Some(data))],
-    }
 }

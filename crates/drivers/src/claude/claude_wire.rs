@@ -23,6 +23,10 @@ pub(super) enum ClaudeLine {
     },
     /// The turn has ended.
     TurnResult(Box<TurnResult>),
+    /// The agent runs, or nothing of it runs any more.
+    SessionState {
+        is_idle: bool,
+    },
     Turn(TurnLine),
     /// Known and irrelevant.
     Ignored,
@@ -172,6 +176,11 @@ struct LineHeader {
 }
 
 #[derive(Deserialize)]
+struct SessionState {
+    state: String,
+}
+
+#[derive(Deserialize)]
 struct ControlRequest {
     request_id: String,
     #[serde(default)]
@@ -240,6 +249,10 @@ pub(super) fn parse_line(line: &[u8]) -> Result<ClaudeLine, String> {
         ("result", _) => ClaudeLine::TurnResult(parse_json(text)?),
         ("system", Some("init")) => ClaudeLine::Turn(TurnLine::Init(parse_json(text)?)),
         ("system", Some("api_retry")) => ClaudeLine::Turn(TurnLine::Retry(parse_json(text)?)),
+        ("system", Some("session_state_changed")) => {
+            let state = parse_json::<SessionState>(text)?.state;
+            ClaudeLine::SessionState { is_idle: state == "idle" }
+        }
         ("system", subtype) => {
             let subtype = subtype.unwrap_or("none").to_owned();
             ClaudeLine::Turn(TurnLine::System { subtype, data: parse_json(text)? })

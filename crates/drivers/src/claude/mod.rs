@@ -3,18 +3,22 @@
 //! A user message carries our message id as its `uuid`; with `--replay-user-messages` the agent echoes it when the
 //! model reads it, which acknowledges the message. `PreToolUse` and `PostToolUse` hooks are control requests: the agent
 //! waits before each tool for the policy's decision, and after it until the watcher has recorded the file changes.
+//!
+//! Subagents run in the background by default: the agent reports a result, then continues by itself when they end. Atoll's
+//! turn lasts until nothing runs any more.
 
 use super::{
     Abilities, AgentCommand, AgentOutput, AgentRequest, AgentTurn, Driver, LaunchContext, RequestAnswer, RequestKind,
     encode_line,
 };
+use crate::bounded::{BoundedMap, HeldSize};
+use crate::event_data;
 use crate::transcript::{TranscriptStorage, TranscriptSupport};
 use atoll_core::id::MessageId;
 use atoll_core::message::MessageType;
 use atoll_protocol::LeasedMessage;
 use claude_turn::ClaudeTurn;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
 mod claude_launch;
 mod claude_transcript;
@@ -36,9 +40,9 @@ pub(super) struct ClaudeDriver {
     unacknowledged: Vec<MessageId>,
     pending_interrupt: Option<LeasedMessage>,
     /// Requests of the agent that wait for an answer, by request id.
-    open_requests: BTreeMap<String, OpenRequest>,
+    open_requests: BoundedMap<OpenRequest>,
     /// Post-tool hook requests by tool call; the agent waits for the scan.
-    awaiting_scan: BTreeMap<String, String>,
+    awaiting_scan: BoundedMap<String>,
     system_prompt: Option<String>,
     request_count: u64,
 }
@@ -49,6 +53,15 @@ enum OpenRequest {
     Permission { input: Value },
 }
 
+impl HeldSize for OpenRequest {
+    fn held_bytes(&self) -> usize {
+        match self {
+            Self::PreToolHook => 0,
+            Self::Permission { input } => input.held_bytes(),
+        }
+    }
+}
+
 impl Driver for ClaudeDriver {
     fn abilities(&self) -> Abilities {
         Abilities::ALL
@@ -56,7 +69,7 @@ impl Driver for ClaudeDriver {
 
     fn transcript_support(&self) -> Option<TranscriptSupport> {
         Some(TranscriptSupport {
-            agent: "claude",
+            agent: "claude".to_owned(),
             storage: TranscriptStorage::Files(claude_transcript::FILES),
             prefers_running_agent: false,
             env: Vec::new(),
@@ -125,13 +138,13 @@ impl Driver for ClaudeDriver {
         }
     }
 
-    fn answer_request(&mut self, ask: &str, answer: RequestAnswer) -> Vec<u8> {
-        let Some(request) = self.open_requests.remove(ask) else { return Vec::new() };
+    fn answer_request(&mut self, request_id: &str, answer: RequestAnswer) -> Vec<u8> {
+        let Some(request) = self.open_requests.remove(request_id) else { return Vec::new() };
         let answer = match request {
             OpenRequest::PreToolHook => hook_output(answer),
             OpenRequest::Permission { input } => permission_output(answer, input),
         };
-        encode_success(ask, &answer)
+        encode_success(request_id, &answer)
     }
 }
 
@@ -141,35 +154,53 @@ impl ClaudeDriver {
             claude_wire::ClaudeLine::Request { id, request } => self.handle_request(id, request),
             claude_wire::ClaudeLine::Response { id, error } => self.handle_response(&id, error),
             claude_wire::ClaudeLine::Replay { uuid } => self.acknowledge_message(uuid),
-            claude_wire::ClaudeLine::TurnResult(result) => {
-                let interrupt = self.pending_interrupt.take();
-                // The agent no longer waits for answers.
-                self.open_requests.clear();
-                self.awaiting_scan.clear();
-                self.turn.end_turn(&result, interrupt.as_ref())
+            claude_wire::ClaudeLine::TurnResult(result) if self.turn.awaits_background(&result) => {
+                self.turn.hold_end(*result)
             }
+            claude_wire::ClaudeLine::TurnResult(result) => {
+                let interrupt = self.close_requests();
+                let mut outputs = self.turn.usage_events(&result);
+                outputs.extend(self.turn.end_turn(&result, interrupt.as_ref()));
+                outputs
+            }
+            claude_wire::ClaudeLine::SessionState { is_idle } => match self.turn.set_state(is_idle) {
+                Some(result) => {
+                    let interrupt = self.close_requests();
+                    self.turn.end_turn(&result, interrupt.as_ref())
+                }
+                None => Vec::new(),
+            },
             claude_wire::ClaudeLine::Turn(line) => self.turn.convert_line(line),
             claude_wire::ClaudeLine::Ignored => Vec::new(),
         }
     }
 
+    /// Forgets the requests, because the agent no longer waits for answers. Returns the interrupt that ends the turn.
+    fn close_requests(&mut self) -> Option<LeasedMessage> {
+        self.open_requests.clear();
+        self.awaiting_scan.clear();
+        self.pending_interrupt.take()
+    }
+
     fn handle_request(&mut self, id: String, request: claude_wire::RequestBody) -> Vec<AgentOutput> {
         match request {
             claude_wire::RequestBody::Hook { callback, tool_use_id, tool, input } if callback == PRE_TOOL_HOOK => {
-                self.open_requests.insert(id.clone(), OpenRequest::PreToolHook);
-                vec![AgentOutput::Request(AgentRequest { id, kind: RequestKind::BeforeTool, tool_use_id, tool, input })]
+                let request = AgentRequest { id, kind: RequestKind::BeforeTool, tool_use_id, tool, input };
+                self.open_request(request, OpenRequest::PreToolHook)
             }
             claude_wire::RequestBody::Hook { tool_use_id: Some(tool_use_id), .. } => {
-                self.awaiting_scan.insert(tool_use_id.clone(), id);
-                vec![AgentOutput::AwaitingScan { tool_use_id }]
+                // The agent must not wait for a scan that the driver has forgotten.
+                let forgotten = self.awaiting_scan.insert(&tool_use_id, id).into_iter();
+                let replies = forgotten.map(|(_, id)| AgentOutput::Reply(encode_success(&id, &json!({}))));
+                replies.chain([AgentOutput::AwaitingScan { tool_use_id }]).collect()
             }
             claude_wire::RequestBody::Hook { tool_use_id: None, .. } => {
                 vec![AgentOutput::Reply(encode_success(&id, &json!({})))]
             }
             claude_wire::RequestBody::Permission { tool_use_id, tool, input } => {
                 let kind = if tool == "AskUserQuestion" { RequestKind::Question } else { RequestKind::Permission };
-                self.open_requests.insert(id.clone(), OpenRequest::Permission { input: input.clone() });
-                vec![AgentOutput::Request(AgentRequest { id, kind, tool_use_id, tool, input })]
+                let open = OpenRequest::Permission { input: input.clone() };
+                self.open_request(AgentRequest { id, kind, tool_use_id, tool, input }, open)
             }
             claude_wire::RequestBody::Cancelled => {
                 self.open_requests.remove(&id);
@@ -182,6 +213,19 @@ impl ClaudeDriver {
                 vec![AgentOutput::Reply(encode_line(&response))]
             }
         }
+    }
+
+    /// Remembers the request until it is answered. Denies it if the agent has too many open ones.
+    fn open_request(&mut self, request: AgentRequest, open: OpenRequest) -> Vec<AgentOutput> {
+        if self.open_requests.try_insert(&request.id, open) {
+            return vec![AgentOutput::Request(request)];
+        }
+        let answer = RequestAnswer::Deny { reason: event_data::TOO_MANY_REQUESTS.to_owned() };
+        let answer = match request.kind {
+            RequestKind::BeforeTool => hook_output(answer),
+            RequestKind::Permission | RequestKind::Question => permission_output(answer, Value::Null),
+        };
+        vec![AgentOutput::Reply(encode_success(&request.id, &answer)), event_data::too_many_requests()]
     }
 
     /// Handles the response to a control request; only errors matter.

@@ -191,3 +191,67 @@ proptest! {
         ClaudeDriver::default().handle_line(line.as_bytes());
     }
 }
+
+fn system(subtype: &str, mut data: Value) -> Value {
+    (data["type"], data["subtype"]) = ("system".into(), subtype.into());
+    data
+}
+
+/// The lines of Claude Code 2.1.325 around a subagent, which it runs in the background by default.
+#[test]
+fn a_turn_lasts_until_background_agents_have_ended() {
+    let mut claude = ClaudeDriver::default();
+    let prompt = LeasedMessage::example("go", Delivery::Steer);
+    claude.encode_message(&prompt, AgentTurn::Idle);
+    hear(&mut claude, &system("session_state_changed", json!({"state": "running"})));
+    hear(&mut claude, &init());
+    hear(&mut claude, &replay(&prompt));
+    let task = json!({"type": "tool_use", "id": "t1", "name": "Task", "input": {"description": "count"}});
+    hear(&mut claude, &assistant(&task));
+    let started = json!({"task_id": "a1", "tool_use_id": "t1", "is_backgrounded": true, "task_type": "local_agent"});
+    assert!(hear(&mut claude, &system("background_tasks_changed", json!({"tasks": [{}]}))).is_empty());
+    assert!(hear(&mut claude, &system("task_started", started)).is_empty());
+    let launched = json!({"type": "user", "message": {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "t1", "content": "Async agent launched"}]}});
+    let outputs = hear(&mut claude, &launched);
+    assert!(outputs.len() == 1 && outputs[0].starts_with("agent.tool_completed"), "{outputs:?}");
+    let outputs = hear(&mut claude, &done(0.1));
+    assert!(outputs.iter().all(|output| output.starts_with("agent.usage")), "the turn continues: {outputs:?}");
+    let ended = json!({"task_id": "a1", "tool_use_id": "t1", "status": "completed", "summary": "one file"});
+    let outputs = hear(&mut claude, &system("task_notification", ended));
+    assert!(outputs.len() == 1 && outputs[0].starts_with("agent.subagent_completed \"one file\""), "{outputs:?}");
+    let outputs = hear(&mut claude, &init());
+    assert!(!outputs.iter().any(|output| output.contains("agent.started")), "it is the same turn: {outputs:?}");
+    hear(&mut claude, &done(0.2));
+    let outputs = hear(&mut claude, &system("session_state_changed", json!({"state": "idle"})));
+    assert_eq!(outputs, ["agent.completed \"end_turn\" [TurnEnded]", "Idle"]);
+    assert!(hear(&mut claude, &system("session_state_changed", json!({"state": "idle"}))).is_empty());
+}
+
+#[test]
+fn an_interrupt_ends_a_turn_that_waits_for_a_background_agent() {
+    let mut claude = ClaudeDriver::default();
+    hear(&mut claude, &system("session_state_changed", json!({"state": "running"})));
+    hear(&mut claude, &init());
+    let started = json!({"task_id": "a1", "tool_use_id": "t1", "is_backgrounded": true, "task_type": "local_agent"});
+    hear(&mut claude, &system("task_started", started));
+    hear(&mut claude, &done(0.1));
+    let stop =
+        LeasedMessage { message_type: MessageType::Interrupt, ..LeasedMessage::example("stop", Delivery::Steer) };
+    claude.encode_message(&stop, AgentTurn::InTurn);
+    let stopped = json!({"tool_use_id": "t1", "status": "stopped", "summary": "count"});
+    hear(&mut claude, &system("task_notification", stopped));
+    let outputs = hear(&mut claude, &system("session_state_changed", json!({"state": "idle"})));
+    assert_eq!(outputs, ["acknowledged injected", "agent.interrupted \"stop\" [TurnEnded]", "Idle"]);
+}
+
+/// A command in the background, such as a server, may run without end.
+#[test]
+fn a_background_command_does_not_prolong_the_turn() {
+    let mut claude = ClaudeDriver::default();
+    hear(&mut claude, &system("session_state_changed", json!({"state": "running"})));
+    hear(&mut claude, &init());
+    let started = json!({"task_id": "b1", "tool_use_id": "t1", "is_backgrounded": true, "task_type": "local_bash"});
+    hear(&mut claude, &system("task_started", started));
+    assert!(hear(&mut claude, &done(0.1)).contains(&"Idle".to_owned()));
+}

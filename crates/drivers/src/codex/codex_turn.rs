@@ -1,21 +1,21 @@
 //! Converts Codex notifications into events.
 
-use crate::event_data::{self, clip_text};
+use crate::bounded::{BoundedMap, HeldSize};
+use crate::event_data::{self, clip_text, clip_value};
 use crate::{AgentOutput, EventEffect, ResponseRef, build_event};
 use atoll_api::events::{
     AgentCompleted, AgentError, AgentStarted, AgentStreamError, AgentUsage, EventData, ToolCompleted, ToolUse,
 };
 use atoll_protocol::LeasedMessage;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 pub(super) struct CodexTurn {
     /// Data of `agent.started` that describes the conversation.
     session_info: AgentStarted,
-    tools: BTreeMap<String, RunningTool>,
+    tools: BoundedMap<RunningTool>,
     /// The tool call that started each subagent's thread.
-    parents: BTreeMap<String, String>,
+    parents: BoundedMap<String>,
     reported_tokens: TokenCounts,
     is_running: bool,
     /// The turn's error is already reported.
@@ -26,6 +26,12 @@ pub(super) struct CodexTurn {
 struct RunningTool {
     name: String,
     input: Value,
+}
+
+impl HeldSize for RunningTool {
+    fn held_bytes(&self) -> usize {
+        self.name.len() + self.input.held_bytes()
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +51,7 @@ impl CodexTurn {
             version: text(&thread["cliVersion"]),
             model: text(model),
             cwd: text(&thread["cwd"]),
-            permission_mode: Some(result["approvalPolicy"].clone()),
+            permission_mode: result.get("approvalPolicy").filter(|policy| !policy.is_null()).map(clip_value),
             ..AgentStarted::default()
         };
     }
@@ -115,7 +121,7 @@ impl CodexTurn {
 
     fn start_tool(&mut self, id: &str, tool: RunningTool, item: &Value, parent: Option<&str>) -> Vec<AgentOutput> {
         for thread in item["receiverThreadIds"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            self.parents.insert(thread.to_owned(), id.to_owned());
+            self.parents.insert(thread, id.to_owned());
         }
         let started = ToolUse {
             tool: tool.name.clone(),
@@ -128,7 +134,8 @@ impl CodexTurn {
         if spawns_agent(item) {
             outputs.push(event_data::subagent_invoked(id, &item["prompt"], &item["model"]));
         }
-        self.tools.insert(id.to_owned(), tool);
+        let forgotten = self.tools.insert(id, tool);
+        outputs.extend(forgotten.iter().map(|(id, tool)| event_data::tool_forgotten(id, &tool.name)));
         outputs
     }
 

@@ -81,7 +81,7 @@ impl Driver for CodexDriver {
 
     fn transcript_support(&self) -> Option<TranscriptSupport> {
         Some(TranscriptSupport {
-            agent: "codex",
+            agent: "codex".to_owned(),
             storage: TranscriptStorage::Files(codex_transcript::FILES),
             prefers_running_agent: false,
             env: Vec::new(),
@@ -133,8 +133,8 @@ impl Driver for CodexDriver {
         }
     }
 
-    fn answer_request(&mut self, ask: &str, answer: RequestAnswer) -> Vec<u8> {
-        self.requests.encode_answer(ask, answer)
+    fn answer_request(&mut self, request_id: &str, answer: RequestAnswer) -> Vec<u8> {
+        self.requests.encode_answer(request_id, answer)
     }
 }
 

@@ -1,14 +1,15 @@
 //! Approval requests and questions of Codex, and the format of the answers.
 
 use super::codex_turn::CodexTurn;
+use crate::bounded::{BoundedMap, HeldSize};
+use crate::event_data;
 use crate::json_rpc;
 use crate::{AgentOutput, AgentRequest, RequestAnswer, RequestKind, take_field};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 pub(super) struct RequestTable {
-    open: BTreeMap<String, PendingRequest>,
+    open: BoundedMap<PendingRequest>,
 }
 
 #[derive(Debug)]
@@ -27,6 +28,17 @@ enum AnswerForm {
     Questions(Vec<Value>),
     /// A question of an MCP server.
     Elicitation,
+}
+
+impl HeldSize for PendingRequest {
+    fn held_bytes(&self) -> usize {
+        let form = match &self.form {
+            AnswerForm::Decision | AnswerForm::Elicitation => 0,
+            AnswerForm::Permissions(permissions) => permissions.held_bytes(),
+            AnswerForm::Questions(questions) => questions.iter().map(HeldSize::held_bytes).sum(),
+        };
+        self.id.held_bytes() + form
+    }
 }
 
 impl RequestTable {
@@ -65,12 +77,15 @@ impl RequestTable {
             method => return vec![AgentOutput::Reply(json_rpc::encode_method_not_found(id, method))],
         };
         let name = id.to_string();
-        self.open.insert(name.clone(), PendingRequest { id: id.clone(), form });
+        if !self.open.try_insert(&name, PendingRequest { id: id.clone(), form }) {
+            let reply = json_rpc::encode_rejection(id, event_data::TOO_MANY_REQUESTS);
+            return vec![AgentOutput::Reply(reply), event_data::too_many_requests()];
+        }
         vec![AgentOutput::Request(AgentRequest { id: name, kind, tool_use_id: item, tool, input })]
     }
 
-    pub(super) fn encode_answer(&mut self, ask: &str, answer: RequestAnswer) -> Vec<u8> {
-        let Some(PendingRequest { id, form }) = self.open.remove(ask) else { return Vec::new() };
+    pub(super) fn encode_answer(&mut self, request_id: &str, answer: RequestAnswer) -> Vec<u8> {
+        let Some(PendingRequest { id, form }) = self.open.remove(request_id) else { return Vec::new() };
         let result = match form {
             AnswerForm::Decision => match answer {
                 RequestAnswer::Allow { .. } | RequestAnswer::Answers(_) => json!({"decision": "accept"}),

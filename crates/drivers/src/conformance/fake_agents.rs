@@ -23,9 +23,9 @@ pub(super) fn new_pair(name: &str) -> (Box<dyn Driver>, Box<dyn FakeAgent>) {
     let mut both: (Box<dyn Driver>, Box<dyn FakeAgent>) = match name {
         "claude" => (Box::<claude::ClaudeDriver>::default(), Box::<FakeClaude>::default()),
         "codex" => (Box::<codex::CodexDriver>::default(), Box::<FakeCodex>::default()),
-        "acp" => (Box::new(acp::AcpDriver::new(acp::AcpAgent::Other)), Box::<FakeAcp>::default()),
+        "acp" => (Box::new(acp::AcpDriver::new(acp::AcpAgent::generic())), Box::<FakeAcp>::default()),
         "acp with steering" => (
-            Box::new(acp::AcpDriver::new(acp::AcpAgent::Other)),
+            Box::new(acp::AcpDriver::new(acp::AcpAgent::generic())),
             Box::new(FakeAcp { steers: true, ..FakeAcp::default() }),
         ),
         "opencode" => (Box::<opencode::OpenCodeDriver>::default(), Box::new(FakeOpenCode::ready())),

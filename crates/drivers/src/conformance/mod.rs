@@ -118,9 +118,9 @@ impl Harness {
                 self.open_requests.clear();
                 assert_eq!(self.idles, self.turns.len());
             }
-            AgentOutput::Request(ask) => {
-                assert!(!self.open_requests.contains(&ask.id), "two open requests with one id");
-                self.open_requests.push(ask.id);
+            AgentOutput::Request(request) => {
+                assert!(!self.open_requests.contains(&request.id), "two open requests with one id");
+                self.open_requests.push(request.id);
             }
             AgentOutput::AwaitingScan { tool_use_id } => {
                 let line = self.driver.confirm_scan(&tool_use_id).unwrap_or_default();
@@ -185,9 +185,9 @@ impl Harness {
         self.feed_driver(spoken);
     }
 
-    fn answer_request(&mut self, ask: &str, answer: RequestAnswer) -> usize {
-        self.open_requests.retain(|request| request != ask);
-        let line = self.driver.answer_request(ask, answer);
+    fn answer_request(&mut self, request_id: &str, answer: RequestAnswer) -> usize {
+        self.open_requests.retain(|request| request != request_id);
+        let line = self.driver.answer_request(request_id, answer);
         let count = parse_lines(&line).len();
         self.send_to_agent(&line);
         count
@@ -204,8 +204,8 @@ impl Harness {
     /// Lets all running work end.
     fn run_to_idle(&mut self) {
         for _ in 0..20 {
-            while let Some(ask) = self.open_requests.first().cloned() {
-                self.answer_request(&ask, RequestAnswer::Allow { input: None, context: None });
+            while let Some(request_id) = self.open_requests.first().cloned() {
+                self.answer_request(&request_id, RequestAnswer::Allow { input: None, context: None });
             }
             self.drive_agent(FakeAgent::read_messages);
             self.drive_agent(FakeAgent::finish_turn);
@@ -291,18 +291,18 @@ fn each_request_is_answered_once() {
         room.send_text("go");
         room.drive_agent(FakeAgent::read_messages);
         room.drive_agent(|puppet| puppet.ask_permission("t1"));
-        let ask = room.open_requests[0].clone();
-        assert_eq!(room.answer_request(&ask, RequestAnswer::Deny { reason: "no".to_owned() }), 1, "{name}");
+        let request_id = room.open_requests[0].clone();
+        assert_eq!(room.answer_request(&request_id, RequestAnswer::Deny { reason: "no".to_owned() }), 1, "{name}");
         assert_eq!(
-            room.answer_request(&ask, RequestAnswer::Allow { input: None, context: None }),
+            room.answer_request(&request_id, RequestAnswer::Allow { input: None, context: None }),
             0,
             "{name}: already answered"
         );
         room.drive_agent(|puppet| puppet.ask_permission("t2"));
-        let ask = room.open_requests[0].clone();
+        let request_id = room.open_requests[0].clone();
         room.drive_agent(FakeAgent::finish_turn);
         assert_eq!(
-            room.answer_request(&ask, RequestAnswer::Allow { input: None, context: None }),
+            room.answer_request(&request_id, RequestAnswer::Allow { input: None, context: None }),
             0,
             "{name}: the turn is over"
         );
@@ -354,9 +354,9 @@ proptest! {
                 ConversationStep::Tool => room.drive_agent(|puppet| puppet.use_tool(&format!("tool{at}"))),
                 ConversationStep::Ask => room.drive_agent(|puppet| puppet.ask_permission(&format!("tool{at}"))),
                 ConversationStep::Answer(allow) => {
-                    if let Some(ask) = room.open_requests.first().cloned() {
+                    if let Some(request_id) = room.open_requests.first().cloned() {
                         let no = RequestAnswer::Deny { reason: "no".to_owned() };
-                        room.answer_request(&ask, if allow { RequestAnswer::Allow { input: None, context: None } } else { no });
+                        room.answer_request(&request_id, if allow { RequestAnswer::Allow { input: None, context: None } } else { no });
                     }
                 }
                 ConversationStep::Finish => room.drive_agent(FakeAgent::finish_turn),

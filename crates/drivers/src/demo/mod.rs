@@ -60,13 +60,13 @@ impl Driver for DemoDriver {
     }
 
     /// The demo agent chooses the ids of its requests itself.
-    fn answer_request(&mut self, ask: &str, answer: super::RequestAnswer) -> Vec<u8> {
+    fn answer_request(&mut self, request_id: &str, answer: super::RequestAnswer) -> Vec<u8> {
         let (decision, reason, input) = match answer {
             super::RequestAnswer::Allow { context, input } => (DemoDecision::Allow, context, input),
             super::RequestAnswer::Answers(_) => (DemoDecision::Allow, None, None),
             super::RequestAnswer::Deny { reason } => (DemoDecision::Deny, Some(reason), None),
         };
-        encode_input(&DemoInput::Answer(DemoAnswer { approval_id: ask.to_owned(), decision, reason, input }))
+        encode_input(&DemoInput::Answer(DemoAnswer { approval_id: request_id.to_owned(), decision, reason, input }))
     }
 
     fn handle_line(&mut self, line: &[u8]) -> Vec<AgentOutput> {

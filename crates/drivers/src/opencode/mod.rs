@@ -7,6 +7,7 @@ use super::{
     Abilities, AgentCommand, AgentOutput, AgentRequest, AgentTurn, Driver, EventEffect, LaunchContext, RequestAnswer,
     RequestKind, build_event, parse_object, take_field,
 };
+use crate::bounded::{BoundedMap, HeldSize};
 use crate::event_data::{self, clip_text};
 use crate::transcript::{TranscriptStorage, TranscriptSupport};
 use atoll_api::events::{AgentCompleted, AgentError, EventData};
@@ -16,7 +17,7 @@ use bridge::{BridgeInput, BridgeOutput};
 use opencode_turn::OpenCodeTurn;
 use opencode_wire::ServerEvent;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 pub mod bridge;
 mod opencode_launch;
@@ -38,7 +39,7 @@ pub(super) struct OpenCodeDriver {
     /// Sent messages that the model has not read.
     unacknowledged: Vec<SentMessage>,
     pending_interrupt: Option<LeasedMessage>,
-    open_requests: BTreeMap<String, OpenRequest>,
+    open_requests: BoundedMap<OpenRequest>,
     /// The error that ends the turn.
     turn_error: Option<String>,
     is_aborted: bool,
@@ -57,6 +58,15 @@ enum OpenRequest {
     Questions(Vec<Value>),
 }
 
+impl HeldSize for OpenRequest {
+    fn held_bytes(&self) -> usize {
+        match self {
+            Self::Permission => 0,
+            Self::Questions(questions) => questions.iter().map(HeldSize::held_bytes).sum(),
+        }
+    }
+}
+
 impl Driver for OpenCodeDriver {
     fn abilities(&self) -> Abilities {
         Abilities { hooks: false, ..Abilities::ALL }
@@ -64,7 +74,7 @@ impl Driver for OpenCodeDriver {
 
     fn transcript_support(&self) -> Option<TranscriptSupport> {
         Some(TranscriptSupport {
-            agent: "opencode",
+            agent: "opencode".to_owned(),
             storage: TranscriptStorage::OpenCode,
             prefers_running_agent: true,
             env: opencode_launch::offline_env(),
@@ -122,9 +132,9 @@ impl Driver for OpenCodeDriver {
         }
     }
 
-    fn answer_request(&mut self, ask: &str, answer: RequestAnswer) -> Vec<u8> {
-        let Some(request) = self.open_requests.remove(ask) else { return Vec::new() };
-        let id = ask.to_owned();
+    fn answer_request(&mut self, request_id: &str, answer: RequestAnswer) -> Vec<u8> {
+        let Some(request) = self.open_requests.remove(request_id) else { return Vec::new() };
+        let id = request_id.to_owned();
         encode_order(&match (request, answer) {
             (OpenRequest::Permission, RequestAnswer::Allow { .. } | RequestAnswer::Answers(_)) => {
                 BridgeInput::Permission { id, allow: true, reason: None }
@@ -335,7 +345,11 @@ impl OpenCodeDriver {
             input["input"] = whole;
         }
         let tool = request["permission"].as_str().unwrap_or("unknown").to_owned();
-        self.open_requests.insert(id.clone(), OpenRequest::Permission);
+        if !self.open_requests.try_insert(&id, OpenRequest::Permission) {
+            let reason = Some(event_data::TOO_MANY_REQUESTS.to_owned());
+            let denial = encode_order(&BridgeInput::Permission { id, allow: false, reason });
+            return vec![AgentOutput::Reply(denial), event_data::too_many_requests()];
+        }
         vec![AgentOutput::Request(AgentRequest { id, kind: RequestKind::Permission, tool_use_id: call, tool, input })]
     }
 
@@ -345,8 +359,11 @@ impl OpenCodeDriver {
         };
         let tool_use_id = request["tool"]["callID"].as_str().map(str::to_owned);
         let questions = take_field(&mut request, "questions");
-        self.open_requests
-            .insert(id.clone(), OpenRequest::Questions(questions.as_array().cloned().unwrap_or_default()));
+        let open = OpenRequest::Questions(questions.as_array().cloned().unwrap_or_default());
+        if !self.open_requests.try_insert(&id, open) {
+            let rejection = encode_order(&BridgeInput::Answers { id, answers: None });
+            return vec![AgentOutput::Reply(rejection), event_data::too_many_requests()];
+        }
         let input = json!({"questions": questions});
         vec![AgentOutput::Request(AgentRequest {
             id,

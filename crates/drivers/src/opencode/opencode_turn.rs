@@ -1,10 +1,10 @@
 //! Converts the parts of OpenCode's messages into events.
 
+use crate::bounded::{BoundedMap, BoundedSet, HeldSize};
 use crate::event_data::{self, clip_text};
 use crate::{AgentOutput, EventEffect, ResponseRef, build_event};
 use atoll_api::events::{AgentStarted, AgentStreamError, AgentUsage, EventData, ToolCompleted, ToolUse};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub(super) struct OpenCodeTurn {
@@ -12,14 +12,14 @@ pub(super) struct OpenCodeTurn {
     model: Option<String>,
     cwd: Option<String>,
     /// Ids of the model's messages in this turn.
-    response_ids: BTreeSet<String>,
+    response_ids: BoundedSet,
     /// Parts with reasoning: their deltas look like those of text.
-    reasoning_parts: BTreeSet<String>,
+    reasoning_parts: BoundedSet,
     /// Ids of reported parts and tool calls.
-    reported: BTreeSet<String>,
-    tools: BTreeMap<String, RunningTool>,
+    reported: BoundedSet,
+    tools: BoundedMap<RunningTool>,
     /// The tool call that started each subagent's session.
-    parents: BTreeMap<String, String>,
+    parents: BoundedMap<String>,
     finish_reason: Option<String>,
 }
 
@@ -29,6 +29,12 @@ struct RunningTool {
     input: Value,
     /// The tool call of the subagent that runs the tool.
     parent: Option<String>,
+}
+
+impl HeldSize for RunningTool {
+    fn held_bytes(&self) -> usize {
+        self.name.len() + self.input.held_bytes() + self.parent.held_bytes()
+    }
 }
 
 impl OpenCodeTurn {
@@ -47,7 +53,7 @@ impl OpenCodeTurn {
     /// Records a message of the model.
     pub(super) fn record_response(&mut self, info: &Value) {
         if let Some(id) = info["id"].as_str() {
-            self.response_ids.insert(id.to_owned());
+            self.response_ids.insert(id, ());
         }
         if let Some(finish) = info["finish"].as_str() {
             self.finish_reason = Some(finish.to_owned());
@@ -57,7 +63,7 @@ impl OpenCodeTurn {
     }
 
     pub(super) fn is_response(&self, message: &str) -> bool {
-        self.response_ids.contains(message)
+        self.response_ids.contains_key(message)
     }
 
     pub(super) fn has_response(&self) -> bool {
@@ -81,7 +87,7 @@ impl OpenCodeTurn {
         let Some(text) = piece["delta"].as_str() else {
             return vec![AgentOutput::Unparsed { reason: "text delta without text".to_owned() }];
         };
-        let is_thought = piece["partID"].as_str().is_some_and(|part| self.reasoning_parts.contains(part));
+        let is_thought = piece["partID"].as_str().is_some_and(|part| self.reasoning_parts.contains_key(part));
         let is_answer = piece["messageID"].as_str().is_none_or(|message| self.is_response(message));
         if piece["field"] != "text" || is_thought || !is_answer {
             return Vec::new();
@@ -111,12 +117,16 @@ impl OpenCodeTurn {
     }
 
     fn report_once(&mut self, id: &str, say: impl FnOnce(&mut Self) -> Vec<AgentOutput>) -> Vec<AgentOutput> {
-        if self.reported.insert(id.to_owned()) { say(self) } else { Vec::new() }
+        if self.reported.contains_key(id) {
+            return Vec::new();
+        }
+        self.reported.insert(id, ());
+        say(self)
     }
 
     fn convert_text(&mut self, kind: &str, id: &str, part: &Value) -> Vec<AgentOutput> {
         if kind == "reasoning" {
-            self.reasoning_parts.insert(id.to_owned());
+            self.reasoning_parts.insert(id, ());
         }
         let is_answer = part["messageID"].as_str().is_some_and(|message| self.is_response(message));
         let text = part["text"].as_str().unwrap_or_default();
@@ -139,9 +149,9 @@ impl OpenCodeTurn {
         let Some(id) = part["callID"].as_str() else {
             return vec![AgentOutput::Unparsed { reason: "tool call without an id".to_owned() }];
         };
-        let (state, is_told) = (&part["state"], self.reported.contains(id));
+        let (state, is_told) = (&part["state"], self.reported.contains_key(id));
         if let (Some(session), false) = (state["metadata"]["sessionId"].as_str(), is_told) {
-            self.parents.insert(session.to_owned(), id.to_owned());
+            self.parents.insert(session, id.to_owned());
         }
         let (output, is_error) = match state["status"].as_str() {
             Some("pending") => return Vec::new(),
@@ -172,7 +182,10 @@ impl OpenCodeTurn {
         };
         let mut outputs = vec![event_data::tool_started(started, &self.response_ref(part, is_ours))];
         outputs.extend(event_data::tool_use_events(&tool.name, id, &tool.input));
-        self.tools.insert(id.to_owned(), tool);
+        for (id, tool) in self.tools.insert(id, tool) {
+            self.reported.insert(&id, ());
+            outputs.push(event_data::tool_forgotten(&id, &tool.name));
+        }
         outputs
     }
 
@@ -185,14 +198,14 @@ impl OpenCodeTurn {
         }
         let mut agents = self.tools.iter().filter(|(_, tool)| tool.name == "task");
         match (agents.next(), agents.next()) {
-            (Some((id, _)), None) => Some(id.clone()),
+            (Some((id, _)), None) => Some(id.to_owned()),
             (_, _) => session.map(str::to_owned),
         }
     }
 
     fn end_tool(&mut self, id: &str, output: &str, is_error: bool, exit: &Value) -> Vec<AgentOutput> {
         let Some(tool) = self.tools.remove(id) else { return Vec::new() };
-        self.reported.insert(id.to_owned());
+        self.reported.insert(id, ());
         let extra = event_data::tool_result_events(&tool.name, id, output, is_error);
         let ended = event_data::tool_ended(ToolCompleted {
             tool: tool.name,
@@ -208,7 +221,7 @@ impl OpenCodeTurn {
 
     /// Ends the tools that will not report their end.
     pub(super) fn end_open_tools(&mut self) -> Vec<AgentOutput> {
-        let open: Vec<String> = self.tools.keys().cloned().collect();
+        let open: Vec<String> = self.tools.iter().map(|(id, _)| id.to_owned()).collect();
         open.iter().flat_map(|id| self.end_tool(id, "the turn ended before the tool", true, &Value::Null)).collect()
     }
 }

@@ -197,7 +197,7 @@ impl ResponseAssembler {
             thread.flush(model, composed);
         }
         let new_response =
-            || ModelResponse { reference: origin.clone(), has_ended: false, parts: BoundedList::default() };
+            || ModelResponse { reference: clip_reference(origin), has_ended: false, parts: BoundedList::default() };
         thread.response.get_or_insert_with(new_response).parts.push(part, turn);
     }
 
@@ -285,6 +285,16 @@ fn parent_id(data: &Value) -> Option<String> {
 
 fn clipped_string(value: &Value) -> Option<String> {
     value.as_str().map(|text| clip_name(text).to_owned())
+}
+
+fn clip_reference(reference: &ResponseRef) -> ResponseRef {
+    match reference {
+        ResponseRef::Named { id, model } => ResponseRef::Named {
+            id: clip_name(id).to_owned(),
+            model: model.as_deref().map(|model| clip_name(model).to_owned()),
+        },
+        ResponseRef::Unknown | ResponseRef::Current => reference.clone(),
+    }
 }
 
 fn clip_name(text: &str) -> &str {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_jail::{Enforcement, Exit, ResourceLimits};
+use atoll_jail::{Enforcement, Exit, ResourceLimits, SandboxSpec};
 use atoll_test_wait::wait_until;
 
 use crate::harness::{Harness, skip_test, spec, wait_for_file};
@@ -176,6 +176,21 @@ exec sleep 100000
     for name in &names {
         harness.launcher.destroy_sandbox(name).unwrap();
     }
+}
+
+#[test]
+fn reports_a_worker_that_reaches_its_own_memory_limit() {
+    let Some(harness) = Harness::with_worker(&format!("#!/bin/sh\n{HOG}; exit $?\n")) else { return };
+    let ended = harness.launcher.subscribe_worker_exits();
+    let limits = ResourceLimits { worker_memory_bytes: 16 << 20, ..spec("a").limits };
+    let sandbox = harness.launcher.prepare_sandbox(&SandboxSpec { limits, ..spec("a") }).unwrap();
+    if sandbox.enforced.memory != Enforcement::Enforced {
+        return skip_test("no memory limit by cgroup");
+    }
+    harness.launcher.start_worker("a").unwrap();
+    assert_eq!(ended.recv_timeout(Duration::from_secs(30)).unwrap().exit, Exit::OutOfMemory);
+    let found = harness.launcher.find_sandbox("a").unwrap().unwrap();
+    assert_eq!(found.exit, Some(Exit::OutOfMemory));
 }
 
 #[test]

@@ -16,10 +16,8 @@ pub(super) fn parse_request(body: &Value) -> Conversation {
             content => entries.push(ConversationEntry::UserText(text_of(content))),
         }
     }
-    let tools = array_items(&body["tools"]).map(|tool| Tool {
-        name: string_or_empty(&tool["name"]),
-        input_form: InputForm::Object(tool["input_schema"].clone()),
-    });
+    let tools = array_items(&body["tools"])
+        .map(|tool| Tool::new(string_or_empty(&tool["name"]), InputForm::Object(tool["input_schema"].clone())));
     Conversation {
         model: string_or_empty(&body["model"]),
         wants_stream: body["stream"] == true,

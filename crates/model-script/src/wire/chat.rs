@@ -21,13 +21,10 @@ pub(super) fn parse_request(body: &Value) -> Conversation {
         }
     }
     let tools = array_items(&body["tools"]).map(|tool| match tool["type"].as_str() {
-        Some("custom") => Tool { name: string_or_empty(&tool["custom"]["name"]), input_form: InputForm::Text },
+        Some("custom") => Tool::new(string_or_empty(&tool["custom"]["name"]), InputForm::Text),
         _ => {
             let function = &tool["function"];
-            Tool {
-                name: string_or_empty(&function["name"]),
-                input_form: InputForm::Object(function["parameters"].clone()),
-            }
+            Tool::new(string_or_empty(&function["name"]), InputForm::Object(function["parameters"].clone()))
         }
     });
     Conversation {

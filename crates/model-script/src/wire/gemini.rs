@@ -16,7 +16,7 @@ pub(super) fn parse_request(body: &Value) -> Conversation {
     let tools = declared.map(|tool| {
         let schema = [&tool["parametersJsonSchema"], &tool["parameters"]];
         let schema = schema.into_iter().find(|schema| !schema.is_null()).cloned().unwrap_or_default();
-        Tool { name: string_or_empty(&tool["name"]), input_form: InputForm::Object(schema) }
+        Tool::new(string_or_empty(&tool["name"]), InputForm::Object(schema))
     });
     Conversation {
         // The path has the model and the stream flag.

@@ -2,6 +2,7 @@
 
 use super::{CREATED_AT_SECONDS, SseEvent, array_items, string_or_empty};
 use crate::answer::{Block, CallInput, ModelAnswer, ScriptedCall};
+use crate::code_mode;
 use crate::conversation::{Conversation, ConversationEntry, InputForm, Tool, text_of};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -17,8 +18,13 @@ pub(super) fn parse_request(body: &Value) -> Conversation {
         wants_stream: body["stream"] == true,
         wants_stream_usage: true,
         entries,
-        tools: array_items(&body["tools"]).filter_map(parse_tool).collect(),
+        tools: array_items(&body["tools"]).chain(additional_tools(&body["input"])).flat_map(parse_tools).collect(),
     }
+}
+
+/// The newest models get their tools in the input.
+fn additional_tools(input: &Value) -> impl Iterator<Item = &Value> {
+    array_items(input).filter(|item| item["type"] == "additional_tools").flat_map(|item| array_items(&item["tools"]))
 }
 
 fn parse_entry(item: &Value) -> Option<ConversationEntry> {
@@ -38,14 +44,21 @@ fn parse_entry(item: &Value) -> Option<ConversationEntry> {
     }
 }
 
-fn parse_tool(tool: &Value) -> Option<Tool> {
-    let form = match tool["type"].as_str()? {
-        "function" => InputForm::Object(tool["parameters"].clone()),
-        "custom" => InputForm::Text,
+fn parse_tools(tool: &Value) -> Vec<Tool> {
+    let name = string_or_empty(&tool["name"]);
+    match tool["type"].as_str() {
+        Some("function") => vec![Tool::new(name, InputForm::Object(tool["parameters"].clone()))],
+        Some("custom") => {
+            let nested = code_mode::list_nested_tools(&name, tool["description"].as_str().unwrap_or_default());
+            std::iter::once(Tool::new(name, InputForm::Text)).chain(nested).collect()
+        }
+        Some("namespace") => {
+            let within = array_items(&tool["tools"]).flat_map(parse_tools);
+            within.map(|inner| Tool { namespace: Some(name.clone()), ..inner }).collect()
+        }
         // Skip tools that the model's provider runs, such as a web search.
-        _ => return None,
-    };
-    Some(Tool { name: string_or_empty(&tool["name"]), input_form: form })
+        Some(_) | None => Vec::new(),
+    }
 }
 
 fn response_json(
@@ -73,7 +86,13 @@ fn usage_json(answer: &ModelAnswer) -> Value {
     })
 }
 
-fn encode_item(answer: &ModelAnswer, index: usize, block: &Block, calls: &mut usize) -> Value {
+fn encode_item(
+    conversation: &Conversation,
+    answer: &ModelAnswer,
+    index: usize,
+    block: &Block,
+    calls: &mut usize,
+) -> Value {
     let id = format!("{}_{index}", answer.id);
     match block {
         Block::Think(text) => {
@@ -89,7 +108,12 @@ fn encode_item(answer: &ModelAnswer, index: usize, block: &Block, calls: &mut us
         Block::Call(call) => {
             let call_id = format!("call_{}", answer.call_id(*calls));
             *calls += 1;
-            call_item(&id, &call_id, call)
+            let mut item = call_item(&id, &call_id, call);
+            let tool = conversation.tools.iter().find(|tool| tool.name == call.tool);
+            if let Some(namespace) = tool.and_then(|tool| tool.namespace.as_deref()) {
+                item["namespace"] = namespace.into();
+            }
+            item
         }
     }
 }
@@ -107,20 +131,21 @@ fn call_item(id: &str, call_id: &str, call: &ScriptedCall) -> Value {
     }
 }
 
-fn encode_items(answer: &ModelAnswer) -> Vec<Value> {
+fn encode_items(conversation: &Conversation, answer: &ModelAnswer) -> Vec<Value> {
     let mut calls = 0;
-    answer.blocks.iter().enumerate().map(|(index, block)| encode_item(answer, index, block, &mut calls)).collect()
+    let blocks = answer.blocks.iter().enumerate();
+    blocks.map(|(index, block)| encode_item(conversation, answer, index, block, &mut calls)).collect()
 }
 
 pub(super) fn whole_response(conversation: &Conversation, answer: &ModelAnswer) -> Value {
-    response_json(conversation, answer, "completed", encode_items(answer).into(), usage_json(answer))
+    response_json(conversation, answer, "completed", encode_items(conversation, answer).into(), usage_json(answer))
 }
 
 pub(super) fn stream_events(conversation: &Conversation, answer: &ModelAnswer) -> Vec<SseEvent> {
     let mut stream = ResponsesStream { events: Vec::new() };
     let response = response_json(conversation, answer, "in_progress", json!([]), Value::Null);
     stream.push_event("response.created", json!({ "response": response }), Duration::ZERO);
-    let items = encode_items(answer);
+    let items = encode_items(conversation, answer);
     for (index, (block, item)) in answer.blocks.iter().zip(&items).enumerate() {
         stream.push_item(index, block, item);
     }

@@ -18,7 +18,7 @@ const BEHAVIOUR: Behaviour = Behaviour {
     messages: true,
     flush_timeout: None,
     stop_grace: Duration::from_secs(2),
-    leave_grace: None,
+    signal_grace: None,
     timer_origin: None,
 };
 

@@ -31,7 +31,13 @@ use atoll_jail::{Launcher, ResourceLimits, SandboxInfo, SandboxSpec};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// Maximum wait for the exit status of a dead worker.
+const WORKER_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+const WORKER_EXIT_POLL: Duration = Duration::from_millis(20);
 
 pub struct Local {
     /// The launcher, or the reason why there is none.
@@ -158,9 +164,19 @@ impl Local {
 
     /// Returns the spool and exit of a dead worker. The exit is unknown if an earlier server started it.
     async fn load_dead_worker(&self, sandbox: SandboxId) -> Result<DeadWorker, Error> {
-        let name = sandbox.to_string();
-        let info = self.call_launcher(move |launcher| launcher.release_spool(&name)).await?;
-        Ok(DeadWorker { spool: info.spool, exit: info.exit.map_or(CommandExit::Unknown, provider_exit) })
+        let deadline = Instant::now() + WORKER_EXIT_TIMEOUT;
+        loop {
+            let name = sandbox.to_string();
+            let info = self.call_launcher(move |launcher| launcher.release_spool(&name)).await?;
+            // The worker's connections end before the kernel has ended the sandbox's last process and knows its exit.
+            if !info.is_alive || Instant::now() >= deadline {
+                return Ok(DeadWorker {
+                    spool: info.spool,
+                    exit: info.exit.map_or(CommandExit::Unknown, provider_exit),
+                });
+            }
+            tokio::time::sleep(WORKER_EXIT_POLL).await;
+        }
     }
 
     async fn create_sandbox(&self, spec: &CreateSpec) -> Result<ProviderSandbox, Error> {

@@ -197,6 +197,7 @@ impl WorkerLink for RecordingServer {
                     resume: None,
                     program: None,
                     gateway: None,
+                    acp: None,
                 });
                 Ok(HeartbeatAnswer { state: row.state(), interval_s: HEARTBEAT_SECONDS, start })
             })

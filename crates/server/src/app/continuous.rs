@@ -32,7 +32,7 @@ const MAX_CHECK_NAME_CHARS: usize = 200;
 /// Longest command output stored with the sandbox; the event log has more.
 const MAX_STORED_OUTPUT_BYTES: usize = 1024;
 
-const fn loop_facts(work: &Work<'_>, sandbox: &SandboxRow) -> LoopMeasurements {
+const fn loop_measurements(work: &Work<'_>, sandbox: &SandboxRow) -> LoopMeasurements {
     LoopMeasurements { steady_now: work.steady, cost_micros: sandbox.cost_model_micros }
 }
 
@@ -171,7 +171,7 @@ pub async fn end_at_cost_limit(work: &mut Work<'_>, id: SandboxId, limit: i64) -
     if cost_limit(work.tx, &sandbox).await? != Some(limit) {
         return Ok(());
     }
-    end_loop_early(work, id, LoopInput::BudgetSpent, "The money for this task is used up.").await
+    end_loop_early(work, id, LoopInput::CostLimitReached, "The money for this task is used up.").await
 }
 
 /// The total cost at which the loop ends, also before the loop's start is recorded.
@@ -220,11 +220,11 @@ async fn advance_loop(
     if sandbox.settings.continuous.is_none() {
         return Ok(None);
     }
-    let (here, limits) = (loop_facts(work, sandbox), loop_limits(sandbox));
+    let (here, limits) = (loop_measurements(work, sandbox), loop_limits(sandbox));
     let before = match rows::find_continuous_record(work.tx, sandbox.id).await? {
         Some(record) => record,
         // The first model request of a run can be recorded before the run's start.
-        None if matches!(input, LoopInput::RunBegan | LoopInput::RunEnded | LoopInput::BudgetSpent) => {
+        None if matches!(input, LoopInput::RunBegan | LoopInput::RunEnded | LoopInput::CostLimitReached) => {
             // For the same reason, count the sandbox's whole cost.
             let progress = LoopProgress::start_loop(LoopMeasurements { cost_micros: 0, ..here });
             let record = ContinuousRecord { progress, checks: Vec::new(), error: None };

@@ -1,7 +1,6 @@
 //! Heartbeats: what a worker reports, and the start instructions that it gets back.
 
 use super::{Work, fence, inbox, ingest, lifecycle, secrets, transcripts};
-use crate::agents::Agents;
 use crate::problem::Result;
 use crate::samples::FINE_SAMPLES_TIME;
 use crate::state::App;
@@ -91,8 +90,9 @@ async fn start_instructions(
         prompt: inbox::first_message(work, session, sandbox, beat.stream).await?,
         settings,
         resume,
-        program: runs_agents.then(|| Agents::program_path_inside(sandbox.agent.as_deref())).flatten(),
+        program: runs_agents.then(|| work.agents.program_path_inside(sandbox.agent.as_deref())).flatten(),
         gateway,
+        acp: sandbox.agent.as_deref().and_then(|name| work.agents.acp_launch(name)),
     })
 }
 

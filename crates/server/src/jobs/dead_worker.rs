@@ -85,7 +85,7 @@ fn death_reason(exit: CommandExit, when: &str) -> Reason {
     let detail = match exit {
         CommandExit::Exited { code } => format!("its worker ended with code {code} {when}"),
         CommandExit::Signalled { signal } => format!("its worker was killed by signal {signal} {when}"),
-        CommandExit::OutOfMemory => format!("its worker ran out of memory {when}"),
+        CommandExit::OutOfMemory => format!("its worker reached its own memory limit and was killed {when}"),
         CommandExit::TimedOut | CommandExit::Unknown => format!("its worker died {when}; its exit status is unknown"),
     };
     Reason::new("worker_died", detail)

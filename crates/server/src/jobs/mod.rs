@@ -8,15 +8,15 @@ mod deadline;
 mod recover;
 mod remove;
 mod results_job;
+mod silent_workers;
 mod validate;
 
 use crate::problem::Result;
 use crate::providers::Providers;
 use crate::state::App;
 use atoll_core::job::JobKind;
-use atoll_core::time::Timestamp;
 use atoll_store::jobs::{self, Job};
-use atoll_store::sandboxes;
+use silent_workers::SilentWorkers;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -51,6 +51,7 @@ impl Runner {
         let mut running = JoinSet::new();
         let mut silence =
             tokio::time::interval((self.app.config.heartbeat.interval / 3).max(Duration::from_millis(100)));
+        let mut silent_workers = SilentWorkers::default();
         let mut sweep = tokio::time::interval_at(Instant::now() + RETENTION_INTERVAL, RETENTION_INTERVAL);
         while let Err(problem) = recover::recover_sandboxes(&self.app, &self.providers).await {
             tracing::warn!(detail = %problem.detail, "failed to recover sandboxes of an earlier server; will retry");
@@ -72,7 +73,7 @@ impl Runner {
                 () = tokio::time::sleep(wait) => {}
                 Some(_) = running.join_next() => {}
                 _ = silence.tick() => {
-                    self.mark_unreachable().await;
+                    self.mark_unreachable(&mut silent_workers).await;
                     self.resume_within_budget().await;
                 }
                 _ = sweep.tick() => self.sweep_retention().await,
@@ -108,9 +109,8 @@ impl Runner {
         Ok(if found == 0 { Duration::from_millis(200) } else { Duration::ZERO })
     }
 
-    async fn mark_unreachable(&self) {
-        let before = self.app.clock.now() - self.app.config.heartbeat.interval * 3 / 2;
-        if let Err(problem) = mark_unreachable(&self.app, before).await {
+    async fn mark_unreachable(&self, silent_workers: &mut SilentWorkers) {
+        if let Err(problem) = silent_workers.mark_unreachable(&self.app).await {
             tracing::debug!(detail = %problem.detail, "failed to look for unreachable sandboxes");
         }
         self.app.limiter.prune();
@@ -129,15 +129,6 @@ impl Runner {
             Err(problem) => tracing::warn!(detail = %problem.detail, "retention failed"),
         }
     }
-}
-
-async fn mark_unreachable(app: &App, before: Timestamp) -> Result<()> {
-    let silent =
-        app.read(async move |tx| Ok(sandboxes::list_silent_sandboxes(tx, before, MAX_CLAIMED_JOBS).await?)).await?;
-    for id in silent {
-        app.write(async move |work| crate::app::heartbeat::mark_unreachable(work, id, before).await).await?;
-    }
-    Ok(())
 }
 
 async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) {

@@ -41,7 +41,11 @@ impl Executor {
             self.launch.has_no_agent = true;
             return;
         };
-        match atoll_drivers::create_driver(&name) {
+        let driver = match start.acp {
+            Some(launch) => Some(atoll_drivers::create_acp_driver(&name, launch)),
+            None => atoll_drivers::create_driver(&name),
+        };
+        match driver {
             Some(driver) => {
                 self.conversation.set_abilities(driver.abilities());
                 self.launch.driver = Some(driver);

@@ -13,6 +13,8 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::Instant;
 
 const CHUNK_BYTES: usize = 64 * 1024;
+/// Back-pressure limit: stop reading the agent's output at this much input that it has not read.
+const MAX_UNREAD_BYTES: usize = 4 << 20;
 /// Time to wait for the end of stdout after the exit: the agent's children may keep it open.
 const OUTPUT_GRACE: Duration = Duration::from_millis(300);
 
@@ -128,6 +130,7 @@ impl AgentProcess {
 
     /// Waits for the next lines, which may be none. Without `listen` the output stays in the pipe. Cancel-safe.
     pub(super) async fn next_lines(&mut self, listen: bool) -> Vec<AgentLine> {
+        let listen = listen && self.unread.len() < MAX_UNREAD_BYTES;
         let output_deadline = self.ended.map(|(_, at)| at + OUTPUT_GRACE).filter(|_| self.exit_status().is_none());
         let ready = tokio::select! {
             () = wait_readable(self.stdout.as_ref()), if listen => Ready::Stdout,

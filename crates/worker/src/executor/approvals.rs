@@ -7,7 +7,7 @@ use atoll_api::events::{ApprovalRequested, ApprovalResolved, EventData, Guardian
 use atoll_core::approval::{ApprovalAnswer, ApprovalDecision};
 use atoll_core::sandbox::Activity;
 use atoll_dispatcher::program::input::Item;
-use atoll_drivers::{AgentRequest, RequestAnswer, RequestKind};
+use atoll_drivers::{AgentRequest, RequestAnswer, RequestKind, held_value_bytes};
 use serde_json::Value;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -18,6 +18,10 @@ use uuid::Uuid;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Size limit of an input in an event of the guardian.
 const MAX_INPUT_BYTES: usize = 24 << 10;
+/// Maximum number of requests that wait for a person.
+const MAX_OPEN_APPROVALS: usize = 100;
+/// Maximum memory of all of them.
+const MAX_OPEN_BYTES: usize = 4 << 20;
 
 #[derive(Debug, Default)]
 pub(super) struct Approvals {
@@ -57,10 +61,21 @@ impl Approvals {
         }
     }
 
-    fn take(&mut self, fits: impl Fn(&OpenApproval) -> bool) -> Option<OpenApproval> {
-        let at = self.open.iter().position(fits)?;
+    fn take_first(&mut self, is_wanted: impl Fn(&OpenApproval) -> bool) -> Option<OpenApproval> {
+        let at = self.open.iter().position(is_wanted)?;
         Some(self.open.remove(at))
     }
+
+    /// True if one more request can wait for a person. The first one always can.
+    fn has_room_for(&self, request: &AgentRequest) -> bool {
+        let held: usize = self.open.iter().map(|open| held_bytes(&open.request)).sum();
+        self.open.is_empty() || (self.open.len() < MAX_OPEN_APPROVALS && held + held_bytes(request) <= MAX_OPEN_BYTES)
+    }
+}
+
+fn held_bytes(request: &AgentRequest) -> usize {
+    let id = request.tool_use_id.as_ref().map_or(0, String::len);
+    request.id.len() + id + request.tool.len() + held_value_bytes(&request.input)
 }
 
 impl Executor {
@@ -79,6 +94,10 @@ impl Executor {
                     self.report_changed_input(&request, input);
                 }
                 self.answer_agent(&request.id, RequestAnswer::Allow { input, context: None });
+            }
+            ToolVerdict::Person(_) if !self.approvals.has_room_for(&request) => {
+                let reason = "too many requests of this agent wait for a person".to_owned();
+                self.deny_request(&request, "open_approvals", reason);
             }
             ToolVerdict::Person(changed) => {
                 if let Some(input) = &changed {
@@ -167,7 +186,7 @@ impl Executor {
             Ok(()) => {}
             Err(why) => {
                 tracing::warn!(why, "failed to upload the input of a request");
-                if let Some(open) = self.approvals.take(|open| open.approval_id == event.approval_id) {
+                if let Some(open) = self.approvals.take_first(|open| open.approval_id == event.approval_id) {
                     let reason = Some("the input is too long to show, and the server did not store it".to_owned());
                     let (approval_id, decision) = (event.approval_id, ApprovalDecision::Deny);
                     self.resolve_approval(
@@ -181,7 +200,7 @@ impl Executor {
 
     /// Handles a person's answer. One without an open approval is late, repeated, or for an agent that asked by itself.
     pub(super) fn handle_answer(&mut self, answer: ApprovalAnswer) {
-        let Some(open) = self.approvals.take(|open| open.approval_id == answer.approval_id) else {
+        let Some(open) = self.approvals.take_first(|open| open.approval_id == answer.approval_id) else {
             let reply = to_request_answer(RequestKind::Permission, &answer);
             self.answer_agent(&answer.approval_id, reply);
             return;
@@ -218,7 +237,7 @@ impl Executor {
 
     /// Denies requests that have no answer in time.
     pub(super) fn deny_expired(&mut self, now: Instant) {
-        while let Some(open) = self.approvals.take(|open| open.deadline <= now) {
+        while let Some(open) = self.approvals.take_first(|open| open.deadline <= now) {
             let reason = Some("no answer in time".to_owned());
             let approval_id = open.approval_id.clone();
             self.resolve_approval(
@@ -230,7 +249,7 @@ impl Executor {
 
     /// Resolves open approvals whose turn or agent has ended.
     pub(super) fn cancel_approvals(&mut self, why: &str) {
-        while let Some(open) = self.approvals.take(|_| true) {
+        while let Some(open) = self.approvals.take_first(|_| true) {
             let (approval_id, decision, reason) = (open.approval_id, ApprovalDecision::Deny, Some(why.to_owned()));
             let data = ApprovalResolved { approval_id, decision, reason, tool: None, tool_use_id: None };
             self.emit_event(&EventData::ApprovalResolved(data));

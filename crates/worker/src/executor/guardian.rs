@@ -72,9 +72,9 @@ impl Executor {
     }
 
     /// Passes an approval request to the detectors: unlike an event, it has the complete input.
-    pub(super) fn guard_request(&mut self, ask: &AgentRequest, now: Instant) {
-        let id = ask.tool_use_id.clone().unwrap_or_else(|| ask.id.clone());
-        self.guard_paths(&id, &ask.tool, &ask.input, now);
+    pub(super) fn guard_request(&mut self, request: &AgentRequest, now: Instant) {
+        let id = request.tool_use_id.clone().unwrap_or_else(|| request.id.clone());
+        self.guard_paths(&id, &request.tool, &request.input, now);
     }
 
     fn guard_paths(&mut self, id: &str, tool: &str, input: &Value, now: Instant) {

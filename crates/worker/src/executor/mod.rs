@@ -72,6 +72,8 @@ pub use agent_quiesce::QuiesceRequest;
 const MAX_WAITING_PACKETS: usize = 4;
 /// Back-pressure limit: stop reading the agent's output at this many unsent items.
 const MAX_BUFFERED_ITEMS: usize = 256;
+/// The same for the size of their data.
+const MAX_BUFFERED_BYTES: usize = 1 << 20;
 
 /// The services that the executor uses.
 #[derive(Debug, Clone)]
@@ -104,20 +106,32 @@ struct Channels {
 /// Items for the dispatcher.
 struct Outgoing {
     items: Vec<Item>,
+    /// Size of the items' data.
+    bytes: usize,
     clock: SystemClock,
 }
 
 impl Outgoing {
     fn push(&mut self, item: Item) {
+        self.bytes += match &item {
+            Item::Event(event) => event.data.get().len(),
+            Item::Live(data) => data.get().len(),
+            _ => 0,
+        };
         self.items.push(item);
     }
 
     fn extend(&mut self, items: impl IntoIterator<Item = Item>) {
-        self.items.extend(items);
+        items.into_iter().for_each(|item| self.push(item));
+    }
+
+    fn take_items(&mut self) -> Vec<Item> {
+        self.bytes = 0;
+        std::mem::take(&mut self.items)
     }
 
     fn has_room(&self) -> bool {
-        self.items.len() < MAX_BUFFERED_ITEMS
+        self.items.len() < MAX_BUFFERED_ITEMS && self.bytes < MAX_BUFFERED_BYTES
     }
 
     fn now(&self) -> Timestamp {
@@ -148,7 +162,7 @@ impl Executor {
     fn new(tools: Tools, channels: Channels) -> Self {
         Self {
             channels,
-            outgoing: Outgoing { items: Vec::new(), clock: SystemClock::start() },
+            outgoing: Outgoing { items: Vec::new(), bytes: 0, clock: SystemClock::start() },
             launch: LaunchState::default(),
             agent: AgentState::default(),
             output: OutputPipeline::default(),
@@ -181,7 +195,7 @@ impl Executor {
                     None => return,
                 },
                 permit = items.reserve(), if !self.outgoing.items.is_empty() => match permit {
-                    Ok(permit) => permit.send(Read::Items(std::mem::take(&mut self.outgoing.items))),
+                    Ok(permit) => permit.send(Read::Items(self.outgoing.take_items())),
                     Err(_) => return,
                 },
                 events = self.watcher.next_events(), if self.outgoing.has_room() => self.handle_watch_events(events),

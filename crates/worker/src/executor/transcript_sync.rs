@@ -9,6 +9,7 @@ use atoll_api::events::{AgentSystemMessage, AgentTranscript, EventData, Transcri
 use atoll_core::agent::is_valid_native_id;
 use atoll_drivers::AgentTurn;
 use atoll_drivers::TranscriptSupport;
+use atoll_drivers::transcript::TranscriptStorage;
 use atoll_protocol::Resume;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -122,10 +123,14 @@ impl TranscriptSync {
 
 impl Executor {
     fn transcript_target(&self) -> Option<(TranscriptStore, Conversation, bool)> {
-        let TranscriptSupport { agent, prefers_running_agent: live, env, .. } =
+        let TranscriptSupport { agent, storage, prefers_running_agent: live, env } =
             self.launch.driver.as_ref()?.transcript_support()?;
         let native_id = self.launch.native_id.clone().filter(|id| is_valid_native_id(id))?;
-        let conversation = Conversation { agent, native_id, program: self.launch.program.clone(), env };
+        let directory = match storage {
+            TranscriptStorage::Directory(directory) => Some(directory),
+            TranscriptStorage::Files(_) | TranscriptStorage::OpenCode => None,
+        };
+        let conversation = Conversation { agent, native_id, program: self.launch.program.clone(), directory, env };
         Some((self.transcript.store.clone()?, conversation, live))
     }
 
@@ -174,7 +179,7 @@ impl Executor {
             Ok(None) => self.transcript.reported = None,
             Ok(Some(SavedTranscript { blob, bytes })) => {
                 let support = self.launch.driver.as_ref().and_then(|driver| driver.transcript_support());
-                let (agent, native_id) = (support.map(|it| it.agent.to_owned()), self.launch.native_id.clone());
+                let (agent, native_id) = (support.map(|it| it.agent), self.launch.native_id.clone());
                 let data = AgentTranscript { agent, native_id, blob: blob.clone(), bytes };
                 self.emit_worker_event(&EventData::AgentTranscript(data));
                 (self.transcript.known, self.transcript.reported) = (Some(blob), None);

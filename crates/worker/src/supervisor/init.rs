@@ -42,7 +42,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time for the agent after the sandbox has ended: terminate, kill, flush file changes, save the transcript.
 const STOP_GRACE: Duration = Duration::from_secs(12);
 /// Time for the agent after a signal: finish the current tool, then as above.
-const LEAVE_GRACE: Duration = Duration::from_secs(22);
+const SIGNAL_GRACE: Duration = Duration::from_secs(22);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -204,7 +204,7 @@ async fn run_worker(inherited: Inherited, signals: SignalFd, clock: Instant) -> 
         messages: true,
         flush_timeout: Some(FLUSH_TIMEOUT),
         stop_grace: STOP_GRACE,
-        leave_grace: Some(LEAVE_GRACE),
+        signal_grace: Some(SIGNAL_GRACE),
         timer_origin: Some(clock),
     };
     let spool_path = PathBuf::from(format!("/proc/self/fd/{}", spool.as_raw_fd()));

@@ -2,8 +2,8 @@
 //!
 //! `atoll-worker transcript` reads and writes the files. The spawner runs it with the agent's rights, so that it can
 //! reach only the agent's files. `atoll_drivers::transcript` knows where each agent stores a transcript,
-//! `transcript_file` opens files without following links, and `transcript_store` transfers the bytes between that
-//! process and the server.
+//! `transcript_file` opens files without following links, `session_dir` packs a whole directory, and `transcript_store`
+//! transfers the bytes between that process and the server.
 
 use atoll_drivers::create_driver;
 use atoll_drivers::transcript::{TranscriptFiles, TranscriptStorage};
@@ -11,13 +11,17 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+mod session_dir;
 mod transcript_file;
 pub mod transcript_store;
 
 pub use transcript_store::{Conversation, SavedTranscript, TranscriptFailure, TranscriptStore};
 
+/// Precedes the directory with all sessions of an agent, in place of the agent and the conversation's id.
+const DIRECTORY_FLAG: &str = "--directory";
+
 /// `out` prints a transcript, `in` reads one and puts it in its place. Arguments: the direction, the agent, the
-/// conversation's id, and the agent's program if it is needed.
+/// conversation's id, and the agent's program if it is needed; or the direction, `--directory` and its path.
 pub fn main(arguments: &[String]) -> ExitCode {
     match run_transfer(arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -29,6 +33,16 @@ pub fn main(arguments: &[String]) -> ExitCode {
 }
 
 fn run_transfer(arguments: &[String]) -> Result<(), String> {
+    let home = std::env::var_os("HOME").map(PathBuf::from).ok_or("HOME is not set")?;
+    if let [direction, flag, directory] = arguments
+        && flag == DIRECTORY_FLAG
+    {
+        return match direction.as_str() {
+            "out" => session_dir::print_directory(&home, directory, io::stdout().lock()),
+            "in" => session_dir::replace_directory(&home, directory, io::stdin().lock()),
+            _ => Err(unknown_direction(direction)),
+        };
+    }
     let [direction, agent, id, rest @ ..] = arguments else {
         return Err("usage: atoll-worker transcript out|in AGENT ID [PROGRAM]".to_owned());
     };
@@ -37,7 +51,6 @@ fn run_transfer(arguments: &[String]) -> Result<(), String> {
     if !atoll_core::agent::is_valid_native_id(id) {
         return Err("invalid conversation id".to_owned());
     }
-    let home = std::env::var_os("HOME").map(PathBuf::from).ok_or("HOME is not set")?;
     match (direction.as_str(), support.storage) {
         ("out", TranscriptStorage::Files(files)) => print_transcript(&files, &home, id),
         ("out", TranscriptStorage::OpenCode) => {
@@ -45,8 +58,12 @@ fn run_transfer(arguments: &[String]) -> Result<(), String> {
         }
         ("in", TranscriptStorage::Files(files)) => place_transcript(&files, &home, id),
         ("in", TranscriptStorage::OpenCode) => import_into_opencode(rest, &home, id),
-        _ => Err(format!("`{direction}` is not a direction: expected out or in")),
+        _ => Err(unknown_direction(direction)),
     }
+}
+
+fn unknown_direction(direction: &str) -> String {
+    format!("`{direction}` is not a direction: expected out or in")
 }
 
 fn print_transcript(files: &TranscriptFiles, home: &Path, id: &str) -> Result<(), String> {

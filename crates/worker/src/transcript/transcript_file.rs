@@ -160,7 +160,7 @@ mod tests {
     fn find(home: &Path, agent: &str) -> io::Result<Option<File>> {
         match create_driver(agent).unwrap().transcript_support().unwrap().storage {
             TranscriptStorage::Files(files) => find_transcript(&files, home, "id"),
-            TranscriptStorage::OpenCode => panic!("no files"),
+            TranscriptStorage::OpenCode | TranscriptStorage::Directory(_) => panic!("no files"),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Saves transcripts to the server and restores them. The bytes pass through an unlinked file in the spool; nothing
 //! about them is trusted except their length.
 
+use super::DIRECTORY_FLAG;
 use crate::environment::Environment;
 use crate::link::Server;
 use crate::spawner::{ExitStatus, ProgramSpec, SpawnedProcess, Spawner, StdStreams};
@@ -31,10 +32,12 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub struct Conversation {
     /// The agent's name.
-    pub agent: &'static str,
+    pub agent: String,
     /// The agent's own id of the conversation.
     pub native_id: String,
     pub program: Option<PathBuf>,
+    /// The directory below the home with all sessions, for agents whose sessions Atoll cannot tell apart.
+    pub directory: Option<String>,
     /// Additional variables for the agent's program.
     pub env: Vec<(String, String)>,
 }
@@ -198,8 +201,13 @@ impl TranscriptStore {
         let stderr = Receiver::from_owned_fd(stderr).map_err(|error| temporary_failure(&error))?;
         let worker = self.worker.to_string_lossy().into_owned();
         let mut argv = vec![worker, "transcript".to_owned(), direction.to_owned()];
-        argv.extend([of.agent.to_owned(), of.native_id.clone()]);
-        argv.extend(of.program.as_ref().map(|program| program.to_string_lossy().into_owned()));
+        match &of.directory {
+            Some(directory) => argv.extend([DIRECTORY_FLAG.to_owned(), directory.clone()]),
+            None => {
+                argv.extend([of.agent.clone(), of.native_id.clone()]);
+                argv.extend(of.program.as_ref().map(|program| program.to_string_lossy().into_owned()));
+            }
+        }
         let env = self.environment.for_command(&of.env.iter().cloned().collect::<BTreeMap<_, _>>());
         let program =
             ProgramSpec { argv, cwd: self.workspace.clone(), env, kill_group_on_exit: true, ..ProgramSpec::default() };

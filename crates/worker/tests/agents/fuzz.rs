@@ -98,7 +98,7 @@ fn mutate_line(rng: &mut StdRng, lines: &[Value]) -> Vec<u8> {
 }
 
 /// The kind of a line, as far as drivers distinguish them.
-fn line_kind(line: &Value) -> String {
+pub fn line_kind(line: &Value) -> String {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (params, update, event) = (&line["params"], &line["params"]["update"], &line["event"]["data"]);
     let part = &event["properties"]["part"];
@@ -155,18 +155,27 @@ fn may_be_silent(line: &Value) -> bool {
     texts.into_iter().any(blank)
 }
 
-struct Corpus {
-    agent: &'static str,
-    scenarios: Vec<Vec<Value>>,
+pub struct Corpus {
+    agent: String,
+    pub scenarios: Vec<Vec<Value>>,
     lines: Vec<Value>,
     /// Kinds of lines that are valid and have no effect.
     silent_kinds: BTreeSet<String>,
 }
 
 impl Corpus {
-    /// Loads the transcripts of `source` for the driver of `agent`.
-    fn from_transcripts(agent: &'static str, source: &str) -> Result<Self> {
-        let mut corpus = Self { agent, scenarios: Vec::new(), lines: Vec::new(), silent_kinds: BTreeSet::new() };
+    /// Loads the lines for the driver of `agent`.
+    pub fn for_agent(agent: &str) -> Result<Self> {
+        let mut corpus =
+            Self { agent: agent.to_owned(), scenarios: Vec::new(), lines: Vec::new(), silent_kinds: BTreeSet::new() };
+        let source = match agent {
+            "demo" => {
+                corpus.add_scenario(demo_scenario())?;
+                return Ok(corpus);
+            }
+            "acp" => "gemini",
+            agent => agent,
+        };
         for scenario in SCENARIOS {
             let text = std::fs::read_to_string(record::transcript_path(source, scenario)?)?;
             corpus.add_scenario(text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)?;
@@ -175,7 +184,7 @@ impl Corpus {
     }
 
     fn add_scenario(&mut self, scenario: Vec<Value>) -> Result<()> {
-        let mut replay = Replay::new(self.agent, ApprovalMode::Full)?;
+        let mut replay = Replay::new(&self.agent, ApprovalMode::Full)?;
         for step in &scenario {
             let line = &step["line"];
             let output_count = replay.run_step(step)?;
@@ -201,11 +210,11 @@ impl Corpus {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
         let count = (FULL_SCALE_LINES as f64 * scale).ceil() as usize;
         let mut left: Vec<&Value> = Vec::new();
-        let mut replay = Replay::new(self.agent, ApprovalMode::Full)?;
+        let mut replay = Replay::new(&self.agent, ApprovalMode::Full)?;
         for number in 0..count {
             if left.is_empty() || rng.random_range(0..200) == 0 {
                 left = self.scenarios[rng.random_range(0..self.scenarios.len())].iter().rev().collect();
-                replay = Replay::new(self.agent, ApprovalMode::Full)?;
+                replay = Replay::new(&self.agent, ApprovalMode::Full)?;
             }
             for _ in 0..rng.random_range(0..2) {
                 if let Some(step) = left.pop() {
@@ -263,31 +272,31 @@ impl Corpus {
 
 #[test]
 fn claude_driver_survives_malformed_lines() -> Result<()> {
-    Corpus::from_transcripts("claude", "claude")?.fuzz_driver()
+    Corpus::for_agent("claude")?.fuzz_driver()
 }
 
 #[test]
 fn codex_driver_survives_malformed_lines() -> Result<()> {
-    Corpus::from_transcripts("codex", "codex")?.fuzz_driver()
+    Corpus::for_agent("codex")?.fuzz_driver()
 }
 
 #[test]
 fn gemini_driver_survives_malformed_lines() -> Result<()> {
-    Corpus::from_transcripts("gemini", "gemini")?.fuzz_driver()
+    Corpus::for_agent("gemini")?.fuzz_driver()
 }
 
 #[test]
 fn acp_driver_survives_malformed_lines() -> Result<()> {
-    Corpus::from_transcripts("acp", "gemini")?.fuzz_driver()
+    Corpus::for_agent("acp")?.fuzz_driver()
 }
 
 #[test]
 fn opencode_driver_survives_malformed_lines() -> Result<()> {
-    Corpus::from_transcripts("opencode", "opencode")?.fuzz_driver()
+    Corpus::for_agent("opencode")?.fuzz_driver()
 }
 
-#[test]
-fn demo_driver_survives_malformed_lines() -> Result<()> {
+/// The demo agent's lines: it has no recorded transcripts.
+fn demo_scenario() -> Vec<Value> {
     let id = atoll_core::id::MessageId::from_uuid(uuid::Uuid::from_u128(1));
     let tool = json!({"tool": "Bash", "tool_use_id": "t1", "input": {"command": "ls"}});
     let lines = [
@@ -299,8 +308,12 @@ fn demo_driver_survives_malformed_lines() -> Result<()> {
         json!({"event": "agent.completed", "data": {"stop_reason": "end_turn"}}),
         json!({"idle": {}}),
     ];
-    let mut corpus = Corpus { agent: "demo", scenarios: Vec::new(), lines: Vec::new(), silent_kinds: BTreeSet::new() };
-    corpus.add_scenario(lines.into_iter().map(|line| json!({ "line": line })).collect())?;
+    lines.into_iter().map(|line| json!({ "line": line })).collect()
+}
+
+#[test]
+fn demo_driver_survives_malformed_lines() -> Result<()> {
+    let corpus = Corpus::for_agent("demo")?;
     assert!(corpus.silent_kinds.is_empty(), "{:?}", corpus.silent_kinds);
     corpus.fuzz_driver()
 }

@@ -2,6 +2,7 @@
 //! directory. `scripts/agents` installs the agents; without them the tests are skipped, unless `ATOLL_TEST_AGENTS` is
 //! set. `ATOLL_TEST_SHOW=1` prints the drivers' output.
 
+mod flood;
 mod fuzz;
 mod golden;
 mod harness;

@@ -1,7 +1,7 @@
 //! Agent programs: discovery on the host, mounts in the sandbox, and errors for missing programs or keys.
 
 use super::isolation_tier::run_doctor;
-use atoll_tests::local::{LocalServer, agent_messages, create_temp_dir, is_root, report_skipped};
+use atoll_tests::local::{LocalServer, agent_messages, create_temp_dir, host_state, is_root, report_skipped};
 use atoll_tests::process::{find_program, program_command};
 use serde_json::{Value, json};
 use std::fs::{self, Permissions};
@@ -20,6 +20,41 @@ while read -r line; do
         echo '{"type":"user","isReplay":true,"uuid":"'"$uuid"'","session_id":"s1","message":{"role":"user","content":"x"}}'
         echo '{"type":"assistant","session_id":"s1","message":{"id":"m1","role":"assistant","content":[{"type":"text","text":"'"$0 $can"'"}]}}'
         echo '{"type":"result","subtype":"success","is_error":false,"num_turns":1,"result":"done","session_id":"s1","total_cost_usd":0}'
+        ;;
+    esac
+done
+"#;
+
+/// Implements as much of the Agent Client Protocol as its driver needs, and stores its sessions in `~/.sh-agent`. It says
+/// its arguments, a variable, and if it resumed the session. The argument `flood` makes it announce many tool calls.
+const FAKE_ACP_SCRIPT: &str = r#"#!/bin/sh
+resumed=no
+while read -r line; do
+    id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+    respond() { echo '{"jsonrpc":"2.0","id":'"$id"',"result":'"$1"'}'; }
+    case $line in
+    *'"method":"initialize"'*) respond '{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}' ;;
+    *'"method":"session/new"'*)
+        mkdir -p "$HOME/.sh-agent"; touch "$HOME/.sh-agent/talk-1"
+        respond '{"sessionId":"talk-1"}'
+        ;;
+    *'"method":"session/load"'*)
+        if [ -e "$HOME/.sh-agent/talk-1" ]; then resumed=yes; fi
+        respond '{}'
+        ;;
+    *'"method":"session/prompt"'*)
+        if [ "$1" = flood ]; then
+            awk 'BEGIN {
+                padding = sprintf("%2000s", "")
+                for (i = 0; i < 50000; i++)
+                    print "{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{\"sessionId\":\"talk-1\"," \
+                        "\"update\":{\"sessionUpdate\":\"tool_call\",\"status\":\"pending\",\"toolCallId\":\"t" i "\"," \
+                        "\"title\":\"" padding "\"}}}"
+            }'
+        fi
+        text="$* $MODE resumed=$resumed"
+        echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"talk-1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"'"$text"'"}}}}'
+        respond '{"stopReason":"end_turn"}'
         ;;
     esac
 done
@@ -88,6 +123,61 @@ async fn a_program_of_the_host_is_mounted_read_only_and_started_in_the_sandbox()
     let fork = fork["id"].as_str().unwrap().to_owned();
     server.track_sandbox(&fork);
     server.wait_for_event(&fork, |event| event["type"] == "agent.message").await;
+    server.stop_and_check().await;
+}
+
+/// Two agents share a program and differ in arguments and environment. The one with a `session_dir` resumes.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_configuration_adds_agents_of_the_agent_client_protocol() {
+    let (_dir, program) = create_private_program(FAKE_ACP_SCRIPT);
+    let program = program.display();
+    let config = format!(
+        "acp_agents:\n  first: {{program: {program}, arguments: [one, two], environment: {{MODE: loud}}, \
+         session_dir: .sh-agent}}\n  second: {{program: {program}, environment: {{MODE: quiet}}}}\n"
+    );
+    let server = LocalServer::start_with_env(&config, &env_without_key());
+    let listed = get_agent(&server, "first").await;
+    assert_eq!((&listed["usable"], &listed["origin"]), (&json!(true), &json!("configured")), "{listed}");
+    for (agent, said, later) in [
+        ("first", "one two loud resumed=no", "one two loud resumed=yes"),
+        ("second", " quiet resumed=no", " quiet resumed=no"),
+    ] {
+        let id = server.create_sandbox(json!({ "agent": agent, "prompt": "begin" })).await;
+        let row = server.wait_until_ended(&id).await;
+        assert_eq!((&row["state"], &row["agent"]), (&json!("completed"), &json!(agent)), "{row}");
+        let events = server.admin.all_events(&id).await;
+        assert_eq!(agent_messages(&events), [said], "{events:#?}");
+        let next = json!({ "session_id": row["session_id"], "agent": agent, "prompt": "go on" });
+        let id = server.create_sandbox(next).await;
+        assert_eq!(server.wait_until_ended(&id).await["state"], "completed");
+        let events = server.admin.all_events(&id).await;
+        assert_eq!(agent_messages(&events), [later], "{events:#?}");
+    }
+    server.stop_and_check().await;
+}
+
+/// The announced tool calls have more bytes than the worker may use.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_tool_calls_does_not_kill_the_worker() {
+    let (_dir, program) = create_private_program(FAKE_ACP_SCRIPT);
+    let config = format!("acp_agents: {{flooder: {{program: {}, arguments: [flood]}}}}\n", program.display());
+    let server = LocalServer::start_with_env(&config, &env_without_key());
+    let id = server.create_sandbox(json!({ "agent": "flooder", "prompt": "begin" })).await;
+    let row = server.wait_until_ended(&id).await;
+    assert_eq!(row["state"], "completed", "{row}");
+    assert_eq!(agent_messages(&server.admin.all_events(&id).await), ["flood  resumed=no"]);
+
+    // With less memory than the driver's bounds allow, the kernel kills the worker, and the sandbox says why.
+    let id = server.create_sandbox(json!({ "agent": "flooder", "end": "keep" })).await;
+    server.wait_until(&id, |row| row["activity"] == "waiting_message").await;
+    if host_state::limit_worker_memory(&id, 512 << 10) {
+        server.send_message(&id, json!({ "content": "begin" })).await;
+        let row = server.wait_until_ended(&id).await;
+        assert_eq!((&row["state"], &row["reason"]["code"]), (&json!("failed"), &json!("worker_died")), "{row}");
+        assert!(row["reason"]["detail"].as_str().unwrap().contains("its own memory limit"), "{row}");
+    } else {
+        report_skipped("a worker that reaches its memory limit", "no memory limit by cgroup");
+    }
     server.stop_and_check().await;
 }
 

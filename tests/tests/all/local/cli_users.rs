@@ -245,8 +245,13 @@ fn check_demo(user: &CliUser) {
     command.arg(demo_dir.join("scripts/demo")).current_dir(&demo_dir).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = process::spawn_process(command).wait_with_output().unwrap();
     assert!(output.status.success(), "{}", output_text(&output));
-    let branches = run_git(&demo_dir.join("target/demo/greeting"), &["branch", "--list", "atoll/*"]);
+    let repository = demo_dir.join("target/demo/greeting");
+    let branches = run_git(&repository, &["branch", "--list", "--format=%(refname:short)", "atoll/*"]);
     assert_eq!(branches.lines().count(), 1, "{branches} {}", output_text(&output));
+    let changed = run_git(&repository, &["diff", "--name-only", "main", branches.trim()]);
+    assert_eq!(changed.lines().collect::<Vec<_>>(), ["README.md", "greeting.py", "test_greeting.py"]);
+    let diff = run_git(&repository, &["diff", "main", branches.trim()]);
+    assert!(diff.contains("+def say_goodbye(name: str) -> str:"), "{diff}");
 }
 
 #[test]

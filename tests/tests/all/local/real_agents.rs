@@ -8,6 +8,7 @@ mod agent_settings;
 
 use agent_fixture::{AgentFixture, REAL_API_KEY};
 use atoll_test_wait::poll_until;
+use atoll_tests::local::repository::SampleRepository;
 use atoll_tests::local::{agent_messages, assert_tool_calls_are_paired, event_data, host_state, report_skipped};
 use serde_json::{Value, json};
 
@@ -73,11 +74,25 @@ scripts:
             tail -f /dev/null
       - run: sh eat.sh
       - say: This is never said.
+  - name: delegate
+    steps:
+      # Claude Code runs subagents in the background and continues by itself when they have ended.
+      - use: {tool: Task, input: {description: count files, prompt: "go #script:helper", subagent_type: general-purpose}}
+      - say: I wait for the helper.
+      - end
+      - expect: {text: HELPER-REPORT, new: true}
+      - use: {tool: Skill, input: {skill: greeting}}
+      - expect: {text: SKILL-TEXT, new: true}
+      - say: Both helped.
+  - name: helper
+    steps:
+      - run: sleep 1; echo helped > helped.txt
+      - say: "HELPER-REPORT: one file."
 "#;
 
-/// Defines these tests for each agent.
+/// Defines these tests for each agent; the variations with an attribute that can leave them out.
 macro_rules! test_each_agent {
-    ($($agent:ident),+) => {
+    (#[$variation:meta] $($agent:ident),+) => {
         $(mod $agent {
             const AGENT: &str = stringify!($agent);
 
@@ -92,31 +107,37 @@ macro_rules! test_each_agent {
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[$variation]
             async fn stops_at_an_interrupt_and_handles_the_next_message() {
                 super::is_interrupted(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[$variation]
             async fn waits_for_a_decision_on_an_approval() {
                 super::waits_for_approval(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[$variation]
             async fn applies_its_settings() {
                 super::agent_settings::follows_settings(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[$variation]
             async fn offers_only_the_listed_tools() {
                 super::agent_settings::offers_listed_tools(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[$variation]
             async fn its_crash_is_reported_and_its_files_stay() {
                 super::reports_death(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[$variation]
             async fn its_out_of_memory_kill_is_reported_and_its_files_stay() {
                 super::reports_out_of_memory(AGENT).await;
             }
@@ -124,7 +145,17 @@ macro_rules! test_each_agent {
     };
 }
 
-test_each_agent!(claude, codex, opencode, gemini);
+test_each_agent!(
+    #[cfg(all())]
+    claude,
+    codex
+);
+// These agents take many seconds of CPU time to start.
+test_each_agent!(
+    #[cfg_attr(not(feature = "soak"), ignore = "`make soak` runs it")]
+    opencode,
+    gemini
+);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn codex_reads_a_login_that_it_cannot_renew() {
@@ -139,6 +170,50 @@ async fn opencode_reads_a_login_that_it_cannot_renew() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_with_its_own_login_does_not_use_the_gateway() {
     agent_logins::prefers_login_to_gateway().await;
+}
+
+const SKILL: &str = "---\nname: greeting\ndescription: How to greet people in this repository\n---\n\
+                     SKILL-TEXT: greet people by their first name.\n";
+
+/// The turn, and with it the sandbox, lasts until the subagent and the work after it have ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claude_uses_a_subagent_and_a_skill() {
+    let Some(fixture) = AgentFixture::start("claude", "a subagent and a skill", SCRIPTS).await else { return };
+    let repository = SampleRepository::create();
+    std::fs::create_dir_all(repository.path().join(".claude/skills/greeting")).unwrap();
+    repository.write(".claude/skills/greeting/SKILL.md", SKILL);
+    repository.run_git(&["add", "--all"]);
+    repository.run_git(&["commit", "--quiet", "--message", "Add a skill"]);
+    let settings = json!({ "approvals": "full", "repo": { "path": repository.path_str() } });
+    let id = fixture.create_sandbox("go #script:delegate", settings).await;
+    let row = fixture.server.wait_until_ended(&id).await;
+    assert_eq!(row["state"], "completed", "{row}");
+    let problems: Vec<_> = fixture.model.requests().iter().filter_map(|request| request.problem.clone()).collect();
+    assert!(problems.is_empty(), "{problems:?}");
+    let events = fixture.server.admin.all_events(&id).await;
+    assert_tool_calls_are_paired(&events);
+    let messages = agent_messages(&events);
+    assert_eq!(messages.last().map(String::as_str), Some("Both helped."), "{messages:?}");
+    let [invoked] = event_data(&events, "agent.subagent_invoked")[..] else { panic!("{events:#?}") };
+    let task = &invoked["tool_use_id"];
+    assert_eq!(invoked["description"], "count files");
+    let [completed] = event_data(&events, "agent.subagent_completed")[..] else { panic!("{events:#?}") };
+    assert_eq!((&completed["tool_use_id"], &completed["is_error"]), (task, &json!(false)));
+    assert!(completed["output"].as_str().unwrap().contains("HELPER-REPORT"), "{completed}");
+    let of_helper = |data: &&&Value| data["parent_tool_use_id"] == *task;
+    assert_eq!(event_data(&events, "agent.tool_use").iter().filter(of_helper).count(), 1);
+    assert_eq!(event_data(&events, "agent.message").iter().filter(of_helper).count(), 1);
+    assert_eq!(event_data(&events, "agent.skill_invoked")[0]["skill"], "greeting");
+    assert_eq!(event_data(&events, "agent.skill_completed").len(), 1);
+    assert_eq!(event_data(&events, "agent.completed").len(), 1, "it is one turn: {events:#?}");
+    assert!(event_data(&events, "agent.unparsed").is_empty());
+    let branch = event_data(&events, "git.branch_created")[0]["branch"].as_str().unwrap();
+    assert_eq!(
+        repository.file_at(branch, "helped.txt").as_deref(),
+        Some("helped\n"),
+        "the subagent's work is exported"
+    );
+    fixture.stop_and_check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,7 +274,7 @@ async fn is_steered(agent: &str) {
 }
 
 async fn is_interrupted(agent: &str) {
-    let Some(fixture) = AgentFixture::start_variation(agent, "an interrupt", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start(agent, "an interrupt", SCRIPTS).await else { return };
     let id = fixture.create_sandbox("go #script:interrupt", json!({ "approvals": "full", "end": "keep" })).await;
     fixture.server.wait_for_event(&id, |event| event["type"] == "agent.tool_use").await;
     let is_running = async || {
@@ -234,7 +309,7 @@ async fn is_interrupted(agent: &str) {
 }
 
 async fn waits_for_approval(agent: &str) {
-    let Some(fixture) = AgentFixture::start_variation(agent, "approvals", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start(agent, "approvals", SCRIPTS).await else { return };
     let id = fixture.create_sandbox("go #script:ask", json!({ "approvals": "ask", "end": "keep" })).await;
     for (decision, file) in [("allow", "allowed.txt"), ("deny", "denied.txt")] {
         let approval = fixture.wait_for_approval(&id).await;
@@ -256,7 +331,7 @@ async fn waits_for_approval(agent: &str) {
 }
 
 async fn reports_death(agent: &str) {
-    let Some(fixture) = AgentFixture::start_variation(agent, "an agent's death", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start(agent, "an agent's death", SCRIPTS).await else { return };
     let id = fixture.create_sandbox("go #script:slow", json!({ "approvals": "full", "end": "keep" })).await;
     let is_long_command =
         |event: &Value| event["type"] == "agent.tool_use" && event["data"].to_string().contains("tail -f");
@@ -329,7 +404,7 @@ async fn claude_receives_a_nudge_when_it_repeats_a_call() {
 
 /// A tool uses all memory of the sandbox, and the kernel kills the agent.
 async fn reports_out_of_memory(agent: &str) {
-    let Some(fixture) = AgentFixture::start_variation(agent, "an agent's death by memory", SCRIPTS).await else {
+    let Some(fixture) = AgentFixture::start(agent, "an agent's death by memory", SCRIPTS).await else {
         return;
     };
     let settings = json!({ "approvals": "full", "end": "keep", "resources": { "memory_gb": 1 } });

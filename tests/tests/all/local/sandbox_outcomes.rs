@@ -93,6 +93,7 @@ async fn a_killed_worker_is_detected_at_once() {
     assert!(worker.kill());
     let row = server.wait_until_ended(&id).await;
     assert_eq!((row["state"].as_str(), row["reason"]["code"].as_str()), (Some("failed"), Some("worker_died")), "{row}");
+    assert!(row["reason"]["detail"].as_str().unwrap().contains("killed by signal 9"), "{row}");
     assert!(started.elapsed() < Duration::from_secs(50), "{:?}", started.elapsed());
     assert!(
         others.iter().all(|process| process.ends_within(Duration::from_secs(5))),

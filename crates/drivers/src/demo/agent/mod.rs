@@ -3,7 +3,7 @@
 //!
 //! It reaches files, commands and its input only through a [`DemoHost`]: the worker's `demo` process in a real sandbox, or
 //! memory in a fake one. `inbox` receives input, `turn` runs a turn, `tool` writes files and runs commands,
-//! `repository_survey` and `prose_task` handle prose.
+//! `repository_survey`, `prose_task` and `phrase_function` handle prose.
 
 use super::demo_wire::{DemoIdle, DemoInput, DemoOutput, DemoReceipt};
 use atoll_api::events::EventData;
@@ -19,6 +19,7 @@ use turn::DemoStep;
 pub use tool::MAX_OUTPUT;
 
 mod inbox;
+mod phrase_function;
 mod prose_task;
 mod repository_survey;
 mod tool;

@@ -1,6 +1,7 @@
 //! The demo agent's task for prose: it surveys the repository, writes a small change, extends it, checks it and
 //! reports. Short pauses let people watch.
 
+use super::phrase_function::{find_phrase, plan_phrase_function};
 use super::repository_survey::{RepositorySurvey, UNITTEST_COMMAND};
 use super::tool::clip_text;
 use super::turn::DemoStep;
@@ -35,21 +36,29 @@ pub(super) struct ProseTask {
     check: String,
 }
 
-/// A file with its content after the first and the second change.
+/// A file with its content after the first and the second change. `None`: the change leaves the file alone.
 #[derive(Debug, PartialEq, Eq)]
-struct FileDraft {
-    file: String,
-    first: String,
-    second: String,
+pub(super) struct FileDraft {
+    pub file: String,
+    pub first: Option<String>,
+    pub second: Option<String>,
+}
+
+impl FileDraft {
+    /// A file that only the first change writes.
+    pub(super) fn unchanged_later(file: &str, content: String) -> Self {
+        Self { file: file.to_owned(), first: Some(content), second: None }
+    }
 }
 
 impl ProseTask {
-    /// Chooses a function with a test for Python repositories, otherwise a note.
-    fn for_repository(task: &str, survey: &RepositorySurvey, notes: Option<&str>) -> Self {
-        let (drafts, tests) = if survey.is_python() && survey.has_python {
-            (python_drafts(task), Some(UNITTEST_COMMAND.to_owned()))
-        } else {
-            (vec![note_draft(task, survey, notes)], None)
+    /// Chooses a function with its test for Python repositories, otherwise a note.
+    fn for_repository(task: &str, survey: &RepositorySurvey, read_file: impl Fn(&str) -> Option<String>) -> Self {
+        let unit_tests = survey.has_python.then(|| UNITTEST_COMMAND.to_owned());
+        let (drafts, tests) = match find_phrase(task) {
+            Some(phrase) if survey.is_python() => (plan_phrase_function(phrase, &survey.files, read_file), unit_tests),
+            None if survey.is_python() && survey.has_python => (python_drafts(task), unit_tests),
+            Some(_) | None => (vec![note_draft(task, survey, read_file(NOTES_FILE).as_deref())], None),
         };
         let looks = if survey.is_git { "git status --short" } else { "ls -l" };
         let check = survey.test_command.clone().or(tests).unwrap_or_else(|| looks.to_owned());
@@ -61,7 +70,7 @@ fn note_draft(task: &str, survey: &RepositorySurvey, notes: Option<&str>) -> Fil
     let first = format!("{}- {task}\n", notes.unwrap_or("# Notes\n\n"));
     let files = survey.files.len();
     let second = format!("{first}  - looked at {files} file{}\n", if files == 1 { "" } else { "s" });
-    FileDraft { file: NOTES_FILE.to_owned(), first, second }
+    FileDraft { file: NOTES_FILE.to_owned(), first: Some(first), second: Some(second) }
 }
 
 fn python_drafts(task: &str) -> Vec<FileDraft> {
@@ -77,8 +86,8 @@ fn python_drafts(task: &str) -> Vec<FileDraft> {
     );
     let and_one = format!("\n    def test_its_words_count(self):\n        self.assertEqual({name}.words(), {count})\n");
     vec![
-        FileDraft { file: format!("{name}.py"), second: format!("{function}{and_more}"), first: function },
-        FileDraft { file: format!("test_{name}.py"), second: format!("{test}{and_one}"), first: test },
+        FileDraft { file: format!("{name}.py"), second: Some(format!("{function}{and_more}")), first: Some(function) },
+        FileDraft { file: format!("test_{name}.py"), second: Some(format!("{test}{and_one}")), first: Some(test) },
     ]
 }
 
@@ -103,19 +112,20 @@ impl<H: DemoHost> DemoAgent<H> {
         match step {
             TaskStep::Look { task } => {
                 let survey = self.survey_repository().await;
-                let notes = self.host.read_file(NOTES_FILE);
-                self.task = ProseTask::for_repository(&task, &survey, notes.as_deref());
+                self.task = ProseTask::for_repository(&task, &survey, |file| self.host.read_file(file));
             }
-            TaskStep::Change => self.write_drafts(|draft| &draft.first).await,
-            TaskStep::ChangeAgain => self.write_drafts(|draft| &draft.second).await,
+            TaskStep::Change => self.write_drafts(|draft| draft.first.as_ref()).await,
+            TaskStep::ChangeAgain => self.write_drafts(|draft| draft.second.as_ref()).await,
             TaskStep::Check => self.run_check().await,
         }
     }
 
-    async fn write_drafts(&mut self, content: fn(&FileDraft) -> &String) {
+    async fn write_drafts(&mut self, content: fn(&FileDraft) -> Option<&String>) {
         let task = std::mem::take(&mut self.task);
         for draft in &task.drafts {
-            self.write_file(&draft.file, content(draft)).await;
+            if let Some(content) = content(draft) {
+                self.write_file(&draft.file, content).await;
+            }
         }
         self.task = task;
     }
@@ -131,10 +141,18 @@ impl<H: DemoHost> DemoAgent<H> {
     async fn run_check(&mut self) {
         let command = self.task.check.clone();
         let exit = self.run_command(&command).await;
-        let files: Vec<_> = self.task.drafts.iter().map(|draft| draft.file.as_str()).collect();
+        let work = describe_work(&self.task.drafts);
         let went = if exit == (CommandExit::Exited { code: 0 }) { "which went well" } else { "which did not go well" };
-        let text = format!("I wrote {}, and ran `{command}`, {went}.", files.join(" and "));
-        self.say_text(&text);
+        self.say_text(&format!("{work}, and ran `{command}`, {went}."));
+    }
+}
+
+fn describe_work(drafts: &[FileDraft]) -> String {
+    let files: Vec<_> = drafts.iter().map(|draft| draft.file.as_str()).collect();
+    match files.as_slice() {
+        [] => "I found that the work is already there".to_owned(),
+        [file] => format!("I wrote {file}"),
+        [files @ .., last] => format!("I wrote {} and {last}", files.join(", ")),
     }
 }
 
@@ -152,12 +170,13 @@ mod tests {
 
     #[test]
     fn each_change_adds_a_line_to_the_notes() {
-        let task =
-            ProseTask::for_repository("mend the parser", &survey_of(&["a.c", "b.c"]), Some("# Notes\n\n- older\n"));
+        let notes = |_: &str| Some("# Notes\n\n- older\n".to_owned());
+        let task = ProseTask::for_repository("mend the parser", &survey_of(&["a.c", "b.c"]), notes);
         let draft = &task.drafts[0];
         assert_eq!((draft.file.as_str(), task.check.as_str()), (NOTES_FILE, "git status --short"));
-        assert_eq!(draft.first, "# Notes\n\n- older\n- mend the parser\n");
-        assert_eq!(draft.second, "# Notes\n\n- older\n- mend the parser\n  - looked at 2 files\n");
+        assert_eq!(draft.first.as_deref(), Some("# Notes\n\n- older\n- mend the parser\n"));
+        let second = "# Notes\n\n- older\n- mend the parser\n  - looked at 2 files\n";
+        assert_eq!(draft.second.as_deref(), Some(second));
     }
 
     #[test]
@@ -165,8 +184,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let task = "say \"hello\" to Ümläut";
         for draft in python_drafts(task) {
-            assert!(draft.second.starts_with(&draft.first), "the second change adds to the first");
-            std::fs::write(dir.path().join(draft.file), draft.second).unwrap();
+            let (first, second) = (draft.first.unwrap(), draft.second.unwrap());
+            assert!(second.starts_with(&first), "the second change adds to the first");
+            std::fs::write(dir.path().join(draft.file), second).unwrap();
         }
         assert_eq!(module_name(task), "say_hello_ml");
         assert_eq!(module_name("Add a way to say goodbye, with its test"), "say_goodbye");
@@ -179,10 +199,23 @@ mod tests {
     }
 
     #[test]
+    fn a_phrase_in_the_prompt_becomes_a_function() {
+        let task = "Add a way to say goodbye, with its test";
+        let files_of = |survey| {
+            let task = ProseTask::for_repository(task, &survey, |_| Some(String::new()));
+            task.drafts.into_iter().map(|draft| draft.file).collect::<Vec<_>>()
+        };
+        let expected = ["say_goodbye.py", "test_say_goodbye.py", "README.md"];
+        assert_eq!(files_of(RepositorySurvey { has_python: true, ..survey_of(&["a.py"]) }), expected);
+        assert_eq!(files_of(survey_of(&["a.py"])), expected, "the change needs no Python program");
+        assert_eq!(files_of(survey_of(&["a.c"])), [NOTES_FILE]);
+    }
+
+    #[test]
     fn prefers_the_repository_s_tests() {
         let with_tests = RepositorySurvey { test_command: Some("make test".to_owned()), ..survey_of(&["a.py"]) };
-        assert_eq!(ProseTask::for_repository("x", &with_tests, None).check, "make test");
+        assert_eq!(ProseTask::for_repository("x", &with_tests, |_| None).check, "make test");
         let plain = RepositorySurvey { is_git: false, ..survey_of(&["a.c"]) };
-        assert_eq!(ProseTask::for_repository("x", &plain, None).check, "ls -l");
+        assert_eq!(ProseTask::for_repository("x", &plain, |_| None).check, "ls -l");
     }
 }

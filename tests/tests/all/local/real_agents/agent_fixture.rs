@@ -3,7 +3,6 @@
 use atoll_model_script::{ScriptedModel, Scripts};
 use atoll_test_wait::try_poll_for;
 use atoll_tests::local::{LocalServer, report_skipped};
-use atoll_tests::scale::is_full_scale;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -16,19 +15,7 @@ pub struct AgentFixture {
     agent: String,
 }
 
-/// Agents that take many seconds of CPU time to start.
-const SLOW_AGENTS: [&str; 2] = ["opencode", "gemini"];
-
 impl AgentFixture {
-    /// Like `start`, for a scenario that quick agents run in `make test` and all agents in `make soak`.
-    pub async fn start_variation(agent: &str, what: &str, scripts: &str) -> Option<Self> {
-        if SLOW_AGENTS.contains(&agent) && !is_full_scale() {
-            report_skipped(&format!("{what} of {agent}"), "`make soak` runs it");
-            return None;
-        }
-        Self::start(agent, what, scripts).await
-    }
-
     /// Returns `None` and reports a skipped test if the agent is not installed.
     pub async fn start(agent: &str, what: &str, scripts: &str) -> Option<Self> {
         let program = agent_program_path(agent);

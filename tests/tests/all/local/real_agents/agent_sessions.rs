@@ -27,21 +27,24 @@ scripts:
 const REMEMBERED_TEXTS: [&str; 2] = ["remember PINEAPPLE", "the-result-is-KIWI"];
 
 macro_rules! test_each_agent {
-    ($($agent:ident),+) => {
+    (#[$variation:meta] $($agent:ident),+) => {
         $(mod $agent {
             const AGENT: &str = stringify!($agent);
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[$variation]
             async fn remembers_the_conversation_in_a_new_sandbox() {
                 super::remembers_conversation(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[$variation]
             async fn remembers_the_conversation_after_a_kill() {
                 super::remembers_after_kill(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[$variation]
             async fn a_fork_remembers_and_does_not_change_its_origin() {
                 super::fork_remembers(AGENT).await;
             }
@@ -49,7 +52,15 @@ macro_rules! test_each_agent {
     };
 }
 
-test_each_agent!(claude, codex, opencode);
+test_each_agent!(
+    #[cfg(all())]
+    claude,
+    codex
+);
+test_each_agent!(
+    #[cfg_attr(not(feature = "soak"), ignore = "`make soak` runs it")]
+    opencode
+);
 
 impl AgentFixture {
     async fn get_session(&self, id: &str) -> Value {
@@ -106,7 +117,7 @@ impl AgentFixture {
 }
 
 async fn remembers_conversation(agent: &str) {
-    let Some(fixture) = AgentFixture::start_variation(agent, "a session that goes on", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start(agent, "a session that goes on", SCRIPTS).await else { return };
     let first =
         fixture.create_sandbox("remember PINEAPPLE #script:first", json!({ "approvals": "full", "end": "keep" })).await;
     fixture.wait_until_completed(&first).await;
@@ -152,7 +163,7 @@ async fn remembers_conversation(agent: &str) {
 }
 
 async fn remembers_after_kill(agent: &str) {
-    let Some(fixture) = AgentFixture::start_variation(agent, "a session whose agent was killed", SCRIPTS).await else {
+    let Some(fixture) = AgentFixture::start(agent, "a session whose agent was killed", SCRIPTS).await else {
         return;
     };
     let first =
@@ -185,7 +196,7 @@ async fn remembers_after_kill(agent: &str) {
 }
 
 async fn fork_remembers(agent: &str) {
-    let Some(fixture) = AgentFixture::start_variation(agent, "a fork of a session", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start(agent, "a fork of a session", SCRIPTS).await else { return };
     let first = fixture.create_sandbox("remember PINEAPPLE #script:first", json!({ "approvals": "full" })).await;
     fixture.server.wait_until_ended(&first).await;
     let origin = fixture.get_session(&first).await;

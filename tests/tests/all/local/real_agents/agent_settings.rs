@@ -34,7 +34,7 @@ fn offered_tools(body: &Value) -> Vec<String> {
 }
 
 pub(super) async fn follows_settings(agent: &str) {
-    let Some(fixture) = AgentFixture::start_variation(agent, "settings", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start(agent, "settings", SCRIPTS).await else { return };
     let prompt = "Always mention the ZEBRA-RULE.";
     let shell = ["Bash", "bash", "exec_command", "run_shell_command"];
     for denied in [json!([]), json!(["Bash"])] {
@@ -70,7 +70,7 @@ fn builtin_tools(agent: &str) -> &'static [&'static str] {
 
 /// The model gets only the listed tools. The log names the ones that the agent cannot disable.
 pub(super) async fn offers_listed_tools(agent: &str) {
-    let Some(fixture) = AgentFixture::start_variation(agent, "a list of tools", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start(agent, "a list of tools", SCRIPTS).await else { return };
     let (shell, read): (&[&str], &[&str]) = match agent {
         "claude" => (&["Bash"], &["Read"]),
         // Codex reads files with its shell only.
