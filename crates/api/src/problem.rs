@@ -53,6 +53,7 @@ error_codes! {
     ApprovalResolved = "approval_resolved", 409, "The approval is already decided";
     SandboxBusy = "sandbox_busy", 409, "The sandbox is busy";
     SandboxPaused = "sandbox_paused", 409, "The sandbox is paused";
+    SandboxStarting = "sandbox_starting", 409, "The sandbox is still being created";
     SandboxGone = "sandbox_gone", 409, "The provider no longer has the sandbox";
     IllegalTransition = "illegal_transition", 409, "The sandbox's state does not allow this";
     StreamFenced = "stream_fenced", 409, "A newer worker replaced this one";

@@ -334,6 +334,7 @@ fn describe_sandbox(info: &SandboxInfo) -> ProviderSandbox {
             .into_iter()
             .chain(limit_notices::unprotected_notice(info))
             .collect(),
+        disk_notice: limit_notices::disk_notice(&info.enforced),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The difference between a sandbox's workspace and the commit that it started from.
 
-use super::targets::load_sandbox;
+use super::targets::{absence_problem, load_sandbox};
 use crate::auth::access::CanSee;
 use crate::problem::{Code, Problem, Result};
 use crate::repositories::git_error_text;
@@ -20,7 +20,7 @@ pub async fn read_diff(app: &App, access: CanSee<SandboxId>, query: DiffQuery, a
         return Err(Problem::new(Code::NoRepository, "the sandbox was created without a repository"));
     };
     let Some(id) = row.provider_id.clone() else {
-        return Err(Problem::new(Code::SandboxGone, "the workspace is gone; the results are on their branch"));
+        return Err(absence_problem(&row));
     };
     for (field, value) in [("base", &query.base), ("path", &query.path)] {
         if let Some(value) = value {
@@ -41,7 +41,7 @@ pub async fn read_diff(app: &App, access: CanSee<SandboxId>, query: DiffQuery, a
     file.rewind().map_err(failed)?;
     file.take(MAX_DIFF_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
     if text.len() as u64 > MAX_DIFF_BYTES {
-        return Err(Problem::new(Code::TooLarge, "the diff is longer than 64 MB; limit it with `path`"));
+        return Err(Problem::new(Code::TooLarge, "the diff is longer than 64 MiB; limit it with `path`"));
     }
     Ok(text)
 }

@@ -116,8 +116,9 @@ async fn record_created(
             let cloned = EventData::GitCloned(GitCloned { commit, branch, repo, uncommitted });
             events.push(cloned.into_event(work.now).with_source(EventSource::Forge, None));
         }
-        let notices = found.notices.into_iter().map(|text| EventData::SandboxNotice(SandboxNotice { text }));
-        events.extend(notices.map(|notice| notice.into_event(work.now)));
+        let notices = found.notices.into_iter().map(|text| SandboxNotice { text, routine: false });
+        let disk_notice = found.disk_notice.map(|text| SandboxNotice { text, routine: true });
+        events.extend(notices.chain(disk_notice).map(|notice| EventData::SandboxNotice(notice).into_event(work.now)));
         work.log(&mut sandbox, events).await?;
         sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
         if sandbox.state.has_ended() {
