@@ -39,6 +39,7 @@ pub fn test_options(dir: &Path, database: &Database) -> Options {
     config.limits.writes_per_minute = None;
     Options {
         config,
+        command: "atoll serve",
         no_proxy: String::new(),
         launcher: Err("this test creates no local sandboxes".into()),
         docker_worker: Err("this test creates no containers".into()),

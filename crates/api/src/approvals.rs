@@ -32,6 +32,17 @@ pub struct Approval {
     pub answered_at: Option<Timestamp>,
 }
 
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+pub struct ApprovalListQuery {
+    #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 200))]
+    pub limit: Option<i64>,
+    pub cursor: Option<String>,
+    /// List the approvals with this id in any state, the newest first and on one page, in place of the pending ones.
+    pub id: Option<String>,
+}
+
 /// A person's decision on an approval.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

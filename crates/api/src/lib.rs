@@ -20,6 +20,7 @@ mod network;
 mod page;
 pub mod problem;
 mod projects;
+mod providers;
 mod resources;
 mod results;
 mod sandboxes;
@@ -32,7 +33,7 @@ mod users;
 
 pub use admin::{GcReport, GcRequest};
 pub use agents::{Agent, AgentList};
-pub use approvals::{AnswerApproval, Approval};
+pub use approvals::{AnswerApproval, Approval, ApprovalListQuery};
 pub use event_queries::{EventOrder, EventsQuery, FollowQuery};
 pub use exec::{
     AttachQuery, Exec, ExecInput, ExecInputQuery, ExecInputReceipt, ExecList, ExecOutput, ExecReceipt, NewExec,
@@ -51,6 +52,7 @@ pub use network::{HostTraffic, NetworkStatus, TrafficTotal};
 pub use page::{Page, PageQuery};
 pub use problem::{ErrorCode, ProblemDocument};
 pub use projects::{Budget, ChangeProject, Member, NewBudget, NewProject, Project, ProjectDefaults, SetMember};
+pub use providers::{Provider, ProviderList};
 pub use resources::{ResourceQuery, ResourceSample, ResourceSeries};
 pub use results::{Diff, DiffFile, DiffQuery, ExportedResult, ExportedResults};
 pub use sandboxes::{

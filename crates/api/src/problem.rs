@@ -54,6 +54,7 @@ error_codes! {
     ApprovalChanged = "approval_changed", 409, "The answer names another input than the approval has";
     SandboxBusy = "sandbox_busy", 409, "The sandbox is busy";
     SandboxPaused = "sandbox_paused", 409, "The sandbox is paused";
+    SandboxStarting = "sandbox_starting", 409, "The sandbox is still being created";
     SandboxGone = "sandbox_gone", 409, "The provider no longer has the sandbox";
     IllegalTransition = "illegal_transition", 409, "The sandbox's state does not allow this";
     StreamFenced = "stream_fenced", 409, "A newer worker replaced this one";

@@ -4,28 +4,26 @@ use crate::arguments::parse_pair;
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::pages::{collect_all, page_query};
-use crate::render::tool_input::ApprovalRequest;
+use crate::pages::{PAGE_SIZE, collect_all, page_query};
+use crate::render::approval::ApprovalRequest;
 use crate::render::{table, text, time};
-use atoll_api::{AnswerApproval, Approval};
-use atoll_core::approval::ApprovalDecision;
+use atoll_api::{AnswerApproval, Approval, ApprovalListQuery};
+use atoll_core::approval::{ApprovalDecision, ApprovalState};
 use atoll_core::id::SandboxId;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  atoll approvals\n  atoll approvals sbx_…")]
 pub struct Approvals {
-    #[command(flatten)]
-    connect: Connect,
     /// List all approvals of this sandbox [default: the pending ones of all sandboxes]
     sandbox: Option<SandboxId>,
+    #[command(flatten)]
+    connect: Connect,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  atoll approve apr_…\n  atoll approve apr_… --always\n  \
     atoll approve apr_… --answer \"Which one?=the second\"")]
 pub struct Approve {
-    #[command(flatten)]
-    connect: Connect,
     /// Id of the approval, from `atoll approvals`
     approval: String,
     /// Sandbox of the approval [default: search all pending approvals]
@@ -37,13 +35,13 @@ pub struct Approve {
     /// Answer a question (repeatable)
     #[arg(long = "answer", value_name = "QUESTION=ANSWER", value_parser = parse_pair)]
     answers: Vec<(String, String)>,
+    #[command(flatten)]
+    connect: Connect,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  atoll deny apr_… --reason \"not on Fridays\"")]
 pub struct Deny {
-    #[command(flatten)]
-    connect: Connect,
     /// Id of the approval, from `atoll approvals`
     approval: String,
     /// Sandbox of the approval [default: search all pending approvals]
@@ -52,6 +50,8 @@ pub struct Deny {
     /// Reason, shown to the agent
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    #[command(flatten)]
+    connect: Connect,
 }
 
 pub async fn list(approvals: &Approvals, output: &Output) -> Result {
@@ -72,14 +72,17 @@ pub async fn list(approvals: &Approvals, output: &Output) -> Result {
         let request = request_of(approval);
         let (sandbox, age) = (approval.sandbox_id.to_string(), time::format_age(approval.requested_at, now));
         let tool = request.tool.as_deref().unwrap_or("-");
-        [&approval.approval_id, &sandbox, state, &age, tool, &request.describe()].map(table::cell).into()
+        [&approval.approval_id, &sandbox, state, &age, tool, &request.describe().replace('\n', "; ")]
+            .map(table::cell)
+            .into()
     });
     let heads = ["ID", "SANDBOX", "STATE", "AGE", "TOOL", "REQUEST"];
     table::print_table(output, &heads, &rows.collect::<Vec<Vec<_>>>())
 }
 
 async fn pending_approvals(client: &ConnectedClient) -> Result<Vec<Approval>> {
-    collect_all(async |cursor| client.list_open_approvals(&page_query(cursor)).await).await
+    let query = |cursor| ApprovalListQuery { limit: Some(PAGE_SIZE), cursor, id: None };
+    collect_all(async |cursor| client.list_open_approvals(&query(cursor)).await).await
 }
 
 fn request_of(approval: &Approval) -> ApprovalRequest {
@@ -108,11 +111,14 @@ async fn send_answer(
     output: &Output,
 ) -> Result {
     let client = ConnectedClient::find(connect)?;
-    let pending = match sandbox {
+    let found = match sandbox {
         Some(id) => collect_all(async |cursor| client.list_approvals(id, &page_query(cursor)).await).await?,
-        None => pending_approvals(&client).await?,
+        None => {
+            let query = ApprovalListQuery { limit: Some(PAGE_SIZE), cursor: None, id: Some(approval.to_owned()) };
+            client.list_open_approvals(&query).await?.items
+        }
     };
-    let found = find_approval(&pending, approval)?;
+    let found = choose_approval(&found, approval)?;
     // The server accepts the answer only for the input that this request shows.
     let sha256 = found.request.get("sha256").and_then(|hash| hash.as_str()).map(str::to_owned);
     let answer = AnswerApproval { sha256, ..answer.clone() };
@@ -123,18 +129,43 @@ async fn send_answer(
     output.print_result(&answered, || format!("{} is {done}: {line}", text::escape_line(approval)))
 }
 
-/// The approval with this id.
-fn find_approval<'a>(pending: &'a [Approval], approval: &str) -> Result<&'a Approval> {
-    let matching: Vec<_> = pending.iter().filter(|pending| pending.approval_id == approval).collect();
+/// Chooses the pending approval with this id, or the newest decided one: the server itself refuses an answer to that.
+fn choose_approval<'a>(listed: &'a [Approval], approval: &str) -> Result<&'a Approval> {
     let name = text::escape_line(approval);
-    match matching.as_slice() {
-        [one] => Ok(*one),
-        [] => Err(Failure::refused("not_found", format!("there is no pending approval `{name}`"))
-            .with_hint("`atoll approvals` lists them.")),
-        several => {
+    let found: Vec<_> = listed.iter().filter(|listed| listed.approval_id == approval).collect();
+    let pending: Vec<_> = found.iter().filter(|found| found.state == ApprovalState::Open).collect();
+    match (pending.as_slice(), found.as_slice()) {
+        ([one], _) => Ok(one),
+        ([], [newest, ..]) => Ok(newest),
+        ([], []) => {
+            let detail = format!("there is no approval `{name}` in the projects that you can see");
+            Err(Failure::refused("not_found", detail).with_hint("`atoll approvals` lists the pending ones."))
+        }
+        (several, _) => {
             let sandboxes: Vec<_> = several.iter().map(|pending| pending.sandbox_id.to_string()).collect();
-            let detail = format!("several sandboxes have an approval `{name}`: {}", sandboxes.join(", "));
+            let detail = format!("several sandboxes wait for an approval `{name}`: {}", sandboxes.join(", "));
             Err(Failure::refused("ambiguous", detail).with_hint("Choose one with --sandbox SANDBOX."))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn chooses_the_approval_of_the_sandbox_that_waits() {
+        let (first, second) = (SandboxId::new(), SandboxId::new());
+        let approval = |sandbox: SandboxId, state: &str| -> Approval {
+            let value = json!({"sandbox_id": sandbox, "approval_id": "a", "state": state, "request": {},
+                               "requested_at": "2026-01-31T12:00:00.000000Z"});
+            serde_json::from_value(value).unwrap()
+        };
+        let chosen = |found: &[Approval]| choose_approval(found, "a").map(|chosen| chosen.sandbox_id);
+        assert_eq!(chosen(&[approval(second, "resolved"), approval(first, "open")]).unwrap(), first);
+        assert_eq!(chosen(&[approval(second, "answered"), approval(first, "resolved")]).unwrap(), second);
+        assert!(chosen(&[]).unwrap_err().has_code("not_found"));
+        assert!(chosen(&[approval(first, "open"), approval(second, "open")]).unwrap_err().has_code("ambiguous"));
     }
 }

@@ -4,7 +4,9 @@ use crate::failure::{Failure, Result};
 use atoll_core::id::{SandboxId, SessionId};
 use atoll_core::sandbox::{ProviderKind, Repo};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::de::DeserializeOwned;
 use std::fmt;
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
@@ -57,6 +59,16 @@ impl FromStr for Target {
 pub fn parse_pair(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     if key.is_empty() { Err("the key before `=` is empty".to_owned()) } else { Ok((key.to_owned(), value.to_owned())) }
+}
+
+/// Reads a setting from a file with JSON.
+pub fn parse_json_file<T: DeserializeOwned>(path: &str) -> Result<T, String> {
+    /// More than the server accepts in any request.
+    const MAX_FILE_BYTES: u64 = 4 << 20;
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_string(&mut text));
+    read.map_err(|error| format!("cannot read the file: {error}"))?;
+    serde_json::from_str(&text).map_err(|error| format!("not valid: {error}"))
 }
 
 /// Returns the argument, or all of stdin for `-`.

@@ -1,13 +1,14 @@
 //! The command tree: every command and the module that runs it.
 
 use crate::failure::{Failure, Result};
+use crate::help::arrange_help;
 use crate::output::Output;
 use crate::runtime::build_runtime;
 use crate::{
     agents, approvals, backup, compare, completions, config, doctor, event_log, gc, image, inbox, model_script,
-    openapi, project, run as run_task, sandbox, secret, serve, session, snapshot, token, user, verify,
+    openapi, project, providers, run as run_task, sandbox, secret, serve, session, snapshot, token, user, verify,
 };
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::Builder;
 
 /// Run coding agents in sandboxes you own.
@@ -33,6 +34,20 @@ pub struct Cli {
     pub json: bool,
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Parses the arguments of this process; the error contains help and version texts too.
+    pub fn parse_arguments() -> Result<Self, clap::Error> {
+        let mut command = Self::build_command();
+        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+
+    /// The command tree with arranged help texts.
+    pub fn build_command() -> clap::Command {
+        arrange_help(Self::command())
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -61,8 +76,12 @@ pub enum Command {
     Approve(approvals::Approve),
     /// Deny a tool call
     Deny(approvals::Deny),
+    /// Play the log of a sandbox at the pace of the run
+    Replay(run_task::replay::Replay),
     /// List, install and remove agents
     Agents(agents::Agents),
+    /// List providers with their capabilities and limits
+    Providers(providers::Providers),
     /// Compare two sandboxes
     Compare(compare::Compare),
     /// Manage snapshots
@@ -140,7 +159,9 @@ async fn run_async(command: &Command, output: &Output) -> Result {
         Command::Approvals(approvals) => approvals::list(approvals, output).await,
         Command::Approve(approve) => approvals::approve(approve, output).await,
         Command::Deny(deny) => approvals::deny(deny, output).await,
+        Command::Replay(replay) => run_task::replay::run(replay, output).await,
         Command::Agents(agents) => agents::run(agents, output).await,
+        Command::Providers(providers) => providers::run(providers, output).await,
         Command::Compare(compare) => compare::run(compare, output).await,
         Command::Snapshot(snapshot) => snapshot::run(snapshot, output).await,
         Command::Image(image) => image::run(image, output).await,

@@ -18,8 +18,8 @@ pub struct EmbeddedServerSetup {
 
 impl EmbeddedServerSetup {
     /// Listens on a free loopback port and uses the configured data directory.
-    pub fn new(config: &Config) -> Self {
-        let mut options = server_options::server_options(config, crate::launcher::start_launcher(config));
+    pub fn new(command: &'static str, config: &Config) -> Self {
+        let mut options = server_options::server_options(command, config, crate::launcher::start_launcher(config));
         // Other machines do not use an embedded server.
         let server = &mut options.config.server;
         server.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

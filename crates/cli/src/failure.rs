@@ -143,6 +143,11 @@ fn problem_failure(problem: &ProblemDocument) -> Failure {
         (Some(ErrorCode::SessionBusy), Some(sandbox), _) => {
             failure.with_hint(format!("Its live sandbox is {sandbox}: use `atoll send {sandbox} …`, or stop it first."))
         }
+        (Some(ErrorCode::SessionClosed), _, Some(session)) => {
+            failure.with_hint(format!("Continue it in a new session with `atoll session fork {session}`."))
+        }
+        (Some(ErrorCode::ResultsPending), Some(sandbox), _) => failure
+            .with_hint(format!("Export them with `atoll sandbox results {sandbox}`, or lose them with `--force`.")),
         (Some(ErrorCode::SandboxEnding | ErrorCode::SandboxEnded), _, Some(session)) => {
             failure.with_hint(format!("Send to its session: `atoll send {session} …`."))
         }
@@ -153,8 +158,6 @@ fn problem_failure(problem: &ProblemDocument) -> Failure {
 /// The hint for an error code: a command to run, or the advice of the code's page.
 fn advice_for(code: &str) -> Option<&'static str> {
     match code {
-        "session_closed" => Some("Continue it in a new session with `atoll session fork ID`."),
-        "results_pending" => Some("Export them with `atoll sandbox results ID`, or lose them with `--force`."),
         "rate_limited" => Some("Wait and try again; `limits.*` in the server's configuration sets the limits."),
         // The detail suffices, and the page addresses API clients.
         "invalid" | "bad_request" => None,

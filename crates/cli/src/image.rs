@@ -3,9 +3,10 @@
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::render::{size, table, text, time};
+use crate::render::{table, text, time};
 use atoll_client::Body;
 use atoll_core::provider::ImageRef;
+use atoll_core::size::format_bytes;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
@@ -51,7 +52,7 @@ pub async fn run(image: &Image, output: &Output) -> Result {
         Command::Import { name, file } => {
             let image = client.import_image(name, open_archive(file).await?).await?;
             output.print_result(&image, || {
-                let bytes = image.bytes.map_or_else(String::new, |bytes| format!(" ({})", size::format_bytes(bytes)));
+                let bytes = image.bytes.map_or_else(String::new, |bytes| format!(" ({})", format_bytes(bytes)));
                 format!("imported {name}{bytes}; use it with `atoll sandbox new --image {name}`")
             })
         }
@@ -77,7 +78,7 @@ async fn open_archive(file: &Path) -> Result<Body> {
 fn print_list(images: &[ImageRef], output: &Output) -> Result {
     let now = time::now();
     table::print_list(output, images, &["NAME", "SIZE", "LAYERS", "AGE"], |image| {
-        let bytes = image.bytes.map_or_else(|| "-".to_owned(), size::format_bytes);
+        let bytes = image.bytes.map_or_else(|| "-".to_owned(), format_bytes);
         let age = image.created_at.map_or_else(|| "-".to_owned(), |at| time::format_age(at, now));
         [&image.name, &bytes, &image.layers.to_string(), &age].map(table::cell).into()
     })

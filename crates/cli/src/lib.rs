@@ -3,7 +3,6 @@
 //! `cli` lists every command and its module. A command finds its server with `connect`, sends typed requests, and
 //! prints the response with `render` and `output`, or fails with a `failure::Failure`.
 
-mod agent_flags;
 mod agents;
 mod approvals;
 mod arguments;
@@ -18,6 +17,7 @@ mod embedded;
 mod event_log;
 pub mod failure;
 mod gc;
+mod help;
 mod image;
 mod inbox;
 pub mod launcher;
@@ -26,6 +26,7 @@ mod openapi;
 pub mod output;
 mod pages;
 mod project;
+mod providers;
 mod render;
 mod run;
 mod runtime;
@@ -34,6 +35,7 @@ mod secret;
 mod secret_prompt;
 mod serve;
 mod session;
+mod setting_flags;
 mod settings;
 mod snapshot;
 mod stdin_stream;

@@ -4,7 +4,6 @@ use atoll::cli::{self, Cli};
 use atoll::failure::{Failure, SETUP_FAILED};
 use atoll::launcher;
 use atoll::output::{Output, print_note};
-use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -14,7 +13,7 @@ fn main() -> ExitCode {
         Some(launcher::SPAWNER_ARGUMENT) => return atoll_jail::launcher_spawner_main(),
         Some(_) | None => {}
     }
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::parse_arguments() {
         Ok(cli) => cli,
         Err(error) => return print_usage_error(&error),
     };

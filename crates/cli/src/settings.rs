@@ -5,6 +5,7 @@ use atoll_config::{Inputs, LoadedConfig};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Server")]
 pub struct ConfigFiles {
     /// Read this configuration file (repeatable; later files win)
     #[arg(long = "config", value_name = "FILE")]

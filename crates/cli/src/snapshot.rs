@@ -3,9 +3,10 @@
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::render::{size, table, text, time};
+use crate::render::{table, text, time};
 use atoll_api::{RemoveSnapshotQuery, Snapshot as ApiSnapshot};
 use atoll_core::id::ProjectId;
+use atoll_core::size::format_bytes;
 use atoll_core::time::Timestamp;
 use std::time::Duration;
 
@@ -86,7 +87,7 @@ fn print_list(snapshots: &[ApiSnapshot], output: &Output) -> Result {
     let now = time::now();
     table::print_list(output, snapshots, &["NAME", "SIZE", "IMAGE", "AGE", "PROJECT"], |row| {
         let snapshot = &row.snapshot;
-        let bytes = snapshot.bytes.map_or_else(|| "-".to_owned(), size::format_bytes);
+        let bytes = snapshot.bytes.map_or_else(|| "-".to_owned(), format_bytes);
         let age = snapshot.created_at.map_or_else(|| "-".to_owned(), |at| time::format_age(at, now));
         let image = snapshot.image.as_deref().unwrap_or("-");
         [&snapshot.name, &bytes, image, &age, &row.project_id.to_string()].map(table::cell).into()

@@ -4,8 +4,9 @@ use crate::http::{Client, EMPTY_BODY, NO_QUERY};
 use atoll_api::events::Empty;
 use atoll_api::{
     AgentList, ChangeProject, ChangeUser, GcReport, GcRequest, ImageList, ImportImageQuery, KeyRotation, Member,
-    NewProject, NewSecret, NewToken, NewUser, Page, PageQuery, Project, RemoveSecretQuery, RemoveSnapshotQuery,
-    RemovedImage, RemovedSnapshot, Secret, SecretListQuery, SetMember, SnapshotList, Token, User, WebSocketTicket,
+    NewProject, NewSecret, NewToken, NewUser, Page, PageQuery, Project, ProviderList, RemoveSecretQuery,
+    RemoveSnapshotQuery, RemovedImage, RemovedSnapshot, Secret, SecretListQuery, SetMember, SnapshotList, Token, User,
+    WebSocketTicket,
 };
 use atoll_core::id::{ProjectId, TokenId, UserId};
 use atoll_core::provider::ImageRef;
@@ -15,6 +16,11 @@ impl Client {
     /// Lists the agents that the server knows: `GET /agents`.
     pub async fn list_agents(&self) -> Result<AgentList> {
         self.get("/agents", NO_QUERY).await
+    }
+
+    /// Lists the providers with their capabilities and limits: `GET /providers`.
+    pub async fn list_providers(&self) -> Result<ProviderList> {
+        self.get("/providers", NO_QUERY).await
     }
 
     /// Lists projects: `GET /projects`.

@@ -2,10 +2,10 @@
 use crate::error::Result;
 use crate::http::{Client, EMPTY_BODY, NO_QUERY};
 use atoll_api::{
-    AnswerApproval, Approval, ChangeLimits, ChangeMessage, Diff, DiffQuery, EventsQuery, ExportedResults, ForkSandbox,
-    LogQuery, Message, MessageListQuery, NetworkStatus, NewMessage, NewSandbox, NewSnapshot, Page, PageQuery,
-    RemoveSandboxQuery, ResourceQuery, ResourceSeries, Sandbox, SandboxLimits, SandboxListQuery, Snapshot, StopSandbox,
-    Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery, WorkerStart,
+    AnswerApproval, Approval, ApprovalListQuery, ChangeLimits, ChangeMessage, Diff, DiffQuery, EventsQuery,
+    ExportedResults, ForkSandbox, LogQuery, Message, MessageListQuery, NetworkStatus, NewMessage, NewSandbox,
+    NewSnapshot, Page, PageQuery, RemoveSandboxQuery, ResourceQuery, ResourceSeries, Sandbox, SandboxLimits,
+    SandboxListQuery, Snapshot, StopSandbox, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery, WorkerStart,
 };
 use atoll_core::event::Event;
 use atoll_core::id::{MessageId, SandboxId};
@@ -120,8 +120,8 @@ impl Client {
         self.get(&format!("/sandboxes/{sandbox}/approvals"), query).await
     }
 
-    /// Lists pending approvals of all sandboxes, oldest first: `GET /approvals`.
-    pub async fn list_open_approvals(&self, query: &PageQuery) -> Result<Page<Approval>> {
+    /// Lists pending approvals of all sandboxes, oldest first, or those with one id: `GET /approvals`.
+    pub async fn list_open_approvals(&self, query: &ApprovalListQuery) -> Result<Page<Approval>> {
         self.get("/approvals", query).await
     }
 

@@ -9,7 +9,7 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const ENCODED: usize = 26;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a {what} id: it begins with `{prefix}_` and has {ENCODED} characters after that")]
+#[error("not a valid {what} id: it begins with `{prefix}_` and has {ENCODED} characters after that")]
 pub struct BadId {
     pub what: &'static str,
     pub prefix: &'static str,

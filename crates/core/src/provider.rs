@@ -5,7 +5,7 @@
 
 use crate::BoxFuture;
 use crate::id::{ProjectId, SandboxId, SessionId};
-use crate::sandbox::{IsolationTier, ProviderKind, Settings};
+use crate::sandbox::{ProviderKind, Settings};
 use crate::string_enum;
 use crate::time::Timestamp;
 use bytes::Bytes;
@@ -176,6 +176,8 @@ pub struct ProviderSandbox {
     pub labels: BTreeMap<String, String>,
     /// Limits that the provider cannot enforce here, as sentences for users.
     pub notices: Vec<String>,
+    /// A disk limit that is not enforced here, as a sentence for users.
+    pub disk_notice: Option<String>,
 }
 
 /// Result of a lookup. Callers must not treat `Unreachable` as `Gone`.
@@ -411,8 +413,10 @@ provider_traits! {
         fn destroy(id: &'a ProviderId) -> Result<(), Error>;
     }
     defaults {
-        /// Isolation of its sandboxes, if known.
-        fn isolation_tier() -> Option<IsolationTier> = None;
+        /// Fails with the reason if it cannot create sandboxes now.
+        fn check_availability() -> Result<(), Error> = Ok(());
+        /// Its sandboxes confine an agent so well that it needs no approvals.
+        fn confines_agents() -> bool = false;
         /// Finds the data of a dead worker on this machine. Providers with remote workers have none.
         fn find_dead_worker(sandbox: SandboxId) -> Result<DeadWorker, Error> = Err(Error::Gone);
     }

@@ -2,7 +2,7 @@
 
 /// Error for a string outside of a closed set of strings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{value}` is not a {type_label}; allowed: {allowed}")]
+#[error("`{value}` is not a valid {type_label}; allowed: {allowed}")]
 pub struct UnknownValue {
     pub type_label: &'static str,
     pub value: String,

@@ -45,7 +45,7 @@ pub enum Error {
         "invalid snapshot or image name {name:?}: use 1 to 64 characters of a-z, 0-9, `.`, `_` and `-`, starting with a letter or digit"
     )]
     InvalidLabel { name: String },
-    #[error("a {kind} named {name} exists already: choose another name or delete that one first")]
+    #[error("the {kind} {name} exists already: choose another name or delete it first")]
     AlreadyExists { kind: CatalogKind, name: String },
     #[error("no {kind} is named {name}: run `atoll {kind} ls` to list them")]
     NotFound { kind: CatalogKind, name: String },

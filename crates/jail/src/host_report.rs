@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::sandbox::EnforcedLimits;
+use crate::sandbox::{EnforcedLimits, IdMapKind};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostReport {
@@ -78,6 +78,13 @@ pub struct MissingFeature {
 }
 
 impl HostReport {
+    /// Namespaces, ids other than the launching user's, seccomp and the network policy confine each agent. Limits do not
+    /// count: an agent that fills the disk harms the availability of this host, not its files.
+    pub fn confines_agents(&self) -> bool {
+        let has_other_ids = self.enforced.is_some_and(|enforced| enforced.ids != IdMapKind::SingleId);
+        self.isolation == Support::Available && self.seccomp == Support::Available && has_other_ids
+    }
+
     /// Lists the missing features and remedies for a tier; `None` if the host has the tier.
     pub fn explain_missing_tier(&self, tier: Tier) -> Option<String> {
         if self.tier >= tier {

@@ -41,7 +41,7 @@ impl External {
 }
 
 fn describe_sandbox(id: &ProviderId, labels: BTreeMap<String, String>) -> ProviderSandbox {
-    ProviderSandbox { id: id.clone(), state: ProviderState::Running, labels, notices: Vec::new() }
+    ProviderSandbox { id: id.clone(), state: ProviderState::Running, labels, notices: Vec::new(), disk_notice: None }
 }
 
 fn parse_sandbox_id(id: &ProviderId) -> Option<SandboxId> {

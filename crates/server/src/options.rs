@@ -11,6 +11,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct Options {
     pub config: Config,
+    /// The command that runs the server, for the message of a second one on the same data directory.
+    pub command: &'static str,
     /// Hosts that the server reaches without its upstream proxy, in the form of the variable `NO_PROXY`.
     pub no_proxy: String,
     /// The launcher of local sandboxes, or the reason why there is none.

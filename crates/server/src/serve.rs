@@ -68,7 +68,7 @@ impl Server {
     /// Starts with a given clock, for tests and simulations.
     pub async fn start_with_clock(options: Options, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         create_data_dir(&options.config.data_dir)?;
-        let holder = format!("atoll serve (pid {}, {})", std::process::id(), options.config.server.listen);
+        let holder = format!("{} (pid {})", options.command, std::process::id());
         let lock = DataDirLock::acquire(&options.config.data_dir, &holder)?;
         let (store, hold) = Store::open_exclusively(&options.store_location(), &describe_holder(&options)).await?;
         let now = clock.now();

@@ -187,3 +187,19 @@ pub async fn list_open_approvals(
         .map(approval_from_row)
         .collect()
 }
+
+/// Lists the approvals with this id in any state, the newest first. Agents choose the ids, so several sandboxes may use one.
+pub async fn list_approvals_with_id(
+    tx: &mut dyn Tx,
+    among: &ProjectFilter,
+    approval: &str,
+    limit: i64,
+) -> Result<Vec<ApprovalRow>> {
+    let sql = select!(
+        "JOIN sandboxes s ON s.id = a.sandbox_id WHERE a.approval_id = ?2
+         AND (?1 = '' OR ?1 LIKE '%' || s.project_id || '%')
+         ORDER BY a.requested_at DESC, a.sandbox_id DESC LIMIT ?3"
+    );
+    let rows = tx.query(sql, &[among.as_param(), approval.into(), limit.into()]).await?;
+    rows.into_iter().map(approval_from_row).collect()
+}

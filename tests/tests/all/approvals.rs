@@ -33,11 +33,16 @@ async fn pending_approvals_are_capped_per_sandbox(kind: DatabaseKind) {
     let cursor = admin.get("/approvals?limit=1").await.expect_status(200)["next_cursor"].as_str().unwrap().to_owned();
     admin.get(&format!("/projects?cursor={cursor}")).await.expect_problem(400, "bad_cursor");
     admin.get("/approvals?cursor=bm9uc2Vuc2U").await.expect_problem(400, "bad_cursor");
+    // One id finds the approvals of every sandbox, in any state.
+    assert_eq!(admin.get("/approvals?id=apr_1").await.expect_status(200)["items"].as_array().unwrap().len(), 2);
+    assert_eq!(admin.get("/approvals?id=apr_none").await.expect_status(200)["items"], json!([]));
     // A decided approval makes room for a new one.
     admin
         .post(&format!("/sandboxes/{}/approvals/apr_7", busy.id), json!({ "decision": "allow" }))
         .await
         .expect_status(200);
+    let decided = admin.get("/approvals?id=apr_7").await.expect_status(200);
+    assert_eq!(decided["items"][0]["state"], "answered", "{decided}");
     first.send_batch(vec![approval_request(301)]).await.expect_status(200);
     admin
         .post(&format!("/sandboxes/{}/approvals/apr_301", busy.id), json!({ "decision": "deny" }))

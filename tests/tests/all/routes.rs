@@ -48,6 +48,7 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     // This request opens a terminal. A viewer may only watch an existing one.
     ("GET /api/v1/sandboxes/{id}/terminal", "11++34+333"),
     ("GET /api/v1/agents", "11+++++333"),
+    ("GET /api/v1/providers", "11+++++333"),
     ("GET /api/v1/approvals", "11+++++333"),
     ("GET /api/v1/sandboxes/{id}/approvals", "11+++4+333"),
     ("POST /api/v1/sandboxes/{id}/approvals/{approval_id}", "11++34+333"),

@@ -1,7 +1,7 @@
 //! One example per event type, for `docs/events.md` and the round-trip test.
 
 /// Event type and data.
-pub(super) const EXAMPLES: &[(&str, &str)] = &[
+pub const EXAMPLES: &[(&str, &str)] = &[
     (
         "agent.started",
         r#"{"agent":"claude","version":"2.1.0","model":"claude-sonnet-4-5","cwd":"/workspace","native_id":"0d6f2c1e","tools":["Bash","Edit"],"permission_mode":"default"}"#,
@@ -50,7 +50,7 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
         "agent.transcript",
         r#"{"agent":"claude","native_id":"0d6f2c1e","blob":"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08","bytes":48213}"#,
     ),
-    ("agent.transcript_failed", r#"{"native_id":"0d6f2c1e","error":"the file is larger than 64 MB"}"#),
+    ("agent.transcript_failed", r#"{"native_id":"0d6f2c1e","error":"the file is larger than 64 MiB"}"#),
     ("agent.tool_use", r#"{"tool":"Bash","tool_use_id":"toolu_01","input":{"command":"cargo test"}}"#),
     (
         "agent.tool_completed",
@@ -107,10 +107,10 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
     ("sandbox.paused", r#"{"activity":"paused"}"#),
     ("sandbox.resumed", r#"{"activity":"working"}"#),
     ("sandbox.snapshot", r#"{"name":"with-dependencies"}"#),
-    ("sandbox.notice", r#"{"text":"disk: monitored only (no quota on this file system)"}"#),
+    ("sandbox.notice", r#"{"text":"disk space: monitored only (no quota on this file system)","routine":true}"#),
     (
         "sandbox.disk_full",
-        r#"{"text":"the files take 2000 of 2000 MB","used_bytes":2000000000,"limit_bytes":2000000000,"stopped":0}"#,
+        r#"{"text":"its files use 1.9 GiB of 1.9 GiB: writes fail","used_bytes":2000000000,"limit_bytes":2000000000,"stopped":0}"#,
     ),
     (
         "message.queued",

@@ -6,7 +6,7 @@
 //! ```
 //! use atoll_api::events::{EventData, SandboxNotice};
 //!
-//! let notice = EventData::SandboxNotice(SandboxNotice { text: "the pool is almost full".into() });
+//! let notice = EventData::SandboxNotice(SandboxNotice { text: "the pool is almost full".into(), routine: false });
 //! assert_eq!(notice.event_type(), "sandbox.notice");
 //! assert_eq!(notice.to_json().get(), r#"{"text":"the pool is almost full"}"#);
 //! ```
@@ -21,6 +21,8 @@ mod sandbox_data;
 
 pub use agent_data::*;
 pub use control_data::*;
+#[cfg(any(test, feature = "openapi"))]
+pub use examples::EXAMPLES;
 #[cfg(feature = "openapi")]
 pub use reference::{AnyEvent, add_event_schemas, reference_page};
 pub use sandbox_data::*;

@@ -79,6 +79,9 @@ pub struct SandboxSnapshot {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SandboxNotice {
     pub text: String,
+    /// The notice holds for every sandbox of this machine, such as a missing disk quota. The view of a run omits it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub routine: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

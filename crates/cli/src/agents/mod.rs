@@ -8,11 +8,11 @@ use crate::arguments::parse_word;
 use crate::connect::Connect;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::render::size;
 use crate::settings::{self, ConfigFiles};
 use atoll_agents::install::InstalledVersion;
 use atoll_agents::{Agent, AgentLocations};
 use atoll_config::Config;
+use atoll_core::size::format_bytes;
 use serde_json::json;
 
 #[derive(Debug, clap::Args)]
@@ -126,7 +126,7 @@ fn print_installed(agent: Agent, installed: &InstalledVersion, is_new: bool, out
     }
     let is = if is_new { "is installed in" } else { "was already installed in" };
     let untested = if tested { "" } else { "; Atoll is not tested with this version" };
-    let (title, directory, bytes) = (agent.display_name(), directory.display(), size::format_bytes(*bytes));
+    let (title, directory, bytes) = (agent.display_name(), directory.display(), format_bytes(*bytes));
     output.print_line(&format!("{title} {version} {is} {directory} ({bytes}){untested}"))
 }
 

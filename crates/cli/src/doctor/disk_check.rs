@@ -3,6 +3,7 @@
 use super::{Check, Report};
 use crate::failure::Result;
 use crate::render::time;
+use atoll_core::size::format_bytes;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -93,7 +94,7 @@ fn check_file_system(dir: &Path) -> Check {
     #[allow(clippy::cast_sign_loss, reason = "a magic number is a pattern of bits")]
     let (name, lasting) = file_system_name((kind.f_type as u64) & 0xffff_ffff);
     let free = room.f_bavail * room.f_frsize;
-    let detail = format!("{name}, {:.1} GB free", free as f64 / GB as f64);
+    let detail = format!("{name}, {} free", format_bytes(free));
     if free < GB / 10 {
         return Check::fail(CHECK, detail, "Free space, or choose a --data-dir on a larger disk.");
     }
@@ -123,7 +124,7 @@ fn check_fsync(dir: &Path) -> Check {
         Ok(durations)
     };
     match measure() {
-        Ok(durations) => judge_latency(CHECK, "append and sync of 4 KB", durations, Duration::from_millis(30)),
+        Ok(durations) => judge_latency(CHECK, "append and sync of 4 KiB", durations, Duration::from_millis(30)),
         Err(error) => Check::fail(CHECK, format!("failed: {error}"), "Check the disk: it cannot store data durably."),
     }
 }

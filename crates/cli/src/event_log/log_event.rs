@@ -1,5 +1,6 @@
 //! An event of the log with its typed data.
 
+use crate::render::plain_value::describe_value;
 use atoll_api::events::EventData;
 use atoll_core::event::{Event, kind};
 use atoll_core::id::MessageId;
@@ -45,7 +46,7 @@ impl LogEvent {
             EventData::AgentInterrupted(interrupt) => interrupt.text.clone(),
             EventData::AgentFailed(failure) => Some(failure.error.clone()),
             EventData::AgentError(error) => Some(error.error.clone()),
-            EventData::AgentStreamError(error) => error.error.as_ref().map(plain_text),
+            EventData::AgentStreamError(error) => error.error.as_ref().map(describe_value),
             EventData::AgentTranscriptFailed(failure) => Some(failure.error.clone()),
             EventData::AgentUnparsed(line) => Some(line.excerpt.clone()),
             EventData::ApprovalRequested(approval) => approval.text.clone(),
@@ -92,11 +93,6 @@ fn first_text(object: &Map<String, Value>) -> Option<String> {
 
 fn object_of(data: &RawValue) -> Option<Map<String, Value>> {
     serde_json::from_str(data.get()).ok()
-}
-
-/// A JSON value as text: a string without quotes, anything else as JSON.
-pub fn plain_text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Adds missing fields to the data of an agent's event: an external worker may send less than Atoll's drivers do.

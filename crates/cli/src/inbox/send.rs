@@ -8,6 +8,7 @@ use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::render::text;
 use crate::sandbox::create::CreatedSandbox;
+use crate::sandbox::readiness::await_creation;
 use atoll_api::{Message as ApiMessage, NewMessage, SentToSession};
 use atoll_client::EventStreamItem;
 use atoll_core::event::kind;
@@ -83,10 +84,14 @@ pub async fn send_message(
     let sandbox = sent.sandbox.map(|sandbox| CreatedSandbox::save(sandbox, None, client)).transpose()?;
     let sent = SentMessage { message: sent.message, sandbox };
     print_sent(&sent, output)?;
+    output.flush()?;
+    // The message is stored already; report a sandbox that cannot be created.
+    if let Target::Sandbox(id) = target {
+        await_creation(id, client, output).await?;
+    }
     if !message.wait {
         return Ok(());
     }
-    output.flush()?;
     let created = sent.sandbox.as_ref().map(|created| (created.sandbox.id, 0));
     let position = created.or(before).ok_or_else(|| {
         Failure::work("not_delivered", "the session has no sandbox that could take the message")

@@ -1,8 +1,9 @@
 //! Renders an event as one line.
 
-use super::tool_input::{compact_json, describe_input};
-use super::{patch, style, text, time};
-use crate::event_log::log_event::{LogEvent, plain_text};
+use super::plain_value::{describe_output, describe_value};
+use super::tool_input::describe_input;
+use super::{approval, fact, patch, style, text, time};
+use crate::event_log::log_event::LogEvent;
 use crate::output::Output;
 use atoll_api::events::{AssistantPart, EventData, FileEdited, MessageContent, SandboxTransition};
 use atoll_core::message::MessageType;
@@ -50,7 +51,7 @@ pub fn summarize_event(event: &LogEvent, most: usize) -> String {
         }
         EventData::AgentToolCompleted(call) => {
             let verdict = if call.is_error { "failed" } else { "ok" };
-            format!("{} {verdict}: {}", text::escape_clipped(&call.tool, 60), short(&plain_text(&call.output)))
+            format!("{} {verdict}: {}", text::escape_clipped(&call.tool, 60), short(&describe_output(&call.output)))
         }
         EventData::AgentFileEdited(edit) => describe_edit(edit, most),
         // The turn has its own column.
@@ -75,7 +76,15 @@ pub fn summarize_event(event: &LogEvent, most: usize) -> String {
             let branch = clone.branch.as_ref().map(|branch| format!(", branch {branch}")).unwrap_or_default();
             short(&format!("{}{branch}", parts.join(" of ")))
         }
-        EventData::GitBranchCreated(branch) => short(&format!("{}, commits: {}", branch.branch, branch.commits)),
+        EventData::GitBranchCreated(branch) => {
+            let commits =
+                if branch.commits == 1 { "1 commit".to_owned() } else { format!("{} commits", branch.commits) };
+            short(&format!("{} ({commits})", branch.branch))
+        }
+        EventData::ApprovalRequested(request) => {
+            short(&approval::ApprovalRequest::from(request).describe_with_tool().replace('\n', "; "))
+        }
+        EventData::ApprovalResolved(resolved) => short(&approval::describe_resolution(resolved)),
         EventData::SandboxCreating(change)
         | EventData::SandboxRunning(change)
         | EventData::SandboxCompleting(change)
@@ -86,15 +95,19 @@ pub fn summarize_event(event: &LogEvent, most: usize) -> String {
         EventData::SessionOpened(session) => short(&session.title),
         EventData::SessionResumed(session) => short(&session.title),
         EventData::SessionChanged(session) | EventData::SessionClosed(session) => short(&session.title),
-        _ => match event.text() {
-            Some(text) => short(&text),
-            None => short(&compact_data(event)),
+        _ => match (event.text(), fact::describe_fact(event)) {
+            (Some(text), _) => short(&text),
+            // The event's type has its own column.
+            (None, Some(fact)) if !matches!(event.data, EventData::Unknown { .. }) => {
+                short(format!("{} {}", fact.head, fact.body).trim_end())
+            }
+            (None, _) => short(&describe_data(event)),
         },
     }
 }
 
-fn compact_data(event: &LogEvent) -> String {
-    serde_json::from_str(event.event.data.get()).map_or_else(|_| String::new(), |data| compact_json(&data))
+fn describe_data(event: &LogEvent) -> String {
+    serde_json::from_str(event.event.data.get()).map_or_else(|_| String::new(), |data| describe_value(&data))
 }
 
 fn delivery_word(message: &MessageContent) -> &'static str {

@@ -1,11 +1,13 @@
 //! Renders an event as a paragraph: a headline, and a body with text or output.
 
-use super::tool_input::{ApprovalRequest, describe_input};
-use super::{continuous, event_line, style, text, time};
-use crate::event_log::log_event::{LogEvent, plain_text};
+use super::approval::{ApprovalRequest, describe_answer, describe_resolution};
+use super::plain_value::describe_output;
+use super::tool_input::describe_input;
+use super::{continuous, event_line, fact, style, text, time};
+use crate::event_log::log_event::LogEvent;
 use crate::output::Output;
 use anstyle::Style;
-use atoll_api::events::{ApprovalRequested, EventData, MessageContent};
+use atoll_api::events::{EventData, MessageContent};
 use atoll_core::message::{Delivery, MessageType};
 use atoll_core::provider::CommandExit;
 
@@ -54,9 +56,6 @@ fn head_and_body(event: &LogEvent) -> Option<(String, String)> {
         _ if event.is_for_programs() => return None,
         // The events of each part have their own paragraphs.
         EventData::AgentAssistantMessage(_) | EventData::AgentUserToolResult(_) => return None,
-        EventData::AgentTranscriptFailed(failure) => {
-            head_only(format!("saving the agent's transcript failed: {}", failure.error))
-        }
         EventData::AgentStarted(_) => head_only(with_turn("the agent starts", event)),
         EventData::AgentMessage(_) => ("the agent says:".to_owned(), body),
         EventData::AgentThinking(_) => ("the agent thinks:".to_owned(), body),
@@ -64,7 +63,7 @@ fn head_and_body(event: &LogEvent) -> Option<(String, String)> {
         EventData::AgentToolUse(call) => head_only(format!("→ {}: {}", call.tool, describe_input(&call.input))),
         EventData::AgentToolCompleted(call) => {
             let failed = if call.is_error { " failed" } else { "" };
-            (format!("← {}{failed}{}", call.tool, exit_suffix(call.exit)), plain_text(&call.output))
+            (format!("← {}{failed}{}", call.tool, exit_suffix(call.exit)), describe_output(&call.output))
         }
         EventData::AgentFileEdited(edit) => {
             (format!("✎ {}", event_line::describe_edit(edit, MAX_HEAD_CHARS)), edit.diff_preview.clone())
@@ -76,17 +75,19 @@ fn head_and_body(event: &LogEvent) -> Option<(String, String)> {
         EventData::AgentFailed(failure) => (format!("the agent failed ({})", failure.reason), body),
         EventData::AgentError(_) | EventData::AgentStreamError(_) => ("the agent reports an error:".to_owned(), body),
         EventData::AgentShutdown(_) => head_only("the agent has shut down".to_owned()),
-        EventData::AgentSubagentInvoked(_)
-        | EventData::AgentSubagentCompleted(_)
-        | EventData::AgentSkillInvoked(_)
-        | EventData::AgentSkillCompleted(_) => (event.event_type().replace("agent.", "").replace('_', " "), body),
         EventData::ApprovalRequested(approval) => {
             (format!("the agent asks ({}):", approval.approval_id), ApprovalRequest::from(approval).describe())
         }
-        EventData::ApprovalResolved(approval) => (
-            format!("decided ({}): {}", approval.approval_id, approval.decision),
-            approval.reason.clone().unwrap_or_default(),
-        ),
+        EventData::ApprovalAnswered(approval) => {
+            let answer = describe_answer(approval);
+            let (first, rest) = answer.split_once('\n').unwrap_or((&answer, ""));
+            (format!("{} decides ({}): {first}", actor_name(event), approval.approval_id), rest.to_owned())
+        }
+        EventData::ApprovalResolved(approval) => head_only(format!(
+            "the agent has the decision ({}): {}",
+            approval.approval_id,
+            describe_resolution(approval)
+        )),
         EventData::MessageQueued(message) => {
             (format!("{} sends {}{}:", actor_name(event), message.message_id, delivery_suffix(message)), body)
         }
@@ -142,19 +143,11 @@ fn head_and_body(event: &LogEvent) -> Option<(String, String)> {
             };
             (continuous::describe_step(data)?, output)
         }
-        _ => head_only(format!("{} {}", event.event_type(), event_line::summarize_event(event, MAX_HEAD_CHARS))),
-    })
-}
-
-impl From<&ApprovalRequested> for ApprovalRequest {
-    fn from(approval: &ApprovalRequested) -> Self {
-        Self {
-            kind: approval.kind.clone(),
-            tool: approval.tool.clone(),
-            input: approval.input.clone().unwrap_or_default(),
-            text: approval.text.clone(),
+        _ => {
+            let fact = fact::describe_fact(event)?;
+            (fact.head, fact.body)
         }
-    }
+    })
 }
 
 fn with_turn(what: &str, event: &LogEvent) -> String {

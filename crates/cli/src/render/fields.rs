@@ -24,6 +24,12 @@ impl Fields {
         }
     }
 
+    /// A line for each value.
+    pub fn entries(mut self, name: &'static str, values: impl IntoIterator<Item = String>) -> Self {
+        self.0.extend(values.into_iter().map(|value| (name, value)));
+        self
+    }
+
     pub fn print(&self, output: &Output) -> Result {
         let width = self.0.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         for (name, value) in &self.0 {

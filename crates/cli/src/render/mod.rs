@@ -1,11 +1,13 @@
 //! Renders responses and events for people. All untrusted text is escaped by `text` before it reaches a terminal.
 
+pub mod approval;
 pub mod continuous;
 pub mod event_line;
 pub mod event_paragraph;
+pub mod fact;
 pub mod fields;
 pub mod patch;
-pub mod size;
+pub mod plain_value;
 pub mod spans;
 pub mod style;
 pub mod table;

@@ -4,6 +4,7 @@ use super::{event_line, event_paragraph};
 use crate::event_log::log_event::LogEvent;
 use crate::event_log::log_event::testing::event;
 use crate::output::Output;
+use atoll_api::events::EXAMPLES;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -66,6 +67,20 @@ proptest! {
             render_both(&event(TYPES[at], Some(2), &data));
         }
     }
+}
+
+#[test]
+fn the_readable_log_has_no_json_and_no_event_names() {
+    for (event_type, data) in EXAMPLES {
+        let data: Value = serde_json::from_str(data).unwrap();
+        let (_, prose) = render_both(&event(event_type, Some(2), &data));
+        assert!(
+            !prose.contains("{\"") && !prose.contains("[\"") && !prose.contains(event_type),
+            "{event_type}: {prose}"
+        );
+    }
+    let custom = event("build.was_done", None, &json!({"status": "ok", "tests": [1, 2]}));
+    assert!(render_both(&custom).1.ends_with("build was done: status: ok, tests: 1, 2"), "{}", render_both(&custom).1);
 }
 
 #[test]

@@ -19,10 +19,8 @@ pub enum QueuedRequest {
         typed: String,
     },
     Interrupt,
-    /// Stop the sandbox, with or without an export of its results.
-    Stop {
-        take: bool,
-    },
+    /// Stop the sandbox and export its results.
+    Stop,
     /// Export the results of a failed sandbox.
     ExportResults,
 }
@@ -88,9 +86,8 @@ async fn send_request(
             let interrupt = NewMessage { content: "stop".to_owned(), message_type, delivery: Delivery::Steer };
             client.send_message(sandbox, &interrupt).await?;
         }
-        QueuedRequest::Stop { take } => {
-            let results = if *take { ResultsAction::Take } else { ResultsAction::Discard };
-            client.stop_sandbox(sandbox, &StopSandbox { results }).await?;
+        QueuedRequest::Stop => {
+            client.stop_sandbox(sandbox, &StopSandbox { results: ResultsAction::Take }).await?;
         }
         QueuedRequest::ExportResults => return Ok(Some(client.export_results(sandbox).await?)),
     }
@@ -103,7 +100,7 @@ pub fn describe_failure(request: &QueuedRequest, failure: &Failure) -> String {
         QueuedRequest::SendMessage(_) => "the message was not sent",
         QueuedRequest::Decide { .. } => "the answer was not sent",
         QueuedRequest::Interrupt => "the interrupt was not sent",
-        QueuedRequest::Stop { .. } => "the sandbox was not stopped",
+        QueuedRequest::Stop => "the sandbox was not stopped",
         QueuedRequest::ExportResults => "the export of the results failed",
     };
     match failure {

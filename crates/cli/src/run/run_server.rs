@@ -37,7 +37,7 @@ impl ServerChoice {
                 Err(failure) => instead_of = Some(failure),
             }
         }
-        Ok(Self::Embedded { prepared: Box::new(EmbeddedServerSetup::new(config)), instead_of })
+        Ok(Self::Embedded { prepared: Box::new(EmbeddedServerSetup::new("atoll run", config)), instead_of })
     }
 }
 
@@ -98,21 +98,35 @@ impl RunServer {
     }
 
     /// Stops the sandbox and the embedded server. The next server completes what takes too long.
-    pub async fn shut_down_now(self, sandbox: Option<SandboxId>, take: bool) {
+    pub async fn shut_down_now(self, sandbox: Option<SandboxId>) {
         const STOP_TIMEOUT: Duration = Duration::from_secs(30);
         let Some(server) = self.embedded else { return };
         if let Some(sandbox) = sandbox {
-            drop(tokio::time::timeout(STOP_TIMEOUT, stop_and_wait(&self.client, sandbox, take)).await);
+            drop(tokio::time::timeout(STOP_TIMEOUT, stop_and_wait(&self.client, sandbox)).await);
         }
         server.stop(&self.client, sandbox.as_slice()).await;
     }
+
+    /// Leaves at once. The store has the request to export the results, and the next server continues with it.
+    pub async fn abandon(self, sandbox: Option<SandboxId>) {
+        const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+        let Some(server) = self.embedded else { return };
+        if let Some(sandbox) = sandbox {
+            drop(tokio::time::timeout(REQUEST_TIMEOUT, request_stop(&self.client, sandbox)).await);
+        }
+        drop(tokio::time::timeout(REQUEST_TIMEOUT, server.stop(&self.client, &[])).await);
+    }
 }
 
-async fn stop_and_wait(client: &ConnectedClient, sandbox: SandboxId, take: bool) -> Result {
+async fn request_stop(client: &ConnectedClient, sandbox: SandboxId) -> Result {
+    client.stop_sandbox(sandbox, &StopSandbox { results: ResultsAction::Take }).await?;
+    Ok(())
+}
+
+async fn stop_and_wait(client: &ConnectedClient, sandbox: SandboxId) -> Result {
     const POLL_INTERVAL: Duration = Duration::from_millis(100);
-    let results = if take { ResultsAction::Take } else { ResultsAction::Discard };
-    client.stop_sandbox(sandbox, &StopSandbox { results }).await?;
-    while !matches!(client.get_sandbox(sandbox).await?.state, SandboxState::Completed | SandboxState::Failed) {
+    request_stop(client, sandbox).await?;
+    while !client.get_sandbox(sandbox).await?.state.has_ended() {
         tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())

@@ -7,6 +7,7 @@ use crate::render::patch::{self, ChangedFile};
 use crate::render::spans::Spans;
 use crate::render::{style, text, time};
 use atoll_core::sandbox::{Outcome, SandboxState};
+use atoll_core::size::format_bytes;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
@@ -73,6 +74,10 @@ impl RunSummary<'_> {
             lines.extend(self.reattach_lines());
             return lines;
         }
+        if self.end == WatchEnd::Aborted {
+            lines.extend(self.recovery_lines());
+            return lines;
+        }
         lines.extend(self.memory_line());
         lines.extend(self.change_lines());
         lines.extend(self.next_steps());
@@ -93,7 +98,11 @@ impl RunSummary<'_> {
             (WatchEnd::Kept, _) => {
                 return Spans::new().styled(style::GOOD, format!("the agent waits in {}", self.sandbox));
             }
-            (WatchEnd::Aborted, _) | (WatchEnd::Ended, None) => {
+            (WatchEnd::Aborted, _) => {
+                let words = format!("left after {elapsed}, before the results were exported");
+                return Spans::new().styled(style::WARN, words);
+            }
+            (WatchEnd::Ended, None) => {
                 return Spans::new().styled(style::WARN, format!("aborted after {elapsed}"));
             }
             (WatchEnd::Ended, Some(end)) => end,
@@ -113,7 +122,7 @@ impl RunSummary<'_> {
 
     fn memory_line(&self) -> Option<Spans> {
         let (limit, peak) = self.progress.failed.as_ref()?.memory?;
-        let words = format!("  memory limit {}, peak {}", format_megabytes(limit), format_megabytes(peak));
+        let words = format!("  memory limit {}, peak {}", format_bytes(limit), format_bytes(peak));
         Some(Spans::new().styled(style::FAINT, words))
     }
 
@@ -193,6 +202,17 @@ impl RunSummary<'_> {
         lines
     }
 
+    /// The next server on the data directory exports the results.
+    fn recovery_lines(&self) -> Vec<Spans> {
+        let data_dir = self.data_dir.map(|dir| format!(" --data-dir {}", crate::worker_command::shell_quote(dir)));
+        let data_dir = data_dir.unwrap_or_default();
+        vec![
+            Spans::new(),
+            labelled("results", &format!("start a server: atoll serve{data_dir}")),
+            labelled("", &format!("then: atoll sandbox results {}{data_dir}", self.sandbox)),
+        ]
+    }
+
     fn reattach_lines(&self) -> Vec<Spans> {
         let id = self.sandbox;
         vec![
@@ -214,13 +234,6 @@ fn count_commits(branch: &ResultBranch) -> String {
 
 fn labelled(name: &str, value: &str) -> Spans {
     Spans::new().styled(style::FAINT, format!("  {name:<8}")).plain(text::escape_line(value))
-}
-
-/// Formats megabytes or gigabytes.
-fn format_megabytes(bytes: u64) -> String {
-    #[allow(clippy::cast_precision_loss, reason = "it is shown with one digit")]
-    let megabytes = bytes as f64 / f64::from(1 << 20);
-    if megabytes < 1024.0 { format!("{megabytes:.0} MB") } else { format!("{:.1} GB", megabytes / 1024.0) }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::step::ViewStep;
 use super::task_input::{self, DEMO_AGENT, TaskInput};
 use super::view;
 use super::watch::{RunWatcher, WatchEnd, WatchResult, WatchTarget};
-use super::{Run, branch_diff, terminal};
+use super::{Run, approval_notice, branch_diff, terminal};
 use crate::agents::agent_list;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -33,7 +33,7 @@ pub async fn run_task(run: &Run, input: &TaskInput, choice: ServerChoice, config
     let mut sandbox = None;
     match task.run_to_end(&mut sandbox, &mut signals).await {
         Ok((WatchEnd::Aborted, exit)) => {
-            server.shut_down_now(sandbox, false).await;
+            server.abandon(sandbox).await;
             exit_with(exit)
         }
         Ok((_, exit)) => {
@@ -45,7 +45,7 @@ pub async fn run_task(run: &Run, input: &TaskInput, choice: ServerChoice, config
             exit_with(exit)
         }
         Err(failure) => {
-            server.shut_down_now(sandbox, input.repo_path().is_some() || run.session.is_some()).await;
+            server.shut_down_now(sandbox).await;
             Err(failure)
         }
     }
@@ -90,14 +90,14 @@ impl RunTask<'_> {
     async fn run_to_end(&self, known: &mut Option<SandboxId>, signals: &mut Signals) -> Result<(WatchEnd, u8)> {
         self.check_keep()?;
         // A session keeps its agent.
-        let default = self.config.agent.default.clone().filter(|_| self.run.session.is_none());
-        let named = self.run.agent.clone().or(default);
-        let is_chosen_by_server = named.is_none() && self.run.session.is_none();
+        let default = self.config.agent.default.clone().filter(|_| self.run.placement.session.is_none());
+        let named = self.run.settings.agent().map(str::to_owned).or(default);
+        let is_chosen_by_server = named.is_none() && self.run.placement.session.is_none();
         // A provider that runs the worker itself runs only the demo agent.
-        let provider = self.run.provider.unwrap_or(self.config.provider.default);
+        let provider = self.run.settings.provider().unwrap_or(self.config.provider.default);
         let is_demo = capabilities_of(provider).worker == WorkerHost::Provider;
         let agent = named.or_else(|| is_demo.then(|| DEMO_AGENT.to_owned()));
-        let request = task_input::sandbox_request(self.run, self.input, agent.as_deref());
+        let request = task_input::sandbox_request(self.run, self.input, agent.as_deref())?;
         let created = self.server.client.create_sandbox(&request).await.map_err(creation_failure)?;
         let sandbox = created.id;
         *known = Some(sandbox);
@@ -153,8 +153,14 @@ impl RunTask<'_> {
     }
 
     fn print_start(&self, created: &Sandbox, choice: Option<&str>) -> Result {
-        let Sandbox { id, session_id, provider, agent, .. } = created;
+        let Sandbox { id, session_id, provider, agent, settings, .. } = created;
+        // The demo agent asks by messages.
+        let is_unattended = !terminal::is_interactive(self.output) && agent.as_deref() != Some(DEMO_AGENT);
+        let notice = approval_notice::describe_unattended_approvals(settings).filter(|_| is_unattended);
         if self.output.json {
+            if let Some(notice) = &notice {
+                self.output.print_note(notice);
+            }
             self.output.print_object(&json!({ "type": "started", "sandbox": id, "session": session_id }))?;
             return self.output.flush();
         }
@@ -166,6 +172,7 @@ impl RunTask<'_> {
         let agent = text::escape_line(agent.as_deref().unwrap_or_default());
         let mut steps = vec![ViewStep::note(&format!("{id} ({provider}, agent {agent}){server}"))];
         steps.extend(choice.map(ViewStep::note));
+        steps.extend(notice.as_deref().map(ViewStep::warning));
         if repository_path(created).is_none() {
             steps.push(ViewStep::note("no repository: the workspace is empty (use --repo)"));
         }

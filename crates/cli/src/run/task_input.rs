@@ -4,7 +4,7 @@ use super::Run;
 use crate::arguments;
 use crate::failure::{Failure, Result};
 use atoll_api::NewSandbox;
-use atoll_core::sandbox::{EndPolicy, Repo, Resources};
+use atoll_core::sandbox::{EndPolicy, Repo};
 use std::io::IsTerminal;
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub struct TaskInput {
 
 impl TaskInput {
     pub fn read(run: &Run) -> Result<Self> {
-        let repo = run.repo.as_deref().map(arguments::parse_repository).transpose()?;
+        let repo = run.settings.repo_dir().map(arguments::parse_repository).transpose()?;
         Ok(Self { repo, prompt: read_prompt(run.prompt.as_deref())? })
     }
 
@@ -51,23 +51,13 @@ fn prompt_from_stdin() -> Result<String> {
 }
 
 /// The request for the sandbox of a run.
-pub fn sandbox_request(run: &Run, input: &TaskInput, agent: Option<&str>) -> NewSandbox {
-    let resources = Resources { memory_gb: run.memory, cpu: run.cpu, ..Resources::default() };
+pub fn sandbox_request(run: &Run, input: &TaskInput, agent: Option<&str>) -> Result<NewSandbox> {
     let mut request = NewSandbox {
         prompt: Some(input.prompt.clone()),
         agent: agent.map(str::to_owned),
-        session_id: run.session,
-        provider: run.provider,
         end: Some(if run.keep { EndPolicy::Keep } else { EndPolicy::WhenDone }),
-        timeout_s: run.timeout,
-        network: run.network.settings(),
-        limits: run.limits.settings(),
-        model: run.model.clone(),
-        repo: input.repo.clone(),
-        protected: run.protected.clone(),
-        resources: (resources != Resources::default()).then_some(resources),
-        ..NewSandbox::default()
+        ..run.settings.to_request()?
     };
-    run.working.add_to_request(&mut request);
-    request
+    run.placement.add_to_request(&mut request);
+    Ok(request)
 }

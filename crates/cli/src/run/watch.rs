@@ -1,9 +1,9 @@
 //! Watches a sandbox from its first event to its end: all external events pass through one `select!`.
 
-use super::interrupts::{InterruptAction, InterruptContext, InterruptState};
+use super::interrupts::{Interrupt, InterruptAction, InterruptContext, InterruptState};
 use super::progress::{AnswerMode, Phase, ResultBranch, RunProgress};
 use super::request_queue::{QueuedRequest, RequestQueue, RequestResult, describe_failure};
-use super::signals::{CaughtSignal, Signals};
+use super::signals::Signals;
 use super::step::ViewStep;
 use super::terminal::TerminalEvent;
 use super::terminal::footer::Status;
@@ -26,6 +26,8 @@ use tokio::time::Instant;
 const QUIET_PERIOD: Duration = Duration::from_millis(300);
 /// Limit on received events that are not handled yet.
 const MAX_BUFFERED_EVENTS: usize = 256;
+/// Time for an interrupted agent to end its turn before the server stops the sandbox.
+const INTERRUPT_GRACE: Duration = Duration::from_secs(5);
 /// Interval of the status line's clock.
 const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -47,7 +49,7 @@ pub enum WatchEnd {
     Kept,
     /// The user left the sandbox running on its server.
     Detached,
-    /// The user aborted the run.
+    /// The user left before the end of the results' export. The next server continues it.
     Aborted,
 }
 
@@ -74,6 +76,8 @@ pub struct RunWatcher<'a> {
     recovering: Option<bool>,
     /// The end of the quiet period after the sandbox's end.
     quiet_at: Option<Instant>,
+    /// The agent got the last interrupt of this run; at this time the server stops the sandbox in any case.
+    stop_at: Option<Instant>,
     end: Option<WatchEnd>,
 }
 
@@ -99,6 +103,7 @@ impl<'a> RunWatcher<'a> {
             is_lost: false,
             recovering: None,
             quiet_at: None,
+            stop_at: None,
             end: None,
         }
     }
@@ -117,13 +122,14 @@ impl<'a> RunWatcher<'a> {
                 self.view.close()?;
                 return Ok(WatchResult { end, progress: self.progress, interrupted });
             }
-            let quiet_at = self.quiet_at;
+            let (quiet_at, stop_at) = (self.quiet_at, self.stop_at);
             tokio::select! {
                 Some(item) = log.recv() => self.handle_log(item?)?,
                 event = self.view.next_event() => self.handle_terminal(event),
                 result = self.requests.next_result() => self.handle_response(result),
-                signal = signals.next() => self.handle_signal(signal),
+                signal = signals.next() => self.handle_interrupt(Interrupt::Signal(signal)),
                 () = sleep_until(quiet_at) => self.end = Some(WatchEnd::Ended),
+                () = sleep_until(stop_at) => self.end_run(),
                 _ = tick.tick() => {}
             }
         }
@@ -168,12 +174,10 @@ impl<'a> RunWatcher<'a> {
             // The server exports the results of the ended sandbox.
             EventData::SandboxCompleting(_) => self.quiet_at = None,
             EventData::AgentStarted(_) => self.interrupts.reset(),
-            // Without a live view, the user cannot send another message.
-            EventData::AgentInterrupted(_)
-                if !self.view.is_live() && self.interrupts == InterruptState::Interrupted =>
+            EventData::AgentInterrupted(_) | EventData::AgentCompleted(_) | EventData::AgentFailed(_)
+                if self.stop_at.is_some() =>
             {
-                self.interrupts = InterruptState::Stopping;
-                self.request_stop();
+                self.end_run();
             }
             EventData::AgentWaiting(_) if self.target.keep && !self.view.is_live() => self.end = Some(WatchEnd::Kept),
             _ => {}
@@ -215,13 +219,10 @@ impl<'a> RunWatcher<'a> {
                     None => QueuedRequest::SendMessage(text),
                 });
             }
-            TerminalEvent::Action(EditorAction::Interrupt) => self.handle_interrupt(),
+            TerminalEvent::Action(EditorAction::Interrupt) => self.handle_interrupt(Interrupt::Key),
             TerminalEvent::Action(EditorAction::Finish) => match self.progress.phase {
-                Phase::Waiting => {
-                    self.request_stop();
-                }
-                // The agent makes no progress, so its results can be taken.
-                Phase::LimitPaused(_) => self.request_stop(),
+                // In a paused run the agent makes no progress, so its results can be taken.
+                Phase::Waiting | Phase::LimitPaused(_) => self.request_stop(),
                 Phase::Creating | Phase::Starting | Phase::Working | Phase::Tool(_) | Phase::WaitingApproval => {
                     self.steps.push(ViewStep::note("the agent is working; Ctrl-C interrupts it"));
                 }
@@ -231,37 +232,41 @@ impl<'a> RunWatcher<'a> {
         }
     }
 
-    fn handle_signal(&mut self, signal: CaughtSignal) {
-        if signal == CaughtSignal::Interrupt {
-            return self.handle_interrupt();
-        }
-        // SIGTERM ends the run, not just the agent's turn.
-        if self.target.is_embedded && self.interrupts != InterruptState::Stopping {
-            self.interrupts = InterruptState::Stopping;
-            self.request_stop();
-        } else {
-            self.end = Some(if self.target.is_embedded { WatchEnd::Aborted } else { WatchEnd::Detached });
-        }
-    }
-
-    fn handle_interrupt(&mut self) {
-        let context = InterruptContext { is_working: self.progress.is_working(), is_embedded: self.target.is_embedded };
-        match self.interrupts.interrupt(context) {
-            InterruptAction::InterruptAgent => {
+    fn handle_interrupt(&mut self, interrupt: Interrupt) {
+        let context = InterruptContext {
+            is_working: self.progress.is_working(),
+            is_embedded: self.target.is_embedded,
+            now: Instant::now(),
+        };
+        match self.interrupts.apply(interrupt, context) {
+            InterruptAction::InterruptAgent => self.requests.enqueue(QueuedRequest::Interrupt),
+            InterruptAction::InterruptAndStop => {
                 self.requests.enqueue(QueuedRequest::Interrupt);
+                self.stop_at = Some(context.now + INTERRUPT_GRACE);
                 if !self.view.is_live() {
-                    self.output.print_note("interrupting; Ctrl-C again leaves");
+                    self.output.print_note("interrupting the agent; the command exits when it has the results");
                 }
             }
-            InterruptAction::Stop => self.request_stop(),
+            InterruptAction::Stop => self.end_run(),
             InterruptAction::Detach => self.end = Some(WatchEnd::Detached),
             InterruptAction::Abort => self.end = Some(WatchEnd::Aborted),
+            InterruptAction::Ignore => {}
         }
     }
 
-    /// Stops the sandbox, with an export of the results if there is a repository.
+    /// Ends the run: a kept sandbox stays on its server, every other one stops.
+    fn end_run(&mut self) {
+        self.stop_at = None;
+        if self.target.keep && !self.target.is_embedded {
+            self.end = Some(WatchEnd::Detached);
+        } else {
+            self.request_stop();
+        }
+    }
+
+    /// Stops the sandbox and takes its results.
     fn request_stop(&self) {
-        self.requests.enqueue(QueuedRequest::Stop { take: self.target.has_repo && self.progress.has_run });
+        self.requests.enqueue(QueuedRequest::Stop);
     }
 
     fn handle_response(&mut self, (request, done): RequestResult) {
@@ -280,14 +285,14 @@ impl<'a> RunWatcher<'a> {
                 self.recovering = Some(true);
                 self.quiet_at = Some(Instant::now() + QUIET_PERIOD);
             }
-            (QueuedRequest::Stop { .. }, Err(_)) if self.interrupts == InterruptState::Stopping => {
-                self.end = Some(WatchEnd::Aborted)
+            (QueuedRequest::Stop, Err(_)) if self.interrupts.is_stopping() => {
+                self.end = Some(if self.target.is_embedded { WatchEnd::Aborted } else { WatchEnd::Detached });
             }
             (
                 QueuedRequest::SendMessage(_)
                 | QueuedRequest::Decide { .. }
                 | QueuedRequest::Interrupt
-                | QueuedRequest::Stop { .. },
+                | QueuedRequest::Stop,
                 _,
             ) => {}
         }

@@ -1,5 +1,6 @@
 //! `atoll sandbox exec`: runs a command and passes on its output and exit code.
 
+use super::readiness::retry_until_running;
 use super::{exec_list, shell};
 use crate::arguments::parse_pair;
 use crate::connect::ConnectedClient;
@@ -101,7 +102,8 @@ pub async fn run(exec: &Exec, client: &ConnectedClient, output: &Output) -> Resu
     let mut signals = Signals::listen()?;
     let has_input = !exec.no_stdin && is_stdin_piped();
     let request = exec.request(has_input);
-    let starting = client.run_command(exec.id, &request);
+    let starting =
+        retry_until_running(exec.id, client, output, async || Ok(client.run_command(exec.id, &request).await?));
     tokio::pin!(starting);
     let (mut running, interrupted) = tokio::select! {
         running = &mut starting => (running?, false),

@@ -1,5 +1,6 @@
 //! `atoll sandbox files`: lists files of a sandbox.
 
+use super::readiness::retry_until_running;
 use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
@@ -8,6 +9,7 @@ use crate::render::{table, text, time};
 use atoll_api::{FileListQuery, SandboxFile};
 use atoll_core::id::SandboxId;
 use atoll_core::provider::files::FileKind;
+use atoll_core::size::format_bytes;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -34,7 +36,8 @@ pub async fn run(files: &Files, client: &ConnectedClient, output: &Output) -> Re
         let query = FileListQuery { path: Some(files.path.clone()), limit: Some(limit), cursor };
         client.list_files(files.id, &query).await
     };
-    let (entries, has_more) = match collect_up_to((!files.all).then_some(files.limit), load).await {
+    let list = async || collect_up_to((!files.all).then_some(files.limit), &load).await;
+    let (entries, has_more) = match retry_until_running(files.id, client, output, list).await {
         Err(failure) if failure.has_code("not_a_directory") => {
             (vec![client.stat_file(files.id, &files.path).await?], false)
         }
@@ -56,7 +59,7 @@ fn table_row(file: &SandboxFile) -> Vec<table::Cell> {
     };
     vec![
         table::cell(format_mode(file.kind, &file.mode)),
-        table::cell(if file.kind == FileKind::File { file.size.to_string() } else { "-".to_owned() }),
+        table::cell(if file.kind == FileKind::File { format_bytes(file.size) } else { "-".to_owned() }),
         table::cell(time::format_time(file.modified_at)),
         table::cell(name),
     ]

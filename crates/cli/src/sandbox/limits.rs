@@ -1,4 +1,4 @@
-//! `atoll sandbox limits`, and the limit flags of a new sandbox.
+//! `atoll sandbox limits`.
 
 use crate::connect::ConnectedClient;
 use crate::failure::Result;
@@ -6,35 +6,8 @@ use crate::output::Output;
 use crate::render::fields::Fields;
 use atoll_api::{ChangeLimits, SandboxLimits};
 use atoll_core::id::SandboxId;
-use atoll_core::sandbox::AgentLimits;
 use std::fmt::Display;
 use std::str::FromStr;
-
-/// The limit flags of a new sandbox's agent.
-#[derive(Debug, Clone, clap::Args)]
-pub struct LimitFlags {
-    /// Pause the agent after this many turns
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    turns: Option<u32>,
-    /// Pause the agent at this model cost, in US dollars
-    #[arg(long, value_name = "DOLLARS")]
-    cost_usd: Option<f64>,
-    /// Pause the agent when a turn takes this long
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    turn_s: Option<u32>,
-    /// Pause the agent when a turn makes no progress for this long
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    no_progress_s: Option<u32>,
-}
-
-impl LimitFlags {
-    /// The limits of the request; `None` without any flag.
-    pub fn settings(&self) -> Option<AgentLimits> {
-        let Self { turns, cost_usd, turn_s, no_progress_s } = *self;
-        let limits = AgentLimits { turns, cost_usd, turn_s, no_progress_s };
-        (limits != AgentLimits::default()).then_some(limits)
-    }
-}
 
 /// A number above 0, or `none` to remove a limit.
 #[derive(Debug, Clone, Copy, PartialEq)]

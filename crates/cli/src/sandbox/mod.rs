@@ -11,6 +11,7 @@ pub mod limits;
 mod ls;
 pub mod network;
 mod pause;
+pub mod readiness;
 mod remove;
 mod results;
 mod shell;

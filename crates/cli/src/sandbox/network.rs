@@ -1,4 +1,4 @@
-//! `atoll sandbox network`, and the network flags of a new sandbox.
+//! `atoll sandbox network`.
 
 use crate::arguments::parse_word;
 use crate::connect::ConnectedClient;
@@ -9,25 +9,7 @@ use crate::render::text;
 use atoll_api::{HostTraffic, NetworkStatus};
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::{Network as NetworkSettings, NetworkPolicy};
-
-/// The network flags of a new sandbox.
-#[derive(Debug, Clone, clap::Args)]
-pub struct NetworkFlags {
-    /// Network policy: none, allow or all [default: the project's, or none]
-    #[arg(long, value_name = "POLICY", value_parser = parse_word::<NetworkPolicy>)]
-    network: Option<NetworkPolicy>,
-    /// Allow a host: NAME, *.NAME, or either with :PORT (repeatable)
-    #[arg(long, value_name = "HOST")]
-    allow_host: Vec<String>,
-}
-
-impl NetworkFlags {
-    /// The network of the request; `--allow-host` implies the policy `allow`.
-    pub fn settings(&self) -> Option<NetworkSettings> {
-        let policy = self.network.or((!self.allow_host.is_empty()).then_some(NetworkPolicy::Allow))?;
-        Some(NetworkSettings { policy, allow: self.allow_host.clone() })
-    }
-}
+use atoll_core::size::format_bytes;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -86,9 +68,10 @@ fn print_status(status: &NetworkStatus, output: &Output) -> Result {
 }
 
 fn table_row(host: &HostTraffic) -> Vec<table::Cell> {
-    let figures = [u64::from(host.port), host.sent, host.received, host.connections, host.refused];
-    let mut row = vec![cell(&host.host)];
-    row.extend(figures.map(|figure| cell(figure.to_string())));
+    let counts = [host.connections, host.refused].map(|count| cell(count.to_string()));
+    let mut row = vec![cell(&host.host), cell(host.port.to_string())];
+    row.extend([host.sent, host.received].map(|bytes| cell(format_bytes(bytes))));
+    row.extend(counts);
     row
 }
 

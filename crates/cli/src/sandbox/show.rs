@@ -1,11 +1,13 @@
 //! `atoll sandbox show`.
 
 use crate::connect::ConnectedClient;
+use crate::event_log::log_event::LogEvent;
 use crate::failure::Result;
 use crate::output::Output;
 use crate::render::fields::Fields;
 use crate::render::time;
-use atoll_api::Sandbox;
+use atoll_api::{EventsQuery, Sandbox};
+use atoll_core::event::kind;
 use atoll_core::id::SandboxId;
 
 #[derive(Debug, clap::Args)]
@@ -20,7 +22,19 @@ pub struct Show {
 
 pub async fn run(show: &Show, client: &ConnectedClient, output: &Output) -> Result {
     let sandbox = client.get_sandbox(show.id).await?;
-    if output.json { output.print_response(&sandbox) } else { sandbox_fields(&sandbox).print(output) }
+    if output.json {
+        return output.print_response(&sandbox);
+    }
+    sandbox_fields(&sandbox).entries("notice", list_notices(show.id, client).await?).print(output)
+}
+
+/// The notices in the sandbox's log, such as limits that its machine does not enforce.
+async fn list_notices(id: SandboxId, client: &ConnectedClient) -> Result<Vec<String>> {
+    const MAX_NOTICES: i64 = 20;
+    let types = Some(kind::SANDBOX_NOTICE.to_owned());
+    let query = EventsQuery { types, limit: Some(MAX_NOTICES), ..EventsQuery::default() };
+    let page = client.list_events(id, &query).await?;
+    Ok(page.items.into_iter().filter_map(|event| LogEvent::from(event).text()).collect())
 }
 
 fn sandbox_fields(sandbox: &Sandbox) -> Fields {

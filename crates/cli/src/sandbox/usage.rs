@@ -4,10 +4,10 @@ use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
 use crate::render::fields::Fields;
-use crate::render::size::format_bytes;
 use atoll_api::{ResourceQuery, ResourceSample};
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::Resources;
+use atoll_core::size::format_bytes;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

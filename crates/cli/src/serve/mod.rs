@@ -41,8 +41,6 @@ pub struct Serve {
     /// Put a URL with a password into DATABASE_URL: other users can see arguments.
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
-    #[command(flatten)]
-    files: ConfigFiles,
     /// Allow a public address without TLS; tokens are sent in clear text
     #[arg(long)]
     insecure_listen: bool,
@@ -61,6 +59,8 @@ pub struct Serve {
     /// Log level: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", value_parser = crate::arguments::parse_word::<Level>)]
     log_level: Option<Level>,
+    #[command(flatten)]
+    files: ConfigFiles,
 }
 
 impl Serve {
@@ -101,7 +101,7 @@ async fn serve_until_stopped(
     if let Err(why) = &launcher {
         tracing::warn!("this machine cannot create sandboxes: {why}");
     }
-    let server = Box::pin(Server::start(server_options::server_options(&loaded.config, launcher)))
+    let server = Box::pin(Server::start(server_options::server_options("atoll serve", &loaded.config, launcher)))
         .await
         .map_err(start_failure)?;
     announce_start(loaded, &server, output)?;

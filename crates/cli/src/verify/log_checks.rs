@@ -1,7 +1,8 @@
 //! Checks of a sandbox's event log.
 
 use super::promise::PromiseVerdict;
-use crate::event_log::log_event::{LogEvent, plain_text};
+use crate::event_log::log_event::LogEvent;
+use crate::render::plain_value::describe_output;
 use atoll_api::events::{EventData, FileEdited};
 use atoll_core::message::DeliveryMethod;
 
@@ -38,7 +39,7 @@ pub fn check_edits(events: &[LogEvent], file: &str, lines: &[&str]) -> PromiseVe
 /// Requires that the agent's `id -u` printed a uid other than 0.
 pub fn check_agent_uid(events: &[LogEvent]) -> Result<(), String> {
     let output = events.iter().find_map(|event| match &event.data {
-        EventData::AgentToolCompleted(call) if call.tool == "Bash" => Some(plain_text(&call.output)),
+        EventData::AgentToolCompleted(call) if call.tool == "Bash" => Some(describe_output(&call.output)),
         _ => None,
     });
     match output.as_deref().map(str::trim) {

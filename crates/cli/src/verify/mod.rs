@@ -62,7 +62,7 @@ pub fn run(verify: &Verify, output: &Output) -> Result {
         ))
         .with_hint("Choose another --provider."));
     }
-    let prepared = EmbeddedServerSetup::new(&loaded.config);
+    let prepared = EmbeddedServerSetup::new("atoll verify", &loaded.config);
     let runtime = build_runtime(Builder::new_multi_thread())?;
     let (mut report, mut leftovers) = (PromiseReport::new(output), Leftovers::default());
     let done = runtime.block_on(async {

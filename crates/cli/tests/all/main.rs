@@ -3,6 +3,7 @@
 
 mod canned;
 mod cp;
+mod creation;
 mod exec;
 mod live;
 mod program;

@@ -2,6 +2,7 @@
 
 use crate::program::{Running, atoll, objects, serve, text, with_input};
 use rustix::process::Signal;
+use serde_json::json;
 use std::path::Path;
 use std::process::Output;
 
@@ -95,7 +96,16 @@ fn uses_a_running_server_and_leaves_it_running() {
     let stdout = text(&done.stdout);
     assert!(stdout.contains(&format!("on {url}")) && stdout.contains("✓ done"), "{stdout}");
     let listed = atoll(dir.path()).args(["sandbox", "ls", "--json"]).output().unwrap();
-    assert_eq!(objects(&listed)[0]["outcome"], "succeeded");
+    let sandbox = objects(&listed).remove(0);
+    assert_eq!(sandbox["outcome"], "succeeded");
+    let replayed =
+        atoll(dir.path()).args(["replay", sandbox["id"].as_str().unwrap(), "--speed", "1000"]).output().unwrap();
+    let replayed = text(&replayed.stdout);
+    assert!(replayed.contains("› say hello") && replayed.contains("• hello"), "{replayed}");
+    let providers = objects(&atoll(dir.path()).args(["providers", "--json"]).output().unwrap());
+    let fake = providers.iter().find(|provider| provider["name"] == "fake").unwrap();
+    assert_eq!((&fake["available"], &fake["capabilities"]["isolation"]), (&json!(true), &json!("simulated")), "{fake}");
+    assert!(fake["create_timeout_s"].as_u64().is_some_and(|seconds| seconds > 0), "{fake}");
     server.signal(Signal::TERM);
     assert_eq!(server.end().0, Some(0));
 }
@@ -117,18 +127,20 @@ fn a_second_run_uses_the_embedded_server_of_the_first() {
 }
 
 #[test]
-fn an_interrupt_without_a_terminal_stops_the_run() {
+fn a_signal_interrupts_the_agent_and_a_second_one_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    for (signal, interrupted) in [(Signal::INT, true), (Signal::TERM, false)] {
+    for signal in [Signal::INT, Signal::TERM] {
         let mut command = atoll(dir.path());
         command.args(["run", "--provider", "fake", "say begun\nwait 600"]);
         let mut running = Running::start(command);
         running.until("• begun");
         running.signal(signal);
+        running.until("› interrupt");
+        // `timeout` signals its child and then the process group of its child.
+        running.signal(signal);
         let (exit, stdout, _) = running.end();
         assert_eq!(exit, Some(130), "{stdout}");
-        assert!(stdout.contains("stopped after"), "{stdout}");
-        assert_eq!(stdout.contains("the agent was interrupted"), interrupted, "{stdout}");
+        assert!(stdout.contains("the agent was interrupted") && stdout.contains("stopped after"), "{stdout}");
     }
 }
 
@@ -158,7 +170,7 @@ fn detaching_from_a_running_server_prints_how_to_return() {
     command.args(["run", "--provider", "fake", "say begun\nwait 600"]);
     let mut running = Running::start(command);
     running.until("• begun");
-    running.signal(Signal::TERM);
+    running.signal(Signal::HUP);
     let (exit, stdout, _) = running.end();
     assert_eq!(exit, Some(130));
     assert!(stdout.contains("keeps running on its server") && stdout.contains("atoll sandbox stop sbx_"), "{stdout}");

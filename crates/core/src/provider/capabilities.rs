@@ -1,7 +1,7 @@
 //! Capabilities of a provider, as enums: most have more than two values.
 
 use crate::string_enum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 string_enum! { "pause ability" PauseAbility { Memory = "memory", Disk = "disk", None = "none" } }
 string_enum! { "fork ability" ForkAbility { Live = "live", Idle = "idle", None = "none" } }
@@ -47,7 +47,7 @@ string_enum! { "image ability" ImageAbility { Import = "import", None = "none" }
 string_enum! { "listing" Listing { Exact = "exact", Eventual = "eventual", Local = "local" } }
 string_enum! { "isolation" Isolation { Namespace = "namespace", MicroVm = "micro_vm", Remote = "remote", Unmanaged = "unmanaged", Simulated = "simulated" } }
 
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Capabilities {
     pub isolation: Isolation,

@@ -28,12 +28,8 @@ impl EngineInfo {
             let options = info.security_options.as_deref().unwrap_or_default();
             options.iter().any(|option| option.split(',').any(|part| part == format!("name={option_name}")))
         };
-        let bounds = [
-            ("memory", info.memory_limit),
-            ("CPU time", info.cpu_cfs_quota),
-            ("process count", info.pids_limit),
-            ("disk space", Some(false)),
-        ];
+        let bounds =
+            [("memory", info.memory_limit), ("CPU time", info.cpu_cfs_quota), ("process count", info.pids_limit)];
         let root = if named("rootless") {
             RootMapping::Rootless
         } else if named("userns") {
@@ -112,13 +108,13 @@ mod tests {
     fn detects_the_root_mapping() {
         let plain = EngineInfo::from_info(&system_info(&["name=seccomp,profile=default"], "/var/lib/docker"));
         assert_eq!(plain.root, RootMapping::HostRoot);
-        assert_eq!(plain.limit_notices().len(), 2, "{:?}", plain.limit_notices());
+        assert_eq!(plain.limit_notices().len(), 1, "{:?}", plain.limit_notices());
         let remapped = EngineInfo::from_info(&system_info(
             &["name=seccomp,profile=default", "name=userns"],
             "/var/lib/docker/165536.165537",
         ));
         assert_eq!(remapped.root, RootMapping::Mapped { user: 165_536, group: 165_537 });
-        assert_eq!(remapped.limit_notices(), ["not limited by this engine: disk space"]);
+        assert_eq!(remapped.limit_notices(), Vec::<String>::new());
         assert_eq!(
             EngineInfo::from_info(&system_info(&["name=rootless"], "/home/u/docker")).root,
             RootMapping::Rootless
@@ -144,7 +140,7 @@ mod tests {
     fn notices_name_unenforced_limits() {
         let weak = SystemInfo { memory_limit: Some(false), ..system_info(&[], "/var/lib/docker") };
         let notices = EngineInfo::from_info(&weak).limit_notices();
-        assert!(notices.contains(&"not limited by this engine: memory, disk space".to_owned()), "{notices:?}");
+        assert!(notices.contains(&"not limited by this engine: memory".to_owned()), "{notices:?}");
         assert!(notices.iter().any(|notice| notice.contains("seccomp")));
     }
 }

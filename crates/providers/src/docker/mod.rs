@@ -122,11 +122,13 @@ impl Docker {
         dir: &ContainerDir,
         phase: Option<ContainerPhase>,
     ) -> Result<ProviderSandbox, Error> {
+        let engine = self.engine.engine_info().await?;
         Ok(ProviderSandbox {
             id: dir.provider_id(),
             state: provider_state(phase),
             labels: dir.read_record().map(|record| record.labels).unwrap_or_default(),
-            notices: self.engine.engine_info().await?.limit_notices(),
+            notices: engine.limit_notices(),
+            disk_notice: Some(NO_DISK_LIMIT.to_owned()),
         })
     }
 
@@ -228,6 +230,8 @@ impl Docker {
     }
 }
 
+/// No engine limits the disk use of a container.
+const NO_DISK_LIMIT: &str = "disk space: not limited by this engine";
 const PROTECTED_IN_RESULTS_ONLY: &str =
     "protected paths are writable inside this container; results that change them are refused";
 
@@ -264,6 +268,10 @@ impl ImplementProvider for Docker {
 
     fn disconnect_all(&self) {
         self.disconnect_workers();
+    }
+
+    async fn check_availability(&self) -> Result<(), Error> {
+        self.engine.list_containers(&[(container_spec::SERVER_LABEL, &self.server)]).await.map(drop)
     }
 
     /// The sandbox id is the idempotency key: container names are unique.

@@ -163,7 +163,13 @@ impl Fake {
         state.created_count += 1;
         let id = ProviderId(format!("fake_{}_{}", spec.identity.sandbox, state.created_count));
         let running = ProviderState::Running;
-        let found = ProviderSandbox { id: id.clone(), state: running, labels: all_labels(spec), notices: Vec::new() };
+        let found = ProviderSandbox {
+            id: id.clone(),
+            state: running,
+            labels: all_labels(spec),
+            notices: Vec::new(),
+            disk_notice: None,
+        };
         let link = FakeLink {
             sandbox: spec.identity.sandbox,
             server: self.link.clone(),

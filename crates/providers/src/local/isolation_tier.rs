@@ -7,11 +7,17 @@ use atoll_core::sandbox::IsolationTier;
 use atoll_jail::{HostReport, Tier};
 use std::sync::Mutex;
 
-/// The minimum tier of all sandboxes, and the tier of the last probe.
+/// The minimum tier of all sandboxes, and the findings of the last probe.
 #[derive(Default)]
 pub(super) struct TierRequirement {
     minimum: Option<IsolationTier>,
-    reached: Mutex<Option<Tier>>,
+    probed: Mutex<Option<ProbedHost>>,
+}
+
+#[derive(Clone, Copy)]
+struct ProbedHost {
+    tier: Tier,
+    confines_agents: bool,
 }
 
 impl TierRequirement {
@@ -21,30 +27,31 @@ impl TierRequirement {
 }
 
 impl Local {
-    /// The best tier that this machine reaches.
-    pub(super) async fn best_tier(&self) -> Option<IsolationTier> {
-        let reached = *lock_state(&self.tier.reached);
-        let reached = match reached {
-            Some(reached) => reached,
-            None => {
-                let report = self.call_launcher(|launcher| launcher.probe_host()).await.ok()?;
-                *lock_state(&self.tier.reached) = Some(report.tier);
-                report.tier
-            }
-        };
-        [IsolationTier::Strong, IsolationTier::Standard].into_iter().find(|one| reached >= jail_tier(*one))
+    /// This machine confines agents; false if the probe fails.
+    pub(super) async fn host_confines_agents(&self) -> bool {
+        let known = *lock_state(&self.tier.probed);
+        match known {
+            Some(known) => known.confines_agents,
+            None => self.probe_host().await.is_ok_and(|report| report.confines_agents()),
+        }
     }
 
     /// Refuses creation below the required tier. A positive probe is cached; a negative one is repeated, because the
     /// host may have been fixed.
     pub(super) async fn require_tier(&self, tier: Option<IsolationTier>) -> Result<(), Error> {
         let Some(demanded) = tier.max(self.tier.minimum) else { return Ok(()) };
-        if lock_state(&self.tier.reached).is_some_and(|reached| reached >= jail_tier(demanded)) {
+        if lock_state(&self.tier.probed).is_some_and(|known| known.tier >= jail_tier(demanded)) {
             return Ok(());
         }
-        let report = self.call_launcher(|launcher| launcher.probe_host()).await?;
-        *lock_state(&self.tier.reached) = Some(report.tier);
+        let report = self.probe_host().await?;
         explain_refusal(demanded, &report).map_or(Ok(()), |detail| Err(Error::Refused { detail }))
+    }
+
+    async fn probe_host(&self) -> Result<HostReport, Error> {
+        let report = self.call_launcher(|launcher| launcher.probe_host()).await?;
+        let probed = ProbedHost { tier: report.tier, confines_agents: report.confines_agents() };
+        *lock_state(&self.tier.probed) = Some(probed);
+        Ok(report)
     }
 }
 
@@ -64,7 +71,7 @@ fn explain_refusal(demanded: IsolationTier, report: &HostReport) -> Option<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_jail::{CgroupVersion, DiskQuota, MissingFeature, Support};
+    use atoll_jail::{CgroupVersion, DiskQuota, EnforcedLimits, Enforcement, IdMapKind, MissingFeature, Support};
 
     fn host_report(tier: Tier, missing: Vec<MissingFeature>) -> HostReport {
         HostReport {
@@ -86,6 +93,30 @@ mod tests {
             inotify_instances: None,
             missing,
         }
+    }
+
+    #[test]
+    fn agents_are_confined_by_isolation_and_not_by_limits() {
+        let limits = EnforcedLimits {
+            memory: Enforcement::PerProcess,
+            cpu: Enforcement::None,
+            pids: Enforcement::Enforced,
+            open_files: Enforcement::PerProcess,
+            disk: Enforcement::Monitored,
+            ids: IdMapKind::OwnRange,
+        };
+        let host = |ids| HostReport {
+            enforced: Some(EnforcedLimits { ids, ..limits }),
+            ..host_report(Tier::Standard, Vec::new())
+        };
+        for ids in [IdMapKind::OwnRange, IdMapKind::CommonRange, IdMapKind::SubIds] {
+            assert!(host(ids).confines_agents(), "{ids:?}");
+        }
+        assert!(!host(IdMapKind::SingleId).confines_agents(), "the agent has the ids of the server's user");
+        let missing = Support::Unavailable { reason: "off".into() };
+        assert!(!HostReport { seccomp: missing.clone(), ..host(IdMapKind::OwnRange) }.confines_agents());
+        assert!(!HostReport { isolation: missing, ..host(IdMapKind::OwnRange) }.confines_agents());
+        assert!(!host_report(Tier::None, Vec::new()).confines_agents(), "no sandbox can be created");
     }
 
     #[test]

@@ -2,14 +2,9 @@
 
 use atoll_jail::{EnforcedLimits, Enforcement, IdMapKind, SandboxInfo};
 
-/// Describes every limit that is not enforced.
+/// Describes every limit that is not enforced, except the disk's.
 pub(super) fn limit_notices(enforced: &EnforcedLimits) -> Vec<String> {
-    let bounds = [
-        ("memory", enforced.memory),
-        ("CPU time", enforced.cpu),
-        ("process count", enforced.pids),
-        ("disk space", enforced.disk),
-    ];
+    let bounds = [("memory", enforced.memory), ("CPU time", enforced.cpu), ("process count", enforced.pids)];
     let named = |enforcement: Enforcement| -> Vec<&str> {
         bounds.iter().filter(|(_, bound)| *bound == enforcement).map(|(name, _)| *name).collect()
     };
@@ -21,10 +16,6 @@ pub(super) fn limit_notices(enforced: &EnforcedLimits) -> Vec<String> {
     if !alone.is_empty() {
         notices.push(format!("limited per process only: {}", alone.join(", ")));
     }
-    let watched = named(Enforcement::Monitored);
-    if !watched.is_empty() {
-        notices.push(format!("{}: monitored only (no quota on this file system)", watched.join(", ")));
-    }
     match enforced.ids {
         IdMapKind::OwnRange | IdMapKind::SubIds => {}
         IdMapKind::CommonRange => notices.push(
@@ -35,6 +26,15 @@ pub(super) fn limit_notices(enforced: &EnforcedLimits) -> Vec<String> {
         ),
     }
     notices
+}
+
+/// Describes a disk limit that is not enforced. Most machines have no quota, so it is no news in each sandbox.
+pub(super) fn disk_notice(enforced: &EnforcedLimits) -> Option<String> {
+    match enforced.disk {
+        Enforcement::Enforced => None,
+        Enforcement::Monitored => Some("disk space: monitored only (no quota on this file system)".into()),
+        Enforcement::PerProcess | Enforcement::None => Some("disk space: not limited on this machine".into()),
+    }
 }
 
 /// Describes the protected paths that could not be mounted read-only.
@@ -64,6 +64,7 @@ mod tests {
     #[test]
     fn notices_name_only_unenforced_limits() {
         assert_eq!(limit_notices(&all_enforced()), Vec::<String>::new());
+        assert_eq!(disk_notice(&all_enforced()), None);
         let weak = EnforcedLimits {
             memory: Enforcement::PerProcess,
             disk: Enforcement::None,
@@ -72,10 +73,12 @@ mod tests {
             ..all_enforced()
         };
         let notices = limit_notices(&weak);
-        assert_eq!(notices[0], "not limited on this machine: CPU time, disk space");
+        assert_eq!(notices[0], "not limited on this machine: CPU time");
         assert_eq!(notices[1], "limited per process only: memory");
         assert_eq!(notices.len(), 3);
-        let notices = limit_notices(&EnforcedLimits { disk: Enforcement::Monitored, ..all_enforced() });
-        assert_eq!(notices, ["disk space: monitored only (no quota on this file system)"]);
+        assert_eq!(disk_notice(&weak).as_deref(), Some("disk space: not limited on this machine"));
+        let monitored = EnforcedLimits { disk: Enforcement::Monitored, ..all_enforced() };
+        assert_eq!(limit_notices(&monitored), Vec::<String>::new(), "a missing quota alone is no notice of a run");
+        assert!(disk_notice(&monitored).unwrap().contains("monitored only"));
     }
 }

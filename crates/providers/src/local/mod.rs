@@ -359,6 +359,7 @@ fn describe_sandbox(info: &SandboxInfo) -> ProviderSandbox {
             .chain(limit_notices::unprotected_notice(info))
             .chain(limit_notices::fixed_dirs_notice(info))
             .collect(),
+        disk_notice: limit_notices::disk_notice(&info.enforced),
     }
 }
 

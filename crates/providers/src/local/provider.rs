@@ -42,8 +42,12 @@ impl ImplementProvider for Local {
         self.maximum.apply_to(CAPABILITIES)
     }
 
-    async fn isolation_tier(&self) -> Option<IsolationTier> {
-        self.best_tier().await
+    async fn check_availability(&self) -> Result<(), Error> {
+        self.require_tier(Some(IsolationTier::Standard)).await
+    }
+
+    async fn confines_agents(&self) -> bool {
+        self.host_confines_agents().await
     }
 
     async fn find_dead_worker(&self, sandbox: SandboxId) -> Result<DeadWorker, Error> {

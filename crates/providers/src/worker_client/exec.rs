@@ -93,7 +93,7 @@ fn encode_start(spec: &ExecSpec) -> Result<Vec<u8>, Error> {
     };
     let first = ExecClientFrame::Start(start).encode();
     if first.len() > MAX_FRAME_BYTES {
-        return Err(Error::Refused { detail: "the command line and environment exceed 1 MB".into() });
+        return Err(Error::Refused { detail: "the command line and environment exceed 1 MiB".into() });
     }
     Ok(first)
 }

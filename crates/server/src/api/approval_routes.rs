@@ -6,19 +6,19 @@ use crate::extract::{Body, Params, SubId};
 use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::problem::Result;
 use crate::state::App;
-use atoll_api::{AnswerApproval, Approval, Page, PageQuery};
+use atoll_api::{AnswerApproval, Approval, ApprovalListQuery, Page, PageQuery};
 use atoll_core::id::SandboxId;
 use axum::Json;
 use axum::extract::State;
 use std::sync::Arc;
 
 /// List the pending approvals of all sandboxes, oldest first.
-#[utoipa::path(get, path = "/approvals", tag = "approvals", params(PageQuery),
+#[utoipa::path(get, path = "/approvals", tag = "approvals", params(ApprovalListQuery),
     responses((status = 200, body = Page<Approval>)))]
 pub async fn list_pending_approvals(
     State(app): State<Arc<App>>,
     access: CanList,
-    Params(query): Params<PageQuery>,
+    Params(query): Params<ApprovalListQuery>,
 ) -> Result<Json<Page<Approval>>> {
     approvals::list_pending(&app, access, query).await.map(Json)
 }

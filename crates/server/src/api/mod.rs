@@ -16,6 +16,7 @@ pub mod limit_routes;
 pub mod message_routes;
 pub mod network_routes;
 pub mod project_routes;
+pub mod provider_routes;
 pub mod sandbox_routes;
 pub mod secret_routes;
 pub mod session_routes;

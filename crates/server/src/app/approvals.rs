@@ -9,7 +9,7 @@ use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_api::events::{ApprovalAnswered, EventData};
-use atoll_api::{AnswerApproval, Page, PageQuery};
+use atoll_api::{AnswerApproval, ApprovalListQuery, Page, PageQuery};
 use atoll_core::approval::{ApprovalAnswer, ApprovalDecision, ApprovalState};
 use atoll_core::bounds;
 use atoll_core::event::{EventSource, NewEvent, kind};
@@ -21,6 +21,7 @@ use serde::Deserialize;
 
 /// Bounds the open approvals of one sandbox, so that one agent cannot flood the list of all approvals.
 const MAX_OPEN_APPROVALS: i64 = 100;
+const MAX_ID_BYTES: usize = 1024;
 
 /// The fields of an approval event that the server reads.
 #[derive(Deserialize)]
@@ -151,10 +152,16 @@ fn to_page(rows: Vec<ApprovalRow>, limit: i64) -> Page<atoll_api::Approval> {
     page.map(view_approval)
 }
 
-/// Lists the open approvals of all visible projects, oldest first.
-pub async fn list_pending(app: &App, access: CanList, query: PageQuery) -> Result<Page<atoll_api::Approval>> {
+/// Lists the open approvals of all visible projects, oldest first, or those with one id.
+pub async fn list_pending(app: &App, access: CanList, query: ApprovalListQuery) -> Result<Page<atoll_api::Approval>> {
     let (limit, after) = (page_size(query.limit, 50, 200)?, decode_position(query.cursor.as_deref())?);
     let filter = access.projects.as_filter();
+    if let Some(id) = query.id {
+        bounds::check_line("id", &id, MAX_ID_BYTES)?;
+        let rows =
+            app.read(async move |tx| Ok(approvals::list_approvals_with_id(tx, &filter, &id, limit).await?)).await?;
+        return Ok(to_page(rows, limit));
+    }
     let rows =
         app.read(async move |tx| Ok(approvals::list_open_approvals(tx, &filter, after.as_ref(), limit + 1).await?));
     Ok(to_page(rows.await?, limit))

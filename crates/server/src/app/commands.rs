@@ -60,7 +60,7 @@ fn check_exec(new: NewExec) -> Result<ExecSpec> {
         return Err(Problem::invalid("a command cannot contain NUL characters"));
     }
     if words.iter().map(|word| word.len()).sum::<usize>() > MAX_COMMAND_BYTES {
-        return Err(Problem::invalid("the command is longer than 128 KB"));
+        return Err(Problem::invalid("the command is longer than 128 KiB"));
     }
     bounds::check_env(&new.env)?;
     if new.timeout_s == Some(0) {

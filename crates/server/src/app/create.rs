@@ -94,7 +94,8 @@ pub async fn create_next_sandbox(
     plan: SandboxPlan,
 ) -> Result<CreatedSandbox> {
     if session.state == SessionState::Closed {
-        return Err(Problem::new(Code::SessionClosed, "a closed session cannot get another sandbox"));
+        return Err(Problem::new(Code::SessionClosed, "a closed session cannot get another sandbox")
+            .with("session_id", session.id.to_string()));
     }
     if let Some(live) = session.sandbox_id {
         let detail = format!("the session runs in sandbox {live}");

@@ -1,6 +1,6 @@
 //! The difference between a sandbox's workspace and the commit that it started from, or the changes of one turn.
 
-use super::targets::load_sandbox;
+use super::targets::{absence_problem, load_sandbox};
 use super::turn_diff;
 use crate::auth::access::CanSee;
 use crate::cursor::{decode_cursor, encode_cursor};
@@ -84,7 +84,7 @@ async fn compare_workspace(app: &App, row: &SandboxRow, query: DiffQuery, as_pat
         return Err(Problem::new(Code::NoRepository, "the sandbox was created without a repository"));
     };
     let Some(id) = row.provider_id.clone() else {
-        return Err(Problem::new(Code::SandboxGone, "the workspace is gone; the results are on their branch"));
+        return Err(absence_problem(&row));
     };
     let base = query.base.unwrap_or(start);
     let job = GitOperation::Diff { base, paths: query.path.into_iter().collect(), as_patch };
@@ -100,7 +100,7 @@ async fn compare_workspace(app: &App, row: &SandboxRow, query: DiffQuery, as_pat
     file.rewind().map_err(failed)?;
     file.take(MAX_DIFF_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
     if text.len() as u64 > MAX_DIFF_BYTES {
-        return Err(Problem::new(Code::TooLarge, "the diff is longer than 64 MB; limit it with `path`"));
+        return Err(Problem::new(Code::TooLarge, "the diff is longer than 64 MiB; limit it with `path`"));
     }
     Ok(text)
 }

@@ -47,8 +47,8 @@ async fn hand_over_logins(work: &mut Work<'_>, id: SandboxId, request: &LoginsRe
     let version = sha256_hex(Value::from(gathered.version_parts).to_string().as_bytes());
     let mut events = Vec::new();
     if request.known.as_ref() != Some(&version) {
-        let notices = gathered.missing.into_iter().map(|text| EventData::SandboxNotice(SandboxNotice { text }));
-        events.extend(notices.map(|notice| notice.into_event(work.now)));
+        let notices = gathered.missing.into_iter().map(|text| SandboxNotice { text, routine: false });
+        events.extend(notices.map(|notice| EventData::SandboxNotice(notice).into_event(work.now)));
         if !gathered.exposed.is_empty() {
             events.push(exposure_event(work, &gathered.exposed));
         }

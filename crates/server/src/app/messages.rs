@@ -75,7 +75,8 @@ async fn queue_for_session(
 ) -> Result<(MessageRow, Option<CreatedSandbox>)> {
     let mut session = sessions::lock_session(work, id).await?;
     if session.state == SessionState::Closed {
-        return Err(Problem::new(Code::SessionClosed, "a closed session accepts no messages"));
+        return Err(Problem::new(Code::SessionClosed, "a closed session accepts no messages")
+            .with("session_id", id.to_string()));
     }
     let mut created = None;
     if session.sandbox_id.is_none() {

@@ -30,6 +30,7 @@ pub mod notices;
 pub mod pausing;
 mod pricing;
 pub mod projects;
+pub mod provider_list;
 pub mod results;
 pub mod sandbox_plan;
 pub mod sandboxes;

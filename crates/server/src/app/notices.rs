@@ -3,6 +3,7 @@
 use crate::state::App;
 use atoll_api::events::{self, DiskFull, EventData};
 use atoll_core::id::SandboxId;
+use atoll_core::size::format_bytes;
 use atoll_providers::{DiskLimitEffect, SandboxNotice};
 use atoll_store::sandboxes;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ fn notice_data(notice: &SandboxNotice) -> EventData {
     match notice {
         SandboxNotice::Text(text) => EventData::SandboxNotice(events::SandboxNotice { text: text.clone() }),
         SandboxNotice::DiskFull { used, limit, effect } => {
-            let (used_mb, most) = (to_megabytes(*used), to_megabytes(*limit));
+            let (used_size, most) = (format_bytes(*used), format_bytes(*limit));
             let again = "delete files so that it can write again";
             let text = match effect {
                 DiskLimitEffect::WritersKilled(count) => {
@@ -35,14 +36,14 @@ fn notice_data(notice: &SandboxNotice) -> EventData {
                         1 => "the writing process was killed".to_owned(),
                         more => format!("{more} writing processes were killed"),
                     };
-                    format!("its files use {used_mb} MB of a {most} MB limit: {who}; {again}")
+                    format!("its files use {used_size} of {most}: {who}; {again}")
                 }
                 DiskLimitEffect::WritesRefused => {
-                    format!("its files use {used_mb} MB of a {most} MB limit: writes fail; {again}")
+                    format!("its files use {used_size} of {most}: writes fail; {again}")
                 }
                 DiskLimitEffect::PoolFull => format!(
                     "the disk pool of the local sandboxes is full: writes fail, although this sandbox uses only \
-                     {used_mb} of {most} MB; delete files here or elsewhere, or enlarge the pool with local.disk_pool_gb"
+                     {used_size} of {most}; delete files here or elsewhere, or enlarge the pool with local.disk_pool_gb"
                 ),
             };
             let stopped = match effect {
@@ -59,10 +60,6 @@ fn notice_data(notice: &SandboxNotice) -> EventData {
     }
 }
 
-fn to_megabytes(bytes: u64) -> u64 {
-    bytes.div_ceil(1_000_000)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,13 +74,13 @@ mod tests {
     #[test]
     fn a_full_disk_event_has_a_text_and_figures() {
         let data = disk_full(70_000_000, 67_108_864, DiskLimitEffect::WritersKilled(1));
-        let text = "its files use 70 MB of a 68 MB limit: the writing process was killed; \
+        let text = "its files use 66.8 MiB of 64.0 MiB: the writing process was killed; \
                     delete files so that it can write again";
         assert_eq!(data.text, text);
         assert_eq!((data.used_bytes, data.stopped), (70_000_000, 1));
         assert!(disk_full(2, 1, DiskLimitEffect::WritersKilled(3)).text.contains("3 writing processes were killed"));
         let data = disk_full(67_000_000, 67_108_864, DiskLimitEffect::WritesRefused);
-        let text = "its files use 67 MB of a 68 MB limit: writes fail; delete files so that it can write again";
+        let text = "its files use 63.9 MiB of 64.0 MiB: writes fail; delete files so that it can write again";
         assert_eq!((data.text.as_str(), data.stopped), (text, 0));
         let data = disk_full(1, 67_108_864, DiskLimitEffect::PoolFull);
         assert!(data.text.contains("enlarge the pool with local.disk_pool_gb"), "{}", data.text);

@@ -86,7 +86,8 @@ pub async fn start_results_export(work: &mut Work<'_>, id: SandboxId, actor: Str
 pub async fn remove_sandbox(work: &mut Work<'_>, id: SandboxId, force: bool, actor: String) -> Result<SandboxRow> {
     let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
     if sandbox.results == ResultsState::Pending && !force {
-        return Err(Problem::new(Code::ResultsPending, "export the results first, or set ?force=true to discard them"));
+        return Err(Problem::new(Code::ResultsPending, "export the results first, or set ?force=true to discard them")
+            .with("sandbox_id", id.to_string()));
     }
     if sandbox.state.is_live() {
         let work_was_done = sandbox.status.is_turn_done() && !continuous::is_live(work.tx, &sandbox).await?;

@@ -258,7 +258,9 @@ pub async fn expose_variables(work: &mut Work<'_>, sandbox: &mut SandboxRow) -> 
                 values.push(value);
                 names.push(name);
             }
-            Err(text) => events.push(EventData::SandboxNotice(SandboxNotice { text }).into_event(work.now)),
+            Err(text) => {
+                events.push(EventData::SandboxNotice(SandboxNotice { text, routine: false }).into_event(work.now))
+            }
         }
     }
     // Teach the redactor before the values can leave the sandbox.

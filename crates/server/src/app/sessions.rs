@@ -96,7 +96,8 @@ pub async fn change_session(
     let closing = change.state == Some(SessionState::Closed) && session.state == SessionState::Open;
     let reopening = change.state == Some(SessionState::Open) && session.state == SessionState::Closed;
     if reopening {
-        return Err(Problem::new(Code::SessionClosed, "a closed session cannot be reopened; fork it instead"));
+        return Err(Problem::new(Code::SessionClosed, "a closed session cannot be reopened; fork it instead")
+            .with("session_id", id.to_string()));
     }
     if closing {
         session.state = SessionState::Closed;

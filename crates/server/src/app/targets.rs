@@ -27,14 +27,24 @@ pub async fn find_sandbox(app: &App, id: SandboxId) -> Result<SandboxRow> {
     row.ok_or_else(|| Problem::not_found("sandbox"))
 }
 
-fn gone_problem(row: &SandboxRow, detail: &str) -> Problem {
-    Problem::new(Code::SandboxGone, detail).with("state", row.state.as_str())
+/// The provider does not have the sandbox: not yet, or no longer.
+pub fn absence_problem(row: &SandboxRow) -> Problem {
+    let problem = if is_starting(row) {
+        Problem::new(Code::SandboxStarting, "the sandbox is still being created")
+    } else {
+        Problem::new(Code::SandboxGone, "the sandbox's files are gone")
+    };
+    problem.with("state", row.state.as_str())
+}
+
+const fn is_starting(row: &SandboxRow) -> bool {
+    matches!(row.state, SandboxState::Pending | SandboxState::Creating)
 }
 
 /// The sandbox at its provider, if its files still exist.
 pub async fn find_target(app: &App, access: &Access<SandboxId, impl Permission>) -> Result<SandboxTarget> {
     let row = load_sandbox(app, access).await?;
-    let Some(id) = row.provider_id.clone() else { return Err(gone_problem(&row, "the sandbox's files are gone")) };
+    let Some(id) = row.provider_id.clone() else { return Err(absence_problem(&row)) };
     let provider = app.providers()?.get(row.provider);
     Ok(SandboxTarget { row, provider, id: ProviderId(id) })
 }
@@ -43,8 +53,8 @@ pub async fn find_target(app: &App, access: &Access<SandboxId, impl Permission>)
 pub async fn find_running_target(app: &App, access: &Access<SandboxId, impl Permission>) -> Result<SandboxTarget> {
     let row = load_sandbox(app, access).await?;
     pausing::require_not_paused(&row)?;
-    let Some(id) = row.provider_id.clone().filter(|_| row.state != SandboxState::Pending) else {
-        return Err(gone_problem(&row, "the sandbox's files are gone"));
+    let Some(id) = row.provider_id.clone().filter(|_| !is_starting(&row)) else {
+        return Err(absence_problem(&row));
     };
     let provider = app.providers()?.get(row.provider);
     Ok(SandboxTarget { row, provider, id: ProviderId(id) })

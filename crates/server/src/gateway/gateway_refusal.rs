@@ -169,7 +169,7 @@ impl GatewayRefusal {
                 "cannot read the request body: expected one uncompressed JSON object without duplicate fields"
                     .to_owned()
             }
-            Self::TooLarge { most } => format!("the request is larger than {} MB", most >> 20),
+            Self::TooLarge { most } => format!("the request is larger than {} MiB", most >> 20),
             Self::Background => {
                 "`background: true` is not supported: Atoll's model gateway cannot meter or fetch a response that is \
                  created later; remove it"

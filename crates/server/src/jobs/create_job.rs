@@ -141,8 +141,9 @@ async fn record_created(
         }
         let cloned = cloned.into_iter().map(|data| data.into_event(work.now).with_source(EventSource::Forge, None));
         let mut events: Vec<NewEvent> = cloned.collect();
-        let notices = found.notices.into_iter().map(|text| EventData::SandboxNotice(SandboxNotice { text }));
-        events.extend(notices.map(|notice| notice.into_event(work.now)));
+        let notices = found.notices.into_iter().map(|text| SandboxNotice { text, routine: false });
+        let disk_notice = found.disk_notice.map(|text| SandboxNotice { text, routine: true });
+        events.extend(notices.chain(disk_notice).map(|notice| EventData::SandboxNotice(notice).into_event(work.now)));
         work.log(&mut sandbox, events).await?;
         sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
         if sandbox.state.has_ended() {

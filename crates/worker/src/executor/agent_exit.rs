@@ -3,6 +3,7 @@
 use crate::spawner::ExitStatus;
 use atoll_api::events::AgentFailed;
 use atoll_core::provider::CommandExit;
+use atoll_core::size::format_bytes;
 
 /// The exit of an agent with its context.
 #[derive(Debug, Clone, Copy)]
@@ -54,8 +55,8 @@ fn out_of_memory_text(limit: Option<u64>, ending: ExitStatus) -> String {
     let why = "because the sandbox's memory ran out";
     match limit {
         Some(limit) => {
-            let megabytes = limit / 1_000_000;
-            format!("{what} {why}: its limit is {megabytes} MB; a sandbox with more memory_gb has room for more")
+            let limit = format_bytes(limit);
+            format!("{what} {why}: its limit is {limit}; a sandbox with more memory_gb has room for more")
         }
         None => format!("{what} {why}"),
     }

@@ -5,10 +5,12 @@ use atoll_tests::local::repository::{SampleRepository, run_git};
 use atoll_tests::local::{create_temp_dir, event_data, host_state, is_root, report_skipped};
 use atoll_tests::process::{self, find_program};
 use atoll_tests::unprivileged_user::{self, SubordinateIds, chown_tree};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
 const PLAIN_UID: u32 = 61_234;
@@ -50,6 +52,10 @@ impl CliUser {
     }
 
     fn run_atoll(&self, arguments: &[&str]) -> Output {
+        self.spawn_atoll(arguments).wait_with_output().unwrap()
+    }
+
+    fn spawn_atoll(&self, arguments: &[&str]) -> Child {
         let mut command = match self.uid {
             None => process::program_command("atoll"),
             Some(uid) => {
@@ -62,7 +68,7 @@ impl CliUser {
             .env("ATOLL_DATA_DIR", self.data_dir())
             .current_dir(self.home_dir());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        process::spawn_process(command).wait_with_output().unwrap()
+        process::spawn_process(command)
     }
 }
 
@@ -97,6 +103,32 @@ fn check_whole_run(user: &CliUser) -> Vec<Value> {
     events
 }
 
+/// Checks that repeated SIGTERMs, as `timeout` sends them, interrupt the agent and keep its work.
+fn check_terminated_run(user: &CliUser) {
+    let repository = SampleRepository::create();
+    let prompt = "edit kept.txt yes\nwait 600";
+    let mut run = user.spawn_atoll(&["run", prompt, "--repo", repository.path_str(), "--agent", "demo", "--json"]);
+    let pid = Pid::from_child(&run);
+    let mut stdout = BufReader::new(run.stdout.take().unwrap());
+    let mut read_until = |event_type: &str| {
+        let mut line = String::new();
+        while !line.contains(event_type) {
+            line.clear();
+            assert!(stdout.read_line(&mut line).unwrap() > 0, "the run ended without {event_type}");
+        }
+        serde_json::from_str::<Value>(&line).unwrap()
+    };
+    read_until("agent.file_edited");
+    kill_process(pid, Signal::TERM).unwrap();
+    read_until("message.queued");
+    kill_process(pid, Signal::TERM).unwrap();
+    let done = read_until("\"done\"");
+    assert_eq!((done["exit"].as_i64(), done["outcome"].as_str()), (Some(130), Some("cancelled")), "{done}");
+    let branch = done["branch"].as_str().unwrap_or_else(|| panic!("a branch in {done}"));
+    assert_eq!(repository.file_at(branch, "kept.txt").as_deref(), Some("yes\n"));
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+}
+
 fn assert_nothing_left(user: &CliUser) {
     let sandboxes = user.data_dir().join("sandboxes");
     let left: Vec<_> =
@@ -120,6 +152,7 @@ fn root_runs_a_task_from_start_to_end() {
     }
     let user = CliUser::root();
     check_whole_run(&user);
+    check_terminated_run(&user);
     assert_nothing_left(&user);
 }
 

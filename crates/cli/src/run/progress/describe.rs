@@ -1,24 +1,29 @@
 //! The steps of each event: a line, a text, or nothing for events that would only be noise.
 
-use super::{AnswerMode, RunProgress, pending_approval};
-use crate::event_log::log_event::{LogEvent, plain_text};
+use super::{AnswerMode, RunProgress};
+use crate::event_log::log_event::LogEvent;
+use crate::render::approval::{self, ApprovalRequest};
+use crate::render::fact::{self, Fact};
+use crate::render::plain_value::describe_output;
 use crate::render::spans::Spans;
-use crate::render::{continuous, event_line, patch, style, text, time};
+use crate::render::{continuous, patch, style, text, time};
 use crate::run::step::{Mark, ViewStep};
 use anstyle::Style;
 use atoll_api::events::{
-    AgentCompleted, ApprovalRequested, ApprovalResolved, EventData, FileChangeType, FileEdited, GitCloned, LimitUse,
-    MessageContent, MessageOutcome, ToolCompleted,
+    AgentCompleted, ApprovalAnswered, ApprovalRequested, ApprovalResolved, EventData, FileChangeType, FileEdited,
+    GitCloned, MessageContent, MessageOutcome, ToolCompleted,
 };
 use atoll_core::continuous::CheckVerdict;
-use atoll_core::limit::Limit;
 use atoll_core::message::{DeliveryMethod, MessageType};
+use atoll_core::policy::{ToolEffect, tool_effect};
 use atoll_core::provider::CommandExit;
 use std::time::Duration;
 
 /// Lines of a failed tool's output.
 const OUTPUT_LINES: usize = 5;
 const TAIL_LINES: usize = 20;
+/// Lines of a plan or of a subagent's output.
+const MAX_FACT_LINES: usize = 20;
 /// Shorter tool calls show no duration.
 const MIN_SHOWN_DURATION: Duration = Duration::from_secs(1);
 
@@ -51,13 +56,9 @@ impl RunProgress {
                 Some(failure_step(&format!("{} ({})", failure.error, failure.reason), tail))
             }
             EventData::AgentError(_) | EventData::AgentStreamError(_) => Some(failure_step(&body, "")),
-            EventData::AgentUnparsed(line) => {
-                Some(ViewStep::warning(&format!("not understood: {}", text::escape_clipped(&line.excerpt, 200))))
-            }
             EventData::ApprovalRequested(approval) => Some(self.describe_question(approval)),
-            EventData::ApprovalResolved(approval) => Some(ViewStep::note(&describe_decision(approval))),
-            EventData::LimitPaused(limit) => Some(ViewStep::warning(&describe_pause(limit))),
-            EventData::LimitResumed(_) => Some(ViewStep::note("the agent continues")),
+            EventData::ApprovalAnswered(approval) => self.describe_answer(approval),
+            EventData::ApprovalResolved(approval) => self.describe_resolution(approval),
             EventData::MessageQueued(message) => describe_queued(message),
             EventData::MessageEdited(message) => {
                 Some(ViewStep::text_block(Mark::User, style::NAME, &format!("edited: {}", message.content)))
@@ -69,16 +70,12 @@ impl RunProgress {
                 self.mark_undelivered(message, "delivered, but not confirmed")
             }
             EventData::GitCloned(clone) => return describe_clone(clone),
+            // `atoll sandbox show` and `atoll doctor` show what holds for every sandbox.
+            EventData::SandboxNotice(notice) if notice.routine => None,
             EventData::SandboxNotice(_) | EventData::SandboxDiskFull(_) => Some(ViewStep::warning(&body)),
-            EventData::WorkerLost(_) | EventData::WorkerRejected(_) | EventData::LogTruncated(_) => {
-                let detail = event_line::summarize_event(event, 300);
-                Some(ViewStep::warning(&format!("{}: {detail}", event.event_type())))
-            }
-            EventData::Unknown { .. } => Some(generic_step(event)),
             // The status line or the summary covers these, or only programs need them.
             EventData::AgentAssistantMessage(_)
             | EventData::AgentUserToolResult(_)
-            | EventData::ApprovalAnswered(_)
             | EventData::AgentWaiting(_)
             | EventData::AgentShutdown(_)
             | EventData::AgentMessageInjected(_)
@@ -87,7 +84,7 @@ impl RunProgress {
             data => match event.event_type().split('.').next() {
                 Some("session" | "sandbox") => None,
                 Some("continuous") => return describe_check(data).into_iter().collect(),
-                _ => Some(generic_step(event)),
+                _ => fact::describe_fact(event).map(fact_step),
             },
         };
         step.into_iter().collect()
@@ -95,8 +92,8 @@ impl RunProgress {
 
     fn describe_tool(&mut self, event: &LogEvent, call: &ToolCompleted) -> Option<ViewStep> {
         let done = self.calls.finish_call(call, event.event.at);
-        if done.is_edit && !call.is_error {
-            // The edit has its own step.
+        // The edit has its own step; a command that changed a file is shown as well.
+        if done.is_edit && !call.is_error && tool_effect(&call.tool) == ToolEffect::Writes {
             return None;
         }
         let (tool, input) = done.description.split_once("  ").unwrap_or((&done.description, ""));
@@ -107,7 +104,7 @@ impl RunProgress {
         let side = if side.is_empty() { side } else { format!("  {side}") };
         let mark = if call.is_error { Mark::Failed } else { Mark::Done };
         let step = ViewStep::one_line(mark, line).with_side(Spans::new().styled(style::FAINT, side));
-        let output = plain_text(&call.output);
+        let output = describe_output(&call.output);
         Some(if call.is_error { step.with_body(style::FAINT, &last_lines(&output, OUTPUT_LINES)) } else { step })
     }
 
@@ -117,9 +114,22 @@ impl RunProgress {
             (AnswerMode::Typed, Some(pending)) => pending.typing_hint(),
             (AnswerMode::Command, Some(pending)) => pending.command_hint(),
             (AnswerMode::Typed | AnswerMode::Command, None) => "answer with: atoll approvals".to_owned(),
+            (AnswerMode::Past, _) => String::new(),
         };
-        let question = pending_approval::describe_request(approval);
+        let question = ApprovalRequest::from(approval).describe_with_tool();
         ViewStep::text_block(Mark::Question, style::WARN, &format!("the agent asks: {question}\n{how}"))
+    }
+
+    /// The answers to a question; a decision has its step when the agent has it.
+    fn describe_answer(&mut self, answered: &ApprovalAnswered) -> Option<ViewStep> {
+        answered.answers.as_ref().filter(|answers| !answers.is_empty())?;
+        self.answered_questions.insert(answered.approval_id.clone());
+        Some(ViewStep::note(&approval::describe_answer(answered)))
+    }
+
+    fn describe_resolution(&mut self, resolved: &ApprovalResolved) -> Option<ViewStep> {
+        let is_shown = self.answered_questions.remove(&resolved.approval_id);
+        (!is_shown).then(|| ViewStep::note(&approval::describe_resolution(resolved)))
     }
 
     fn describe_delivery(&mut self, event: &LogEvent, message: &MessageOutcome) -> Option<ViewStep> {
@@ -144,10 +154,10 @@ fn sub_line(text: &str) -> ViewStep {
     ViewStep::text_block(Mark::Under, style::FAINT, text)
 }
 
-fn generic_step(event: &LogEvent) -> ViewStep {
-    let kind = text::escape_clipped(event.event_type(), 100);
-    let line = format!("{kind} {}", event_line::summarize_event(event, 300));
-    ViewStep::one_line(Mark::Fact, Spans::new().styled(style::FAINT, line))
+fn fact_step(fact: Fact) -> ViewStep {
+    let body = last_lines(&fact.body, MAX_FACT_LINES);
+    let words = if body.is_empty() { fact.head } else { format!("{}\n{body}", fact.head) };
+    if fact.is_warning { ViewStep::warning(&words) } else { ViewStep::note(&words) }
 }
 
 fn describe_queued(message: &MessageContent) -> Option<ViewStep> {
@@ -203,25 +213,6 @@ fn describe_check(data: &EventData) -> Option<ViewStep> {
         EventData::ContinuousStopped(_) | EventData::ContinuousRunFailed(_) => ViewStep::warning(&line),
         _ => ViewStep::note(&line),
     })
-}
-
-fn describe_decision(approval: &ApprovalResolved) -> String {
-    let reason = approval.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("decided: {}{reason}", approval.decision)
-}
-
-fn describe_pause(paused: &LimitUse) -> String {
-    if paused.limit == Limit::ProjectBudget {
-        let project = paused.project_id.map_or_else(|| "…".to_owned(), |id| id.to_string());
-        let until = paused.until.map(|until| format!(", or wait until {}", time::format_time(until)));
-        let until = until.unwrap_or_default();
-        return format!(
-            "the agent is paused at its project's budget; raise it with `atoll project budget {project} …`{until}"
-        );
-    }
-    let flag = paused.limit.as_str().replace('_', "-");
-    let limit = paused.limit;
-    format!("the agent is paused at its limit {limit}; raise it with `atoll sandbox limits … --{flag} …`")
 }
 
 fn describe_clone(clone: &GitCloned) -> Vec<ViewStep> {

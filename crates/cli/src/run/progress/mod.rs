@@ -17,7 +17,7 @@ use atoll_core::id::MessageId;
 use atoll_core::limit::Limit;
 use atoll_core::message::MessageType;
 use atoll_core::sandbox::{Outcome, SandboxState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tool_calls::ToolCalls;
 
 /// The current phase of a run.
@@ -83,6 +83,8 @@ pub struct RunProgress {
     answers: AnswerMode,
     /// Pending approvals, oldest first.
     pending: Vec<PendingApproval>,
+    /// Questions whose answers have been shown.
+    answered_questions: BTreeSet<String>,
     calls: ToolCalls,
     edits: BTreeMap<String, ChangedFile>,
     /// Messages without a delivery report, and whether they are interrupts.
@@ -98,6 +100,8 @@ pub enum AnswerMode {
     Command,
     /// By a message, with this hint.
     ByMessage(String),
+    /// The run is over.
+    Past,
 }
 
 impl RunProgress {
@@ -113,6 +117,7 @@ impl RunProgress {
             ends: 0,
             answers,
             pending: Vec::new(),
+            answered_questions: BTreeSet::new(),
             calls: ToolCalls::default(),
             edits: BTreeMap::new(),
             undelivered: BTreeMap::new(),
@@ -136,7 +141,7 @@ impl RunProgress {
     pub fn pending_approval(&self) -> Option<&PendingApproval> {
         match self.answers {
             AnswerMode::Typed => self.pending.first(),
-            AnswerMode::Command | AnswerMode::ByMessage(_) => None,
+            AnswerMode::Command | AnswerMode::ByMessage(_) | AnswerMode::Past => None,
         }
     }
 
@@ -161,7 +166,10 @@ impl RunProgress {
             EventData::AgentStarted(_)
             | EventData::AgentCompleted(_)
             | EventData::AgentFailed(_)
-            | EventData::SandboxCompleting(_) => self.pending.clear(),
+            | EventData::SandboxCompleting(_) => {
+                self.pending.clear();
+                self.answered_questions.clear();
+            }
             _ => {}
         }
     }

@@ -1,6 +1,6 @@
 //! A pending approval, and the meaning of a typed line as its answer.
 
-use crate::render::tool_input::ApprovalRequest;
+use crate::render::approval::ApprovalRequest;
 use atoll_api::AnswerApproval;
 use atoll_api::events::ApprovalRequested;
 use atoll_core::approval::ApprovalDecision;
@@ -79,20 +79,6 @@ fn parse_decision(typed: &str) -> Option<AnswerApproval> {
     }
 }
 
-/// One line: the tool and its input, or the question with its options.
-pub(super) fn describe_request(approval: &ApprovalRequested) -> String {
-    let request = ApprovalRequest::from(approval);
-    let description = request.describe();
-    let questions = request.questions();
-    let options = questions.first().map(|question| question.options.as_slice()).unwrap_or_default();
-    let labels: Vec<&str> = options.iter().map(|option| option.label.as_str()).collect();
-    match &request.tool {
-        Some(tool) if !request.is_question() => format!("{tool}  {description}"),
-        Some(_) | None if labels.is_empty() => description,
-        Some(_) | None => format!("{description} ({})", labels.join(" / ")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,20 +105,6 @@ mod tests {
         for message in ["approve of nothing", "denying is hard", "no idea", "use the other file"] {
             assert_eq!(answer(&permission, message), None, "{message}");
         }
-    }
-
-    #[test]
-    fn describes_a_request_with_its_options() {
-        let described = |mut request: Value| {
-            request["approval_id"] = "apr_1".into();
-            describe_request(&serde_json::from_value(request).unwrap())
-        };
-        let command = json!({ "kind": "permission", "tool": "Bash", "input": { "command": "make test" } });
-        assert_eq!(described(command), "Bash  make test");
-        let options = json!([{ "label": "red" }, { "label": "blue" }]);
-        let question = json!({ "question": "Which?", "options": options });
-        let question = json!({ "kind": "question", "tool": "AskUserQuestion", "input": { "questions": [question] } });
-        assert_eq!(described(question), "Which? (red / blue)");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::event_log::log_event::testing::event_at as event_at_time;
+use atoll_api::events::EXAMPLES;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -111,6 +112,67 @@ fn renders_a_run() {
     insta::assert_snapshot!("wide", steps_text(&steps, Some(80)));
     insta::assert_snapshot!("narrow", steps_text(&steps, Some(32)));
     insta::assert_snapshot!("pipe", steps_text(&steps, None));
+}
+
+#[test]
+fn a_run_shows_no_json_and_no_event_names() {
+    for (event_type, data) in EXAMPLES {
+        let data = serde_json::from_str(data).unwrap();
+        let mut progress = RunProgress::new(AnswerMode::Command);
+        let text = steps_text(&progress.apply(&event_at(1, event_type, Some(1), data)), None);
+        assert!(!text.contains("{\"") && !text.contains("[\"") && !text.contains(event_type), "{event_type}: {text}");
+    }
+}
+
+#[test]
+fn a_command_that_changes_a_file_has_its_own_step() {
+    let mut progress = RunProgress::new(AnswerMode::Command);
+    let mut shown = Vec::new();
+    for (tool, call) in [("Bash", "t1"), ("Write", "t2")] {
+        let input = json!({"command": "sed -i s/a/b/ x", "file_path": "x"});
+        let edit = json!({"file_path": "x", "change_type": "modified", "lines_added": 1, "lines_removed": 1,
+                          "diff_preview": "", "tool_use_id": call});
+        let done = json!({"tool": tool, "tool_use_id": call, "output": "", "is_error": false});
+        for (event_type, data) in [
+            ("agent.tool_use", json!({"tool": tool, "tool_use_id": call, "input": input})),
+            ("agent.file_edited", edit),
+            ("agent.tool_completed", done),
+        ] {
+            shown.extend(progress.apply(&event_at(1, event_type, Some(1), data)));
+        }
+    }
+    assert_eq!(steps_text(&shown, None), "✎ x  +1 −1\n✓ Bash  sed -i s/a/b/ x\n✎ x  +1 −1");
+}
+
+#[test]
+fn a_question_has_its_choices_and_the_persons_answer() {
+    let mut progress = RunProgress::new(AnswerMode::Typed);
+    let questions = json!([{"question": "Which?", "options": [{"label": "red"}, {"label": "blue"}]}]);
+    let shown: Vec<_> = [
+        (
+            "approval.requested",
+            json!({"approval_id": "a", "kind": "question", "tool": "AskUserQuestion",
+                                      "input": {"questions": questions}}),
+        ),
+        (
+            "approval.answered",
+            json!({"approval_id": "a", "decision": "allow", "reason": null,
+                                     "answers": {"Which?": "blue"}}),
+        ),
+        ("approval.resolved", json!({"approval_id": "a", "decision": "allow", "reason": null})),
+    ]
+    .into_iter()
+    .flat_map(|(event_type, data)| progress.apply(&event_at(1, event_type, Some(1), data)))
+    .collect();
+    assert_eq!(steps_text(&shown, None), "? the agent asks: Which? (red / blue)\n  type the answer\n· answered: blue");
+}
+
+#[test]
+fn the_notice_of_a_missing_disk_quota_is_not_part_of_a_run() {
+    let mut progress = RunProgress::new(AnswerMode::Command);
+    let notice = |routine: bool| json!({"text": "disk space: monitored only", "routine": routine});
+    assert!(progress.apply(&event_at(0, "sandbox.notice", None, notice(true))).is_empty());
+    assert_eq!(progress.apply(&event_at(0, "sandbox.notice", None, notice(false))).len(), 1);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Progress of a transfer, on a terminal.
 
 use crate::output::Output;
+use atoll_core::size::format_bytes;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,13 +52,12 @@ impl Drop for TransferProgress {
 }
 
 fn progress_line(bytes: u64, total: Option<u64>) -> String {
-    let megabytes = |bytes: u64| format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10);
     match total {
         Some(total) if total > 0 => {
             let percent = u128::from(bytes) * 100 / u128::from(total);
-            format!("{} of {} ({percent} %)", megabytes(bytes), megabytes(total))
+            format!("{} of {} ({percent} %)", format_bytes(bytes), format_bytes(total))
         }
-        _ => megabytes(bytes),
+        _ => format_bytes(bytes),
     }
 }
 
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn shows_bytes_and_percentage() {
-        assert_eq!(progress_line(1_250_000, None), "1.2 MB");
-        assert_eq!(progress_line(1_000_000, Some(4_000_000)), "1.0 MB of 4.0 MB (25 %)");
-        assert_eq!(progress_line(0, Some(0)), "0.0 MB");
+        assert_eq!(progress_line(1_250_000, None), "1.2 MiB");
+        assert_eq!(progress_line(1_000_000, Some(4_000_000)), "976.6 KiB of 3.8 MiB (25 %)");
+        assert_eq!(progress_line(0, Some(0)), "0 B");
     }
 }

@@ -5,6 +5,7 @@ mod copy_progress;
 mod download_copy;
 mod upload_copy;
 
+use super::readiness::retry_until_running;
 use crate::connect::ConnectedClient;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -127,17 +128,12 @@ impl CopyReport {
 pub async fn run(copy: &CopyCommand, client: &ConnectedClient, output: &Output) -> Result {
     let copying = async {
         match (&copy.source, &copy.destination) {
-            (CopySide::Local(from), CopySide::Sandbox { id, path }) => {
-                upload_copy::copy_local(from, &SandboxPath { client, id: *id, path }, output).await
-            }
-            (CopySide::Stream, CopySide::Sandbox { id, path }) => {
-                upload_copy::copy_stdin(&SandboxPath { client, id: *id, path }).await
-            }
-            (CopySide::Sandbox { id, path }, CopySide::Local(to)) => {
-                download_copy::copy_to_local(&SandboxPath { client, id: *id, path }, to, output).await
-            }
-            (CopySide::Sandbox { id, path }, CopySide::Stream) => {
-                download_copy::copy_to_stdout(&SandboxPath { client, id: *id, path }, output).await
+            (CopySide::Local(_) | CopySide::Stream, CopySide::Sandbox { id, path })
+            | (CopySide::Sandbox { id, path }, CopySide::Local(_) | CopySide::Stream) => {
+                let inside = SandboxPath { client, id: *id, path };
+                // A stream can be read only once, so wait for the sandbox before the copy.
+                retry_until_running(*id, client, output, async || inside.stat_path().await).await?;
+                copy_files(copy, &inside, output).await
             }
             (CopySide::Sandbox { .. }, CopySide::Sandbox { .. }) => {
                 Err(Failure::input("both sides are in a sandbox; copy to this machine first"))
@@ -151,6 +147,16 @@ pub async fn run(copy: &CopyCommand, client: &ConnectedClient, output: &Output) 
         // Print no report if stdout has the content.
         copied = copying => copied?.report(output, copy.destination != CopySide::Stream),
         _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
+    }
+}
+async fn copy_files(copy: &CopyCommand, inside: &SandboxPath<'_>, output: &Output) -> Result<CopyReport> {
+    match (&copy.source, &copy.destination) {
+        (CopySide::Local(from), _) => upload_copy::copy_local(from, inside, output).await,
+        (CopySide::Stream, _) => upload_copy::copy_stdin(inside).await,
+        (CopySide::Sandbox { .. }, CopySide::Local(to)) => download_copy::copy_to_local(inside, to, output).await,
+        (CopySide::Sandbox { .. }, CopySide::Stream | CopySide::Sandbox { .. }) => {
+            download_copy::copy_to_stdout(inside, output).await
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod shell_session;
 
 use super::exec::{exit_status, exit_with};
 use super::exec_list::print_terminals;
+use super::readiness::retry_until_running;
 use crate::connect::ConnectedClient;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -46,9 +47,12 @@ pub async fn run(shell: &Shell, client: &ConnectedClient, output: &Output) -> Re
         return print_terminals(shell.id, client, output).await;
     }
     if shell.argv.is_empty() {
-        let session = ShellSession::new(client, shell.id, shell.exec.clone(), shell.cwd.clone());
-        let session = if shell.exec.is_some() { session.existing() } else { session };
-        return run_session(session, output).await;
+        let run = async || {
+            let session = ShellSession::new(client, shell.id, shell.exec.clone(), shell.cwd.clone());
+            let session = if shell.exec.is_some() { session.existing() } else { session };
+            run_session(session, output).await
+        };
+        return retry_until_running(shell.id, client, output, run).await;
     }
     let request = NewExec { argv: Some(shell.argv.clone()), cwd: shell.cwd.clone(), ..NewExec::default() };
     run_on_terminal(shell.id, request, client, output).await
@@ -58,7 +62,8 @@ pub async fn run(shell: &Shell, client: &ConnectedClient, output: &Output) -> Re
 pub async fn run_on_terminal(id: SandboxId, request: NewExec, client: &ConnectedClient, output: &Output) -> Result {
     let (cols, rows) = keyboard::terminal_size();
     let request = NewExec { terminal: Some(TerminalSize { cols, rows }), ..request };
-    let running = client.run_command(id, &request).await?;
+    let start = async || Ok(client.run_command(id, &request).await?);
+    let running = retry_until_running(id, client, output, start).await?;
     let exec = running.id().map(str::to_owned);
     let exec = exec.ok_or_else(|| Failure::setup("not_atoll", "the server's response has no command id"))?;
     let session = ShellSession::new(client, id, Some(exec), None);

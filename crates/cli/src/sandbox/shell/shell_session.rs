@@ -183,8 +183,8 @@ impl<'a> ShellSession<'a> {
                 _ = resized.recv() => drop(terminal.resize(current_size()).await),
                 caught = signals.next() => match caught {
                     // SIGINT from another process: Ctrl-C itself arrives as a byte.
-                    CaughtSignal::Interrupt => drop(terminal.type_input(vec![3]).await),
-                    CaughtSignal::Terminate => return Ok(ConnectionEnd::Terminated),
+                    CaughtSignal::Interrupt { .. } => drop(terminal.type_input(vec![3]).await),
+                    CaughtSignal::Terminate | CaughtSignal::Hangup => return Ok(ConnectionEnd::Terminated),
                 },
             }
         }

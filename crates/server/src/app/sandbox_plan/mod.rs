@@ -24,7 +24,7 @@ use atoll_api::NewSandbox;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::policy::ToolPolicy;
 use atoll_core::protected_paths;
-use atoll_core::sandbox::{ApprovalMode, EndPolicy, IsolationTier, ProviderKind, Repo, Settings};
+use atoll_core::sandbox::{ApprovalMode, EndPolicy, ProviderKind, Repo, Settings};
 use atoll_store::projects::{self, ProjectRow};
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::SessionRow;
@@ -59,8 +59,8 @@ pub struct PreparedRequest {
     taken_branches: BTreeSet<String>,
 }
 
-/// Time limit for a provider to report its isolation tier.
-const TIER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for a provider to report its isolation.
+const ISOLATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Step 1: everything that needs the provider or git, before the transaction.
 pub async fn prepare_request(app: &App, client: ClientCaller, new: NewSandbox) -> Result<PreparedRequest> {
@@ -86,8 +86,8 @@ pub async fn prepare_request(app: &App, client: ClientCaller, new: NewSandbox) -
         return Ok(request);
     }
     if request.new.approvals.or(defaults.approvals).is_none() {
-        let tier = tokio::time::timeout(TIER_TIMEOUT, provider.isolation_tier()).await.ok().flatten();
-        request.new.approvals = Some(default_approvals(tier));
+        let is_confined = tokio::time::timeout(ISOLATION_TIMEOUT, provider.confines_agents()).await.unwrap_or(false);
+        request.new.approvals = Some(if is_confined { ApprovalMode::Full } else { ApprovalMode::Edits });
     }
     // A session continues with its own repository, which is resolved already.
     if session.is_none() || request.new.repo.is_some() {
@@ -103,14 +103,6 @@ pub async fn prepare_request(app: &App, client: ClientCaller, new: NewSandbox) -
 fn parse_defaults(project: &ProjectRow) -> Result<NewSandbox> {
     serde_json::from_value(project.defaults.clone().into())
         .map_err(|error| Problem::internal(format!("defaults: {error}")))
-}
-
-/// A strongly isolated agent runs without approvals by default.
-const fn default_approvals(tier: Option<IsolationTier>) -> ApprovalMode {
-    match tier {
-        Some(IsolationTier::Strong) => ApprovalMode::Full,
-        Some(IsolationTier::Standard) | None => ApprovalMode::Edits,
-    }
 }
 
 /// Resolves the base commit and the branch, so that an unusable repository is an error of the request.

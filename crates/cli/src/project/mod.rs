@@ -1,4 +1,6 @@
-//! `atoll project`: manages projects, their members and budgets.
+//! `atoll project`: manages projects, their defaults, members and budgets.
+
+mod defaults;
 
 use crate::arguments::parse_word;
 use crate::connect::{Connect, ConnectedClient};
@@ -6,6 +8,7 @@ use crate::failure::Result;
 use crate::output::Output;
 use crate::pages::{collect_all, page_query};
 use crate::render::fields::Fields;
+use crate::render::plain_value::describe_value;
 use crate::render::{table, time};
 use crate::sandbox::limits::LimitValue;
 use atoll_api::{Budget, ChangeProject, Member, NewBudget, NewProject, Project as ApiProject, SetMember};
@@ -51,6 +54,8 @@ enum Command {
         /// New name
         name: String,
     },
+    /// Set the defaults of a project's sandboxes
+    Set(Box<defaults::SetDefaults>),
     /// Show or set a project's model budget
     #[command(after_help = "\
 Examples:
@@ -117,6 +122,7 @@ pub async fn run(project: &Project, output: &Output) -> Result {
             let change = ChangeProject { name: Some(name.clone()), ..ChangeProject::default() };
             print_project(&client.change_project(*id, &change).await?, output)
         }
+        Command::Set(set) => print_project(&defaults::set_defaults(set, &client).await?, output),
         Command::Budget { id, dollars, per } => {
             let project = match dollars {
                 Some(dollars) => client.change_project(*id, &budget_change(*dollars, *per)).await?,
@@ -192,17 +198,13 @@ fn print_project(project: &ApiProject, output: &Output) -> Result {
     Fields::new()
         .field("id", project.id)
         .field("name", &project.name)
-        .field("default", project.is_default)
-        .optional("repository", project.repo.as_ref().map(to_json))
-        .optional("defaults", (!project.defaults.is_empty()).then(|| to_json(&project.defaults)))
+        .field("is default", project.is_default)
+        .optional("repository", project.repo.as_ref().and_then(|repo| repo.url.clone().or_else(|| repo.path.clone())))
+        .entries("default", project.defaults.iter().map(|(field, value)| format!("{field}: {}", describe_value(value))))
         .optional("budget", project.budget.as_ref().map(|budget| describe_budget(Some(budget))))
         .optional("model cost", project.usage.as_ref().map(|usage| format_dollars(usage.cost)))
         .field("created", time::format_time(project.created_at))
         .print(output)
-}
-
-fn to_json(value: &impl serde::Serialize) -> String {
-    serde_json::to_value(value).unwrap_or_default().to_string()
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
-//! Formats sizes for people.
+//! Sizes for people, in one set of units.
 
 const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
 
+/// Formats a size with one decimal in binary units, such as `1.5 GiB`.
+#[allow(clippy::cast_precision_loss, reason = "an f64 is precise enough for one decimal")]
 pub fn format_bytes(count: u64) -> String {
     if count < 1024 {
         return format!("{count} B");
     }
-    // An f64 is precise enough for one decimal.
     let mut amount = count as f64;
     let mut unit = "B";
     for next in UNITS {

@@ -1,0 +1,160 @@
+//! The settings of a sandbox as flags: one list for `atoll run`, `atoll sandbox new` and `atoll project set`.
+
+mod agent_flags;
+mod limit_flags;
+mod network_flags;
+mod sandbox_flags;
+
+use crate::failure::Result;
+use agent_flags::AgentFlags;
+use atoll_api::NewSandbox;
+use atoll_core::id::{ProjectId, SessionId};
+use limit_flags::LimitFlags;
+use network_flags::NetworkFlags;
+use sandbox_flags::SandboxFlags;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The settings that a request and a project's defaults have in common.
+#[derive(Debug, Default, clap::Args)]
+pub struct SettingFlags {
+    #[command(flatten)]
+    sandbox: SandboxFlags,
+    #[command(flatten)]
+    agent: AgentFlags,
+    #[command(flatten)]
+    network: NetworkFlags,
+    #[command(flatten)]
+    limits: LimitFlags,
+}
+
+impl SettingFlags {
+    /// A request with the given flags. It names every field, so that a new field of the API needs a decision here.
+    pub fn to_request(&self) -> Result<NewSandbox> {
+        let Self { sandbox, agent, network, limits } = self;
+        Ok(NewSandbox {
+            provider: sandbox.provider,
+            agent: agent.agent.clone(),
+            model: agent.model.clone(),
+            mode: agent.mode,
+            approvals: agent.approvals,
+            repo: sandbox.repository()?,
+            image: sandbox.image.clone(),
+            snapshot: sandbox.snapshot.clone(),
+            labels: sandbox.labels.iter().cloned().collect(),
+            env: sandbox.env.iter().cloned().collect(),
+            resources: sandbox.resources(),
+            isolation: sandbox.isolation,
+            protected: sandbox.protected.clone(),
+            network: network.settings(),
+            limits: limits.settings(),
+            policy: agent.policy.clone(),
+            guardian: agent.guardian(),
+            timeout_s: sandbox.timeout,
+            tools: (!agent.tools.is_empty()).then(|| agent.tools.clone()),
+            denied_tools: agent.denied_tools.clone(),
+            system_prompt: agent.system_prompt.clone(),
+            enable_subagents: agent.subagents,
+            enable_skills: agent.skills,
+            deliver: sandbox.deliver,
+            continuous: agent.continuous_settings(),
+            mcp: agent.mcp.clone(),
+            secrets: (!sandbox.secrets.is_empty()).then(|| sandbox.secrets.clone()),
+            // One command sets each of these in its own way.
+            prompt: None,
+            title: None,
+            end: None,
+            project_id: None,
+            session_id: None,
+            modes: BTreeMap::new(),
+        })
+    }
+
+    pub const fn provider(&self) -> Option<atoll_core::sandbox::ProviderKind> {
+        self.sandbox.provider
+    }
+
+    pub fn agent(&self) -> Option<&str> {
+        self.agent.agent.as_deref()
+    }
+
+    /// The directory of `--repo`.
+    pub fn repo_dir(&self) -> Option<&Path> {
+        self.sandbox.repo.as_deref()
+    }
+}
+
+/// The place of a new sandbox: its project, session and title.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Session")]
+pub struct PlacementFlags {
+    /// Project of the sandbox [default: the default project]
+    #[arg(long, value_name = "ID")]
+    pub project: Option<ProjectId>,
+    /// Continue this session, with its conversation and branch
+    #[arg(long, value_name = "ID")]
+    pub session: Option<SessionId>,
+    /// Title of the session [default: the first line of the prompt]
+    #[arg(long)]
+    pub title: Option<String>,
+}
+
+impl PlacementFlags {
+    /// Adds the place to a request.
+    pub fn add_to_request(&self, request: &mut NewSandbox) {
+        request.project_id = self.project;
+        request.session_id = self.session;
+        request.title = self.title.clone();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use serde_json::{Value, json};
+
+    #[derive(Parser)]
+    struct TestCommand {
+        #[command(flatten)]
+        settings: SettingFlags,
+    }
+
+    fn body(arguments: &[&str]) -> Value {
+        let parsed = TestCommand::try_parse_from([&["test"], arguments].concat());
+        let parsed = parsed.unwrap_or_else(|error| panic!("{error}"));
+        serde_json::to_value(parsed.settings.to_request().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn sends_only_given_flags_and_a_check_implies_continuous() {
+        assert_eq!(body(&[]), json!({}));
+        assert_eq!(body(&["--continuous"]), json!({"continuous": {}}));
+        assert_eq!(
+            body(&["--check", "make test", "--mode", "implementation"]),
+            json!({"mode": "implementation", "continuous": {"checks": ["make test"]}})
+        );
+        assert_eq!(body(&["--memory", "2", "--pids", "99"]), json!({"resources": {"memory_gb": 2.0, "pids": 99}}));
+        assert_eq!(body(&["--guardian", "nudge"]), json!({"guardian": {"act": "nudge"}}));
+        assert_eq!(
+            body(&["--subagents", "false", "--deliver", "true"]),
+            json!({"enable_subagents": false, "deliver": true})
+        );
+        assert_eq!(
+            body(&["--allow-host", "a.example"]),
+            json!({"network": {"policy": "allow", "allow": ["a.example"]}})
+        );
+    }
+
+    #[test]
+    fn reads_structured_settings_from_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("policy.json");
+        std::fs::write(&file, r#"{"rules": [{"tools": ["Bash"], "then": "ask"}]}"#).unwrap();
+        let path = file.to_str().unwrap();
+        assert_eq!(body(&["--policy", path]), json!({"policy": {"rules": [{"tools": ["Bash"], "then": "ask"}]}}));
+        assert!(TestCommand::try_parse_from(["test", "--policy", "/nonexistent"]).is_err());
+        std::fs::write(&file, "{").unwrap();
+        assert!(TestCommand::try_parse_from(["test", "--mcp", path]).is_err());
+    }
+}

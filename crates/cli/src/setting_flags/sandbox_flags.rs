@@ -1,0 +1,77 @@
+//! The flags of a sandbox's files, environment and resources.
+
+use crate::arguments::{parse_pair, parse_repository, parse_word, provider_parser};
+use crate::failure::Result;
+use atoll_core::sandbox::{IsolationTier, ProviderKind, Repo, Resources};
+use std::path::PathBuf;
+
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Sandbox")]
+pub struct SandboxFlags {
+    /// Git repository on the server's machine, at its last commit
+    #[arg(long, value_name = "PATH")]
+    pub repo: Option<PathBuf>,
+    /// Start from this commit, branch or tag of the repository
+    #[arg(long, value_name = "COMMIT", requires = "repo")]
+    pub base: Option<String>,
+    /// Name of the result branch [default: from the title]
+    #[arg(long, value_name = "NAME", requires = "repo")]
+    pub branch: Option<String>,
+    /// Export the results at the end [default: as the mode says]
+    #[arg(long, value_name = "BOOL")]
+    pub deliver: Option<bool>,
+    /// Protect a path of the workspace from changes (repeatable)
+    #[arg(long = "protect", value_name = "PATH")]
+    pub protected: Vec<String>,
+    /// Provider of the sandbox [default: provider.default]
+    #[arg(long, value_name = "NAME", value_parser = provider_parser())]
+    pub provider: Option<ProviderKind>,
+    /// Start from this image
+    #[arg(long, value_name = "NAME")]
+    pub image: Option<String>,
+    /// Start from this snapshot
+    #[arg(long, value_name = "NAME")]
+    pub snapshot: Option<String>,
+    /// Require this isolation tier: standard or strong
+    #[arg(long, value_name = "TIER", value_parser = parse_word::<IsolationTier>)]
+    pub isolation: Option<IsolationTier>,
+    /// Set an environment variable (repeatable)
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_pair)]
+    pub env: Vec<(String, String)>,
+    /// Allow a secret, by name (repeatable)
+    #[arg(long = "secret", value_name = "NAME")]
+    pub secrets: Vec<String>,
+    /// Add a label (repeatable)
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub labels: Vec<(String, String)>,
+    /// Memory limit, in GiB
+    #[arg(long, value_name = "GiB")]
+    memory: Option<f64>,
+    /// Processor limit
+    #[arg(long, value_name = "N")]
+    cpu: Option<f64>,
+    /// Disk limit, in GiB
+    #[arg(long, value_name = "GiB")]
+    disk: Option<f64>,
+    /// Limit on the number of processes
+    #[arg(long, value_name = "N")]
+    pids: Option<u32>,
+    /// Stop after this many seconds
+    #[arg(long, alias = "timeout-s", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub timeout: Option<u32>,
+}
+
+impl SandboxFlags {
+    /// The repository of `--repo`, with its absolute path.
+    pub fn repository(&self) -> Result<Option<Repo>> {
+        let Some(directory) = &self.repo else { return Ok(None) };
+        let (base, branch) = (self.base.clone(), self.branch.clone());
+        Ok(Some(Repo { base, branch, ..parse_repository(directory)? }))
+    }
+
+    /// The resources of the request; `None` without any flag.
+    pub fn resources(&self) -> Option<Resources> {
+        let resources = Resources { memory_gb: self.memory, cpu: self.cpu, disk_gb: self.disk, pids: self.pids };
+        (resources != Resources::default()).then_some(resources)
+    }
+}
