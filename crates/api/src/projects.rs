@@ -55,7 +55,7 @@ pub struct ChangeProject {
     pub name: Option<String>,
     #[serde(default, deserialize_with = "atoll_core::json::object", skip_serializing_if = "Option::is_none")]
     pub repo: Option<Repo>,
-    /// Replaces all defaults.
+    /// Replaces all defaults. A variable's value `***`, as in a response, keeps the stored value.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub defaults: Option<ProjectDefaults>,

@@ -123,7 +123,7 @@ mod tests {
         let mut missing: BTreeSet<&str> = EVENT_KINDS.iter().map(|kind| kind.event_type).collect();
         assert_eq!(missing.len(), EVENT_KINDS.len(), "an event type is listed twice");
         let mut wrong = Vec::new();
-        for (event_type, json) in examples::EXAMPLES {
+        for (event_type, json) in EXAMPLES {
             assert!(missing.remove(event_type), "{event_type} has no row, or a second example");
             let data = EventData::parse(event_type, &raw(json));
             let before: Value = serde_json::from_str(json).unwrap();

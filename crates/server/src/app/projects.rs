@@ -1,7 +1,7 @@
 //! Projects: their settings, budgets and members.
 
 use super::sandbox_plan::{check_default_repo, check_defaults};
-use super::views::{cut_page, load_budget, load_usage, view_project};
+use super::views::{cut_page, load_budget, load_usage, restore_hidden_values, view_project};
 use crate::auth::access::{Admin, CanAdminister, CanList, CanSee};
 use crate::cursor::decode_id;
 use crate::extract::page_size;
@@ -89,7 +89,9 @@ pub async fn change_project(
         let mut project = find_project(work.tx, id).await?;
         project.name = change.name.unwrap_or(project.name);
         project.repo = change.repo.or(project.repo);
-        project.defaults = change.defaults.unwrap_or(project.defaults);
+        if let Some(defaults) = change.defaults {
+            project.defaults = restore_hidden_values(defaults, &project.defaults);
+        }
         if let Some(budget) = change.budget {
             project.budget = budget.map(|budget| check_budget(&budget, project.budget)).transpose()?;
         }

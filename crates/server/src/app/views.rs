@@ -17,7 +17,7 @@ use atoll_core::secret::Exposure;
 use atoll_core::time::Timestamp;
 use atoll_store::messages::MessageRow;
 use atoll_store::model_usage::{self, UsageScope};
-use atoll_store::projects::ProjectRow;
+use atoll_store::projects::{DefaultsJson, ProjectRow};
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::secrets::SecretRow;
 use atoll_store::sessions::SessionRow;
@@ -25,6 +25,7 @@ use atoll_store::tokens::{TokenHolder, TokenRow};
 use atoll_store::users::UserRow;
 use atoll_store::{Tx, approvals, budgets, continuous};
 use secrecy::ExposeSecret;
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 #[allow(clippy::cast_precision_loss, reason = "micro-dollars are far from the limit of f64")]
@@ -41,10 +42,25 @@ pub fn cut_page<T>(list: &str, mut items: Vec<T>, limit: i64, position: impl Fn(
     atoll_api::Page { items, next_cursor }
 }
 
+/// Shown in place of a variable's value.
+const HIDDEN_VALUE: &str = "***";
+
+/// Replaces hidden values of variables by the stored ones, so that a client can change the defaults that it has read.
+pub fn restore_hidden_values(mut defaults: DefaultsJson, stored: &DefaultsJson) -> DefaultsJson {
+    if let (Some(Value::Object(env)), Some(Value::Object(stored))) = (defaults.get_mut("env"), stored.get("env")) {
+        for (name, value) in env.iter_mut().filter(|(_, value)| **value == HIDDEN_VALUE) {
+            if let Some(stored) = stored.get(name) {
+                *value = stored.clone();
+            }
+        }
+    }
+    defaults
+}
+
 pub fn view_sandbox(row: SandboxRow, labels: BTreeMap<String, String>) -> atoll_api::Sandbox {
     let mut settings = row.settings;
     // The values of variables can be secrets, so only their names are shown.
-    settings.env.values_mut().for_each(|value| *value = "***".into());
+    settings.env.values_mut().for_each(|value| *value = HIDDEN_VALUE.into());
     atoll_api::Sandbox {
         id: row.id,
         session_id: row.session_id,
@@ -206,8 +222,8 @@ pub fn view_network(row: &SandboxRow, hosts: Vec<HostTraffic>) -> NetworkStatus 
 
 pub fn view_project(row: ProjectRow) -> atoll_api::Project {
     let mut defaults = row.defaults;
-    if let Some(serde_json::Value::Object(env)) = defaults.get_mut("env") {
-        env.values_mut().for_each(|value| *value = "***".into());
+    if let Some(Value::Object(env)) = defaults.get_mut("env") {
+        env.values_mut().for_each(|value| *value = HIDDEN_VALUE.into());
     }
     atoll_api::Project {
         id: row.id,
@@ -289,5 +305,20 @@ pub fn view_secret(row: SecretRow) -> atoll_api::Secret {
         created_by: row.created_by,
         created_at: row.created_at,
         updated_at: row.updated_at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_hidden_value_stands_for_the_stored_one() {
+        let object = |value: Value| -> DefaultsJson { serde_json::from_value(value).unwrap() };
+        let stored = object(json!({"env": {"A": "1", "B": "2"}}));
+        let changed = object(json!({"agent": "demo", "env": {"A": "***", "B": "3", "C": "***"}}));
+        let expected = json!({"agent": "demo", "env": {"A": "1", "B": "3", "C": "***"}});
+        assert_eq!(Value::from(restore_hidden_values(changed, &stored)), expected);
     }
 }
