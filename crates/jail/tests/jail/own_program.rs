@@ -47,7 +47,7 @@ fn compile_loader(dir: &Path) -> Option<Vec<u8>> {
     let (source, program) = (dir.join("loader.c"), dir.join("loader"));
     fs::write(&source, LOADER).unwrap();
     let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-static", "-nostdlib", "-fno-stack-protector", "-fno-pie", "-no-pie", "-o"]);
+    compiler.args(["-O1", "-static-pie", "-fPIE", "-nostdlib", "-fno-stack-protector", "-o"]);
     let compiled = compiler.arg(&program).arg(&source).status();
     compiled.is_ok_and(|status| status.success()).then(|| fs::read(&program).unwrap())
 }
