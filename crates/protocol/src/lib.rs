@@ -4,7 +4,7 @@
 //! unknown ones. `tests` freezes the wire format.
 
 use atoll_core::event::{EventSource, EventType};
-use atoll_core::id::{LeaseId, MessageId, SandboxId, SessionId};
+use atoll_core::id::{LeaseId, MessageId, ProjectId, SandboxId, SessionId};
 use atoll_core::message::{Delivery, DeliveryMethod, MessageType};
 use atoll_core::sandbox::{Activity, SandboxState, Settings};
 use atoll_core::time::Timestamp;
@@ -148,6 +148,11 @@ pub struct Start {
     pub program: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<Gateway>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project_id: Option<ProjectId>,
+    /// The server's URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback_url: Option<String>,
 }
 
 /// Access to the model gateway. The key is a placeholder that is useless elsewhere.

@@ -64,6 +64,8 @@ fn heartbeat_answer() -> HeartbeatAnswer {
             resume: Some(Resume { native_id: Some("abc".into()), ..Resume::default() }),
             program: Some("/opt/agents/demo".into()),
             gateway: Some(Gateway { base_url: "http://127.0.0.1:7709".into(), key: "placeholder".into() }),
+            project_id: Some(ProjectId::from_uuid(uuid(9))),
+            callback_url: Some("http://127.0.0.1:7700".into()),
         }),
     }
 }

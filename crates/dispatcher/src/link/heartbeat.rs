@@ -51,6 +51,11 @@ pub struct Start {
     pub program: Option<PathBuf>,
     #[serde(default)]
     pub gateway: Option<Gateway>,
+    #[serde(default)]
+    pub project_id: Option<String>,
+    /// The server's URL.
+    #[serde(default)]
+    pub callback_url: Option<String>,
 }
 
 /// The agent's activity, and the key of the last event before it began.

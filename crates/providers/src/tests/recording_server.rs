@@ -197,6 +197,8 @@ impl WorkerLink for RecordingServer {
                     resume: None,
                     program: None,
                     gateway: None,
+                    project_id: None,
+                    callback_url: None,
                 });
                 Ok(HeartbeatAnswer { state: row.state(), interval_s: HEARTBEAT_SECONDS, start })
             })

@@ -73,8 +73,6 @@ async fn start_instructions(
     let exposed = secrets::expose_variables(work, sandbox).await?;
     let mut settings = sandbox.settings.clone();
     settings.env.extend(exposed);
-    settings.env.insert("PROJECT_ID".to_owned(), sandbox.project_id.to_string());
-    settings.env.insert("CALLBACK_URL".to_owned(), work.public_url.clone());
     let runs_agents = work.capabilities(sandbox.provider).runs_agents();
     let gateway = gateway_access(work, sandbox);
     if let Some(gateway) = &gateway {
@@ -90,6 +88,8 @@ async fn start_instructions(
         resume,
         program: runs_agents.then(|| Agents::program_path_inside(sandbox.agent.as_deref())).flatten(),
         gateway,
+        project_id: Some(sandbox.project_id),
+        callback_url: Some(work.public_url.clone()),
     })
 }
 
