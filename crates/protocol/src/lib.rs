@@ -5,7 +5,7 @@
 
 use atoll_core::agent::AcpLaunch;
 use atoll_core::event::{EventSource, EventType};
-use atoll_core::id::{LeaseId, MessageId, SandboxId, SessionId};
+use atoll_core::id::{LeaseId, MessageId, ProjectId, SandboxId, SessionId};
 use atoll_core::message::{Delivery, DeliveryMethod, MessageType};
 use atoll_core::sandbox::{Activity, SandboxState, Settings};
 use atoll_core::time::Timestamp;
@@ -158,6 +158,11 @@ pub struct Start {
     /// The agent is one of the Agent Client Protocol that the server's configuration names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acp: Option<AcpLaunch>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project_id: Option<ProjectId>,
+    /// The server's URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback_url: Option<String>,
 }
 
 /// Access to the model gateway. The key is a placeholder that is useless elsewhere.

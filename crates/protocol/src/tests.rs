@@ -70,6 +70,8 @@ fn heartbeat_answer() -> HeartbeatAnswer {
                 environment: [("MODE".to_owned(), "quiet".to_owned())].into(),
                 session_dir: Some(".agent/sessions".into()),
             }),
+            project_id: Some(ProjectId::from_uuid(uuid(9))),
+            callback_url: Some("http://127.0.0.1:7700".into()),
         }),
     }
 }

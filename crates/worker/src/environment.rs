@@ -37,6 +37,13 @@ const PROXY_VARIABLES: &[(&str, &str)] = &[
 ];
 const INTERACTIVE: &[(&str, &str)] = &[("LANG", "C.UTF-8"), ("TERM", "xterm-256color")];
 
+/// Values of the agent's variables that the server knows.
+#[derive(Debug, Clone, Default)]
+pub struct ServerVariables {
+    pub project_id: Option<String>,
+    pub callback_url: Option<String>,
+}
+
 #[derive(Debug)]
 pub struct Environment {
     sandbox: SandboxId,
@@ -45,20 +52,22 @@ pub struct Environment {
     user: String,
     /// Default until the server has sent `start`.
     settings: Mutex<AgentSettings>,
+    server: Mutex<ServerVariables>,
 }
 
 impl Environment {
     pub fn new(sandbox: SandboxId, path: &str, home: &str, user: &str) -> Self {
         let (path, home, user) = (path.to_owned(), home.to_owned(), user.to_owned());
-        Self { sandbox, path, home, user, settings: Mutex::default() }
+        Self { sandbox, path, home, user, settings: Mutex::default(), server: Mutex::default() }
     }
 
     pub fn home(&self) -> &str {
         &self.home
     }
 
-    pub fn set_settings(&self, settings: AgentSettings) {
+    pub fn set_start(&self, settings: AgentSettings, server: ServerVariables) {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
     }
 
     /// The environment of a command.
@@ -90,14 +99,18 @@ impl Environment {
         let branch = settings.repo.as_ref().and_then(|repo| repo.branch.clone());
         let fits = |value: &String| value.len() <= MAX_ENV_VALUE_BYTES && !value.contains('\0');
         all.extend(branch.filter(fits).map(|branch| ("BRANCH_NAME".to_owned(), branch)));
+        let ServerVariables { project_id, callback_url } =
+            self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let data = json!({
             "sandbox_id": self.sandbox,
-            "project_id": settings.env.get("PROJECT_ID"),
+            "project_id": project_id,
             "branch": all.get("BRANCH_NAME"),
             "description": prompt,
         });
         let data = Some(BASE64.encode(data.to_string())).filter(fits);
         all.extend(data.map(|data| ("TASK_DATA_BASE64".to_owned(), data)));
+        all.extend(project_id.filter(fits).map(|project| ("PROJECT_ID".to_owned(), project)));
+        all.extend(callback_url.filter(fits).map(|url| ("CALLBACK_URL".to_owned(), url)));
         let task = Some(prompt.to_owned()).filter(fits);
         all.extend(task.map(|task| ("TASK_DESCRIPTION".to_owned(), task)));
         all.extend(more);
@@ -125,11 +138,13 @@ mod tests {
     fn environment() -> Environment {
         let environment = Environment::new(SandboxId::new(), "/bin", "/home/agent", "agent");
         let env = [("TERM".to_owned(), "xterm".to_owned()), ("MINE".to_owned(), "1".to_owned())].into();
-        environment.set_settings(AgentSettings {
+        let settings = AgentSettings {
             env,
             repo: Some(RepoSettings { branch: Some("work".to_owned()) }),
             ..AgentSettings::default()
-        });
+        };
+        let callback_url = Some("http://127.0.0.1:7700".to_owned());
+        environment.set_start(settings, ServerVariables { project_id: Some("prj_1".to_owned()), callback_url });
         environment
     }
 
@@ -172,7 +187,8 @@ mod tests {
         let data = BASE64.decode(value(&all, "TASK_DATA_BASE64").unwrap()).unwrap();
         let data: serde_json::Value = serde_json::from_slice(&data).unwrap();
         assert_eq!((&data["description"], &data["branch"]), (&json!("do it"), &json!("work")));
-        assert_eq!(data["project_id"], serde_json::Value::Null);
+        assert_eq!((&data["project_id"], value(&all, "PROJECT_ID")), (&json!("prj_1"), Some("prj_1")));
+        assert_eq!(value(&all, "CALLBACK_URL"), Some("http://127.0.0.1:7700"));
         let long = "x".repeat(MAX_ENV_VALUE_BYTES);
         let all = environment().for_agent(&long, vec![]);
         assert_eq!((value(&all, "TASK_DESCRIPTION"), value(&all, "TASK_DATA_BASE64")), (Some(&*long), None));

@@ -54,6 +54,11 @@ pub struct Start {
     /// How to start an agent that the server's configuration names.
     #[serde(default)]
     pub acp: Option<AcpLaunch>,
+    #[serde(default)]
+    pub project_id: Option<String>,
+    /// The server's URL.
+    #[serde(default)]
+    pub callback_url: Option<String>,
 }
 
 /// The agent's activity, and the key of the last event before it began.

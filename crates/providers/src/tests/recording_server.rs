@@ -198,6 +198,8 @@ impl WorkerLink for RecordingServer {
                     program: None,
                     gateway: None,
                     acp: None,
+                    project_id: None,
+                    callback_url: None,
                 });
                 Ok(HeartbeatAnswer { state: row.state(), interval_s: HEARTBEAT_SECONDS, start })
             })

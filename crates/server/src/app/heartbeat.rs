@@ -75,8 +75,6 @@ async fn start_instructions(
     let exposed = secrets::expose_variables(work, sandbox).await?;
     let mut settings = sandbox.settings.clone();
     settings.env.extend(exposed);
-    settings.env.insert("PROJECT_ID".to_owned(), sandbox.project_id.to_string());
-    settings.env.insert("CALLBACK_URL".to_owned(), work.public_url.clone());
     let runs_agents = work.capabilities(sandbox.provider).runs_agents();
     let gateway = gateway_access(work, sandbox);
     if let Some(gateway) = &gateway {
@@ -93,6 +91,8 @@ async fn start_instructions(
         program: runs_agents.then(|| work.agents.program_path_inside(sandbox.agent.as_deref())).flatten(),
         gateway,
         acp: sandbox.agent.as_deref().and_then(|name| work.agents.acp_launch(name)),
+        project_id: Some(sandbox.project_id),
+        callback_url: Some(work.public_url.clone()),
     })
 }
 

@@ -2,6 +2,7 @@
 
 use super::Executor;
 use super::agent_process::AgentProcess;
+use crate::environment::ServerVariables;
 use crate::spawner::ProgramSpec;
 use atoll_api::events::{EventData, SettingsIgnored, UnsupportedSetting};
 use atoll_core::guardian::CallDetectors;
@@ -32,7 +33,8 @@ pub(super) struct LaunchState {
 
 impl Executor {
     pub(super) fn handle_start(&mut self, start: Start) {
-        self.tools.environment.set_settings(start.settings.clone());
+        let server = ServerVariables { project_id: start.project_id, callback_url: start.callback_url };
+        self.tools.environment.set_start(start.settings.clone(), server);
         self.launch.settings = start.settings;
         self.limits.set_limits(self.launch.settings.limits.unwrap_or_default(), None);
         self.guardian.watch = CallDetectors::new(self.launch.settings.guardian.unwrap_or_default());
