@@ -9,6 +9,7 @@ pub mod app;
 mod auth;
 mod blobs;
 mod cursor;
+mod data_dir;
 mod egress;
 mod event_follower;
 mod extract;
@@ -36,5 +37,6 @@ pub mod state;
 mod terminals;
 mod worker_link;
 
+pub use data_dir::secure_data_dir;
 pub use options::Options;
 pub use serve::{Error, Server};
