@@ -5,6 +5,7 @@ use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::pages::{collect_all, page_query};
+use crate::render::cost::format_cost;
 use crate::render::fields::Fields;
 use crate::render::{table, time};
 use crate::sandbox::limits::LimitValue;
@@ -196,7 +197,7 @@ fn print_project(project: &ApiProject, output: &Output) -> Result {
         .optional("repository", project.repo.as_ref().map(to_json))
         .optional("defaults", (!project.defaults.is_empty()).then(|| to_json(&project.defaults)))
         .optional("budget", project.budget.as_ref().map(|budget| describe_budget(Some(budget))))
-        .optional("model cost", project.usage.as_ref().map(|usage| format_dollars(usage.cost)))
+        .optional("model cost", project.usage.as_ref().map(|usage| format_cost(usage.cost, usage.cost_source)))
         .field("created", time::format_time(project.created_at))
         .print(output)
 }

@@ -19,6 +19,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 7, sql: include_str!("../migrations/0007_continuous.sql") },
     Migration { version: 8, sql: include_str!("../migrations/0008_login_files.sql") },
     Migration { version: 9, sql: include_str!("../migrations/0009_budgets.sql") },
+    Migration { version: 10, sql: include_str!("../migrations/0010_cost_sources.sql") },
 ];
 
 pub(crate) const LATEST_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;

@@ -3,6 +3,7 @@
 use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
+use crate::render::cost::format_cost;
 use crate::render::fields::Fields;
 use crate::render::time;
 use atoll_api::Sandbox;
@@ -46,7 +47,8 @@ fn sandbox_fields(sandbox: &Sandbox) -> Fields {
         .optional("exposed secrets", join_names(&sandbox.exposed_secrets))
         .optional("turn", sandbox.turn)
         .field("events", format!("{} to {}", sandbox.first_seq, sandbox.last_seq))
-        .field("cost", format!("${:.4} model, ${:.4} compute", sandbox.cost.model, sandbox.cost.compute))
+        .field("model cost", format_cost(sandbox.cost.model, sandbox.cost.model_source))
+        .field("compute cost", format!("${:.4}", sandbox.cost.compute))
         .optional("created by", sandbox.created_by.as_ref())
         .field("created", time::format_time(sandbox.created_at))
         .field("state since", time::format_time(sandbox.state_since))

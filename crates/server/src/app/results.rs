@@ -1,6 +1,6 @@
 //! Ending a sandbox: stopping it, exporting its results, removing it.
 
-use super::views::{load_sandbox_view, view_sandbox};
+use super::views::load_sandbox_view;
 use super::{Work, continuous, lifecycle, pausing};
 use crate::auth::access::CanWork;
 use crate::idempotency::{IdempotencyKey, JsonResponse};
@@ -145,8 +145,7 @@ async fn load_results(app: &App, id: SandboxId) -> Result<ExportedResults> {
                 results.push(ExportedResult::Branch { branch, commit, repo });
             }
         }
-        let labels = sandboxes::list_labels(tx, id).await?;
-        Ok(ExportedResults { taken: results, sandbox: view_sandbox(row, labels) })
+        Ok(ExportedResults { taken: results, sandbox: load_sandbox_view(tx, row).await? })
     })
     .await
 }
