@@ -4,7 +4,7 @@ mod branch_diff;
 mod interrupts;
 mod progress;
 mod request_queue;
-mod run_server;
+pub mod run_server;
 mod run_summary;
 pub mod signals;
 mod step;
