@@ -12,6 +12,7 @@ use atoll_protocol::{Gateway, Heartbeat, HeartbeatAnswer, Start};
 use atoll_store::sandboxes::{self, HeartbeatSample, SandboxRow};
 use atoll_store::sessions::SessionRow;
 use atoll_store::streams;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval of the stored resource samples.
@@ -74,7 +75,7 @@ async fn start_instructions(
     let mut settings = sandbox.settings.clone();
     settings.env.extend(exposed);
     let runs_agents = work.capabilities(sandbox.provider).runs_agents();
-    let gateway = gateway_access(work, sandbox);
+    let gateway = gateway_access(work, sandbox).await?;
     if let Some(gateway) = &gateway {
         settings.env.insert("ATOLL_GATEWAY_URL".to_owned(), gateway.base_url.clone());
         settings.env.insert("ATOLL_GATEWAY_KEY".to_owned(), gateway.key.clone());
@@ -92,11 +93,15 @@ async fn start_instructions(
 }
 
 /// The gateway's address, if the sandbox's outbound connections go through this server.
-fn gateway_access(work: &Work<'_>, sandbox: &SandboxRow) -> Option<Gateway> {
-    work.capabilities(sandbox.provider).runs_agents().then(|| {
-        let base_url = format!("http://127.0.0.1:{}", atoll_protocol::PROXY_PORT);
-        Gateway { base_url, key: work.gateway.placeholder_key(sandbox.id) }
-    })
+async fn gateway_access(work: &mut Work<'_>, sandbox: &SandboxRow) -> Result<Option<Gateway>> {
+    if !work.capabilities(sandbox.provider).runs_agents() {
+        return Ok(None);
+    }
+    let agents = Arc::clone(&work.agents);
+    let keys = agents.project_keys(work.tx, sandbox.project_id, &sandbox.settings).await?;
+    let base_url = format!("http://127.0.0.1:{}", atoll_protocol::PROXY_PORT);
+    let (key, apis) = (work.gateway.placeholder_key(sandbox.id), keys.apis().collect());
+    Ok(Some(Gateway { base_url, key, apis }))
 }
 
 async fn store_sample(work: &mut Work<'_>, sandbox: &mut SandboxRow, beat: &Heartbeat) -> Result<()> {

@@ -5,6 +5,7 @@ mod agent_fixture;
 mod agent_logins;
 mod agent_sessions;
 mod agent_settings;
+mod model_keys;
 
 use agent_fixture::{AgentFixture, REAL_API_KEY};
 use atoll_test_wait::poll_until;
@@ -56,6 +57,9 @@ scripts:
       - run: sleep 3; echo slept
       - expect: {text: "Atoll's guardian: you have called"}
       - say: I do something else.
+  - name: refused
+    steps:
+      - fail: {status: 401, message: invalid x-api-key, times: 1000}
   - name: slow
     steps:
       - run: echo before > before.txt
@@ -112,6 +116,11 @@ macro_rules! test_each_agent {
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn ends_its_turn_when_its_key_is_refused() {
+                super::model_keys::ends_with_a_refused_key(AGENT).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn its_crash_is_reported_and_its_files_stay() {
                 super::reports_death(AGENT).await;
             }
@@ -142,6 +151,11 @@ async fn an_agent_with_its_own_login_does_not_use_the_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn opencode_uses_the_model_key_that_is_present() {
+    model_keys::uses_the_only_key().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claude_works_until_the_checks_pass() {
     agent_settings::works_until_checks_pass("claude").await;
 }
@@ -166,6 +180,7 @@ async fn completes_work(agent: &str) {
         assert_eq!(event["turn"], 1, "{event}");
     }
     assert!(event_data(&events, "agent.unparsed").is_empty(), "{:#?}", event_data(&events, "agent.unparsed"));
+    model_keys::assert_cost_is_known(&fixture, &id).await;
     fixture.assert_key_stays_outside(&id).await;
     fixture.assert_key_is_not_stored(&id, "goodbye\nworld\n").await;
     fixture.stop_and_check().await;
