@@ -2,6 +2,7 @@
 
 use crate::present;
 use atoll_core::limit::Limit;
+use atoll_core::model::CostSource;
 use atoll_core::sandbox::{Activity, AgentLimits};
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +15,9 @@ pub struct SandboxLimits {
     pub limit_paused: Option<Limit>,
     pub activity: Activity,
     pub turns: i64,
-    /// Model cost so far, in US dollars.
-    pub cost_usd: f64,
+    /// Model cost so far, in US dollars; absent if it is unknown.
+    pub cost_usd: Option<f64>,
+    pub cost_source: CostSource,
 }
 
 /// A change of limits: an absent limit stays, `null` removes it.

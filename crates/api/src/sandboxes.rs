@@ -6,6 +6,7 @@ use atoll_core::guardian::GuardianSettings;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::limit::Limit;
 use atoll_core::mode::ModeSettings;
+use atoll_core::model::CostSource;
 use atoll_core::policy::ToolPolicy;
 use atoll_core::sandbox::{
     Activity, AgentLimits, ApprovalMode, EndPolicy, IsolationTier, Mode, Network, Outcome, ProviderKind, Reason, Repo,
@@ -101,11 +102,12 @@ pub struct NewSandbox {
     pub secrets: Option<Vec<String>>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Cost {
-    /// In US dollars.
-    pub model: f64,
+    /// In US dollars; absent if it is unknown.
+    pub model: Option<f64>,
+    pub model_source: CostSource,
     pub compute: f64,
 }
 
@@ -198,8 +200,9 @@ pub struct ModelUsage {
     pub output: u64,
     pub cache_read: u64,
     pub cache_write: u64,
-    /// In US dollars, for models with a known price.
-    pub cost: f64,
+    /// In US dollars; absent if it is unknown.
+    pub cost: Option<f64>,
+    pub cost_source: CostSource,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

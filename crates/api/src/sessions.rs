@@ -2,6 +2,7 @@
 
 use crate::ModelUsage;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
+use atoll_core::model::CostSource;
 use atoll_core::sandbox::ProviderKind;
 use atoll_core::session::SessionState;
 use atoll_core::time::Timestamp;
@@ -22,8 +23,9 @@ pub struct Session {
     pub native_id: Option<String>,
     pub transcript: Option<String>,
     pub forked_from: Option<SessionId>,
-    /// In US dollars.
-    pub cost: f64,
+    /// In US dollars; absent if it is unknown.
+    pub cost: Option<f64>,
+    pub cost_source: CostSource,
     /// Model usage; only in responses about one session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<ModelUsage>,

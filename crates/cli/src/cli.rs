@@ -119,6 +119,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result {
         Command::Run(run) => run_task::run(run, output),
         Command::Serve(serve) => serve::run(serve, output),
         Command::Verify(verify) => verify::run(verify, output),
+        Command::Secret(secret) => secret::run(secret, output),
         Command::Backup(backup) => backup::run(backup, output),
         Command::Config(config) => config::run(config, output),
         Command::Completions(completions) => completions::run(completions, output),
@@ -170,12 +171,12 @@ async fn run_async(command: &Command, output: &Output) -> Result {
         Command::Token(token) => token::run(token, output).await,
         Command::Gc(gc) => gc::run(gc, output).await,
         Command::Doctor(doctor) => doctor::run(doctor, output).await,
-        Command::Secret(secret) => secret::run(secret, output).await,
         Command::ModelScript(model_script) => model_script::run(model_script, output).await,
         // `run` has handled these without a runtime.
         Command::Run(_)
         | Command::Serve(_)
         | Command::Verify(_)
+        | Command::Secret(_)
         | Command::Backup(_)
         | Command::Config(_)
         | Command::Completions(_)

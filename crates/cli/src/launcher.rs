@@ -5,9 +5,9 @@
 use atoll_config::Config;
 use atoll_jail::{Launcher, LauncherOptions};
 use sha2::{Digest, Sha256};
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,8 +48,7 @@ pub fn launcher_options(config: &Config) -> Result<LauncherOptions, String> {
 }
 
 fn prepare_data_dir(data_dir: &Path) -> Result<PathBuf, String> {
-    let created = DirBuilder::new().recursive(true).mode(0o700).create(data_dir);
-    created
+    atoll_server::secure_data_dir(data_dir)
         .and_then(|()| data_dir.canonicalize())
         .map_err(|error| format!("cannot use the data directory {}: {error}", data_dir.display()))
 }

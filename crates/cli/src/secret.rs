@@ -6,11 +6,15 @@ use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::pages::{PAGE_SIZE, collect_all};
 use crate::render::{table, text, time};
+use crate::run::run_server::{RunServer, ServerChoice};
+use crate::runtime::build_runtime;
 use crate::secret_prompt::prompt_secret;
+use crate::settings::{self, ConfigFiles};
 use atoll_api::{KeyRotation, NewSecret, RemoveSecretQuery, Secret as ApiSecret, SecretListQuery};
 use atoll_core::id::ProjectId;
 use secrecy::{ExposeSecret, SecretString};
 use std::io::IsTerminal;
+use tokio::runtime::Builder;
 
 #[derive(Debug, clap::Args)]
 pub struct SecretArgs {
@@ -25,13 +29,16 @@ enum Command {
     /// Set a secret; reads the value from stdin or a prompt
     #[command(after_help = "\
 Examples:
+  atoll secret set ANTHROPIC_API_KEY
+  atoll secret set ANTHROPIC_API_KEY < ~/.claude/.credentials.json
   atoll secret set API_KEY --upstream api.example.org
   pass show registry | atoll secret set NPM_TOKEN --project prj_… --expose
   atoll secret set DEPLOY_KEY --expose=SSH_KEY < deploy.key
   atoll secret set CODEX_LOGIN --expose-file .codex/auth.json < ~/.codex/auth.json
 
 The value is never an argument, because every user of the machine can see arguments. One trailing line
-break is removed. --expose sets an environment variable in every sandbox that uses the secret; every
+break is removed. The key of a model API, such as ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, is
+sent to that API without --upstream; a login file of an agent works as well. --expose sets an environment variable in every sandbox that uses the secret; every
 program there can read it. --expose-file writes the value, which must be JSON, to a file in the agent's
 home before each prompt. Fields whose names contain `refresh` stay blank there: a program that renewed the
 login would log you out.")]
@@ -70,7 +77,7 @@ struct Set {
     /// Project of the secret [default: the deployment, for every project]
     #[arg(long, value_name = "ID")]
     project: Option<ProjectId>,
-    /// Allow sending it to this host, such as *.example.org (repeatable)
+    /// Allow sending it to this host [default: the model API whose key it is] (repeatable)
     #[arg(long = "upstream", value_name = "HOST")]
     upstreams: Vec<String>,
     /// Expose it as this environment variable [default: its name]
@@ -94,11 +101,34 @@ impl Set {
     }
 }
 
-pub async fn run(secret: &SecretArgs, output: &Output) -> Result {
-    let client = ConnectedClient::find(&secret.connect)?;
-    match &secret.command {
-        Command::Set(set) => set_secret(set, &client, output).await,
-        Command::Ls { project } => print_list(&all_secrets(&client, *project).await?, output),
+/// Without a running server, an embedded one manages the secrets of the data directory.
+pub fn run(secret: &SecretArgs, output: &Output) -> Result {
+    let connect = &secret.connect;
+    let choice = match &connect.server {
+        Some(_) => ServerChoice::Running(connect.clone()),
+        None => {
+            let loaded = settings::load_with_data_dir(connect.data_dir.as_deref(), &ConfigFiles::default())?;
+            ServerChoice::choose(connect, &loaded.config)?
+        }
+    };
+    let runtime = build_runtime(Builder::new_multi_thread())?;
+    let done = runtime.block_on(async {
+        let server = RunServer::open(choice).await?;
+        let done = tokio::select! {
+            done = run_command(&secret.command, &server.client, output) => done,
+            _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
+        };
+        server.shut_down_now(None, false).await;
+        done
+    });
+    runtime.shutdown_background();
+    done
+}
+
+async fn run_command(command: &Command, client: &ConnectedClient, output: &Output) -> Result {
+    match command {
+        Command::Set(set) => set_secret(set, client, output).await,
+        Command::Ls { project } => print_list(&all_secrets(client, *project).await?, output),
         Command::Rm { name, project } => {
             let query = RemoveSecretQuery { project_id: *project };
             check_name(name)?;
@@ -127,7 +157,10 @@ async fn set_secret(set: &Set, client: &ConnectedClient, output: &Output) -> Res
     let secret = client.set_secret(&set.name, &set.request(value)).await?;
     output.print_result(&secret, || match exposed_as(&secret) {
         Some(place) => format!("{} is set and exposed: sandboxes that use it can read it as {place}", set.name),
-        None => format!("{} is set", set.name),
+        None if secret.upstreams.is_empty() => {
+            format!("{} is set, but nothing can use it: add --upstream HOST, --expose or --expose-file", set.name)
+        }
+        None => format!("{} is set for {}", set.name, text::escape_line(&secret.upstreams.join(", "))),
     })
 }
 

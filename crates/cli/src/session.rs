@@ -6,6 +6,7 @@ use crate::failure::Result;
 use crate::inbox::send;
 use crate::output::Output;
 use crate::pages::collect_up_to;
+use crate::render::cost::format_cost;
 use crate::render::fields::Fields;
 use crate::render::{table, time};
 use crate::sandbox::create::print_created;
@@ -163,7 +164,7 @@ fn print_session(session: &ApiSession, output: &Output) -> Result {
         .optional("last sandbox", session.last_sandbox_id)
         .optional("branch", session.branch.as_ref())
         .optional("forked from", session.forked_from)
-        .field("cost", format!("${:.4}", session.cost))
+        .field("cost", format_cost(session.cost, session.cost_source))
         .optional("created by", session.created_by.as_ref())
         .field("created", time::format_time(session.created_at))
         .print(output)

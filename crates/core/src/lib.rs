@@ -30,6 +30,7 @@ pub mod model;
 pub mod network;
 pub mod observation;
 pub mod policy;
+pub mod price_table;
 pub mod principal;
 pub mod protected_paths;
 pub mod provider;

@@ -1,4 +1,4 @@
-//! Models: their APIs, token usage and prices.
+//! Models: their APIs, token usage, prices and costs.
 
 use crate::string_enum;
 use serde::{Deserialize, Serialize};
@@ -51,26 +51,67 @@ pub struct Price {
     pub cache_read: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<f64>,
+    /// Replaces the price of a request with a long prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub long_prompt: Option<LongPromptPrice>,
+}
+
+/// Price of a whole request whose prompt is longer than `above`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LongPromptPrice {
+    /// In tokens, with those read from and written to a cache.
+    pub above: u64,
+    pub input: f64,
+    pub output: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_read: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write: Option<f64>,
 }
 
 impl Price {
     pub fn is_valid(&self) -> bool {
+        let long =
+            self.long_prompt.map_or([None; 4], |it| [Some(it.input), Some(it.output), it.cache_read, it.cache_write]);
         let all = [Some(self.input), Some(self.output), self.cache_read, self.cache_write];
-        all.into_iter().flatten().all(|price| (0.0..=1e6).contains(&price))
+        all.into_iter().chain(long).flatten().all(|price| (0.0..=1e6).contains(&price))
+    }
+
+    /// The price for usage that may be the sum of several requests: the length of a single prompt is unknown.
+    pub fn for_sums(self) -> Self {
+        Self { long_prompt: None, ..self }
+    }
+
+    fn for_prompt(self, tokens: u64) -> Self {
+        match self.long_prompt {
+            Some(LongPromptPrice { above, input, output, cache_read, cache_write }) if tokens > above => {
+                Self { input, output, cache_read, cache_write, long_prompt: None }
+            }
+            Some(_) | None => self,
+        }
     }
 
     /// Returns the cost in millionths of a dollar, rounded up so that small usage is never free.
     pub fn cost_micros(&self, tokens: &ModelTokens) -> i64 {
+        let prompt = tokens.input.saturating_add(tokens.cache_read).saturating_add(tokens.cache_write);
+        let price = self.for_prompt(prompt);
         // Dollars per million tokens equal millionths of a dollar per token.
         let parts = [
-            (tokens.input, self.input),
-            (tokens.output, self.output),
-            (tokens.cache_read, self.cache_read.unwrap_or(self.input)),
-            (tokens.cache_write, self.cache_write.unwrap_or(self.input)),
+            (tokens.input, price.input),
+            (tokens.output, price.output),
+            (tokens.cache_read, price.cache_read.unwrap_or(price.input)),
+            (tokens.cache_write, price.cache_write.unwrap_or(price.input)),
         ];
         let micros: f64 = parts.iter().map(|(count, price)| *count as f64 * price).sum();
         // Subtract a billionth to absorb floating-point error before rounding up. The cast saturates.
         (micros - 1e-9).ceil().max(0.0) as i64
+    }
+
+    /// Returns the highest cost of a request with this much input and output: all input may be written to the cache.
+    pub fn max_cost_micros(&self, input: u64, output: u64) -> i64 {
+        let fresh = self.cost_micros(&ModelTokens { input, output, ..ModelTokens::default() });
+        fresh.max(self.cost_micros(&ModelTokens { cache_write: input, output, ..ModelTokens::default() }))
     }
 }
 
@@ -96,24 +137,68 @@ impl ModelTokens {
     }
 }
 
-/// Returns the list price of a common model. Configured prices take precedence.
-pub fn list_price(model: &str) -> Option<Price> {
-    const PRICES: &[(&[&str], f64, f64)] = &[
-        (&["claude-opus-4-5"], 5.0, 25.0),
-        (&["claude-opus-4-1", "claude-opus-4-0", "claude-opus-4"], 15.0, 75.0),
-        (&["claude-sonnet-4-5", "claude-sonnet-4-0", "claude-sonnet-4", "claude-3-7-sonnet"], 3.0, 15.0),
-        (&["claude-haiku-4-5"], 1.0, 5.0),
-        (&["claude-3-5-haiku"], 0.8, 4.0),
-    ];
-    let is = |name: &&str| model.strip_prefix(*name).is_some_and(is_release_suffix);
-    let (_, input, output) = PRICES.iter().find(|(names, ..)| names.iter().any(is))?;
-    Some(Price { input: *input, output: *output, cache_read: Some(input * 0.1), cache_write: Some(input * 1.25) })
+string_enum! {
+    /// The origin of a model cost.
+    "cost source"
+    CostSource {
+        /// Reported usage at known prices.
+        Prices = "prices",
+        /// At least one request was charged an upper bound: its price or its usage is unknown.
+        Estimate = "estimate",
+        /// The agent's own figure: the price of a model is unknown, or the agent does not use the gateway.
+        Agent = "agent",
+        /// Neither a price nor a figure of the agent is known.
+        Unknown = "unknown",
+    }
 }
 
-/// Accepts an empty suffix, `-latest` or a date. Any other suffix may be a different model.
-fn is_release_suffix(rest: &str) -> bool {
-    let is_date = |date: &str| date.len() == 8 && date.bytes().all(|byte| byte.is_ascii_digit());
-    rest.is_empty() || rest == "-latest" || rest.strip_prefix('-').is_some_and(is_date)
+/// The parts from which the model cost of a sandbox follows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CostParts {
+    /// Charged by the gateway, in millionths of a dollar.
+    pub metered_micros: i64,
+    /// Reported by the agent.
+    pub agent_micros: i64,
+    /// Requests through the gateway.
+    pub requests: i64,
+    /// Requests that were charged an upper bound.
+    pub estimated: i64,
+    /// Requests without a known cost.
+    pub unpriced: i64,
+}
+
+/// A cost in millionths of a dollar; an unknown cost has no amount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelCost {
+    pub micros: Option<i64>,
+    pub source: CostSource,
+}
+
+impl CostParts {
+    /// Returns the cost. The gateway's figure wins where it is complete, because a sandbox cannot forge it.
+    pub fn resolve(&self) -> ModelCost {
+        let is_metered = self.unpriced == 0 && (self.requests > 0 || self.metered_micros > 0 || self.agent_micros == 0);
+        if is_metered {
+            let source = if self.estimated > 0 { CostSource::Estimate } else { CostSource::Prices };
+            return ModelCost { micros: Some(self.metered_micros), source };
+        }
+        if self.agent_micros > 0 {
+            return ModelCost { micros: Some(self.agent_micros.max(self.metered_micros)), source: CostSource::Agent };
+        }
+        ModelCost { micros: None, source: CostSource::Unknown }
+    }
+}
+
+impl ModelCost {
+    /// The cost of nothing.
+    pub const NONE: Self = Self { micros: Some(0), source: CostSource::Prices };
+
+    /// Adds another cost. A sum with an unknown part is unknown.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let micros = self.micros.zip(other.micros).map(|(one, other)| one.saturating_add(other));
+        Self { micros, source: self.source.max(other.source) }
+    }
 }
 
 #[cfg(test)]
@@ -122,39 +207,56 @@ mod tests {
 
     #[test]
     fn costs_are_in_millionths_and_rounded_up() {
-        let price = Price { input: 3.0, output: 15.0, cache_read: Some(0.3), cache_write: Some(3.75) };
+        let price =
+            Price { input: 3.0, output: 15.0, cache_read: Some(0.3), cache_write: Some(3.75), long_prompt: None };
         let tokens = ModelTokens { input: 10, output: 2, cache_read: 100, cache_write: 8 };
         assert_eq!(price.cost_micros(&tokens), 30 + 30 + 30 + 30);
         assert_eq!(price.cost_micros(&ModelTokens::default()), 0);
         assert_eq!(price.cost_micros(&ModelTokens { cache_read: 1, ..ModelTokens::default() }), 1);
-        let plain = Price { input: 1.0, output: 2.0, cache_read: None, cache_write: None };
+        let plain = Price { input: 1.0, output: 2.0, cache_read: None, cache_write: None, long_prompt: None };
         assert_eq!(plain.cost_micros(&tokens), 10 + 4 + 100 + 8);
         assert_eq!(price.cost_micros(&ModelTokens { input: u64::MAX, ..ModelTokens::default() }), i64::MAX);
     }
 
     #[test]
     fn rejects_invalid_prices() {
-        let of = |input| Price { input, output: 1.0, cache_read: None, cache_write: Some(0.0) };
+        let of = |input| Price { input, output: 1.0, cache_read: None, cache_write: Some(0.0), long_prompt: None };
         assert!(of(0.0).is_valid() && of(3.0).is_valid());
         assert!(!of(-1.0).is_valid() && !of(f64::NAN).is_valid() && !of(f64::INFINITY).is_valid());
     }
 
     #[test]
-    fn only_known_names_have_a_list_price() {
-        for (model, input) in [
-            ("claude-sonnet-4-5", 3.0),
-            ("claude-sonnet-4-5-20250929", 3.0),
-            ("claude-opus-4-1-20250805", 15.0),
-            ("claude-opus-4-5-20251101", 5.0),
-            ("claude-haiku-4-5", 1.0),
-            ("claude-3-5-haiku-latest", 0.8),
-        ] {
-            assert_eq!(list_price(model).map(|price| price.input), Some(input), "{model}");
-        }
-        for unknown in
-            ["claude-sonnet-40", "claude-opus-4-9", "claude-sonnet-4x", "claude-sonnet-4-mini", "gpt-5", "claude-", ""]
-        {
-            assert_eq!(list_price(unknown), None, "{unknown}");
-        }
+    fn a_long_prompt_has_its_own_price() {
+        let long = LongPromptPrice { above: 100, input: 5.0, output: 20.0, cache_read: Some(0.5), cache_write: None };
+        let price =
+            Price { input: 1.0, output: 10.0, cache_read: Some(0.1), cache_write: None, long_prompt: Some(long) };
+        let tokens = |input, cache_read| ModelTokens { input, output: 10, cache_read, cache_write: 0 };
+        assert_eq!(price.cost_micros(&tokens(50, 50)), 50 + 100 + 5);
+        assert_eq!(price.cost_micros(&tokens(51, 50)), 255 + 200 + 25, "cached input counts");
+        assert_eq!(price.for_sums().cost_micros(&tokens(1000, 0)), 1000 + 100);
+        let writes = Price { cache_write: Some(2.0), long_prompt: None, ..price };
+        assert_eq!((writes.max_cost_micros(100, 1), price.max_cost_micros(100, 1)), (210, 110));
+    }
+
+    #[test]
+    fn an_unknown_cost_is_never_zero() {
+        let resolve = |parts: CostParts| {
+            let ModelCost { micros, source } = parts.resolve();
+            (micros, source)
+        };
+        let none = CostParts::default();
+        assert_eq!(resolve(none), (Some(0), CostSource::Prices), "no request");
+        let metered = CostParts { metered_micros: 7, agent_micros: 9, requests: 1, ..none };
+        assert_eq!(resolve(metered), (Some(7), CostSource::Prices));
+        assert_eq!(resolve(CostParts { metered_micros: 0, ..metered }), (Some(0), CostSource::Prices), "a free model");
+        assert_eq!(resolve(CostParts { estimated: 1, ..metered }), (Some(7), CostSource::Estimate));
+        assert_eq!(resolve(CostParts { requests: 0, metered_micros: 0, ..metered }), (Some(9), CostSource::Agent));
+        assert_eq!(resolve(CostParts { unpriced: 1, ..metered }), (Some(9), CostSource::Agent));
+        assert_eq!(resolve(CostParts { unpriced: 1, agent_micros: 5, ..metered }), (Some(7), CostSource::Agent));
+        let unknown = CostParts { unpriced: 1, agent_micros: 0, ..metered };
+        assert_eq!(resolve(unknown), (None, CostSource::Unknown));
+        let sum = metered.resolve().plus(unknown.resolve());
+        assert_eq!((sum.micros, sum.source), (None, CostSource::Unknown));
+        assert_eq!(ModelCost::NONE.plus(metered.resolve()), metered.resolve());
     }
 }

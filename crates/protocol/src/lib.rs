@@ -7,6 +7,7 @@ use atoll_core::agent::AcpLaunch;
 use atoll_core::event::{EventSource, EventType};
 use atoll_core::id::{LeaseId, MessageId, ProjectId, SandboxId, SessionId};
 use atoll_core::message::{Delivery, DeliveryMethod, MessageType};
+use atoll_core::model::ModelApi;
 use atoll_core::sandbox::{Activity, SandboxState, Settings};
 use atoll_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -172,6 +173,9 @@ pub struct Gateway {
     /// The origin, without a path; each API has its own path: `/anthropic`, `/openai/v1`, `/gemini`.
     pub base_url: String,
     pub key: String,
+    /// The APIs whose keys are available; empty if the server does not tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub apis: Vec<ModelApi>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -64,7 +64,11 @@ fn heartbeat_answer() -> HeartbeatAnswer {
             settings: Settings::default(),
             resume: Some(Resume { native_id: Some("abc".into()), ..Resume::default() }),
             program: Some("/opt/agents/demo".into()),
-            gateway: Some(Gateway { base_url: "http://127.0.0.1:7709".into(), key: "placeholder".into() }),
+            gateway: Some(Gateway {
+                base_url: "http://127.0.0.1:7709".into(),
+                key: "placeholder".into(),
+                apis: vec![ModelApi::OpenAi],
+            }),
             acp: Some(AcpLaunch {
                 arguments: vec!["acp".into()],
                 environment: [("MODE".to_owned(), "quiet".to_owned())].into(),

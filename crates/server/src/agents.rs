@@ -1,6 +1,7 @@
 //! The agents of this server: which ones can run here, and what the others lack.
 
 use crate::auth::access::ClientCaller;
+use crate::gateway::is_bound_to;
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_agents::{Agent, AgentLocations, InstalledAgent, MissingAgent};
@@ -28,6 +29,7 @@ pub struct Agents {
 #[derive(Debug)]
 struct UpstreamKey {
     api: ModelApi,
+    url: String,
     has_key: bool,
     /// The stored secret that can hold the key.
     secret: Option<String>,
@@ -43,6 +45,11 @@ pub struct ModelKeys {
 }
 
 impl ModelKeys {
+    /// The APIs whose keys the gateway has.
+    pub fn apis(&self) -> impl Iterator<Item = ModelApi> {
+        self.apis.iter().copied()
+    }
+
     fn fits(&self, agent: Agent) -> bool {
         let brings = |name: &String| agent.key_variables().contains(&name.as_str()) || name.ends_with("_BASE_URL");
         agent.model_apis().is_empty()
@@ -97,6 +104,7 @@ impl Agents {
     pub fn new(locations: AgentLocations, config: &atoll_config::Config) -> Self {
         let upstream = |upstream: &atoll_config::Upstream| UpstreamKey {
             api: upstream.api,
+            url: upstream.url.clone(),
             has_key: upstream.key.is_some() || !upstream.needs_key,
             secret: upstream.secret.clone(),
         };
@@ -139,7 +147,7 @@ impl Agents {
         for upstream in &self.upstreams {
             if let Some(name) = &upstream.secret
                 && !apis.contains(&upstream.api)
-                && secrets::resolve_secret(tx, project, name).await?.is_some()
+                && secrets::resolve_secret(tx, project, name).await?.is_some_and(|row| is_bound_to(&row, &upstream.url))
             {
                 apis.insert(upstream.api);
             }

@@ -10,6 +10,7 @@ mod auth;
 mod blobs;
 mod connections;
 mod cursor;
+mod data_dir;
 mod egress;
 mod event_follower;
 mod extract;
@@ -39,5 +40,6 @@ pub mod state;
 mod terminals;
 mod worker_link;
 
+pub use data_dir::secure_data_dir;
 pub use options::Options;
 pub use serve::{Error, Server};

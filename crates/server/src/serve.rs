@@ -3,6 +3,7 @@
 use crate::auth::token_format;
 use crate::blobs::Blobs;
 use crate::connections::Connections;
+use crate::data_dir::secure_data_dir;
 use crate::gateway::{Gateway, Placeholders};
 use crate::guard::Hosts;
 use crate::jobs::Runner;
@@ -22,7 +23,7 @@ use atoll_store::{DatabaseHold, Store, Tx, sandboxes};
 use secrecy::ExposeSecret;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +68,8 @@ impl Server {
 
     /// Starts with a given clock, for tests and simulations.
     pub async fn start_with_clock(options: Options, clock: Arc<dyn Clock>) -> Result<Self, Error> {
-        create_data_dir(&options.config.data_dir)?;
+        let data_dir = &options.config.data_dir;
+        secure_data_dir(data_dir).map_err(|source| data_dir_error(data_dir, source))?;
         let holder = format!("{} (pid {})", options.command, std::process::id());
         let lock = DataDirLock::acquire(&options.config.data_dir, &holder)?;
         let (store, hold) = Store::open_exclusively(&options.store_location(), &describe_holder(&options)).await?;
@@ -172,11 +174,6 @@ async fn stop_ended_sandboxes(app: &App, provider: &dyn Provider) {
 
 fn data_dir_error(path: &Path, source: std::io::Error) -> Error {
     Error::DataDir { path: path.to_owned(), source }
-}
-
-/// Creates the data directory, private to this user.
-fn create_data_dir(path: &Path) -> Result<(), Error> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| data_dir_error(path, source))
 }
 
 /// Replaces an unspecified address by loopback.

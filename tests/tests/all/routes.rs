@@ -394,6 +394,19 @@ async fn no_principal_can_escalate_its_privileges(kind: DatabaseKind) {
             .expect_problem(404, "not_found");
     }
     let own = setup.member.post("/tokens", json!({ "name": "own" })).await.expect_status(201);
+    assert_eq!(own["expires_at"], Value::Null);
+    // A token expires no later than the token that created it.
+    let short = json!({ "name": "short", "expires_at": "2099-01-01T00:00:00.000000Z" });
+    let short = setup.admin.post("/tokens", short).await.expect_status(201);
+    let short = setup.admin.with_token(short["token"].as_str().unwrap());
+    for (asked, granted) in [
+        (Value::Null, "2099-01-01T00:00:00.000000Z"),
+        (json!("2100-01-01T00:00:00Z"), "2099-01-01T00:00:00.000000Z"),
+        (json!("2098-01-01T00:00:00Z"), "2098-01-01T00:00:00.000000Z"),
+    ] {
+        let made = short.post("/tokens", json!({ "name": "made", "expires_at": asked })).await.expect_status(201);
+        assert_eq!(made["expires_at"], granted, "{made}");
+    }
     assert_eq!((own["role"].as_str(), own["user_id"].as_str()), (Some("member"), Some(me.as_str())));
     let own = setup.member.with_token(own["token"].as_str().unwrap());
     own.get("/users").await.expect_problem(403, "forbidden");

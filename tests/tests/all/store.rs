@@ -5,6 +5,7 @@ use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::job::JobKind;
 use atoll_core::model::ModelTokens;
 use atoll_core::time::Timestamp;
+use atoll_store::model_usage::RequestUsage;
 use atoll_store::{DatabaseLocation, Error, Store, budgets, jobs, meta, model_usage};
 use atoll_tests::database::{Database, DatabaseKind};
 use atoll_tests::manual_worker::{ManualWorker, build_event};
@@ -253,7 +254,8 @@ async fn model_usage_is_summed_per_sandbox_session_project_and_user(kind: Databa
         let sandbox: SandboxId = id(&sandboxes[sandbox], "id").parse().unwrap();
         let tokens = ModelTokens { input: 10, output: 1, cache_read: 2, cache_write: 3 };
         let added = store.write::<_, Error, _>(async move |tx| {
-            model_usage::add_usage(tx, sandbox, "anthropic", model, &tokens, cost).await
+            let usage = RequestUsage { tokens, cost_micros: cost, ..RequestUsage::default() };
+            model_usage::add_usage(tx, sandbox, "anthropic", model, &usage).await
         });
         added.await.unwrap();
     }
@@ -269,8 +271,38 @@ async fn model_usage_is_summed_per_sandbox_session_project_and_user(kind: Databa
     ] {
         let usage = &admin.get(&path).await.expect_status(200)["usage"];
         let expected = json!({ "requests": requests, "input": 10 * requests, "output": requests,
-            "cache_read": 2 * requests, "cache_write": 3 * requests, "cost": cost });
+            "cache_read": 2 * requests, "cache_write": 3 * requests, "cost": cost,
+            "cost_source": "prices" });
         assert_eq!(*usage, expected, "{path}");
+    }
+
+    // A request without a known price makes every sum unknown, until the agent reports its own cost.
+    let unpriced: SandboxId = id(&sandboxes[1], "id").parse().unwrap();
+    let paths = [
+        format!("/sandboxes/{unpriced}"),
+        format!("/projects/{}", id(&sandboxes[0], "project_id")),
+        format!("/users/{user}"),
+    ];
+    for (agent_cost, costs, source) in [
+        (None, [Value::Null, Value::Null, Value::Null], "unknown"),
+        (Some(300), [json!(0.0003), json!(0.000_318), json!(0.000_318)], "agent"),
+    ] {
+        let store = Store::open(&server.options.store_location()).await.unwrap();
+        let added = store.write::<_, Error, _>(async move |tx| match agent_cost {
+            None => {
+                let usage = RequestUsage { is_unpriced: true, ..RequestUsage::default() };
+                model_usage::add_usage(tx, unpriced, "anthropic", "unheard", &usage).await
+            }
+            Some(cost) => model_usage::add_agent_cost(tx, unpriced, cost).await,
+        });
+        added.await.unwrap();
+        store.close().await;
+        for (path, cost) in paths.iter().zip(&costs) {
+            let usage = &admin.get(path).await.expect_status(200)["usage"];
+            assert_eq!((&usage["cost"], &usage["cost_source"]), (cost, &json!(source)), "{path}");
+        }
+        let first = admin.get(&format!("/sandboxes/{}", id(&sandboxes[0], "id"))).await.expect_status(200);
+        assert_eq!(first["cost"]["model"], 0.000_018, "{first}");
     }
     server.stop().await;
 }

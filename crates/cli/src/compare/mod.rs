@@ -7,9 +7,11 @@ use crate::event_log::log_event::LogEvent;
 use crate::event_log::{EventFilter, EventSink, LogReader};
 use crate::failure::Result;
 use crate::output::Output;
+use crate::render::cost::format_cost;
 use crate::render::table::{self, Cell, cell};
 use crate::render::{text, time};
 use atoll_core::id::SandboxId;
+use atoll_core::model::CostSource;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -83,7 +85,7 @@ fn table_rows(left: &SandboxSummary, right: &SandboxSummary) -> Vec<Vec<Cell>> {
         both("model", &|side| or_dash(&side.model)),
         both("duration", &|side| time::format_duration(Duration::from_secs_f64(side.duration_s.max(0.0)))),
         both("turns", &|side| side.turns.to_string()),
-        both("cost", &|side| format!("${:.4}", side.cost_usd)),
+        both("cost", &|side| format_cost(side.cost_usd, CostSource::Prices)),
         both("events", &|side| side.events.to_string()),
     ];
     let count = |value: &u64| value.to_string();

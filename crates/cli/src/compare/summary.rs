@@ -34,7 +34,8 @@ pub struct SandboxSummary {
     /// From the sandbox's creation to its end, or to its last event.
     pub duration_s: f64,
     pub turns: i64,
-    pub cost_usd: f64,
+    /// Absent if it is unknown.
+    pub cost_usd: Option<f64>,
     /// The first stored event, if retention has removed older ones.
     #[serde(skip_serializing_if = "is_zero")]
     pub first_seq: i64,
@@ -86,7 +87,7 @@ impl SandboxSummary {
         self.reason = sandbox.reason.as_ref().map(|reason| reason.code.clone());
         self.agent = sandbox.agent.clone();
         self.model = sandbox.settings.model.clone();
-        self.cost_usd = sandbox.cost.model + sandbox.cost.compute;
+        self.cost_usd = sandbox.cost.model.map(|model| model + sandbox.cost.compute);
         if let Some(end) = sandbox.ended_at.or(self.last_at) {
             self.duration_s = end.elapsed_since(sandbox.created_at).as_secs_f64();
         }

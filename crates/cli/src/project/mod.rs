@@ -7,6 +7,7 @@ use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::pages::{collect_all, page_query};
+use crate::render::cost::format_cost;
 use crate::render::fields::Fields;
 use crate::render::plain_value::describe_value;
 use crate::render::{table, time};
@@ -202,7 +203,7 @@ fn print_project(project: &ApiProject, output: &Output) -> Result {
         .optional("repository", project.repo.as_ref().and_then(|repo| repo.url.clone().or_else(|| repo.path.clone())))
         .entries("default", project.defaults.iter().map(|(field, value)| format!("{field}: {}", describe_value(value))))
         .optional("budget", project.budget.as_ref().map(|budget| describe_budget(Some(budget))))
-        .optional("model cost", project.usage.as_ref().map(|usage| format_dollars(usage.cost)))
+        .optional("model cost", project.usage.as_ref().map(|usage| format_cost(usage.cost, usage.cost_source)))
         .field("created", time::format_time(project.created_at))
         .print(output)
 }

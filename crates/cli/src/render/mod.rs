@@ -2,6 +2,7 @@
 
 pub mod approval;
 pub mod continuous;
+pub mod cost;
 pub mod event_line;
 pub mod event_paragraph;
 pub mod fact;

@@ -6,7 +6,7 @@ mod interrupts;
 mod progress;
 pub mod replay;
 mod request_queue;
-mod run_server;
+pub mod run_server;
 mod run_summary;
 pub mod signals;
 mod step;

@@ -3,6 +3,7 @@
 use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
+use crate::render::cost::format_cost;
 use crate::render::fields::Fields;
 use atoll_api::{ChangeLimits, SandboxLimits};
 use atoll_core::id::SandboxId;
@@ -98,9 +99,13 @@ fn limit_fields(current: &SandboxLimits) -> Fields {
         .field("activity", current.activity)
         .optional("paused by", current.limit_paused)
         .field("turns", format!("{} of {}", current.turns, or_none(limits.turns)))
-        .field("cost_usd", format!("{:.4} of {}", current.cost_usd, or_none(limits.cost_usd)))
+        .field("cost_usd", format!("{} of {}", describe_cost(current), or_none(limits.cost_usd)))
         .field("turn_s", or_none(limits.turn_s))
         .field("no_progress_s", or_none(limits.no_progress_s))
+}
+
+fn describe_cost(current: &SandboxLimits) -> String {
+    format_cost(current.cost_usd, current.cost_source).replace('$', "")
 }
 
 fn or_none(limit: Option<impl Display>) -> String {

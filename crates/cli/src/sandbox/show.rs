@@ -4,6 +4,7 @@ use crate::connect::ConnectedClient;
 use crate::event_log::log_event::LogEvent;
 use crate::failure::Result;
 use crate::output::Output;
+use crate::render::cost::format_cost;
 use crate::render::fields::Fields;
 use crate::render::time;
 use atoll_api::{EventsQuery, Sandbox};
@@ -62,7 +63,8 @@ fn sandbox_fields(sandbox: &Sandbox) -> Fields {
         .optional("turn", sandbox.turn)
         .field("events", format!("{} to {}", sandbox.first_seq, sandbox.last_seq))
         .optional("dropped events", Some(sandbox.dropped_events).filter(|count| *count > 0))
-        .field("cost", format!("${:.4} model, ${:.4} compute", sandbox.cost.model, sandbox.cost.compute))
+        .field("model cost", format_cost(sandbox.cost.model, sandbox.cost.model_source))
+        .field("compute cost", format!("${:.4}", sandbox.cost.compute))
         .optional("created by", sandbox.created_by.as_ref())
         .field("created", time::format_time(sandbox.created_at))
         .field("state since", time::format_time(sandbox.state_since))

@@ -102,7 +102,7 @@ fn sandbox_response() -> Value {
         "state": "failed", "activity": "ended", "limit_paused": null, "outcome": "failed", "reason": null, "results": "taken",
         "end": "when_done", "provider": "local", "provider_id": null, "agent": "demo", "labels": {}, "settings": {},
         "exposed_secrets": [], "turn": null, "first_seq": 1, "last_seq": 9, "last_heartbeat": null,
-        "cost": {"model": 0.0, "compute": 0.0}, "created_by": null, "created_at": at, "updated_at": at,
+        "cost": {"model": 0.0, "model_source": "prices", "compute": 0.0}, "created_by": null, "created_at": at, "updated_at": at,
         "state_since": at, "ended_at": at,
     })
 }

@@ -8,4 +8,5 @@ mod exec;
 mod live;
 mod program;
 mod run;
+mod secret;
 mod verify;

@@ -231,7 +231,8 @@ fn the_command_follows_the_settings() {
         mcp: mcp.as_object().cloned(),
         ..AgentSettings::default()
     };
-    let gateway = Gateway { base_url: "http://127.0.0.1:7709".to_owned(), key: "placeholder".to_owned() };
+    let gateway =
+        Gateway { base_url: "http://127.0.0.1:7709".to_owned(), key: "placeholder".to_owned(), apis: Vec::new() };
     let launch = LaunchContext { gateway: Some(&gateway), ..LaunchContext::minimal(Path::new("/w"), &settings) };
     let mut gemini = AcpDriver::new(AcpAgent::Gemini);
     let command = gemini.build_command(&launch);

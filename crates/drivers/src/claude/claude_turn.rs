@@ -233,7 +233,7 @@ impl ClaudeTurn {
             output_tokens: usage.output_tokens,
             cache_read_tokens: usage.cache_read_input_tokens,
             cache_write_tokens: usage.cache_creation_input_tokens,
-            cost_usd: Some(cost),
+            cost_usd: outcome.total_cost_usd.map(|_| cost),
             ..AgentUsage::default()
         };
         vec![build_event(&EventData::AgentUsage(data), EventEffect::None)]

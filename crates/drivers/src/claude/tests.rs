@@ -153,7 +153,8 @@ fn the_command_follows_the_settings() {
         system_prompt: Some("be brief".to_owned()),
         ..AgentSettings::default()
     };
-    let gateway = Gateway { base_url: "http://127.0.0.1:7709".to_owned(), key: "placeholder".to_owned() };
+    let gateway =
+        Gateway { base_url: "http://127.0.0.1:7709".to_owned(), key: "placeholder".to_owned(), apis: Vec::new() };
     let launch = LaunchContext {
         gateway: Some(&gateway),
         native_id: Some("native"),

@@ -233,7 +233,8 @@ fn the_command_follows_the_settings_and_files_contain_no_secret() {
         mcp: mcp.as_object().cloned(),
         ..AgentSettings::default()
     };
-    let gateway = Gateway { base_url: "http://127.0.0.1:7709".to_owned(), key: "placeholder".to_owned() };
+    let gateway =
+        Gateway { base_url: "http://127.0.0.1:7709".to_owned(), key: "placeholder".to_owned(), apis: Vec::new() };
     let launch = LaunchContext {
         gateway: Some(&gateway),
         native_id: Some("n"),

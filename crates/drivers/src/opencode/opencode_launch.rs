@@ -3,7 +3,9 @@
 use crate::settings::AgentSettings;
 use crate::tools::{self, ToolKind};
 use crate::{AgentCommand, LaunchContext};
+use atoll_core::model::ModelApi;
 use atoll_core::sandbox::{ApprovalMode, Mode};
+use atoll_protocol::Gateway;
 use serde_json::{Map, Value, json};
 
 /// Variables that turn off downloads, sharing and updates: network access is for the task only.
@@ -24,6 +26,9 @@ pub(super) fn offline_env() -> Vec<(String, String)> {
 /// Limits to assume, since the gateway does not report a model's limits.
 const ASSUMED_CONTEXT_TOKENS: u32 = 128_000;
 const ASSUMED_OUTPUT_TOKENS: u32 = 16_000;
+
+/// OpenCode's own default among Gemini's models is one for images.
+const DEFAULT_GEMINI_MODEL: &str = "google/gemini-3.1-pro-preview";
 
 pub(super) fn build_command(launch: &LaunchContext<'_>) -> AgentCommand {
     let program =
@@ -60,16 +65,15 @@ fn build_config(launch: &LaunchContext<'_>) -> Value {
         }
         return all;
     };
-    // The model's name tells which of the gateway's APIs serves it.
-    let (package, url) = match model {
-        Some(model) if model.starts_with("claude") => {
-            ("@ai-sdk/anthropic", format!("{}/anthropic/v1", gateway.base_url))
-        }
-        Some(_) | None => ("@ai-sdk/openai-compatible", format!("{}/openai/v1", gateway.base_url)),
-    };
-    let options = json!({"baseURL": url, "apiKey": gateway.key});
+    let api = model.map_or_else(|| default_api(gateway), api_of_model);
+    let options = json!({"baseURL": format!("{}{}", gateway.base_url, base_path(api)), "apiKey": gateway.key});
     match model {
         Some(model) => {
+            let package = match api {
+                ModelApi::Anthropic => "@ai-sdk/anthropic",
+                ModelApi::OpenAi => "@ai-sdk/openai-compatible",
+                ModelApi::Gemini => "@ai-sdk/google",
+            };
             let known = json!({"limit": {"context": ASSUMED_CONTEXT_TOKENS, "output": ASSUMED_OUTPUT_TOKENS}});
             all["model"] = format!("atoll/{model}").into();
             all["small_model"] = all["model"].clone();
@@ -78,11 +82,43 @@ fn build_config(launch: &LaunchContext<'_>) -> Value {
         }
         // OpenCode chooses one of its known models.
         None => {
-            all["enabled_providers"] = json!(["openai"]);
-            all["provider"] = json!({"openai": {"options": options}});
+            let provider = match api {
+                ModelApi::Anthropic => "anthropic",
+                ModelApi::OpenAi => "openai",
+                ModelApi::Gemini => "google",
+            };
+            all["enabled_providers"] = json!([provider]);
+            all["provider"] = json!({provider: {"options": options}});
+            if api == ModelApi::Gemini {
+                all["model"] = DEFAULT_GEMINI_MODEL.into();
+            }
         }
     }
     all
+}
+
+/// The model's name tells which of the gateway's APIs serves it.
+fn api_of_model(model: &str) -> ModelApi {
+    match model {
+        _ if model.starts_with("claude") => ModelApi::Anthropic,
+        _ if model.starts_with("gemini") => ModelApi::Gemini,
+        _ => ModelApi::OpenAi,
+    }
+}
+
+/// The API whose key is available. OpenAI's comes first.
+fn default_api(gateway: &Gateway) -> ModelApi {
+    let order = [ModelApi::OpenAi, ModelApi::Anthropic, ModelApi::Gemini];
+    order.into_iter().find(|api| gateway.apis.contains(api)).unwrap_or(ModelApi::OpenAi)
+}
+
+/// The base path of OpenCode's requests to an API of the gateway.
+const fn base_path(api: ModelApi) -> &'static str {
+    match api {
+        ModelApi::Anthropic => "/anthropic/v1",
+        ModelApi::OpenAi => "/openai/v1",
+        ModelApi::Gemini => "/gemini/v1beta",
+    }
 }
 
 /// Maps approvals to the calls that OpenCode asks about; Atoll answers them.

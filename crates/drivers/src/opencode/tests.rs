@@ -2,6 +2,7 @@ use super::*;
 use crate::settings::AgentSettings;
 use crate::testing::{feed_line, parse_line, parse_lines, proptest_config};
 use atoll_core::message::Delivery;
+use atoll_core::model::ModelApi;
 use atoll_core::sandbox::{ApprovalMode, Mode};
 use atoll_protocol::Gateway;
 use proptest::prelude::*;
@@ -220,7 +221,8 @@ fn the_command_starts_the_bridge_with_the_settings() {
         mcp: mcp.as_object().cloned(),
         ..AgentSettings::default()
     };
-    let gateway = Gateway { base_url: "http://127.0.0.1:7709".to_owned(), key: "placeholder".to_owned() };
+    let gateway =
+        Gateway { base_url: "http://127.0.0.1:7709".to_owned(), key: "placeholder".to_owned(), apis: Vec::new() };
     let launch = LaunchContext {
         gateway: Some(&gateway),
         native_id: Some("ses"),
@@ -255,6 +257,34 @@ fn the_command_starts_the_bridge_with_the_settings() {
     let all = content(&opencode_launch::build_command(&launch).env);
     assert_eq!(all["provider"]["atoll"]["npm"], "@ai-sdk/anthropic");
     assert_eq!(all["permission"], json!({"*": "allow"}));
+}
+
+#[test]
+fn the_command_uses_the_model_key_that_is_present() {
+    let launch_with = |apis: &[ModelApi], model: Option<&str>| {
+        let base_url = "http://127.0.0.1:7709".to_owned();
+        let gateway = Gateway { base_url, key: "placeholder".to_owned(), apis: apis.to_vec() };
+        let settings = AgentSettings { model: model.map(str::to_owned), ..AgentSettings::default() };
+        let launch = LaunchContext { gateway: Some(&gateway), ..LaunchContext::minimal(Path::new("/w"), &settings) };
+        let env = opencode_launch::build_command(&launch).env;
+        let (_, text) = env.iter().find(|(name, _)| name == "OPENCODE_CONFIG_CONTENT").unwrap();
+        let all: Value = serde_json::from_str(text).unwrap();
+        let name = all["enabled_providers"][0].as_str().unwrap().to_owned();
+        (name.clone(), all["provider"][name]["options"]["baseURL"].as_str().unwrap().to_owned())
+    };
+    let (anthropic, openai, gemini) = (ModelApi::Anthropic, ModelApi::OpenAi, ModelApi::Gemini);
+    for (apis, name, path) in [
+        (&[anthropic][..], "anthropic", "/anthropic/v1"),
+        (&[openai], "openai", "/openai/v1"),
+        (&[gemini], "google", "/gemini/v1beta"),
+        (&[anthropic, openai, gemini], "openai", "/openai/v1"),
+        (&[anthropic, gemini], "anthropic", "/anthropic/v1"),
+        (&[], "openai", "/openai/v1"),
+    ] {
+        assert_eq!(launch_with(apis, None), (name.to_owned(), format!("http://127.0.0.1:7709{path}")), "{apis:?}");
+    }
+    let named = launch_with(&[openai], Some("gemini-9"));
+    assert_eq!(named, ("atoll".to_owned(), "http://127.0.0.1:7709/gemini/v1beta".to_owned()));
 }
 
 proptest! {

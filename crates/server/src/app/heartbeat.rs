@@ -14,6 +14,7 @@ use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::SessionRow;
 use atoll_store::streams;
 use atoll_store::usage_samples::{self, UsageSample};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval of the stored resource samples.
@@ -76,7 +77,7 @@ async fn start_instructions(
     let mut settings = sandbox.settings.clone();
     settings.env.extend(exposed);
     let runs_agents = work.capabilities(sandbox.provider).runs_agents();
-    let gateway = gateway_access(work, sandbox);
+    let gateway = gateway_access(work, sandbox).await?;
     if let Some(gateway) = &gateway {
         settings.env.insert("ATOLL_GATEWAY_URL".to_owned(), gateway.base_url.clone());
         settings.env.insert("ATOLL_GATEWAY_KEY".to_owned(), gateway.key.clone());
@@ -97,11 +98,15 @@ async fn start_instructions(
 }
 
 /// The gateway's address, if the sandbox's outbound connections go through this server.
-fn gateway_access(work: &Work<'_>, sandbox: &SandboxRow) -> Option<Gateway> {
-    work.capabilities(sandbox.provider).runs_agents().then(|| {
-        let base_url = format!("http://127.0.0.1:{}", atoll_protocol::PROXY_PORT);
-        Gateway { base_url, key: work.gateway.placeholder_key(sandbox.id) }
-    })
+async fn gateway_access(work: &mut Work<'_>, sandbox: &SandboxRow) -> Result<Option<Gateway>> {
+    if !work.capabilities(sandbox.provider).runs_agents() {
+        return Ok(None);
+    }
+    let agents = Arc::clone(&work.agents);
+    let keys = agents.project_keys(work.tx, sandbox.project_id, &sandbox.settings).await?;
+    let base_url = format!("http://127.0.0.1:{}", atoll_protocol::PROXY_PORT);
+    let (key, apis) = (work.gateway.placeholder_key(sandbox.id), keys.apis().collect());
+    Ok(Some(Gateway { base_url, key, apis }))
 }
 
 /// Stores what the worker measured, if the server cannot measure the sandbox itself.

@@ -167,7 +167,7 @@ pub async fn ingest_batch(work: &mut Work<'_>, id: SandboxId, batch: CheckedBatc
                 answer.stored += 1;
             }
             Ok(mut event) => {
-                pricing::price_usage(work, &sandbox.settings, &mut event);
+                pricing::observe_usage(work, &sandbox, &mut event).await?;
                 accepted.push(event);
                 answer.stored += 1;
             }

@@ -2,7 +2,7 @@
 //! pauses the agent; it never ends it.
 
 use super::targets::load_sandbox;
-use super::views::view_limits;
+use super::views::load_limits_view;
 use super::{Work, inbox};
 use crate::auth::access::{CanSee, CanWork};
 use crate::idempotency::{IdempotencyKey, JsonResponse};
@@ -254,7 +254,8 @@ pub fn limits_frame(sandbox: &SandboxRow) -> ServerFrame {
 }
 
 pub async fn read_limits(app: &App, access: CanSee<SandboxId>) -> Result<SandboxLimits> {
-    Ok(view_limits(&load_sandbox(app, &access).await?))
+    let row = load_sandbox(app, &access).await?;
+    app.read(async move |tx| load_limits_view(tx, &row).await).await
 }
 
 /// Changes the limits and tells the gateway, which caches the cost limit.
@@ -268,7 +269,8 @@ pub async fn submit_change(
     let change = LimitsChange { turns, cost_usd, turn_s, no_progress_s };
     let (id, actor) = (access.id, access.actor());
     let changed = app.write_once(&access.caller, key, async move |work| {
-        JsonResponse::ok(view_limits(&change_limits(work, id, &change, actor).await?))
+        let row = change_limits(work, id, &change, actor).await?;
+        JsonResponse::ok(load_limits_view(work.tx, &row).await?)
     });
     let response = changed.await?;
     if let Ok(row) = load_sandbox(app, &access).await {

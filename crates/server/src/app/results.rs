@@ -1,7 +1,7 @@
 //! Ending a sandbox: stopping it, exporting its results, removing it.
 
 use super::targets::load_sandbox;
-use super::views::{load_sandbox_view, view_sandbox};
+use super::views::load_sandbox_view;
 use super::{Work, continuous, lifecycle, live_results, pausing};
 use crate::auth::access::CanWork;
 use crate::idempotency::{IdempotencyKey, JsonResponse};
@@ -161,8 +161,7 @@ async fn load_results(app: &App, id: SandboxId) -> Result<ExportedResults> {
                 }
             }
         }
-        let labels = sandboxes::list_labels(tx, id).await?;
-        Ok(ExportedResults { taken: results, sandbox: view_sandbox(row, labels) })
+        Ok(ExportedResults { taken: results, sandbox: load_sandbox_view(tx, row).await? })
     })
     .await
 }

@@ -311,9 +311,12 @@ pub async fn submit_secret(app: &App, client: ClientCaller, name: String, new: N
     let expose = check_exposure(&new)?;
     secret::check_secret_value(new.value.expose_secret(), expose.as_ref())?;
     secret::check_upstreams(&new.upstreams)?;
+    // The key of a model upstream is of no other use.
+    let is_unbound = new.upstreams.is_empty() && expose.is_none();
+    let upstreams = if is_unbound { app.gateway.hosts_of_secret(&name) } else { new.upstreams };
     let ring = app.secrets.sealing_ring()?;
     app.secrets.learn(project, &secret_texts(&new.value, expose.as_ref()));
-    let draft = SecretDraft { project, name, value: new.value, upstreams: new.upstreams, expose, actor: actor.clone() };
+    let draft = SecretDraft { project, name, value: new.value, upstreams, expose, actor: actor.clone() };
     let stored = app.write(async move |work| put_secret(work, draft, &ring).await);
     let (row, is_new) = stored.await?;
     tracing::info!(name = row.name, id = %row.id, actor, "secret set");

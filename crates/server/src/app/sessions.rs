@@ -3,7 +3,7 @@
 use super::create::{self, CreatedSandbox};
 use super::inbox;
 use super::sandbox_plan::plan_from_last;
-use super::views::{cut_page, load_usage, view_new_sandbox, view_session};
+use super::views::{cut_page, load_session_view, load_usage, view_new_sandbox};
 use super::{Work, continuous, lifecycle};
 use crate::auth::access::{CanList, CanSee, CanWork};
 use crate::cursor::decode_id;
@@ -134,17 +134,25 @@ pub async fn list_sessions(app: &App, access: CanList, query: SessionListQuery) 
     let limit = page_size(query.limit, 50, 200)?;
     let before = decode_id::<SessionId>("sessions", query.cursor.as_deref())?;
     let filter = access.projects.as_filter();
-    let rows = app.read(async move |tx| {
-        Ok(sessions::list_sessions(tx, &filter, query.project, query.state, before.as_deref(), limit + 1).await?)
-    });
-    Ok(cut_page("sessions", rows.await?, limit, |row| row.id.to_string()).map(view_session))
+    app.read(async move |tx| {
+        let rows =
+            sessions::list_sessions(tx, &filter, query.project, query.state, before.as_deref(), limit + 1).await?;
+        let page = cut_page("sessions", rows, limit, |row| row.id.to_string());
+        let mut items = Vec::new();
+        for row in page.items {
+            items.push(load_session_view(tx, row).await?);
+        }
+        Ok(Page { items, next_cursor: page.next_cursor })
+    })
+    .await
 }
 
 pub async fn read_session(app: &App, access: CanSee<SessionId>) -> Result<atoll_api::Session> {
     let id = access.id;
     app.read(async move |tx| {
         let row = sessions::find_session(tx, id).await?.ok_or_else(|| Problem::not_found("session"))?;
-        Ok(atoll_api::Session { usage: load_usage(tx, UsageScope::Session(id)).await?, ..view_session(row) })
+        let usage = load_usage(tx, UsageScope::Session(id)).await?;
+        Ok(atoll_api::Session { usage, ..load_session_view(tx, row).await? })
     })
     .await
 }
@@ -161,7 +169,8 @@ pub async fn submit_change(
     }
     let (id, actor) = (access.id, access.actor());
     app.write_once(&access.caller, key, async move |work| {
-        JsonResponse::ok(view_session(change_session(work, id, change, actor).await?))
+        let row = change_session(work, id, change, actor).await?;
+        JsonResponse::ok(load_session_view(work.tx, row).await?)
     })
     .await
 }
@@ -192,7 +201,7 @@ pub async fn submit_fork(
     let (id, actor) = (access.id, access.actor());
     app.write_once(&access.caller, key, async move |work| {
         let fork = fork_session(work, id, SessionId::new(), request.title, actor).await?;
-        JsonResponse::created(view_session(fork))
+        JsonResponse::created(load_session_view(work.tx, fork).await?)
     })
     .await
 }

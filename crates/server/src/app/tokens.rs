@@ -19,7 +19,7 @@ use atoll_store::tokens::{self, TokenHolder, TokenRow};
 use atoll_store::{Tx, projects, users};
 use secrecy::ExposeSecret;
 
-/// Creates a token. Users may create their own; tokens of other users and of services require an admin.
+/// Creates a token, which expires no later than the caller's own. Users may create their own; tokens of other users and of services require an admin.
 pub async fn create_token(app: &App, client: ClientCaller, key: IdempotencyKey, new: NewToken) -> Result<JsonResponse> {
     bounds::check_line("name", &new.name, bounds::MAX_NAME_CHARS)?;
     let caller = client.0;
@@ -31,8 +31,10 @@ pub async fn create_token(app: &App, client: ClientCaller, key: IdempotencyKey, 
     if new.expires_at.is_some_and(|end| end <= app.clock.now()) {
         return Err(Problem::invalid("expires_at: must be in the future"));
     }
+    let creator = caller.principal.token();
     app.write_once(&caller, key, async move |work| {
         let holder = find_holder(work.tx, &new, own).await?;
+        let creator = tokens::find_token(work.tx, creator).await?.ok_or_else(Problem::unauthorized)?;
         let id = TokenId::new();
         let issued = generate_token(id);
         let row = TokenRow {
@@ -41,7 +43,7 @@ pub async fn create_token(app: &App, client: ClientCaller, key: IdempotencyKey, 
             hash: issued.hash.clone(),
             holder,
             created_at: work.now,
-            expires_at: new.expires_at,
+            expires_at: [new.expires_at, creator.expires_at].into_iter().flatten().min(),
         };
         tokens::insert_token(work.tx, &row).await?;
         let mut view = view_token(row).ok_or_else(|| Problem::internal("a worker's token"))?;

@@ -10,7 +10,7 @@ use atoll_core::budget::Budget;
 use atoll_core::continuous::describe_stop;
 use atoll_core::id::{ProjectId, SandboxId};
 use atoll_core::message::MessageState;
-use atoll_core::model::ModelTokens;
+use atoll_core::model::{CostParts, CostSource, ModelCost, ModelTokens};
 use atoll_core::principal::TokenKind;
 use atoll_core::sandbox::{Activity, Network, NetworkPolicy, Settings};
 use atoll_core::secret::Exposure;
@@ -57,7 +57,7 @@ pub fn restore_hidden_values(mut defaults: DefaultsJson, stored: &DefaultsJson) 
     defaults
 }
 
-pub fn view_sandbox(row: SandboxRow, labels: BTreeMap<String, String>) -> atoll_api::Sandbox {
+fn view_sandbox(row: SandboxRow, labels: BTreeMap<String, String>, cost: ModelCost) -> atoll_api::Sandbox {
     let mut settings = row.settings;
     // The values of variables can be secrets, so only their names are shown.
     settings.env.values_mut().for_each(|value| *value = HIDDEN_VALUE.into());
@@ -85,7 +85,11 @@ pub fn view_sandbox(row: SandboxRow, labels: BTreeMap<String, String>) -> atoll_
         log_bytes: row.log_bytes.saturating_add(row.blob_bytes),
         dropped_events: row.dropped_events,
         last_heartbeat: row.last_heartbeat,
-        cost: Cost { model: to_dollars(row.cost_model_micros), compute: to_dollars(row.cost_compute_micros) },
+        cost: Cost {
+            model: cost.micros.map(to_dollars),
+            model_source: cost.source,
+            compute: to_dollars(row.cost_compute_micros),
+        },
         usage: None,
         continuous: None,
         created_by: row.created_by,
@@ -97,15 +101,22 @@ pub fn view_sandbox(row: SandboxRow, labels: BTreeMap<String, String>) -> atoll_
     }
 }
 
-/// The view of a sandbox with its labels.
+/// The view of a sandbox with its labels and its cost.
 pub async fn load_sandbox_view(tx: &mut dyn Tx, row: SandboxRow) -> Result<atoll_api::Sandbox> {
     let labels = sandboxes::list_labels(tx, row.id).await?;
-    Ok(view_sandbox(row, labels))
+    let cost = load_cost(tx, UsageScope::Sandbox(row.id)).await?;
+    Ok(view_sandbox(row, labels, cost))
+}
+
+/// Loads the model cost of a sandbox, session, project or user.
+async fn load_cost(tx: &mut dyn Tx, scope: UsageScope<'_>) -> Result<ModelCost> {
+    let parts = model_usage::list_cost_parts(tx, scope).await?;
+    Ok(parts.iter().map(CostParts::resolve).fold(ModelCost::NONE, ModelCost::plus))
 }
 
 /// The view of a new sandbox, with the command that starts its worker.
 pub fn view_new_sandbox(created: CreatedSandbox, public_url: &str) -> atoll_api::Sandbox {
-    let mut view = view_sandbox(created.sandbox, created.labels);
+    let mut view = view_sandbox(created.sandbox, created.labels, ModelCost::NONE);
     view.worker = created.worker.map(|token| view_worker_start(view.id, token.token.expose_secret(), public_url));
     view
 }
@@ -138,11 +149,23 @@ pub async fn load_progress(tx: &mut dyn Tx, id: SandboxId, settings: &Settings) 
 pub async fn load_usage(tx: &mut dyn Tx, scope: UsageScope<'_>) -> Result<Option<ModelUsage>> {
     let total = model_usage::sum_usage(tx, scope).await?;
     let ModelTokens { input, output, cache_read, cache_write } = total.tokens;
-    let cost = to_dollars(total.cost_micros);
-    Ok(Some(ModelUsage { requests: total.requests, input, output, cache_read, cache_write, cost }))
+    let ModelCost { micros, source: cost_source } = load_cost(tx, scope).await?;
+    let cost = micros.map(to_dollars);
+    Ok(Some(ModelUsage { requests: total.requests, input, output, cache_read, cache_write, cost, cost_source }))
 }
 
-pub fn view_session(row: SessionRow) -> atoll_api::Session {
+/// The view of a session with its cost.
+pub async fn load_session_view(tx: &mut dyn Tx, row: SessionRow) -> Result<atoll_api::Session> {
+    let ModelCost { micros, source } = load_cost(tx, UsageScope::Session(row.id)).await?;
+    let micros = match source {
+        // The row also counts sandboxes that were deleted.
+        CostSource::Prices | CostSource::Estimate => Some(row.cost_micros),
+        CostSource::Agent | CostSource::Unknown => micros,
+    };
+    Ok(view_session(row, ModelCost { micros, source }))
+}
+
+fn view_session(row: SessionRow, cost: ModelCost) -> atoll_api::Session {
     atoll_api::Session {
         id: row.id,
         project_id: row.project_id,
@@ -155,7 +178,8 @@ pub fn view_session(row: SessionRow) -> atoll_api::Session {
         native_id: row.native_id,
         transcript: row.transcript,
         forked_from: row.forked_from,
-        cost: to_dollars(row.cost_micros),
+        cost: cost.micros.map(to_dollars),
+        cost_source: cost.source,
         usage: None,
         created_by: row.created_by,
         created_at: row.created_at,
@@ -198,14 +222,17 @@ pub fn view_approval(row: approvals::ApprovalRow) -> Approval {
     }
 }
 
-pub fn view_limits(row: &SandboxRow) -> SandboxLimits {
-    SandboxLimits {
+/// The limits of a sandbox and their use.
+pub async fn load_limits_view(tx: &mut dyn Tx, row: &SandboxRow) -> Result<SandboxLimits> {
+    let cost = load_cost(tx, UsageScope::Sandbox(row.id)).await?;
+    Ok(SandboxLimits {
         limits: row.settings.limits.unwrap_or_default(),
         limit_paused: row.status.pausing_limit(),
         activity: row.status.activity(),
         turns: row.status.turn().unwrap_or(0),
-        cost_usd: to_dollars(row.cost_model_micros),
-    }
+        cost_usd: cost.micros.map(to_dollars),
+        cost_source: cost.source,
+    })
 }
 
 pub fn view_network(row: &SandboxRow, hosts: Vec<HostTraffic>) -> NetworkStatus {

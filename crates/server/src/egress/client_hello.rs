@@ -23,35 +23,52 @@ const MAX_RECORD_BYTES: usize = (1 << 14) + 256;
 /// Larger than any real ClientHello; post-quantum keys need a few kilobytes.
 pub const MAX_HELLO_BYTES: usize = 64 << 10;
 
-/// Parses all bytes received so far. A ClientHello may span several records and reads.
-pub fn parse_client_hello(bytes: &[u8]) -> ClientHello {
-    let mut hello = Vec::new();
-    let mut rest = bytes;
-    loop {
-        if let Some(read) = parse_handshake(&hello) {
-            return read;
-        }
-        match rest {
-            [] => return ClientHello::Incomplete,
-            [kind, ..] if *kind != HANDSHAKE_RECORD => return parse_failure(bytes, rest),
-            [_, major, ..] if *major != 3 => return parse_failure(bytes, rest),
-            [_, _, _, high, low, payload @ ..] => {
-                let length = usize::from(u16::from_be_bytes([*high, *low]));
-                if length == 0 || length > MAX_RECORD_BYTES {
-                    return parse_failure(bytes, rest);
-                }
-                let (now, later) = payload.split_at(length.min(payload.len()));
-                hello.extend_from_slice(now);
-                rest = later;
-            }
-            _ => return ClientHello::Incomplete,
-        }
-    }
+/// Parses a ClientHello while its bytes arrive. It may span several records and reads; each byte is parsed once.
+#[derive(Debug, Default)]
+pub struct HelloParser {
+    /// Number of bytes that are parsed.
+    position: usize,
+    /// Missing bytes of the current record.
+    record_left: usize,
+    /// The handshake message so far.
+    hello: Vec<u8>,
 }
 
-/// An invalid first record is not TLS; a later one is malformed.
-const fn parse_failure(bytes: &[u8], rest: &[u8]) -> ClientHello {
-    if bytes.len() == rest.len() { ClientHello::NotTls } else { ClientHello::Malformed }
+impl HelloParser {
+    /// Continues with all bytes received so far.
+    pub fn parse(&mut self, bytes: &[u8]) -> ClientHello {
+        loop {
+            if let Some(read) = parse_handshake(&self.hello) {
+                return read;
+            }
+            let rest = bytes.get(self.position..).unwrap_or_default();
+            if self.record_left > 0 && !rest.is_empty() {
+                let now = &rest[..self.record_left.min(rest.len())];
+                self.hello.extend_from_slice(now);
+                self.position += now.len();
+                self.record_left -= now.len();
+                continue;
+            }
+            match rest {
+                [] => return ClientHello::Incomplete,
+                [kind, ..] if *kind != HANDSHAKE_RECORD => return self.failure(),
+                [_, major, ..] if *major != 3 => return self.failure(),
+                [_, _, _, high, low, ..] => {
+                    self.record_left = usize::from(u16::from_be_bytes([*high, *low]));
+                    if self.record_left == 0 || self.record_left > MAX_RECORD_BYTES {
+                        return self.failure();
+                    }
+                    self.position += 5;
+                }
+                _ => return ClientHello::Incomplete,
+            }
+        }
+    }
+
+    /// An invalid first record is not TLS; a later one is malformed.
+    const fn failure(&self) -> ClientHello {
+        if self.position == 0 { ClientHello::NotTls } else { ClientHello::Malformed }
+    }
 }
 
 /// Parses a handshake message; `None` while it is incomplete.
@@ -144,6 +161,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn parse_client_hello(bytes: &[u8]) -> ClientHello {
+        HelloParser::default().parse(bytes)
+    }
+
     fn vector(data: &[u8]) -> Vec<u8> {
         [&u16::try_from(data.len()).unwrap().to_be_bytes()[..], data].concat()
     }
@@ -234,6 +255,20 @@ mod tests {
             prop_assert_eq!(parse_client_hello(&whole), ClientHello::Complete { server_name: Some(name) });
             // Every prefix is incomplete: the name is never guessed.
             prop_assert_eq!(parse_client_hello(&whole[..cut]), ClientHello::Incomplete);
+        }
+
+        /// A client that sends byte by byte costs no more than one that sends all at once.
+        #[test]
+        fn each_byte_is_parsed_once(name in "[a-z]{1,40}\\.[a-z]{1,20}", size in 1_usize..300, step in 1_usize..50) {
+            let whole = records(&with_name(&name), size);
+            let (mut parser, mut parsed) = (HelloParser::default(), 0);
+            for end in (0..whole.len()).step_by(step) {
+                prop_assert_eq!(parser.parse(&whole[..end]), ClientHello::Incomplete);
+                prop_assert!(parser.position >= parsed && parser.position + 5 > end, "no byte is left behind");
+                parsed = parser.position;
+            }
+            prop_assert_eq!(parser.parse(&whole), ClientHello::Complete { server_name: Some(name) });
+            prop_assert_eq!(parser.position, whole.len());
         }
 
         #[test]

@@ -5,15 +5,17 @@
 //! program ─► 127.0.0.1:7709 ─► http_proxy | socks ─► sandbox_egress: policy ─► connector: DNS, public address ─► tunnel
 //! ```
 //!
-//! Pure rules: `atoll_core::network` (names and policies), `public_addresses`, `client_hello`, `hop_headers`,
-//! `refusal_throttle`. The proxy decrypts nothing and records only byte counts.
+//! Pure rules: `atoll_core::network` (names and policies), `public_addresses`, `client_hello`, `opening`,
+//! `connection_pool`, `hop_headers`, `refusal_throttle`. The proxy decrypts nothing and records only byte counts.
 
 mod client_hello;
+mod connection_pool;
 mod connector;
 mod disconnect;
 mod egress_refusal;
 pub mod hop_headers;
 mod http_proxy;
+mod opening;
 mod public_addresses;
 pub mod refusal_throttle;
 mod sandbox_egress;
@@ -30,6 +32,7 @@ use atoll_config as config;
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::Network;
 use atoll_store::sandboxes;
+use connection_pool::ConnectionPool;
 use connector::Connector;
 use egress_refusal::EgressRefusal;
 use sandbox_egress::{ConnectionMeter, SandboxEgress};
@@ -41,12 +44,13 @@ use std::time::Duration;
 use stream::{Prefixed, split_watched};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use upstream_proxy::UpstreamProxy;
 
-/// Concurrent connections of all sandboxes; each takes two file descriptors.
+/// Concurrent connections of all sandboxes, without their guaranteed ones; each takes two file descriptors.
 const MAX_CONNECTIONS: usize = 4096;
+/// Concurrent connections of one sandbox; more wait in the socket's backlog.
+const MAX_SANDBOX_CONNECTIONS: usize = 256;
 /// Sandboxes whose traffic counts are cached.
 const MAX_CACHED_SANDBOXES: usize = 10_000;
 /// Deadline for the first byte of a connection.
@@ -62,7 +66,7 @@ pub struct Egress {
     connector: Connector,
     max_bytes: u64,
     sandboxes: Mutex<HashMap<SandboxId, Arc<SandboxEgress>>>,
-    connections: Arc<Semaphore>,
+    connections: Arc<ConnectionPool>,
 }
 
 /// The proxy between this server and the Internet.
@@ -80,7 +84,7 @@ impl Egress {
             connector: Connector::new(network.allow_private.clone(), upstream),
             max_bytes: network.max_bytes,
             sandboxes: Mutex::default(),
-            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            connections: Arc::new(ConnectionPool::new(MAX_CONNECTIONS, MAX_SANDBOX_CONNECTIONS)),
         }
     }
 
@@ -140,13 +144,12 @@ pub async fn serve_sandbox(app: Weak<App>, sandbox: SandboxId, listener: TcpList
     let service = Arc::new(SandboxProxy { app, egress, sandbox_egress });
     let mut open = JoinSet::new();
     loop {
-        let Ok(one) = Arc::clone(&service.sandbox_egress.connections).acquire_owned().await else { return };
-        let Ok(of_all) = Arc::clone(&service.egress.connections).acquire_owned().await else { return };
+        let permit = service.egress.connections.acquire(&service.sandbox_egress.connections).await;
         match listener.accept().await {
             Ok((stream, _)) => {
                 let service = Arc::clone(&service);
                 open.spawn(async move {
-                    let _counted = (one, of_all);
+                    let _permit = permit;
                     serve_connection(&service, stream).await;
                 });
             }

@@ -1,5 +1,6 @@
 //! The egress state of one sandbox: its policy, traffic counts and refusals.
 
+use super::connection_pool::ConnectionShare;
 use super::egress_refusal::EgressRefusal;
 use super::refusal_throttle::RefusalThrottle;
 use super::traffic::{TrafficCounts, TrafficTable};
@@ -12,8 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 
-/// Concurrent connections of one sandbox; more wait in the socket's backlog.
-const MAX_SANDBOX_CONNECTIONS: usize = 256;
 /// Concurrent DNS lookups of one sandbox.
 const MAX_SANDBOX_LOOKUPS: usize = 8;
 /// Closes a connection without traffic after this time.
@@ -27,7 +26,7 @@ struct VersionedRule {
 
 pub struct SandboxEgress {
     pub sandbox: SandboxId,
-    pub connections: Arc<Semaphore>,
+    pub connections: Arc<ConnectionShare>,
     /// Bounds slow lookups, so that they do not delay other sandboxes.
     pub lookups: Semaphore,
     rule: watch::Sender<VersionedRule>,
@@ -42,7 +41,7 @@ impl SandboxEgress {
     pub fn new(sandbox: SandboxId, max_bytes: u64) -> Self {
         Self {
             sandbox,
-            connections: Arc::new(Semaphore::new(MAX_SANDBOX_CONNECTIONS)),
+            connections: Arc::default(),
             lookups: Semaphore::new(MAX_SANDBOX_LOOKUPS),
             rule: watch::Sender::new(VersionedRule { version: i64::MIN, rule: Arc::new(NetworkRule::None) }),
             table: Mutex::default(),

@@ -1,7 +1,8 @@
 //! Tunnels: checks that the first bytes match the target, then copies both ways.
 
-use super::client_hello::{self, ClientHello};
+use super::client_hello::{self, ClientHello, HelloParser};
 use super::egress_refusal::EgressRefusal;
+use super::opening::{Opening, OpeningDetector};
 use super::sandbox_egress::ConnectionMeter;
 use super::stream::{Prefixed, Stream};
 use super::{SandboxProxy, http_proxy};
@@ -14,19 +15,6 @@ use tokio::time::{Instant, timeout};
 /// Deadline for the first message of a connection.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(30);
 const COPY_BUFFER_BYTES: usize = 32 << 10;
-/// Bytes that suffice to recognize an HTTP request.
-const MAX_METHOD_BYTES: usize = 16;
-
-/// The protocol of a client's first bytes.
-#[derive(Debug, PartialEq, Eq)]
-enum Opening {
-    /// More bytes are needed.
-    Unclear,
-    Tls(Option<String>),
-    Http,
-    Malformed,
-    Other,
-}
 
 /// Serves a tunnel: TLS at port 443, HTTP at port 80, and elsewhere the protocol of the client's first bytes.
 pub async fn serve_tunnel(service: &Arc<SandboxProxy>, client: Stream, server: Stream, meter: Arc<ConnectionMeter>) {
@@ -38,10 +26,10 @@ pub async fn serve_tunnel(service: &Arc<SandboxProxy>, client: Stream, server: S
 }
 
 async fn serve_tls(service: &Arc<SandboxProxy>, mut client: Stream, server: Stream, meter: &Arc<ConnectionMeter>) {
-    let mut first = Vec::new();
+    let (mut first, mut parser) = (Vec::new(), HelloParser::default());
     let hello = timeout(OPENING_TIMEOUT, async {
         loop {
-            match client_hello::parse_client_hello(&first) {
+            match parser.parse(&first) {
                 ClientHello::Incomplete if first.len() <= 2 * client_hello::MAX_HELLO_BYTES => {}
                 hello => return Some(hello),
             }
@@ -85,23 +73,6 @@ fn check_server_name(target: &NetworkTarget, server_name: Option<String>) -> Res
     }
 }
 
-fn detect_opening(bytes: &[u8]) -> Opening {
-    match client_hello::parse_client_hello(bytes) {
-        ClientHello::Incomplete => return Opening::Unclear,
-        ClientHello::Complete { server_name } => return Opening::Tls(server_name),
-        ClientHello::Malformed => return Opening::Malformed,
-        ClientHello::NotTls => {}
-    }
-    // Servers accept empty lines before a request.
-    let text = bytes.trim_ascii_start();
-    let end = text.iter().position(|byte| !byte.is_ascii_uppercase());
-    match end {
-        None if text.len() < MAX_METHOD_BYTES => Opening::Unclear,
-        Some(end) if end >= 3 && text[end] == b' ' => Opening::Http,
-        None | Some(_) => Opening::Other,
-    }
-}
-
 /// Reads until the client's protocol is known. If the server sends first, it is neither TLS nor HTTP. Both sides may stay
 /// silent; once the client has sent a byte, it must complete its first message in time.
 async fn read_opening(
@@ -110,9 +81,9 @@ async fn read_opening(
     first: &mut Vec<u8>,
     answer: &mut Vec<u8>,
 ) -> Option<Opening> {
-    let mut deadline = None;
+    let (mut deadline, mut detector) = (None, OpeningDetector::default());
     loop {
-        match detect_opening(first) {
+        match detector.detect(first) {
             Opening::Unclear if first.len() <= 2 * client_hello::MAX_HELLO_BYTES => {}
             Opening::Unclear => return Some(Opening::Malformed),
             known => return Some(known),
@@ -230,19 +201,5 @@ mod tests {
         first.clear();
         program.write_all(b"GE").await.unwrap();
         assert_eq!(read_opening(&mut client, &mut server, &mut first, &mut answer).await, None);
-    }
-
-    #[test]
-    fn recognizes_http_requests() {
-        for http in ["GET /", "POST http://x", "\r\n\r\nGET /x", "PROPFIND /", "BREW /pot"] {
-            assert_eq!(detect_opening(http.as_bytes()), Opening::Http, "{http:?}");
-        }
-        for unclear in ["", "G", "GET", "\r\n"] {
-            assert_eq!(detect_opening(unclear.as_bytes()), Opening::Unclear, "{unclear:?}");
-        }
-        for other in ["SSH-2.0-OpenSSH", "EHLO\r\n", "\0\0", "get / HTTP/1.1", "ABCDEFGHIJKLMNOPQRST"] {
-            assert_eq!(detect_opening(other.as_bytes()), Opening::Other, "{other:?}");
-        }
-        assert_eq!(detect_opening(b"\x16\x03\x01"), Opening::Unclear);
     }
 }

@@ -5,13 +5,11 @@ use super::usage_scanner::UsageScanner;
 use crate::app::limits;
 use crate::state::App;
 use atoll_core::model::{ModelTokens, Price};
-use atoll_store::{model_usage, sandboxes, sessions};
-use axum::body::Bytes;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
-use std::pin::Pin;
+use atoll_store::model_usage::{self, RequestUsage};
+use atoll_store::{sandboxes, sessions};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Estimated bytes per token of a stream without usage data; most bytes are JSON around the text.
 const STREAM_BYTES_PER_TOKEN: u64 = 32;
@@ -24,7 +22,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 enum ChargePhase {
     /// No cost.
     Unsent,
-    /// The input is charged even if the client disconnects.
+    /// The upstream may have processed the request.
     Sent,
     Answered {
         scanner: UsageScanner,
@@ -36,13 +34,10 @@ enum ChargePhase {
 
 pub struct Charge {
     app: Weak<App>,
-    budget: Arc<SandboxBudget>,
+    pub budget: Arc<SandboxBudget>,
     upstream: String,
     model: String,
-    price: Option<Price>,
-    reserved: i64,
-    /// In tokens.
-    estimated_input: u64,
+    pricing: RequestPricing,
     phase: ChargePhase,
     open_charges: Arc<()>,
 }
@@ -51,27 +46,51 @@ pub struct Charge {
 pub struct ChargeItem {
     pub upstream: String,
     pub model: String,
+    pub pricing: RequestPricing,
+}
+
+/// The price of a request, and what was reserved for it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RequestPricing {
     pub price: Option<Price>,
-    pub input: u64,
+    /// The price is the highest one of the upstream, because the model's own is unknown.
+    pub is_assumed: bool,
+    /// A cost limit applies: a request whose usage stays unknown costs what was reserved.
+    pub is_limited: bool,
+    /// In millionths of a dollar.
     pub reserved: i64,
+    /// In tokens.
+    pub estimated_input: u64,
+}
+
+impl RequestPricing {
+    /// Returns the usage and cost of a request that was sent.
+    ///
+    /// `usage` is what the response reported, `estimated_output` follows from the size of the response, and
+    /// `is_complete` is true if the response ended.
+    fn settle(&self, usage: Option<ModelTokens>, estimated_output: u64, is_complete: bool) -> RequestUsage {
+        let tokens = match usage {
+            Some(usage) if is_complete => usage,
+            // The response was cut off before its end, where the upstream reports the output.
+            Some(usage) => ModelTokens { output: usage.output.max(estimated_output), ..usage },
+            None => ModelTokens { input: self.estimated_input, output: estimated_output, ..ModelTokens::default() },
+        };
+        let is_reported = usage.is_some() && is_complete;
+        let Some(price) = self.price else {
+            return RequestUsage { tokens, is_unpriced: true, ..RequestUsage::default() };
+        };
+        let cost = price.cost_micros(&tokens);
+        let cost_micros = if self.is_limited && !is_reported { cost.max(self.reserved) } else { cost };
+        RequestUsage { tokens, cost_micros, is_estimated: self.is_assumed || !is_reported, is_unpriced: false }
+    }
 }
 
 impl Charge {
     /// Takes over a cost that is reserved already.
     pub fn new(app: &Arc<App>, budget: Arc<SandboxBudget>, item: ChargeItem) -> Self {
-        let ChargeItem { upstream, model, price, input: estimated_input, reserved } = item;
+        let ChargeItem { upstream, model, pricing } = item;
         let (app, open_charges) = (Arc::downgrade(app), Arc::clone(&app.gateway.open_charges));
-        Self {
-            app,
-            budget,
-            upstream,
-            model,
-            price,
-            reserved,
-            estimated_input,
-            phase: ChargePhase::Unsent,
-            open_charges,
-        }
+        Self { app, budget, upstream, model, pricing, phase: ChargePhase::Unsent, open_charges }
     }
 
     pub fn mark_sent(&mut self) {
@@ -87,33 +106,36 @@ impl Charge {
         self.phase = ChargePhase::Answered { scanner, is_stream, bytes: 0, is_complete: false };
     }
 
-    fn scan_usage(&mut self, data: &[u8]) {
+    pub fn scan_usage(&mut self, data: &[u8]) {
         if let ChargePhase::Answered { scanner, bytes, .. } = &mut self.phase {
             scanner.feed(data);
             *bytes += data.len() as u64;
         }
     }
 
-    fn mark_complete(&mut self) {
-        if let ChargePhase::Answered { is_complete: is_whole, .. } = &mut self.phase {
-            *is_whole = true;
+    pub fn mark_complete(&mut self) {
+        if let ChargePhase::Answered { is_complete, .. } = &mut self.phase {
+            *is_complete = true;
         }
     }
 
-    fn used_tokens(&self) -> Option<ModelTokens> {
+    /// The rest of the response decides the cost, even if the client is gone.
+    pub fn needs_the_rest(&self) -> bool {
+        self.pricing.is_limited && matches!(self.phase, ChargePhase::Answered { is_complete: false, .. })
+    }
+
+    /// A signal that changes when the server stops.
+    pub fn stop_signal(&self) -> Option<watch::Receiver<bool>> {
+        Some(self.app.upgrade()?.gateway.stop_signal())
+    }
+
+    fn settle(&self) -> Option<RequestUsage> {
         match &self.phase {
             ChargePhase::Unsent => None,
-            ChargePhase::Sent => Some(ModelTokens { input: self.estimated_input, ..ModelTokens::default() }),
-            ChargePhase::Answered { scanner, is_stream, bytes, is_complete: is_whole } => {
+            ChargePhase::Sent => Some(self.pricing.settle(None, 0, false)),
+            ChargePhase::Answered { scanner, is_stream, bytes, is_complete } => {
                 let estimated_output = bytes / if *is_stream { STREAM_BYTES_PER_TOKEN } else { JSON_BYTES_PER_TOKEN };
-                Some(match scanner.tokens() {
-                    Some(usage) if *is_whole => usage,
-                    // The response was cut off before its end, where the upstream reports the output.
-                    Some(usage) => ModelTokens { output: usage.output.max(estimated_output), ..usage },
-                    None => {
-                        ModelTokens { input: self.estimated_input, output: estimated_output, ..ModelTokens::default() }
-                    }
-                })
+                Some(self.pricing.settle(scanner.tokens(), estimated_output, *is_complete))
             }
         }
     }
@@ -121,11 +143,11 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let used = self.used_tokens();
-        let cost = used.map_or(0, |used| self.price.map_or(0, |price| price.cost_micros(&used)));
+        let used = self.settle();
+        let cost = used.map_or(0, |used| used.cost_micros);
         let Some(app) = self.app.upgrade() else { return };
         let at = app.clock.now();
-        self.budget.settle(self.reserved, cost, at);
+        self.budget.settle(self.pricing.reserved, cost, at);
         let Some(used) = used else { return };
         let (budget, upstream, model) =
             (Arc::clone(&self.budget), std::mem::take(&mut self.upstream), std::mem::take(&mut self.model));
@@ -144,7 +166,7 @@ impl Drop for Charge {
                     session.cost_micros = session.cost_micros.saturating_add(cost);
                     sessions::update_session(work.tx, &session).await?;
                     limits::warn_at_cost(work, &mut session, &mut row, before).await?;
-                    model_usage::add_usage(work.tx, sandbox, &upstream, &model, &used, cost).await?;
+                    model_usage::add_usage(work.tx, sandbox, &upstream, &model, &used).await?;
                     // Last, to hold the lock of the project's row for a short time.
                     limits::charge_project(work, &mut session, &mut row, &shared).await
                 });
@@ -168,45 +190,43 @@ impl Drop for Charge {
     }
 }
 
-/// A response body that is metered while it passes.
-pub struct MeteredBody {
-    inner: Incoming,
-    charge: Charge,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl MeteredBody {
-    pub const fn new(inner: Incoming, charge: Charge) -> Self {
-        Self { inner, charge }
-    }
-}
+    const PRICE: Price = Price { input: 1.0, output: 10.0, cache_read: None, cache_write: None, long_prompt: None };
+    const LIMITED: RequestPricing = RequestPricing {
+        price: Some(PRICE),
+        is_assumed: false,
+        is_limited: true,
+        reserved: 10_000,
+        estimated_input: 100,
+    };
+    const REPORTED: Option<ModelTokens> = Some(ModelTokens { input: 50, output: 2, cache_read: 0, cache_write: 0 });
 
-impl Body for MeteredBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let polled = Pin::new(&mut self.inner).poll_frame(cx);
-        match &polled {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(data) = frame.data_ref() {
-                    self.charge.scan_usage(data);
-                }
-                // With a known length, hyper does not poll after the last frame.
-                if self.inner.is_end_stream() {
-                    self.charge.mark_complete();
-                }
-            }
-            Poll::Ready(None) => self.charge.mark_complete(),
-            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
-        }
-        polled
+    fn cost_of(pricing: RequestPricing, usage: Option<ModelTokens>, is_complete: bool) -> (i64, bool) {
+        let used = pricing.settle(usage, 7, is_complete);
+        assert!(!used.is_unpriced);
+        (used.cost_micros, used.is_estimated)
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+    #[test]
+    fn under_a_limit_unknown_usage_costs_what_was_reserved() {
+        assert_eq!(cost_of(LIMITED, REPORTED, true), (70, false));
+        assert_eq!(cost_of(LIMITED, None, true), (10_000, true), "a stream without usage");
+        assert_eq!(cost_of(LIMITED, REPORTED, false), (10_000, true), "dropped early");
+        assert_eq!(cost_of(LIMITED, None, false), (10_000, true));
+        let small = RequestPricing { reserved: 5, ..LIMITED };
+        assert_eq!(cost_of(small, None, true), (170, true), "more than was reserved");
+        let free = RequestPricing { is_limited: false, ..LIMITED };
+        assert_eq!((cost_of(free, None, true), cost_of(free, REPORTED, false)), ((170, true), (120, true)));
     }
 
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+    #[test]
+    fn a_cost_without_a_price_is_unknown() {
+        let unpriced = RequestPricing { price: None, is_limited: false, reserved: 0, ..LIMITED };
+        let used = unpriced.settle(REPORTED, 7, true);
+        assert_eq!((used.tokens.input, used.cost_micros, used.is_unpriced, used.is_estimated), (50, 0, true, false));
+        assert_eq!(cost_of(RequestPricing { is_assumed: true, ..LIMITED }, REPORTED, true), (70, true));
     }
 }

@@ -153,9 +153,7 @@ fn configured_credential(upstream: &Upstream) -> Option<StoredCredential> {
 }
 
 fn missing_key(upstream: &Upstream) -> GatewayRefusal {
-    let uri = upstream.url.parse::<Uri>().ok();
-    let host = uri.and_then(|uri| Some(uri.authority()?.to_string())).unwrap_or_default();
-    GatewayRefusal::MissingKey { upstream: upstream.name.clone(), secret: upstream.secret.clone(), host }
+    GatewayRefusal::MissingKey { upstream: upstream.name.clone(), secret: upstream.secret.clone() }
 }
 
 pub fn unusable_key(upstream: &Upstream, detail: impl Into<String>) -> GatewayRefusal {
@@ -173,7 +171,7 @@ async fn load_credential(
         tracing::warn!(upstream = upstream.name, detail = %problem.detail, "failed to read the key of an upstream");
         GatewayRefusal::Busy
     })?;
-    let usable = found.filter(|secret| is_allowed_for(secret, &upstream.url));
+    let usable = found.filter(|secret| is_bound_to(secret, &upstream.url));
     match usable {
         // A project's secret wins over the configured key, which wins over the deployment's secret.
         Some(secret) if secret.project_id.is_some() || upstream.key.is_none() => {
@@ -188,7 +186,7 @@ async fn load_credential(
 }
 
 /// The secret is bound to the host of this URL.
-fn is_allowed_for(secret: &SecretRow, url: &str) -> bool {
+pub fn is_bound_to(secret: &SecretRow, url: &str) -> bool {
     let Ok(uri) = url.parse::<Uri>() else { return false };
     let port = if uri.scheme_str() == Some("https") { 443 } else { 80 };
     let target = uri.authority().and_then(|authority| NetworkTarget::parse(authority.as_str(), Some(port)));
@@ -220,12 +218,12 @@ mod tests {
             created_at: now,
             updated_at: now,
         };
-        assert!(is_allowed_for(&secret, "https://api.z.ai/api/anthropic"));
-        assert!(is_allowed_for(&secret, "https://models.example:8443"));
+        assert!(is_bound_to(&secret, "https://api.z.ai/api/anthropic"));
+        assert!(is_bound_to(&secret, "https://models.example:8443"));
         for other in ["https://z.ai", "https://api.z.ai:8443", "https://models.example", "nonsense", ""] {
-            assert!(!is_allowed_for(&secret, other), "{other}");
+            assert!(!is_bound_to(&secret, other), "{other}");
         }
         secret.upstreams.clear();
-        assert!(!is_allowed_for(&secret, "https://api.z.ai"), "an unbound secret is sent nowhere");
+        assert!(!is_bound_to(&secret, "https://api.z.ai"), "an unbound secret is sent nowhere");
     }
 }

@@ -4,7 +4,6 @@ use super::Body;
 use super::sandbox_budget::{CostLimitKind, Exhausted};
 use atoll_core::budget::{BudgetPause, BudgetPeriod};
 use atoll_core::id::{ProjectId, SandboxId};
-use atoll_core::limit::Limit;
 use atoll_core::model::ModelApi;
 use atoll_core::time::Timestamp;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -21,7 +20,11 @@ pub enum GatewayRefusal {
     MissingKey {
         upstream: String,
         secret: Option<String>,
-        host: String,
+    },
+    /// The upstream rejected the real key; a retry does not help.
+    KeyRefused {
+        upstream: String,
+        secret: Option<String>,
     },
     /// The stored key cannot be used; a retry does not help.
     KeyUnusable {
@@ -45,11 +48,6 @@ pub enum GatewayRefusal {
     },
     /// The response would not be metered.
     Background,
-    Unpriced {
-        model: String,
-        /// The limit that requires a price.
-        by: Limit,
-    },
     Budget {
         sandbox: SandboxId,
         limit_kind: CostLimitKind,
@@ -101,6 +99,16 @@ impl ProjectShortage {
     }
 }
 
+/// How to set the key of an upstream.
+fn describe_key_setting(secret: Option<&str>) -> String {
+    match secret {
+        Some(name) => {
+            format!("run `atoll secret set {name}`, or set {name} in the environment of the Atoll server")
+        }
+        None => "set its `key_env` or `key_secret` in the configuration of the Atoll server".to_owned(),
+    }
+}
+
 fn reserved_note(reserved: i64) -> String {
     match reserved {
         0 => String::new(),
@@ -122,12 +130,13 @@ impl GatewayRefusal {
         match self {
             Self::WrongPlaceholder => StatusCode::UNAUTHORIZED,
             Self::NotServed => StatusCode::NOT_FOUND,
-            Self::MissingKey { .. } | Self::KeyUnusable { .. } | Self::NoUpstream => StatusCode::FORBIDDEN,
+            Self::MissingKey { .. } | Self::KeyRefused { .. } | Self::KeyUnusable { .. } | Self::NoUpstream => {
+                StatusCode::FORBIDDEN
+            }
             Self::NotListed { .. } | Self::NoModel | Self::WrongApi { .. } | Self::Unreadable | Self::Background => {
                 StatusCode::BAD_REQUEST
             }
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Unpriced { .. } => StatusCode::PAYMENT_REQUIRED,
             // Retryable: the agent is paused until there is budget, or ends.
             Self::Budget { .. } | Self::ProjectBudget(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Unreachable { .. } => StatusCode::BAD_GATEWAY,
@@ -145,14 +154,11 @@ impl GatewayRefusal {
                  count tokens or list models"
                     .to_owned()
             }
-            Self::MissingKey { upstream, secret, host } => {
-                let how = match secret {
-                    Some(name) => format!(
-                        "set {name} in the environment of the Atoll server, or run `atoll secret set {name} --upstream {host}`"
-                    ),
-                    None => "set its `key_env` or `key_secret` in the configuration of the Atoll server".to_owned(),
-                };
-                format!("Atoll has no key for {upstream}: {how}")
+            Self::MissingKey { upstream, secret } => {
+                format!("Atoll has no key for {upstream}: {}", describe_key_setting(secret.as_deref()))
+            }
+            Self::KeyRefused { upstream, secret } => {
+                format!("{upstream} refused Atoll's key (401): {}", describe_key_setting(secret.as_deref()))
             }
             Self::KeyUnusable { upstream, detail } => format!("Atoll cannot use its key for {upstream}: {detail}"),
             Self::NoUpstream => "the configuration of the Atoll server has no upstream for this API".to_owned(),
@@ -174,18 +180,6 @@ impl GatewayRefusal {
                 "`background: true` is not supported: Atoll's model gateway cannot meter or fetch a response that is \
                  created later; remove it"
                     .to_owned()
-            }
-            Self::Unpriced { model, by } => {
-                let what = match by {
-                    Limit::ProjectBudget => "this sandbox's project has a budget in dollars",
-                    Limit::CostUsd | Limit::Turns | Limit::TurnS | Limit::NoProgressS => {
-                        "this sandbox has a limit in dollars (limits.cost_usd or continuous.cost_usd)"
-                    }
-                };
-                format!(
-                    "{what}, and the price of {model} is unknown; add the model with its price to `models` in the \
-                     configuration of the Atoll server"
-                )
             }
             Self::Budget { sandbox, limit_kind: bound, limit, spent, reserved, max_cost: most } => {
                 let (left, most) = (format_dollars(limit.saturating_sub(*spent).max(0)), format_dollars(*most));
@@ -213,9 +207,10 @@ impl GatewayRefusal {
     pub const fn log_reason(&self) -> Option<&'static str> {
         match self {
             Self::Budget { .. } | Self::ProjectBudget(_) => Some("budget"),
-            Self::Unpriced { .. } => Some("unpriced"),
             Self::NotListed { .. } | Self::WrongApi { .. } => Some("model"),
-            Self::MissingKey { .. } | Self::KeyUnusable { .. } | Self::NoUpstream => Some("key"),
+            Self::MissingKey { .. } | Self::KeyRefused { .. } | Self::KeyUnusable { .. } | Self::NoUpstream => {
+                Some("key")
+            }
             Self::Unreachable { .. } => Some("unreachable"),
             Self::WrongPlaceholder
             | Self::NotServed
@@ -232,7 +227,6 @@ impl GatewayRefusal {
         let status = self.status();
         match (api, status) {
             (ModelApi::Anthropic, StatusCode::UNAUTHORIZED) => "authentication_error",
-            (ModelApi::Anthropic, StatusCode::PAYMENT_REQUIRED) => "billing_error",
             (ModelApi::Anthropic, StatusCode::TOO_MANY_REQUESTS) => "rate_limit_error",
             (ModelApi::OpenAi, StatusCode::TOO_MANY_REQUESTS) => "rate_limit_exceeded",
             (ModelApi::Gemini, StatusCode::TOO_MANY_REQUESTS) => "RESOURCE_EXHAUSTED",
@@ -241,11 +235,10 @@ impl GatewayRefusal {
             (ModelApi::Anthropic, StatusCode::PAYLOAD_TOO_LARGE) => "request_too_large",
             (ModelApi::Anthropic, _) if status.is_server_error() => "api_error",
             (ModelApi::OpenAi, StatusCode::UNAUTHORIZED) => "invalid_api_key",
-            (ModelApi::OpenAi, StatusCode::PAYMENT_REQUIRED) => "insufficient_quota",
             (ModelApi::OpenAi, _) if status.is_server_error() => "server_error",
             (ModelApi::Anthropic | ModelApi::OpenAi, _) => "invalid_request_error",
             (ModelApi::Gemini, StatusCode::UNAUTHORIZED) => "UNAUTHENTICATED",
-            (ModelApi::Gemini, StatusCode::PAYMENT_REQUIRED | StatusCode::FORBIDDEN) => "PERMISSION_DENIED",
+            (ModelApi::Gemini, StatusCode::FORBIDDEN) => "PERMISSION_DENIED",
             (ModelApi::Gemini, StatusCode::NOT_FOUND) => "NOT_FOUND",
             (ModelApi::Gemini, _) if status.is_server_error() => "UNAVAILABLE",
             (ModelApi::Gemini, _) => "INVALID_ARGUMENT",
@@ -267,6 +260,7 @@ impl GatewayRefusal {
             Self::WrongPlaceholder
             | Self::NotServed
             | Self::MissingKey { .. }
+            | Self::KeyRefused { .. }
             | Self::KeyUnusable { .. }
             | Self::NoUpstream
             | Self::NotListed { .. }
@@ -275,7 +269,6 @@ impl GatewayRefusal {
             | Self::Unreadable
             | Self::Background
             | Self::TooLarge { .. }
-            | Self::Unpriced { .. }
             | Self::Unreachable { .. }
             | Self::Busy => None,
         }

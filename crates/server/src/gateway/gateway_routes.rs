@@ -103,6 +103,11 @@ fn is_version(text: &str) -> bool {
 }
 
 impl GatewayRoute {
+    /// The upstream reports the usage of a stream only if the request asks for it.
+    pub fn reports_usage_on_request(&self) -> bool {
+        self.api == ModelApi::OpenAi && matches!(self.path.as_str(), "/chat/completions" | "/completions")
+    }
+
     /// The path at the upstream, with the upstream's name of the model.
     pub fn upstream_path(&self, model: Option<&str>) -> String {
         match &self.path_model {

@@ -3,60 +3,63 @@
 //!
 //! ```text
 //! agent ─► 127.0.0.1:7709/anthropic/… ─► gateway_routes ─► request_body: model ─► sandbox_budget: reserve cost
-//!       ◄───────────── charge: meters the response ◄────────── upstream_client ◄──► upstream, with the real key
+//!       ◄── response_body: meters, masks the key ◄── forwarding ─► upstream_client ◄──► upstream, with the real key
 //! ```
 //!
-//! `credential` finds the key; `login_renewal` renews a login that is stored in place of a key.
+//! `credential` finds the key; `login_renewal` renews a login that is stored in place of a key; `charge` settles the cost.
 //!
-//! The sandbox's network policy does not apply here. The gateway stores no body and changes no response.
+//! The sandbox's network policy does not apply here. The gateway stores no body. In a response it changes nothing but
+//! the real key.
 
 mod agent_login;
 mod body_buffer;
 mod charge;
 mod credential;
+mod forwarding;
 mod gateway_refusal;
 mod gateway_routes;
 mod gateway_server;
+mod key_mask;
 mod login_renewal;
 mod placeholder;
 mod project_budget;
+mod refusal_report;
 mod request_body;
+mod response_body;
 mod sandbox_budget;
 mod upstream_client;
 mod upstream_headers;
 mod usage_scanner;
 
+pub use credential::is_bound_to;
 pub use gateway_server::serve_gateway;
 pub use placeholder::Placeholders;
 
-use crate::app::{continuous, limits};
+use crate::app::continuous;
 use crate::egress::parse_upstream_proxy;
 use crate::problem::Problem;
 use crate::state::App;
-use atoll_api::events::{EventData, ModelRefused};
 use atoll_config::{self as config, Config};
 use atoll_core::id::{ProjectId, SandboxId};
-use atoll_core::model::{ModelApi, ModelTokens, Price, list_price};
+use atoll_core::model::{ModelApi, Price};
+use atoll_core::price_table::{list_price, list_prices};
 use atoll_core::sandbox::AgentLimits;
 use atoll_store::{Tx, sandboxes};
 use axum::body::Bytes;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use axum::http::{Request, Response, StatusCode, Uri, Version, request};
+use axum::http::{Request, Response, Uri};
 use body_buffer::BufferSpace;
-use charge::{Charge, ChargeItem, MeteredBody};
-use credential::{Credentials, UpstreamKey};
+use credential::Credentials;
 use gateway_refusal::GatewayRefusal;
 use gateway_routes::{GatewayRoute, RequestPurpose, RouteMatch};
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use project_budget::ProjectBudgets;
 use request_body::RequestBody;
-use sandbox_budget::{Balance, Exhausted, SandboxBudget};
+use sandbox_budget::{Balance, SandboxBudget};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use usage_scanner::UsageScanner;
+use tokio::sync::watch;
 
 pub type Body = BoxBody<Bytes, hyper::Error>;
 
@@ -75,6 +78,7 @@ pub struct Gateway {
     buffer_space: BufferSpace,
     /// Each charge holds a clone until it is stored.
     open_charges: Arc<()>,
+    stopping: watch::Sender<bool>,
 }
 
 impl Gateway {
@@ -89,6 +93,7 @@ impl Gateway {
             projects: ProjectBudgets::default(),
             buffer_space: BufferSpace::for_all(),
             open_charges: Arc::default(),
+            stopping: watch::Sender::new(false),
         }
     }
 
@@ -97,8 +102,14 @@ impl Gateway {
         self.placeholders.derive_key(sandbox)
     }
 
-    /// Waits until all charges are stored, at most `SETTLE_TIMEOUT`.
+    /// A signal that becomes true when the server stops.
+    fn stop_signal(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
+    }
+
+    /// Waits until all charges are stored, at most `SETTLE_TIMEOUT`. Responses without a client are not read further.
     pub async fn wait_until_settled(&self) {
+        self.stopping.send_replace(true);
         let deadline = tokio::time::Instant::now() + SETTLE_TIMEOUT;
         while Arc::strong_count(&self.open_charges) > 1 && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -109,6 +120,16 @@ impl Gateway {
         self.models.iter().find(|model| model.name == name)
     }
 
+    /// The hosts of the upstreams whose key this secret is.
+    pub fn hosts_of_secret(&self, name: &str) -> Vec<String> {
+        let named = self.upstreams.iter().filter(|upstream| upstream.secret.as_deref() == Some(name));
+        let uris = named.filter_map(|upstream| upstream.url.parse::<Uri>().ok());
+        let mut hosts: Vec<String> = uris.filter_map(|uri| Some(uri.authority()?.to_string())).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        hosts
+    }
+
     /// The price of a model, by the name that agents use.
     pub fn price_of(&self, name: &str) -> Option<Price> {
         match self.find_listed(name) {
@@ -116,6 +137,16 @@ impl Gateway {
             Some(model) => model.price.or_else(|| list_price(model.model.as_deref().unwrap_or(&model.name))),
             None => list_price(name),
         }
+    }
+
+    /// The highest known price of an upstream for a request of this size. Without known prices of its own, the list
+    /// prices of its API count.
+    fn highest_price(&self, upstream: &config::Upstream, input: u64, output: u64) -> Option<Price> {
+        let own = self.models.iter().filter(|model| model.upstream == upstream.name);
+        let own: Vec<Price> = own.filter_map(|model| self.price_of(&model.name)).collect();
+        let is_built_in = upstream.name == upstream.api.as_str();
+        let listed = list_prices(upstream.api).filter(|_| is_built_in || own.is_empty());
+        own.iter().copied().chain(listed).max_by_key(|price| price.max_cost_micros(input, output))
     }
 
     /// The upstream of this name; without a name, the API's built-in upstream, or the first configured one with a key.
@@ -190,22 +221,6 @@ impl Gateway {
         }
     }
 
-    /// Sends a request with the real key in place of the placeholder.
-    async fn send_upstream(
-        &self,
-        head: &request::Parts,
-        body: &Bytes,
-        upstream: &config::Upstream,
-        key: Option<&UpstreamKey>,
-    ) -> Result<Response<Incoming>, hyper_util::client::legacy::Error> {
-        let mut headers = head.headers.clone();
-        upstream_headers::prepare_headers(&mut headers, upstream.api, upstream.auth, key);
-        let mut request = Request::new(Full::new(body.clone()));
-        (*request.method_mut(), *request.uri_mut()) = (head.method.clone(), head.uri.clone());
-        *request.headers_mut() = headers;
-        self.client.request(request).await
-    }
-
     /// Sets or clears the cost limit of the sandbox's continuous task.
     pub fn update_task_limit(&self, sandbox: SandboxId, most: Option<i64>) {
         if let Some(budget) = self.budgets.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox) {
@@ -269,163 +284,13 @@ pub async fn handle_request(
     let passed = match route {
         _ if !is_shown => Err(GatewayRefusal::WrongPlaceholder),
         None => Err(GatewayRefusal::NotServed),
-        Some(route) => forward_request(app, sandbox, route, request).await,
+        Some(route) => forwarding::forward_request(app, sandbox, route, request).await,
     };
     Ok(match passed {
         Ok(response) => response,
         Err(refusal) => {
-            report_refusal(app, sandbox, &refusal);
+            refusal_report::report_refusal(app, sandbox, &refusal);
             refusal.to_response(api)
         }
     })
-}
-
-async fn forward_request(
-    app: &Arc<App>,
-    sandbox: SandboxId,
-    route: GatewayRoute,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, GatewayRefusal> {
-    let gateway = &app.gateway;
-    let budget = gateway.sandbox_budget(app, sandbox).await?;
-    let (mut head, body) = request.into_parts();
-    let (body, permit) = body_buffer::read_body(body, &budget.buffer_space, &gateway.buffer_space).await?;
-    let is_plain = !head.headers.contains_key(CONTENT_ENCODING);
-    let request_body = match request_body::parse_request_body(&body).filter(|_| is_plain) {
-        Some(request_body) => request_body,
-        None if route.purpose == RequestPurpose::ListModels => RequestBody::default(),
-        None if gateway.models.is_empty() && budget.cost_limit_kind().is_none() => RequestBody::default(),
-        None => return Err(GatewayRefusal::Unreadable),
-    };
-    if request_body.in_background && route.api == ModelApi::OpenAi {
-        return Err(GatewayRefusal::Background);
-    }
-    let chosen = gateway.resolve_model(&route, &request_body)?;
-    let key = gateway.credentials.find_key(app, budget.project.project, chosen.upstream).await?;
-    let item = price_request(&budget, &route, &chosen, &request_body, body.len())?;
-    if let Some(item) = &item {
-        gateway.reserve_cost(app, &budget, item.reserved).await?;
-    }
-    let mut charge = item.map(|item| Charge::new(app, Arc::clone(&budget), item));
-
-    let body = match chosen.upstream_model.filter(|_| route.path_model.is_none()) {
-        Some(above) => request_body.replace_model(&body, above).unwrap_or(body),
-        None => body,
-    };
-    let unreachable = |detail: String| GatewayRefusal::Unreachable { upstream: chosen.upstream.name.clone(), detail };
-    let query = gateway_routes::query_without_key(head.uri.query().unwrap_or_default());
-    let mark = if query.is_empty() { "" } else { "?" };
-    let uri = format!("{}{}{mark}{query}", chosen.upstream.url, route.upstream_path(chosen.upstream_model));
-    head.uri = uri.parse::<Uri>().map_err(|_| unreachable("invalid URL".to_owned()))?;
-
-    if let Some(charge) = &mut charge {
-        charge.mark_sent();
-    }
-    budget.clear_exhausted();
-    let mut answered = gateway.send_upstream(&head, &body, chosen.upstream, key.as_ref()).await;
-    // A login may be revoked before it expires. A rejected request costs nothing.
-    if let (Ok(response), Some(refused)) = (&answered, &key)
-        && response.status() == StatusCode::UNAUTHORIZED
-        && let Some(next) =
-            gateway.credentials.key_after_rejection(app, budget.project.project, chosen.upstream, refused).await
-    {
-        answered = gateway.send_upstream(&head, &body, chosen.upstream, Some(&next)).await;
-    }
-    drop(body);
-    drop(permit);
-    let mut response = match answered {
-        Ok(response) => response,
-        Err(error) => {
-            // An upstream that accepted the connection may have processed the request, so it stays charged.
-            if let Some(charge) = charge.as_mut().filter(|_| error.is_connect()) {
-                charge.mark_free();
-            }
-            return Err(unreachable(upstream_client::root_cause(&error)));
-        }
-    };
-    // The response to the sandbox is HTTP/1.1, whatever the upstream's version is.
-    *response.version_mut() = Version::HTTP_11;
-    crate::egress::hop_headers::strip_hop_headers(response.headers_mut(), None);
-    let Some(mut charge) = charge else { return Ok(response.map(BodyExt::boxed)) };
-    if response.status().is_success() {
-        let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        charge.mark_answered(UsageScanner::new(route.api), kind.starts_with("text/event-stream"));
-    } else {
-        charge.mark_free();
-    }
-    Ok(response.map(|body| MeteredBody::new(body, charge).boxed()))
-}
-
-/// Logs a refusal that a person must act on as an event, throttled, and pauses the agent if its budget is exhausted.
-fn report_refusal(app: &Arc<App>, sandbox: SandboxId, refusal: &GatewayRefusal) {
-    let detail = refusal.message();
-    tracing::debug!(%sandbox, detail, "refused a model request");
-    let known = app.gateway.budgets.lock().unwrap_or_else(PoisonError::into_inner).get(&sandbox).cloned();
-    let (Some(reason), Some(budget)) = (refusal.log_reason(), known) else { return };
-    let stop = refusal.exhausted();
-    let (news, stop) = (budget.count_refusal(reason, stop), stop.filter(|stop| budget.mark_exhausted(*stop)));
-    if news.is_none() && stop.is_none() {
-        return;
-    }
-    let refused = ModelRefused { reason: reason.to_owned(), detail, count: news.unwrap_or(1) };
-    let (app, is_news, refusal) = (Arc::clone(app), news.is_some(), refusal.clone());
-    tokio::spawn(async move {
-        let logged = app.write(async move |work| {
-            let (_, mut row) = work.lock_sandbox(sandbox).await?;
-            if row.state.is_live() {
-                if is_news {
-                    let event = EventData::ModelRefused(refused).into_event(work.now);
-                    work.log(&mut row, vec![event]).await?;
-                }
-                match (stop, &refusal) {
-                    (Some(Exhausted::ProjectBudget(pause)), GatewayRefusal::ProjectBudget(short)) => {
-                        limits::pause_at_project_budget(work, &mut row, &pause, short.spent, short.until).await?;
-                    }
-                    (Some(Exhausted::SandboxLimit | Exhausted::ProjectBudget(_)), _) => {
-                        limits::pause_at_cost_limit(work, &mut row).await?
-                    }
-                    (Some(Exhausted::TaskLimit(_)) | None, _) => {}
-                }
-                sandboxes::update_sandbox(work.tx, &mut row).await?;
-                if let Some(Exhausted::TaskLimit(limit)) = stop {
-                    continuous::end_at_cost_limit(work, sandbox, limit).await?;
-                }
-            }
-            Ok(())
-        });
-        if let Err(problem) = logged.await {
-            tracing::warn!(%sandbox, detail = %problem.detail, "failed to log a refused model request");
-            // The next refusal tries to log it again.
-            budget.clear_exhausted();
-        }
-    });
-}
-
-/// The charge of a request; `None` if it is free.
-fn price_request(
-    budget: &SandboxBudget,
-    route: &GatewayRoute,
-    chosen: &ResolvedModel<'_>,
-    request_body: &RequestBody,
-    bytes: usize,
-) -> Result<Option<ChargeItem>, GatewayRefusal> {
-    match route.purpose {
-        RequestPurpose::Generate => {}
-        RequestPurpose::CountTokens | RequestPurpose::ListModels => return Ok(None),
-    }
-    let model = chosen.name.as_deref().unwrap_or("unnamed");
-    let (input, output) = request_body.estimate_tokens(bytes, chosen.context);
-    let reserved = match chosen.price {
-        // The worst case: all input is written to the cache.
-        Some(price) => {
-            let fresh = price.cost_micros(&ModelTokens { input, output, ..ModelTokens::default() });
-            fresh.max(price.cost_micros(&ModelTokens { cache_write: input, output, ..ModelTokens::default() }))
-        }
-        None => match budget.cost_limit_kind() {
-            Some(by) => return Err(GatewayRefusal::Unpriced { model: model.chars().take(200).collect(), by }),
-            None => 0,
-        },
-    };
-    let (upstream, model) = (chosen.upstream.name.clone(), budget.metered_name(model));
-    Ok(Some(ChargeItem { upstream, model, price: chosen.price, input, reserved }))
 }

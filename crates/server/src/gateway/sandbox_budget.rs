@@ -12,6 +12,7 @@ use atoll_core::time::Timestamp;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The cached balance of one sandbox.
 pub struct SandboxBudget {
@@ -23,6 +24,10 @@ pub struct SandboxBudget {
     balance: Mutex<Balance>,
     /// Models that are metered by name.
     models: Mutex<BTreeSet<String>>,
+    /// Models whose assumed price was reported.
+    assumed: Mutex<BTreeSet<String>>,
+    /// Responses that the gateway reads although their clients are gone.
+    unclaimed: Arc<Semaphore>,
     /// Refusals that were logged recently.
     throttle: Mutex<RefusalThrottle>,
     /// The limit that pauses the agent.
@@ -43,6 +48,8 @@ pub enum Exhausted {
 /// Bounds the table, since a sandbox can send any model name.
 const MAX_MODEL_NAMES: usize = 32;
 const MAX_MODEL_NAME_BYTES: usize = 200;
+/// Further responses without a client are cancelled and charged what was reserved.
+const MAX_UNCLAIMED_RESPONSES: usize = 16;
 const OTHER_MODELS: &str = "other models";
 
 /// Amounts in millionths of a dollar.
@@ -104,6 +111,8 @@ impl SandboxBudget {
             buffer_space: BufferSpace::for_sandbox(),
             balance,
             models: Mutex::default(),
+            assumed: Mutex::default(),
+            unclaimed: Arc::new(Semaphore::new(MAX_UNCLAIMED_RESPONSES)),
             throttle: Mutex::default(),
             exhausted: Mutex::default(),
         }
@@ -128,6 +137,16 @@ impl SandboxBudget {
             models.insert(model.to_owned());
         }
         model.to_owned()
+    }
+
+    /// Returns true the first time that the price of a model is assumed. Metered names are bounded.
+    pub fn is_first_assumption(&self, metered_name: &str) -> bool {
+        self.assumed.lock().unwrap_or_else(PoisonError::into_inner).insert(metered_name.to_owned())
+    }
+
+    /// The right to read a response whose client is gone, if there is one left.
+    pub fn unclaimed_slot(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.unclaimed).try_acquire_owned().ok()
     }
 
     /// Counts a refusal. Returns the number since the last report, or `None` while it is throttled.

@@ -33,12 +33,26 @@ pub fn has_key(headers: &HeaderMap, query: &str, key: &str) -> bool {
         .any(|candidate| candidate.as_bytes().ct_eq(key.as_bytes()).into())
 }
 
+/// A header that could change the method of a request, which `gateway_routes` checked, or the account that it is charged
+/// to, which belongs to the key.
+fn is_foreign(name: &str) -> bool {
+    let is_method = name.contains("method-override") || matches!(name, "x-http-method" | "x-method");
+    let is_account =
+        ["organization", "organisation", "workspace-id", "account-id"].iter().any(|part| name.contains(part))
+            || matches!(name, "openai-project" | "x-goog-user-project");
+    is_method || is_account
+}
+
 /// Prepares the headers for the upstream. hyper sets the framing headers again.
 pub fn prepare_headers(headers: &mut HeaderMap, api: ModelApi, auth: AuthScheme, key: Option<&UpstreamKey>) {
     strip_hop_headers(headers, None);
     let (keys, framing) =
         ([X_API_KEY, X_GOOG_API_KEY, API_KEY, AUTHORIZATION, COOKIE], [CONTENT_LENGTH, TRANSFER_ENCODING]);
     for name in keys.into_iter().chain(framing).chain([HOST, EXPECT]) {
+        headers.remove(name);
+    }
+    let foreign: Vec<HeaderName> = headers.keys().filter(|name| is_foreign(name.as_str())).cloned().collect();
+    for name in foreign {
         headers.remove(name);
     }
     // The usage scanner cannot read compressed responses.
@@ -179,6 +193,25 @@ mod tests {
         assert_eq!(headers(ModelApi::Anthropic, None), (Some(OAUTH_BETA.to_owned()), None));
         assert_eq!(headers(ModelApi::OpenAi, Some("acc")), (None, Some("acc".to_owned())));
         assert_eq!(headers(ModelApi::Gemini, None), (None, None));
+    }
+
+    #[test]
+    fn removes_method_overrides_and_organizations() {
+        let lines = [
+            ("x-http-method-override", "DELETE"),
+            ("x-http-method", "DELETE"),
+            ("x-method-override", "DELETE"),
+            ("openai-organization", "org-1"),
+            ("openai-project", "proj_1"),
+            ("anthropic-organization-id", "1"),
+            ("chatgpt-account-id", "acc"),
+            ("x-goog-user-project", "other"),
+            ("x-stainless-lang", "js"),
+            ("session-id", "s"),
+        ];
+        let names: Vec<String> =
+            sent(&lines, ModelApi::OpenAi, AuthScheme::ApiKey, None).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["accept-encoding", "session-id", "x-stainless-lang"]);
     }
 
     #[test]

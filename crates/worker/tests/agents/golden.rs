@@ -58,7 +58,8 @@ impl Replay {
 
     fn start_agent(&mut self, native_id: Option<&str>) {
         self.is_resumed = native_id.is_some();
-        let gateway = Gateway { base_url: "http://127.0.0.1:1".to_owned(), key: "placeholder".to_owned() };
+        let gateway =
+            Gateway { base_url: "http://127.0.0.1:1".to_owned(), key: "placeholder".to_owned(), apis: Vec::new() };
         self.driver.build_command(&LaunchContext {
             worker_program: Path::new("/place/worker"),
             workspace: Path::new("/place/work"),

@@ -347,7 +347,7 @@ fn spawn_agent(
     native_id: Option<&str>,
 ) -> Result<SpawnedAgent> {
     let (home, work) = (root.join("home"), root.join("work"));
-    let gateway = Gateway { base_url: model.base_url(), key: "sk-scripted".to_owned() };
+    let gateway = Gateway { base_url: model.base_url(), key: "sk-scripted".to_owned(), apis: Vec::new() };
     let command = driver.build_command(&LaunchContext {
         worker_program: Path::new(env!("CARGO_BIN_EXE_atoll-worker")),
         workspace: &work,

@@ -4,6 +4,7 @@ mod budget;
 mod cost_limits;
 mod fake_upstream;
 mod login_renewal;
+mod unknown_usage;
 
 use super::network::test_sites::TlsSite;
 use atoll_tests::local::{LocalServer, create_temp_dir};
@@ -45,7 +46,8 @@ fn has_status(response: &str, status: u16) -> bool {
 
 /// Waits until the sandbox's model cost is `dollars`.
 async fn wait_for_cost(server: &LocalServer, id: &str, dollars: f64) -> Value {
-    server.wait_until(id, |row| (row["cost"]["model"].as_f64().unwrap() - dollars).abs() < 1e-9).await
+    let is_reached = |row: &Value| row["cost"]["model"].as_f64().is_some_and(|cost| (cost - dollars).abs() < 1e-9);
+    server.wait_until(id, is_reached).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,6 +82,12 @@ async fn a_model_call_succeeds_and_the_real_key_stays_outside_the_sandbox() {
     let output = server.run_shell(&id, &search).await.stdout;
     let leaks = output.lines().filter(|line| line.contains(REAL_API_KEY) && !line.contains("grep")).collect::<Vec<_>>();
     assert!(leaks.is_empty() && output.contains(&placeholder), "{leaks:?}");
+
+    // An upstream that echoes the request cannot give the key away, nor can a header change the method or the account.
+    let foreign = "-H 'x-http-method-override: DELETE' -H 'openai-organization: org-1'";
+    let echo = run_curl(&server, &id, &format!("{} {foreign}", messages_arguments("echoes", 1))).await;
+    assert!(has_status(&echo, 200) && echo.contains("x-api-key: ****") && echo.contains("x-echo: ****"), "{echo}");
+    assert!(!echo.contains(REAL_API_KEY) && !echo.contains("override") && !echo.contains("org-1"), "{echo}");
 
     // The egress proxy forwards to the same gateway.
     let by_proxy = messages_arguments("claude-sonnet-4-5", 1) + " --noproxy ''";
@@ -154,15 +162,13 @@ async fn a_cost_limit_applies_before_a_request_is_sent_and_after_a_restart() {
     let upstream = FakeUpstream::start().await;
     let mut server = start_server(&upstream, "");
     let id = server.create_idle_sandbox(json!({ "limits": { "cost_usd": 0.02 } })).await;
-    let unknown = run_curl(&server, &id, &messages_arguments("nobody-knows-its-price", 1)).await;
-    assert!(has_status(&unknown, 402) && unknown.contains("limits.cost_usd") && unknown.contains("price"), "{unknown}");
     let large = run_curl(&server, &id, &messages_arguments("claude-sonnet-4-5", 2000)).await;
     assert!(
         has_status(&large, 429) && large.contains("rate_limit_error") && large.contains("limits.cost_usd is $0.02"),
         "{large}"
     );
     assert!(large.contains("x-should-retry: true"), "{large}");
-    assert_eq!(upstream.requests().len(), 0, "the gateway must send neither");
+    assert_eq!(upstream.requests().len(), 0, "the gateway must not send it");
     let refused = server
         .wait_for_event(&id, |event| event["type"] == "model.refused" && event["data"]["reason"] == "budget")
         .await;
@@ -233,20 +239,23 @@ async fn only_configured_models_are_allowed_and_every_api_works() {
         head.starts_with("post /v1/chat/completions ") && head.contains(&format!("bearer {REAL_API_KEY}\r\n")),
         "{head}"
     );
+    // Prices per million tokens: 1000 + 2000 cached at $10, 100 at $50; 20 at $1, 10 at $0.5, 7 at $2.
+    let row = wait_for_cost(&server, &id, 0.035 + 0.000_039).await;
+    assert_eq!(row["cost"]["model_source"], "prices", "{row}");
     let gemini = "\"$ATOLL_GATEWAY_URL/gemini/v1beta/models/quick:generateContent?key=$KEY&x=1\" -d '{}'";
     assert!(has_status(&run_curl(&server, &id, gemini).await, 200));
     let (head, _) = upstream.requests().pop().unwrap();
     assert!(head.starts_with("post /v1beta/models/gemini-quick-3:generatecontent?x=1 "), "{head}");
     assert!(head.contains(&format!("x-goog-api-key: {REAL_API_KEY}\r\n")), "{head}");
-    // Prices per million tokens: 1000 + 2000 cached at $10, 100 at $50; 20 at $1, 10 at $0.5, 7 at $2. Gemini has none.
-    wait_for_cost(&server, &id, 0.035 + 0.000_039).await;
+    // The price of the third model is unknown, and so is the sum.
     let row = server.wait_until(&id, |row| row["usage"]["requests"] == 3).await;
+    assert_eq!((&row["cost"]["model"], &row["cost"]["model_source"]), (&Value::Null, &json!("unknown")), "{row}");
     let usage = &row["usage"];
     assert_eq!((&usage["input"], &usage["output"]), (&json!(1000 + 20 + 8), &json!(100 + 7 + 6)), "{usage}");
     assert_eq!(usage["cache_read"], 2000 + 10, "{usage}");
     let project = row["project_id"].as_str().unwrap();
     let project = server.admin.get(&format!("/projects/{project}")).await.expect_status(200);
-    assert_eq!((&project["usage"]["requests"], &project["usage"]["cost"]), (&json!(3), &json!(0.035_039)), "{project}");
+    assert_eq!((&project["usage"]["requests"], &project["usage"]["cost"]), (&json!(3), &Value::Null), "{project}");
     server.stop_and_check().await;
 }
 
@@ -275,11 +284,14 @@ async fn a_project_key_takes_precedence_over_the_servers_key() {
 
     let far = "$ATOLL_GATEWAY_URL/openai/v1/responses -H \"authorization: Bearer $KEY\" -d '{\"model\":\"far\"}'";
     let response = run_curl(&server, &ids[0], far).await;
-    let command = format!("atoll secret set OTHER_KEY --upstream {address}");
-    assert!(has_status(&response, 403) && response.contains(&command), "{response}");
+    assert!(has_status(&response, 403) && response.contains("`atoll secret set OTHER_KEY`"), "{response}");
     assert_eq!(upstream.requests().len(), 2, "no request without a key");
-    let secret = json!({ "value": "sk-of-the-deployment", "upstreams": [address] });
-    server.admin.put("/secrets/OTHER_KEY", secret).await.expect_status(201);
+    // The name of an upstream's key binds the secret to that upstream.
+    let secret = json!({ "value": "sk-of-the-deployment" });
+    let secret = server.admin.put("/secrets/OTHER_KEY", secret).await.expect_status(201);
+    assert_eq!(secret["upstreams"], json!([address]));
+    let other = server.admin.put("/secrets/UNRELATED_KEY", json!({ "value": "sk-other" })).await.expect_status(201);
+    assert_eq!(other["upstreams"], json!([]), "no other secret is bound");
     // Use the other project: the gateway caches the first one's failed lookup for a moment.
     assert!(has_status(&run_curl(&server, &ids[1], far).await, 200));
     let (head, _) = upstream.requests().pop().unwrap();

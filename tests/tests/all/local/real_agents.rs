@@ -5,6 +5,7 @@ mod agent_fixture;
 mod agent_logins;
 mod agent_sessions;
 mod agent_settings;
+mod model_keys;
 
 use agent_fixture::{AgentFixture, REAL_API_KEY};
 use atoll_test_wait::poll_until;
@@ -57,6 +58,9 @@ scripts:
       - run: sleep 3; echo slept
       - expect: {text: "Atoll's guardian: you have called"}
       - say: I do something else.
+  - name: refused
+    steps:
+      - fail: {status: 401, message: invalid x-api-key, times: 1000}
   - name: slow
     steps:
       - run: echo before > before.txt
@@ -128,6 +132,12 @@ macro_rules! test_each_agent {
             #[$variation]
             async fn offers_only_the_listed_tools() {
                 super::agent_settings::offers_listed_tools(AGENT).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[$variation]
+            async fn ends_its_turn_when_its_key_is_refused() {
+                super::model_keys::ends_with_a_refused_key(AGENT).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -217,6 +227,11 @@ async fn claude_uses_a_subagent_and_a_skill() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn opencode_uses_the_model_key_that_is_present() {
+    model_keys::uses_the_only_key().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claude_works_until_the_checks_pass() {
     agent_settings::works_until_checks_pass("claude").await;
 }
@@ -241,6 +256,7 @@ async fn completes_work(agent: &str) {
         assert_eq!(event["turn"], 1, "{event}");
     }
     assert!(event_data(&events, "agent.unparsed").is_empty(), "{:#?}", event_data(&events, "agent.unparsed"));
+    model_keys::assert_cost_is_known(&fixture, &id).await;
     fixture.assert_key_stays_outside(&id).await;
     fixture.assert_key_is_not_stored(&id, "goodbye\nworld\n").await;
     fixture.stop_and_check().await;

@@ -37,8 +37,6 @@ async fn sandboxes_share_the_project_budget_and_resume_when_it_is_raised() {
     let project = create_project(&server, json!({ "usd": 0.011 })).await;
     let path = format!("/projects/{project}");
     let first = server.create_idle_sandbox(json!({ "project_id": project })).await;
-    let unknown = run_curl(&server, &first, &messages_arguments("nobody-knows-its-price", 1)).await;
-    assert!(has_status(&unknown, 402) && unknown.contains("project has a budget"), "{unknown}");
     assert!(has_status(&run_curl(&server, &first, &messages_arguments("claude-sonnet-4-5", 100)).await, 200));
     wait_for_cost(&server, &first, 0.0051).await;
 
@@ -135,11 +133,9 @@ async fn requests_in_flight_count_against_the_budget_of_other_sandboxes() {
     };
     let (ran, ()) = tokio::join!(hanging, other);
     ran.expect_success();
-    upstream.wait_for_disconnects(1).await;
-    poll_until("the release of the reservation", async || {
-        has_status(&run_curl(&server, &second, &messages_arguments("claude-sonnet-4-5", 800)).await, 200)
-    })
-    .await;
+    // The client is gone, but the cost of its request is unknown: the reservation stays.
+    let response = run_curl(&server, &second, &messages_arguments("claude-sonnet-4-5", 800)).await;
+    assert!(has_status(&response, 429) && response.contains("is reserved for requests in flight"), "{response}");
     let events = server.admin.all_events(&second).await;
     assert!(limit_events(&events).iter().all(|what| *what != "paused"), "a reservation must not pause: {events:#?}");
     server.stop_and_check().await;

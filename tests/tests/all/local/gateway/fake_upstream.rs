@@ -79,6 +79,9 @@ const PIECES: [&str; 3] = [
     "event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":20}}\n\n",
 ];
 
+/// A stream of chat completions that reports no usage, even if the request asks for it.
+const QUIET_PIECES: [&str; 2] = ["data: {\"choices\":[{\"delta\":{\"content\":\"hello\"}}]}\n\n", "data: [DONE]\n\n"];
+
 async fn serve_connection(mut stream: TcpStream, record: Arc<Mutex<UpstreamRecord>>) {
     let mut bytes = Vec::new();
     loop {
@@ -114,6 +117,11 @@ async fn serve_connection(mut stream: TcpStream, record: Arc<Mutex<UpstreamRecor
             return;
         } else if contains("\"cuts\"") {
             return;
+        } else if contains("\"echoes\"") {
+            let key = lower.lines().find_map(|line| line.strip_prefix("x-api-key: ")).unwrap_or_default();
+            write_response(&mut stream, &format!("200 OK\r\nx-echo: {key}"), &lower).await
+        } else if contains("\"quiet\"") {
+            stream_pieces(&mut stream, &QUIET_PIECES).await
         } else if contains("streams") || contains("trickles") {
             let last = if contains("trickles") { 1 } else { PIECES.len() };
             if stream_pieces(&mut stream, &PIECES[..last]).await.is_err() || contains("trickles") {

@@ -1,5 +1,6 @@
 //! A server with an agent's program and a scripted model.
 
+use atoll_core::model::ModelApi;
 use atoll_model_script::{ScriptedModel, Scripts};
 use atoll_test_wait::try_poll_for;
 use atoll_tests::local::{LocalServer, report_skipped};
@@ -18,6 +19,11 @@ pub struct AgentFixture {
 impl AgentFixture {
     /// Returns `None` and reports a skipped test if the agent is not installed.
     pub async fn start(agent: &str, what: &str, scripts: &str) -> Option<Self> {
+        Self::start_with_keys(agent, what, scripts, ModelApi::ALL).await
+    }
+
+    /// Like `start`, with the keys of these APIs only.
+    pub async fn start_with_keys(agent: &str, what: &str, scripts: &str, apis: &[ModelApi]) -> Option<Self> {
         let program = agent_program_path(agent);
         if !program.exists() {
             let required = std::env::var_os("ATOLL_TEST_AGENTS").is_some_and(|value| !value.is_empty());
@@ -30,15 +36,16 @@ impl AgentFixture {
         }
         let model = ScriptedModel::start(Scripts::parse(scripts).unwrap()).await.unwrap();
         let base = model.base_url();
-        let environment = [
-            ("ANTHROPIC_BASE_URL", base.clone()),
-            ("ANTHROPIC_API_KEY", REAL_API_KEY.to_owned()),
-            ("OPENAI_BASE_URL", format!("{base}/v1")),
-            ("OPENAI_API_KEY", REAL_API_KEY.to_owned()),
-            ("GEMINI_BASE_URL", base),
-            ("GEMINI_API_KEY", REAL_API_KEY.to_owned()),
-        ];
-        let environment = environment.map(|(name, value)| (name.to_owned(), value));
+        let variables = apis.iter().flat_map(|api| match api {
+            ModelApi::Anthropic => {
+                [("ANTHROPIC_BASE_URL", base.clone()), ("ANTHROPIC_API_KEY", REAL_API_KEY.to_owned())]
+            }
+            ModelApi::OpenAi => {
+                [("OPENAI_BASE_URL", format!("{base}/v1")), ("OPENAI_API_KEY", REAL_API_KEY.to_owned())]
+            }
+            ModelApi::Gemini => [("GEMINI_BASE_URL", base.clone()), ("GEMINI_API_KEY", REAL_API_KEY.to_owned())],
+        });
+        let environment: Vec<_> = variables.map(|(name, value)| (name.to_owned(), value)).collect();
         let config = format!("agents:\n  {agent}:\n    path: {}\n", program.display());
         let server = tokio::task::block_in_place(|| LocalServer::start_with_env(&config, &environment));
         Some(Self { server, model, agent: agent.to_owned() })
@@ -56,6 +63,8 @@ impl AgentFixture {
         for (name, value) in settings.as_object().unwrap() {
             request[name] = value.clone();
         }
+        // `model: null` leaves the choice to the agent.
+        request.as_object_mut().unwrap().retain(|_, value| !value.is_null());
         self.server.create_sandbox(request).await
     }
 
@@ -126,7 +135,7 @@ impl AgentFixture {
     }
 }
 
-fn agent_program_path(agent: &str) -> PathBuf {
+pub fn agent_program_path(agent: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     root.join(target).join("agents/bin").join(agent)
