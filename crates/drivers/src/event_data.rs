@@ -20,6 +20,11 @@ pub(super) fn clip_text(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
 }
 
+/// Size of the whole text, if `clip_text` removes a part of it.
+pub(super) fn clipped_size(text: &str) -> Option<u64> {
+    (text.len() > MAX_TEXT_BYTES).then_some(text.len() as u64)
+}
+
 /// Returns the value, or the start of its text if it is too large or too deeply nested.
 pub(super) fn clip_value(value: &Value) -> Value {
     let text = value.to_string();
@@ -61,7 +66,12 @@ pub(super) fn text_delta(text: &str) -> AgentOutput {
 }
 
 fn agent_text(text: &str, parent: Option<&str>) -> AgentText {
-    AgentText { text: clip_text(text).to_owned(), parent_tool_use_id: parent.map(str::to_owned) }
+    AgentText {
+        text: clip_text(text).to_owned(),
+        truncated: clipped_size(text).is_some(),
+        text_bytes: clipped_size(text),
+        parent_tool_use_id: parent.map(str::to_owned),
+    }
 }
 
 pub(super) fn message_event(text: &str, parent: Option<&str>, response: &ResponseRef) -> AgentOutput {

@@ -93,6 +93,12 @@ pub struct AgentShutdown {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentText {
     pub text: String,
+    /// `text` is truncated.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub truncated: bool,
+    /// Size of the whole text, if `text` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text_bytes: Option<u64>,
     /// The tool call of the subagent that wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_tool_use_id: Option<String>,
@@ -321,6 +327,12 @@ pub struct ToolCompleted {
     pub tool_use_id: String,
     pub output: Value,
     pub is_error: bool,
+    /// `output` is truncated.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub truncated: bool,
+    /// Size of the whole output, if `output` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i64>,
     /// Exit of a command of the demo agent.

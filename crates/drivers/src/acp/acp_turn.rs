@@ -216,6 +216,8 @@ impl AcpTurn {
             tool_use_id: id.to_owned(),
             output: clip_text(output).into(),
             is_error,
+            truncated: event_data::clipped_size(output).is_some(),
+            output_bytes: event_data::clipped_size(output),
             ..ToolCompleted::default()
         });
         std::iter::once(ended).chain(extra).collect()

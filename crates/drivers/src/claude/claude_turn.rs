@@ -139,6 +139,8 @@ impl ClaudeTurn {
             tool_use_id: id,
             output: clip_text(&output).into(),
             is_error,
+            truncated: event_data::clipped_size(&output).is_some(),
+            output_bytes: event_data::clipped_size(&output),
             parent_tool_use_id: parent.map(str::to_owned),
             ..ToolCompleted::default()
         });

@@ -87,6 +87,26 @@ fn a_turn_runs_from_prompt_to_end() {
 }
 
 #[test]
+fn truncated_texts_and_outputs_carry_a_mark_and_their_size() {
+    let mut claude = ClaudeDriver::default();
+    let long = "x".repeat(40_000);
+    let mut data_of = |line: &Value| match &claude.handle_line(line.to_string().as_bytes())[0] {
+        AgentOutput::Event(event) => serde_json::from_str::<Value>(event.data.get()).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let whole = data_of(&assistant(&json!({"type": "text", "text": "short"})));
+    assert_eq!(whole, json!({"text": "short"}));
+    let text = data_of(&assistant(&json!({"type": "text", "text": long})));
+    assert_eq!((&text["truncated"], &text["text_bytes"]), (&json!(true), &json!(40_000)));
+    data_of(&assistant(&json!({"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "ls"}})));
+    let result = json!({"type": "user", "message": {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "t1", "content": long}]}});
+    let output = data_of(&result);
+    assert_eq!((&output["truncated"], &output["output_bytes"]), (&json!(true), &json!(40_000)));
+    assert!(output["output"].as_str().unwrap().len() < 40_000);
+}
+
+#[test]
 fn hooks_wait_for_the_policy_and_the_scan() {
     let mut claude = ClaudeDriver::default();
     let hook = |request: &str, callback: &str| {

@@ -171,6 +171,8 @@ impl CodexTurn {
             tool_use_id: id.to_owned(),
             output: clip_text(&output).into(),
             is_error,
+            truncated: event_data::clipped_size(&output).is_some(),
+            output_bytes: event_data::clipped_size(&output),
             exit_code: item["exitCode"].as_i64(),
             exit: None,
             parent_tool_use_id: parent.map(str::to_owned),

@@ -212,6 +212,8 @@ impl OpenCodeTurn {
             tool_use_id: id.to_owned(),
             output: clip_text(output).into(),
             is_error,
+            truncated: event_data::clipped_size(output).is_some(),
+            output_bytes: event_data::clipped_size(output),
             exit_code: exit.as_i64(),
             exit: None,
             parent_tool_use_id: tool.parent,

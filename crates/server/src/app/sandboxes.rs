@@ -17,6 +17,7 @@ use crate::state::App;
 use atoll_api::{ForkSandbox, Page, ResourceQuery, ResourceSeries, SandboxListQuery};
 use atoll_core::bounds;
 use atoll_core::id::{SandboxId, SessionId};
+use atoll_core::provider::capabilities::WorkerHost;
 use atoll_core::provider::{CreateSpec, Identity, ProviderId};
 use atoll_core::sandbox::{EndPolicy, SandboxState};
 use atoll_store::model_usage::UsageScope;
@@ -143,11 +144,11 @@ pub async fn read_resources(app: &App, access: CanSee<SandboxId>, query: Resourc
     if !(SAMPLE_INTERVAL.as_secs()..=MAX_SERIES_STEP_S).contains(&step_s) {
         return Err(Problem::new(Code::BadRequest, "step: a whole number of seconds from 10 to 3600"));
     }
-    let now = match row.provider_id.clone().filter(|_| row.state.is_live()) {
-        Some(id) => {
-            let provider = app.providers()?.get(row.provider);
-            Some(samples::sample_now(app, &*provider, access.id, &ProviderId(id)).await?)
-        }
+    let provider = app.providers()?.get(row.provider);
+    // Where a person runs the worker, there are only the worker's own samples.
+    let is_measured = row.state.is_live() && provider.capabilities().worker != WorkerHost::Person;
+    let now = match row.provider_id.clone().filter(|_| is_measured) {
+        Some(id) => Some(samples::sample_now(app, &*provider, access.id, &ProviderId(id)).await?),
         None => None,
     };
     let items = samples::read_series(app, access.id, query.since, Duration::from_secs(step_s)).await?;

@@ -2,7 +2,7 @@
 //! unchanged.
 
 use super::jobs::{entry, kind, name_of};
-use super::scope::check_scope;
+use super::scope::{check_scope, check_words};
 use super::wire::{Incoming, Outgoing, send_frame};
 use super::{Result, TransferError, fault};
 use atoll_core::provider::files::{FileError, FileErrorCode, FileKind, ReadScope, SkippedEntry};
@@ -23,6 +23,7 @@ const OPEN_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::
 
 /// Opens a regular file for reading, or also a directory if `allow_directory` is set.
 fn open_readable(path: &str, allow_directory: bool, scope: ReadScope) -> Result<(File, Stat)> {
+    check_words(path, scope)?;
     let file = rustix::fs::open(path, OPEN_FLAGS, Mode::empty()).map_err(|error| fault::of(path, error))?;
     check_scope(path, &file, scope)?;
     let found = rustix::fs::fstat(&file).map_err(|error| fault::of(path, error))?;

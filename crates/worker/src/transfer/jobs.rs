@@ -1,6 +1,6 @@
 //! Metadata, lists, new directories, renames and deletions.
 
-use super::scope::check_scope;
+use super::scope::{check_scope, check_words};
 use super::wire::send_frame;
 use super::{Result, fault};
 use atoll_core::provider::files::{FileError, FileErrorCode, FileInfo, FileKind, ReadScope};
@@ -56,6 +56,7 @@ fn stat_entry(at: impl AsFd + Copy, name: &[u8]) -> std::result::Result<FileInfo
 pub(super) fn stat(path: &str, scope: ReadScope, socket: &UnixStream) -> Result<FileOperationSummary> {
     let failed = |error: Errno| fault::of(path, error);
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    check_words(path, scope)?;
     let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
     check_scope(path, &opened, scope)?;
     let found = rustix::fs::fstat(&opened).map_err(failed)?;
@@ -81,6 +82,7 @@ pub(super) fn list(
     let limit = usize::try_from(limit.clamp(1, MAX_LIST_ENTRIES)).unwrap_or(1);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let failed = |error: Errno| fault::of(path, error);
+    check_words(path, scope)?;
     let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
     check_scope(path, &directory, scope)?;
     let mut first = BinaryHeap::new();

@@ -56,6 +56,7 @@ async fn check_viewer_reads_only_the_workspace(server: &LocalServer, id: &str, w
         format!("?path=root/{login}"),
         "?path=outer".to_owned(),
         "?path=/proc/self/environ".to_owned(),
+        "?path=/home/agent/there-is-none".to_owned(),
         "/list?path=/home/agent".to_owned(),
         "/list?path=root/home/agent".to_owned(),
         format!("/stat?path={login}"),

@@ -155,7 +155,8 @@ impl<H: DemoHost> DemoAgent<H> {
     }
 
     pub(super) fn say_text(&mut self, text: &str) {
-        let text = clip_text(text, MAX_OUTPUT).to_owned();
-        self.emit_event(&EventData::AgentMessage(AgentText { text, parent_tool_use_id: None }));
+        let text_bytes = (text.len() > MAX_OUTPUT).then_some(text.len() as u64);
+        let (text, truncated) = (clip_text(text, MAX_OUTPUT).to_owned(), text_bytes.is_some());
+        self.emit_event(&EventData::AgentMessage(AgentText { text, truncated, text_bytes, parent_tool_use_id: None }));
     }
 }
