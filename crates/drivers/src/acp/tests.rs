@@ -300,7 +300,7 @@ fn a_named_agent_gets_its_arguments_and_environment() {
         session_dir: Some(".goose".to_owned()),
     };
     let mut goose = AcpDriver::new(AcpAgent::Named { name: "goose".to_owned(), launch });
-    let gateway = Gateway { base_url: "http://gateway".to_owned(), key: "placeholder".to_owned() };
+    let gateway = Gateway { base_url: "http://gateway".to_owned(), key: "placeholder".to_owned(), apis: Vec::new() };
     let context = LaunchContext { gateway: Some(&gateway), ..LaunchContext::minimal(Path::new("/worker"), &settings) };
     let command = goose.build_command(&context);
     assert_eq!(command.argv, ["goose", "acp", "--quiet"]);

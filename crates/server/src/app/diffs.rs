@@ -84,7 +84,7 @@ async fn compare_workspace(app: &App, row: &SandboxRow, query: DiffQuery, as_pat
         return Err(Problem::new(Code::NoRepository, "the sandbox was created without a repository"));
     };
     let Some(id) = row.provider_id.clone() else {
-        return Err(absence_problem(&row));
+        return Err(absence_problem(row));
     };
     let base = query.base.unwrap_or(start);
     let job = GitOperation::Diff { base, paths: query.path.into_iter().collect(), as_patch };

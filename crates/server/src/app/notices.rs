@@ -25,7 +25,9 @@ pub async fn record_notice(app: Arc<App>, id: SandboxId, notice: SandboxNotice) 
 
 fn notice_data(notice: &SandboxNotice) -> EventData {
     match notice {
-        SandboxNotice::Text(text) => EventData::SandboxNotice(events::SandboxNotice { text: text.clone() }),
+        SandboxNotice::Text(text) => {
+            EventData::SandboxNotice(events::SandboxNotice { text: text.clone(), routine: false })
+        }
         SandboxNotice::DiskFull { used, limit, effect } => {
             let (used_size, most) = (format_bytes(*used), format_bytes(*limit));
             let again = "delete files so that it can write again";

@@ -69,7 +69,7 @@ pub fn report_assumed_price(app: &Arc<App>, budget: &Arc<SandboxBudget>, model: 
         let logged = app.write(async move |work| {
             let (_, mut row) = work.lock_sandbox(sandbox).await?;
             if row.state.is_live() {
-                let notice = EventData::SandboxNotice(SandboxNotice { text }).into_event(work.now);
+                let notice = EventData::SandboxNotice(SandboxNotice { text, routine: false }).into_event(work.now);
                 work.log(&mut row, vec![notice]).await?;
                 sandboxes::update_sandbox(work.tx, &mut row).await?;
             }

@@ -120,7 +120,7 @@ fn describe_clone(sandbox: &SandboxRow, packed: &PackedRepository) -> Vec<EventD
              agent leaves files in them, because no branch can hold those",
             named.join(", ")
         );
-        events.push(EventData::SandboxNotice(SandboxNotice { text }));
+        events.push(EventData::SandboxNotice(SandboxNotice { text, routine: false }));
     }
     events
 }
