@@ -220,7 +220,8 @@ impl CodexTurn {
         let message = error["message"].as_str().unwrap_or("no reason given");
         let info = &error["codexErrorInfo"];
         let status = info.as_object().and_then(|info| info.values().next()).map(|info| &info["httpStatusCode"]);
-        let (message, details) = (clip_text(message).to_owned(), Some(error["additionalDetails"].clone()));
+        let details = Some(&error["additionalDetails"]).filter(|details| !details.is_null()).cloned();
+        let message = clip_text(message).to_owned();
         if params["willRetry"] != true {
             self.error_reported = true;
             let error = AgentError { error: message, status: status.cloned(), details, ..AgentError::default() };
