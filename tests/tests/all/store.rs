@@ -363,7 +363,7 @@ async fn usage_samples_outlast_a_restart(kind: DatabaseKind) {
     let beat = json!({ "stream": worker.stream, "protocol": 1, "at": "2026-01-01T00:00:00Z", "last_key": 0,
         "activity": "starting", "cpu": 1.5, "memory": 5_000_000 });
     worker.actor.post(&format!("/sandboxes/{}/heartbeat", sandbox.id), beat).await.expect_status(200);
-    let until = "2026-01-01T01:00:00Z";
+    let until = "2026-01-01T01:00:00.000000Z";
     let limited = build_event(1, "agent.rate_limited", json!({ "until": until }));
     worker.send_batch(vec![limited]).await.expect_status(200);
     server.restart().await;
