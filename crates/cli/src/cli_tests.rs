@@ -48,7 +48,7 @@ fn the_systemd_units_are_valid() {
         let setting = |name: &str| unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
         assert_eq!((setting("KillMode"), setting("Delegate")), (Some("process"), Some("yes")), "{unit}");
         let arguments = setting("ExecStart").unwrap_or_default().split(' ');
-        let parsed = Cli::command().try_get_matches_from(arguments);
+        let parsed = Cli::build_command().try_get_matches_from(arguments);
         assert!(parsed.is_ok_and(|parsed| parsed.subcommand_name() == Some("serve")), "{unit}");
     }
 }

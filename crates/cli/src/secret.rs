@@ -118,7 +118,7 @@ pub fn run(secret: &SecretArgs, output: &Output) -> Result {
             done = run_command(&secret.command, &server.client, output) => done,
             _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
         };
-        server.shut_down_now(None, false).await;
+        server.shut_down_now(None).await;
         done
     });
     runtime.shutdown_background();

@@ -34,7 +34,7 @@ impl DirectAgent {
         std::fs::create_dir_all(&home)?;
         std::fs::create_dir_all(&work)?;
         let settings = AgentSettings { approvals: Some(ApprovalMode::Full), ..AgentSettings::default() };
-        let gateway = Gateway { base_url: model.to_owned(), key: "sk-scripted".to_owned() };
+        let gateway = Gateway { base_url: model.to_owned(), key: "sk-scripted".to_owned(), apis: Vec::new() };
         let mut driver = driver::create_driver("claude").context("no driver for claude")?;
         let command = driver.build_command(&LaunchContext {
             worker_program: Path::new("/none"),

@@ -4,28 +4,22 @@ use super::Run;
 use crate::arguments;
 use crate::failure::{Failure, Result};
 use atoll_api::NewSandbox;
-use atoll_core::sandbox::{EndPolicy, Repo};
+use atoll_core::sandbox::EndPolicy;
 use std::io::IsTerminal;
-use std::path::Path;
 
 /// The built-in agent, which needs no model.
 pub const DEMO_AGENT: &str = "demo";
 
-/// The validated prompt and repository of a run.
+/// The prompt of a run.
 pub struct TaskInput {
     pub prompt: String,
-    repo: Option<Repo>,
 }
 
 impl TaskInput {
+    /// Reads the prompt, and rejects an unusable repository before a server starts.
     pub fn read(run: &Run) -> Result<Self> {
-        let repo = run.settings.repo_dir().map(arguments::parse_repository).transpose()?;
-        Ok(Self { repo, prompt: read_prompt(run.prompt.as_deref())? })
-    }
-
-    /// The repository's absolute path.
-    pub fn repo_path(&self) -> Option<&Path> {
-        self.repo.as_ref()?.path.as_deref().map(Path::new)
+        run.settings.repo_dir().map(arguments::parse_repository).transpose()?;
+        Ok(Self { prompt: read_prompt(run.prompt.as_deref())? })
     }
 }
 

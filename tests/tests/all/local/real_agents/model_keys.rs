@@ -29,7 +29,7 @@ pub async fn assert_cost_is_known(fixture: &AgentFixture, id: &str) {
 
 /// The agent uses its default model here, which must have a price. (The scripted model does not know Codex's.)
 pub async fn ends_with_a_refused_key(agent: &str) {
-    let Some(fixture) = AgentFixture::start_variation(agent, "a refused key", SCRIPTS).await else { return };
+    let Some(fixture) = AgentFixture::start(agent, "a refused key", SCRIPTS).await else { return };
     let settings =
         if agent == "codex" { json!({ "approvals": "full" }) } else { json!({ "approvals": "full", "model": null }) };
     let id = fixture.create_sandbox("go #script:refused", settings).await;
