@@ -9,7 +9,7 @@ pub const DEMO_AGENT: &str = "demo";
 /// Names of the agents that every configuration has.
 pub const BUILT_IN_AGENTS: &[&str] = &["acp", "claude", "codex", DEMO_AGENT, "gemini", "opencode"];
 
-/// How to start an agent of the Agent Client Protocol that the configuration names.
+/// The launch settings of an agent of the Agent Client Protocol that the configuration names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AcpLaunch {

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-/// What a stored event needs besides its data.
+/// Bytes of a stored event besides its data.
 const EVENT_OVERHEAD_BYTES: u64 = 256;
-/// What a stored blob needs besides its content.
+/// Bytes of a stored blob besides its content.
 const BLOB_OVERHEAD_BYTES: u64 = 4096;
 /// The server slows down a worker that fills the last quarter of the quota faster than in this time.
 const LAST_QUARTER_TIME: Duration = Duration::from_secs(600);
@@ -24,7 +24,7 @@ pub const fn blob_size(content: u64) -> u64 {
     content.saturating_add(BLOB_OVERHEAD_BYTES)
 }
 
-/// How full a log is. A quota of `None` is no limit.
+/// The used bytes of a log and its quota. A quota of `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogUsage {
     pub used: u64,
@@ -37,7 +37,7 @@ impl LogUsage {
         self.quota.is_none_or(|quota| self.used.saturating_add(bytes) <= quota)
     }
 
-    /// How long a request with this many bytes waits.
+    /// The delay of a request with this many bytes.
     pub fn delay(self, bytes: u64) -> Duration {
         let Some(quota) = self.quota else { return Duration::ZERO };
         let last_quarter = quota / 4;

@@ -130,7 +130,7 @@ impl Agents {
         driver::AGENT_NAMES.iter().map(|name| (*name).to_owned()).chain(self.acp_agents.keys().cloned()).collect()
     }
 
-    /// How the worker starts an agent that the configuration names.
+    /// The launch settings of an agent that the configuration names.
     pub fn acp_launch(&self, name: &str) -> Option<AcpLaunch> {
         self.acp_agents.get(name).cloned()
     }

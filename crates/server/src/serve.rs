@@ -70,9 +70,9 @@ impl Server {
     pub async fn start_with_clock(options: Options, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         let data_dir = &options.config.data_dir;
         secure_data_dir(data_dir).map_err(|source| data_dir_error(data_dir, source))?;
-        let holder = format!("{} (pid {})", options.command, std::process::id());
-        let lock = DataDirLock::acquire(&options.config.data_dir, &holder)?;
-        let (store, hold) = Store::open_exclusively(&options.store_location(), &describe_holder(&options)).await?;
+        let holder = describe_holder(&options);
+        let lock = DataDirLock::acquire(data_dir, &holder)?;
+        let (store, hold) = Store::open_exclusively(&options.store_location(), &holder).await?;
         let now = clock.now();
         let first = store.write(async move |tx| initialize_deployment(tx, now).await).await?;
         let admin_token = options.config.data_dir.join("admin-token");
@@ -155,7 +155,7 @@ impl Server {
 fn describe_holder(options: &Options) -> String {
     let machine = rustix::system::uname();
     let name = machine.nodename().to_string_lossy();
-    format!("atoll serve (pid {} on {name}, {})", std::process::id(), options.config.server.listen)
+    format!("{} (pid {} on {name}, {})", options.command, std::process::id(), options.config.server.listen)
 }
 
 /// Stops the processes of ended sandboxes. Running sandboxes outlive the server, and the next server adopts them.

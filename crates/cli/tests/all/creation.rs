@@ -15,7 +15,7 @@ const SLOW_PROVIDER: &str = "providers:
 ";
 
 fn serve_slowly(data_dir: &Path) -> Running {
-    let config = data_dir.join("slow.yaml");
+    let config = data_dir.with_file_name("slow.yaml");
     std::fs::write(&config, SLOW_PROVIDER).unwrap();
     let mut command = atoll(data_dir);
     command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--config"]).arg(&config);
@@ -34,20 +34,22 @@ fn run(data_dir: &Path, arguments: &[&str]) -> Output {
 #[test]
 fn commands_wait_for_a_sandbox_that_is_being_created() {
     let dir = tempfile::tempdir().unwrap();
-    let _server = serve_slowly(dir.path());
+    let data_dir = &dir.path().join("data");
+    std::fs::create_dir(data_dir).unwrap();
+    let _server = serve_slowly(data_dir);
     let new = ["sandbox", "new", "--provider", "fake", "--end", "keep", "--json"];
     let create = || -> (String, Value) {
-        let created = objects(&run(dir.path(), &[&new[..], &["--detach"]].concat())).remove(0);
+        let created = objects(&run(data_dir, &[&new[..], &["--detach"]].concat())).remove(0);
         (created["id"].as_str().unwrap().to_owned(), created["state"].clone())
     };
     let (id, state) = create();
     assert_ne!(state, "running", "--detach does not wait");
-    let done = run(dir.path(), &["sandbox", "exec", &id, "--no-stdin", "--", "echo", "hello"]);
+    let done = run(data_dir, &["sandbox", "exec", &id, "--no-stdin", "--", "echo", "hello"]);
     assert_eq!(text(&done.stdout), "hello\n");
-    run(dir.path(), &["sandbox", "files", &create().0]);
-    std::fs::write(dir.path().join("a.txt"), "x").unwrap();
-    run(dir.path(), &["sandbox", "cp", "a.txt", &format!("{}:a.txt", create().0)]);
-    run(dir.path(), &["send", &create().0, "say hello"]);
-    let created = objects(&run(dir.path(), &new)).remove(0);
+    run(data_dir, &["sandbox", "files", &create().0]);
+    std::fs::write(data_dir.join("a.txt"), "x").unwrap();
+    run(data_dir, &["sandbox", "cp", "a.txt", &format!("{}:a.txt", create().0)]);
+    run(data_dir, &["send", &create().0, "say hello"]);
+    let created = objects(&run(data_dir, &new)).remove(0);
     assert_eq!(created["state"], "running", "{created}");
 }

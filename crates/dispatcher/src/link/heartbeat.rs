@@ -51,7 +51,7 @@ pub struct Start {
     pub program: Option<PathBuf>,
     #[serde(default)]
     pub gateway: Option<Gateway>,
-    /// How to start an agent that the server's configuration names.
+    /// The launch settings of an agent that the server's configuration names.
     #[serde(default)]
     pub acp: Option<AcpLaunch>,
     #[serde(default)]

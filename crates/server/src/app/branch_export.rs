@@ -61,7 +61,7 @@ impl ExportedWork {
     }
 }
 
-/// What may happen to the workspace during an export.
+/// The use of the workspace during an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkspaceUse {
     /// The agent works on it later, so a missing repository is an error.

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a request waits for the end of a tool call.
+/// Time-out for the end of a tool call.
 const TOOL_WAIT: Duration = Duration::from_secs(30);
 /// A missed wake-up costs this long.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
-/// Connections that every sandbox can open, whatever the others do.
+/// Connections that every sandbox can open, even if others hold many.
 const GUARANTEED_CONNECTIONS: usize = 16;
 /// A sandbox may hold a quarter of the free connections.
 const FREE_DIVISOR: usize = 4;

@@ -99,7 +99,7 @@ impl ProjectShortage {
     }
 }
 
-/// How to set the key of an upstream.
+/// Describes setting the key of an upstream.
 fn describe_key_setting(secret: Option<&str>) -> String {
     match secret {
         Some(name) => {

@@ -13,7 +13,7 @@ const MIN_JUMP_MICROS: i64 = 1_000_000;
 /// Compares the wall clock with the steady clock.
 #[derive(Debug, Default)]
 pub(super) struct SilentWorkers {
-    /// How far the wall clock has jumped since the server started.
+    /// The jumps of the wall clock since the server started, added up.
     known_jump_micros: i64,
 }
 

@@ -23,7 +23,7 @@ fn a_second_server_on_the_same_data_names_the_lock_holder() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     let error: Value = serde_json::from_str(stderr.lines().last().unwrap()).unwrap();
     assert_eq!(error["code"], "locked", "{stderr}");
-    let holder = format!("held by atoll serve (pid {}, ", server.pid());
+    let holder = format!("held by atoll serve (pid {} on ", server.pid());
     assert!(error["detail"].as_str().unwrap().contains(&holder), "{stderr}");
 }
 
