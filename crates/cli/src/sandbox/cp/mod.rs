@@ -131,9 +131,11 @@ pub async fn run(copy: &CopyCommand, client: &ConnectedClient, output: &Output) 
             (CopySide::Local(_) | CopySide::Stream, CopySide::Sandbox { id, path })
             | (CopySide::Sandbox { id, path }, CopySide::Local(_) | CopySide::Stream) => {
                 let inside = SandboxPath { client, id: *id, path };
-                // A stream can be read only once, so wait for the sandbox before the copy.
-                retry_until_running(*id, client, output, async || inside.stat_path().await).await?;
-                copy_files(copy, &inside, output).await
+                if copy.source == CopySide::Stream {
+                    // Standard input can be read only once, so wait for the sandbox before the copy.
+                    retry_until_running(*id, client, output, async || inside.stat_path().await).await?;
+                }
+                retry_until_running(*id, client, output, async || copy_files(copy, &inside, output).await).await
             }
             (CopySide::Sandbox { .. }, CopySide::Sandbox { .. }) => {
                 Err(Failure::input("both sides are in a sandbox; copy to this machine first"))
@@ -149,6 +151,7 @@ pub async fn run(copy: &CopyCommand, client: &ConnectedClient, output: &Output) 
         _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
     }
 }
+
 async fn copy_files(copy: &CopyCommand, inside: &SandboxPath<'_>, output: &Output) -> Result<CopyReport> {
     match (&copy.source, &copy.destination) {
         (CopySide::Local(from), _) => upload_copy::copy_local(from, inside, output).await,
