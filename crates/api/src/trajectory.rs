@@ -85,5 +85,5 @@ pub struct LogQuery {
     pub since: Option<i64>,
     /// Only the last events, at most this many.
     #[cfg_attr(feature = "openapi", param(minimum = 1))]
-    pub tail: Option<u32>,
+    pub tail: Option<i64>,
 }

@@ -25,11 +25,11 @@ const TELLING_FIELDS: [&str; 10] =
 
 /// Streams the log, oldest first. With `tail`, only the last events.
 pub async fn export_log(app: Arc<App>, access: CanSee<SandboxId>, query: LogQuery) -> Result<Body> {
-    if query.tail == Some(0) || query.since.is_some_and(|since| since < 0) {
+    if query.tail.is_some_and(|tail| tail < 1) || query.since.is_some_and(|since| since < 0) {
         return Err(Problem::new(Code::BadRequest, "tail: at least 1; since: the seq of an event"));
     }
     let row = load_sandbox(&app, &access).await?;
-    let tail = query.tail.map_or(0, |count| row.last_seq.saturating_sub(i64::from(count)));
+    let tail = query.tail.map_or(0, |count| row.last_seq.saturating_sub(count));
     let at = query.since.unwrap_or(0).max(tail);
     let chunks = stream::try_unfold(Some((app, row, at)), |state| async move {
         let Some((app, row, at)) = state else { return Ok::<_, std::io::Error>(None) };
