@@ -34,6 +34,13 @@ const PROXY_VARIABLES: &[(&str, &str)] = &[
     ("all_proxy", PROXY_URL),
     ("no_proxy", NO_PROXY_HOSTS),
     ("NODE_USE_ENV_PROXY", "1"),
+    // npm repeats refused requests without end if more of them wait than it has sockets.
+    ("npm_config_maxsockets", "200"),
+    // A refusal does not pass with time: npm and pnpm would wait more than a minute before they report it.
+    ("npm_config_fetch_retry_mintimeout", "1000"),
+    ("npm_config_fetch_retry_maxtimeout", "5000"),
+    ("pnpm_config_fetch_retry_mintimeout", "1000"),
+    ("pnpm_config_fetch_retry_maxtimeout", "5000"),
 ];
 const INTERACTIVE: &[(&str, &str)] = &[("LANG", "C.UTF-8"), ("TERM", "xterm-256color")];
 
