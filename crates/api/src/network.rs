@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NetworkStatus {
     pub policy: NetworkPolicy,
-    /// The hosts of the policy `allow`.
+    /// The hosts that the policies `allow` and `packages` list.
     pub allow: Vec<String>,
     /// Traffic by host since the server started, busiest first.
     pub hosts: Vec<HostTraffic>,

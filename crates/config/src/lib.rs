@@ -17,6 +17,7 @@ mod format;
 mod key;
 mod load;
 mod models;
+mod packages;
 mod sections;
 mod source;
 mod suggest;

@@ -8,9 +8,10 @@ use crate::format::{
 };
 use crate::key::section;
 use crate::models::{self, Model, Upstream, UpstreamEntry};
+use crate::packages;
 use crate::values::{Database, Level, LogFormat};
 use atoll_core::fake_options::{self, FakeOptions};
-use atoll_core::network::AddressException;
+use atoll_core::network::{AddressException, HostsByEcosystem};
 use atoll_core::sandbox::{IsolationTier, ProviderKind};
 use secrecy::SecretString;
 use std::collections::BTreeMap;
@@ -294,6 +295,9 @@ section! {
     Network at [network] {
         /// Private addresses that sandboxes may reach if their network policy allows the host
         allow_private: Vec<AddressException> = Vec::new() => PRIVATE_RANGES;
+        /// Registry hosts of the policy `packages` by ecosystem; replaces the defaults of the named ecosystems
+        packages: HostsByEcosystem = HostsByEcosystem::new()
+            => Structure { form: packages::PACKAGES_FORM, check: packages::check_packages };
         /// Maximum bytes that one sandbox may send and receive in total; 0 is no limit
         max_bytes: u64 = 0 => Integer(0, 1 << 60);
         /// Proxy between sandboxes and the Internet; if unset, HTTPS_PROXY or HTTP_PROXY

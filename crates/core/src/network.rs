@@ -3,11 +3,13 @@
 
 mod exception;
 mod host;
+mod packages;
 #[cfg(test)]
 mod tests;
 
 pub use exception::{AddressException, InvalidException};
 pub use host::{Host, InvalidHost, NetworkTarget};
+pub use packages::{HostsByEcosystem, resolve_package_hosts};
 
 use crate::sandbox::{Network, NetworkPolicy};
 
@@ -90,15 +92,20 @@ impl AllowEntry {
 pub enum NetworkRule {
     None,
     Allow(Vec<AllowEntry>),
+    /// The package registries and the listed hosts.
+    Packages(Vec<AllowEntry>),
     All,
 }
 
 impl NetworkRule {
-    pub fn new(network: &Network) -> Result<Self, InvalidAllowEntry> {
+    /// `packages` are the entries of the policy `packages`; see [`resolve_package_hosts`].
+    pub fn new(network: &Network, packages: &[AllowEntry]) -> Result<Self, InvalidAllowEntry> {
+        let listed = || network.allow.iter().map(|entry| AllowEntry::parse(entry));
         Ok(match network.policy {
             NetworkPolicy::None => Self::None,
-            NetworkPolicy::Allow => {
-                Self::Allow(network.allow.iter().map(|entry| AllowEntry::parse(entry)).collect::<Result<_, _>>()?)
+            NetworkPolicy::Allow => Self::Allow(listed().collect::<Result<_, _>>()?),
+            NetworkPolicy::Packages => {
+                Self::Packages(packages.iter().cloned().map(Ok).chain(listed()).collect::<Result<_, _>>()?)
             }
             NetworkPolicy::All => Self::All,
         })
@@ -107,7 +114,7 @@ impl NetworkRule {
     pub fn permits(&self, target: &NetworkTarget) -> bool {
         match self {
             Self::None => false,
-            Self::Allow(entries) => entries.iter().any(|entry| entry.permits(target)),
+            Self::Allow(entries) | Self::Packages(entries) => entries.iter().any(|entry| entry.permits(target)),
             Self::All => true,
         }
     }
@@ -116,6 +123,7 @@ impl NetworkRule {
         match self {
             Self::None => NetworkPolicy::None,
             Self::Allow(_) => NetworkPolicy::Allow,
+            Self::Packages(_) => NetworkPolicy::Packages,
             Self::All => NetworkPolicy::All,
         }
     }

@@ -127,7 +127,7 @@ string_enum! {
 
 string_enum! {
     "network policy"
-    NetworkPolicy { None = "none", Allow = "allow", All = "all" }
+    NetworkPolicy { None = "none", Allow = "allow", Packages = "packages", All = "all" }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -23,7 +23,7 @@ Examples:
 pub struct Network {
     /// Sandbox id (sbx_…)
     id: SandboxId,
-    /// Network policy: none, allow or all
+    /// Network policy: none, allow, packages (registries) or all
     #[arg(long, value_parser = parse_word::<NetworkPolicy>)]
     policy: Option<NetworkPolicy>,
     /// Allow a host: NAME, *.NAME, or either with :PORT (repeatable)
@@ -33,17 +33,18 @@ pub struct Network {
 
 pub async fn run(network: &Network, client: &ConnectedClient, output: &Output) -> Result {
     let current = client.get_network(network.id).await?;
-    match requested_change(network, &current.allow) {
+    match requested_change(network, &current) {
         Some(change) => print_status(&client.change_network(network.id, &change).await?, output),
         None => print_status(&current, output),
     }
 }
 
 /// The new settings; `None` if the command only shows the current ones.
-fn requested_change(network: &Network, current: &[String]) -> Option<NetworkSettings> {
+fn requested_change(network: &Network, current: &NetworkStatus) -> Option<NetworkSettings> {
     let (policy, mut allow) = match (network.policy, network.allow.is_empty()) {
         (Some(policy), _) => (policy, Vec::new()),
-        (None, false) => (NetworkPolicy::Allow, current.to_vec()),
+        (None, false) if current.policy == NetworkPolicy::Packages => (NetworkPolicy::Packages, current.allow.clone()),
+        (None, false) => (NetworkPolicy::Allow, current.allow.clone()),
         (None, true) => return None,
     };
     for host in &network.allow {
@@ -78,11 +79,22 @@ fn table_row(host: &HostTraffic) -> Vec<table::Cell> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_api::TrafficTotal;
 
     fn change(policy: Option<NetworkPolicy>, allow: &[&str]) -> Option<(NetworkPolicy, Vec<String>)> {
+        change_from(NetworkPolicy::Allow, policy, allow)
+    }
+
+    fn change_from(
+        current: NetworkPolicy,
+        policy: Option<NetworkPolicy>,
+        allow: &[&str],
+    ) -> Option<(NetworkPolicy, Vec<String>)> {
         let allow = allow.iter().map(|host| (*host).to_owned()).collect();
         let network = Network { id: SandboxId::new(), policy, allow };
-        let settings = requested_change(&network, &["a.example".to_owned()])?;
+        let allow = vec!["a.example".to_owned()];
+        let current = NetworkStatus { policy: current, allow, hosts: Vec::new(), total: TrafficTotal::default() };
+        let settings = requested_change(&network, &current)?;
         Some((settings.policy, settings.allow))
     }
 
@@ -92,6 +104,8 @@ mod tests {
         assert_eq!(change(None, &[]), None);
         let added = change(None, &["b.example", "a.example"]);
         assert_eq!(added, Some((NetworkPolicy::Allow, hosts(&["a.example", "b.example"]))));
+        let extended = change_from(NetworkPolicy::Packages, None, &["b.example"]);
+        assert_eq!(extended, Some((NetworkPolicy::Packages, hosts(&["a.example", "b.example"]))));
         let replaced = change(Some(NetworkPolicy::Allow), &["b.example"]);
         assert_eq!(replaced, Some((NetworkPolicy::Allow, hosts(&["b.example"]))));
         assert_eq!(change(Some(NetworkPolicy::None), &[]), Some((NetworkPolicy::None, hosts(&[]))));

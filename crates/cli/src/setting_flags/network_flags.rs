@@ -6,7 +6,7 @@ use atoll_core::sandbox::{Network, NetworkPolicy};
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Network")]
 pub struct NetworkFlags {
-    /// Network policy: none, allow or all [default: the project's, or none]
+    /// Network policy: none, allow, packages or all [default: the project's, or none]
     #[arg(long, value_name = "POLICY", value_parser = parse_word::<NetworkPolicy>)]
     network: Option<NetworkPolicy>,
     /// Allow a host: NAME, *.NAME, or either with :PORT (repeatable)

@@ -7,7 +7,7 @@ fn target(text: &str) -> NetworkTarget {
 
 fn allow(entries: &[&str]) -> NetworkRule {
     let allow = entries.iter().map(|entry| (*entry).to_owned()).collect();
-    NetworkRule::new(&Network { policy: NetworkPolicy::Allow, allow }).unwrap_or_else(|error| panic!("{error}"))
+    NetworkRule::new(&Network { policy: NetworkPolicy::Allow, allow }, &[]).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn an_entry_permits_only_its_hosts_and_ports() {
 
 #[test]
 fn none_permits_nothing_and_all_permits_everything() {
-    let rule = |policy| NetworkRule::new(&Network { policy, allow: vec![] }).unwrap();
+    let rule = |policy| NetworkRule::new(&Network { policy, allow: vec![] }, &[]).unwrap();
     assert!(!rule(NetworkPolicy::None).permits(&target("example.org")));
     assert!(!rule(NetworkPolicy::Allow).permits(&target("example.org")));
     assert!(rule(NetworkPolicy::All).permits(&target("example.org:22")));

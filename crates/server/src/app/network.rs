@@ -20,11 +20,13 @@ use atoll_store::sandboxes::{self, SandboxRow};
 pub fn check_network(network: &Network) -> Result<()> {
     let invalid = |detail: String| Problem::invalid(detail).with("field", "network.allow");
     match network.policy {
-        NetworkPolicy::Allow => {}
+        NetworkPolicy::Allow | NetworkPolicy::Packages => {}
         NetworkPolicy::None | NetworkPolicy::All if network.allow.is_empty() => {}
         NetworkPolicy::None | NetworkPolicy::All => {
             let policy = network.policy.as_str();
-            return Err(invalid(format!("network.allow: only the policy `allow` takes a list, not `{policy}`")));
+            return Err(invalid(format!(
+                "network.allow: only the policies `allow` and `packages` take a list, not `{policy}`"
+            )));
         }
     }
     if network.allow.len() > MAX_ALLOW_ENTRIES {
@@ -73,7 +75,7 @@ pub async fn submit_change(
     let provider = app.providers()?.get(load_sandbox(app, &access).await?.provider);
     let is_supported = match provider.capabilities().egress {
         EgressAbility::Domains => true,
-        EgressAbility::AllOrNothing => network.policy != NetworkPolicy::Allow,
+        EgressAbility::AllOrNothing => matches!(network.policy, NetworkPolicy::None | NetworkPolicy::All),
         EgressAbility::None | EgressAbility::Unmanaged => false,
     };
     if !is_supported {

@@ -196,6 +196,7 @@ impl Connector {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::egress::sandbox_egress::EgressLimits;
     use atoll_core::id::SandboxId;
     use atoll_core::sandbox::{Network, NetworkPolicy};
 
@@ -208,7 +209,7 @@ mod tests {
     }
 
     async fn refusal(connector: &Connector, place: &str) -> Option<EgressRefusal> {
-        let sandbox_egress = Arc::new(SandboxEgress::new(SandboxId::new(), 0));
+        let sandbox_egress = Arc::new(SandboxEgress::new(SandboxId::new(), EgressLimits::default()));
         sandbox_egress.set_policy(1, Some(&Network { policy: NetworkPolicy::All, allow: vec![] }));
         match connector.connect(&sandbox_egress, &target(place), ConnectionPurpose::Tunnel).await {
             Err(ConnectFailure::Refused(refusal)) => Some(refusal),

@@ -54,7 +54,7 @@ impl EgressRefusal {
                  the user to run: atoll sandbox network {sandbox} --allow {}",
                 allow_entry(place)
             ),
-            Self::Policy(NetworkPolicy::Allow | NetworkPolicy::All) => format!(
+            Self::Policy(NetworkPolicy::Allow | NetworkPolicy::Packages | NetworkPolicy::All) => format!(
                 "{place} is blocked: this sandbox's network policy does not allow the host. Use an allowed host, \
                  or ask the user to run: atoll sandbox network {sandbox} --allow {}",
                 allow_entry(place)

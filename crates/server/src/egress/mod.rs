@@ -35,7 +35,7 @@ use atoll_store::sandboxes;
 use connection_pool::ConnectionPool;
 use connector::Connector;
 use egress_refusal::EgressRefusal;
-use sandbox_egress::{ConnectionMeter, SandboxEgress};
+use sandbox_egress::{ConnectionMeter, EgressLimits, SandboxEgress};
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -64,7 +64,7 @@ const MAX_HOST_CHARS: usize = 255;
 
 pub struct Egress {
     connector: Connector,
-    max_bytes: u64,
+    limits: EgressLimits,
     sandboxes: Mutex<HashMap<SandboxId, Arc<SandboxEgress>>>,
     connections: Arc<ConnectionPool>,
 }
@@ -82,7 +82,7 @@ impl Egress {
         }
         Self {
             connector: Connector::new(network.allow_private.clone(), upstream),
-            max_bytes: network.max_bytes,
+            limits: EgressLimits { max_bytes: network.max_bytes, packages: network.package_hosts().into() },
             sandboxes: Mutex::default(),
             connections: Arc::new(ConnectionPool::new(MAX_CONNECTIONS, MAX_SANDBOX_CONNECTIONS)),
         }
@@ -119,7 +119,8 @@ impl Egress {
         if outlets.len() >= MAX_CACHED_SANDBOXES && !outlets.contains_key(&sandbox) {
             outlets.retain(|_, sandbox_egress| Arc::strong_count(sandbox_egress) > 1);
         }
-        let egress = outlets.entry(sandbox).or_insert_with(|| Arc::new(SandboxEgress::new(sandbox, self.max_bytes)));
+        let egress =
+            outlets.entry(sandbox).or_insert_with(|| Arc::new(SandboxEgress::new(sandbox, self.limits.clone())));
         Arc::clone(egress)
     }
 }

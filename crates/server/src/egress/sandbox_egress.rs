@@ -6,7 +6,7 @@ use super::refusal_throttle::RefusalThrottle;
 use super::traffic::{TrafficCounts, TrafficTable};
 use atoll_api::HostTraffic;
 use atoll_core::id::SandboxId;
-use atoll_core::network::{NetworkRule, NetworkTarget};
+use atoll_core::network::{AllowEntry, NetworkRule, NetworkTarget};
 use atoll_core::sandbox::Network;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +24,15 @@ struct VersionedRule {
     rule: Arc<NetworkRule>,
 }
 
+/// Settings of the server for the egress of every sandbox.
+#[derive(Debug, Clone, Default)]
+pub struct EgressLimits {
+    /// 0 is no limit.
+    pub max_bytes: u64,
+    /// The hosts of the policy `packages`.
+    pub packages: Arc<[AllowEntry]>,
+}
+
 pub struct SandboxEgress {
     pub sandbox: SandboxId,
     pub connections: Arc<ConnectionShare>,
@@ -32,13 +41,12 @@ pub struct SandboxEgress {
     rule: watch::Sender<VersionedRule>,
     table: Mutex<TrafficTable>,
     throttle: Mutex<RefusalThrottle>,
-    /// 0 is no limit.
-    max_bytes: u64,
+    limits: EgressLimits,
 }
 
 impl SandboxEgress {
     /// Starts with a policy that refuses everything.
-    pub fn new(sandbox: SandboxId, max_bytes: u64) -> Self {
+    pub fn new(sandbox: SandboxId, limits: EgressLimits) -> Self {
         Self {
             sandbox,
             connections: Arc::default(),
@@ -46,13 +54,14 @@ impl SandboxEgress {
             rule: watch::Sender::new(VersionedRule { version: i64::MIN, rule: Arc::new(NetworkRule::None) }),
             table: Mutex::default(),
             throttle: Mutex::default(),
-            max_bytes,
+            limits,
         }
     }
 
     /// Applies a policy at once, also to open connections.
     pub fn set_policy(&self, version: i64, network: Option<&Network>) {
-        let rule = network.map_or(Ok(NetworkRule::None), NetworkRule::new).unwrap_or_else(|error| {
+        let rule = network.map_or(Ok(NetworkRule::None), |network| NetworkRule::new(network, &self.limits.packages));
+        let rule = rule.unwrap_or_else(|error| {
             tracing::warn!(sandbox = %self.sandbox, %error, "invalid stored network policy; refusing all connections");
             NetworkRule::None
         });
@@ -66,8 +75,9 @@ impl SandboxEgress {
     }
 
     pub fn check_policy(&self, target: &NetworkTarget) -> Result<(), EgressRefusal> {
-        if self.max_bytes != 0 && self.total_counts().total_bytes() >= self.max_bytes {
-            return Err(EgressRefusal::ByteLimit { most: self.max_bytes });
+        let max_bytes = self.limits.max_bytes;
+        if max_bytes != 0 && self.total_counts().total_bytes() >= max_bytes {
+            return Err(EgressRefusal::ByteLimit { most: max_bytes });
         }
         let rule = Arc::clone(&self.rule.borrow().rule);
         if rule.permits(target) { Ok(()) } else { Err(EgressRefusal::Policy(rule.policy())) }
@@ -138,7 +148,8 @@ impl ConnectionMeter {
         self.last_transfer_ms.store(age, Ordering::Relaxed);
         self.counts.add(sent, received);
         self.total.add(sent, received);
-        self.egress.max_bytes == 0 || self.total.total_bytes() < self.egress.max_bytes
+        let max_bytes = self.egress.limits.max_bytes;
+        max_bytes == 0 || self.total.total_bytes() < max_bytes
     }
 
     /// Waits until the connection must close: with a refusal, or `None` when it is idle.
@@ -173,7 +184,7 @@ mod tests {
 
     #[test]
     fn an_older_policy_does_not_replace_a_newer_one() {
-        let sandbox_egress = SandboxEgress::new(SandboxId::new(), 0);
+        let sandbox_egress = SandboxEgress::new(SandboxId::new(), EgressLimits::default());
         assert_eq!(
             sandbox_egress.check_policy(&target("a.example:443")),
             Err(EgressRefusal::Policy(NetworkPolicy::None))
@@ -192,7 +203,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_policy_change_cuts_open_connections() {
-        let sandbox_egress = Arc::new(SandboxEgress::new(SandboxId::new(), 0));
+        let sandbox_egress = Arc::new(SandboxEgress::new(SandboxId::new(), EgressLimits::default()));
         sandbox_egress.set_policy(1, Some(&allow("a.example")));
         let meter = ConnectionMeter::new(&sandbox_egress, target("a.example:443"));
         let still = tokio::time::timeout(Duration::from_millis(20), meter.wait_until_cut()).await;
@@ -208,7 +219,8 @@ mod tests {
 
     #[test]
     fn counts_bytes_up_to_the_limit() {
-        let sandbox_egress = Arc::new(SandboxEgress::new(SandboxId::new(), 100));
+        let sandbox_egress =
+            Arc::new(SandboxEgress::new(SandboxId::new(), EgressLimits { max_bytes: 100, ..EgressLimits::default() }));
         sandbox_egress.set_policy(1, Some(&allow("a.example")));
         let meter = ConnectionMeter::new(&sandbox_egress, target("a.example:443"));
         assert!(meter.count_bytes(40, 0) && meter.count_bytes(0, 59));

@@ -191,7 +191,7 @@ pub fn is_bound_to(secret: &SecretRow, url: &str) -> bool {
     let port = if uri.scheme_str() == Some("https") { 443 } else { 80 };
     let target = uri.authority().and_then(|authority| NetworkTarget::parse(authority.as_str(), Some(port)));
     let bound = Network { policy: NetworkPolicy::Allow, allow: secret.upstreams.clone() };
-    match (target, NetworkRule::new(&bound)) {
+    match (target, NetworkRule::new(&bound, &[])) {
         (Some(target), Ok(rule)) => rule.permits(&target),
         (None, _) | (_, Err(_)) => false,
     }

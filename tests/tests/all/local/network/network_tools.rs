@@ -103,6 +103,46 @@ async fn common_tools_work_through_the_proxy() {
     }
 }
 
+/// The policy `packages` needs no list of hosts, and permits the registries only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn packages_reaches_the_registries_and_no_other_host() {
+    if !is_reachable("https://pypi.org/") {
+        return report_skipped("packages", "pypi.org cannot be reached from this machine");
+    }
+    let server = start_server_for(&["pypi.org"]);
+    let settings = json!({ "network": { "policy": "packages" }, "env": certificate_env() });
+    let id = server.create_idle_sandbox(settings).await;
+    let reached = server.run_shell(&id, "curl -sSf https://pypi.org/simple/six/ | head -c 300").await.expect_success();
+    assert!(reached.contains("html"), "{reached}");
+    let refused = super::run_curl(&server, &id, "https://example.org/").await;
+    assert!(refused.contains("403"), "{refused}");
+    wait_for_refusal(&server, &id, "policy").await;
+    server.stop_and_check().await;
+}
+
+/// npm repeats refused requests without end if more of them wait than it has sockets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn npm_ends_when_the_network_is_closed() {
+    let names: Vec<String> = (0..40).map(|number| format!("package-{number}")).collect();
+    let dependencies: Map<String, Value> = names.iter().map(|name| (name.clone(), json!("1.0.0"))).collect();
+    let mut packages = Map::from_iter([(String::new(), json!({ "dependencies": dependencies }))]);
+    packages.extend(names.iter().map(|name| {
+        let resolved = format!("https://registry.npmjs.org/{name}/-/{name}-1.0.0.tgz");
+        (format!("node_modules/{name}"), json!({ "version": "1.0.0", "resolved": resolved }))
+    }));
+    let lock = json!({ "name": "app", "version": "1.0.0", "lockfileVersion": 3, "packages": packages });
+    let server = LocalServer::start();
+    let id = server.create_idle_sandbox(json!({})).await;
+    for (file, content) in [("package-lock.json", lock), ("package.json", json!({ "dependencies": dependencies }))] {
+        let script = format!("cat > /workspace/{file} <<'END'\n{content}\nEND");
+        server.run_shell(&id, &script).await.expect_success();
+    }
+    let ran = server.run_exec(&id, json!({ "shell": "cd /workspace && npm ci 2>&1", "timeout_s": 120 })).await;
+    assert_eq!(ran.exit_code(), Some(1), "{ran:?}");
+    assert!(ran.stdout.contains("403"), "{ran:?}");
+    server.stop_and_check().await;
+}
+
 /// Clones a repository that a local HTTP server serves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn git_clones_through_the_proxy() {
