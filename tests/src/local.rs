@@ -15,7 +15,6 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 use tempfile::TempDir;
 
 const UNLIMITED_CONFIG: &str =
@@ -346,7 +345,7 @@ impl LocalServer {
     /// Checks, after the server's end, that its processes, directories, cgroups and mounts are gone.
     pub fn assert_nothing_left(&self, ids: &[String], processes: &[HostProcess]) {
         for process in processes {
-            assert!(process.ends_within(Duration::from_secs(10)), "a process is left: {process:?}");
+            assert!(process.ends_in_time(), "a process is left: {process:?}");
             process.reap();
         }
         for id in ids {

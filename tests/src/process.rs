@@ -242,7 +242,7 @@ impl Drop for ServerProcess {
         self.kill();
         // Launchers may still write to the data directory, which the test removes next.
         for launcher in &self.launchers {
-            launcher.ends_within(Duration::from_secs(5));
+            launcher.ends_in_time();
             launcher.reap();
         }
         self.log.print_if_failing("atoll serve");

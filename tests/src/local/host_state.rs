@@ -1,6 +1,6 @@
 //! The processes, cgroups and mounts that sandboxes have on the host.
 
-use atoll_test_wait::try_wait_for;
+use atoll_test_wait::{WAIT_TIMEOUT, try_wait_for};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
@@ -34,10 +34,15 @@ impl HostProcess {
         !self.ends_within(Duration::ZERO)
     }
 
-    pub fn ends_within(&self, most: Duration) -> bool {
+    /// Waits for the end of the process. False at the time-out, which is generous enough for a slow machine.
+    pub fn ends_in_time(&self) -> bool {
+        self.ends_within(WAIT_TIMEOUT)
+    }
+
+    fn ends_within(&self, most: Duration) -> bool {
         let timeout = Timespec::try_from(most).unwrap();
         let mut descriptors = [PollFd::new(&self.descriptor, PollFlags::IN)];
-        poll(&mut descriptors, Some(&timeout)).unwrap() > 0
+        rustix::io::retry_on_intr(|| poll(&mut descriptors, Some(&timeout))).unwrap() > 0
     }
 
     /// Sends SIGKILL. Returns whether the process still existed.

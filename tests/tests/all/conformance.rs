@@ -12,7 +12,6 @@ use atoll_tests::unprivileged_user::{self, SubordinateIds};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
@@ -89,7 +88,7 @@ fn run_as_unprivileged_user(user: u32, ids: SubordinateIds) {
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
     let left = host_state::list_user_processes(user);
-    assert!(left.iter().all(|process| process.ends_within(Duration::from_secs(10))), "{left:?} are left");
+    assert!(left.iter().all(|process| process.ends_in_time()), "{left:?} are left");
     assert_eq!(host_state::list_processes_with_mounts(dir.path()), Vec::<String>::new());
 }
 

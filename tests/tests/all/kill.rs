@@ -200,7 +200,9 @@ async fn wait_until_all_delivered(admin: &Actor, programs: &[WorkerProgram]) {
                 pending.retain(is_pending);
                 if pending.len() < fewest { Ok(pending.len()) } else { Err(pending) }
             });
-            fewest = fewer.await.expect("the number of pending messages must shrink");
+            fewest = fewer.await.unwrap_or_else(|pending| {
+                panic!("the pending messages must become fewer: {pending:?}\nworker: {}", program.worker_log())
+            });
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Codex: `codex app-server`, JSON-RPC on standard input and output.
 //!
 //! A conversation is a thread of turns. `turn/start` and `turn/steer` carry our message id as `clientUserMessageId`;
-//! Codex returns it in a `userMessage` item when the model reads the message, which acknowledges it. Messages that
-//! arrive before the thread exists, or before a requested turn has an id, are queued. `requests` handles Codex'
-//! approval requests.
+//! Codex returns it in a `userMessage` item when it adds the message to the conversation, which acknowledges it: the model
+//! reads the message with its next request, in the next turn if an interrupt ends this one. Messages that arrive before the
+//! thread exists, or before a requested turn has an id, are queued. `requests` handles Codex' approval requests.
 
 use super::json_rpc::{self, RpcError, RpcMessage};
 use super::{Abilities, AgentCommand, AgentOutput, AgentTurn, Driver, LaunchContext, RequestAnswer};
@@ -33,7 +33,7 @@ pub(super) struct CodexDriver {
     phase: TurnPhase,
     turn: CodexTurn,
     queued: VecDeque<QueuedMessage>,
-    /// Sent messages that the model has not read.
+    /// Sent messages that Codex has not added to the conversation.
     unacknowledged: Vec<SentMessage>,
     pending_interrupt: Option<LeasedMessage>,
     requests: RequestTable,
@@ -300,7 +300,7 @@ impl CodexDriver {
                 DeliveryMethod::NewTurn | DeliveryMethod::Restarted if interrupt.is_some() => {
                     outputs.push(AgentOutput::Acknowledged { id: message.id, how });
                 }
-                // Codex forgets messages that the model has not read: they start the next turn.
+                // Codex forgets messages that it has not added: they start the next turn.
                 DeliveryMethod::NewTurn | DeliveryMethod::Restarted | DeliveryMethod::Injected => {
                     self.queued.push_front(QueuedMessage { message, waits_for_next_turn: true });
                 }

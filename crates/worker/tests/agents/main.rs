@@ -110,21 +110,33 @@ fn stops_on_interrupt(agent: &str) -> Result<()> {
     Ok(())
 }
 
-/// A steer that an interrupt hides from the model starts the next turn, once.
+/// A steer just before an interrupt reaches the conversation once.
+///
+/// The agent forgets a steer that it has not added to the conversation, so the steer starts the next turn. Codex
+/// sometimes adds it before it stops. The steer is then acknowledged, and the model reads it in the next turn.
 fn requeues_unseen_messages(agent: &str) -> Result<()> {
+    const STEER: &str = "rather #script:commands";
     let test = format!("{agent}_requeues_unseen_messages");
     let Some(mut harness) = AgentHarness::start(agent, &test, SCRIPTS, ApprovalMode::Full)? else { return Ok(()) };
     harness.send_text("please #script:endless", AgentTurn::Idle)?;
     harness.wait_for("delta")?;
-    let id = harness.send_text("rather #script:commands", AgentTurn::InTurn)?;
+    let id = harness.send_text(STEER, AgentTurn::InTurn)?;
     harness.send_interrupt()?;
     harness.wait_for("agent.interrupted")?;
+    let was_added = agent == "codex" && harness.count_lines(&format!("acknowledged injected {id}")) == 1;
+    if was_added {
+        harness.send_text("now #script:commands", AgentTurn::Idle)?;
+    }
     harness.wait_for("agent.completed")?;
     harness.read_file("allowed").context("the file is missing")?;
-    assert_eq!(harness.count_lines(&format!("acknowledged new_turn {id}")), 1, "{}", harness.log.join("\n"));
-    for (beginning, times) in [("acknowledged", 3), ("agent.started", 2), ("Idle", 2)] {
+    let (how, acknowledged) = if was_added { ("injected", 4) } else { ("new_turn", 3) };
+    assert_eq!(harness.count_lines(&format!("acknowledged {how} {id}")), 1, "{}", harness.log.join("\n"));
+    for (beginning, times) in [("acknowledged", acknowledged), ("agent.started", 2), ("Idle", 2)] {
         assert_eq!(harness.count_lines(beginning), times, "{beginning}: {}", harness.log.join("\n"));
     }
+    let requests = harness.scripted_requests();
+    let last = requests.last().context("no request reached the model")?.body.to_string();
+    assert_eq!(last.matches(STEER).count(), 1, "{last}");
     Ok(())
 }
 

@@ -1,7 +1,6 @@
 //! Data that leaves a sandbox, processes that outlive it, and secrets of the server.
 
 use super::attempt_table::AttemptTable;
-use atoll_test_wait::WAIT_TIMEOUT;
 use atoll_tests::local::repository::SampleRepository;
 use atoll_tests::local::{LocalServer, create_temp_dir, has_ended, host_state};
 use atoll_tests::unprivileged_user::chown_tree;
@@ -135,7 +134,7 @@ pub async fn check_orphans(server: &LocalServer, table: &mut AttemptTable) {
     assert!(daemons >= 3 && processes.iter().all(host_state::HostProcess::is_alive), "{processes:?}");
     server.admin.delete(&format!("/sandboxes/{id}?force=true")).await.expect_status(200);
     server.wait_until_removed(&id).await;
-    assert!(processes.iter().all(|process| process.ends_within(WAIT_TIMEOUT)), "{processes:?}");
+    assert!(processes.iter().all(|process| process.ends_in_time()), "{processes:?}");
     table.record_refused(GROUP, "orphans", format!("{} processes ended", processes.len()), "before the removal");
 }
 

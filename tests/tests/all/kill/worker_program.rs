@@ -180,6 +180,11 @@ impl WorkerProgram {
         record.hand_overs.get(message).and_then(|times| times.last()).is_some_and(|last| last.reply.is_none())
     }
 
+    /// Returns the end of the running worker's stderr.
+    pub fn worker_log(&self) -> String {
+        lock_ignoring_poison(&self.shared.process).as_ref().map(WorkerProcess::stderr_tail).unwrap_or_default()
+    }
+
     pub fn start_settling(&self) {
         self.shared.settling.store(true, Ordering::SeqCst);
     }

@@ -11,7 +11,6 @@ use serde_json::json;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::time::Duration;
 use tokio::task::block_in_place;
 
 /// Belongs to no user of the host, and no other test uses it.
@@ -102,7 +101,7 @@ async fn a_server_drops_root_and_its_sandboxes_work_as_before() {
 
     // The launcher spawner replaces a launcher that dies.
     let (_, launcher) = root_processes(&server);
-    assert!(launcher.kill() && launcher.ends_within(Duration::from_secs(10)));
+    assert!(launcher.kill() && launcher.ends_in_time());
     poll_until("a new launcher", async || {
         server.admin.get(&format!("/sandboxes/{id}/resources")).await.status.is_success()
     })
@@ -132,7 +131,7 @@ async fn an_unprivileged_server_ingests_the_spool_of_a_dead_worker() {
         std::fs::remove_file(worker.proc_path("root/workspace/hold")).unwrap();
         let spool = server.sandbox_dir(&id).join("spool");
         wait_until("a spooled message", || spooled_messages(&spool).iter().any(|text| text == "two"));
-        assert!(worker.kill() && worker.ends_within(Duration::from_secs(10)));
+        assert!(worker.kill() && worker.ends_in_time());
         server.process.restart();
     });
     let row = server.wait_until(&id, |row| row["state"] == "failed").await;

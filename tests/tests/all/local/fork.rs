@@ -6,7 +6,6 @@ use atoll_tests::local::{LocalServer, agent_messages, event_data, host_state, is
 use atoll_tests::unprivileged_user::{self, SubordinateIds};
 use serde_json::{Value, json};
 use std::process::Command;
-use std::time::Duration;
 use tokio::task::block_in_place;
 
 async fn fork_sandbox(server: &LocalServer, id: &str, body: Value) -> String {
@@ -225,7 +224,7 @@ async fn results_of_a_fork_come_out_after_a_power_failure() {
         let (data, copy) = (server.data_dir(), server.root_dir().join("copy"));
         assert!(Command::new("cp").arg("-a").args([&data, &copy]).status().unwrap().success());
         for worker in workers.iter().flatten() {
-            assert!(worker.kill() && worker.ends_within(Duration::from_secs(10)));
+            assert!(worker.kill() && worker.ends_in_time());
         }
         std::fs::remove_dir_all(&data).unwrap();
         std::fs::rename(&copy, &data).unwrap();

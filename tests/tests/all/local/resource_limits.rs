@@ -1,6 +1,6 @@
 //! Fork, memory and output bombs stay within their sandbox: its worker and other sandboxes are unaffected.
 
-use atoll_test_wait::{WAIT_TIMEOUT, try_poll_for};
+use atoll_test_wait::try_poll_for;
 use atoll_tests::local::{LocalServer, host_state, report_skipped};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ async fn a_fork_bomb_stays_within_the_process_limit() {
     let left = host_state::list_leaf_processes(&bombed, "agent");
     server.admin.post(&format!("/sandboxes/{bombed}/stop"), json!({ "results": "discard" })).await.expect_status(200);
     server.wait_until_removed(&bombed).await;
-    assert!(left.iter().all(|process| process.ends_within(WAIT_TIMEOUT)), "{left:?}");
+    assert!(left.iter().all(|process| process.ends_in_time()), "{left:?}");
     server.stop_and_check().await;
 }
 
@@ -109,6 +109,6 @@ async fn background_processes_end_with_the_sandbox() {
     server.admin.post(&format!("/sandboxes/{id}/stop"), json!({})).await.expect_status(200);
     server.wait_until_ended(&id).await;
     server.wait_until_removed(&id).await;
-    assert!(processes.iter().all(|process| process.ends_within(WAIT_TIMEOUT)), "{processes:?}");
+    assert!(processes.iter().all(|process| process.ends_in_time()), "{processes:?}");
     server.stop_and_check().await;
 }

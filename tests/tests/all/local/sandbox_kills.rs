@@ -1,7 +1,7 @@
 //! Kills servers, workers and agents at random moments while agents work. Afterwards every sandbox has the right state,
 //! spooled events are stored once, and the host is clean.
 
-use atoll_test_wait::{WAIT_TIMEOUT, poll_until};
+use atoll_test_wait::poll_until;
 use atoll_tests::local::host_state::{self, HostProcess};
 use atoll_tests::local::spool::spooled_messages;
 use atoll_tests::local::{LocalServer, agent_messages, assert_log_is_complete, has_ended, is_root, report_skipped};
@@ -167,7 +167,7 @@ impl LocalKillTest {
             .collect();
         let (index, worker) = self.pick_random(workers)?;
         let killed = worker.kill();
-        assert!(worker.ends_within(WAIT_TIMEOUT), "SIGKILL must end {worker:?}");
+        assert!(worker.ends_in_time(), "SIGKILL must end {worker:?}");
         self.running[index].worker_killed |= killed;
         self.counts.worker_kills += usize::from(killed);
         killed.then_some(index)
@@ -266,7 +266,7 @@ impl LocalKillTest {
         drop(std::io::Write::write_all(&mut std::io::stderr().lock(), line.as_bytes()));
         self.server.stop_and_check().await;
         for process in &self.processes {
-            assert!(process.ends_within(Duration::from_secs(10)), "a process is left: {process:?}");
+            assert!(process.ends_in_time(), "a process is left: {process:?}");
             process.reap();
         }
     }
