@@ -35,7 +35,8 @@ pub struct ResourceSample {
     /// Processors in use since the previous sample, such as 1.5.
     pub cpu: Option<f64>,
     pub memory_bytes: u64,
-    pub disk_bytes: u64,
+    /// Disk use of the sandbox alone; absent if neither the server nor the worker can measure it.
+    pub disk_bytes: Option<u64>,
     pub pids: u64,
     /// Bytes in and out since the sandbox started.
     pub network_bytes: u64,

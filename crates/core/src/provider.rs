@@ -323,7 +323,8 @@ pub struct ImageRef {
 pub struct ResourceUsage {
     pub cpu_seconds: f64,
     pub memory_bytes: u64,
-    pub disk_bytes: u64,
+    /// Disk use of the sandbox alone; `None` if the provider cannot measure it.
+    pub disk_bytes: Option<u64>,
     pub pids: u64,
     pub network_bytes: u64,
 }

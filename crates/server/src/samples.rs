@@ -88,16 +88,16 @@ pub async fn read_series(
 }
 
 fn from_stored(sample: UsageSample) -> ResourceSample {
-    let whole = |figure: Option<i64>| figure.and_then(|figure| u64::try_from(figure).ok()).unwrap_or(0);
+    let whole = |figure: Option<i64>| figure.and_then(|figure| u64::try_from(figure).ok());
     #[allow(clippy::cast_precision_loss, reason = "thousandths of processors are far from the limit of f64")]
     let cpu = sample.cpu_milli.map(|milli| milli as f64 / 1000.0);
     ResourceSample {
         at: sample.at,
         cpu,
-        memory_bytes: whole(sample.memory_bytes),
+        memory_bytes: whole(sample.memory_bytes).unwrap_or(0),
         disk_bytes: whole(sample.disk_bytes),
-        pids: whole(sample.pids),
-        network_bytes: whole(sample.network_bytes),
+        pids: whole(sample.pids).unwrap_or(0),
+        network_bytes: whole(sample.network_bytes).unwrap_or(0),
     }
 }
 
@@ -108,7 +108,7 @@ fn to_stored(point: &ResourceSample) -> UsageSample {
         // Out-of-range values saturate.
         cpu_milli: point.cpu.map(|cpu| (cpu * 1000.0) as i64),
         memory_bytes: whole(point.memory_bytes),
-        disk_bytes: whole(point.disk_bytes),
+        disk_bytes: point.disk_bytes.and_then(whole),
         pids: whole(point.pids),
         network_bytes: whole(point.network_bytes),
     }
@@ -151,13 +151,14 @@ fn mean_point(points: &[ResourceSample]) -> Option<ResourceSample> {
     let last = *points.last()?;
     let count = u64::try_from(points.len()).unwrap_or(1).max(1);
     let whole = |figure: fn(&ResourceSample) -> u64| points.iter().map(figure).sum::<u64>() / count;
+    let disk: Vec<u64> = points.iter().filter_map(|point| point.disk_bytes).collect();
     let cpu: Vec<f64> = points.iter().filter_map(|point| point.cpu).collect();
     // Few points, so the conversion is exact.
     let parts = f64::from(u32::try_from(cpu.len()).unwrap_or(u32::MAX));
     Some(ResourceSample {
         cpu: (!cpu.is_empty()).then(|| cpu.iter().sum::<f64>() / parts),
         memory_bytes: whole(|point| point.memory_bytes),
-        disk_bytes: whole(|point| point.disk_bytes),
+        disk_bytes: disk.iter().sum::<u64>().checked_div(disk.len() as u64),
         pids: whole(|point| point.pids),
         ..last
     })
@@ -262,7 +263,8 @@ mod tests {
     fn a_stored_point_is_the_same_point() {
         let (samples, sandbox) = (Samples::default(), SandboxId::new());
         samples.add(sandbox, at(0), usage(0.0, 1));
-        let point = samples.add(sandbox, at(10), ResourceUsage { pids: 3, disk_bytes: 7, ..usage(15.0, 1 << 40) });
+        let point =
+            samples.add(sandbox, at(10), ResourceUsage { pids: 3, disk_bytes: Some(7), ..usage(15.0, 1 << 40) });
         assert_eq!(from_stored(to_stored(&point)), point);
         assert_eq!(samples.newest_points(), [(sandbox, point)]);
     }

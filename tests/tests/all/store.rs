@@ -372,6 +372,7 @@ async fn usage_samples_outlast_a_restart(kind: DatabaseKind) {
     let points = usage["items"].as_array().unwrap();
     assert_eq!(points.len(), 1, "{usage}");
     assert_eq!((&points[0]["cpu"], &points[0]["memory_bytes"]), (&json!(1.5), &json!(5_000_000)));
+    assert_eq!(points[0]["disk_bytes"], Value::Null, "the worker did not measure its disk use");
     let path = format!("/sandboxes/{}", sandbox.id);
     let row = admin.get(&path).await.expect_status(200);
     assert_eq!((&row["activity"], &row["rate_limited_until"]), (&json!("rate_limited"), &json!(until)));

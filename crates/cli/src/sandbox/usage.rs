@@ -40,10 +40,14 @@ fn usage_fields(now: &ResourceSample, limits: Resources) -> Fields {
         Some(cpu) => of(format!("{cpu:.2}"), limits.cpu.map(|cpu| cpu.to_string())),
         None => "not measured yet".to_owned(),
     };
+    let disk = match now.disk_bytes {
+        Some(bytes) => of(format_bytes(bytes), gigabytes(limits.disk_gb)),
+        None => "not measured".to_owned(),
+    };
     Fields::new()
         .field("processors", processors)
         .field("memory", of(format_bytes(now.memory_bytes), gigabytes(limits.memory_gb)))
-        .field("disk", of(format_bytes(now.disk_bytes), gigabytes(limits.disk_gb)))
+        .field("disk", disk)
         .field("processes", of(now.pids.to_string(), limits.pids.map(|pids| pids.to_string())))
         .field("network", format_bytes(now.network_bytes))
 }

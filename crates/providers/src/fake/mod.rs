@@ -363,6 +363,6 @@ impl ImplementProvider for Fake {
         let bytes = lock_state(&runtime.environment.tree).bytes() as u64;
         // The files are in memory; the worker counts as one process.
         let pids = runtime.processes.count_running() + 1;
-        Ok(ResourceUsage { cpu_seconds: 0.0, memory_bytes: bytes, disk_bytes: bytes, pids, network_bytes: 0 })
+        Ok(ResourceUsage { cpu_seconds: 0.0, memory_bytes: bytes, disk_bytes: Some(bytes), pids, network_bytes: 0 })
     }
 }

@@ -237,8 +237,9 @@ impl ImplementProvider for Local {
         let known = self.disk.last_usage(&name);
         let (usage, disk_bytes) = self
             .call_launcher(move |launcher| {
-                let disk = known.map_or_else(|| launcher.measure_disk(&name).map(|found| found.bytes), Ok);
-                Ok((launcher.read_usage(&name)?, disk?))
+                // Without a figure of the disk monitor, such as directly after the start, the launcher measures now.
+                let disk = known.or_else(|| Some(launcher.measure_disk(&name).ok()?.bytes));
+                Ok((launcher.read_usage(&name)?, disk))
             })
             .await?;
         Ok(ResourceUsage {

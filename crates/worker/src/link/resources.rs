@@ -1,7 +1,7 @@
 //! Resource usage of the sandbox for heartbeats. Values that cannot be read are `None`.
 //!
 //! The worker adds up its own processes: all of them if it is the sandbox's first process, otherwise its descendants.
-//! The disk usage is absent: a file system shows only the use of all sandboxes, and the server measures where it can.
+//! The disk usage is absent: a file system shows only the use of all sandboxes. The server adds the launcher's figure.
 
 use atoll_dispatcher::link::Resources;
 use rustix::param::{clock_ticks_per_second, page_size};

@@ -89,7 +89,7 @@ async fn a_paused_sandbox_starts_no_command_and_can_be_stopped() {
     let local = Local::new(Ok(Arc::new(launcher)), Arc::new(StubLinkHost));
     let lookup = local.get(&sandbox.id).await;
     assert!(matches!(&lookup, SandboxLookup::Found(found) if found.state == ProviderState::Paused), "{lookup:?}");
-    assert!(local.resources(&sandbox.id).await.unwrap().disk_bytes > 0);
+    assert!(local.resources(&sandbox.id).await.unwrap().disk_bytes > Some(0));
     assert_eq!(local.find_by_labels(&Default::default()).await.unwrap().len(), 1, "the new server must adopt it");
     assert_exec_refused(&local).await;
     local.stop(&sandbox.id).await.unwrap();

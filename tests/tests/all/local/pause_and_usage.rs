@@ -77,3 +77,29 @@ async fn resource_use_of_a_sandbox_is_reported() {
     }
     server.stop_and_check().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn disk_use_of_a_sandbox_grows_with_its_own_files() {
+    const WRITTEN: u64 = 30_000_000;
+    let server = LocalServer::start();
+    let writer = server.create_idle_sandbox(json!({})).await;
+    let neighbour = server.create_idle_sandbox(json!({})).await;
+    let (writer_before, neighbour_before) = (disk_use(&server, &writer).await, disk_use(&server, &neighbour).await);
+    let write = format!("head -c {WRITTEN} /dev/urandom >/workspace/large; sync /workspace/large");
+    server.run_shell(&writer, &write).await.expect_success();
+    server.run_shell(&neighbour, "date >/workspace/small").await.expect_success();
+    poll_until("the writer's disk use to grow", async || disk_use(&server, &writer).await > writer_before + WRITTEN)
+        .await;
+    let grown = disk_use(&server, &writer).await - writer_before;
+    assert!(grown < WRITTEN + WRITTEN / 10, "{grown}");
+    let grown = disk_use(&server, &neighbour).await - neighbour_before;
+    assert!(grown < 1_000_000, "{grown}");
+    let series = server.admin.get(&format!("/sandboxes/{writer}/resources")).await.expect_status(200);
+    assert!(series["items"].as_array().unwrap().last().unwrap()["disk_bytes"].as_u64().is_some(), "{series}");
+    server.stop_and_check().await;
+}
+
+async fn disk_use(server: &LocalServer, id: &str) -> u64 {
+    let series = server.admin.get(&format!("/sandboxes/{id}/resources")).await.expect_status(200);
+    series["now"]["disk_bytes"].as_u64().unwrap()
+}
