@@ -1,5 +1,5 @@
 # The two commands of the README are `make run` and `make test`.
-.PHONY: run test test-tools test-vm check lint bench soak build worker clean
+.PHONY: run test test-tools test-vm check lint bench soak build install worker clean
 
 CARGO ?= cargo
 
@@ -18,6 +18,11 @@ endif
 
 build: worker
 	$(CARGO) build --workspace --locked
+
+# Installs one self-contained file, `atoll`. PREFIX and DESTDIR choose the directory, as usual.
+install: worker
+	$(CARGO) build --release --locked -p atoll
+	@scripts/install $(TARGET)/release/atoll
 
 # Runs the demo agent in a real sandbox on a small sample repository. No process remains afterwards.
 run: worker

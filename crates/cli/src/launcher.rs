@@ -74,7 +74,7 @@ fn find_worker(config: &Config, data_dir: &Path) -> Result<PathBuf, String> {
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(WORKER_FILE_NAME)));
     beside
         .and_then(|path| require_file(path).ok())
-        .ok_or_else(|| "this build has no worker: build one with `make build`, or set local.worker".to_owned())
+        .ok_or_else(|| "this program embeds no worker: install one with `make install`, or set local.worker".to_owned())
 }
 
 /// Finds the worker's program for containers: `docker.worker`, or the one for local sandboxes.
