@@ -274,7 +274,7 @@ async fn an_invalid_network_policy_is_rejected() {
         (json!({ "policy": "allow", "allow": ["*"] }), "policy `all`"),
         (json!({ "policy": "allow", "allow": ["127.1"] }), "four decimal numbers"),
         (json!({ "policy": "allow", "allow": ["example.org:99999"] }), "65535"),
-        (json!({ "policy": "none", "allow": ["example.org"] }), "policy `allow`"),
+        (json!({ "policy": "none", "allow": ["example.org"] }), "policies `allow` and `packages`"),
         (json!({ "policy": "allow", "allow": vec!["h.example"; 201] }), "at most 200"),
     ] {
         let problem = server.admin.put(&path, body.clone()).await.expect_status(422);
