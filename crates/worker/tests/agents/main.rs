@@ -134,9 +134,11 @@ fn requeues_unseen_messages(agent: &str) -> Result<()> {
     for (beginning, times) in [("acknowledged", acknowledged), ("agent.started", 2), ("Idle", 2)] {
         assert_eq!(harness.count_lines(beginning), times, "{beginning}: {}", harness.log.join("\n"));
     }
-    let requests = harness.scripted_requests();
-    let last = requests.last().context("no request reached the model")?.body.to_string();
-    assert_eq!(last.matches(STEER).count(), 1, "{last}");
+    if was_added {
+        let requests = harness.scripted_requests();
+        let last = requests.last().context("no request reached the model")?.body.to_string();
+        assert_eq!(last.matches(STEER).count(), 1, "{last}");
+    }
     Ok(())
 }
 
