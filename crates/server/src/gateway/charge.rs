@@ -18,6 +18,10 @@ const JSON_BYTES_PER_TOKEN: u64 = 4;
 /// First delay between attempts to store a charge; it doubles each time.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
+/// Maximum time to wait for the rest of a response whose client is gone, under a cost limit.
+pub const LIMITED_REST_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same without a cost limit.
+const REST_TIMEOUT: Duration = Duration::from_secs(2);
 
 enum ChargePhase {
     /// No cost.
@@ -119,9 +123,16 @@ impl Charge {
         }
     }
 
-    /// The rest of the response decides the cost, even if the client is gone.
-    pub fn needs_the_rest(&self) -> bool {
-        self.pricing.is_limited && matches!(self.phase, ChargePhase::Answered { is_complete: false, .. })
+    /// Time to read the rest of the response after its client is gone, because its end decides the cost.
+    ///
+    /// Without a cost limit, an upstream that may still generate text is left soon. The short time suffices for the end
+    /// of a stream whose client left after the last event, as Codex does.
+    pub fn time_for_the_rest(&self) -> Option<Duration> {
+        match &self.phase {
+            ChargePhase::Answered { is_complete: false, .. } if self.pricing.is_limited => Some(LIMITED_REST_TIMEOUT),
+            ChargePhase::Answered { is_complete: false, scanner, .. } => scanner.tokens().map(|_| REST_TIMEOUT),
+            ChargePhase::Answered { is_complete: true, .. } | ChargePhase::Unsent | ChargePhase::Sent => None,
+        }
     }
 
     /// A signal that changes when the server stops.

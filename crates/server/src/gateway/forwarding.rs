@@ -1,13 +1,13 @@
 //! Forwards one request to its upstream: price, reserve, send with the real key, meter the response.
 
-use super::charge::{Charge, ChargeItem, RequestPricing};
+use super::charge::{Charge, ChargeItem, LIMITED_REST_TIMEOUT, RequestPricing};
 use super::credential::UpstreamKey;
 use super::gateway_refusal::GatewayRefusal;
 use super::gateway_routes::{self, GatewayRoute, RequestPurpose};
 use super::key_mask::KeyMask;
 use super::refusal_report::report_assumed_price;
 use super::request_body::{self, BodyChanges, RequestBody};
-use super::response_body::{self, ResponseBody, UNCLAIMED_TIMEOUT};
+use super::response_body::{self, ResponseBody};
 use super::sandbox_budget::SandboxBudget;
 use super::usage_scanner::UsageScanner;
 use super::{Body, Gateway, ResolvedModel, body_buffer, upstream_client, upstream_headers};
@@ -151,7 +151,7 @@ impl Exchange {
                 () = sender.closed() => {
                     let Some(_slot) = budget.unclaimed_slot() else { return };
                     tokio::select! {
-                        response = tokio::time::timeout(UNCLAIMED_TIMEOUT, running) => match response {
+                        response = tokio::time::timeout(LIMITED_REST_TIMEOUT, running) => match response {
                             Ok(response) => response,
                             Err(_) => return,
                         },

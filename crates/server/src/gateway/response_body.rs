@@ -9,9 +9,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Maximum time to read the rest of a response whose client is gone.
-pub const UNCLAIMED_TIMEOUT: Duration = Duration::from_secs(60);
-
 pub struct ResponseBody {
     /// Taken when the body is dropped.
     inner: Option<Incoming>,
@@ -84,19 +81,17 @@ impl Body for ResponseBody {
 }
 
 impl Drop for ResponseBody {
-    /// Under a cost limit, reads the rest of a response whose client is gone, because its end reports the usage.
+    /// Reads the rest of a response whose client is gone, because its end reports the usage.
     fn drop(&mut self) {
         let (Some(inner), Some(charge)) = (self.inner.take(), self.charge.take()) else { return };
-        if !charge.needs_the_rest() {
-            return;
-        }
+        let Some(timeout) = charge.time_for_the_rest() else { return };
         let Some(slot) = charge.budget.unclaimed_slot() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        runtime.spawn(read_the_rest(inner, charge, slot));
+        runtime.spawn(read_the_rest(inner, charge, slot, timeout));
     }
 }
 
-async fn read_the_rest(mut inner: Incoming, mut charge: Charge, slot: OwnedSemaphorePermit) {
+async fn read_the_rest(mut inner: Incoming, mut charge: Charge, slot: OwnedSemaphorePermit, timeout: Duration) {
     let stop = charge.stop_signal();
     let reading = async {
         loop {
@@ -109,7 +104,7 @@ async fn read_the_rest(mut inner: Incoming, mut charge: Charge, slot: OwnedSemap
         }
     };
     tokio::select! {
-        _ = tokio::time::timeout(UNCLAIMED_TIMEOUT, reading) => {}
+        _ = tokio::time::timeout(timeout, reading) => {}
         () = wait_for_stop(stop) => {}
     }
     drop((charge, slot));

@@ -80,3 +80,21 @@ async fn under_a_limit_a_request_without_usage_costs_what_was_reserved() {
     assert_eq!(row["cost"]["model_source"], "estimate", "{row}");
     server.stop_and_check().await;
 }
+
+/// Codex closes its connection after the event with the usage, before the stream's end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_after_the_last_event_pays_the_reported_usage() {
+    let upstream = FakeUpstream::start().await;
+    let config = "models:\n- {name: streams, upstream: anthropic, price: {input: 0, output: 1000}}\n";
+    let server = start_server(&upstream, config);
+    let id = server.create_idle_sandbox(json!({})).await;
+    let script = format!(
+        "KEY=$ATOLL_GATEWAY_KEY; curl --silent --no-buffer --output /tmp/stream {} & client=$!\n\
+         until grep -qs message_delta /tmp/stream; do sleep 0.02; done; kill -9 $client",
+        messages_arguments("streams", 100)
+    );
+    server.run_shell(&id, &script).await.expect_success();
+    let row = server.wait_until(&id, |row| row["usage"]["requests"] == 1).await;
+    assert_eq!((&row["usage"]["output"], &row["cost"]["model_source"]), (&json!(20), &json!("prices")), "{row}");
+    server.stop_and_check().await;
+}
