@@ -15,6 +15,9 @@ pub enum BridgeInput {
         system: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         agent: Option<String>,
+        /// Set if OpenCode has stored the prompt: it then replaces the stored one and adds none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stored: Option<StoredPrompt>,
     },
     Abort {},
     /// Answers a permission request.
@@ -30,6 +33,13 @@ pub enum BridgeInput {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         answers: Option<Vec<Vec<String>>>,
     },
+}
+
+/// OpenCode's ids of a prompt in its history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredPrompt {
+    pub message_id: String,
+    pub part_id: String,
 }
 
 /// Output of the bridge.

@@ -13,7 +13,7 @@ use crate::transcript::{TranscriptStorage, TranscriptSupport};
 use atoll_api::events::{AgentCompleted, AgentError, EventData};
 use atoll_core::message::{DeliveryMethod, MessageType};
 use atoll_protocol::LeasedMessage;
-use bridge::{BridgeInput, BridgeOutput};
+use bridge::{BridgeInput, BridgeOutput, StoredPrompt};
 use opencode_turn::OpenCodeTurn;
 use opencode_wire::ServerEvent;
 use serde_json::{Value, json};
@@ -48,8 +48,13 @@ pub(super) struct OpenCodeDriver {
 #[derive(Debug)]
 struct SentMessage {
     message: LeasedMessage,
-    /// OpenCode's id of the message, once it is stored.
-    server_id: Option<String>,
+    stored: Option<StoredPrompt>,
+}
+
+impl SentMessage {
+    fn is_stored_as(&self, server_id: Option<&str>) -> bool {
+        self.stored.as_ref().is_some_and(|stored| Some(&*stored.message_id) == server_id)
+    }
 }
 
 #[derive(Debug)]
@@ -161,16 +166,22 @@ impl OpenCodeDriver {
         }
         let mut lines = Vec::new();
         for message in std::mem::take(&mut self.queued) {
-            lines.extend(encode_order(&BridgeInput::Prompt {
-                id: message.id.to_string(),
-                text: message.content.clone(),
-                // Applies to this message only, so it is repeated.
-                system: self.system_prompt.clone(),
-                agent: self.agent_name.map(str::to_owned),
-            }));
-            self.unacknowledged.push(SentMessage { message, server_id: None });
+            let sent_message = SentMessage { message, stored: None };
+            lines.extend(self.encode_prompt(&sent_message));
+            self.unacknowledged.push(sent_message);
         }
         lines
+    }
+
+    fn encode_prompt(&self, sent_message: &SentMessage) -> Vec<u8> {
+        encode_order(&BridgeInput::Prompt {
+            id: sent_message.message.id.to_string(),
+            text: sent_message.message.content.clone(),
+            // Applies to this message only, so it is repeated.
+            system: self.system_prompt.clone(),
+            agent: self.agent_name.map(str::to_owned),
+            stored: sent_message.stored.clone(),
+        })
     }
 
     fn handle_event(&mut self, kind: &str, mut properties: Value) -> Vec<AgentOutput> {
@@ -228,14 +239,20 @@ impl OpenCodeDriver {
 
     /// Matches a stored user message with a sent one by its text.
     fn match_stored_message(&mut self, part: &Value) {
-        let (Some(text), Some(name)) = (part["text"].as_str(), part["messageID"].as_str()) else { return };
-        if part["type"] != "text" || self.turn.is_response(name) {
+        let [Some(text), Some(message_id), Some(part_id)] =
+            ["text", "messageID", "id"].map(|field| part[field].as_str())
+        else {
+            return;
+        };
+        let is_known = self.unacknowledged.iter().any(|sent_message| sent_message.is_stored_as(Some(message_id)));
+        if part["type"] != "text" || is_known || self.turn.is_response(message_id) {
             return;
         }
         let is_it =
-            |sent_message: &&mut SentMessage| sent_message.server_id.is_none() && sent_message.message.content == text;
+            |sent_message: &&mut SentMessage| sent_message.stored.is_none() && sent_message.message.content == text;
         if let Some(sent_message) = self.unacknowledged.iter_mut().find(is_it) {
-            sent_message.server_id = Some(name.to_owned());
+            let (message_id, part_id) = (message_id.to_owned(), part_id.to_owned());
+            sent_message.stored = Some(StoredPrompt { message_id, part_id });
         }
     }
 
@@ -246,11 +263,7 @@ impl OpenCodeDriver {
         }
         self.turn.record_response(info);
         let parent = info["parentID"].as_str();
-        let Some(last) = self
-            .unacknowledged
-            .iter()
-            .position(|sent_message| sent_message.server_id.is_some() && sent_message.server_id.as_deref() == parent)
-        else {
+        let Some(last) = self.unacknowledged.iter().position(|sent_message| sent_message.is_stored_as(parent)) else {
             return Vec::new();
         };
         let mut outputs = Vec::new();
@@ -320,16 +333,10 @@ impl OpenCodeDriver {
             }
         }
         outputs.push(AgentOutput::Idle);
-        // OpenCode does not answer stored messages after the turn: they are sent again and start the next one.
-        let (left, under_way) = std::mem::take(&mut self.unacknowledged)
-            .into_iter()
-            .partition(|sent_message| sent_message.server_id.is_some());
-        self.unacknowledged = under_way;
-        let left: Vec<SentMessage> = left;
-        self.queued.extend(left.into_iter().map(|sent_message| sent_message.message));
-        let lines = self.send_queued();
-        if !lines.is_empty() {
-            outputs.push(AgentOutput::Reply(lines));
+        // OpenCode keeps stored messages, but answers none after the turn. The last one starts the next turn, in which the
+        // model reads them all. It keeps its id: a new one would be a second message.
+        if let Some(last) = self.unacknowledged.iter().rfind(|sent_message| sent_message.stored.is_some()) {
+            outputs.push(AgentOutput::Reply(self.encode_prompt(last)));
         }
         outputs
     }

@@ -142,7 +142,14 @@ fn an_interrupt_ends_the_turn_and_unread_messages_start_the_next() {
             "Idle"
         ]
     );
-    assert!(ended[4].contains(r#""text":"unseen""#) && !ended[4].contains("not even"), "{ended:?}");
+    assert_eq!(ended.len(), 5, "{ended:?}");
+    let again: Value = serde_json::from_str(ended[4].trim_start_matches("reply ")).unwrap();
+    let again = &again["prompt"];
+    assert_eq!(again["text"], "unseen", "the other one is under way and starts its own turn");
+    assert_eq!(again["stored"], json!({"message_id": "u2", "part_id": "pu2"}), "replaces the stored message");
+    feed_line(&mut agent, &stored_message("u2", "unseen"));
+    feed_line(&mut agent, &session_status("busy"));
+    assert_eq!(feed_line(&mut agent, &model_response("a2", "u2")), ["acknowledged new_turn"]);
     let mut agent = OpenCodeDriver::default();
     assert!(agent.encode_message(&interrupt_message(), AgentTurn::InTurn).is_empty(), "no turn is running");
     feed_line(&mut agent, &json!({"ready": {"session": "s"}}));
