@@ -7,6 +7,7 @@ use atoll_core::agent_status::{AgentStatus, Signal};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::lifecycle::LifecyclePhase;
 use atoll_core::sandbox::{Activity, EndPolicy, Outcome, ProviderKind, Reason, ResultsState, SandboxState, Settings};
+use atoll_core::setup_phase::SetupPhase;
 use atoll_core::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
@@ -29,6 +30,10 @@ pub struct SandboxRow {
     pub reason: Option<Reason>,
     pub results: ResultsState,
     pub status: AgentStatus,
+    pub setup: SetupPhase,
+    /// Variables that the project's set-up plan gives to its commands and to the agent. `update_sandbox` does not write
+    /// them.
+    pub setup_env: BTreeMap<String, String>,
     pub version: i64,
     pub first_seq: i64,
     pub last_seq: i64,
@@ -82,7 +87,7 @@ macro_rules! select {
              s.end_rule, s.state, s.ending, s.outcome, s.reason_code, s.reason_detail, s.results, s.activity, s.turn,
              s.turn_state, s.limit_paused, s.version, s.first_seq, s.last_seq, s.noise, s.heartbeats, s.first_heartbeat,
              s.last_heartbeat, s.last_sample, s.stream, s.boot, s.worker_left, s.drained, s.cost_model_micros,
-             s.cost_compute_micros, s.log_bytes, s.blob_bytes, s.dropped_events, s.rate_limited_until, s.created_by, s.created_at, s.updated_at, s.state_since, s.ended_at
+             s.cost_compute_micros, s.log_bytes, s.blob_bytes, s.dropped_events, s.rate_limited_until, s.setup, s.setup_env, s.created_by, s.created_at, s.updated_at, s.state_since, s.ended_at
              FROM sandboxes s ",
             $rest
         )
@@ -122,6 +127,8 @@ fn sandbox_from_row(row: Row) -> Result<SandboxRow> {
         blob_bytes: row.int("blob_bytes")?,
         dropped_events: row.int("dropped_events")?,
         rate_limited_until: row.opt_time("rate_limited_until")?,
+        setup: row.parse("setup")?,
+        setup_env: row.json("setup_env")?,
         heartbeat_count: row.int("heartbeats")?,
         first_heartbeat: row.opt_time("first_heartbeat")?,
         last_heartbeat: row.opt_time("last_heartbeat")?,
@@ -141,7 +148,7 @@ fn sandbox_from_row(row: Row) -> Result<SandboxRow> {
 }
 
 /// Returns the mutable columns, in the order of `UPDATE` below.
-fn mutable_column_params(s: &SandboxRow) -> [SqlParam<'_>; 33] {
+fn mutable_column_params(s: &SandboxRow) -> [SqlParam<'_>; 34] {
     [
         text_param(s.id),
         s.version.into(),
@@ -176,6 +183,7 @@ fn mutable_column_params(s: &SandboxRow) -> [SqlParam<'_>; 33] {
         s.log_bytes.into(),
         s.dropped_events.into(),
         opt_time_param(s.rate_limited_until),
+        text_param(s.setup),
     ]
 }
 
@@ -184,7 +192,7 @@ const UPDATE_SANDBOX: &str = "UPDATE sandboxes SET version = version + 1, provid
     turn_state = ?13, first_seq = ?14, last_seq = ?15, noise = ?16, heartbeats = ?17, first_heartbeat = ?18,
     last_heartbeat = ?19, last_sample = ?20, stream = ?21, boot = ?22, drained = ?23, cost_model_micros = ?24,
     cost_compute_micros = ?25, updated_at = ?26, state_since = ?27, ended_at = ?28, worker_left = ?29,
-    limit_paused = ?30, log_bytes = ?31, dropped_events = ?32, rate_limited_until = ?33
+    limit_paused = ?30, log_bytes = ?31, dropped_events = ?32, rate_limited_until = ?33, setup = ?34
     WHERE id = ?1 AND version = ?2";
 
 pub async fn insert_sandbox(tx: &mut dyn Tx, s: &SandboxRow, labels: &BTreeMap<String, String>) -> Result<()> {
@@ -235,6 +243,12 @@ pub async fn update_sandbox(tx: &mut dyn Tx, s: &mut SandboxRow) -> Result<()> {
 pub async fn update_settings(tx: &mut dyn Tx, s: &SandboxRow) -> Result<()> {
     let settings = serde_json::to_string(&s.settings).map_err(Error::internal)?;
     tx.execute("UPDATE sandboxes SET settings = ?2 WHERE id = ?1", &[text_param(s.id), settings.into()]).await.map(drop)
+}
+
+/// Writes the variables of the set-up plan. The caller also writes the row.
+pub async fn update_setup_env(tx: &mut dyn Tx, s: &SandboxRow) -> Result<()> {
+    let env = serde_json::to_string(&s.setup_env).map_err(Error::internal)?;
+    tx.execute("UPDATE sandboxes SET setup_env = ?2 WHERE id = ?1", &[text_param(s.id), env.into()]).await.map(drop)
 }
 
 pub async fn find_sandbox(tx: &mut dyn Tx, id: SandboxId) -> Result<Option<SandboxRow>> {

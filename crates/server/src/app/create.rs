@@ -20,6 +20,7 @@ use atoll_core::message::{Delivery, MessageType};
 use atoll_core::provider::capabilities::WorkerHost;
 use atoll_core::sandbox::{ResultsState, SandboxState};
 use atoll_core::session::SessionState;
+use atoll_core::setup_phase::SetupPhase;
 use atoll_store::jobs;
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::{self, SessionRow};
@@ -140,6 +141,8 @@ async fn insert_sandbox(
         reason: None,
         results: ResultsState::None,
         status: AgentStatus::NEW,
+        setup: SetupPhase::None,
+        setup_env: BTreeMap::new(),
         version: 0,
         first_seq: 1,
         last_seq: 0,
