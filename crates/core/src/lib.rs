@@ -38,6 +38,7 @@ pub mod redact;
 pub mod sandbox;
 pub mod secret;
 pub mod session;
+pub mod setup;
 pub mod size;
 pub mod string_enum;
 pub mod time;
