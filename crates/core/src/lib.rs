@@ -39,6 +39,7 @@ pub mod sandbox;
 pub mod secret;
 pub mod session;
 pub mod setup_phase;
+pub mod setup;
 pub mod size;
 pub mod string_enum;
 pub mod time;
