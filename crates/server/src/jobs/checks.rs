@@ -107,7 +107,8 @@ fn check_after_error(name: String, error: &Error) -> Result<CheckResult, String>
         | Error::Refused { .. }
         | Error::Exhausted { .. }
         | Error::NoInput { .. }
-        | Error::Gone => Ok(unknown_check(name, &error.to_string())),
+        | Error::Gone
+        | Error::CacheGone { .. } => Ok(unknown_check(name, &error.to_string())),
     }
 }
 

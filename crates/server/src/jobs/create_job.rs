@@ -67,7 +67,7 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
             return record_failure(app, job, reason).await;
         }
     };
-    let spec = CreateSpec { identity, labels, settings, source, programs };
+    let spec = CreateSpec { identity, labels, settings, source, programs, cache: None };
     // The sandbox's id is the idempotency key.
     let key = id.to_string();
     let call = tokio::time::timeout(CREATE_TIMEOUT, provider.create(&spec, &key));
