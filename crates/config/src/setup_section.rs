@@ -26,8 +26,9 @@ section! {
 }
 
 impl Setup {
-    pub fn time_limit(&self) -> Duration {
-        self.timeout.min(MAX_SETUP_TIME)
+    /// The time limit of a set-up that a request bounds to `seconds`.
+    pub fn time_limit(&self, seconds: Option<u32>) -> Duration {
+        seconds.map_or(self.timeout, |seconds| Duration::from_secs(seconds.into())).min(MAX_SETUP_TIME)
     }
 
     /// The network policy of a sandbox while it is set up.

@@ -3,7 +3,21 @@
 //! Set-up runs while the sandbox is `creating`. The phase is stored beside the state, so that a restarted server knows
 //! whether the agent may start.
 
+use crate::sandbox::Network;
 use crate::string_enum;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What a set-up plan gives to its sandbox besides the commands.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SetupEnvironment {
+    /// Variables of the set-up's commands and of the agent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, String>,
+    /// The network policy of the sandbox while it is set up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+}
 
 string_enum! {
     /// Progress of a sandbox's set-up. Only `SetupPhase::next` changes it.
