@@ -4,16 +4,25 @@
 //! File names and contents of a repository are hostile: they reach a command only as arguments, never a shell.
 
 mod cache_key;
+mod detection;
+mod devcontainer;
+mod jsonc;
 mod package_environment;
 mod repository_files;
 mod request;
+mod required_versions;
 mod setup_files;
+#[cfg(test)]
+mod tests;
+mod tool_remedies;
 
 pub use cache_key::{CacheKey, CacheKeyInputs, CacheKeyPart};
 pub use package_environment::{PackageEnvironment, SETUP_VARIABLES};
 pub use repository_files::{MAX_SETUP_FILE_BYTES, MAX_SETUP_FILES, MAX_TOTAL_BYTES, RepositoryFiles};
 pub use request::SetupRequest;
+pub use required_versions::{RequiredVersion, VersionRule, find_version, list_required_versions};
 pub use setup_files::is_setup_file;
+pub use tool_remedies::remedy_for_tool;
 
 use crate::bounds::OutOfBounds;
 use crate::string_enum;
@@ -104,7 +113,7 @@ pub struct SetupStep {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SetupPlan {
     pub source: SetupSource,
-    /// They run in this order; the first failure ends set-up.
+    /// They run in this order; the first failure ends set-up. Empty if the notes say why there is none.
     pub steps: Vec<SetupStep>,
     /// Variables of the set-up and of the agent.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -123,6 +132,10 @@ pub struct SetupPlan {
 }
 
 impl SetupPlan {
+    fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.env.is_empty() && self.ports.is_empty() && self.notes.is_empty()
+    }
+
     /// The programs that the steps need, sorted.
     pub fn tools(&self) -> Vec<&str> {
         let mut tools: Vec<&str> = self.steps.iter().flat_map(|step| step.tools.iter().map(String::as_str)).collect();
@@ -140,7 +153,7 @@ pub enum SetupError {
     FileTooLarge { path: String },
 }
 
-/// Chooses the commands that prepare a project; `None` if set-up is off or nothing was found.
+/// Chooses the commands that prepare a project; `None` if set-up is off or there is nothing to do or to report.
 pub fn plan_setup(
     request: Option<&SetupRequest>,
     project: Option<&SetupRequest>,
@@ -159,7 +172,18 @@ pub fn plan_setup(
     if files.contains(SCRIPT_PATH) {
         return plan_script(files).map(Some);
     }
-    Ok(None)
+    Ok(Some(plan_repository(files)).filter(|plan| !plan.is_empty()))
+}
+
+/// The commands of `devcontainer.json`; without one, the detected ones with its variables and ports.
+fn plan_repository(files: &RepositoryFiles) -> SetupPlan {
+    let Some(devcontainer) = devcontainer::read_devcontainer(files) else { return detection::detect_setup(files) };
+    if !devcontainer.steps.is_empty() {
+        return devcontainer;
+    }
+    let detected = detection::detect_setup(files);
+    let notes = detected.notes.into_iter().chain(devcontainer.notes).collect();
+    SetupPlan { env: devcontainer.env, ports: devcontainer.ports, notes, ..detected }
 }
 
 fn plan_commands(source: SetupSource, commands: &[String], files: &RepositoryFiles) -> Option<SetupPlan> {

@@ -1,7 +1,7 @@
 //! The environment of package managers in a sandbox: the same for set-up and agent, so that the agent finds what set-up
 //! installed.
 
-use super::SetupPlan;
+use super::{SetupCommand, SetupPlan};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -75,10 +75,23 @@ impl PackageEnvironment<'_> {
         if plan.is_some_and(|plan| plan.tools().contains(&"pnpm")) {
             variables.insert("npm_config_store_dir".to_owned(), self.cache_path("pnpm"));
         }
+        // Yarn 2 and newer may have its cache in the repository.
+        if plan.is_some_and(runs_classic_yarn) {
+            variables.insert("YARN_CACHE_FOLDER".to_owned(), self.cache_path("yarn"));
+        }
         variables
     }
 
     fn cache_path(&self, directory: &str) -> String {
         format!("{}/{directory}", self.cache_dir.trim_end_matches('/'))
     }
+}
+
+fn runs_classic_yarn(plan: &SetupPlan) -> bool {
+    plan.steps.iter().any(|step| match &step.command {
+        SetupCommand::Argv(argv) => {
+            argv.first().is_some_and(|program| program == "yarn") && !argv.iter().any(|word| word == "--immutable")
+        }
+        SetupCommand::Shell(_) => false,
+    })
 }

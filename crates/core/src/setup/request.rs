@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Maximum number of commands.
-const MAX_COMMANDS: usize = 20;
-const MAX_COMMAND_BYTES: usize = 8 * bounds::KB;
+pub(super) const MAX_COMMANDS: usize = 20;
+pub(super) const MAX_COMMAND_BYTES: usize = 8 * bounds::KB;
 const MAX_TIMEOUT_S: u32 = 60 * 60;
 
 /// All fields are optional: a request inherits from the project.
