@@ -61,6 +61,7 @@ pub(super) fn sandbox_spec() -> CreateSpec {
         settings: Settings::default(),
         source: None,
         programs: Vec::new(),
+        cache: None,
     }
 }
 

@@ -12,6 +12,7 @@ use atoll_core::sandbox::{
     Activity, AgentLimits, ApprovalMode, EndPolicy, IsolationTier, Mode, Network, Outcome, ProviderKind, Reason, Repo,
     Resources, ResultsAction, ResultsState, SandboxState, Settings,
 };
+use atoll_core::setup::SetupRequest;
 use atoll_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -65,6 +66,9 @@ pub struct NewSandbox {
     pub network: Option<Network>,
     #[serde(default, deserialize_with = "atoll_core::json::object", skip_serializing_if = "Option::is_none")]
     pub limits: Option<AgentLimits>,
+    /// How to prepare the project before the agent starts; by default the repository decides.
+    #[serde(default, deserialize_with = "atoll_core::json::object", skip_serializing_if = "Option::is_none")]
+    pub setup: Option<SetupRequest>,
     /// Rules for tool calls; the project's rules apply first.
     #[serde(default, deserialize_with = "atoll_core::json::object", skip_serializing_if = "Option::is_none")]
     pub policy: Option<ToolPolicy>,

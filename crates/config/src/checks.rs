@@ -3,6 +3,7 @@
 use crate::error::ConfigProblem;
 use crate::load::Provenance;
 use crate::sections::Config;
+use atoll_core::sandbox::NetworkPolicy;
 use secrecy::ExposeSecret;
 
 pub(crate) fn check_config(config: &Config, provenance: &Provenance, problems: &mut Vec<ConfigProblem>) {
@@ -12,6 +13,7 @@ pub(crate) fn check_config(config: &Config, provenance: &Provenance, problems: &
     checks.check_listen();
     checks.check_secret_key();
     checks.check_daytona();
+    checks.check_setup();
 }
 
 struct Checks<'a> {
@@ -71,6 +73,15 @@ impl Checks<'_> {
             let detail = "expected 32 bytes in base64, as `head -c 32 /dev/urandom | base64` prints them \
                           (the value is a secret and not shown)";
             self.report_conflict("secret.key", detail);
+        }
+    }
+
+    fn check_setup(&mut self) {
+        let setup = &self.config.setup;
+        let takes_hosts = matches!(setup.network, NetworkPolicy::Packages | NetworkPolicy::Allow);
+        if !setup.allow.is_empty() && !takes_hosts && self.provenance.are_valid(&["setup.network", "setup.allow"]) {
+            let detail = format!("only the policies `packages` and `allow` take hosts, not `{}`", setup.network);
+            self.report_conflict("setup.allow", detail);
         }
     }
 

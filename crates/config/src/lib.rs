@@ -19,6 +19,7 @@ mod load;
 mod models;
 mod packages;
 mod sections;
+mod setup_section;
 mod source;
 mod suggest;
 mod values;
@@ -38,6 +39,7 @@ pub use sections::{
     Limits, Local, Log, Messages, Metrics, Network, OpenAi, Orchestrator, Provider, Providers, Retention, Sandbox,
     SecretKey, Server, Terminal, Timeout,
 };
+pub use setup_section::Setup;
 pub use source::{Setting, SettingSource, Warning};
 pub use values::{Database, Level, LogFormat, Tls};
 pub use yaml::parse_yaml;

@@ -9,6 +9,7 @@ use crate::format::{
 use crate::key::section;
 use crate::models::{self, Model, Upstream, UpstreamEntry};
 use crate::packages;
+use crate::setup_section::Setup;
 use crate::values::{Database, Level, LogFormat};
 use atoll_core::fake_options::{self, FakeOptions};
 use atoll_core::network::{AddressException, HostsByEcosystem};
@@ -60,6 +61,7 @@ section! {
         section messages: Messages;
         section heartbeat: Heartbeat;
         section sandbox: Sandbox;
+        section setup: Setup;
         section terminal: Terminal;
         section continuous: Continuous;
         section retention: Retention;

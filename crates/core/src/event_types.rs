@@ -65,6 +65,12 @@ macro_rules! for_each_event_type {
             SANDBOX_SNAPSHOT = "sandbox.snapshot", SandboxSnapshot(SandboxSnapshot), "A person saved the sandbox's files as a snapshot.";
             SANDBOX_NOTICE = "sandbox.notice", SandboxNotice(SandboxNotice), "Something that a user of the sandbox should know.";
             SANDBOX_DISK_FULL = "sandbox.disk_full", SandboxDiskFull(DiskFull), "The sandbox's files reached their disk limit.";
+            SETUP_STARTED = "setup.started", SetupStarted(SetupStarted), "The project's set-up began in the sandbox.";
+            SETUP_OUTPUT = "setup.output", SetupOutput(SetupOutput), "Output of a step of the set-up.";
+            SETUP_STEP_COMPLETED = "setup.step_completed", SetupStepCompleted(SetupStepCompleted), "A step of the set-up ended.";
+            SETUP_COMPLETED = "setup.completed", SetupCompleted(SetupCompleted), "The set-up succeeded, or a stored one replaced it.";
+            SETUP_FAILED = "setup.failed", SetupFailed(SetupFailed), "The set-up failed, so the agent does not start.";
+            SETUP_SKIPPED = "setup.skipped", SetupSkipped(SetupSkipped), "The sandbox starts without the project's set-up.";
             MESSAGE_QUEUED = "message.queued", MessageQueued(MessageContent), "A message entered the inbox.";
             MESSAGE_EDITED = "message.edited", MessageEdited(MessageContent), "A queued message changed.";
             MESSAGE_CANCELLED = "message.cancelled", MessageCancelled(MessageOutcome), "A queued message was cancelled.";

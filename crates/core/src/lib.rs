@@ -38,6 +38,8 @@ pub mod redact;
 pub mod sandbox;
 pub mod secret;
 pub mod session;
+pub mod setup;
+pub mod setup_phase;
 pub mod size;
 pub mod string_enum;
 pub mod time;

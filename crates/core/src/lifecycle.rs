@@ -30,6 +30,8 @@ pub enum Trigger {
     FirstHeartbeat,
     /// The provider or the source failed, or no heartbeat arrived in time.
     CreationFailed,
+    /// The project's set-up failed in the sandbox.
+    SetupFailed,
     /// The turn ended and the inbox is empty.
     WorkDone,
     /// A limit ended the work early. The results are still collected.
@@ -98,6 +100,12 @@ fn end_with(outcome: Outcome) -> Result<Transition, IllegalTransition> {
     Ok(Transition { to: LifecyclePhase::from_state(state), outcome: Some(outcome), effects })
 }
 
+/// Fails without results: the event has the output, and no agent has worked on the files.
+fn end_without_files() -> Result<Transition, IllegalTransition> {
+    let effects = vec![LifecycleEffect::RemoveNow, LifecycleEffect::StartDrainTimeout];
+    Ok(Transition { to: LifecyclePhase::from_state(SandboxState::Failed), outcome: Some(Outcome::Failed), effects })
+}
+
 const fn outcome_of_stop(work_was_done: bool) -> Outcome {
     if work_was_done { Outcome::Succeeded } else { Outcome::Cancelled }
 }
@@ -110,6 +118,7 @@ pub fn next(phase: LifecyclePhase, trigger: Trigger) -> Result<Transition, Illeg
         (S::Pending, T::CreationRequested) => move_to(S::Creating, &[LifecycleEffect::StartCreateTimeout]),
         (S::Creating, T::FirstHeartbeat) => move_to(S::Running, &[LifecycleEffect::StartSandboxTimeout]),
         (S::Creating, T::CreationFailed) => end_with(Outcome::Failed),
+        (S::Creating, T::SetupFailed) => end_without_files(),
         (S::Running, T::WorkDone) => begin_completing(Outcome::Succeeded),
         (S::Running, T::WorkUnfinished) => begin_completing(Outcome::Failed),
         (S::Running, T::StopAndExport { work_was_done }) => begin_completing(outcome_of_stop(work_was_done)),
@@ -128,6 +137,7 @@ pub fn next(phase: LifecyclePhase, trigger: Trigger) -> Result<Transition, Illeg
             trigger @ (T::CreationRequested
             | T::FirstHeartbeat
             | T::CreationFailed
+            | T::SetupFailed
             | T::WorkDone
             | T::WorkUnfinished
             | T::StopAndExport { .. }

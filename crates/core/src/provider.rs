@@ -17,8 +17,10 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
+pub mod caches;
 pub mod capabilities;
 pub mod files;
+pub use caches::{CacheRef, CacheUse, MAX_CACHE_DEPTH, PACKAGE_CACHE_DIR, provider_cache_name};
 pub use capabilities::Capabilities;
 pub use files::{
     Download, FileError, FileErrorCode, FileInfo, FileKind, FileOperation, FileOperationOutput, FileResult, ReadScope,
@@ -53,6 +55,9 @@ pub enum Error {
     NoInput { detail: String },
     #[error("the provider no longer has this sandbox")]
     Gone,
+    /// The set-up layer to start from was evicted, or its chain is too deep. Start without it.
+    #[error("the set-up layer {name} is gone")]
+    CacheGone { name: String },
 }
 
 impl Error {
@@ -64,7 +69,8 @@ impl Error {
             | Self::Exhausted { .. }
             | Self::Busy { .. }
             | Self::NoInput { .. }
-            | Self::Gone => false,
+            | Self::Gone
+            | Self::CacheGone { .. } => false,
         }
     }
 
@@ -78,6 +84,7 @@ impl Error {
             Self::Busy { .. } => "provider_busy",
             Self::NoInput { .. } => "provider_no_input",
             Self::Gone => "provider_gone",
+            Self::CacheGone { .. } => "provider_cache_gone",
         }
     }
 }
@@ -115,6 +122,8 @@ pub struct CreateSpec {
     pub source: Option<RepositorySource>,
     /// The agent's program, from this machine.
     pub programs: Vec<ReadOnlyMount>,
+    /// The set-up layer to start from; not with an image's or a snapshot's own files.
+    pub cache: Option<CacheUse>,
 }
 
 /// File or directory of this machine that a sandbox sees read-only, below [`crate::agent::AGENTS_DIR`].
@@ -153,6 +162,9 @@ pub enum GitOperation {
     RestoreRepository(RepositorySource),
     /// Differences from `base`: a list as JSON, or the patch.
     Diff { base: String, paths: Vec<String>, as_patch: bool },
+    /// Adds every path that is neither tracked nor ignored to `.git/info/exclude`, so that no result contains what
+    /// set-up left.
+    ExcludeUntracked,
 }
 
 /// Result of a [`GitOperation`]; its output is in the file passed to the operation.
@@ -178,6 +190,8 @@ pub struct ProviderSandbox {
     pub notices: Vec<String>,
     /// A disk limit that is not enforced here, as a sentence for users.
     pub disk_notice: Option<String>,
+    /// The set-up layer that it started from.
+    pub cache: Option<CacheUse>,
 }
 
 /// Result of a lookup. Callers must not treat `Unreachable` as `Gone`.
@@ -439,6 +453,13 @@ provider_traits! {
         fn snapshot(id: &'a ProviderId, name: &'a str) -> SnapshotRef, "create snapshots";
         fn snapshots() -> Vec<SnapshotRef>, "store snapshots";
         fn forget_snapshot(name: &'a str) -> (), "store snapshots";
+        /// Seals the current files of `id` as the set-up layer `name`, before its agent starts: ends every process of
+        /// the agent's user, and removes sockets, pid files and the like. An existing layer of that name is kept. The
+        /// sandbox continues above the layer.
+        fn seal_cache(id: &'a ProviderId, name: &'a str) -> CacheRef, "store set-up layers";
+        fn caches() -> Vec<CacheRef>, "store set-up layers";
+        /// Deletes a set-up layer. Sandboxes that started from it keep their files.
+        fn forget_cache(name: &'a str) -> (), "store set-up layers";
         fn images() -> Vec<ImageRef>, "store images";
         fn import_image(name: &'a str, archive: ByteStream) -> ImageRef, "import images";
         fn forget_image(name: &'a str) -> (), "store images";

@@ -4,6 +4,7 @@ use crate::continuous::Continuous;
 use crate::guardian::GuardianSettings;
 use crate::id::SandboxId;
 use crate::policy::ToolPolicy;
+use crate::setup::SetupRequest;
 use crate::string_enum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -241,6 +242,9 @@ pub struct Settings {
     pub network: Option<Network>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<AgentLimits>,
+    /// The request's own settings of set-up; the project's are added when the sandbox is created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup: Option<SetupRequest>,
     /// Rules for tool calls, evaluated before a call runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<ToolPolicy>,

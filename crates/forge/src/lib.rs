@@ -18,6 +18,7 @@ mod quarantine;
 mod repository;
 mod result_import;
 mod sensitive_files;
+mod setup_files;
 mod source_bundle;
 mod submodules;
 

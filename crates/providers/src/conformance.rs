@@ -104,7 +104,14 @@ impl CheckContext<'_> {
             project: ProjectId::new(),
         };
         let labels = BTreeMap::from([("team/name".to_owned(), "reef".to_owned())]);
-        CreateSpec { identity, labels, settings: self.settings.clone(), source: None, programs: Vec::new() }
+        CreateSpec {
+            identity,
+            labels,
+            settings: self.settings.clone(),
+            source: None,
+            programs: Vec::new(),
+            cache: None,
+        }
     }
 
     async fn create_sandbox(&self, spec: &CreateSpec, key: &str) -> Result<ProviderSandbox, String> {

@@ -41,7 +41,14 @@ impl External {
 }
 
 fn describe_sandbox(id: &ProviderId, labels: BTreeMap<String, String>) -> ProviderSandbox {
-    ProviderSandbox { id: id.clone(), state: ProviderState::Running, labels, notices: Vec::new(), disk_notice: None }
+    ProviderSandbox {
+        id: id.clone(),
+        state: ProviderState::Running,
+        labels,
+        notices: Vec::new(),
+        disk_notice: None,
+        cache: None,
+    }
 }
 
 fn parse_sandbox_id(id: &ProviderId) -> Option<SandboxId> {

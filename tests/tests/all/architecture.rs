@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("atoll-core", &[]),
     ("atoll-jail", &[]),
-    ("atoll-forge", &[]),
+    ("atoll-forge", &["atoll-core"]),
     ("atoll-test-wait", &[]),
     ("atoll-trees", &[]),
     ("atoll-watch", &[]),

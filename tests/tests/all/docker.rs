@@ -134,6 +134,7 @@ async fn a_command_in_a_container_can_have_a_terminal() {
         settings: Settings::default(),
         source: None,
         programs: Vec::new(),
+        cache: None,
     };
     let id = docker.create(&spec, "terminals").await.unwrap().id;
     let spec = ExecSpec {

@@ -113,6 +113,21 @@ pub const EXAMPLES: &[(&str, &str)] = &[
         r#"{"text":"its files use 1.9 GiB of 1.9 GiB: writes fail","used_bytes":2000000000,"limit_bytes":2000000000,"stopped":0}"#,
     ),
     (
+        "setup.started",
+        r#"{"source":"detected","steps":["npm ci"],"network":"packages","notes":["package-lock.json: npm"]}"#,
+    ),
+    ("setup.output", r#"{"step":1,"stream":"stdout","text":"added 211 packages in 4s\n","omitted_bytes":1024}"#),
+    ("setup.step_completed", r#"{"step":1,"command":"npm ci","exit":{"kind":"exited","code":0},"seconds":4.2}"#),
+    (
+        "setup.completed",
+        r#"{"seconds":4.6,"cached":false,"stored":true,"key":"4f2a9c0d","key_parts":{"commands":"9b1c7e30","root":"host"}}"#,
+    ),
+    (
+        "setup.failed",
+        r#"{"step":1,"command":"uv sync --frozen","exit":{"kind":"exited","code":127},"error":"step 1 failed: exit code 127","tail":"sh: 1: uv: not found","remedy":"install uv on this machine, or use an image that has it"}"#,
+    ),
+    ("setup.skipped", r#"{"reason":"the request turns it off"}"#),
+    (
         "message.queued",
         r#"{"message_id":"msg_01k9z6m3q8e5t7v2x4y6a8b0cd","type":"user_message","delivery":"steer","position":1,"content":"add a test","content_bytes":10}"#,
     ),

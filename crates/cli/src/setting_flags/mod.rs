@@ -47,6 +47,7 @@ impl SettingFlags {
             isolation: sandbox.isolation,
             protected: sandbox.protected.clone(),
             network: network.settings(),
+            setup: sandbox.setup(),
             limits: limits.settings(),
             policy: agent.policy.clone(),
             guardian: agent.guardian(),
@@ -140,6 +141,8 @@ mod tests {
             body(&["--subagents", "false", "--deliver", "true"]),
             json!({"enable_subagents": false, "deliver": true})
         );
+        assert_eq!(body(&["--setup", "make deps", "--setup", "b"]), json!({"setup": {"commands": ["make deps", "b"]}}));
+        assert_eq!(body(&["--no-setup"]), json!({"setup": {"enabled": false}}));
         assert_eq!(
             body(&["--allow-host", "a.example"]),
             json!({"network": {"policy": "allow", "allow": ["a.example"]}})

@@ -3,6 +3,7 @@
 use crate::arguments::{parse_pair, parse_repository, parse_word, provider_parser};
 use crate::failure::Result;
 use atoll_core::sandbox::{IsolationTier, ProviderKind, Repo, Resources};
+use atoll_core::setup::SetupRequest;
 use std::path::PathBuf;
 
 #[derive(Debug, Default, clap::Args)]
@@ -23,6 +24,12 @@ pub struct SandboxFlags {
     /// Protect a path of the workspace from changes (repeatable)
     #[arg(long = "protect", value_name = "PATH")]
     pub protected: Vec<String>,
+    /// Run this command before the agent starts (repeatable) [default: what the project or its repository needs]
+    #[arg(long = "setup", value_name = "COMMAND", conflicts_with = "no_setup")]
+    setup: Vec<String>,
+    /// Start the agent without the project's set-up
+    #[arg(long)]
+    no_setup: bool,
     /// Provider of the sandbox [default: provider.default]
     #[arg(long, value_name = "NAME", value_parser = provider_parser())]
     pub provider: Option<ProviderKind>,
@@ -67,6 +74,15 @@ impl SandboxFlags {
         let Some(directory) = &self.repo else { return Ok(None) };
         let (base, branch) = (self.base.clone(), self.branch.clone());
         Ok(Some(Repo { base, branch, ..parse_repository(directory)? }))
+    }
+
+    /// The set-up of the request; `None` without any flag.
+    pub fn setup(&self) -> Option<SetupRequest> {
+        if self.no_setup {
+            return Some(SetupRequest::disabled());
+        }
+        let commands = Some(self.setup.clone()).filter(|commands| !commands.is_empty())?;
+        Some(SetupRequest { commands: Some(commands), ..SetupRequest::default() })
     }
 
     /// The resources of the request; `None` without any flag.

@@ -2,7 +2,7 @@
 
 use super::{Mismatch, PlainFormat, RawInput};
 use crate::yaml::{Node, NodeContent};
-use atoll_core::network::AddressException;
+use atoll_core::network::{AddressException, AllowEntry, MAX_ALLOW_ENTRIES};
 use atoll_core::protected_paths;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -58,6 +58,23 @@ fn is_host(text: &str) -> bool {
 fn is_port(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
+
+/// Hosts of a network policy.
+pub(crate) const ALLOWED_HOSTS: PlainFormat<Vec<String>> = PlainFormat {
+    expected: "a list of hosts: NAME, *.NAME, or either with :PORT",
+    parse: |input, _| {
+        let hosts = read_items(input)?;
+        if hosts.len() > MAX_ALLOW_ENTRIES {
+            return Err(Mismatch::with_detail(&hosts.join(", "), format!("at most {MAX_ALLOW_ENTRIES} hosts")));
+        }
+        match hosts.iter().find_map(|host| Some((host, AllowEntry::parse(host).err()?))) {
+            Some((bad, error)) => Err(Mismatch::with_detail(bad, error.to_string())),
+            None => Ok(hosts),
+        }
+    },
+    // `*` begins an alias in YAML.
+    show: |hosts| show_items(hosts.iter().map(|host| format!("\"{host}\""))),
+};
 
 pub(crate) const ABSOLUTE_PATHS: PlainFormat<Vec<PathBuf>> = PlainFormat {
     expected: "a list of absolute paths",

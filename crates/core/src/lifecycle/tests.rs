@@ -3,10 +3,11 @@ use SandboxState as S;
 use Trigger as T;
 use proptest::prelude::*;
 
-const TRIGGERS: [Trigger; 14] = [
+const TRIGGERS: [Trigger; 15] = [
     T::CreationRequested,
     T::FirstHeartbeat,
     T::CreationFailed,
+    T::SetupFailed,
     T::WorkDone,
     T::WorkUnfinished,
     T::StopAndExport { work_was_done: true },
@@ -29,6 +30,7 @@ const TABLE: &[(SandboxState, Trigger, SandboxState, Option<Outcome>)] = &[
     (S::Pending, T::StopAndDiscard { work_was_done: false }, S::Completed, Some(Outcome::Cancelled)),
     (S::Creating, T::FirstHeartbeat, S::Running, None),
     (S::Creating, T::CreationFailed, S::Failed, Some(Outcome::Failed)),
+    (S::Creating, T::SetupFailed, S::Failed, Some(Outcome::Failed)),
     (S::Creating, T::StopAndExport { work_was_done: true }, S::Completed, Some(Outcome::Cancelled)),
     (S::Creating, T::StopAndExport { work_was_done: false }, S::Completed, Some(Outcome::Cancelled)),
     (S::Creating, T::StopAndDiscard { work_was_done: true }, S::Completed, Some(Outcome::Cancelled)),
@@ -75,6 +77,12 @@ fn completing_keeps_the_pending_outcome() {
         let completing = next(LifecyclePhase::from_state(S::Running), trigger).unwrap().to;
         assert_eq!(next(completing, T::ResultsExported).unwrap().outcome, Some(ends));
     }
+}
+
+#[test]
+fn a_failed_set_up_keeps_no_files() {
+    let step = next(LifecyclePhase::from_state(S::Creating), T::SetupFailed).unwrap();
+    assert_eq!(step.effects, [LifecycleEffect::RemoveNow, LifecycleEffect::StartDrainTimeout]);
 }
 
 #[test]

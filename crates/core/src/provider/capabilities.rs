@@ -44,6 +44,15 @@ string_enum! {
     }
 }
 string_enum! { "image ability" ImageAbility { Import = "import", None = "none" } }
+string_enum! {
+    /// Storage of set-up layers.
+    "cache ability"
+    CacheAbility {
+        /// A sealed layer, from which a sandbox starts in constant time.
+        Layers = "layers",
+        None = "none",
+    }
+}
 string_enum! { "listing" Listing { Exact = "exact", Eventual = "eventual", Local = "local" } }
 string_enum! { "isolation" Isolation { Namespace = "namespace", MicroVm = "micro_vm", Remote = "remote", Unmanaged = "unmanaged", Simulated = "simulated" } }
 
@@ -62,6 +71,7 @@ pub struct Capabilities {
     pub protected: ProtectionAbility,
     pub worker: WorkerHost,
     pub images: ImageAbility,
+    pub caches: CacheAbility,
     /// `None` if the provider sets no maximum.
     pub max_memory_gb: Option<f64>,
     pub max_cpu: Option<f64>,
@@ -83,6 +93,7 @@ impl Capabilities {
         protected: ProtectionAbility::None,
         worker: WorkerHost::Person,
         images: ImageAbility::None,
+        caches: CacheAbility::None,
         max_memory_gb: None,
         max_cpu: None,
         max_disk_gb: None,

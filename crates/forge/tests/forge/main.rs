@@ -7,4 +7,5 @@ mod hostile;
 mod owner;
 mod repository;
 mod result_import;
+mod setup_files;
 mod source_bundle;

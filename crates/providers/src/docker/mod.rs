@@ -129,6 +129,7 @@ impl Docker {
             labels: dir.read_record().map(|record| record.labels).unwrap_or_default(),
             notices: engine.limit_notices(),
             disk_notice: Some(NO_DISK_LIMIT.to_owned()),
+            cache: None,
         })
     }
 

@@ -169,6 +169,7 @@ impl Fake {
             labels: all_labels(spec),
             notices: Vec::new(),
             disk_notice: None,
+            cache: None,
         };
         let link = FakeLink {
             sandbox: spec.identity.sandbox,

@@ -360,6 +360,7 @@ fn describe_sandbox(info: &SandboxInfo) -> ProviderSandbox {
             .chain(limit_notices::fixed_dirs_notice(info))
             .collect(),
         disk_notice: limit_notices::disk_notice(&info.enforced),
+        cache: None,
     }
 }
 

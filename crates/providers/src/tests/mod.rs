@@ -40,7 +40,14 @@ fn create_spec() -> CreateSpec {
         session: SessionId::new(),
         project: ProjectId::new(),
     };
-    CreateSpec { identity, labels: BTreeMap::new(), settings: Settings::default(), source: None, programs: Vec::new() }
+    CreateSpec {
+        identity,
+        labels: BTreeMap::new(),
+        settings: Settings::default(),
+        source: None,
+        programs: Vec::new(),
+        cache: None,
+    }
 }
 
 /// One fake sandbox and its recording server.

@@ -23,6 +23,7 @@ pub(crate) fn job_arguments(job: &GitOperation) -> Vec<String> {
             arguments.extend(paths.iter().flat_map(|path| ["--path".to_owned(), path.clone()]));
             arguments.extend(patch.then(|| "--patch".to_owned()));
         }
+        GitOperation::ExcludeUntracked => arguments.push("git-exclude".to_owned()),
     }
     arguments
 }
@@ -30,7 +31,7 @@ pub(crate) fn job_arguments(job: &GitOperation) -> Vec<String> {
 /// Opens the input of an operation, if it has one.
 pub(crate) fn open_job_input(job: &GitOperation) -> Result<Option<File>, Error> {
     match job {
-        GitOperation::ExportBundle { .. } | GitOperation::Diff { .. } => Ok(None),
+        GitOperation::ExportBundle { .. } | GitOperation::Diff { .. } | GitOperation::ExcludeUntracked => Ok(None),
         GitOperation::RestoreRepository(source) => open_bundle(source).map(Some),
     }
 }

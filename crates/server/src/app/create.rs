@@ -20,6 +20,7 @@ use atoll_core::message::{Delivery, MessageType};
 use atoll_core::provider::capabilities::WorkerHost;
 use atoll_core::sandbox::{ResultsState, SandboxState};
 use atoll_core::session::SessionState;
+use atoll_core::setup_phase::{SetupEnvironment, SetupPhase};
 use atoll_store::jobs;
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::{self, SessionRow};
@@ -140,6 +141,8 @@ async fn insert_sandbox(
         reason: None,
         results: ResultsState::None,
         status: AgentStatus::NEW,
+        setup: SetupPhase::None,
+        setup_environment: SetupEnvironment::default(),
         version: 0,
         first_seq: 1,
         last_seq: 0,
@@ -165,6 +168,7 @@ async fn insert_sandbox(
         ended_at: None,
     };
     sandboxes::insert_sandbox(work.tx, &sandbox, &plan.labels).await?;
+    copy_setup_environment(work, &mut sandbox).await?;
     transcripts::hand_over_transcript(work, session, &sandbox).await?;
     session.sandbox_id = Some(sandbox.id);
     session.last_sandbox_id = Some(sandbox.id);
@@ -198,6 +202,16 @@ async fn insert_sandbox(
     };
     metrics::counter!(crate::metrics::SANDBOXES_MADE, "provider" => plan.provider.as_str()).increment(1);
     Ok(CreatedSandbox { sandbox, labels: plan.labels, worker })
+}
+
+/// A fork has the files that its parent's set-up left, so its agent needs the same variables.
+async fn copy_setup_environment(work: &mut Work<'_>, sandbox: &mut SandboxRow) -> Result<()> {
+    let Some(parent) = sandbox.settings.forked_from else { return Ok(()) };
+    if let Some(parent) = sandboxes::find_sandbox(work.tx, parent).await? {
+        sandbox.setup_environment = parent.setup_environment;
+        sandboxes::update_setup_environment(work.tx, sandbox).await?;
+    }
+    Ok(())
 }
 
 /// Checks the secrets and resolves the agent, before anything is stored.

@@ -16,15 +16,47 @@ use atoll_store::streams;
 use atoll_store::usage_samples::{self, UsageSample};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Interval of the stored resource samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(60);
 
+/// A worker that waits for its start during set-up gets the answer at the end of set-up, or after this time.
+const SETUP_WAIT: Duration = Duration::from_secs(10);
+
+/// Records a heartbeat. While the sandbox is set up, the answer waits, so that the agent starts without a delay.
 pub async fn submit_heartbeat(app: &App, id: SandboxId, beat: Heartbeat) -> Result<HeartbeatAnswer> {
-    app.write(async move |work| record_heartbeat(work, id, &beat).await).await
+    let again = beat.clone();
+    let (answer, is_set_up) = app.write(async move |work| record_heartbeat(work, id, &beat).await).await?;
+    if is_set_up || !wait_for_setup(app, id).await? {
+        return Ok(answer);
+    }
+    let (answer, _) = app.write(async move |work| record_heartbeat(work, id, &again).await).await?;
+    Ok(answer)
 }
 
-async fn record_heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> Result<HeartbeatAnswer> {
+/// Waits until the set-up of a sandbox ends. Returns false if it continues.
+async fn wait_for_setup(app: &App, id: SandboxId) -> Result<bool> {
+    let (mut states, mut stopping) = (app.hub.subscribe_states(), app.stopping.clone());
+    let until = Instant::now() + SETUP_WAIT;
+    loop {
+        let row = app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await?;
+        if row.is_none_or(|row| !row.is_being_set_up()) {
+            return Ok(true);
+        }
+        loop {
+            tokio::select! {
+                changed = states.recv() => if changed.is_ok_and(|(changed, _)| changed != id) { continue },
+                _ = stopping.wait_for(|stop| *stop) => return Ok(false),
+                () = tokio::time::sleep_until(until) => return Ok(false),
+            }
+            break;
+        }
+    }
+}
+
+/// Returns the answer, and false if the sandbox is still being set up.
+async fn record_heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> Result<(HeartbeatAnswer, bool)> {
     let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
     ingest::require_not_drained(&sandbox)?;
     fence::admit_stream(work, &session, &mut sandbox, beat.stream, beat.boot).await?;
@@ -40,7 +72,7 @@ async fn record_heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) 
     let starting = beat.activity == Activity::Starting && sandbox.state == SandboxState::Running;
     let start = if starting { Some(start_instructions(work, &session, &mut sandbox, beat).await?) } else { None };
     let interval_s = u32::try_from(work.config.heartbeat.interval.as_secs().max(1)).unwrap_or(u32::MAX);
-    Ok(HeartbeatAnswer { state: sandbox.state, interval_s, start })
+    Ok((HeartbeatAnswer { state: sandbox.state, interval_s, start }, !sandbox.is_being_set_up()))
 }
 
 /// True once all events that the heartbeat counts are stored. The row must not be ahead of the log.
@@ -49,7 +81,7 @@ async fn are_events_stored(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat)
     Ok(stream.is_some_and(|stream| stream.last_key >= beat.last_key))
 }
 
-/// Counts the heartbeat; the first one moves the sandbox to `running`.
+/// Counts the heartbeat; the first one after set-up moves the sandbox to `running`.
 pub async fn mark_alive(work: &mut Work<'_>, session: &mut SessionRow, sandbox: &mut SandboxRow) -> Result<()> {
     sandbox.heartbeat_count += 1;
     sandbox.first_heartbeat = sandbox.first_heartbeat.or(Some(work.now));
@@ -60,7 +92,7 @@ pub async fn mark_alive(work: &mut Work<'_>, session: &mut SessionRow, sandbox: 
     if sandbox.state == SandboxState::Pending {
         lifecycle::apply_trigger(work, session, sandbox, Trigger::CreationRequested, None, None).await?;
     }
-    if sandbox.state == SandboxState::Creating {
+    if sandbox.state == SandboxState::Creating && !sandbox.is_being_set_up() {
         lifecycle::apply_trigger(work, session, sandbox, Trigger::FirstHeartbeat, None, None).await?;
     }
     Ok(())
@@ -76,6 +108,9 @@ async fn start_instructions(
     let exposed = secrets::expose_variables(work, sandbox).await?;
     let mut settings = sandbox.settings.clone();
     settings.env.extend(exposed);
+    for (name, value) in &sandbox.setup_environment.variables {
+        settings.env.entry(name.clone()).or_insert_with(|| value.clone());
+    }
     let runs_agents = work.capabilities(sandbox.provider).runs_agents();
     let gateway = gateway_access(work, sandbox).await?;
     if let Some(gateway) = &gateway {

@@ -36,6 +36,7 @@ pub mod sandbox_plan;
 pub mod sandboxes;
 pub mod secrets;
 pub mod sessions;
+pub mod setup;
 pub mod snapshots;
 pub mod targets;
 pub mod tokens;
@@ -64,7 +65,7 @@ pub struct Outbox {
     pub states: Vec<(SandboxId, SandboxState)>,
     pub jobs: bool,
     /// Network policies with the version of the row that holds them.
-    pub networks: Vec<(SandboxId, i64, Network)>,
+    pub networks: Vec<(SandboxId, i64, Option<Network>)>,
     /// Cost limits of continuous loops, in millionths of a dollar.
     pub tasks: Vec<(SandboxId, Option<i64>)>,
     /// Blob files that no row refers to any more.

@@ -51,12 +51,13 @@ pub async fn change_network(work: &mut Work<'_>, id: SandboxId, network: Network
     }
     let changed = EventData::NetworkChanged(NetworkChanged { policy: network.policy, allow: network.allow.clone() });
     let event = changed.into_event(work.now).with_source(EventSource::User, Some(actor));
-    sandbox.settings.network = Some(network.clone());
+    sandbox.settings.network = Some(network);
     sandboxes::update_settings(work.tx, &sandbox).await?;
     work.log(&mut sandbox, vec![event]).await?;
     sandbox.updated_at = work.now;
     sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
-    work.out.networks.push((id, sandbox.version, network));
+    // During set-up, it applies from the end of set-up on.
+    work.out.networks.push((id, sandbox.version, sandbox.current_network().cloned()));
     Ok(sandbox)
 }
 

@@ -113,7 +113,7 @@ async fn fork_once(
     let identity = Identity { deployment: app.deployment.clone(), sandbox: child, session, project: row.project_id };
     let programs =
         if provider.capabilities().runs_agents() { app.agents.programs_for(row.agent.as_deref())? } else { Vec::new() };
-    let spec = CreateSpec { identity, labels, settings: row.settings.clone(), source: None, programs };
+    let spec = CreateSpec { identity, labels, settings: row.settings.clone(), source: None, programs, cache: None };
     // Files first: recovery removes files without a row, but a row without files would be wrong.
     let forked = provider.fork(&parent, &spec, &child.to_string()).await?;
     let public_url = app.public_url.clone();

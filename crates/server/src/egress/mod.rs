@@ -25,6 +25,8 @@ mod traffic;
 mod tunnel;
 pub mod upstream_proxy;
 
+pub use refusal_throttle::RefusedHost;
+
 use crate::gateway;
 use crate::state::App;
 use atoll_api::events::{EventData, NetworkRefused};
@@ -105,6 +107,18 @@ impl Egress {
         self.find_sandbox(sandbox).map(|sandbox_egress| sandbox_egress.list_hosts()).unwrap_or_default()
     }
 
+    /// The hosts that the proxy refused, most frequent first.
+    pub fn refused_hosts(&self, sandbox: SandboxId) -> Vec<RefusedHost> {
+        self.find_sandbox(sandbox).map(|sandbox_egress| sandbox_egress.list_refused()).unwrap_or_default()
+    }
+
+    /// Counts a sandbox's refusals from zero again.
+    pub fn reset_refusals(&self, sandbox: SandboxId) {
+        if let Some(sandbox_egress) = self.find_sandbox(sandbox) {
+            sandbox_egress.reset_refusals();
+        }
+    }
+
     /// Bytes in both directions.
     pub fn total_bytes(&self, sandbox: SandboxId) -> u64 {
         self.find_sandbox(sandbox).map_or(0, |sandbox_egress| sandbox_egress.total_counts().total_bytes())
@@ -169,7 +183,7 @@ async fn load_policy(app: &Weak<App>, sandbox_egress: &SandboxEgress) {
     loop {
         let Some(app) = app.upgrade() else { return };
         match app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, sandbox).await?)).await {
-            Ok(Some(row)) => return sandbox_egress.set_policy(row.version, row.settings.network.as_ref()),
+            Ok(Some(row)) => return sandbox_egress.set_policy(row.version, row.current_network()),
             Ok(None) => return tracing::warn!(%sandbox, "no egress for an unknown sandbox"),
             Err(problem) => {
                 tracing::warn!(%sandbox, detail = %problem.detail, "failed to read a network policy; will retry");

@@ -12,6 +12,27 @@ type ThrottleKey = (String, u16, &'static str);
 struct Reported {
     at: Instant,
     suppressed: u64,
+    total: u64,
+}
+
+/// A host that was refused, and how often.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedHost {
+    pub host: String,
+    pub port: u16,
+    /// The code of the refusal.
+    pub reason: &'static str,
+    pub count: u64,
+}
+
+impl RefusedHost {
+    /// The host, with its port unless it is the usual one.
+    pub fn place(&self) -> String {
+        match self.port {
+            0 | 80 | 443 => self.host.clone(),
+            port => format!("{}:{port}", self.host),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -23,11 +44,12 @@ impl RefusalThrottle {
         let is_expired = |reported: &Reported| now.saturating_duration_since(reported.at) >= THROTTLE_INTERVAL;
         if let Some(reported) = self.0.get_mut(&key) {
             reported.suppressed += 1;
+            reported.total += 1;
             if !is_expired(reported) {
                 return None;
             }
             let since = reported.suppressed;
-            *reported = Reported { at: now, suppressed: 0 };
+            *reported = Reported { at: now, suppressed: 0, ..*reported };
             return Some(since);
         }
         if self.0.len() >= MAX_TRACKED_KEYS {
@@ -36,8 +58,21 @@ impl RefusalThrottle {
         if self.0.len() >= MAX_TRACKED_KEYS {
             return None;
         }
-        self.0.insert(key, Reported { at: now, suppressed: 0 });
+        self.0.insert(key, Reported { at: now, suppressed: 0, total: 1 });
         Some(1)
+    }
+
+    /// The tracked refusals, most frequent first.
+    pub fn list_refused(&self) -> Vec<RefusedHost> {
+        let entries = self.0.iter().map(|((host, port, reason), reported)| RefusedHost {
+            host: host.clone(),
+            port: *port,
+            reason,
+            count: reported.total,
+        });
+        let mut hosts: Vec<RefusedHost> = entries.collect();
+        hosts.sort_by(|one, two| two.count.cmp(&one.count).then_with(|| one.host.cmp(&two.host)));
+        hosts
     }
 }
 
@@ -59,6 +94,8 @@ mod tests {
         assert_eq!(quiet.count_occurrence(key("b"), start), Some(1));
         assert_eq!(quiet.count_occurrence(key("a"), start + THROTTLE_INTERVAL), Some(60));
         assert_eq!(quiet.count_occurrence(key("a"), start + THROTTLE_INTERVAL), None);
+        let refused = quiet.list_refused();
+        assert_eq!((refused[0].place().as_str(), refused[0].count, refused[1].count), ("a", 62, 1));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::connection_pool::ConnectionShare;
 use super::egress_refusal::EgressRefusal;
-use super::refusal_throttle::RefusalThrottle;
+use super::refusal_throttle::{RefusalThrottle, RefusedHost};
 use super::traffic::{TrafficCounts, TrafficTable};
 use atoll_api::HostTraffic;
 use atoll_core::id::SandboxId;
@@ -97,8 +97,21 @@ impl SandboxEgress {
         table.host_counts(host, port).refused.fetch_add(1, Ordering::Relaxed);
         table.total.refused.fetch_add(1, Ordering::Relaxed);
         drop(table);
-        let mut quiet = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
-        quiet.count_occurrence((host.to_owned(), port, refusal.code()), Instant::now())
+        self.lock_throttle().count_occurrence((host.to_owned(), port, refusal.code()), Instant::now())
+    }
+
+    fn lock_throttle(&self) -> MutexGuard<'_, RefusalThrottle> {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The refused hosts, most frequent first.
+    pub fn list_refused(&self) -> Vec<RefusedHost> {
+        self.lock_throttle().list_refused()
+    }
+
+    /// Counts refusals from zero again.
+    pub fn reset_refusals(&self) {
+        *self.lock_throttle() = RefusalThrottle::default();
     }
 
     pub fn total_counts(&self) -> Arc<TrafficCounts> {

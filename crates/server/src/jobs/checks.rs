@@ -1,49 +1,19 @@
 //! Runs the checks of continuous mode as commands in the sandbox.
 
+use super::sandbox_command::{CommandResult, CommandTarget, RunningCommand, command_spec};
 use crate::app::lifecycle::delivers_results;
 use atoll_core::continuous::check::{CheckResult, OUTPUT_TAIL_BYTES, verdict_of_exit};
 use atoll_core::continuous::{CheckVerdict, Continuous, Requirement};
-use atoll_core::provider::{CommandExit, Error, ExecCommand, ExecEvent, ExecRef, ExecSpec, Provider, ProviderId};
+use atoll_core::provider::{CommandExit, Error, ExecCommand};
 use atoll_store::sandboxes::SandboxRow;
-use futures_util::StreamExt;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time limit for all checks of a round; checks beyond it are unknown. Shorter than a job's claim.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(50 * 60);
 const GIT_TIMEOUT: Duration = Duration::from_secs(60);
-const SIGKILL: i32 = 9;
-
-/// The sandbox that the checks run in.
-pub(super) struct CheckTarget {
-    pub provider: Arc<dyn Provider>,
-    pub sandbox: ProviderId,
-}
-
-/// A command's exit and the tail of its output.
-struct CommandResult {
-    exit: CommandExit,
-    output: String,
-}
-
-/// Kills a command when its check is cancelled.
-struct KillOnDrop {
-    provider: Arc<dyn Provider>,
-    exec: Option<ExecRef>,
-}
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        if let Some(exec) = self.exec.take() {
-            let provider = Arc::clone(&self.provider);
-            tokio::spawn(async move { drop(provider.signal(&exec, SIGKILL).await) });
-        }
-    }
-}
 
 /// Runs all checks. An error is transient and worth a retry.
-pub(super) async fn run_checks(target: &CheckTarget, row: &SandboxRow) -> Result<Vec<CheckResult>, String> {
+pub(super) async fn run_checks(target: &CommandTarget, row: &SandboxRow) -> Result<Vec<CheckResult>, String> {
     let settings = row.settings.continuous.clone().unwrap_or_default();
     let began = Instant::now();
     let mut results = Vec::new();
@@ -59,7 +29,7 @@ pub(super) async fn run_checks(target: &CheckTarget, row: &SandboxRow) -> Result
 }
 
 /// Marks all checks as unknown, with the reason.
-pub(super) fn unknown_checks(target: &CheckTarget, row: &SandboxRow, why: &str) -> Vec<CheckResult> {
+pub(super) fn unknown_checks(target: &CommandTarget, row: &SandboxRow, why: &str) -> Vec<CheckResult> {
     let settings = row.settings.continuous.clone().unwrap_or_default();
     let required = settings.requirements(delivers_results(row, &target.provider.capabilities()));
     let required = required.into_iter().map(|requirement| requirement.to_string());
@@ -73,7 +43,7 @@ fn unknown_check(name: String, why: &str) -> CheckResult {
 }
 
 async fn run_check_command(
-    target: &CheckTarget,
+    target: &CommandTarget,
     settings: &Continuous,
     check: &str,
     left: Duration,
@@ -107,47 +77,17 @@ fn check_after_error(name: String, error: &Error) -> Result<CheckResult, String>
         | Error::Refused { .. }
         | Error::Exhausted { .. }
         | Error::NoInput { .. }
-        | Error::Gone => Ok(unknown_check(name, &error.to_string())),
+        | Error::Gone
+        | Error::CacheGone { .. } => Ok(unknown_check(name, &error.to_string())),
     }
 }
 
-async fn run_command(target: &CheckTarget, command: ExecCommand, timeout: Duration) -> Result<CommandResult, Error> {
-    let spec = ExecSpec {
-        command,
-        cwd: None,
-        env: BTreeMap::new(),
-        has_stdin: false,
-        as_root: false,
-        terminal: None,
-        timeout: Some(timeout),
-    };
-    let exec = target.provider.exec(&target.sandbox, &spec).await?;
-    let mut guard = KillOnDrop { provider: Arc::clone(&target.provider), exec: Some(exec.clone()) };
-    let mut events = target.provider.attach(&exec, 0).await?;
-    let mut tail: Vec<u8> = Vec::new();
-    let mut exit = CommandExit::Unknown;
-    while let Some(event) = events.next().await {
-        match event? {
-            ExecEvent::Output { data, .. } => {
-                tail.extend_from_slice(&data);
-                if tail.len() > 4 * OUTPUT_TAIL_BYTES {
-                    tail.drain(..tail.len() - OUTPUT_TAIL_BYTES);
-                }
-            }
-            ExecEvent::Gap { .. } => {}
-            ExecEvent::Ended(how) => {
-                exit = how;
-                break;
-            }
-        }
-    }
-    guard.exec = None;
-    let tail = &tail[tail.len().saturating_sub(OUTPUT_TAIL_BYTES)..];
-    Ok(CommandResult { exit, output: String::from_utf8_lossy(tail).replace('\0', "") })
+async fn run_command(target: &CommandTarget, command: ExecCommand, timeout: Duration) -> Result<CommandResult, Error> {
+    RunningCommand::start(target, &command_spec(command, timeout)).await?.collect_tail(OUTPUT_TAIL_BYTES).await
 }
 
 async fn check_requirement(
-    target: &CheckTarget,
+    target: &CommandTarget,
     row: &SandboxRow,
     requirement: Requirement,
 ) -> Result<CheckResult, String> {
@@ -183,7 +123,7 @@ fn to_strings(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-async fn run_git(target: &CheckTarget, arguments: &[String]) -> Result<CommandResult, Error> {
+async fn run_git(target: &CommandTarget, arguments: &[String]) -> Result<CommandResult, Error> {
     let mut argv = to_strings(&["git", "--no-pager", "--no-optional-locks"]);
     argv.extend_from_slice(arguments);
     run_command(target, ExecCommand::Argv(argv), GIT_TIMEOUT).await

@@ -1,18 +1,29 @@
 //! The create job: asks the provider to create a sandbox.
 
+use super::sandbox_command::CommandTarget;
+use super::setup_plan::{PlannedSetup, SetupDecision, decide_setup};
+use super::setup_run::{SetupEnd, SetupRun};
 use super::{JobOutcome, back_off};
-use crate::app::lifecycle;
+use crate::app::sandbox_plan::parse_defaults;
+use crate::app::{lifecycle, setup};
 use crate::problem::Result;
 use crate::providers::Providers;
 use crate::repositories::{self, PackedRepository};
 use crate::state::App;
-use atoll_api::events::{EventData, GitCloned, SandboxNotice};
+use atoll_api::NewSandbox;
+use atoll_api::events::{EventData, GitCloned, SandboxNotice, SetupCompleted, SetupFailed, SetupSkipped};
 use atoll_core::event::{EventSource, NewEvent};
+use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
-use atoll_core::provider::{CreateSpec, Error, Identity, ProviderSandbox, ProviderState, provider_snapshot_name};
+use atoll_core::provider::{
+    CreateSpec, Error, Identity, Provider, ProviderId, ProviderSandbox, ProviderState, RepositorySource,
+    provider_snapshot_name,
+};
 use atoll_core::sandbox::{Reason, SandboxState};
 use atoll_store::jobs::Job;
+use atoll_store::projects;
 use atoll_store::sandboxes::{self, SandboxRow};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,31 +31,39 @@ use std::time::Duration;
 /// creates after that is removed.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(900);
 
+/// Failures of the server or the provider after which a set-up is not tried again.
+const MAX_SETUP_ATTEMPTS: i64 = 3;
+
+/// A sandbox that its provider has to create or set up.
+struct PendingCreation {
+    sandbox: SandboxRow,
+    labels: BTreeMap<String, String>,
+    /// The session's branch, if an earlier sandbox left one.
+    branch: Option<String>,
+    /// The project's defaults.
+    defaults: NewSandbox,
+}
+
 pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &Job) -> Result<JobOutcome> {
     let id = job.sandbox_id;
-    let pending = app
-        .write(async move |work| {
-            let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
-            if sandbox.state == SandboxState::Pending {
-                lifecycle::apply_trigger(work, &mut session, &mut sandbox, Trigger::CreationRequested, None, None)
-                    .await?;
-            }
-            let labels = sandboxes::list_labels(work.tx, id).await?;
-            let is_needed = sandbox.state.is_live() && sandbox.provider_id.is_none();
-            // The session's branch may be one of another repository.
-            let repo_branch = sandbox.settings.repo.as_ref().and_then(|repo| repo.branch.clone());
-            let own_branch = session.branch.filter(|branch| Some(branch) == repo_branch.as_ref());
-            Ok(is_needed.then_some((sandbox, labels, own_branch)))
-        })
-        .await?;
-    let Some((sandbox, labels, branch)) = pending else { return Ok(JobOutcome::Finished) };
+    let Some(mut pending) = begin_creation(app, id).await? else { return Ok(JobOutcome::Finished) };
+    let provider = providers.get(pending.sandbox.provider);
+    if pending.sandbox.provider_id.is_some() {
+        if let Some(outcome) = discard_interrupted(app, &*provider, &pending.sandbox, job).await? {
+            return Ok(outcome);
+        }
+        match begin_creation(app, id).await? {
+            Some(again) => pending = again,
+            None => return Ok(JobOutcome::Finished),
+        }
+    }
+    let PendingCreation { sandbox, labels, branch, defaults } = pending;
     let identity = Identity {
         deployment: app.deployment.clone(),
         sandbox: id,
         session: sandbox.session_id,
         project: sandbox.project_id,
     };
-    let provider = providers.get(sandbox.provider);
     let runs_agents = provider.capabilities().runs_agents();
     // `packed` holds the bundle until the provider has read it or failed.
     let packed = match pack_repository(app, &sandbox, runs_agents, branch).await {
@@ -56,6 +75,18 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
         }
     };
     let source = packed.as_ref().map(|packed| packed.source.clone());
+    let mut events = packed.as_ref().map(|packed| describe_clone(&sandbox, packed)).unwrap_or_default();
+    let planned = match plan_setup(app, &sandbox, &defaults, source.as_ref(), runs_agents).await? {
+        SetupDecision::Planned(planned) => Some(planned),
+        SetupDecision::Skipped(reason) => {
+            events.extend(reason.map(|reason| EventData::SetupSkipped(SetupSkipped { reason })));
+            None
+        }
+        SetupDecision::Unusable(error) => {
+            let reason = Reason::new("setup_failed", lifecycle::truncate_text(&error.to_string(), 500));
+            return record_failure(app, job, reason).await;
+        }
+    };
     let mut settings = sandbox.settings.clone();
     settings.snapshot = settings.snapshot.map(|name| provider_snapshot_name(sandbox.project_id, &name));
     let agent = sandbox.agent.as_deref().filter(|_| runs_agents);
@@ -67,15 +98,22 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
             return record_failure(app, job, reason).await;
         }
     };
-    let spec = CreateSpec { identity, labels, settings, source, programs };
+    if !store_plan(app, &sandbox, planned.as_deref()).await? {
+        return Ok(JobOutcome::Finished);
+    }
+    let spec = CreateSpec { identity, labels, settings, source, programs, cache: None };
     // The sandbox's id is the idempotency key.
     let key = id.to_string();
     let call = tokio::time::timeout(CREATE_TIMEOUT, provider.create(&spec, &key));
     let created = call.await.unwrap_or_else(|_| Err(Error::Unreachable { detail: "the provider timed out".into() }));
     match created {
         Ok(found) => {
-            let cloned = packed.as_ref().map(|packed| describe_clone(&sandbox, packed));
-            record_created(app, job, found, cloned.unwrap_or_default()).await
+            let target = CommandTarget { provider, sandbox: found.id.clone() };
+            let outcome = record_created(app, job, found, events).await?;
+            match planned {
+                Some(planned) => set_up(app, job, target, &planned).await,
+                None => Ok(outcome),
+            }
         }
         Err(error) if error.is_retryable() && job.attempts < 1 => Ok(JobOutcome::RetryAfter(Duration::from_secs(1))),
         Err(error) => {
@@ -83,6 +121,104 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
             record_failure(app, job, reason).await
         }
     }
+}
+
+/// Reads the sandbox; `None` if there is nothing to do.
+async fn begin_creation(app: &App, id: SandboxId) -> Result<Option<PendingCreation>> {
+    app.write(async move |work| {
+        let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+        if sandbox.state == SandboxState::Pending {
+            lifecycle::apply_trigger(work, &mut session, &mut sandbox, Trigger::CreationRequested, None, None).await?;
+        }
+        let is_needed = sandbox.state.is_live() && (sandbox.provider_id.is_none() || sandbox.is_being_set_up());
+        if !is_needed {
+            return Ok(None);
+        }
+        let labels = sandboxes::list_labels(work.tx, id).await?;
+        let project = projects::find_project(work.tx, sandbox.project_id).await?;
+        let defaults = project.map_or_else(|| Ok(NewSandbox::default()), |project| parse_defaults(&project))?;
+        // The session's branch may be one of another repository.
+        let repo_branch = sandbox.settings.repo.as_ref().and_then(|repo| repo.branch.clone());
+        let branch = session.branch.filter(|branch| Some(branch) == repo_branch.as_ref());
+        Ok(Some(PendingCreation { sandbox, labels, branch, defaults }))
+    })
+    .await
+}
+
+/// Destroys a sandbox whose set-up was interrupted: what it did so far is unknown.
+async fn discard_interrupted(
+    app: &App,
+    provider: &dyn Provider,
+    sandbox: &SandboxRow,
+    job: &Job,
+) -> Result<Option<JobOutcome>> {
+    let (id, Some(name)) = (sandbox.id, sandbox.provider_id.clone()) else { return Ok(None) };
+    match provider.destroy(&ProviderId(name)).await {
+        Ok(()) | Err(Error::Gone) => {}
+        Err(error) => {
+            tracing::warn!(sandbox = %id, %error, "failed to destroy an interrupted set-up; will retry");
+            return Ok(Some(JobOutcome::RetryAfter(back_off(job.attempts))));
+        }
+    }
+    let is_pending = app.write(async move |work| setup::record_interruption(work, id).await).await?;
+    Ok((!is_pending).then_some(JobOutcome::Finished))
+}
+
+/// Plans the set-up of a sandbox that its provider has not created yet.
+async fn plan_setup(
+    app: &App,
+    sandbox: &SandboxRow,
+    defaults: &NewSandbox,
+    source: Option<&RepositorySource>,
+    runs_agents: bool,
+) -> Result<SetupDecision> {
+    // The worker of a running sandbox has reported already: only its provider id is missing.
+    if !runs_agents || sandbox.state != SandboxState::Creating {
+        return Ok(SetupDecision::Skipped(None));
+    }
+    decide_setup(app, sandbox, defaults, source).await
+}
+
+/// Stores the plan before the worker starts. Returns false if the sandbox has ended.
+async fn store_plan(app: &App, sandbox: &SandboxRow, planned: Option<&PlannedSetup>) -> Result<bool> {
+    let id = sandbox.id;
+    match planned.map(|planned| planned.environment.clone()) {
+        Some(environment) => app.write(async move |work| setup::record_plan(work, id, environment).await).await,
+        None if sandbox.is_being_set_up() => app.write(async move |work| setup::record_no_plan(work, id).await).await,
+        None => Ok(true),
+    }
+}
+
+/// Sets a created sandbox up. Only then its agent starts.
+async fn set_up(app: &Arc<App>, job: &Job, target: CommandTarget, planned: &PlannedSetup) -> Result<JobOutcome> {
+    let run = SetupRun::new(app, job.sandbox_id, target, planned);
+    let end = match run.run_steps().await {
+        Err(problem) if job.attempts >= MAX_SETUP_ATTEMPTS => {
+            let failed = SetupFailed {
+                step: None,
+                command: None,
+                exit: None,
+                error: format!("set-up could not run: {}", problem.detail),
+                tail: String::new(),
+                remedy: None,
+            };
+            SetupEnd::Failed(Box::new(failed))
+        }
+        end => end?,
+    };
+    match end {
+        SetupEnd::Completed => {
+            let (seconds, key_parts) = (run.seconds(), BTreeMap::new());
+            let completed = SetupCompleted { seconds, cached: false, stored: false, key: None, key_parts };
+            run.record_completion(completed).await?;
+        }
+        SetupEnd::Failed(failed) => {
+            run.record_failure(*failed).await?;
+        }
+        SetupEnd::Abandoned => {}
+        SetupEnd::Stopping => return Ok(JobOutcome::RetryAfter(Duration::ZERO)),
+    }
+    Ok(JobOutcome::Finished)
 }
 
 /// Packs the repository for the workspace: at the session's `branch` if an earlier sandbox left one, else at its base.
@@ -129,7 +265,7 @@ async fn record_created(
     app: &Arc<App>,
     job: &Job,
     found: ProviderSandbox,
-    cloned: Vec<EventData>,
+    events: Vec<EventData>,
 ) -> Result<JobOutcome> {
     let (id, server_id) = (job.sandbox_id, app.server_id.clone());
     let is_dead = found.state == ProviderState::Stopped;
@@ -139,8 +275,13 @@ async fn record_created(
         if work.capabilities(sandbox.provider).runs_agents() {
             sandbox.server_id = Some(server_id);
         }
-        let cloned = cloned.into_iter().map(|data| data.into_event(work.now).with_source(EventSource::Forge, None));
-        let mut events: Vec<NewEvent> = cloned.collect();
+        let mut events: Vec<NewEvent> = events
+            .into_iter()
+            .map(|data| match data {
+                EventData::SetupSkipped(_) => data.into_event(work.now),
+                _ => data.into_event(work.now).with_source(EventSource::Forge, None),
+            })
+            .collect();
         let notices = found.notices.into_iter().map(|text| SandboxNotice { text, routine: false });
         let disk_notice = found.disk_notice.map(|text| SandboxNotice { text, routine: true });
         events.extend(notices.chain(disk_notice).map(|notice| EventData::SandboxNotice(notice).into_event(work.now)));

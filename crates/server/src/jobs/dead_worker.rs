@@ -1,7 +1,7 @@
 //! Recovers from a dead local worker: drains its spool, then records the sandbox's new state.
 
 use super::back_off;
-use crate::app::lifecycle;
+use crate::app::{lifecycle, setup};
 use crate::problem::{Problem, Result};
 use crate::providers::InProcessLink;
 use crate::state::App;
@@ -59,6 +59,10 @@ async fn take_over(app: &Arc<App>, id: SandboxId) -> Result<()> {
             });
             work.log(&mut sandbox, vec![lost.into_event(work.now)]).await?;
             sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
+        }
+        if sandbox.is_being_set_up() {
+            let reason = death_reason(exit, "during set-up");
+            return setup::record_failure(work, id, None, reason).await.map(drop);
         }
         match sandbox.state {
             SandboxState::Pending | SandboxState::Creating => {

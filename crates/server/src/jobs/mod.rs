@@ -8,6 +8,11 @@ mod deadline;
 mod recover;
 mod remove;
 mod results_job;
+mod sandbox_command;
+mod setup_failure;
+mod setup_output;
+mod setup_plan;
+mod setup_run;
 mod silent_workers;
 mod validate;
 

@@ -70,6 +70,10 @@ async fn remove_orphans(app: &App, provider: &dyn Provider) -> Result<()> {
 
 /// Adopts one sandbox, or records that its provider lost it.
 async fn recover_sandbox(app: &Arc<App>, providers: &Providers, sandbox: SandboxRow) -> Result<()> {
+    // The create job starts an interrupted set-up again.
+    if sandbox.is_being_set_up() {
+        return Ok(());
+    }
     let provider = providers.get(sandbox.provider);
     let is_here = provider.capabilities().runs_agents();
     if is_here && sandbox.server_id.as_ref().is_some_and(|server| *server != app.server_id) {

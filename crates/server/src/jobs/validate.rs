@@ -2,7 +2,8 @@
 //!
 //! One transaction stores the verdict and its consequences. A server that is killed before that runs the checks again.
 
-use super::checks::{self, CheckTarget};
+use super::checks;
+use super::sandbox_command::CommandTarget;
 use super::{JobOutcome, back_off};
 use crate::app::continuous;
 use crate::problem::Result;
@@ -44,7 +45,7 @@ pub(crate) async fn validate_work(app: &Arc<App>, job: &Job) -> Result<JobOutcom
         return Ok(JobOutcome::RetryAfter(PAUSED_RECHECK_INTERVAL));
     }
     let sandbox = ProviderId(row.provider_id.clone().unwrap_or_default());
-    let target = CheckTarget { provider: app.providers()?.get(row.provider), sandbox };
+    let target = CommandTarget { provider: app.providers()?.get(row.provider), sandbox };
     let mut states = app.hub.subscribe_states();
     let running_checks = checks::run_checks(&target, &row);
     tokio::pin!(running_checks);

@@ -74,6 +74,7 @@ async fn a_paused_sandbox_starts_no_command_and_can_be_stopped() {
         settings: Settings::default(),
         source: None,
         programs: Vec::new(),
+        cache: None,
     };
     let sandbox = local.create(&spec, "key").await.unwrap();
     local.exec(&sandbox.id, &shell_spec("while :; do date >>/tmp/log; sleep 0.05; done")).await.unwrap();

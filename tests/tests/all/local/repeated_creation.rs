@@ -33,7 +33,7 @@ fn create_spec(settings: Settings) -> CreateSpec {
         session: SessionId::new(),
         project: ProjectId::new(),
     };
-    CreateSpec { identity, labels: Default::default(), settings, source: None, programs: Vec::new() }
+    CreateSpec { identity, labels: Default::default(), settings, source: None, programs: Vec::new(), cache: None }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

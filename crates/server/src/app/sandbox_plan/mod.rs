@@ -100,7 +100,8 @@ pub async fn prepare_request(app: &App, client: ClientCaller, new: NewSandbox) -
     Ok(request)
 }
 
-fn parse_defaults(project: &ProjectRow) -> Result<NewSandbox> {
+/// A project's defaults as a request.
+pub fn parse_defaults(project: &ProjectRow) -> Result<NewSandbox> {
     serde_json::from_value(project.defaults.clone().into())
         .map_err(|error| Problem::internal(format!("defaults: {error}")))
 }
@@ -173,6 +174,7 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
         isolation: new.isolation.max(defaults.isolation),
         protected,
         network: new.network.or(defaults.network),
+        setup: new.setup,
         limits,
         policy: ToolPolicy::join_policies(defaults.policy, new.policy),
         guardian: new.guardian.or(defaults.guardian),

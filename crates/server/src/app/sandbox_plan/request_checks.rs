@@ -141,6 +141,10 @@ pub fn check_request(new: &NewSandbox, caller: &Caller) -> Result<()> {
     if let Some(network) = &new.network {
         crate::app::network::check_network(network)?;
     }
+    if let Some(setup) = &new.setup {
+        setup.check_bounds()?;
+        setup.network.as_ref().map_or(Ok(()), crate::app::network::check_network)?;
+    }
     new.repo.as_ref().map_or(Ok(()), |repo| check_repo(repo, caller))
 }
 

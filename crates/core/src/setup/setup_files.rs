@@ -1,0 +1,210 @@
+//! Names of the files that decide what set-up runs and what it installs.
+
+/// The tools that read a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ecosystem {
+    JavaScript,
+    Python,
+    Rust,
+    Go,
+    Ruby,
+    Php,
+    Java,
+    /// Files of no single ecosystem, such as `.tool-versions`.
+    Any,
+}
+
+const MANIFESTS_AND_SETTINGS: &[(Ecosystem, &[&str])] = &[
+    (
+        Ecosystem::JavaScript,
+        &[
+            "package.json",
+            "pnpm-workspace.yaml",
+            ".pnpmfile.cjs",
+            ".npmrc",
+            ".yarnrc",
+            ".yarnrc.yml",
+            "bunfig.toml",
+            ".nvmrc",
+            ".node-version",
+        ],
+    ),
+    (
+        Ecosystem::Python,
+        &["pyproject.toml", "setup.py", "setup.cfg", "uv.toml", "poetry.toml", "Pipfile", ".python-version"],
+    ),
+    (Ecosystem::Rust, &["Cargo.toml", "rust-toolchain.toml", "rust-toolchain", ".cargo/config.toml", ".cargo/config"]),
+    (Ecosystem::Go, &["go.mod", "go.work"]),
+    (Ecosystem::Ruby, &["Gemfile", ".ruby-version", ".bundle/config"]),
+    (Ecosystem::Php, &["composer.json"]),
+    (
+        Ecosystem::Java,
+        &[
+            "pom.xml",
+            "mvnw",
+            ".mvn/maven.config",
+            ".mvn/extensions.xml",
+            ".mvn/wrapper/maven-wrapper.properties",
+            "build.gradle",
+            "build.gradle.kts",
+            "settings.gradle",
+            "settings.gradle.kts",
+            "gradle.properties",
+            "gradlew",
+            "gradle/libs.versions.toml",
+            "gradle/wrapper/gradle-wrapper.properties",
+            ".java-version",
+        ],
+    ),
+    (
+        Ecosystem::Any,
+        &[
+            ".tool-versions",
+            "mise.toml",
+            ".mise.toml",
+            ".atoll/setup",
+            ".devcontainer/devcontainer.json",
+            ".devcontainer.json",
+        ],
+    ),
+];
+
+const LOCK_FILES: &[(Ecosystem, &[&str])] = &[
+    (
+        Ecosystem::JavaScript,
+        &["package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock", "bun.lock", "bun.lockb"],
+    ),
+    (Ecosystem::Python, &["uv.lock", "poetry.lock", "Pipfile.lock"]),
+    (Ecosystem::Rust, &["Cargo.lock"]),
+    (Ecosystem::Go, &["go.sum", "go.work.sum"]),
+    (Ecosystem::Ruby, &["Gemfile.lock"]),
+    (Ecosystem::Php, &["composer.lock"]),
+    (Ecosystem::Java, &["gradle.lockfile"]),
+];
+
+/// Directories of other people's projects, of outputs and of samples.
+const IGNORED_DIRECTORIES: &[&str] = &[
+    ".git",
+    "__fixtures__",
+    "build",
+    "dist",
+    "example",
+    "examples",
+    "fixtures",
+    "node_modules",
+    "target",
+    "testdata",
+    "third_party",
+    "vendor",
+];
+
+/// Directories that end in a setup file's path, so that they count as part of its name.
+const FILE_DIRECTORIES: &[&str] = &[".atoll", ".bundle", ".cargo", ".devcontainer", ".mvn", "gradle", "wrapper"];
+
+/// Setup files deeper than this are ignored.
+const MAX_DEPTH: usize = 6;
+const MAX_PATH_BYTES: usize = 500;
+
+/// True for a file that decides what set-up runs or installs. The path is relative to the repository and hostile.
+pub fn is_setup_file(path: &str) -> bool {
+    let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.chars().any(char::is_control);
+    let (directory, _) = split_path(path);
+    path.len() <= MAX_PATH_BYTES
+        && path.split('/').count() <= MAX_DEPTH + 1
+        && path.split('/').all(is_plain)
+        && !directory.split('/').any(|part| IGNORED_DIRECTORIES.contains(&part))
+        && ecosystem_of(path).is_some()
+}
+
+/// The directory of the project that a setup file belongs to, and the file's name in it. `.` is the root.
+pub(super) fn split_path(path: &str) -> (&str, &str) {
+    let mut start = path.rfind('/').map_or(0, |slash| slash + 1);
+    while start > 0 {
+        let above = &path[..start - 1];
+        let name = above.rfind('/').map_or(0, |slash| slash + 1);
+        if !FILE_DIRECTORIES.contains(&&above[name..]) {
+            break;
+        }
+        start = name;
+    }
+    if start == 0 { (super::WORKSPACE_ROOT, path) } else { (&path[..start - 1], &path[start..]) }
+}
+
+pub(super) fn ecosystem_of(path: &str) -> Option<Ecosystem> {
+    let (_, name) = split_path(path);
+    let mut known = MANIFESTS_AND_SETTINGS.iter().chain(LOCK_FILES);
+    let found = known.find(|(_, names)| names.contains(&name)).map(|(ecosystem, _)| *ecosystem);
+    let other = || match name {
+        _ if is_requirements_file(name) => Some(Ecosystem::Python),
+        _ if name.ends_with(".gemspec") && !name.contains('/') => Some(Ecosystem::Ruby),
+        _ => None,
+    };
+    found.or_else(other)
+}
+
+pub(super) fn is_lock_file(path: &str) -> bool {
+    let (_, name) = split_path(path);
+    LOCK_FILES.iter().any(|(_, names)| names.contains(&name))
+}
+
+/// `requirements*.txt` and `*requirements.txt`, in characters that no tool treats specially.
+pub(super) fn is_requirements_file(name: &str) -> bool {
+    let Some(stem) = name.strip_suffix(".txt") else { return false };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (stem.starts_with("requirements") || stem.ends_with("requirements"))
+        && !stem.starts_with(['-', '.'])
+        && stem.bytes().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_a_path_into_project_and_name() {
+        for (path, expected) in [
+            ("package.json", (".", "package.json")),
+            ("web/package.json", ("web", "package.json")),
+            (".cargo/config.toml", (".", ".cargo/config.toml")),
+            ("a/b/.cargo/config.toml", ("a/b", ".cargo/config.toml")),
+            ("app/gradle/wrapper/gradle-wrapper.properties", ("app", "gradle/wrapper/gradle-wrapper.properties")),
+            ("", (".", "")),
+            ("/", ("", "")),
+        ] {
+            assert_eq!(split_path(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn accepts_only_known_files_outside_of_ignored_directories() {
+        for path in [
+            "package.json",
+            "a/b/c/Cargo.toml",
+            ".atoll/setup",
+            "requirements-dev.txt",
+            "test-requirements.txt",
+            "my.gemspec",
+            "src/naïve dir/go.mod",
+        ] {
+            assert!(is_setup_file(path), "{path}");
+        }
+        for path in [
+            "",
+            "/package.json",
+            "../package.json",
+            "a/../package.json",
+            "a//package.json",
+            "a\n/package.json",
+            "node_modules/a/package.json",
+            "web/vendor/x/composer.json",
+            ".git/package.json",
+            "main.rs",
+            "requirements;id.txt",
+            "-requirements.txt",
+            "a/b/c/d/e/f/g/package.json",
+            "setup",
+        ] {
+            assert!(!is_setup_file(path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Runs a project's set-up in its sandbox: the steps in order, as the agent, with their output as events.
+
+use super::sandbox_command::{CommandTarget, RunningCommand, command_spec};
+use super::setup_failure::{FailedStep, FailureContext, failure_reason, report_failed_step, report_refused_host};
+use super::setup_output::OutputLog;
+use super::setup_plan::PlannedSetup;
+use crate::app::setup;
+use crate::egress::RefusedHost;
+use crate::problem::{Problem, Result};
+use crate::state::App;
+use atoll_api::events::{EventData, SetupCompleted, SetupFailed, SetupStarted, SetupStepCompleted};
+use atoll_core::id::SandboxId;
+use atoll_core::provider::{CommandExit, Error, ExecCommand, ExecEvent, ExecSpec};
+use atoll_core::sandbox::NetworkPolicy;
+use atoll_core::setup::SetupStep;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Interval of the output events.
+const OUTPUT_INTERVAL: Duration = Duration::from_secs(1);
+/// Refusals of one host after which set-up ends: some package managers retry for ever.
+const MAX_REFUSALS: u64 = 50;
+const REFUSAL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// Time for a new worker to accept its first command.
+const WORKER_START_TIMEOUT: Duration = Duration::from_secs(20);
+const WORKER_START_POLL: Duration = Duration::from_millis(20);
+const TOOL_CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Programs of one step that are looked for after its failure.
+const MAX_CHECKED_TOOLS: usize = 8;
+
+/// How a set-up ended.
+pub(super) enum SetupEnd {
+    Completed,
+    Failed(Box<SetupFailed>),
+    /// The sandbox has ended, or another server sets it up.
+    Abandoned,
+    /// The server stops: the next one starts over.
+    Stopping,
+}
+
+/// One run of a set-up.
+pub(super) struct SetupRun<'a> {
+    app: &'a Arc<App>,
+    id: SandboxId,
+    target: CommandTarget,
+    setup: &'a PlannedSetup,
+    began: Instant,
+}
+
+/// The reason why a step did not end by itself.
+enum Interruption {
+    Refused(RefusedHost),
+    SandboxEnded,
+    Stopping,
+}
+
+impl<'a> SetupRun<'a> {
+    pub(super) fn new(app: &'a Arc<App>, id: SandboxId, target: CommandTarget, setup: &'a PlannedSetup) -> Self {
+        Self { app, id, target, setup, began: Instant::now() }
+    }
+
+    pub(super) fn seconds(&self) -> f64 {
+        round_seconds(self.began.elapsed())
+    }
+
+    fn policy(&self) -> NetworkPolicy {
+        self.setup.environment.network.as_ref().map_or(NetworkPolicy::None, |network| network.policy)
+    }
+
+    /// Runs all steps. An error is one of the server, worth a retry.
+    pub(super) async fn run_steps(&self) -> Result<SetupEnd> {
+        let plan = &self.setup.plan;
+        let started = SetupStarted {
+            source: plan.source.to_string(),
+            steps: plan.steps.iter().map(|step| step.command.to_string()).collect(),
+            network: self.policy(),
+            notes: plan.notes.clone(),
+        };
+        self.app.egress.reset_refusals(self.id);
+        let id = self.id;
+        if !self.app.write(async move |work| setup::record_start(work, id, started).await).await? {
+            return Ok(SetupEnd::Abandoned);
+        }
+        let mut output = OutputLog::new();
+        for (index, step) in plan.steps.iter().enumerate() {
+            output.begin_step(index + 1);
+            let began = Instant::now();
+            let ended = {
+                let running = self.run_step(step, &mut output);
+                tokio::pin!(running);
+                tokio::select! {
+                    exit = &mut running => Ok(exit),
+                    interruption = self.wait_for_interruption() => Err(interruption),
+                }
+            };
+            let mut events: Vec<EventData> = output.take_events(true).into_iter().map(EventData::SetupOutput).collect();
+            let exit = match ended {
+                Ok(Ok(Some(exit))) => Some(exit),
+                Ok(Ok(None)) | Err(Interruption::SandboxEnded) => return Ok(SetupEnd::Abandoned),
+                Ok(Err(problem)) => return Err(problem),
+                Err(Interruption::Stopping) => return Ok(SetupEnd::Stopping),
+                Err(Interruption::Refused(host)) => {
+                    if !self.record_events(events).await? {
+                        return Ok(SetupEnd::Abandoned);
+                    }
+                    let step = self.describe_step(index, step, CommandExit::Unknown, &output);
+                    let failed = report_refused_host(step, &host, &self.failure_context());
+                    return Ok(SetupEnd::Failed(Box::new(failed)));
+                }
+            };
+            let exit = exit.unwrap_or(CommandExit::Unknown);
+            events.push(EventData::SetupStepCompleted(SetupStepCompleted {
+                step: index + 1,
+                command: step.command.to_string(),
+                exit,
+                seconds: round_seconds(began.elapsed()),
+            }));
+            if !self.record_events(events).await? {
+                return Ok(SetupEnd::Abandoned);
+            }
+            if exit != (CommandExit::Exited { code: 0 }) {
+                let mut failed = self.describe_step(index, step, exit, &output);
+                failed.missing_tools = self.find_missing_tools(&step.tools).await;
+                return Ok(SetupEnd::Failed(Box::new(report_failed_step(failed, &self.failure_context()))));
+            }
+        }
+        Ok(SetupEnd::Completed)
+    }
+
+    fn describe_step(&self, index: usize, step: &SetupStep, exit: CommandExit, output: &OutputLog) -> FailedStep {
+        FailedStep {
+            number: index + 1,
+            command: step.command.to_string(),
+            exit,
+            tail: output.tail(),
+            missing_tools: Vec::new(),
+        }
+    }
+
+    fn failure_context(&self) -> FailureContext {
+        FailureContext {
+            policy: self.policy(),
+            refused: self.app.egress.refused_hosts(self.id),
+            time_limit: self.setup.time_limit,
+        }
+    }
+
+    /// Stores events. Returns false if the sandbox is no longer set up by this run.
+    async fn record_events(&self, events: Vec<EventData>) -> Result<bool> {
+        let id = self.id;
+        if events.is_empty() {
+            return Ok(true);
+        }
+        self.app.write(async move |work| setup::record_events(work, id, events).await).await
+    }
+
+    /// Runs one step; `None` if the sandbox is gone.
+    async fn run_step(&self, step: &SetupStep, output: &mut OutputLog) -> Result<Option<CommandExit>> {
+        let left = self.setup.time_limit.saturating_sub(self.began.elapsed());
+        if left.is_zero() {
+            return Ok(Some(CommandExit::TimedOut));
+        }
+        let spec = ExecSpec {
+            cwd: Some(step.directory.clone()),
+            env: self.setup.variables.clone(),
+            ..command_spec(ExecCommand::Argv(step.command.to_argv()), left)
+        };
+        let mut command = match self.start_command(&spec).await {
+            Ok(command) => command,
+            Err(Error::Gone) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let mut tick = tokio::time::interval(OUTPUT_INTERVAL);
+        loop {
+            let is_due = tokio::select! {
+                event = command.next_event() => match event.map_err(Problem::from)? {
+                    ExecEvent::Output { stream, data, .. } => {
+                        output.push(stream, &data);
+                        output.is_full()
+                    }
+                    ExecEvent::Gap { .. } => false,
+                    ExecEvent::Ended(exit) => return Ok(Some(exit)),
+                },
+                _ = tick.tick() => true,
+            };
+            if is_due {
+                let events = output.take_events(false).into_iter().map(EventData::SetupOutput).collect();
+                if !self.record_events(events).await? {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Starts a command; the first one may have to wait for the worker.
+    async fn start_command(&self, spec: &ExecSpec) -> std::result::Result<RunningCommand, Error> {
+        let until = self.began + WORKER_START_TIMEOUT;
+        loop {
+            match RunningCommand::start(&self.target, spec).await {
+                Err(Error::Unreachable { .. } | Error::Busy { .. }) if Instant::now() < until => {
+                    tokio::time::sleep(WORKER_START_POLL).await;
+                }
+                started => return started,
+            }
+        }
+    }
+
+    async fn wait_for_interruption(&self) -> Interruption {
+        let (mut states, mut stopping) = (self.app.hub.subscribe_states(), self.app.stopping.clone());
+        let mut check = tokio::time::interval(REFUSAL_CHECK_INTERVAL);
+        loop {
+            tokio::select! {
+                changed = states.recv() => if let Ok((id, state)) = changed && id == self.id && state.has_ended() {
+                    return Interruption::SandboxEnded;
+                },
+                _ = stopping.wait_for(|stop| *stop) => return Interruption::Stopping,
+                _ = check.tick() => {
+                    let refused = self.app.egress.refused_hosts(self.id).into_iter().next();
+                    if let Some(host) = refused.filter(|host| host.count >= MAX_REFUSALS) {
+                        return Interruption::Refused(host);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The programs that the sandbox lacks.
+    async fn find_missing_tools(&self, tools: &[String]) -> Vec<String> {
+        let mut missing = Vec::new();
+        for tool in tools.iter().take(MAX_CHECKED_TOOLS) {
+            let argv = ["/bin/sh", "-c", "command -v -- \"$1\"", "sh", tool].map(str::to_owned).to_vec();
+            let spec = ExecSpec {
+                env: self.setup.variables.clone(),
+                ..command_spec(ExecCommand::Argv(argv), TOOL_CHECK_TIMEOUT)
+            };
+            let Ok(command) = RunningCommand::start(&self.target, &spec).await else { return missing };
+            if let Ok(result) = command.collect_tail(0).await
+                && matches!(result.exit, CommandExit::Exited { code } if code != 0)
+            {
+                missing.push(tool.clone());
+            }
+        }
+        missing
+    }
+
+    /// Stores the end of the set-up. Returns false if the sandbox has ended meanwhile.
+    pub(super) async fn record_completion(&self, completed: SetupCompleted) -> Result<bool> {
+        let id = self.id;
+        self.app.write(async move |work| setup::record_completion(work, id, completed).await).await
+    }
+
+    pub(super) async fn record_failure(&self, failed: SetupFailed) -> Result<bool> {
+        let (id, reason) = (self.id, failure_reason(&failed));
+        self.app.write(async move |work| setup::record_failure(work, id, Some(failed), reason).await).await
+    }
+}
+
+fn round_seconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1000.0).round() / 1000.0
+}
