@@ -32,6 +32,18 @@ impl<'a> LocalSandboxes<'a> {
         Ok(())
     }
 
+    /// Runs `true` as soon as the sandbox accepts commands.
+    pub async fn run_true_when_started(&self, id: &str) -> Result<()> {
+        loop {
+            match self.run_true(id).await {
+                Err(error) if error.to_string().contains("sandbox_starting") => {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                ended => return ended,
+            }
+        }
+    }
+
     pub async fn wait_for_state(&self, id: &str, states: &[&str]) -> Result<()> {
         let began = Instant::now();
         let mut admin = self.0.connect_admin().await?;

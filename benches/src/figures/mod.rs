@@ -6,6 +6,7 @@ mod commit_server;
 mod docker;
 mod fan_out;
 mod file_copy;
+mod first_command;
 mod fork;
 mod gateway;
 mod ingest;
@@ -19,6 +20,7 @@ mod neighbour;
 mod sandbox;
 mod sandbox_memory;
 mod sandboxes_at_once;
+mod setup;
 mod single_event;
 mod tool_calls;
 mod trajectory;
@@ -40,6 +42,7 @@ pub enum FigureName {
     Memory,
     Trajectory,
     Sandbox,
+    FirstCommand,
     Fork,
     SandboxesAtOnce,
     Neighbour,
@@ -50,11 +53,12 @@ pub enum FigureName {
     Claude,
     Files,
     Gateway,
+    Setup,
 }
 
 impl FigureName {
     /// All figures in run order. `Memory` precedes `Trajectory`, which reads pages from the same server.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -63,6 +67,7 @@ impl FigureName {
         Self::Memory,
         Self::Trajectory,
         Self::Sandbox,
+        Self::FirstCommand,
         Self::Fork,
         Self::SandboxesAtOnce,
         Self::Neighbour,
@@ -73,6 +78,7 @@ impl FigureName {
         Self::Claude,
         Self::Files,
         Self::Gateway,
+        Self::Setup,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -85,6 +91,7 @@ impl FigureName {
             Self::Memory => "memory",
             Self::Trajectory => "trajectory",
             Self::Sandbox => "sandbox",
+            Self::FirstCommand => "first-command",
             Self::Fork => "fork",
             Self::SandboxesAtOnce => "sandboxes-at-once",
             Self::Neighbour => "neighbour",
@@ -95,6 +102,7 @@ impl FigureName {
             Self::Claude => "claude",
             Self::Files => "files",
             Self::Gateway => "gateway",
+            Self::Setup => "setup",
         }
     }
 
@@ -109,6 +117,7 @@ impl FigureName {
             Self::Memory => Box::pin(memory::measure_server_memory(bench)).await,
             Self::Trajectory => Box::pin(trajectory::measure_trajectory(bench)).await,
             Self::Sandbox => Box::pin(sandbox::measure_sandbox(bench)).await,
+            Self::FirstCommand => Box::pin(first_command::measure_first_command(bench)).await,
             Self::Fork => fork::measure_fork(bench),
             Self::SandboxesAtOnce => Box::pin(sandboxes_at_once::measure_concurrent_creation(bench)).await,
             Self::Neighbour => Box::pin(neighbour::measure_neighbour(bench)).await,
@@ -119,6 +128,7 @@ impl FigureName {
             Self::Claude => Box::pin(claude::measure_claude(bench)).await,
             Self::Files => Box::pin(file_copy::measure_file_copy(bench)).await,
             Self::Gateway => Box::pin(gateway::measure_gateway(bench)).await,
+            Self::Setup => Box::pin(setup::measure_setup(bench)).await,
         };
         measured.unwrap_or_else(|error| vec![Figure::from_error(self.as_str(), &error)])
     }

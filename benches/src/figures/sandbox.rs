@@ -128,7 +128,7 @@ pub(super) fn time_programs(count: usize, mut command: impl FnMut() -> Command) 
     Ok(latencies)
 }
 
-fn bubblewrap_command() -> Command {
+pub(super) fn bubblewrap_command() -> Command {
     let mut command = Command::new("bwrap");
     command.args(["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]);
     command

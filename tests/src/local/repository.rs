@@ -56,6 +56,18 @@ impl SampleRepository {
         for (name, text) in SAMPLE_FILES {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
+        Self::commit_files(dir)
+    }
+
+    /// Creates a repository with the files of a directory and one commit.
+    pub fn copy_of(sources: &Path) -> Self {
+        let dir = super::create_temp_dir("atoll-repo-");
+        let status = Command::new("cp").arg("-r").arg(sources.join(".")).arg(dir.path()).status().unwrap();
+        assert!(status.success(), "cannot copy {}", sources.display());
+        Self::commit_files(dir)
+    }
+
+    fn commit_files(dir: TempDir) -> Self {
         run_git(dir.path(), &["init", "-q", "-b", "main"]);
         run_git(dir.path(), &["add", "-A"]);
         run_git(dir.path(), &["commit", "-q", "-m", "Begin"]);

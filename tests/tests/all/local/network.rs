@@ -2,7 +2,7 @@
 
 mod apt;
 mod limits;
-mod network_tools;
+pub mod network_tools;
 mod policy_changes;
 mod private_addresses;
 pub mod test_sites;

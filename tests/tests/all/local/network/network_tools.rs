@@ -12,17 +12,21 @@ pub fn is_reachable(url: &str) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// Allows the registries' addresses even if they are private, as an administrator would.
-pub fn start_server_for(hosts: &[&str]) -> LocalServer {
+/// Configuration that allows the registries' addresses even if they are private, as an administrator would.
+pub fn config_for(hosts: &[&str]) -> String {
     let addresses = hosts.iter().filter_map(|host| (*host, 443).to_socket_addrs().ok()).flatten();
     let mut private: Vec<String> = addresses.map(|address| address.ip().to_string()).collect();
     private.sort();
     private.dedup();
-    LocalServer::start_with_config(&format!("network: {{allow_private: {}}}\n", json!(private)))
+    format!("network: {{allow_private: {}}}\n", json!(private))
+}
+
+pub fn start_server_for(hosts: &[&str]) -> LocalServer {
+    LocalServer::start_with_config(&config_for(hosts))
 }
 
 /// Extra CA certificates of this host, if its environment names some.
-fn certificate_env() -> Value {
+pub fn certificate_env() -> Value {
     const NAMES: [&str; 4] = ["NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"];
     let variables = NAMES.iter().filter_map(|name| Some(((*name).to_owned(), Value::from(std::env::var(name).ok()?))));
     let variables = variables.filter(|(_, path)| path.as_str().is_some_and(|path| path.starts_with("/etc/ssl/")));

@@ -1,0 +1,7 @@
+//! Greetings.
+
+/// Greets a number of guests.
+pub fn greet(guests: u32) -> String {
+    let mut number = itoa::Buffer::new();
+    format!("Hello, {} guests!", number.format(guests))
+}
