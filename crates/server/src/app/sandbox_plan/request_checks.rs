@@ -141,6 +141,7 @@ pub fn check_request(new: &NewSandbox, caller: &Caller) -> Result<()> {
     if let Some(network) = &new.network {
         crate::app::network::check_network(network)?;
     }
+    atoll_core::service::check_services(new.services.as_deref().unwrap_or_default())?;
     new.repo.as_ref().map_or(Ok(()), |repo| check_repo(repo, caller))
 }
 
