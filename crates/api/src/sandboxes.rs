@@ -12,6 +12,8 @@ use atoll_core::sandbox::{
     Activity, AgentLimits, ApprovalMode, EndPolicy, IsolationTier, Mode, Network, Outcome, ProviderKind, Reason, Repo,
     Resources, ResultsAction, ResultsState, SandboxState, Settings,
 };
+use atoll_core::service::Service;
+use atoll_core::service::status::ServiceStatus;
 use atoll_core::setup::SetupRequest;
 use atoll_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -104,6 +106,10 @@ pub struct NewSandbox {
     pub mcp: Option<serde_json::Map<String, serde_json::Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
+    /// Programs that run beside the agent, such as a database; they replace those of the project.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 8))]
+    pub services: Option<Vec<Service>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -156,6 +162,9 @@ pub struct Sandbox {
     /// Progress of continuous mode; only in responses about one sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continuous: Option<ContinuousProgress>,
+    /// Its services; only in responses about one sandbox.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceStatus>,
     pub created_by: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,

@@ -97,6 +97,10 @@ macro_rules! for_each_event_type {
             GIT_BRANCH_CREATED = "git.branch_created", GitBranchCreated(GitBranchCreated), "The server exported the results as a branch.";
             GIT_NOTHING_CHANGED = "git.nothing_changed", GitNothingChanged(GitNothingChanged), "The results contain no changes.";
             SECRETS_EXPOSED = "secrets.exposed", SecretsExposed(SecretsExposed), "The sandbox holds the values of these secrets.";
+            SERVICE_STARTED = "service.started", ServiceStarted(ServiceStarted), "The worker started a service.";
+            SERVICE_READY = "service.ready", ServiceReady(ServiceReady), "A service passed its ready check.";
+            SERVICE_EXITED = "service.exited", ServiceExited(ServiceExited), "A service ended, and the worker starts it again after a delay.";
+            SERVICE_FAILED = "service.failed", ServiceFailed(ServiceFailed), "A service did not become ready, or it ended too often. The worker does not start it again.";
             SESSION_OPENED = "session.opened", SessionOpened(SessionOpened), "A session started with this sandbox.";
             SESSION_CHANGED = "session.changed", SessionChanged(SessionChanged), "A person changed the session.";
             SESSION_CLOSED = "session.closed", SessionClosed(SessionChanged), "A person closed the session.";

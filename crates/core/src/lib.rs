@@ -37,6 +37,7 @@ pub mod provider;
 pub mod redact;
 pub mod sandbox;
 pub mod secret;
+pub mod service;
 pub mod session;
 pub mod setup;
 pub mod setup_phase;

@@ -4,6 +4,7 @@ use crate::continuous::Continuous;
 use crate::guardian::GuardianSettings;
 use crate::id::SandboxId;
 use crate::policy::ToolPolicy;
+use crate::service::Service;
 use crate::setup::SetupRequest;
 use crate::string_enum;
 use serde::{Deserialize, Serialize};
@@ -274,6 +275,9 @@ pub struct Settings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub mcp: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Programs that run beside the agent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<Service>,
     /// Sandbox whose files this one started with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<SandboxId>,

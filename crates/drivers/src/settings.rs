@@ -3,6 +3,7 @@
 use atoll_core::guardian::GuardianSettings;
 use atoll_core::policy::{RuleAction, ToolPolicy, ToolRule};
 use atoll_core::sandbox::{AgentLimits, ApprovalMode, Mode};
+use atoll_core::service::Service;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -42,6 +43,9 @@ pub struct AgentSettings {
     pub policy: ToolPolicy,
     #[serde(default, deserialize_with = "ignore_unknown")]
     pub guardian: Option<GuardianSettings>,
+    /// Programs that run beside the agent.
+    #[serde(default, deserialize_with = "ignore_unknown")]
+    pub services: Option<Vec<Service>>,
     /// Names of secrets; the server may provide some of them as files.
     #[serde(default)]
     pub secrets: Option<Vec<String>>,

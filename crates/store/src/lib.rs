@@ -22,6 +22,7 @@ pub mod projects;
 pub mod retention;
 pub mod sandboxes;
 pub mod secrets;
+pub mod services;
 pub mod sessions;
 pub mod sql;
 mod sqlite;

@@ -8,6 +8,7 @@
 //!   atoll_dispatcher   the main loop and the links to the server; the fake provider runs it, too
 //!   executor       owns the agent's process and its turns
 //!     transcript, logins   the agent's transcript and login files
+//!     services     the programs that run beside the agent
 //!   transfer       the server's file transfers, one connection each
 //!     exec         the server's commands, one connection each
 //!       link       HTTP and WebSocket connections to the server
@@ -30,10 +31,11 @@ pub mod link;
 pub mod logins;
 pub mod memory_counters;
 pub mod opencode;
+mod output_tail;
 mod readiness;
+mod services;
 pub mod setup;
 pub mod spawner;
-mod stderr_tail;
 pub mod supervisor;
 pub mod transcript;
 pub mod transfer;

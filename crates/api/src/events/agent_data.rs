@@ -65,7 +65,8 @@ pub struct AgentCompleted {
 pub struct AgentFailed {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<i64>,
-    /// `agent_failed`, `agent_exited`, `agent_crashed`, `agent_not_started` or `out_of_memory`.
+    /// `agent_failed`, `agent_exited`, `agent_crashed`, `agent_not_started`, `out_of_memory` or
+    /// `service_failed`.
     pub reason: String,
     pub error: String,
     /// The end of the agent's standard error.

@@ -195,6 +195,16 @@ pub const EXAMPLES: &[(&str, &str)] = &[
         "secrets.exposed",
         r#"{"text":"in the sandbox: NPM_TOKEN as $NPM_TOKEN","secrets":[{"name":"NPM_TOKEN","variable":"NPM_TOKEN"}]}"#,
     ),
+    ("service.started", r#"{"name":"db","port":5432,"restarts":0}"#),
+    ("service.ready", r#"{"name":"db","seconds":0.21}"#),
+    (
+        "service.exited",
+        r#"{"name":"db","exit":{"kind":"signalled","signal":9},"detail":"was killed by signal 9","tail":"database system is ready","restart_s":0.25}"#,
+    ),
+    (
+        "service.failed",
+        r#"{"name":"db","reason":"not_started","detail":"exited with code 1 before it was ready","exit":{"kind":"exited","code":1},"tail":"could not bind 127.0.0.1:5432"}"#,
+    ),
     ("session.opened", r#"{"session_id":"ses_01k9z6m3q8e5t7v2x4y6a8b0cd","title":"Add a test"}"#),
     ("session.changed", r#"{"session_id":"ses_01k9z6m3q8e5t7v2x4y6a8b0cd","title":"Add two tests","state":"open"}"#),
     ("session.closed", r#"{"session_id":"ses_01k9z6m3q8e5t7v2x4y6a8b0cd","title":"Add two tests","state":"closed"}"#),

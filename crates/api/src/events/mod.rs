@@ -18,6 +18,7 @@ mod examples;
 #[cfg(feature = "openapi")]
 mod reference;
 mod sandbox_data;
+mod service_data;
 mod setup_data;
 
 pub use agent_data::*;
@@ -27,6 +28,7 @@ pub use examples::EXAMPLES;
 #[cfg(feature = "openapi")]
 pub use reference::{AnyEvent, add_event_schemas, reference_page};
 pub use sandbox_data::*;
+pub use service_data::*;
 pub use setup_data::*;
 
 use atoll_core::event::{Event, EventSource, NewEvent};

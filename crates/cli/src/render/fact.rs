@@ -6,7 +6,7 @@ use super::{approval, time};
 use crate::event_log::log_event::LogEvent;
 use atoll_api::events::{
     AgentPlan, EventData, GuardianDenied, GuardianDetected, LimitChanged, LimitUse, NetworkChanged, ProtectedPaths,
-    SettingsIgnored,
+    ServiceExited, ServiceStarted, SettingsIgnored,
 };
 use atoll_core::guardian::Detector;
 use atoll_core::limit::Limit;
@@ -100,6 +100,17 @@ pub fn describe_fact(event: &LogEvent) -> Option<Fact> {
         EventData::FilesMoved(file) => Fact::note(format!("{actor} moved {} to {}", file.from, file.to)),
         EventData::FilesDeleted(file) => Fact::note(format!("{actor} deleted {}", file.path)),
         EventData::SecretsExposed(exposed) => Fact::warning(exposed.text.as_str()),
+        EventData::ServiceStarted(started) => describe_service_start(started),
+        EventData::ServiceReady(ready) => {
+            Fact::note(format!("service {} is ready after {} s", ready.name, ready.seconds))
+        }
+        EventData::ServiceExited(exited) => {
+            let ServiceExited { name, detail, restart_s, tail, .. } = exited;
+            Fact::warning(format!("service {name} {detail}; it starts again in {restart_s} s")).with_body(tail.as_str())
+        }
+        EventData::ServiceFailed(failed) => {
+            Fact::warning(format!("service {} failed: {}", failed.name, failed.detail)).with_body(failed.tail.as_str())
+        }
         EventData::SessionForked(fork) => Fact::note(format!("the session was forked as {}", fork.fork)),
         EventData::WorkerLost(loss) => {
             Fact::warning(join_detail("events of the worker are lost", loss.detail.as_deref().unwrap_or_default()))
@@ -187,6 +198,16 @@ fn describe_pause(paused: &LimitUse, sandbox: &str) -> String {
     };
     let flag = paused.limit.as_str().replace('_', "-");
     format!("the agent is paused at its limit of {limit}; raise it with `atoll sandbox limits {sandbox} --{flag} N`")
+}
+
+fn describe_service_start(started: &ServiceStarted) -> Fact {
+    let port = started.port.map(|port| format!(" (port {port})")).unwrap_or_default();
+    let again = match started.restarts {
+        0 => String::new(),
+        1 => ", restarted once".to_owned(),
+        times => format!(", restarted {times} times"),
+    };
+    Fact::note(format!("service {} starts{port}{again}", started.name))
 }
 
 fn describe_limits(actor: &str, change: &LimitChanged) -> Fact {

@@ -28,9 +28,12 @@ pub fn event_style(event_type: &str) -> Style {
         | kind::AGENT_ERROR
         | kind::AGENT_STREAM_ERROR
         | kind::SANDBOX_FAILED
+        | kind::SERVICE_FAILED
         | kind::WORKER_LOST
         | kind::WORKER_REJECTED => BAD,
-        kind::MESSAGE_UNDELIVERABLE | kind::MESSAGE_UNCONFIRMED | kind::AGENT_INTERRUPTED => WARN,
+        kind::MESSAGE_UNDELIVERABLE | kind::MESSAGE_UNCONFIRMED | kind::AGENT_INTERRUPTED | kind::SERVICE_EXITED => {
+            WARN
+        }
         kind::AGENT_COMPLETED | kind::SANDBOX_COMPLETED => GOOD,
         _ if event_type.starts_with("agent.") => NAME,
         _ => FAINT,

@@ -10,6 +10,7 @@ use crate::render::time;
 use atoll_api::{EventsQuery, Sandbox};
 use atoll_core::event::kind;
 use atoll_core::id::SandboxId;
+use atoll_core::service::status::ServiceStatus;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -60,6 +61,7 @@ fn sandbox_fields(sandbox: &Sandbox) -> Fields {
         .optional("labels", join_names(&labels))
         .optional("secrets", join_names(sandbox.settings.secrets.as_deref().unwrap_or_default()))
         .optional("exposed secrets", join_names(&sandbox.exposed_secrets))
+        .entries("service", sandbox.services.iter().map(describe_service))
         .optional("turn", sandbox.turn)
         .field("events", format!("{} to {}", sandbox.first_seq, sandbox.last_seq))
         .optional("dropped events", Some(sandbox.dropped_events).filter(|count| *count > 0))
@@ -70,6 +72,16 @@ fn sandbox_fields(sandbox: &Sandbox) -> Fields {
         .field("state since", time::format_time(sandbox.state_since))
         .optional("last heartbeat", sandbox.last_heartbeat.map(time::format_time))
         .optional("ended", sandbox.ended_at.map(time::format_time))
+}
+
+fn describe_service(service: &ServiceStatus) -> String {
+    let port = service.port.map(|port| format!(", port {port}")).unwrap_or_default();
+    let restarts = match service.restarts {
+        0 => String::new(),
+        1 => ", 1 restart".to_owned(),
+        times => format!(", {times} restarts"),
+    };
+    format!("{}: {}{port}{restarts}", service.name, service.state)
 }
 
 fn join_names(names: &[String]) -> Option<String> {

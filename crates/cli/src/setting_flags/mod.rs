@@ -4,6 +4,7 @@ mod agent_flags;
 mod limit_flags;
 mod network_flags;
 mod sandbox_flags;
+mod service_flags;
 
 use crate::failure::Result;
 use agent_flags::AgentFlags;
@@ -12,6 +13,7 @@ use atoll_core::id::{ProjectId, SessionId};
 use limit_flags::LimitFlags;
 use network_flags::NetworkFlags;
 use sandbox_flags::SandboxFlags;
+use service_flags::ServiceFlags;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -25,13 +27,15 @@ pub struct SettingFlags {
     #[command(flatten)]
     network: NetworkFlags,
     #[command(flatten)]
+    services: ServiceFlags,
+    #[command(flatten)]
     limits: LimitFlags,
 }
 
 impl SettingFlags {
     /// A request with the given flags. It names every field, so that a new field of the API needs a decision here.
     pub fn to_request(&self) -> Result<NewSandbox> {
-        let Self { sandbox, agent, network, limits } = self;
+        let Self { sandbox, agent, network, services, limits } = self;
         Ok(NewSandbox {
             provider: sandbox.provider,
             agent: agent.agent.clone(),
@@ -61,6 +65,7 @@ impl SettingFlags {
             continuous: agent.continuous_settings(),
             mcp: agent.mcp.clone(),
             secrets: (!sandbox.secrets.is_empty()).then(|| sandbox.secrets.clone()),
+            services: services.settings(),
             // One command sets each of these in its own way.
             prompt: None,
             title: None,
@@ -147,6 +152,17 @@ mod tests {
             body(&["--allow-host", "a.example"]),
             json!({"network": {"policy": "allow", "allow": ["a.example"]}})
         );
+        assert_eq!(
+            body(&["--service", "db:5432=postgres -D d", "--service", "queue=redis-server --port=1"]),
+            json!({"services": [
+                {"name": "db", "command": "postgres -D d", "ready": {"port": 5432}},
+                {"name": "queue", "command": "redis-server --port=1"},
+            ]})
+        );
+        assert_eq!(body(&["--no-services"]), json!({"services": []}));
+        for bad in ["db", "=x", "db:=x", "db:0=x", "db:70000=x", "db="] {
+            assert!(TestCommand::try_parse_from(["test", "--service", bad]).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -76,7 +76,8 @@ pub async fn record_run_failure(
     reason: &Reason,
 ) -> Result<bool> {
     // Retrying does not help an agent that cannot start.
-    if reason.code == "agent_not_started" || !is_live(work.tx, sandbox).await? {
+    let is_start_failure = matches!(reason.code.as_str(), "agent_not_started" | "service_failed");
+    if is_start_failure || !is_live(work.tx, sandbox).await? {
         return Ok(false);
     }
     sandbox.apply_signal(Signal::LoopRunFailed);

@@ -1,6 +1,6 @@
 //! Ingests a worker's batch into the event log: fence, deduplicate, number, append, observe.
 
-use super::{Work, approvals, fence, guardian, heartbeat, lifecycle, limits, pricing, transcripts};
+use super::{Work, approvals, fence, guardian, heartbeat, lifecycle, limits, pricing, services, transcripts};
 use crate::auth::access::WorkerOf;
 use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::ingest_gates::IngestTurn;
@@ -245,6 +245,7 @@ async fn append_events(
         let observation = observe_event(event.event_type.as_str());
         approvals::observe_event(work, sandbox.id, &event).await?;
         transcripts::observe_event(work, session, sandbox, &event).await?;
+        services::observe_event(work, sandbox, &event).await?;
         let warning = limits::observe_event(sandbox, &event);
         let nudge = guardian::nudge_for_event(sandbox, &event);
         let (turn, source) = (event.turn, event.source);

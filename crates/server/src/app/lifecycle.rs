@@ -205,7 +205,7 @@ fn failure_reason(data: &str) -> Reason {
     let failure: serde_json::Value = serde_json::from_str(data).unwrap_or_default();
     let word = |key: &str| failure.get(key).and_then(|value| value.as_str()).map(|text| truncate_text(text, 500));
     // Codes that Atoll's worker reports. Other texts come from the agent and go into the detail.
-    const KNOWN: [&str; 4] = ["out_of_memory", "agent_crashed", "agent_exited", "agent_not_started"];
+    const KNOWN: [&str; 5] = ["out_of_memory", "agent_crashed", "agent_exited", "agent_not_started", "service_failed"];
     let said_reason = word("reason").unwrap_or_default();
     let code = KNOWN.into_iter().find(|known| said_reason == *known).unwrap_or("agent_failed");
     let detail = word("error").or_else(|| word("detail")).or_else(|| word("reason"));

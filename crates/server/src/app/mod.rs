@@ -35,6 +35,7 @@ pub mod results;
 pub mod sandbox_plan;
 pub mod sandboxes;
 pub mod secrets;
+pub mod services;
 pub mod sessions;
 pub mod setup;
 pub mod snapshots;

@@ -63,6 +63,7 @@ pub async fn read_sandbox(app: &App, access: ReaderOrWorker) -> Result<atoll_api
         let mut view = load_sandbox_view(tx, row).await?;
         view.usage = load_usage(tx, UsageScope::Sandbox(id)).await?;
         view.continuous = load_progress(tx, id, &view.settings).await?;
+        view.services = super::services::load_statuses(tx, id, view.state, &view.settings).await?;
         Ok(view)
     })
     .await

@@ -25,7 +25,7 @@ use atoll_store::tokens::{TokenHolder, TokenRow};
 use atoll_store::users::UserRow;
 use atoll_store::{Tx, approvals, budgets, continuous};
 use secrecy::ExposeSecret;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 #[allow(clippy::cast_precision_loss, reason = "micro-dollars are far from the limit of f64")]
@@ -47,9 +47,11 @@ const HIDDEN_VALUE: &str = "***";
 
 /// Replaces hidden values of variables by the stored ones, so that a client can change the defaults that it has read.
 pub fn restore_hidden_values(mut defaults: DefaultsJson, stored: &DefaultsJson) -> DefaultsJson {
-    if let (Some(Value::Object(env)), Some(Value::Object(stored))) = (defaults.get_mut("env"), stored.get("env")) {
+    let mut stored = stored.clone();
+    let stored = environments(&mut stored);
+    for (owner, env) in environments(&mut defaults) {
         for (name, value) in env.iter_mut().filter(|(_, value)| **value == HIDDEN_VALUE) {
-            if let Some(stored) = stored.get(name) {
+            if let Some(stored) = stored.get(&owner).and_then(|stored| stored.get(name)) {
                 *value = stored.clone();
             }
         }
@@ -57,10 +59,31 @@ pub fn restore_hidden_values(mut defaults: DefaultsJson, stored: &DefaultsJson) 
     defaults
 }
 
+/// The variables in a project's defaults: those of its sandboxes, and those of each service by its name.
+fn environments(defaults: &mut DefaultsJson) -> BTreeMap<Option<String>, &mut Map<String, Value>> {
+    let mut found = BTreeMap::new();
+    for (field, value) in defaults {
+        match (field.as_str(), value) {
+            ("env", Value::Object(env)) => drop(found.insert(None, env)),
+            ("services", Value::Array(services)) => {
+                for service in services {
+                    let name = service.get("name").and_then(Value::as_str).map(str::to_owned);
+                    if let (Some(name), Some(Value::Object(env))) = (name, service.get_mut("env")) {
+                        found.insert(Some(name), env);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
 fn view_sandbox(row: SandboxRow, labels: BTreeMap<String, String>, cost: ModelCost) -> atoll_api::Sandbox {
     let mut settings = row.settings;
     // The values of variables can be secrets, so only their names are shown.
-    settings.env.values_mut().for_each(|value| *value = HIDDEN_VALUE.into());
+    let of_services = settings.services.iter_mut().flat_map(|service| service.env.values_mut());
+    settings.env.values_mut().chain(of_services).for_each(|value| *value = HIDDEN_VALUE.into());
     atoll_api::Sandbox {
         id: row.id,
         session_id: row.session_id,
@@ -92,6 +115,7 @@ fn view_sandbox(row: SandboxRow, labels: BTreeMap<String, String>, cost: ModelCo
         },
         usage: None,
         continuous: None,
+        services: Vec::new(),
         created_by: row.created_by,
         created_at: row.created_at,
         updated_at: row.updated_at,
@@ -249,7 +273,7 @@ pub fn view_network(row: &SandboxRow, hosts: Vec<HostTraffic>) -> NetworkStatus 
 
 pub fn view_project(row: ProjectRow) -> atoll_api::Project {
     let mut defaults = row.defaults;
-    if let Some(Value::Object(env)) = defaults.get_mut("env") {
+    for env in environments(&mut defaults).into_values() {
         env.values_mut().for_each(|value| *value = HIDDEN_VALUE.into());
     }
     atoll_api::Project {
@@ -346,6 +370,11 @@ mod tests {
         let stored = object(json!({"env": {"A": "1", "B": "2"}}));
         let changed = object(json!({"agent": "demo", "env": {"A": "***", "B": "3", "C": "***"}}));
         let expected = json!({"agent": "demo", "env": {"A": "1", "B": "3", "C": "***"}});
+        assert_eq!(Value::from(restore_hidden_values(changed, &stored)), expected);
+        let stored = object(json!({"services": [{"name": "a", "env": {"P": "1"}}, {"name": "b", "env": {"P": "2"}}]}));
+        let changed =
+            object(json!({"services": [{"name": "b", "env": {"P": "***"}}, {"name": "c", "env": {"P": "***"}}]}));
+        let expected = json!({"services": [{"name": "b", "env": {"P": "2"}}, {"name": "c", "env": {"P": "***"}}]});
         assert_eq!(Value::from(restore_hidden_values(changed, &stored)), expected);
     }
 }

@@ -1,7 +1,7 @@
 //! The data of `agent.failed`: classifies how an agent exited.
 
 use crate::spawner::ExitStatus;
-use atoll_api::events::AgentFailed;
+use atoll_api::events::{AgentFailed, ServiceFailed};
 use atoll_core::provider::CommandExit;
 use atoll_core::size::format_bytes;
 
@@ -75,6 +75,24 @@ const fn exit_of(end: &AgentExit<'_>) -> CommandExit {
 pub(super) fn launch_failure_data(error: &str) -> AgentFailed {
     let (reason, stderr_tail) = ("agent_not_started".to_owned(), Some(String::new()));
     AgentFailed { reason, error: error.to_owned(), stderr_tail, ..AgentFailed::default() }
+}
+
+/// Builds the data of `agent.failed` for an agent that did not start because of a service.
+pub(super) fn service_failure_data(failed: &ServiceFailed) -> AgentFailed {
+    const MAX_LINE_CHARS: usize = 200;
+    let last_line = failed.tail.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let last_line: String = last_line.trim().chars().take(MAX_LINE_CHARS).collect();
+    let said = if last_line.is_empty() {
+        "it wrote no output".to_owned()
+    } else {
+        format!("its output ends with: {last_line}")
+    };
+    let error = format!(
+        "service {}: {}; {said}; correct its command, its ready check or what it needs, then run again",
+        failed.name, failed.detail
+    );
+    let (reason, stderr_tail) = ("service_failed".to_owned(), Some(failed.tail.clone()));
+    AgentFailed { reason, error, stderr_tail, exit: failed.exit, ..AgentFailed::default() }
 }
 
 #[cfg(test)]

@@ -39,6 +39,8 @@ impl Executor {
         self.limits.set_limits(self.launch.settings.limits.unwrap_or_default(), None);
         self.guardian.watch = CallDetectors::new(self.launch.settings.guardian.unwrap_or_default());
         (self.launch.program, self.launch.gateway) = (start.program, start.gateway);
+        let services = self.launch.settings.services.clone().unwrap_or_default();
+        self.set_services(services, start.prompt.is_some());
         let Some(name) = start.agent else {
             self.launch.has_no_agent = true;
             return;
@@ -54,7 +56,7 @@ impl Executor {
                 if let Some(resume) = start.resume {
                     self.resume_conversation(resume);
                 }
-                if start.prompt.is_none() {
+                if start.prompt.is_none() && !self.services.is_starting() {
                     self.next_turn.waiting_due = Some(Instant::now());
                 }
             }

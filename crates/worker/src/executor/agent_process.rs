@@ -2,8 +2,8 @@
 
 use super::shutdown::Interrupt;
 use super::sleep_until_deadline;
+use crate::output_tail::OutputTail;
 use crate::spawner::{self, ExitStatus, ProgramSpec, SpawnedProcess, Spawner, StdStreams};
-use crate::stderr_tail::StderrTail;
 use atoll_dispatcher::program::input::{Line, LineSplitter};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -43,7 +43,7 @@ pub(super) struct AgentProcess {
     stdout: Option<Receiver>,
     stderr: Option<Receiver>,
     lines: LineSplitter,
-    tail: StderrTail,
+    tail: OutputTail,
     ended: Option<(ExitStatus, Instant)>,
     /// Number of out-of-memory kills when the process started.
     pub kills_before: Option<u64>,
@@ -81,7 +81,7 @@ impl AgentProcess {
             stdout: Some(stdout),
             stderr: Some(stderr),
             lines: LineSplitter::default(),
-            tail: StderrTail::default(),
+            tail: OutputTail::default(),
             ended: None,
             kills_before: kills,
             kills_at_output: kills,

@@ -1,4 +1,4 @@
-//! Quiesces the agent between turns: stops its process, so that its files can be copied or replaced consistently.
+//! Quiesces the agent between turns: stops its process and the services, so that its files can be copied or replaced consistently.
 
 use super::Executor;
 use atoll_drivers::AgentTurn;
@@ -57,6 +57,7 @@ impl Executor {
                 if let Some(agent) = &self.agent.process {
                     agent.signal(Signal::KILL);
                 }
+                self.services.stop();
                 self.quiesce = QuiesceState::Stopping(request);
             }
         }
@@ -64,7 +65,7 @@ impl Executor {
 
     /// Confirms the request once the agent has exited. The next message starts it again.
     pub(super) async fn finish_quiesce(&mut self) {
-        if self.agent.process.is_some() {
+        if self.agent.process.is_some() || !self.services.are_stopped() {
             return;
         }
         if matches!(self.quiesce, QuiesceState::Stopping(_)) {

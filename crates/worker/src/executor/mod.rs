@@ -13,6 +13,7 @@
 //! | the guardian's detectors | `guardian` |
 //! | limits (pure), and pausing the agent for them | `limit_tracker`, `limit_enforcement` |
 //! | the agent's transcript and login files | `transcript_sync`, `login_sync` |
+//! | services that run beside the agent | `service_control` |
 //! | shutdown and quiescing | `shutdown`, `agent_quiesce` |
 //!
 //! Invariant: before the executor reports the end of a tool or a turn, it reports all file changes up to then.
@@ -38,6 +39,7 @@ use guardian::GuardianState;
 use limit_tracker::LimitTracker;
 use login_sync::LoginSync;
 use serde_json::value::RawValue;
+use service_control::ServiceControl;
 use shutdown::{Interrupt, Shutdown};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,6 +62,7 @@ mod limit_enforcement;
 mod limit_tracker;
 mod login_sync;
 mod response_events;
+mod service_control;
 mod shutdown;
 mod tool_rules;
 mod transcript_sync;
@@ -154,6 +157,7 @@ struct Executor {
     limits: LimitTracker,
     transcript: TranscriptSync,
     logins: LoginSync,
+    services: ServiceControl,
     shutdown: Shutdown,
     quiesce: QuiesceState,
 }
@@ -174,6 +178,7 @@ impl Executor {
             limits: LimitTracker::default(),
             transcript: TranscriptSync::new(tools.transcripts.clone()),
             logins: LoginSync::new(tools.logins.clone()),
+            services: ServiceControl::default(),
             shutdown: Shutdown::No,
             quiesce: QuiesceState::No,
             tools,
@@ -201,7 +206,11 @@ impl Executor {
                 events = self.watcher.next_events(), if self.outgoing.has_room() => self.handle_watch_events(events),
                 lines = next_lines(self.agent.process.as_mut(), listen) => self.handle_lines(lines),
                 Some(request) = self.channels.quiesce_requests.recv() => self.handle_quiesce(request),
-                () = self.quiesce.wait_for_resume() => self.quiesce = QuiesceState::No,
+                () = self.quiesce.wait_for_resume() => {
+                    self.quiesce = QuiesceState::No;
+                    self.start_services();
+                }
+                report = self.services.next_report() => self.handle_service_report(report),
                 result = self.transcript.next_result() => self.handle_transcript_result(result),
                 uploaded = self.approvals.next_upload() => self.handle_upload(uploaded),
                 result = self.logins.next_result() => self.handle_login_result(result),

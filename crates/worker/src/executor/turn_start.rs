@@ -39,7 +39,10 @@ impl NextTurn {
 impl Executor {
     /// Delivers the next message, if any; false if there is nothing to do.
     pub(super) async fn deliver_next(&mut self, now: Instant) -> bool {
-        let is_blocked = self.quiesce.is_requested() || self.transcript.is_restoring() || self.logins.is_running();
+        let is_blocked = self.quiesce.is_requested()
+            || self.transcript.is_restoring()
+            || self.logins.is_running()
+            || self.services.is_starting();
         if self.shutdown != Shutdown::No || is_blocked || self.launch.driver.is_none() {
             return false;
         }

@@ -4,8 +4,8 @@
 use super::DIRECTORY_FLAG;
 use crate::environment::Environment;
 use crate::link::Server;
+use crate::output_tail::OutputTail;
 use crate::spawner::{ExitStatus, ProgramSpec, SpawnedProcess, Spawner, StdStreams};
-use crate::stderr_tail::StderrTail;
 use atoll_core::bounds::MAX_BLOB_BYTES;
 use atoll_dispatcher::link::Reply;
 use atoll_dispatcher::link::backoff::Backoff;
@@ -223,7 +223,7 @@ impl TranscriptStore {
 
 impl TransferProcess {
     async fn wait_for_exit(mut self) -> Result<(), TranscriptFailure> {
-        let (mut tail, mut piece) = (StderrTail::default(), vec![0; CHUNK_BYTES]);
+        let (mut tail, mut piece) = (OutputTail::default(), vec![0; CHUNK_BYTES]);
         while let Ok(count) = self.stderr.read(&mut piece).await
             && count > 0
         {

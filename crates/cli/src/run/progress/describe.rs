@@ -52,7 +52,9 @@ impl RunProgress {
             EventData::AgentInterrupted(_) => Some(ViewStep::warning("the agent was interrupted")),
             EventData::AgentCompleted(turn) => describe_stop(turn),
             EventData::AgentFailed(failure) => {
-                let tail = failure.stderr_tail.as_deref().unwrap_or_default();
+                // The service's own step shows its output.
+                let tail = failure.stderr_tail.as_deref().filter(|_| failure.reason != "service_failed");
+                let tail = tail.unwrap_or_default();
                 Some(failure_step(&format!("{} ({})", failure.error, failure.reason), tail))
             }
             EventData::AgentError(_) | EventData::AgentStreamError(_) => Some(failure_step(&body, "")),
@@ -81,6 +83,7 @@ impl RunProgress {
             | EventData::AgentMessageInjected(_)
             | EventData::GitBranchCreated(_)
             | EventData::GitNothingChanged(_) => None,
+            EventData::ServiceStarted(started) if started.restarts == 0 => None,
             data => match event.event_type().split('.').next() {
                 Some("session" | "sandbox") => None,
                 Some("continuous") => return describe_check(data).into_iter().collect(),

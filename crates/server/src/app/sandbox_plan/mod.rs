@@ -14,6 +14,7 @@ mod request_checks;
 pub use request_checks::{check_default_repo, check_defaults};
 
 use super::Work;
+use super::services::check_support;
 use crate::auth::Caller;
 use crate::auth::access::{CanWork, ClientCaller};
 use crate::problem::{Problem, Result};
@@ -141,6 +142,8 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
         let delivers = has_repository && agent_settings.deliver != Some(false);
         check_continuous(continuous, runs_agents, delivers)?;
     }
+    let services = new.services.or(defaults.services).unwrap_or_default();
+    check_support(&services, provider, &capabilities)?;
     let mut env = defaults.env;
     env.extend(new.env);
     let mut labels = defaults.labels;
@@ -187,6 +190,7 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
         continuous: agent_settings.continuous,
         system_prompt: agent_settings.system_prompt,
         mcp: new.mcp.or(defaults.mcp),
+        services,
         forked_from: None,
         secrets: new.secrets.or(defaults.secrets),
         exposed_secrets: Vec::new(),

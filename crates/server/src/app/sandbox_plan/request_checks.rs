@@ -145,6 +145,7 @@ pub fn check_request(new: &NewSandbox, caller: &Caller) -> Result<()> {
         setup.check_bounds()?;
         setup.network.as_ref().map_or(Ok(()), crate::app::network::check_network)?;
     }
+    atoll_core::service::check_services(new.services.as_deref().unwrap_or_default())?;
     new.repo.as_ref().map_or(Ok(()), |repo| check_repo(repo, caller))
 }
 

@@ -6,6 +6,7 @@ mod demo_agent;
 mod files;
 mod process_trees;
 mod real_agents;
+mod services;
 mod terminal;
 mod worker_exit;
 

@@ -1,4 +1,4 @@
-//! Keeps the last lines of a process's stderr.
+//! Keeps the last lines of a process's output.
 
 use std::collections::VecDeque;
 
@@ -7,12 +7,12 @@ const MAX_LINES: usize = 20;
 const MAX_LINE_LENGTH: usize = 1024;
 
 #[derive(Debug, Default)]
-pub struct StderrTail {
+pub struct OutputTail {
     lines: VecDeque<Vec<u8>>,
     partial: Vec<u8>,
 }
 
-impl StderrTail {
+impl OutputTail {
     pub fn push(&mut self, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, whole) = match piece.split_last() {
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn keeps_the_last_lines_and_truncates_long_ones() {
-        let mut tail = StderrTail::default();
+        let mut tail = OutputTail::default();
         assert_eq!(tail.text(), "");
         for n in 0..100 {
             tail.push(format!("line {n}\n").as_bytes());
