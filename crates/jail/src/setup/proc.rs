@@ -33,14 +33,25 @@ pub(super) fn mount_proc(share: Option<UserShare>) -> Result<(), StepFailure> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     rustix::mount::mount(c"proc", c"proc", c"proc", flags, None).at(LaunchStep::Proc)?;
     share.map_or(Ok(()), UserShare::apply_to_namespace)?;
-    for path in HIDDEN_FILES.map(Path::new).into_iter().filter(|path| path.exists()) {
+    for path in existing_paths(HIDDEN_FILES)? {
         attach_mount(&clone_mount(Path::new("dev/null"), READ_ONLY | NO_SUID | NO_EXECUTION)?, path, LaunchStep::Proc)?;
     }
-    for path in HIDDEN_DIRECTORIES.map(Path::new).into_iter().filter(|path| path.exists()) {
+    for path in existing_paths(HIDDEN_DIRECTORIES)? {
         mount_empty_dir(path, LaunchStep::Proc)?;
     }
-    for path in READ_ONLY_PATHS.map(Path::new).into_iter().filter(|path| path.exists()) {
+    for path in existing_paths(READ_ONLY_PATHS)? {
         attach_mount(&clone_mount(path, READ_ONLY | NO_SUID | NO_DEVICES | NO_EXECUTION)?, path, LaunchStep::Proc)?;
     }
     Ok(())
+}
+
+/// Returns the paths that this kernel has. A path that cannot be examined is an error, because it would stay visible.
+fn existing_paths<const N: usize>(paths: [&'static str; N]) -> Result<Vec<&'static Path>, StepFailure> {
+    let mut existing = Vec::new();
+    for path in paths.map(Path::new) {
+        if path.try_exists().at_with(LaunchStep::Proc, path.display())? {
+            existing.push(path);
+        }
+    }
+    Ok(existing)
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use atoll_jail::Exit;
 
-use crate::harness::{Harness, require_root, skip_test, wait_for_file};
+use crate::harness::{Harness, require_root, run_program, skip_test, wait_for_file};
 
 #[test]
 fn a_one_shot_run_has_no_privileges_and_only_its_descriptors() {
@@ -194,6 +194,10 @@ fn proc_reveals_neither_the_host_nor_other_processes() {
             .shell_output("a", "cat /proc/keys /proc/timer_list /proc/key-users /proc/sched_debug 2>/dev/null | wc -c"),
         "0"
     );
+    // Hidden files are the empty device, also where the agent could not read the original.
+    let hidden = "for name in kcore keys key-users latency_stats sched_debug timer_list timer_stats; do \
+                  test ! -e /proc/$name || stat -c '%t:%T' /proc/$name; done | sort -u";
+    assert_eq!(harness.shell_output("a", hidden), "1:3");
     let processes: usize = harness.shell_output("a", "ls -d /proc/[0-9]* | wc -l").parse().unwrap();
     assert!(processes <= 4, "{processes} processes are visible");
     for path in ["/proc/1/root/etc/shadow", "/proc/kcore", "/proc/1/mem", "/proc/kmsg", "/proc/slabinfo"] {
@@ -240,8 +244,9 @@ try:
     fcntl.ioctl(follower, 0x5412, b'x'); print('tiocsti OK')
 except OSError as error: print('tiocsti', errno.errorcode[error.errno])
 "#;
-    fs::write(harness.launcher.find_sandbox("a").unwrap().unwrap().workspace.join("calls.py"), script).unwrap();
-    let output = harness.shell_output("a", "/usr/bin/python3 /workspace/calls.py");
+    let output = run_program(&harness.launcher, "a", &["/usr/bin/python3", "-c", script]);
+    assert_eq!(output.exit, Exit::Exited(0), "{output:?}");
+    let output = output.stdout;
     for line in output.lines() {
         let (name, verdict) = line.split_once(' ').unwrap();
         let expected = match name {

@@ -6,7 +6,9 @@ use std::path::Path;
 use atoll_jail::Exit;
 use atoll_test_wait::wait_until;
 
-use crate::harness::{Harness, assert_unchanged, exec_shell, require_root, skip_test, spec, wait_for_file};
+use crate::harness::{
+    Harness, assert_unchanged, exec_shell, require_root, run_program, skip_test, spec, wait_for_file,
+};
 use crate::unprivileged;
 
 const WORKER: &str = "#!/bin/sh\nexec sleep 1000000\n";
@@ -47,7 +49,9 @@ fn can_run_python() -> bool {
 /// Starts a sandbox with such a process and returns the path of its counter.
 fn start_zombie_leader(harness: &Harness, threads: u32) -> std::path::PathBuf {
     let sandbox = harness.prepare_sandbox("a");
-    fs::write(sandbox.workspace.join("zombie.py"), ZOMBIE_LEADER).unwrap();
+    // With subordinate ids, only the sandbox can write to its workspace.
+    let write = ["/bin/sh", "-c", "printf %s \"$1\" >zombie.py", "sh", ZOMBIE_LEADER];
+    assert_eq!(run_program(&harness.launcher, "a", &write).exit, Exit::Exited(0));
     harness.launcher.start_worker("a").unwrap();
     let script = format!("/usr/bin/python3 /workspace/zombie.py {threads} </dev/null >/dev/null 2>&1 &");
     assert_eq!(exec_shell(&harness.launcher, "a", false, &script).unwrap().exit, Exit::Exited(0));

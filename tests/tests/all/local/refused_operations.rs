@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// Runs each attempt in its own child and prints `ok` or the error number.
 const ATTEMPTS_SCRIPT: &str = r#"
-import ctypes, os, socket, sys, tempfile
+import ctypes, errno, os, socket, sys, tempfile
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 
@@ -122,6 +122,14 @@ def create(directory):
 def device(path):
     return lambda: os.close(os.open(path, os.O_RDONLY))
 
+def read_byte(path):
+    def attempt():
+        with open(path, "rb", buffering=0) as file:
+            # A hidden file can be opened, and is empty.
+            if not file.read(1):
+                raise OSError(errno.ENODATA, "the file is empty")
+    return attempt
+
 def typing():
     import fcntl, pty
     _, slave = pty.openpty()
@@ -143,7 +151,8 @@ attempts = {
     "AF_PACKET": family(socket.AF_PACKET, socket.SOCK_RAW), "AF_VSOCK": family(40, socket.SOCK_STREAM),
     "raw socket": family(socket.AF_INET, socket.SOCK_RAW, 1), "AF_ALG": family(38, socket.SOCK_SEQPACKET),
     "write /proc/sys": write("/proc/sys/kernel/hostname"), "write /proc/sys/vm": write("/proc/sys/vm/swappiness"),
-    "write sysrq": device("/proc/sysrq-trigger"), "read kcore": device("/proc/kcore"), "read kmsg": device("/dev/kmsg"),
+    "write sysrq": device("/proc/sysrq-trigger"), "read kcore": read_byte("/proc/kcore"),
+    "read timers": read_byte("/proc/timer_list"), "read kmsg": device("/dev/kmsg"),
     "read disk": device(next((f"/dev/{name}" for name in ["vda", "sda", "nvme0n1"] if os.path.exists(f"/dev/{name}")), "/dev/mem")),
     "create in /": create("/"), "create in /usr": create("/usr"), "create in /usr/lib": create("/usr/lib"),
     "create in /etc": create("/etc"), "create in /dev": create("/dev"), "create in /opt": create("/opt"),
