@@ -139,27 +139,33 @@ pub fn find_static_worker() -> Result<PathBuf, String> {
 
 /// Builds a root directory with a shell and git from this machine's files, without the network.
 fn build_image_root(root: &Path) {
+    build_busybox_root(root, Path::new("/usr/bin/git"));
+    copy_into(root, Path::new("/usr/bin/git"));
+}
+
+fn copy_into(root: &Path, file: &Path) {
+    let target = root.join(file.strip_prefix("/").unwrap());
+    std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+    std::fs::copy(file, target).unwrap();
+}
+
+/// Builds a root directory with busybox, and with the libraries that `program` needs.
+pub fn build_busybox_root(root: &Path, program: &Path) {
     for directory in ["bin", "usr/bin", "usr/lib/git-core", "usr/share/git-core/templates", "etc"] {
         std::fs::create_dir_all(root.join(directory)).unwrap();
     }
     let temporary = root.join("tmp");
     std::fs::create_dir(&temporary).unwrap();
     std::fs::set_permissions(&temporary, std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
-    let copy_file = |file: &Path| {
-        let target = root.join(file.strip_prefix("/").unwrap());
-        std::fs::create_dir_all(target.parent().unwrap()).unwrap();
-        std::fs::copy(file, target).unwrap();
-    };
     std::fs::copy(BUSYBOX_PATH, root.join("bin/busybox")).unwrap();
     let listed = Command::new(BUSYBOX_PATH).arg("--list").output().unwrap();
     for name in String::from_utf8(listed.stdout).unwrap().lines().filter(|name| *name != "busybox") {
         std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
     }
-    copy_file(Path::new("/usr/bin/git"));
-    let libraries = Command::new("ldd").arg("/usr/bin/git").output().unwrap();
+    let libraries = Command::new("ldd").arg(program).output().unwrap();
     for line in String::from_utf8(libraries.stdout).unwrap().lines() {
         if let Some(file) = line.split_whitespace().find(|word| word.starts_with('/')) {
-            copy_file(Path::new(file));
+            copy_into(root, Path::new(file));
         }
     }
 }

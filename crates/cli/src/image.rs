@@ -2,12 +2,11 @@
 
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
+use crate::image_source::{ArchiveBody, ImageSource};
 use crate::output::Output;
 use crate::render::{table, text, time};
-use atoll_client::Body;
 use atoll_core::provider::ImageRef;
 use atoll_core::size::format_bytes;
-use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
 pub struct Image {
@@ -19,9 +18,12 @@ pub struct Image {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Import a root file system: tar, `docker save` or OCI archive
+    /// Import a root file system: an archive, an OCI layout or an engine's image
     #[command(after_help = "\
 Examples:
+  atoll image import debian docker://debian:stable
+  atoll image import tools podman://localhost/tools
+  atoll image import layout oci:./layout
   docker save debian:stable -o debian.tar && atoll image import debian debian.tar
   mmdebstrap --variant=minbase stable - | atoll image import minbase -
   atoll sandbox new \"fix it\" --image debian
@@ -31,8 +33,8 @@ outside.")]
     Import {
         /// Name, 1 to 64 of a-z, 0-9, `.`, `_` and `-`
         name: String,
-        /// Archive file, or `-` for stdin
-        file: PathBuf,
+        /// Archive (tar, `docker save`, OCI), `-` for stdin, directory of an OCI layout, docker://IMAGE or podman://IMAGE
+        source: ImageSource,
     },
     /// List images
     #[command(after_help = "Examples:\n  atoll image ls")]
@@ -49,8 +51,8 @@ outside.")]
 pub async fn run(image: &Image, output: &Output) -> Result {
     let client = ConnectedClient::find(&image.connect)?;
     match &image.command {
-        Command::Import { name, file } => {
-            let image = client.import_image(name, open_archive(file).await?).await?;
+        Command::Import { name, source } => {
+            let image = import_image(&client, name, source).await?;
             output.print_result(&image, || {
                 let bytes = image.bytes.map_or_else(String::new, |bytes| format!(" ({})", format_bytes(bytes)));
                 format!("imported {name}{bytes}; use it with `atoll sandbox new --image {name}`")
@@ -67,12 +69,18 @@ pub async fn run(image: &Image, output: &Output) -> Result {
     }
 }
 
-/// Opens the archive; `-` is stdin.
-async fn open_archive(file: &Path) -> Result<Body> {
-    let path = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
-    let opened = tokio::fs::File::open(path).await;
-    let archive = opened.map_err(|error| Failure::input(format!("cannot read {}: {error}", file.display())))?;
-    Ok(Body::from(archive))
+async fn import_image(client: &ConnectedClient, name: &str, source: &ImageSource) -> Result<ImageRef> {
+    let ArchiveBody { body, producer } = source.open().await?;
+    let imported = client.import_image(name, body).await;
+    match (imported, producer) {
+        (Ok(image), _) => Ok(image),
+        // The producer's failure is the cause of an incomplete archive.
+        (Err(error), Some(producer)) => match producer.await {
+            Ok(Err(failure)) => Err(failure),
+            Ok(Ok(())) | Err(_) => Err(error.into()),
+        },
+        (Err(error), None) => Err(error.into()),
+    }
 }
 
 fn print_list(images: &[ImageRef], output: &Output) -> Result {

@@ -15,6 +15,7 @@ mod exposed_secrets;
 mod files;
 mod fork;
 mod gateway;
+mod image_import;
 mod isolation;
 mod isolation_tier;
 mod landlock;

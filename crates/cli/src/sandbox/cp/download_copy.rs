@@ -1,8 +1,8 @@
 //! Copies out of a sandbox. The content is hostile: an unpacked tree cannot leave its destination.
 
-use super::channel::{ChunkReader, chunk_channel};
 use super::copy_progress::TransferProgress;
 use super::{CopyReport, SandboxPath};
+use crate::chunk_channel::{ChunkReader, chunk_channel};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use atoll_api::{ErrorCode, SandboxFile};

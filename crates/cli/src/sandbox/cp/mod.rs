@@ -1,6 +1,5 @@
 //! `atoll sandbox cp`: copies files and directories to or from a sandbox.
 
-mod channel;
 mod copy_progress;
 mod download_copy;
 mod upload_copy;

@@ -1,8 +1,8 @@
 //! Copies into a sandbox.
 
-use super::channel::{ChunkWriter, chunk_channel};
 use super::copy_progress::TransferProgress;
 use super::{CopyReport, SandboxPath};
+use crate::chunk_channel::{ChunkWriter, chunk_channel};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::stdin_stream::{chunk_body, read_chunks, stdin_body};

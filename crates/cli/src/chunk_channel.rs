@@ -8,18 +8,18 @@ use tokio::sync::mpsc;
 /// Limit on buffered chunks.
 const MAX_BUFFERED_CHUNKS: usize = 8;
 
-pub(super) fn chunk_channel() -> (mpsc::Sender<Chunk>, mpsc::Receiver<Chunk>) {
+pub fn chunk_channel() -> (mpsc::Sender<Chunk>, mpsc::Receiver<Chunk>) {
     mpsc::channel(MAX_BUFFERED_CHUNKS)
 }
 
 /// Reads the chunks of a channel like a file.
-pub(super) struct ChunkReader {
+pub struct ChunkReader {
     chunks: mpsc::Receiver<Chunk>,
     current: Bytes,
 }
 
 impl ChunkReader {
-    pub(super) const fn new(chunks: mpsc::Receiver<Chunk>) -> Self {
+    pub const fn new(chunks: mpsc::Receiver<Chunk>) -> Self {
         Self { chunks, current: Bytes::new() }
     }
 }
@@ -51,7 +51,7 @@ impl Read for ChunkReader {
 }
 
 /// Sends each write as a chunk.
-pub(super) struct ChunkWriter(pub(super) mpsc::Sender<Chunk>);
+pub struct ChunkWriter(pub mpsc::Sender<Chunk>);
 
 impl Write for ChunkWriter {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
