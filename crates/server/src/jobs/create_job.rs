@@ -79,7 +79,12 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
     let planned = match plan_setup(app, &sandbox, &defaults, source.as_ref(), runs_agents).await? {
         SetupDecision::Planned(planned) => Some(planned),
         SetupDecision::Skipped(reason) => {
-            events.extend(reason.map(|reason| EventData::SetupSkipped(SetupSkipped { reason })));
+            events.extend(reason.map(skipped_event));
+            None
+        }
+        SetupDecision::VariablesOnly(environment, reason) => {
+            events.extend(reason.map(skipped_event));
+            app.write(async move |work| setup::record_environment(work, id, environment).await).await?;
             None
         }
         SetupDecision::Unusable(error) => {
@@ -162,6 +167,10 @@ async fn discard_interrupted(
     }
     let is_pending = app.write(async move |work| setup::record_interruption(work, id).await).await?;
     Ok((!is_pending).then_some(JobOutcome::Finished))
+}
+
+const fn skipped_event(reason: String) -> EventData {
+    EventData::SetupSkipped(SetupSkipped { reason })
 }
 
 /// Plans the set-up of a sandbox that its provider has not created yet.
