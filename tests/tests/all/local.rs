@@ -36,6 +36,7 @@ mod root_commands;
 mod sandbox_kills;
 mod sandbox_logins;
 mod sandbox_outcomes;
+mod setup;
 mod shell;
 mod terminal;
 pub mod worker_isolation;

@@ -2,6 +2,7 @@
 
 use crate::app::lifecycle::truncate_text;
 use crate::egress::RefusedHost;
+use crate::problem::Problem;
 use atoll_api::events::SetupFailed;
 use atoll_core::provider::CommandExit;
 use atoll_core::sandbox::{NetworkPolicy, Reason};
@@ -58,6 +59,12 @@ pub(super) fn report_failed_step(step: FailedStep, context: &FailureContext) -> 
         tail: step.tail,
         remedy,
     }
+}
+
+/// Reports a failure of the server or the provider.
+pub(super) fn report_problem(problem: &Problem) -> SetupFailed {
+    let error = format!("set-up could not run: {}", problem.detail);
+    SetupFailed { step: None, command: None, exit: None, error, tail: String::new(), remedy: None }
 }
 
 /// Reports a host that was refused so often that the package manager would retry for minutes.

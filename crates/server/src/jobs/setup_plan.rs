@@ -19,6 +19,8 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub(super) struct PlannedSetup {
     pub plan: SetupPlan,
+    /// The repository's files that set-up depends on.
+    pub files: RepositoryFiles,
     pub environment: SetupEnvironment,
     /// Variables of the commands.
     pub variables: BTreeMap<String, String>,
@@ -94,7 +96,7 @@ pub(super) async fn decide_setup(
     }
     let (environment, variables) = build_environment(app, sandbox, &settings.merged, &plan);
     let time_limit = app.config.setup.time_limit(settings.merged.timeout_s);
-    Ok(SetupDecision::Planned(Box::new(PlannedSetup { plan, environment, variables, time_limit })))
+    Ok(SetupDecision::Planned(Box::new(PlannedSetup { plan, files, environment, variables, time_limit })))
 }
 
 async fn read_files(repo: Option<&Repo>, source: Option<&RepositorySource>) -> Result<RepositoryFiles> {

@@ -1,6 +1,7 @@
 //! Runs a project's set-up in its sandbox: the steps in order, as the agent, with their output as events.
 
 use super::sandbox_command::{CommandTarget, RunningCommand, command_spec};
+use super::setup_cache::SetupCache;
 use super::setup_failure::{FailedStep, FailureContext, failure_reason, report_failed_step, report_refused_host};
 use super::setup_output::OutputLog;
 use super::setup_plan::PlannedSetup;
@@ -10,7 +11,7 @@ use crate::problem::{Problem, Result};
 use crate::state::App;
 use atoll_api::events::{EventData, SetupCompleted, SetupFailed, SetupStarted, SetupStepCompleted};
 use atoll_core::id::SandboxId;
-use atoll_core::provider::{CommandExit, Error, ExecCommand, ExecEvent, ExecSpec};
+use atoll_core::provider::{CacheUse, CommandExit, Error, ExecCommand, ExecEvent, ExecSpec, GitOperation, GitResult};
 use atoll_core::sandbox::NetworkPolicy;
 use atoll_core::setup::SetupStep;
 use std::sync::Arc;
@@ -45,6 +46,8 @@ pub(super) struct SetupRun<'a> {
     id: SandboxId,
     target: CommandTarget,
     setup: &'a PlannedSetup,
+    cache: Option<SetupCache>,
+    has_repository: bool,
     began: Instant,
 }
 
@@ -56,12 +59,20 @@ enum Interruption {
 }
 
 impl<'a> SetupRun<'a> {
-    pub(super) fn new(app: &'a Arc<App>, id: SandboxId, target: CommandTarget, setup: &'a PlannedSetup) -> Self {
-        Self { app, id, target, setup, began: Instant::now() }
+    pub(super) fn new(
+        app: &'a Arc<App>,
+        id: SandboxId,
+        target: CommandTarget,
+        setup: &'a PlannedSetup,
+        cache: Option<SetupCache>,
+        has_repository: bool,
+    ) -> Self {
+        Self { app, id, target, setup, cache, has_repository, began: Instant::now() }
     }
 
-    pub(super) fn seconds(&self) -> f64 {
-        round_seconds(self.began.elapsed())
+    /// True if the sandbox has the files of this set-up already.
+    pub(super) fn is_cached(&self, started_from: Option<&CacheUse>) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.is_complete(started_from))
     }
 
     fn policy(&self) -> NetworkPolicy {
@@ -244,8 +255,36 @@ impl<'a> SetupRun<'a> {
         missing
     }
 
-    /// Stores the end of the set-up. Returns false if the sandbox has ended meanwhile.
-    pub(super) async fn record_completion(&self, completed: SetupCompleted) -> Result<bool> {
+    /// Keeps the files that set-up left out of the agent's results.
+    async fn exclude_untracked(&self) {
+        if !self.has_repository {
+            return;
+        }
+        let CommandTarget { provider, sandbox } = &self.target;
+        let excluded = match std::fs::File::options().write(true).open("/dev/null") {
+            Ok(output) => provider.git(sandbox, &GitOperation::ExcludeUntracked, output).await,
+            Err(error) => Err(Error::Unreachable { detail: error.to_string() }),
+        };
+        let failure = match excluded {
+            Ok(GitResult { exit: CommandExit::Exited { code: 0 }, .. }) => return,
+            Ok(result) => result.error_output,
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(sandbox = %self.id, failure, "failed to exclude the files of set-up from the results");
+    }
+
+    /// Stores the result as a layer if it is new, and lets the agent start.
+    pub(super) async fn record_completion(&self, cached: bool) -> Result<bool> {
+        let mut stored = false;
+        if !cached {
+            self.exclude_untracked().await;
+            if let Some(cache) = &self.cache {
+                stored = cache.store(&*self.target.provider, &self.target.sandbox).await;
+            }
+        }
+        let (key, key_parts) = self.cache.as_ref().map(|cache| (cache.key.clone(), cache.key_parts.clone())).unzip();
+        let seconds = round_seconds(self.began.elapsed());
+        let completed = SetupCompleted { seconds, cached, stored, key, key_parts: key_parts.unwrap_or_default() };
         let id = self.id;
         self.app.write(async move |work| setup::record_completion(work, id, completed).await).await
     }
