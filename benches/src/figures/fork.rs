@@ -32,6 +32,7 @@ fn sandbox_spec(name: &str) -> SandboxSpec {
         hostname: "bench".to_owned(),
         image: None,
         snapshot: None,
+        cache: None,
         protected: Vec::new(),
         programs: Vec::new(),
     }

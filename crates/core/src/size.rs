@@ -20,6 +20,11 @@ pub fn format_bytes(count: u64) -> String {
     format!("{amount:.1} {unit}")
 }
 
+/// Converts a configured number of GiB to bytes; a negative one is 0.
+pub fn gigabytes_to_bytes(gigabytes: f64) -> u64 {
+    (gigabytes * f64::from(1 << 30)) as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::format_bytes;

@@ -8,10 +8,29 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::error::Error;
+use crate::error::{CatalogKind, Error};
 use crate::layers::ImageLayer;
 
-/// A named copy of a sandbox's files.
+/// The kinds of named copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CopyKind {
+    /// Made and deleted by users.
+    Snapshot,
+    /// The files that a project's set-up left.
+    Cache,
+}
+
+impl From<CopyKind> for CatalogKind {
+    fn from(kind: CopyKind) -> Self {
+        match kind {
+            CopyKind::Snapshot => Self::Snapshot,
+            CopyKind::Cache => Self::Cache,
+        }
+    }
+}
+
+/// A named copy of a sandbox's files: a snapshot or a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     pub name: String,
@@ -19,7 +38,10 @@ pub struct Snapshot {
     pub image: Option<String>,
     /// Milliseconds since 1970.
     pub created_at: u64,
-    /// Bytes on disk, once measured. A layer that several snapshots share counts in each.
+    /// When a sandbox last started from it; only of caches.
+    pub used_at: Option<u64>,
+    /// Bytes on disk, once measured. A layer that several snapshots share counts in each; one that several caches share
+    /// counts in the oldest.
     pub bytes: Option<u64>,
     /// Number of layers.
     pub depth: u32,
@@ -48,6 +70,20 @@ pub(crate) struct SnapshotRecord {
     /// Only with quotas: bytes to add to the kernel's usage of a sandbox that starts from this snapshot.
     #[serde(default, rename = "beside")]
     pub usage_offset: Option<i64>,
+    /// Only of caches.
+    #[serde(default)]
+    pub used_at: Option<u64>,
+    /// Only of caches: the boot of the machine in which it was sealed. Its files may not be on disk before a restart.
+    #[serde(default)]
+    pub boot: Option<String>,
+}
+
+/// Treatment of an entry that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UnreadableEntry {
+    Keep,
+    /// For entries that can be made again.
+    Remove,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +102,7 @@ pub(crate) struct Catalog<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> Catalog<T> {
-    pub fn open(directory: PathBuf) -> Result<Self, Error> {
+    pub fn open(directory: PathBuf, unreadable: UnreadableEntry) -> Result<Self, Error> {
         super::service::create_private_dir(&directory)?;
         let mut catalog = Self { directory, entries: BTreeMap::new(), has_unreadable: false };
         let entries =
@@ -78,6 +114,7 @@ impl<T: Serialize + DeserializeOwned> Catalog<T> {
                 None => drop(fs::remove_file(&path)),
                 Some(name) => match fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
                     Some(value) => drop(catalog.entries.insert(name.to_owned(), value)),
+                    None if unreadable == UnreadableEntry::Remove => drop(fs::remove_file(&path)),
                     None => catalog.has_unreadable = true,
                 },
             }
@@ -132,13 +169,17 @@ mod tests {
     #[test]
     fn reads_entries_back_and_notices_unreadable_ones() {
         let base = tempfile::tempdir().unwrap();
-        let open = || Catalog::<SnapshotRecord>::open(base.path().join("snapshots")).unwrap();
+        let open_with =
+            |unreadable| Catalog::<SnapshotRecord>::open(base.path().join("snapshots"), unreadable).unwrap();
+        let open = || open_with(UnreadableEntry::Keep);
         let value = SnapshotRecord {
             name: "v1.2".into(),
             created_at: 1,
             layers: vec!["a".into()],
             image: None,
             usage_offset: None,
+            used_at: None,
+            boot: None,
         };
         open().insert_entry("v1.2", value.clone()).unwrap();
         fs::write(base.path().join("snapshots/half.new"), "{").unwrap();
@@ -149,5 +190,6 @@ mod tests {
         assert_eq!(catalog.remove_entry("v1.2").unwrap(), None);
         fs::write(base.path().join("snapshots/broken.json"), "{").unwrap();
         assert!(open().has_unreadable);
+        assert!(!open_with(UnreadableEntry::Remove).has_unreadable && !open().has_unreadable);
     }
 }

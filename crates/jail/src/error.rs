@@ -42,7 +42,7 @@ pub enum Error {
     #[error("invalid sandbox name {name:?}: use 1 to 64 characters of a-z, 0-9 and _")]
     InvalidName { name: String },
     #[error(
-        "invalid snapshot or image name {name:?}: use 1 to 64 characters of a-z, 0-9, `.`, `_` and `-`, starting with a letter or digit"
+        "invalid snapshot, image or cache name {name:?}: use 1 to 64 characters of a-z, 0-9, `.`, `_` and `-`, starting with a letter or digit"
     )]
     InvalidLabel { name: String },
     #[error("the {kind} {name} exists already: choose another name or delete it first")]
@@ -107,6 +107,7 @@ pub enum Error {
 pub enum CatalogKind {
     Snapshot,
     Image,
+    Cache,
 }
 
 impl fmt::Display for CatalogKind {
@@ -114,6 +115,7 @@ impl fmt::Display for CatalogKind {
         formatter.write_str(match self {
             Self::Snapshot => "snapshot",
             Self::Image => "image",
+            Self::Cache => "cache",
         })
     }
 }

@@ -50,8 +50,8 @@ pub use error::{CatalogKind, Errno, Error, LaunchStep};
 pub use host_report::{CgroupVersion, DiskQuota, HostReport, MissingFeature, Support, Tier};
 pub use launcher_spawner::{LauncherSpawner, launcher_spawner_main};
 pub use sandbox::{
-    AGENT_UID, CpuTimes, DiskUsage, EnforcedLimits, Enforcement, Exit, IdMapKind, IdRange, ProgramSpec, ResourceLimits,
-    SandboxInfo, SandboxSpec, SandboxUsage,
+    AGENT_UID, CacheStart, CpuTimes, DiskUsage, EnforcedLimits, Enforcement, Exit, IdMapKind, IdRange, ProgramSpec,
+    ResourceLimits, SandboxInfo, SandboxSpec, SandboxUsage,
 };
 pub use scheduling::{SliceInheritance, request_short_slices, request_short_slices_for};
 pub use server_user::ServerUser;

@@ -174,6 +174,7 @@ impl SandboxDir {
             worker_socket: self.socket_dir().join("sock"),
             workspace: layers.workspace_dir(&record.stack.top),
             image: record.stack.image.as_ref().map(|base| base.name.clone()),
+            cache: record.spec.cache.clone(),
             spool: self.spool_dir(layers, &record.stack),
             log: self.log_path(),
             is_alive: alive,

@@ -30,12 +30,23 @@ pub struct SandboxSpec {
     /// The snapshot to start from.
     #[serde(default)]
     pub snapshot: Option<String>,
+    /// The cache to start from.
+    #[serde(default)]
+    pub cache: Option<CacheStart>,
     /// Workspace paths, relative to it, that are read-only inside.
     #[serde(default)]
     pub protected: Vec<String>,
     /// Programs of the host, visible read-only below `/opt/atoll/agents`: the agent's own.
     #[serde(default)]
     pub programs: Vec<HostProgram>,
+}
+
+/// The cache that a sandbox starts from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheStart {
+    pub name: String,
+    /// The client removes all files but the package managers' downloads.
+    pub downloads_only: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,11 +130,15 @@ impl SandboxSpec {
         if self.programs.len() > MAX_PROGRAMS || !self.programs.iter().all(is_valid_program) {
             return refuse("a program needs an absolute path on the host and a plain relative path inside");
         }
-        self.image.iter().chain(&self.snapshot).try_for_each(|name| validate_label(name))
+        if self.snapshot.is_some() && self.cache.is_some() {
+            return refuse("a sandbox starts from a snapshot or from a cache, not from both");
+        }
+        let cache = self.cache.as_ref().map(|cache| &cache.name);
+        self.image.iter().chain(&self.snapshot).chain(cache).try_for_each(|name| validate_label(name))
     }
 }
 
-/// Validates the name of a snapshot or an image.
+/// Validates the name of a snapshot, an image or a cache.
 pub(crate) fn validate_label(name: &str) -> Result<(), Error> {
     let letter = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let fits = (1..=64).contains(&name.len())
@@ -151,6 +166,9 @@ pub struct SandboxInfo {
     pub workspace: PathBuf,
     /// The image that it uses as root.
     pub image: Option<String>,
+    /// The cache that it started from.
+    #[serde(default)]
+    pub cache: Option<CacheStart>,
     pub spool: PathBuf,
     /// The worker's stderr.
     pub log: PathBuf,
@@ -298,6 +316,7 @@ mod tests {
             hostname: "atoll".into(),
             image: None,
             snapshot: None,
+            cache: None,
             protected: Vec::new(),
             programs: Vec::new(),
         }

@@ -11,7 +11,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::catalog::{Image, Snapshot};
+use crate::catalog::{CopyKind, Image, Snapshot};
 use crate::error::Error;
 use crate::host_report::HostReport;
 use crate::sandbox::{CpuTimes, DiskUsage, Exit, ProgramSpec, SandboxInfo, SandboxSpec, SandboxUsage};
@@ -60,9 +60,9 @@ pub(crate) enum Request {
     Destroy { name: String },
     Usage { name: String },
     Fork { parent: String, spec: SandboxSpec },
-    Snapshot { name: String, snapshot: String },
-    Snapshots,
-    ForgetSnapshot { snapshot: String },
+    Snapshot { kind: CopyKind, name: String, label: String },
+    Snapshots { kind: CopyKind },
+    ForgetSnapshot { kind: CopyKind, label: String },
     ImportImage { image: String },
     Images,
     ForgetImage { image: String },
@@ -90,9 +90,12 @@ impl Request {
             Self::Destroy { .. } => "destroy",
             Self::Usage { .. } => "usage",
             Self::Fork { .. } => "fork",
-            Self::Snapshot { .. } => "snapshot",
-            Self::Snapshots => "list snapshots",
-            Self::ForgetSnapshot { .. } => "forget snapshot",
+            Self::Snapshot { kind: CopyKind::Snapshot, .. } => "snapshot",
+            Self::Snapshot { kind: CopyKind::Cache, .. } => "seal cache",
+            Self::Snapshots { kind: CopyKind::Snapshot } => "list snapshots",
+            Self::Snapshots { kind: CopyKind::Cache } => "list caches",
+            Self::ForgetSnapshot { kind: CopyKind::Snapshot, .. } => "forget snapshot",
+            Self::ForgetSnapshot { kind: CopyKind::Cache, .. } => "forget cache",
             Self::ImportImage { .. } => "import image",
             Self::Images => "list images",
             Self::ForgetImage { .. } => "forget image",

@@ -1,6 +1,7 @@
 //! The provider contract as named checks, run against every provider. A provider must refuse what its capabilities
 //! exclude, so no check is skipped.
 
+mod cache_checks;
 mod command_checks;
 mod file_checks;
 mod identity_checks;
@@ -52,6 +53,7 @@ const CHECKS: &[(&str, Check)] = checks! {
     "a downloaded tree equals the upload" => file_checks::tree_transfer,
     "a fork starts with the parent's files and is isolated" => file_checks::fork_isolation,
     "a snapshot keeps the files" => file_checks::snapshot_contents,
+    "a sandbox starts from a set-up layer, and changes it for no other" => cache_checks::cache_contents,
     "a paused sandbox stops and resumes" => file_checks::pause_and_resume,
 };
 

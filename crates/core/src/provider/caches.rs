@@ -46,3 +46,60 @@ pub struct CacheRef {
     /// Number of layers that it consists of.
     pub depth: u32,
 }
+
+impl CacheRef {
+    /// When a sandbox last started from it, or else its creation.
+    pub fn last_use(&self) -> Option<Timestamp> {
+        self.used_at.max(self.created_at)
+    }
+}
+
+/// Splits the name of a set-up layer at its provider into project and key.
+pub fn split_cache_name(name: &str) -> Option<(ProjectId, &str)> {
+    let (project, key) = name.split_once('.')?;
+    Some((project.parse().ok()?, key))
+}
+
+/// The least recently used set-up layer, if all together exceed `max_bytes`. Layers without a size count nothing yet.
+pub fn next_eviction(caches: &[CacheRef], max_bytes: u64) -> Option<&CacheRef> {
+    let total = caches.iter().filter_map(|cache| cache.bytes).fold(0, u64::saturating_add);
+    let oldest = || caches.iter().min_by_key(|cache| (cache.last_use(), &cache.name));
+    if total > max_bytes { oldest() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cache(name: &str, bytes: Option<u64>, created: i64, used: Option<i64>) -> CacheRef {
+        let at = |micros| Some(Timestamp::from_micros(micros));
+        CacheRef { name: name.into(), bytes, created_at: at(created), used_at: used.and_then(at), depth: 1 }
+    }
+
+    #[test]
+    fn evicts_the_least_recently_used_layer_while_all_exceed_the_bound() {
+        let mut caches = vec![
+            cache("a", Some(40), 1, Some(9)),
+            cache("b", Some(40), 2, None),
+            cache("c", None, 3, None),
+            cache("d", Some(40), 4, Some(5)),
+        ];
+        assert_eq!(next_eviction(&caches, 120), None);
+        let mut order = Vec::new();
+        while let Some(victim) = next_eviction(&caches, 30).map(|victim| victim.name.clone()) {
+            caches.retain(|cache| cache.name != victim);
+            order.push(victim);
+        }
+        assert_eq!(order, ["b", "c", "d", "a"], "one that is larger than the bound goes, too");
+        assert_eq!(next_eviction(&[cache("c", None, 3, None)], 0), None, "not measured yet");
+    }
+
+    #[test]
+    fn a_name_has_its_project() {
+        let project = ProjectId::new();
+        let name = provider_cache_name(project, "k3y");
+        assert_eq!(split_cache_name(&name), Some((project, "k3y")));
+        assert_eq!(split_cache_name("k3y"), None);
+        assert_eq!(split_cache_name("other.k3y"), None);
+    }
+}

@@ -1,4 +1,4 @@
-//! Launcher requests for forks, snapshots and images, and for programs in a running sandbox.
+//! Launcher requests for forks, snapshots, caches and images, and for programs in a running sandbox.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::running::ExitSender;
 use super::{Launcher, REQUEST_TIMEOUT, RunningProgram, await_answer, unexpected_answer};
-use crate::catalog::{Image, Snapshot};
+use crate::catalog::{CopyKind, Image, Snapshot};
 use crate::error::Error;
 use crate::sandbox::{ProgramSpec, SandboxInfo, SandboxSpec};
 use crate::wire::{Answer, Request};
@@ -24,25 +24,50 @@ impl Launcher {
 
     /// Stores a sandbox's current files as a snapshot. Kills everything in the sandbox except its worker.
     pub fn create_snapshot(&self, name: &str, snapshot: &str) -> Result<Snapshot, Error> {
-        match self.send_and_wait(
-            Request::Snapshot { name: name.to_owned(), snapshot: snapshot.to_owned() },
-            REQUEST_TIMEOUT,
-        )? {
-            Answer::Snapshot(snapshot) => Ok(snapshot),
-            other => Err(unexpected_answer(&other)),
-        }
+        self.create_copy(CopyKind::Snapshot, name, snapshot)
     }
 
     pub fn list_snapshots(&self) -> Result<Vec<Snapshot>, Error> {
-        self.request_all(Request::Snapshots, |answer| match answer {
-            Answer::Snapshot(snapshot) => Ok(snapshot),
-            other => Err(other),
-        })
+        self.list_copies(CopyKind::Snapshot)
     }
 
     /// Deletes a snapshot. Sandboxes that started from it keep their files; unused layers are removed.
     pub fn forget_snapshot(&self, snapshot: &str) -> Result<(), Error> {
-        self.request_done(Request::ForgetSnapshot { snapshot: snapshot.to_owned() }, REQUEST_TIMEOUT)
+        self.forget_copy(CopyKind::Snapshot, snapshot)
+    }
+
+    /// Stores a sandbox's current files as a cache, unless there is one of that name. Kills everything in the sandbox
+    /// except its worker.
+    pub fn seal_cache(&self, name: &str, cache: &str) -> Result<Snapshot, Error> {
+        self.create_copy(CopyKind::Cache, name, cache)
+    }
+
+    pub fn list_caches(&self) -> Result<Vec<Snapshot>, Error> {
+        self.list_copies(CopyKind::Cache)
+    }
+
+    /// Deletes a cache. Sandboxes that started from it keep their files; unused layers are removed.
+    pub fn forget_cache(&self, cache: &str) -> Result<(), Error> {
+        self.forget_copy(CopyKind::Cache, cache)
+    }
+
+    fn create_copy(&self, kind: CopyKind, name: &str, label: &str) -> Result<Snapshot, Error> {
+        let request = Request::Snapshot { kind, name: name.to_owned(), label: label.to_owned() };
+        match self.send_and_wait(request, REQUEST_TIMEOUT)? {
+            Answer::Snapshot(made) => Ok(made),
+            other => Err(unexpected_answer(&other)),
+        }
+    }
+
+    fn list_copies(&self, kind: CopyKind) -> Result<Vec<Snapshot>, Error> {
+        self.request_all(Request::Snapshots { kind }, |answer| match answer {
+            Answer::Snapshot(found) => Ok(found),
+            other => Err(other),
+        })
+    }
+
+    fn forget_copy(&self, kind: CopyKind, label: &str) -> Result<(), Error> {
+        self.request_done(Request::ForgetSnapshot { kind, label: label.to_owned() }, REQUEST_TIMEOUT)
     }
 
     /// Imports a root file system as an image: a tar of a root directory, a `docker save` archive or an OCI archive.

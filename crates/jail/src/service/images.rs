@@ -10,7 +10,7 @@ use rustix::pipe::PipeFlags;
 use super::Service;
 use super::processes::ProcessKind;
 use super::sealing::background_process;
-use crate::catalog::{Image, ImageRecord, unix_millis};
+use crate::catalog::{CopyKind, Image, ImageRecord, unix_millis};
 use crate::error::{AtStep, CatalogKind, Error, LaunchStep};
 use crate::layers::{LayerContent, LayerPart};
 use crate::overlay_xattrs::OverlayXattrs;
@@ -123,6 +123,10 @@ impl Service {
             .or_else(|| snapshot.map(|entry| format!("snapshot {}", entry.name)));
         if let Some(by) = by {
             return Err(Error::InUse { kind: CatalogKind::Image, name: name.to_owned(), by });
+        }
+        let based_on_it = store.caches.entries.values().filter(|entry| is_it(&entry.image));
+        for cache in based_on_it.map(|entry| entry.name.clone()).collect::<Vec<_>>() {
+            self.forget_copy(CopyKind::Cache, &cache)?;
         }
         self.data_dir_mut()?.images.remove_entry(name)?;
         let paths = self.release_layers(None, [layer.as_str()].into_iter());

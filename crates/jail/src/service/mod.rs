@@ -9,6 +9,7 @@ mod file_mounts;
 mod images;
 mod kernel_features;
 mod missing_features;
+mod named_copies;
 mod pausing;
 mod probe;
 mod processes;
@@ -127,6 +128,7 @@ struct DataDir {
     template: PathBuf,
     layers: LayerStore,
     snapshots: Catalog<SnapshotRecord>,
+    caches: Catalog<SnapshotRecord>,
     images: Catalog<ImageRecord>,
 }
 

@@ -162,6 +162,7 @@ impl Service {
             hostname: "atoll".to_owned(),
             image: None,
             snapshot: None,
+            cache: None,
             protected: Vec::new(),
             programs: Vec::new(),
         };

@@ -44,7 +44,7 @@ impl Service {
             // These send several answers, or one when the processes are gone.
             Request::List => return self.list_sandboxes(id),
             Request::CpuTimes => return self.send_cpu_times(id),
-            Request::Snapshots => return self.list_snapshots(id),
+            Request::Snapshots { kind } => return self.list_copies(id, kind),
             Request::Images => return self.list_images(id),
             Request::Kill { name } => return self.kill_sandbox(id, &name),
             Request::Destroy { name } => match validate_name(&name) {
@@ -57,10 +57,10 @@ impl Service {
             Request::ReleaseSpool { name } => self.release_spool(&name).map(sandbox_answer),
             Request::Fork { parent, spec } => self.fork_sandbox(&parent, spec).map(sandbox_answer),
             Request::Usage { name } => self.read_usage(&name).map(|usage| Some(Answer::Usage(usage))),
-            Request::Snapshot { name, snapshot } => {
-                self.create_snapshot(&name, &snapshot).map(|made| Some(Answer::Snapshot(made)))
+            Request::Snapshot { kind, name, label } => {
+                self.create_copy(kind, &name, &label).map(|made| Some(Answer::Snapshot(made)))
             }
-            Request::ForgetSnapshot { snapshot } => self.forget_snapshot(&snapshot).map(|()| Some(Answer::Done)),
+            Request::ForgetSnapshot { kind, label } => self.forget_copy(kind, &label).map(|()| Some(Answer::Done)),
             Request::ForgetImage { image } => self.forget_image(&image).map(|()| Some(Answer::Done)),
             Request::StartWorker { name } => self.start_worker(id, &name).map(answer_later),
             Request::Run { name, argv } => self.run_program(id, &name, &argv, descriptors).map(answer_later),
@@ -140,6 +140,9 @@ impl Service {
             };
         }
         let stack = self.create_stack(&spec)?;
+        if let Some(cache) = &spec.cache {
+            self.record_cache_use(&cache.name);
+        }
         self.create_sandbox(spec, stack)
     }
 

@@ -1,4 +1,4 @@
-//! Seals layers for forks and snapshots.
+//! Seals layers for forks, snapshots and caches.
 //!
 //! The order of steps keeps files safe: a sandbox's record names the new top layer before anything is written there,
 //! and no other record refers to the sealed layer before the sandbox has stopped writing to it. A launcher that ends in
@@ -12,18 +12,16 @@ use std::path::PathBuf;
 
 use super::Service;
 use super::processes::{ProcessKind, TrackedProcess};
-use crate::catalog::{SIZE_FILE, Snapshot, SnapshotRecord, read_layer_size, unix_millis};
 use crate::error::{CatalogKind, Error};
+use crate::kernel;
 use crate::layers::{ImageLayer, LayerContent, LayerStack, MAX_LOWER_LAYERS};
 use crate::live_sandbox::{self, LayerSwap};
 use crate::overlay_xattrs::OverlayXattrs;
-use crate::sandbox::{SandboxInfo, SandboxSpec, validate_label};
+use crate::sandbox::{SandboxInfo, SandboxSpec};
 use crate::setup::overlay::OverlayRequest;
-use crate::wire::Answer;
-use crate::{disk_usage, id_maps, kernel};
 
 /// The name that the layers' remover is tracked under.
-const LAYERS_OWNER: &str = ".layers";
+pub(super) const LAYERS_OWNER: &str = ".layers";
 
 impl Service {
     /// Creates the layer stack of a new sandbox.
@@ -31,7 +29,7 @@ impl Service {
         if let Some(stack) = self.create_volume_stack(spec)? {
             return Ok(stack);
         }
-        if spec.image.is_some() || spec.snapshot.is_some() {
+        if spec.image.is_some() || spec.snapshot.is_some() || spec.cache.is_some() {
             self.require_overlay(&spec.name)?;
         }
         let store = self.data_dir()?;
@@ -43,13 +41,11 @@ impl Service {
                 Some(ImageLayer { name: name.clone(), layer: entry.layer.clone() })
             }
         };
-        let Some(name) = &spec.snapshot else {
+        let Some(entry) = self.find_origin(spec, image.as_ref())? else {
             let xattrs = if image.is_some() { self.xattrs_above([]) } else { OverlayXattrs::User };
             let top = store.layers.create_layer(LayerContent::Empty, image.is_some(), xattrs)?;
             return Ok(LayerStack { top, below: Vec::new(), image, volume: None });
         };
-        let entry = store.snapshots.entries.get(name).ok_or_else(|| missing(CatalogKind::Snapshot, name))?;
-        check_same_image(image.as_ref(), entry)?;
         let xattrs = self.xattrs_above(&entry.layers);
         let top = store.layers.create_layer(LayerContent::Overlay, entry.image.is_some(), xattrs)?;
         Ok(LayerStack { top, below: entry.layers.clone(), image: entry.image.clone(), volume: None })
@@ -63,9 +59,9 @@ impl Service {
                 None => self.sandbox_info(&spec.name),
             };
         }
-        if spec.image.is_some() || spec.snapshot.is_some() {
+        if spec.image.is_some() || spec.snapshot.is_some() || spec.cache.is_some() {
             return Err(Error::InvalidSpec {
-                reason: "a fork starts from its parent's files: it cannot have an image or a snapshot".into(),
+                reason: "a fork starts from its parent's files: it cannot have an image, a snapshot or a cache".into(),
             });
         }
         if let Some(stack) = self.fork_volume(parent, spec.limits.disk_bytes)? {
@@ -79,7 +75,7 @@ impl Service {
     }
 
     /// Gives a sandbox a new top layer; returns the layers below it.
-    fn seal_layer(&mut self, name: &str) -> Result<(Vec<String>, Option<ImageLayer>), Error> {
+    pub(super) fn seal_layer(&mut self, name: &str) -> Result<(Vec<String>, Option<ImageLayer>), Error> {
         self.check_sealable(name)?;
         self.seal_top_layer(name)
     }
@@ -182,95 +178,7 @@ impl Service {
         swapped.map_err(failed)
     }
 
-    pub(super) fn create_snapshot(&mut self, name: &str, snapshot: &str) -> Result<Snapshot, Error> {
-        validate_label(snapshot)?;
-        if self.data_dir()?.snapshots.entries.contains_key(snapshot) {
-            return Err(Error::AlreadyExists { kind: CatalogKind::Snapshot, name: snapshot.to_owned() });
-        }
-        let entry = match self.copy_volume_for_snapshot(name)? {
-            Some((layer, image, usage_offset)) => {
-                let (layers, usage_offset) = (vec![layer], Some(usage_offset));
-                SnapshotRecord { name: snapshot.to_owned(), created_at: unix_millis(), layers, image, usage_offset }
-            }
-            None => {
-                let (layers, image) = self.seal_layer(name)?;
-                SnapshotRecord {
-                    name: snapshot.to_owned(),
-                    created_at: unix_millis(),
-                    layers,
-                    image,
-                    usage_offset: None,
-                }
-            }
-        };
-        if let Err(error) = self.data_dir_mut()?.snapshots.insert_entry(snapshot, entry.clone()) {
-            // The copy was made for this snapshot alone.
-            if entry.usage_offset.is_some() {
-                self.discard_layers(entry.layers.iter().map(String::as_str));
-            }
-            return Err(error);
-        }
-        self.count_layer_sizes(&entry.layers);
-        Ok(self.to_snapshot(&entry))
-    }
-
-    fn to_snapshot(&self, entry: &SnapshotRecord) -> Snapshot {
-        let sizes = self.data_dir.as_ref().map(|store| {
-            entry.layers.iter().map(|layer| read_layer_size(&store.layers.layer_dir(layer))).sum::<Option<u64>>()
-        });
-        Snapshot {
-            name: entry.name.clone(),
-            image: entry.image.as_ref().map(|base| base.name.clone()),
-            created_at: entry.created_at,
-            bytes: sizes.flatten(),
-            depth: u32::try_from(entry.layers.len()).unwrap_or(u32::MAX),
-        }
-    }
-
-    pub(super) fn list_snapshots(&self, id: u64) -> Result<(), Error> {
-        for entry in self.data_dir()?.snapshots.entries.values() {
-            self.send_answer(id, Ok(Answer::Snapshot(self.to_snapshot(entry))))?;
-        }
-        self.send_answer(id, Ok(Answer::Done))
-    }
-
-    pub(super) fn forget_snapshot(&mut self, snapshot: &str) -> Result<(), Error> {
-        validate_label(snapshot)?;
-        let Some(entry) = self.data_dir_mut()?.snapshots.remove_entry(snapshot)? else {
-            return Err(Error::NotFound { kind: CatalogKind::Snapshot, name: snapshot.to_owned() });
-        };
-        let paths = self.release_layers(None, entry.layers.iter().map(String::as_str));
-        self.remove_in_background(paths);
-        Ok(())
-    }
-
-    /// Measures sealed layers in a child process, each once: they never change.
-    fn count_layer_sizes(&mut self, layers: &[String]) {
-        let Some(store) = &self.data_dir else { return };
-        let uncounted: Vec<PathBuf> = layers
-            .iter()
-            .map(|layer| store.layers.layer_dir(layer))
-            .filter(|path| read_layer_size(path).is_none())
-            .collect();
-        if uncounted.is_empty() {
-            return;
-        }
-        let counter = id_maps::spawn_as_mapped_root(&store.layers.map, || {
-            self.close_launcher_fds();
-            for path in &uncounted {
-                let Ok(found) = disk_usage::measure_trees(std::slice::from_ref(path)) else { continue };
-                // On failure the size stays unknown.
-                let _ = fs::write(path.join("bytes.new"), found.bytes.to_string());
-                let _ = fs::rename(path.join("bytes.new"), path.join(SIZE_FILE));
-            }
-            0
-        });
-        if let Ok(counter) = counter {
-            self.tracked.push(background_process(ProcessKind::LayerCounter, LAYERS_OWNER, counter));
-        }
-    }
-
-    /// All layers that records, snapshots and images refer to, except those of one sandbox.
+    /// All layers that records, snapshots, caches and images refer to, except those of one sandbox.
     fn used_layers(&self, but: Option<&str>) -> BTreeSet<String> {
         let records = self.sandboxes.iter().filter(|(name, _)| Some(name.as_str()) != but);
         let mut used: BTreeSet<String> = records
@@ -278,7 +186,7 @@ impl Service {
             .flat_map(|record| record.stack.all_layers().map(str::to_owned))
             .collect();
         if let Some(store) = &self.data_dir {
-            for entry in store.snapshots.entries.values() {
+            for entry in store.snapshots.entries.values().chain(store.caches.entries.values()) {
                 used.extend(entry.layers.iter().cloned());
                 used.extend(entry.image.iter().map(|base| base.layer.clone()));
             }
@@ -359,15 +267,6 @@ impl Service {
     pub(super) fn data_dir_mut(&mut self) -> Result<&mut super::DataDir, Error> {
         self.data_dir.as_mut().ok_or_else(|| Error::protocol("the data directory isn't open"))
     }
-}
-
-/// Checks that a snapshot has the same image.
-pub(super) fn check_same_image(image: Option<&ImageLayer>, entry: &SnapshotRecord) -> Result<(), Error> {
-    if image.is_none() || image == entry.image.as_ref() {
-        return Ok(());
-    }
-    let has = entry.image.as_ref().map_or("the host's directories", |base| base.name.as_str());
-    Err(Error::InvalidSpec { reason: format!("the snapshot {} has another root: {has}", entry.name) })
 }
 
 /// A child process that runs in the background.

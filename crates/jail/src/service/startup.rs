@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::processes::{ProcessKind, TrackedProcess};
 use super::{DataDir, Service, TrackedSandbox};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, UnreadableEntry};
 use crate::cgroup::CpuConfinement;
 use crate::disk_pool::DiskPool;
 use crate::error::Error;
@@ -43,8 +43,9 @@ impl Service {
         }
         let parent = self.pool.as_ref().map_or(&self.settings.data_dir, |pool| &pool.directory);
         let layers = LayerStore::open(&parent.join("layers"), &self.id_source)?;
-        let snapshots = Catalog::open(self.settings.data_dir.join("snapshots"))?;
-        let images = Catalog::open(self.settings.data_dir.join("images"))?;
+        let snapshots = Catalog::open(self.settings.data_dir.join("snapshots"), UnreadableEntry::Keep)?;
+        let caches = Catalog::open(self.settings.data_dir.join("caches"), UnreadableEntry::Remove)?;
+        let images = Catalog::open(self.settings.data_dir.join("images"), UnreadableEntry::Keep)?;
         let templates = self.settings.data_dir.join("etc");
         let template = etc_template::create_template(&templates)?;
         let adopted_templates = self.adopt_sandboxes(&sandboxes, &layers)?;
@@ -53,8 +54,9 @@ impl Service {
         let used_templates: Vec<&Path> =
             adopted_templates.iter().map(|path| path.as_path()).chain([template.as_path()]).collect();
         etc_template::prune_templates(&templates, &used_templates);
-        self.data_dir = Some(DataDir { sandboxes, template, layers, snapshots, images });
+        self.data_dir = Some(DataDir { sandboxes, template, layers, snapshots, caches, images });
         self.repair_stacks();
+        self.check_caches();
         self.collect_unused_layers();
         Ok(())
     }

@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use super::Service;
-use super::sealing::check_same_image;
 use crate::error::{CatalogKind, Error};
 use crate::kernel::{NO_DEVICES, NO_EXECUTION, NO_SUID};
 use crate::layers::{ImageLayer, LayerStack};
@@ -29,15 +28,13 @@ impl Service {
                 Some(ImageLayer { name: name.clone(), layer: entry.layer.clone() })
             }
         };
-        let (volume, image) = match (&spec.snapshot, image) {
+        let (volume, image) = match (self.find_origin(spec, image.as_ref())?, image) {
             (None, None) => (store.layers.create_volume(bytes)?, None),
             (None, Some(base)) if store.layers.is_volume(&base.layer) => {
                 (store.layers.volume_from_image(&base.layer, bytes)?, Some(base))
             }
             (None, Some(_)) => return Ok(None),
-            (Some(name), image) => {
-                let entry = store.snapshots.entries.get(name).ok_or_else(|| missing(CatalogKind::Snapshot, name))?;
-                check_same_image(image.as_ref(), entry)?;
+            (Some(entry), _) => {
                 let (Some(usage_offset), [layer]) = (entry.usage_offset, entry.layers.as_slice()) else {
                     return Ok(None);
                 };

@@ -196,6 +196,7 @@ pub fn spec(name: &str) -> SandboxSpec {
         hostname: "sandbox".to_owned(),
         image: None,
         snapshot: None,
+        cache: None,
         protected: Vec::new(),
         programs: Vec::new(),
     }

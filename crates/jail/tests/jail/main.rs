@@ -8,6 +8,7 @@
     reason = "a test fails by panicking, and says what it skips"
 )]
 
+mod caches;
 mod developer_tools;
 mod disk;
 mod forks_and_snapshots;

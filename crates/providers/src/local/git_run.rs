@@ -56,17 +56,31 @@ pub(super) fn run_job(launcher: &Launcher, name: &str, job: &GitOperation, outpu
     run_git(launcher, name, &worker_argv(job_arguments(job)), input.into(), output.into())
 }
 
-/// Imports a repository into a new workspace.
-pub(super) fn import_source(launcher: &Launcher, name: &str, source: &RepositorySource) -> Result<(), Error> {
+/// Imports a repository into a new workspace, or into the workspace of a set-up layer.
+pub(super) fn import_source(
+    launcher: &Launcher,
+    name: &str,
+    source: &RepositorySource,
+    is_over_layer: bool,
+) -> Result<(), Error> {
     let bundle = open_bundle(source)?;
-    let done = run_git(launcher, name, &worker_argv(import_arguments(source)), bundle.into(), open_null()?.into())?;
+    let mut arguments = import_arguments(source);
+    arguments.extend(is_over_layer.then(|| "--over-layer".to_owned()));
+    let done = run_git(launcher, name, &worker_argv(arguments), bundle.into(), open_null()?.into())?;
+    require_success("importing the repository", &done)
+}
+
+/// Runs a command of the worker program over a sandbox's files, in the same jail as git.
+pub(super) fn run_worker_command(launcher: &Launcher, name: &str, command: &str) -> Result<(), Error> {
+    let argv = worker_argv(vec![command.to_owned()]);
+    let done = run_git(launcher, name, &argv, open_null()?.into(), open_null()?.into())?;
+    require_success(command, &done)
+}
+
+fn require_success(what: &str, done: &GitResult) -> Result<(), Error> {
     match done.exit {
         CommandExit::Exited { code: 0 } => Ok(()),
-        CommandExit::TimedOut => {
-            Err(Error::Refused { detail: format!("importing the repository took longer than {GIT_TIMEOUT:?}") })
-        }
-        exit => {
-            Err(Error::Refused { detail: format!("importing the repository failed ({exit:?}): {}", done.error_output) })
-        }
+        CommandExit::TimedOut => Err(Error::Refused { detail: format!("{what} took longer than {GIT_TIMEOUT:?}") }),
+        exit => Err(Error::Refused { detail: format!("{what} failed ({exit:?}): {}", done.error_output) }),
     }
 }

@@ -45,10 +45,16 @@ pub(super) fn unprotected_notice(info: &SandboxInfo) -> Option<String> {
     })
 }
 
-/// Reports that directories cannot be renamed since a fork or snapshot.
+/// Reports that directories of a layer below cannot be renamed.
 pub(super) fn fixed_dirs_notice(info: &SandboxInfo) -> Option<String> {
+    let which = match info.cache {
+        Some(_) => "that set-up left",
+        None => "from before the fork, snapshot or set-up layer",
+    };
     info.has_fixed_dirs.then(|| {
-        "a directory from before the fork or snapshot cannot be renamed in place (EXDEV): `mv` copies it, `git mv` fails; run `atoll doctor`".to_owned()
+        format!(
+            "a directory {which} cannot be renamed in place (EXDEV): `mv` copies it, `git mv` fails; run `atoll doctor`"
+        )
     })
 }
 

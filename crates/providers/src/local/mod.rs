@@ -7,6 +7,7 @@
 //! The sandbox id names its directory, cgroup and record. The launcher's files on disk are the only state, so a restart
 //! loses nothing.
 
+mod caches;
 mod disk_watch;
 mod git_run;
 mod isolation_tier;
@@ -234,11 +235,9 @@ impl Local {
 
     async fn prepare_and_start(&self, name: String, spec: &CreateSpec) -> Result<SandboxInfo, Error> {
         let jail = launcher_spec(spec);
+        self.check_downloads(spec).await?;
         self.call_launcher(move |launcher| launcher.prepare_sandbox(&jail)).await?;
-        if let Some(source) = spec.source.clone() {
-            let workspace = name.clone();
-            self.call_launcher(move |launcher| Ok(git_run::import_source(launcher, &workspace, &source))).await??;
-        }
+        self.fill_workspace(&name, spec).await?;
         self.call_launcher(move |launcher| launcher.start_worker(&name)).await
     }
 }
@@ -258,6 +257,7 @@ fn launcher_spec(spec: &CreateSpec) -> SandboxSpec {
         hostname: "atoll".to_owned(),
         image: spec.settings.image.clone(),
         snapshot: spec.settings.snapshot.clone(),
+        cache: spec.cache.as_ref().map(caches::cache_start),
         protected: spec.settings.protected.clone(),
         programs: spec.programs.iter().map(host_program).collect(),
     }
@@ -304,6 +304,7 @@ fn translate_error(error: &atoll_jail::Error) -> Error {
     let detail = strip_project_prefixes(&error.to_string());
     match error {
         E::UnknownSandbox { .. } => Error::Gone,
+        E::NotFound { kind: atoll_jail::CatalogKind::Cache, name } => Error::CacheGone { name: name.clone() },
         E::Busy { .. } => Error::Busy { detail },
         // These conditions may pass.
         E::Ending { .. }
@@ -360,7 +361,7 @@ fn describe_sandbox(info: &SandboxInfo) -> ProviderSandbox {
             .chain(limit_notices::fixed_dirs_notice(info))
             .collect(),
         disk_notice: limit_notices::disk_notice(&info.enforced),
-        cache: None,
+        cache: caches::cache_use(info),
     }
 }
 

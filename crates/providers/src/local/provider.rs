@@ -5,9 +5,9 @@ use crate::has_labels;
 use crate::worker_client::file_transfer;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{
-    ByteStream, Capabilities, CreateSpec, DeadWorker, Download, Error, ExecInfo, ExecRef, ExecSpec, ExecStream,
-    FileOperation, FileOperationOutput, FileResult, GitOperation, GitResult, ImageRef, ImplementProvider, ProviderId,
-    ProviderPage, ProviderSandbox, PtySize, ReadScope, ResourceUsage, SandboxLookup, SnapshotRef, Transfer,
+    ByteStream, CacheRef, Capabilities, CreateSpec, DeadWorker, Download, Error, ExecInfo, ExecRef, ExecSpec,
+    ExecStream, FileOperation, FileOperationOutput, FileResult, GitOperation, GitResult, ImageRef, ImplementProvider,
+    ProviderId, ProviderPage, ProviderSandbox, PtySize, ReadScope, ResourceUsage, SandboxLookup, SnapshotRef, Transfer,
     UploadSummary, capabilities as can,
 };
 use atoll_core::sandbox::{IsolationTier, ProviderKind};
@@ -30,6 +30,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     protected: can::ProtectionAbility::Mounts,
     worker: can::WorkerHost::Server,
     images: can::ImageAbility::Import,
+    caches: can::CacheAbility::Layers,
     ..Capabilities::NONE
 };
 
@@ -161,6 +162,19 @@ impl ImplementProvider for Local {
     async fn forget_snapshot(&self, name: &str) -> Result<(), Error> {
         let name = name.to_owned();
         self.forget_entry(move |launcher| launcher.forget_snapshot(&name)).await
+    }
+
+    async fn seal_cache(&self, id: &ProviderId, name: &str) -> Result<CacheRef, Error> {
+        self.seal_files(id, name).await
+    }
+
+    async fn caches(&self) -> Result<Vec<CacheRef>, Error> {
+        self.list_caches().await
+    }
+
+    async fn forget_cache(&self, name: &str) -> Result<(), Error> {
+        let name = name.to_owned();
+        self.forget_entry(move |launcher| launcher.forget_cache(&name)).await
     }
 
     async fn images(&self) -> Result<Vec<ImageRef>, Error> {

@@ -19,7 +19,7 @@ const QUIESCE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_REFUSAL_BYTES: usize = 1000;
 
 /// No process runs as the agent while this guard lives.
-struct QuiesceGuard {
+pub(super) struct QuiesceGuard {
     _connection: Option<UnixStream>,
 }
 
@@ -29,7 +29,7 @@ impl Local {
         self.require_tier(spec.settings.isolation).await?;
         let still = quiesce_agent(&parent).await?;
         // A fork has its parent's image and files.
-        let jail = SandboxSpec { image: None, snapshot: None, ..super::launcher_spec(spec) };
+        let jail = SandboxSpec { image: None, snapshot: None, cache: None, ..super::launcher_spec(spec) };
         let name = parent.name.clone();
         let result = self.call_launcher(move |launcher| launcher.fork_sandbox(&name, &jail)).await;
         drop(still);
@@ -40,7 +40,7 @@ impl Local {
     }
 
     /// Reports once to a sandbox that its directories cannot be renamed since it was forked or snapshotted.
-    async fn report_fixed_dirs(&self, id: &ProviderId, before: &SandboxInfo) {
+    pub(super) async fn report_fixed_dirs(&self, id: &ProviderId, before: &SandboxInfo) {
         let Ok(now) = self.find_info(id).await else { return };
         if let (Some(text), false, Ok(sandbox)) = (fixed_dirs_notice(&now), before.has_fixed_dirs, now.name.parse()) {
             self.host.report_notice(sandbox, SandboxNotice::Text(text));
@@ -63,7 +63,7 @@ impl Local {
         Ok(self.call_launcher(|launcher| launcher.list_snapshots()).await?.into_iter().map(snapshot_ref).collect())
     }
 
-    /// Deletes a snapshot or image; `Gone` if it does not exist.
+    /// Deletes a snapshot, cache or image; `Gone` if it does not exist.
     pub(super) async fn forget_entry(
         &self,
         forget: impl FnOnce(&Launcher) -> Result<(), atoll_jail::Error> + Send + 'static,
@@ -109,7 +109,7 @@ impl Local {
 }
 
 /// Waits until no process runs as the agent. A sandbox without a worker is already quiet.
-async fn quiesce_agent(info: &SandboxInfo) -> Result<QuiesceGuard, Error> {
+pub(super) async fn quiesce_agent(info: &SandboxInfo) -> Result<QuiesceGuard, Error> {
     if !info.is_alive {
         return Ok(QuiesceGuard { _connection: None });
     }
@@ -128,7 +128,7 @@ async fn quiesce_agent(info: &SandboxInfo) -> Result<QuiesceGuard, Error> {
     }
 }
 
-fn timestamp_from_millis(milliseconds: u64) -> Option<Timestamp> {
+pub(super) fn timestamp_from_millis(milliseconds: u64) -> Option<Timestamp> {
     i64::try_from(milliseconds).ok()?.checked_mul(1000).map(Timestamp::from_micros)
 }
 

@@ -65,6 +65,8 @@ const ENVIRONMENT: &[(&str, &str)] = &[
 pub struct GitWorkspace {
     /// The workspace.
     pub root: PathBuf,
+    /// The home directory.
+    pub home: PathBuf,
     /// Directory for temporary files.
     pub temporary: PathBuf,
     /// Time limit of a query.
@@ -78,7 +80,8 @@ pub struct GitWorkspace {
 impl Default for GitWorkspace {
     fn default() -> Self {
         let (quick, slow) = (Duration::from_secs(120), Duration::from_secs(30 * 60));
-        Self { root: "/workspace".into(), temporary: "/tmp".into(), quick, slow, output_bytes: 2 << 30 }
+        let [root, home, temporary] = ["/workspace", "/home/agent", "/tmp"].map(PathBuf::from);
+        Self { root, home, temporary, quick, slow, output_bytes: 2 << 30 }
     }
 }
 

@@ -230,7 +230,7 @@ fn clear_hiding_flags(repository: &Repository) -> Result<bool, Error> {
     Ok(true)
 }
 
-fn split_records(listed: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn split_records(listed: &[u8]) -> impl Iterator<Item = &[u8]> {
     listed.split(|byte| *byte == 0).filter(|record| !record.is_empty())
 }
 
@@ -238,7 +238,7 @@ fn join_names(names: &[Name], prefix: &[u8]) -> Vec<u8> {
     names.iter().flat_map(|name| [prefix, name, b"\0"].concat()).collect()
 }
 
-fn to_path(name: &[u8]) -> PathBuf {
+pub(super) fn to_path(name: &[u8]) -> PathBuf {
     OsString::from_vec(name.to_vec()).into()
 }
 

@@ -1,9 +1,12 @@
 //! `git-in`: creates a repository at a commit, on its own branch, in an empty workspace.
 //!
 //! With `--restore` it creates only the repository, around the files of a workspace whose own repository is gone or unusable.
+//! With `--over-layer` it replaces the checkout of a set-up layer.
 
 use super::command::{Git, GitWorkspace};
 use super::error::Error;
+use super::exclude;
+use super::layer_checkout::{self, OldIndex};
 use super::repository::Repository;
 use atoll_forge::plumbing::bundle::{self, BundleHeader};
 use clap::Args;
@@ -33,18 +36,21 @@ pub(super) struct Request {
     #[arg(long, allow_hyphen_values = true)]
     base: Option<String>,
     /// Keep the files of the workspace.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "over_layer")]
     restore: bool,
+    /// Replace the checkout of a set-up layer, and keep what set-up left.
+    #[arg(long)]
+    over_layer: bool,
 }
 
 /// Fills the workspace; after a failure it is empty again.
 pub(super) fn fill_workspace(request: &Request, workspace: &GitWorkspace, bundle: File) -> Result<Value, Error> {
     let failed = |source| Error::Io { what: WHAT, source };
     let mut git = Git::find(workspace)?;
-    let is_occupied = if request.restore {
-        Repository::open(workspace).is_ok()
-    } else {
-        fs::read_dir(&workspace.root).map_err(failed)?.next().is_some()
+    let is_occupied = match (request.restore, request.over_layer) {
+        (true, _) => Repository::open(workspace).is_ok(),
+        (false, true) => false,
+        (false, false) => fs::read_dir(&workspace.root).map_err(failed)?.next().is_some(),
     };
     if is_occupied {
         return Err(Error::NotEmpty { root: workspace.root.clone() });
@@ -64,7 +70,14 @@ pub(super) fn fill_workspace(request: &Request, workspace: &GitWorkspace, bundle
     if request.restore {
         return restore_repository(request, &git, bundle);
     }
-    create_repository(request, &git, bundle).inspect_err(|_| remove_contents(&workspace.root))
+    if request.over_layer {
+        // After a failure the provider starts without the layer.
+        let old = layer_checkout::take_index(&git)?;
+        let report = create_repository(request, &git, bundle, Some(old))?;
+        exclude::add_patterns(&git, &workspace.root.join(".git"))?;
+        return Ok(report);
+    }
+    create_repository(request, &git, bundle, None).inspect_err(|_| remove_contents(&workspace.root))
 }
 
 /// Replaces an unusable repository; after a failure the workspace is as it was.
@@ -76,7 +89,7 @@ fn restore_repository(request: &Request, git: &Git, bundle: File) -> Result<Valu
     if is_there {
         fs::rename(&inner, &aside).map_err(failed)?;
     }
-    create_repository(request, git, bundle).inspect_err(|_| {
+    create_repository(request, git, bundle, None).inspect_err(|_| {
         drop(fs::remove_dir_all(&inner));
         if is_there {
             drop(fs::rename(&aside, &inner));
@@ -84,7 +97,12 @@ fn restore_repository(request: &Request, git: &Git, bundle: File) -> Result<Valu
     })
 }
 
-fn create_repository(request: &Request, git: &Git, mut bundle: File) -> Result<Value, Error> {
+fn create_repository(
+    request: &Request,
+    git: &Git,
+    mut bundle: File,
+    old_checkout: Option<OldIndex>,
+) -> Result<Value, Error> {
     let head =
         BundleHeader::read(&mut bundle).map_err(|malformed| Error::BadBundle { detail: malformed.to_string() })?;
     let (base, shallow) = bundle_contents(&head)?;
@@ -94,6 +112,9 @@ fn create_repository(request: &Request, git: &Git, mut bundle: File) -> Result<V
     let format = format!("--object-format={}", head.format.name());
     let branch = format!("--initial-branch={}", request.branch);
     git.command(WHAT).args(["init", "--quiet", "--template=", &format, &branch]).run_quick()?.require_success()?;
+    if let Some(old) = old_checkout {
+        old.remove_files(git, head.format)?;
+    }
     // The directories of git's template, without its samples.
     let inner = git.workspace.root.join(".git");
     for name in ["hooks", "info"] {

@@ -5,17 +5,22 @@
 //!
 //! - `git-in` creates a repository from a bundle on stdin;
 //! - `git-out` commits the rest and writes a bundle of all new commits to stdout;
-//! - `git-diff` lists or prints the differences from the start, and changes nothing.
+//! - `git-diff` lists or prints the differences from the start, and changes nothing;
+//! - `git-exclude` keeps what set-up left out of the result;
+//! - `cache-seal` and `cache-downloads` prepare the files of a set-up layer.
 //!
 //! A failed job prints one line of JSON on stderr, `{"error", "code"}`, and exits with 1.
 
 mod command;
 mod diff;
 mod error;
+mod exclude;
 mod index;
 mod input;
+mod layer_checkout;
 mod out;
 mod repository;
+mod set_up_files;
 #[cfg(test)]
 mod tests;
 
@@ -44,6 +49,12 @@ enum Job {
     Out(out::Request),
     #[command(name = "git-diff")]
     Diff(diff::Request),
+    #[command(name = "git-exclude")]
+    Exclude,
+    #[command(name = "cache-seal")]
+    SealCache,
+    #[command(name = "cache-downloads")]
+    KeepDownloads,
 }
 
 /// Runs the job that the arguments name, in the sandbox's workspace.
@@ -77,5 +88,8 @@ fn run_job(arguments: Vec<String>, workspace: &GitWorkspace, input: File, output
         Job::In(request) => input::fill_workspace(&request, workspace, input),
         Job::Out(request) => out::export_work(&request, workspace, output),
         Job::Diff(request) => diff::diff_workspace(&request, workspace, output),
+        Job::Exclude => exclude::exclude_untracked(workspace),
+        Job::SealCache => set_up_files::remove_transient_files(workspace),
+        Job::KeepDownloads => set_up_files::keep_downloads(workspace),
     }
 }

@@ -1,5 +1,6 @@
-//! The three jobs on real repositories, with plain git in the roles of the user and the agent.
+//! The jobs on real repositories, with plain git in the roles of the user and the agent.
 
+mod cache_tests;
 mod diff_tests;
 mod input_tests;
 mod out_tests;
@@ -24,10 +25,12 @@ impl GitFixture {
         let directory = tempfile::tempdir().unwrap();
         let workspace = GitWorkspace {
             root: directory.path().join("workspace"),
+            home: directory.path().join("home"),
             temporary: directory.path().join("tmp"),
             ..GitWorkspace::default()
         };
         fs::create_dir(&workspace.root).unwrap();
+        fs::create_dir(&workspace.home).unwrap();
         fs::create_dir(&workspace.temporary).unwrap();
         Self { directory, workspace }
     }

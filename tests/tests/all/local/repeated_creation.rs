@@ -71,6 +71,7 @@ async fn a_fork_whose_first_start_failed_is_started_again() {
         hostname: "atoll".into(),
         image: None,
         snapshot: None,
+        cache: None,
         protected: Vec::new(),
         programs: Vec::new(),
     };

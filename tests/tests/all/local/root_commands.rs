@@ -96,6 +96,7 @@ async fn root_of_an_imported_image_runs_commands() {
             hostname: "atoll".into(),
             image: image.clone(),
             snapshot: None,
+            cache: None,
             protected: Vec::new(),
             programs: Vec::new(),
         };
@@ -156,6 +157,7 @@ fn long_commands_occupy_no_thread() {
         hostname: "atoll".into(),
         image: Some("tiny".into()),
         snapshot: None,
+        cache: None,
         protected: Vec::new(),
         programs: Vec::new(),
     };
