@@ -3,6 +3,7 @@
 mod agent_limits;
 mod agents;
 mod bombs;
+mod cached_setup;
 mod canary;
 mod cli_users;
 mod complete_results;

@@ -30,6 +30,26 @@ const TOOL_CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Programs of one step that are looked for after its failure.
 const MAX_CHECKED_TOOLS: usize = 8;
 
+/// Marks the processes of a set-up, so that those it leaves in the background can be ended.
+const PROCESS_MARK: &str = "ATOLL_SETUP";
+const END_PROCESSES_TIMEOUT: Duration = Duration::from_secs(30);
+/// Kills all processes whose environment has the line `$1`, until there is none.
+const END_PROCESSES_SCRIPT: &str = r#"
+round=0
+while [ $round -lt 100 ]; do
+    found=
+    for process in /proc/[0-9]*; do
+        if tr '\0' '\n' < "$process/environ" 2>/dev/null | grep -qxF "$1"; then
+            kill -9 "${process#/proc/}" 2>/dev/null && found=1
+        fi
+    done
+    [ -z "$found" ] && exit 0
+    round=$((round + 1))
+    sleep 0.02
+done
+exit 1
+"#;
+
 /// How a set-up ended.
 pub(super) enum SetupEnd {
     Completed,
@@ -172,9 +192,11 @@ impl<'a> SetupRun<'a> {
         if left.is_zero() {
             return Ok(Some(CommandExit::TimedOut));
         }
+        let mut env = self.setup.variables.clone();
+        env.insert(PROCESS_MARK.to_owned(), self.id.to_string());
         let spec = ExecSpec {
             cwd: Some(step.directory.clone()),
-            env: self.setup.variables.clone(),
+            env,
             ..command_spec(ExecCommand::Argv(step.command.to_argv()), left)
         };
         let mut command = match self.start_command(&spec).await {
@@ -255,6 +277,20 @@ impl<'a> SetupRun<'a> {
         missing
     }
 
+    /// Ends what the steps left in the background: an agent must not find it, and a stored layer must not change.
+    async fn end_processes(&self) {
+        let mark = format!("{PROCESS_MARK}={}", self.id);
+        let argv = ["/bin/sh", "-c", END_PROCESSES_SCRIPT, "sh", &mark].map(str::to_owned).to_vec();
+        let spec = command_spec(ExecCommand::Argv(argv), END_PROCESSES_TIMEOUT);
+        let ended = match RunningCommand::start(&self.target, &spec).await {
+            Ok(command) => command.collect_tail(0).await.map(|result| result.exit),
+            Err(error) => Err(error),
+        };
+        if !matches!(ended, Ok(CommandExit::Exited { code: 0 })) {
+            tracing::warn!(sandbox = %self.id, ?ended, "failed to end the processes that set-up left");
+        }
+    }
+
     /// Keeps the files that set-up left out of the agent's results.
     async fn exclude_untracked(&self) {
         if !self.has_repository {
@@ -277,6 +313,7 @@ impl<'a> SetupRun<'a> {
     pub(super) async fn record_completion(&self, cached: bool) -> Result<bool> {
         let mut stored = false;
         if !cached {
+            self.end_processes().await;
             self.exclude_untracked().await;
             if let Some(cache) = &self.cache {
                 stored = cache.store(&*self.target.provider, &self.target.sandbox).await;

@@ -6,7 +6,7 @@ use atoll_tests::local::{LocalServer, assert_log_is_complete, event_data};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
-fn request(repository: &SampleRepository, prompt: &str, setup: Value) -> Value {
+pub fn request(repository: &SampleRepository, prompt: &str, setup: Value) -> Value {
     json!({ "prompt": prompt, "repo": { "path": repository.path_str() }, "setup": setup })
 }
 
@@ -16,20 +16,20 @@ fn position(events: &[Value], event_type: &str) -> usize {
 }
 
 /// The joined output of the set-up's steps on one stream.
-fn setup_output(events: &[Value], stream: &str) -> String {
+pub fn setup_output(events: &[Value], stream: &str) -> String {
     let output = event_data(events, "setup.output").into_iter().filter(|data| data["stream"] == stream);
     output.map(|data| data["text"].as_str().unwrap()).collect()
 }
 
 /// The output of the agent's only command.
-fn command_output(events: &[Value]) -> String {
+pub fn command_output(events: &[Value]) -> String {
     let calls = event_data(events, "agent.tool_completed");
     assert_eq!(calls.len(), 1, "{events:#?}");
     calls[0]["output"].as_str().unwrap().to_owned()
 }
 
 /// Runs a sandbox to its end and returns its row and events.
-async fn run_to_end(server: &LocalServer, body: Value) -> (Value, Vec<Value>) {
+pub async fn run_to_end(server: &LocalServer, body: Value) -> (Value, Vec<Value>) {
     let id = server.create_sandbox(body).await;
     let row = server.wait_until_ended(&id).await;
     let events = server.admin.all_events(&id).await;
@@ -56,9 +56,11 @@ async fn the_agent_starts_after_set_up_and_finds_its_files() {
     let (server, repository) = (LocalServer::start(), SampleRepository::create());
     let commands = [
         "mkdir -p build && echo \"$MINE in $PWD by $(id -un)\" > build/made && echo out && echo err >&2",
+        "sleep 4321 & setsid sleep 4321 >/dev/null 2>&1 &",
         "test \"$CI\" = 1 && test -n \"$npm_config_cache\" && cat build/made",
     ];
-    let prompt = "run cat build/made; echo ci=$CI cache=$npm_config_cache mine=$MINE";
+    let prompt =
+        "run cat build/made; echo ci=$CI cache=$npm_config_cache mine=$MINE; cat /proc/[0-9]*/comm | grep sleep";
     let mut body = request(&repository, prompt, json!({ "commands": commands }));
     body["env"] = json!({ "MINE": "x" });
     let (row, events) = run_to_end(&server, body).await;
@@ -73,10 +75,14 @@ async fn the_agent_starts_after_set_up_and_finds_its_files() {
     assert_eq!(setup_output(&events, "stdout"), format!("out\n{made}"));
     assert_eq!(setup_output(&events, "stderr"), "err\n");
     let ended = event_data(&events, "setup.step_completed");
-    assert_eq!(ended.iter().map(|data| &data["exit"]["code"]).collect::<Vec<_>>(), [0, 0], "{ended:?}");
+    assert_eq!(ended.iter().map(|data| &data["exit"]["code"]).collect::<Vec<_>>(), [0, 0, 0], "{ended:?}");
     assert_eq!(event_data(&events, "setup.completed")[0]["cached"], false);
     let expected = format!("{made}ci= cache=/home/agent/.cache/packages/npm mine=x\n");
-    assert_eq!(command_output(&events), expected, "the agent has the variables, but not those of set-up alone");
+    assert_eq!(
+        command_output(&events),
+        expected,
+        "the agent has the variables, but neither those of set-up alone nor its processes"
+    );
     server.stop_and_check().await;
 }
 
