@@ -5,7 +5,7 @@ use crate::event_log::log_event::LogEvent;
 use crate::render::approval::{self, ApprovalRequest};
 use crate::render::fact::{self, Fact};
 use crate::render::plain_value::describe_output;
-use crate::render::setup::{self, SetupLine, SetupLineKind};
+use crate::render::setup_lines::{self, SetupLine, SetupLineKind};
 use crate::render::spans::Spans;
 use crate::render::{continuous, patch, style, text, time};
 use crate::run::step::{Mark, ViewStep};
@@ -85,7 +85,7 @@ impl RunProgress {
             data => match event.event_type().split('.').next() {
                 Some("session" | "sandbox") => None,
                 Some("continuous") => return describe_check(data).into_iter().collect(),
-                Some("setup") => return setup::describe_setup(data).map(setup_step).into_iter().collect(),
+                Some("setup") => return setup_lines::describe_setup(data).map(setup_step).into_iter().collect(),
                 _ => fact::describe_fact(event).map(fact_step),
             },
         };
