@@ -126,8 +126,7 @@ pub async fn pack_repository(
 /// Reads the files of a commit that set-up depends on.
 pub async fn read_setup_files(repo: &Repo, commit: String) -> Result<RepositoryFiles> {
     let path = repository_path(repo)?;
-    drop((path, commit));
-    Ok(RepositoryFiles::default())
+    run_blocking(move || HostRepository::open(&path)?.read_setup_files(&commit)).await
 }
 
 fn scratch_problem(error: &io::Error) -> Problem {

@@ -3,6 +3,7 @@
 mod agent_limits;
 mod agents;
 mod bombs;
+mod cached_setup;
 mod canary;
 mod cli_users;
 mod complete_results;
@@ -38,6 +39,7 @@ mod sandbox_kills;
 mod sandbox_logins;
 mod sandbox_outcomes;
 mod services;
+mod setup;
 mod shell;
 mod terminal;
 pub mod worker_isolation;

@@ -2,7 +2,7 @@
 
 use super::plain_value::{describe_output, describe_value};
 use super::tool_input::describe_input;
-use super::{approval, fact, patch, style, text, time};
+use super::{approval, fact, patch, setup_lines, style, text, time};
 use crate::event_log::log_event::LogEvent;
 use crate::output::Output;
 use atoll_api::events::{AssistantPart, EventData, FileEdited, MessageContent, SandboxTransition};
@@ -92,6 +92,11 @@ pub fn summarize_event(event: &LogEvent, most: usize) -> String {
         | EventData::SandboxFailed(change) => describe_state(change, most),
         EventData::SandboxPending(_) | EventData::SandboxPaused(_) | EventData::SandboxResumed(_) => String::new(),
         EventData::SandboxSnapshot(snapshot) => short(&snapshot.name),
+        data if event.event_type().starts_with("setup.") => {
+            let line =
+                setup_lines::describe_setup(data).map(|line| if line.head.is_empty() { line.body } else { line.head });
+            short(line.unwrap_or_default().trim())
+        }
         EventData::SessionOpened(session) => short(&session.title),
         EventData::SessionResumed(session) => short(&session.title),
         EventData::SessionChanged(session) | EventData::SessionClosed(session) => short(&session.title),

@@ -2,6 +2,7 @@
 
 use super::approval::{ApprovalRequest, describe_answer, describe_resolution};
 use super::plain_value::describe_output;
+use super::setup_lines::{self, SetupLineKind};
 use super::tool_input::describe_input;
 use super::{continuous, event_line, fact, style, text, time};
 use crate::event_log::log_event::LogEvent;
@@ -142,6 +143,13 @@ fn head_and_body(event: &LogEvent) -> Option<(String, String)> {
                 _ => String::new(),
             };
             (continuous::describe_step(data)?, output)
+        }
+        data if event.event_type().starts_with("setup.") => {
+            let line = setup_lines::describe_setup(data)?;
+            match line.kind {
+                SetupLineKind::Output => ("set-up prints:".to_owned(), line.body),
+                SetupLineKind::Note | SetupLineKind::Done | SetupLineKind::Failed => (line.head, line.body),
+            }
         }
         _ => {
             let fact = fact::describe_fact(event)?;

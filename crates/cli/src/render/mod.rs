@@ -9,6 +9,7 @@ pub mod fact;
 pub mod fields;
 pub mod patch;
 pub mod plain_value;
+pub mod setup_lines;
 pub mod spans;
 pub mod style;
 pub mod table;

@@ -223,6 +223,7 @@ impl<'a> RunWatcher<'a> {
             TerminalEvent::Action(EditorAction::Finish) => match self.progress.phase {
                 // In a paused run the agent makes no progress, so its results can be taken.
                 Phase::Waiting | Phase::LimitPaused(_) => self.request_stop(),
+                Phase::SettingUp => self.steps.push(ViewStep::note("set-up runs; Ctrl-C stops the run")),
                 Phase::Creating | Phase::Starting | Phase::Working | Phase::Tool(_) | Phase::WaitingApproval => {
                     self.steps.push(ViewStep::note("the agent is working; Ctrl-C interrupts it"));
                 }

@@ -59,6 +59,13 @@ pub async fn record_plan(work: &mut Work<'_>, id: SandboxId, environment: SetupE
     Ok(true)
 }
 
+/// Stores the variables of a plan without commands.
+pub async fn record_environment(work: &mut Work<'_>, id: SandboxId, environment: SetupEnvironment) -> Result<()> {
+    let (_, mut sandbox) = work.lock_sandbox(id).await?;
+    sandbox.setup_environment = environment;
+    Ok(sandboxes::update_setup_environment(work.tx, &sandbox).await?)
+}
+
 /// Stores that a repeated creation has no set-up after all.
 pub async fn record_no_plan(work: &mut Work<'_>, id: SandboxId) -> Result<bool> {
     let Some((_, mut sandbox)) = lock_in_phase(work, id, |phase| phase == SetupPhase::Pending).await? else {

@@ -1,6 +1,8 @@
 //! The create job: asks the provider to create a sandbox.
 
 use super::sandbox_command::CommandTarget;
+use super::setup_cache::SetupCache;
+use super::setup_failure::report_problem;
 use super::setup_plan::{PlannedSetup, SetupDecision, decide_setup};
 use super::setup_run::{SetupEnd, SetupRun};
 use super::{JobOutcome, back_off};
@@ -11,12 +13,12 @@ use crate::providers::Providers;
 use crate::repositories::{self, PackedRepository};
 use crate::state::App;
 use atoll_api::NewSandbox;
-use atoll_api::events::{EventData, GitCloned, SandboxNotice, SetupCompleted, SetupFailed, SetupSkipped};
+use atoll_api::events::{EventData, GitCloned, SandboxNotice, SetupSkipped};
 use atoll_core::event::{EventSource, NewEvent};
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::{
-    CreateSpec, Error, Identity, Provider, ProviderId, ProviderSandbox, ProviderState, RepositorySource,
+    CacheUse, CreateSpec, Error, Identity, Provider, ProviderId, ProviderSandbox, ProviderState, RepositorySource,
     provider_snapshot_name,
 };
 use atoll_core::sandbox::{Reason, SandboxState};
@@ -79,7 +81,12 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
     let planned = match plan_setup(app, &sandbox, &defaults, source.as_ref(), runs_agents).await? {
         SetupDecision::Planned(planned) => Some(planned),
         SetupDecision::Skipped(reason) => {
-            events.extend(reason.map(|reason| EventData::SetupSkipped(SetupSkipped { reason })));
+            events.extend(reason.map(skipped_event));
+            None
+        }
+        SetupDecision::VariablesOnly(environment, reason) => {
+            events.extend(reason.map(skipped_event));
+            app.write(async move |work| setup::record_environment(work, id, environment).await).await?;
             None
         }
         SetupDecision::Unusable(error) => {
@@ -101,17 +108,28 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
     if !store_plan(app, &sandbox, planned.as_deref()).await? {
         return Ok(JobOutcome::Finished);
     }
-    let spec = CreateSpec { identity, labels, settings, source, programs, cache: None };
-    // The sandbox's id is the idempotency key.
-    let key = id.to_string();
-    let call = tokio::time::timeout(CREATE_TIMEOUT, provider.create(&spec, &key));
-    let created = call.await.unwrap_or_else(|_| Err(Error::Unreachable { detail: "the provider timed out".into() }));
+    let cache = match &planned {
+        Some(planned) => SetupCache::find(app, &*provider, &sandbox, planned, source.as_ref()).await,
+        None => None,
+    };
+    let start = cache.as_ref().and_then(|cache| cache.start.clone());
+    let mut spec = CreateSpec { identity, labels, settings, source, programs, cache: start };
+    let mut created = call_provider(&*provider, &spec).await;
+    if matches!(created, Err(Error::CacheGone { .. })) {
+        // The layer was evicted meanwhile, or is unusable.
+        spec.cache = None;
+        created = call_provider(&*provider, &spec).await;
+    }
     match created {
         Ok(found) => {
             let target = CommandTarget { provider, sandbox: found.id.clone() };
+            let started_from = found.cache.clone();
             let outcome = record_created(app, job, found, events).await?;
             match planned {
-                Some(planned) => set_up(app, job, target, &planned).await,
+                Some(planned) => {
+                    let run = SetupRun::new(app, id, target, &planned, cache, spec.source.is_some());
+                    set_up(job, &run, started_from.as_ref()).await
+                }
                 None => Ok(outcome),
             }
         }
@@ -164,6 +182,10 @@ async fn discard_interrupted(
     Ok((!is_pending).then_some(JobOutcome::Finished))
 }
 
+const fn skipped_event(reason: String) -> EventData {
+    EventData::SetupSkipped(SetupSkipped { reason })
+}
+
 /// Plans the set-up of a sandbox that its provider has not created yet.
 async fn plan_setup(
     app: &App,
@@ -189,28 +211,26 @@ async fn store_plan(app: &App, sandbox: &SandboxRow, planned: Option<&PlannedSet
     }
 }
 
+/// Calls the provider with the sandbox's id as the idempotency key.
+async fn call_provider(provider: &dyn Provider, spec: &CreateSpec) -> std::result::Result<ProviderSandbox, Error> {
+    let key = spec.identity.sandbox.to_string();
+    let call = tokio::time::timeout(CREATE_TIMEOUT, provider.create(spec, &key));
+    call.await.unwrap_or_else(|_| Err(Error::Unreachable { detail: "the provider timed out".into() }))
+}
+
 /// Sets a created sandbox up. Only then its agent starts.
-async fn set_up(app: &Arc<App>, job: &Job, target: CommandTarget, planned: &PlannedSetup) -> Result<JobOutcome> {
-    let run = SetupRun::new(app, job.sandbox_id, target, planned);
+async fn set_up(job: &Job, run: &SetupRun<'_>, started_from: Option<&CacheUse>) -> Result<JobOutcome> {
+    if run.is_cached(started_from) {
+        run.record_completion(true).await?;
+        return Ok(JobOutcome::Finished);
+    }
     let end = match run.run_steps().await {
-        Err(problem) if job.attempts >= MAX_SETUP_ATTEMPTS => {
-            let failed = SetupFailed {
-                step: None,
-                command: None,
-                exit: None,
-                error: format!("set-up could not run: {}", problem.detail),
-                tail: String::new(),
-                remedy: None,
-            };
-            SetupEnd::Failed(Box::new(failed))
-        }
+        Err(problem) if job.attempts >= MAX_SETUP_ATTEMPTS => SetupEnd::Failed(Box::new(report_problem(&problem))),
         end => end?,
     };
     match end {
         SetupEnd::Completed => {
-            let (seconds, key_parts) = (run.seconds(), BTreeMap::new());
-            let completed = SetupCompleted { seconds, cached: false, stored: false, key: None, key_parts };
-            run.record_completion(completed).await?;
+            run.record_completion(false).await?;
         }
         SetupEnd::Failed(failed) => {
             run.record_failure(*failed).await?;

@@ -9,6 +9,7 @@ mod recover;
 mod remove;
 mod results_job;
 mod sandbox_command;
+mod setup_cache;
 mod setup_failure;
 mod setup_output;
 mod setup_plan;

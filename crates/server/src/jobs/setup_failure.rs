@@ -2,9 +2,11 @@
 
 use crate::app::lifecycle::truncate_text;
 use crate::egress::RefusedHost;
+use crate::problem::Problem;
 use atoll_api::events::SetupFailed;
 use atoll_core::provider::CommandExit;
 use atoll_core::sandbox::{NetworkPolicy, Reason};
+use atoll_core::setup::remedy_for_tool;
 use std::time::Duration;
 
 /// The shell's exit code for an unknown program.
@@ -59,6 +61,12 @@ pub(super) fn report_failed_step(step: FailedStep, context: &FailureContext) -> 
     }
 }
 
+/// Reports a failure of the server or the provider.
+pub(super) fn report_problem(problem: &Problem) -> SetupFailed {
+    let error = format!("set-up could not run: {}", problem.detail);
+    SetupFailed { step: None, command: None, exit: None, error, tail: String::new(), remedy: None }
+}
+
 /// Reports a host that was refused so often that the package manager would retry for minutes.
 pub(super) fn report_refused_host(step: FailedStep, host: &RefusedHost, context: &FailureContext) -> SetupFailed {
     let error = format!(
@@ -94,8 +102,8 @@ fn find_remedy(step: &FailedStep, context: &FailureContext) -> Option<String> {
         _ => step.missing_tools.clone(),
     };
     if !missing.is_empty() {
-        let names = missing.join(", ");
-        return Some(format!("install {names} on this machine, or use an image that has it (--image)"));
+        let lacks = |tool: &String| format!("this machine lacks {tool}: {}", remedy_for_tool(tool));
+        return Some(missing.iter().map(lacks).collect::<Vec<_>>().join("; "));
     }
     match step.exit {
         CommandExit::OutOfMemory => return Some("give the sandbox more memory (--memory)".to_owned()),
@@ -162,8 +170,8 @@ mod tests {
         assert_eq!(reason.code, "setup_failed");
         assert_eq!(
             reason.detail,
-            "step 2 `npm ci` failed with exit code 127: sh: 1: uv: not found; install uv on this machine, or use an \
-             image that has it (--image)"
+            "step 2 `npm ci` failed with exit code 127: sh: 1: uv: not found; this machine lacks uv: install it (such \
+             as `pipx install --global uv`), or give the project an image that has it (`atoll image import`)"
         );
         let plain = failure_reason(&report_failed_step(failed_step(ONE, ""), &context(&[])));
         assert_eq!(plain.detail, "step 2 `npm ci` failed with exit code 1");
@@ -187,7 +195,8 @@ mod tests {
         let mut step = failed_step(ONE, "");
         step.missing_tools = vec!["node".into(), "npm".into()];
         let failed = report_failed_step(step, &context(&[("example.org", "policy")]));
-        assert!(failed.remedy.unwrap().starts_with("install node, npm on this machine"));
+        let remedy = failed.remedy.unwrap();
+        assert!(remedy.contains("lacks node: ") && remedy.contains("lacks npm: "), "{remedy}");
     }
 
     #[test]

@@ -19,6 +19,8 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub(super) struct PlannedSetup {
     pub plan: SetupPlan,
+    /// The repository's files that set-up depends on.
+    pub files: RepositoryFiles,
     pub environment: SetupEnvironment,
     /// Variables of the commands.
     pub variables: BTreeMap<String, String>,
@@ -31,6 +33,8 @@ pub(super) enum SetupDecision {
     Planned(Box<PlannedSetup>),
     /// There is none, with the reason if a user may not expect it.
     Skipped(Option<String>),
+    /// There are no commands, but variables for the agent.
+    VariablesOnly(SetupEnvironment, Option<String>),
     /// The repository's own files are unusable.
     Unusable(SetupError),
 }
@@ -84,10 +88,15 @@ pub(super) async fn decide_setup(
         Ok(plan) => plan,
         Err(error) => return Ok(SetupDecision::Unusable(error)),
     };
-    let Some(plan) = plan.filter(|plan| !plan.steps.is_empty()) else { return Ok(SetupDecision::Skipped(None)) };
+    let Some(plan) = plan else { return Ok(SetupDecision::Skipped(None)) };
+    if plan.steps.is_empty() {
+        let reason = Some(plan.notes.join("; ")).filter(|notes| !notes.is_empty());
+        let environment = SetupEnvironment { variables: plan.env, network: None };
+        return Ok(SetupDecision::VariablesOnly(environment, reason));
+    }
     let (environment, variables) = build_environment(app, sandbox, &settings.merged, &plan);
     let time_limit = app.config.setup.time_limit(settings.merged.timeout_s);
-    Ok(SetupDecision::Planned(Box::new(PlannedSetup { plan, environment, variables, time_limit })))
+    Ok(SetupDecision::Planned(Box::new(PlannedSetup { plan, files, environment, variables, time_limit })))
 }
 
 async fn read_files(repo: Option<&Repo>, source: Option<&RepositorySource>) -> Result<RepositoryFiles> {

@@ -1,6 +1,7 @@
 //! Runs a project's set-up in its sandbox: the steps in order, as the agent, with their output as events.
 
 use super::sandbox_command::{CommandTarget, RunningCommand, command_spec};
+use super::setup_cache::SetupCache;
 use super::setup_failure::{FailedStep, FailureContext, failure_reason, report_failed_step, report_refused_host};
 use super::setup_output::OutputLog;
 use super::setup_plan::PlannedSetup;
@@ -10,7 +11,7 @@ use crate::problem::{Problem, Result};
 use crate::state::App;
 use atoll_api::events::{EventData, SetupCompleted, SetupFailed, SetupStarted, SetupStepCompleted};
 use atoll_core::id::SandboxId;
-use atoll_core::provider::{CommandExit, Error, ExecCommand, ExecEvent, ExecSpec};
+use atoll_core::provider::{CacheUse, CommandExit, Error, ExecCommand, ExecEvent, ExecSpec, GitOperation, GitResult};
 use atoll_core::sandbox::NetworkPolicy;
 use atoll_core::setup::SetupStep;
 use std::sync::Arc;
@@ -29,6 +30,26 @@ const TOOL_CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Programs of one step that are looked for after its failure.
 const MAX_CHECKED_TOOLS: usize = 8;
 
+/// Marks the processes of a set-up, so that those it leaves in the background can be ended.
+const PROCESS_MARK: &str = "ATOLL_SETUP";
+const END_PROCESSES_TIMEOUT: Duration = Duration::from_secs(30);
+/// Kills all processes whose environment has the line `$1`, until there is none.
+const END_PROCESSES_SCRIPT: &str = r#"
+round=0
+while [ $round -lt 100 ]; do
+    found=
+    for process in /proc/[0-9]*; do
+        if tr '\0' '\n' < "$process/environ" 2>/dev/null | grep -qxF "$1"; then
+            kill -9 "${process#/proc/}" 2>/dev/null && found=1
+        fi
+    done
+    [ -z "$found" ] && exit 0
+    round=$((round + 1))
+    sleep 0.02
+done
+exit 1
+"#;
+
 /// How a set-up ended.
 pub(super) enum SetupEnd {
     Completed,
@@ -45,6 +66,8 @@ pub(super) struct SetupRun<'a> {
     id: SandboxId,
     target: CommandTarget,
     setup: &'a PlannedSetup,
+    cache: Option<SetupCache>,
+    has_repository: bool,
     began: Instant,
 }
 
@@ -56,12 +79,20 @@ enum Interruption {
 }
 
 impl<'a> SetupRun<'a> {
-    pub(super) fn new(app: &'a Arc<App>, id: SandboxId, target: CommandTarget, setup: &'a PlannedSetup) -> Self {
-        Self { app, id, target, setup, began: Instant::now() }
+    pub(super) fn new(
+        app: &'a Arc<App>,
+        id: SandboxId,
+        target: CommandTarget,
+        setup: &'a PlannedSetup,
+        cache: Option<SetupCache>,
+        has_repository: bool,
+    ) -> Self {
+        Self { app, id, target, setup, cache, has_repository, began: Instant::now() }
     }
 
-    pub(super) fn seconds(&self) -> f64 {
-        round_seconds(self.began.elapsed())
+    /// True if the sandbox has the files of this set-up already.
+    pub(super) fn is_cached(&self, started_from: Option<&CacheUse>) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.is_complete(started_from))
     }
 
     fn policy(&self) -> NetworkPolicy {
@@ -161,9 +192,11 @@ impl<'a> SetupRun<'a> {
         if left.is_zero() {
             return Ok(Some(CommandExit::TimedOut));
         }
+        let mut env = self.setup.variables.clone();
+        env.insert(PROCESS_MARK.to_owned(), self.id.to_string());
         let spec = ExecSpec {
             cwd: Some(step.directory.clone()),
-            env: self.setup.variables.clone(),
+            env,
             ..command_spec(ExecCommand::Argv(step.command.to_argv()), left)
         };
         let mut command = match self.start_command(&spec).await {
@@ -244,8 +277,51 @@ impl<'a> SetupRun<'a> {
         missing
     }
 
-    /// Stores the end of the set-up. Returns false if the sandbox has ended meanwhile.
-    pub(super) async fn record_completion(&self, completed: SetupCompleted) -> Result<bool> {
+    /// Ends what the steps left in the background: an agent must not find it, and a stored layer must not change.
+    async fn end_processes(&self) {
+        let mark = format!("{PROCESS_MARK}={}", self.id);
+        let argv = ["/bin/sh", "-c", END_PROCESSES_SCRIPT, "sh", &mark].map(str::to_owned).to_vec();
+        let spec = command_spec(ExecCommand::Argv(argv), END_PROCESSES_TIMEOUT);
+        let ended = match RunningCommand::start(&self.target, &spec).await {
+            Ok(command) => command.collect_tail(0).await.map(|result| result.exit),
+            Err(error) => Err(error),
+        };
+        if !matches!(ended, Ok(CommandExit::Exited { code: 0 })) {
+            tracing::warn!(sandbox = %self.id, ?ended, "failed to end the processes that set-up left");
+        }
+    }
+
+    /// Keeps the files that set-up left out of the agent's results.
+    async fn exclude_untracked(&self) {
+        if !self.has_repository {
+            return;
+        }
+        let CommandTarget { provider, sandbox } = &self.target;
+        let excluded = match std::fs::File::options().write(true).open("/dev/null") {
+            Ok(output) => provider.git(sandbox, &GitOperation::ExcludeUntracked, output).await,
+            Err(error) => Err(Error::Unreachable { detail: error.to_string() }),
+        };
+        let failure = match excluded {
+            Ok(GitResult { exit: CommandExit::Exited { code: 0 }, .. }) => return,
+            Ok(result) => result.error_output,
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(sandbox = %self.id, failure, "failed to exclude the files of set-up from the results");
+    }
+
+    /// Stores the result as a layer if it is new, and lets the agent start.
+    pub(super) async fn record_completion(&self, cached: bool) -> Result<bool> {
+        let mut stored = false;
+        if !cached {
+            self.end_processes().await;
+            self.exclude_untracked().await;
+            if let Some(cache) = &self.cache {
+                stored = cache.store(&*self.target.provider, &self.target.sandbox).await;
+            }
+        }
+        let (key, key_parts) = self.cache.as_ref().map(|cache| (cache.key.clone(), cache.key_parts.clone())).unzip();
+        let seconds = round_seconds(self.began.elapsed());
+        let completed = SetupCompleted { seconds, cached, stored, key, key_parts: key_parts.unwrap_or_default() };
         let id = self.id;
         self.app.write(async move |work| setup::record_completion(work, id, completed).await).await
     }

@@ -5,6 +5,7 @@ use crate::event_log::log_event::LogEvent;
 use crate::render::approval::{self, ApprovalRequest};
 use crate::render::fact::{self, Fact};
 use crate::render::plain_value::describe_output;
+use crate::render::setup_lines::{self, SetupLine, SetupLineKind};
 use crate::render::spans::Spans;
 use crate::render::{continuous, patch, style, text, time};
 use crate::run::step::{Mark, ViewStep};
@@ -87,6 +88,7 @@ impl RunProgress {
             data => match event.event_type().split('.').next() {
                 Some("session" | "sandbox") => None,
                 Some("continuous") => return describe_check(data).into_iter().collect(),
+                Some("setup") => return setup_lines::describe_setup(data).map(setup_step).into_iter().collect(),
                 _ => fact::describe_fact(event).map(fact_step),
             },
         };
@@ -216,6 +218,18 @@ fn describe_check(data: &EventData) -> Option<ViewStep> {
         EventData::ContinuousStopped(_) | EventData::ContinuousRunFailed(_) => ViewStep::warning(&line),
         _ => ViewStep::note(&line),
     })
+}
+
+fn setup_step(line: SetupLine) -> ViewStep {
+    let head = Spans::new().plain(text::escape_line(&line.head));
+    let body = last_lines(&line.body, MAX_FACT_LINES);
+    match line.kind {
+        SetupLineKind::Note if body.is_empty() => ViewStep::note(&line.head),
+        SetupLineKind::Note => ViewStep::note(&format!("{}\n{body}", line.head)),
+        SetupLineKind::Output => ViewStep::text_block(Mark::Under, style::FAINT, &line.body),
+        SetupLineKind::Done => ViewStep::one_line(Mark::Done, head),
+        SetupLineKind::Failed => ViewStep::one_line(Mark::Failed, head).with_body(style::FAINT, &body),
+    }
 }
 
 fn describe_clone(clone: &GitCloned) -> Vec<ViewStep> {

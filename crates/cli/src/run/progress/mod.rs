@@ -24,6 +24,8 @@ use tool_calls::ToolCalls;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     Creating,
+    /// The project's set-up runs.
+    SettingUp,
     Starting,
     Working,
     /// A running tool call, described.
@@ -153,7 +155,12 @@ impl RunProgress {
     pub fn is_working(&self) -> bool {
         match self.phase {
             Phase::Working | Phase::Tool(_) | Phase::WaitingApproval | Phase::LimitPaused(_) => true,
-            Phase::Creating | Phase::Starting | Phase::Waiting | Phase::ExportingResults | Phase::Ended => false,
+            Phase::Creating
+            | Phase::SettingUp
+            | Phase::Starting
+            | Phase::Waiting
+            | Phase::ExportingResults
+            | Phase::Ended => false,
         }
     }
 
@@ -178,6 +185,7 @@ impl RunProgress {
         let is_ending = matches!(self.phase, Phase::ExportingResults | Phase::Ended);
         match &event.data {
             EventData::SandboxCreating(_) => self.phase = Phase::Creating,
+            EventData::SetupStarted(_) => self.phase = Phase::SettingUp,
             EventData::SandboxRunning(_) => {
                 self.has_run = true;
                 self.phase = Phase::Starting;

@@ -91,6 +91,7 @@ fn activity_text(status: Status<'_>) -> (Style, String) {
     }
     let words = match &status.progress.phase {
         Phase::Creating => "creating the sandbox",
+        Phase::SettingUp => "setting the project up",
         Phase::Starting => "starting the agent",
         Phase::Working => "working",
         Phase::Tool(what) => what,
@@ -107,6 +108,7 @@ fn activity_text(status: Status<'_>) -> (Style, String) {
 fn input_hint(status: Status<'_>) -> String {
     let words = match (&status.progress.phase, status.progress.undelivered_messages()) {
         (Phase::Creating | Phase::ExportingResults | Phase::Ended, _) => "",
+        (Phase::SettingUp, _) => "Ctrl-C stops the run",
         (Phase::Waiting, _) => "send a message; Ctrl-D ends the run and keeps its results",
         (Phase::WaitingApproval, _) => "type an answer and press Enter",
         (Phase::LimitPaused(_), _) => "raise the limit, or press Ctrl-D to end the run and keep its results",
