@@ -21,6 +21,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 9, sql: include_str!("../migrations/0009_budgets.sql") },
     Migration { version: 10, sql: include_str!("../migrations/0010_log_quota.sql") },
     Migration { version: 11, sql: include_str!("../migrations/0011_cost_sources.sql") },
+    Migration { version: 12, sql: include_str!("../migrations/0012_names.sql") },
 ];
 
 pub(crate) const LATEST_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
