@@ -4,6 +4,7 @@ mod agent_limits;
 mod agents;
 mod bombs;
 mod canary;
+mod cli_current_repository;
 mod cli_users;
 mod complete_results;
 mod continuous;
