@@ -35,6 +35,8 @@ pub fn find_program(name: &str) -> PathBuf {
 pub fn program_command(name: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(find_program(name)).stdin(Stdio::null());
+    // The repository of the current directory is a default of the command line.
+    command.current_dir("/");
     for (variable, _) in std::env::vars_os() {
         let is_atoll_variable =
             variable.to_str().is_some_and(|name| name.starts_with("ATOLL_") || name == "DATABASE_URL");

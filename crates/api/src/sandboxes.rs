@@ -35,6 +35,9 @@ pub struct NewSandbox {
     pub prompt: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// A name for the sandbox, unique among the live ones of its project.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,6 +128,14 @@ pub struct Cost {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Sandbox {
     pub id: SandboxId,
+    #[serde(default)]
+    pub name: Option<String>,
+    /// The title of its session.
+    #[serde(default)]
+    pub title: String,
+    /// The branch with its results; before the export, the planned name.
+    #[serde(default)]
+    pub branch: Option<String>,
     pub session_id: SessionId,
     pub project_id: ProjectId,
     pub state: SandboxState,
@@ -170,6 +181,9 @@ pub struct Sandbox {
     pub updated_at: Timestamp,
     pub state_since: Timestamp,
     pub ended_at: Option<Timestamp>,
+    /// It was removed: lists omit it.
+    #[serde(default)]
+    pub archived: bool,
     /// How to start its worker; only in the response that created an `external` sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerStart>,
@@ -229,6 +243,18 @@ pub struct SandboxListQuery {
     pub session: Option<SessionId>,
     /// `key` or `key=value`.
     pub label: Option<String>,
+    /// The beginning or the end of an id, a name, or a branch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// Only sandboxes that the caller created.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mine: bool,
+    /// Only sandboxes that have not ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub live: bool,
+    /// Also removed sandboxes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub archived: bool,
     #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 200))]
     pub limit: Option<i64>,
     pub cursor: Option<String>,

@@ -29,6 +29,9 @@ pub struct Session {
     /// Model usage; only in responses about one session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<ModelUsage>,
+    /// It was removed: lists omit it.
+    #[serde(default)]
+    pub archived: bool,
     pub created_by: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -40,6 +43,12 @@ pub struct Session {
 pub struct SessionListQuery {
     pub project: Option<ProjectId>,
     pub state: Option<SessionState>,
+    /// The beginning or the end of an id, or a branch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// Also removed sessions.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub archived: bool,
     #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 200))]
     pub limit: Option<i64>,
     pub cursor: Option<String>,
@@ -53,6 +62,9 @@ pub struct ChangeSession {
     pub title: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<SessionState>,
+    /// Remove the session from lists, or show it again. A session with a live sandbox cannot be removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub archived: Option<bool>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -5,17 +5,18 @@ use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::pages::{PAGE_SIZE, collect_all, page_query};
+use crate::references::SandboxRef;
 use crate::render::approval::ApprovalRequest;
 use crate::render::{table, text, time};
 use atoll_api::{AnswerApproval, Approval, ApprovalListQuery};
 use atoll_core::approval::{ApprovalDecision, ApprovalState};
-use atoll_core::id::SandboxId;
+use atoll_core::reference::ReferenceTarget;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  atoll approvals\n  atoll approvals sbx_…")]
 pub struct Approvals {
     /// List all approvals of this sandbox [default: the pending ones of all sandboxes]
-    sandbox: Option<SandboxId>,
+    sandbox: Option<SandboxRef>,
     #[command(flatten)]
     connect: Connect,
 }
@@ -24,11 +25,11 @@ pub struct Approvals {
 #[command(after_help = "Examples:\n  atoll approve apr_…\n  atoll approve apr_… --always\n  \
     atoll approve apr_… --answer \"Which one?=the second\"")]
 pub struct Approve {
-    /// Id of the approval, from `atoll approvals`
+    /// Id of the approval from `atoll approvals`, or its beginning or end
     approval: String,
     /// Sandbox of the approval [default: search all pending approvals]
     #[arg(long, value_name = "SANDBOX")]
-    sandbox: Option<SandboxId>,
+    sandbox: Option<SandboxRef>,
     /// Approve this tool for the rest of the sandbox's life
     #[arg(long)]
     always: bool,
@@ -42,11 +43,11 @@ pub struct Approve {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  atoll deny apr_… --reason \"not on Fridays\"")]
 pub struct Deny {
-    /// Id of the approval, from `atoll approvals`
+    /// Id of the approval from `atoll approvals`, or its beginning or end
     approval: String,
     /// Sandbox of the approval [default: search all pending approvals]
     #[arg(long, value_name = "SANDBOX")]
-    sandbox: Option<SandboxId>,
+    sandbox: Option<SandboxRef>,
     /// Reason, shown to the agent
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -56,8 +57,11 @@ pub struct Deny {
 
 pub async fn list(approvals: &Approvals, output: &Output) -> Result {
     let client = ConnectedClient::find(&approvals.connect)?;
-    let approvals = match approvals.sandbox {
-        Some(id) => collect_all(async |cursor| client.list_approvals(id, &page_query(cursor)).await).await?,
+    let approvals = match &approvals.sandbox {
+        Some(sandbox) => {
+            let id = sandbox.resolve(&client).await?;
+            collect_all(async |cursor| client.list_approvals(id, &page_query(cursor)).await).await?
+        }
         None => pending_approvals(&client).await?,
     };
     if output.json {
@@ -94,46 +98,60 @@ pub async fn approve(approve: &Approve, output: &Output) -> Result {
     let answers = approve.answers.iter().map(|(question, answer)| (question.clone(), answer.as_str().into()));
     let answers = (!approve.answers.is_empty()).then(|| answers.collect());
     let answer = AnswerApproval { decision, reason: None, sha256: None, answers };
-    send_answer(&approve.connect, (&approve.approval, approve.sandbox), &answer, "approved", output).await
+    send_answer(&approve.connect, (&approve.approval, approve.sandbox.as_ref()), &answer, "approved", output).await
 }
 
 pub async fn deny(deny: &Deny, output: &Output) -> Result {
     let answer =
         AnswerApproval { decision: ApprovalDecision::Deny, reason: deny.reason.clone(), sha256: None, answers: None };
-    send_answer(&deny.connect, (&deny.approval, deny.sandbox), &answer, "denied", output).await
+    send_answer(&deny.connect, (&deny.approval, deny.sandbox.as_ref()), &answer, "denied", output).await
 }
 
 async fn send_answer(
     connect: &Connect,
-    (approval, sandbox): (&str, Option<SandboxId>),
+    (approval, sandbox): (&str, Option<&SandboxRef>),
     answer: &AnswerApproval,
     done: &str,
     output: &Output,
 ) -> Result {
     let client = ConnectedClient::find(connect)?;
     let found = match sandbox {
-        Some(id) => collect_all(async |cursor| client.list_approvals(id, &page_query(cursor)).await).await?,
+        Some(sandbox) => {
+            let id = sandbox.resolve(&client).await?;
+            collect_all(async |cursor| client.list_approvals(id, &page_query(cursor)).await).await?
+        }
         None => {
             let query = ApprovalListQuery { limit: Some(PAGE_SIZE), cursor: None, id: Some(approval.to_owned()) };
-            client.list_open_approvals(&query).await?.items
+            match client.list_open_approvals(&query).await?.items {
+                items if items.is_empty() => pending_approvals(&client).await?,
+                items => items,
+            }
         }
     };
     let found = choose_approval(&found, approval)?;
     // The server accepts the answer only for the input that this request shows.
     let sha256 = found.request.get("sha256").and_then(|hash| hash.as_str()).map(str::to_owned);
     let answer = AnswerApproval { sha256, ..answer.clone() };
-    let answered = client.answer_approval(found.sandbox_id, approval, &answer).await?;
+    let answered = client.answer_approval(found.sandbox_id, &found.approval_id, &answer).await?;
     let request = request_of(found);
     let shown = [request.tool.as_deref().unwrap_or_default(), &request.describe()].join(" ");
     let line = text::escape_line(shown.trim());
-    output.print_result(&answered, || format!("{} is {done}: {line}", text::escape_line(approval)))
+    output.print_result(&answered, || format!("{} is {done}: {line}", text::escape_line(&found.approval_id)))
 }
 
 /// Chooses the pending approval with this id, or the newest decided one: the server itself refuses an answer to that.
+/// Otherwise the pending one whose id begins or ends with the text.
 fn choose_approval<'a>(listed: &'a [Approval], approval: &str) -> Result<&'a Approval> {
     let name = text::escape_line(approval);
+    let is_open = |listed: &&Approval| listed.state == ApprovalState::Open;
     let found: Vec<_> = listed.iter().filter(|listed| listed.approval_id == approval).collect();
-    let pending: Vec<_> = found.iter().filter(|found| found.state == ApprovalState::Open).collect();
+    let mut pending: Vec<_> = found.iter().copied().filter(is_open).collect();
+    if found.is_empty() {
+        let matches = |listed: &&Approval| {
+            ReferenceTarget { id: &listed.approval_id, name: None, branch: None }.match_reference(approval).is_some()
+        };
+        pending = listed.iter().filter(is_open).filter(matches).collect();
+    }
     match (pending.as_slice(), found.as_slice()) {
         ([one], _) => Ok(one),
         ([], [newest, ..]) => Ok(newest),
@@ -142,9 +160,16 @@ fn choose_approval<'a>(listed: &'a [Approval], approval: &str) -> Result<&'a App
             Err(Failure::refused("not_found", detail).with_hint("`atoll approvals` lists the pending ones."))
         }
         (several, _) => {
-            let sandboxes: Vec<_> = several.iter().map(|pending| pending.sandbox_id.to_string()).collect();
-            let detail = format!("several sandboxes wait for an approval `{name}`: {}", sandboxes.join(", "));
-            Err(Failure::refused("ambiguous", detail).with_hint("Choose one with --sandbox SANDBOX."))
+            let lines = several.iter().map(|pending| {
+                let request = request_of(pending);
+                let tool = request.tool.as_deref().unwrap_or_default();
+                let line = format!("{}  {}  {tool} {}", pending.approval_id, pending.sandbox_id, request.describe());
+                format!("\n  {}", text::escape_clipped(&line, 200))
+            });
+            let lines: String = lines.collect();
+            let detail = format!("`{name}` matches {} pending approvals", several.len());
+            Err(Failure::setup("ambiguous", detail)
+                .with_hint(format!("Use the whole id, and choose the sandbox with --sandbox:{lines}")))
         }
     }
 }
@@ -152,6 +177,7 @@ fn choose_approval<'a>(listed: &'a [Approval], approval: &str) -> Result<&'a App
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_core::id::SandboxId;
     use serde_json::json;
 
     #[test]
@@ -165,6 +191,10 @@ mod tests {
         let chosen = |found: &[Approval]| choose_approval(found, "a").map(|chosen| chosen.sandbox_id);
         assert_eq!(chosen(&[approval(second, "resolved"), approval(first, "open")]).unwrap(), first);
         assert_eq!(chosen(&[approval(second, "answered"), approval(first, "resolved")]).unwrap(), second);
+        let named = |id: &str| Approval { approval_id: id.to_owned(), ..approval(first, "open") };
+        let both = [named("toolu_01abcd"), named("toolu_01abef")];
+        assert_eq!(choose_approval(&both, "abef").unwrap().approval_id, "toolu_01abef");
+        assert!(choose_approval(&both, "toolu_01").unwrap_err().has_code("ambiguous"));
         assert!(chosen(&[]).unwrap_err().has_code("not_found"));
         assert!(chosen(&[approval(first, "open"), approval(second, "open")]).unwrap_err().has_code("ambiguous"));
     }

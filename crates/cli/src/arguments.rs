@@ -1,7 +1,6 @@
 //! Parsers for values on the command line.
 
 use crate::failure::{Failure, Result};
-use atoll_core::id::{SandboxId, SessionId};
 use atoll_core::sandbox::{ProviderKind, Repo};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::de::DeserializeOwned;
@@ -23,36 +22,6 @@ where
 /// Parses a provider's name; help and completion list all of them.
 pub fn provider_parser() -> impl TypedValueParser<Value = ProviderKind> {
     PossibleValuesParser::new(ProviderKind::ALL.iter().map(|kind| kind.as_str())).try_map(|name| name.parse())
-}
-
-/// A sandbox or a session, distinguished by the prefix of its id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
-    Sandbox(SandboxId),
-    Session(SessionId),
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sandbox(id) => id.fmt(f),
-            Self::Session(id) => id.fmt(f),
-        }
-    }
-}
-
-impl FromStr for Target {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text.starts_with("ses_") {
-            return text.parse().map(Self::Session).map_err(|error| format!("{error}; `atoll session ls` lists them"));
-        }
-        if text.starts_with("sbx_") {
-            return text.parse().map(Self::Sandbox).map_err(|error| format!("{error}; `atoll sandbox ls` lists them"));
-        }
-        Err("expected a sandbox (sbx_…) or a session (ses_…)".to_owned())
-    }
 }
 
 /// Parses `KEY=VALUE`.
@@ -127,16 +96,6 @@ mod tests {
         }
         assert!(parse_repository(Path::new(".")).unwrap().path.unwrap().starts_with('/'));
         assert!(parse_repository(Path::new("/nowhere/at/all")).is_err());
-    }
-
-    #[test]
-    fn distinguishes_sandboxes_from_sessions() {
-        let (sandbox, session) = (SandboxId::new(), SessionId::new());
-        assert_eq!(sandbox.to_string().parse(), Ok(Target::Sandbox(sandbox)));
-        assert_eq!(session.to_string().parse(), Ok(Target::Session(session)));
-        for bad in ["", "sbx_", "sbx_1", "msg_x", "build-7"] {
-            assert!(bad.parse::<Target>().is_err(), "{bad}");
-        }
     }
 
     #[test]

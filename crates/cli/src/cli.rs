@@ -6,7 +6,8 @@ use crate::output::Output;
 use crate::runtime::build_runtime;
 use crate::{
     agents, approvals, backup, compare, completions, config, doctor, event_log, gc, image, inbox, model_script,
-    openapi, project, providers, run as run_task, sandbox, secret, serve, session, snapshot, token, user, verify,
+    openapi, project, providers, run as run_task, sandbox, sandbox_overview, secret, serve, session, snapshot, token,
+    user, verify,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::Builder;
@@ -19,12 +20,16 @@ use tokio::runtime::Builder;
     max_term_width = 110,
     after_help = "\
 Examples:
-  atoll run \"fix the flaky test\" --repo .              run one task and watch it
+  atoll run \"fix the flaky test\"                       run one task in this repository and watch it
   atoll agents install claude                          install an agent
   atoll serve                                          start a server
   atoll sandbox new \"fix the flaky test\"               create a sandbox on that server
-  atoll logs sbx_… --follow                            follow its log
-  atoll send sbx_… \"and now the tests\" --wait          send its agent a message
+  atoll ls                                             list running sandboxes
+  atoll logs last --follow                             follow the log of the newest one
+  atoll send last \"and now the tests\" --wait           send its agent a message
+
+A command that takes a sandbox takes its id, the beginning or the end of its id, its name (--name), its
+branch, or `last`: your newest sandbox.
 
 Exit codes: 0 success; 1 the work failed; 2 set-up failed (no server, refused, bad input); 130 interrupted."
 )]
@@ -54,8 +59,12 @@ impl Cli {
 pub enum Command {
     /// Run one task and export its results as a branch
     Run(Box<run_task::Run>),
+    /// Attach to a running sandbox: watch it and send messages
+    Attach(run_task::attach::Attach),
     /// Start the server
     Serve(serve::Serve),
+    /// List running sandboxes
+    Ls(sandbox_overview::List),
     /// Manage sandboxes
     Sandbox(sandbox::SandboxArgs),
     /// Manage sessions
@@ -118,6 +127,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result {
     match &cli.command {
         Command::Run(run) => run_task::run(run, output),
         Command::Serve(serve) => serve::run(serve, output),
+        Command::Attach(attach) => run_task::attach::run(attach, output),
         Command::Verify(verify) => verify::run(verify, output),
         Command::Secret(secret) => secret::run(secret, output),
         Command::Backup(backup) => backup::run(backup, output),
@@ -150,6 +160,7 @@ const fn handles_signals(command: &Command) -> bool {
 /// Runs the commands that need an async runtime.
 async fn run_async(command: &Command, output: &Output) -> Result {
     match command {
+        Command::Ls(list) => sandbox_overview::run(list, output).await,
         Command::Sandbox(sandbox) => sandbox::run(sandbox, output).await,
         Command::Session(session) => session::run(session, output).await,
         Command::Events(events) => event_log::events::run(events, output).await,
@@ -174,6 +185,7 @@ async fn run_async(command: &Command, output: &Output) -> Result {
         Command::ModelScript(model_script) => model_script::run(model_script, output).await,
         // `run` has handled these without a runtime.
         Command::Run(_)
+        | Command::Attach(_)
         | Command::Serve(_)
         | Command::Verify(_)
         | Command::Secret(_)

@@ -61,6 +61,11 @@ impl ServerAddress {
         self.url.as_str().trim_end_matches('/')
     }
 
+    /// The server runs on this machine, and the token is its admin token: it may read repositories here.
+    pub fn is_local_admin(&self) -> bool {
+        self.local.as_ref().is_some_and(|dir| self.token_from.as_ref() == Some(&dir.join("admin-token")))
+    }
+
     pub fn token_origin(&self) -> String {
         match &self.token_from {
             Some(path) => path.display().to_string(),

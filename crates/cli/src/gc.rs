@@ -1,8 +1,10 @@
 //! `atoll gc`: applies the retention rules now.
 
+use crate::confirm::Confirm;
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::output::Output;
+use crate::spinner::Spinner;
 use atoll_api::GcRequest;
 
 #[derive(Debug, clap::Args)]
@@ -11,6 +13,7 @@ Examples:
   atoll gc --dry-run
   atoll gc
   atoll gc --all --dry-run
+  atoll gc --all --yes
 
 `retention.events` sets how long the server stores the events of ended sandboxes; by default forever.")]
 pub struct Gc {
@@ -21,13 +24,27 @@ pub struct Gc {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
+    confirm: Confirm,
+    #[command(flatten)]
     connect: Connect,
 }
 
 pub async fn run(gc: &Gc, output: &Output) -> Result {
     let client = ConnectedClient::find(&gc.connect)?;
+    if gc.all && !gc.dry_run {
+        let found = client.collect_garbage(&GcRequest { dry_run: true, all: true }).await?;
+        if found.events > 0 || found.blobs > 0 {
+            let what = format!(
+                "removes the logs of {} ended sandboxes for ever: {} events, {} blobs",
+                found.sandboxes, found.events, found.blobs
+            );
+            gc.confirm.require(&what, output).await?;
+        }
+    }
+    let progress = Spinner::start(output, "removing expired data");
     let request = GcRequest { dry_run: gc.dry_run, all: gc.all };
     let report = client.collect_garbage(&request).await?;
+    drop(progress);
     output.print_result(&report, || {
         let verb = if gc.dry_run { "would remove" } else { "removed" };
         format!("{verb} {} events of {} sandboxes, {} blobs", report.events, report.sandboxes, report.blobs)

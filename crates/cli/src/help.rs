@@ -6,8 +6,8 @@ use clap::Command;
 type CommandGroup = (&'static str, &'static [&'static str]);
 
 const ROOT_GROUPS: &[CommandGroup] = &[
-    ("Run agents", &["run", "send", "approvals", "approve", "deny", "messages", "message"]),
-    ("Sandboxes and sessions", &["sandbox", "session", "snapshot", "image"]),
+    ("Run agents", &["run", "attach", "send", "approvals", "approve", "deny", "messages", "message"]),
+    ("Sandboxes and sessions", &["ls", "sandbox", "session", "snapshot", "image"]),
     ("Look at the work", &["logs", "replay", "events", "compare"]),
     ("Set up", &["agents", "secret", "providers", "doctor", "verify", "config"]),
     ("Run a server", &["serve", "project", "user", "token", "backup", "gc"]),

@@ -1,10 +1,12 @@
 //! `atoll image`: manages images.
 
+use crate::confirm::Confirm;
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
 use crate::image_source::{ArchiveBody, ImageSource};
 use crate::output::Output;
 use crate::render::{table, text, time};
+use crate::spinner::Spinner;
 use atoll_core::provider::ImageRef;
 use atoll_core::size::format_bytes;
 
@@ -45,6 +47,8 @@ outside.")]
     Rm {
         /// Name of the image
         name: String,
+        #[command(flatten)]
+        confirm: Confirm,
     },
 }
 
@@ -52,14 +56,17 @@ pub async fn run(image: &Image, output: &Output) -> Result {
     let client = ConnectedClient::find(&image.connect)?;
     match &image.command {
         Command::Import { name, source } => {
+            let progress = Spinner::start(output, format!("importing {name}"));
             let image = import_image(&client, name, source).await?;
+            drop(progress);
             output.print_result(&image, || {
                 let bytes = image.bytes.map_or_else(String::new, |bytes| format!(" ({})", format_bytes(bytes)));
                 format!("imported {name}{bytes}; use it with `atoll sandbox new --image {name}`")
             })
         }
         Command::Ls => print_list(&client.list_images().await?.items, output),
-        Command::Rm { name } => {
+        Command::Rm { name, confirm } => {
+            confirm.require(&format!("removes the image `{}`", text::escape_line(name)), output).await?;
             if name.contains(['/', '?', '#', '%']) {
                 return Err(Failure::refused("not_found", format!("there is no image `{}`", text::escape_line(name))));
             }

@@ -1,6 +1,7 @@
 //! `atoll`: the command line.
 
 use atoll::cli::{self, Cli};
+use atoll::completions;
 use atoll::failure::{Failure, SETUP_FAILED};
 use atoll::launcher;
 use atoll::output::{Output, print_note};
@@ -13,6 +14,7 @@ fn main() -> ExitCode {
         Some(launcher::SPAWNER_ARGUMENT) => return atoll_jail::launcher_spawner_main(),
         Some(_) | None => {}
     }
+    completions::answer_shell();
     let cli = match Cli::parse_arguments() {
         Ok(cli) => cli,
         Err(error) => return print_usage_error(&error),

@@ -1,6 +1,7 @@
 //! `atoll secret`: manages secrets.
 
 use crate::arguments::read_stdin;
+use crate::confirm::Confirm;
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -59,6 +60,8 @@ login would log you out.")]
         /// Project of the secret [default: the deployment]
         #[arg(long, value_name = "ID")]
         project: Option<ProjectId>,
+        #[command(flatten)]
+        confirm: Confirm,
     },
     /// Create a new key and seal every secret with it
     #[command(after_help = "\
@@ -129,9 +132,10 @@ async fn run_command(command: &Command, client: &ConnectedClient, output: &Outpu
     match command {
         Command::Set(set) => set_secret(set, client, output).await,
         Command::Ls { project } => print_list(&all_secrets(client, *project).await?, output),
-        Command::Rm { name, project } => {
+        Command::Rm { name, project, confirm } => {
             let query = RemoveSecretQuery { project_id: *project };
             check_name(name)?;
+            confirm.require(&format!("removes the secret {name}"), output).await?;
             let removed = client.remove_secret(name, &query).await?;
             output.print_result(&removed, || format!("{name} is removed"))
         }

@@ -1,5 +1,6 @@
 //! `atoll snapshot`: manages snapshots.
 
+use crate::confirm::Confirm;
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -32,6 +33,8 @@ enum Command {
         /// Project of the snapshot [default: the default project]
         #[arg(long, value_name = "ID")]
         project: Option<ProjectId>,
+        #[command(flatten)]
+        confirm: Confirm,
     },
     /// Remove old snapshots
     #[command(after_help = "Examples:\n  atoll snapshot prune --older-than 30 --dry-run")]
@@ -42,6 +45,8 @@ enum Command {
         /// List the snapshots, and remove none
         #[arg(long)]
         dry_run: bool,
+        #[command(flatten)]
+        confirm: Confirm,
     },
 }
 
@@ -49,11 +54,19 @@ pub async fn run(snapshot: &SnapshotArgs, output: &Output) -> Result {
     let client = ConnectedClient::find(&snapshot.connect)?;
     match &snapshot.command {
         Command::Ls => print_list(&list_snapshots(&client).await?, output),
-        Command::Rm { name, project } => remove_snapshot(&client, name, *project, output).await,
-        Command::Prune { older_than, dry_run } => {
+        Command::Rm { name, project, confirm } => {
+            confirm.require(&format!("removes the snapshot `{}`", text::escape_line(name)), output).await?;
+            remove_snapshot(&client, name, *project, output).await
+        }
+        Command::Prune { older_than, dry_run, confirm } => {
             let age = Duration::from_secs(u64::from(*older_than) * 24 * 3600);
             let snapshots = list_snapshots(&client).await?;
-            for snapshot in snapshots.iter().filter(|snapshot| is_older(snapshot, time::now(), age)) {
+            let old: Vec<_> = snapshots.iter().filter(|snapshot| is_older(snapshot, time::now(), age)).collect();
+            if !dry_run && !old.is_empty() {
+                let names: Vec<_> = old.iter().map(|old| text::escape_line(&old.snapshot.name)).collect();
+                confirm.require(&format!("removes the snapshots {}", names.join(", ")), output).await?;
+            }
+            for snapshot in old {
                 let name = &snapshot.snapshot.name;
                 match dry_run {
                     true => output.print_line(&format!("would remove {}", text::escape_line(name)))?,

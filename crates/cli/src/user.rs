@@ -1,6 +1,7 @@
 //! `atoll user`: manages users.
 
 use crate::arguments::parse_word;
+use crate::confirm::Confirm;
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::output::Output;
@@ -54,6 +55,8 @@ enum Command {
     Rm {
         /// User id (usr_…)
         id: UserId,
+        #[command(flatten)]
+        confirm: Confirm,
     },
 }
 
@@ -70,7 +73,8 @@ pub async fn run(user: &User, output: &Output) -> Result {
             let change = ChangeUser { name: None, role: Some(*role) };
             print_user(&client.change_user(*id, &change).await?, output)
         }
-        Command::Rm { id } => {
+        Command::Rm { id, confirm } => {
+            confirm.require(&format!("removes the user {id} and their tokens"), output).await?;
             let removed = client.remove_user(*id).await?;
             output.print_result(&removed, || format!("{id} and their tokens are removed"))
         }

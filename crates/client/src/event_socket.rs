@@ -17,6 +17,8 @@ pub enum EventSocketItem {
     /// Output that the server does not store, such as text while the agent writes it.
     Live {
         sandbox_id: SandboxId,
+        /// The newest stored event when the server received the output.
+        after_seq: i64,
         data: Value,
     },
     /// The client has all events of the sandbox; later ones are live.
@@ -190,8 +192,8 @@ impl EventSocket {
             EventsFrame::Events { events } => {
                 self.ready.extend(events.into_iter().map(|event| EventSocketItem::Event(Box::new(event))));
             }
-            EventsFrame::Live { sandbox_id, data, .. } => {
-                self.ready.push_back(EventSocketItem::Live { sandbox_id, data });
+            EventsFrame::Live { sandbox_id, after_seq, data } => {
+                self.ready.push_back(EventSocketItem::Live { sandbox_id, after_seq, data });
             }
             EventsFrame::CaughtUp { sandbox_id, seq } => {
                 self.ready.push_back(EventSocketItem::CaughtUp { sandbox_id, seq });

@@ -311,6 +311,8 @@ section! {
     Git at [git] {
         /// Prefix of the branches that runs create
         branch_prefix: String = "atoll".to_owned() => TEXT;
+        /// Name the agent as co-author (Co-Authored-By) of the commit with its uncommitted work
+        co_author: bool = true => SWITCH;
     }
 }
 

@@ -70,6 +70,11 @@ impl Blobs {
         Ok(Self { root, deletion_lock: Arc::default(), loose: Arc::default() })
     }
 
+    /// Opens the blobs of a server that may be running: changes nothing.
+    pub fn open_read_only(data_dir: &Path) -> Self {
+        Self { root: data_dir.join("blobs"), deletion_lock: Arc::default(), loose: Arc::default() }
+    }
+
     pub fn path(&self, sha256: &str) -> PathBuf {
         self.root.join(&sha256[..2]).join(sha256)
     }

@@ -28,6 +28,7 @@ mod openapi;
 pub mod options;
 pub mod problem;
 mod providers;
+mod read_only;
 mod repositories;
 mod retention;
 pub mod router;
@@ -42,4 +43,5 @@ mod worker_link;
 
 pub use data_dir::secure_data_dir;
 pub use options::Options;
+pub use read_only::ReadOnlyServer;
 pub use serve::{Error, Server};

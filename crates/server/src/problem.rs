@@ -98,7 +98,9 @@ impl From<atoll_store::Error> for Problem {
             E::Conflict { what } => Self::new(Code::Conflict, format!("the {what} changed meanwhile; retry")),
             E::AlreadyExists { what } => Self::new(Code::NameTaken, format!("there is already {what}")),
             E::InvalidText => Self::invalid("text must not contain NUL characters"),
-            E::Locked(_) | E::DatabaseHeld(_) | E::NewerSchema { .. } | E::Internal { .. } => Self::internal(error),
+            E::Locked(_) | E::DatabaseHeld(_) | E::NewerSchema { .. } | E::NotMigrated | E::Internal { .. } => {
+                Self::internal(error)
+            }
         }
     }
 }

@@ -172,7 +172,7 @@ async fn stop_ended_sandboxes(app: &App, provider: &dyn Provider) {
     }
 }
 
-fn data_dir_error(path: &Path, source: std::io::Error) -> Error {
+pub(crate) fn data_dir_error(path: &Path, source: std::io::Error) -> Error {
     Error::DataDir { path: path.to_owned(), source }
 }
 
@@ -185,14 +185,14 @@ fn connectable_address(address: SocketAddr) -> SocketAddr {
     reachable
 }
 
-struct DeploymentRecord {
-    deployment: String,
-    placeholders: Placeholders,
-    project: ProjectId,
+pub(crate) struct DeploymentRecord {
+    pub(crate) deployment: String,
+    pub(crate) placeholders: Placeholders,
+    pub(crate) project: ProjectId,
 }
 
 /// Reads or creates the deployment's id, default project and gateway key.
-async fn initialize_deployment(tx: &mut dyn Tx, now: Timestamp) -> atoll_store::Result<DeploymentRecord> {
+pub(crate) async fn initialize_deployment(tx: &mut dyn Tx, now: Timestamp) -> atoll_store::Result<DeploymentRecord> {
     let deployment = match meta::find_meta_value(tx, "deployment").await? {
         Some(name) => name,
         None => {
@@ -282,7 +282,7 @@ async fn create_admin_token(tx: &mut dyn Tx, now: Timestamp) -> atoll_store::Res
 }
 
 /// Reads or creates this data directory's id. Servers that share a database have different ids.
-fn load_server_id(data_dir: &Path) -> std::io::Result<String> {
+pub(crate) fn load_server_id(data_dir: &Path) -> std::io::Result<String> {
     let file = data_dir.join("server-id");
     match std::fs::read_to_string(&file) {
         Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),

@@ -29,6 +29,9 @@ pub enum Error {
     /// A newer Atoll wrote the database.
     #[error("the database has schema version {found}, this program knows {known}; use a newer Atoll")]
     NewerSchema { found: i64, known: i64 },
+    /// No server of this version has used the database yet.
+    #[error("the database has not been used by this version of Atoll; start `atoll serve` once")]
+    NotMigrated,
     /// A bug: unexpected stored data or an invalid statement.
     #[error("unexpected database error: {detail}")]
     Internal { detail: String },

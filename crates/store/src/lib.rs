@@ -72,6 +72,22 @@ impl Store {
         }))
     }
 
+    /// Opens the database of an earlier server for reading: migrates nothing, and writes fail.
+    pub async fn open_read_only(location: &DatabaseLocation) -> Result<Self> {
+        match Self::schema_version(location).await? {
+            Some(found) if found > SCHEMA_VERSION => {
+                return Err(Error::NewerSchema { found, known: SCHEMA_VERSION });
+            }
+            Some(SCHEMA_VERSION) => {}
+            Some(_) | None => return Err(Error::NotMigrated),
+        }
+        Ok(Self(match location {
+            DatabaseLocation::Sqlite(path) => Database::Sqlite(sqlite::Sqlite::open_read_only(path).await?),
+            // All migrations are applied, so opening changes nothing.
+            DatabaseLocation::Postgres(url) => Database::Postgres(postgres::Postgres::open(url).await?),
+        }))
+    }
+
     /// Opens the database for one server; `holder` describes it. Fails if another server has the database open. An SQLite
     /// database needs no hold: it belongs to the data directory, which has a lock.
     pub async fn open_exclusively(location: &DatabaseLocation, holder: &str) -> Result<(Self, DatabaseHold)> {

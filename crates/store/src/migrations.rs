@@ -23,6 +23,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 11, sql: include_str!("../migrations/0011_cost_sources.sql") },
     Migration { version: 12, sql: include_str!("../migrations/0012_setup.sql") },
     Migration { version: 13, sql: include_str!("../migrations/0013_services.sql") },
+    Migration { version: 14, sql: include_str!("../migrations/0014_names.sql") },
 ];
 
 pub(crate) const LATEST_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;

@@ -17,6 +17,8 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq)]
 pub struct SandboxRow {
     pub id: SandboxId,
+    /// The name that a person gave it.
+    pub name: Option<String>,
     pub session_id: SessionId,
     pub project_id: ProjectId,
     pub provider: ProviderKind,
@@ -61,6 +63,8 @@ pub struct SandboxRow {
     pub is_drained: bool,
     pub cost_model_micros: i64,
     pub cost_compute_micros: i64,
+    /// Lists omit it. `update_sandbox` does not write it; see `archive_sandbox`.
+    pub is_archived: bool,
     pub created_by: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -94,7 +98,7 @@ impl SandboxRow {
 macro_rules! select {
     ($rest:literal) => {
         concat!(
-            "SELECT s.id, s.session_id, s.project_id, s.provider, s.provider_id, s.server_id, s.agent, s.settings,
+            "SELECT s.id, s.name, s.archived, s.session_id, s.project_id, s.provider, s.provider_id, s.server_id, s.agent, s.settings,
              s.end_rule, s.state, s.ending, s.outcome, s.reason_code, s.reason_detail, s.results, s.activity, s.turn,
              s.turn_state, s.limit_paused, s.version, s.first_seq, s.last_seq, s.noise, s.heartbeats, s.first_heartbeat,
              s.last_heartbeat, s.last_sample, s.stream, s.boot, s.worker_left, s.drained, s.cost_model_micros,
@@ -108,6 +112,8 @@ macro_rules! select {
 fn sandbox_from_row(row: Row) -> Result<SandboxRow> {
     Ok(SandboxRow {
         id: row.parse("id")?,
+        name: row.opt_text("name")?,
+        is_archived: row.bool("archived")?,
         session_id: row.parse("session_id")?,
         project_id: row.parse("project_id")?,
         provider: row.parse("provider")?,
@@ -209,8 +215,8 @@ const UPDATE_SANDBOX: &str = "UPDATE sandboxes SET version = version + 1, provid
 pub async fn insert_sandbox(tx: &mut dyn Tx, s: &SandboxRow, labels: &BTreeMap<String, String>) -> Result<()> {
     let sql = "INSERT INTO sandboxes (id, session_id, project_id, provider, agent, settings, end_rule, state, results,
                activity, turn_state, version, first_seq, last_seq, noise, heartbeats, worker_left, drained, cost_model_micros,
-               cost_compute_micros, created_by, created_at, updated_at, state_since)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?17, 0, ?11, ?12, 0, 0, 0, 0, 0, 0, ?13, ?14, ?15, ?16)";
+               cost_compute_micros, created_by, created_at, updated_at, state_since, name)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?17, 0, ?11, ?12, 0, 0, 0, 0, 0, 0, ?13, ?14, ?15, ?16, ?18)";
     let settings = serde_json::to_string(&s.settings).map_err(Error::internal)?;
     let params = [
         text_param(s.id),
@@ -230,8 +236,14 @@ pub async fn insert_sandbox(tx: &mut dyn Tx, s: &SandboxRow, labels: &BTreeMap<S
         time_param(s.updated_at),
         time_param(s.state_since),
         text_param(s.status.turn_state()),
+        s.name.as_deref().into(),
     ];
-    tx.execute(sql, &params).await?;
+    tx.execute(sql, &params).await.map_err(|error| match (error, &s.name) {
+        (Error::AlreadyExists { .. }, Some(name)) => {
+            Error::AlreadyExists { what: format!("a live sandbox named `{name}` in the project") }
+        }
+        (error, _) => error,
+    })?;
     for (key, value) in labels {
         let sql = "INSERT INTO labels (sandbox_id, key, value) VALUES (?1, ?2, ?3)";
         tx.execute(sql, &[text_param(s.id), key.into(), value.into()]).await?;
@@ -261,6 +273,13 @@ pub async fn update_setup_environment(tx: &mut dyn Tx, s: &SandboxRow) -> Result
     let environment = serde_json::to_string(&s.setup_environment).map_err(Error::internal)?;
     let sql = "UPDATE sandboxes SET setup_environment = ?2 WHERE id = ?1";
     tx.execute(sql, &[text_param(s.id), environment.into()]).await.map(drop)
+}
+
+/// Marks a sandbox as removed from lists.
+pub async fn archive_sandbox(tx: &mut dyn Tx, s: &mut SandboxRow) -> Result<()> {
+    tx.execute("UPDATE sandboxes SET archived = 1 WHERE id = ?1", &[text_param(s.id)]).await?;
+    s.is_archived = true;
+    Ok(())
 }
 
 pub async fn find_sandbox(tx: &mut dyn Tx, id: SandboxId) -> Result<Option<SandboxRow>> {
@@ -304,6 +323,11 @@ pub struct SandboxFilter {
     pub project: Option<ProjectId>,
     pub session: Option<SessionId>,
     pub label: Option<(String, Option<String>)>,
+    /// Candidates for a reference (`core::reference`), which the caller must still compare.
+    pub reference: Option<String>,
+    pub created_by: Option<String>,
+    pub is_live: bool,
+    pub with_archived: bool,
 }
 
 /// Lists sandboxes, newest first, from before `before`.
@@ -319,12 +343,20 @@ pub async fn list_sandboxes(
          AND (?7 = '' OR EXISTS (SELECT 1 FROM labels l WHERE l.sandbox_id = s.id AND l.key = ?7
                                  AND (?8 = 0 OR l.value = ?9)))
          AND (?10 = '' OR ?10 LIKE '%' || s.project_id || '%')
+         AND (?12 = '' OR s.name = ?12 OR substr(s.id, 1, length(?12)) = ?12
+              OR substr(s.id, 5, length(?12)) = ?12 OR substr(s.id, length(s.id) - length(?12) + 1) = ?12
+              OR s.settings LIKE ?13
+              OR EXISTS (SELECT 1 FROM sessions e WHERE e.id = s.session_id AND e.branch LIKE ?14))
+         AND (?15 = '' OR s.created_by = ?15) AND (?16 = 1 OR s.archived = 0)
+         AND (?17 = 0 OR s.state IN ('pending', 'creating', 'running', 'completing'))
          ORDER BY s.id DESC LIMIT ?11"
     );
     let (key, value) = match &filter.label {
         Some((key, value)) => (key.as_str(), value.as_deref()),
         None => ("", None),
     };
+    let reference = filter.reference.as_deref().unwrap_or_default();
+    let quoted = serde_json::to_string(reference).map_err(Error::internal)?;
     let params = [
         before.unwrap_or("~").into(),
         text_param(filter.state.map(SandboxState::as_str).unwrap_or_default()),
@@ -337,6 +369,12 @@ pub async fn list_sandboxes(
         value.unwrap_or("").into(),
         filter.visible_projects.as_param(),
         limit.into(),
+        reference.into(),
+        format!("%\"branch\":\"%{}%", quoted.trim_start_matches('"')).into(),
+        format!("%{reference}").into(),
+        filter.created_by.as_deref().unwrap_or_default().into(),
+        filter.with_archived.into(),
+        filter.is_live.into(),
     ];
     tx.query(sql, &params).await?.into_iter().map(sandbox_from_row).collect()
 }

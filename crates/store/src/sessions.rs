@@ -25,6 +25,8 @@ pub struct SessionRow {
     pub forked_from: Option<SessionId>,
     pub cost_micros: i64,
     pub next_position: i64,
+    /// Lists omit it.
+    pub is_archived: bool,
     pub created_by: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -34,7 +36,7 @@ macro_rules! select {
     ($rest:literal) => {
         concat!(
             "SELECT id, project_id, agent, title, branch, state, sandbox_id, last_sandbox_id, native_id, transcript,
-             forked_from, cost_micros, next_position, created_by, created_at, updated_at FROM sessions ",
+             forked_from, cost_micros, next_position, archived, created_by, created_at, updated_at FROM sessions ",
             $rest
         )
     };
@@ -55,6 +57,7 @@ fn session_from_row(row: Row) -> Result<SessionRow> {
         forked_from: row.opt_parse("forked_from")?,
         cost_micros: row.int("cost_micros")?,
         next_position: row.int("next_position")?,
+        is_archived: row.bool("archived")?,
         created_by: row.opt_text("created_by")?,
         created_at: row.time("created_at")?,
         updated_at: row.time("updated_at")?,
@@ -89,7 +92,7 @@ pub async fn insert_session(tx: &mut dyn Tx, s: &SessionRow) -> Result<()> {
 pub async fn update_session(tx: &mut dyn Tx, s: &SessionRow) -> Result<()> {
     let sql = "UPDATE sessions SET agent = ?2, title = ?3, branch = ?4, state = ?5, sandbox_id = ?6,
                last_sandbox_id = ?7, native_id = ?8, transcript = ?9, cost_micros = ?10, next_position = ?11,
-               updated_at = ?12 WHERE id = ?1";
+               updated_at = ?12, archived = ?13 WHERE id = ?1";
     let params = [
         text_param(s.id),
         s.agent.as_deref().into(),
@@ -103,6 +106,7 @@ pub async fn update_session(tx: &mut dyn Tx, s: &SessionRow) -> Result<()> {
         s.cost_micros.into(),
         s.next_position.into(),
         time_param(s.updated_at),
+        s.is_archived.into(),
     ];
     match tx.execute(sql, &params).await? {
         1 => Ok(()),
@@ -119,25 +123,41 @@ pub async fn lock_session(tx: &mut dyn Tx, id: SessionId) -> Result<Option<Sessi
     first_row(tx.query_for_update(select!("WHERE id = ?1"), &[text_param(id)]).await?).map(session_from_row).transpose()
 }
 
+/// Filter of a list.
+#[derive(Debug, Clone, Default)]
+pub struct SessionFilter {
+    pub visible_projects: ProjectFilter,
+    pub project: Option<ProjectId>,
+    pub state: Option<SessionState>,
+    /// Candidates for a reference (`core::reference`), which the caller must still compare.
+    pub reference: Option<String>,
+    pub with_archived: bool,
+}
+
 /// Lists sessions, newest first, from before `before`.
 pub async fn list_sessions(
     tx: &mut dyn Tx,
-    among: &ProjectFilter,
-    project: Option<ProjectId>,
-    state: Option<SessionState>,
+    filter: &SessionFilter,
     before: Option<&str>,
     limit: i64,
 ) -> Result<Vec<SessionRow>> {
     let sql = select!(
         "WHERE id < ?1 AND (?2 = '' OR project_id = ?2) AND (?3 = '' OR state = ?3)
-         AND (?4 = '' OR ?4 LIKE '%' || project_id || '%') ORDER BY id DESC LIMIT ?5"
+         AND (?4 = '' OR ?4 LIKE '%' || project_id || '%')
+         AND (?6 = '' OR branch LIKE ?7 OR substr(id, 1, length(?6)) = ?6 OR substr(id, 5, length(?6)) = ?6
+              OR substr(id, length(id) - length(?6) + 1) = ?6)
+         AND (?8 = 1 OR archived = 0) ORDER BY id DESC LIMIT ?5"
     );
+    let reference = filter.reference.as_deref().unwrap_or_default();
     let params = [
         before.unwrap_or("~").into(),
-        text_param(project.map(|id| id.to_string()).unwrap_or_default()),
-        text_param(state.map(SessionState::as_str).unwrap_or_default()),
-        among.as_param(),
+        text_param(filter.project.map(|id| id.to_string()).unwrap_or_default()),
+        text_param(filter.state.map(SessionState::as_str).unwrap_or_default()),
+        filter.visible_projects.as_param(),
         limit.into(),
+        reference.into(),
+        format!("%{reference}").into(),
+        filter.with_archived.into(),
     ];
     tx.query(sql, &params).await?.into_iter().map(session_from_row).collect()
 }

@@ -5,6 +5,7 @@ mod agents;
 mod bombs;
 mod cached_setup;
 mod canary;
+mod cli_current_repository;
 mod cli_users;
 mod complete_results;
 mod continuous;

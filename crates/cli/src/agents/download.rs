@@ -3,9 +3,11 @@
 use super::registry;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::spinner::Spinner;
 use atoll_agents::install::{Error, InstalledVersion, Integrity};
 use atoll_agents::known_agents::Package;
 use atoll_agents::{Agent, AgentLocations};
+use atoll_core::size::format_bytes;
 use reqwest::{Client, Response, StatusCode, Url};
 use std::time::Duration;
 
@@ -35,10 +37,16 @@ pub async fn download_agent(
     let integrity = choose_integrity(&package, version, metadata.integrity.as_deref(), &registry)?;
     output.print_note(&format!("downloading {} {version} from {}", agent.display_name(), metadata.archive));
     let mut response = send_request(&client, &metadata.archive, agent, version).await?;
+    let progress = Spinner::start(output, format!("downloading {} {version}", agent.display_name()));
+    let (total, mut received) = (response.content_length(), 0);
     let mut download = locations.begin_install(agent, package, version).map_err(|error| install_failure(&error))?;
     while let Some(chunk) = response.chunk().await.map_err(|error| unreachable_failure(&metadata.archive, &error))? {
         download.write_chunk(&chunk).map_err(|error| install_failure(&error))?;
+        received += chunk.len() as u64;
+        let total = total.map(|total| format!(" of {}", format_bytes(total))).unwrap_or_default();
+        progress.set_label(format!("downloading {}: {}{total}", agent.display_name(), format_bytes(received)));
     }
+    progress.set_label(format!("unpacking {}", agent.display_name()));
     let done = tokio::task::spawn_blocking(move || download.verify_and_install(&integrity)).await;
     let done = done.map_err(|error| Failure::setup("agents", format!("unpacking failed: {error}")))?;
     done.map_err(|error| install_failure(&error))

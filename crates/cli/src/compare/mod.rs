@@ -7,9 +7,11 @@ use crate::event_log::log_event::LogEvent;
 use crate::event_log::{EventFilter, EventSink, LogReader};
 use crate::failure::Result;
 use crate::output::Output;
+use crate::references::SandboxRef;
 use crate::render::cost::format_cost;
 use crate::render::table::{self, Cell, cell};
 use crate::render::{text, time};
+use crate::stored_state::ReadingClient;
 use atoll_core::id::SandboxId;
 use atoll_core::model::CostSource;
 use serde_json::json;
@@ -23,18 +25,18 @@ Examples:
   atoll compare sbx_… sbx_…
   atoll compare sbx_… sbx_… --json | jq .first_tool_difference")]
 pub struct Compare {
-    /// First sandbox (sbx_…)
-    left: SandboxId,
-    /// Second sandbox (sbx_…)
-    right: SandboxId,
+    /// First sandbox
+    left: SandboxRef,
+    /// Second sandbox
+    right: SandboxRef,
     #[command(flatten)]
     connect: Connect,
 }
 
 pub async fn run(compare: &Compare, output: &Output) -> Result {
-    let client = ConnectedClient::find(&compare.connect)?;
-    let left = summarize_sandbox(compare.left, &client, output).await?;
-    let right = summarize_sandbox(compare.right, &client, output).await?;
+    let client = ReadingClient::find(&compare.connect, output).await?;
+    let left = summarize_sandbox(compare.left.resolve(&client).await?, &client, output).await?;
+    let right = summarize_sandbox(compare.right.resolve(&client).await?, &client, output).await?;
     let (tool, input) = find_differences(&left.sequence, &right.sequence);
     if output.json {
         return output.print_object(&json!({

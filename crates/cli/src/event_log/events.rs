@@ -1,11 +1,11 @@
 //! `atoll events`: prints a sandbox's events, one per line.
 
 use super::log_event::LogEvent;
-use super::{EventFilter, EventSink, LogReader, sandbox_of};
-use crate::arguments::Target;
-use crate::connect::{Connect, ConnectedClient};
+use super::{EventFilter, EventSink, LogReader, find_log_client, sandbox_of};
+use crate::connect::Connect;
 use crate::failure::Result;
 use crate::output::Output;
+use crate::references::TargetRef;
 use crate::render::event_line;
 
 #[derive(Debug, clap::Args)]
@@ -18,8 +18,8 @@ Examples:
 --follow reconnects after lost connections and server restarts, without gaps or repeats.
 It stops when the sandbox has ended.")]
 pub struct Events {
-    /// Sandbox (sbx_…), or session (ses_…) for its newest sandbox
-    id: Target,
+    /// Sandbox, or session (ses_…) for its newest sandbox
+    id: TargetRef,
     #[command(flatten)]
     filter: EventFilter,
     #[command(flatten)]
@@ -27,8 +27,8 @@ pub struct Events {
 }
 
 pub async fn run(events: &Events, output: &Output) -> Result {
-    let client = ConnectedClient::find(&events.connect)?;
-    let sandbox = sandbox_of(&client, events.id).await?;
+    let client = find_log_client(&events.connect, &events.filter, output).await?;
+    let sandbox = sandbox_of(&client, events.id.resolve(&client).await?).await?;
     LogReader::new(&client, output, sandbox, &events.filter)?.read_all(&mut LineSink(output)).await
 }
 

@@ -1,11 +1,11 @@
 //! `atoll logs`: prints a sandbox's log in readable form.
 
 use super::log_event::LogEvent;
-use super::{EventFilter, EventSink, LogReader, sandbox_of};
-use crate::arguments::Target;
-use crate::connect::{Connect, ConnectedClient};
+use super::{EventFilter, EventSink, LogReader, find_log_client, sandbox_of};
+use crate::connect::Connect;
 use crate::failure::Result;
 use crate::output::Output;
+use crate::references::TargetRef;
 use crate::render::event_paragraph;
 
 #[derive(Debug, clap::Args)]
@@ -17,8 +17,8 @@ Examples:
 
 --json prints the events, like `atoll events --json`.")]
 pub struct Logs {
-    /// Sandbox (sbx_…), or session (ses_…) for its newest sandbox
-    id: Target,
+    /// Sandbox, or session (ses_…) for its newest sandbox
+    id: TargetRef,
     #[command(flatten)]
     filter: EventFilter,
     #[command(flatten)]
@@ -26,8 +26,8 @@ pub struct Logs {
 }
 
 pub async fn run(logs: &Logs, output: &Output) -> Result {
-    let client = ConnectedClient::find(&logs.connect)?;
-    let sandbox = sandbox_of(&client, logs.id).await?;
+    let client = find_log_client(&logs.connect, &logs.filter, output).await?;
+    let sandbox = sandbox_of(&client, logs.id.resolve(&client).await?).await?;
     LogReader::new(&client, output, sandbox, &logs.filter)?.read_all(&mut ParagraphSink(output)).await
 }
 

@@ -4,10 +4,11 @@ pub mod events;
 pub mod log_event;
 pub mod logs;
 
-use crate::arguments::Target;
-use crate::connect::ConnectedClient;
+use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::references::Target;
+use crate::stored_state::ReadingClient;
 use atoll_api::{EventOrder, EventsQuery, Sandbox};
 use atoll_client::EventStreamItem;
 use atoll_core::event::{EventTypePattern, kind};
@@ -231,6 +232,14 @@ fn describe_end(sandbox: &Sandbox) -> String {
     let outcome = outcome.map(|outcome| format!(" ({outcome})")).unwrap_or_default();
     let reason = sandbox.reason.as_ref().map(|reason| format!(": {}", reason.detail)).unwrap_or_default();
     format!("the sandbox has {}{outcome}{reason}", sandbox.state)
+}
+
+/// A client that reads the log; only a running server can follow it.
+pub async fn find_log_client(connect: &Connect, filter: &EventFilter, output: &Output) -> Result<ReadingClient> {
+    if filter.follow {
+        return ConnectedClient::find(connect).map(ReadingClient::from);
+    }
+    ReadingClient::find(connect, output).await
 }
 
 /// The sandbox of a target: a session stands for its live sandbox, or its last one.

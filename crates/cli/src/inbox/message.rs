@@ -1,9 +1,10 @@
 //! `atoll message`: edits, cancels or moves a queued message.
 
-use crate::arguments::{Target, parse_word, text_or_stdin};
+use crate::arguments::{parse_word, text_or_stdin};
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::output::Output;
+use crate::references::{Target, TargetRef};
 use atoll_api::{ChangeMessage, Message as ApiMessage};
 use atoll_core::id::MessageId;
 use atoll_core::message::Delivery;
@@ -24,7 +25,7 @@ enum Command {
     )]
     Edit {
         /// Sandbox or session of the message
-        id: Target,
+        id: TargetRef,
         /// Message id (msg_…)
         message: MessageId,
         /// New text, or `-` for stdin
@@ -38,7 +39,7 @@ enum Command {
     #[command(after_help = "Examples:\n  atoll message cancel ses_… msg_…")]
     Cancel {
         /// Sandbox or session of the message
-        id: Target,
+        id: TargetRef,
         /// Message id (msg_…)
         message: MessageId,
     },
@@ -46,7 +47,7 @@ enum Command {
     #[command(after_help = "Examples:\n  atoll message move ses_… msg_… --before msg_…")]
     Move {
         /// Sandbox or session of the message
-        id: Target,
+        id: TargetRef,
         /// Message id (msg_…)
         message: MessageId,
         /// Queued message to move it before
@@ -64,15 +65,15 @@ pub async fn run(message: &MessageArgs, output: &Output) -> Result {
                 None => None,
             };
             let change = ChangeMessage { content, delivery: *delivery, before: None };
-            change_message(&client, *id, *message, &change).await?
+            change_message(&client, id.resolve(&client).await?, *message, &change).await?
         }
-        Command::Cancel { id, message } => match id {
-            Target::Sandbox(id) => client.cancel_message(*id, *message).await?,
-            Target::Session(id) => client.cancel_session_message(*id, *message).await?,
+        Command::Cancel { id, message } => match id.resolve(&client).await? {
+            Target::Sandbox(id) => client.cancel_message(id, *message).await?,
+            Target::Session(id) => client.cancel_session_message(id, *message).await?,
         },
         Command::Move { id, message, before } => {
             let change = ChangeMessage { before: Some(*before), ..ChangeMessage::default() };
-            change_message(&client, *id, *message, &change).await?
+            change_message(&client, id.resolve(&client).await?, *message, &change).await?
         }
     };
     output.print_result(&changed, || format!("{} is {} at position {}", changed.id, changed.state, changed.position))

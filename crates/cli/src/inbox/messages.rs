@@ -1,10 +1,11 @@
 //! `atoll messages`: lists the messages of a session.
 
-use crate::arguments::{Target, parse_word};
+use crate::arguments::parse_word;
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::pages::{PAGE_SIZE, collect_all};
+use crate::references::{Target, TargetRef};
 use crate::render::{table, text, time};
 use atoll_api::{Message, MessageListQuery};
 use atoll_core::message::{MessageState, MessageType};
@@ -16,8 +17,8 @@ Examples:
   atoll messages ses_…
   atoll messages sbx_… --state queued --json")]
 pub struct Messages {
-    /// Sandbox (sbx_…) or session (ses_…)
-    id: Target,
+    /// Sandbox or session: id, end of the id, name, branch or `last`
+    id: TargetRef,
     /// Filter by state: queued, leased, acknowledged, cancelled, undeliverable or delivered_unconfirmed
     #[arg(long, value_parser = parse_word::<MessageState>)]
     state: Option<MessageState>,
@@ -27,7 +28,7 @@ pub struct Messages {
 
 pub async fn run(messages: &Messages, output: &Output) -> Result {
     let client = ConnectedClient::find(&messages.connect)?;
-    let messages = all_messages(&client, messages.id, messages.state).await?;
+    let messages = all_messages(&client, messages.id.resolve(&client).await?, messages.state).await?;
     let now = time::now();
     let heads = ["#", "ID", "STATE", "HOW", "DELIVERY", "AGE", "TEXT"];
     table::print_list(output, &messages, &heads, |message| table_row(message, now))

@@ -1,11 +1,12 @@
 //! `atoll send`: sends a message to an agent and optionally waits for its delivery.
 
 use super::messages::all_messages;
-use crate::arguments::{Target, text_or_stdin};
+use crate::arguments::text_or_stdin;
 use crate::connect::{Connect, ConnectedClient};
 use crate::event_log::log_event::{LogEvent, reported_message};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::references::{Target, TargetRef};
 use crate::render::text;
 use crate::sandbox::create::CreatedSandbox;
 use crate::sandbox::readiness::await_creation;
@@ -27,8 +28,8 @@ Examples:
 With --wait, the exit code is 0 when the agent has the message, and 1 when its delivery failed or is
 unconfirmed.")]
 pub struct Send {
-    /// Sandbox (sbx_…) or session (ses_…); a session without a sandbox gets a new one
-    id: Target,
+    /// Sandbox or session (ses_…); a session without a sandbox gets a new one
+    id: TargetRef,
     #[command(flatten)]
     message: MessageOptions,
     #[command(flatten)]
@@ -52,7 +53,7 @@ pub struct MessageOptions {
 
 pub async fn run(send: &Send, output: &Output) -> Result {
     let client = ConnectedClient::find(&send.connect)?;
-    send_message(send.id, &send.message, &client, output).await
+    send_message(send.id.resolve(&client).await?, &send.message, &client, output).await
 }
 
 /// A sent message, with the sandbox that the server created for it.

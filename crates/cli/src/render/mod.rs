@@ -7,6 +7,7 @@ pub mod event_line;
 pub mod event_paragraph;
 pub mod fact;
 pub mod fields;
+pub mod markdown;
 pub mod patch;
 pub mod plain_value;
 pub mod setup_lines;

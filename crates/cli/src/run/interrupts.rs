@@ -49,14 +49,17 @@ pub struct InterruptContext {
     pub is_working: bool,
     /// The server runs in this process.
     pub is_embedded: bool,
+    /// The view only watches a sandbox: a signal ends the view and nothing else.
+    pub is_attached: bool,
     pub now: Instant,
 }
 
 impl InterruptState {
     pub fn apply(&mut self, interrupt: Interrupt, context: InterruptContext) -> InterruptAction {
-        let InterruptContext { is_working, is_embedded, now } = context;
+        let InterruptContext { is_working, is_embedded, is_attached, now } = context;
         let leave = if is_embedded { InterruptAction::Abort } else { InterruptAction::Detach };
         match (*self, interrupt) {
+            (_, Interrupt::Signal(_)) if is_attached => InterruptAction::Detach,
             (Self::Running, Interrupt::Key) if is_working => {
                 *self = Self::Interrupted;
                 InterruptAction::InterruptAgent
@@ -120,7 +123,7 @@ mod tests {
         let mut is_working = true;
         let apply = |(at, interrupt): &(u64, Interrupt)| {
             let now = start + Duration::from_millis(*at);
-            let action = state.apply(*interrupt, InterruptContext { is_working, is_embedded, now });
+            let action = state.apply(*interrupt, InterruptContext { is_working, is_embedded, is_attached: false, now });
             is_working = false;
             action
         };
@@ -166,7 +169,8 @@ mod tests {
 
     #[test]
     fn stops_at_once_when_the_agent_is_idle() {
-        let context = |is_embedded| InterruptContext { is_working: false, is_embedded, now: Instant::now() };
+        let context =
+            |is_embedded| InterruptContext { is_working: false, is_embedded, is_attached: false, now: Instant::now() };
         for interrupt in [Interrupt::Key, TERMINATE] {
             assert_eq!(InterruptState::default().apply(interrupt, context(true)), InterruptAction::Stop);
         }
@@ -174,8 +178,16 @@ mod tests {
     }
 
     #[test]
+    fn a_signal_ends_only_an_attached_view() {
+        let context = InterruptContext { is_working: true, is_embedded: false, is_attached: true, now: Instant::now() };
+        for signal in [TERMINATE, FROM_TERMINAL, HANGUP] {
+            assert_eq!(InterruptState::default().apply(signal, context), InterruptAction::Detach, "{signal:?}");
+        }
+    }
+
+    #[test]
     fn a_new_message_resets_the_interrupt() {
-        let context = InterruptContext { is_working: true, is_embedded: true, now: Instant::now() };
+        let context = InterruptContext { is_working: true, is_embedded: true, is_attached: false, now: Instant::now() };
         let mut state = InterruptState::default();
         state.apply(Interrupt::Key, context);
         state.reset();

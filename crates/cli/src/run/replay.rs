@@ -2,14 +2,15 @@
 
 use super::progress::{AnswerMode, RunProgress};
 use super::view::print_steps;
-use crate::arguments::Target;
-use crate::connect::{Connect, ConnectedClient};
+use crate::connect::Connect;
 use crate::event_log::log_event::LogEvent;
 use crate::event_log::sandbox_of;
 use crate::failure::Result;
 use crate::output::Output;
+use crate::references::TargetRef;
 use crate::render::time::format_duration;
 use crate::run::step::ViewStep;
+use crate::stored_state::ReadingClient;
 use atoll_api::{EventOrder, EventsQuery};
 use atoll_core::time::Timestamp;
 use std::time::Duration;
@@ -27,8 +28,8 @@ Examples:
 
 The command shows the steps at the pace of the run. Pauses of more than 3 seconds are shortened.")]
 pub struct Replay {
-    /// Sandbox (sbx_…) or session (ses_…)
-    id: Target,
+    /// Sandbox, or session (ses_…) for its newest sandbox
+    id: TargetRef,
     /// Play this many times as fast as the run
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_speed)]
     speed: f64,
@@ -47,8 +48,8 @@ fn parse_speed(text: &str) -> Result<f64, String> {
 }
 
 pub async fn run(replay: &Replay, output: &Output) -> Result {
-    let client = ConnectedClient::find(&replay.connect)?;
-    let sandbox = sandbox_of(&client, replay.id).await?;
+    let client = ReadingClient::find(&replay.connect, output).await?;
+    let sandbox = sandbox_of(&client, replay.id.resolve(&client).await?).await?;
     let mut player = ReplayPlayer::new(replay.speed);
     let mut cursor = None;
     loop {

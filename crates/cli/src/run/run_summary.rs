@@ -3,9 +3,11 @@
 use super::progress::{ResultBranch, RunProgress};
 use super::watch::WatchEnd;
 use crate::failure::{EXPORT_FAILED, INTERRUPTED, SETUP_FAILED, WORK_FAILED};
+use crate::render::cost::format_cost;
 use crate::render::patch::{self, ChangedFile};
 use crate::render::spans::Spans;
 use crate::render::{style, text, time};
+use atoll_api::ModelUsage;
 use atoll_core::sandbox::{Outcome, SandboxState};
 use atoll_core::size::format_bytes;
 use serde_json::{Value, json};
@@ -21,6 +23,9 @@ pub struct RunSummary<'a> {
     /// The user pressed Ctrl-C or terminated the command.
     pub interrupted: bool,
     pub sandbox: &'a str,
+    /// The short form of the id for the next commands.
+    pub reference: &'a str,
+    pub usage: Option<&'a ModelUsage>,
     pub elapsed: Duration,
     /// The repository's path.
     pub repo: Option<&'a Path>,
@@ -62,6 +67,9 @@ impl RunSummary<'_> {
         if let Some((code, end)) = end.and_then(|end| Some((end.code.as_ref()?, end))) {
             done["reason"] = json!({ "code": code, "detail": end.detail });
         }
+        if let Some(usage) = self.usage {
+            done["usage"] = json!(usage);
+        }
         if let Some(branch) = &self.progress.branch {
             done["branch"] = branch.name.as_str().into();
         }
@@ -71,13 +79,14 @@ impl RunSummary<'_> {
     pub fn lines(&self) -> Vec<Spans> {
         let mut lines = vec![Spans::new(), self.headline()];
         if self.end == WatchEnd::Detached || self.end == WatchEnd::Kept {
-            lines.extend(self.reattach_lines());
+            lines.extend(reattach_lines(self.reference));
             return lines;
         }
         if self.end == WatchEnd::Aborted {
             lines.extend(self.recovery_lines());
             return lines;
         }
+        lines.extend(self.usage_line());
         lines.extend(self.memory_line());
         lines.extend(self.change_lines());
         lines.extend(self.next_steps());
@@ -118,6 +127,11 @@ impl RunSummary<'_> {
             _ => (style::BAD, format!("✗ failed after {elapsed}{turns}{why}")),
         };
         Spans::new().styled(style, text::escape_line(&words))
+    }
+
+    fn usage_line(&self) -> Option<Spans> {
+        let words = format!("  {}", describe_usage(self.usage?)?);
+        Some(Spans::new().styled(style::FAINT, words))
     }
 
     fn memory_line(&self) -> Option<Spans> {
@@ -168,13 +182,10 @@ impl RunSummary<'_> {
         }
         match self.data_dir {
             Some(dir) => {
-                lines.push(labelled(
-                    "log",
-                    &format!("atoll logs {}   (needs a running server: `atoll serve`)", self.sandbox),
-                ));
+                lines.push(labelled("log", &format!("atoll logs {}", self.reference)));
                 lines.push(labelled("data", &dir.display().to_string()));
             }
-            None => lines.push(labelled("log", &format!("atoll logs {}", self.sandbox))),
+            None => lines.push(labelled("log", &format!("atoll logs {}", self.reference))),
         }
         lines
     }
@@ -212,15 +223,41 @@ impl RunSummary<'_> {
             labelled("", &format!("then: atoll sandbox results {}{data_dir}", self.sandbox)),
         ]
     }
+}
 
-    fn reattach_lines(&self) -> Vec<Spans> {
-        let id = self.sandbox;
-        vec![
-            Spans::new(),
-            labelled("watch", &format!("atoll logs {id} --follow")),
-            labelled("talk", &format!("atoll send {id} \"…\"")),
-            labelled("end", &format!("atoll sandbox stop {id}")),
-        ]
+/// The commands for a sandbox that keeps running.
+pub fn reattach_lines(reference: &str) -> Vec<Spans> {
+    vec![
+        Spans::new(),
+        labelled("watch", &format!("atoll attach {reference}")),
+        labelled("talk", &format!("atoll send {reference} \"…\"")),
+        labelled("look", &format!("atoll sandbox diff {reference}")),
+        labelled("end", &format!("atoll sandbox stop {reference}")),
+    ]
+}
+
+/// Tokens and cost, unless the agent used no model.
+fn describe_usage(usage: &ModelUsage) -> Option<String> {
+    if usage.requests == 0 {
+        return usage.cost.filter(|cost| *cost > 0.0).map(|_| format_cost(usage.cost, usage.cost_source));
+    }
+    let cached = match usage.cache_read {
+        0 => String::new(),
+        cached => format!(" ({} cached)", format_count(cached)),
+    };
+    let input = usage.input.saturating_add(usage.cache_read).saturating_add(usage.cache_write);
+    let cost = format_cost(usage.cost, usage.cost_source);
+    let cost = if usage.cost.is_some() { cost } else { format!("cost {cost}") };
+    Some(format!("{} tokens in{cached}, {} out, {cost}", format_count(input), format_count(usage.output)))
+}
+
+/// Formats a count to three digits: `950`, `12.3k`, `4.56M`.
+#[allow(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn format_count(count: u64) -> String {
+    match count {
+        0..1_000 => count.to_string(),
+        1_000..999_950 => format!("{:.1}k", count as f64 / 1e3),
+        _ => format!("{:.2}M", count as f64 / 1e6),
     }
 }
 

@@ -18,6 +18,8 @@ fn summary_of(progress: &RunProgress, end: WatchEnd) -> RunSummary<'_> {
         progress,
         interrupted: false,
         sandbox: "sbx_1",
+        reference: "zj4ref",
+        usage: None,
         elapsed: Duration::from_secs(72),
         repo: Some(Path::new("/src/x y")),
         in_repo: false,

@@ -1,5 +1,6 @@
 //! A finished step of a run: a mark, a line and an optional body.
 
+use crate::render::markdown::render_markdown;
 use crate::render::spans::Spans;
 use crate::render::{style, text, width};
 use anstyle::Style;
@@ -40,6 +41,8 @@ impl Mark {
 struct StepBody {
     text: String,
     style: Style,
+    /// A terminal shows the text as Markdown.
+    is_markdown: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,9 +68,16 @@ impl ViewStep {
     /// Wrapped text after a mark; escapes it.
     pub fn text_block(mark: Mark, style: Style, words: &str) -> Self {
         Self {
-            body: Some(StepBody { text: text::escape_block(words.trim_end()), style }),
+            body: Some(StepBody { text: text::escape_block(words.trim_end()), style, is_markdown: false }),
             ..Self::one_line(mark, Spans::new())
         }
+    }
+
+    /// Text of the agent, which a terminal shows as Markdown.
+    pub fn agent_text(words: &str) -> Self {
+        let text = text::escape_block(words.trim_end());
+        let body = Some(StepBody { text, style: Style::new(), is_markdown: true });
+        Self { body, ..Self::one_line(Mark::Agent, Spans::new()) }
     }
 
     /// A remark of the program.
@@ -90,8 +100,8 @@ impl ViewStep {
 
     /// Adds text under the line; escapes it.
     pub fn with_body(mut self, style: Style, words: &str) -> Self {
-        self.body =
-            Some(StepBody { text: text::escape_block(words.trim_end()), style }).filter(|body| !body.text.is_empty());
+        let body = StepBody { text: text::escape_block(words.trim_end()), style, is_markdown: false };
+        self.body = Some(body).filter(|body| !body.text.is_empty());
         self
     }
 
@@ -110,20 +120,22 @@ impl ViewStep {
         let Some(body) = &self.body else { return lines };
         // Indent the body below a line.
         let indent = if own_line { indent + 2 } else { indent };
-        let broken = match columns {
-            Some(columns) => width::wrap_text(&body.text, columns.saturating_sub(indent)),
-            None => body.text.lines().map(|line| line.trim_end().to_owned()).collect(),
+        let styled = |line: String| Spans::new().styled(body.style, line);
+        let broken: Vec<Spans> = match columns.map(|columns| columns.saturating_sub(indent)) {
+            Some(room) if body.is_markdown => render_markdown(&body.text, room),
+            Some(room) => width::wrap_text(&body.text, room).into_iter().map(styled).collect(),
+            None => body.text.lines().map(|line| styled(line.trim_end().to_owned())).collect(),
         };
         let cut = broken.len().saturating_sub(MAX_BODY_LINES);
         for (at, line) in broken.into_iter().take(MAX_BODY_LINES).enumerate() {
             let before = if at == 0 && !own_line {
                 head.clone()
-            } else if line.is_empty() {
+            } else if line.columns() == 0 {
                 Spans::new()
             } else {
                 Spans::new().plain(" ".repeat(indent))
             };
-            lines.push(before.styled(body.style, line));
+            lines.push(before.append(line));
         }
         if cut > 0 {
             let words = format!("{:indent$}… and {cut} more lines", "");

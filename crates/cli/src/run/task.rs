@@ -1,7 +1,7 @@
 //! One run: opens the server, creates the sandbox, watches it and prints the summary.
 
 use super::run_server::{RunServer, ServerChoice};
-use super::run_summary::RunSummary;
+use super::run_summary::{RunSummary, reattach_lines};
 use super::signals::Signals;
 use super::step::ViewStep;
 use super::task_input::{self, DEMO_AGENT, TaskInput};
@@ -11,7 +11,10 @@ use super::{Run, approval_notice, branch_diff, terminal};
 use crate::agents::agent_list;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::references::short_reference;
 use crate::render::text;
+use crate::sandbox::create::describe_repository;
+use crate::sandbox::readiness::{require_created, wait_until_created};
 use atoll_api::{ErrorCode, Sandbox, StopSandbox};
 use atoll_config::Config;
 use atoll_core::id::SandboxId;
@@ -97,7 +100,7 @@ impl RunTask<'_> {
         let provider = self.run.settings.provider().unwrap_or(self.config.provider.default);
         let is_demo = capabilities_of(provider).worker == WorkerHost::Provider;
         let agent = named.or_else(|| is_demo.then(|| DEMO_AGENT.to_owned()));
-        let request = task_input::sandbox_request(self.run, self.input, agent.as_deref())?;
+        let request = task_input::sandbox_request(self.run, self.input, agent.as_deref(), &self.server.client).await?;
         let created = self.server.client.create_sandbox(&request).await.map_err(creation_failure)?;
         let sandbox = created.id;
         *known = Some(sandbox);
@@ -108,8 +111,14 @@ impl RunTask<'_> {
             (true, true) | (false, _) => None,
         };
         self.print_start(&created, choice.as_deref())?;
+        if self.run.detach {
+            self.print_detached(created).await?;
+            return Ok((WatchEnd::Kept, 0));
+        }
         let target = WatchTarget {
             sandbox,
+            reference: short_reference(&created),
+            attached_at: None,
             agent,
             has_repo: repository_path(&created).is_some(),
             keep: self.run.keep,
@@ -119,6 +128,19 @@ impl RunTask<'_> {
         let result = Box::pin(watcher.run(&self.server.client, signals)).await?;
         let exit = self.print_summary(&result, &created).await?;
         Ok((result.end, exit))
+    }
+
+    /// Waits until the sandbox runs, and prints the next commands.
+    async fn print_detached(&self, created: Sandbox) -> Result {
+        let client = &self.server.client;
+        require_created(&wait_until_created(created.id, client, self.output).await?)?;
+        if self.output.json {
+            return Ok(());
+        }
+        for line in reattach_lines(&short_reference(&created)) {
+            self.output.print_line(&line.to_ansi(self.output.colour))?;
+        }
+        Ok(())
     }
 
     fn check_keep(&self) -> Result {
@@ -173,9 +195,10 @@ impl RunTask<'_> {
         let mut steps = vec![ViewStep::note(&format!("{id} ({provider}, agent {agent}){server}"))];
         steps.extend(choice.map(ViewStep::note));
         steps.extend(notice.as_deref().map(ViewStep::warning));
-        if repository_path(created).is_none() {
-            steps.push(ViewStep::note("no repository: the workspace is empty (use --repo)"));
-        }
+        steps.push(ViewStep::note(
+            &describe_repository(created)
+                .unwrap_or_else(|| "no repository: the workspace is empty (use --repo PATH)".to_owned()),
+        ));
         view::print_steps(&steps, self.output)
     }
 
@@ -187,11 +210,15 @@ impl RunTask<'_> {
             _ => None,
         };
         let here = std::env::current_dir().ok().and_then(|dir| dir.canonicalize().ok());
+        // The usage is complete only at the end; without it, the summary omits the line.
+        let usage = self.server.client.get_sandbox(created.id).await.ok().and_then(|sandbox| sandbox.usage);
         let summary = RunSummary {
             end: result.end,
             progress: &result.progress,
             interrupted: result.interrupted,
             sandbox: &created.id.to_string(),
+            reference: &short_reference(created),
+            usage: usage.as_ref(),
             elapsed: self.started_at.elapsed(),
             repo,
             in_repo: repo.zip(here).is_some_and(|(repo, here)| here.starts_with(repo)),

@@ -2,6 +2,7 @@
 
 use super::Run;
 use crate::arguments;
+use crate::connect::ConnectedClient;
 use crate::failure::{Failure, Result};
 use atoll_api::NewSandbox;
 use atoll_core::sandbox::EndPolicy;
@@ -45,13 +46,19 @@ fn prompt_from_stdin() -> Result<String> {
 }
 
 /// The request for the sandbox of a run.
-pub fn sandbox_request(run: &Run, input: &TaskInput, agent: Option<&str>) -> Result<NewSandbox> {
+pub async fn sandbox_request(
+    run: &Run,
+    input: &TaskInput,
+    agent: Option<&str>,
+    client: &ConnectedClient,
+) -> Result<NewSandbox> {
+    let repository = run.placement.default_repository(&run.settings, client);
     let mut request = NewSandbox {
         prompt: Some(input.prompt.clone()),
         agent: agent.map(str::to_owned),
         end: Some(if run.keep { EndPolicy::Keep } else { EndPolicy::WhenDone }),
-        ..run.settings.to_request()?
+        ..run.settings.to_request_in(repository.as_deref())?
     };
-    run.placement.add_to_request(&mut request);
+    run.placement.add_to_request(&mut request, client).await?;
     Ok(request)
 }

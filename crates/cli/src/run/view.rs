@@ -2,6 +2,7 @@
 
 use super::step::ViewStep;
 use super::terminal::footer::Status;
+use super::terminal::line_editor::QuickAnswer;
 use super::terminal::{Terminal, TerminalEvent};
 use crate::event_log::log_event::LogEvent;
 use crate::failure::Result;
@@ -52,6 +53,20 @@ impl RunView {
                 None => std::future::pending().await,
             },
             Self::Plain | Self::Json => std::future::pending().await,
+        }
+    }
+
+    /// The answer to an approval, if the input line is one of its keys.
+    pub fn quick_answer(&self) -> Option<QuickAnswer> {
+        match self {
+            Self::Live(terminal) => terminal.input.quick_answer(),
+            Self::Plain | Self::Json => None,
+        }
+    }
+
+    pub fn clear_input(&mut self) {
+        if let Self::Live(terminal) = self {
+            terminal.input.clear();
         }
     }
 

@@ -1,13 +1,14 @@
 //! Watches a sandbox from its first event to its end: all external events pass through one `select!`.
 
 use super::interrupts::{Interrupt, InterruptAction, InterruptContext, InterruptState};
+use super::live_text::{self, LiveText};
 use super::progress::{AnswerMode, Phase, ResultBranch, RunProgress};
 use super::request_queue::{QueuedRequest, RequestQueue, RequestResult, describe_failure};
 use super::signals::Signals;
 use super::step::ViewStep;
 use super::terminal::TerminalEvent;
 use super::terminal::footer::Status;
-use super::terminal::line_editor::EditorAction;
+use super::terminal::line_editor::{EditorAction, QuickAnswer};
 use super::view::RunView;
 use crate::connect::ConnectedClient;
 use crate::event_log::log_event::LogEvent;
@@ -28,12 +29,21 @@ const QUIET_PERIOD: Duration = Duration::from_millis(300);
 const MAX_BUFFERED_EVENTS: usize = 256;
 /// Time for an interrupted agent to end its turn before the server stops the sandbox.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(5);
+/// An attached view begins with this many steps of the past.
+const MAX_PAST_STEPS: usize = 20;
+/// A key answers a question if the user has had this time to see it, and if no other key follows in this time.
+const QUICK_ANSWER_DELAY: Duration = Duration::from_millis(500);
 /// Interval of the status line's clock.
 const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The sandbox to watch, and the options of the run.
 pub struct WatchTarget {
     pub sandbox: SandboxId,
+    /// The short form of the sandbox's id for commands.
+    pub reference: String,
+    /// The newest event when `atoll attach` opened the view; `None` for the run's own view. Leaving an attached view
+    /// changes nothing.
+    pub attached_at: Option<i64>,
     pub agent: String,
     pub has_repo: bool,
     pub keep: bool,
@@ -79,6 +89,13 @@ pub struct RunWatcher<'a> {
     /// The agent got the last interrupt of this run; at this time the server stops the sandbox in any case.
     stop_at: Option<Instant>,
     end: Option<WatchEnd>,
+    /// The seq of the last handled event.
+    seen_seq: i64,
+    live_text: LiveText,
+    /// The approval that one key could answer, and the time when it appeared.
+    asked: Option<(String, Instant)>,
+    /// The time of a one-key answer, unless more keys follow.
+    quick_answer_at: Option<Instant>,
 }
 
 impl<'a> RunWatcher<'a> {
@@ -86,9 +103,11 @@ impl<'a> RunWatcher<'a> {
         let view = RunView::open(output);
         let is_demo = target.agent == super::task_input::DEMO_AGENT;
         let answers = match view.is_live() {
-            true if is_demo => AnswerMode::ByMessage("type approve, or deny and a reason".to_owned()),
+            true if is_demo => {
+                AnswerMode::ByMessage("press y to approve or n to deny; or type deny and a reason".to_owned())
+            }
             true => AnswerMode::Typed,
-            false if is_demo => AnswerMode::ByMessage(format!("answer with: atoll send {} approve", target.sandbox)),
+            false if is_demo => AnswerMode::ByMessage(format!("answer with: atoll send {} approve", target.reference)),
             false => AnswerMode::Command,
         };
         Self {
@@ -105,12 +124,26 @@ impl<'a> RunWatcher<'a> {
             quiet_at: None,
             stop_at: None,
             end: None,
+            seen_seq: 0,
+            live_text: LiveText::default(),
+            asked: None,
+            quick_answer_at: None,
         }
+    }
+
+    const fn is_attached(&self) -> bool {
+        self.target.attached_at.is_some()
+    }
+
+    /// The events up to the attachment are not handled yet.
+    fn is_catching_up(&self) -> bool {
+        self.target.attached_at.is_some_and(|attached_at| self.seen_seq < attached_at)
     }
 
     /// Watches until the sandbox's end, or until the user leaves.
     pub async fn run(mut self, client: &ConnectedClient, signals: &mut Signals) -> Result<WatchResult> {
         let mut log = spawn_follower(client, self.target.sandbox);
+        let mut deltas = self.view.is_live().then(|| live_text::spawn_follower(client, self.target.sandbox));
         let mut tick = tokio::time::interval(REDRAW_INTERVAL);
         loop {
             if log.is_empty() {
@@ -122,27 +155,48 @@ impl<'a> RunWatcher<'a> {
                 self.view.close()?;
                 return Ok(WatchResult { end, progress: self.progress, interrupted });
             }
-            let (quiet_at, stop_at) = (self.quiet_at, self.stop_at);
+            let (quiet_at, stop_at, answer_at) = (self.quiet_at, self.stop_at, self.quick_answer_at);
             tokio::select! {
                 Some(item) = log.recv() => self.handle_log(item?)?,
+                delta = live_text::next_delta(&mut deltas) => self.live_text.append(&delta),
                 event = self.view.next_event() => self.handle_terminal(event),
                 result = self.requests.next_result() => self.handle_response(result),
                 signal = signals.next() => self.handle_interrupt(Interrupt::Signal(signal)),
                 () = sleep_until(quiet_at) => self.end = Some(WatchEnd::Ended),
                 () = sleep_until(stop_at) => self.end_run(),
+                () = sleep_until(answer_at) => self.answer_quickly(),
                 _ = tick.tick() => {}
             }
         }
     }
 
+    /// Notes when the pending approval appeared.
+    fn update_question(&mut self) {
+        let pending = self.progress.quick_approval().map(|pending| pending.approval_id.clone());
+        match (pending, &self.asked) {
+            (Some(id), Some((asked, _))) if id == *asked => {}
+            (pending, _) => self.asked = pending.map(|id| (id, Instant::now())),
+        }
+    }
+
+    /// Plans a one-key answer after each key. More keys make it a word, and a key from before the question is none.
+    fn plan_quick_answer(&mut self) {
+        let was_seen = self.asked.as_ref().is_some_and(|(_, since)| since.elapsed() >= QUICK_ANSWER_DELAY);
+        let answer = self.view.quick_answer().filter(|_| was_seen);
+        self.quick_answer_at = answer.map(|_| Instant::now() + QUICK_ANSWER_DELAY);
+    }
+
     fn draw(&mut self) -> Result {
-        let steps = std::mem::take(&mut self.steps);
-        let sandbox = self.target.sandbox.to_string();
+        self.update_question();
+        let steps = if self.is_catching_up() { Vec::new() } else { std::mem::take(&mut self.steps) };
+        let sandbox = self.target.reference.clone();
         let status = Status {
             progress: &self.progress,
             sandbox: &sandbox,
             elapsed: self.started_at.elapsed(),
             is_lost: self.is_lost,
+            is_attached: self.target.attached_at.is_some(),
+            live_text: self.live_text.visible_text(&self.progress),
             notice: self.interrupts.notice(&self.progress.phase),
         };
         self.view.draw(&steps, status, self.output)
@@ -166,9 +220,17 @@ impl<'a> RunWatcher<'a> {
 
     fn handle_event(&mut self, event: &LogEvent) -> Result {
         self.is_lost = false;
-        self.view.show_event(event, self.output)?;
-        let steps = self.progress.apply(event);
-        self.steps.extend(steps);
+        let is_past = self.target.attached_at.is_some_and(|attached_at| event.event.seq <= attached_at);
+        self.seen_seq = event.event.seq;
+        if !is_past {
+            self.view.show_event(event, self.output)?;
+        }
+        self.live_text.handle_event(event);
+        self.steps.extend(self.progress.apply(event));
+        if is_past {
+            let older = self.steps.len().saturating_sub(MAX_PAST_STEPS);
+            self.steps.drain(..older);
+        }
         match &event.data {
             EventData::SandboxCompleted(_) | EventData::SandboxFailed(_) => self.handle_end(),
             // The server exports the results of the ended sandbox.
@@ -209,6 +271,7 @@ impl<'a> RunWatcher<'a> {
     fn handle_terminal(&mut self, event: TerminalEvent) {
         match event {
             TerminalEvent::Action(EditorAction::Send(text)) => {
+                self.quick_answer_at = None;
                 self.interrupts.reset();
                 let answer = self
                     .progress
@@ -220,6 +283,7 @@ impl<'a> RunWatcher<'a> {
                 });
             }
             TerminalEvent::Action(EditorAction::Interrupt) => self.handle_interrupt(Interrupt::Key),
+            TerminalEvent::Action(EditorAction::Finish) if self.is_attached() => self.end = Some(WatchEnd::Detached),
             TerminalEvent::Action(EditorAction::Finish) => match self.progress.phase {
                 // In a paused run the agent makes no progress, so its results can be taken.
                 Phase::Waiting | Phase::LimitPaused(_) => self.request_stop(),
@@ -229,14 +293,32 @@ impl<'a> RunWatcher<'a> {
                 }
                 Phase::ExportingResults | Phase::Ended => {}
             },
-            TerminalEvent::Edited => {}
+            TerminalEvent::Edited => self.plan_quick_answer(),
         }
+    }
+
+    /// Answers the pending approval; the demo agent takes its answer as a message.
+    fn answer_quickly(&mut self) {
+        self.quick_answer_at = None;
+        let (typed, message) = match self.view.quick_answer().filter(|_| self.asked.is_some()) {
+            Some(QuickAnswer::Approve) => ("yes", "approve"),
+            Some(QuickAnswer::ApproveAlways) => ("always", "approve"),
+            Some(QuickAnswer::Deny) => ("no", "deny"),
+            None => return,
+        };
+        self.view.clear_input();
+        let decided = self.progress.pending_approval().and_then(|pending| {
+            let answer = pending.parse_answer(typed)?;
+            Some(QueuedRequest::Decide { approval_id: pending.approval_id.clone(), answer, typed: typed.to_owned() })
+        });
+        self.requests.enqueue(decided.unwrap_or_else(|| QueuedRequest::SendMessage(message.to_owned())));
     }
 
     fn handle_interrupt(&mut self, interrupt: Interrupt) {
         let context = InterruptContext {
             is_working: self.progress.is_working(),
             is_embedded: self.target.is_embedded,
+            is_attached: self.is_attached(),
             now: Instant::now(),
         };
         match self.interrupts.apply(interrupt, context) {

@@ -5,6 +5,8 @@ use crate::arguments::{parse_word, text_or_stdin};
 use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
+use crate::references::short_reference;
+use crate::render::text;
 use crate::setting_flags::{PlacementFlags, SettingFlags};
 use crate::worker_command::{self, SavedWorkerToken};
 use atoll_api::{NewSandbox, Sandbox};
@@ -15,7 +17,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  atoll sandbox new \"fix the flaky test\" --repo . --agent demo
+  atoll sandbox new \"fix the flaky test\" --agent demo --name flaky
   atoll sandbox new --agent demo --end keep --label team=web
   atoll sandbox new --provider external --title \"CI run 7\"      start the worker yourself
   atoll sandbox new --session ses_… \"go on\"
@@ -42,9 +44,10 @@ pub struct New {
 }
 
 impl New {
-    fn request(&self, prompt: Option<String>) -> Result<NewSandbox> {
-        let mut request = NewSandbox { prompt, end: self.end, ..self.settings.to_request()? };
-        self.placement.add_to_request(&mut request);
+    async fn request(&self, prompt: Option<String>, client: &ConnectedClient) -> Result<NewSandbox> {
+        let repository = self.placement.default_repository(&self.settings, client);
+        let mut request = NewSandbox { prompt, end: self.end, ..self.settings.to_request_in(repository.as_deref())? };
+        self.placement.add_to_request(&mut request, client).await?;
         Ok(request)
     }
 }
@@ -55,7 +58,7 @@ pub async fn run(new: &New, client: &ConnectedClient, output: &Output) -> Result
         Some(text) => Some(text_or_stdin(text).await?),
         None => None,
     };
-    let mut sandbox = client.create_sandbox(&new.request(prompt)?).await?;
+    let mut sandbox = client.create_sandbox(&new.request(prompt, client).await?).await?;
     if !new.detach && sandbox.worker.is_none() {
         sandbox = wait_until_created(sandbox.id, client, output).await?;
         require_created(&sandbox)?;
@@ -82,6 +85,15 @@ impl CreatedSandbox {
     }
 }
 
+/// The repository and the commit that a sandbox starts from.
+pub fn describe_repository(sandbox: &Sandbox) -> Option<String> {
+    let repo = sandbox.settings.repo.as_ref()?;
+    let place = repo.path.as_ref().or(repo.url.as_ref())?;
+    let commit: String = repo.base.as_deref().unwrap_or_default().chars().take(8).collect();
+    let at = if commit.is_empty() { String::new() } else { format!(" at {commit}") };
+    Some(text::escape_line(&format!("repository {place}{at}")))
+}
+
 pub fn print_created(sandbox: Sandbox, out: Option<&Path>, client: &ConnectedClient, output: &Output) -> Result {
     let created = CreatedSandbox::save(sandbox, out, client)?;
     if output.json {
@@ -89,8 +101,12 @@ pub fn print_created(sandbox: Sandbox, out: Option<&Path>, client: &ConnectedCli
     }
     let Sandbox { id, state, session_id, .. } = &created.sandbox;
     output.print_line(&format!("{id} is {state} in session {session_id}"))?;
+    if let Some(repo) = describe_repository(&created.sandbox) {
+        output.print_line(&repo)?;
+    }
+    let short = short_reference(&created.sandbox);
     match &created.worker {
         Some(worker) => worker.print(output),
-        None => output.print_line(&format!("follow it with: atoll logs {id} --follow")),
+        None => output.print_line(&format!("follow it with: atoll logs {short} --follow")),
     }
 }

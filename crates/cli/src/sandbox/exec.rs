@@ -6,6 +6,7 @@ use crate::arguments::parse_pair;
 use crate::connect::ConnectedClient;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::references::SandboxRef;
 use crate::render::text;
 use crate::run::signals::Signals;
 use crate::stdin_stream::stdin_body;
@@ -40,8 +41,8 @@ Piped input becomes the command's input. Ctrl-C kills the command and its child 
 is the command's own, or 128 plus the signal that killed it; 124 after a timeout, 125 when out of memory,
 126 when unknown.")]
 pub struct Exec {
-    /// Sandbox id (sbx_…)
-    id: SandboxId,
+    /// Sandbox: id, end of the id, name, branch or `last`
+    id: SandboxRef,
     /// Program and its arguments
     #[arg(last = true, required_unless_present_any = ["shell", "list", "kill"], conflicts_with = "shell", value_name = "ARGV")]
     argv: Vec<String>,
@@ -90,20 +91,21 @@ impl Exec {
 }
 
 pub async fn run(exec: &Exec, client: &ConnectedClient, output: &Output) -> Result {
+    let sandbox = exec.id.resolve(client).await?;
     if exec.list {
-        return exec_list::print_execs(exec.id, client, output).await;
+        return exec_list::print_execs(sandbox, client, output).await;
     }
     if let Some(command) = &exec.kill {
-        return exec_list::kill_exec(exec.id, command, client, output).await;
+        return exec_list::kill_exec(sandbox, command, client, output).await;
     }
     if exec.terminal {
-        return shell::run_on_terminal(exec.id, exec.request(false), client, output).await;
+        return shell::run_on_terminal(sandbox, exec.request(false), client, output).await;
     }
     let mut signals = Signals::listen()?;
     let has_input = !exec.no_stdin && is_stdin_piped();
     let request = exec.request(has_input);
     let starting =
-        retry_until_running(exec.id, client, output, async || Ok(client.run_command(exec.id, &request).await?));
+        retry_until_running(sandbox, client, output, async || Ok(client.run_command(sandbox, &request).await?));
     tokio::pin!(starting);
     let (mut running, interrupted) = tokio::select! {
         running = &mut starting => (running?, false),
@@ -119,7 +121,7 @@ pub async fn run(exec: &Exec, client: &ConnectedClient, output: &Output) -> Resu
         Err(Failure::interrupted())
     } else {
         tokio::select! {
-            exit = attend_command(&mut running, (exec.id, &id), has_input, client, output) => exit,
+            exit = attend_command(&mut running, (sandbox, &id), has_input, client, output) => exit,
             _ = signals.next() => Err(Failure::interrupted()),
         }
     };
@@ -127,10 +129,10 @@ pub async fn run(exec: &Exec, client: &ConnectedClient, output: &Output) -> Resu
         Ok(exit) => exit,
         Err(failure) => {
             // Without this client the command would run unnoticed.
-            return match timeout(CLEANUP_TIMEOUT, client.kill_command(exec.id, &id)).await {
+            return match timeout(CLEANUP_TIMEOUT, client.kill_command(sandbox, &id)).await {
                 Ok(Ok(_)) => Err(failure),
                 Ok(Err(_)) | Err(_) => {
-                    let list = format!("atoll sandbox exec {} --list", exec.id);
+                    let list = format!("atoll sandbox exec {} --list", sandbox);
                     output.print_note(&format!("atoll: the command may still run; see `{list}`"));
                     Err(failure)
                 }

@@ -5,9 +5,9 @@ use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
 use crate::pages::collect_up_to;
+use crate::references::SandboxRef;
 use crate::render::{table, text, time};
 use atoll_api::{FileListQuery, SandboxFile};
-use atoll_core::id::SandboxId;
 use atoll_core::provider::files::FileKind;
 use atoll_core::size::format_bytes;
 
@@ -18,8 +18,8 @@ Examples:
   atoll sandbox files sbx_… src --json | jq -r .name
   atoll sandbox files sbx_… /tmp --all")]
 pub struct Files {
-    /// Sandbox id (sbx_…)
-    id: SandboxId,
+    /// Sandbox: id, end of the id, name, branch or `last`
+    id: SandboxRef,
     /// Directory or file, absolute or relative to the workspace
     #[arg(default_value = ".")]
     path: String,
@@ -32,15 +32,14 @@ pub struct Files {
 }
 
 pub async fn run(files: &Files, client: &ConnectedClient, output: &Output) -> Result {
+    let id = files.id.resolve(client).await?;
     let load = async |limit, cursor| {
         let query = FileListQuery { path: Some(files.path.clone()), limit: Some(limit), cursor };
-        client.list_files(files.id, &query).await
+        client.list_files(id, &query).await
     };
     let list = async || collect_up_to((!files.all).then_some(files.limit), &load).await;
-    let (entries, has_more) = match retry_until_running(files.id, client, output, list).await {
-        Err(failure) if failure.has_code("not_a_directory") => {
-            (vec![client.stat_file(files.id, &files.path).await?], false)
-        }
+    let (entries, has_more) = match retry_until_running(id, client, output, list).await {
+        Err(failure) if failure.has_code("not_a_directory") => (vec![client.stat_file(id, &files.path).await?], false),
         listed => listed?,
     };
     table::print_list(output, &entries, &["MODE", "SIZE", "MODIFIED", "NAME"], table_row)?;

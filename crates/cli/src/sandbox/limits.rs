@@ -3,10 +3,10 @@
 use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
+use crate::references::SandboxRef;
 use crate::render::cost::format_cost;
 use crate::render::fields::Fields;
 use atoll_api::{ChangeLimits, SandboxLimits};
-use atoll_core::id::SandboxId;
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -57,8 +57,8 @@ Examples:
 
 An agent gets a warning near a limit and is paused at the limit until it is raised. No limit ends an agent.")]
 pub struct Limits {
-    /// Sandbox id (sbx_…)
-    id: SandboxId,
+    /// Sandbox: id, end of the id, name, branch or `last`
+    id: SandboxRef,
     /// Maximum number of turns, or `none`
     #[arg(long, value_name = "N")]
     turns: Option<LimitCount>,
@@ -74,9 +74,10 @@ pub struct Limits {
 }
 
 pub async fn run(limits: &Limits, client: &ConnectedClient, output: &Output) -> Result {
+    let id = limits.id.resolve(client).await?;
     let current = match requested_change(limits) {
-        Some(change) => client.change_limits(limits.id, &change).await?,
-        None => client.get_limits(limits.id).await?,
+        Some(change) => client.change_limits(id, &change).await?,
+        None => client.get_limits(id).await?,
     };
     if output.json { output.print_response(&current) } else { limit_fields(&current).print(output) }
 }
@@ -129,7 +130,8 @@ mod tests {
 
     #[test]
     fn changes_only_the_given_limits() {
-        let none = Limits { id: SandboxId::new(), turns: None, cost_usd: None, turn_s: None, no_progress_s: None };
+        let none =
+            Limits { id: "last".parse().unwrap(), turns: None, cost_usd: None, turn_s: None, no_progress_s: None };
         assert!(requested_change(&none).is_none());
         let limits = Limits { turns: Some(LimitCount(Some(3))), turn_s: Some(LimitCount(None)), ..none };
         let change = serde_json::to_value(requested_change(&limits).unwrap()).unwrap();

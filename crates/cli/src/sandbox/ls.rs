@@ -5,9 +5,10 @@ use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
 use crate::pages::collect_up_to;
+use crate::references::SessionRef;
 use crate::render::{table, time};
 use atoll_api::{Sandbox, SandboxListQuery};
-use atoll_core::id::{ProjectId, SessionId};
+use atoll_core::id::ProjectId;
 use atoll_core::sandbox::{Activity, ProviderKind, SandboxState};
 use atoll_core::time::Timestamp;
 
@@ -31,11 +32,14 @@ pub struct List {
     #[arg(long, value_name = "ID")]
     project: Option<ProjectId>,
     /// Filter by session
-    #[arg(long, value_name = "ID")]
-    session: Option<SessionId>,
+    #[arg(long, value_name = "SESSION")]
+    session: Option<SessionRef>,
     /// Filter by provider
     #[arg(long, value_parser = parse_word::<ProviderKind>)]
     provider: Option<ProviderKind>,
+    /// Include removed sandboxes
+    #[arg(long)]
+    archived: bool,
     /// Maximum number of rows
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
@@ -45,13 +49,18 @@ pub struct List {
 }
 
 pub async fn run(list: &List, client: &ConnectedClient, output: &Output) -> Result {
+    let session = match &list.session {
+        Some(session) => Some(session.resolve(client).await?),
+        None => None,
+    };
     let query = SandboxListQuery {
         state: list.state,
         activity: list.activity,
         provider: list.provider,
         project: list.project,
-        session: list.session,
+        session,
         label: list.label.clone(),
+        archived: list.archived,
         ..SandboxListQuery::default()
     };
     let load = async |limit, cursor| {

@@ -16,7 +16,7 @@ mod remove;
 mod results;
 mod shell;
 mod show;
-mod stop;
+pub mod stop;
 mod take_snapshot;
 mod transcript;
 mod usage;
@@ -25,6 +25,7 @@ mod worker_token;
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::output::Output;
+use crate::stored_state::ReadingClient;
 
 #[derive(Debug, clap::Args)]
 pub struct SandboxArgs {
@@ -71,7 +72,7 @@ enum Command {
     Limits(limits::Limits),
     /// Export a sandbox's results and stop it
     Stop(stop::Stop),
-    /// Remove a sandbox; its log stays
+    /// Remove a sandbox, also from lists; its log stays
     Rm(remove::Remove),
     /// Export a sandbox's results now
     Results(results::Results),
@@ -80,6 +81,11 @@ enum Command {
 }
 
 impl SandboxArgs {
+    /// The stored state suffices for the command.
+    const fn only_reads(&self) -> bool {
+        matches!(self.command, Command::Ls(_) | Command::Show(_) | Command::Diff(_) | Command::Transcript(_))
+    }
+
     /// `exec` kills the command in the sandbox before this program ends.
     pub const fn handles_signals(&self) -> bool {
         matches!(self.command, Command::Exec(_))
@@ -87,7 +93,11 @@ impl SandboxArgs {
 }
 
 pub async fn run(sandbox: &SandboxArgs, output: &Output) -> Result {
-    let client = ConnectedClient::find(&sandbox.connect)?;
+    let client = if sandbox.only_reads() {
+        ReadingClient::find(&sandbox.connect, output).await?
+    } else {
+        ConnectedClient::find(&sandbox.connect)?.into()
+    };
     match &sandbox.command {
         Command::New(new) => create::run(new, &client, output).await,
         Command::Ls(list) => ls::run(list, &client, output).await,

@@ -4,10 +4,10 @@ use crate::arguments::parse_word;
 use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
+use crate::references::SandboxRef;
 use crate::render::table::{self, cell};
 use crate::render::text;
 use atoll_api::{HostTraffic, NetworkStatus};
-use atoll_core::id::SandboxId;
 use atoll_core::sandbox::{Network as NetworkSettings, NetworkPolicy};
 use atoll_core::size::format_bytes;
 
@@ -21,8 +21,8 @@ Examples:
 
 --allow adds to the list of allowed hosts; with --policy, it replaces the list. Changes apply immediately.")]
 pub struct Network {
-    /// Sandbox id (sbx_…)
-    id: SandboxId,
+    /// Sandbox: id, end of the id, name, branch or `last`
+    id: SandboxRef,
     /// Network policy: none, allow, packages (registries) or all
     #[arg(long, value_parser = parse_word::<NetworkPolicy>)]
     policy: Option<NetworkPolicy>,
@@ -32,9 +32,10 @@ pub struct Network {
 }
 
 pub async fn run(network: &Network, client: &ConnectedClient, output: &Output) -> Result {
-    let current = client.get_network(network.id).await?;
+    let id = network.id.resolve(client).await?;
+    let current = client.get_network(id).await?;
     match requested_change(network, &current) {
-        Some(change) => print_status(&client.change_network(network.id, &change).await?, output),
+        Some(change) => print_status(&client.change_network(id, &change).await?, output),
         None => print_status(&current, output),
     }
 }
@@ -91,7 +92,7 @@ mod tests {
         allow: &[&str],
     ) -> Option<(NetworkPolicy, Vec<String>)> {
         let allow = allow.iter().map(|host| (*host).to_owned()).collect();
-        let network = Network { id: SandboxId::new(), policy, allow };
+        let network = Network { id: "last".parse().unwrap(), policy, allow };
         let allow = vec!["a.example".to_owned()];
         let current = NetworkStatus { policy: current, allow, hosts: Vec::new(), total: TrafficTotal::default() };
         let settings = requested_change(&network, &current)?;

@@ -3,6 +3,7 @@
 use crate::connect::ConnectedClient;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::spinner::Spinner;
 use atoll_api::{ErrorCode, Sandbox};
 use atoll_core::id::SandboxId;
 use atoll_core::provider::capabilities::WorkerHost;
@@ -49,6 +50,7 @@ pub async fn wait_until_created(id: SandboxId, client: &ConnectedClient, output:
     let started_at = Instant::now();
     let mut interval = FIRST_POLL_INTERVAL;
     let mut is_reported = false;
+    let progress = Spinner::start(output, format!("creating {id}"));
     loop {
         let sandbox = client.get_sandbox(id).await?;
         if !is_starting(&sandbox) || capabilities_of(sandbox.provider).worker == WorkerHost::Person {
@@ -60,7 +62,7 @@ pub async fn wait_until_created(id: SandboxId, client: &ConnectedClient, output:
             return Err(Failure::work("sandbox_starting", detail)
                 .with_hint(format!("`atoll logs {id}` shows its log; `atoll sandbox stop {id}` gives up.")));
         }
-        if waited >= MIN_REPORTED_WAIT && !std::mem::replace(&mut is_reported, true) {
+        if waited >= MIN_REPORTED_WAIT && !progress.is_visible() && !std::mem::replace(&mut is_reported, true) {
             output.print_note(&format!("waiting for {id}, which is still being created"));
         }
         sleep(interval).await;

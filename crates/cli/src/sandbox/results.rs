@@ -4,9 +4,10 @@ use super::stop::describe_sandbox;
 use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
+use crate::references::SandboxRef;
 use crate::render::text;
+use crate::spinner::Spinner;
 use atoll_api::ExportedResult;
-use atoll_core::id::SandboxId;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -17,12 +18,15 @@ The results become a branch of the sandbox's repository. A sandbox that complete
 this command exports those of a failed sandbox. A running sandbox commits its current work to the session's
 branch between two tool calls, and continues.")]
 pub struct Results {
-    /// Sandbox id (sbx_…)
-    id: SandboxId,
+    /// Sandbox: id, end of the id, name, branch or `last`
+    id: SandboxRef,
 }
 
 pub async fn run(results: &Results, client: &ConnectedClient, output: &Output) -> Result {
-    let exported = client.export_results(results.id).await?;
+    let id = results.id.resolve(client).await?;
+    let progress = Spinner::start(output, "exporting the results");
+    let exported = client.export_results(id).await?;
+    drop(progress);
     output.print_result(&exported, || {
         let results: Vec<_> = exported.taken.iter().map(describe_result).collect();
         let results =

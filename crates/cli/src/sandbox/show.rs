@@ -4,6 +4,7 @@ use crate::connect::ConnectedClient;
 use crate::event_log::log_event::LogEvent;
 use crate::failure::Result;
 use crate::output::Output;
+use crate::references::SandboxRef;
 use crate::render::cost::format_cost;
 use crate::render::fields::Fields;
 use crate::render::time;
@@ -18,16 +19,17 @@ Examples:
   atoll sandbox show sbx_…
   atoll sandbox show sbx_… --json | jq .settings")]
 pub struct Show {
-    /// Sandbox id (sbx_…)
-    id: SandboxId,
+    /// Sandbox: id, end of the id, name, branch or `last`
+    id: SandboxRef,
 }
 
 pub async fn run(show: &Show, client: &ConnectedClient, output: &Output) -> Result {
-    let sandbox = client.get_sandbox(show.id).await?;
+    let id = show.id.resolve(client).await?;
+    let sandbox = client.get_sandbox(id).await?;
     if output.json {
         return output.print_response(&sandbox);
     }
-    sandbox_fields(&sandbox).entries("notice", list_notices(show.id, client).await?).print(output)
+    sandbox_fields(&sandbox).entries("notice", list_notices(id, client).await?).print(output)
 }
 
 /// The notices in the sandbox's log, such as limits that its machine does not enforce.

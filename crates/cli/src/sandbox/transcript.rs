@@ -3,10 +3,10 @@
 use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
+use crate::references::SandboxRef;
 use crate::render::text;
 use atoll_api::{TranscriptForm, TranscriptQuery};
 use atoll_client::Method;
-use atoll_core::id::SandboxId;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -17,16 +17,17 @@ Examples:
 
 The portable form is the same for every agent. The native form is the agent's own file, as last saved.")]
 pub struct Transcript {
-    /// Sandbox id (sbx_…)
-    id: SandboxId,
+    /// Sandbox: id, end of the id, name, branch or `last`
+    id: SandboxRef,
     /// Print the agent's own file
     #[arg(long)]
     native: bool,
 }
 
 pub async fn run(transcript: &Transcript, client: &ConnectedClient, output: &Output) -> Result {
+    let id = transcript.id.resolve(client).await?;
     let form = if transcript.native { TranscriptForm::Native } else { TranscriptForm::Portable };
-    let path = format!("/sandboxes/{}/transcript", transcript.id);
+    let path = format!("/sandboxes/{}/transcript", id);
     let mut response = client.send(client.request(Method::GET, &path, &TranscriptQuery { form })).await?;
     let mut left = Vec::new();
     while let Some(chunk) = client.read_chunk(&mut response).await? {

@@ -3,9 +3,9 @@
 use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
+use crate::references::SandboxRef;
 use crate::render::fields::Fields;
 use atoll_api::{ResourceQuery, ResourceSample};
-use atoll_core::id::SandboxId;
 use atoll_core::sandbox::Resources;
 use atoll_core::size::format_bytes;
 
@@ -15,12 +15,13 @@ Examples:
   atoll sandbox usage sbx_…
   atoll sandbox usage sbx_… --json | jq .items")]
 pub struct Usage {
-    /// Sandbox id (sbx_…)
-    id: SandboxId,
+    /// Sandbox: id, end of the id, name, branch or `last`
+    id: SandboxRef,
 }
 
 pub async fn run(usage: &Usage, client: &ConnectedClient, output: &Output) -> Result {
-    let series = client.get_resources(usage.id, &ResourceQuery::default()).await?;
+    let id = usage.id.resolve(client).await?;
+    let series = client.get_resources(id, &ResourceQuery::default()).await?;
     if output.json {
         return output.print_response(&series);
     }

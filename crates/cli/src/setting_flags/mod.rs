@@ -6,16 +6,20 @@ mod network_flags;
 mod sandbox_flags;
 mod service_flags;
 
+use crate::connect::ConnectedClient;
+use crate::current_repository::find_current_repository;
 use crate::failure::Result;
+use crate::references::SessionRef;
 use agent_flags::AgentFlags;
 use atoll_api::NewSandbox;
-use atoll_core::id::{ProjectId, SessionId};
+use atoll_core::id::ProjectId;
+use atoll_providers::capabilities_of;
 use limit_flags::LimitFlags;
 use network_flags::NetworkFlags;
 use sandbox_flags::SandboxFlags;
 use service_flags::ServiceFlags;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The settings that a request and a project's defaults have in common.
 #[derive(Debug, Default, clap::Args)]
@@ -35,6 +39,11 @@ pub struct SettingFlags {
 impl SettingFlags {
     /// A request with the given flags. It names every field, so that a new field of the API needs a decision here.
     pub fn to_request(&self) -> Result<NewSandbox> {
+        self.to_request_in(None)
+    }
+
+    /// A request for a sandbox in this repository, unless `--repo` names another one.
+    pub fn to_request_in(&self, repository: Option<&Path>) -> Result<NewSandbox> {
         let Self { sandbox, agent, network, services, limits } = self;
         Ok(NewSandbox {
             provider: sandbox.provider,
@@ -42,7 +51,7 @@ impl SettingFlags {
             model: agent.model.clone(),
             mode: agent.mode,
             approvals: agent.approvals,
-            repo: sandbox.repository()?,
+            repo: sandbox.repository(repository)?,
             image: sandbox.image.clone(),
             snapshot: sandbox.snapshot.clone(),
             labels: sandbox.labels.iter().cloned().collect(),
@@ -69,6 +78,7 @@ impl SettingFlags {
             // One command sets each of these in its own way.
             prompt: None,
             title: None,
+            name: None,
             end: None,
             project_id: None,
             session_id: None,
@@ -90,27 +100,48 @@ impl SettingFlags {
     }
 }
 
-/// The place of a new sandbox: its project, session and title.
+/// The place of a new sandbox: its project, session, title and name.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Session")]
 pub struct PlacementFlags {
     /// Project of the sandbox [default: the default project]
     #[arg(long, value_name = "ID")]
     pub project: Option<ProjectId>,
+    /// Start with an empty workspace, not with the repository of this directory
+    #[arg(long, help_heading = "Sandbox", conflicts_with_all = ["repo", "base", "branch"])]
+    pub no_repo: bool,
     /// Continue this session, with its conversation and branch
-    #[arg(long, value_name = "ID")]
-    pub session: Option<SessionId>,
+    #[arg(long, value_name = "SESSION")]
+    pub session: Option<SessionRef>,
     /// Title of the session [default: the first line of the prompt]
     #[arg(long)]
     pub title: Option<String>,
+    /// Name of the sandbox, unique among the live ones of the project
+    #[arg(long)]
+    pub name: Option<String>,
 }
 
 impl PlacementFlags {
+    /// The repository of the current directory, where it is the default: a new session of the default project on this
+    /// machine's server, with a provider that works on repositories.
+    pub fn default_repository(&self, settings: &SettingFlags, client: &ConnectedClient) -> Option<PathBuf> {
+        let is_chosen = settings.repo_dir().is_some() || self.session.is_some() || self.project.is_some();
+        let runs_agents = settings.provider().is_none_or(|provider| capabilities_of(provider).runs_agents());
+        if self.no_repo || is_chosen || !runs_agents || !client.address.is_local_admin() {
+            return None;
+        }
+        find_current_repository()
+    }
+
     /// Adds the place to a request.
-    pub fn add_to_request(&self, request: &mut NewSandbox) {
+    pub async fn add_to_request(&self, request: &mut NewSandbox, client: &ConnectedClient) -> Result {
         request.project_id = self.project;
-        request.session_id = self.session;
+        if let Some(session) = &self.session {
+            request.session_id = Some(session.resolve(client).await?);
+        }
         request.title = self.title.clone();
+        request.name = self.name.clone();
+        Ok(())
     }
 }
 

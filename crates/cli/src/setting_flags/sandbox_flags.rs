@@ -1,22 +1,22 @@
 //! The flags of a sandbox's files, environment and resources.
 
 use crate::arguments::{parse_pair, parse_repository, parse_word, provider_parser};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use atoll_core::sandbox::{IsolationTier, ProviderKind, Repo, Resources};
 use atoll_core::setup::SetupRequest;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Sandbox")]
 pub struct SandboxFlags {
-    /// Git repository on the server's machine, at its last commit
+    /// Git repository on the server's machine, at its last commit [default: that of this directory]
     #[arg(long, value_name = "PATH")]
     pub repo: Option<PathBuf>,
     /// Start from this commit, branch or tag of the repository
-    #[arg(long, value_name = "COMMIT", requires = "repo")]
+    #[arg(long, value_name = "COMMIT")]
     pub base: Option<String>,
     /// Name of the result branch [default: from the title]
-    #[arg(long, value_name = "NAME", requires = "repo")]
+    #[arg(long, value_name = "NAME")]
     pub branch: Option<String>,
     /// Export the results at the end [default: as the mode says]
     #[arg(long, value_name = "BOOL")]
@@ -69,9 +69,15 @@ pub struct SandboxFlags {
 }
 
 impl SandboxFlags {
-    /// The repository of `--repo`, with its absolute path.
-    pub fn repository(&self) -> Result<Option<Repo>> {
-        let Some(directory) = &self.repo else { return Ok(None) };
+    /// The repository of `--repo` or the default one, with its absolute path.
+    pub fn repository(&self, default: Option<&Path>) -> Result<Option<Repo>> {
+        let Some(directory) = self.repo.as_deref().or(default) else {
+            if self.base.is_some() || self.branch.is_some() {
+                return Err(Failure::input("--base and --branch need a repository")
+                    .with_hint("Name it with --repo PATH, or run the command in it."));
+            }
+            return Ok(None);
+        };
         let (base, branch) = (self.base.clone(), self.branch.clone());
         Ok(Some(Repo { base, branch, ..parse_repository(directory)? }))
     }

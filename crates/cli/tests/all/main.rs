@@ -7,6 +7,7 @@ mod creation;
 mod exec;
 mod live;
 mod program;
+mod references;
 mod run;
 mod secret;
 mod verify;

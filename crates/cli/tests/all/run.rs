@@ -28,6 +28,13 @@ fn redacted(stdout: &str, data_dir: &Path) -> String {
     words.collect()
 }
 
+/// The end of the id in the first line, which later commands use.
+fn short_id(done: &Output) -> String {
+    let stdout = text(&done.stdout);
+    let id = stdout.split_whitespace().find(|word| word.starts_with("sbx_")).unwrap();
+    id[id.len() - 6..].to_owned()
+}
+
 #[test]
 fn prints_a_run_as_plain_lines() {
     let dir = tempfile::tempdir().unwrap();
@@ -35,7 +42,7 @@ fn prints_a_run_as_plain_lines() {
         run(dir.path(), "say I \x1b[31mlook\nrun echo hi\nrun false\nedit a.txt one\nedit a.txt two\nfix it", &[]);
     assert_eq!(text(&done.stderr), "");
     assert_eq!(done.status.code(), Some(0));
-    insta::assert_snapshot!("plain", redacted(&text(&done.stdout), dir.path()));
+    insta::assert_snapshot!("plain", redacted(&text(&done.stdout).replace(&short_id(&done), "SHORT"), dir.path()));
 }
 
 #[test]
@@ -173,7 +180,7 @@ fn detaching_from_a_running_server_prints_how_to_return() {
     running.signal(Signal::HUP);
     let (exit, stdout, _) = running.end();
     assert_eq!(exit, Some(130));
-    assert!(stdout.contains("keeps running on its server") && stdout.contains("atoll sandbox stop sbx_"), "{stdout}");
+    assert!(stdout.contains("keeps running on its server") && stdout.contains("atoll attach "), "{stdout}");
     let listed = atoll(dir.path()).args(["sandbox", "ls", "--json"]).output().unwrap();
     assert_eq!(objects(&listed)[0]["state"], "running");
 }

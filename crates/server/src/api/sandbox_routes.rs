@@ -104,7 +104,7 @@ pub async fn fork_sandbox(
     sandboxes::fork_sandbox(app, access, key.with_body(hash), value).await
 }
 
-/// Remove a sandbox at its provider. Its row, events and blobs stay until retention removes them.
+/// Remove a sandbox at its provider and from lists. Its row, events and blobs stay until retention removes them.
 #[utoipa::path(delete, path = "/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxId, Path), RemoveSandboxQuery),
     responses((status = 200, body = Sandbox)))]
 pub async fn remove_sandbox(

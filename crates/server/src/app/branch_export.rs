@@ -6,6 +6,7 @@ use super::Work;
 use crate::problem::Result;
 use crate::repositories::{self, ImportPlan, ScratchDir};
 use crate::state::App;
+use atoll_agents::Agent;
 use atoll_api::events::{EventData, GitBranchCreated, GitNothingChanged};
 use atoll_core::event::{EventSource, EventTypePattern, NewEvent, kind};
 use atoll_core::id::{SandboxId, SessionId};
@@ -38,6 +39,9 @@ impl From<Error> for ExportError {
 
 /// The reason code of results whose files are gone.
 pub const RESULTS_LOST: &str = "results_lost";
+
+/// Agents have no mailbox; git needs an address.
+const AGENT_EMAIL: &str = "atoll@localhost";
 
 const RESTORED: &str = "the agent removed or broke its git repository; the branch has the difference to the commit that the work started from";
 
@@ -87,7 +91,8 @@ pub async fn export_branch(
     let author = repositories::repository_author(&repo).await.map_err(refused)?;
     let start = find_start_commit(app, row).await;
     let base = repo.base.clone().unwrap_or_default();
-    let pack = GitOperation::ExportBundle { base, message: session.title.clone(), author };
+    let co_author = row.agent.as_deref().filter(|_| app.config.git.co_author);
+    let pack = GitOperation::ExportBundle { base, message: commit_message(&session.title, co_author), author };
     let mut packed = provider.git(id, &pack, scratch.create("results").map_err(later)?).await?;
     let is_restored = workspace == WorkspaceUse::Ended && has_no_repository(&packed);
     if is_restored {
@@ -104,6 +109,18 @@ pub async fn export_branch(
     let plan = ImportPlan { repo, start, is_own, protected: row.settings.protected.clone() };
     let outcome = repositories::import_results(scratch, plan).await.map_err(refused)?;
     Ok(ExportedWork { outcome, warnings, unsaved })
+}
+
+/// The message of the commit with the agent's uncommitted work: the title, and the agent as co-author of the user.
+fn commit_message(title: &str, co_author: Option<&str>) -> String {
+    let Some(agent) = co_author else { return title.to_owned() };
+    let name = match agent.parse::<Agent>() {
+        Ok(known) if known != Agent::Acp => known.display_name(),
+        Ok(_) | Err(_) => agent,
+    };
+    // The name is part of a line of the message.
+    let name: String = name.chars().filter(|c| !c.is_control() && !"<>".contains(*c)).collect();
+    format!("{title}\n\nCo-Authored-By: {name} <{AGENT_EMAIL}>")
 }
 
 /// True if git failed because the agent removed or broke its repository.
@@ -202,4 +219,18 @@ fn results_event(work: &Work<'_>, repo: &Repo, result: Option<&ImportedResult>, 
         None => EventData::GitNothingChanged(GitNothingChanged { base: repo.base.clone(), repo: path }),
     };
     data.into_event(work.now).with_source(EventSource::Forge, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::commit_message;
+
+    #[test]
+    fn the_agent_is_the_co_author() {
+        assert_eq!(commit_message("Fix it", None), "Fix it");
+        let claude = "Fix it\n\nCo-Authored-By: Claude Code <atoll@localhost>";
+        assert_eq!(commit_message("Fix it", Some("claude")), claude);
+        let hostile = commit_message("Fix it", Some("x\n<y>"));
+        assert_eq!(hostile, "Fix it\n\nCo-Authored-By: xy <atoll@localhost>");
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::sandbox_plan::{SandboxPlan, plan_next_sandbox, plan_sandbox, prepare_request, title_from_prompt};
 use super::sessions::lock_session;
-use super::views::view_new_sandbox;
+use super::views::{SessionFacts, view_new_sandbox};
 use super::{Work, inbox, secrets, transcripts};
 use crate::auth::access::ClientCaller;
 use crate::auth::token_format::{self, IssuedToken};
@@ -32,6 +32,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct CreatedSandbox {
     pub sandbox: SandboxRow,
+    pub session: SessionFacts,
     pub labels: BTreeMap<String, String>,
     pub worker: Option<IssuedToken>,
 }
@@ -80,6 +81,7 @@ pub async fn create_first_sandbox(work: &mut Work<'_>, plan: SandboxPlan) -> Res
         forked_from: None,
         cost_micros: 0,
         next_position: 0,
+        is_archived: false,
         created_by: Some(plan.actor.clone()),
         created_at: work.now,
         updated_at: work.now,
@@ -127,6 +129,8 @@ async fn insert_sandbox(
     complete_plan(work, session, &mut plan).await?;
     let mut sandbox = SandboxRow {
         id: plan.id,
+        name: plan.name,
+        is_archived: false,
         session_id: session.id,
         project_id: session.project_id,
         provider: plan.provider,
@@ -172,6 +176,7 @@ async fn insert_sandbox(
     transcripts::hand_over_transcript(work, session, &sandbox).await?;
     session.sandbox_id = Some(sandbox.id);
     session.last_sandbox_id = Some(sandbox.id);
+    session.is_archived = false;
     session.agent = sandbox.agent.clone();
     session.updated_at = work.now;
     sessions::update_session(work.tx, session).await?;
@@ -201,7 +206,7 @@ async fn insert_sandbox(
         WorkerHost::Server | WorkerHost::Provider => None,
     };
     metrics::counter!(crate::metrics::SANDBOXES_MADE, "provider" => plan.provider.as_str()).increment(1);
-    Ok(CreatedSandbox { sandbox, labels: plan.labels, worker })
+    Ok(CreatedSandbox { sandbox, session: SessionFacts::from(&*session), labels: plan.labels, worker })
 }
 
 /// A fork has the files that its parent's set-up left, so its agent needs the same variables.

@@ -82,7 +82,7 @@ pub async fn start_results_export(work: &mut Work<'_>, id: SandboxId, actor: Str
     Ok(sandbox)
 }
 
-/// Removes the sandbox at its provider. Its row, events and blobs stay.
+/// Removes the sandbox at its provider and from lists. Its row, events and blobs stay.
 pub async fn remove_sandbox(work: &mut Work<'_>, id: SandboxId, force: bool, actor: String) -> Result<SandboxRow> {
     let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
     if sandbox.results == ResultsState::Pending && !force {
@@ -102,6 +102,7 @@ pub async fn remove_sandbox(work: &mut Work<'_>, id: SandboxId, force: bool, act
         jobs::schedule_job(work.tx, JobKind::Remove, id, work.steady).await?;
         work.out.jobs = true;
     }
+    sandboxes::archive_sandbox(work.tx, &mut sandbox).await?;
     Ok(sandbox)
 }
 

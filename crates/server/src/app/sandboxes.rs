@@ -19,6 +19,7 @@ use atoll_core::bounds;
 use atoll_core::id::{SandboxId, SessionId};
 use atoll_core::provider::capabilities::WorkerHost;
 use atoll_core::provider::{CreateSpec, Identity, ProviderId};
+use atoll_core::reference::ReferenceTarget;
 use atoll_core::sandbox::{EndPolicy, SandboxState};
 use atoll_store::model_usage::UsageScope;
 use atoll_store::sandboxes::{self, SandboxFilter};
@@ -26,6 +27,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const MAX_SERIES_STEP_S: u64 = 3600;
+/// As long as a branch name may be.
+pub const MAX_REFERENCE_CHARS: usize = 255;
 
 /// Lists the sandboxes of the visible projects, newest first.
 pub async fn list_sandboxes(app: &App, access: CanList, query: SandboxListQuery) -> Result<Page<atoll_api::Sandbox>> {
@@ -35,6 +38,9 @@ pub async fn list_sandboxes(app: &App, access: CanList, query: SandboxListQuery)
         Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
         None => (label, None),
     });
+    if let Some(reference) = &query.reference {
+        bounds::check_line("reference", reference, MAX_REFERENCE_CHARS)?;
+    }
     let filter = SandboxFilter {
         visible_projects: access.projects.as_filter(),
         state: query.state,
@@ -43,13 +49,24 @@ pub async fn list_sandboxes(app: &App, access: CanList, query: SandboxListQuery)
         project: query.project,
         session: query.session,
         label,
+        reference: query.reference.clone(),
+        created_by: query.mine.then(|| access.caller.actor()),
+        is_live: query.live,
+        with_archived: query.archived,
     };
     app.read(async move |tx| {
         let rows = sandboxes::list_sandboxes(tx, &filter, before.as_deref(), limit + 1).await?;
         let page = cut_page("sandboxes", rows, limit, |row| row.id.to_string());
         let mut items = Vec::new();
         for row in page.items {
-            items.push(load_sandbox_view(tx, row).await?);
+            let view = load_sandbox_view(tx, row).await?;
+            let is_meant = query.reference.as_deref().is_none_or(|reference| {
+                let (id, name) = (view.id.to_string(), view.name.as_deref());
+                ReferenceTarget { id: &id, name, branch: view.branch.as_deref() }.match_reference(reference).is_some()
+            });
+            if is_meant {
+                items.push(view);
+            }
         }
         Ok(Page { items, next_cursor: page.next_cursor })
     })

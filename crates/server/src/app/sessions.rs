@@ -3,6 +3,7 @@
 use super::create::{self, CreatedSandbox};
 use super::inbox;
 use super::sandbox_plan::plan_from_last;
+use super::sandboxes::MAX_REFERENCE_CHARS;
 use super::views::{cut_page, load_session_view, load_usage, view_new_sandbox};
 use super::{Work, continuous, lifecycle};
 use crate::auth::access::{CanList, CanSee, CanWork};
@@ -17,11 +18,12 @@ use atoll_core::bounds;
 use atoll_core::event::EventSource;
 use atoll_core::id::SessionId;
 use atoll_core::lifecycle::Trigger;
+use atoll_core::reference::ReferenceTarget;
 use atoll_core::sandbox::{ProviderKind, Reason, SandboxState};
 use atoll_core::session::SessionState;
 use atoll_store::model_usage::UsageScope;
 use atoll_store::sandboxes;
-use atoll_store::sessions::{self, SessionRow};
+use atoll_store::sessions::{self, SessionFilter, SessionRow};
 
 pub async fn lock_session(work: &mut Work<'_>, id: SessionId) -> Result<SessionRow> {
     sessions::lock_session(work.tx, id).await?.ok_or_else(|| Problem::not_found("session"))
@@ -61,6 +63,7 @@ pub async fn fork_session(
         forked_from: Some(parent.id),
         cost_micros: 0,
         next_position: 0,
+        is_archived: false,
         created_by: Some(actor.clone()),
         created_at: work.now,
         updated_at: work.now,
@@ -76,11 +79,12 @@ pub async fn fork_session(
     Ok(session)
 }
 
-/// A change of a session's title or state.
+/// A change of a session's title, state or presence in lists.
 #[derive(Debug, Clone, Default)]
 pub struct SessionChange {
     pub title: Option<String>,
     pub state: Option<SessionState>,
+    pub archived: Option<bool>,
 }
 
 pub async fn change_session(
@@ -93,6 +97,11 @@ pub async fn change_session(
     let title = change.title.map(|title| work.redact_text(session.project_id, title));
     session.title = title.unwrap_or(session.title);
     session.updated_at = work.now;
+    if let Some(live) = session.sandbox_id.filter(|_| change.archived == Some(true)) {
+        let detail = format!("the session runs in sandbox {live}; stop it first");
+        return Err(Problem::new(Code::SessionBusy, detail).with("sandbox_id", live.to_string()));
+    }
+    session.is_archived = change.archived.unwrap_or(session.is_archived);
     let closing = change.state == Some(SessionState::Closed) && session.state == SessionState::Open;
     let reopening = change.state == Some(SessionState::Open) && session.state == SessionState::Closed;
     if reopening {
@@ -133,13 +142,28 @@ async fn stop_for_close(work: &mut Work<'_>, session: &mut SessionRow, actor: St
 pub async fn list_sessions(app: &App, access: CanList, query: SessionListQuery) -> Result<Page<atoll_api::Session>> {
     let limit = page_size(query.limit, 50, 200)?;
     let before = decode_id::<SessionId>("sessions", query.cursor.as_deref())?;
-    let filter = access.projects.as_filter();
+    if let Some(reference) = &query.reference {
+        bounds::check_line("reference", reference, MAX_REFERENCE_CHARS)?;
+    }
+    let filter = SessionFilter {
+        visible_projects: access.projects.as_filter(),
+        project: query.project,
+        state: query.state,
+        reference: query.reference.clone(),
+        with_archived: query.archived,
+    };
     app.read(async move |tx| {
-        let rows =
-            sessions::list_sessions(tx, &filter, query.project, query.state, before.as_deref(), limit + 1).await?;
+        let rows = sessions::list_sessions(tx, &filter, before.as_deref(), limit + 1).await?;
         let page = cut_page("sessions", rows, limit, |row| row.id.to_string());
         let mut items = Vec::new();
         for row in page.items {
+            let is_meant = query.reference.as_deref().is_none_or(|reference| {
+                let target = ReferenceTarget { id: &row.id.to_string(), name: None, branch: row.branch.as_deref() };
+                target.match_reference(reference).is_some()
+            });
+            if !is_meant {
+                continue;
+            }
             items.push(load_session_view(tx, row).await?);
         }
         Ok(Page { items, next_cursor: page.next_cursor })
@@ -163,7 +187,7 @@ pub async fn submit_change(
     key: IdempotencyKey,
     change: ChangeSession,
 ) -> Result<JsonResponse> {
-    let change = SessionChange { title: change.title, state: change.state };
+    let change = SessionChange { title: change.title, state: change.state, archived: change.archived };
     if let Some(title) = &change.title {
         bounds::check_line("title", title, bounds::MAX_TITLE_CHARS)?;
     }

@@ -20,7 +20,7 @@ use atoll_store::model_usage::{self, UsageScope};
 use atoll_store::projects::{DefaultsJson, ProjectRow};
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::secrets::SecretRow;
-use atoll_store::sessions::SessionRow;
+use atoll_store::sessions::{self, SessionRow};
 use atoll_store::tokens::{TokenHolder, TokenRow};
 use atoll_store::users::UserRow;
 use atoll_store::{Tx, approvals, budgets, continuous};
@@ -79,13 +79,35 @@ fn environments(defaults: &mut DefaultsJson) -> BTreeMap<Option<String>, &mut Ma
     found
 }
 
-fn view_sandbox(row: SandboxRow, labels: BTreeMap<String, String>, cost: ModelCost) -> atoll_api::Sandbox {
+/// A sandbox's title and branch, which its session has.
+#[derive(Debug, Clone, Default)]
+pub struct SessionFacts {
+    pub title: String,
+    pub branch: Option<String>,
+}
+
+impl From<&SessionRow> for SessionFacts {
+    fn from(row: &SessionRow) -> Self {
+        Self { title: row.title.clone(), branch: row.branch.clone() }
+    }
+}
+
+fn view_sandbox(
+    row: SandboxRow,
+    session: SessionFacts,
+    labels: BTreeMap<String, String>,
+    cost: ModelCost,
+) -> atoll_api::Sandbox {
     let mut settings = row.settings;
     // The values of variables can be secrets, so only their names are shown.
     let of_services = settings.services.iter_mut().flat_map(|service| service.env.values_mut());
     settings.env.values_mut().chain(of_services).for_each(|value| *value = HIDDEN_VALUE.into());
     atoll_api::Sandbox {
         id: row.id,
+        name: row.name,
+        title: session.title,
+        branch: session.branch.or_else(|| settings.repo.as_ref()?.branch.clone()),
+        archived: row.is_archived,
         session_id: row.session_id,
         project_id: row.project_id,
         state: row.state,
@@ -125,11 +147,13 @@ fn view_sandbox(row: SandboxRow, labels: BTreeMap<String, String>, cost: ModelCo
     }
 }
 
-/// The view of a sandbox with its labels and its cost.
+/// The view of a sandbox with its title, its labels and its cost.
 pub async fn load_sandbox_view(tx: &mut dyn Tx, row: SandboxRow) -> Result<atoll_api::Sandbox> {
     let labels = sandboxes::list_labels(tx, row.id).await?;
     let cost = load_cost(tx, UsageScope::Sandbox(row.id)).await?;
-    Ok(view_sandbox(row, labels, cost))
+    let session = sessions::find_session(tx, row.session_id).await?;
+    let facts = session.as_ref().map(SessionFacts::from).unwrap_or_default();
+    Ok(view_sandbox(row, facts, labels, cost))
 }
 
 /// Loads the model cost of a sandbox, session, project or user.
@@ -140,7 +164,7 @@ async fn load_cost(tx: &mut dyn Tx, scope: UsageScope<'_>) -> Result<ModelCost> 
 
 /// The view of a new sandbox, with the command that starts its worker.
 pub fn view_new_sandbox(created: CreatedSandbox, public_url: &str) -> atoll_api::Sandbox {
-    let mut view = view_sandbox(created.sandbox, created.labels, ModelCost::NONE);
+    let mut view = view_sandbox(created.sandbox, created.session, created.labels, ModelCost::NONE);
     view.worker = created.worker.map(|token| view_worker_start(view.id, token.token.expose_secret(), public_url));
     view
 }
@@ -205,6 +229,7 @@ fn view_session(row: SessionRow, cost: ModelCost) -> atoll_api::Session {
         cost: cost.micros.map(to_dollars),
         cost_source: cost.source,
         usage: None,
+        archived: row.is_archived,
         created_by: row.created_by,
         created_at: row.created_at,
         updated_at: row.updated_at,

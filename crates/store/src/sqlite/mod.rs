@@ -97,6 +97,17 @@ impl Sqlite {
         opened.await.map_err(Error::internal)?
     }
 
+    /// Opens the file without the right to write; its writer fails.
+    pub(crate) async fn open_read_only(path: &Path) -> Result<Self> {
+        let path = path.to_owned();
+        let opened = tokio::task::spawn_blocking(move || -> Result<Self> {
+            let connection = open_reader(&path)?;
+            let readers = ReaderPool { path, idle: Mutex::default(), permits: Semaphore::new(MAX_READERS) };
+            Ok(Self { writer: SqliteWriter::start(connection)?, readers: Arc::new(readers) })
+        });
+        opened.await.map_err(Error::internal)?
+    }
+
     pub(crate) async fn read<R, E, F>(&self, work: F) -> Result<R, E>
     where
         R: Send + 'static,

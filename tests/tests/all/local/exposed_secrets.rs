@@ -79,7 +79,7 @@ async fn an_exposed_secret_is_readable_in_the_sandbox_and_nowhere_else() {
         let (success, output) = run_atoll(&server, arguments, &inside);
         assert!(!success && !output.contains(&word), "{output}");
     }
-    let (success, output) = run_atoll(&server, &["secret", "rm", "INSIDE"], "");
+    let (success, output) = run_atoll(&server, &["secret", "rm", "INSIDE", "--yes"], "");
     assert!(success, "{output}");
     server.stop_and_check().await;
 }

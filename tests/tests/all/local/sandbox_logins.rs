@@ -142,7 +142,7 @@ async fn a_login_file_is_written_before_each_prompt_without_its_refresh_token() 
     send_prompt_and_wait(&server, &id, "", "back").await;
     assert_eq!(read_login(&server, &id).await, login_without_refresh(&later));
     // Deleting the secret removes the file.
-    let (success, output) = run_atoll(&server, &["secret", "rm", "LOGIN"], "");
+    let (success, output) = run_atoll(&server, &["secret", "rm", "LOGIN", "--yes"], "");
     assert!(success, "{output}");
     send_prompt_and_wait(&server, &id, "", "without").await;
     assert!(!has_login(&server, &id).await);

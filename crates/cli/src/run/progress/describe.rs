@@ -9,7 +9,6 @@ use crate::render::setup_lines::{self, SetupLine, SetupLineKind};
 use crate::render::spans::Spans;
 use crate::render::{continuous, patch, style, text, time};
 use crate::run::step::{Mark, ViewStep};
-use anstyle::Style;
 use atoll_api::events::{
     AgentCompleted, ApprovalAnswered, ApprovalRequested, ApprovalResolved, EventData, FileChangeType, FileEdited,
     GitCloned, MessageContent, MessageOutcome, ToolCompleted,
@@ -38,7 +37,7 @@ impl RunProgress {
                 let turn = event.event.turn.filter(|turn| *turn > 1);
                 turn.map(|turn| ViewStep::note(&format!("turn {turn}")))
             }
-            EventData::AgentMessage(_) => Some(ViewStep::text_block(Mark::Agent, Style::new(), &body)),
+            EventData::AgentMessage(_) => Some(ViewStep::agent_text(&body)),
             EventData::AgentThinking(_) => Some(ViewStep::text_block(Mark::Agent, style::FAINT, &body)),
             EventData::AgentSystemMessage(_) => Some(ViewStep::note(&body)),
             EventData::AgentToolUse(call) => {

@@ -147,6 +147,14 @@ impl RunProgress {
         }
     }
 
+    /// The pending tool call that one key could answer.
+    pub fn quick_approval(&self) -> Option<&PendingApproval> {
+        match self.answers {
+            AnswerMode::Typed | AnswerMode::ByMessage(_) => self.pending.first().filter(|first| first.is_tool_call()),
+            AnswerMode::Command | AnswerMode::Past => None,
+        }
+    }
+
     /// Number of sent messages that have not reached the agent yet.
     pub fn undelivered_messages(&self) -> usize {
         self.undelivered.values().filter(|interrupts| !**interrupts).count()

@@ -42,10 +42,15 @@ impl PendingApproval {
     /// Says how to answer by typing.
     pub(super) fn typing_hint(&self) -> String {
         match self.questions.as_deref() {
-            None => "type approve, approve always, or deny and a reason".to_owned(),
+            None => "press y to approve, a to approve always, n to deny; or type deny and a reason".to_owned(),
             Some([_]) => "type the answer".to_owned(),
             Some(_) => self.command_hint(),
         }
+    }
+
+    /// A tool call, which one key can answer.
+    pub const fn is_tool_call(&self) -> bool {
+        self.questions.is_none()
     }
 
     /// Parses a typed line as an answer; `None` if it is an ordinary message.
@@ -68,7 +73,7 @@ fn parse_decision(typed: &str) -> Option<AnswerApproval> {
     let answer = |decision| Some(AnswerApproval { decision, reason: None, sha256: None, answers: None });
     match typed.to_lowercase().as_str() {
         "approve" | "allow" | "yes" | "y" => answer(ApprovalDecision::Allow),
-        "approve always" | "allow always" | "always" => answer(ApprovalDecision::AllowAlways),
+        "approve always" | "allow always" | "always" | "a" => answer(ApprovalDecision::AllowAlways),
         "deny" | "no" | "n" => answer(ApprovalDecision::Deny),
         _ => {
             let (first, reason) = typed.split_once(char::is_whitespace)?;

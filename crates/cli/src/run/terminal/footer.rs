@@ -2,7 +2,7 @@
 
 use super::line_editor::LineEditor;
 use crate::render::spans::Spans;
-use crate::render::{style, text, time};
+use crate::render::{style, text, time, width};
 use crate::run::progress::{Phase, RunProgress};
 use anstyle::Style;
 use std::time::Duration;
@@ -23,6 +23,10 @@ pub struct Status<'a> {
     pub elapsed: Duration,
     /// The connection is lost; the client reconnects.
     pub is_lost: bool,
+    /// The view is attached to a sandbox: Ctrl-D leaves it.
+    pub is_attached: bool,
+    /// Text that the agent is writing.
+    pub live_text: &'a str,
     /// A notice about an interrupt in progress.
     pub notice: Option<&'a str>,
 }
@@ -33,7 +37,7 @@ const SEPARATOR: &str = " · ";
 const MIN_ACTIVITY_WIDTH: usize = 24;
 
 pub fn layout_footer(status: Status<'_>, input: &LineEditor, columns: usize, rows: usize) -> Footer {
-    let mut lines = Vec::new();
+    let mut lines = live_lines(status.live_text, columns, rows / 2);
     if rows > 5 {
         lines.push(Spans::new());
     }
@@ -51,6 +55,21 @@ pub fn layout_footer(status: Status<'_>, input: &LineEditor, columns: usize, row
     };
     lines.push(line);
     Footer { row: lines.len() - 1, column: before + column, lines }
+}
+
+/// The last lines of the text that the agent is writing. The finished text becomes a step.
+fn live_lines(live_text: &str, columns: usize, most: usize) -> Vec<Spans> {
+    const MARK: &str = "• ";
+    if live_text.trim().is_empty() {
+        return Vec::new();
+    }
+    let wrapped = width::wrap_text(&text::escape_block(live_text.trim()), columns.saturating_sub(MARK.len()));
+    let skipped = wrapped.len().saturating_sub(most);
+    let line = |(at, line): (usize, String)| {
+        let mark = if at == 0 { MARK } else { "  " };
+        Spans::new().styled(style::HEAD, mark).plain(line).clip(columns)
+    };
+    wrapped.into_iter().enumerate().skip(skipped).map(line).collect()
 }
 
 fn status_line(status: Status<'_>, columns: usize) -> Spans {
@@ -109,7 +128,14 @@ fn input_hint(status: Status<'_>) -> String {
     let words = match (&status.progress.phase, status.progress.undelivered_messages()) {
         (Phase::Creating | Phase::ExportingResults | Phase::Ended, _) => "",
         (Phase::SettingUp, _) => "Ctrl-C stops the run",
+        (Phase::Waiting | Phase::LimitPaused(_), _) if status.is_attached => "send a message; Ctrl-D leaves",
+        (Phase::Starting | Phase::Working | Phase::Tool(_), 0) if status.is_attached => {
+            "send a message; Ctrl-C interrupts the agent, Ctrl-D leaves"
+        }
         (Phase::Waiting, _) => "send a message; Ctrl-D ends the run and keeps its results",
+        (Phase::WaitingApproval, _) if status.progress.quick_approval().is_some() => {
+            "y approves, n denies; or type an answer and press Enter"
+        }
         (Phase::WaitingApproval, _) => "type an answer and press Enter",
         (Phase::LimitPaused(_), _) => "raise the limit, or press Ctrl-D to end the run and keep its results",
         (Phase::Starting, 0) => "send a message; Ctrl-C stops the run",

@@ -33,6 +33,8 @@ fn footer_text(
         sandbox: "sbx_01m7fkrr8mezdtrwya23zj4ref",
         elapsed: Duration::from_secs(72),
         is_lost: lost,
+        is_attached: false,
+        live_text: "",
         notice,
     };
     let bottom = layout_footer(status, input, columns, rows);

@@ -14,6 +14,14 @@ pub struct LineEditor {
     recalled: usize,
 }
 
+/// The answer to an approval by one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuickAnswer {
+    Approve,
+    ApproveAlways,
+    Deny,
+}
+
 /// An action beyond editing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EditorAction {
@@ -64,6 +72,20 @@ impl LineEditor {
     pub fn insert_text(&mut self, text: &str) {
         self.text.insert_str(self.at, text);
         self.at += text.len();
+    }
+
+    /// The answer to an approval, if the line is one of its keys.
+    pub fn quick_answer(&self) -> Option<QuickAnswer> {
+        match self.text.as_str() {
+            "y" => Some(QuickAnswer::Approve),
+            "a" => Some(QuickAnswer::ApproveAlways),
+            "n" => Some(QuickAnswer::Deny),
+            _ => None,
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.delete_range(0, self.text.len());
     }
 
     pub fn is_empty(&self) -> bool {
@@ -168,6 +190,17 @@ mod tests {
         assert_eq!(input.visible_text(40).0, "leave the tests");
         press_key(&mut input, KeyCode::Down);
         assert!(input.is_empty());
+    }
+
+    #[test]
+    fn one_key_is_an_answer_and_a_word_is_not() {
+        assert_eq!(editor_with("y").quick_answer(), Some(QuickAnswer::Approve));
+        assert_eq!(editor_with("a").quick_answer(), Some(QuickAnswer::ApproveAlways));
+        let mut input = editor_with("n");
+        assert_eq!(input.quick_answer(), Some(QuickAnswer::Deny));
+        input.clear();
+        assert_eq!((input.is_empty(), input.quick_answer()), (true, None));
+        assert_eq!(editor_with("approve").quick_answer(), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::readiness::retry_until_running;
 use crate::connect::ConnectedClient;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::references::SandboxRef;
 use atoll_api::{ErrorCode, FileListQuery, SandboxFile};
 use atoll_core::id::SandboxId;
 use atoll_core::provider::files::{FileKind, UploadSummary};
@@ -24,14 +25,14 @@ Examples:
   tar c . | atoll sandbox cp - sbx_…:/tmp/all.tar
   atoll sandbox cp sbx_…:/tmp/log - | less
 
-One side is ID:PATH; PATH is absolute or relative to the workspace. A directory is copied into DST if DST
+One side is SANDBOX:PATH; PATH is absolute or relative to the workspace. A directory is copied into DST if DST
 is a directory, otherwise as DST. `-` is stdin or stdout; a directory becomes a tar archive there. A copy
 from a sandbox skips special files and links that leave the tree; the command lists them and exits with 1.")]
 pub struct CopyCommand {
-    /// Local path, ID:PATH in a sandbox, or `-`
+    /// Local path, SANDBOX:PATH, or `-`
     #[arg(value_name = "SRC")]
     source: CopySide,
-    /// Local path, ID:PATH in a sandbox, or `-`
+    /// Local path, SANDBOX:PATH, or `-`
     #[arg(value_name = "DST")]
     destination: CopySide,
 }
@@ -39,7 +40,7 @@ pub struct CopyCommand {
 /// One end of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum CopySide {
-    Sandbox { id: SandboxId, path: String },
+    Sandbox { sandbox: SandboxRef, path: String },
     Local(PathBuf),
     Stream,
 }
@@ -52,10 +53,10 @@ impl FromStr for CopySide {
             return Ok(Self::Stream);
         }
         match text.split_once(':') {
-            // Write a local file of such a name as ./sbx_…
-            Some((id, path)) if id.starts_with("sbx_") => {
-                let id = id.parse().map_err(|error| format!("{error}; `atoll sandbox ls` lists them"))?;
-                Ok(Self::Sandbox { id, path: if path.is_empty() { "." } else { path }.to_owned() })
+            // Write a local file of such a name as ./NAME:…
+            Some((sandbox, path)) if !sandbox.is_empty() && !sandbox.contains('/') => {
+                let path = if path.is_empty() { "." } else { path }.to_owned();
+                Ok(Self::Sandbox { sandbox: sandbox.parse()?, path })
             }
             _ => Ok(Self::Local(text.into())),
         }
@@ -127,20 +128,21 @@ impl CopyReport {
 pub async fn run(copy: &CopyCommand, client: &ConnectedClient, output: &Output) -> Result {
     let copying = async {
         match (&copy.source, &copy.destination) {
-            (CopySide::Local(_) | CopySide::Stream, CopySide::Sandbox { id, path })
-            | (CopySide::Sandbox { id, path }, CopySide::Local(_) | CopySide::Stream) => {
-                let inside = SandboxPath { client, id: *id, path };
+            (CopySide::Local(_) | CopySide::Stream, CopySide::Sandbox { sandbox, path })
+            | (CopySide::Sandbox { sandbox, path }, CopySide::Local(_) | CopySide::Stream) => {
+                let id = sandbox.resolve(client).await?;
+                let inside = SandboxPath { client, id, path };
                 if copy.source == CopySide::Stream {
                     // Standard input can be read only once, so wait for the sandbox before the copy.
-                    retry_until_running(*id, client, output, async || inside.stat_path().await).await?;
+                    retry_until_running(id, client, output, async || inside.stat_path().await).await?;
                 }
-                retry_until_running(*id, client, output, async || copy_files(copy, &inside, output).await).await
+                retry_until_running(id, client, output, async || copy_files(copy, &inside, output).await).await
             }
             (CopySide::Sandbox { .. }, CopySide::Sandbox { .. }) => {
                 Err(Failure::input("both sides are in a sandbox; copy to this machine first"))
             }
             (CopySide::Local(_) | CopySide::Stream, CopySide::Local(_) | CopySide::Stream) => {
-                Err(Failure::input("one side must be in a sandbox: ID:PATH"))
+                Err(Failure::input("one side must be in a sandbox: SANDBOX:PATH"))
             }
         }
     };
@@ -169,15 +171,17 @@ mod tests {
     #[test]
     fn distinguishes_sides() {
         const ID: &str = "sbx_01m7fkrr8mezdtrwya23zj4ref";
-        let id = ID.parse().unwrap();
-        let inside = |path: &str| Ok(CopySide::Sandbox { id, path: path.to_owned() });
+        let inside_of = |sandbox: &str, path: &str| {
+            Ok(CopySide::Sandbox { sandbox: sandbox.parse().unwrap(), path: path.to_owned() })
+        };
+        let inside = |path: &str| inside_of(ID, path);
         assert_eq!(format!("{ID}:a/b").parse(), inside("a/b"));
         assert_eq!(format!("{ID}:/a:b").parse(), inside("/a:b"));
         assert_eq!(format!("{ID}:").parse(), inside("."));
         assert_eq!("-".parse(), Ok(CopySide::Stream));
-        for local in ["a", "./sbx_x:y", "c:/x", ID] {
+        assert_eq!("web:a".parse(), inside_of("web", "a"));
+        for local in ["a", "./sbx_x:y", "/c:x", ":x", ID] {
             assert_eq!(local.parse(), Ok(CopySide::Local(local.into())));
         }
-        assert!("sbx_nonsense:x".parse::<CopySide>().is_err());
     }
 }

@@ -10,6 +10,7 @@ use super::readiness::retry_until_running;
 use crate::connect::ConnectedClient;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::references::SandboxRef;
 use atoll_api::{NewExec, TerminalSize};
 use atoll_core::id::SandboxId;
 use shell_session::ShellSession;
@@ -26,8 +27,8 @@ Ctrl-] detaches; the terminal keeps running, and --exec attaches to it again. Se
 to one terminal. The server ends a terminal without clients after `terminal.linger`. The exit code is the
 shell's own, as with `exec`. Like ssh, the command passes the sandbox's output to your terminal unchanged.")]
 pub struct Shell {
-    /// Sandbox id (sbx_…)
-    id: SandboxId,
+    /// Sandbox: id, end of the id, name, branch or `last`
+    id: SandboxRef,
     /// Program to run in place of a shell
     #[arg(last = true, value_name = "ARGV", conflicts_with_all = ["exec", "list"])]
     argv: Vec<String>,
@@ -43,19 +44,20 @@ pub struct Shell {
 }
 
 pub async fn run(shell: &Shell, client: &ConnectedClient, output: &Output) -> Result {
+    let id = shell.id.resolve(client).await?;
     if shell.list {
-        return print_terminals(shell.id, client, output).await;
+        return print_terminals(id, client, output).await;
     }
     if shell.argv.is_empty() {
         let run = async || {
-            let session = ShellSession::new(client, shell.id, shell.exec.clone(), shell.cwd.clone());
+            let session = ShellSession::new(client, id, shell.exec.clone(), shell.cwd.clone());
             let session = if shell.exec.is_some() { session.existing() } else { session };
             run_session(session, output).await
         };
-        return retry_until_running(shell.id, client, output, run).await;
+        return retry_until_running(id, client, output, run).await;
     }
     let request = NewExec { argv: Some(shell.argv.clone()), cwd: shell.cwd.clone(), ..NewExec::default() };
-    run_on_terminal(shell.id, request, client, output).await
+    run_on_terminal(id, request, client, output).await
 }
 
 /// Runs a command in a terminal of this terminal's size.

@@ -7,6 +7,7 @@ use atoll_api::NewSandbox;
 use atoll_core::bounds;
 use atoll_core::protected_paths;
 use atoll_core::provider::Capabilities;
+use atoll_core::reference::check_sandbox_name;
 use atoll_core::sandbox::{Repo, Resources};
 use serde_json::{Map, Value};
 
@@ -98,6 +99,9 @@ pub fn check_request(new: &NewSandbox, caller: &Caller) -> Result<()> {
             bounds::check_line(field, value, bounds::MAX_TITLE_CHARS)?;
         }
     }
+    if let Some(name) = &new.name {
+        check_sandbox_name("name", name)?;
+    }
     if let Some(prompt) = &new.prompt {
         bounds::check_content("prompt", prompt, bounds::MAX_PROMPT_BYTES)?;
     }
@@ -156,6 +160,7 @@ pub fn check_defaults(defaults: &Map<String, Value>, caller: &Caller) -> Result<
     for (field, is_set) in [
         ("prompt", parsed.prompt.is_some()),
         ("title", parsed.title.is_some()),
+        ("name", parsed.name.is_some()),
         ("session_id", parsed.session_id.is_some()),
         ("project_id", parsed.project_id.is_some()),
     ] {
