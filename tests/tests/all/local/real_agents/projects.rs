@@ -3,7 +3,8 @@
 
 use super::agent_fixture::AgentFixture;
 use crate::local::network::network_tools::{certificate_env, config_for, is_reachable};
-use atoll_tests::local::{SampleRepository, event_data, report_skipped};
+use atoll_tests::local::repository::SampleRepository;
+use atoll_tests::local::{event_data, report_skipped};
 use serde_json::{Value, json};
 use std::path::Path;
 
