@@ -292,6 +292,9 @@ impl LocalServer {
     /// Removes every sandbox, stops the server, and checks that they leave nothing behind.
     pub async fn stop_and_check(mut self) {
         let ids = self.sandbox_ids();
+        for id in &ids {
+            self.wait_until_created(id).await;
+        }
         let shared_cgroups: Vec<PathBuf> = ids
             .iter()
             .flat_map(|id| host_state::find_cgroups(id))
@@ -317,6 +320,16 @@ impl LocalServer {
         self.assert_nothing_left(&ids, &processes);
         let left: Vec<&PathBuf> = shared_cgroups.iter().filter(|dir| dir.exists()).collect();
         assert!(left.is_empty(), "cgroups are left: {left:?}");
+    }
+
+    /// Waits for the end of a sandbox's creation. A sandbox that is removed before has nothing to remove yet, so it looks
+    /// removed, and its creation would go on while the server stops.
+    async fn wait_until_created(&self, id: &str) {
+        let polled = try_poll_for(async || {
+            let row = self.admin.get(&format!("/sandboxes/{id}")).await.body;
+            if row["state"] == "pending" || row["state"] == "creating" { Err(row) } else { Ok(()) }
+        });
+        polled.await.unwrap_or_else(|row| panic!("the sandbox is still being created: {row}"));
     }
 
     /// Waits until a sandbox's directory and cgroups are gone.

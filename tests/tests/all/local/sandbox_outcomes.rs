@@ -2,6 +2,7 @@
 
 use atoll_tests::local::repository::SampleRepository;
 use atoll_tests::local::{LocalServer, agent_messages, event_data, host_state, report_skipped};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -191,4 +192,21 @@ async fn each_kind_of_command_exit_is_reported() {
         "the sandbox must still run commands"
     );
     server.stop_and_check().await;
+}
+
+/// The launcher is stopped while the server creates a sandbox, as on a machine that is too busy to run it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stops_during_a_creation_leaves_nothing() {
+    let server = LocalServer::start();
+    let launchers = host_state::list_children(server.process.pid());
+    assert!(!launchers.is_empty(), "the server has a launcher");
+    assert!(launchers.iter().all(|launcher| launcher.send_signal(Signal::STOP)));
+    // Without `approvals`, the server would ask the launcher how strongly it isolates.
+    server.create_sandbox(json!({ "agent": null, "approvals": "full" })).await;
+    let resumed = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        launchers.iter().all(|launcher| launcher.send_signal(Signal::CONT))
+    });
+    server.stop_and_check().await;
+    assert!(resumed.await.unwrap());
 }
