@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::error::Error;
 
 /// Copied from the host's `/etc`, where world-readable.
-const FROM_HOST: [&str; 10] = [
+const FROM_HOST: [&str; 13] = [
     "ld.so.cache",
     "ld.so.conf",
     "ld.so.conf.d",
@@ -20,6 +20,10 @@ const FROM_HOST: [&str; 10] = [
     "pki/tls/certs",
     "pki/ca-trust/extracted",
     "crypto-policies",
+    // Debian's Maven and PHP link to these. Maven's settings.xml is left out: it can contain passwords.
+    "maven/m2.conf",
+    "maven/logging",
+    "php",
 ];
 
 const GENERATED: [(&str, &str); 9] = [
@@ -83,7 +87,8 @@ fn fill_template(directory: &Path, host: &Path) -> io::Result<()> {
         fs::set_permissions(&path, Permissions::from_mode(0o644))?;
     }
     symlink("/proc/self/mounts", directory.join("mtab"))?;
-    for name in FROM_HOST {
+    for name in FROM_HOST.map(str::to_owned).into_iter().chain(list_java_dirs(host)) {
+        let name = name.as_str();
         let from = host.join(name);
         if fs::symlink_metadata(&from).is_err() {
             continue;
@@ -93,6 +98,13 @@ fn fill_template(directory: &Path, host: &Path) -> io::Result<()> {
         copy_readable(&from, &to, MAX_DEPTH)?;
     }
     Ok(())
+}
+
+/// The directories that Debian's Java links to, one per version: `java-17-openjdk`.
+fn list_java_dirs(host: &Path) -> Vec<String> {
+    let names =
+        fs::read_dir(host).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.starts_with("java-") && name.ends_with("-openjdk")).collect()
 }
 
 fn create_parents(directory: &Path, name: &str) -> io::Result<()> {
@@ -153,6 +165,34 @@ mod tests {
             assert!(!template.join(absent).exists(), "{absent}");
         }
         assert!(fs::read_to_string(template.join("passwd")).unwrap().contains("agent:x:1000:1000:"));
+    }
+
+    /// Debian's packages link from `/usr` to these files.
+    #[test]
+    fn copies_the_files_that_java_maven_and_php_need() {
+        let base = tempfile::tempdir().unwrap();
+        let host = base.path().join("host");
+        let copied = [
+            "java-17-openjdk/security/java.security",
+            "java-21-openjdk/jvm-amd64.cfg",
+            "maven/m2.conf",
+            "maven/logging/simplelogger.properties",
+            "php/8.2/cli/conf.d/10-opcache.ini",
+        ];
+        // Maven's settings can contain passwords of servers.
+        let left_out = ["maven/settings.xml", "java-old/x", "javascript-common/x"];
+        for name in copied.into_iter().chain(left_out) {
+            fs::create_dir_all(host.join(name).parent().unwrap()).unwrap();
+            fs::write(host.join(name), name).unwrap();
+        }
+        let template = base.path().join("made");
+        fill_template(&template, &host).unwrap();
+        for name in copied {
+            assert_eq!(fs::read_to_string(template.join(name)).unwrap_or_default(), name);
+        }
+        for name in left_out {
+            assert!(!template.join(name).exists(), "{name}");
+        }
     }
 
     #[test]

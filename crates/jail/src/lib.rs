@@ -41,6 +41,7 @@ mod setup;
 mod tree_removal;
 mod unlinked_files;
 mod unpack;
+mod visible_programs;
 mod volumes;
 mod wire;
 
@@ -57,3 +58,4 @@ pub use scheduling::{SliceInheritance, request_short_slices, request_short_slice
 pub use server_user::ServerUser;
 pub use service::launcher_main;
 pub use setup::programs::HostProgram;
+pub use visible_programs::{ProgramVisibility, VisiblePrograms};
