@@ -122,6 +122,7 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
     }
     match created {
         Ok(found) => {
+            drop(packed);
             let target = CommandTarget { provider, sandbox: found.id.clone() };
             let started_from = found.cache.clone();
             let outcome = record_created(app, job, found, events).await?;

@@ -5,6 +5,7 @@ use super::setup_cache::SetupCache;
 use super::setup_failure::{FailedStep, FailureContext, failure_reason, report_failed_step, report_refused_host};
 use super::setup_output::OutputLog;
 use super::setup_plan::PlannedSetup;
+use crate::app::lifecycle::truncate_text;
 use crate::app::setup;
 use crate::egress::RefusedHost;
 use crate::problem::{Problem, Result};
@@ -27,6 +28,7 @@ const REFUSAL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 const WORKER_START_TIMEOUT: Duration = Duration::from_secs(20);
 const WORKER_START_POLL: Duration = Duration::from_millis(20);
 const TOOL_CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_COMMAND_CHARS: usize = 1000;
 /// Programs of one step that are looked for after its failure.
 const MAX_CHECKED_TOOLS: usize = 8;
 
@@ -104,7 +106,7 @@ impl<'a> SetupRun<'a> {
         let plan = &self.setup.plan;
         let started = SetupStarted {
             source: plan.source.to_string(),
-            steps: plan.steps.iter().map(|step| step.command.to_string()).collect(),
+            steps: plan.steps.iter().map(show_command).collect(),
             network: self.policy(),
             notes: plan.notes.clone(),
         };
@@ -127,7 +129,7 @@ impl<'a> SetupRun<'a> {
             };
             let mut events: Vec<EventData> = output.take_events(true).into_iter().map(EventData::SetupOutput).collect();
             let exit = match ended {
-                Ok(Ok(Some(exit))) => Some(exit),
+                Ok(Ok(Some(exit))) => exit,
                 Ok(Ok(None)) | Err(Interruption::SandboxEnded) => return Ok(SetupEnd::Abandoned),
                 Ok(Err(problem)) => return Err(problem),
                 Err(Interruption::Stopping) => return Ok(SetupEnd::Stopping),
@@ -135,15 +137,14 @@ impl<'a> SetupRun<'a> {
                     if !self.record_events(events).await? {
                         return Ok(SetupEnd::Abandoned);
                     }
-                    let step = self.describe_step(index, step, CommandExit::Unknown, &output);
+                    let step = describe_step(index, step, CommandExit::Unknown, &output);
                     let failed = report_refused_host(step, &host, &self.failure_context());
                     return Ok(SetupEnd::Failed(Box::new(failed)));
                 }
             };
-            let exit = exit.unwrap_or(CommandExit::Unknown);
             events.push(EventData::SetupStepCompleted(SetupStepCompleted {
                 step: index + 1,
-                command: step.command.to_string(),
+                command: show_command(step),
                 exit,
                 seconds: round_seconds(began.elapsed()),
             }));
@@ -151,22 +152,12 @@ impl<'a> SetupRun<'a> {
                 return Ok(SetupEnd::Abandoned);
             }
             if exit != (CommandExit::Exited { code: 0 }) {
-                let mut failed = self.describe_step(index, step, exit, &output);
+                let mut failed = describe_step(index, step, exit, &output);
                 failed.missing_tools = self.find_missing_tools(&step.tools).await;
                 return Ok(SetupEnd::Failed(Box::new(report_failed_step(failed, &self.failure_context()))));
             }
         }
         Ok(SetupEnd::Completed)
-    }
-
-    fn describe_step(&self, index: usize, step: &SetupStep, exit: CommandExit, output: &OutputLog) -> FailedStep {
-        FailedStep {
-            number: index + 1,
-            command: step.command.to_string(),
-            exit,
-            tail: output.tail(),
-            missing_tools: Vec::new(),
-        }
     }
 
     fn failure_context(&self) -> FailureContext {
@@ -330,6 +321,16 @@ impl<'a> SetupRun<'a> {
         let (id, reason) = (self.id, failure_reason(&failed));
         self.app.write(async move |work| setup::record_failure(work, id, Some(failed), reason).await).await
     }
+}
+
+/// The command of a step in events.
+fn show_command(step: &SetupStep) -> String {
+    truncate_text(&step.command.to_string(), MAX_COMMAND_CHARS)
+}
+
+fn describe_step(index: usize, step: &SetupStep, exit: CommandExit, output: &OutputLog) -> FailedStep {
+    let command = show_command(step);
+    FailedStep { number: index + 1, command, exit, tail: output.tail(), missing_tools: Vec::new() }
 }
 
 fn round_seconds(time: Duration) -> f64 {

@@ -212,3 +212,30 @@ async fn a_host_that_is_refused_again_and_again_ends_set_up_by_name() {
     assert!(remedy.starts_with("allow packages.example.org with `setup.allow`"), "{remedy}");
     server.stop_and_check().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_line_shows_set_up_and_exits_with_2_if_it_fails() {
+    let (server, repository) = (LocalServer::start(), SampleRepository::create());
+    let run = |setup: &[&str]| {
+        let mut command = atoll_tests::process::program_command("atoll");
+        command.args(["run", "say hello", "--agent", "demo", "--repo", repository.path_str(), "--server"]);
+        command.arg(&server.process.url).env("ATOLL_TOKEN", server.process.admin_token()).args(setup);
+        let output = block_in_place(|| command.output().unwrap());
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, text) = run(&["--setup", "echo one; exit 3"]);
+    assert_eq!(code, Some(2), "{text}");
+    for line in ["set-up by request: echo one; exit 3", "↳ one", "set-up failed: step 1", "(setup_failed)"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let (code, text) = run(&["--setup", "echo two"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("✓ echo two (") && text.contains("✓ set-up is done ("), "{text}");
+    assert!(!text.contains("setup.") && !text.contains("{\""), "plain lines only: {text}");
+    let (code, text) = run(&["--no-setup"]);
+    assert!(code == Some(0) && text.contains("no set-up: the request turns set-up off"), "{text}");
+    for row in server.admin.list_all("/sandboxes", 200).await {
+        server.track_sandbox(row["id"].as_str().unwrap());
+    }
+    server.stop_and_check().await;
+}
