@@ -35,6 +35,7 @@ pub mod principal;
 pub mod protected_paths;
 pub mod provider;
 pub mod redact;
+pub mod registry;
 pub mod sandbox;
 pub mod secret;
 pub mod service;
