@@ -8,6 +8,7 @@ pub mod docker_engine;
 pub mod event_reader;
 pub mod local;
 pub mod manual_worker;
+pub mod npm_registry;
 pub mod postgres;
 pub mod process;
 pub mod scale;

@@ -18,6 +18,7 @@ mod key;
 mod load;
 mod models;
 mod packages;
+mod registries;
 mod sections;
 mod setup_section;
 mod source;
@@ -34,6 +35,7 @@ pub use example::example_file;
 pub use key::flag_names;
 pub use load::{Inputs, LoadedConfig, load_config};
 pub use models::{Model, Upstream, UpstreamEntry};
+pub use registries::{Registries, RegistryEntry};
 pub use sections::{
     Agent, Agents, Anthropic, Config, Continuous, CreateTimeout, Daytona, Docker, Gemini, Git, Github, Heartbeat,
     Limits, Local, Log, Messages, Metrics, Network, OpenAi, Orchestrator, Provider, Providers, Retention, Sandbox,

@@ -9,6 +9,7 @@ use crate::format::{
 use crate::key::section;
 use crate::models::{self, Model, Upstream, UpstreamEntry};
 use crate::packages;
+use crate::registries::{self, Registries};
 use crate::setup_section::Setup;
 use crate::values::{Database, Level, LogFormat};
 use atoll_core::fake_options::{self, FakeOptions};
@@ -53,6 +54,9 @@ section! {
         /// Agents of the Agent Client Protocol by name, beside the built-in ones; keys belong in secrets, not here
         acp_agents: BTreeMap<String, AcpAgent> = BTreeMap::new()
             => Structure { form: acp_agents::ACP_AGENTS_FORM, check: acp_agents::check_acp_agents };
+        /// Package registries that all sandboxes use in place of the public ones; tokens are secrets
+        registries: Registries = Registries::new()
+            => Structure { form: registries::REGISTRIES_FORM, check: registries::check_registries };
         section secret: SecretKey;
         section server: Server;
         section metrics: Metrics;

@@ -100,6 +100,7 @@ macro_rules! for_each_event_type {
             SERVICE_STARTED = "service.started", ServiceStarted(ServiceStarted), "The worker started a service.";
             SERVICE_READY = "service.ready", ServiceReady(ServiceReady), "A service passed its ready check.";
             SERVICE_EXITED = "service.exited", ServiceExited(ServiceExited), "A service ended, and the worker starts it again after a delay.";
+            SERVICE_STOPPED = "service.stopped", ServiceStopped(ServiceStopped), "The worker ended a service, because a fork or a snapshot copies the sandbox's files or because the run failed.";
             SERVICE_FAILED = "service.failed", ServiceFailed(ServiceFailed), "A service did not become ready, or it ended too often. The worker does not start it again.";
             SESSION_OPENED = "session.opened", SessionOpened(SessionOpened), "A session started with this sandbox.";
             SESSION_CHANGED = "session.changed", SessionChanged(SessionChanged), "A person changed the session.";

@@ -36,6 +36,7 @@ pub mod protected_paths;
 pub mod provider;
 pub mod redact;
 pub mod reference;
+pub mod registry;
 pub mod sandbox;
 pub mod secret;
 pub mod service;

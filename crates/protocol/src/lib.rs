@@ -164,6 +164,18 @@ pub struct Start {
     /// The server's URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback_url: Option<String>,
+    /// Files that the worker writes before anything else, such as the settings of package managers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<HomeFile>,
+}
+
+/// A file in the agent's home.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HomeFile {
+    /// Relative to the home.
+    pub path: String,
+    pub text: String,
 }
 
 /// Access to the model gateway. The key is a placeholder that is useless elsewhere.

@@ -138,7 +138,7 @@ impl App {
             samples: Samples::default(),
             readers: Arc::new(Shares::new(options.config.limits.max_live_streams)),
             stopping: parts.stopping,
-            egress: Arc::new(Egress::new(&options.config.network, &options.no_proxy)),
+            egress: Arc::new(Egress::new(&options.config, &options.no_proxy)),
             gateway: Arc::new(parts.gateway),
             server_id: parts.server_id,
             providers: OnceLock::new(),

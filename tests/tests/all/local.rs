@@ -30,6 +30,7 @@ mod pause_and_usage;
 mod protected;
 mod real_agents;
 mod refused_operations;
+mod registries;
 mod repeated_creation;
 mod resource_limits;
 mod restart;

@@ -201,6 +201,7 @@ pub const EXAMPLES: &[(&str, &str)] = &[
         "service.exited",
         r#"{"name":"db","exit":{"kind":"signalled","signal":9},"detail":"was killed by signal 9","tail":"database system is ready","restart_s":0.25}"#,
     ),
+    ("service.stopped", r#"{"name":"db"}"#),
     (
         "service.failed",
         r#"{"name":"db","reason":"not_started","detail":"exited with code 1 before it was ready","exit":{"kind":"exited","code":1},"tail":"could not bind 127.0.0.1:5432"}"#,

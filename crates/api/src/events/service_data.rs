@@ -11,7 +11,7 @@ pub struct ServiceStarted {
     /// The port of its ready check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Number of restarts since the worker started.
+    /// Number of restarts since the worker started, or since the last fork or snapshot.
     pub restarts: u32,
 }
 
@@ -36,6 +36,12 @@ pub struct ServiceExited {
     pub tail: String,
     /// Delay before the restart, in seconds.
     pub restart_s: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ServiceStopped {
+    pub name: String,
 }
 
 string_enum! {

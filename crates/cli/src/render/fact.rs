@@ -108,6 +108,7 @@ pub fn describe_fact(event: &LogEvent) -> Option<Fact> {
             let ServiceExited { name, detail, restart_s, tail, .. } = exited;
             Fact::warning(format!("service {name} {detail}; it starts again in {restart_s} s")).with_body(tail.as_str())
         }
+        EventData::ServiceStopped(stopped) => Fact::note(format!("service {} was stopped", stopped.name)),
         EventData::ServiceFailed(failed) => {
             Fact::warning(format!("service {} failed: {}", failed.name, failed.detail)).with_body(failed.tail.as_str())
         }

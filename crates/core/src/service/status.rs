@@ -16,7 +16,7 @@ string_enum! {
         Restarting = "restarting",
         /// The worker gave up.
         Failed = "failed",
-        /// The sandbox ended.
+        /// The worker ended it, or the sandbox ended.
         Stopped = "stopped",
     }
 }
@@ -29,7 +29,7 @@ pub struct ServiceStatus {
     /// The port of its ready check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Number of restarts since the worker started.
+    /// Number of restarts since the worker started, or since the last fork or snapshot.
     pub restarts: u32,
 }
 
@@ -39,6 +39,7 @@ pub enum ServiceChange {
     Started { restarts: u32 },
     Ready,
     Exited,
+    Stopped,
     Failed,
 }
 
@@ -63,6 +64,7 @@ pub fn apply_change(statuses: &mut [ServiceStatus], name: &str, change: ServiceC
         }
         ServiceChange::Ready => ServiceState::Ready,
         ServiceChange::Exited => ServiceState::Restarting,
+        ServiceChange::Stopped => ServiceState::Stopped,
         ServiceChange::Failed => ServiceState::Failed,
     };
 }
@@ -96,7 +98,9 @@ mod tests {
             ("db", ServiceChange::Exited, ServiceState::Restarting, 0),
             ("db", ServiceChange::Started { restarts: 1 }, ServiceState::Starting, 1),
             ("db", ServiceChange::Ready, ServiceState::Ready, 1),
-            ("db", ServiceChange::Failed, ServiceState::Failed, 1),
+            ("db", ServiceChange::Stopped, ServiceState::Stopped, 1),
+            ("db", ServiceChange::Started { restarts: 0 }, ServiceState::Starting, 0),
+            ("db", ServiceChange::Failed, ServiceState::Failed, 0),
         ];
         for (name, change, state, restarts) in table {
             apply_change(&mut statuses, name, change);

@@ -6,7 +6,7 @@ use crate::link::{LinkReport, LinkRequest, Reply, ServerLink};
 use atoll_core::sandbox::{Activity, SandboxState};
 use atoll_core::time::{Clock, SystemClock};
 use atoll_drivers::{AcpLaunch, AgentSettings};
-use atoll_protocol::{Gateway, Heartbeat, LeasedMessage, PROTOCOL_VERSION, Resume};
+use atoll_protocol::{Gateway, Heartbeat, HomeFile, LeasedMessage, PROTOCOL_VERSION, Resume};
 use atoll_spool::SpoolStream;
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -59,6 +59,9 @@ pub struct Start {
     /// The server's URL.
     #[serde(default)]
     pub callback_url: Option<String>,
+    /// Files to write before anything else.
+    #[serde(default)]
+    pub files: Vec<HomeFile>,
 }
 
 /// The agent's activity, and the key of the last event before it began.

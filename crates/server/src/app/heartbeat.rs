@@ -1,6 +1,7 @@
 //! Heartbeats: what a worker reports, and the start instructions that it gets back.
 
 use super::{Work, fence, inbox, ingest, lifecycle, secrets, transcripts};
+use crate::gateway::registry_addresses;
 use crate::problem::Result;
 use crate::samples::FINE_SAMPLES_TIME;
 use crate::state::App;
@@ -8,8 +9,9 @@ use atoll_core::agent_status::{Signal, is_reported_by_events};
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::capabilities::WorkerHost;
+use atoll_core::registry::{ToolFile, ToolSettings, tool_settings};
 use atoll_core::sandbox::{Activity, SandboxState};
-use atoll_protocol::{Gateway, Heartbeat, HeartbeatAnswer, Start};
+use atoll_protocol::{Gateway, Heartbeat, HeartbeatAnswer, HomeFile, Start};
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::SessionRow;
 use atoll_store::streams;
@@ -117,6 +119,12 @@ async fn start_instructions(
         settings.env.insert("ATOLL_GATEWAY_URL".to_owned(), gateway.base_url.clone());
         settings.env.insert("ATOLL_GATEWAY_KEY".to_owned(), gateway.key.clone());
     }
+    let tools =
+        if runs_agents { tool_settings(&registry_addresses(&work.config.registries)) } else { ToolSettings::default() };
+    for (name, value) in tools.variables {
+        settings.env.entry(name.to_owned()).or_insert(value);
+    }
+    let home_file = |file: ToolFile| HomeFile { path: file.path.to_owned(), text: file.text };
     Ok(Start {
         sandbox_id: sandbox.id,
         session_id: session.id,
@@ -129,6 +137,7 @@ async fn start_instructions(
         acp: sandbox.agent.as_deref().and_then(|name| work.agents.acp_launch(name)),
         project_id: Some(sandbox.project_id),
         callback_url: Some(work.public_url.clone()),
+        files: tools.files.into_iter().map(home_file).collect(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::Work;
 use crate::problem::{Code, Problem, Result};
-use atoll_api::events::{ServiceExited, ServiceFailed, ServiceReady, ServiceStarted};
+use atoll_api::events::{ServiceExited, ServiceFailed, ServiceReady, ServiceStarted, ServiceStopped};
 use atoll_core::event::{NewEvent, kind};
 use atoll_core::id::SandboxId;
 use atoll_core::provider::Capabilities;
@@ -44,6 +44,9 @@ fn parse_change(event: &NewEvent) -> Option<(String, ServiceChange)> {
         kind::SERVICE_READY => Some((serde_json::from_str::<ServiceReady>(data).ok()?.name, ServiceChange::Ready)),
         kind::SERVICE_EXITED => Some((serde_json::from_str::<ServiceExited>(data).ok()?.name, ServiceChange::Exited)),
         kind::SERVICE_FAILED => Some((serde_json::from_str::<ServiceFailed>(data).ok()?.name, ServiceChange::Failed)),
+        kind::SERVICE_STOPPED => {
+            Some((serde_json::from_str::<ServiceStopped>(data).ok()?.name, ServiceChange::Stopped))
+        }
         _ => None,
     }
 }

@@ -27,11 +27,12 @@ pub mod upstream_proxy;
 
 pub use refusal_throttle::RefusedHost;
 
-use crate::gateway;
+use crate::gateway::{self, DownloadCounter};
 use crate::state::App;
 use atoll_api::events::{EventData, NetworkRefused};
-use atoll_config as config;
+use atoll_config::{self as config, Config};
 use atoll_core::id::SandboxId;
+use atoll_core::network::NetworkTarget;
 use atoll_core::sandbox::Network;
 use atoll_store::sandboxes;
 use connection_pool::ConnectionPool;
@@ -77,14 +78,15 @@ pub fn parse_upstream_proxy(network: &config::Network, no_proxy: &str) -> Option
 }
 
 impl Egress {
-    pub fn new(network: &config::Network, no_proxy: &str) -> Self {
+    pub fn new(config: &Config, no_proxy: &str) -> Self {
+        let network = &config.network;
         let upstream = parse_upstream_proxy(network, no_proxy);
         if network.upstream_proxy.is_some() && upstream.is_none() {
             tracing::warn!("ignoring the upstream proxy: expected an http:// URL");
         }
         Self {
             connector: Connector::new(network.allow_private.clone(), upstream),
-            limits: EgressLimits { max_bytes: network.max_bytes, packages: network.package_hosts().into() },
+            limits: EgressLimits { max_bytes: network.max_bytes, packages: config.package_hosts().into() },
             sandboxes: Mutex::default(),
             connections: Arc::new(ConnectionPool::new(MAX_CONNECTIONS, MAX_SANDBOX_CONNECTIONS)),
         }
@@ -122,6 +124,18 @@ impl Egress {
     /// Bytes in both directions.
     pub fn total_bytes(&self, sandbox: SandboxId) -> u64 {
         self.find_sandbox(sandbox).map_or(0, |sandbox_egress| sandbox_egress.total_counts().total_bytes())
+    }
+
+    /// Checks a download that the gateway makes for a sandbox; the error is a sentence for the program.
+    pub fn check_download(&self, sandbox: SandboxId, target: &NetworkTarget) -> Result<(), String> {
+        let refused = |refusal: EgressRefusal| refusal.message(sandbox, &target.to_string());
+        self.sandbox_egress(sandbox).check_policy(target).map_err(refused)
+    }
+
+    /// Counts the bytes of a download.
+    pub fn download_counter(&self, sandbox: SandboxId, target: &NetworkTarget) -> DownloadCounter {
+        let meter = ConnectionMeter::new(&self.sandbox_egress(sandbox), target.clone());
+        Box::new(move |bytes| meter.count_bytes(0, bytes))
     }
 
     fn find_sandbox(&self, sandbox: SandboxId) -> Option<Arc<SandboxEgress>> {

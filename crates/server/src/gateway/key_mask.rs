@@ -63,7 +63,7 @@ impl KeyMask {
     }
 }
 
-fn find(bytes: &[u8], key: &[u8]) -> Option<usize> {
+pub(super) fn find(bytes: &[u8], key: &[u8]) -> Option<usize> {
     let (first, mut from) = (*key.first()?, 0);
     while let Some(at) = bytes.get(from..)?.iter().position(|byte| *byte == first) {
         let at = from + at;
@@ -87,7 +87,7 @@ fn mask_all(bytes: &mut [u8], key: &[u8]) {
 }
 
 /// The number of bytes at the end that are a beginning of the key.
-fn count_held(bytes: &[u8], key: &[u8]) -> usize {
+pub(super) fn count_held(bytes: &[u8], key: &[u8]) -> usize {
     let most = bytes.len().min(key.len().saturating_sub(1));
     (1..=most).rev().find(|count| key.starts_with(&bytes[bytes.len() - count..])).unwrap_or(0)
 }

@@ -6,7 +6,7 @@
 //!       ◄── response_body: meters, masks the key ◄── forwarding ─► upstream_client ◄──► upstream, with the real key
 //! ```
 //!
-//! `credential` finds the key; `login_renewal` renews a login that is stored in place of a key; `charge` settles the cost.
+//! `registry_proxy` does the same for downloads from package registries. `credential` finds the key; `login_renewal` renews a login that is stored in place of a key; `charge` settles the cost.
 //!
 //! The sandbox's network policy does not apply here. The gateway stores no body. In a response it changes nothing but
 //! the real key.
@@ -15,6 +15,7 @@ mod agent_login;
 mod body_buffer;
 mod charge;
 mod credential;
+mod download_body;
 mod forwarding;
 mod gateway_refusal;
 mod gateway_routes;
@@ -24,6 +25,7 @@ mod login_renewal;
 mod placeholder;
 mod project_budget;
 mod refusal_report;
+mod registry_proxy;
 mod request_body;
 mod response_body;
 mod sandbox_budget;
@@ -32,8 +34,10 @@ mod upstream_headers;
 mod usage_scanner;
 
 pub use credential::is_bound_to;
+pub use download_body::DownloadCounter;
 pub use gateway_server::serve_gateway;
 pub use placeholder::Placeholders;
+pub use registry_proxy::registry_addresses;
 
 use crate::app::continuous;
 use crate::egress::parse_upstream_proxy;
@@ -274,6 +278,9 @@ pub async fn handle_request(
     sandbox: SandboxId,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Request<Incoming>> {
+    if let Some(download) = registry_proxy::match_download(&app.config.registries, request.uri()) {
+        return Ok(registry_proxy::forward_download(app, sandbox, download, request).await);
+    }
     let (api, route) = match gateway_routes::match_route(request.method(), request.uri().path()) {
         RouteMatch::NotGateway => return Err(request),
         RouteMatch::Unknown(api) => (api, None),

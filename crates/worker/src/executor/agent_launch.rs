@@ -3,13 +3,13 @@
 use super::Executor;
 use super::agent_process::AgentProcess;
 use crate::environment::ServerVariables;
-use crate::spawner::ProgramSpec;
+use crate::spawner::{FileToWrite, FileUpdate, ProgramSpec};
 use atoll_api::events::{EventData, SettingsIgnored, UnsupportedSetting};
 use atoll_core::guardian::CallDetectors;
 use atoll_dispatcher::link::heartbeat::Start;
 use atoll_drivers::{AgentCommand, AgentSettings, Driver, LaunchContext};
-use atoll_protocol::{Gateway, LeasedMessage};
-use std::path::PathBuf;
+use atoll_protocol::{Gateway, HomeFile, LeasedMessage};
+use std::path::{Component, Path, PathBuf};
 use tokio::time::Instant;
 
 /// State for starting the agent.
@@ -39,6 +39,7 @@ impl Executor {
         self.limits.set_limits(self.launch.settings.limits.unwrap_or_default(), None);
         self.guardian.watch = CallDetectors::new(self.launch.settings.guardian.unwrap_or_default());
         (self.launch.program, self.launch.gateway) = (start.program, start.gateway);
+        self.write_home_files(start.files);
         let services = self.launch.settings.services.clone().unwrap_or_default();
         self.set_services(services, start.prompt.is_some());
         let Some(name) = start.agent else {
@@ -65,6 +66,24 @@ impl Executor {
                 self.report_launch_failure(&format!("unknown agent `{name}`; this version has {known}"));
             }
         }
+    }
+
+    /// Writes files before any program starts.
+    fn write_home_files(&self, files: Vec<HomeFile>) {
+        let home = PathBuf::from(self.tools.environment.home());
+        let is_inside =
+            |file: &HomeFile| Path::new(&file.path).components().all(|part| matches!(part, Component::Normal(_)));
+        let to_write = |file: HomeFile| FileToWrite { path: home.join(file.path), text: file.text };
+        let files: Vec<FileToWrite> = files.into_iter().filter(is_inside).map(to_write).collect();
+        if files.is_empty() {
+            return;
+        }
+        let written = self.tools.spawner.update_files(FileUpdate { files, removed: Vec::new() });
+        tokio::spawn(async move {
+            if let Err(error) = written.await {
+                tracing::warn!(error, "failed to write files of the start instructions");
+            }
+        });
     }
 
     pub(super) async fn start_agent(&mut self, message: &LeasedMessage) -> Result<(), String> {

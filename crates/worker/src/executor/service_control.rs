@@ -85,6 +85,7 @@ impl Executor {
                 }
             }
             Some(ServiceReport::Exited(data)) => self.emit_worker_event(&EventData::ServiceExited(data)),
+            Some(ServiceReport::Stopped(data)) => self.emit_worker_event(&EventData::ServiceStopped(data)),
             Some(ServiceReport::Failed(data)) => {
                 let is_first_start = self.services.pending.contains(&data.name);
                 self.emit_worker_event(&EventData::ServiceFailed(data.clone()));

@@ -3,7 +3,7 @@
 use crate::environment::Environment;
 use crate::memory_counters::MemoryCounters;
 use crate::spawner::{ProgramSpec, Spawner};
-use atoll_api::events::{ServiceExited, ServiceFailed, ServiceReady, ServiceStarted};
+use atoll_api::events::{ServiceExited, ServiceFailed, ServiceReady, ServiceStarted, ServiceStopped};
 use atoll_core::service::{Service, ServiceCommand};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,6 +48,7 @@ pub enum ServiceReport {
     Started(ServiceStarted),
     Ready(ServiceReady),
     Exited(ServiceExited),
+    Stopped(ServiceStopped),
     Failed(ServiceFailed),
 }
 

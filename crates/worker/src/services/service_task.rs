@@ -3,7 +3,7 @@
 use super::ready_check::wait_until_ready;
 use super::service_process::ServiceProcess;
 use super::{ServiceReport, ServiceTools};
-use atoll_api::events::{ServiceExited, ServiceFailed, ServiceFailure, ServiceReady, ServiceStarted};
+use atoll_api::events::{ServiceExited, ServiceFailed, ServiceFailure, ServiceReady, ServiceStarted, ServiceStopped};
 use atoll_core::provider::CommandExit;
 use atoll_core::service::restart::{MAX_RESTARTS, RESTART_WINDOW, RestartHistory};
 use atoll_core::service::{ReadyCheck, Service};
@@ -48,7 +48,7 @@ impl ServiceTask {
             self.report(ServiceReport::Exited(ServiceExited { name, exit, detail, tail, restart_s })).await;
             tokio::select! {
                 () = sleep(delay) => {}
-                _ = self.stop.changed() => return,
+                _ = self.stop.changed() => return self.report_stop().await,
             }
             restarts += 1;
         }
@@ -87,6 +87,7 @@ impl ServiceTask {
                 }
                 _ = self.stop.changed() => {
                     process.stop().await;
+                    self.report_stop().await;
                     return None;
                 }
             }
@@ -94,6 +95,10 @@ impl ServiceTask {
         let (exit, tail) = (process.exit(), process.tail());
         let detail = describe_exit(exit, is_ready);
         Some(RunEnd { exit: Some(exit), detail, tail, was_ready: is_ready, failure: ServiceFailure::NotStarted })
+    }
+
+    async fn report_stop(&self) {
+        self.report(ServiceReport::Stopped(ServiceStopped { name: self.service.name.clone() })).await;
     }
 
     async fn report_failure(&self, reason: ServiceFailure, end: RunEnd) {

@@ -105,11 +105,11 @@ impl Spawner {
         Ok((SpawnedProcess { id, spawner: self.clone(), ended }, terminal))
     }
 
-    /// Writes and removes files as the agent's user.
-    pub async fn update_files(&self, update: FileUpdate) -> Result<(), String> {
+    /// Writes and removes files as the agent's user, before any program that is spawned after this call.
+    pub fn update_files(&self, update: FileUpdate) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let (done, outcome) = oneshot::channel();
         self.send_command(Command::WriteFile { update, done });
-        outcome.await.unwrap_or_else(|_| Err("the worker is exiting".to_owned()))
+        async move { outcome.await.unwrap_or_else(|_| Err("the worker is exiting".to_owned())) }
     }
 
     /// Watches the files below `root` and reports events through the pipe, which closes if the spawner dies.

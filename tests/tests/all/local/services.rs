@@ -76,6 +76,7 @@ async fn a_killed_postgres_comes_back_and_a_fork_has_its_own() {
     let created = server.admin.post(&format!("/sandboxes/{id}/fork"), json!({})).await.expect_status(201);
     let fork = created["id"].as_str().unwrap().to_owned();
     server.track_sandbox(&fork);
+    server.wait_for_event(&id, |event| event["type"] == "service.stopped").await;
     for (sandbox, number) in [(&id, 2), (&fork, 3)] {
         server.wait_until(sandbox, |row| row["services"][0]["state"] == "ready").await;
         server.run_shell(sandbox, &query(&format!("insert into t values ({number})"))).await.expect_success();

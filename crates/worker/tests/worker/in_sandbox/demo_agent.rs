@@ -54,6 +54,18 @@ fn a_prompt_becomes_a_turn() {
 }
 
 #[test]
+fn files_of_the_start_instructions_exist_before_the_agent() {
+    let sandbox = WorkerSandbox::start_with(|fake| {
+        let files = json!([{"path": ".tool/config", "text": "mirror"}, {"path": "../outside", "text": "x"}]);
+        fake.with_state(|state| drop(state.start_fields.insert("files".to_owned(), files)));
+        fake.queue_message("run cat ~/.tool/config");
+    });
+    sandbox.wait_for_events("agent.completed", 1);
+    assert_eq!(sandbox.first_event_data("agent.tool_completed")["output"], "mirror");
+    assert!(!sandbox.path("outside").exists(), "only files of the home are written");
+}
+
+#[test]
 fn a_sandbox_without_a_prompt_waits_for_one() {
     let sandbox = WorkerSandbox::start();
     sandbox.wait_for_events("agent.waiting", 1);

@@ -136,6 +136,7 @@ fn quiescing_ends_services_and_starts_them_again() {
     assert_eq!(reply, [QUIESCED_REPLY]);
     assert_eq!(std::fs::read_to_string(sandbox.workspace_path("end")).unwrap(), "clean\n", "it got SIGTERM");
     let before = std::fs::read_to_string(sandbox.workspace_path("pid")).unwrap();
+    sandbox.wait_for_events("service.stopped", 1);
     drop(quiescing);
     sandbox.wait_for_events("service.ready", 2);
     assert_ne!(std::fs::read_to_string(sandbox.workspace_path("pid")).unwrap(), before);
