@@ -10,7 +10,7 @@ use crate::problem::{Problem, Result};
 use crate::state::App;
 use atoll_api::EventsFrame;
 use atoll_core::bounds;
-use atoll_core::id::{LeaseId, ProjectId, SandboxId, SessionId};
+use atoll_core::id::{LeaseId, MessageId, ProjectId, SandboxId, SessionId};
 use atoll_core::limit::Limit;
 use atoll_core::sandbox::AgentLimits;
 use atoll_protocol::LeaseRequest;
@@ -75,6 +75,8 @@ pub async fn open_worker_socket(
             last_frame_id: 0,
             sent_limits: None,
             sent_answers: HashSet::new(),
+            lease_pass: HashSet::new(),
+            has_more_messages: false,
             sends_pings: linked.is_none(),
         };
         drop(connection.serve_socket().await);
@@ -95,6 +97,11 @@ struct WorkerSocket {
     sent_limits: Option<(AgentLimits, bool)>,
     /// Approvals whose decision this connection has sent.
     sent_answers: HashSet<String>,
+    /// Messages leased in the current pass over the inbox. A pass leases each message once: leases that expire during
+    /// it would keep it going.
+    lease_pass: HashSet<MessageId>,
+    /// The pass is not over. It takes turns with the worker's frames, such as renewals.
+    has_more_messages: bool,
     /// False on the same machine, where the kernel reports a closed connection and pings would wake an idle worker.
     sends_pings: bool,
 }
@@ -111,6 +118,7 @@ impl WorkerSocket {
         let mut look = tokio::time::interval(RECHECK_INTERVAL);
         self.send_leased_messages().await?;
         loop {
+            let has_more_messages = self.has_more_messages;
             tokio::select! {
                 changed = inboxes.recv() => match changed {
                     Ok(session) if session != self.session => {}
@@ -139,6 +147,7 @@ impl WorkerSocket {
                     self.last_frame_id += 1;
                     self.send_frame(&ServerFrame::Ping { id: self.last_frame_id }).await?;
                 }
+                () = std::future::ready(()), if has_more_messages => self.lease_and_send().await?,
                 // The first tick is immediate; later ones cover lost wake-ups and expired leases.
                 _ = look.tick() => if self.has_available_messages().await {
                     self.lease_and_send().await?;
@@ -202,27 +211,25 @@ impl WorkerSocket {
         waiting.await.unwrap_or(false)
     }
 
-    /// Leases the available messages and sends them.
+    /// Leases a batch of the available messages and sends it.
     async fn lease_and_send(&mut self) -> std::result::Result<(), SocketClosed> {
         let (id, stream, boot) = (self.id, self.stream, self.boot);
-        loop {
-            let request = LeaseRequest { stream, boot, max: LEASE_BATCH, wait_s: 0, renew: Vec::new() };
-            let leased = self.app.write(async move |work| inbox::lease_messages(work, id, &request).await).await;
-            match leased {
-                Ok(answer) if answer.items.is_empty() => return Ok(()),
-                Ok(answer) => {
-                    let whole = answer.items.len() < LEASE_BATCH as usize;
-                    for message in answer.items {
-                        self.send_frame(&ServerFrame::Message { message }).await?;
-                    }
-                    if whole {
-                        return Ok(());
-                    }
-                }
-                Err(problem) if problem.is_server_error() => return Ok(()),
-                Err(_) => return Err(SocketClosed),
-            }
+        let request = LeaseRequest { stream, boot, max: LEASE_BATCH, wait_s: 0, renew: Vec::new() };
+        let leased = self.app.write(async move |work| inbox::lease_messages(work, id, &request).await).await;
+        let messages = match leased {
+            Ok(answer) => answer.items,
+            Err(problem) if problem.is_server_error() => Vec::new(),
+            Err(_) => return Err(SocketClosed),
+        };
+        self.has_more_messages = messages.len() == LEASE_BATCH as usize;
+        for message in messages {
+            self.has_more_messages &= self.lease_pass.insert(message.id);
+            self.send_frame(&ServerFrame::Message { message }).await?;
         }
+        if !self.has_more_messages {
+            self.lease_pass.clear();
+        }
+        Ok(())
     }
 
     async fn handle_frame(&mut self, text: &str) -> std::result::Result<(), SocketClosed> {

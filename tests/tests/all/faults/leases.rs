@@ -1,11 +1,12 @@
 //! Leases that never reach their worker, because the connection breaks.
 
+use atoll_core::id::LeaseId;
 use atoll_test_wait::poll_for;
 use atoll_tests::database::DatabaseKind;
 use atoll_tests::manual_worker::ManualWorker;
 use atoll_tests::on_both_databases;
 use atoll_tests::server::TestServer;
-use futures_util::StreamExt;
+use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio_tungstenite::tungstenite::Message;
@@ -13,6 +14,7 @@ use tokio_tungstenite::tungstenite::Message;
 on_both_databases!(
     an_acknowledgement_under_an_older_lease_of_the_same_worker_counts,
     a_reconnected_worker_gets_its_leased_message_again_at_once,
+    leases_that_expire_at_once_leave_time_for_the_worker_s_frames,
 );
 
 /// Reads the next message from a worker's stream on a new connection, and then closes the connection.
@@ -28,6 +30,37 @@ async fn next_message(worker: &ManualWorker) -> Value {
             return frame["message"].clone();
         }
     }
+}
+
+/// More messages than the server leases at once, and leases that expire while it sends them.
+async fn leases_that_expire_at_once_leave_time_for_the_worker_s_frames(kind: DatabaseKind) {
+    let server = TestServer::start_with(kind, |options| options.config.messages.lease = Duration::from_millis(1)).await;
+    let admin = server.admin();
+    let sandbox = admin.create_external_sandbox(json!({})).await;
+    let worker = ManualWorker::new(&admin, &sandbox);
+    worker.send_heartbeat("starting").await.expect_status(200);
+    for number in 0..40 {
+        let message = json!({ "content": number.to_string() });
+        admin.post(&format!("/sandboxes/{}/messages", sandbox.id), message).await.expect_status(201);
+    }
+    let path = format!("/sandboxes/{}/stream?stream={}", worker.sandbox_id, worker.stream);
+    let mut socket = worker.actor.open_web_socket(&path).await;
+    let mut frames = 0;
+    loop {
+        let Message::Text(text) = socket.next().await.unwrap().unwrap() else { continue };
+        let frame: Value = serde_json::from_str(text.as_str()).unwrap();
+        if frame["type"] == "refused" {
+            break;
+        }
+        frames += 1;
+        // The server is now leasing messages.
+        if frames == 1 {
+            let renewal = json!({ "type": "renew", "leases": [LeaseId::new()] });
+            socket.send(Message::text(renewal.to_string())).await.unwrap();
+        }
+        assert!(frames < 2000, "the server sends messages and does not read the worker's renewal");
+    }
+    server.stop().await;
 }
 
 /// The lease is longer than the test, so the message does not wait for its expiry.
