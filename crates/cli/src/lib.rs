@@ -37,6 +37,7 @@ mod serve;
 mod session;
 mod setting_flags;
 mod settings;
+mod setup;
 mod snapshot;
 mod stdin_stream;
 mod token;
