@@ -64,18 +64,18 @@ pub(crate) fn query_version_cached(program: &Path) -> Option<String> {
     if let Some(version) = known.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
         return version.clone();
     }
-    let version = query_version(program).and_then(|text| extract_version(text.lines().next()?));
+    let version = query_version_text(program, "--version").and_then(|text| extract_version(text.lines().next()?));
     known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, version.clone());
     version
 }
 
-/// Runs `--version` with an empty environment, no input and a temporary home. If Atoll is root, it runs the program as
-/// the user `nobody`.
-fn query_version(program: &Path) -> Option<String> {
-    query_version_within(program, VERSION_TIMEOUT)
+/// Runs a program's version command with an empty environment, no input and a temporary home. If Atoll is root, it runs
+/// the program as the user `nobody`.
+pub fn query_version_text(program: &Path, argument: &str) -> Option<String> {
+    query_version_within(program, argument, VERSION_TIMEOUT)
 }
 
-fn query_version_within(program: &Path, patience: Duration) -> Option<String> {
+fn query_version_within(program: &Path, argument: &str, patience: Duration) -> Option<String> {
     let home = tempfile::tempdir().ok()?;
     // Execute by descriptor: the user `nobody` may not be able to enter the directory. Scripts still need their path.
     let file = File::open(program).ok()?;
@@ -83,7 +83,7 @@ fn query_version_within(program: &Path, patience: Duration) -> Option<String> {
         true => Command::new(format!("/proc/self/fd/{}", file.as_raw_fd())),
         false => Command::new(program),
     };
-    command.arg0(program).arg("--version").env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin");
+    command.arg0(program).arg(argument).env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin");
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     if rustix::process::geteuid().is_root() {
         command.uid(NOBODY_UID).gid(NOBODY_UID);
@@ -148,7 +148,10 @@ mod tests {
         let program = base.path().join("tool");
         fs::copy("/bin/true", &program).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(query_version_cached(&program), extract_version(&query_version(&program).unwrap_or_default()));
+        assert_eq!(
+            query_version_cached(&program),
+            extract_version(&query_version_text(&program, "--version").unwrap_or_default())
+        );
         assert_eq!(query_version_cached(&base.path().join("none")), None);
 
         // The script counts its runs and prints its home directory.
@@ -162,12 +165,12 @@ mod tests {
             assert_eq!(query_version_cached(&script).as_deref(), Some("1.2.3"));
         }
         assert_eq!(fs::read_to_string(&count).unwrap(), "x\n", "once");
-        assert_eq!(query_version_within(&base.path().join("none"), VERSION_TIMEOUT), None);
+        assert_eq!(query_version_within(&base.path().join("none"), "--version", VERSION_TIMEOUT), None);
         let endless = base.path().join("endless");
         fs::write(&endless, "#!/bin/sh\necho 1.2.3\nsleep 1000 & sleep 1000\n").unwrap();
         fs::set_permissions(&endless, fs::Permissions::from_mode(0o755)).unwrap();
         let began = Instant::now();
-        assert_eq!(query_version_within(&endless, Duration::from_millis(200)), None);
+        assert_eq!(query_version_within(&endless, "--version", Duration::from_millis(200)), None);
         assert!(began.elapsed() < VERSION_TIMEOUT);
     }
 }

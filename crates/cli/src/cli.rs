@@ -6,8 +6,8 @@ use crate::output::Output;
 use crate::runtime::build_runtime;
 use crate::{
     agents, approvals, backup, compare, completions, config, doctor, event_log, gc, image, inbox, model_script,
-    openapi, project, providers, run as run_task, sandbox, sandbox_overview, secret, serve, session, snapshot, token,
-    user, verify,
+    openapi, project, providers, run as run_task, sandbox, sandbox_overview, secret, serve, session, setup, snapshot,
+    token, user, verify,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::Builder;
@@ -111,6 +111,8 @@ pub enum Command {
     Backup(backup::Backup),
     /// Show every setting, its value and its source
     Config(config::Config),
+    /// Show how a project would be prepared in its sandbox
+    Setup(setup::Setup),
     /// Check the requirements of a server and its sandboxes
     Doctor(doctor::Doctor),
     /// Run a small task and verify Atoll's guarantees
@@ -132,6 +134,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result {
         Command::Secret(secret) => secret::run(secret, output),
         Command::Backup(backup) => backup::run(backup, output),
         Command::Config(config) => config::run(config, output),
+        Command::Setup(setup) => setup::run(setup, output),
         Command::Completions(completions) => completions::run(completions, output),
         Command::Openapi(_) => openapi::run(output),
         talking => {
@@ -191,6 +194,7 @@ async fn run_async(command: &Command, output: &Output) -> Result {
         | Command::Secret(_)
         | Command::Backup(_)
         | Command::Config(_)
+        | Command::Setup(_)
         | Command::Completions(_)
         | Command::Openapi(_) => Ok(()),
     }

@@ -43,6 +43,7 @@ mod serve;
 mod session;
 mod setting_flags;
 mod settings;
+mod setup;
 mod snapshot;
 mod spinner;
 mod stdin_stream;

@@ -6,6 +6,7 @@ mod database_check;
 mod disk_check;
 mod isolation_check;
 mod process_check;
+mod project_check;
 mod server_check;
 
 use crate::agents::agent_list;
@@ -21,6 +22,7 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   atoll doctor
+  atoll doctor --repo .
   atoll doctor --data-dir /srv/atoll --json | jq -c 'select(.status != \"ok\")'
 
 The exit code is 1 if a check fails. The command removes the files and the test sandbox that it creates.")]
@@ -28,6 +30,9 @@ pub struct Doctor {
     /// Data directory to check [default: ATOLL_DATA_DIR, or the user's]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// Also check what the project in this directory would lack in a sandbox
+    #[arg(long, value_name = "PATH")]
+    repo: Option<PathBuf>,
     #[command(flatten)]
     files: ConfigFiles,
 }
@@ -112,6 +117,9 @@ pub async fn run(doctor: &Doctor, output: &Output) -> Result {
                 ))?;
             }
             run_checks(&loaded.config, &mut report).await?;
+            if let Some(repo) = &doctor.repo {
+                project_check::check_project(repo, &loaded.config, &mut report)?;
+            }
             if rustix::process::geteuid().is_root() {
                 report.add(process_check::check_server_user(&loaded.config))?;
             }

@@ -21,7 +21,7 @@ pub use package_environment::{PackageEnvironment, SETUP_VARIABLES};
 pub use repository_files::{MAX_SETUP_FILE_BYTES, MAX_SETUP_FILES, MAX_TOTAL_BYTES, RepositoryFiles};
 pub use request::SetupRequest;
 pub use required_versions::{RequiredVersion, VersionRule, find_version, list_required_versions};
-pub use setup_files::is_setup_file;
+pub use setup_files::{is_setup_file, may_hold_setup_files};
 pub use tool_remedies::remedy_for_tool;
 
 use crate::bounds::OutOfBounds;

@@ -82,9 +82,8 @@ const LOCK_FILES: &[(Ecosystem, &[&str])] = &[
     (Ecosystem::Java, &["gradle.lockfile"]),
 ];
 
-/// Directories of other people's projects, of outputs and of samples.
+/// Directories of other people's projects, of outputs and of samples. Hidden directories are ignored as well.
 const IGNORED_DIRECTORIES: &[&str] = &[
-    ".git",
     "__fixtures__",
     "build",
     "dist",
@@ -98,8 +97,8 @@ const IGNORED_DIRECTORIES: &[&str] = &[
     "vendor",
 ];
 
-/// Directories that end in a setup file's path, so that they count as part of its name.
-const FILE_DIRECTORIES: &[&str] = &[".atoll", ".bundle", ".cargo", ".devcontainer", ".mvn", "gradle", "wrapper"];
+/// Hidden directories that hold setup files.
+const SEARCHED_HIDDEN_DIRECTORIES: &[&str] = &[".atoll", ".bundle", ".cargo", ".devcontainer", ".mvn"];
 
 /// Setup files deeper than this are ignored.
 const MAX_DEPTH: usize = 6;
@@ -107,27 +106,36 @@ const MAX_PATH_BYTES: usize = 500;
 
 /// True for a file that decides what set-up runs or installs. The path is relative to the repository and hostile.
 pub fn is_setup_file(path: &str) -> bool {
-    let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.chars().any(char::is_control);
-    let (directory, _) = split_path(path);
+    let (directories, name) = path.rsplit_once('/').unwrap_or(("", path));
     path.len() <= MAX_PATH_BYTES
-        && path.split('/').count() <= MAX_DEPTH + 1
-        && path.split('/').all(is_plain)
-        && !directory.split('/').any(|part| IGNORED_DIRECTORIES.contains(&part))
+        && !name.is_empty()
+        && !path.starts_with('/')
+        && (directories.is_empty() || may_hold_setup_files(directories))
         && ecosystem_of(path).is_some()
+}
+
+/// False for a directory whose files are never setup files, so that readers can skip it.
+pub fn may_hold_setup_files(directory: &str) -> bool {
+    let is_hidden = |part: &str| part.starts_with('.') && !SEARCHED_HIDDEN_DIRECTORIES.contains(&part);
+    let is_searched = |part: &str| {
+        !part.is_empty()
+            && !is_hidden(part)
+            && !IGNORED_DIRECTORIES.contains(&part)
+            && !part.chars().any(char::is_control)
+    };
+    directory.split('/').count() <= MAX_DEPTH && directory.split('/').all(is_searched)
 }
 
 /// The directory of the project that a setup file belongs to, and the file's name in it. `.` is the root.
 pub(super) fn split_path(path: &str) -> (&str, &str) {
-    let mut start = path.rfind('/').map_or(0, |slash| slash + 1);
-    while start > 0 {
-        let above = &path[..start - 1];
-        let name = above.rfind('/').map_or(0, |slash| slash + 1);
-        if !FILE_DIRECTORIES.contains(&&above[name..]) {
-            break;
-        }
-        start = name;
+    let is_suffix = |name: &&str| path.strip_suffix(name).is_some_and(|above| above.is_empty() || above.ends_with('/'));
+    let names = MANIFESTS_AND_SETTINGS.iter().flat_map(|(_, names)| names.iter().copied());
+    let below_directory = names.filter(|name| name.contains('/')).find(is_suffix);
+    let name_length = below_directory.or_else(|| path.rsplit('/').next()).map_or(path.len(), str::len);
+    match path.split_at(path.len() - name_length) {
+        ("", name) => (super::WORKSPACE_ROOT, name),
+        (directory, name) => (directory.trim_end_matches('/'), name),
     }
-    if start == 0 { (super::WORKSPACE_ROOT, path) } else { (&path[..start - 1], &path[start..]) }
 }
 
 pub(super) fn ecosystem_of(path: &str) -> Option<Ecosystem> {
@@ -168,6 +176,8 @@ mod tests {
             (".cargo/config.toml", (".", ".cargo/config.toml")),
             ("a/b/.cargo/config.toml", ("a/b", ".cargo/config.toml")),
             ("app/gradle/wrapper/gradle-wrapper.properties", ("app", "gradle/wrapper/gradle-wrapper.properties")),
+            ("wrapper/package.json", ("wrapper", "package.json")),
+            ("x.cargo/config.toml", ("x.cargo", "config.toml")),
             ("", (".", "")),
             ("/", ("", "")),
         ] {
@@ -198,6 +208,7 @@ mod tests {
             "node_modules/a/package.json",
             "web/vendor/x/composer.json",
             ".git/package.json",
+            ".venv/lib/x/pyproject.toml",
             "main.rs",
             "requirements;id.txt",
             "-requirements.txt",

@@ -136,14 +136,9 @@ pub(super) fn detect_setup(files: &RepositoryFiles) -> SetupPlan {
 /// The directories with setup files, outer ones first.
 fn list_project_directories(files: &RepositoryFiles) -> Vec<&str> {
     let depth = |directory: &str| if directory == WORKSPACE_ROOT { 0 } else { directory.split('/').count() };
-    let is_hidden = |directory: &str| directory.split('/').any(|part| part.starts_with('.'));
     let directories: BTreeSet<_> = files.paths().map(|path| setup_files::split_path(path).0).collect();
-    let mut projects: Vec<_> = directories
-        .into_iter()
-        .filter(|directory| {
-            *directory == WORKSPACE_ROOT || depth(directory) <= MAX_PROJECT_DEPTH && !is_hidden(directory)
-        })
-        .collect();
+    let mut projects: Vec<_> =
+        directories.into_iter().filter(|directory| depth(directory) <= MAX_PROJECT_DEPTH).collect();
     projects.sort_by_key(|directory| depth(directory));
     projects
 }
