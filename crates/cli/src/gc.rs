@@ -3,7 +3,7 @@
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::output::Output;
-use atoll_api::GcRequest;
+use atoll_api::{GcReport, GcRequest};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -30,6 +30,7 @@ pub async fn run(gc: &Gc, output: &Output) -> Result {
     let report = client.collect_garbage(&request).await?;
     output.print_result(&report, || {
         let verb = if gc.dry_run { "would remove" } else { "removed" };
-        format!("{verb} {} events of {} sandboxes, {} blobs", report.events, report.sandboxes, report.blobs)
+        let GcReport { events, sandboxes, blobs, caches, .. } = &report;
+        format!("{verb} {events} events of {sandboxes} sandboxes, {blobs} blobs, {caches} set-up layers")
     })
 }
