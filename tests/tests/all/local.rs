@@ -3,6 +3,7 @@
 mod agent_limits;
 mod agents;
 mod bombs;
+mod cache_api;
 mod canary;
 mod cli_users;
 mod complete_results;
@@ -36,6 +37,7 @@ mod root_commands;
 mod sandbox_kills;
 mod sandbox_logins;
 mod sandbox_outcomes;
+mod set_up_layers;
 mod shell;
 mod terminal;
 pub mod worker_isolation;
