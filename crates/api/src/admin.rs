@@ -23,4 +23,7 @@ pub struct GcReport {
     pub events: i64,
     pub sandboxes: i64,
     pub blobs: i64,
+    /// Set-up layers.
+    #[serde(default)]
+    pub caches: i64,
 }

@@ -8,6 +8,7 @@
 mod admin;
 mod agents;
 mod approvals;
+mod caches;
 mod event_queries;
 pub mod events;
 mod exec;
@@ -34,6 +35,7 @@ mod users;
 pub use admin::{GcReport, GcRequest};
 pub use agents::{Agent, AgentList};
 pub use approvals::{AnswerApproval, Approval, ApprovalListQuery};
+pub use caches::{Cache, CacheList, PruneCaches, PrunedCaches, RemoveCacheQuery, RemovedCache};
 pub use event_queries::{EventOrder, EventsQuery, FollowQuery};
 pub use exec::{
     AttachQuery, Exec, ExecInput, ExecInputQuery, ExecInputReceipt, ExecList, ExecOutput, ExecReceipt, NewExec,

@@ -5,7 +5,7 @@ use crate::help::arrange_help;
 use crate::output::Output;
 use crate::runtime::build_runtime;
 use crate::{
-    agents, approvals, backup, compare, completions, config, doctor, event_log, gc, image, inbox, model_script,
+    agents, approvals, backup, cache, compare, completions, config, doctor, event_log, gc, image, inbox, model_script,
     openapi, project, providers, run as run_task, sandbox, sandbox_overview, secret, serve, session, setup, snapshot,
     token, user, verify,
 };
@@ -95,6 +95,8 @@ pub enum Command {
     Compare(compare::Compare),
     /// Manage snapshots
     Snapshot(snapshot::SnapshotArgs),
+    /// Manage set-up layers
+    Cache(cache::CacheArgs),
     /// Manage images
     Image(image::Image),
     /// Manage projects and their members
@@ -179,6 +181,7 @@ async fn run_async(command: &Command, output: &Output) -> Result {
         Command::Providers(providers) => providers::run(providers, output).await,
         Command::Compare(compare) => compare::run(compare, output).await,
         Command::Snapshot(snapshot) => snapshot::run(snapshot, output).await,
+        Command::Cache(cache) => cache::run(cache, output).await,
         Command::Image(image) => image::run(image, output).await,
         Command::Project(project) => project::run(project, output).await,
         Command::User(user) => user::run(user, output).await,

@@ -5,7 +5,7 @@ use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::spinner::Spinner;
-use atoll_api::GcRequest;
+use atoll_api::{GcReport, GcRequest};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -47,6 +47,7 @@ pub async fn run(gc: &Gc, output: &Output) -> Result {
     drop(progress);
     output.print_result(&report, || {
         let verb = if gc.dry_run { "would remove" } else { "removed" };
-        format!("{verb} {} events of {} sandboxes, {} blobs", report.events, report.sandboxes, report.blobs)
+        let GcReport { events, sandboxes, blobs, caches, .. } = &report;
+        format!("{verb} {events} events of {sandboxes} sandboxes, {blobs} blobs, {caches} set-up layers")
     })
 }

@@ -7,6 +7,7 @@ mod agents;
 mod approvals;
 mod arguments;
 mod backup;
+mod cache;
 mod chunk_channel;
 pub mod cli;
 mod compare;

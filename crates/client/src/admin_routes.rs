@@ -3,10 +3,10 @@ use crate::error::Result;
 use crate::http::{Client, EMPTY_BODY, NO_QUERY};
 use atoll_api::events::Empty;
 use atoll_api::{
-    AgentList, ChangeProject, ChangeUser, GcReport, GcRequest, ImageList, ImportImageQuery, KeyRotation, Member,
-    NewProject, NewSecret, NewToken, NewUser, Page, PageQuery, Project, ProviderList, RemoveSecretQuery,
-    RemoveSnapshotQuery, RemovedImage, RemovedSnapshot, Secret, SecretListQuery, SetMember, SnapshotList, Token, User,
-    WebSocketTicket,
+    AgentList, CacheList, ChangeProject, ChangeUser, GcReport, GcRequest, ImageList, ImportImageQuery, KeyRotation,
+    Member, NewProject, NewSecret, NewToken, NewUser, Page, PageQuery, Project, ProviderList, PruneCaches,
+    PrunedCaches, RemoveCacheQuery, RemoveSecretQuery, RemoveSnapshotQuery, RemovedCache, RemovedImage,
+    RemovedSnapshot, Secret, SecretListQuery, SetMember, SnapshotList, Token, User, WebSocketTicket,
 };
 use atoll_core::id::{ProjectId, TokenId, UserId};
 use atoll_core::provider::ImageRef;
@@ -136,6 +136,21 @@ impl Client {
     /// Removes a snapshot: `DELETE /snapshots/{name}`.
     pub async fn remove_snapshot(&self, name: &str, query: &RemoveSnapshotQuery) -> Result<RemovedSnapshot> {
         self.delete(&format!("/snapshots/{name}"), query).await
+    }
+
+    /// Lists set-up layers: `GET /caches`.
+    pub async fn list_caches(&self) -> Result<CacheList> {
+        self.get("/caches", NO_QUERY).await
+    }
+
+    /// Removes a set-up layer: `DELETE /caches/{name}`.
+    pub async fn remove_cache(&self, name: &str, query: &RemoveCacheQuery) -> Result<RemovedCache> {
+        self.delete(&format!("/caches/{name}"), query).await
+    }
+
+    /// Removes unused set-up layers: `POST /caches/prune`.
+    pub async fn prune_caches(&self, request: &PruneCaches) -> Result<PrunedCaches> {
+        self.post("/caches/prune", request).await
     }
 
     /// Lists imported images: `GET /images`.

@@ -42,6 +42,10 @@ pub(crate) struct LayerStack {
     /// named.
     #[serde(default)]
     pub volume: Option<SandboxVolume>,
+    /// Number of the oldest lower layers that do not count towards the disk usage: those of the cache that the sandbox
+    /// started from.
+    #[serde(default)]
+    pub uncounted: usize,
 }
 
 /// The image below all other layers.
@@ -67,13 +71,20 @@ impl LayerStack {
     /// Seals the top and puts a new one above it.
     pub fn with_new_top(&self, top: String) -> Self {
         let below = [self.top.clone()].into_iter().chain(self.below.iter().cloned()).collect();
-        Self { top, below, image: self.image.clone(), volume: None }
+        Self { top, below, image: self.image.clone(), volume: None, uncounted: self.uncounted }
     }
 
     /// Undoes [`LayerStack::with_new_top`]; `None` without lower layers.
     pub fn without_top(&self) -> Option<Self> {
         let (top, below) = self.below.split_first()?;
-        Some(Self { top: top.clone(), below: below.to_vec(), image: self.image.clone(), volume: None })
+        let (image, uncounted) = (self.image.clone(), self.uncounted);
+        Some(Self { top: top.clone(), below: below.to_vec(), image, volume: None, uncounted })
+    }
+
+    /// The layers whose files count towards the sandbox's disk usage.
+    pub fn counted_layers(&self) -> impl Iterator<Item = &str> {
+        let counted = self.below.len().saturating_sub(self.uncounted);
+        [self.top.as_str()].into_iter().chain(self.below.iter().take(counted).map(String::as_str))
     }
 }
 
@@ -367,6 +378,7 @@ mod tests {
             below: below.iter().map(|id| (*id).to_owned()).collect(),
             image: None,
             volume: None,
+            uncounted: 0,
         }
     }
 
@@ -377,6 +389,9 @@ mod tests {
         assert_eq!(after, stack("d", &["c", "b", "a"]));
         assert_eq!(after.without_top(), Some(before));
         assert_eq!(stack("a", &[]).without_top(), None);
+        let from_cache = LayerStack { uncounted: 1, ..after.clone() };
+        assert_eq!(from_cache.counted_layers().collect::<Vec<_>>(), ["d", "c", "b"]);
+        assert_eq!(from_cache.with_new_top("e".into()).counted_layers().collect::<Vec<_>>(), ["e", "d", "c", "b"]);
         let on_image = LayerStack { image: Some(ImageLayer { name: "debian".into(), layer: "i".into() }), ..after };
         assert_eq!(on_image.all_layers().collect::<Vec<_>>(), ["d", "c", "b", "a", "i"]);
     }

@@ -26,7 +26,7 @@ const OLD_TMP_PREFIX: &str = "left-";
 /// The subvolumes of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SandboxVolume {
-    /// Bytes to add to the kernel's usage: what the sandbox started with, without the shared image.
+    /// Bytes to add to the kernel's usage: what the sandbox started with, without a shared image or cache.
     #[serde(rename = "beside")]
     pub usage_offset: i64,
     /// The subvolume of the worker's spool.
@@ -69,12 +69,24 @@ impl LayerStore {
 
     /// Creates a sandbox's subvolume from an image, which does not count towards its usage.
     pub fn volume_from_image(&self, image: &str, bytes: u64) -> Result<NewVolume, Error> {
-        let usage_offset = match self.quota {
-            Some(QuotaMode::Full) => to_signed(self.volume_usage(image)?).saturating_neg(),
-            Some(QuotaMode::Simple) | None => 0,
-        };
+        let usage_offset = self.uncounted_usage(image)?;
         let id = self.claim_id_with(|path| btrfs::snapshot_subvolume(&self.layer_dir(image), path))?;
         self.finish_volume(id, true, Some(bytes), usage_offset)
+    }
+
+    /// Creates a sandbox's subvolume from a cache, which does not count towards its usage.
+    pub fn volume_from_cache(&self, cache: &str, bytes: u64) -> Result<NewVolume, Error> {
+        let usage_offset = self.uncounted_usage(cache)?;
+        let id = self.claim_id_with(|path| btrfs::snapshot_subvolume(&self.layer_dir(cache), path))?;
+        self.finish_volume(id, false, Some(bytes), usage_offset)
+    }
+
+    /// The usage offset of a copy whose initial files do not count.
+    fn uncounted_usage(&self, original: &str) -> Result<i64, Error> {
+        Ok(match self.quota {
+            Some(QuotaMode::Full) => to_signed(self.volume_usage(original)?).saturating_neg(),
+            Some(QuotaMode::Simple) | None => 0,
+        })
     }
 
     /// Copies a subvolume without its temporary files; with a quota if a sandbox will write to it.

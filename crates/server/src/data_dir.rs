@@ -9,7 +9,7 @@ use std::path::Path;
 /// Files that only a data directory has.
 const MARKER_FILES: [&str; 2] = ["atoll.db", "admin-token"];
 /// Entries that commands and the launcher create in a data directory before its first server.
-const EARLY_ENTRIES: [&str; 7] = ["agents", "sandboxes", "layers", "snapshots", "images", "etc", "pool"];
+const EARLY_ENTRIES: [&str; 8] = ["agents", "sandboxes", "layers", "snapshots", "caches", "images", "etc", "pool"];
 const WORKER_PREFIX: &str = "worker-";
 const GROUP_AND_OTHERS: u32 = 0o077;
 /// Mode of a data directory that root shares with the group of `server.user`.

@@ -1,5 +1,6 @@
 //! Removes expired event log prefixes, blobs and idempotency keys in small steps.
 
+use crate::app::caches;
 use crate::problem::Result;
 use crate::state::App;
 use atoll_api::GcReport;
@@ -7,6 +8,12 @@ use atoll_core::time::Timestamp;
 use atoll_store::{blobs, idempotency, retention};
 
 const PAGE_SIZE: i64 = 100;
+
+/// Removes expired data and set-up layers that are over their bound or of deleted projects.
+pub async fn collect_garbage(app: &App, dry_run: bool, all: bool) -> Result<GcReport> {
+    let swept = sweep_expired(app, dry_run, all).await?;
+    Ok(GcReport { caches: caches::sweep_caches(app, dry_run).await?, ..swept })
+}
 
 /// Removes data older than the configured retention; with `all`, everything removable of ended sandboxes.
 pub async fn sweep_expired(app: &App, dry_run: bool, all: bool) -> Result<GcReport> {

@@ -1,9 +1,10 @@
 //! The map of all routes and their handlers.
 
 use crate::api::{
-    agent_routes, approval_routes, blob_routes, command_routes, diff_routes, event_routes, file_routes, gc_routes,
-    health_routes, image_routes, limit_routes, message_routes, network_routes, project_routes, provider_routes,
-    sandbox_routes, secret_routes, session_routes, snapshot_routes, token_routes, user_routes, worker_routes,
+    agent_routes, approval_routes, blob_routes, cache_routes, command_routes, diff_routes, event_routes, file_routes,
+    gc_routes, health_routes, image_routes, limit_routes, message_routes, network_routes, project_routes,
+    provider_routes, sandbox_routes, secret_routes, session_routes, snapshot_routes, token_routes, user_routes,
+    worker_routes,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{event_socket, sse, terminal_socket, worker_socket as worker_stream};
@@ -93,6 +94,9 @@ fn api_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(token_routes::issue_ticket))
         .routes(routes!(snapshot_routes::list_snapshots))
         .routes(routes!(snapshot_routes::remove_snapshot))
+        .routes(routes!(cache_routes::list_caches))
+        .routes(routes!(cache_routes::remove_cache))
+        .routes(routes!(cache_routes::prune_caches))
         .routes(routes!(image_routes::list_images, image_routes::import_image))
         .routes(routes!(image_routes::remove_image))
         .routes(routes!(secret_routes::list_secrets))

@@ -3,6 +3,7 @@
 mod agent_limits;
 mod agents;
 mod bombs;
+mod cache_api;
 mod cached_setup;
 mod canary;
 mod cli_current_repository;
@@ -41,6 +42,7 @@ mod sandbox_kills;
 mod sandbox_logins;
 mod sandbox_outcomes;
 mod services;
+mod set_up_layers;
 mod setup;
 mod shell;
 mod terminal;

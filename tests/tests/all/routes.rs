@@ -105,6 +105,9 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("POST /api/v1/ws-tickets", "11+++++333"),
     ("GET /api/v1/snapshots", "11+++++333"),
     ("DELETE /api/v1/snapshots/{name}", "11++34+333"),
+    ("GET /api/v1/caches", "11+++++333"),
+    ("DELETE /api/v1/caches/{name}", "11++34+333"),
+    ("POST /api/v1/caches/prune", "11++34+333"),
     ("GET /api/v1/images", "11+++++333"),
     ("POST /api/v1/images", "11+3333333"),
     ("DELETE /api/v1/images/{name}", "11+3333333"),
@@ -218,6 +221,7 @@ impl RouteTestSetup {
             "/sandboxes/{id}/messages/{mid}/nack" => json!({ "stream": stream, "lease": lease, "handed": false }),
             path if path.ends_with("/messages") => json!({ "content": "x" }),
             "/projects" | "/users" | "/tokens" => json!({ "name": uuid::Uuid::now_v7() }),
+            "/caches/prune" => json!({ "project_id": self.project }),
             "/projects/{id}/members/{user}" => json!({ "role": "viewer" }),
             "/secrets/{name}" => json!({ "value": "a value", "project_id": self.project }),
             _ => json!({}),
@@ -273,7 +277,7 @@ impl RouteTestSetup {
         if path.ends_with("/{id}/stream") {
             target.push_str(&format!("?stream={}", worker.stream));
         }
-        if path.contains("/snapshots/") {
+        if path.contains("/snapshots/") || path.contains("/caches/{name}") {
             target.push_str(&format!("?project_id={}", self.project));
         }
         if route == "POST /api/v1/images" {

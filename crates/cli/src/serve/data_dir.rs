@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
 /// The launcher's directories.
-const LAUNCHER_DIRS: [&str; 6] = ["sandboxes", "layers", "snapshots", "images", "etc", "pool"];
+const LAUNCHER_DIRS: [&str; 7] = ["sandboxes", "layers", "snapshots", "caches", "images", "etc", "pool"];
 /// The launcher's files, if they exist; it renames the second to the first.
 const LAUNCHER_FILES: [&str; 2] = ["pool.btrfs", "pool.new"];
 /// The prefix of workers' programs.

@@ -27,11 +27,10 @@ impl Service {
         if let Some(found) = self.kernel_disk_usage(record)? {
             return self.send_answer(request, Ok(Answer::Disk(found)));
         }
-        // All layers that were written in it; an image is shared and does not count.
+        // All layers that were written in it; an image and a cache are shared and do not count.
         let store = &self.data_dir()?.layers;
         let layers = &store.directory;
-        let stack = [&record.stack.top].into_iter().chain(&record.stack.below);
-        let parts = stack.flat_map(|layer| {
+        let parts = record.stack.counted_layers().flat_map(|layer| {
             [LayerPart::Files, LayerPart::System].map(|part| layers.join(layer).join(part.dir_name()))
         });
         let roots: Vec<_> = parts.chain([sandbox.dir.tmp_dir(store, &record.stack)]).collect();

@@ -202,7 +202,7 @@ impl Service {
                 return Err(error);
             }
         };
-        let stack = LayerStack { top, below: vec![below], image: None, volume: None };
+        let stack = LayerStack { top, below: vec![below], image: None, volume: None, uncounted: 0 };
         let overlays = OverlayRequest { files: true, system: false };
         let outcome = match xattrs {
             OverlayXattrs::Trusted => prepared.at(LaunchStep::MountOverlay).and_then(|()| {

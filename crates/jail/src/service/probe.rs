@@ -171,6 +171,7 @@ impl Service {
             below: Vec::new(),
             image: None,
             volume: None,
+            uncounted: 0,
         };
         let files = match layers.mapping_namespace(map).map_err(|failure| Error::step(name, failure))? {
             None => None,

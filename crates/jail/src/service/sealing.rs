@@ -44,11 +44,12 @@ impl Service {
         let Some(entry) = self.find_origin(spec, image.as_ref())? else {
             let xattrs = if image.is_some() { self.xattrs_above([]) } else { OverlayXattrs::User };
             let top = store.layers.create_layer(LayerContent::Empty, image.is_some(), xattrs)?;
-            return Ok(LayerStack { top, below: Vec::new(), image, volume: None });
+            return Ok(LayerStack { top, below: Vec::new(), image, volume: None, uncounted: 0 });
         };
         let xattrs = self.xattrs_above(&entry.layers);
         let top = store.layers.create_layer(LayerContent::Overlay, entry.image.is_some(), xattrs)?;
-        Ok(LayerStack { top, below: entry.layers.clone(), image: entry.image.clone(), volume: None })
+        let uncounted = if spec.cache.is_some() { entry.layers.len() } else { 0 };
+        Ok(LayerStack { top, below: entry.layers.clone(), image: entry.image.clone(), volume: None, uncounted })
     }
 
     pub(super) fn fork_sandbox(&mut self, parent: &str, spec: SandboxSpec) -> Result<SandboxInfo, Error> {
@@ -71,7 +72,8 @@ impl Service {
         self.require_overlay(&spec.name)?;
         let xattrs = self.xattrs_above(&below);
         let top = self.data_dir()?.layers.create_layer(LayerContent::Overlay, image.is_some(), xattrs)?;
-        self.create_sandbox(spec, LayerStack { top, below, image, volume: None })
+        let uncounted = self.find_sandbox(parent)?.1.stack.uncounted;
+        self.create_sandbox(spec, LayerStack { top, below, image, volume: None, uncounted })
     }
 
     /// Gives a sandbox a new top layer; returns the layers below it.

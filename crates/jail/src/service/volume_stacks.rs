@@ -38,7 +38,11 @@ impl Service {
                 let (Some(usage_offset), [layer]) = (entry.usage_offset, entry.layers.as_slice()) else {
                     return Ok(None);
                 };
-                (store.layers.copy_volume(layer, usage_offset, Some(bytes))?, entry.image.clone())
+                let volume = match spec.cache {
+                    Some(_) => store.layers.volume_from_cache(layer, bytes)?,
+                    None => store.layers.copy_volume(layer, usage_offset, Some(bytes))?,
+                };
+                (volume, entry.image.clone())
             }
         };
         self.finish_volume_stack(volume, image).map(Some)
@@ -88,7 +92,13 @@ impl Service {
             }
         };
         self.remove_old_tmp(&top);
-        Ok(LayerStack { top, below: Vec::new(), image, volume: Some(SandboxVolume { usage_offset, spool }) })
+        Ok(LayerStack {
+            top,
+            below: Vec::new(),
+            image,
+            volume: Some(SandboxVolume { usage_offset, spool }),
+            uncounted: 0,
+        })
     }
 
     /// Removes the original's temporary files from a copy in the background; they are invisible there.

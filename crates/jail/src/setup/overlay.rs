@@ -186,6 +186,7 @@ mod tests {
             below: vec!["b".into(), "a".into()],
             image: Some(ImageLayer { name: "debian".into(), layer: "i".into() }),
             volume: None,
+            uncounted: 0,
         };
         let options = |stack: &LayerStack, part| overlay_options(stack, part, OverlayXattrs::Trusted);
         let text = options(&stack, LayerPart::System);

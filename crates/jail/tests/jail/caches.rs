@@ -56,6 +56,35 @@ impl Harness {
     }
 }
 
+/// The files of a cache do not count towards the disk limit of sandboxes that start from it.
+fn check_disk_usage(harness: &Harness) {
+    harness.prepare_sandbox("a");
+    harness.shell_output("a", "head -c 8000000 /dev/urandom >large");
+    harness.launcher.seal_cache("a", "p.k").unwrap();
+    harness.launcher.prepare_sandbox(&from_cache("p.k", "b")).unwrap();
+    let used = |name: &str| harness.launcher.measure_disk(name).unwrap().bytes;
+    assert!(used("a") > 7_000_000, "{}", used("a"));
+    assert!(used("b") < 4_000_000, "{}", used("b"));
+    harness.shell_output("b", "head -c 5000000 /dev/urandom >own; sync");
+    harness.launcher.fork_sandbox("b", &spec("c")).unwrap();
+    for name in ["b", "c"] {
+        let counted = wait_for("the usage", || Some(used(name)).filter(|used| *used > 4_500_000));
+        assert!(counted < 9_000_000, "{name}: {counted}");
+    }
+}
+
+#[test]
+fn a_cache_does_not_count_towards_the_disk_limit() {
+    let Some(harness) = Harness::new() else { return };
+    check_disk_usage(&harness);
+}
+
+#[test]
+fn a_cache_does_not_count_towards_the_quota_of_a_pool() {
+    let Some(harness) = Harness::with_pool(WORKER, 1 << 30) else { return };
+    check_disk_usage(&harness);
+}
+
 /// The whole lifecycle, for any user of the launcher.
 fn check_caches(harness: &Harness) {
     let sealed = harness.seal_set_up("first", "p.k1");

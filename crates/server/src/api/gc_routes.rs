@@ -17,5 +17,5 @@ pub async fn collect_garbage(
     _: Admin,
     Body { value, .. }: Body<GcRequest>,
 ) -> Result<Json<GcReport>> {
-    retention::sweep_expired(&app, value.dry_run, value.all).await.map(Json)
+    retention::collect_garbage(&app, value.dry_run, value.all).await.map(Json)
 }

@@ -16,7 +16,7 @@ use atoll_store::sandboxes;
 use std::sync::Arc;
 
 /// A provider's "gone" means that the named thing does not exist.
-fn not_found(error: Error, kind: &str) -> Problem {
+pub(super) fn not_found(error: Error, kind: &str) -> Problem {
     match error {
         Error::Gone => Problem::not_found(kind),
         error => error.into(),
