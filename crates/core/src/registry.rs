@@ -44,6 +44,8 @@ pub fn tool_settings(registries: &[RegistryAddress]) -> ToolSettings {
                 all.variables.extend(plain.map(|name| (name, url.clone())));
                 if let Some(host) = plain_http_host(url) {
                     all.variables.insert("YARN_UNSAFE_HTTP_WHITELIST", host.to_owned());
+                    // The gateway's address is of no use in a lock file outside of the sandbox.
+                    all.variables.insert("npm_config_omit_lockfile_registry_resolved", "true".to_owned());
                 }
             }
             RegistryKind::Pip => {
@@ -117,6 +119,7 @@ mod tests {
         assert_eq!(npm["YARN_UNSAFE_HTTP_WHITELIST"], "127.0.0.1");
         let npm = settings(RegistryKind::Npm, "https://npm.example").variables;
         assert!(!npm.contains_key("YARN_UNSAFE_HTTP_WHITELIST"));
+        assert!(!npm.contains_key("npm_config_omit_lockfile_registry_resolved"), "its address is valid everywhere");
         let pip = settings(RegistryKind::Pip, "https://pypi.example/simple").variables;
         assert_eq!(
             (&*pip["PIP_INDEX_URL"], &*pip["UV_DEFAULT_INDEX"]),

@@ -76,6 +76,7 @@ fn heartbeat_answer() -> HeartbeatAnswer {
             }),
             project_id: Some(ProjectId::from_uuid(uuid(9))),
             callback_url: Some("http://127.0.0.1:7700".into()),
+            files: vec![HomeFile { path: ".cargo/config.toml".into(), text: "x".into() }],
         }),
     }
 }

@@ -200,6 +200,7 @@ impl WorkerLink for RecordingServer {
                     acp: None,
                     project_id: None,
                     callback_url: None,
+                    files: Vec::new(),
                 });
                 Ok(HeartbeatAnswer { state: row.state(), interval_s: HEARTBEAT_SECONDS, start })
             })

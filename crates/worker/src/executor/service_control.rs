@@ -2,7 +2,7 @@
 
 use super::{Executor, agent_exit};
 use crate::services::{RunningServices, ServiceReport, ServiceTools, start_services};
-use atoll_api::events::{EventData, ServiceFailed};
+use atoll_api::events::{EventData, SandboxNotice, ServiceFailed};
 use atoll_core::service::Service;
 use std::collections::BTreeSet;
 use tokio::time::Instant;
@@ -26,6 +26,10 @@ impl ServiceControl {
     /// True if no process of a service runs.
     pub(super) const fn are_stopped(&self) -> bool {
         self.running.is_none()
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.running.as_ref().is_none_or(|running| running.stop.is_none())
     }
 
     /// Ends all services.
@@ -92,6 +96,9 @@ impl Executor {
                 // A sandbox without an agent is for commands, which can find out what the service lacks.
                 if is_first_start && self.launch.driver.is_some() {
                     self.report_service_failure(&data);
+                } else if !self.services.is_stopping() {
+                    let text = format!("The sandbox continues without the service {}: {}.", data.name, data.detail);
+                    self.emit_worker_event(&EventData::SandboxNotice(SandboxNotice { text, routine: false }));
                 }
             }
             None => {}
