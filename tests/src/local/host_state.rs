@@ -47,7 +47,12 @@ impl HostProcess {
 
     /// Sends SIGKILL. Returns whether the process still existed.
     pub fn kill(&self) -> bool {
-        rustix::process::pidfd_send_signal(&self.descriptor, Signal::KILL).is_ok()
+        self.send_signal(Signal::KILL)
+    }
+
+    /// Sends a signal. Returns whether the process still existed.
+    pub fn send_signal(&self, signal: Signal) -> bool {
+        rustix::process::pidfd_send_signal(&self.descriptor, signal).is_ok()
     }
 
     /// Reaps an orphan that was reparented to this process.

@@ -38,4 +38,5 @@ mod sandbox_logins;
 mod sandbox_outcomes;
 mod shell;
 mod terminal;
+mod whole_texts;
 pub mod worker_isolation;

@@ -1,9 +1,9 @@
 //! `atoll sandbox transcript`: prints the transcript.
 
+use super::download;
 use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
-use crate::render::text;
 use atoll_api::{TranscriptForm, TranscriptQuery};
 use atoll_client::Method;
 use atoll_core::id::SandboxId;
@@ -27,19 +27,6 @@ pub struct Transcript {
 pub async fn run(transcript: &Transcript, client: &ConnectedClient, output: &Output) -> Result {
     let form = if transcript.native { TranscriptForm::Native } else { TranscriptForm::Portable };
     let path = format!("/sandboxes/{}/transcript", transcript.id);
-    let mut response = client.send(client.request(Method::GET, &path, &TranscriptQuery { form })).await?;
-    let mut left = Vec::new();
-    while let Some(chunk) = client.read_chunk(&mut response).await? {
-        // Escape the transcript for a terminal; leave it unchanged for a pipe.
-        if output.width.is_none() {
-            output.write_bytes(&chunk)?;
-            continue;
-        }
-        left.extend_from_slice(&chunk);
-        while let Some(end) = left.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = left.drain(..=end).collect();
-            output.print_line(&text::escape_line(String::from_utf8_lossy(&line).trim_end()))?;
-        }
-    }
-    if left.is_empty() { Ok(()) } else { output.print_line(&text::escape_line(&String::from_utf8_lossy(&left))) }
+    let response = client.send(client.request(Method::GET, &path, &TranscriptQuery { form })).await?;
+    download::print_download(client, response, output).await
 }
