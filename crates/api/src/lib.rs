@@ -59,7 +59,7 @@ pub use resources::{ResourceQuery, ResourceSample, ResourceSeries};
 pub use results::{Diff, DiffFile, DiffQuery, ExportedResult, ExportedResults};
 pub use sandboxes::{
     ContinuousProgress, Cost, ForkSandbox, ModelUsage, NewSandbox, RemoveSandboxQuery, Sandbox, SandboxListQuery,
-    StopSandbox, WorkerStart,
+    SandboxPreview, StopSandbox, WorkerStart,
 };
 pub use secrets::{KeyRotation, NewSecret, RemoveSecretQuery, Secret, SecretListQuery};
 pub use sessions::{ChangeSession, ForkSession, ResumeSession, Session, SessionListQuery};

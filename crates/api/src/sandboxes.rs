@@ -189,6 +189,16 @@ pub struct Sandbox {
     pub worker: Option<WorkerStart>,
 }
 
+/// The agent and the settings that a new sandbox would have.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SandboxPreview {
+    pub project_id: ProjectId,
+    pub provider: ProviderKind,
+    pub agent: Option<String>,
+    pub settings: Settings,
+}
+
 /// How to start the worker of an `external` sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -2,6 +2,7 @@
 
 use crate::arguments::parse_pair;
 use crate::connect::{Connect, ConnectedClient};
+use crate::event_log::whole_text;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::pages::{PAGE_SIZE, collect_all, page_query};
@@ -12,11 +13,15 @@ use atoll_api::{AnswerApproval, Approval, ApprovalListQuery};
 use atoll_core::approval::{ApprovalDecision, ApprovalState};
 use atoll_core::reference::ReferenceTarget;
 
+const APPROVAL_PREFIX: &str = "apr_";
+
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  atoll approvals\n  atoll approvals sbx_…")]
+#[command(after_help = "Examples:\n  atoll approvals\n  atoll approvals sbx_…\n  atoll approvals apr_…\n\n\
+    An approval shows its whole input and, for an edit, the diff.")]
 pub struct Approvals {
-    /// List all approvals of this sandbox [default: the pending ones of all sandboxes]
-    sandbox: Option<SandboxRef>,
+    /// Sandbox to list all approvals of, or approval to show [default: list the pending ones]
+    #[arg(value_name = "ID")]
+    target: Option<String>,
     #[command(flatten)]
     connect: Connect,
 }
@@ -57,8 +62,10 @@ pub struct Deny {
 
 pub async fn list(approvals: &Approvals, output: &Output) -> Result {
     let client = ConnectedClient::find(&approvals.connect)?;
-    let approvals = match &approvals.sandbox {
-        Some(sandbox) => {
+    let approvals = match approvals.target.as_deref() {
+        Some(target) if target.starts_with(APPROVAL_PREFIX) => return show_approval(&client, target, output).await,
+        Some(target) => {
+            let sandbox: SandboxRef = target.parse().map_err(Failure::input)?;
             let id = sandbox.resolve(&client).await?;
             collect_all(async |cursor| client.list_approvals(id, &page_query(cursor)).await).await?
         }
@@ -82,6 +89,47 @@ pub async fn list(approvals: &Approvals, output: &Output) -> Result {
     });
     let heads = ["ID", "SANDBOX", "STATE", "AGE", "TOOL", "REQUEST"];
     table::print_table(output, &heads, &rows.collect::<Vec<Vec<_>>>())
+}
+
+/// Prints one approval with its whole input.
+async fn show_approval(client: &ConnectedClient, approval: &str, output: &Output) -> Result {
+    let listed = list_by_id(client, approval).await?;
+    let mut found = choose_approval(&listed, approval)?.clone();
+    fetch_whole_input(client, &mut found).await?;
+    if output.json {
+        return output.print_response(&found);
+    }
+    let request = request_of(&found);
+    let state = found.decision.map_or_else(|| found.state.as_str(), |decision| decision.as_str());
+    let tool = request.tool.as_deref().unwrap_or("a question");
+    let head = format!("{} in {} ({state}): {tool}", found.approval_id, found.sandbox_id);
+    output.print_line(&text::escape_line(&head))?;
+    let diff = found.request.get("diff").and_then(|diff| diff.as_str());
+    for part in [request.describe_whole().as_str(), diff.unwrap_or_default()] {
+        for line in text::escape_block(part.trim_end()).lines() {
+            output.print_line(&format!("    {line}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Replaces a truncated input by the whole one, which is a blob.
+async fn fetch_whole_input(client: &ConnectedClient, approval: &mut Approval) -> Result {
+    let is_truncated = approval.request.get("input_truncated").is_some_and(|mark| mark == true);
+    let Some(hash) = approval.request.get("sha256").and_then(|hash| hash.as_str()).filter(|_| is_truncated) else {
+        return Ok(());
+    };
+    let whole = whole_text::download_text(client, approval.sandbox_id, hash).await?;
+    let whole = whole.ok_or_else(|| Failure::refused("not_found", "the server does not have the whole input"))?;
+    let input = serde_json::from_str(&whole).unwrap_or_else(|_| whole.into());
+    approval.request.insert("input".to_owned(), input);
+    approval.request.insert("input_truncated".to_owned(), false.into());
+    Ok(())
+}
+
+async fn list_by_id(client: &ConnectedClient, approval: &str) -> Result<Vec<Approval>> {
+    let query = ApprovalListQuery { limit: Some(PAGE_SIZE), cursor: None, id: Some(approval.to_owned()) };
+    Ok(client.list_open_approvals(&query).await?.items)
 }
 
 async fn pending_approvals(client: &ConnectedClient) -> Result<Vec<Approval>> {
@@ -120,13 +168,10 @@ async fn send_answer(
             let id = sandbox.resolve(&client).await?;
             collect_all(async |cursor| client.list_approvals(id, &page_query(cursor)).await).await?
         }
-        None => {
-            let query = ApprovalListQuery { limit: Some(PAGE_SIZE), cursor: None, id: Some(approval.to_owned()) };
-            match client.list_open_approvals(&query).await?.items {
-                items if items.is_empty() => pending_approvals(&client).await?,
-                items => items,
-            }
-        }
+        None => match list_by_id(&client, approval).await? {
+            items if items.is_empty() => pending_approvals(&client).await?,
+            items => items,
+        },
     };
     let found = choose_approval(&found, approval)?;
     // The server accepts the answer only for the input that this request shows.

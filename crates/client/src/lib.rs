@@ -22,5 +22,5 @@ pub use error::{Error, Result};
 pub use event_socket::{EventSocket, EventSocketItem};
 pub use event_stream::{EventStream, EventStreamItem};
 pub use http::{Client, is_loopback};
-pub use reqwest::{Body, Method, Url};
+pub use reqwest::{Body, Method, Response, Url};
 pub use terminal_socket::{TerminalItem, TerminalSocket};

@@ -5,7 +5,8 @@ use atoll_api::{
     AnswerApproval, Approval, ApprovalListQuery, ChangeLimits, ChangeMessage, Diff, DiffQuery, EventsQuery,
     ExportedResults, ForkSandbox, LogQuery, Message, MessageListQuery, NetworkStatus, NewMessage, NewSandbox,
     NewSnapshot, Page, PageQuery, RemoveSandboxQuery, ResourceQuery, ResourceSeries, Sandbox, SandboxLimits,
-    SandboxListQuery, Snapshot, StopSandbox, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery, WorkerStart,
+    SandboxListQuery, SandboxPreview, Snapshot, StopSandbox, Trajectory, TrajectoryQuery, TranscriptForm,
+    TranscriptQuery, WorkerStart,
 };
 use atoll_core::event::Event;
 use atoll_core::id::{MessageId, SandboxId};
@@ -18,6 +19,11 @@ impl Client {
     /// Creates a sandbox: `POST /sandboxes`.
     pub async fn create_sandbox(&self, request: &NewSandbox) -> Result<Sandbox> {
         self.post("/sandboxes", request).await
+    }
+
+    /// Resolves the agent and the settings of a sandbox, without creating it: `POST /sandboxes/preview`.
+    pub async fn preview_sandbox(&self, request: &NewSandbox) -> Result<SandboxPreview> {
+        self.post("/sandboxes/preview", request).await
     }
 
     /// Lists sandboxes, newest first: `GET /sandboxes`.

@@ -11,6 +11,8 @@ pub const MAX_EVENT_DATA_DEPTH: usize = 32;
 pub const MAX_BATCH_EVENTS: usize = 500;
 pub const MAX_BATCH_BYTES: usize = 8 * MB;
 pub const MAX_BLOB_BYTES: usize = 64 * MB;
+/// Limit of a text that an event shows in part. Its blob holds at most this much; the event says the whole size.
+pub const MAX_WHOLE_TEXT_BYTES: usize = 8 * MB;
 pub const MAX_MESSAGE_BYTES: usize = 10 * KB;
 pub const MAX_PROMPT_BYTES: usize = MB;
 pub const MAX_TITLE_CHARS: usize = 200;

@@ -84,7 +84,10 @@ impl Disk {
             (Storage::Thread(jobs), job) => drop(jobs.send(job)),
             (Storage::Memory(queue, results), DiskJob::Events { first, events }) => {
                 let last = last_key(first, &events);
-                (first..).zip(events).for_each(|(key, event)| queue.push(&event.into_batch_event(key)));
+                for (key, event) in (first..).zip(events) {
+                    let (event, blob) = event.into_batch_event(key);
+                    queue.push(&event, blob);
+                }
                 drop(results.send(DiskResult::Events { first, last }));
             }
             (Storage::Memory(_, results), DiskJob::Journal { after, .. }) => {
@@ -149,7 +152,13 @@ impl DiskThread {
     fn add_to_group(&mut self, job: DiskJob, effects: &mut Vec<AfterRecord>) {
         match job {
             DiskJob::Events { first, events } => {
-                (first..).zip(events).for_each(|(key, event)| self.writer.push(&event.into_batch_event(key)));
+                for (key, event) in (first..).zip(events) {
+                    let (event, blob) = event.into_batch_event(key);
+                    self.writer.push(&event);
+                    if let Some(blob) = blob {
+                        self.writer.push_blob(key, blob);
+                    }
+                }
             }
             DiskJob::Journal { record, after } => {
                 self.journal.push(&record);

@@ -1,6 +1,7 @@
-//! Events that several drivers build, and bounds for texts in event data.
+//! Events that several drivers build.
 
 use super::bounded::clip_id;
+use super::event_clipping::clip_text;
 use super::{AgentOutput, EventEffect, ResponseRef, build_event, build_response_part};
 use atoll_api::events::{
     AgentError, AgentInterrupted, AgentPlan, AgentSystemMessage, AgentText, DelegationCompleted, EventData,
@@ -11,37 +12,8 @@ use atoll_core::message::DeliveryMethod;
 use atoll_protocol::LeasedMessage;
 use serde_json::{Value, json};
 
-/// Maximum size of one text in an event.
-const MAX_TEXT_BYTES: usize = 32 << 10;
 /// Why a driver denies a request by itself.
 pub(super) const TOO_MANY_REQUESTS: &str = "the agent has too many open requests";
-
-pub(super) fn clip_text(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
-}
-
-/// Size of the whole text, if `clip_text` removes a part of it.
-pub(super) fn clipped_size(text: &str) -> Option<u64> {
-    (text.len() > MAX_TEXT_BYTES).then_some(text.len() as u64)
-}
-
-/// Returns the value, or the start of its text if it is too large or too deeply nested.
-pub(super) fn clip_value(value: &Value) -> Value {
-    let text = value.to_string();
-    if text.len() <= MAX_TEXT_BYTES && fits_depth(value, 24) {
-        value.clone()
-    } else {
-        Value::String(format!("{}…", clip_text(&text)))
-    }
-}
-
-fn fits_depth(value: &Value, levels: usize) -> bool {
-    match value {
-        Value::Array(all) => levels > 0 && all.iter().all(|one| fits_depth(one, levels - 1)),
-        Value::Object(all) => levels > 0 && all.values().all(|one| fits_depth(one, levels - 1)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
-    }
-}
 
 /// Extracts the text from a string, a list of blocks or an error object.
 pub(super) fn extract_text(value: &Value) -> String {
@@ -66,34 +38,29 @@ pub(super) fn text_delta(text: &str) -> AgentOutput {
 }
 
 fn agent_text(text: &str, parent: Option<&str>) -> AgentText {
-    AgentText {
-        text: clip_text(text).to_owned(),
-        truncated: clipped_size(text).is_some(),
-        text_bytes: clipped_size(text),
-        parent_tool_use_id: parent.map(str::to_owned),
-    }
+    AgentText { text: text.to_owned(), parent_tool_use_id: parent.map(str::to_owned), ..AgentText::default() }
 }
 
 pub(super) fn message_event(text: &str, parent: Option<&str>, response: &ResponseRef) -> AgentOutput {
-    build_response_part(&EventData::AgentMessage(agent_text(text, parent)), EventEffect::None, response)
+    build_response_part(EventData::AgentMessage(agent_text(text, parent)), EventEffect::None, response)
 }
 
 pub(super) fn thinking_event(text: &str, parent: Option<&str>, response: &ResponseRef) -> AgentOutput {
-    build_response_part(&EventData::AgentThinking(agent_text(text, parent)), EventEffect::None, response)
+    build_response_part(EventData::AgentThinking(agent_text(text, parent)), EventEffect::None, response)
 }
 
-/// Reports the start of a tool call. Its id and input are clipped.
+/// Reports the start of a tool call. Its id is clipped.
 pub(super) fn tool_started(tool: ToolUse, response: &ResponseRef) -> AgentOutput {
     let tool_use_id = clip_id(&tool.tool_use_id).to_owned();
     let effect = EventEffect::ToolStarted(tool_use_id.clone());
-    let tool = ToolUse { tool_use_id, input: clip_value(&tool.input), ..tool };
-    build_response_part(&EventData::AgentToolUse(tool), effect, response)
+    let tool = ToolUse { tool_use_id, ..tool };
+    build_response_part(EventData::AgentToolUse(tool), effect, response)
 }
 
 pub(super) fn tool_ended(tool: ToolCompleted) -> AgentOutput {
     let tool_use_id = clip_id(&tool.tool_use_id).to_owned();
     let effect = EventEffect::ToolEnded(tool_use_id.clone());
-    build_event(&EventData::AgentToolCompleted(ToolCompleted { tool_use_id, ..tool }), effect)
+    build_event(EventData::AgentToolCompleted(ToolCompleted { tool_use_id, ..tool }), effect)
 }
 
 /// Ends a tool call that the driver can no longer follow, because the agent has too many.
@@ -114,7 +81,7 @@ pub(super) fn too_many_requests() -> AgentOutput {
 
 pub(super) fn message_injected(message_id: MessageId, how: Option<DeliveryMethod>) -> AgentOutput {
     let data = MessageInjected { message_id, text: None, how };
-    build_event(&EventData::AgentMessageInjected(data), EventEffect::None)
+    build_event(EventData::AgentMessageInjected(data), EventEffect::None)
 }
 
 /// Ends the turn after our interrupt, or after one of the agent itself.
@@ -124,42 +91,42 @@ pub(super) fn turn_interrupted(message: Option<&LeasedMessage>) -> AgentOutput {
         text: message.map(|message| clip_text(&message.content).to_owned()),
         ..AgentInterrupted::default()
     };
-    build_event(&EventData::AgentInterrupted(data), EventEffect::TurnEnded)
+    build_event(EventData::AgentInterrupted(data), EventEffect::TurnEnded)
 }
 
 pub(super) fn error_event(error: AgentError) -> AgentOutput {
-    build_event(&EventData::AgentError(error), EventEffect::None)
+    build_event(EventData::AgentError(error), EventEffect::None)
 }
 
 /// An error of which only the text is known.
 pub(super) fn plain_error(text: &str) -> AgentOutput {
-    error_event(AgentError { error: clip_text(text).to_owned(), ..AgentError::default() })
+    error_event(AgentError { error: text.to_owned(), ..AgentError::default() })
 }
 
 pub(super) fn system_event(subtype: &str, data: Option<&Value>) -> AgentOutput {
-    let data =
-        AgentSystemMessage { subtype: subtype.to_owned(), data: data.map(clip_value), ..AgentSystemMessage::default() };
-    build_event(&EventData::AgentSystemMessage(data), EventEffect::None)
+    let data = AgentSystemMessage { subtype: subtype.to_owned(), data: data.cloned(), ..AgentSystemMessage::default() };
+    build_event(EventData::AgentSystemMessage(data), EventEffect::None)
 }
 
 /// Reports the whole plan; each item has `text` and `state`.
 pub(super) fn plan_event(items: Vec<Value>) -> AgentOutput {
-    let data = AgentPlan { items: clip_value(&Value::Array(items)), adds: false };
-    build_event(&EventData::AgentPlan(data), EventEffect::None)
+    let data = AgentPlan { items: Value::Array(items), ..AgentPlan::default() };
+    build_event(EventData::AgentPlan(data), EventEffect::None)
 }
 
 pub(super) fn subagent_invoked(tool_use_id: &str, description: &Value, subagent: &Value) -> AgentOutput {
     let (description, subagent) = (description.clone(), subagent.clone());
     let data = SubagentInvoked { tool_use_id: tool_use_id.to_owned(), description, subagent };
-    build_event(&EventData::AgentSubagentInvoked(data), EventEffect::None)
+    build_event(EventData::AgentSubagentInvoked(data), EventEffect::None)
 }
 
 pub(super) fn subagent_completed(id: &str, output: &str, is_error: bool) -> AgentOutput {
-    build_event(&EventData::AgentSubagentCompleted(delegation(id, output, is_error)), EventEffect::None)
+    build_event(EventData::AgentSubagentCompleted(delegation(id, output, is_error)), EventEffect::None)
 }
 
 fn delegation(tool_use_id: &str, output: &str, is_error: bool) -> DelegationCompleted {
-    DelegationCompleted { tool_use_id: tool_use_id.to_owned(), output: clip_text(output).to_owned(), is_error }
+    let (tool_use_id, output) = (tool_use_id.to_owned(), output.to_owned());
+    DelegationCompleted { tool_use_id, output, is_error, ..DelegationCompleted::default() }
 }
 
 /// Subagents, skills and plans are tools to the agent; these events report them as such.
@@ -169,7 +136,7 @@ pub(super) fn tool_use_events(tool: &str, id: &str, input: &Value) -> Option<Age
         "Skill" | "skill" => {
             let name = input.get("skill").or_else(|| input.get("name")).or_else(|| input.get("command"));
             let data = SkillInvoked { tool_use_id: id.to_owned(), skill: name.cloned().unwrap_or_default() };
-            Some(build_event(&EventData::AgentSkillInvoked(data), EventEffect::None))
+            Some(build_event(EventData::AgentSkillInvoked(data), EventEffect::None))
         }
         "TodoWrite" | "todowrite" => {
             let item = |item: &Value| json!({"text": item["content"], "state": item["status"]});
@@ -177,7 +144,10 @@ pub(super) fn tool_use_events(tool: &str, id: &str, input: &Value) -> Option<Age
         }
         "TaskCreate" => {
             let items = json!([{"text": input["subject"], "state": "pending"}]);
-            Some(build_event(&EventData::AgentPlan(AgentPlan { items, adds: true }), EventEffect::None))
+            Some(build_event(
+                EventData::AgentPlan(AgentPlan { items, adds: true, ..AgentPlan::default() }),
+                EventEffect::None,
+            ))
         }
         _ => None,
     }
@@ -188,7 +158,7 @@ pub(super) fn tool_result_events(tool: &str, id: &str, output: &str, is_error: b
         "Task" | "Agent" | "task" => Some(subagent_completed(id, output, is_error)),
         "Skill" | "skill" => {
             let data = delegation(id, output, is_error);
-            Some(build_event(&EventData::AgentSkillCompleted(data), EventEffect::None))
+            Some(build_event(EventData::AgentSkillCompleted(data), EventEffect::None))
         }
         _ => None,
     }

@@ -30,7 +30,7 @@ use atoll_core::event::EventType;
 use atoll_core::id::MessageId;
 use atoll_core::message::{DeliveryMethod, MessageType};
 use atoll_core::{guardian, limit};
-use atoll_protocol::{Gateway, LeasedMessage};
+use atoll_protocol::{EventBlob, Gateway, LeasedMessage};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::path::{Path, PathBuf};
@@ -43,6 +43,7 @@ mod codex;
 #[cfg(test)]
 mod conformance;
 pub mod demo;
+mod event_clipping;
 mod event_data;
 mod json_rpc;
 #[cfg(test)]
@@ -57,6 +58,7 @@ pub mod transcript;
 
 pub use atoll_core::agent::{Abilities, AcpLaunch};
 pub use bounded::held_value_bytes;
+pub use event_clipping::clip_event;
 pub use settings::AgentSettings;
 pub use tools::is_tool_denied;
 pub use transcript::TranscriptSupport;
@@ -198,6 +200,8 @@ pub enum RequestAnswer {
 pub struct AgentEvent {
     pub event_type: EventType,
     pub data: Box<RawValue>,
+    /// The whole of a text that the data shows in part.
+    pub blob: Option<EventBlob>,
     pub effect: EventEffect,
     pub response: ResponseRef,
 }
@@ -270,16 +274,17 @@ pub fn is_turn_note(message: &LeasedMessage) -> bool {
 }
 
 /// Builds an event; data that exceeds the bounds becomes [`AgentOutput::Unparsed`].
-fn build_event(data: &EventData, effect: EventEffect) -> AgentOutput {
+fn build_event(data: EventData, effect: EventEffect) -> AgentOutput {
     build_response_part(data, effect, &ResponseRef::Unknown)
 }
 
 /// Builds an event that is part of a model response.
-fn build_response_part(data: &EventData, effect: EventEffect, response: &ResponseRef) -> AgentOutput {
+fn build_response_part(mut data: EventData, effect: EventEffect, response: &ResponseRef) -> AgentOutput {
+    let blob = clip_event(&mut data);
     let (event_type, data) = (EventType::new(data.event_type()), data.to_json());
     match (event_type, bounds::check_event_data(data.get())) {
         (Ok(event_type), Ok(())) => {
-            AgentOutput::Event(AgentEvent { event_type, data, effect, response: response.clone() })
+            AgentOutput::Event(AgentEvent { event_type, data, blob, effect, response: response.clone() })
         }
         (Err(error), _) => AgentOutput::Unparsed { reason: error.to_string() },
         (_, Err(error)) => AgentOutput::Unparsed { reason: error.to_string() },

@@ -14,12 +14,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+mod event_blob;
 pub mod exec;
 pub mod files;
 pub mod frame;
 pub mod link;
 #[cfg(test)]
 mod tests;
+
+pub use event_blob::{EventBlob, hash_content, is_blob_name};
 
 pub const PROTOCOL_VERSION: u32 = 1;
 

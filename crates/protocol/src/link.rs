@@ -4,6 +4,7 @@
 use crate::{Ack, Batch, BatchAnswer, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseRequest, Nack};
 use atoll_core::BoxFuture;
 use atoll_core::id::{MessageId, SandboxId};
+use bytes::Bytes;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
@@ -23,6 +24,13 @@ pub trait WorkerLink: Send + Sync {
     ) -> BoxFuture<'a, Result<HeartbeatAnswer, LinkError>>;
     fn send_events<'a>(&'a self, sandbox: SandboxId, batch: &'a Batch)
     -> BoxFuture<'a, Result<BatchAnswer, LinkError>>;
+    /// Uploads a content that an event of a later batch names.
+    fn send_blob<'a>(
+        &'a self,
+        sandbox: SandboxId,
+        sha256: &'a str,
+        content: Bytes,
+    ) -> BoxFuture<'a, Result<(), LinkError>>;
     fn lease_messages<'a>(
         &'a self,
         sandbox: SandboxId,

@@ -39,11 +39,6 @@ impl Drop for ReceivedBlob {
     }
 }
 
-/// True for 64 lower-case hexadecimal digits, which are also safe as a file name.
-pub fn is_hash(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-}
-
 fn storage_problem(error: &std::io::Error) -> Problem {
     if error.kind() == std::io::ErrorKind::StorageFull {
         return Problem::from(atoll_store::Error::DiskFull { detail: error.to_string() });

@@ -1,6 +1,6 @@
 //! The providers of this server, and the link for workers in the server's own process.
 
-use crate::app::{heartbeat, inbox, ingest, lease_wait};
+use crate::app::{blob_transfer, heartbeat, inbox, ingest, lease_wait};
 use crate::options::Options;
 use crate::problem::Problem;
 use crate::state::App;
@@ -13,6 +13,7 @@ use atoll_core::sandbox::ProviderKind;
 use atoll_protocol::link::{LinkError, WorkerLink};
 use atoll_protocol::{Ack, Batch, BatchAnswer, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseRequest, Nack};
 use atoll_providers::{Docker, External, Fake, LinkHost, Local};
+use bytes::Bytes;
 use std::sync::{Arc, Weak};
 
 pub struct Providers {
@@ -114,6 +115,13 @@ impl WorkerLink for InProcessLink {
             let app = self.app()?;
             let mut turn = app.event_gates.enter(sandbox).await.map_err(to_link_error)?;
             ingest::submit_batch(&app, &mut turn, sandbox, batch.clone()).await.map_err(to_link_error)
+        })
+    }
+
+    fn send_blob<'a>(&'a self, sandbox: SandboxId, sha256: &'a str, content: Bytes) -> LinkResult<'a, ()> {
+        Box::pin(async move {
+            let stored = blob_transfer::store_content(&*self.app()?, sandbox, sha256, content.into()).await;
+            stored.map(drop).map_err(to_link_error)
         })
     }
 

@@ -29,6 +29,7 @@ fn api_routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(health_routes::sandboxes_health))
         .routes(routes!(sandbox_routes::create_sandbox, sandbox_routes::list_sandboxes))
+        .routes(routes!(sandbox_routes::preview_sandbox))
         .routes(routes!(sandbox_routes::read_sandbox, sandbox_routes::remove_sandbox))
         .routes(routes!(sandbox_routes::stop_sandbox))
         .routes(routes!(sandbox_routes::export_results))

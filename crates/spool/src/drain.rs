@@ -1,14 +1,15 @@
-//! Drains the spool of a dead worker: sends its events and acknowledgements through a `WorkerLink`.
+//! Drains the spool of a dead worker: sends its blobs, events and acknowledgements through a `WorkerLink`.
 //!
 //! The drain begins a stream of its own, which fences the dead worker's. It has no events, sends no heartbeats and
 //! leases no messages.
 
 use crate::journal::{Acknowledgement, DeliveryJournal, DeliveryOutcome, JournalFile, JournalRecord, load_journal};
-use crate::{BatchLimits, Error as SpoolError, EventQueue, Spool, SpoolReader, SpoolStream, SpooledBatch};
+use crate::{BatchLimits, Error as SpoolError, EventQueue, Spool, SpoolReader, SpoolStream, SpooledBatch, SpooledBlob};
 use atoll_core::bounds;
 use atoll_core::id::SandboxId;
 use atoll_protocol::link::{LinkError, WorkerLink};
 use atoll_protocol::{Ack, Batch, Nack};
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 use tokio::task::{JoinError, spawn_blocking};
@@ -54,6 +55,7 @@ pub async fn drain_spool(
         sandbox,
         link,
         drained: DrainReport { events_left: left, ..DrainReport::default() },
+        uploaded: HashSet::new(),
         settled: Vec::new(),
     };
     let sending = async {
@@ -109,6 +111,8 @@ struct Drain<'a> {
     sandbox: SandboxId,
     link: &'a dyn WorkerLink,
     drained: DrainReport,
+    /// Blobs that the server has.
+    uploaded: HashSet<String>,
     /// Journal records of the acknowledgements that the server has.
     settled: Vec<JournalRecord>,
 }
@@ -117,7 +121,8 @@ impl Drain<'_> {
     async fn send_events(&mut self, reader: &mut SpoolReader) -> Result<(), Error> {
         let all = self.drained.events_left;
         let own = reader.own_stream();
-        while let Some(SpooledBatch { stream, first, events, .. }) = reader.next_batch(0, BATCH_LIMITS)? {
+        while let Some(SpooledBatch { stream, first, events, blobs, .. }) = reader.next_batch(0, BATCH_LIMITS)? {
+            self.send_blobs(&blobs).await?;
             let (boot, by) = (Some(own.boot), Some(own.id));
             let batch = Batch { stream: stream.id, boot, by, is_final: false, events };
             let last_key = match self.link.send_events(self.sandbox, &batch).await {
@@ -132,6 +137,25 @@ impl Drain<'_> {
             reader.acknowledge(stream, last_key)?;
             self.drained.events_left = reader.progress().older_unacked;
             self.drained.events = all - self.drained.events_left;
+        }
+        Ok(())
+    }
+
+    /// Uploads the blobs that a batch names. A rejected blob does not keep its event.
+    async fn send_blobs(&mut self, blobs: &[SpooledBlob]) -> Result<(), Error> {
+        for blob in blobs {
+            while !self.uploaded.contains(&blob.sha256)
+                && let Some(content) = blob.read()?
+            {
+                match self.link.send_blob(self.sandbox, &blob.sha256, content.into()).await {
+                    Err(error @ LinkError::Unavailable(_)) => self.pause_or_fail(error).await?,
+                    Err(LinkError::Rejected { code, detail }) => {
+                        tracing::warn!(sandbox = %self.sandbox, code, detail, "the server rejected a blob of a spool");
+                        break;
+                    }
+                    Ok(()) => drop(self.uploaded.insert(blob.sha256.clone())),
+                }
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! | `sandbox` | the sandbox that the spool belongs to |
 //! | `boot` | the number of workers that started on this spool |
 //! | `<boot>-<stream>.<first key>.log` | a segment: the records of a stream, starting at that key |
+//! | `<boot>-<stream>.<key>.<sha256>.blob` | a content that the event with this key names (`blob_file`) |
 //! | `<boot>-<stream>.ack` | the last key of that stream that the server has stored |
 //! | `handed.log` | the delivery journal (`journal`) |
 //!
@@ -24,6 +25,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
+mod blob_file;
 pub mod drain;
 pub mod journal;
 mod memory;
@@ -35,6 +37,7 @@ mod sweep;
 mod tests;
 mod writer;
 
+pub use blob_file::SpooledBlob;
 pub use memory::MemoryQueue;
 pub use reader::{BatchLimits, EventQueue, SpoolProgress, SpoolReader, SpooledBatch};
 pub use writer::SpoolWriter;

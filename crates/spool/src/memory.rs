@@ -1,8 +1,9 @@
 //! A queue of events in memory, for workers that the server does not outlive.
 
+use crate::blob_file::SpooledBlob;
 use crate::reader::{BatchLimits, EventQueue, SpoolProgress, SpooledBatch};
 use crate::{Error, SpoolStream};
-use atoll_protocol::BatchEvent;
+use atoll_protocol::{BatchEvent, EventBlob};
 use serde_json::value::{RawValue, to_raw_value};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,7 @@ pub struct MemoryQueue {
 struct UnsentEvents {
     acked: i64,
     /// The events after `acked`.
-    events: VecDeque<Box<RawValue>>,
+    events: VecDeque<(Box<RawValue>, Option<SpooledBlob>)>,
 }
 
 impl MemoryQueue {
@@ -27,9 +28,10 @@ impl MemoryQueue {
     }
 
     /// Adds an event. Keys must be consecutive.
-    pub fn push(&self, event: &BatchEvent) {
+    pub fn push(&self, event: &BatchEvent, blob: Option<EventBlob>) {
+        let blob = blob.map(SpooledBlob::in_memory);
         // Serialising an event cannot fail.
-        self.unsent().events.extend(to_raw_value(event));
+        self.unsent().events.extend(to_raw_value(event).map(|event| (event, blob)));
     }
 
     fn unsent(&self) -> MutexGuard<'_, UnsentEvents> {
@@ -47,13 +49,14 @@ impl EventQueue for MemoryQueue {
         let durable = usize::try_from(durable - unsent.acked).unwrap_or(0);
         let mut bytes = 0;
         let fitting =
-            unsent.events.iter().take(durable.min(limits.max_events)).enumerate().take_while(|(index, event)| {
+            unsent.events.iter().take(durable.min(limits.max_events)).enumerate().take_while(|(index, (event, _))| {
                 bytes += event.get().len() + 1;
                 *index == 0 || bytes <= limits.max_bytes
             });
-        let events: Vec<_> = fitting.map(|(_, event)| event.clone()).collect();
+        let (events, blobs): (Vec<_>, Vec<_>) = fitting.map(|(_, event)| event.clone()).unzip();
         let (first, count) = (unsent.acked + 1, i64::try_from(events.len()).unwrap_or(0));
-        Ok((count > 0).then_some(SpooledBatch { stream: self.stream, first, last: unsent.acked + count, events }))
+        let (last, blobs) = (unsent.acked + count, blobs.into_iter().flatten().collect());
+        Ok((count > 0).then_some(SpooledBatch { stream: self.stream, first, last, events, blobs }))
     }
 
     fn acknowledge(&mut self, _: SpoolStream, key: i64) -> Result<(), Error> {

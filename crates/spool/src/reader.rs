@@ -1,5 +1,6 @@
 //! The reading end of the spool: batches of events that the server has not acknowledged.
 
+use crate::blob_file::{self, SpooledBlob};
 use crate::segment::{self, Segment};
 use crate::{Context, Error, SpoolStream, record};
 use atoll_core::event::{EventSource, kind};
@@ -28,6 +29,8 @@ pub struct SpooledBatch {
     pub first: i64,
     pub last: i64,
     pub events: Vec<Box<RawValue>>,
+    /// The blobs that the events name.
+    pub blobs: Vec<SpooledBlob>,
 }
 
 /// How much the server has acknowledged.
@@ -106,6 +109,7 @@ impl SpoolReader {
     }
 
     fn remove_acknowledged(&self, stream: SpoolStream, acked: i64) -> Result<(), Error> {
+        blob_file::remove_blobs(&self.dir, stream, acked)?;
         for pair in segment::list_segments(&self.dir, stream)?.windows(2) {
             if pair[1].first <= acked + 1 {
                 segment::remove_if_present(&pair[0].path)?;
@@ -120,6 +124,8 @@ impl SpoolReader {
             for segment in segment::list_segments(&self.dir, track.stream)? {
                 segment::remove_if_present(&segment.path)?;
             }
+            // Also those whose events a killed worker did not write.
+            blob_file::remove_blobs(&self.dir, track.stream, i64::MAX)?;
             remove_position(&self.dir, track.stream)?;
         }
         self.older.retain(|track| track.acked < track.last);
@@ -159,7 +165,13 @@ impl EventQueue for SpoolReader {
             events.push(event);
             key += 1;
         }
-        Ok((!events.is_empty()).then_some(SpooledBatch { stream: track.stream, first, last: key - 1, events }))
+        if events.is_empty() {
+            return Ok(None);
+        }
+        let (stream, last) = (track.stream, key - 1);
+        let blobs = blob_file::list_blobs(&self.dir, stream)?.into_iter();
+        let blobs = blobs.filter(|(key, _)| (first..=last).contains(key)).map(|(_, blob)| blob).collect();
+        Ok(Some(SpooledBatch { stream, first, last, events, blobs }))
     }
 
     fn acknowledge(&mut self, stream: SpoolStream, key: i64) -> Result<(), Error> {

@@ -1,5 +1,6 @@
 //! The files of a stream: their names, and functions that list and remove them.
 
+use crate::blob_file::is_blob_file;
 use crate::{Context, Error, SpoolStream, record};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -17,7 +18,7 @@ pub(super) fn segment_path(dir: &Path, stream: SpoolStream, first: i64) -> PathB
     dir.join(format!("{stream}.{first:012}.log"))
 }
 
-fn list_names(dir: &Path) -> Result<Vec<String>, Error> {
+pub(super) fn list_names(dir: &Path) -> Result<Vec<String>, Error> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).context("list", dir)? {
         names.extend(entry.context("list", dir)?.file_name().into_string());
@@ -46,11 +47,24 @@ pub(super) fn list_segments(dir: &Path, stream: SpoolStream) -> Result<Vec<Segme
     Ok(segments)
 }
 
-/// Adds up the sizes of all segments of all streams.
-pub(super) fn total_bytes(dir: &Path) -> Result<u64, Error> {
-    let paths = list_names(dir)?.into_iter().filter(|name| name.ends_with(".log")).map(|name| dir.join(name));
-    // The uplink may have removed one in between.
-    Ok(paths.filter_map(|path| fs::symlink_metadata(path).ok()).map(|metadata| metadata.len()).sum())
+/// Adds up the sizes of all segments and blobs of all streams, and counts the blobs.
+pub(super) fn measure_spool(dir: &Path) -> Result<SpoolSize, Error> {
+    let mut size = SpoolSize::default();
+    for name in list_names(dir)? {
+        let is_blob = is_blob_file(&name);
+        if is_blob || name.ends_with(".log") {
+            size.blobs += usize::from(is_blob);
+            // The uplink may have removed it in between.
+            size.bytes += fs::symlink_metadata(dir.join(name)).map_or(0, |metadata| metadata.len());
+        }
+    }
+    Ok(size)
+}
+
+#[derive(Debug, Default)]
+pub(super) struct SpoolSize {
+    pub bytes: u64,
+    pub blobs: usize,
 }
 
 /// Finds the key of the last complete record of a stream.

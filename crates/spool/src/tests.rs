@@ -1,4 +1,5 @@
 use super::*;
+use atoll_protocol::EventBlob;
 use proptest::prelude::*;
 use std::ops::RangeInclusive;
 
@@ -47,6 +48,70 @@ fn files_ending(dir: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
+fn push_with_blob(writer: &mut SpoolWriter, key: i64, content: &str) -> EventBlob {
+    let json = format!(r#"{{"key":{key},"boot":1}}"#);
+    writer.push_record(key, |buffer| buffer.extend_from_slice(json.as_bytes()));
+    let blob = EventBlob::new(content.to_owned());
+    writer.push_blob(key, blob.clone());
+    blob
+}
+
+#[test]
+fn a_blob_goes_with_its_event_and_leaves_with_its_acknowledgement() {
+    let dir = tempfile::tempdir().unwrap();
+    let (stream, mut writer, mut outbox, _lock) = open(dir.path(), SandboxId::new());
+    append(&mut writer, stream, 1..=2);
+    let blob = push_with_blob(&mut writer, 3, "whole");
+    assert_eq!(files_ending(dir.path(), ".blob").len(), 0, "nothing before the commit");
+    writer.commit().unwrap();
+    let batch = outbox.next_batch(2, LIMITS).unwrap().unwrap();
+    assert!(batch.blobs.is_empty(), "it belongs to a later event");
+    let batch = outbox.next_batch(3, LIMITS).unwrap().unwrap();
+    assert_eq!((batch.blobs[0].sha256.as_str(), batch.blobs.len()), (blob.sha256.as_str(), 1));
+    assert_eq!(batch.blobs[0].read().unwrap().unwrap(), b"whole");
+    outbox.acknowledge(stream, 2).unwrap();
+    assert_eq!(files_ending(dir.path(), ".blob").len(), 1);
+    outbox.acknowledge(stream, 3).unwrap();
+    assert_eq!(files_ending(dir.path(), ".blob").len(), 0);
+    assert_eq!(batch.blobs[0].read().unwrap(), None);
+}
+
+#[test]
+fn the_next_worker_sends_the_blobs_of_a_killed_one() {
+    let (dir, sandbox) = (tempfile::tempdir().unwrap(), SandboxId::new());
+    let (_, mut writer, outbox, lock) = open(dir.path(), sandbox);
+    push_with_blob(&mut writer, 1, "whole");
+    writer.commit().unwrap();
+    // Killed after it wrote the blob and before it wrote the event.
+    push_with_blob(&mut writer, 2, "orphan");
+    writer.fail_next_commit();
+    assert!(writer.commit().is_err());
+    assert_eq!(files_ending(dir.path(), ".blob").len(), 2);
+    drop((writer, outbox, lock));
+    let (_, _, mut outbox, _lock) = open(dir.path(), sandbox);
+    let batch = outbox.next_batch(0, LIMITS).unwrap().unwrap();
+    assert_eq!((batch.last, batch.blobs.len()), (1, 1));
+    assert_eq!(batch.blobs[0].read().unwrap().unwrap(), b"whole");
+    outbox.acknowledge(batch.stream, 1).unwrap();
+    assert_eq!(files_ending(dir.path(), ".blob"), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn blobs_count_towards_the_limit_of_the_spool() {
+    let dir = tempfile::tempdir().unwrap();
+    let (stream, mut writer, mut outbox, _lock) = open(dir.path(), SandboxId::new());
+    writer.set_max_bytes(1_000);
+    for key in [1, 2] {
+        push_with_blob(&mut writer, key, &"x".repeat(600));
+        writer.commit().unwrap();
+    }
+    push_with_blob(&mut writer, 3, "more");
+    assert!(writer.commit().is_err());
+    outbox.next_batch(2, LIMITS).unwrap();
+    outbox.acknowledge(stream, 2).unwrap();
+    assert_eq!(writer.commit().unwrap(), Some(3..=3));
+}
+
 #[test]
 fn a_spool_at_its_limit_accepts_events_again_after_some_are_sent() {
     let dir = tempfile::tempdir().unwrap();
@@ -62,7 +127,7 @@ fn a_spool_at_its_limit_accepts_events_again_after_some_are_sent() {
         assert!(key < 1000);
     };
     assert!(refused.to_string().contains("add to"), "{refused}");
-    let stored = segment::total_bytes(dir.path()).unwrap();
+    let stored = segment::measure_spool(dir.path()).unwrap().bytes;
     assert!((3 * SEGMENT..5 * SEGMENT).contains(&stored), "{stored}");
     assert!(writer.commit().is_err(), "the retry fails too");
     read_all(&mut outbox, key - 1);

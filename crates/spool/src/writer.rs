@@ -1,7 +1,8 @@
 //! The writing end of the spool: groups events and syncs them to disk.
 
+use crate::blob_file::{self, MAX_BLOBS};
 use crate::{Context, Error, SpoolStream, record, segment, sync_parent};
-use atoll_protocol::BatchEvent;
+use atoll_protocol::{BatchEvent, EventBlob};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,13 +17,15 @@ pub struct SpoolWriter {
     dir: PathBuf,
     stream: SpoolStream,
     segment_bytes: u64,
-    /// Limit of all segments together; checked when a segment begins.
+    /// Limit of all segments and blobs together; checked when a segment begins and before each blob.
     max_bytes: u64,
     open: Option<OpenSegment>,
     /// Records that are not on disk yet, the end of each, and the key of the first.
     pending: Vec<u8>,
     ends: VecDeque<usize>,
     first_pending: i64,
+    /// Blobs that are not on disk yet, with the keys of their events.
+    pending_blobs: VecDeque<(i64, EventBlob)>,
     /// Number of records per write. Small while the disk is nearly full.
     records_per_write: usize,
 }
@@ -45,11 +48,12 @@ impl SpoolWriter {
             pending: Vec::new(),
             ends: VecDeque::new(),
             first_pending: 0,
+            pending_blobs: VecDeque::new(),
             records_per_write: usize::MAX,
         }
     }
 
-    /// Limits the size of all segments together.
+    /// Limits the size of all segments and blobs together.
     pub const fn set_max_bytes(&mut self, bytes: u64) {
         self.max_bytes = bytes;
     }
@@ -62,6 +66,11 @@ impl SpoolWriter {
         });
     }
 
+    /// Adds a blob that the event with this key names. `commit` syncs it before the event.
+    pub fn push_blob(&mut self, key: i64, blob: EventBlob) {
+        self.pending_blobs.push_back((key, blob));
+    }
+
     pub(super) fn push_record(&mut self, key: i64, write: impl FnOnce(&mut Vec<u8>)) {
         if self.pending.is_empty() {
             self.first_pending = key;
@@ -70,8 +79,8 @@ impl SpoolWriter {
         self.ends.push_back(self.pending.len());
     }
 
-    pub const fn pending_bytes(&self) -> usize {
-        self.pending.len()
+    pub fn pending_bytes(&self) -> usize {
+        self.pending.len() + self.pending_blobs.iter().map(|(_, blob)| blob.content.len()).sum::<usize>()
     }
 
     /// Syncs pending events to disk and returns their keys.
@@ -83,7 +92,8 @@ impl SpoolWriter {
             let Some(end) = count.checked_sub(1).and_then(|last| self.ends.get(last)).copied() else {
                 return Ok(None);
             };
-            match self.write(end) {
+            let last = self.first_pending + i64::try_from(count).unwrap_or(0) - 1;
+            match self.write_blobs(last).and_then(|()| self.write(end)) {
                 Ok(()) => {
                     self.records_per_write = self.records_per_write.saturating_mul(2);
                     return Ok(Some(self.remove_pending(count, end)));
@@ -94,6 +104,19 @@ impl SpoolWriter {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Writes the blobs of the pending events up to `last`.
+    fn write_blobs(&mut self, last: i64) -> Result<(), Error> {
+        while let Some((key, blob)) = self.pending_blobs.front().filter(|(key, _)| *key <= last) {
+            let size = segment::measure_spool(&self.dir)?;
+            if size.bytes >= self.max_bytes || size.blobs >= MAX_BLOBS {
+                return Err(io::Error::from(io::ErrorKind::QuotaExceeded)).context("add to", &self.dir);
+            }
+            blob_file::write_blob(&self.dir, self.stream, *key, blob)?;
+            self.pending_blobs.pop_front();
+        }
+        Ok(())
     }
 
     /// Writes the first `end` pending bytes.
@@ -126,7 +149,7 @@ impl SpoolWriter {
     }
 
     fn begin_segment(&self) -> Result<OpenSegment, Error> {
-        if self.max_bytes != u64::MAX && segment::total_bytes(&self.dir)? >= self.max_bytes {
+        if self.max_bytes != u64::MAX && segment::measure_spool(&self.dir)?.bytes >= self.max_bytes {
             return Err(io::Error::from(io::ErrorKind::QuotaExceeded)).context("add to", &self.dir);
         }
         let path = segment::segment_path(&self.dir, self.stream, self.first_pending);

@@ -47,10 +47,13 @@ pub async fn delete_oldest_events(tx: &mut dyn Tx, sandbox: &mut SandboxRow, cou
 }
 
 /// Deletes rows of old blobs of ended sandboxes and returns their files. Keeps transcripts that an open session needs.
+///
+/// A blob does not go before an event that names it: the newest event of its sandbox must be old, too.
 pub async fn delete_old_blobs(tx: &mut dyn Tx, before: Timestamp, limit: i64) -> Result<Vec<String>> {
     let sql = "SELECT b.sandbox_id, b.sha256, COALESCE(b.stored, b.sha256) AS file
                FROM blobs b JOIN sandboxes s ON s.id = b.sandbox_id
-               WHERE b.created_at < ?1 AND s.ended_at < ?1 AND NOT EXISTS (SELECT 1 FROM sessions t
+               JOIN events e ON e.sandbox_id = s.id AND e.seq = s.last_seq
+               WHERE b.created_at < ?1 AND s.ended_at < ?1 AND e.received_at < ?1 AND NOT EXISTS (SELECT 1 FROM sessions t
                WHERE t.last_sandbox_id = b.sandbox_id AND t.transcript = b.sha256 AND t.state = 'open')
                ORDER BY b.sha256 LIMIT ?2";
     let rows = tx.query(sql, &[time_param(before), limit.into()]).await?;

@@ -30,6 +30,9 @@ pub struct Change {
     /// `full_diff` is truncated.
     #[serde(default, skip_serializing_if = "is_false")]
     pub full_diff_truncated: bool,
+    /// Size of the whole diff, if `full_diff` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_diff_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub binary: bool,
     /// Size and hash of the file, if `full_diff` is absent or truncated.

@@ -20,7 +20,8 @@ pub struct Side<'a> {
 pub struct FileDiff {
     /// At most `max_bytes` long.
     pub text: String,
-    pub truncated: bool,
+    /// Size of the whole diff.
+    pub bytes: u64,
     pub added: u64,
     pub removed: u64,
 }
@@ -39,17 +40,20 @@ pub fn unified_diff(old: Side<'_>, new: Side<'_>, longest: usize, deadline: Inst
             diff.added += to_u64(operation.new_range().len());
         }
     }
-    let mut page = BoundedText { text: String::new(), max_bytes: longest, is_full: false };
+    let mut page = BoundedText { text: String::new(), max_bytes: longest, bytes: 0 };
     page.push(&format!("--- {}\n+++ {}\n", format_header('a', old.path), format_header('b', new.path)));
     for hunk in similar::group_diff_ops(operations, CONTEXT_LINES) {
-        if page.is_full {
-            break;
-        }
         write_hunk(&mut page, &hunk, &old_lines, &new_lines);
     }
     diff.text = page.text;
-    diff.truncated = page.is_full;
+    diff.bytes = to_u64(page.bytes);
     diff
+}
+
+impl FileDiff {
+    pub fn is_truncated(&self) -> bool {
+        to_u64(self.text.len()) < self.bytes
+    }
 }
 
 /// Cuts a diff at a line end, or within a very long line.
@@ -137,24 +141,22 @@ fn to_u64(length: usize) -> u64 {
 struct BoundedText {
     text: String,
     max_bytes: usize,
-    is_full: bool,
+    /// Size of everything that was pushed.
+    bytes: usize,
 }
 
 impl BoundedText {
     fn push(&mut self, text: &str) {
-        if self.is_full {
-            return;
+        let is_full = self.text.len() < self.bytes;
+        self.bytes += text.len();
+        if !is_full {
+            let room = self.max_bytes.saturating_sub(self.text.len());
+            self.text.push_str(&text[..text.floor_char_boundary(room)]);
         }
-        let room = self.max_bytes.saturating_sub(self.text.len());
-        self.is_full = text.len() > room;
-        self.text.push_str(&text[..text.floor_char_boundary(room)]);
     }
 
     fn push_lines(&mut self, mark: char, lines: &[&str]) {
         for line in lines {
-            if self.is_full {
-                return;
-            }
             self.push(mark.encode_utf8(&mut [0; 4]));
             self.push(line);
             if !line.ends_with('\n') {

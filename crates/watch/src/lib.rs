@@ -56,7 +56,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            max_diff_bytes: 50_000,
+            max_diff_bytes: 2_000_000,
             max_preview_bytes: 2_000,
             max_text_bytes: 1_000_000,
             settle_time: Duration::from_millis(50),

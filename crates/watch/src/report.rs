@@ -15,16 +15,28 @@ const MAX_BATCH_TIME: Duration = Duration::from_secs(2);
 /// Size limit of all diffs of a batch; later files are reported by size and hash.
 const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
 
+/// Size limit of what the diffs of a batch have beyond an ordinary size.
+const MAX_EXTRA_BYTES: usize = 4 * 1024 * 1024;
+const MAX_ORDINARY_DIFF_BYTES: usize = 50_000;
+
 pub struct ChangeReporter<'a> {
     options: &'a Options,
     memory: &'a TextStore,
     bytes_left: usize,
+    /// Room for the rest of long diffs, which must not use up the room of ordinary ones.
+    extra_bytes_left: usize,
     time_left: Duration,
 }
 
 impl<'a> ChangeReporter<'a> {
     pub fn new(options: &'a Options, memory: &'a TextStore) -> Self {
-        Self { options, memory, bytes_left: MAX_BATCH_BYTES, time_left: MAX_BATCH_TIME }
+        Self {
+            options,
+            memory,
+            bytes_left: MAX_BATCH_BYTES,
+            extra_bytes_left: MAX_EXTRA_BYTES,
+            time_left: MAX_BATCH_TIME,
+        }
     }
 
     pub fn report_change(
@@ -43,6 +55,7 @@ impl<'a> ChangeReporter<'a> {
             diff_preview: String::new(),
             full_diff: None,
             full_diff_truncated: false,
+            full_diff_bytes: None,
             binary: [old, new].iter().flatten().any(|(_, known)| known.is_binary),
             size: None,
             sha256: None,
@@ -62,19 +75,25 @@ impl<'a> ChangeReporter<'a> {
     fn add_diff(&mut self, change: &mut Change, old: Option<(&[u8], &FileRecord)>, new: Option<(&[u8], &FileRecord)>) {
         let (Some(old_text), Some(new_text)) = (self.side_text(old), self.side_text(new)) else { return };
         let began = Instant::now();
+        let ordinary = MAX_ORDINARY_DIFF_BYTES.min(self.options.max_diff_bytes).min(self.bytes_left);
+        let extra = if ordinary < self.bytes_left { self.options.max_diff_bytes - ordinary } else { 0 };
+        let extra = extra.min(self.extra_bytes_left);
         let diff = diff::unified_diff(
             Side { path: old.map(|(path, _)| path), text: &old_text },
             Side { path: new.map(|(path, _)| path), text: &new_text },
-            self.options.max_diff_bytes.min(self.bytes_left),
+            ordinary + extra,
             began + MAX_DIFF_TIME.min(self.time_left),
         );
         self.time_left = self.time_left.saturating_sub(began.elapsed());
         change.lines_added = diff.added;
         change.lines_removed = diff.removed;
-        change.full_diff_truncated = diff.truncated;
+        change.full_diff_truncated = diff.is_truncated();
+        change.full_diff_bytes = diff.is_truncated().then_some(diff.bytes);
         change.diff_preview = diff::cut_preview(&diff.text, self.options.max_preview_bytes).to_owned();
-        self.bytes_left = self.bytes_left.saturating_sub(diff.text.len() + change.diff_preview.len());
-        change.full_diff = (!diff.truncated || !diff.text.is_empty()).then_some(diff.text);
+        let used = diff.text.len().min(ordinary);
+        self.bytes_left = self.bytes_left.saturating_sub(used + change.diff_preview.len());
+        self.extra_bytes_left -= diff.text.len() - used;
+        change.full_diff = (!diff.is_truncated() || !diff.text.is_empty()).then_some(diff.text);
     }
 
     /// The text of one side: empty if the file is missing, `None` if the text is unavailable.

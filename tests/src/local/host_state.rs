@@ -50,7 +50,7 @@ impl HostProcess {
         self.send_signal(Signal::KILL)
     }
 
-    /// Returns whether the process still existed.
+    /// Sends a signal. Returns whether the process still existed.
     pub fn send_signal(&self, signal: Signal) -> bool {
         rustix::process::pidfd_send_signal(&self.descriptor, signal).is_ok()
     }

@@ -3,15 +3,20 @@
 use atoll_core::time::{Clock, SystemClock, Timestamp};
 use atoll_test_wait::poll_until;
 use atoll_tests::database::DatabaseKind;
-use atoll_tests::manual_worker::ManualWorker;
+use atoll_tests::manual_worker::{ManualWorker, build_event};
 use atoll_tests::on_both_databases;
 use atoll_tests::server::TestServer;
+use reqwest::Method;
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-on_both_databases!(a_jump_forward_ends_no_lease, a_jump_back_hides_no_silent_worker);
+on_both_databases!(
+    a_jump_forward_ends_no_lease,
+    a_jump_back_hides_no_silent_worker,
+    a_blob_stays_as_long_as_the_event_that_names_it,
+);
 
 const DAY_SECONDS: i64 = 24 * 3600;
 
@@ -79,5 +84,32 @@ async fn a_jump_back_hides_no_silent_worker(kind: DatabaseKind) {
         admin.get(&path).await.expect_status(200)["activity"] == "unreachable"
     })
     .await;
+    server.stop().await;
+}
+
+/// A worker uploads a blob, loses its connection, and sends the event days later.
+async fn a_blob_stays_as_long_as_the_event_that_names_it(kind: DatabaseKind) {
+    const HELLO_SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+    let clock = JumpingClock::start();
+    let keep_ten_days = |options: &mut atoll_server::options::Options| {
+        options.config.retention.events = Some(Duration::from_secs(10 * 24 * 3600));
+    };
+    let server = TestServer::start_with_clock(kind, keep_ten_days, Some(Arc::clone(&clock) as _)).await;
+    let admin = server.admin();
+    let sandbox = admin.create_external_sandbox(json!({})).await;
+    let worker = ManualWorker::new(&admin, &sandbox);
+    worker.send_heartbeat("working").await.expect_status(200);
+    let blob = format!("/sandboxes/{}/blobs/{HELLO_SHA256}", sandbox.id);
+    worker.actor.send(worker.actor.request(Method::PUT, &blob).body("hello")).await.expect_status(200);
+    admin.post(&format!("/sandboxes/{}/stop", sandbox.id), json!({ "results": "discard" })).await.expect_status(200);
+    clock.jump(5 * DAY_SECONDS);
+    let text = json!({ "text": "h", "truncated": true, "text_bytes": 5, "text_blob": HELLO_SHA256 });
+    worker.send_batch(vec![build_event(1, "agent.message", text)]).await.expect_status(200);
+    clock.jump(6 * DAY_SECONDS);
+    admin.post("/gc", json!({})).await.expect_status(200);
+    assert_eq!(admin.get(&blob).await.expect_status(200), "hello", "its event is six days old");
+    clock.jump(10 * DAY_SECONDS);
+    assert_eq!(admin.post("/gc", json!({})).await.expect_status(200)["blobs"], 1);
+    admin.get(&blob).await.expect_problem(404, "not_found");
     server.stop().await;
 }

@@ -46,4 +46,5 @@ mod set_up_layers;
 mod setup;
 mod shell;
 mod terminal;
+mod whole_texts;
 pub mod worker_isolation;

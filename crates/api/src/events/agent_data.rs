@@ -100,6 +100,9 @@ pub struct AgentText {
     /// Size of the whole text, if `text` is truncated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text_bytes: Option<u64>,
+    /// Hash of the blob with the whole text, if `text` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text_blob: Option<String>,
     /// The tool call of the subagent that wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_tool_use_id: Option<String>,
@@ -185,9 +188,18 @@ pub struct AgentUnparsed {
 pub struct AgentSystemMessage {
     /// The kind of notice, such as `resume_failed` or a word of the agent.
     pub subtype: String,
-    /// The agent's notice.
+    /// The agent's notice; the start of its text if it is too long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
+    /// `data` is truncated.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub truncated: bool,
+    /// Size of the whole notice, if `data` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_bytes: Option<u64>,
+    /// Hash of the blob with the whole notice, if `data` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_blob: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub native_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -225,6 +237,15 @@ pub struct AgentRateLimited {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentError {
     pub error: String,
+    /// `error` is truncated.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub truncated: bool,
+    /// Size of the whole error, if `error` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_bytes: Option<u64>,
+    /// Hash of the blob with the whole error, if `error` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_blob: Option<String>,
     /// HTTP status of the failed request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Value>,
@@ -241,8 +262,17 @@ pub struct AgentError {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentPlan {
-    /// Steps with `text` and `state`; a string if the plan is too long.
+    /// Steps with `text` and `state`; the start of their text if the plan is too long.
     pub items: Value,
+    /// `items` is truncated.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub truncated: bool,
+    /// Size of the whole plan, if `items` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items_bytes: Option<u64>,
+    /// Hash of the blob with the whole plan, if `items` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items_blob: Option<String>,
     /// The items extend the plan; otherwise they replace it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub adds: bool,
@@ -271,6 +301,15 @@ pub struct DelegationCompleted {
     pub tool_use_id: String,
     pub output: String,
     pub is_error: bool,
+    /// `output` is truncated.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub truncated: bool,
+    /// Size of the whole output, if `output` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<u64>,
+    /// Hash of the blob with the whole output, if `output` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_blob: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -312,8 +351,17 @@ pub struct TranscriptFailed {
 pub struct ToolUse {
     pub tool: String,
     pub tool_use_id: String,
-    /// The tool's input; a string if it is too long.
+    /// The tool's input; the start of its text if it is too long.
     pub input: Value,
+    /// `input` is truncated.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub truncated: bool,
+    /// Size of the whole input, if `input` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_bytes: Option<u64>,
+    /// Hash of the blob with the whole input, if `input` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_blob: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The tool call of the subagent that made this call.
@@ -334,6 +382,9 @@ pub struct ToolCompleted {
     /// Size of the whole output, if `output` is truncated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<u64>,
+    /// Hash of the blob with the whole output, if `output` is truncated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_blob: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i64>,
     /// Exit of a command of the demo agent.
@@ -365,6 +416,12 @@ pub struct FileEdited {
     /// `full_diff` is incomplete.
     #[serde(default, skip_serializing_if = "is_false")]
     pub full_diff_truncated: bool,
+    /// Size of the whole diff, if `full_diff` is incomplete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_diff_bytes: Option<u64>,
+    /// Hash of the blob with the whole diff, if `full_diff` is incomplete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_diff_blob: Option<String>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub binary: bool,
     /// The file's size, if there is no diff.

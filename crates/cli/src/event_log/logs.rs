@@ -14,11 +14,15 @@ Examples:
   atoll logs sbx_…
   atoll logs ses_… --follow
   atoll logs sbx_… --type 'agent.*' | less
+  atoll logs sbx_… --full
 
 --json prints the events, like `atoll events --json`.")]
 pub struct Logs {
     /// Sandbox, or session (ses_…) for its newest sandbox
     id: TargetRef,
+    /// Print long texts whole
+    #[arg(long)]
+    full: bool,
     #[command(flatten)]
     filter: EventFilter,
     #[command(flatten)]
@@ -28,17 +32,23 @@ pub struct Logs {
 pub async fn run(logs: &Logs, output: &Output) -> Result {
     let client = find_log_client(&logs.connect, &logs.filter, output).await?;
     let sandbox = sandbox_of(&client, logs.id.resolve(&client).await?).await?;
-    LogReader::new(&client, output, sandbox, &logs.filter)?.read_all(&mut ParagraphSink(output)).await
+    let reader = LogReader::new(&client, output, sandbox, &logs.filter)?.with_whole_texts(logs.full && !output.json);
+    reader.read_all(&mut ParagraphSink { output, is_full: logs.full }).await
 }
 
-struct ParagraphSink<'a>(&'a Output);
+struct ParagraphSink<'a> {
+    output: &'a Output,
+    is_full: bool,
+}
 
 impl EventSink for ParagraphSink<'_> {
     fn show_event(&mut self, event: &LogEvent) -> Result {
-        if self.0.json {
-            return self.0.print_object(&event.event);
+        let output = self.output;
+        if output.json {
+            return output.print_object(&event.event);
         }
         let Some(paragraph) = event_paragraph::describe_event(event) else { return Ok(()) };
-        paragraph.lines(self.0).iter().try_for_each(|line| self.0.print_line(line))
+        let most = if self.is_full { usize::MAX } else { event_paragraph::MAX_BODY_LINES };
+        paragraph.lines(output, most).iter().try_for_each(|line| output.print_line(line))
     }
 }

@@ -3,6 +3,7 @@
 pub mod events;
 pub mod log_event;
 pub mod logs;
+pub mod whole_text;
 
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::{Failure, Result};
@@ -61,6 +62,8 @@ pub struct LogReader<'a> {
     sandbox: SandboxId,
     filter: &'a EventFilter,
     patterns: Vec<EventTypePattern>,
+    /// Fetch the whole of texts that events show in part.
+    fetches_whole_texts: bool,
 }
 
 impl<'a> LogReader<'a> {
@@ -75,7 +78,19 @@ impl<'a> LogReader<'a> {
             Failure::input(format!("--type: {error}"))
                 .with_hint("Use a type such as agent.message, or a group such as agent.*")
         })?;
-        Ok(Self { client, output, sandbox, filter, patterns })
+        Ok(Self { client, output, sandbox, filter, patterns, fetches_whole_texts: false })
+    }
+
+    pub const fn with_whole_texts(mut self, fetches: bool) -> Self {
+        self.fetches_whole_texts = fetches;
+        self
+    }
+
+    async fn show_event(&self, mut event: LogEvent, sink: &mut dyn EventSink) -> Result {
+        if self.fetches_whole_texts {
+            whole_text::complete_event(&mut event, self.client).await?;
+        }
+        sink.show_event(&event)
     }
 
     /// Passes the selected events to the sink, in order.
@@ -85,9 +100,9 @@ impl<'a> LogReader<'a> {
         match (self.filter.limit, self.filter.since, self.filter.follow) {
             (Some(0), _, _) => since = since.max(sandbox.last_seq),
             (Some(most), ..) => {
-                for event in self.newest_events(most, since).await?.iter().rev() {
-                    sink.show_event(event)?;
+                for event in self.newest_events(most, since).await?.into_iter().rev() {
                     since = event.event.seq;
+                    self.show_event(event, sink).await?;
                 }
             }
             (None, None, false) => {
@@ -127,8 +142,8 @@ impl<'a> LogReader<'a> {
         let mut cursor = None;
         loop {
             let (events, next) = self.fetch_page(EventOrder::Asc, PAGE_SIZE, cursor).await?;
-            for event in &events {
-                sink.show_event(event)?;
+            for event in events {
+                self.show_event(event, sink).await?;
             }
             let Some(next) = next else { return Ok(()) };
             cursor = Some(next);
@@ -162,7 +177,7 @@ impl<'a> LogReader<'a> {
                     let event = LogEvent::from(*event);
                     seq = event.event.seq;
                     if seq <= last && self.is_selected(&event) {
-                        sink.show_event(&event)?;
+                        self.show_event(event, sink).await?;
                     }
                 }
                 EventStreamItem::Truncated { first_seq } => {
@@ -209,7 +224,7 @@ impl<'a> LogReader<'a> {
                     }
                     ended |= event.is_sandbox_end();
                     if self.is_selected(&event) {
-                        sink.show_event(&event)?;
+                        self.show_event(event, sink).await?;
                     }
                 }
                 EventStreamItem::Truncated { first_seq } => sink.show_truncation(first_seq, self.output)?,

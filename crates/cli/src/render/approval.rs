@@ -81,6 +81,17 @@ impl ApprovalRequest {
         input.question.or_else(|| self.text.clone()).unwrap_or_else(|| describe_value(&self.input))
     }
 
+    /// Every field of the input, or the questions. Not escaped.
+    pub fn describe_whole(&self) -> String {
+        match &self.input {
+            Value::Object(fields) if self.questions().is_empty() && !fields.is_empty() => {
+                let lines = fields.iter().map(|(name, value)| format!("{name}: {}", describe_value(value)));
+                lines.collect::<Vec<_>>().join("\n")
+            }
+            _ => self.describe(),
+        }
+    }
+
     /// The tool and its input, or the questions. Not escaped.
     pub fn describe_with_tool(&self) -> String {
         match &self.tool {

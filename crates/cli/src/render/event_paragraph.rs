@@ -1,11 +1,12 @@
 //! Renders an event as a paragraph: a headline, and a body with text or output.
 
 use super::approval::{ApprovalRequest, describe_answer, describe_resolution};
-use super::plain_value::describe_output;
+use super::plain_value::{describe_output, describe_value};
 use super::setup_lines::{self, SetupLineKind};
 use super::tool_input::describe_input;
 use super::{continuous, event_line, fact, style, text, time};
 use crate::event_log::log_event::LogEvent;
+use crate::event_log::whole_text::TruncatedText;
 use crate::output::Output;
 use anstyle::Style;
 use atoll_api::events::{EventData, MessageContent};
@@ -13,27 +14,30 @@ use atoll_core::message::{Delivery, MessageType};
 use atoll_core::provider::CommandExit;
 
 const MAX_HEAD_CHARS: usize = 200;
-/// Longer bodies are cut; `atoll events --json` prints all of it.
-const MAX_BODY_LINES: usize = 60;
+/// Longer bodies are cut; `atoll logs --full` prints all of it.
+pub const MAX_BODY_LINES: usize = 60;
 
 pub struct Paragraph {
     time: String,
     head: String,
     style: Style,
     body: String,
+    /// How to get the whole of a truncated text.
+    mark: Option<String>,
 }
 
 impl Paragraph {
-    /// The lines to print.
-    pub fn lines(&self, output: &Output) -> Vec<String> {
+    /// The lines to print, with at most `most` lines of the body.
+    pub fn lines(&self, output: &Output, most: usize) -> Vec<String> {
         let time = output.apply_style(style::FAINT, &self.time);
         let mut lines = vec![format!("{time}  {}", output.apply_style(self.style, &self.head))];
         let mut body = self.body.lines();
-        lines.extend(body.by_ref().take(MAX_BODY_LINES).map(|line| format!("    {line}").trim_end().to_owned()));
+        lines.extend(body.by_ref().take(most).map(|line| format!("    {line}").trim_end().to_owned()));
         let left = body.count();
         if left > 0 {
             lines.push(output.apply_style(style::FAINT, &format!("    … and {left} more lines")));
         }
+        lines.extend(self.mark.as_ref().map(|mark| output.apply_style(style::FAINT, &format!("    … {mark}"))));
         lines
     }
 }
@@ -46,7 +50,22 @@ pub fn describe_event(event: &LogEvent) -> Option<Paragraph> {
         head: text::escape_clipped(&head, MAX_HEAD_CHARS),
         style: style::event_style(event.event_type()),
         body: text::escape_block(body.trim_end()),
+        mark: describe_mark(event),
     })
+}
+
+/// Says how to get the rest of a text that the paragraph shows in part.
+fn describe_mark(event: &LogEvent) -> Option<String> {
+    let sandbox = event.event.sandbox_id;
+    match (&event.data, TruncatedText::of(&event.data)) {
+        (_, Some(text)) => Some(text.describe(sandbox)),
+        (EventData::AgentFileEdited(edit), None)
+            if edit.full_diff.as_ref().is_some_and(|diff| diff.len() > edit.diff_preview.len()) =>
+        {
+            Some(format!("print the whole diff with `atoll logs {sandbox} --full`"))
+        }
+        _ => None,
+    }
 }
 
 /// The headline and the body, not escaped.
@@ -61,6 +80,9 @@ fn head_and_body(event: &LogEvent) -> Option<(String, String)> {
         EventData::AgentMessage(_) => ("the agent says:".to_owned(), body),
         EventData::AgentThinking(_) => ("the agent thinks:".to_owned(), body),
         EventData::AgentSystemMessage(_) => ("the agent's system message:".to_owned(), body),
+        EventData::AgentToolUse(call) if call.input_blob.is_some() && !call.truncated => {
+            (format!("→ {}:", call.tool), describe_value(&call.input))
+        }
         EventData::AgentToolUse(call) => head_only(format!("→ {}: {}", call.tool, describe_input(&call.input))),
         EventData::AgentToolCompleted(call) => {
             let failed = if call.is_error { " failed" } else { "" };

@@ -35,8 +35,9 @@ const TYPES: &[&str] = &[
 
 fn render_both(event: &LogEvent) -> (String, String) {
     let output = Output::new(false);
-    let prose =
-        event_paragraph::describe_event(event).map(|paragraph| paragraph.lines(&output).join("\n")).unwrap_or_default();
+    let prose = event_paragraph::describe_event(event)
+        .map(|paragraph| paragraph.lines(&output, event_paragraph::MAX_BODY_LINES).join("\n"))
+        .unwrap_or_default();
     (event_line::format_event(event, &output), prose)
 }
 

@@ -15,7 +15,7 @@ use crate::references::short_reference;
 use crate::render::text;
 use crate::sandbox::create::describe_repository;
 use crate::sandbox::readiness::{require_created, wait_until_created};
-use atoll_api::{ErrorCode, Sandbox, StopSandbox};
+use atoll_api::{ErrorCode, NewSandbox, Sandbox, StopSandbox};
 use atoll_config::Config;
 use atoll_core::id::SandboxId;
 use atoll_core::provider::capabilities::WorkerHost;
@@ -101,6 +101,7 @@ impl RunTask<'_> {
         let is_demo = capabilities_of(provider).worker == WorkerHost::Provider;
         let agent = named.or_else(|| is_demo.then(|| DEMO_AGENT.to_owned()));
         let request = task_input::sandbox_request(self.run, self.input, agent.as_deref(), &self.server.client).await?;
+        self.warn_of_approvals(&request).await?;
         let created = self.server.client.create_sandbox(&request).await.map_err(creation_failure)?;
         let sandbox = created.id;
         *known = Some(sandbox);
@@ -151,6 +152,23 @@ impl RunTask<'_> {
         Ok(())
     }
 
+    /// Reports, before the sandbox exists, that its agent may wait for approvals that this run cannot answer.
+    async fn warn_of_approvals(&self, request: &NewSandbox) -> Result {
+        if terminal::is_interactive(self.output) {
+            return Ok(());
+        }
+        // A request that cannot be previewed fails when the sandbox is created.
+        let Ok(preview) = self.server.client.preview_sandbox(request).await else { return Ok(()) };
+        // The demo agent asks by messages.
+        let asks = preview.agent.as_deref() != Some(DEMO_AGENT);
+        match approval_notice::describe_unattended_approvals(&preview.settings).filter(|_| asks) {
+            Some(notice) if self.output.json => self.output.print_note(&notice),
+            Some(notice) => view::print_steps(&[ViewStep::warning(&notice)], self.output)?,
+            None => {}
+        }
+        self.output.flush()
+    }
+
     /// Rejects a sandbox whose worker a person starts: Atoll does not start its agent.
     async fn require_agent(&self, created: &Sandbox) -> Result {
         if created.worker.is_none() {
@@ -175,14 +193,8 @@ impl RunTask<'_> {
     }
 
     fn print_start(&self, created: &Sandbox, choice: Option<&str>) -> Result {
-        let Sandbox { id, session_id, provider, agent, settings, .. } = created;
-        // The demo agent asks by messages.
-        let is_unattended = !terminal::is_interactive(self.output) && agent.as_deref() != Some(DEMO_AGENT);
-        let notice = approval_notice::describe_unattended_approvals(settings).filter(|_| is_unattended);
+        let Sandbox { id, session_id, provider, agent, .. } = created;
         if self.output.json {
-            if let Some(notice) = &notice {
-                self.output.print_note(notice);
-            }
             self.output.print_object(&json!({ "type": "started", "sandbox": id, "session": session_id }))?;
             return self.output.flush();
         }
@@ -194,7 +206,6 @@ impl RunTask<'_> {
         let agent = text::escape_line(agent.as_deref().unwrap_or_default());
         let mut steps = vec![ViewStep::note(&format!("{id} ({provider}, agent {agent}){server}"))];
         steps.extend(choice.map(ViewStep::note));
-        steps.extend(notice.as_deref().map(ViewStep::warning));
         steps.push(ViewStep::note(
             &describe_repository(created)
                 .unwrap_or_else(|| "no repository: the workspace is empty (use --repo PATH)".to_owned()),

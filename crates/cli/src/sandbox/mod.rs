@@ -1,8 +1,10 @@
 //! `atoll sandbox`: manages sandboxes.
 
+mod blob;
 mod cp;
 pub mod create;
 mod diff;
+mod download;
 mod exec;
 mod exec_list;
 mod files;
@@ -56,6 +58,8 @@ enum Command {
     Diff(diff::DiffArgs),
     /// Print a sandbox's transcript
     Transcript(transcript::Transcript),
+    /// Print a text that is too long for an event
+    Blob(blob::Blob),
     /// Pause a sandbox
     Pause(pause::Pause),
     /// Resume a paused sandbox
@@ -108,6 +112,7 @@ pub async fn run(sandbox: &SandboxArgs, output: &Output) -> Result {
         Command::Shell(shell) => shell::run(shell, &client, output).await,
         Command::Diff(diff) => diff::run(diff, &client, output).await,
         Command::Transcript(transcript) => transcript::run(transcript, &client, output).await,
+        Command::Blob(blob) => blob::run(blob, &client, output).await,
         Command::Pause(pause) => pause::pause_sandbox(pause, &client, output).await,
         Command::Resume(resume) => pause::resume_sandbox(resume, &client, output).await,
         Command::Fork(fork) => fork::run(fork, &client, output).await,

@@ -1,10 +1,10 @@
 //! `atoll sandbox transcript`: prints the transcript.
 
+use super::download;
 use crate::connect::ConnectedClient;
 use crate::failure::Result;
 use crate::output::Output;
 use crate::references::SandboxRef;
-use crate::render::text;
 use atoll_api::{TranscriptForm, TranscriptQuery};
 use atoll_client::Method;
 
@@ -27,20 +27,7 @@ pub struct Transcript {
 pub async fn run(transcript: &Transcript, client: &ConnectedClient, output: &Output) -> Result {
     let id = transcript.id.resolve(client).await?;
     let form = if transcript.native { TranscriptForm::Native } else { TranscriptForm::Portable };
-    let path = format!("/sandboxes/{}/transcript", id);
-    let mut response = client.send(client.request(Method::GET, &path, &TranscriptQuery { form })).await?;
-    let mut left = Vec::new();
-    while let Some(chunk) = client.read_chunk(&mut response).await? {
-        // Escape the transcript for a terminal; leave it unchanged for a pipe.
-        if output.width.is_none() {
-            output.write_bytes(&chunk)?;
-            continue;
-        }
-        left.extend_from_slice(&chunk);
-        while let Some(end) = left.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = left.drain(..=end).collect();
-            output.print_line(&text::escape_line(String::from_utf8_lossy(&line).trim_end()))?;
-        }
-    }
-    if left.is_empty() { Ok(()) } else { output.print_line(&text::escape_line(&String::from_utf8_lossy(&left))) }
+    let path = format!("/sandboxes/{id}/transcript");
+    let response = client.send(client.request(Method::GET, &path, &TranscriptQuery { form })).await?;
+    download::print_download(client, response, output).await
 }

@@ -8,6 +8,7 @@ use atoll_core::BoxFuture;
 use atoll_core::id::MessageId;
 use atoll_protocol::{Ack, Batch, Heartbeat, Nack};
 use backoff::Backoff;
+use bytes::Bytes;
 use downlink::{DownlinkChannels, DownlinkReport};
 
 pub mod acknowledgements;
@@ -40,6 +41,11 @@ pub trait RequestSender: Send {
 pub enum LinkRequest<'a> {
     Heartbeat(&'a Heartbeat),
     Events(&'a Batch),
+    /// A content that an event of the next batch names.
+    Blob {
+        sha256: &'a str,
+        content: &'a Bytes,
+    },
     Ack(MessageId, &'a Ack),
     Nack(MessageId, &'a Nack),
 }

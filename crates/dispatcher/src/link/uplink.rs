@@ -1,16 +1,21 @@
-//! The uplink: sends events from the spool, one request at a time.
+//! The uplink: sends events from the spool, one request at a time. The blobs that a batch names go before it.
 
 use crate::Exit;
 use crate::link::backoff::Backoff;
 use crate::link::{LinkReport, LinkRequest, Reply, RequestSender, ServerLink, chain};
 use atoll_core::bounds;
 use atoll_protocol::{Batch, BatchAnswer};
-use atoll_spool::{BatchLimits, EventQueue, SpoolProgress, SpoolStream, SpooledBatch};
+use atoll_spool::{BatchLimits, EventQueue, SpoolProgress, SpoolStream, SpooledBatch, SpooledBlob};
+use bytes::Bytes;
+use std::collections::HashSet;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 /// Half of the server's limit. A single event is far smaller.
 const MAX_BATCH_BYTES: usize = 2 * bounds::MB;
+
+/// Number of uploaded blobs that the uplink does not upload again.
+const MAX_REMEMBERED_BLOBS: usize = 1024;
 
 /// The part of the own stream that is on disk and may be sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,6 +41,8 @@ pub struct Uplink {
     reports: mpsc::Sender<LinkReport>,
     limits: BatchLimits,
     backoff: Backoff,
+    /// Blobs that the server has or has rejected.
+    uploaded: HashSet<String>,
 }
 
 /// The step after a request.
@@ -54,7 +61,8 @@ impl Uplink {
         reports: mpsc::Sender<LinkReport>,
     ) -> Self {
         let limits = BatchLimits { max_events: bounds::MAX_BATCH_EVENTS, max_bytes: MAX_BATCH_BYTES };
-        Self { stream, outbox, client: link.open_client(), durable, reports, limits, backoff: link.new_backoff() }
+        let (client, backoff) = (link.open_client(), link.new_backoff());
+        Self { stream, outbox, client, durable, reports, limits, backoff, uploaded: HashSet::new() }
     }
 
     /// Sends until the server rejects this worker or the dispatcher ends.
@@ -90,7 +98,12 @@ impl Uplink {
 
     async fn send_batch(&mut self, batch: SpooledBatch, durable: Durable) -> NextStep {
         let own = self.stream;
-        let SpooledBatch { stream, first, last, events } = batch;
+        let SpooledBatch { stream, first, last, events, blobs } = batch;
+        for blob in &blobs {
+            if let Some(next) = self.send_blob(blob).await {
+                return next;
+            }
+        }
         let count = events.len();
         let batch = Batch {
             stream: stream.id,
@@ -128,6 +141,35 @@ impl Uplink {
                 NextStep::End(Exit::Refused { detail: problem.to_string() })
             }
         }
+    }
+
+    /// Uploads a blob. An event whose blob the server rejects goes out without it: clients then find no such blob.
+    async fn send_blob(&mut self, blob: &SpooledBlob) -> Option<NextStep> {
+        if self.uploaded.contains(&blob.sha256) {
+            return None;
+        }
+        let content = match blob.read() {
+            Ok(Some(content)) => Bytes::from(content),
+            Ok(None) => return None,
+            Err(error) => {
+                tracing::error!(error = chain(&error), "failed to read a blob from the spool");
+                return None;
+            }
+        };
+        match self.client.send(LinkRequest::Blob { sha256: &blob.sha256, content: &content }).await {
+            Reply::Later { why, after } => return Some(back_off(&why, after)),
+            Reply::Fenced(problem) => return Some(NextStep::End(Exit::Fenced { detail: problem.to_string() })),
+            Reply::Ok(_) => {}
+            Reply::TooLarge(problem) | Reply::Unauthorized(problem) | Reply::Refused(problem) => {
+                tracing::warn!(blob = blob.sha256, %problem, "the server rejected a blob; its event goes out without it");
+            }
+            Reply::KeyGap { .. } => {}
+        }
+        if self.uploaded.len() >= MAX_REMEMBERED_BLOBS {
+            self.uploaded.clear();
+        }
+        self.uploaded.insert(blob.sha256.clone());
+        None
     }
 
     fn remove_sent_segments(&self) {

@@ -1,7 +1,8 @@
 //! Converts ACP session updates into events.
 
 use crate::bounded::{BoundedMap, HeldSize};
-use crate::event_data::{self, clip_text, clip_value};
+use crate::event_clipping::{clip_short_value, clip_text};
+use crate::event_data;
 use crate::{AgentOutput, EventEffect, ResponseRef, build_event};
 use atoll_api::events::{AgentStarted, AgentUsage, EventData, ToolCompleted, ToolUse};
 use serde_json::{Value, json};
@@ -64,7 +65,7 @@ impl AcpTurn {
     pub(super) fn set_session_info(&mut self, result: &Value) {
         self.session_info.model = result["models"]["currentModelId"].as_str().map(str::to_owned);
         let mode = &result["modes"]["currentModeId"];
-        self.session_info.permission_mode = (!mode.is_null()).then(|| clip_value(mode));
+        self.session_info.permission_mode = (!mode.is_null()).then(|| clip_short_value(mode));
     }
 
     pub(super) fn start_turn(&mut self, agent: &str, session: Option<&str>) -> AgentOutput {
@@ -73,7 +74,7 @@ impl AcpTurn {
             native_id: session.map(str::to_owned),
             ..self.session_info.clone()
         };
-        build_event(&EventData::AgentStarted(data), EventEffect::TurnStarted)
+        build_event(EventData::AgentStarted(data), EventEffect::TurnStarted)
     }
 
     /// Returns true for updates that only a running prompt causes.
@@ -186,7 +187,7 @@ impl AcpTurn {
                 tool.is_reported = true;
                 let (name, input) = (tool.display_name(), tool.display_input());
                 let (tool_use_id, title) = (id.to_owned(), Some(clip_text(&tool.title).to_owned()));
-                started = Some(ToolUse { tool: name, tool_use_id, input, title, parent_tool_use_id: None });
+                started = Some(ToolUse { tool: name, tool_use_id, input, title, ..ToolUse::default() });
             }
         }));
         let reported = forgotten.iter().filter(|(_, tool)| tool.is_reported);
@@ -214,10 +215,8 @@ impl AcpTurn {
         let ended = event_data::tool_ended(ToolCompleted {
             tool: name,
             tool_use_id: id.to_owned(),
-            output: clip_text(output).into(),
+            output: output.into(),
             is_error,
-            truncated: event_data::clipped_size(output).is_some(),
-            output_bytes: event_data::clipped_size(output),
             ..ToolCompleted::default()
         });
         std::iter::once(ended).chain(extra).collect()
@@ -265,7 +264,7 @@ impl AcpTurn {
             model,
             ..AgentUsage::default()
         };
-        vec![build_event(&EventData::AgentUsage(data), EventEffect::None)]
+        vec![build_event(EventData::AgentUsage(data), EventEffect::None)]
     }
 }
 

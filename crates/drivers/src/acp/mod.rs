@@ -11,7 +11,8 @@ use super::{
     RequestKind, build_event, take_field,
 };
 use crate::bounded::{BoundedMap, HeldSize};
-use crate::event_data::{self, clip_text};
+use crate::event_clipping::clip_text;
+use crate::event_data;
 use crate::transcript::{TranscriptStorage, TranscriptSupport};
 use acp_turn::AcpTurn;
 use atoll_api::events::{AgentCompleted, AgentSystemMessage, EventData};
@@ -392,7 +393,7 @@ impl AcpDriver {
             error: Some(clip_text(why).to_owned()),
             ..AgentSystemMessage::default()
         };
-        let notice = build_event(&EventData::AgentSystemMessage(data), EventEffect::None);
+        let notice = build_event(EventData::AgentSystemMessage(data), EventEffect::None);
         vec![notice, AgentOutput::Reply(self.request_session())]
     }
 
@@ -429,7 +430,7 @@ impl AcpDriver {
             (None, _, Ok(reason)) => {
                 let stop_reason = Some(clip_text(&reason).to_owned());
                 let data = EventData::AgentCompleted(AgentCompleted { stop_reason, ..AgentCompleted::default() });
-                outputs.extend([build_event(&data, EventEffect::TurnEnded), AgentOutput::Idle]);
+                outputs.extend([build_event(data, EventEffect::TurnEnded), AgentOutput::Idle]);
             }
             (None, _, Err(error)) => {
                 let error = error.to_string();

@@ -2,7 +2,7 @@
 
 use super::claude_wire::{self, MessageContent, TurnLine, TurnResult};
 use crate::bounded::{BoundedMap, BoundedSet};
-use crate::event_data::{self, clip_text};
+use crate::event_data;
 use crate::{AgentOutput, EventEffect, ResponseRef, build_event, take_field};
 use atoll_api::events::{
     AgentCompleted, AgentStarted, AgentStreamError, AgentUsage, EventData, ToolCompleted, ToolUse,
@@ -63,7 +63,7 @@ impl ClaudeTurn {
                     permission_mode: init.permission_mode.map(Value::from),
                     ..AgentStarted::default()
                 };
-                let started = build_event(&EventData::AgentStarted(data), EventEffect::TurnStarted);
+                let started = build_event(EventData::AgentStarted(data), EventEffect::TurnStarted);
                 vec![AgentOutput::NativeId { id: init.session_id }, started]
             }
             TurnLine::Retry(retry) => retry_events(&retry),
@@ -106,7 +106,7 @@ impl ClaudeTurn {
                 let forgotten = self.tools.insert(&id, tool.clone());
                 let extra = event_data::tool_use_events(&tool, &id, &input);
                 let parent_tool_use_id = parent.map(str::to_owned);
-                let started = ToolUse { tool, tool_use_id: id, input, title: None, parent_tool_use_id };
+                let started = ToolUse { tool, tool_use_id: id, input, parent_tool_use_id, ..ToolUse::default() };
                 let forgotten = forgotten.iter().map(|(id, tool)| event_data::tool_forgotten(id, tool));
                 let mut outputs: Vec<AgentOutput> = forgotten.collect();
                 outputs.push(event_data::tool_started(started, origin));
@@ -137,10 +137,8 @@ impl ClaudeTurn {
         let ended = event_data::tool_ended(ToolCompleted {
             tool,
             tool_use_id: id,
-            output: clip_text(&output).into(),
+            output: output.as_str().into(),
             is_error,
-            truncated: event_data::clipped_size(&output).is_some(),
-            output_bytes: event_data::clipped_size(&output),
             parent_tool_use_id: parent.map(str::to_owned),
             ..ToolCompleted::default()
         });
@@ -216,7 +214,7 @@ impl ClaudeTurn {
             steps: outcome.num_turns,
             duration_ms: outcome.duration_ms.map(Into::into),
         };
-        outputs.push(build_event(&EventData::AgentCompleted(data), EventEffect::TurnEnded));
+        outputs.push(build_event(EventData::AgentCompleted(data), EventEffect::TurnEnded));
         outputs.push(AgentOutput::Idle);
         outputs
     }
@@ -238,7 +236,7 @@ impl ClaudeTurn {
             cost_usd: outcome.total_cost_usd.map(|_| cost),
             ..AgentUsage::default()
         };
-        vec![build_event(&EventData::AgentUsage(data), EventEffect::None)]
+        vec![build_event(EventData::AgentUsage(data), EventEffect::None)]
     }
 }
 
@@ -251,7 +249,7 @@ fn retry_events(retry: &claude_wire::ApiRetry) -> Vec<AgentOutput> {
         error: retry.error.as_ref().map(event_data::extract_text).map(Value::from),
         details: None,
     };
-    let mut outputs = vec![build_event(&EventData::AgentStreamError(data), EventEffect::None)];
+    let mut outputs = vec![build_event(EventData::AgentStreamError(data), EventEffect::None)];
     if matches!(retry.error_status, Some(429 | 529)) {
         let wait = retry.retry_delay_ms.and_then(|delay| Duration::try_from_secs_f64(delay / 1000.0).ok());
         outputs.push(AgentOutput::RateLimited { wait });

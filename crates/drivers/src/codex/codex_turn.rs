@@ -1,7 +1,8 @@
 //! Converts Codex notifications into events.
 
 use crate::bounded::{BoundedMap, HeldSize};
-use crate::event_data::{self, clip_text, clip_value};
+use crate::event_clipping::{clip_short_value, clip_text};
+use crate::event_data;
 use crate::{AgentOutput, EventEffect, ResponseRef, build_event};
 use atoll_api::events::{
     AgentCompleted, AgentError, AgentStarted, AgentStreamError, AgentUsage, EventData, ToolCompleted, ToolUse,
@@ -51,7 +52,7 @@ impl CodexTurn {
             version: text(&thread["cliVersion"]),
             model: text(model),
             cwd: text(&thread["cwd"]),
-            permission_mode: result.get("approvalPolicy").filter(|policy| !policy.is_null()).map(clip_value),
+            permission_mode: result.get("approvalPolicy").filter(|policy| !policy.is_null()).map(clip_short_value),
             ..AgentStarted::default()
         };
     }
@@ -64,7 +65,7 @@ impl CodexTurn {
             native_id: thread.map(str::to_owned),
             ..self.session_info.clone()
         };
-        build_event(&EventData::AgentStarted(data), EventEffect::TurnStarted)
+        build_event(EventData::AgentStarted(data), EventEffect::TurnStarted)
     }
 
     /// Returns the name and input of a running tool.
@@ -127,8 +128,8 @@ impl CodexTurn {
             tool: tool.name.clone(),
             tool_use_id: id.to_owned(),
             input: tool.input.clone(),
-            title: None,
             parent_tool_use_id: parent.map(str::to_owned),
+            ..ToolUse::default()
         };
         let mut outputs = vec![event_data::tool_started(started, &ResponseRef::Current)];
         if spawns_agent(item) {
@@ -169,13 +170,11 @@ impl CodexTurn {
         outputs.push(event_data::tool_ended(ToolCompleted {
             tool: tool.name,
             tool_use_id: id.to_owned(),
-            output: clip_text(&output).into(),
+            output: output.as_str().into(),
             is_error,
-            truncated: event_data::clipped_size(&output).is_some(),
-            output_bytes: event_data::clipped_size(&output),
             exit_code: item["exitCode"].as_i64(),
-            exit: None,
             parent_tool_use_id: parent.map(str::to_owned),
+            ..ToolCompleted::default()
         }));
         if spawns_agent(item) {
             outputs.push(event_data::subagent_completed(id, &output, is_error));
@@ -212,7 +211,7 @@ impl CodexTurn {
             model: self.session_info.model.clone(),
             ..AgentUsage::default()
         };
-        vec![build_event(&EventData::AgentUsage(data), EventEffect::None)]
+        vec![build_event(EventData::AgentUsage(data), EventEffect::None)]
     }
 
     fn error_events(&mut self, params: &Value) -> Vec<AgentOutput> {
@@ -221,15 +220,15 @@ impl CodexTurn {
         let info = &error["codexErrorInfo"];
         let status = info.as_object().and_then(|info| info.values().next()).map(|info| &info["httpStatusCode"]);
         let details = Some(&error["additionalDetails"]).filter(|details| !details.is_null()).cloned();
-        let message = clip_text(message).to_owned();
         if params["willRetry"] != true {
             self.error_reported = true;
-            let error = AgentError { error: message, status: status.cloned(), details, ..AgentError::default() };
+            let error =
+                AgentError { error: message.to_owned(), status: status.cloned(), details, ..AgentError::default() };
             return vec![event_data::error_event(error)];
         }
-        let (error, status_code) = (Some(message.into()), status.cloned());
+        let (error, status_code) = (Some(clip_text(message).into()), status.cloned());
         let data = AgentStreamError { error, status: status_code, details, ..AgentStreamError::default() };
-        let mut outputs = vec![build_event(&EventData::AgentStreamError(data), EventEffect::None)];
+        let mut outputs = vec![build_event(EventData::AgentStreamError(data), EventEffect::None)];
         let is_limit = matches!(info.as_str(), Some("rateLimitExceeded" | "usageLimitExceeded" | "serverOverloaded"));
         if is_limit || matches!(status.and_then(Value::as_u64), Some(429 | 529)) {
             outputs.push(AgentOutput::RateLimited { wait: None });
@@ -247,7 +246,7 @@ impl CodexTurn {
                     duration_ms: turn["durationMs"].as_number().cloned(),
                     ..AgentCompleted::default()
                 };
-                vec![build_event(&EventData::AgentCompleted(data), EventEffect::TurnEnded), AgentOutput::Idle]
+                vec![build_event(EventData::AgentCompleted(data), EventEffect::TurnEnded), AgentOutput::Idle]
             }
             Some("interrupted") => vec![event_data::turn_interrupted(interrupt), AgentOutput::Idle],
             status => {

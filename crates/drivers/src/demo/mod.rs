@@ -2,19 +2,24 @@
 
 use crate::{
     Abilities, AgentCommand, AgentEvent, AgentOutput, AgentRequest, AgentTurn, Driver, EventEffect, LaunchContext,
-    RequestKind, ResponseRef, is_turn_note, parse_object,
+    RequestKind, ResponseRef, clip_event, is_turn_note, parse_object,
 };
+use atoll_api::events::EventData;
 use atoll_core::bounds;
 use atoll_core::event::{EventType, kind};
 use atoll_core::message::MessageType;
-use atoll_protocol::LeasedMessage;
+use atoll_protocol::{EventBlob, LeasedMessage};
 use demo_wire::{
     DemoAnswer, DemoDecision, DemoInput, DemoOutput, DemoPrompt, ToolCheck, WATCHED_ARGUMENT, tool_check_id,
 };
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 pub mod agent;
 pub mod demo_wire;
+
+/// Shorter data has no text that is too long for an event.
+const MAX_UNCLIPPED_BYTES: usize = 32 << 10;
 
 #[derive(Debug)]
 pub struct DemoDriver;
@@ -108,14 +113,20 @@ fn parse_output(line: &[u8]) -> Result<AgentOutput, String> {
     if event == kind::AGENT_FAILED {
         return Ok(AgentOutput::Failed { error: parse_data::<FailureData>(data.get())?.error });
     }
+    let (data, blob) = clip_data(&event, data);
     bounds::check_event_data(data.get()).map_err(|error| error.to_string())?;
     let event_type = EventType::new(&event).map_err(|error| error.to_string())?;
-    Ok(AgentOutput::Event(AgentEvent {
-        event_type,
-        data: data.to_owned(),
-        effect: mark,
-        response: ResponseRef::Unknown,
-    }))
+    Ok(AgentOutput::Event(AgentEvent { event_type, data, blob, effect: mark, response: ResponseRef::Unknown }))
+}
+
+/// Clips the data of an event with a long text.
+fn clip_data(event: &str, data: &RawValue) -> (Box<RawValue>, Option<EventBlob>) {
+    if data.get().len() <= MAX_UNCLIPPED_BYTES {
+        return (data.to_owned(), None);
+    }
+    let mut data = EventData::parse(event, data);
+    let blob = clip_event(&mut data);
+    (data.to_json(), blob)
 }
 
 #[derive(Deserialize)]
@@ -192,7 +203,22 @@ mod tests {
         assert!(marked("agent.shutdown", json!({})).unwrap_err().contains("unknown event"));
         assert!(marked("agent.message", json!([1])).unwrap_err().contains("object"));
         let large = "x".repeat(bounds::MAX_EVENT_DATA_BYTES);
-        assert!(marked("agent.message", json!({"text": large})).unwrap_err().contains("at most"));
+        assert!(marked("agent.started", json!({"model": large})).unwrap_err().contains("at most"));
+    }
+
+    #[test]
+    fn a_long_output_becomes_a_blob() {
+        let output = "line\n".repeat(60_000);
+        let data = json!({"tool": "Bash", "tool_use_id": "t", "output": output, "is_error": false});
+        let AgentOutput::Event(event) =
+            decode_line(&json!({"event": "agent.tool_completed", "data": data}).to_string())
+        else {
+            panic!()
+        };
+        let data: Value = serde_json::from_str(event.data.get()).unwrap();
+        let blob = event.blob.unwrap();
+        assert_eq!((&data["output_blob"], &data["output_bytes"]), (&json!(blob.sha256), &json!(output.len())));
+        assert_eq!((blob.content, event.effect), (output, EventEffect::ToolEnded("t".into())));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::{
     RequestKind, build_event, parse_object, take_field,
 };
 use crate::bounded::{BoundedMap, HeldSize};
-use crate::event_data::{self, clip_text};
+use crate::event_data;
 use crate::transcript::{TranscriptStorage, TranscriptSupport};
 use atoll_api::events::{AgentCompleted, AgentError, EventData};
 use atoll_core::message::{DeliveryMethod, MessageType};
@@ -289,7 +289,7 @@ impl OpenCodeDriver {
         }
         let message = error["data"]["message"].as_str().unwrap_or(name).to_owned();
         let event = event_data::error_event(AgentError {
-            error: clip_text(&message).to_owned(),
+            error: message.clone(),
             name: Some(name.to_owned()),
             status: Some(error["data"]["statusCode"].clone()),
             ..AgentError::default()
@@ -329,7 +329,7 @@ impl OpenCodeDriver {
             (None, None) => {
                 let stop_reason = Some(self.turn.stop_reason().to_owned());
                 let data = EventData::AgentCompleted(AgentCompleted { stop_reason, ..AgentCompleted::default() });
-                outputs.push(build_event(&data, EventEffect::TurnEnded));
+                outputs.push(build_event(data, EventEffect::TurnEnded));
             }
         }
         outputs.push(AgentOutput::Idle);
@@ -383,7 +383,7 @@ impl OpenCodeDriver {
 
     /// Handles a request that the server rejected.
     fn handle_refusal(&mut self, what: &str, id: &str, error: String) -> Vec<AgentOutput> {
-        let (text, what_failed) = (clip_text(&error).to_owned(), Some(what.to_owned()));
+        let (text, what_failed) = (error.clone(), Some(what.to_owned()));
         let event = AgentError { error: text, what: what_failed, ..AgentError::default() };
         let mut outputs = vec![event_data::error_event(event)];
         if what == "prompt" && self.unacknowledged.iter().any(|sent_message| sent_message.message.id.to_string() == id)

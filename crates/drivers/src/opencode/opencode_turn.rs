@@ -1,7 +1,8 @@
 //! Converts the parts of OpenCode's messages into events.
 
 use crate::bounded::{BoundedMap, BoundedSet, HeldSize};
-use crate::event_data::{self, clip_text};
+use crate::event_clipping::clip_text;
+use crate::event_data;
 use crate::{AgentOutput, EventEffect, ResponseRef, build_event};
 use atoll_api::events::{AgentStarted, AgentStreamError, AgentUsage, EventData, ToolCompleted, ToolUse};
 use serde_json::Value;
@@ -47,7 +48,7 @@ impl OpenCodeTurn {
             cwd: self.cwd.clone(),
             ..AgentStarted::default()
         };
-        build_event(&EventData::AgentStarted(data), EventEffect::TurnStarted)
+        build_event(EventData::AgentStarted(data), EventEffect::TurnStarted)
     }
 
     /// Records a message of the model.
@@ -177,8 +178,8 @@ impl OpenCodeTurn {
             tool: tool.name.clone(),
             tool_use_id: id.to_owned(),
             input: tool.input.clone(),
-            title: None,
             parent_tool_use_id: tool.parent.clone(),
+            ..ToolUse::default()
         };
         let mut outputs = vec![event_data::tool_started(started, &self.response_ref(part, is_ours))];
         outputs.extend(event_data::tool_use_events(&tool.name, id, &tool.input));
@@ -210,13 +211,11 @@ impl OpenCodeTurn {
         let ended = event_data::tool_ended(ToolCompleted {
             tool: tool.name,
             tool_use_id: id.to_owned(),
-            output: clip_text(output).into(),
+            output: output.into(),
             is_error,
-            truncated: event_data::clipped_size(output).is_some(),
-            output_bytes: event_data::clipped_size(output),
             exit_code: exit.as_i64(),
-            exit: None,
             parent_tool_use_id: tool.parent,
+            ..ToolCompleted::default()
         });
         std::iter::once(ended).chain(extra).collect()
     }
@@ -240,11 +239,11 @@ fn usage_event(part: &Value) -> AgentOutput {
         cost_usd: part["cost"].as_f64().filter(|cost| *cost > 0.0),
         ..AgentUsage::default()
     };
-    build_event(&EventData::AgentUsage(data), EventEffect::None)
+    build_event(EventData::AgentUsage(data), EventEffect::None)
 }
 
 pub(super) fn retry_event(attempt: &Value, error: &Value) -> AgentOutput {
     let (attempt, error) = (Some(attempt.clone()), Some(error.clone()));
     let data = AgentStreamError { attempt, error, ..AgentStreamError::default() };
-    build_event(&EventData::AgentStreamError(data), EventEffect::None)
+    build_event(EventData::AgentStreamError(data), EventEffect::None)
 }

@@ -12,8 +12,8 @@ use atoll_dispatcher::program::Order;
 use atoll_dispatcher::program::input::{Event, Item, Nack, Read};
 use atoll_drivers::demo::DemoDriver;
 use atoll_drivers::demo::agent::{DemoAgent, DemoFailure, DemoOptions, HostInput};
-use atoll_drivers::{AgentOutput, AgentTurn, Driver, EventEffect};
-use atoll_protocol::LeasedMessage;
+use atoll_drivers::{AgentOutput, AgentTurn, Driver, EventEffect, clip_event};
+use atoll_protocol::{EventBlob, LeasedMessage};
 use serde_json::value::RawValue;
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,7 +122,7 @@ impl FakeExecutor {
             }
             HostOutput::FileEdited(edit) => {
                 let (turn, tool_use_id) = (self.current_turn(), self.conversation.only_tool().map(str::to_owned));
-                self.emit_event(&EventData::AgentFileEdited(FileEdited { turn, tool_use_id, ..edit }));
+                self.emit_event(EventData::AgentFileEdited(FileEdited { turn, tool_use_id, ..edit }));
             }
             HostOutput::Failed(DemoFailure::OutOfMemory) => {
                 self.fail_agent("out_of_memory", "the agent was killed because its memory ran out".to_owned());
@@ -146,7 +146,7 @@ impl FakeExecutor {
                     | EventEffect::ToolEnded(_) => {}
                 }
                 self.conversation.apply_effect(&event.effect);
-                self.push_event(event.event_type, event.data);
+                self.push_event(event.event_type, event.data, event.blob);
             }
             AgentOutput::Acknowledged { id, how } => {
                 self.outgoing.extend(self.conversation.acknowledge(id, how).map(Item::Ack));
@@ -173,7 +173,7 @@ impl FakeExecutor {
 
     fn fail_agent(&mut self, reason: &str, error: String) {
         let (turn, reason) = (self.current_turn(), reason.to_owned());
-        self.emit_event(&EventData::AgentFailed(AgentFailed { turn, reason, error, ..AgentFailed::default() }));
+        self.emit_event(EventData::AgentFailed(AgentFailed { turn, reason, error, ..AgentFailed::default() }));
         self.outgoing.push(Item::Activity(Activity::Ended));
         self.conversation.end_conversation();
     }
@@ -186,7 +186,7 @@ impl FakeExecutor {
     }
 
     fn emit_waiting(&mut self) {
-        self.emit_event(&EventData::AgentWaiting(Empty {}));
+        self.emit_event(EventData::AgentWaiting(Empty {}));
     }
 
     /// The current turn, or the last one.
@@ -194,15 +194,16 @@ impl FakeExecutor {
         Some(self.conversation.turn()).filter(|turn| *turn > 0)
     }
 
-    fn emit_event(&mut self, data: &EventData) {
+    fn emit_event(&mut self, mut data: EventData) {
+        let blob = clip_event(&mut data);
         // Every type of the catalogue is valid.
         if let Ok(event_type) = EventType::new(data.event_type()) {
-            self.push_event(event_type, data.to_json());
+            self.push_event(event_type, data.to_json(), blob);
         }
     }
 
-    fn push_event(&mut self, event_type: EventType, data: Box<RawValue>) {
+    fn push_event(&mut self, event_type: EventType, data: Box<RawValue>, blob: Option<EventBlob>) {
         let (at, turn) = (self.clock.now(), self.current_turn());
-        self.outgoing.push(Item::Event(Event { event_type, source: EventSource::Agent, at, turn, data }));
+        self.outgoing.push(Item::Event(Event { event_type, source: EventSource::Agent, at, turn, data, blob }));
     }
 }

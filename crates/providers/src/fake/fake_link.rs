@@ -125,6 +125,9 @@ impl RequestSender for FakeLink {
                     link.call(FaultPoint::Heartbeat, || server.send_heartbeat(sandbox, heartbeat)).await
                 }
                 LinkRequest::Events(batch) => link.call(FaultPoint::Event, || server.send_events(sandbox, batch)).await,
+                LinkRequest::Blob { sha256, content } => {
+                    link.call(FaultPoint::Event, || server.send_blob(sandbox, sha256, content.clone())).await
+                }
                 LinkRequest::Ack(id, ack) => link.call(FaultPoint::Ack, || server.send_ack(sandbox, id, ack)).await,
                 LinkRequest::Nack(id, nack) => link.call(FaultPoint::Ack, || server.send_nack(sandbox, id, nack)).await,
             }

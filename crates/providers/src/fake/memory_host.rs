@@ -17,7 +17,6 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
-const MAX_DIFF_BYTES: usize = 50_000;
 const MAX_PREVIEW_BYTES: usize = 2_000;
 const SIGKILL: i32 = 9;
 
@@ -117,16 +116,18 @@ impl DemoHost for MemoryHost {
             lock_state(&self.runtime.environment.tree).write(&path, Bytes::copy_from_slice(content.as_bytes()));
         written.map_err(|error| error.to_string())?;
         let UnifiedDiff { added, removed, text } = unified_diff(&path, old.as_deref(), content);
-        let clipped = |limit| text[..text.floor_char_boundary(limit)].to_owned();
+        let preview = text[..text.floor_char_boundary(MAX_PREVIEW_BYTES)].to_owned();
         self.send(HostOutput::FileEdited(FileEdited {
             file_path: path,
             change_type: if old.is_some() { FileChangeType::Modified } else { FileChangeType::Created },
             old_path: None,
             lines_added: added as u64,
             lines_removed: removed as u64,
-            diff_preview: clipped(MAX_PREVIEW_BYTES),
-            full_diff: Some(clipped(MAX_DIFF_BYTES)),
-            full_diff_truncated: text.len() > MAX_DIFF_BYTES,
+            diff_preview: preview,
+            full_diff: Some(text),
+            full_diff_truncated: false,
+            full_diff_bytes: None,
+            full_diff_blob: None,
             binary: false,
             size: None,
             sha256: None,
@@ -167,16 +168,20 @@ impl DemoHost for MemoryHost {
 }
 
 async fn collect_output(mut stream: ExecStream) -> CommandEnd {
-    let mut output = String::new();
+    let mut end = CommandEnd::new(CommandExit::Unknown, String::new());
     while let Some(event) = stream.next().await {
         match event {
-            Ok(ExecEvent::Output { data, .. }) if output.len() < MAX_OUTPUT => {
-                output.push_str(&String::from_utf8_lossy(&data));
+            Ok(ExecEvent::Output { data, .. }) => {
+                let text = String::from_utf8_lossy(&data);
+                end.bytes += text.len() as u64;
+                if end.output.len() < MAX_OUTPUT {
+                    end.output.push_str(&text);
+                }
             }
-            Ok(ExecEvent::Output { .. } | ExecEvent::Gap { .. }) => {}
-            Ok(ExecEvent::Ended(exit)) => return CommandEnd { exit, output },
+            Ok(ExecEvent::Gap { .. }) => {}
+            Ok(ExecEvent::Ended(exit)) => return CommandEnd { exit, ..end },
             Err(_) => break,
         }
     }
-    CommandEnd { exit: CommandExit::Unknown, output }
+    end
 }

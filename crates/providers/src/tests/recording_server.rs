@@ -8,6 +8,7 @@ use atoll_protocol::link::{LinkError, WorkerLink};
 use atoll_protocol::{
     Ack, Batch, BatchAnswer, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseRequest, LeasedMessage, Nack, Start,
 };
+use bytes::Bytes;
 use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -40,6 +41,7 @@ pub(super) struct SandboxRow {
 
 #[derive(Default)]
 struct ServerState {
+    blobs: BTreeMap<(SandboxId, String), Bytes>,
     rows: BTreeMap<SandboxId, SandboxRow>,
     violations: Vec<String>,
     down: bool,
@@ -215,6 +217,16 @@ impl WorkerLink for RecordingServer {
         Box::pin(async move {
             self.handle_call(sandbox, batch.stream, |row, violations| row.store_batch(batch, violations))
         })
+    }
+
+    fn send_blob<'a>(
+        &'a self,
+        sandbox: SandboxId,
+        sha256: &'a str,
+        content: Bytes,
+    ) -> BoxFuture<'a, Result<(), LinkError>> {
+        self.server_state().blobs.insert((sandbox, sha256.to_owned()), content);
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn lease_messages<'a>(

@@ -2,12 +2,12 @@
 
 use crate::app::blob_transfer;
 use crate::auth::access::{BlobReader, WorkerOf};
-use crate::blobs::is_hash;
 use crate::extract::SubId;
 use crate::problem::Result;
 use crate::state::App;
 use atoll_api::BlobReceipt;
 use atoll_core::id::SandboxId;
+use atoll_protocol::is_blob_name;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::header;
@@ -22,7 +22,7 @@ impl FromStr for Hash {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        if is_hash(text) { Ok(Self(text.to_owned())) } else { Err(()) }
+        if is_blob_name(text) { Ok(Self(text.to_owned())) } else { Err(()) }
     }
 }
 
@@ -39,7 +39,7 @@ pub async fn upload_blob(
     SubId(hash): SubId<Hash>,
     request: Request,
 ) -> Result<Json<BlobReceipt>> {
-    let size = blob_transfer::store_blob(&app, worker, hash.0.clone(), request.into_body()).await?;
+    let size = blob_transfer::store_blob(&app, worker, &hash.0, request.into_body()).await?;
     Ok(Json(BlobReceipt { sha256: hash.0, size }))
 }
 

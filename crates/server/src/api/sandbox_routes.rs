@@ -8,7 +8,7 @@ use crate::problem::Result;
 use crate::state::App;
 use atoll_api::{
     ExportedResults, ForkSandbox, NewSandbox, Page, RemoveSandboxQuery, ResourceQuery, ResourceSeries, Sandbox,
-    SandboxListQuery, StopSandbox, WorkerStart,
+    SandboxListQuery, SandboxPreview, StopSandbox, WorkerStart,
 };
 use atoll_core::id::SandboxId;
 use axum::Json;
@@ -28,6 +28,17 @@ pub async fn create_sandbox(
     Body { value, hash }: Body<NewSandbox>,
 ) -> Result<JsonResponse> {
     create::create_sandbox(&app, client, key.with_body(hash), value).await
+}
+
+/// Resolve the agent and the settings of a sandbox, without creating it.
+#[utoipa::path(post, path = "/sandboxes/preview", tag = "sandboxes", request_body = NewSandbox,
+    responses((status = 200, body = SandboxPreview)))]
+pub async fn preview_sandbox(
+    State(app): State<Arc<App>>,
+    client: ClientCaller,
+    Body { value, .. }: Body<NewSandbox>,
+) -> Result<Json<SandboxPreview>> {
+    create::preview_sandbox(&app, client, value).await.map(Json)
 }
 
 /// List sandboxes, newest first.

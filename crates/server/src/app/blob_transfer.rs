@@ -9,6 +9,7 @@ use crate::retention;
 use crate::state::App;
 use atoll_core::id::SandboxId;
 use atoll_core::log_quota::{self, LogUsage};
+use atoll_protocol::is_blob_name;
 use atoll_store::blobs::{self, BlobFile};
 use axum::body::{Body, HttpBody};
 use futures_util::stream;
@@ -17,8 +18,15 @@ use tokio::io::AsyncReadExt;
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Stores a worker's blob without the known secrets, under the hash of the original. Returns its stored size.
-pub async fn store_blob(app: &App, worker: WorkerOf, sha256: String, body: Body) -> Result<i64> {
-    let id = worker.sandbox;
+pub async fn store_blob(app: &App, worker: WorkerOf, sha256: &str, body: Body) -> Result<i64> {
+    store_content(app, worker.sandbox, sha256, body).await
+}
+
+/// Stores a blob of a worker that needs no proof: one in this process, or a dead one.
+pub async fn store_content(app: &App, id: SandboxId, sha256: &str, body: Body) -> Result<i64> {
+    if !is_blob_name(sha256) {
+        return Err(Problem::not_found("blob"));
+    }
     require_open_stream(app, id).await?;
     let mut turn = app.blob_gates.enter(id).await?;
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
@@ -27,11 +35,11 @@ pub async fn store_blob(app: &App, worker: WorkerOf, sha256: String, body: Body)
         drain_body(body).await;
         return Err(problem);
     }
-    let received = app.blobs.receive(&sha256, body, &*app.redactor(id).await?).await?;
+    let received = app.blobs.receive(sha256, body, &*app.redactor(id).await?).await?;
     let stored = received.stored.clone();
     let size = stored.size;
     let guard = app.blobs.store(&received).await?;
-    let file = stored.sha256.clone();
+    let (file, sha256) = (stored.sha256.clone(), sha256.to_owned());
     let inserted = app.write(async move |work| insert_within_quota(work, id, &sha256, &stored).await).await;
     drop(guard);
     if inserted.is_err() {

@@ -9,8 +9,8 @@ use crate::auth::token_format::{self, IssuedToken};
 use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
-use atoll_api::NewSandbox;
 use atoll_api::events::{EventData, SandboxPending, SessionOpened, SessionResumed};
+use atoll_api::{NewSandbox, SandboxPreview};
 use atoll_core::agent::DEMO_AGENT;
 use atoll_core::agent_status::AgentStatus;
 use atoll_core::event::{EventSource, NewEvent};
@@ -59,6 +59,24 @@ pub async fn create_sandbox(
             }
         };
         JsonResponse::created(view_new_sandbox(created, &public_url))
+    })
+    .await
+}
+
+/// Resolves the agent and the settings of a sandbox, without creating it.
+pub async fn preview_sandbox(app: &App, client: ClientCaller, new: NewSandbox) -> Result<SandboxPreview> {
+    let request = prepare_request(app, client, new).await?;
+    app.write(async move |work| {
+        let (mut plan, session_agent) = match request.session {
+            None => (plan_sandbox(work, request).await?, None),
+            Some(id) => {
+                let session = lock_session(work, id).await?;
+                (plan_next_sandbox(work, &session, request).await?, session.agent)
+            }
+        };
+        complete_plan(work, session_agent, &mut plan).await?;
+        let SandboxPlan { project: project_id, provider, agent, settings, .. } = plan;
+        Ok(SandboxPreview { project_id, provider, agent, settings })
     })
     .await
 }
@@ -126,7 +144,7 @@ async fn insert_sandbox(
     mut plan: SandboxPlan,
     session_event: fn(&SessionRow) -> EventData,
 ) -> Result<CreatedSandbox> {
-    complete_plan(work, session, &mut plan).await?;
+    complete_plan(work, session.agent.clone(), &mut plan).await?;
     let mut sandbox = SandboxRow {
         id: plan.id,
         name: plan.name,
@@ -220,10 +238,10 @@ async fn copy_setup_environment(work: &mut Work<'_>, sandbox: &mut SandboxRow) -
 }
 
 /// Checks the secrets and resolves the agent, before anything is stored.
-async fn complete_plan(work: &mut Work<'_>, session: &SessionRow, plan: &mut SandboxPlan) -> Result<()> {
-    secrets::check_secrets(work, session.project_id, &mut plan.settings).await?;
-    let agent = plan.agent.take().or_else(|| session.agent.clone());
-    plan.agent = resolve_agent(work, plan, session.project_id, agent).await?;
+async fn complete_plan(work: &mut Work<'_>, session_agent: Option<String>, plan: &mut SandboxPlan) -> Result<()> {
+    secrets::check_secrets(work, plan.project, &mut plan.settings).await?;
+    let agent = plan.agent.take().or(session_agent);
+    plan.agent = resolve_agent(work, plan, plan.project, agent).await?;
     Ok(())
 }
 

@@ -109,16 +109,18 @@ fn git_header(edit: &FileEdited) -> String {
     }
 }
 
-/// The edits as one patch, in their order. A line in place of a diff names each file whose diff is not stored in full.
+/// The edits as one patch, in their order. A line in place of a diff names each file whose event has only a part of it.
 pub fn join_patches(edits: &[FileEdited]) -> String {
     let mut patch = String::new();
     for edit in edits {
-        match edit.full_diff.as_ref().filter(|_| !edit.full_diff_truncated) {
-            Some(diff) => {
+        let path = edit.file_path.escape_debug();
+        match (edit.full_diff.as_ref().filter(|_| !edit.full_diff_truncated), &edit.full_diff_blob) {
+            (Some(diff), _) => {
                 patch.push_str(&git_header(edit));
                 patch.push_str(diff);
             }
-            None => patch.push_str(&format!("The diff of {} is not stored.", edit.file_path.escape_debug())),
+            (None, Some(blob)) => patch.push_str(&format!("The diff of {path} is in the blob {blob}.")),
+            (None, None) => patch.push_str(&format!("The diff of {path} is not stored.")),
         }
         if !patch.ends_with('\n') {
             patch.push('\n');
@@ -180,10 +182,13 @@ mod tests {
     fn a_patch_names_files_without_a_diff() {
         let mut cut = edit("modified", "b", None);
         cut.full_diff_truncated = true;
+        let mut long = cut.clone();
+        (long.file_path, long.full_diff_blob) = ("l".to_owned(), Some("5f".to_owned()));
         let mut renamed = edit("renamed", "c", Some("d"));
         renamed.full_diff = Some(String::new());
-        let patch = join_patches(&[edit("created", "a", None), cut, renamed, edit("modified", "e\n", None)]);
+        let patch = join_patches(&[edit("created", "a", None), cut, long, renamed, edit("modified", "e\n", None)]);
         let expected = "diff --git a/a b/a\nnew file mode 100644\n--- a/a\n+++ b/a\nThe diff of b is not stored.\n\
+                        The diff of l is in the blob 5f.\n\
                         diff --git a/d b/c\nrename from d\nrename to c\n--- a/e\n\n+++ b/e\n";
         assert_eq!(patch, expected);
     }

@@ -16,7 +16,7 @@ fn diffs_a_change_in_the_middle() {
     let new = "1\n2\n3\n4\nfive\n6\n7\n8\n9\n10\n";
     let diff = unified_diff(make_side("a.txt", old), make_side("a.txt", new), 50_000, in_five_seconds());
     assert_eq!(diff.text, "--- a/a.txt\n+++ b/a.txt\n@@ -2,8 +2,9 @@\n 2\n 3\n 4\n-5\n+five\n 6\n 7\n 8\n 9\n+10\n");
-    assert_eq!((diff.added, diff.removed, diff.truncated), (2, 1, false));
+    assert_eq!((diff.added, diff.removed, diff.is_truncated()), (2, 1, false));
 }
 
 #[test]
@@ -52,11 +52,12 @@ fn quotes_control_characters_in_names() {
 fn counts_all_lines_of_a_truncated_diff() {
     let new: String = (0..10_000).map(|number| format!("line {number}\n")).collect();
     let diff = unified_diff(make_side("", ""), make_side("n", &new), 1_000, in_five_seconds());
-    assert!(diff.truncated);
-    assert_eq!((diff.text.len(), diff.added), (1_000, 10_000));
+    let whole = unified_diff(make_side("", ""), make_side("n", &new), usize::MAX, in_five_seconds());
+    assert!(diff.is_truncated() && !whole.is_truncated() && whole.text.starts_with(&diff.text));
+    assert_eq!((diff.text.len(), diff.bytes, diff.added), (1_000, whole.text.len() as u64, 10_000));
     let one_line = "ä".repeat(5_000);
     let diff = unified_diff(make_side("", ""), make_side("n", &one_line), 1_000, in_five_seconds());
-    assert!(diff.truncated && diff.text.len() > 998);
+    assert!(diff.is_truncated() && diff.text.len() > 998);
     assert!(cut_preview(&diff.text, 100).len() > 98);
     assert_eq!(cut_preview("12345\n1234567\n1", 10), "12345\n");
 }

@@ -50,7 +50,7 @@ impl ProcessHost {
         std::thread::Builder::new().name("wait".into()).spawn(move || {
             let exit = wait_for_exit(child);
             // Fails only if the agent is ending.
-            drop(ended.send(HostInput::CommandEnded(CommandEnd { exit, output: output.text() })));
+            drop(ended.send(HostInput::CommandEnded(output.into_end(exit))));
         })?;
         Ok(())
     }
@@ -147,23 +147,34 @@ fn wait_for_exit(mut child: Child) -> CommandExit {
 
 /// Output of a command.
 struct CommandOutput {
-    output: Arc<Mutex<Vec<u8>>>,
+    output: Arc<Mutex<KeptOutput>>,
     /// Closes at the end of the output.
     open: Receiver<()>,
 }
 
+/// The start of a command's output.
+#[derive(Default)]
+struct KeptOutput {
+    start: Vec<u8>,
+    /// Size of the whole output.
+    bytes: usize,
+}
+
 impl CommandOutput {
-    fn text(&self) -> String {
+    fn into_end(self, exit: CommandExit) -> CommandEnd {
         // A background process may hold the output open.
         let _ = self.open.recv_timeout(OUTPUT_GRACE);
         let output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&output).into_owned()
+        let (text, cut) = (String::from_utf8_lossy(&output.start).into_owned(), output.bytes - output.start.len());
+        let mut end = CommandEnd::new(exit, text);
+        end.bytes += cut as u64;
+        end
     }
 }
 
 /// Reads all output and keeps its start, so that the command does not block on a full pipe.
 fn collect_output(mut reader: impl Read + Send + 'static) -> std::io::Result<CommandOutput> {
-    let output = Arc::new(Mutex::new(Vec::new()));
+    let output = Arc::new(Mutex::new(KeptOutput::default()));
     let (buffer, (closed, open)) = (output.clone(), channel::<()>());
     std::thread::Builder::new().name("output".into()).spawn(move || {
         let mut chunk = vec![0; 8192];
@@ -171,8 +182,9 @@ fn collect_output(mut reader: impl Read + Send + 'static) -> std::io::Result<Com
             && length > 0
         {
             let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
-            let room = MAX_OUTPUT.saturating_sub(buffer.len()).min(length);
-            buffer.extend_from_slice(&chunk[..room]);
+            let room = MAX_OUTPUT.saturating_sub(buffer.start.len()).min(length);
+            buffer.start.extend_from_slice(&chunk[..room]);
+            buffer.bytes = buffer.bytes.saturating_add(length);
         }
         drop(closed);
     })?;

@@ -35,6 +35,7 @@ use atoll_dispatcher::conversation::ConversationState;
 use atoll_dispatcher::program::input::{Event, Item, Nack, Read};
 use atoll_dispatcher::program::{Order, Program, ProgramOutput};
 use atoll_drivers::{AgentTurn, ResponseRef};
+use atoll_protocol::EventBlob;
 use guardian::GuardianState;
 use limit_tracker::LimitTracker;
 use login_sync::LoginSync;
@@ -117,7 +118,7 @@ struct Outgoing {
 impl Outgoing {
     fn push(&mut self, item: Item) {
         self.bytes += match &item {
-            Item::Event(event) => event.data.get().len(),
+            Item::Event(event) => event.data.get().len() + event.blob.as_ref().map_or(0, |blob| blob.content.len()),
             Item::Live(data) => data.get().len(),
             _ => 0,
         };
@@ -308,18 +309,25 @@ impl Executor {
 
     /// Emits an event of the agent.
     fn emit_event(&mut self, data: &EventData) {
-        self.emit_raw_event(data.event_type(), data.to_json());
+        self.emit_raw_event(data.event_type(), data.to_json(), None);
     }
 
-    fn emit_raw_event(&mut self, event_type: &str, data: Box<RawValue>) {
+    fn emit_raw_event(&mut self, event_type: &str, data: Box<RawValue>, blob: Option<EventBlob>) {
         let turn = self.current_turn();
         self.assemble_responses(event_type, turn, data.get(), &ResponseRef::Unknown);
-        self.emit_event_from(EventSource::Agent, event_type, turn, data);
+        self.emit_event_from(EventSource::Agent, event_type, turn, data, blob);
     }
 
-    fn emit_event_from(&mut self, source: EventSource, event_type: &str, turn: Option<i64>, data: Box<RawValue>) {
+    fn emit_event_from(
+        &mut self,
+        source: EventSource,
+        event_type: &str,
+        turn: Option<i64>,
+        data: Box<RawValue>,
+        blob: Option<EventBlob>,
+    ) {
         if let Ok(event_type) = EventType::new(event_type) {
-            let event = Event { event_type, source, at: self.outgoing.now(), turn, data };
+            let event = Event { event_type, source, at: self.outgoing.now(), turn, data, blob };
             self.outgoing.push(Item::Event(event));
         }
     }
@@ -327,7 +335,7 @@ impl Executor {
     /// Emits an event of the worker itself.
     fn emit_worker_event(&mut self, data: &EventData) {
         let turn = self.current_turn();
-        self.emit_event_from(EventSource::Worker, data.event_type(), turn, data.to_json());
+        self.emit_event_from(EventSource::Worker, data.event_type(), turn, data.to_json(), None);
     }
 }
 

@@ -30,7 +30,7 @@ impl Executor {
     /// Emits assembled events. They are no progress: their parts were.
     fn emit_assembled(&mut self, composed: Vec<AssembledEvent>) {
         for AssembledEvent { event_type, turn, data } in composed {
-            self.emit_event_from(EventSource::Agent, event_type, turn, data);
+            self.emit_event_from(EventSource::Agent, event_type, turn, data, None);
         }
     }
 }

@@ -285,7 +285,7 @@ impl Executor {
         let text = Some(format!("The agent starts a new conversation without the earlier one: {why}."));
         let (subtype, native_id, error) =
             ("resume_failed".to_owned(), Some(native_id.to_owned()), Some(why.to_owned()));
-        let data = AgentSystemMessage { subtype, native_id, error, text, data: None };
+        let data = AgentSystemMessage { subtype, native_id, error, text, ..AgentSystemMessage::default() };
         self.emit_worker_event(&EventData::AgentSystemMessage(data));
     }
 }

@@ -1,14 +1,13 @@
 //! The workspace watcher: receives file changes from the spawner.
 
 use super::Executor;
-use crate::spawner::{Spawner, WatchEvent};
-use atoll_core::bounds::MAX_EVENT_DATA_BYTES;
+use crate::spawner::{MAX_WATCH_LINE_BYTES, Spawner, WatchEvent};
+use atoll_api::events::{EventData, FileChangeType, FileEdited};
 use atoll_core::event::kind;
 use atoll_dispatcher::program::input::{Line, LineSplitter};
-use atoll_watch::Change;
+use atoll_drivers::clip_event;
+use atoll_watch::{Change, ChangeType};
 use rustix::pipe::{PipeFlags, pipe_with};
-use serde_json::json;
-use serde_json::value::RawValue;
 use std::io;
 use std::path::PathBuf;
 use tokio::net::unix::pipe::Receiver;
@@ -41,7 +40,7 @@ impl WorkspaceWatcher {
             spawner,
             root,
             pipe: None,
-            lines: LineSplitter::new(),
+            lines: LineSplitter::with_limit(MAX_WATCH_LINE_BYTES),
             state: State::Off,
             flushes: 0,
             buffer: Vec::new(),
@@ -54,7 +53,7 @@ impl WorkspaceWatcher {
         match pipe.and_then(|(reader, writer)| Ok((Receiver::from_owned_fd(reader)?, writer))) {
             Ok((reader, writer)) => {
                 (self.pipe, self.state) = (Some(reader), State::Starting);
-                self.lines = LineSplitter::new();
+                self.lines = LineSplitter::with_limit(MAX_WATCH_LINE_BYTES);
                 self.buffer.resize(CHUNK_BYTES, 0);
                 self.spawner.watch_files(self.root.clone(), writer);
             }
@@ -127,8 +126,10 @@ impl Executor {
                     let turn = self.conversation.turn();
                     self.guardian.watch.record_effect();
                     self.limits.record_progress(Instant::now());
-                    let data = edit_event_data(&change, turn, self.conversation.only_tool());
-                    self.emit_raw_event(kind::AGENT_FILE_EDITED, data);
+                    let tool = self.conversation.only_tool().map(str::to_owned);
+                    let mut data = EventData::AgentFileEdited(to_file_edited(*change, turn, tool));
+                    let blob = clip_event(&mut data);
+                    self.emit_raw_event(kind::AGENT_FILE_EDITED, data.to_json(), blob);
                 }
                 WatchEvent::Flushed(number) => {
                     if let Some(barrier) = &mut self.output.barrier {
@@ -151,61 +152,27 @@ fn parse_event(line: &Line<'_>) -> Option<WatchEvent> {
     read.ok()
 }
 
-/// Builds the data of `agent.file_edited`. Truncates the diff further if escaping makes the event too large.
-fn edit_event_data(change: &Change, turn: i64, tool: Option<&str>) -> Box<RawValue> {
-    let mut change = change.clone();
-    loop {
-        let mut data = json!(change);
-        data["turn"] = turn.into();
-        if let Some(tool) = tool {
-            data["tool_use_id"] = tool.into();
-        }
-        let data = atoll_core::json::to_raw_json(&data);
-        match &mut change.full_diff {
-            Some(diff) if data.get().len() > MAX_EVENT_DATA_BYTES => {
-                diff.truncate(diff.floor_char_boundary(diff.len() / 2));
-                change.full_diff_truncated = true;
-            }
-            Some(_) | None => return data,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use atoll_watch::ChangeType;
-    use serde_json::Value;
-
-    fn change(diff: &str) -> Change {
-        Change {
-            file_path: "a".to_owned(),
-            change_type: ChangeType::Modified,
-            old_path: None,
-            lines_added: 1,
-            lines_removed: 0,
-            diff_preview: String::new(),
-            full_diff: Some(diff.to_owned()),
-            full_diff_truncated: false,
-            binary: false,
-            size: None,
-            sha256: None,
-        }
-    }
-
-    #[test]
-    fn an_edit_has_its_turn_and_tool() {
-        let data: Value = serde_json::from_str(edit_event_data(&change("+x\n"), 3, Some("t")).get()).unwrap();
-        assert_eq!((&data["turn"], &data["tool_use_id"], &data["full_diff"]), (&json!(3), &json!("t"), &json!("+x\n")));
-        let data: Value = serde_json::from_str(edit_event_data(&change("+x\n"), 3, None).get()).unwrap();
-        assert_eq!(data.get("tool_use_id"), None);
-    }
-
-    #[test]
-    fn truncates_a_diff_that_grows_by_escaping() {
-        let data = edit_event_data(&change(&"\u{1}".repeat(50_000)), 1, None);
-        assert!(data.get().len() <= MAX_EVENT_DATA_BYTES);
-        let data: Value = serde_json::from_str(data.get()).unwrap();
-        assert_eq!(data["full_diff_truncated"], true);
+fn to_file_edited(change: Change, turn: i64, tool_use_id: Option<String>) -> FileEdited {
+    FileEdited {
+        file_path: change.file_path,
+        change_type: match change.change_type {
+            ChangeType::Created => FileChangeType::Created,
+            ChangeType::Modified => FileChangeType::Modified,
+            ChangeType::Deleted => FileChangeType::Deleted,
+            ChangeType::Renamed => FileChangeType::Renamed,
+        },
+        old_path: change.old_path,
+        lines_added: change.lines_added,
+        lines_removed: change.lines_removed,
+        diff_preview: change.diff_preview,
+        full_diff: change.full_diff,
+        full_diff_truncated: change.full_diff_truncated,
+        full_diff_bytes: change.full_diff_bytes,
+        full_diff_blob: None,
+        binary: change.binary,
+        size: change.size,
+        sha256: change.sha256,
+        turn: Some(turn),
+        tool_use_id,
     }
 }

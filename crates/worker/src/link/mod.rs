@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
@@ -100,6 +100,9 @@ impl RequestSender for LinkClient {
             match request {
                 LinkRequest::Heartbeat(heartbeat) => self.post("heartbeat", heartbeat).await,
                 LinkRequest::Events(batch) => self.post("events", batch).await,
+                LinkRequest::Blob { sha256, content } => {
+                    self.send_body(Method::PUT, &format!("blobs/{sha256}"), content.clone()).await
+                }
                 LinkRequest::Ack(id, ack) => self.post(&format!("messages/{id}/ack"), ack).await,
                 LinkRequest::Nack(id, nack) => self.post(&format!("messages/{id}/nack"), nack).await,
             }
@@ -114,8 +117,12 @@ impl LinkClient {
             Ok(body) => Bytes::from(body),
             Err(error) => return Reply::later(format!("failed to serialize the request: {error}")),
         };
+        self.send_body(Method::POST, path, body).await
+    }
+
+    async fn send_body(&mut self, method: Method, path: &str, body: Bytes) -> Reply {
         let path = self.server.path(path);
-        match tokio::time::timeout(REQUEST_TIMEOUT, self.send_request(&path, body)).await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, self.send_request(&method, &path, body)).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(error)) => {
                 self.connection = None;
@@ -128,18 +135,18 @@ impl LinkClient {
         }
     }
 
-    async fn send_request(&mut self, path: &str, body: Bytes) -> Result<Reply, Error> {
+    async fn send_request(&mut self, method: &Method, path: &str, body: Bytes) -> Result<Reply, Error> {
         if let Some(mut connection) = self.connection.take()
             && connection.ready().await.is_ok()
         {
-            match connection.send_request(self.build_request(path, body.clone())?).await {
+            match connection.send_request(self.build_request(method, path, body.clone())?).await {
                 Ok(response) => return self.read_reply(connection, response).await,
                 // The server may close an idle connection at any time. All requests are idempotent: retry at once.
                 Err(error) => tracing::debug!(%error, "the server closed an idle connection"),
             }
         }
         let mut fresh = self.connect().await?;
-        let response = fresh.send_request(self.build_request(path, body)?).await?;
+        let response = fresh.send_request(self.build_request(method, path, body)?).await?;
         self.read_reply(fresh, response).await
     }
 
@@ -154,11 +161,14 @@ impl LinkClient {
         Ok(sender)
     }
 
-    fn build_request(&self, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>, Error> {
-        let mut request = Request::post(path)
+    fn build_request(&self, method: &Method, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>, Error> {
+        let is_json = *method == Method::POST;
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
             .header(HOST, self.server.dialer.host_header())
             .header(USER_AGENT, USER_AGENT_VALUE)
-            .header(CONTENT_TYPE, "application/json");
+            .header(CONTENT_TYPE, if is_json { "application/json" } else { "application/octet-stream" });
         if let Some(token) = self.server.authorization()? {
             request = request.header(AUTHORIZATION, token);
         }

@@ -11,6 +11,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
 
+/// Maximum length of a line.
+pub const MAX_WATCH_LINE_BYTES: usize = 8 << 20;
+
 /// One line in the pipe.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -113,9 +116,7 @@ impl WatchStream {
         loop {
             if self.unsent.is_empty() {
                 let Some(event) = self.waiting.pop_front() else { return };
-                // Serializing this enum into memory cannot fail.
-                drop(serde_json::to_writer(&mut self.unsent, &event));
-                self.unsent.push(b'\n');
+                self.unsent = encode_line(event);
             }
             match rustix::io::write(&self.pipe, &self.unsent) {
                 Ok(length) => drop(self.unsent.drain(..length)),
@@ -127,5 +128,51 @@ impl WatchStream {
                 }
             }
         }
+    }
+}
+
+/// Encodes an event as a line. Truncates a diff that escaping makes too long.
+fn encode_line(mut event: WatchEvent) -> Vec<u8> {
+    loop {
+        // Serializing this enum into memory cannot fail.
+        let mut line = serde_json::to_vec(&event).unwrap_or_default();
+        line.push(b'\n');
+        match &mut event {
+            WatchEvent::Change(change) if line.len() > MAX_WATCH_LINE_BYTES => {
+                let Some(diff) = &mut change.full_diff else { return line };
+                change.full_diff_bytes.get_or_insert(diff.len() as u64);
+                change.full_diff_truncated = true;
+                diff.truncate(diff.floor_char_boundary(diff.len() / 2));
+            }
+            _ => return line,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use atoll_watch::ChangeType;
+
+    #[test]
+    fn truncates_a_diff_that_grows_by_escaping() {
+        let change = Change {
+            file_path: "a".to_owned(),
+            change_type: ChangeType::Modified,
+            old_path: None,
+            lines_added: 1,
+            lines_removed: 0,
+            diff_preview: String::new(),
+            full_diff: Some("\u{1}".repeat(2_000_000)),
+            full_diff_truncated: false,
+            full_diff_bytes: None,
+            binary: false,
+            size: None,
+            sha256: None,
+        };
+        let line = encode_line(WatchEvent::Change(Box::new(change)));
+        assert!(line.len() <= MAX_WATCH_LINE_BYTES);
+        let WatchEvent::Change(change) = serde_json::from_slice(&line).unwrap() else { panic!() };
+        assert_eq!((change.full_diff_truncated, change.full_diff_bytes), (true, Some(2_000_000)));
     }
 }

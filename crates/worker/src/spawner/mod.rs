@@ -18,7 +18,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub use file_events::WatchEvent;
+pub use file_events::{MAX_WATCH_LINE_BYTES, WatchEvent};
 pub use handle::{Error, SpawnedProcess, Spawner, SpawnerSupervisor, StdStreams};
 pub use launch::SpawnerLauncher;
 pub use server::main;

@@ -45,6 +45,7 @@ pub(crate) struct FakeServerState {
     last_keys: BTreeMap<String, i64>,
     current_stream: Option<(String, i64)>,
     heartbeats: Vec<Value>,
+    pub(crate) blobs: BTreeMap<String, Bytes>,
     message_answers: Vec<(String, Value)>,
     frames: Vec<Value>,
     messages: Vec<QueuedMessage>,
@@ -144,6 +145,7 @@ impl FakeServer {
             last_keys: BTreeMap::new(),
             current_stream: None,
             heartbeats: Vec::new(),
+            blobs: BTreeMap::new(),
             message_answers: Vec::new(),
             frames: Vec::new(),
             messages: Vec::new(),
@@ -272,6 +274,7 @@ impl FakeServer {
         let body = request.into_body().collect().await.unwrap().to_bytes();
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         if let ["blobs", sha256] = path[..] {
+            self.lock().blobs.insert(sha256.to_owned(), body.clone());
             return build_response(200, &json!({"sha256": sha256, "size": body.len()}));
         }
         let body: Value = serde_json::from_slice(&body).unwrap();
@@ -427,6 +430,11 @@ impl WorkerLink for FakeServer {
 
     fn send_events<'a>(&'a self, _: SandboxId, batch: &'a Batch) -> LinkResult<'a, BatchAnswer> {
         Box::pin(ready(to_link_result(self.store_events(&json!(batch)))))
+    }
+
+    fn send_blob<'a>(&'a self, _: SandboxId, sha256: &'a str, content: Bytes) -> LinkResult<'a, ()> {
+        self.lock().blobs.insert(sha256.to_owned(), content);
+        Box::pin(ready(Ok(())))
     }
 
     fn lease_messages<'a>(&'a self, _: SandboxId, _: &'a LeaseRequest) -> LinkResult<'a, LeaseAnswer> {

@@ -254,6 +254,24 @@ async fn the_real_claude_code_starts_in_a_sandbox() {
     server.stop_and_check().await;
 }
 
+/// The user can still choose another setting: there is no sandbox yet.
+#[test]
+fn a_run_reports_unattended_approvals_before_it_creates_the_sandbox() {
+    let (dir, program) = create_private_program(FAKE_CLAUDE_SCRIPT);
+    let file = dir.path().join("atoll.yaml");
+    fs::write(&file, agent_config(&program)).unwrap();
+    let mut run = program_command("atoll");
+    run.args(["run", "do it", "--provider", "local", "--approvals", "edits", "--config"]).arg(&file);
+    run.arg("--data-dir").arg(dir.path().join("data")).env("HOME", dir.path()).envs(env_with_key());
+    let done = run.output().unwrap();
+    let shown = String::from_utf8_lossy(&done.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{shown}{errors}");
+    let notice = shown.find("no terminal to answer on").unwrap_or_else(|| panic!("no notice: {shown}{errors}"));
+    assert!(notice < shown.find("sbx_").unwrap(), "{shown}");
+    assert_eq!(shown.matches("no terminal to answer on").count(), 1, "{shown}");
+}
+
 #[test]
 fn a_run_uses_and_names_the_installed_agent() {
     let (dir, program) = create_private_program(FAKE_CLAUDE_SCRIPT);

@@ -1,8 +1,9 @@
 //! `atoll sandbox shell` on a terminal that `script` creates.
 
 use atoll_test_wait::{try_wait_for, wait_until};
-use atoll_tests::local::LocalServer;
+use atoll_tests::local::{LocalServer, host_state};
 use atoll_tests::process;
+use rustix::process::Signal;
 use serde_json::json;
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -110,6 +111,26 @@ async fn a_user_detaches_from_a_shell_and_attaches_again() {
         for screen in [&mut one, &mut two] {
             screen.wait_for_text("restored\r\ncode=23");
         }
+    });
+    server.stop_and_check().await;
+}
+
+/// A stopped launcher keeps the sandbox in its creation until the shell waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shell_waits_for_a_sandbox_that_is_being_created() {
+    let server = LocalServer::start();
+    let launcher = host_state::list_children(server.process.pid());
+    assert!(!launcher.is_empty() && launcher.iter().all(|process| process.send_signal(Signal::STOP)));
+    let id = server.create_sandbox(json!({ "end": "keep" })).await;
+    block_in_place(|| {
+        let mut screen = ShellTerminal::start(&server, &format!("shell {id}"));
+        let outcome = try_wait_for(|| if screen.take_text("is still being created") { Ok(()) } else { Err(()) });
+        assert!(launcher.iter().all(|process| process.send_signal(Signal::CONT)));
+        assert!(outcome.is_ok(), "the shell does not wait: {}", screen.screen_text());
+        screen.wait_for_text("Ctrl-] detaches");
+        screen.send_keys("echo at''work; exit 5\r");
+        screen.wait_for_text("atwork");
+        screen.wait_for_text("restored\r\ncode=5");
     });
     server.stop_and_check().await;
 }

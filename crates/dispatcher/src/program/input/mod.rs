@@ -10,7 +10,7 @@ use atoll_core::id::MessageId;
 use atoll_core::message::DeliveryMethod;
 use atoll_core::sandbox::Activity;
 use atoll_core::time::Timestamp;
-use atoll_protocol::BatchEvent;
+use atoll_protocol::{BatchEvent, EventBlob};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -35,18 +35,20 @@ pub struct Event {
     pub at: Timestamp,
     pub turn: Option<i64>,
     pub data: Box<RawValue>,
+    /// A content that the data names by its hash.
+    pub blob: Option<EventBlob>,
 }
 
 impl Event {
     /// Creates an event of the worker itself.
     pub fn from_worker(data: &EventData, at: Timestamp) -> Option<Self> {
         let event_type = EventType::new(data.event_type()).ok()?;
-        Some(Self { event_type, source: EventSource::Worker, at, turn: None, data: data.to_json() })
+        Some(Self { event_type, source: EventSource::Worker, at, turn: None, data: data.to_json(), blob: None })
     }
 
-    pub fn into_batch_event(self, key: i64) -> BatchEvent {
-        let Self { event_type, source, at, turn, data } = self;
-        BatchEvent { key, event_type, source, at, turn, data }
+    pub fn into_batch_event(self, key: i64) -> (BatchEvent, Option<EventBlob>) {
+        let Self { event_type, source, at, turn, data, blob } = self;
+        (BatchEvent { key, event_type, source, at, turn, data }, blob)
     }
 
     /// Creates an `agent.unparsed` event: `line` is the start of the line, `bytes` its length.
@@ -171,7 +173,7 @@ fn parse_event(
         return Err("data: must be an object".to_owned());
     }
     bounds::check_event_data(data.get()).map_err(|error| error.to_string())?;
-    Ok(Item::Event(Event { event_type, source, at, turn, data }))
+    Ok(Item::Event(Event { event_type, source, at, turn, data, blob: None }))
 }
 
 fn parse_control<'a, T: Deserialize<'a>>(name: &str, raw: &'a RawValue, item: impl FnOnce(T) -> Item) -> Item {

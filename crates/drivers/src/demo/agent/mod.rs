@@ -63,6 +63,15 @@ pub enum HostInput {
 pub struct CommandEnd {
     pub exit: CommandExit,
     pub output: String,
+    /// Size of the whole output.
+    pub bytes: u64,
+}
+
+impl CommandEnd {
+    /// The end of a command with its whole output.
+    pub fn new(exit: CommandExit, output: String) -> Self {
+        Self { exit, bytes: output.len() as u64, output }
+    }
 }
 
 /// A failure that the agent's instructions ask for.

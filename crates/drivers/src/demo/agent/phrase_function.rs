@@ -2,7 +2,6 @@
 //! function that says the phrase, its tests and a line in the README.
 
 use super::prose_task::FileDraft;
-use super::tool::MAX_OUTPUT;
 
 const README_FILE: &str = "README.md";
 
@@ -29,6 +28,9 @@ pub(super) fn find_phrase(task: &str) -> Option<&'static str> {
     })
 }
 
+/// Files that are longer stay as they are.
+const MAX_EXTENDED_BYTES: usize = 16 << 10;
+
 /// Plans the change. Empty if a module already has the function.
 pub(super) fn plan_phrase_function(
     phrase: &str,
@@ -42,7 +44,7 @@ pub(super) fn plan_phrase_function(
         return Vec::new();
     }
     // Extend the module that greets people already; otherwise create one.
-    let greeter = modules.iter().find(|(_, content)| content.len() < MAX_OUTPUT / 2 && greets_by_name(content));
+    let greeter = modules.iter().find(|(_, content)| content.len() < MAX_EXTENDED_BYTES && greets_by_name(content));
     let new_file = format!("{function}.py");
     let (file, content) = greeter.map_or((new_file.as_str(), ""), |(file, content)| (*file, content.as_str()));
     let module = file.trim_end_matches(".py");
@@ -53,7 +55,7 @@ pub(super) fn plan_phrase_function(
     );
     let code = insert_definition(content, &code);
     let mut drafts = vec![FileDraft::unchanged_later(file, code), draft_test(module, &function, &spoken, &read_file)];
-    if let Some(readme) = read_file(README_FILE).filter(|readme| readme.len() < MAX_OUTPUT / 2) {
+    if let Some(readme) = read_file(README_FILE).filter(|readme| readme.len() < MAX_EXTENDED_BYTES) {
         let usage = format!("\n`{function}(\"Ada\")` in `{file}` returns `{spoken}, Ada!`.\n");
         let second = format!("{}\n{usage}", readme.trim_end());
         drafts.push(FileDraft { file: README_FILE.to_owned(), first: None, second: Some(second) });
@@ -66,7 +68,7 @@ fn draft_test(module: &str, function: &str, spoken: &str, read_file: impl Fn(&st
     let import = format!("import {module}");
     let has_imports = |content: &String| {
         let has = |line: &str| content.lines().any(|it| it == line);
-        content.len() < MAX_OUTPUT / 2 && has("import unittest") && has(&import)
+        content.len() < MAX_EXTENDED_BYTES && has("import unittest") && has(&import)
     };
     let present = Some(format!("test_{module}.py")).and_then(|file| Some((read_file(&file)?, file)));
     let present = present.filter(|(content, _)| has_imports(content));

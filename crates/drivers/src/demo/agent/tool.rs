@@ -7,9 +7,16 @@ use atoll_core::provider::CommandExit;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Maximum size of one text in an event.
-pub const MAX_OUTPUT: usize = 32 << 10;
+/// Maximum size of one text in a line of output. With its escapes the line stays below the worker's limit.
+pub const MAX_OUTPUT: usize = 512 << 10;
+/// Maximum size of that text as JSON.
+const MAX_ESCAPED_BYTES: usize = 900 << 10;
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Returns the start of a text that fits into a line of output.
+pub(super) fn clip_output(text: &str) -> &str {
+    crate::event_clipping::clip_escaped(text, MAX_OUTPUT, MAX_ESCAPED_BYTES)
+}
 
 /// Returns at most the first `limit` bytes.
 pub(super) fn clip_text(text: &str, limit: usize) -> &str {
@@ -19,7 +26,9 @@ pub(super) fn clip_text(text: &str, limit: usize) -> &str {
 impl<H: DemoHost> DemoAgent<H> {
     /// Writes a file. The watcher reports the change.
     pub(super) async fn write_file(&mut self, file: &str, content: &str) {
-        let request = json!({"file_path": file, "content": clip_text(content, MAX_OUTPUT)});
+        // The agent writes what it reports and what a person approves, not more.
+        let content = clip_output(content);
+        let request = json!({"file_path": file, "content": content});
         let call = self.start_tool("Write", &request);
         let written = match self.check_tool("Write", &call, request).await {
             Ok(input) => {
@@ -35,7 +44,8 @@ impl<H: DemoHost> DemoAgent<H> {
 
     /// Runs a command; an interrupt kills it.
     pub(super) async fn run_command(&mut self, command: &str) -> CommandExit {
-        let request = json!({"command": clip_text(command, MAX_OUTPUT)});
+        let command = clip_output(command);
+        let request = json!({"command": command});
         let call = self.start_tool("Bash", &request);
         let input = match self.check_tool("Bash", &call, request).await {
             Ok(input) => input,
@@ -45,16 +55,26 @@ impl<H: DemoHost> DemoAgent<H> {
             }
         };
         let command = input.as_ref().and_then(|input| input["command"].as_str()).unwrap_or(command);
-        let CommandEnd { exit, output } = self.run_shell(command).await;
-        let output = clip_text(&output, MAX_OUTPUT).to_owned();
-        let result = if exit == (CommandExit::Exited { code: 0 }) { Ok(output) } else { Err(output) };
-        self.end_tool("Bash", &call, result, Some(exit)).await;
+        let CommandEnd { exit, output, bytes } = self.run_shell(command).await;
+        let output = clip_output(&output);
+        let output_bytes = Some(bytes).filter(|bytes| (output.len() as u64) < *bytes);
+        self.report_tool_end(ToolCompleted {
+            tool: "Bash".to_owned(),
+            tool_use_id: call,
+            output: output.into(),
+            is_error: exit != (CommandExit::Exited { code: 0 }),
+            truncated: output_bytes.is_some(),
+            output_bytes,
+            exit: Some(exit),
+            ..ToolCompleted::default()
+        })
+        .await;
         exit
     }
 
     async fn run_shell(&mut self, command: &str) -> CommandEnd {
         if let Err(error) = self.host.start_command(command) {
-            return CommandEnd { exit: CommandExit::Unknown, output: format!("failed to run a shell: {error}") };
+            return CommandEnd::new(CommandExit::Unknown, format!("failed to run a shell: {error}"));
         }
         let deadline = self.host.now() + COMMAND_TIMEOUT;
         let mut timed_out = false;
@@ -106,16 +126,16 @@ impl<H: DemoHost> DemoAgent<H> {
     ) {
         let is_error = result.is_err();
         let (Ok(output) | Err(output)) = result;
-        self.emit_event(&EventData::AgentToolCompleted(ToolCompleted {
-            tool: tool.to_owned(),
-            tool_use_id: call.to_owned(),
-            output: output.into(),
-            is_error,
-            exit,
-            ..ToolCompleted::default()
-        }));
+        let (tool, tool_use_id, output) = (tool.to_owned(), call.to_owned(), output.into());
+        let end = ToolCompleted { tool, tool_use_id, output, is_error, exit, ..ToolCompleted::default() };
+        self.report_tool_end(end).await;
+    }
+
+    async fn report_tool_end(&mut self, end: ToolCompleted) {
+        let call = end.tool_use_id.clone();
+        self.emit_event(&EventData::AgentToolCompleted(end));
         if self.options.is_watched {
-            self.wait_for_scan(call).await;
+            self.wait_for_scan(&call).await;
         }
     }
 }

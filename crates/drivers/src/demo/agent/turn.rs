@@ -1,7 +1,7 @@
 //! A turn of the demo agent: it runs steps and handles new messages between them.
 
 use super::prose_task::{self, TaskStep};
-use super::tool::{MAX_OUTPUT, clip_text};
+use super::tool::{clip_output, clip_text};
 use super::{DemoAgent, DemoFailure, DemoHost, GaveUp};
 use crate::demo::demo_wire::{DemoDecision, DemoPrompt};
 use atoll_api::events::{
@@ -12,6 +12,9 @@ use atoll_core::approval::ApprovalDecision;
 use atoll_core::demo_line::{DemoLine, parse_demo_lines};
 use atoll_core::message::DeliveryMethod;
 use std::time::Duration;
+
+/// Maximum size of a text that events have no mark for.
+const MAX_UNMARKED_BYTES: usize = 32 << 10;
 
 pub(super) enum DemoStep {
     Line(DemoLine),
@@ -50,7 +53,7 @@ impl<H: DemoHost> DemoAgent<H> {
 
     /// Steps of an injected message precede the remaining steps.
     fn inject_message(&mut self, steer: &DemoPrompt) {
-        let text = Some(clip_text(&steer.text, MAX_OUTPUT).to_owned());
+        let text = Some(clip_text(&steer.text, MAX_UNMARKED_BYTES).to_owned());
         let data = MessageInjected { message_id: steer.id, text, how: None };
         self.emit_event(&EventData::AgentMessageInjected(data));
         self.acknowledge_message(steer.id, DeliveryMethod::Injected, Some(self.turn));
@@ -63,7 +66,7 @@ impl<H: DemoHost> DemoAgent<H> {
         self.acknowledge_message(interrupt.id, DeliveryMethod::Injected, Some(self.turn));
         self.steps.clear();
         self.resolve_approval(ApprovalDecision::Deny, Some("interrupted".to_owned()));
-        let (turn, text) = (Some(self.turn), Some(clip_text(&interrupt.text, MAX_OUTPUT).to_owned()));
+        let (turn, text) = (Some(self.turn), Some(clip_text(&interrupt.text, MAX_UNMARKED_BYTES).to_owned()));
         let data = AgentInterrupted { turn, message_id: Some(interrupt.id), text, forced: false };
         self.emit_event(&EventData::AgentInterrupted(data));
     }
@@ -86,7 +89,7 @@ impl<H: DemoHost> DemoAgent<H> {
                 self.approval_count += 1;
                 let approval_id = format!("ask_{}_{}", self.turn, self.approval_count);
                 self.open_approval = Some(approval_id.clone());
-                let text = Some(clip_text(&text, MAX_OUTPUT).to_owned());
+                let text = Some(clip_text(&text, MAX_UNMARKED_BYTES).to_owned());
                 let data = ApprovalRequested { approval_id, text, ..ApprovalRequested::default() };
                 self.emit_event(&EventData::ApprovalRequested(data));
                 self.steps.push_front(DemoStep::Answer);
@@ -116,7 +119,7 @@ impl<H: DemoHost> DemoAgent<H> {
             DemoStep::Work(step) => self.run_task_step(step).await,
             DemoStep::Line(DemoLine::Fail(text)) => {
                 let error = text.as_deref().unwrap_or("the agent was told to fail");
-                let (reason, error) = ("agent_failed".to_owned(), clip_text(error, MAX_OUTPUT).to_owned());
+                let (reason, error) = ("agent_failed".to_owned(), clip_text(error, MAX_UNMARKED_BYTES).to_owned());
                 let data = AgentFailed { turn: Some(self.turn), reason, error, ..AgentFailed::default() };
                 self.emit_event(&EventData::AgentFailed(data));
                 return Err(GaveUp);
@@ -155,8 +158,14 @@ impl<H: DemoHost> DemoAgent<H> {
     }
 
     pub(super) fn say_text(&mut self, text: &str) {
-        let text_bytes = (text.len() > MAX_OUTPUT).then_some(text.len() as u64);
-        let (text, truncated) = (clip_text(text, MAX_OUTPUT).to_owned(), text_bytes.is_some());
-        self.emit_event(&EventData::AgentMessage(AgentText { text, truncated, text_bytes, parent_tool_use_id: None }));
+        let start = clip_output(text).to_owned();
+        let text_bytes = Some(text.len() as u64).filter(|_| start.len() < text.len());
+        let truncated = text_bytes.is_some();
+        self.emit_event(&EventData::AgentMessage(AgentText {
+            text: start,
+            truncated,
+            text_bytes,
+            ..AgentText::default()
+        }));
     }
 }
