@@ -35,8 +35,11 @@ pub async fn run(gc: &Gc, output: &Output) -> Result {
         let found = client.collect_garbage(&GcRequest { dry_run: true, all: true }).await?;
         if found.events > 0 || found.blobs > 0 {
             let what = format!(
-                "removes the logs of {} ended sandboxes for ever: {} events, {} blobs",
-                found.sandboxes, found.events, found.blobs
+                "removes the logs of {} ended {} for ever: {} events, {} blobs",
+                found.sandboxes,
+                if found.sandboxes == 1 { "sandbox" } else { "sandboxes" },
+                found.events,
+                found.blobs
             );
             gc.confirm.require(&what, output).await?;
         }

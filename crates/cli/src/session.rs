@@ -15,6 +15,7 @@ use crate::stored_state::ReadingClient;
 use crate::worker_command::require_new_file;
 use atoll_api::{ChangeSession, ForkSession, ResumeSession, Session as ApiSession, SessionListQuery};
 use atoll_core::id::ProjectId;
+use atoll_core::reference::short_id;
 use atoll_core::sandbox::ProviderKind;
 use atoll_core::session::SessionState;
 use std::path::PathBuf;
@@ -166,8 +167,8 @@ pub async fn run(session: &SessionArgs, output: &Output) -> Result {
 
 fn print_list(sessions: &[ApiSession], has_more: bool, output: &Output) -> Result {
     let now = time::now();
-    table::print_list(output, sessions, &["ID", "STATE", "LIVE SANDBOX", "AGENT", "AGE", "TITLE"], |session| {
-        let sandbox = session.sandbox_id.map_or_else(|| "-".to_owned(), |id| id.to_string());
+    table::print_list(output, sessions, &["ID", "STATE", "LIVE", "AGENT", "AGE", "TITLE"], |session| {
+        let sandbox = session.sandbox_id.map_or_else(|| "-".to_owned(), |id| short_id(&id.to_string()).to_owned());
         vec![
             table::cell(session.id.to_string()),
             table::state_cell(session.state.as_str()),

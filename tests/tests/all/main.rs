@@ -18,6 +18,7 @@ mod live_readers;
 mod local;
 mod login_files;
 mod paging;
+mod references;
 mod registry;
 mod request_flows;
 mod routes;

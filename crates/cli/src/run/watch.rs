@@ -179,10 +179,14 @@ impl<'a> RunWatcher<'a> {
         }
     }
 
+    /// The user has had time to see the question.
+    fn takes_quick_answers(&self) -> bool {
+        self.asked.as_ref().is_some_and(|(_, since)| since.elapsed() >= QUICK_ANSWER_DELAY)
+    }
+
     /// Plans a one-key answer after each key. More keys make it a word, and a key from before the question is none.
     fn plan_quick_answer(&mut self) {
-        let was_seen = self.asked.as_ref().is_some_and(|(_, since)| since.elapsed() >= QUICK_ANSWER_DELAY);
-        let answer = self.view.quick_answer().filter(|_| was_seen);
+        let answer = self.view.quick_answer().filter(|_| self.takes_quick_answers());
         self.quick_answer_at = answer.map(|_| Instant::now() + QUICK_ANSWER_DELAY);
     }
 
@@ -197,6 +201,7 @@ impl<'a> RunWatcher<'a> {
             is_lost: self.is_lost,
             is_attached: self.target.attached_at.is_some(),
             live_text: self.live_text.visible_text(&self.progress),
+            takes_quick_answers: self.takes_quick_answers(),
             notice: self.interrupts.notice(&self.progress.phase),
         };
         self.view.draw(&steps, status, self.output)

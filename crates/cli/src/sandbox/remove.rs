@@ -38,5 +38,5 @@ pub async fn run(remove: &Remove, client: &ConnectedClient, output: &Output) -> 
     }
     let query = RemoveSandboxQuery { force: remove.force };
     let sandbox = client.remove_sandbox(found.id, &query).await?;
-    output.print_result(&sandbox, || format!("{}; it is removed from lists, its log stays", describe_sandbox(&sandbox)))
+    output.print_result(&sandbox, || format!("{}; removed from lists, its log stays", describe_sandbox(&sandbox)))
 }

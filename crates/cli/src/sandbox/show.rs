@@ -46,6 +46,9 @@ fn sandbox_fields(sandbox: &Sandbox) -> Fields {
     let labels: Vec<_> = sandbox.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     Fields::new()
         .field("id", sandbox.id)
+        .optional("name", sandbox.name.as_ref())
+        .field("title", &sandbox.title)
+        .optional("removed", sandbox.archived.then_some("from lists"))
         .field("state", sandbox.state)
         .field("activity", sandbox.activity)
         .optional("limit", sandbox.limit_paused)
@@ -54,6 +57,7 @@ fn sandbox_fields(sandbox: &Sandbox) -> Fields {
         .optional("reason", reason)
         .field("results", sandbox.results)
         .field("end", sandbox.end)
+        .optional("branch", sandbox.branch.as_ref())
         .field("session", sandbox.session_id)
         .field("project", sandbox.project_id)
         .field("provider", sandbox.provider)

@@ -91,6 +91,20 @@ fn typed_text_reaches_the_agent_during_its_turn() {
 }
 
 #[test]
+fn one_key_answers_an_approval() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut terminal = OnTerminal::start(dir.path(), "say begun\nask may I?\nsay **done**");
+    terminal.until("y approves");
+    terminal.press("y");
+    terminal.until("reached the agent in turn 1 (injected)");
+    // A terminal shows Markdown as styles.
+    terminal.until("\x1b[1mdone\x1b[0m");
+    terminal.until("done in");
+    let screen = terminal.end();
+    assert!(screen.contains("exit=0") && screen.contains("restored"), "{screen}");
+}
+
+#[test]
 fn closing_the_terminal_stops_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let mut terminal = OnTerminal::start(dir.path(), "say begun\nwait 600");

@@ -27,6 +27,8 @@ pub struct Status<'a> {
     pub is_attached: bool,
     /// Text that the agent is writing.
     pub live_text: &'a str,
+    /// One key answers the pending approval.
+    pub takes_quick_answers: bool,
     /// A notice about an interrupt in progress.
     pub notice: Option<&'a str>,
 }
@@ -37,7 +39,7 @@ const SEPARATOR: &str = " · ";
 const MIN_ACTIVITY_WIDTH: usize = 24;
 
 pub fn layout_footer(status: Status<'_>, input: &LineEditor, columns: usize, rows: usize) -> Footer {
-    let mut lines = live_lines(status.live_text, columns, rows / 2);
+    let mut lines = live_lines(status.live_text, columns, (rows / 2).min(rows.saturating_sub(3)));
     if rows > 5 {
         lines.push(Spans::new());
     }
@@ -63,7 +65,8 @@ fn live_lines(live_text: &str, columns: usize, most: usize) -> Vec<Spans> {
     if live_text.trim().is_empty() {
         return Vec::new();
     }
-    let wrapped = width::wrap_text(&text::escape_block(live_text.trim()), columns.saturating_sub(MARK.len()));
+    let wrapped =
+        width::wrap_text(&text::escape_block(live_text.trim()), columns.saturating_sub(width::text_width(MARK)));
     let skipped = wrapped.len().saturating_sub(most);
     let line = |(at, line): (usize, String)| {
         let mark = if at == 0 { MARK } else { "  " };
@@ -133,7 +136,7 @@ fn input_hint(status: Status<'_>) -> String {
             "send a message; Ctrl-C interrupts the agent, Ctrl-D leaves"
         }
         (Phase::Waiting, _) => "send a message; Ctrl-D ends the run and keeps its results",
-        (Phase::WaitingApproval, _) if status.progress.quick_approval().is_some() => {
+        (Phase::WaitingApproval, _) if status.takes_quick_answers => {
             "y approves, n denies; or type an answer and press Enter"
         }
         (Phase::WaitingApproval, _) => "type an answer and press Enter",

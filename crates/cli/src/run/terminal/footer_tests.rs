@@ -35,6 +35,7 @@ fn footer_text(
         is_lost: lost,
         is_attached: false,
         live_text: "",
+        takes_quick_answers: false,
         notice,
     };
     let bottom = layout_footer(status, input, columns, rows);
@@ -42,6 +43,30 @@ fn footer_text(
     assert!(bottom.row < bottom.lines.len() && bottom.lines.len() <= rows.max(1));
     let lines: Vec<_> = bottom.lines.iter().map(|line| line.to_ansi(false)).collect();
     format!("{}\n[{}:{}]", lines.join("\n"), bottom.row, bottom.column)
+}
+
+#[test]
+fn shows_the_end_of_the_text_that_the_agent_writes() {
+    let (progress, input) = (progress_in_tool(), LineEditor::default());
+    let status = |live_text| Status {
+        progress: &progress,
+        sandbox: "web",
+        elapsed: Duration::from_secs(2),
+        is_lost: false,
+        is_attached: true,
+        live_text,
+        takes_quick_answers: false,
+        notice: None,
+    };
+    let text = "one two three\nfour\x1b[2J ".repeat(9);
+    for (columns, rows) in [(80, 24), (40, 12), (10, 5), (3, 2), (1, 1)] {
+        let footer = layout_footer(status(&text), &input, columns, rows);
+        assert!(footer.lines.len() <= rows && footer.lines.iter().all(|line| line.columns() <= columns), "{footer:?}");
+        assert!(!footer.lines.iter().any(|line| line.to_ansi(false).contains('\x1b')), "{footer:?}");
+    }
+    let footer = layout_footer(status("I will look"), &input, 80, 24);
+    assert_eq!(footer.lines[0].to_ansi(false), "• I will look");
+    assert!(footer.lines[footer.row].to_ansi(false).contains("Ctrl-D leaves"));
 }
 
 #[test]
