@@ -170,7 +170,10 @@ fn head_and_body(event: &LogEvent) -> Option<(String, String)> {
             let line = setup_lines::describe_setup(data)?;
             match line.kind {
                 SetupLineKind::Output => ("set-up prints:".to_owned(), line.body),
-                SetupLineKind::Note | SetupLineKind::Done | SetupLineKind::Failed => (line.head, line.body),
+                SetupLineKind::Note | SetupLineKind::Done | SetupLineKind::Failed => {
+                    let remedy = line.remedy.map(|remedy| format!("\n{remedy}")).unwrap_or_default();
+                    (line.head, line.body + &remedy)
+                }
             }
         }
         _ => {

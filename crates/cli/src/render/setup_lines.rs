@@ -21,10 +21,12 @@ pub struct SetupLine {
     pub kind: SetupLineKind,
     pub head: String,
     pub body: String,
+    /// What to do about a failure.
+    pub remedy: Option<String>,
 }
 
-fn line(kind: SetupLineKind, head: impl Into<String>, body: impl Into<String>) -> SetupLine {
-    SetupLine { kind, head: head.into(), body: body.into() }
+fn line(kind: SetupLineKind, head: impl Into<String>, body: &str) -> SetupLine {
+    SetupLine { kind, head: head.into(), body: body.trim_matches('\n').to_owned(), remedy: None }
 }
 
 /// `None` for events of other kinds.
@@ -34,9 +36,9 @@ pub fn describe_setup(data: &EventData) -> Option<SetupLine> {
         EventData::SetupStarted(started) => describe_start(started),
         EventData::SetupOutput(output) if output.omitted_bytes > 0 => {
             let omitted = format!("({} of output are not stored)\n", format_bytes(output.omitted_bytes));
-            line(K::Output, "", omitted + &output.text)
+            line(K::Output, "", &(omitted + &output.text))
         }
-        EventData::SetupOutput(output) => line(K::Output, "", output.text.as_str()),
+        EventData::SetupOutput(output) => line(K::Output, "", &output.text),
         EventData::SetupStepCompleted(step) => {
             let time = format_seconds(step.seconds);
             match step.exit {
@@ -46,8 +48,8 @@ pub fn describe_setup(data: &EventData) -> Option<SetupLine> {
         }
         EventData::SetupCompleted(completed) => line(K::Done, describe_completion(completed), ""),
         EventData::SetupFailed(failed) => {
-            let remedy = failed.remedy.as_ref().map(|remedy| format!("\nto fix it: {remedy}")).unwrap_or_default();
-            line(K::Failed, format!("set-up failed: {}", failed.error), format!("{}{remedy}", failed.tail).trim())
+            let remedy = failed.remedy.as_ref().map(|remedy| format!("to fix it: {remedy}"));
+            SetupLine { remedy, ..line(K::Failed, format!("set-up failed: {}", failed.error), &failed.tail) }
         }
         EventData::SetupSkipped(skipped) => line(K::Note, format!("no set-up: {}", skipped.reason), ""),
         _ => return None,
@@ -63,7 +65,7 @@ fn describe_start(started: &SetupStarted) -> SetupLine {
         _ => "as its lock files say",
     };
     let head = format!("set-up {source}: {}", started.steps.join("; "));
-    line(SetupLineKind::Note, head, started.notes.join("\n"))
+    line(SetupLineKind::Note, head, &started.notes.join("\n"))
 }
 
 fn describe_completion(completed: &SetupCompleted) -> String {
@@ -96,8 +98,8 @@ mod tests {
     use serde_json::{Value, json};
 
     fn described(event_type: &str, data: Value) -> (SetupLineKind, String, String) {
-        let SetupLine { kind, head, body } = describe_setup(&event(event_type, None, &data).data).unwrap();
-        (kind, head, body)
+        let SetupLine { kind, head, body, remedy } = describe_setup(&event(event_type, None, &data).data).unwrap();
+        (kind, head, [Some(body), remedy].into_iter().flatten().collect::<Vec<_>>().join("\n"))
     }
 
     #[test]
@@ -119,6 +121,6 @@ mod tests {
         let cached = json!({"seconds": 0.01, "cached": true, "stored": false});
         assert_eq!(described("setup.completed", cached).1, "set-up is ready from its cache (0.0s)");
         let output = json!({"step": 1, "stream": "stdout", "text": "added 3\n", "omitted_bytes": 2048});
-        assert_eq!(described("setup.output", output).2, "(2.0 KiB of output are not stored)\nadded 3\n");
+        assert_eq!(described("setup.output", output).2, "(2.0 KiB of output are not stored)\nadded 3");
     }
 }

@@ -88,7 +88,9 @@ pub(super) fn report_refused_host(step: FailedStep, host: &RefusedHost, context:
 
 /// The reason of the sandbox's failure, on one line.
 pub(super) fn failure_reason(failed: &SetupFailed) -> Reason {
-    let last = failed.tail.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    // The log that npm names is gone with the sandbox.
+    let tells = |line: &&str| !line.is_empty() && !line.contains("A complete log of this run");
+    let last = failed.tail.lines().rev().map(str::trim).find(tells).unwrap_or_default();
     let output = if last.is_empty() { String::new() } else { format!(": {}", truncate_text(last, MAX_LINE_CHARS)) };
     let remedy = failed.remedy.as_ref().map(|remedy| format!("; {remedy}")).unwrap_or_default();
     Reason::new("setup_failed", truncate_text(&format!("{}{output}{remedy}", failed.error), MAX_REASON_CHARS))

@@ -227,7 +227,10 @@ fn setup_step(line: SetupLine) -> ViewStep {
         SetupLineKind::Note => ViewStep::note(&format!("{}\n{body}", line.head)),
         SetupLineKind::Output => ViewStep::text_block(Mark::Under, style::FAINT, &line.body),
         SetupLineKind::Done => ViewStep::one_line(Mark::Done, head),
-        SetupLineKind::Failed => ViewStep::one_line(Mark::Failed, head).with_body(style::FAINT, &body),
+        // The steps above show the output.
+        SetupLineKind::Failed => {
+            ViewStep::one_line(Mark::Failed, head).with_body(style::WARN, &line.remedy.unwrap_or_default())
+        }
     }
 }
 
