@@ -46,6 +46,9 @@ pub fn stop_ignoring_signals() {
 
 /// Makes this process undumpable, so that others of its uid cannot read it, and clears the inheritable capabilities.
 pub fn harden_process() -> io::Result<()> {
+    // Before Linux 6.4, rustix reads `/proc/self/auxv`, and panics if it cannot. An undumpable process without
+    // capabilities cannot, so it reads the values now and keeps them.
+    let _page_size = rustix::param::page_size();
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     let mut sets = rustix::thread::capabilities(None)?;
     sets.inheritable = rustix::thread::CapabilitySet::empty();
