@@ -31,7 +31,7 @@ pub struct SandboxSpec {
     #[serde(default)]
     pub snapshot: Option<String>,
     /// The cache to start from.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheStart>,
     /// Workspace paths, relative to it, that are read-only inside.
     #[serde(default)]

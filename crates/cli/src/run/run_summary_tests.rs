@@ -133,10 +133,10 @@ fn left_in_every_way() {
 fn shows_tokens_and_cost() {
     let usage = json!({"requests": 2, "input": 1200, "output": 950, "cache_read": 10_000, "cache_write": 0,
                        "cost": 0.0123, "cost_source": "prices"});
-    let usage: atoll_api::ModelUsage = serde_json::from_value(usage).unwrap();
+    let usage: ModelUsage = serde_json::from_value(usage).unwrap();
     let progress = progress_after(&[running_event(), completed_event("succeeded")]);
     let text = |usage| summary_text(&RunSummary { usage: Some(usage), ..summary_of(&progress, WatchEnd::Ended) });
     assert!(text(&usage).contains("11.2k tokens in (10.0k cached), 950 out, $0.0123"), "{}", text(&usage));
-    let unpriced = atoll_api::ModelUsage { cost: None, cache_read: 0, ..usage };
+    let unpriced = ModelUsage { cost: None, cache_read: 0, ..usage };
     assert!(text(&unpriced).contains("1.2k tokens in, 950 out, cost unknown"), "{}", text(&unpriced));
 }

@@ -61,12 +61,13 @@ async fn the_suite_detects_broken_promises() {
     let broken = BrokenProvider(Fake::new(FakeOptions::default(), RecordingServer::new()));
     let verdicts = conformance::check_provider(&broken, &Settings::default()).await;
     let passed: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict.is_ok()).map(|(promise, _)| *promise).collect();
-    // It runs commands and correctly reports no tree transfers.
+    // It runs commands and correctly reports no tree transfers and no set-up layers.
     let expected = [
         "unsupported calls have no side effect",
         "exit codes come from the command",
         "a command over its time limit is timed out",
         "a downloaded tree equals the upload",
+        "a sandbox starts from a set-up layer, and changes it for no other",
     ];
     assert_eq!(passed, expected, "{verdicts:#?}");
 }
