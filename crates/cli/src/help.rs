@@ -17,7 +17,7 @@ const ROOT_GROUPS: &[CommandGroup] = &[
 const SANDBOX_GROUPS: &[CommandGroup] = &[
     ("Create and list", &["new", "ls", "show", "fork"]),
     ("Work inside", &["exec", "shell", "files", "cp"]),
-    ("Look at the work", &["diff", "transcript", "usage"]),
+    ("Look at the work", &["diff", "transcript", "blob", "usage"]),
     ("Control", &["pause", "resume", "snapshot", "network", "limits", "worker-token"]),
     ("End", &["stop", "results", "rm"]),
 ];
