@@ -58,7 +58,7 @@ async fn blobs_hold_the_whole_of_long_texts() {
     block_in_place(|| {
         let log = run_atoll(&server, &["logs", &id]);
         let hint = format!("atoll sandbox blob {id} {}", ended["output_blob"].as_str().unwrap());
-        assert!(log.contains(&hint) && log.contains("the whole has 337.8 KiB") && !log.contains("\n    60000\n"));
+        assert!(log.contains(&hint) && log.contains("the whole has 340.7 KiB") && !log.contains("\n    60000\n"));
         let full = run_atoll(&server, &["logs", &id, "--full"]);
         assert!(full.contains("\n    60000\n") && !full.contains("truncated"), "{}", &full[..2_000]);
         let printed = run_atoll(&server, &["sandbox", "blob", &id, ended["output_blob"].as_str().unwrap()]);
