@@ -25,7 +25,8 @@ pub struct ToolFile {
     pub text: String,
 }
 
-/// Variables and files that make tools use the registries.
+/// Variables and files that make tools use the registries. Cargo and Gradle read theirs from the directory of the
+/// download caches once set-up has moved their homes there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolSettings {
     pub variables: BTreeMap<&'static str, String>,
@@ -54,11 +55,13 @@ pub fn tool_settings(registries: &[RegistryAddress]) -> ToolSettings {
             }
             RegistryKind::Go => drop(all.variables.insert("GOPROXY", url.clone())),
             RegistryKind::Cargo => {
-                all.files.push(ToolFile { path: ".cargo/config.toml", text: cargo_config(url) });
+                let paths = [".cargo/config.toml", ".cache/packages/cargo/config.toml"];
+                all.files.extend(paths.map(|path| ToolFile { path, text: cargo_config(url) }));
             }
             RegistryKind::Maven => {
                 all.files.push(ToolFile { path: ".m2/settings.xml", text: maven_settings(url) });
-                all.files.push(ToolFile { path: ".gradle/init.d/atoll.gradle", text: gradle_script(url) });
+                let paths = [".gradle/init.d/atoll.gradle", ".cache/packages/gradle/init.d/atoll.gradle"];
+                all.files.extend(paths.map(|path| ToolFile { path, text: gradle_script(url) }));
             }
             // Its sources name suites and keys, which only the image knows.
             RegistryKind::Apt => {}

@@ -208,7 +208,8 @@ fn a_cache_is_published_completely_or_not_at_all() {
     let Some(mut harness) = Harness::new() else { return };
     let caches = harness.options.data_dir.join("caches");
     let entry = caches.join("p.k.json");
-    let damages: [(&str, &dyn Fn(&Harness)); 3] = [
+    type Damage<'a> = (&'static str, &'a dyn Fn(&Harness));
+    let damages: [Damage<'_>; 3] = [
         ("not published", &|_| fs::rename(&entry, caches.join("p.k.new")).unwrap()),
         ("unreadable", &|_| fs::write(&entry, "{\"name\":").unwrap()),
         // The machine crashed before the files were on disk.

@@ -122,7 +122,7 @@ impl FakeExecutor {
             }
             HostOutput::FileEdited(edit) => {
                 let (turn, tool_use_id) = (self.current_turn(), self.conversation.only_tool().map(str::to_owned));
-                self.emit_event(EventData::AgentFileEdited(FileEdited { turn, tool_use_id, ..edit }));
+                self.emit_event(EventData::AgentFileEdited(FileEdited { turn, tool_use_id, ..*edit }));
             }
             HostOutput::Failed(DemoFailure::OutOfMemory) => {
                 self.fail_agent("out_of_memory", "the agent was killed because its memory ran out".to_owned());

@@ -25,7 +25,7 @@ pub(super) enum HostOutput {
     /// A line of the agent.
     Line(Vec<u8>),
     /// A change, without its turn and tool.
-    FileEdited(FileEdited),
+    FileEdited(Box<FileEdited>),
     Failed(DemoFailure),
 }
 
@@ -117,7 +117,7 @@ impl DemoHost for MemoryHost {
         written.map_err(|error| error.to_string())?;
         let UnifiedDiff { added, removed, text } = unified_diff(&path, old.as_deref(), content);
         let preview = text[..text.floor_char_boundary(MAX_PREVIEW_BYTES)].to_owned();
-        self.send(HostOutput::FileEdited(FileEdited {
+        self.send(HostOutput::FileEdited(Box::new(FileEdited {
             file_path: path,
             change_type: if old.is_some() { FileChangeType::Modified } else { FileChangeType::Created },
             old_path: None,
@@ -133,7 +133,7 @@ impl DemoHost for MemoryHost {
             sha256: None,
             turn: None,
             tool_use_id: None,
-        }));
+        })));
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The set-up layers of a project: the key of a set-up, the layer that a sandbox starts from, and storing a new one.
 
 use super::setup_plan::PlannedSetup;
+use crate::gateway::registry_addresses;
 use crate::state::App;
 use atoll_core::provider::capabilities::CacheAbility;
 use atoll_core::provider::{CacheUse, MAX_CACHE_DEPTH, Provider, ProviderId, RepositorySource, provider_cache_name};
@@ -116,13 +117,15 @@ async fn compute_key(
         let age = app.clock.now().as_micros() / i64::try_from(UNLOCKED_AGE.as_micros()).unwrap_or(i64::MAX);
         tools.insert("day".to_owned(), age.to_string());
     }
+    let addresses = registry_addresses(&app.config.registries).into_iter();
+    let registries = addresses.map(|registry| (registry.kind.to_string(), registry.url)).collect();
     let inputs = CacheKeyInputs {
         root: &root,
         tools: &tools,
         plan,
         files: &setup.files,
         env: &sandbox.settings.env,
-        registries: &BTreeMap::new(),
+        registries: &registries,
         network: setup.environment.network.as_ref()?,
     };
     // A key file that is too large to read makes the set-up unique.

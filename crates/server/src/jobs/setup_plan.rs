@@ -1,10 +1,12 @@
 //! Plans the set-up of a new sandbox from its request, its project and its repository.
 
+use crate::gateway::registry_addresses;
 use crate::problem::Result;
 use crate::repositories;
 use crate::state::App;
 use atoll_api::NewSandbox;
 use atoll_core::provider::{PACKAGE_CACHE_DIR, RepositorySource};
+use atoll_core::registry::{ToolFile, ToolSettings, tool_settings};
 use atoll_core::sandbox::Repo;
 use atoll_core::setup::{
     PackageEnvironment, RepositoryFiles, SETUP_VARIABLES, SetupError, SetupPlan, SetupRequest, plan_setup,
@@ -24,6 +26,8 @@ pub(super) struct PlannedSetup {
     pub environment: SetupEnvironment,
     /// Variables of the commands.
     pub variables: BTreeMap<String, String>,
+    /// Files with which tools use the configured registries.
+    pub tool_files: Vec<ToolFile>,
     pub time_limit: Duration,
 }
 
@@ -94,9 +98,15 @@ pub(super) async fn decide_setup(
         let environment = SetupEnvironment { variables: plan.env, network: None };
         return Ok(SetupDecision::VariablesOnly(environment, reason));
     }
-    let (environment, variables) = build_environment(app, sandbox, &settings.merged, &plan);
+    let ToolSettings { variables: registries, files: tool_files } =
+        tool_settings(&registry_addresses(&app.config.registries));
+    let (environment, mut variables) = build_environment(app, sandbox, &settings.merged, &plan);
+    for (name, value) in registries {
+        variables.entry(name.to_owned()).or_insert(value);
+    }
     let time_limit = app.config.setup.time_limit(settings.merged.timeout_s);
-    Ok(SetupDecision::Planned(Box::new(PlannedSetup { plan, files, environment, variables, time_limit })))
+    let planned = PlannedSetup { plan, files, environment, variables, tool_files, time_limit };
+    Ok(SetupDecision::Planned(Box::new(planned)))
 }
 
 async fn read_files(repo: Option<&Repo>, source: Option<&RepositorySource>) -> Result<RepositoryFiles> {

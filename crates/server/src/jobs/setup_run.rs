@@ -6,7 +6,7 @@ use super::setup_failure::{FailedStep, FailureContext, failure_reason, report_fa
 use super::setup_output::OutputLog;
 use super::setup_plan::PlannedSetup;
 use crate::app::lifecycle::truncate_text;
-use crate::app::setup;
+use crate::app::{caches, setup};
 use crate::egress::RefusedHost;
 use crate::problem::{Problem, Result};
 use crate::state::App;
@@ -51,6 +51,9 @@ while [ $round -lt 100 ]; do
 done
 exit 1
 "#;
+
+/// Writes the text `$2` to the file `$1` of the agent's home.
+const WRITE_FILE_SCRIPT: &str = r#"cd && mkdir -p "$(dirname "$1")" && printf %s "$2" > "$1""#;
 
 /// How a set-up ended.
 pub(super) enum SetupEnd {
@@ -115,6 +118,9 @@ impl<'a> SetupRun<'a> {
         if !self.app.write(async move |work| setup::record_start(work, id, started).await).await? {
             return Ok(SetupEnd::Abandoned);
         }
+        if !self.write_tool_files().await? {
+            return Ok(SetupEnd::Abandoned);
+        }
         let mut output = OutputLog::new();
         for (index, step) in plan.steps.iter().enumerate() {
             output.begin_step(index + 1);
@@ -158,6 +164,20 @@ impl<'a> SetupRun<'a> {
             }
         }
         Ok(SetupEnd::Completed)
+    }
+
+    /// Writes the files with which tools use the configured registries. Returns false if the sandbox is gone.
+    async fn write_tool_files(&self) -> Result<bool> {
+        for file in &self.setup.tool_files {
+            let argv = ["/bin/sh", "-c", WRITE_FILE_SCRIPT, "sh", file.path, &file.text].map(str::to_owned).to_vec();
+            let spec = command_spec(ExecCommand::Argv(argv), TOOL_CHECK_TIMEOUT);
+            match self.start_command(&spec).await {
+                Ok(command) => drop(command.collect_tail(0).await?),
+                Err(Error::Gone) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
     }
 
     fn failure_context(&self) -> FailureContext {
@@ -308,6 +328,9 @@ impl<'a> SetupRun<'a> {
             self.exclude_untracked().await;
             if let Some(cache) = &self.cache {
                 stored = cache.store(&*self.target.provider, &self.target.sandbox).await;
+            }
+            if stored {
+                caches::start_eviction(self.app);
             }
         }
         let (key, key_parts) = self.cache.as_ref().map(|cache| (cache.key.clone(), cache.key_parts.clone())).unzip();

@@ -84,9 +84,8 @@ pub(super) fn detect_javascript(project: &ProjectDirectory<'_>) -> Option<Detect
         BY_LOCK_FILE.iter().copied().filter(|it| project.find_first(it.lock_files()).is_some()).collect();
     let is_berry =
         project.has(".yarnrc.yml") || project.text("yarn.lock").is_some_and(|lock| lock.contains("__metadata:"));
-    let by_lock = locked.first().map(|manager| match manager {
-        PackageManager::YarnClassic if is_berry => PackageManager::YarnBerry,
-        manager => *manager,
+    let by_lock = locked.first().copied().map(|manager| {
+        if manager == PackageManager::YarnClassic && is_berry { PackageManager::YarnBerry } else { manager }
     });
     let manager = named.or(by_lock).unwrap_or(PackageManager::Npm);
     if named.is_none() && locked.len() > 1 {
