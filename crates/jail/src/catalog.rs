@@ -71,10 +71,10 @@ pub(crate) struct SnapshotRecord {
     #[serde(default, rename = "beside")]
     pub usage_offset: Option<i64>,
     /// Only of caches.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_at: Option<u64>,
     /// Only of caches: the boot of the machine in which it was sealed. Its files may not be on disk before a restart.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
 }
 

@@ -216,9 +216,11 @@ mod tests {
     /// A sandbox outlives its launcher, so records of earlier versions must stay readable.
     #[test]
     fn reads_and_writes_the_stored_names() {
-        let record = r#"{"spec":{"name":"a","labels":{},"limits":{"memory_bytes":1,"cpu_milli":2,"pids":3,"open_files":4,"worker_memory_bytes":5,"disk_bytes":6},"hostname":"h","image":null,"snapshot":null,"protected":["p"],"programs":[{"from":"/x","at":"y"}]},"map":{"ids":"own","users":[{"inside":0,"outside":7,"count":8}],"groups":[]},"enforced":{"memory":"enforced","cpu":"no","pids":"per_process","open_files":"per_process","disk":"watched","ids":"shared"},"stack":{"top":"t","below":["b"],"image":{"name":"i","layer":"l"},"volume":{"beside":-9,"spool":"s"}}}"#;
+        let record = r#"{"spec":{"name":"a","labels":{},"limits":{"memory_bytes":1,"cpu_milli":2,"pids":3,"open_files":4,"worker_memory_bytes":5,"disk_bytes":6},"hostname":"h","image":null,"snapshot":null,"protected":["p"],"programs":[{"from":"/x","at":"y"}]},"map":{"ids":"own","users":[{"inside":0,"outside":7,"count":8}],"groups":[]},"enforced":{"memory":"enforced","cpu":"no","pids":"per_process","open_files":"per_process","disk":"watched","ids":"shared"},"stack":{"top":"t","below":["b"],"image":{"name":"i","layer":"l"},"volume":{"beside":-9,"spool":"s"},"uncounted":0}}"#;
         let parsed: SandboxRecord = serde_json::from_str(record).unwrap();
         assert_eq!(serde_json::to_string(&parsed).unwrap(), record);
+        let before_caches = record.replace(r#","uncounted":0"#, "");
+        assert_eq!(serde_json::from_str::<SandboxRecord>(&before_caches).unwrap().stack, parsed.stack);
         let leaf = r#"{"directories":["/g"],"born_into":true,"memory":"/m","peak":null,"oom":null,"cpu":{"Nanoseconds":"/c"},"pids":null,"freezer":{"Version1":"/f"},"confined":{"file":"/cpus","to":[0,2]}}"#;
         let worker = format!(
             r#"{{"process":{{"boot":"x","pid":1,"started":2,"namespace":3}},"worker":{leaf},"agent":{leaf},"template":"/e"}}"#

@@ -26,6 +26,15 @@ const MAX_NAME_BYTES: usize = 63;
 /// Another server's name.
 type HolderName = String;
 
+/// The result of one attempt to take the lock.
+#[derive(Debug)]
+enum HoldAttempt {
+    Held,
+    HeldBy(HolderName),
+    /// The holder has given the lock up since the attempt.
+    JustReleased,
+}
+
 /// A held database. Dropping it gives the database up.
 #[derive(Debug)]
 pub struct DatabaseHold(Option<(oneshot::Sender<()>, JoinHandle<()>)>);
@@ -62,12 +71,16 @@ pub(super) async fn hold_database(
     let options = options.application_name(&shorten_name(holder));
     let mut connection = connect(&options).await?;
     let mut attempt = 0;
-    while let Some(other) = try_hold(&mut connection).await? {
+    loop {
         attempt += 1;
-        if attempt >= HOLD_ATTEMPTS {
-            return Err(Error::DatabaseHeld(other));
+        match try_hold(&mut connection).await? {
+            HoldAttempt::Held => break,
+            HoldAttempt::HeldBy(other) if attempt >= HOLD_ATTEMPTS => return Err(Error::DatabaseHeld(other)),
+            HoldAttempt::JustReleased if attempt >= HOLD_ATTEMPTS => {
+                return Err(Error::DatabaseHeld("another server".to_owned()));
+            }
+            HoldAttempt::HeldBy(_) | HoldAttempt::JustReleased => tokio::time::sleep(ATTEMPT_PAUSE).await,
         }
-        tokio::time::sleep(ATTEMPT_PAUSE).await;
     }
     let (stop, stopped) = oneshot::channel();
     let monitor = tokio::spawn(watch_hold(connection, options, is_lost, stopped));
@@ -90,12 +103,12 @@ async fn within_time<T>(query: impl Future<Output = std::result::Result<T, sqlx:
     }
 }
 
-/// Takes the lock, or returns the name of its holder.
-async fn try_hold(connection: &mut PgConnection) -> Result<Option<HolderName>> {
+/// Takes the lock, or finds its holder.
+async fn try_hold(connection: &mut PgConnection) -> Result<HoldAttempt> {
     let lock = "SELECT pg_try_advisory_lock($1, hashtext(current_schema())) AS held";
     let row = within_time(sqlx::query(lock).bind(HOLD_KEY).fetch_one(&mut *connection)).await?;
     if row.try_get::<bool, _>("held").map_err(|error| classify_error(&error))? {
-        return Ok(None);
+        return Ok(HoldAttempt::Held);
     }
     let find = "SELECT a.application_name || COALESCE(' from ' || host(a.client_addr), '') AS holder
                 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
@@ -103,8 +116,9 @@ async fn try_hold(connection: &mut PgConnection) -> Result<Option<HolderName>> {
                 AND l.objid::bigint = (hashtext(current_schema())::bigint & 4294967295)
                 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())";
     let found = within_time(sqlx::query(find).bind(i64::from(HOLD_KEY)).fetch_optional(connection)).await?;
-    let name = found.and_then(|row| row.try_get::<Option<String>, _>("holder").ok().flatten());
-    Ok(Some(name.unwrap_or_else(|| "another server".to_owned())))
+    let Some(row) = found else { return Ok(HoldAttempt::JustReleased) };
+    let name = row.try_get::<Option<String>, _>("holder").ok().flatten();
+    Ok(HoldAttempt::HeldBy(name.unwrap_or_else(|| "another server".to_owned())))
 }
 
 /// Checks the connection of the hold. If it breaks, takes the hold again, unless another server was faster.
@@ -125,6 +139,8 @@ async fn watch_hold(
         if within_time(connection.ping()).await.is_ok() {
             continue;
         }
+        // PostgreSQL keeps the hold of a connection that is slow and not broken.
+        drop(connection);
         connection = tokio::select! {
             _ = &mut stopped => return,
             held = hold_again(&options) => match held {
@@ -144,11 +160,10 @@ async fn hold_again(options: &PgConnectOptions) -> std::result::Result<PgConnect
     loop {
         if let Ok(mut connection) = connect(options).await {
             match try_hold(&mut connection).await {
-                Ok(None) => return Ok(connection),
+                Ok(HoldAttempt::Held) => return Ok(connection),
+                Ok(HoldAttempt::HeldBy(other)) if !other.starts_with(&own) => return Err(other),
                 // PostgreSQL has not noticed yet that the old connection is gone.
-                Ok(Some(other)) if other.starts_with(&own) => {}
-                Ok(Some(other)) => return Err(other),
-                Err(_) => {}
+                Ok(HoldAttempt::HeldBy(_) | HoldAttempt::JustReleased) | Err(_) => {}
             }
         }
         tokio::time::sleep(ATTEMPT_PAUSE).await;
