@@ -203,7 +203,7 @@ impl RouteTestSetup {
     fn request_body(&self, route: &str, worker: &ManualWorker, message: &str) -> Value {
         let (stream, lease) = (worker.stream, message.replace("msg_", "lea_"));
         match route.rsplit_once("/api/v1").map_or(route, |(_, path)| path) {
-            "/sandboxes" => json!({ "project_id": self.project }),
+            "/sandboxes" | "/sandboxes/preview" => json!({ "project_id": self.project }),
             "/sandboxes/{id}/events" => json!({ "stream": stream, "events": [] }),
             "/sandboxes/{id}/snapshot" => json!({ "name": "one" }),
             "/sandboxes/{id}/approvals/{approval_id}" => json!({ "decision": "allow" }),

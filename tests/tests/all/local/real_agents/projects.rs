@@ -26,6 +26,7 @@ scripts:
               expect(farewell("Ada")).toBe("Goodbye, Ada!");
             });
       - run: npm test
+      - run: git add --all && git commit --quiet --message 'Say goodbye'
       - say: The function is there.
   - name: python
     steps:
@@ -39,6 +40,7 @@ scripts:
                 with pg8000.native.Connection("postgres", host="127.0.0.1", database="postgres") as connection:
                     assert connection.run("SELECT 'Goodbye'")[0][0] == "Goodbye"
       - run: .venv/bin/pytest -q
+      - run: git add --all && git commit --quiet --message 'Say goodbye'
       - say: The test is there.
   - name: rust
     steps:
@@ -50,6 +52,7 @@ scripts:
                 assert_eq!(greeting::greet(1), "Hello, 1 guests!");
             }
       - run: cargo test --offline
+      - run: git add --all && git commit --quiet --message 'Say goodbye'
       - say: The test is there.
 "##;
 
