@@ -124,7 +124,7 @@ async fn a_shell_waits_for_a_sandbox_that_is_being_created() {
     let id = server.create_sandbox(json!({ "end": "keep" })).await;
     block_in_place(|| {
         let mut screen = ShellTerminal::start(&server, &format!("shell {id}"));
-        let outcome = try_wait_for(|| if screen.take_text("is still being created") { Ok(()) } else { Err(()) });
+        let outcome = try_wait_for(|| if screen.take_text("creating ") { Ok(()) } else { Err(()) });
         assert!(launcher.iter().all(|process| process.send_signal(Signal::CONT)));
         assert!(outcome.is_ok(), "the shell does not wait: {}", screen.screen_text());
         screen.wait_for_text("Ctrl-] detaches");
