@@ -4,9 +4,10 @@ use crate::client::HttpClient;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use uuid::Uuid;
@@ -58,7 +59,8 @@ impl BenchServer {
         database: Option<&str>,
         environment: &[(&str, &str)],
     ) -> Result<Self> {
-        std::fs::create_dir_all(data_dir)?;
+        // The server refuses a directory with other files that other users can open.
+        DirBuilder::new().recursive(true).mode(0o700).create(data_dir)?;
         let log = data_dir.join("server.log");
         // The kernel kills the server when this process ends for any reason.
         let mut command = Command::new("setpriv");

@@ -24,11 +24,9 @@ impl<'a> LocalSandboxes<'a> {
     pub async fn run_true(&self, id: &str) -> Result<()> {
         let path = format!("/api/v1/sandboxes/{id}/exec").parse()?;
         let output = self.0.connect_admin().await?.post(&path, r#"{"argv":["true"]}"#.into()).await?;
-        ensure!(
-            output.ends_with(b"{\"exit\":{\"code\":0,\"kind\":\"exited\"}}\n"),
-            "{}",
-            String::from_utf8_lossy(&output)
-        );
+        let last = output.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        let exit: Value = serde_json::from_slice(last)?;
+        ensure!(exit["exit"]["code"] == 0, "{}", String::from_utf8_lossy(&output));
         Ok(())
     }
 
