@@ -116,9 +116,14 @@ fn inline_parts(line: &str, base: Style) -> Vec<(Style, String)> {
     parts
 }
 
-/// Wraps styled text at spaces, with a prefix before the first and the other lines.
+/// Columns of a wide character, which every line must have room for.
+const MIN_ROOM: usize = 2;
+
+/// Wraps styled text at spaces, with a prefix before the first and the other lines, unless it would leave no room.
 fn wrap_parts(parts: &[(Style, String)], first: &str, next: &str, columns: usize) -> Vec<Spans> {
-    let room = columns.saturating_sub(width::text_width(first)).max(2);
+    let has_room = width::text_width(first) + MIN_ROOM <= columns;
+    let (first, next) = if has_room { (first, next) } else { ("", "") };
+    let room = columns.saturating_sub(width::text_width(first));
     let text: String = parts.iter().map(|(_, text)| text.as_str()).collect();
     let mut runs = parts.iter().flat_map(|(style, text)| text.chars().map(|c| (*style, c))).peekable();
     let mut lines = Vec::new();
@@ -160,6 +165,12 @@ mod tests {
         insta::assert_snapshot!("markdown", format!("{}\n────\n{}", plain(SAMPLE, 60), plain(SAMPLE, 24)));
         let colours = render_markdown("a **b** `c`", 40).pop().unwrap().to_ansi(true);
         assert_eq!(colours, "a \u{1b}[1mb\u{1b}[0m \u{1b}[36mc\u{1b}[0m");
+    }
+
+    #[test]
+    fn an_indentation_that_leaves_no_room_is_dropped() {
+        assert_eq!(plain("        deep", 6), "deep");
+        assert_eq!(plain("    deep", 6), "    de\n    ep");
     }
 
     proptest! {
