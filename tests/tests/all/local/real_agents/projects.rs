@@ -59,6 +59,8 @@ scripts:
 struct Project {
     name: &'static str,
     hosts: &'static [&'static str],
+    /// The program of its set-up, if this machine may lack it.
+    program: Option<&'static str>,
     /// The project's own tests.
     check: &'static str,
     /// The file that the agent adds.
@@ -70,6 +72,9 @@ struct Project {
 
 /// Runs the project twice: the second sandbox starts from the layer that the first one's set-up left.
 async fn builds_and_tests(project: Project) {
+    if let Some(program) = project.program.filter(|program| !Path::new(program).exists()) {
+        return report_skipped(project.name, &format!("{program} is missing"));
+    }
     for host in project.hosts {
         if !is_reachable(&format!("https://{host}/")) {
             return report_skipped(project.name, &format!("{host} cannot be reached from this machine"));
@@ -106,6 +111,7 @@ async fn a_typescript_project_with_npm_and_vitest() {
     builds_and_tests(Project {
         name: "typescript",
         hosts: &["registry.npmjs.org"],
+        program: Some("/usr/bin/npm"),
         check: "npm test",
         added: "src/farewell.ts",
         installed: "node_modules",
@@ -122,6 +128,7 @@ async fn a_python_project_with_pip_pytest_and_postgresql() {
     builds_and_tests(Project {
         name: "python",
         hosts: &["pypi.org", "files.pythonhosted.org"],
+        program: Some("/usr/bin/python3"),
         check: ".venv/bin/pytest -q",
         added: "tests/test_farewell.py",
         installed: ".venv",
@@ -135,6 +142,7 @@ async fn a_rust_project_with_cargo() {
     builds_and_tests(Project {
         name: "rust",
         hosts: &["index.crates.io", "static.crates.io"],
+        program: None,
         check: "cargo test --offline",
         added: "tests/farewell.rs",
         installed: "target",
