@@ -34,7 +34,7 @@ impl FigureVerdict {
 /// One row of the table.
 #[derive(Debug, Serialize)]
 pub struct Figure {
-    pub figure: String,
+    pub name: String,
     pub measured: String,
     pub floor: String,
     pub bar: String,
@@ -46,7 +46,7 @@ pub struct Figure {
 impl Figure {
     pub fn from_error(name: &str, error: &anyhow::Error) -> Self {
         Self {
-            figure: name.to_owned(),
+            name: name.to_owned(),
             measured: "—".into(),
             floor: "—".into(),
             bar: "—".into(),
@@ -56,7 +56,7 @@ impl Figure {
     }
 
     fn table_cells(&self) -> [&str; 5] {
-        [&self.figure, &self.measured, &self.floor, &self.bar, self.verdict.table_mark()]
+        [&self.name, &self.measured, &self.floor, &self.bar, self.verdict.table_mark()]
     }
 }
 
@@ -99,7 +99,7 @@ impl fmt::Display for Report {
             }
         }
         for figure in self.figures.iter().filter(|figure| figure.verdict == FigureVerdict::Failed) {
-            writeln!(f, "{}: {}", figure.figure, figure.numbers["error"].as_str().unwrap_or_default())?;
+            writeln!(f, "{}: {}", figure.name, figure.numbers["error"].as_str().unwrap_or_default())?;
         }
         let quick = self.quick.then(|| "the run used small sizes (--quick)".to_owned());
         for warning in self.machine.reliability_warnings().into_iter().chain(quick) {

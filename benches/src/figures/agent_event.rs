@@ -38,7 +38,7 @@ pub async fn measure_agent_event(bench: &Bench) -> Result<Vec<Figure>> {
     );
     let (p50, p99) = (latencies.p50(), latencies.p99());
     Ok(vec![Figure {
-        figure: "agent output line → stored event".into(),
+        name: "agent output line → stored event".into(),
         measured: format!("p99 {p99:.2} ms (p50 {p50:.2})"),
         floor: "—".into(),
         bar: format!("p99 < {BAR_MS} ms"),

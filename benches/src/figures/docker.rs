@@ -58,7 +58,7 @@ pub async fn measure_docker(bench: &Bench) -> Result<Vec<Figure>> {
     let numbers = json!({ "docker_run_p50_ms": docker_runs, "container_p50_ms": containers, "local_p50_ms": locals });
     Ok(vec![
         Figure {
-            figure: "container: create → exit of `true`".into(),
+            name: "container: create → exit of `true`".into(),
             measured: format!("p50 {container:.0} ms ({:.2} × docker run)", container / run),
             floor: format!("docker run {run:.0} ms"),
             bar: format!("< {BAR_CONTAINER} × docker run"),
@@ -66,7 +66,7 @@ pub async fn measure_docker(bench: &Bench) -> Result<Vec<Figure>> {
             numbers: numbers.clone(),
         },
         Figure {
-            figure: "local sandbox vs `docker run`".into(),
+            name: "local sandbox vs `docker run`".into(),
             measured: format!("p50 {local:.2} ms ({:.0} × faster)", run / local),
             floor: format!("docker run {run:.0} ms"),
             bar: format!("> {BAR_LOCAL} × faster"),

@@ -147,7 +147,7 @@ pub async fn measure_fan_out(bench: &Bench) -> Result<Vec<Figure>> {
     let (p50, p99, max) = (all.latencies.p50(), all.latencies.p99(), all.latencies.max());
     let complete = lost == 0 && all.breaks == 0;
     Ok(vec![Figure {
-        figure: format!("fan-out: {reader_count} readers at {RATE} events/s"),
+        name: format!("fan-out: {reader_count} readers at {RATE} events/s"),
         measured: format!("{lost} lost, {} out of order, p99 {p99:.1} ms (p50 {p50:.1})", all.breaks),
         floor: "—".into(),
         bar: format!("none lost, p99 < {BAR_MS:.0} ms"),

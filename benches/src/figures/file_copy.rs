@@ -106,7 +106,7 @@ pub async fn measure_file_copy(bench: &Bench) -> Result<Vec<Figure>> {
     let figure = |name: &str, rates: &[f64]| {
         let rate = median_of(rates.iter().copied());
         Figure {
-            figure: format!("files: {name} through the API"),
+            name: format!("files: {name} through the API"),
             measured: format!("{rate:.0} MB/s ({:.2} × tar)", rate / floor),
             floor: format!("tar through a pipe {floor:.0} MB/s"),
             bar: format!("≥ {BAR} × tar"),

@@ -17,7 +17,7 @@ async fn time_first_commands(sandboxes: &LocalSandboxes<'_>, count: usize) -> Re
     for _ in 0..count {
         let began = Instant::now();
         let id = sandboxes.create_sandbox(json!({ "provider": "local", "agent": "demo" })).await?;
-        sandboxes.run_true_when_started(&id).await?;
+        sandboxes.run_true(&id).await?;
         latencies.push(began.elapsed());
         sandboxes.delete_sandbox(&id).await?;
     }
@@ -38,7 +38,7 @@ pub async fn measure_first_command(bench: &Bench) -> Result<Vec<Figure>> {
     }
     let [start, bwrap] = [&starts, &floors].map(|all| median_of(all.iter().copied()));
     Ok(vec![Figure {
-        figure: "POST /sandboxes → exit of the first `true`".into(),
+        name: "POST /sandboxes → exit of the first `true`".into(),
         measured: format!("p50 {start:.2} ms ({:.2} × bwrap)", start / bwrap),
         floor: format!("bwrap {bwrap:.2} ms"),
         bar: format!("< {BAR} × bwrap"),

@@ -133,7 +133,7 @@ pub fn measure_fork(bench: &Bench) -> Result<Vec<Figure>> {
     let [small_ms, large_ms, floor] = [&small, &large, &floors].map(|all| median_of(all.iter().copied()));
     let gigabytes = bench.plan.forked_files as f64 * FILE_BYTES as f64 / 1e9;
     Ok(vec![Figure {
-        figure: format!("local sandbox: fork with {} files, {gigabytes:.1} GB", bench.plan.forked_files),
+        name: format!("local sandbox: fork with {} files, {gigabytes:.1} GB", bench.plan.forked_files),
         measured: format!("p50 {large_ms:.2} ms ({:.2} × that of 50 MB)", large_ms / small_ms),
         floor: format!("one overlay mount {floor:.2} ms"),
         bar: format!("< {BAR_MS} ms or {BAR_MOUNTS} mounts, < {BAR_GROWTH} × 50 MB"),

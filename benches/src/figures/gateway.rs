@@ -139,7 +139,7 @@ pub async fn measure_gateway(bench: &Bench) -> Result<Vec<Figure>> {
     let [floor, figure, tail] = [&floors, &figures, &tails].map(|all| median_of(all.iter().copied()));
     let added = figure - floor;
     Ok(vec![Figure {
-        figure: "model request through the gateway".into(),
+        name: "model request through the gateway".into(),
         measured: format!("+{added:.2} ms at p50, +{tail:.2} at p99 (p50 {figure:.2} ms)"),
         floor: format!("direct p50 {floor:.2} ms"),
         bar: format!("< {BAR_MS} ms added"),

@@ -104,7 +104,7 @@ pub async fn measure_ingest(
     let ratio = median_of(ratios);
     let (rate, floor_rate) = (median_of(figures.iter().copied()), median_of(floors.iter().copied()));
     Ok(vec![Figure {
-        figure: format!("durable ingest, {database}, {CLIENTS} clients × {EVENTS_PER_BATCH} events of 1 KB"),
+        name: format!("durable ingest, {database}, {CLIENTS} clients × {EVENTS_PER_BATCH} events of 1 KB"),
         measured: format!("{} events/s ({ratio:.2} ×)", group_digits(rate)),
         floor: format!("{} events/s", group_digits(floor_rate)),
         bar: format!("≥ {BAR} × floor"),

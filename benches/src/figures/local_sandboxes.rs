@@ -21,6 +21,7 @@ impl<'a> LocalSandboxes<'a> {
         Ok(created["id"].as_str().context("the sandbox has no id")?.to_owned())
     }
 
+    /// Runs `true`; the server waits for a sandbox that starts.
     pub async fn run_true(&self, id: &str) -> Result<()> {
         let path = format!("/api/v1/sandboxes/{id}/exec").parse()?;
         let output = self.0.connect_admin().await?.post(&path, r#"{"argv":["true"]}"#.into()).await?;
@@ -28,18 +29,6 @@ impl<'a> LocalSandboxes<'a> {
         let exit: Value = serde_json::from_slice(last)?;
         ensure!(exit["exit"]["code"] == 0, "{}", String::from_utf8_lossy(&output));
         Ok(())
-    }
-
-    /// Runs `true` as soon as the sandbox accepts commands.
-    pub async fn run_true_when_started(&self, id: &str) -> Result<()> {
-        loop {
-            match self.run_true(id).await {
-                Err(error) if error.to_string().contains("sandbox_starting") => {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-                ended => return ended,
-            }
-        }
     }
 
     pub async fn wait_for_state(&self, id: &str, states: &[&str]) -> Result<()> {

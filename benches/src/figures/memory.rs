@@ -13,7 +13,7 @@ pub async fn measure_server_memory(bench: &mut Bench) -> Result<Vec<Figure>> {
     let (events, settle) = (bench.plan.log_events, bench.plan.settle_duration.as_secs());
     let million = LoadedServer::get_or_start(bench).await?;
     let line = |what: String, measured: f64, bar: f64| Figure {
-        figure: format!("server memory, {what}"),
+        name: format!("server memory, {what}"),
         measured: format!("{measured:.1} MB"),
         floor: "—".into(),
         bar: format!("< {bar:.0} MB"),

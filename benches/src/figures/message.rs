@@ -128,7 +128,7 @@ pub async fn measure_delivery(bench: &Bench) -> Result<Vec<Figure>> {
     let (p99, floor) = (median_of(p99s.iter().copied()), median_of(floor_p99s.iter().copied()));
     let bar = BAR_MS.max(BAR_FLOORS * floor);
     Ok(vec![Figure {
-        figure: "message POST → received by the worker".into(),
+        name: "message POST → received by the worker".into(),
         measured: format!("p99 {p99:.2} ms (p50 {p50:.2})"),
         floor: format!("p99 {floor:.2} ms (round trip + commit)"),
         bar: format!("p99 < {bar:.1} ms"),

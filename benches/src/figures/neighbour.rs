@@ -97,7 +97,7 @@ pub async fn measure_neighbour(bench: &Bench) -> Result<Vec<Figure>> {
     local.destroy(&neighbour).await?;
     let [quiet, loud] = [quiet, loud].map(|mut took| (took.commands.p99(), took.host_programs.p99()));
     Ok(vec![Figure {
-        figure: "exec of `true` with bombs in another sandbox".into(),
+        name: "exec of `true` with bombs in another sandbox".into(),
         measured: format!("p99 {:.2} ms ({:.2} ×)", loud.0, loud.0 / quiet.0),
         floor: format!("quiet {:.2} ms; bare {:.2} ms ({:.2} ×)", quiet.0, loud.1, loud.1 / quiet.1),
         bar: format!("< {BAR} × quiet"),

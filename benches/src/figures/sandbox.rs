@@ -212,7 +212,7 @@ pub async fn measure_sandbox(bench: &Bench) -> Result<Vec<Figure>> {
     let [exec, spawn] = [&execs, &spawns].map(|all| median_of(all.iter().copied()));
     Ok(vec![
         Figure {
-            figure: "local sandbox: create → exit of `true`".into(),
+            name: "local sandbox: create → exit of `true`".into(),
             measured: format!("p50 {create:.2} ms ({:.2} × bwrap)", create / bwrap),
             floor: format!("bwrap {bwrap:.2} ms, runc {runc:.2} ms"),
             bar: format!("< {BAR_CREATE} × bwrap, < runc"),
@@ -220,7 +220,7 @@ pub async fn measure_sandbox(bench: &Bench) -> Result<Vec<Figure>> {
             numbers: json!({ "p50_ms": creations, "bwrap_p50_ms": bwraps, "runc_p50_ms": runcs }),
         },
         Figure {
-            figure: "local sandbox: exec of `true`".into(),
+            name: "local sandbox: exec of `true`".into(),
             measured: format!("p50 {exec:.2} ms ({:.2} × spawn)", exec / spawn),
             floor: format!("spawn and wait {spawn:.2} ms"),
             bar: format!("< {BAR_EXEC} × spawn"),

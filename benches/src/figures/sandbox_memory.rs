@@ -88,7 +88,7 @@ pub async fn measure_sandbox_memory(bench: &Bench) -> Result<Vec<Figure>> {
     let (mean, most) = (switches.iter().sum::<f64>() / count, switches.iter().copied().fold(0.0, f64::max));
     Ok(vec![
         Figure {
-            figure: format!("idle local sandbox (of {count}): memory"),
+            name: format!("idle local sandbox (of {count}): memory"),
             measured: format!("{each:.2} MiB each"),
             floor: "—".into(),
             bar: format!("< {BAR_MIB} MiB each"),
@@ -96,7 +96,7 @@ pub async fn measure_sandbox_memory(bench: &Bench) -> Result<Vec<Figure>> {
             numbers: json!({ "mib_each": each, "sandboxes": count }),
         },
         Figure {
-            figure: format!("idle local sandbox (of {count}): wake-ups of its worker"),
+            name: format!("idle local sandbox (of {count}): wake-ups of its worker"),
             measured: format!("{mean:.1} in {seconds:.0} s, at most {most:.0}"),
             floor: "—".into(),
             bar: format!("≤ {BAR_SWITCHES} in 90 s"),

@@ -53,7 +53,7 @@ pub async fn measure_concurrent_creation(bench: &Bench) -> Result<Vec<Figure>> {
     }
     let [flood, pair] = [&floods, &pairs].map(|all| median_of(all.iter().copied()));
     Ok(vec![Figure {
-        figure: format!("{count} local sandboxes created at once"),
+        name: format!("{count} local sandboxes created at once"),
         measured: format!("all, in {flood:.2} s ({:.2} ×)", flood / pair),
         floor: format!("two at a time {pair:.2} s"),
         bar: format!("< {BAR} × two at a time"),

@@ -56,6 +56,10 @@ async fn time_start(sandboxes: &LocalSandboxes<'_>, repository: &Path, env: &Val
 }
 
 pub async fn measure_setup(bench: &Bench) -> Result<Vec<Figure>> {
+    if run_program(Path::new("/"), "npm", &["--version"], &[]).is_err() {
+        print_progress("  skipped: there is no npm");
+        return Ok(Vec::new());
+    }
     let dir = bench.scratch_dir()?;
     let (repository, outside, cache) =
         (dir.path().join("repository"), dir.path().join("outside"), dir.path().join("cache"));
@@ -79,7 +83,7 @@ pub async fn measure_setup(bench: &Bench) -> Result<Vec<Figure>> {
     let [first, second, floor] = [first, second, floor].map(|took| took.as_secs_f64());
     print_progress(&format!("  set-up {first:.2} s, from its layer {second:.2} s, outside {floor:.2} s"));
     Ok(vec![Figure {
-        figure: "set-up of a TypeScript project: second start".into(),
+        name: "set-up of a TypeScript project: second start".into(),
         measured: format!("{second:.2} s ({:.2} × outside); first start {first:.2} s", second / floor),
         floor: format!("`npm ci` outside {floor:.2} s"),
         bar: format!("< {BAR_SECOND} × outside"),

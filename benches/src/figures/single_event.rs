@@ -71,7 +71,7 @@ pub async fn measure_single_event(bench: &Bench) -> Result<Vec<Figure>> {
     let (p99, floor) = (median_of(p99s.iter().copied()), median_of(floor_p99s.iter().copied()));
     let bar = BAR_MS.max(BAR_FLOORS * floor);
     Ok(vec![Figure {
-        figure: format!("single-event POST at {RATE}/s"),
+        name: format!("single-event POST at {RATE}/s"),
         measured: format!("p99 {p99:.2} ms (p50 {p50:.2})"),
         floor: format!("p99 {floor:.2} ms (append + fsync)"),
         bar: format!("p99 < {bar:.1} ms"),

@@ -51,7 +51,7 @@ pub async fn measure_tool_calls(bench: &Bench) -> Result<Vec<Figure>> {
     let early = early.unwrap_or(late);
     work.delete_sandbox(&id).await?;
     Ok(vec![Figure {
-        figure: format!("worker memory, an agent with {} tool calls", group_digits(calls as f64)),
+        name: format!("worker memory, an agent with {} tool calls", group_digits(calls as f64)),
         measured: format!("peak {peak:.1} MB; {early:.1} MB after a tenth, {late:.1} at the end"),
         floor: "—".into(),
         bar: format!("< {BAR_MB} MB, flat"),

@@ -71,7 +71,7 @@ impl MeasuredLog {
 fn page_figure(what: &str, events: i64, long: &mut Latencies, short: &mut Latencies) -> Figure {
     let ratio = long.p50() / short.p50();
     Figure {
-        figure: format!("trajectory page, {what}, {} events", group_digits(events as f64)),
+        name: format!("trajectory page, {what}, {} events", group_digits(events as f64)),
         measured: format!("p50 {:.2} ms ({ratio:.2} ×)", long.p50()),
         floor: format!("p50 {:.2} ms ({} events)", short.p50(), group_digits(SHORT_LOG_EVENTS as f64)),
         bar: format!("< {BAR:.0} × floor"),

@@ -74,7 +74,7 @@ pub use trajectory::{
 pub use users::{ChangeUser, NewUser, User};
 
 /// Reads a field that distinguishes absent (`None`) from `null` (`Some(None)`).
-fn present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+fn deserialize_present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: serde::Deserialize<'de>,

@@ -1,6 +1,6 @@
 //! Limits of a sandbox's agent.
 
-use crate::present;
+use crate::deserialize_present;
 use atoll_core::limit::Limit;
 use atoll_core::model::CostSource;
 use atoll_core::sandbox::{Activity, AgentLimits};
@@ -25,19 +25,19 @@ pub struct SandboxLimits {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChangeLimits {
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>, minimum = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns: Option<Option<u32>>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<Option<f64>>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>, minimum = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn_s: Option<Option<u32>>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "deserialize_present")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>, minimum = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_progress_s: Option<Option<u32>>,

@@ -60,14 +60,16 @@ pub struct ChangeProject {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub defaults: Option<ProjectDefaults>,
     /// `null` removes the budget.
-    #[serde(default, deserialize_with = "present_object")]
+    #[serde(default, deserialize_with = "deserialize_present_object")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<NewBudget>))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<Option<NewBudget>>,
 }
 
 /// Reads an object, `null`, or nothing.
-fn present_object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<NewBudget>>, D::Error> {
+fn deserialize_present_object<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<NewBudget>>, D::Error> {
     atoll_core::json::object(deserializer).map(Some)
 }
 

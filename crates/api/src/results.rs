@@ -30,7 +30,7 @@ pub struct Diff {
     pub next_cursor: Option<String>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DiffFile {
     pub path: String,
@@ -42,6 +42,12 @@ pub struct DiffFile {
     pub removed: u64,
     #[serde(default)]
     pub binary: bool,
+    /// The modes before and after, such as `100644` and `100755`, if the mode changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modes: Option<[String; 2]>,
+    /// True for a submodule: its content is a commit of another repository.
+    #[serde(default, skip_serializing_if = "crate::is_false")]
+    pub submodule: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -453,9 +453,8 @@ provider_traits! {
         fn snapshot(id: &'a ProviderId, name: &'a str) -> SnapshotRef, "create snapshots";
         fn snapshots() -> Vec<SnapshotRef>, "store snapshots";
         fn forget_snapshot(name: &'a str) -> (), "store snapshots";
-        /// Seals the current files of `id` as the set-up layer `name`, before its agent starts: ends every process of
-        /// the agent's user, and removes sockets, pid files and the like. An existing layer of that name is kept. The
-        /// sandbox continues above the layer.
+        /// Seals the current files of `id` as the set-up layer `name`, before its agent starts. The caller has ended
+        /// the processes of set-up. An existing layer of that name is kept. The sandbox continues above the layer.
         fn seal_cache(id: &'a ProviderId, name: &'a str) -> CacheRef, "store set-up layers";
         fn caches() -> Vec<CacheRef>, "store set-up layers";
         /// Deletes a set-up layer. Sandboxes that started from it keep their files.

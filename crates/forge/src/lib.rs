@@ -10,6 +10,7 @@
 
 mod author;
 mod branch;
+mod commit_diff;
 mod discovery;
 mod error;
 mod git_command;
@@ -24,6 +25,7 @@ mod submodules;
 
 pub use author::Author;
 pub use branch::{branch_name, free_branch_name, is_valid_ref_name};
+pub use commit_diff::CommitRange;
 pub use error::Error;
 pub use plumbing::changes::{ChangeKind, FileChange};
 pub use repository::{GitLimits, Head, HostRepository};

@@ -7,7 +7,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::provider::{Author, RepositorySource};
 use atoll_core::sandbox::Repo;
 use atoll_core::setup::RepositoryFiles;
-use atoll_forge::{HostRepository, ImportOutcome, ImportRequest};
+use atoll_forge::{CommitRange, FileChange, HostRepository, ImportOutcome, ImportRequest};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
@@ -18,9 +18,10 @@ async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::result::Result<T, atoll_forge::Error> + Send + 'static,
 ) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
-        Ok(done) => {
-            done.map_err(|error| Problem::new(Code::NotARepository, error.to_string()).with("cause", error.code()))
-        }
+        Ok(done) => done.map_err(|error| match error {
+            atoll_forge::Error::OutputTooLarge { .. } => Problem::new(Code::TooLarge, error.to_string()),
+            error => Problem::new(Code::NotARepository, error.to_string()).with("cause", error.code()),
+        }),
         Err(error) => Err(Problem::internal(error)),
     }
 }
@@ -194,6 +195,18 @@ pub async fn import_results(scratch: ScratchDir, plan: ImportPlan) -> Result<Imp
         HostRepository::open(&path)?.import_result_unless_protected(request, &is_protected)
     })
     .await
+}
+
+/// Lists the changed files between two commits of a repository on this machine.
+pub async fn list_changes(repo: &Repo, range: CommitRange) -> Result<Vec<FileChange>> {
+    let path = repository_path(repo)?;
+    run_blocking(move || HostRepository::open(&path)?.list_changes(&range)).await
+}
+
+/// Writes the patch between two commits, at most `bound` bytes.
+pub async fn write_patch(repo: &Repo, range: CommitRange, mut file: File, bound: u64) -> Result<()> {
+    let path = repository_path(repo)?;
+    run_blocking(move || HostRepository::open(&path)?.write_patch(&range, &mut file, bound)).await
 }
 
 /// The last line of a git operation's error output: a report of the worker, as JSON.

@@ -19,7 +19,7 @@ use atoll_store::meta::{self, DataDirLock};
 use atoll_store::projects::{self, ProjectRow};
 use atoll_store::tokens::{self, TokenHolder, TokenRow};
 use atoll_store::users::{self, UserRow};
-use atoll_store::{DatabaseHold, Store, Tx, sandboxes};
+use atoll_store::{DatabaseHold, Store, Tx, jobs, sandboxes};
 use secrecy::ExposeSecret;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -75,6 +75,8 @@ impl Server {
         let (store, hold) = Store::open_exclusively(&options.store_location(), &holder).await?;
         let now = clock.now();
         let first = store.write(async move |tx| initialize_deployment(tx, now).await).await?;
+        // Before the first request, which can claim a job of its own.
+        store.write(async move |tx| jobs::release_all_claims(tx).await).await?;
         let admin_token = options.config.data_dir.join("admin-token");
         ensure_admin_token(&store, &admin_token, now).await?;
         let blobs =

@@ -9,12 +9,13 @@ use crate::egress::Egress;
 use crate::gateway::Gateway;
 use crate::hub::Hub;
 use crate::ingest_gates::IngestGates;
+use crate::job_queue::JobQueue;
+use crate::keyed_locks::KeyedLocks;
 use crate::limiter::Limiter;
 use crate::options::Options;
 use crate::problem::{Problem, Result};
 use crate::providers::Providers;
 use crate::samples::Samples;
-use crate::sandbox_locks::SandboxLocks;
 use crate::secrets::Secrets;
 use crate::shares::{SharePermit, ShareUsedUp, Shares};
 use crate::terminals::Terminals;
@@ -26,7 +27,7 @@ use atoll_store::{Store, Tx};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 pub struct App {
     pub store: Store,
@@ -40,7 +41,9 @@ pub struct App {
     pub secrets: Arc<Secrets>,
     pub agents: Arc<Agents>,
     pub terminals: Terminals,
-    pub sandbox_locks: SandboxLocks,
+    pub sandbox_locks: KeyedLocks<SandboxId>,
+    /// Held by the sandbox that runs the set-up of a layer, by the layer's name.
+    pub setup_locks: KeyedLocks<String>,
     pub metrics: PrometheusHandle,
     /// Identifies this deployment at its providers.
     pub deployment: String,
@@ -50,8 +53,7 @@ pub struct App {
     /// Turns of sandboxes to store events and blobs.
     pub event_gates: IngestGates,
     pub blob_gates: IngestGates,
-    /// Wakes the job runner.
-    pub jobs: Arc<Notify>,
+    pub jobs: Arc<JobQueue>,
     /// Shares of the live streams.
     readers: Arc<Shares<PrincipalKey>>,
     /// Resource usage of the last hour.
@@ -69,7 +71,7 @@ pub struct App {
 }
 
 /// Runs the effects of a committed transaction.
-fn publish_outbox(hub: &Hub, jobs: &Notify, egress: &Egress, gateway: &Gateway, blobs: &Blobs, out: Outbox) {
+fn publish_outbox(hub: &Hub, jobs: &JobQueue, egress: &Egress, gateway: &Gateway, blobs: &Blobs, out: Outbox) {
     if !out.blobs.is_empty() {
         blobs.mark_unreferenced(out.blobs);
     }
@@ -86,8 +88,8 @@ fn publish_outbox(hub: &Hub, jobs: &Notify, egress: &Egress, gateway: &Gateway, 
     for (sandbox, state) in out.states {
         hub.state_changed(sandbox, state);
     }
-    if out.jobs {
-        jobs.notify_one();
+    if out.jobs || !out.claimed_jobs.is_empty() {
+        jobs.wake_runner(out.claimed_jobs);
     }
 }
 
@@ -127,7 +129,8 @@ impl App {
             )),
             agents: Arc::new(Agents::new(options.agents.clone(), &options.config)),
             terminals: Terminals::default(),
-            sandbox_locks: SandboxLocks::default(),
+            sandbox_locks: KeyedLocks::default(),
+            setup_locks: KeyedLocks::default(),
             metrics: crate::metrics::install_recorder(),
             deployment: parts.deployment,
             default_project: parts.default_project,

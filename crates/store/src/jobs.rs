@@ -40,6 +40,29 @@ pub async fn schedule_job(tx: &mut dyn Tx, kind: JobKind, sandbox: SandboxId, du
     tx.execute(sql, &params).await.map(drop)
 }
 
+/// Adds a job that its caller runs at once: it becomes available to others if it does not finish within `hold`.
+pub async fn insert_claimed_job(
+    tx: &mut dyn Tx,
+    kind: JobKind,
+    sandbox: SandboxId,
+    now: Timestamp,
+    hold: Duration,
+) -> Result<Job> {
+    let job = Job { id: JobId::new(), kind, sandbox_id: sandbox, due_at: now, attempts: 0, claim: 1 };
+    let sql = "INSERT INTO jobs (id, kind, sandbox_id, due_at, claimed_until, attempts, claim, created_at)
+               VALUES (?1, ?2, ?3, ?4, ?5, 1, ?6, ?4)";
+    let params = [
+        text_param(job.id),
+        text_param(kind),
+        text_param(sandbox),
+        time_param(now),
+        time_param(now + hold),
+        job.claim.into(),
+    ];
+    tx.execute(sql, &params).await?;
+    Ok(job)
+}
+
 /// Adds a job unless one of its kind is pending or running.
 pub async fn schedule_job_if_absent(
     tx: &mut dyn Tx,

@@ -166,6 +166,13 @@ async fn only_the_newest_claim_finishes_a_job(kind: DatabaseKind) {
             assert!(!jobs::finish_job(tx, third.id, third.claim).await?);
             let fourth = jobs::claim_due_jobs(tx, at(104), hold, 10).await?.remove(0);
             assert!(jobs::finish_job(tx, fourth.id, fourth.claim).await?);
+            // A job that its creator claims is available to others after the hold.
+            let own = jobs::insert_claimed_job(tx, JobKind::Create, sandbox, at(200), hold).await?;
+            assert!(jobs::claim_due_jobs(tx, at(201), hold, 10).await?.is_empty());
+            let fifth = jobs::claim_due_jobs(tx, at(261), hold, 10).await?.remove(0);
+            assert_eq!((own.attempts, fifth.attempts), (0, 1));
+            assert!(!jobs::finish_job(tx, own.id, own.claim).await?);
+            assert!(jobs::finish_job(tx, fifth.id, fifth.claim).await?);
             assert_eq!(jobs::find_next_due_time(tx).await?, None);
             Ok(())
         })

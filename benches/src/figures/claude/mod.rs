@@ -216,7 +216,7 @@ pub async fn measure_claude(bench: &Bench) -> Result<Vec<Figure>> {
     let (run, run_direct) = (figure.run.as_secs_f64() * 1000.0, floor.run.as_secs_f64() * 1000.0);
     Ok(vec![
         Figure {
-            figure: "message POST → in Claude Code's next request".into(),
+            name: "message POST → in Claude Code's next request".into(),
             measured: format!("{added:+.1} ms at p95 (p95 {steer:.1}, p50 {:.1})", figure.steered.p50()),
             floor: format!("without Atoll p95 {steer_direct:.1} ms (p50 {:.1})", floor.steered.p50()),
             bar: format!("< {STEER_BAR_MS} ms added at p95"),
@@ -224,7 +224,7 @@ pub async fn measure_claude(bench: &Bench) -> Result<Vec<Figure>> {
             numbers: json!({ "p95_ms": steer, "without_p95_ms": steer_direct, "messages": bench.plan.steered_messages }),
         },
         Figure {
-            figure: "interrupt POST → Claude Code idle, and stored".into(),
+            name: "interrupt POST → Claude Code idle, and stored".into(),
             measured: format!("p95 {idle:.1} ms (p50 {:.1})", figure.interrupted.p50()),
             floor: format!("without Atoll p95 {idle_direct:.1} ms"),
             bar: format!("< {INTERRUPT_BAR_MS} ms"),
@@ -232,7 +232,7 @@ pub async fn measure_claude(bench: &Bench) -> Result<Vec<Figure>> {
             numbers: json!({ "p95_ms": idle, "without_p95_ms": idle_direct, "interrupts": bench.plan.interrupts }),
         },
         Figure {
-            figure: "a whole turn of Claude Code (four requests, three tools)".into(),
+            name: "a whole turn of Claude Code (four requests, three tools)".into(),
             measured: format!("{run:.0} ms through Atoll"),
             floor: format!("without Atoll {run_direct:.0} ms"),
             bar: "—".into(),

@@ -4,34 +4,6 @@ use super::spans::Spans;
 use super::{style, text, width};
 use atoll_api::DiffFile;
 use atoll_api::events::FileChangeType;
-use serde::Deserialize;
-
-/// A changed file. Its paths are not escaped.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct ChangedFile {
-    pub path: String,
-    #[serde(default)]
-    pub old_path: Option<String>,
-    #[serde(default = "modified")]
-    pub change: String,
-    #[serde(default)]
-    pub added: u64,
-    #[serde(default)]
-    pub removed: u64,
-    #[serde(default)]
-    pub binary: bool,
-}
-
-fn modified() -> String {
-    change_word(FileChangeType::Modified).to_owned()
-}
-
-impl From<&DiffFile> for ChangedFile {
-    fn from(file: &DiffFile) -> Self {
-        let DiffFile { path, old_path, change, added, removed, binary } = file.clone();
-        Self { path, old_path, change, added, removed, binary }
-    }
-}
 
 pub const fn change_word(change: FileChangeType) -> &'static str {
     match change {
@@ -48,7 +20,7 @@ pub fn change_counts(added: u64, removed: u64) -> Spans {
 }
 
 /// One aligned line per file, and a total.
-pub fn diffstat(files: &[ChangedFile]) -> Vec<Spans> {
+pub fn diffstat(files: &[DiffFile]) -> Vec<Spans> {
     /// Longer names do not widen the column.
     const MAX_NAME_WIDTH: usize = 60;
     let names: Vec<String> = files.iter().map(display_name).collect();
@@ -60,21 +32,21 @@ pub fn diffstat(files: &[ChangedFile]) -> Vec<Spans> {
         .unwrap_or(0);
     let mut lines: Vec<Spans> = files.iter().zip(&names).map(|(file, name)| diffstat_row(file, name, widest)).collect();
     if files.len() > 1 {
-        let sum = |of: fn(&ChangedFile) -> u64| files.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&DiffFile) -> u64| files.iter().map(of).sum::<u64>();
         let head = Spans::new().styled(style::FAINT, format!("{} files ", files.len()));
         lines.push(head.append(change_counts(sum(|file| file.added), sum(|file| file.removed))));
     }
     lines
 }
 
-fn display_name(file: &ChangedFile) -> String {
+fn display_name(file: &DiffFile) -> String {
     match &file.old_path {
         Some(old) => text::escape_line(&format!("{old} → {}", file.path)),
         None => text::escape_line(&file.path),
     }
 }
 
-fn diffstat_row(file: &ChangedFile, name: &str, widest: usize) -> Spans {
+fn diffstat_row(file: &DiffFile, name: &str, widest: usize) -> Spans {
     let padding = " ".repeat(widest.saturating_sub(width::text_width(name)));
     let line = Spans::new().plain(format!("{name}{padding}  "));
     let line = if file.binary {
@@ -82,6 +54,11 @@ fn diffstat_row(file: &ChangedFile, name: &str, widest: usize) -> Spans {
     } else {
         line.append(change_counts(file.added, file.removed))
     };
+    let line = match &file.modes {
+        Some([old, new]) => line.styled(style::FAINT, format!("  mode {old} → {new}")),
+        None => line,
+    };
+    let line = if file.submodule { line.styled(style::FAINT, "  submodule") } else { line };
     match file.change.as_str() {
         "modified" => line,
         // The watcher's word for it.
@@ -112,11 +89,13 @@ mod tests {
 
     #[test]
     fn aligns_files() {
-        let files: Vec<ChangedFile> = serde_json::from_value(json!([
+        let files: Vec<DiffFile> = serde_json::from_value(json!([
             {"path": "src/lib.rs", "change": "modified", "added": 12, "removed": 3},
             {"path": "NOTES.md", "change": "created", "added": 3, "removed": 0},
             {"path": "b\u{1b}[2J", "old_path": "a", "change": "renamed", "added": 0, "removed": 0},
-            {"path": "logo.png", "change": "deleted", "binary": true},
+            {"path": "logo.png", "change": "deleted", "added": 0, "removed": 0, "binary": true},
+            {"path": "run", "change": "modified", "added": 0, "removed": 0, "modes": ["100644", "100755"]},
+            {"path": "lib", "change": "modified", "added": 1, "removed": 1, "submodule": true},
         ]))
         .unwrap();
         let lines: Vec<_> = diffstat(&files).iter().map(|line| line.to_ansi(false)).collect();
@@ -125,7 +104,9 @@ mod tests {
         NOTES.md    +3 −0  created
         a → b␛[2J   +0 −0  renamed
         logo.png    binary  deleted
-        4 files +15 −3
+        run         +0 −0  mode 100644 → 100755
+        lib         +1 −1  submodule
+        6 files +16 −4
         ");
     }
 

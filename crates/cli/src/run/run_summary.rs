@@ -4,10 +4,10 @@ use super::progress::{ResultBranch, RunProgress};
 use super::watch::WatchEnd;
 use crate::failure::{EXPORT_FAILED, INTERRUPTED, SETUP_FAILED, WORK_FAILED};
 use crate::render::cost::format_cost;
-use crate::render::patch::{self, ChangedFile};
+use crate::render::patch;
 use crate::render::spans::Spans;
 use crate::render::{style, text, time};
-use atoll_api::ModelUsage;
+use atoll_api::{DiffFile, ModelUsage};
 use atoll_core::sandbox::{Outcome, SandboxState};
 use atoll_core::size::format_bytes;
 use serde_json::{Value, json};
@@ -161,7 +161,7 @@ impl RunSummary<'_> {
     }
 
     /// The files of the branch, or the edits of a run without a repository.
-    fn changed_files(&self) -> Vec<ChangedFile> {
+    fn changed_files(&self) -> Vec<DiffFile> {
         match &self.progress.branch {
             Some(branch) if !branch.files.is_empty() => branch.files.clone(),
             _ if self.repo.is_some() => Vec::new(),

@@ -22,7 +22,18 @@ pub struct FileChange {
     pub added: u64,
     pub removed: u64,
     pub binary: bool,
+    /// The modes before and after, such as `100644` and `100755`, if the mode of a file changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modes: Option<[String; 2]>,
+    /// True if it is a submodule: its content is a commit of another repository.
+    #[serde(default)]
+    pub submodule: bool,
 }
+
+/// The mode of a submodule in a tree.
+const SUBMODULE_MODE: &str = "160000";
+/// The mode of a file that does not exist on one side.
+const NO_MODE: &str = "000000";
 
 /// Parses the output of `git diff-… -z --raw --numstat`: one record per change, then the line counts.
 pub fn parse(listing: &[u8]) -> Option<Vec<FileChange>> {
@@ -31,7 +42,9 @@ pub fn parse(listing: &[u8]) -> Option<Vec<FileChange>> {
     let mut places = HashMap::new();
     while let Some(record) = fields.next().filter(|record| !record.is_empty()) {
         if let Some(raw) = record.strip_prefix(':') {
-            let kind = raw.split(' ').nth(4)?;
+            let mut columns = raw.split(' ');
+            let modes = [columns.next()?, columns.next()?];
+            let kind = columns.nth(2)?;
             let first = fields.next()?.into_owned();
             let (change, path, old_path) = match kind.as_bytes().first()? {
                 b'A' => (ChangeKind::Added, first, None),
@@ -40,7 +53,10 @@ pub fn parse(listing: &[u8]) -> Option<Vec<FileChange>> {
                 _ => (ChangeKind::Modified, first, None),
             };
             places.insert(path.clone(), files.len());
-            files.push(FileChange { path, old_path, change, added: 0, removed: 0, binary: false });
+            let submodule = modes.contains(&SUBMODULE_MODE);
+            let modes = Some(modes).filter(|[old, new]| old != new && ![*old, *new].contains(&NO_MODE));
+            let modes = modes.map(|modes| modes.map(str::to_owned));
+            files.push(FileChange { path, old_path, change, added: 0, removed: 0, binary: false, modes, submodule });
         } else {
             let mut columns = record.splitn(3, '\t');
             let (added, removed, path) = (columns.next()?, columns.next()?, columns.next()?);
@@ -83,6 +99,10 @@ mod tests {
             ]
         );
         assert_eq!(files[2].old_path.as_deref(), Some("old name"));
+        assert_eq!(files[3].modes, Some(["100644".to_owned(), "120000".to_owned()]));
+        assert!(files.iter().all(|file| !file.submodule && (file.path == "link" || file.modes.is_none())));
+        let submodule = parse(b":160000 160000 1 2 M\0lib\x001\t1\tlib\0").unwrap();
+        assert!(submodule[0].submodule && submodule[0].modes.is_none());
         assert_eq!(parse(b"").unwrap(), []);
         assert_eq!(parse(b":100644"), None);
     }

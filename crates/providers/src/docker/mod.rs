@@ -18,7 +18,7 @@ mod worker_binary;
 use crate::host_maximum::HostMaximum;
 use crate::sandbox_locks::SandboxLocks;
 use crate::worker_client::exec::Commands;
-use crate::worker_client::git_arguments::{job_arguments, open_job_input};
+use crate::worker_client::git_arguments::{open_job_input, operation_arguments};
 use crate::worker_client::{LinkHost, file_transfer, link};
 use crate::{has_labels, lock_state};
 use atoll_core::id::SandboxId;
@@ -434,7 +434,7 @@ impl ImplementProvider for Docker {
     async fn git(&self, id: &ProviderId, job: &GitOperation, output: File) -> Result<GitResult, Error> {
         let dir = self.find_dir(id)?;
         let record = dir.read_record().ok_or(Error::Gone)?;
-        let (arguments, input) = (job_arguments(job), open_job_input(job)?);
+        let (arguments, input) = (operation_arguments(job), open_job_input(job)?);
         self.run_git(dir, record, GitCommand { arguments, input, output: Some(output) }).await
     }
 

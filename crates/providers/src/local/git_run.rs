@@ -1,7 +1,7 @@
 //! Runs git over a workspace in its own jail: no network, no agent, and only pipes connect it to the host.
 
 use crate::worker_client::WORKER_PATH;
-use crate::worker_client::git_arguments::{import_arguments, job_arguments, open_bundle, open_job_input};
+use crate::worker_client::git_arguments::{import_arguments, open_bundle, open_job_input, operation_arguments};
 use atoll_core::provider::{CommandExit, Error, GitOperation, GitResult, RepositorySource};
 use atoll_jail::Launcher;
 use std::fs::File;
@@ -53,7 +53,7 @@ fn open_null() -> Result<File, Error> {
 
 pub(super) fn run_job(launcher: &Launcher, name: &str, job: &GitOperation, output: File) -> Result<GitResult, Error> {
     let input = open_job_input(job)?.map_or_else(open_null, Ok)?;
-    run_git(launcher, name, &worker_argv(job_arguments(job)), input.into(), output.into())
+    run_git(launcher, name, &worker_argv(operation_arguments(job)), input.into(), output.into())
 }
 
 /// Imports a repository into a new workspace, or into the workspace of a set-up layer.

@@ -7,7 +7,7 @@ fn author_arguments(author: &Author) -> [String; 4] {
     ["--name".into(), author.name.clone(), "--email".into(), author.email.clone()]
 }
 
-pub(crate) fn job_arguments(job: &GitOperation) -> Vec<String> {
+pub(crate) fn operation_arguments(job: &GitOperation) -> Vec<String> {
     let mut arguments = Vec::new();
     match job {
         GitOperation::ExportBundle { base, message, author: by } => {

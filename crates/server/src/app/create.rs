@@ -3,10 +3,11 @@
 use super::sandbox_plan::{SandboxPlan, plan_next_sandbox, plan_sandbox, prepare_request, title_from_prompt};
 use super::sessions::lock_session;
 use super::views::{SessionFacts, view_new_sandbox};
-use super::{Work, inbox, secrets, transcripts};
+use super::{Work, inbox, lifecycle, secrets, transcripts};
 use crate::auth::access::ClientCaller;
 use crate::auth::token_format::{self, IssuedToken};
 use crate::idempotency::{IdempotencyKey, JsonResponse};
+use crate::job_queue::CLAIM_DURATION;
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_api::events::{EventData, SandboxPending, SessionOpened, SessionResumed};
@@ -16,6 +17,7 @@ use atoll_core::agent_status::AgentStatus;
 use atoll_core::event::{EventSource, NewEvent};
 use atoll_core::id::{ProjectId, SandboxId, SessionId, TokenId};
 use atoll_core::job::JobKind;
+use atoll_core::lifecycle::Trigger;
 use atoll_core::message::{Delivery, MessageType};
 use atoll_core::provider::capabilities::WorkerHost;
 use atoll_core::sandbox::{ResultsState, SandboxState};
@@ -216,15 +218,22 @@ async fn insert_sandbox(
         inbox::queue_message(work, session, draft).await?;
     }
     let sandbox = sandboxes::find_sandbox(work.tx, sandbox.id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
-    jobs::schedule_job(work.tx, JobKind::Create, sandbox.id, work.steady).await?;
-    work.out.jobs = true;
     work.out.states.push((sandbox.id, sandbox.state));
+    request_creation(work, session, sandbox.clone()).await?;
     let worker = match work.capabilities(plan.provider).worker {
         WorkerHost::Person => Some(issue_worker_token(work, sandbox.id).await?),
         WorkerHost::Server | WorkerHost::Provider => None,
     };
     metrics::counter!(crate::metrics::SANDBOXES_MADE, "provider" => plan.provider.as_str()).increment(1);
     Ok(CreatedSandbox { sandbox, session: SessionFacts::from(&*session), labels: plan.labels, worker })
+}
+
+/// Moves the sandbox to `creating`, and claims its create job for this server, which runs it right after the commit.
+async fn request_creation(work: &mut Work<'_>, session: &mut SessionRow, mut sandbox: SandboxRow) -> Result<()> {
+    lifecycle::apply_trigger(work, session, &mut sandbox, Trigger::CreationRequested, None, None).await?;
+    let job = jobs::insert_claimed_job(work.tx, JobKind::Create, sandbox.id, work.steady, CLAIM_DURATION).await?;
+    work.out.claimed_jobs.push(job);
+    Ok(())
 }
 
 /// A fork has the files that its parent's set-up left, so its agent needs the same variables.

@@ -1,4 +1,4 @@
-//! The difference between a sandbox's workspace and the commit that it started from, or the changes of one turn.
+//! The difference between a sandbox's work and the commit that it started from, or the changes of one turn.
 
 use super::targets::{absence_problem, load_sandbox};
 use super::turn_diff;
@@ -6,13 +6,20 @@ use crate::auth::access::CanSee;
 use crate::cursor::{decode_cursor, encode_cursor};
 use crate::extract::page_size;
 use crate::problem::{Code, Problem, Result};
-use crate::repositories::git_error_text;
+use crate::repositories::{self, git_error_text};
 use crate::state::App;
+use atoll_api::events::EventData;
 use atoll_api::{Diff, DiffQuery};
 use atoll_core::bounds;
+use atoll_core::event::{EventTypePattern, kind};
 use atoll_core::id::SandboxId;
-use atoll_core::provider::{CommandExit, GitOperation, ProviderId};
+use atoll_core::provider::{CommandExit, GitOperation, Provider, ProviderId};
+use atoll_core::sandbox::Repo;
+use atoll_forge::CommitRange;
+use atoll_store::events;
 use atoll_store::sandboxes::SandboxRow;
+use serde_json::json;
+use std::fs::File;
 use std::io::{Read, Seek};
 
 const MAX_DIFF_BYTES: u64 = 64 << 20;
@@ -30,7 +37,7 @@ pub async fn read_patch(app: &App, access: CanSee<SandboxId>, query: DiffQuery) 
             let edits = turn_diff::read_turn_edits(app, &row, turn, query.path.as_deref()).await?;
             Ok(turn_diff::join_patches(&edits).into_bytes())
         }
-        None => compare_workspace(app, &row, query, true).await,
+        None => compare_work(app, &row, query, true).await,
     }
 }
 
@@ -46,7 +53,7 @@ pub async fn list_changes(app: &App, access: CanSee<SandboxId>, query: DiffQuery
             Diff { base, files: turn_diff::combine_edits(&edits), next_cursor: None }
         }
         None => {
-            let text = compare_workspace(app, &row, query, false).await?;
+            let text = compare_work(app, &row, query, false).await?;
             // The text comes from inside the sandbox, so it is parsed and never passed on unchecked.
             serde_json::from_slice(&text)
                 .map_err(|error| Problem::new(Code::ProviderRefused, format!("cannot parse git's output: {error}")))?
@@ -78,27 +85,90 @@ async fn prepare_query(app: &App, access: &CanSee<SandboxId>, query: &DiffQuery)
     load_sandbox(app, access).await
 }
 
-/// Runs git in the sandbox. Returns a patch, or the JSON form of `atoll_api::Diff`.
-async fn compare_workspace(app: &App, row: &SandboxRow, query: DiffQuery, as_patch: bool) -> Result<Vec<u8>> {
-    let Some(start) = row.settings.repo.as_ref().map(|repo| repo.base.clone().unwrap_or_default()) else {
+/// Compares the sandbox's files with their start, or the exported branch if the files are gone. Returns a patch, or the
+/// JSON form of `atoll_api::Diff`.
+async fn compare_work(app: &App, row: &SandboxRow, query: DiffQuery, as_patch: bool) -> Result<Vec<u8>> {
+    let Some(repo) = row.settings.repo.as_ref() else {
         return Err(Problem::new(Code::NoRepository, "the sandbox was created without a repository"));
     };
-    let Some(id) = row.provider_id.clone() else {
-        return Err(absence_problem(row));
-    };
-    let base = query.base.unwrap_or(start);
-    let job = GitOperation::Diff { base, paths: query.path.into_iter().collect(), as_patch };
-    let failed = |error: std::io::Error| Problem::internal(format!("no file for the diff: {error}"));
-    let mut file = tempfile::tempfile_in(&app.config.data_dir).map_err(failed)?;
-    let output = file.try_clone().map_err(failed)?;
-    let done = app.providers()?.get(row.provider).git(&ProviderId(id), &job, output).await?;
+    let base = query.base.unwrap_or_else(|| repo.base.clone().unwrap_or_default());
+    let paths = query.path.into_iter().collect();
+    // A server that only reads the store has no providers.
+    match (row.provider_id.clone(), app.providers()) {
+        (Some(id), Ok(providers)) => {
+            let provider = providers.get(row.provider);
+            compare_workspace(app, &*provider, ProviderId(id), GitOperation::Diff { base, paths, as_patch }).await
+        }
+        (_, _) => {
+            let commit = match find_exported_commit(app, row).await? {
+                Some(ExportedWork::Commit(commit)) => commit,
+                Some(ExportedWork::Nothing) => base.clone(),
+                None => return Err(absence_problem(row)),
+            };
+            compare_commits(app, repo, CommitRange { base, commit, paths }, as_patch).await
+        }
+    }
+}
+
+/// Runs git in the sandbox.
+async fn compare_workspace(app: &App, provider: &dyn Provider, id: ProviderId, job: GitOperation) -> Result<Vec<u8>> {
+    let file = scratch_file(app)?;
+    let output = file.try_clone().map_err(|error| scratch_problem(&error))?;
+    let done = provider.git(&id, &job, output).await?;
     if done.exit != (CommandExit::Exited { code: 0 }) {
         let detail = format!("git failed to compare ({:?}): {}", done.exit, git_error_text(&done.error_output));
         return Err(Problem::new(Code::ProviderRefused, detail));
     }
+    read_scratch_file(file)
+}
+
+/// What a sandbox left in its repository.
+enum ExportedWork {
+    Commit(String),
+    Nothing,
+}
+
+/// Finds the newest export in the event log.
+async fn find_exported_commit(app: &App, row: &SandboxRow) -> Result<Option<ExportedWork>> {
+    let log = (row.id, row.session_id);
+    let page = app.read(async move |tx| {
+        let types = [kind::GIT_BRANCH_CREATED, kind::GIT_NOTHING_CHANGED];
+        let types = types.map(|name| EventTypePattern::Exact(name.into())).into();
+        let filter = events::EventLogFilter { types, ..events::EventLogFilter::default() };
+        Ok(events::read_event_page(tx, log, &filter, events::EventLogOrder::NewestFirst, i64::MAX, 1).await?)
+    });
+    let newest = page.await?.events.into_iter().next();
+    Ok(newest.and_then(|event| match EventData::from_event(&event) {
+        EventData::GitBranchCreated(created) => Some(ExportedWork::Commit(created.commit)),
+        EventData::GitNothingChanged(_) => Some(ExportedWork::Nothing),
+        _ => None,
+    }))
+}
+
+async fn compare_commits(app: &App, repo: &Repo, range: CommitRange, as_patch: bool) -> Result<Vec<u8>> {
+    if as_patch {
+        let file = scratch_file(app)?;
+        let output = file.try_clone().map_err(|error| scratch_problem(&error))?;
+        repositories::write_patch(repo, range, output, MAX_DIFF_BYTES).await?;
+        return read_scratch_file(file);
+    }
+    let base = range.base.clone();
+    let files = repositories::list_changes(repo, range).await?;
+    serde_json::to_vec(&json!({ "base": base, "files": files })).map_err(Problem::internal)
+}
+
+fn scratch_problem(error: &std::io::Error) -> Problem {
+    Problem::internal(format!("no file for the diff: {error}"))
+}
+
+fn scratch_file(app: &App) -> Result<File> {
+    tempfile::tempfile_in(&app.config.data_dir).map_err(|error| scratch_problem(&error))
+}
+
+fn read_scratch_file(mut file: File) -> Result<Vec<u8>> {
     let mut text = Vec::new();
-    file.rewind().map_err(failed)?;
-    file.take(MAX_DIFF_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+    file.rewind().map_err(|error| scratch_problem(&error))?;
+    file.take(MAX_DIFF_BYTES + 1).read_to_end(&mut text).map_err(|error| scratch_problem(&error))?;
     if text.len() as u64 > MAX_DIFF_BYTES {
         return Err(Problem::new(Code::TooLarge, "the diff is longer than 64 MiB; limit it with `path`"));
     }
@@ -108,7 +178,6 @@ async fn compare_workspace(app: &App, row: &SandboxRow, query: DiffQuery, as_pat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn pages_never_skip_or_repeat_a_file() {

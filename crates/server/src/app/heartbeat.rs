@@ -1,5 +1,6 @@
 //! Heartbeats: what a worker reports, and the start instructions that it gets back.
 
+use super::row_wait::wait_for_row;
 use super::{Work, fence, inbox, ingest, lifecycle, secrets, transcripts};
 use crate::gateway::registry_addresses;
 use crate::problem::Result;
@@ -18,7 +19,6 @@ use atoll_store::streams;
 use atoll_store::usage_samples::{self, UsageSample};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// Interval of the stored resource samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(60);
@@ -30,31 +30,11 @@ const SETUP_WAIT: Duration = Duration::from_secs(10);
 pub async fn submit_heartbeat(app: &App, id: SandboxId, beat: Heartbeat) -> Result<HeartbeatAnswer> {
     let again = beat.clone();
     let (answer, is_set_up) = app.write(async move |work| record_heartbeat(work, id, &beat).await).await?;
-    if is_set_up || !wait_for_setup(app, id).await? {
+    if is_set_up || wait_for_row(app, id, SETUP_WAIT, |row| !row.is_being_set_up()).await?.is_being_set_up() {
         return Ok(answer);
     }
     let (answer, _) = app.write(async move |work| record_heartbeat(work, id, &again).await).await?;
     Ok(answer)
-}
-
-/// Waits until the set-up of a sandbox ends. Returns false if it continues.
-async fn wait_for_setup(app: &App, id: SandboxId) -> Result<bool> {
-    let (mut states, mut stopping) = (app.hub.subscribe_states(), app.stopping.clone());
-    let until = Instant::now() + SETUP_WAIT;
-    loop {
-        let row = app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await?;
-        if row.is_none_or(|row| !row.is_being_set_up()) {
-            return Ok(true);
-        }
-        loop {
-            tokio::select! {
-                changed = states.recv() => if changed.is_ok_and(|(changed, _)| changed != id) { continue },
-                _ = stopping.wait_for(|stop| *stop) => return Ok(false),
-                () = tokio::time::sleep_until(until) => return Ok(false),
-            }
-            break;
-        }
-    }
 }
 
 /// Returns the answer, and false if the sandbox is still being set up.

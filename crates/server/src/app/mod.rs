@@ -33,6 +33,7 @@ mod pricing;
 pub mod projects;
 pub mod provider_list;
 pub mod results;
+pub mod row_wait;
 pub mod sandbox_plan;
 pub mod sandboxes;
 pub mod secrets;
@@ -54,6 +55,7 @@ use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::provider::Capabilities;
 use atoll_core::sandbox::{Network, ProviderKind, SandboxState};
 use atoll_core::time::Timestamp;
+use atoll_store::jobs::Job;
 use atoll_store::sandboxes::SandboxRow;
 use atoll_store::sessions::{self as session_rows, SessionRow};
 use atoll_store::{Tx, events, sandboxes as sandbox_rows};
@@ -66,6 +68,8 @@ pub struct Outbox {
     pub inboxes: Vec<SessionId>,
     pub states: Vec<(SandboxId, SandboxState)>,
     pub jobs: bool,
+    /// Jobs that the transaction has claimed for this server's runner.
+    pub claimed_jobs: Vec<Job>,
     /// Network policies with the version of the row that holds them.
     pub networks: Vec<(SandboxId, i64, Option<Network>)>,
     /// Cost limits of continuous loops, in millionths of a dollar.

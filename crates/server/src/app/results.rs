@@ -1,5 +1,6 @@
 //! Ending a sandbox: stopping it, exporting its results, removing it.
 
+use super::row_wait::wait_for_row;
 use super::targets::load_sandbox;
 use super::views::load_sandbox_view;
 use super::{Work, continuous, lifecycle, live_results, pausing};
@@ -122,24 +123,8 @@ pub async fn export_results(app: &Arc<App>, access: CanWork<SandboxId>, key: Ide
         JsonResponse::ok(load_sandbox_view(work.tx, row).await?)
     });
     started.await?;
-    wait_for_results(app, id).await;
+    wait_for_row(app, id, RESULTS_WAIT, |row| row.state != SandboxState::Completing).await?;
     JsonResponse::ok(load_results(app, id).await?)
-}
-
-/// Waits until the sandbox has left `completing`.
-async fn wait_for_results(app: &App, id: SandboxId) {
-    let mut states = app.hub.subscribe_states();
-    let exported = async {
-        loop {
-            let row = app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await;
-            if !matches!(row, Ok(Some(row)) if row.state == SandboxState::Completing) {
-                return;
-            }
-            // A missed wake-up costs a second.
-            drop(tokio::time::timeout(Duration::from_secs(1), states.recv()).await);
-        }
-    };
-    drop(tokio::time::timeout(RESULTS_WAIT, exported).await);
 }
 
 /// Reads the exported branches from the event log.

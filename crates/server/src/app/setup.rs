@@ -13,6 +13,7 @@ use atoll_core::sandbox::{Reason, SandboxState};
 use atoll_core::setup_phase::{SetupEnvironment, SetupPhase, SetupTrigger};
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::{jobs, sessions::SessionRow};
+use std::time::Duration;
 
 /// Locks a sandbox whose set-up is in `phase`; `None` if the sandbox has ended or another server sets it up.
 async fn lock_in_phase(
@@ -40,8 +41,9 @@ async fn store_phase(work: &mut Work<'_>, sandbox: &mut SandboxRow, events: Vec<
     Ok(())
 }
 
-async fn restart_create_timeout(work: &mut Work<'_>, sandbox: &SandboxRow) -> Result<()> {
-    let due = work.steady + work.config.sandbox.create_timeout.for_provider(sandbox.provider);
+/// Starts the create timeout again, `after` this time.
+async fn schedule_create_timeout(work: &mut Work<'_>, sandbox: &SandboxRow, after: Duration) -> Result<()> {
+    let due = work.steady + after + work.config.sandbox.create_timeout.for_provider(sandbox.provider);
     jobs::schedule_job(work.tx, JobKind::CreateTimeout, sandbox.id, due).await?;
     work.out.jobs = true;
     Ok(())
@@ -88,7 +90,19 @@ pub async fn record_interruption(work: &mut Work<'_>, id: SandboxId) -> Result<b
     let text = "the server ended during set-up; set-up starts again in a new sandbox".to_owned();
     let notice = EventData::SandboxNotice(SandboxNotice { text, routine: false });
     store_phase(work, &mut sandbox, Some(notice).filter(|_| was_running).into_iter().collect()).await?;
-    restart_create_timeout(work, &sandbox).await?;
+    schedule_create_timeout(work, &sandbox, Duration::ZERO).await?;
+    Ok(true)
+}
+
+/// Stores that the sandbox waits for the same set-up of another one, for at most `time_limit`.
+pub async fn record_wait(work: &mut Work<'_>, id: SandboxId, time_limit: Duration) -> Result<bool> {
+    let Some((_, mut sandbox)) = lock_in_phase(work, id, |phase| phase == SetupPhase::Pending).await? else {
+        return Ok(false);
+    };
+    let text = "another sandbox runs the same set-up; this one waits for its result".to_owned();
+    let notice = EventData::SandboxNotice(SandboxNotice { text, routine: false });
+    store_phase(work, &mut sandbox, vec![notice]).await?;
+    schedule_create_timeout(work, &sandbox, time_limit).await?;
     Ok(true)
 }
 
@@ -121,7 +135,7 @@ pub async fn record_completion(work: &mut Work<'_>, id: SandboxId, completed: Se
     };
     step(&mut sandbox, SetupTrigger::Completed)?;
     store_phase(work, &mut sandbox, vec![EventData::SetupCompleted(completed)]).await?;
-    restart_create_timeout(work, &sandbox).await?;
+    schedule_create_timeout(work, &sandbox, Duration::ZERO).await?;
     // A waiting heartbeat gets the start instructions.
     work.out.states.push((id, sandbox.state));
     Ok(true)

@@ -3,8 +3,8 @@
 use super::pausing::require_not_paused;
 use super::targets::find_target;
 use crate::auth::access::{Admin, CanList, CanWork, ClientCaller};
+use crate::keyed_locks::run_to_completion;
 use crate::problem::{Problem, Result};
-use crate::sandbox_locks::run_to_completion;
 use crate::state::App;
 use atoll_api::events::{EventData, SandboxSnapshot};
 use atoll_api::{ImageList, Snapshot, SnapshotList};

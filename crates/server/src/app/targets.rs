@@ -1,6 +1,7 @@
 //! Finds a sandbox at its provider, for operations that the provider performs.
 
 use super::pausing;
+use super::row_wait::wait_for_row;
 use crate::auth::access::{Access, Permission};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
@@ -9,6 +10,10 @@ use atoll_core::provider::{Provider, ProviderId};
 use atoll_core::sandbox::SandboxState;
 use atoll_store::sandboxes::{self, SandboxRow};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Time that an operation waits for a sandbox that starts without set-up. Clients show progress while they wait longer.
+const START_WAIT: Duration = Duration::from_secs(1);
 
 /// A sandbox that exists at its provider.
 pub struct SandboxTarget {
@@ -39,6 +44,7 @@ pub fn absence_problem(row: &SandboxRow) -> Problem {
 
 const fn is_starting(row: &SandboxRow) -> bool {
     matches!(row.state, SandboxState::Pending | SandboxState::Creating)
+        || (row.state.is_live() && row.provider_id.is_none())
 }
 
 /// The sandbox at its provider, if its files still exist.
@@ -49,9 +55,9 @@ pub async fn find_target(app: &App, access: &Access<SandboxId, impl Permission>)
     Ok(SandboxTarget { row, provider, id: ProviderId(id) })
 }
 
-/// The sandbox at its provider, if commands can run in it and its files can be read.
+/// The sandbox at its provider, if commands can run in it and its files can be read. Waits a moment for one that starts.
 pub async fn find_running_target(app: &App, access: &Access<SandboxId, impl Permission>) -> Result<SandboxTarget> {
-    let row = load_sandbox(app, access).await?;
+    let row = wait_for_row(app, access.id, START_WAIT, |row| !is_starting(row) || row.is_being_set_up()).await?;
     pausing::require_not_paused(&row)?;
     let Some(id) = row.provider_id.clone().filter(|_| !is_starting(&row)) else {
         return Err(absence_problem(&row));

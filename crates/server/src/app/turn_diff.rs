@@ -67,7 +67,9 @@ pub fn combine_edits(edits: &[FileEdited]) -> Vec<DiffFile> {
         let binary = edit.binary || earlier.as_ref().is_some_and(|file| file.binary);
         let Some((change, old_path)) = combine_change(earlier.as_ref(), edit) else { continue };
         let (added, removed) = (added + edit.lines_added, removed + edit.lines_removed);
-        files.insert(path.clone(), DiffFile { path, old_path, change: change.to_owned(), added, removed, binary });
+        let change = change.to_owned();
+        let file = DiffFile { path: path.clone(), old_path, change, added, removed, binary, ..DiffFile::default() };
+        files.insert(path, file);
     }
     files.into_values().collect()
 }

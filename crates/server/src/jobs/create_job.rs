@@ -6,6 +6,7 @@ use super::setup_failure::report_problem;
 use super::setup_plan::{PlannedSetup, SetupDecision, decide_setup};
 use super::setup_run::{SetupEnd, SetupRun};
 use super::{JobOutcome, back_off};
+use crate::app::row_wait::wait_for_row;
 use crate::app::sandbox_plan::parse_defaults;
 use crate::app::{lifecycle, setup};
 use crate::problem::Result;
@@ -16,18 +17,21 @@ use atoll_api::NewSandbox;
 use atoll_api::events::{EventData, GitCloned, SandboxNotice, SetupSkipped};
 use atoll_core::event::{EventSource, NewEvent};
 use atoll_core::id::SandboxId;
+use atoll_core::job::JobKind;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::{
     CacheUse, CreateSpec, Error, Identity, Provider, ProviderId, ProviderSandbox, ProviderState, RepositorySource,
     provider_snapshot_name,
 };
 use atoll_core::sandbox::{Reason, SandboxState};
-use atoll_store::jobs::Job;
+use atoll_store::jobs::{self, Job};
 use atoll_store::projects;
 use atoll_store::sandboxes::{self, SandboxRow};
+use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::OwnedMutexGuard;
 
 /// Time limit of one provider call. Another job fails the sandbox at its create timeout; a sandbox that the provider
 /// creates after that is removed.
@@ -108,9 +112,21 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
     if !store_plan(app, &sandbox, planned.as_deref()).await? {
         return Ok(JobOutcome::Finished);
     }
-    let cache = match &planned {
+    let mut cache = match &planned {
         Some(planned) => SetupCache::find(app, &*provider, &sandbox, planned, source.as_ref()).await,
         None => None,
+    };
+    // Held until set-up has stored its layer, or failed.
+    let _turn = match (&planned, &mut cache) {
+        (Some(planned), Some(cache)) if cache.will_store() => {
+            let turn = match await_setup_turn(app, id, planned, cache).await? {
+                SetupTurn::Taken(turn) => turn,
+                SetupTurn::Abandoned => return Ok(JobOutcome::RetryAfter(Duration::ZERO)),
+            };
+            cache.refresh_start(&*provider, &sandbox).await;
+            turn
+        }
+        (_, _) => None,
     };
     let start = cache.as_ref().and_then(|cache| cache.start.clone());
     let mut spec = CreateSpec { identity, labels, settings, source, programs, cache: start };
@@ -125,13 +141,13 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
             drop(packed);
             let target = CommandTarget { provider, sandbox: found.id.clone() };
             let started_from = found.cache.clone();
-            let outcome = record_created(app, job, found, events).await?;
+            record_created(app, job, found, events, planned.is_none()).await?;
             match planned {
                 Some(planned) => {
                     let run = SetupRun::new(app, id, target, &planned, cache, spec.source.is_some());
                     set_up(job, &run, started_from.as_ref()).await
                 }
-                None => Ok(outcome),
+                None => Ok(JobOutcome::Deleted),
             }
         }
         Err(error) if error.is_retryable() && job.attempts < 1 => Ok(JobOutcome::RetryAfter(Duration::from_secs(1))),
@@ -212,6 +228,35 @@ async fn store_plan(app: &App, sandbox: &SandboxRow, planned: Option<&PlannedSet
     }
 }
 
+/// The result of waiting for another sandbox that runs the same set-up.
+enum SetupTurn {
+    /// This sandbox may run its set-up. Others wait while the guard exists; there is none if the wait took too long.
+    Taken(Option<OwnedMutexGuard<()>>),
+    /// The sandbox has ended meanwhile, or the server stops.
+    Abandoned,
+}
+
+/// Waits while another sandbox runs the same set-up, so that this one can start from its layer.
+async fn await_setup_turn(app: &App, id: SandboxId, planned: &PlannedSetup, cache: &SetupCache) -> Result<SetupTurn> {
+    let turn = app.setup_locks.lock(cache.name.clone());
+    tokio::pin!(turn);
+    if let Some(turn) = turn.as_mut().now_or_never() {
+        return Ok(SetupTurn::Taken(Some(turn)));
+    }
+    // The other set-up has the same time limit.
+    let time_limit = planned.time_limit;
+    if !app.write(async move |work| setup::record_wait(work, id, time_limit).await).await? {
+        return Ok(SetupTurn::Abandoned);
+    }
+    tokio::select! {
+        turn = turn => Ok(SetupTurn::Taken(Some(turn))),
+        row = wait_for_row(app, id, time_limit, |row| row.state.has_ended()) => {
+            let is_over = row?.state.has_ended() || *app.stopping.borrow();
+            Ok(if is_over { SetupTurn::Abandoned } else { SetupTurn::Taken(None) })
+        }
+    }
+}
+
 /// Calls the provider with the sandbox's id as the idempotency key.
 async fn call_provider(provider: &dyn Provider, spec: &CreateSpec) -> std::result::Result<ProviderSandbox, Error> {
     let key = spec.identity.sandbox.to_string();
@@ -282,13 +327,16 @@ fn describe_clone(sandbox: &SandboxRow, packed: &PackedRepository) -> Vec<EventD
     events
 }
 
+/// Stores the provider's sandbox, and deletes the job if no set-up follows.
 async fn record_created(
     app: &Arc<App>,
     job: &Job,
     found: ProviderSandbox,
     events: Vec<EventData>,
-) -> Result<JobOutcome> {
+    ends_job: bool,
+) -> Result<()> {
     let (id, server_id) = (job.sandbox_id, app.server_id.clone());
+    let (job_id, claim) = (job.id, job.claim);
     let is_dead = found.state == ProviderState::Stopped;
     let stored = app.write(async move |work| {
         let (_, mut sandbox) = work.lock_sandbox(id).await?;
@@ -308,19 +356,24 @@ async fn record_created(
         events.extend(notices.chain(disk_notice).map(|notice| EventData::SandboxNotice(notice).into_event(work.now)));
         work.log(&mut sandbox, events).await?;
         sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
+        // Requests that wait for the provider's id continue.
+        work.out.states.push((id, sandbox.state));
         if sandbox.state.has_ended() {
             // The sandbox was stopped during its creation.
-            atoll_store::jobs::schedule_job(work.tx, atoll_core::job::JobKind::Remove, id, work.steady).await?;
+            jobs::schedule_job(work.tx, JobKind::Remove, id, work.steady).await?;
             work.out.jobs = true;
         }
-        Ok(JobOutcome::Finished)
+        if ends_job {
+            jobs::finish_job(work.tx, job_id, claim).await?;
+        }
+        Ok(())
     });
-    let done = stored.await?;
+    stored.await?;
     if is_dead {
         // An earlier server created it, and its worker has died since.
         tokio::spawn(super::dead_worker::handle_dead_worker(Arc::clone(app), id));
     }
-    Ok(done)
+    Ok(())
 }
 
 async fn record_failure(app: &App, job: &Job, reason: Reason) -> Result<JobOutcome> {

@@ -17,6 +17,7 @@ mod setup_run;
 mod silent_workers;
 mod validate;
 
+use crate::job_queue::CLAIM_DURATION;
 use crate::problem::Result;
 use crate::providers::Providers;
 use crate::state::App;
@@ -28,8 +29,6 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// A claimed job that is not finished after this time runs again.
-const CLAIM_DURATION: Duration = Duration::from_secs(3600);
 const MAX_CLAIMED_JOBS: i64 = 64;
 const MAX_SLEEP: Duration = Duration::from_secs(30);
 const RETENTION_INTERVAL: Duration = Duration::from_secs(3600);
@@ -37,6 +36,8 @@ const RETENTION_INTERVAL: Duration = Duration::from_secs(3600);
 /// The result of running a job.
 pub(crate) enum JobOutcome {
     Finished,
+    /// The job ended, and the transaction that stored its effects has deleted it.
+    Deleted,
     /// Run the job again after this time.
     RetryAfter(Duration),
 }
@@ -67,6 +68,7 @@ impl Runner {
             }
         }
         loop {
+            self.start_jobs(&mut running, self.app.jobs.take_claimed());
             let wait = match self.start_due(&mut running).await {
                 Ok(next) => next,
                 Err(problem) => {
@@ -75,7 +77,7 @@ impl Runner {
                 }
             };
             tokio::select! {
-                () = self.app.jobs.notified() => {}
+                () = self.app.jobs.wait() => {}
                 () = tokio::time::sleep(wait) => {}
                 Some(_) = running.join_next() => {}
                 _ = silence.tick() => {
@@ -108,11 +110,15 @@ impl Runner {
             })
             .await?;
         let found = claimed.len();
-        for job in claimed {
+        self.start_jobs(running, claimed);
+        Ok(if found == 0 { Duration::from_millis(200) } else { Duration::ZERO })
+    }
+
+    fn start_jobs(&self, running: &mut JoinSet<()>, jobs: Vec<Job>) {
+        for job in jobs {
             let (app, providers) = (Arc::clone(&self.app), Arc::clone(&self.providers));
             running.spawn(async move { run_job(&app, &providers, job).await });
         }
-        Ok(if found == 0 { Duration::from_millis(200) } else { Duration::ZERO })
     }
 
     async fn mark_unreachable(&self, silent_workers: &mut SilentWorkers) {
@@ -150,11 +156,12 @@ async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) {
         JobKind::ContinuousDeadline => deadline::end_continuous(app, &job).await,
     };
     let (id, claim) = (job.id, job.claim);
+    if matches!(done, Ok(JobOutcome::Finished | JobOutcome::Deleted)) {
+        metrics::counter!(crate::metrics::JOBS_DONE, "kind" => job.kind.as_str()).increment(1);
+    }
     let stored = match done {
-        Ok(JobOutcome::Finished) => {
-            metrics::counter!(crate::metrics::JOBS_DONE, "kind" => job.kind.as_str()).increment(1);
-            app.write(async move |work| Ok(jobs::finish_job(work.tx, id, claim).await?)).await
-        }
+        Ok(JobOutcome::Deleted) => Ok(true),
+        Ok(JobOutcome::Finished) => app.write(async move |work| Ok(jobs::finish_job(work.tx, id, claim).await?)).await,
         Ok(JobOutcome::RetryAfter(after)) => {
             metrics::counter!(crate::metrics::JOBS_FAILED, "kind" => job.kind.as_str()).increment(1);
             postpone_job(app, &job, after).await

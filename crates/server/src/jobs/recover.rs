@@ -10,13 +10,12 @@ use atoll_core::provider::capabilities::Listing;
 use atoll_core::provider::{Provider, ProviderId, ProviderState, SandboxLookup};
 use atoll_core::sandbox::{Reason, ResultsState, SandboxState};
 use atoll_store::sandboxes::{SandboxFilter, SandboxRow};
-use atoll_store::{jobs, sandboxes, streams};
+use atoll_store::{sandboxes, streams};
 use std::sync::Arc;
 
 const PAGE_SIZE: i64 = 100;
 
 pub(crate) async fn recover_sandboxes(app: &Arc<App>, providers: &Providers) -> Result<()> {
-    app.write(async move |work| Ok(jobs::release_all_claims(work.tx).await?)).await?;
     for provider in providers.with_local_workers() {
         remove_orphans(app, &**provider).await?;
     }

@@ -25,7 +25,7 @@ pub(super) struct SetupCache {
     pub key: String,
     pub key_parts: BTreeMap<String, String>,
     /// The layer's name at the provider.
-    name: String,
+    pub name: String,
     /// The layer that the sandbox starts from.
     pub start: Option<CacheUse>,
     /// False if an agent wrote the commit: it could have changed the project's scripts.
@@ -62,6 +62,16 @@ impl SetupCache {
     /// True if the sandbox started from the layer of this very set-up.
     pub(super) fn is_complete(&self, started_from: Option<&CacheUse>) -> bool {
         started_from == Some(&CacheUse::SetUp(self.name.clone()))
+    }
+
+    /// True if this set-up stores the layer at its end.
+    pub(super) fn will_store(&self) -> bool {
+        self.may_store && !self.is_complete(self.start.as_ref())
+    }
+
+    /// Chooses the layer to start from again: another sandbox may have stored one meanwhile.
+    pub(super) async fn refresh_start(&mut self, provider: &dyn Provider, sandbox: &SandboxRow) {
+        self.start = choose_start(provider, sandbox, &self.name).await;
     }
 
     /// Stores the sandbox's files as a layer. Without one, the next sandbox is set up again.

@@ -123,47 +123,58 @@ impl<'a> SetupRun<'a> {
         }
         let mut output = OutputLog::new();
         for (index, step) in plan.steps.iter().enumerate() {
-            output.begin_step(index + 1);
-            let began = Instant::now();
-            let ended = {
-                let running = self.run_step(step, &mut output);
-                tokio::pin!(running);
-                tokio::select! {
-                    exit = &mut running => Ok(exit),
-                    interruption = self.wait_for_interruption() => Err(interruption),
-                }
-            };
-            let mut events: Vec<EventData> = output.take_events(true).into_iter().map(EventData::SetupOutput).collect();
-            let exit = match ended {
-                Ok(Ok(Some(exit))) => exit,
-                Ok(Ok(None)) | Err(Interruption::SandboxEnded) => return Ok(SetupEnd::Abandoned),
-                Ok(Err(problem)) => return Err(problem),
-                Err(Interruption::Stopping) => return Ok(SetupEnd::Stopping),
-                Err(Interruption::Refused(host)) => {
-                    if !self.record_events(events).await? {
-                        return Ok(SetupEnd::Abandoned);
-                    }
-                    let step = describe_step(index, step, CommandExit::Unknown, &output);
-                    let failed = report_refused_host(step, &host, &self.failure_context());
-                    return Ok(SetupEnd::Failed(Box::new(failed)));
-                }
-            };
-            events.push(EventData::SetupStepCompleted(SetupStepCompleted {
-                step: index + 1,
-                command: show_command(step),
-                exit,
-                seconds: round_seconds(began.elapsed()),
-            }));
-            if !self.record_events(events).await? {
-                return Ok(SetupEnd::Abandoned);
-            }
-            if exit != (CommandExit::Exited { code: 0 }) {
-                let mut failed = describe_step(index, step, exit, &output);
-                failed.missing_tools = self.find_missing_tools(&step.tools).await;
-                return Ok(SetupEnd::Failed(Box::new(report_failed_step(failed, &self.failure_context()))));
+            if let Some(end) = self.run_and_record_step(index, step, &mut output).await? {
+                return Ok(end);
             }
         }
         Ok(SetupEnd::Completed)
+    }
+
+    /// Runs one step and stores its output and its end. Returns the end of the set-up if no further step runs.
+    async fn run_and_record_step(
+        &self,
+        index: usize,
+        step: &SetupStep,
+        output: &mut OutputLog,
+    ) -> Result<Option<SetupEnd>> {
+        output.begin_step(index + 1);
+        let began = Instant::now();
+        let ended = tokio::select! {
+            exit = self.run_step(step, output) => Ok(exit),
+            interruption = self.wait_for_interruption() => Err(interruption),
+        };
+        let mut events: Vec<EventData> = output.take_events(true).into_iter().map(EventData::SetupOutput).collect();
+        let ended = match ended {
+            Ok(Ok(Some(exit))) => Ok(exit),
+            Ok(Ok(None)) | Err(Interruption::SandboxEnded) => return Ok(Some(SetupEnd::Abandoned)),
+            Ok(Err(problem)) => return Err(problem),
+            Err(Interruption::Stopping) => return Ok(Some(SetupEnd::Stopping)),
+            Err(Interruption::Refused(host)) => Err(host),
+        };
+        events.extend(ended.as_ref().ok().map(|exit| {
+            EventData::SetupStepCompleted(SetupStepCompleted {
+                step: index + 1,
+                command: show_command(step),
+                exit: *exit,
+                seconds: round_seconds(began.elapsed()),
+            })
+        }));
+        if !self.record_events(events).await? {
+            return Ok(Some(SetupEnd::Abandoned));
+        }
+        let failed = match ended {
+            Ok(CommandExit::Exited { code: 0 }) => return Ok(None),
+            Ok(exit) => {
+                let mut failed = describe_step(index, step, exit, output);
+                failed.missing_tools = self.find_missing_tools(&step.tools).await;
+                report_failed_step(failed, &self.failure_context())
+            }
+            Err(host) => {
+                let failed = describe_step(index, step, CommandExit::Unknown, output);
+                report_refused_host(failed, &host, &self.failure_context())
+            }
+        };
+        Ok(Some(SetupEnd::Failed(Box::new(failed))))
     }
 
     /// Writes the files with which tools use the configured registries. Returns false if the sandbox is gone.

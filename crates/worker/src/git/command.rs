@@ -223,7 +223,7 @@ impl GitCommand {
         subprocess::run_command(&mut self.command, limits, keep).map_err(|failure| match failure {
             RunFailure::SpawnFailed(source) | RunFailure::Io(source) => Error::Io { what, source },
             RunFailure::TimedOut => Error::TimedOut { what, seconds: time.as_secs() },
-            RunFailure::OutputTooLarge => Error::TooMuch { what, bound },
+            RunFailure::OutputTooLarge => Error::OutputTooLarge { what, bound },
         })
     }
 }

@@ -37,7 +37,7 @@ pub enum Error {
     TimedOut { what: &'static str, seconds: u64 },
 
     #[error("{what}: the output exceeds {bound} bytes; add large or generated files to .gitignore")]
-    TooMuch { what: &'static str, bound: u64 },
+    OutputTooLarge { what: &'static str, bound: u64 },
 
     #[error("{what} failed: {detail}")]
     Git { what: &'static str, detail: String },
@@ -65,7 +65,7 @@ impl Error {
             Self::NoRepository { .. } => "no_repository",
             Self::BrokenRepository { .. } => "broken_repository",
             Self::TimedOut { .. } => "timed_out",
-            Self::TooMuch { .. } => "too_much",
+            Self::OutputTooLarge { .. } => "too_much",
             Self::Git { .. } => "git_failed",
             Self::Io { .. } => "io",
         }

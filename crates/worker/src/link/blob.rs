@@ -15,8 +15,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
 
 const CHUNK_BYTES: usize = 64 * 1024;
+/// Time limit of one upload, and of the response to a download's request.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Size limit of a reply that is not a blob.
 const MAX_REPLY_BYTES: usize = 64 * 1024;
 
@@ -35,16 +39,20 @@ impl Server {
             Ok(Some((Frame::data(Bytes::from(piece)), (file, at + size as u64))))
         });
         let body = BodyExt::boxed(StreamBody::new(pieces));
-        match self.exchange("PUT", name, body, length).await {
-            Ok(response) => read_reply(response).await,
-            Err(error) => Reply::later(chain(&*error)),
-        }
+        let upload = async {
+            match self.exchange("PUT", name, body, length).await {
+                Ok(response) => read_reply(response).await,
+                Err(error) => Reply::later(chain(&*error)),
+            }
+        };
+        timeout(TRANSFER_TIMEOUT, upload).await.unwrap_or_else(|_| late_reply())
     }
 
     /// Downloads a blob as a bounded stream, or returns the server's error.
     pub async fn get_blob(&self, name: &str) -> Result<Limited<Incoming>, Reply> {
         let body = BodyExt::boxed(Empty::new().map_err(|never| match never {}));
-        let response = self.exchange("GET", name, body, 0).await.map_err(|error| Reply::later(chain(&*error)))?;
+        let response = timeout(TRANSFER_TIMEOUT, self.exchange("GET", name, body, 0)).await;
+        let response = response.map_err(|_| late_reply())?.map_err(|error| Reply::later(chain(&*error)))?;
         if response.status().is_success() {
             return Ok(Limited::new(response.into_body(), MAX_BLOB_BYTES));
         }
@@ -70,6 +78,10 @@ impl Server {
         }
         Ok(sender.send_request(request.body(body)?).await?)
     }
+}
+
+fn late_reply() -> Reply {
+    Reply::later(format!("no answer within {} s", TRANSFER_TIMEOUT.as_secs()))
 }
 
 async fn read_reply(response: Response<Incoming>) -> Reply {

@@ -2,6 +2,7 @@
 //! change; plain `tar` with the same input proves that the input is dangerous.
 
 use super::attempt_table::AttemptTable;
+use atoll_test_wait::wait_until;
 use atoll_tests::local::{LocalServer, create_temp_dir};
 use atoll_tests::process;
 use serde_json::json;
@@ -225,7 +226,9 @@ pub fn run_stream_attempts(table: &mut AttemptTable, id: &str) {
         let serving = listener.try_clone().unwrap();
         let serving = std::thread::spawn(move || serve_archives(serving, vec![tar]));
         let copied = run_copy(&url, "token", &format!("{id}:evil"), &here.target_dir());
-        assert!(serving.is_finished() || copied.status.success(), "the command did not request the tree: {copied:?}");
+        wait_until(&format!("the request of the tree by a command that ended with {copied:?}"), || {
+            serving.is_finished()
+        });
         serving.join().unwrap();
         assert_eq!(here.find_escape(), None, "{what}: {copied:?}");
         let (_, tar) = hostile_archives(&there.outside_dir()).swap_remove(number);

@@ -62,6 +62,35 @@ async fn the_second_sandbox_skips_set_up_and_a_changed_lock_file_repeats_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sandboxes_that_start_together_run_the_same_set_up_once() {
+    let (server, repository) = (LocalServer::start(), project_with_lock());
+    // The set-up ends when the test writes a file into its workspace.
+    let command = format!("{COMMAND}; until test -e go; do sleep 0.05; done");
+    let body = request(&repository, "run cat build/made", json!({ "commands": [command] }));
+    let first = server.create_sandbox(body.clone()).await;
+    server.wait_for_event(&first, |event| event["type"] == "setup.output").await;
+    let others = [server.create_sandbox(body.clone()).await, server.create_sandbox(body).await];
+    for id in &others {
+        let notice = server.wait_for_event(id, |event| event["type"] == "sandbox.notice").await;
+        assert!(notice["data"]["text"].as_str().unwrap().contains("runs the same set-up"), "{notice}");
+    }
+    // Stopped while it waits: it neither starts nor holds up the others.
+    server.admin.post(&format!("/sandboxes/{}/stop", others[1]), json!({})).await.expect_status(200);
+    assert_eq!(server.wait_until_ended(&others[1]).await["outcome"], "cancelled");
+    std::fs::write(server.workspace_dir(&first).join("go"), "").unwrap();
+    let mut outputs = Vec::new();
+    for id in [&first, &others[0]] {
+        let row = server.wait_until_ended(id).await;
+        let events = server.admin.all_events(id).await;
+        assert_eq!(row["outcome"], "succeeded", "{events:#?}");
+        assert_eq!(completion(&events)["cached"], json!(*id == others[0]), "{events:#?}");
+        outputs.push(command_output(&events));
+    }
+    assert_eq!(outputs[0], outputs[1]);
+    server.stop_and_check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn downloads_survive_a_changed_key_and_a_failure_stores_nothing() {
     let (server, repository) = (LocalServer::start(), project_with_lock());
     let download =

@@ -72,6 +72,18 @@ async fn unread_input_does_not_block_a_kill_and_a_command_without_stdin_rejects_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_command_waits_for_its_sandbox() {
+    let server = LocalServer::start();
+    for _ in 0..5 {
+        let id = server.create_sandbox(json!({ "end": "keep" })).await;
+        // No client waits: the request arrives while the provider creates the sandbox.
+        let answer = server.admin.post(&format!("/sandboxes/{id}/exec"), json!({ "shell": "exit 7" })).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    server.stop_and_check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_line_pipes_large_binary_input_and_output() {
     let server = LocalServer::start();
     let id = server.create_idle_sandbox(json!({})).await;

@@ -1,6 +1,7 @@
 //! A package registry that needs a token: npm in a sandbox installs from it, and the token stays outside.
 
 use super::exposed_secrets::{find_files_containing, run_atoll};
+use super::setup::{command_output, run_to_end, setup_output};
 use atoll_tests::local::{LocalServer, report_skipped};
 use atoll_tests::npm_registry::{BASE_PATH, NpmRegistry};
 use serde_json::json;
@@ -71,6 +72,15 @@ async fn npm_installs_from_a_registry_whose_token_stays_outside() {
     }
     let stored = block_in_place(|| find_files_containing(&server.data_dir(), &[&token]));
     assert_eq!(stored, "", "the token is stored only sealed");
+
+    // Set-up has the same registries, before the agent starts.
+    let steps =
+        "npm install --no-audit --no-fund tiny-private && cat ~/.cargo/config.toml && test -e ~/.m2/settings.xml";
+    let body = json!({ "prompt": "run node -p \"require('tiny-private')\"", "setup": { "commands": [steps] } });
+    let (row, events) = run_to_end(&server, body).await;
+    assert_eq!(row["outcome"], "succeeded", "{events:#?}");
+    assert!(setup_output(&events, "stdout").contains("sparse+https://crates.example/index/"), "{events:#?}");
+    assert_eq!(command_output(&events), "from the registry\n");
 
     // The network policy holds.
     server.admin.put(&format!("/sandboxes/{id}/network"), json!({ "policy": "none" })).await.expect_status(200);

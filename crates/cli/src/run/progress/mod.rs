@@ -11,7 +11,8 @@ pub use pending_approval::PendingApproval;
 
 use super::step::ViewStep;
 use crate::event_log::log_event::LogEvent;
-use crate::render::patch::{self, ChangedFile};
+use crate::render::patch;
+use atoll_api::DiffFile;
 use atoll_api::events::{AgentFailed, EventData, FileChangeType, FileEdited, GitBranchCreated, SandboxTransition};
 use atoll_core::id::MessageId;
 use atoll_core::limit::Limit;
@@ -46,7 +47,7 @@ pub struct ResultBranch {
     pub name: String,
     pub base: Option<String>,
     pub commits: Option<u64>,
-    pub files: Vec<ChangedFile>,
+    pub files: Vec<DiffFile>,
     /// Changed files that decide what machines run.
     pub flagged: Vec<String>,
     /// Remarks about the export.
@@ -88,7 +89,7 @@ pub struct RunProgress {
     /// Questions whose answers have been shown.
     answered_questions: BTreeSet<String>,
     calls: ToolCalls,
-    edits: BTreeMap<String, ChangedFile>,
+    edits: BTreeMap<String, DiffFile>,
     /// Messages without a delivery report, and whether they are interrupts.
     undelivered: BTreeMap<MessageId, bool>,
 }
@@ -135,7 +136,7 @@ impl RunProgress {
     }
 
     /// The edited files by path, with all edits of each file summed up.
-    pub fn edits(&self) -> Vec<ChangedFile> {
+    pub fn edits(&self) -> Vec<DiffFile> {
         self.edits.values().cloned().collect()
     }
 
@@ -243,13 +244,11 @@ impl RunProgress {
     }
 
     fn record_edit(&mut self, edit: &FileEdited) {
-        let file = self.edits.entry(edit.file_path.clone()).or_insert_with(|| ChangedFile {
+        let file = self.edits.entry(edit.file_path.clone()).or_insert_with(|| DiffFile {
             path: edit.file_path.clone(),
             old_path: edit.old_path.clone(),
             change: patch::change_word(edit.change_type).to_owned(),
-            added: 0,
-            removed: 0,
-            binary: false,
+            ..DiffFile::default()
         });
         file.added += edit.lines_added;
         file.removed += edit.lines_removed;

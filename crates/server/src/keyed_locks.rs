@@ -1,29 +1,35 @@
-//! Per-sandbox locks for pause, resume, fork and snapshot. Each changes the provider and then the store; interleaved
-//! operations would leave the two inconsistent.
+//! Locks by key. Pause, resume, fork and snapshot lock their sandbox: each changes the provider and then the store, and
+//! interleaved operations would leave the two inconsistent. Set-up locks its layer.
 
 use crate::problem::{Problem, Result};
-use atoll_core::id::SandboxId;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::OwnedMutexGuard;
 
 /// Unused locks are pruned when there are this many entries.
 const PRUNE_AT_LOCKS: usize = 1000;
 
-#[derive(Debug, Default)]
-pub struct SandboxLocks(Mutex<HashMap<SandboxId, Weak<tokio::sync::Mutex<()>>>>);
+#[derive(Debug)]
+pub struct KeyedLocks<K>(Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>);
 
-impl SandboxLocks {
-    pub async fn lock(&self, id: SandboxId) -> OwnedMutexGuard<()> {
+impl<K> Default for KeyedLocks<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Eq + Hash> KeyedLocks<K> {
+    pub async fn lock(&self, key: K) -> OwnedMutexGuard<()> {
         let lock = {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if all.len() >= PRUNE_AT_LOCKS {
                 all.retain(|_, lock| lock.strong_count() > 0);
             }
-            let known = all.get(&id).and_then(Weak::upgrade);
+            let known = all.get(&key).and_then(Weak::upgrade);
             known.unwrap_or_else(|| {
                 let lock = Arc::default();
-                all.insert(id, Arc::downgrade(&lock));
+                all.insert(key, Arc::downgrade(&lock));
                 lock
             })
         };
@@ -44,8 +50,8 @@ mod tests {
     use tokio::time::{Duration, timeout};
 
     #[tokio::test]
-    async fn locks_one_sandbox_at_a_time() {
-        let (holds, one, other) = (SandboxLocks::default(), SandboxId::new(), SandboxId::new());
+    async fn locks_one_key_at_a_time() {
+        let (holds, one, other) = (KeyedLocks::default(), "one", "other");
         let guard = holds.lock(one).await;
         let _other = holds.lock(other).await;
         assert!(timeout(Duration::from_millis(50), holds.lock(one)).await.is_err());
