@@ -1,5 +1,5 @@
 # The two commands of the README are `make run` and `make test`.
-.PHONY: run test test-tools test-vm check lint bench soak build install worker clean
+.PHONY: run test test-programs test-tools test-vm check lint bench soak build install worker clean
 
 CARGO ?= cargo
 
@@ -11,9 +11,10 @@ export EMBED_WORKER ?= $(abspath $(TARGET))/worker/atoll-worker
 # Tests with real agents are skipped where the agents cannot be installed, but never in CI.
 export ATOLL_TEST_AGENTS ?= $(if $(CI),1)
 
-# CI builds once, so incremental compilation would only cost time.
+# CI builds once, so incremental compilation would only cost time. Without debug information, programs are built faster.
 ifdef CI
 export CARGO_INCREMENTAL ?= 0
+export CARGO_PROFILE_DEV_DEBUG ?= 0
 endif
 
 build: worker
@@ -31,21 +32,24 @@ run: worker
 	@scripts/demo
 
 # Everything. The tests start the services they need on private ports and directories and stop them again.
-# Downloads and the worker run side by side. Then clippy's compiler builds programs and tests once, so that no separate
-# run of clippy is needed; CLIPPY_ARGS is its own form of `-D warnings`.
+# Downloads and builds run side by side.
 test: export WORKER_PROFILE ?= test-worker
-test: LINTED = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+LINTED = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 # End-to-end tests mostly wait, so more of them run than there are processors.
 test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) * 2)))
 test: export ATOLL_TEST_LOG = $(abspath $(TARGET))/test-output.log
 test:
 	@scripts/need build git
 	$(CARGO) fmt --all --check
-	@$(MAKE) --no-print-directory -j2 test-tools worker
-	$(LINTED) $(CARGO) build --workspace --all-targets --locked $(SOAK_FEATURE)
+	@$(MAKE) --no-print-directory -j2 test-tools test-programs SOAK_FEATURE="$(SOAK_FEATURE)"
 	@rm -f $(ATOLL_TEST_LOG)
 	@$(LINTED) $(CARGO) test --workspace --locked $(SOAK_FEATURE) --no-fail-fast --config "target.'cfg(unix)'.runner='scripts/timed-test'"; \
 	    status=$$?; scripts/test-summary $(ATOLL_TEST_LOG); exit $$status
+
+# Clippy's compiler builds programs and tests once, so that no separate run of clippy is needed; CLIPPY_ARGS is its own
+# form of `-D warnings`. The worker comes first, because `atoll` embeds it.
+test-programs: worker
+	$(LINTED) $(CARGO) build --workspace --all-targets --locked $(SOAK_FEATURE)
 
 # Programs that tests run against: databases, sandbox tools, the API fuzzer, the agents.
 test-tools:

@@ -21,7 +21,7 @@ const MEMORY_BYTES: u64 = 8 << 20;
 /// Size of all lines of one flood.
 const FLOOD_BYTES: usize = 11 << 20;
 /// Approximate size of one line.
-const PADDING_BYTES: usize = 7_000;
+const PADDING_BYTES: usize = 14_000;
 
 /// Fields whose text may grow.
 const TEXT_FIELDS: &[&str] =

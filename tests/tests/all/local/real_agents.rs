@@ -9,6 +9,7 @@ mod model_keys;
 mod projects;
 
 use agent_fixture::{AgentFixture, REAL_API_KEY};
+use atoll_core::model::ModelApi;
 use atoll_test_wait::poll_until;
 use atoll_tests::local::repository::SampleRepository;
 use atoll_tests::local::{agent_messages, assert_tool_calls_are_paired, event_data, host_state, report_skipped};
@@ -174,6 +175,7 @@ async fn codex_reads_a_login_that_it_cannot_renew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(feature = "soak"), ignore = "`make soak` runs it")]
 async fn opencode_reads_a_login_that_it_cannot_renew() {
     agent_logins::reads_login("opencode").await;
 }
@@ -228,8 +230,21 @@ async fn claude_uses_a_subagent_and_a_skill() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn opencode_uses_the_model_key_that_is_present() {
-    model_keys::uses_the_only_key().await;
+async fn opencode_uses_the_gemini_key_that_is_present() {
+    model_keys::uses_the_only_key(ModelApi::Gemini, ":streamGenerateContent").await;
+}
+
+// OpenCode's other tests use this key beside others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(feature = "soak"), ignore = "`make soak` runs it")]
+async fn opencode_uses_the_anthropic_key_that_is_present() {
+    model_keys::uses_the_only_key(ModelApi::Anthropic, "/v1/messages").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(feature = "soak"), ignore = "`make soak` runs it")]
+async fn opencode_uses_the_openai_key_that_is_present() {
+    model_keys::uses_the_only_key(ModelApi::OpenAi, "/v1/responses").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -53,25 +53,19 @@ pub async fn ends_with_a_refused_key(agent: &str) {
     fixture.stop_and_check().await;
 }
 
-pub async fn uses_the_only_key() {
+pub async fn uses_the_only_key(api: ModelApi, path: &str) {
     let scripts = "scripts:\n  - name: hello\n    steps:\n      - say: Hello from the model.\n";
-    for (api, path) in [
-        (ModelApi::Anthropic, "/v1/messages"),
-        (ModelApi::OpenAi, "/v1/responses"),
-        (ModelApi::Gemini, ":streamGenerateContent"),
-    ] {
-        let fixture = AgentFixture::start_with_keys("opencode", "the model key", scripts, &[api]).await;
-        let Some(fixture) = fixture else { return };
-        let id = fixture.create_sandbox("go #script:hello", json!({ "approvals": "full" })).await;
-        let row = fixture.server.wait_until_ended(&id).await;
-        assert_eq!(row["outcome"], "succeeded", "{api}: {row}");
-        let requests = fixture.model.requests();
-        assert!(requests.iter().all(|request| request.path.contains(path)), "{api}: {requests:?}");
-        for model in requested_models(&fixture) {
-            assert!(list_price(&model).is_some(), "OpenCode requests {model}, whose price is unknown");
-        }
-        fixture.stop_and_check().await;
+    let fixture = AgentFixture::start_with_keys("opencode", "the model key", scripts, &[api]).await;
+    let Some(fixture) = fixture else { return };
+    let id = fixture.create_sandbox("go #script:hello", json!({ "approvals": "full" })).await;
+    let row = fixture.server.wait_until_ended(&id).await;
+    assert_eq!(row["outcome"], "succeeded", "{api}: {row}");
+    let requests = fixture.model.requests();
+    assert!(requests.iter().all(|request| request.path.contains(path)), "{api}: {requests:?}");
+    for model in requested_models(&fixture) {
+        assert!(list_price(&model).is_some(), "OpenCode requests {model}, whose price is unknown");
     }
+    fixture.stop_and_check().await;
 }
 
 /// Lists the matches of a regular expression in a program.

@@ -107,6 +107,7 @@ async fn builds_and_tests(project: Project) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(feature = "soak"), ignore = "`make soak` runs it")]
 async fn a_typescript_project_with_npm_and_vitest() {
     builds_and_tests(Project {
         name: "typescript",
