@@ -56,6 +56,7 @@ test-tools:
 	@scripts/need git postgresql python sandbox $(if $(CI),docker go chromium)
 	@scripts/setup-fuzz
 	@scripts/agents
+	@scripts/sshd
 
 # The quick loop: format, lints, unit tests.
 check: export WORKER_PROFILE = test-worker

@@ -85,6 +85,7 @@ error_codes! {
     TooLarge = "too_large", 413, "The body is too large";
     UnsupportedMediaType = "unsupported_media_type", 415, "The body's media type is not supported";
     NotARepository = "not_a_repository", 422, "The repository cannot be used";
+    CloneFailed = "clone_failed", 422, "The remote repository cannot be used";
     Invalid = "invalid", 422, "The body is not valid";
     NotABatch = "not_a_batch", 422, "The body is not a batch of events";
     BlobMismatch = "blob_mismatch", 422, "The body does not match the hash in the path";

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use atoll_core::sandbox::{ProviderKind, Repo};
+use atoll_forge::remote::RemoteUrl;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -58,11 +59,14 @@ pub fn read_stdin() -> std::io::Result<String> {
     std::io::stdin().lock().take(MAX_STDIN_BYTES).read_to_string(&mut text).map(|_| text)
 }
 
-/// The absolute path of a repository; the server checks that it is one.
+/// The URL or the absolute path of a repository; the server checks that it is one.
 pub fn parse_repository(directory: &Path) -> Result<Repo> {
-    if let Some(url) = directory.to_str().filter(|text| is_url(text) && !directory.exists()) {
-        return Err(Failure::input(format!("--repo takes a local directory, not the URL {url}"))
-            .with_hint(format!("Clone it first (git clone {url}) and name the clone with --repo.")));
+    if let Some(text) = directory.to_str().filter(|text| RemoteUrl::is_url(text) && !directory.exists()) {
+        let url = RemoteUrl::parse(text).map_err(|error| {
+            Failure::input(format!("--repo: {error}"))
+                .with_hint("Use https://HOST/PATH, ssh://USER@HOST/PATH, USER@HOST:PATH or file:///PATH.")
+        })?;
+        return Ok(Repo { url: Some(url.as_str().to_owned()), ..Repo::default() });
     }
     let path = std::fs::canonicalize(directory).map_err(|error| {
         Failure::input(format!("--repo: cannot use {}: {error}", directory.display()))
@@ -75,12 +79,6 @@ pub fn parse_repository(directory: &Path) -> Result<Repo> {
     Ok(Repo { path: Some(path.to_owned()), ..Repo::default() })
 }
 
-/// Recognises `https://…`, `ssh://…` and git's `git@host:path`.
-fn is_url(text: &str) -> bool {
-    let scp_like = || text.split_once(':').is_some_and(|(host, path)| host.contains('@') && !path.is_empty());
-    text.contains("://") || (scp_like() && !text.starts_with('/'))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,11 +86,11 @@ mod tests {
     #[test]
     fn distinguishes_urls_from_paths() {
         for url in ["https://example.org/x.git", "ssh://git@example.org/x", "git@example.org:x/y.git"] {
-            assert!(is_url(url), "{url}");
-            assert!(matches!(parse_repository(Path::new(url)), Err(failure) if failure.exit_code() == 2), "{url}");
+            assert_eq!(parse_repository(Path::new(url)).unwrap().url.as_deref(), Some(url));
         }
-        for path in [".", "/srv/x", "../a@b", "C:x", "/a@b:c"] {
-            assert!(!is_url(path), "{path}");
+        for refused in ["https://user:secret@example.org/x", "ext::sh", "git://example.org/x", "http://example.org/x"] {
+            let failure = parse_repository(Path::new(refused)).unwrap_err();
+            assert!(failure.exit_code() == 2 && !format!("{failure:?}").contains("secret"), "{refused}");
         }
         assert!(parse_repository(Path::new(".")).unwrap().path.unwrap().starts_with('/'));
         assert!(parse_repository(Path::new("/nowhere/at/all")).is_err());

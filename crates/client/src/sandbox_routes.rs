@@ -16,14 +16,14 @@ use reqwest::{Method, Response};
 use serde_json::Value;
 
 impl Client {
-    /// Creates a sandbox: `POST /sandboxes`.
+    /// Creates a sandbox: `POST /sandboxes`. The response can take long: the server may have to fetch the repository first.
     pub async fn create_sandbox(&self, request: &NewSandbox) -> Result<Sandbox> {
-        self.post("/sandboxes", request).await
+        self.post_long("/sandboxes", request).await
     }
 
     /// Resolves the agent and the settings of a sandbox, without creating it: `POST /sandboxes/preview`.
     pub async fn preview_sandbox(&self, request: &NewSandbox) -> Result<SandboxPreview> {
-        self.post("/sandboxes/preview", request).await
+        self.post_long("/sandboxes/preview", request).await
     }
 
     /// Lists sandboxes, newest first: `GET /sandboxes`.

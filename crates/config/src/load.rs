@@ -5,6 +5,7 @@ use crate::env;
 use crate::error::{ConfigProblem, Error, quote_input};
 use crate::file;
 use crate::format::{BaseDirs, Mismatch, RawInput};
+use crate::git_section;
 use crate::key::{KEYS, Key, RejectedValue, find_key};
 use crate::models;
 use crate::sections::Config;
@@ -72,6 +73,7 @@ pub fn load_config(inputs: &Inputs) -> Result<LoadedConfig, Error> {
     let Layers { mut config, provenance, mut problems, .. } = layers;
     checks::check_config(&config, &provenance, &mut problems);
     models::resolve_upstreams(&mut config, &provenance, &inputs.env, &mut problems);
+    git_section::resolve_tokens(&mut config, &inputs.env);
     if !problems.is_empty() {
         return Err(Error::new(problems));
     }

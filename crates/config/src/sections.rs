@@ -6,6 +6,7 @@ use crate::format::{
     ABSOLUTE_PATHS, ADDRESS, BASE_URL, DatabaseUrl, FILE_PATH, HOSTS, Integer, Number, OneOf, PRIVATE_RANGES,
     PerMinute, SWITCH, SecretText, SecretUrl, Structure, TEXT, TIME, TIME_OR_NEVER, TIME_OR_ZERO, WORKSPACE_PATHS,
 };
+use crate::git_section::Git;
 use crate::key::section;
 use crate::models::{self, Model, Upstream, UpstreamEntry};
 use crate::packages;
@@ -308,15 +309,6 @@ section! {
         max_bytes: u64 = 0 => Integer(0, 1 << 60);
         /// Proxy between sandboxes and the Internet; if unset, HTTPS_PROXY or HTTP_PROXY
         upstream_proxy: Option<SecretString> = None => SecretUrl(&["http://"]), sample("http://proxy.example.org:3128");
-    }
-}
-
-section! {
-    Git at [git] {
-        /// Prefix of the branches that runs create
-        branch_prefix: String = "atoll".to_owned() => TEXT;
-        /// Name the agent as co-author (Co-Authored-By) of the commit with its uncommitted work
-        co_author: bool = true => SWITCH;
     }
 }
 

@@ -155,30 +155,6 @@ pub fn check_env(env: &BTreeMap<String, String>) -> Result<(), OutOfBounds> {
     Ok(())
 }
 
-/// Validates a git URL: https, ssh or git; `file` only if the caller may name paths of the server.
-pub fn check_git_url(field: &str, url: &str, may_use_files: bool) -> Result<(), OutOfBounds> {
-    let schemes: &[&str] =
-        if may_use_files { &["https://", "ssh://", "git://", "file:///"] } else { &["https://", "ssh://", "git://"] };
-    let Some(rest) = schemes.iter().find_map(|scheme| url.strip_prefix(scheme)) else {
-        return reject_field(field, format!("must begin with {}", schemes.join(", ")));
-    };
-    if rest.is_empty() || rest.starts_with('-') || url.len() > 2048 {
-        return reject_field(field, "is not a git URL");
-    }
-    if url.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return reject_field(field, "must not contain white space or control characters");
-    }
-    let authority = rest.split('/').next().unwrap_or_default();
-    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-    if user.contains(':') {
-        return reject_field(field, "must not contain a password; store credentials as secrets");
-    }
-    if user.starts_with('-') || host.starts_with('-') {
-        return reject_field(field, "is not a git URL"); // ssh would parse it as an option
-    }
-    Ok(())
-}
-
 /// Validates a finite number above zero and at most `most`; never clamps.
 pub fn check_amount(field: &str, value: f64, most: f64) -> Result<(), OutOfBounds> {
     if !value.is_finite() || value <= 0.0 {
@@ -242,26 +218,6 @@ mod tests {
         for bad in ["", "a", "1A", "A-B", "PATH", "ATOLL_TOKEN", "LD_PRELOAD"] {
             assert!(check_env(&map(&[(bad, "x")])).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn git_urls_have_a_known_scheme_and_no_password() {
-        assert!(check_git_url("repo.url", "https://example.org/a.git", false).is_ok());
-        assert!(check_git_url("repo.url", "ssh://git@example.org:22/a", false).is_ok());
-        for bad in [
-            "ext::sh -c id",
-            "file:///etc",
-            "https://",
-            "https://-x",
-            "https://u:p@h/x",
-            "ssh://u:p@h/x",
-            "ssh://git@-oProxyCommand=id/x",
-            "https://a b",
-            "/x",
-        ] {
-            assert!(check_git_url("repo.url", bad, false).is_err(), "{bad}");
-        }
-        assert!(check_git_url("repo.url", "file:///srv/a", true).is_ok());
     }
 
     #[test]

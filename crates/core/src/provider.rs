@@ -20,7 +20,10 @@ use std::time::Duration;
 pub mod caches;
 pub mod capabilities;
 pub mod files;
-pub use caches::{CacheRef, CacheUse, MAX_CACHE_DEPTH, PACKAGE_CACHE_DIR, provider_cache_name};
+pub use caches::{
+    CacheRef, CacheUse, MAX_CACHE_DEPTH, PACKAGE_CACHE_DIR, checkout_commit, checkout_key, checkout_key_prefix,
+    is_checkout_name, provider_cache_name,
+};
 pub use capabilities::Capabilities;
 pub use files::{
     Download, FileError, FileErrorCode, FileInfo, FileKind, FileOperation, FileOperationOutput, FileResult, ReadScope,
@@ -138,6 +141,10 @@ pub struct ReadOnlyMount {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepositorySource {
     pub bundle: PathBuf,
+    /// The commit of the checkout layer that the bundle builds on.
+    pub layer_commit: Option<String>,
+    /// Name of a new checkout layer, which the provider stores before the worker starts.
+    pub store_as: Option<String>,
     pub commit: String,
     pub branch: String,
     pub author: Author,

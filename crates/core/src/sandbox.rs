@@ -146,6 +146,22 @@ pub struct Repo {
     pub base: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
+    /// Number of commits of the history that the sandbox gets; only with a `url`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000_000))]
+    pub depth: Option<u32>,
+}
+
+impl Repo {
+    /// The path or the URL.
+    pub fn location(&self) -> Option<&str> {
+        self.path.as_deref().or(self.url.as_deref())
+    }
+
+    /// True if both name the same path or URL.
+    pub fn has_same_location(&self, other: &Self) -> bool {
+        self.path == other.path && self.url == other.url
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]

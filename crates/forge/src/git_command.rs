@@ -60,6 +60,11 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
+    /// The user of this process.
+    pub fn current() -> Self {
+        Self { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+    }
+
     pub fn is_current_user(self) -> bool {
         self.uid == rustix::process::geteuid().as_raw()
     }
@@ -105,7 +110,11 @@ pub(crate) struct HostGitCommand {
     what: &'static str,
     timeout: Duration,
     memory_bytes: Option<u64>,
+    file_bytes: Option<u64>,
 }
+
+/// Makes stdin the descriptor 3, and starts git with its arguments unchanged.
+const DESCRIPTOR_SCRIPT: &str = r#"exec "$0" "$@" 3<&0 </dev/null"#;
 
 impl HostGitCommand {
     /// `what` describes the action in errors, such as "reading the repository".
@@ -115,7 +124,31 @@ impl HostGitCommand {
         what: &'static str,
         time: Duration,
     ) -> Result<Self, Error> {
-        let mut command = Command::new(require_git()?);
+        Self::build(Command::new(require_git()?), owner, place, what, time)
+    }
+
+    /// A command that has an open file as its descriptor 3. Its stdin is empty.
+    pub fn with_descriptor(
+        owner: Owner,
+        place: Option<&RepositoryDirs>,
+        what: &'static str,
+        time: Duration,
+        file: File,
+    ) -> Result<Self, Error> {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", DESCRIPTOR_SCRIPT]).arg(require_git()?);
+        let mut built = Self::build(shell, owner, place, what, time)?;
+        built.command.stdin(file);
+        Ok(built)
+    }
+
+    fn build(
+        mut command: Command,
+        owner: Owner,
+        place: Option<&RepositoryDirs>,
+        what: &'static str,
+        time: Duration,
+    ) -> Result<Self, Error> {
         command.env_clear().envs(ENVIRONMENT.iter().copied()).current_dir("/").stdin(Stdio::null());
         if !owner.is_current_user() {
             // With a uid, the standard library also drops all supplementary groups.
@@ -134,7 +167,7 @@ impl HostGitCommand {
             };
             command.env("GIT_DIR", &place.git_dir);
         }
-        Ok(Self { command, what, timeout: time, memory_bytes: None })
+        Ok(Self { command, what, timeout: time, memory_bytes: None, file_bytes: None })
     }
 
     pub fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
@@ -149,6 +182,12 @@ impl HostGitCommand {
 
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_bytes = Some(bytes);
+        self
+    }
+
+    /// Limits the size of each file that git writes.
+    pub fn file_limit(mut self, bytes: u64) -> Self {
+        self.file_bytes = Some(bytes);
         self
     }
 
@@ -217,8 +256,8 @@ impl HostGitCommand {
     }
 
     fn run_limited(mut self, bound: u64, keep: subprocess::OutputSink<'_>) -> Result<ProcessExit, Error> {
-        let Self { what, timeout: time, memory_bytes: memory, .. } = self;
-        let limits = RunLimits { timeout: time, output_bytes: bound, memory_bytes: memory };
+        let Self { what, timeout: time, memory_bytes, file_bytes, .. } = self;
+        let limits = RunLimits { timeout: time, output_bytes: bound, memory_bytes, file_bytes };
         subprocess::run_command(&mut self.command, limits, keep).map_err(|failure| match failure {
             RunFailure::SpawnFailed(source) | RunFailure::Io(source) => Error::Io { what, source },
             RunFailure::TimedOut => Error::TimedOut { what, after: time, bytes: None },

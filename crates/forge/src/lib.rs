@@ -3,8 +3,9 @@
 //! A workspace is hostile, so this crate never reads one. Git in the sandbox packs the result. The host indexes the
 //! pack strictly in a quarantine (`quarantine`), inspects it, and then imports it as a new branch (`result_import`).
 //!
-//! Deliberately absent: network, shell, hooks, filters and any configuration but the repository's (`git_command` is the
-//! only place that starts git). All calls block; every git run has a time and output limit.
+//! Deliberately absent: hooks, filters and any configuration but the repository's (`git_command` is the only place that
+//! starts git), and a network except in `remote`, which fetches and pushes repositories behind a URL. All calls block;
+//! every git run has a time and output limit.
 //!
 //! `plumbing` is shared with the worker, which runs git in the sandbox.
 
@@ -16,6 +17,7 @@ mod error;
 mod git_command;
 pub mod plumbing;
 mod quarantine;
+pub mod remote;
 mod repository;
 mod result_import;
 mod sensitive_files;

@@ -68,9 +68,16 @@ pub struct HostRepository {
     /// The directory of objects and refs, shared by all worktrees.
     pub(crate) common_dir: PathBuf,
     pub(crate) limits: GitLimits,
+    /// True for a mirror, in which the remote's branches are names that a new branch cannot have.
+    pub(crate) is_mirror: bool,
 }
 
 impl HostRepository {
+    /// Opens a mirror of a remote repository.
+    pub(crate) fn open_mirror(directory: &Path, limits: GitLimits) -> Result<Self, Error> {
+        Ok(Self { is_mirror: true, ..Self::open_with_limits(directory, limits)? })
+    }
+
     /// Opens the repository of a path: a worktree or a directory in it, a linked worktree, or a bare repository.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::open_with_limits(path, GitLimits::default())
@@ -81,8 +88,15 @@ impl HostRepository {
         let found = discover_repository(path)?;
         let (path, format) = (path.to_owned(), ObjectFormat::Sha1);
         let common = found.dirs.git_dir.clone();
-        let mut repository =
-            Self { path, dirs: found.dirs, owner: found.owner, format, common_dir: common, limits: bounds };
+        let mut repository = Self {
+            path,
+            dirs: found.dirs,
+            owner: found.owner,
+            format,
+            common_dir: common,
+            limits: bounds,
+            is_mirror: false,
+        };
         if found.may_be_bare {
             let bare = repository.run_lookup(["config", "--type=bool", "--default=false", "--get", "core.bare"])?;
             if bare.is_success() && bare.text() == "true" {

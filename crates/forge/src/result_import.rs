@@ -213,8 +213,18 @@ impl HostRepository {
     /// Lists the names that a new branch cannot have.
     pub fn list_taken_branches(&self) -> Result<BTreeSet<String>, Error> {
         let mut taken: BTreeSet<String> = self.list_branches()?.into_keys().collect();
-        taken.extend(self.list_checked_out_branches()?);
+        taken.extend(self.list_reserved_names()?);
         Ok(taken)
+    }
+
+    /// Lists the names of branches elsewhere: checked out in a worktree, or of the mirrored remote.
+    fn list_reserved_names(&self) -> Result<Vec<String>, Error> {
+        if !self.is_mirror {
+            return self.list_checked_out_branches();
+        }
+        let prefix = crate::remote::REMOTE_PREFIX;
+        let listed = self.run_lookup(["for-each-ref", "--format=%(refname)", prefix])?.require_success()?.text();
+        Ok(listed.lines().filter_map(|line| line.strip_prefix(prefix)).map(str::to_owned).collect())
     }
 
     fn create_branch(&self, requested: &str, commit: &str) -> Result<AssignedBranch, Error> {
@@ -226,7 +236,7 @@ impl HostRepository {
                 return Ok(there);
             }
             let mut existing: BTreeSet<String> = branches.into_keys().collect();
-            existing.extend(self.list_checked_out_branches()?);
+            existing.extend(self.list_reserved_names()?);
             existing.extend(refused.iter().cloned());
             let Some(free) = branch::find_free_name(requested, &existing) else { break };
             let name = format!("refs/heads/{}", free.name);

@@ -46,6 +46,34 @@ impl HostRepository {
         Ok(head.len() as u64 + bytes)
     }
 
+    /// Writes what a receiver with the commit `known` lacks of `commit`: nothing but a header if they are equal.
+    pub fn write_bundle_above(&self, known: &str, commit: &str, mut to: File) -> Result<u64, Error> {
+        let refs = vec![(bundle::BASE_REF.to_owned(), commit.to_owned())];
+        let header = BundleHeader { format: self.format, prerequisites: vec![known.to_owned()], refs };
+        let mut head = Vec::new();
+        let written = header.write(&mut head).and_then(|()| std::io::Write::write_all(&mut to, &head));
+        written.map_err(|source| Error::Io { what: ACTION, source })?;
+        if known == commit {
+            return Ok(head.len() as u64);
+        }
+        let packing = self.git_command(ACTION, self.limits.bulk_timeout)?.args(PACK_ARGUMENTS).args(["--thin"]);
+        let packing = packing.input_bytes(format!("{commit}\n^{known}\n").as_bytes())?;
+        let (bytes, answer) = packing.write_output(&mut to, self.limits.source_bytes)?;
+        answer.require_success()?;
+        Ok(head.len() as u64 + bytes)
+    }
+
+    /// Finds the commit with an abbreviated id.
+    pub fn find_commit(&self, start: &str) -> Result<Option<String>, Error> {
+        let is_id = start.len() >= 7 && start.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_id { self.commit_of(start) } else { Ok(None) }
+    }
+
+    /// True if the repository has all objects of its history.
+    pub fn is_complete(&self) -> Result<bool, Error> {
+        Ok(self.shallow_commits()?.is_empty() && !self.is_partial()?)
+    }
+
     /// True for a partial clone, which lacks some objects.
     fn is_partial(&self) -> Result<bool, Error> {
         let promised = self.run_lookup([

@@ -182,6 +182,9 @@ pub struct SandboxInfo {
     /// True if renaming a directory from before the last fork or snapshot fails with `EXDEV`.
     #[serde(default)]
     pub has_fixed_dirs: bool,
+    /// True if a seal would make renames of the present directories fail with `EXDEV`.
+    #[serde(default)]
+    pub seals_fix_dirs: bool,
     /// True if a worker was ever started in it.
     pub was_started: bool,
     /// True if the spool is not empty.

@@ -293,7 +293,7 @@ pub async fn find_owner_ids(tx: &mut dyn Tx, id: SandboxId) -> Result<Option<(Se
 }
 
 /// Lists the branches that live sandboxes of a repository will create and whose names begin with `stem`.
-pub async fn list_planned_branches(tx: &mut dyn Tx, path: &str, stem: &str) -> Result<BTreeSet<String>> {
+pub async fn list_planned_branches(tx: &mut dyn Tx, location: &str, stem: &str) -> Result<BTreeSet<String>> {
     // The pattern only narrows the search: the settings decide.
     let stem = serde_json::to_string(stem).map_err(Error::internal)?;
     let pattern = format!("%\"branch\":{}%", stem.trim_end_matches('"'));
@@ -302,7 +302,7 @@ pub async fn list_planned_branches(tx: &mut dyn Tx, path: &str, stem: &str) -> R
     let mut planned = BTreeSet::new();
     for row in tx.query(sql, &[pattern.into()]).await? {
         let settings: Settings = serde_json::from_str(&row.text("settings")?).map_err(Error::internal)?;
-        let repo = settings.repo.filter(|repo| repo.path.as_deref() == Some(path));
+        let repo = settings.repo.filter(|repo| repo.location() == Some(location));
         planned.extend(repo.and_then(|repo| repo.branch));
     }
     Ok(planned)

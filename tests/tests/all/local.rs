@@ -32,6 +32,7 @@ mod protected;
 mod real_agents;
 mod refused_operations;
 mod registries;
+mod remote_repositories;
 mod repeated_creation;
 mod resource_limits;
 mod restart;

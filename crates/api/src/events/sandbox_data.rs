@@ -146,7 +146,7 @@ pub struct FileMoved {
 pub struct GitCloned {
     pub commit: Option<String>,
     pub branch: Option<String>,
-    /// Path of the repository on the server's machine.
+    /// Path of the repository on the server's machine, or its URL.
     pub repo: Option<String>,
     /// Number of files with uncommitted changes, which the sandbox does not have.
     pub uncommitted: u64,
@@ -174,7 +174,7 @@ pub struct GitBranchCreated {
     /// Remarks about the export.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
     pub notes: Vec<Value>,
-    /// Path of the repository on the server's machine.
+    /// Path of the repository on the server's machine, or its URL.
     pub repo: Option<String>,
 }
 
@@ -182,7 +182,7 @@ pub struct GitBranchCreated {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GitNothingChanged {
     pub base: Option<String>,
-    /// Path of the repository on the server's machine.
+    /// Path of the repository on the server's machine, or its URL.
     pub repo: Option<String>,
 }
 

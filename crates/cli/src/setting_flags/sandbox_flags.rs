@@ -9,12 +9,15 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Sandbox")]
 pub struct SandboxFlags {
-    /// Git repository on the server's machine, at its last commit [default: that of this directory]
-    #[arg(long, value_name = "PATH")]
+    /// Git repository: a directory of the server's machine, or a URL [default: that of this directory]
+    #[arg(long, value_name = "PATH|URL")]
     pub repo: Option<PathBuf>,
     /// Start from this commit, branch or tag of the repository
     #[arg(long, value_name = "COMMIT")]
     pub base: Option<String>,
+    /// Number of commits of the history, for a URL [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub depth: Option<u32>,
     /// Name of the result branch [default: from the title]
     #[arg(long, value_name = "NAME")]
     pub branch: Option<String>,
@@ -69,17 +72,17 @@ pub struct SandboxFlags {
 }
 
 impl SandboxFlags {
-    /// The repository of `--repo` or the default one, with its absolute path.
+    /// The repository of `--repo` or the default one.
     pub fn repository(&self, default: Option<&Path>) -> Result<Option<Repo>> {
         let Some(directory) = self.repo.as_deref().or(default) else {
-            if self.base.is_some() || self.branch.is_some() {
-                return Err(Failure::input("--base and --branch need a repository")
-                    .with_hint("Name it with --repo PATH, or run the command in it."));
+            if self.base.is_some() || self.branch.is_some() || self.depth.is_some() {
+                return Err(Failure::input("--base, --branch and --depth need a repository")
+                    .with_hint("Name it with --repo PATH|URL, or run the command in it."));
             }
             return Ok(None);
         };
-        let (base, branch) = (self.base.clone(), self.branch.clone());
-        Ok(Some(Repo { base, branch, ..parse_repository(directory)? }))
+        let (base, branch, depth) = (self.base.clone(), self.branch.clone(), self.depth);
+        Ok(Some(Repo { base, branch, depth, ..parse_repository(directory)? }))
     }
 
     /// The set-up of the request; `None` without any flag.

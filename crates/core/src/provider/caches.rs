@@ -16,6 +16,33 @@ pub fn provider_cache_name(project: ProjectId, key: &str) -> String {
     format!("{project}.{key}")
 }
 
+/// First letters of the key of a checkout layer. The key of a set-up layer has only hexadecimal digits.
+const CHECKOUT_KEY_START: &str = "co";
+const REPOSITORY_DIGITS: usize = 12;
+const COMMIT_DIGITS: usize = 18;
+
+/// Start of the keys of a repository's checkout layers; `digest` is the repository's, in hexadecimal digits.
+pub fn checkout_key_prefix(digest: &str) -> String {
+    let digits: String = digest.chars().take(REPOSITORY_DIGITS).collect();
+    format!("{CHECKOUT_KEY_START}{digits}")
+}
+
+/// Key of the checkout layer at a commit.
+pub fn checkout_key(prefix: &str, commit: &str) -> String {
+    let digits: String = commit.chars().take(COMMIT_DIGITS).collect();
+    format!("{prefix}{digits}")
+}
+
+/// The start of the commit in the key of a checkout layer; `None` for other layers.
+pub fn checkout_commit(key: &str) -> Option<&str> {
+    key.strip_prefix(CHECKOUT_KEY_START)?.get(REPOSITORY_DIGITS..).filter(|commit| commit.len() == COMMIT_DIGITS)
+}
+
+/// True for a layer that holds only a checkout, by its name at the provider.
+pub fn is_checkout_name(name: &str) -> bool {
+    split_cache_name(name).is_some_and(|(_, key)| checkout_commit(key).is_some())
+}
+
 /// The set-up layer that a new sandbox starts from, by its name at the provider.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "name", rename_all = "snake_case")]
@@ -24,12 +51,14 @@ pub enum CacheUse {
     SetUp(String),
     /// Only the files below [`PACKAGE_CACHE_DIR`].
     Downloads(String),
+    /// A checkout of the repository, which git changes into the sandbox's own.
+    Checkout(String),
 }
 
 impl CacheUse {
     pub fn name(&self) -> &str {
         match self {
-            Self::SetUp(name) | Self::Downloads(name) => name,
+            Self::SetUp(name) | Self::Downloads(name) | Self::Checkout(name) => name,
         }
     }
 }
@@ -92,6 +121,18 @@ mod tests {
         }
         assert_eq!(order, ["b", "c", "d", "a"], "one that is larger than the bound goes, too");
         assert_eq!(next_eviction(&[cache("c", None, 3, None)], 0), None, "not measured yet");
+    }
+
+    #[test]
+    fn a_checkout_key_has_its_repository_and_commit() {
+        let (digest, commit) = ("a1".repeat(32), "c0ffee".repeat(7));
+        let prefix = checkout_key_prefix(&digest);
+        let key = checkout_key(&prefix, &commit);
+        assert!(key.len() == 32 && key.starts_with(&prefix));
+        assert_eq!(checkout_commit(&key), Some(&commit[..18]));
+        assert!(is_checkout_name(&provider_cache_name(ProjectId::new(), &key)));
+        assert!(!is_checkout_name(&provider_cache_name(ProjectId::new(), &digest[..32])));
+        assert_eq!(checkout_commit("co"), None);
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct RunLimits {
     pub output_bytes: u64,
     /// Bytes that it may allocate.
     pub memory_bytes: Option<u64>,
+    /// Size of each file that it writes.
+    pub file_bytes: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -59,12 +61,13 @@ pub fn run_command(command: &mut Command, limits: RunLimits, keep: OutputSink<'_
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut group = ProcessGroup { child: command.spawn().map_err(RunFailure::SpawnFailed)?, exit_status: None };
     let pid = Pid::from_child(&group.child);
-    if let Some(bytes) = limits.memory_bytes {
+    for (resource, bytes) in [(Resource::Data, limits.memory_bytes), (Resource::Fsize, limits.file_bytes)] {
+        let Some(bytes) = bytes else { continue };
         let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
         // Root without CAP_SYS_RESOURCE (in some containers) may not do this to another user's process. The other
         // limits still apply.
-        if let Err(error) = prlimit(Some(pid), Resource::Data, limit) {
-            tracing::debug!(%error, "git runs without a bound of its memory");
+        if let Err(error) = prlimit(Some(pid), resource, limit) {
+            tracing::debug!(%error, ?resource, "git runs without a limit");
         }
     }
     let ended = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| RunFailure::Io(error.into()))?;
@@ -202,7 +205,7 @@ mod tests {
         command.args(["-c", script]).stdin(Stdio::null());
         let result = run_command(
             &mut command,
-            RunLimits { timeout: time, output_bytes: 1 << 20, memory_bytes: None },
+            RunLimits { timeout: time, output_bytes: 1 << 20, memory_bytes: None, file_bytes: None },
             &mut sink,
         );
         (result, output, began.elapsed())
@@ -259,8 +262,12 @@ mod tests {
             output.extend_from_slice(bytes);
             Ok(())
         };
-        let limits =
-            RunLimits { timeout: Duration::from_secs(20), output_bytes: u64::MAX, memory_bytes: Some(64 << 20) };
+        let limits = RunLimits {
+            timeout: Duration::from_secs(20),
+            output_bytes: u64::MAX,
+            memory_bytes: Some(64 << 20),
+            file_bytes: None,
+        };
         drop(run_command(&mut command, limits, &mut sink));
         assert_ne!(String::from_utf8_lossy(&output).trim(), "300000000");
     }

@@ -2,7 +2,9 @@
 
 use super::snapshots::{quiesce_agent, timestamp_from_millis};
 use super::{Local, git_run};
-use atoll_core::provider::{CacheRef, CacheUse, CreateSpec, Error, MAX_CACHE_DEPTH, ProviderId, RepositorySource};
+use atoll_core::provider::{
+    CacheRef, CacheUse, CreateSpec, Error, MAX_CACHE_DEPTH, ProviderId, RepositorySource, is_checkout_name,
+};
 use atoll_jail::{CacheStart, SandboxInfo, Snapshot};
 
 /// Worker command that removes what a layer must not share.
@@ -49,13 +51,41 @@ impl Local {
     pub(super) async fn fill_workspace(&self, name: &str, spec: &CreateSpec) -> Result<(), Error> {
         let (sandbox, source, cache) = (name.to_owned(), spec.source.clone(), spec.cache.clone());
         let filled = self.call_launcher(move |launcher| Ok(fill_files(launcher, &sandbox, source, cache))).await?;
+        if filled.is_ok() {
+            self.store_checkout(name, spec).await;
+        }
         let (Err(Error::Refused { detail }), Some(cache)) = (&filled, &spec.cache) else { return filled };
-        tracing::warn!(cache = cache.name(), %detail, "a set-up layer cannot be used and is deleted");
+        tracing::warn!(cache = cache.name(), %detail, "a layer cannot be used and is deleted");
         let name = cache.name().to_owned();
         // The server starts without the layer in any case.
         drop(self.call_launcher(move |launcher| launcher.forget_cache(&name)).await);
         Err(Error::CacheGone { name: cache.name().to_owned() })
     }
+}
+
+impl Local {
+    /// Stores the checkout of a new sandbox as a layer, before a program of the sandbox runs. Without one, the next sandbox
+    /// takes longer.
+    async fn store_checkout(&self, name: &str, spec: &CreateSpec) {
+        let Some(layer) = spec.source.as_ref().and_then(|source| source.store_as.clone()) else { return };
+        let sandbox = name.to_owned();
+        let sealed = self.call_launcher(move |launcher| {
+            // The agent must be able to rename the directories of its checkout.
+            let is_fit = launcher.find_sandbox(&sandbox)?.is_some_and(|info| !info.seals_fix_dirs);
+            if is_fit { launcher.seal_cache(&sandbox, &layer).map(Some) } else { Ok(None) }
+        });
+        if let Err(error) = sealed.await {
+            tracing::warn!(sandbox = name, %error, "failed to store a checkout as a layer");
+        }
+    }
+}
+
+/// The state of the workspace before an import.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WorkspaceStart {
+    Empty,
+    SetUpLayer,
+    CheckoutLayer,
 }
 
 fn fill_files(
@@ -64,15 +94,16 @@ fn fill_files(
     source: Option<RepositorySource>,
     cache: Option<CacheUse>,
 ) -> Result<(), Error> {
-    let is_over_layer = match cache {
-        Some(CacheUse::SetUp(_)) => true,
+    let start = match cache {
+        Some(CacheUse::SetUp(_)) => WorkspaceStart::SetUpLayer,
+        Some(CacheUse::Checkout(_)) => WorkspaceStart::CheckoutLayer,
         Some(CacheUse::Downloads(_)) => {
             git_run::run_worker_command(launcher, sandbox, KEEP_DOWNLOADS_COMMAND)?;
-            false
+            WorkspaceStart::Empty
         }
-        None => false,
+        None => WorkspaceStart::Empty,
     };
-    source.map_or(Ok(()), |source| git_run::import_source(launcher, sandbox, &source, is_over_layer))
+    source.map_or(Ok(()), |source| git_run::import_source(launcher, sandbox, &source, start))
 }
 
 pub(super) fn cache_start(cache: &CacheUse) -> CacheStart {
@@ -81,7 +112,11 @@ pub(super) fn cache_start(cache: &CacheUse) -> CacheStart {
 
 pub(super) fn cache_use(info: &SandboxInfo) -> Option<CacheUse> {
     let CacheStart { name, downloads_only } = info.cache.clone()?;
-    Some(if downloads_only { CacheUse::Downloads(name) } else { CacheUse::SetUp(name) })
+    Some(match (downloads_only, is_checkout_name(&name)) {
+        (true, _) => CacheUse::Downloads(name),
+        (false, true) => CacheUse::Checkout(name),
+        (false, false) => CacheUse::SetUp(name),
+    })
 }
 
 fn cache_ref(cache: Snapshot) -> CacheRef {

@@ -1,5 +1,6 @@
 //! Runs git over a workspace in its own jail: no network, no agent, and only pipes connect it to the host.
 
+use super::caches::WorkspaceStart;
 use crate::worker_client::WORKER_PATH;
 use crate::worker_client::git_arguments::{import_arguments, open_bundle, open_job_input, operation_arguments};
 use atoll_core::provider::{CommandExit, Error, GitOperation, GitResult, RepositorySource};
@@ -56,16 +57,23 @@ pub(super) fn run_job(launcher: &Launcher, name: &str, job: &GitOperation, outpu
     run_git(launcher, name, &worker_argv(operation_arguments(job)), input.into(), output.into())
 }
 
-/// Imports a repository into a new workspace, or into the workspace of a set-up layer.
+/// Imports a repository into a new workspace, or into the workspace of a layer.
 pub(super) fn import_source(
     launcher: &Launcher,
     name: &str,
     source: &RepositorySource,
-    is_over_layer: bool,
+    start: WorkspaceStart,
 ) -> Result<(), Error> {
     let bundle = open_bundle(source)?;
     let mut arguments = import_arguments(source);
-    arguments.extend(is_over_layer.then(|| "--over-layer".to_owned()));
+    match start {
+        WorkspaceStart::Empty => arguments.extend(source.store_as.is_some().then(|| "--for-layer".to_owned())),
+        WorkspaceStart::SetUpLayer => arguments.push("--over-layer".to_owned()),
+        WorkspaceStart::CheckoutLayer => {
+            let commit = source.layer_commit.clone().unwrap_or_default();
+            arguments.extend(["--over-checkout".to_owned(), commit]);
+        }
+    }
     let done = run_git(launcher, name, &worker_argv(arguments), bundle.into(), open_null()?.into())?;
     require_success("importing the repository", &done)
 }

@@ -4,7 +4,7 @@
 
 use super::Work;
 use crate::problem::Result;
-use crate::repositories::{self, ImportPlan, ScratchDir};
+use crate::repositories::{self, GitSource, ImportPlan, ScratchDir};
 use crate::state::App;
 use atoll_agents::Agent;
 use atoll_api::events::{EventData, GitBranchCreated, GitNothingChanged};
@@ -88,7 +88,7 @@ pub async fn export_branch(
     let refused = |problem: crate::problem::Problem| ExportError::Permanent("results_failed", problem.detail);
     let later = |error: std::io::Error| ExportError::Retry(format!("cannot create a file for the results: {error}"));
     let scratch = ScratchDir::new(app, row.id).map_err(later)?;
-    let author = repositories::repository_author(&repo).await.map_err(refused)?;
+    let author = repositories::repository_author(app, &repo).await.map_err(refused)?;
     let start = find_start_commit(app, row).await;
     let base = repo.base.clone().unwrap_or_default();
     let co_author = row.agent.as_deref().filter(|_| app.config.git.co_author);
@@ -96,7 +96,9 @@ pub async fn export_branch(
     let mut packed = provider.git(id, &pack, scratch.create("results").map_err(later)?).await?;
     let is_restored = workspace == WorkspaceUse::Ended && has_no_repository(&packed);
     if is_restored {
-        let source = repositories::bundle_commit(&scratch, repo.clone(), start.clone()).await.map_err(refused)?;
+        let origin = GitSource::open_stored(app, &repo).map_err(refused)?;
+        let bundled = repositories::bundle_commit(&origin, &scratch, repo.clone(), start.clone()).await;
+        let source = bundled.map_err(refused)?;
         let restore = GitOperation::RestoreRepository(source);
         require_success(&provider.git(id, &restore, scratch.create("restored").map_err(later)?).await?)?;
         packed = provider.git(id, &pack, scratch.recreate("results").map_err(later)?).await?;
@@ -107,7 +109,7 @@ pub async fn export_branch(
     let unsaved = repositories::git_report_texts(&packed.error_output, "unsaved");
     let is_own = session.branch.is_some() && session.branch == repo.branch;
     let plan = ImportPlan { repo, start, is_own, protected: row.settings.protected.clone() };
-    let outcome = repositories::import_results(scratch, plan).await.map_err(refused)?;
+    let outcome = repositories::import_results(app, scratch, plan).await.map_err(refused)?;
     Ok(ExportedWork { outcome, warnings, unsaved })
 }
 
@@ -199,7 +201,7 @@ fn describe_note(note: &ImportNote) -> Value {
 }
 
 fn results_event(work: &Work<'_>, repo: &Repo, result: Option<&ImportedResult>, warnings: &[String]) -> NewEvent {
-    let path = repo.path.clone();
+    let location = repo.location().map(str::to_owned);
     let data = match result {
         Some(result) => {
             let warnings = warnings.iter().map(|text| json!({ "note": "warning", "text": text }));
@@ -213,10 +215,10 @@ fn results_event(work: &Work<'_>, repo: &Repo, result: Option<&ImportedResult>, 
                 files: result.files.iter().map(|file| json!(file)).collect(),
                 flagged: result.flagged.clone(),
                 notes,
-                repo: path,
+                repo: location,
             })
         }
-        None => EventData::GitNothingChanged(GitNothingChanged { base: repo.base.clone(), repo: path }),
+        None => EventData::GitNothingChanged(GitNothingChanged { base: repo.base.clone(), repo: location }),
     };
     data.into_event(work.now).with_source(EventSource::Forge, None)
 }

@@ -149,11 +149,11 @@ async fn compare_commits(app: &App, repo: &Repo, range: CommitRange, as_patch: b
     if as_patch {
         let file = scratch_file(app)?;
         let output = file.try_clone().map_err(|error| scratch_problem(&error))?;
-        repositories::write_patch(repo, range, output, MAX_DIFF_BYTES).await?;
+        repositories::write_patch(app, repo, range, output, MAX_DIFF_BYTES).await?;
         return read_scratch_file(file);
     }
     let base = range.base.clone();
-    let files = repositories::list_changes(repo, range).await?;
+    let files = repositories::list_changes(app, repo, range).await?;
     serde_json::to_vec(&json!({ "base": base, "files": files })).map_err(Problem::internal)
 }
 

@@ -1,5 +1,6 @@
 //! The create job: asks the provider to create a sandbox.
 
+use super::checkout_layer::CheckoutLayer;
 use super::sandbox_command::CommandTarget;
 use super::setup_cache::SetupCache;
 use super::setup_failure::report_problem;
@@ -9,9 +10,9 @@ use super::{JobOutcome, back_off};
 use crate::app::row_wait::wait_for_row;
 use crate::app::sandbox_plan::parse_defaults;
 use crate::app::{lifecycle, setup};
-use crate::problem::Result;
+use crate::problem::{Problem, Result};
 use crate::providers::Providers;
-use crate::repositories::{self, PackedRepository};
+use crate::repositories::{self, PreparedRepository};
 use crate::state::App;
 use atoll_api::NewSandbox;
 use atoll_api::events::{EventData, GitCloned, SandboxNotice, SetupSkipped};
@@ -71,17 +72,16 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
         project: sandbox.project_id,
     };
     let runs_agents = provider.capabilities().runs_agents();
-    // `packed` holds the bundle until the provider has read it or failed.
-    let packed = match pack_repository(app, &sandbox, runs_agents, branch).await {
-        Ok(packed) => packed,
+    // `prepared` holds the bundle until the provider has read it or failed.
+    let prepared = match prepare_repository(app, &sandbox, runs_agents, branch).await {
+        Ok(prepared) => prepared,
         Err(problem) if problem.is_server_error() => return Err(problem),
         Err(problem) => {
-            let reason = Reason::new("source_failed", lifecycle::truncate_text(&problem.detail, 500));
-            return record_failure(app, job, reason).await;
+            return record_failure(app, job, source_failure(&problem)).await;
         }
     };
-    let source = packed.as_ref().map(|packed| packed.source.clone());
-    let mut events = packed.as_ref().map(|packed| describe_clone(&sandbox, packed)).unwrap_or_default();
+    let source = prepared.as_ref().map(|prepared| prepared.source.clone());
+    let mut events = prepared.as_ref().map(|prepared| describe_clone(&sandbox, prepared)).unwrap_or_default();
     let planned = match plan_setup(app, &sandbox, &defaults, source.as_ref(), runs_agents).await? {
         SetupDecision::Planned(planned) => Some(planned),
         SetupDecision::Skipped(reason) => {
@@ -128,17 +128,40 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
         }
         (_, _) => None,
     };
-    let start = cache.as_ref().and_then(|cache| cache.start.clone());
+    let layer = match &prepared {
+        Some(prepared) if planned.is_none() => CheckoutLayer::find(app, &*provider, &sandbox, prepared).await?,
+        Some(_) | None => CheckoutLayer::None,
+    };
+    let start = cache.as_ref().and_then(|cache| cache.start.clone()).or_else(|| layer.start());
     let mut spec = CreateSpec { identity, labels, settings, source, programs, cache: start };
-    let mut created = call_provider(&*provider, &spec).await;
+    let stores_layer = layer.store_as().is_some();
+    let mut written = write_source(&mut spec, prepared.as_ref(), &layer).await;
+    let mut created = match &written {
+        Ok(()) => call_provider(&*provider, &spec).await,
+        Err(_) => Err(Error::Gone),
+    };
     if matches!(created, Err(Error::CacheGone { .. })) {
         // The layer was evicted meanwhile, or is unusable.
+        if let CheckoutLayer::Start { name, .. } = &layer {
+            drop(provider.forget_cache(name).await);
+        }
         spec.cache = None;
-        created = call_provider(&*provider, &spec).await;
+        written = write_source(&mut spec, prepared.as_ref(), &CheckoutLayer::None).await;
+        if written.is_ok() {
+            created = call_provider(&*provider, &spec).await;
+        }
+    }
+    match written {
+        Ok(()) => {}
+        Err(problem) if problem.is_server_error() => return Err(problem),
+        Err(problem) => return record_failure(app, job, source_failure(&problem)).await,
     }
     match created {
         Ok(found) => {
-            drop(packed);
+            drop(prepared);
+            if stores_layer {
+                crate::app::caches::start_eviction(app);
+            }
             let target = CommandTarget { provider, sandbox: found.id.clone() };
             let started_from = found.cache.clone();
             record_created(app, job, found, events, planned.is_none()).await?;
@@ -287,18 +310,36 @@ async fn set_up(job: &Job, run: &SetupRun<'_>, started_from: Option<&CacheUse>) 
     Ok(JobOutcome::Finished)
 }
 
-/// Packs the repository for the workspace: at the session's `branch` if an earlier sandbox left one, else at its base.
-async fn pack_repository(
+fn source_failure(problem: &Problem) -> Reason {
+    Reason::new("source_failed", lifecycle::truncate_text(&problem.detail, 500))
+}
+
+/// Writes the bundle of a repository, above its checkout layer if there is one.
+async fn write_source(
+    spec: &mut CreateSpec,
+    prepared: Option<&PreparedRepository>,
+    layer: &CheckoutLayer,
+) -> Result<()> {
+    let Some(prepared) = prepared else { return Ok(()) };
+    let source = prepared.write_bundle(layer.commit()).await?;
+    spec.source = Some(RepositorySource { store_as: layer.store_as(), ..source });
+    Ok(())
+}
+
+/// Prepares the repository of the workspace: at the session's `branch` if an earlier sandbox left one, else at its base.
+async fn prepare_repository(
     app: &App,
     sandbox: &SandboxRow,
     runs_agents: bool,
     branch: Option<String>,
-) -> Result<Option<PackedRepository>> {
+) -> Result<Option<PreparedRepository>> {
     // A fork already has its parent's repository.
     let repo = sandbox.settings.repo.as_ref().filter(|_| sandbox.settings.forked_from.is_none());
     match repo {
         Some(repo) if runs_agents => {
-            repositories::pack_repository(app, sandbox.id, repo.clone(), branch).await.map(Some)
+            repositories::prepare_repository(app, (sandbox.id, sandbox.project_id), repo.clone(), branch)
+                .await
+                .map(Some)
         }
         Some(_) | None => Ok(None),
     }
@@ -308,10 +349,10 @@ async fn pack_repository(
 const MAX_NAMED_SUBMODULES: usize = 5;
 
 /// The events that describe the copied repository.
-fn describe_clone(sandbox: &SandboxRow, packed: &PackedRepository) -> Vec<EventData> {
-    let PackedRepository { source, uncommitted, submodules, .. } = packed;
+fn describe_clone(sandbox: &SandboxRow, prepared: &PreparedRepository) -> Vec<EventData> {
+    let PreparedRepository { source, uncommitted, submodules, .. } = prepared;
     let (commit, branch) = (Some(source.commit.clone()), Some(source.branch.clone()));
-    let repo = sandbox.settings.repo.as_ref().and_then(|repo| repo.path.clone());
+    let repo = sandbox.settings.repo.as_ref().and_then(|repo| repo.location().map(str::to_owned));
     let cloned = GitCloned { commit, branch, repo, uncommitted: *uncommitted, submodules: submodules.clone() };
     let mut events = vec![EventData::GitCloned(cloned)];
     if !submodules.is_empty() {

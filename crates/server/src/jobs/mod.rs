@@ -1,6 +1,7 @@
 //! Background jobs: stored work and deadlines. Each server has one runner.
 
 pub(crate) mod budgets;
+mod checkout_layer;
 mod checks;
 mod create_job;
 pub(crate) mod dead_worker;

@@ -4,6 +4,7 @@ use super::recover::find_by_labels;
 use super::{JobOutcome, back_off};
 use crate::problem::Result;
 use crate::providers::Providers;
+use crate::repositories::release_repository;
 use crate::state::App;
 use atoll_core::provider::{Error, ProviderId, SandboxLookup};
 use atoll_core::sandbox::ResultsState;
@@ -32,6 +33,9 @@ pub(crate) async fn remove_sandbox(app: &App, providers: &Providers, job: &Job) 
     let call = tokio::time::timeout(DESTROY_TIMEOUT, provider.destroy(&provider_id));
     match call.await {
         Ok(Ok(()) | Err(Error::Gone)) => {
+            if let Some(repo) = &row.settings.repo {
+                release_repository(app, id, repo).await;
+            }
             app.write(async move |work| {
                 let (_, mut sandbox) = work.lock_sandbox(id).await?;
                 sandbox.provider_id = None;

@@ -4,7 +4,9 @@ use super::setup_plan::PlannedSetup;
 use crate::gateway::registry_addresses;
 use crate::state::App;
 use atoll_core::provider::capabilities::CacheAbility;
-use atoll_core::provider::{CacheUse, MAX_CACHE_DEPTH, Provider, ProviderId, RepositorySource, provider_cache_name};
+use atoll_core::provider::{
+    CacheRef, CacheUse, MAX_CACHE_DEPTH, Provider, ProviderId, RepositorySource, is_checkout_name, provider_cache_name,
+};
 use atoll_core::setup::{CacheKey, CacheKeyInputs};
 use atoll_store::sandboxes::SandboxRow;
 use std::collections::BTreeMap;
@@ -104,7 +106,10 @@ async fn choose_start(provider: &dyn Provider, sandbox: &SandboxRow, name: &str)
         return None;
     }
     let prefix = provider_cache_name(sandbox.project_id, "");
-    let usable = caches.into_iter().filter(|cache| cache.name.starts_with(&prefix) && cache.depth < MAX_CACHE_DEPTH);
+    let is_usable = |cache: &CacheRef| {
+        cache.name.starts_with(&prefix) && cache.depth < MAX_CACHE_DEPTH && !is_checkout_name(&cache.name)
+    };
+    let usable = caches.into_iter().filter(is_usable);
     usable.max_by_key(|cache| cache.created_at).map(|newest| CacheUse::Downloads(newest.name))
 }
 

@@ -87,7 +87,7 @@ pub(super) async fn decide_setup(
     if let Some(reason) = settings.reason_off(&app.config.setup) {
         return Ok(SetupDecision::Skipped(Some(reason)));
     }
-    let files = read_files(sandbox.settings.repo.as_ref(), source).await?;
+    let files = read_files(app, sandbox.settings.repo.as_ref(), source).await?;
     let plan = match plan_setup(settings.request, settings.project, &files) {
         Ok(plan) => plan,
         Err(error) => return Ok(SetupDecision::Unusable(error)),
@@ -109,9 +109,9 @@ pub(super) async fn decide_setup(
     Ok(SetupDecision::Planned(Box::new(planned)))
 }
 
-async fn read_files(repo: Option<&Repo>, source: Option<&RepositorySource>) -> Result<RepositoryFiles> {
+async fn read_files(app: &App, repo: Option<&Repo>, source: Option<&RepositorySource>) -> Result<RepositoryFiles> {
     match (repo, source) {
-        (Some(repo), Some(source)) => repositories::read_setup_files(repo, source.commit.clone()).await,
+        (Some(repo), Some(source)) => repositories::read_setup_files(app, repo, source.commit.clone()).await,
         _ => Ok(RepositoryFiles::default()),
     }
 }

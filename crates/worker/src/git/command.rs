@@ -219,7 +219,7 @@ impl GitCommand {
     fn run(mut self, time: Duration, bound: u64, keep: subprocess::OutputSink<'_>) -> Result<ProcessExit, Error> {
         let what = self.what;
         // The jail limits memory.
-        let limits = RunLimits { timeout: time, output_bytes: bound, memory_bytes: None };
+        let limits = RunLimits { timeout: time, output_bytes: bound, memory_bytes: None, file_bytes: None };
         subprocess::run_command(&mut self.command, limits, keep).map_err(|failure| match failure {
             RunFailure::SpawnFailed(source) | RunFailure::Io(source) => Error::Io { what, source },
             RunFailure::TimedOut => Error::TimedOut { what, seconds: time.as_secs() },

@@ -1,8 +1,10 @@
 //! `git-in`: creates a repository at a commit, on its own branch, in an empty workspace.
 //!
 //! With `--restore` it creates only the repository, around the files of a workspace whose own repository is gone or unusable.
-//! With `--over-layer` it replaces the checkout of a set-up layer.
+//! With `--over-layer` it replaces the checkout of a set-up layer. With `--over-checkout` it changes the checkout of a layer
+//! that only Atoll wrote.
 
+use super::checkout_switch;
 use super::command::{Git, GitWorkspace};
 use super::error::Error;
 use super::exclude;
@@ -22,7 +24,7 @@ const WHAT: &str = "filling the workspace";
 const SET_ASIDE: &str = ".git.broken";
 
 /// Number of files from which adjusting the index's time pays off.
-const MANY_FILES: u32 = 2000;
+pub(super) const MANY_FILES: u32 = 2000;
 
 #[derive(Debug, Args)]
 pub(super) struct Request {
@@ -34,20 +36,33 @@ pub(super) struct Request {
     email: String,
     /// The commit that the bundle must contain.
     #[arg(long, allow_hyphen_values = true)]
-    base: Option<String>,
+    pub(super) base: Option<String>,
     /// Keep the files of the workspace.
     #[arg(long, conflicts_with = "over_layer")]
     restore: bool,
     /// Replace the checkout of a set-up layer, and keep what set-up left.
     #[arg(long)]
     over_layer: bool,
+    /// Change the checkout of a layer, which is at this commit, into the bundle's.
+    #[arg(long, value_name = "COMMIT", allow_hyphen_values = true, conflicts_with_all = ["restore", "over_layer"])]
+    over_checkout: Option<String>,
+    /// Configure the repository for workspaces that are copies of it.
+    #[arg(long)]
+    for_layer: bool,
+}
+
+impl Request {
+    pub(super) fn branch_ref(&self) -> String {
+        format!("refs/heads/{}", self.branch)
+    }
 }
 
 /// Fills the workspace; after a failure it is empty again.
 pub(super) fn fill_workspace(request: &Request, workspace: &GitWorkspace, bundle: File) -> Result<Value, Error> {
     let failed = |source| Error::Io { what: WHAT, source };
     let mut git = Git::find(workspace)?;
-    let is_occupied = match (request.restore, request.over_layer) {
+    let is_over_layer = request.over_layer || request.over_checkout.is_some();
+    let is_occupied = match (request.restore, is_over_layer) {
         (true, _) => Repository::open(workspace).is_ok(),
         (false, true) => false,
         (false, false) => fs::read_dir(&workspace.root).map_err(failed)?.next().is_some(),
@@ -69,6 +84,9 @@ pub(super) fn fill_workspace(request: &Request, workspace: &GitWorkspace, bundle
     git.set_author(&request.name, &request.email);
     if request.restore {
         return restore_repository(request, &git, bundle);
+    }
+    if let Some(layer_commit) = &request.over_checkout {
+        return checkout_switch::switch_checkout(request, &git, bundle, layer_commit);
     }
     if request.over_layer {
         // After a failure the provider starts without the layer.
@@ -105,6 +123,9 @@ fn create_repository(
 ) -> Result<Value, Error> {
     let head =
         BundleHeader::read(&mut bundle).map_err(|malformed| Error::BadBundle { detail: malformed.to_string() })?;
+    if !head.prerequisites.is_empty() {
+        return Err(Error::BadBundle { detail: "it builds on commits that it does not bring".to_owned() });
+    }
     let (base, shallow) = bundle_contents(&head)?;
     if let Some(expected) = request.base.as_ref().filter(|expected| **expected != base) {
         return Err(Error::BaseMismatch { expected: expected.clone(), found: base });
@@ -125,10 +146,12 @@ fn create_repository(
         return Err(Error::BadBundle { detail: indexed.failure_detail() });
     }
     end_history(git, &shallow)?;
-    for (key, value) in [("user.name", &request.name), ("user.email", &request.email)] {
-        git.command(WHAT).args(["config", "--", key, value]).run_quick()?.require_success()?;
+    set_identity(request, git)?;
+    if request.for_layer {
+        // Inodes and owners of files can differ between the workspaces of a layer.
+        git.command(WHAT).args(["config", "--", "core.checkStat", "minimal"]).run_quick()?.require_success()?;
     }
-    let name = format!("refs/heads/{}", request.branch);
+    let name = request.branch_ref();
     git.command(WHAT)
         .args(["update-ref", "-m", "atoll: start", "--", &name, &base, ""])
         .run_quick()?
@@ -144,12 +167,17 @@ fn create_repository(
     Ok(json!({ "commit": base, "files": files, "shallow": !shallow.is_empty() }))
 }
 
-/// The commit of a bundle, and the commits where its history ends.
-fn bundle_contents(head: &BundleHeader) -> Result<(String, Vec<String>), Error> {
-    let refused = |detail: &str| Err(Error::BadBundle { detail: detail.to_owned() });
-    if !head.prerequisites.is_empty() {
-        return refused("it builds on commits that it does not bring");
+/// Sets the author of the agent's own commits.
+pub(super) fn set_identity(request: &Request, git: &Git) -> Result<(), Error> {
+    for (key, value) in [("user.name", &request.name), ("user.email", &request.email)] {
+        git.command(WHAT).args(["config", "--", key, value]).run_quick()?.require_success()?;
     }
+    Ok(())
+}
+
+/// The commit of a bundle, and the commits where its history ends.
+pub(super) fn bundle_contents(head: &BundleHeader) -> Result<(String, Vec<String>), Error> {
+    let refused = |detail: &str| Err(Error::BadBundle { detail: detail.to_owned() });
     let mut base = None;
     let mut shallow = Vec::new();
     for (name, commit) in &head.refs {
@@ -180,7 +208,7 @@ fn end_history(git: &Git, shallow: &[String]) -> Result<(), Error> {
 
 /// Makes the index newer than all files. Git reads a file again at each `git status` if it is not older than the index.
 /// Returns the number of files.
-fn adjust_index_time(index: &Path) -> io::Result<u32> {
+pub(super) fn adjust_index_time(index: &Path) -> io::Result<u32> {
     let mut head = [0; 12];
     let mut file = match File::options().read(true).write(true).open(index) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),

@@ -11,6 +11,7 @@
 //!
 //! A failed job prints one line of JSON on stderr, `{"error", "code"}`, and exits with 1.
 
+mod checkout_switch;
 mod command;
 mod diff;
 mod error;

@@ -1,6 +1,7 @@
 //! The jobs on real repositories, with plain git in the roles of the user and the agent.
 
 mod cache_tests;
+mod checkout_tests;
 mod diff_tests;
 mod input_tests;
 mod out_tests;

@@ -73,6 +73,8 @@ impl LayerFixture {
         self.git(&["update-ref", "refs/atoll/base", "HEAD"]);
         self.git(&["bundle", "create", "-q", bundle.to_str().unwrap(), "refs/atoll/base"]);
         RepositorySource {
+            layer_commit: None,
+            store_as: None,
             bundle,
             commit: self.git(&["rev-parse", "HEAD"]),
             branch: "atoll/task".into(),

@@ -115,15 +115,15 @@ async fn resolve_repo(app: &App, request: &PreparedRequest, repo: Option<Repo>) 
     let prompt = request.new.prompt.as_deref();
     let title = request.new.title.clone().or_else(|| prompt.map(title_from_prompt)).unwrap_or_default();
     let title = app.secrets.redactor(request.project).redact(&title).unwrap_or(title);
-    resolve_repository(repo, app.config.git.branch_prefix.clone(), title).await.map(Some)
+    resolve_repository(app, request.project, repo, title).await.map(Some)
 }
 
 /// Chooses the name of a new branch: the requested one, or the next one that is neither taken in the repository nor planned
 /// for another live sandbox.
 async fn choose_branch(work: &mut Work<'_>, repo: &mut Repo, taken: &BTreeSet<String>) -> Result<()> {
-    let (Some(path), Some(branch)) = (&repo.path, &repo.branch) else { return Ok(()) };
+    let (Some(location), Some(branch)) = (repo.location(), &repo.branch) else { return Ok(()) };
     let mut taken = taken.clone();
-    taken.extend(sandboxes::list_planned_branches(work.tx, path, branch).await?);
+    taken.extend(sandboxes::list_planned_branches(work.tx, location, branch).await?);
     repo.branch = atoll_forge::free_branch_name(branch, &taken).or_else(|| repo.branch.take());
     Ok(())
 }
@@ -235,7 +235,8 @@ pub async fn plan_next_sandbox(
             plan.settings.repo = last.settings.repo.clone();
         }
         let repo = plan.settings.repo.as_mut();
-        if let Some(repo) = repo.filter(|repo| last.settings.repo.as_ref().is_some_and(|last| last.path == repo.path)) {
+        let is_last = |repo: &&mut Repo| last.settings.repo.as_ref().is_some_and(|last| last.has_same_location(repo));
+        if let Some(repo) = repo.filter(is_last) {
             continue_branch(work, session, &last, repo).await?;
         }
     }

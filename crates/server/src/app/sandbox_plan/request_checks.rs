@@ -3,6 +3,7 @@
 use super::agent_settings::{MAX_SYSTEM_PROMPT_BYTES, check_agent_settings};
 use crate::auth::Caller;
 use crate::problem::{Problem, Result};
+use crate::repositories::parse_url;
 use atoll_api::NewSandbox;
 use atoll_core::bounds;
 use atoll_core::protected_paths;
@@ -15,6 +16,7 @@ const MAX_MEMORY_GB: f64 = 1024.0;
 const MAX_CPU: f64 = 256.0;
 const MAX_DISK_GB: f64 = 10_240.0;
 const MAX_PIDS: u32 = 1_000_000;
+const MAX_DEPTH: u32 = 1_000_000;
 const MAX_LIST_NAMES: usize = 200;
 
 fn check_resources(resources: &Resources) -> Result<()> {
@@ -72,8 +74,21 @@ pub fn check_repo(repo: &Repo, caller: &Caller) -> Result<()> {
     match (&repo.url, &repo.path) {
         (Some(_), Some(_)) => return Err(Problem::invalid("repo: give `url` or `path`, not both")),
         (None, None) => return Err(Problem::invalid("repo: needs a `url` or a `path`")),
-        (Some(url), None) => bounds::check_git_url("repo.url", url, may_name_paths)?,
+        (Some(url), None) => {
+            if parse_url(url)?.is_local() && !may_name_paths {
+                return Err(Problem::forbidden(
+                    "repo.url names a repository of the server's machine: only an admin on the same machine may",
+                ));
+            }
+        }
         (None, Some(path)) => bounds::check_line("repo.path", path, 4096)?,
+    }
+    match repo.depth {
+        Some(_) if repo.path.is_some() => {
+            return Err(Problem::invalid("repo.depth: needs a `url`; for a directory, use its file:// URL"));
+        }
+        Some(depth) => bounds::check_amount("repo.depth", f64::from(depth), f64::from(MAX_DEPTH))?,
+        None => {}
     }
     for (field, name) in [("repo.base", &repo.base), ("repo.branch", &repo.branch)] {
         if let Some(name) = name {
