@@ -35,12 +35,7 @@ impl LayerStore {
 
     /// True if renaming a directory of a lower layer of this stack's files fails with `EXDEV`.
     pub fn has_fixed_dirs(&self, stack: &LayerStack) -> bool {
-        !stack.below.is_empty() && self.seals_fix_dirs(stack)
-    }
-
-    /// True if directories of this stack cannot be renamed once they are in a lower layer.
-    pub fn seals_fix_dirs(&self, stack: &LayerStack) -> bool {
-        stack.volume.is_none() && self.xattrs_of(&stack.top) == OverlayXattrs::User
+        !stack.below.is_empty() && stack.volume.is_none() && self.xattrs_of(&stack.top) == OverlayXattrs::User
     }
 
     /// True if the layer can be below one with the given attributes: overlayfs reads one kind only.

@@ -181,7 +181,7 @@ impl SandboxDir {
             is_paused: false,
             unprotected: Vec::new(),
             has_fixed_dirs: layers.has_fixed_dirs(&record.stack),
-            seals_fix_dirs: layers.seals_fix_dirs(&record.stack),
+            seals_fix_dirs: false,
             was_started: self.worker_record_path().exists(),
             has_spool: fs::read_dir(self.spool_dir(layers, &record.stack))
                 .is_ok_and(|mut entries| entries.next().is_some()),

@@ -169,6 +169,18 @@ impl Service {
         if all_trusted { OverlayXattrs::Trusted } else { OverlayXattrs::User }
     }
 
+    /// True if directories of this stack cannot be renamed once they are in a lower layer. Before the first overlay, root's
+    /// launcher assumes that they can.
+    pub(super) fn seals_fix_dirs(&self, stack: &LayerStack) -> bool {
+        if stack.volume.is_some() {
+            return false;
+        }
+        match &self.overlay_support {
+            Some(_) => self.xattrs_above(stack.below.iter().chain([&stack.top])) == OverlayXattrs::User,
+            None => !rustix::process::geteuid().is_root(),
+        }
+    }
+
     /// Fails if overlays cannot be mounted here; tried once.
     pub(super) fn require_overlay(&mut self, name: &str) -> Result<(), Error> {
         let outcome = match &self.overlay_support {

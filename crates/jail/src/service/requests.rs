@@ -107,7 +107,12 @@ impl Service {
     pub(super) fn sandbox_info(&self, name: &str) -> Result<SandboxInfo, Error> {
         let (sandbox, record) = self.find_sandbox(name)?;
         let info = sandbox.dir.to_info(record, &self.data_dir()?.layers, self.has_worker(name), sandbox.exit);
-        Ok(SandboxInfo { is_paused: self.is_paused(name), unprotected: sandbox.unprotected.clone(), ..info })
+        Ok(SandboxInfo {
+            is_paused: self.is_paused(name),
+            unprotected: sandbox.unprotected.clone(),
+            seals_fix_dirs: self.seals_fix_dirs(&record.stack),
+            ..info
+        })
     }
 
     pub(super) fn find_sandbox(&self, name: &str) -> Result<(&TrackedSandbox, &SandboxRecord), Error> {

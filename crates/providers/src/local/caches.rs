@@ -72,7 +72,12 @@ impl Local {
         let sealed = self.call_launcher(move |launcher| {
             // The agent must be able to rename the directories of its checkout.
             let is_fit = launcher.find_sandbox(&sandbox)?.is_some_and(|info| !info.seals_fix_dirs);
-            if is_fit { launcher.seal_cache(&sandbox, &layer).map(Some) } else { Ok(None) }
+            if !is_fit {
+                return Ok(());
+            }
+            launcher.seal_cache(&sandbox, &layer)?;
+            let is_fixed = launcher.find_sandbox(&sandbox)?.is_some_and(|info| info.has_fixed_dirs);
+            if is_fixed { launcher.forget_cache(&layer) } else { Ok(()) }
         });
         if let Err(error) = sealed.await {
             tracing::warn!(sandbox = name, %error, "failed to store a checkout as a layer");

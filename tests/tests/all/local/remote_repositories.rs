@@ -142,7 +142,7 @@ async fn a_later_commit_of_a_directory_changes_only_its_files() {
     let first = server.create_idle_sandbox(repo.clone()).await;
     let layers = checkout_layers(&server).await;
     assert_eq!(layers.len(), 1);
-    repository.write("new/file", "new\n");
+    repository.write("new-file", "new\n");
     repository.write("README.md", "changed\n");
     std::fs::remove_file(Path::new(repository.path_str()).join("old.txt")).unwrap();
     repository.run_git(&["add", "-A"]);
@@ -150,7 +150,7 @@ async fn a_later_commit_of_a_directory_changes_only_its_files() {
     let second = server.create_idle_sandbox(repo).await;
     assert_eq!(checkout_layers(&server).await, layers, "one layer per repository");
     let script =
-        "git rev-parse HEAD; git status --porcelain; cat new/file README.md; ls old.txt; git fsck --strict 2>&1";
+        "git rev-parse HEAD; git status --porcelain; cat new-file README.md; ls old.txt; git fsck --strict 2>&1";
     let seen = server.run_shell(&second, script).await;
     assert_eq!(seen.stdout, format!("{}\nnew\nchanged\n", repository.head_commit()), "{seen:?}");
     let workspace = server.workspace_dir(&second);

@@ -171,22 +171,6 @@ async fn a_path_without_a_repository_is_rejected_before_creation() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repository_url_is_rejected_with_an_alternative() {
-    let server = LocalServer::start();
-    let url = "https://example.org/calc.git";
-    let request = LocalServer::sandbox_request(json!({ "prompt": "say hi", "repo": { "url": url } }));
-    let refused = server.admin.post("/sandboxes", request).await;
-    assert!(refused.status.is_client_error() || refused.status.as_u16() == 501, "{}", refused.body);
-    let detail = refused.body["detail"].as_str().unwrap();
-    assert!(
-        detail.contains("cannot clone") && detail.contains("path"),
-        "the detail must name the cause and the remedy: {detail}"
-    );
-    assert_eq!(server.admin.get("/sandboxes").await.expect_status(200)["items"], json!([]));
-    server.stop_and_check().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_repository_the_workspace_is_empty() {
     let server = LocalServer::start();
     let id = server.create_sandbox(json!({ "prompt": "run pwd; ls -A\nedit a.txt hello\nrun cat a.txt" })).await;

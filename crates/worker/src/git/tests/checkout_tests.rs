@@ -53,7 +53,7 @@ fn a_checkout_becomes_another_commit_and_branch() {
     assert_eq!(git(&root, ["for-each-ref", "--format=%(refname)"]), "refs/heads/next");
     assert_eq!(git(&root, ["reflog", "--format=%gs"]), "atoll: start");
     assert_eq!(git(&root, ["status", "--porcelain", "-uall"]), "");
-    assert_eq!(git(&root, ["config", "user.name"]), "Bob");
+    assert_eq!(git(&root, ["config", "--local", "user.name"]), "Bob");
     assert_eq!(fs::read_to_string(root.join("README.md")).unwrap(), "changed\n");
     assert!(!root.join("gone").exists());
     assert_eq!(identity(&root.join("src/code.rs")), untouched);
