@@ -112,11 +112,10 @@ async fn run_paused(app: &App, target: &SandboxTarget, job: &GitOperation, outpu
     let pauses = row.state == SandboxState::Running
         && provider.capabilities().pause != PauseAbility::None
         && !row.status.is_paused();
-    if pauses {
-        provider.pause(id).await?;
-    }
+    // A sandbox without a worker has nothing to pause, and its files can still be read.
+    let is_paused = pauses && provider.pause(id).await.is_ok();
     let done = provider.git(id, job, output).await;
-    if pauses && let Err(error) = provider.resume(id).await {
+    if is_paused && let Err(error) = provider.resume(id).await {
         tracing::warn!(sandbox = %row.id, %error, "failed to resume a sandbox after a sync of its worktree");
     }
     Ok(done?)
