@@ -31,6 +31,7 @@ mod snapshots;
 mod tokens;
 mod trajectory;
 mod users;
+mod worktrees;
 
 pub use admin::{GcReport, GcRequest};
 pub use agents::{Agent, AgentList};
@@ -72,6 +73,7 @@ pub use trajectory::{
     Direction, HeartbeatSummary, LogQuery, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery,
 };
 pub use users::{ChangeUser, NewUser, User};
+pub use worktrees::{SyncedWorktree, WorktreeQuery};
 
 /// Reads a field that distinguishes absent (`None`) from `null` (`Some(None)`).
 fn deserialize_present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>

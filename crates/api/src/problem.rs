@@ -67,6 +67,8 @@ error_codes! {
     NoRepository = "no_repository", 409, "The sandbox has no repository";
     ProviderRefused = "provider_refused", 409, "The provider refused the operation";
     ResultsPending = "results_pending", 409, "The results are not exported yet";
+    WorktreeConflict = "worktree_conflict", 409, "Changes in the sandbox conflict with the worktree";
+    WorktreeMismatch = "worktree_mismatch", 409, "The sandbox and the worktree have no state in common";
     NoInput = "no_input", 409, "The command takes no input";
     FileNotFound = "file_not_found", 404, "There is no such file in the sandbox";
     FileIsDirectory = "file_is_directory", 409, "The path is a directory";

@@ -5,9 +5,9 @@ use crate::help::arrange_help;
 use crate::output::Output;
 use crate::runtime::build_runtime;
 use crate::{
-    agents, approvals, backup, cache, compare, completions, config, doctor, event_log, gc, image, inbox, model_script,
-    openapi, project, providers, run as run_task, sandbox, sandbox_overview, secret, serve, session, setup, snapshot,
-    token, user, verify,
+    agents, approvals, backup, cache, code, compare, completions, config, doctor, event_log, gc, image, inbox,
+    model_script, openapi, project, providers, run as run_task, sandbox, sandbox_overview, secret, serve, session,
+    setup, snapshot, token, user, verify,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::Builder;
@@ -21,6 +21,7 @@ use tokio::runtime::Builder;
     after_help = "\
 Examples:
   atoll run \"fix the flaky test\"                       run one task in this repository and watch it
+  atoll code \"make the parser faster\"                   let an agent work on this worktree
   atoll agents install claude                          install an agent
   atoll serve                                          start a server
   atoll sandbox new \"fix the flaky test\"               create a sandbox on that server
@@ -59,6 +60,8 @@ impl Cli {
 pub enum Command {
     /// Run one task and export its results as a branch
     Run(Box<run_task::Run>),
+    /// Delegate this worktree to an agent and bring its changes back
+    Code(Box<code::Code>),
     /// Attach to a running sandbox: watch it and send messages
     Attach(run_task::attach::Attach),
     /// Start the server
@@ -130,6 +133,7 @@ pub enum Command {
 pub fn run(cli: &Cli, output: &Output) -> Result {
     match &cli.command {
         Command::Run(run) => run_task::run(run, output),
+        Command::Code(code) => code::run(code, output),
         Command::Serve(serve) => serve::run(serve, output),
         Command::Attach(attach) => run_task::attach::run(attach, output),
         Command::Verify(verify) => verify::run(verify, output),
@@ -191,6 +195,7 @@ async fn run_async(command: &Command, output: &Output) -> Result {
         Command::ModelScript(model_script) => model_script::run(model_script, output).await,
         // `run` has handled these without a runtime.
         Command::Run(_)
+        | Command::Code(_)
         | Command::Attach(_)
         | Command::Serve(_)
         | Command::Verify(_)

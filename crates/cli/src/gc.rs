@@ -1,5 +1,6 @@
 //! `atoll gc`: applies the retention rules now.
 
+use crate::code::end_removed_worktrees;
 use crate::confirm::Confirm;
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
@@ -48,6 +49,14 @@ pub async fn run(gc: &Gc, output: &Output) -> Result {
     let request = GcRequest { dry_run: gc.dry_run, all: gc.all };
     let report = client.collect_garbage(&request).await?;
     drop(progress);
+    if !gc.dry_run
+        && let Ok(data_dir) = gc.connect.data_dir()
+    {
+        let ended = end_removed_worktrees(&client, &data_dir).await?;
+        if ended > 0 {
+            output.print_note(&format!("ended {ended} sandboxes of removed worktrees"));
+        }
+    }
     output.print_result(&report, || {
         let verb = if gc.dry_run { "would remove" } else { "removed" };
         let GcReport { events, sandboxes, blobs, caches, .. } = &report;

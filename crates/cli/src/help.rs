@@ -6,7 +6,7 @@ use clap::Command;
 type CommandGroup = (&'static str, &'static [&'static str]);
 
 const ROOT_GROUPS: &[CommandGroup] = &[
-    ("Run agents", &["run", "attach", "send", "approvals", "approve", "deny", "messages", "message"]),
+    ("Run agents", &["run", "code", "attach", "send", "approvals", "approve", "deny", "messages", "message"]),
     ("Sandboxes and sessions", &["ls", "sandbox", "session", "snapshot", "cache", "image"]),
     ("Look at the work", &["logs", "replay", "events", "compare"]),
     ("Set up", &["agents", "secret", "setup", "providers", "doctor", "verify", "config"]),

@@ -10,6 +10,7 @@ mod backup;
 mod cache;
 mod chunk_channel;
 pub mod cli;
+mod code;
 mod compare;
 pub mod completions;
 mod config;

@@ -111,7 +111,7 @@ pub fn run(secret: &SecretArgs, output: &Output) -> Result {
         Some(_) => ServerChoice::Running(connect.clone()),
         None => {
             let loaded = settings::load_with_data_dir(connect.data_dir.as_deref(), &ConfigFiles::default())?;
-            ServerChoice::choose(connect, &loaded.config)?
+            ServerChoice::choose("atoll secret", connect, &loaded.config)?
         }
     };
     let runtime = build_runtime(Builder::new_multi_thread())?;

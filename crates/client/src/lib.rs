@@ -13,6 +13,7 @@ mod session_routes;
 mod sse;
 mod terminal_socket;
 mod websocket;
+mod worktree_routes;
 
 pub use atoll_api as api;
 pub use atoll_api::events::EventData;

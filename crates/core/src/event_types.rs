@@ -96,6 +96,8 @@ macro_rules! for_each_event_type {
             GIT_CLONED = "git.cloned", GitCloned(GitCloned), "The server copied the repository into the sandbox.";
             GIT_BRANCH_CREATED = "git.branch_created", GitBranchCreated(GitBranchCreated), "The server exported the results as a branch.";
             GIT_NOTHING_CHANGED = "git.nothing_changed", GitNothingChanged(GitNothingChanged), "The results contain no changes.";
+            WORKTREE_SYNCED_IN = "worktree.synced_in", WorktreeSyncedIn(WorktreeSyncedIn), "A user's worktree was copied into the workspace.";
+            WORKTREE_SYNCED_OUT = "worktree.synced_out", WorktreeSyncedOut(WorktreeSyncedOut), "Changes of the workspace were sent to the user's worktree.";
             SECRETS_EXPOSED = "secrets.exposed", SecretsExposed(SecretsExposed), "The sandbox holds the values of these secrets.";
             SERVICE_STARTED = "service.started", ServiceStarted(ServiceStarted), "The worker started a service.";
             SERVICE_READY = "service.ready", ServiceReady(ServiceReady), "A service passed its ready check.";

@@ -169,6 +169,10 @@ pub enum GitOperation {
     RestoreRepository(RepositorySource),
     /// Differences from `base`: a list as JSON, or the patch.
     Diff { base: String, paths: Vec<String>, as_patch: bool },
+    /// Brings the workspace to the state of a user's worktree, from a stream in this file.
+    ReceiveWorktree { stream: PathBuf },
+    /// Bundle of the workspace's changes since a state that the worktree has.
+    SendWorktree { base: String },
     /// Adds every path that is neither tracked nor ignored to `.git/info/exclude`, so that no result contains what
     /// set-up left.
     ExcludeUntracked,

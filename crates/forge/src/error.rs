@@ -85,6 +85,24 @@ pub enum Error {
     #[error("{what}: git printed more than {bound} bytes")]
     OutputTooLarge { what: &'static str, bound: u64 },
 
+    #[error("{}: not a worktree with files; run the command in a checkout", path.display())]
+    NoWorktree { path: PathBuf },
+
+    #[error("another command works on this worktree: {holder}; wait for it with --wait, or end it")]
+    WorktreeBusy { holder: String },
+
+    #[error("there is nothing to undo: no changes were applied to this worktree")]
+    NothingToUndo,
+
+    #[error("the worktree changed while changes were applied ({path}); nothing was changed, try again")]
+    WorktreeChanged { path: String },
+
+    #[error("{path} exists in the worktree, but it was not sent to the sandbox; move it away and try again")]
+    PathOccupied { path: String },
+
+    #[error("the path {path:?} would leave the worktree; nothing was changed")]
+    PathRefused { path: String },
+
     #[error("{what} failed: {detail}")]
     Git { what: &'static str, detail: String },
 
@@ -119,6 +137,12 @@ impl Error {
             Self::ResultRefused { .. } => "result_refused",
             Self::ResultTooLarge { .. } => "result_too_large",
             Self::SourceTooLarge { .. } => "source_too_large",
+            Self::NoWorktree { .. } => "no_worktree",
+            Self::WorktreeBusy { .. } => "worktree_busy",
+            Self::NothingToUndo => "nothing_to_undo",
+            Self::WorktreeChanged { .. } => "worktree_changed",
+            Self::PathOccupied { .. } => "path_occupied",
+            Self::PathRefused { .. } => "path_refused",
             Self::TimedOut { .. } => "git_too_slow",
             Self::OutputTooLarge { .. } | Self::Git { .. } => "git_failed",
             Self::Io { .. } => "git_io",

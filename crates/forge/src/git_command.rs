@@ -180,6 +180,19 @@ impl HostGitCommand {
         self
     }
 
+    /// Reads the user's own configuration too. Only for `git config`, which starts no programs.
+    pub fn with_user_configuration(mut self) -> Self {
+        for name in ["GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"] {
+            self.command.env_remove(name);
+        }
+        for name in ["HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"] {
+            if let Some(value) = std::env::var_os(name) {
+                self.command.env(name, value);
+            }
+        }
+        self
+    }
+
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_bytes = Some(bytes);
         self

@@ -24,6 +24,7 @@ mod sensitive_files;
 mod setup_files;
 mod source_bundle;
 mod submodules;
+pub mod worktree;
 
 pub use author::Author;
 pub use branch::{branch_name, free_branch_name, is_valid_ref_name};

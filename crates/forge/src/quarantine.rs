@@ -290,7 +290,7 @@ fn is_reachable_by(path: &Path, owner: Owner) -> io::Result<bool> {
 }
 
 /// A path as git wants it in a list: in quotes, so that a colon or a line's end in it is no separator.
-fn quote_path(path: &OsStr) -> OsString {
+pub(crate) fn quote_path(path: &OsStr) -> OsString {
     let mut quoted = vec![b'"'];
     for byte in path.as_bytes() {
         match byte {

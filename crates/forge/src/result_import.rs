@@ -166,7 +166,7 @@ impl HostRepository {
         }))
     }
 
-    fn store_objects(&self, pack: File, objects: u64) -> Result<(), Error> {
+    pub(crate) fn store_objects(&self, pack: File, objects: u64) -> Result<(), Error> {
         let how: &[&str] =
             if objects < MIN_PACKED_OBJECTS { &["unpack-objects", "-q"] } else { &["index-pack", "--stdin"] };
         let run = self.git_command(ACTION, self.limits.bulk_timeout)?.args(how).input_file(pack);
@@ -227,7 +227,7 @@ impl HostRepository {
         Ok(listed.lines().filter_map(|line| line.strip_prefix(prefix)).map(str::to_owned).collect())
     }
 
-    fn create_branch(&self, requested: &str, commit: &str) -> Result<AssignedBranch, Error> {
+    pub(crate) fn create_branch(&self, requested: &str, commit: &str) -> Result<AssignedBranch, Error> {
         let mut refused = BTreeSet::new();
         let mut last = Error::NoFreeName { name: requested.to_owned() };
         for _ in 0..MAX_BRANCH_ATTEMPTS {

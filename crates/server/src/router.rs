@@ -4,7 +4,7 @@ use crate::api::{
     agent_routes, approval_routes, blob_routes, cache_routes, command_routes, diff_routes, event_routes, file_routes,
     gc_routes, health_routes, image_routes, limit_routes, message_routes, network_routes, project_routes,
     provider_routes, sandbox_routes, secret_routes, session_routes, snapshot_routes, token_routes, user_routes,
-    worker_routes,
+    worker_routes, worktree_routes,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{event_socket, sse, terminal_socket, worker_socket as worker_stream};
@@ -59,6 +59,8 @@ fn api_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(approval_routes::list_approvals))
         .routes(routes!(approval_routes::answer_approval))
         .routes(routes!(diff_routes::read_diff))
+        .routes(routes!(worktree_routes::receive_worktree))
+        .routes(routes!(worktree_routes::send_worktree))
         .routes(routes!(network_routes::read_network, network_routes::change_network))
         .routes(routes!(limit_routes::read_limits, limit_routes::change_limits))
         .routes(routes!(worker_routes::submit_events, event_routes::list_events))

@@ -14,7 +14,7 @@ mod unpack;
 
 pub use entries::{EntryKind, TarEntry, TarReader};
 pub use error::Error;
-pub use pack::{PackSummary, pack_file, pack_tree};
+pub use pack::{PackSummary, pack_file, pack_paths, pack_tree};
 pub use path::display_path;
 pub use unpack::{SkippedEntry, SymlinkPolicy, UnpackSummary, unpack_tree};
 

@@ -65,6 +65,33 @@ pub fn pack_tree(
     packer.finish_archive()
 }
 
+/// Packs the listed files, links and directories below `root`, without the contents of directories. An entry that cannot
+/// be read is omitted.
+pub fn pack_paths<'a>(
+    root: &OwnedFd,
+    paths: impl Iterator<Item = &'a [u8]>,
+    out: impl Write,
+) -> Result<PackSummary, Error> {
+    let mut packer = Packer::new(out, |_| {});
+    // Paths of one directory follow each other.
+    let mut last: Option<(&[u8], OwnedFd)> = None;
+    for path in paths {
+        let (parent, name) = match path.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (&path[..0], path),
+        };
+        if last.as_ref().is_none_or(|(known, _)| *known != parent) {
+            last = open_directory(root, parent).ok().map(|directory| (parent, directory));
+        }
+        let Some((_, directory)) = &last else { continue };
+        match packer.pack_entry(directory, name, path)? {
+            EntryOutcome::Done | EntryOutcome::Directory => {}
+            EntryOutcome::LeftOut(_) => packer.packed.omitted += 1,
+        }
+    }
+    packer.finish_archive()
+}
+
 /// Packs one open file under `name`.
 pub fn pack_file(file: File, name: &[u8], out: impl Write, progress: impl FnMut(u64)) -> Result<PackSummary, Error> {
     let mut packer = Packer::new(out, progress);

@@ -77,7 +77,10 @@ fn main() -> ExitCode {
         Some("demo") => demo::main(&inner[1..]),
         Some("opencode") => opencode::main(&inner[1..]),
         Some("transcript") => transcript::main(&inner[1..]),
-        Some("git-in" | "git-out" | "git-diff" | "git-exclude" | "cache-seal" | "cache-downloads") => git::main(inner),
+        Some(
+            "git-in" | "git-out" | "git-diff" | "git-exclude" | "git-sync-in" | "git-sync-out" | "cache-seal"
+            | "cache-downloads",
+        ) => git::main(inner),
         Some(_) | None => run_by_hand(),
     }
 }

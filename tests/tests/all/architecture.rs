@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("atoll-core", &[]),
     ("atoll-jail", &[]),
-    ("atoll-forge", &["atoll-core"]),
+    ("atoll-forge", &["atoll-core", "atoll-trees"]),
     ("atoll-test-wait", &[]),
     ("atoll-trees", &[]),
     ("atoll-watch", &[]),

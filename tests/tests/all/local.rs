@@ -49,3 +49,4 @@ mod shell;
 mod terminal;
 mod whole_texts;
 pub mod worker_isolation;
+mod worktrees;

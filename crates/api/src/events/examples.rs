@@ -191,6 +191,8 @@ pub const EXAMPLES: &[(&str, &str)] = &[
         r#"{"branch":"atoll/add-a-test","commit":"5d6e7f8","base":"1a2b3c4","commits":1,"files":[{"path":"src/lib.rs","added":4,"removed":1}],"flagged":[],"notes":[],"repo":"/home/me/project"}"#,
     ),
     ("git.nothing_changed", r#"{"base":"1a2b3c4","repo":"/home/me/project"}"#),
+    ("worktree.synced_in", r#"{"commit":"5d6e7f8","changed_files":1,"bytes":412}"#),
+    ("worktree.synced_out", r#"{"base":"5d6e7f8","commit":"9a0b1c2","bytes":530}"#),
     (
         "secrets.exposed",
         r#"{"text":"in the sandbox: NPM_TOKEN as $NPM_TOKEN","secrets":[{"name":"NPM_TOKEN","variable":"NPM_TOKEN"}]}"#,

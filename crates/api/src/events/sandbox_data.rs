@@ -188,6 +188,27 @@ pub struct GitNothingChanged {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WorktreeSyncedIn {
+    /// The sync commit of the worktree.
+    pub commit: String,
+    pub changed_files: u64,
+    /// Bytes that the worktree sent.
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WorktreeSyncedOut {
+    /// The sync commit that the changes build on.
+    pub base: String,
+    /// The sync commit of the workspace.
+    pub commit: String,
+    /// Bytes that the sandbox sent.
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SecretsExposed {
     pub text: String,
     pub secrets: Vec<ExposedSecret>,

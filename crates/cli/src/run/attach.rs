@@ -56,6 +56,7 @@ async fn attach_view(attach: &Attach, output: &Output) -> Result {
         has_repo: false,
         keep: false,
         is_embedded: false,
+        delegated: None,
     };
     let watcher = RunWatcher::new(&target, &client, output, Instant::now());
     let result = Box::pin(watcher.run(&client, &mut signals)).await?;

@@ -5,18 +5,18 @@ pub mod attach;
 mod branch_diff;
 mod interrupts;
 mod live_text;
-mod progress;
+pub mod progress;
 pub mod replay;
 mod request_queue;
 pub mod run_server;
 mod run_summary;
 pub mod signals;
-mod step;
+pub mod step;
 mod task;
 mod task_input;
-mod terminal;
-mod view;
-mod watch;
+pub mod terminal;
+pub mod view;
+pub mod watch;
 
 use crate::connect::Connect;
 use crate::failure::{Failure, Result};
@@ -67,7 +67,7 @@ pub struct Run {
 pub fn run(run: &Run, output: &Output) -> Result {
     let loaded = settings::load_with_data_dir(run.connect.data_dir.as_deref(), &run.files)?;
     let input = task_input::TaskInput::read(run)?;
-    let choice = ServerChoice::choose(&run.connect, &loaded.config)?;
+    let choice = ServerChoice::choose("atoll run", &run.connect, &loaded.config)?;
     if run.detach && matches!(choice, ServerChoice::Embedded { .. }) {
         return Err(Failure::setup("no_server", "--detach needs a running server")
             .with_hint("Start one with `atoll serve` in another terminal, and try again."));

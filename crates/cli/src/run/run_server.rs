@@ -25,7 +25,7 @@ pub enum ServerChoice {
 
 impl ServerChoice {
     /// Chooses the server that the user names, the one of the data directory, or an embedded one.
-    pub fn choose(connect: &Connect, config: &Config) -> Result<Self> {
+    pub fn choose(command: &'static str, connect: &Connect, config: &Config) -> Result<Self> {
         if connect.server.is_some() {
             return Ok(Self::Running(connect.clone()));
         }
@@ -37,7 +37,7 @@ impl ServerChoice {
                 Err(failure) => instead_of = Some(failure),
             }
         }
-        Ok(Self::Embedded { prepared: Box::new(EmbeddedServerSetup::new("atoll run", config)), instead_of })
+        Ok(Self::Embedded { prepared: Box::new(EmbeddedServerSetup::new(command, config)), instead_of })
     }
 }
 

@@ -124,6 +124,7 @@ impl RunTask<'_> {
             has_repo: repository_path(&created).is_some(),
             keep: self.run.keep,
             is_embedded: self.server.is_embedded(),
+            delegated: None,
         };
         let watcher = RunWatcher::new(&target, &self.server.client, self.output, self.started_at);
         let result = Box::pin(watcher.run(&self.server.client, signals)).await?;

@@ -48,6 +48,27 @@ pub struct WatchTarget {
     pub has_repo: bool,
     pub keep: bool,
     pub is_embedded: bool,
+    /// The view of `atoll code`: it ends with the agent's turn.
+    pub delegated: Option<DelegatedTurn>,
+}
+
+/// One turn of an agent in a sandbox that stays.
+#[derive(Debug, Clone, Copy)]
+pub struct DelegatedTurn {
+    /// The newest event before the turn: earlier ones belong to other calls.
+    pub after_seq: i64,
+    /// The agent is already working.
+    pub has_started: bool,
+    /// The agent gets an interrupt at this time.
+    pub deadline: Instant,
+}
+
+/// The end of a delegated turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TurnEnd {
+    Completed,
+    Interrupted,
+    Failed { detail: String },
 }
 
 /// The reason why the watcher returned.
@@ -69,6 +90,10 @@ pub struct WatchResult {
     pub progress: RunProgress,
     /// The user pressed Ctrl-C or terminated the command.
     pub interrupted: bool,
+    /// The end of the last turn.
+    pub turn_end: Option<TurnEnd>,
+    /// The turn reached its deadline.
+    pub timed_out: bool,
 }
 
 pub struct RunWatcher<'a> {
@@ -96,6 +121,11 @@ pub struct RunWatcher<'a> {
     asked: Option<(String, Instant)>,
     /// The time of a one-key answer, unless more keys follow.
     quick_answer_at: Option<Instant>,
+    turn_started: bool,
+    turn_end: Option<TurnEnd>,
+    /// The deadline of a delegated turn, until it is reached.
+    deadline: Option<Instant>,
+    timed_out: bool,
 }
 
 impl<'a> RunWatcher<'a> {
@@ -128,6 +158,10 @@ impl<'a> RunWatcher<'a> {
             live_text: LiveText::default(),
             asked: None,
             quick_answer_at: None,
+            turn_started: target.delegated.is_some_and(|turn| turn.has_started),
+            turn_end: None,
+            deadline: target.delegated.map(|turn| turn.deadline),
+            timed_out: false,
         }
     }
 
@@ -142,7 +176,8 @@ impl<'a> RunWatcher<'a> {
 
     /// Watches until the sandbox's end, or until the user leaves.
     pub async fn run(mut self, client: &ConnectedClient, signals: &mut Signals) -> Result<WatchResult> {
-        let mut log = spawn_follower(client, self.target.sandbox);
+        let after_seq = self.target.delegated.map_or(0, |turn| turn.after_seq);
+        let mut log = spawn_follower(client, self.target.sandbox, after_seq);
         let mut deltas = self.view.is_live().then(|| live_text::spawn_follower(client, self.target.sandbox));
         let mut tick = tokio::time::interval(REDRAW_INTERVAL);
         loop {
@@ -153,9 +188,11 @@ impl<'a> RunWatcher<'a> {
                 self.draw()?;
                 let interrupted = self.interrupts != InterruptState::Running;
                 self.view.close()?;
-                return Ok(WatchResult { end, progress: self.progress, interrupted });
+                let (turn_end, timed_out) = (self.turn_end, self.timed_out);
+                return Ok(WatchResult { end, progress: self.progress, interrupted, turn_end, timed_out });
             }
             let (quiet_at, stop_at, answer_at) = (self.quiet_at, self.stop_at, self.quick_answer_at);
+            let deadline = self.deadline;
             tokio::select! {
                 Some(item) = log.recv() => self.handle_log(item?)?,
                 delta = live_text::next_delta(&mut deltas) => self.live_text.append(&delta),
@@ -165,6 +202,7 @@ impl<'a> RunWatcher<'a> {
                 () = sleep_until(quiet_at) => self.end = Some(WatchEnd::Ended),
                 () = sleep_until(stop_at) => self.end_run(),
                 () = sleep_until(answer_at) => self.answer_quickly(),
+                () = sleep_until(deadline) => self.handle_deadline(),
                 _ = tick.tick() => {}
             }
         }
@@ -236,6 +274,7 @@ impl<'a> RunWatcher<'a> {
             let older = self.steps.len().saturating_sub(MAX_PAST_STEPS);
             self.steps.drain(..older);
         }
+        self.track_turn(&event.data);
         match &event.data {
             EventData::SandboxCompleted(_) | EventData::SandboxFailed(_) => self.handle_end(),
             // The server exports the results of the ended sandbox.
@@ -246,6 +285,12 @@ impl<'a> RunWatcher<'a> {
             {
                 self.end_run();
             }
+            EventData::AgentWaiting(_) if self.target.delegated.is_some() => {
+                // The agent may also have waited before this turn.
+                if self.turn_started && self.end.is_none() {
+                    self.end = Some(WatchEnd::Kept);
+                }
+            }
             EventData::AgentWaiting(_) if self.target.keep && !self.view.is_live() => self.end = Some(WatchEnd::Kept),
             _ => {}
         }
@@ -253,6 +298,26 @@ impl<'a> RunWatcher<'a> {
             self.quiet_at = Some(Instant::now() + QUIET_PERIOD);
         }
         Ok(())
+    }
+
+    fn track_turn(&mut self, data: &EventData) {
+        match data {
+            EventData::AgentStarted(_) => (self.turn_started, self.turn_end) = (true, None),
+            EventData::AgentCompleted(_) => self.turn_end = Some(TurnEnd::Completed),
+            EventData::AgentInterrupted(_) => self.turn_end = Some(TurnEnd::Interrupted),
+            EventData::AgentFailed(_) => {
+                let detail = self.progress.failed.as_ref().map(|failed| failed.detail.clone()).unwrap_or_default();
+                self.turn_end = Some(TurnEnd::Failed { detail });
+            }
+            _ => {}
+        }
+    }
+
+    /// Interrupts an agent that takes too long. Its work stays in the sandbox.
+    fn handle_deadline(&mut self) {
+        (self.deadline, self.timed_out) = (None, true);
+        self.requests.enqueue(QueuedRequest::Interrupt);
+        self.stop_at = Some(Instant::now() + INTERRUPT_GRACE);
     }
 
     fn handle_end(&mut self) {
@@ -401,9 +466,13 @@ fn branch_from_results(exported: &ExportedResults) -> Option<ResultBranch> {
 }
 
 /// Follows the log in its own task: a reconnect takes longer than a tick of the clock, which must not restart it.
-fn spawn_follower(client: &ConnectedClient, sandbox: SandboxId) -> mpsc::Receiver<Result<EventStreamItem>> {
+fn spawn_follower(
+    client: &ConnectedClient,
+    sandbox: SandboxId,
+    after_seq: i64,
+) -> mpsc::Receiver<Result<EventStreamItem>> {
     let (sender, log) = mpsc::channel(MAX_BUFFERED_EVENTS);
-    let mut events = client.follow_events(sandbox, &[], 0);
+    let mut events = client.follow_events(sandbox, &[], after_seq);
     tokio::spawn(async move {
         loop {
             let item = tokio::select! {

@@ -45,6 +45,17 @@ impl SettingFlags {
     /// A request for a sandbox in this repository, unless `--repo` names another one.
     pub fn to_request_in(&self, repository: Option<&Path>) -> Result<NewSandbox> {
         let Self { sandbox, agent, network, services, limits } = self;
+        Self::build_request(repository, sandbox, agent, network, services, limits)
+    }
+
+    fn build_request(
+        repository: Option<&Path>,
+        sandbox: &SandboxFlags,
+        agent: &AgentFlags,
+        network: &NetworkFlags,
+        services: &ServiceFlags,
+        limits: &LimitFlags,
+    ) -> Result<NewSandbox> {
         Ok(NewSandbox {
             provider: sandbox.provider,
             agent: agent.agent.clone(),
@@ -97,6 +108,40 @@ impl SettingFlags {
     /// The directory of `--repo`.
     pub fn repo_dir(&self) -> Option<&Path> {
         self.sandbox.repo.as_deref()
+    }
+}
+
+/// The settings of a sandbox for a worktree: without those of a repository.
+#[derive(Debug, Default, clap::Args)]
+pub struct WorktreeSettingFlags {
+    /// Provider of the sandbox [default: provider.default]
+    #[arg(long, value_name = "NAME", value_parser = crate::arguments::provider_parser(), help_heading = "Sandbox")]
+    provider: Option<atoll_core::sandbox::ProviderKind>,
+    /// Start from this image
+    #[arg(long, value_name = "NAME", help_heading = "Sandbox")]
+    image: Option<String>,
+    /// Set an environment variable (repeatable)
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = crate::arguments::parse_pair, help_heading = "Sandbox")]
+    env: Vec<(String, String)>,
+    /// Allow a secret, by name (repeatable)
+    #[arg(long = "secret", value_name = "NAME", help_heading = "Sandbox")]
+    secrets: Vec<String>,
+    #[command(flatten)]
+    agent: AgentFlags,
+    #[command(flatten)]
+    network: NetworkFlags,
+    #[command(flatten)]
+    services: ServiceFlags,
+    #[command(flatten)]
+    limits: LimitFlags,
+}
+
+impl WorktreeSettingFlags {
+    pub fn to_request(&self) -> Result<NewSandbox> {
+        let mut sandbox = SandboxFlags::default();
+        (sandbox.provider, sandbox.image) = (self.provider, self.image.clone());
+        (sandbox.env, sandbox.secrets) = (self.env.clone(), self.secrets.clone());
+        SettingFlags::build_request(None, &sandbox, &self.agent, &self.network, &self.services, &self.limits)
     }
 }
 

@@ -9,5 +9,6 @@ pub mod filters;
 mod git_output;
 pub mod git_program;
 pub mod subprocess;
+pub mod sync;
 
 pub use git_output::{GitFailure, GitOutput};

@@ -23,6 +23,8 @@ pub(crate) fn operation_arguments(job: &GitOperation) -> Vec<String> {
             arguments.extend(paths.iter().flat_map(|path| ["--path".to_owned(), path.clone()]));
             arguments.extend(patch.then(|| "--patch".to_owned()));
         }
+        GitOperation::ReceiveWorktree { .. } => arguments.push("git-sync-in".to_owned()),
+        GitOperation::SendWorktree { base } => arguments.extend(["git-sync-out", "--base", base].map(str::to_owned)),
         GitOperation::ExcludeUntracked => arguments.push("git-exclude".to_owned()),
     }
     arguments
@@ -31,7 +33,13 @@ pub(crate) fn operation_arguments(job: &GitOperation) -> Vec<String> {
 /// Opens the input of an operation, if it has one.
 pub(crate) fn open_job_input(job: &GitOperation) -> Result<Option<File>, Error> {
     match job {
-        GitOperation::ExportBundle { .. } | GitOperation::Diff { .. } | GitOperation::ExcludeUntracked => Ok(None),
+        GitOperation::ExportBundle { .. }
+        | GitOperation::Diff { .. }
+        | GitOperation::SendWorktree { .. }
+        | GitOperation::ExcludeUntracked => Ok(None),
+        GitOperation::ReceiveWorktree { stream } => File::open(stream)
+            .map(Some)
+            .map_err(|error| Error::Unreachable { detail: format!("cannot read the worktree's stream: {error}") }),
         GitOperation::RestoreRepository(source) => open_bundle(source).map(Some),
     }
 }

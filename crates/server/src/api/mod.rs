@@ -25,3 +25,4 @@ pub mod snapshot_routes;
 pub mod token_routes;
 pub mod user_routes;
 pub mod worker_routes;
+pub mod worktree_routes;

@@ -1,6 +1,7 @@
 //! Errors of git operations. The server reads the code and shows the message.
 
 use atoll_forge::plumbing::GitFailure;
+use atoll_forge::plumbing::sync::WorkspaceError;
 use std::io;
 use std::path::PathBuf;
 
@@ -39,6 +40,9 @@ pub enum Error {
     #[error("{what}: the output exceeds {bound} bytes; add large or generated files to .gitignore")]
     OutputTooLarge { what: &'static str, bound: u64 },
 
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
+
     #[error("{what} failed: {detail}")]
     Git { what: &'static str, detail: String },
 
@@ -66,6 +70,11 @@ impl Error {
             Self::BrokenRepository { .. } => "broken_repository",
             Self::TimedOut { .. } => "timed_out",
             Self::OutputTooLarge { .. } => "too_much",
+            Self::Workspace(WorkspaceError::NotEmpty) => "not_empty",
+            Self::Workspace(WorkspaceError::BaseMismatch) => "base_mismatch",
+            Self::Workspace(WorkspaceError::Conflict { .. }) => "conflict",
+            Self::Workspace(WorkspaceError::Stream(_)) => "bad_stream",
+            Self::Workspace(WorkspaceError::Io { .. }) => "io",
             Self::Git { .. } => "git_failed",
             Self::Io { .. } => "io",
         }

@@ -6,6 +6,7 @@
 //! - `git-in` creates a repository from a bundle on stdin;
 //! - `git-out` commits the rest and writes a bundle of all new commits to stdout;
 //! - `git-diff` lists or prints the differences from the start, and changes nothing;
+//! - `git-sync-in` and `git-sync-out` copy a user's worktree in and its changes out;
 //! - `git-exclude` keeps what set-up left out of the result;
 //! - `cache-seal` and `cache-downloads` prepare the files of a set-up layer.
 //!
@@ -24,6 +25,7 @@ mod repository;
 mod set_up_files;
 #[cfg(test)]
 mod tests;
+mod worktree_sync;
 
 pub use command::GitWorkspace;
 pub use error::Error;
@@ -50,6 +52,10 @@ enum Job {
     Out(out::Request),
     #[command(name = "git-diff")]
     Diff(diff::Request),
+    #[command(name = "git-sync-in")]
+    SyncIn,
+    #[command(name = "git-sync-out")]
+    SyncOut(worktree_sync::OutRequest),
     #[command(name = "git-exclude")]
     Exclude,
     #[command(name = "cache-seal")]
@@ -89,6 +95,8 @@ fn run_job(arguments: Vec<String>, workspace: &GitWorkspace, input: File, output
         Job::In(request) => input::fill_workspace(&request, workspace, input),
         Job::Out(request) => out::export_work(&request, workspace, output),
         Job::Diff(request) => diff::diff_workspace(&request, workspace, output),
+        Job::SyncIn => worktree_sync::receive_worktree(workspace, input),
+        Job::SyncOut(request) => worktree_sync::send_worktree(&request, workspace, output),
         Job::Exclude => exclude::exclude_untracked(workspace),
         Job::SealCache => set_up_files::remove_transient_files(workspace),
         Job::KeepDownloads => set_up_files::keep_downloads(workspace),
