@@ -52,6 +52,7 @@ test-tools:
 	@scripts/need git postgresql python sandbox $(if $(CI),docker go chromium)
 	@scripts/setup-fuzz
 	@scripts/agents
+	@scripts/forge-tools
 
 # The quick loop: format, lints, unit tests.
 check: export WORKER_PROFILE = test-worker

@@ -28,6 +28,7 @@ mod sandboxes;
 mod secrets;
 mod sessions;
 mod snapshots;
+mod tickets;
 mod tokens;
 mod trajectory;
 mod users;
@@ -67,6 +68,7 @@ pub use snapshots::{
     ImageList, ImportImageQuery, NewSnapshot, RemoveSnapshotQuery, RemovedImage, RemovedSnapshot, Snapshot,
     SnapshotList,
 };
+pub use tickets::{ChangeTicket, NewTicket, Ticket, TicketListQuery};
 pub use tokens::{NewToken, Token, WebSocketTicket};
 pub use trajectory::{
     Direction, HeartbeatSummary, LogQuery, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery,

@@ -3,7 +3,7 @@
 use atoll_core::continuous::check::CheckResult;
 use atoll_core::continuous::{Continuous, LoopPhase, StopReason};
 use atoll_core::guardian::GuardianSettings;
-use atoll_core::id::{ProjectId, SandboxId, SessionId};
+use atoll_core::id::{ProjectId, SandboxId, SessionId, TicketId};
 use atoll_core::limit::Limit;
 use atoll_core::mode::ModeSettings;
 use atoll_core::model::CostSource;
@@ -51,6 +51,10 @@ pub struct NewSandbox {
     /// Continue this session in place of a new one: with its agent, model and branch, unless the request sets others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
+    /// Work on this ticket: on its branch, with its title, and with its description as the prompt if there is none. The
+    /// ticket's session continues, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ticket_id: Option<TicketId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -49,6 +49,7 @@ mod snapshot;
 mod spinner;
 mod stdin_stream;
 mod stored_state;
+mod ticket;
 mod token;
 mod user;
 mod verify;

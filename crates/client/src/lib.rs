@@ -12,6 +12,7 @@ mod sandbox_routes;
 mod session_routes;
 mod sse;
 mod terminal_socket;
+mod ticket_routes;
 mod websocket;
 
 pub use atoll_api as api;

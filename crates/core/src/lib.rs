@@ -34,6 +34,7 @@ pub mod price_table;
 pub mod principal;
 pub mod protected_paths;
 pub mod provider;
+pub mod pull_request;
 pub mod redact;
 pub mod reference;
 pub mod registry;
@@ -41,10 +42,12 @@ pub mod sandbox;
 pub mod secret;
 pub mod service;
 pub mod session;
+pub mod session_key;
 pub mod setup;
 pub mod setup_phase;
 pub mod size;
 pub mod string_enum;
+pub mod ticket;
 pub mod time;
 
 /// A boxed future, for the few traits used as trait objects.

@@ -23,7 +23,7 @@ mod source_bundle;
 mod submodules;
 
 pub use author::Author;
-pub use branch::{branch_name, free_branch_name, is_valid_ref_name};
+pub use branch::{branch_name, free_branch_name, is_valid_ref_name, ticket_branch_name};
 pub use error::Error;
 pub use plumbing::changes::{ChangeKind, FileChange};
 pub use repository::{GitLimits, Head, HostRepository};

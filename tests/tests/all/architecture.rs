@@ -8,6 +8,7 @@ const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("atoll-core", &[]),
     ("atoll-jail", &[]),
     ("atoll-forge", &["atoll-core"]),
+    ("atoll-forges", &["atoll-core"]),
     ("atoll-test-wait", &[]),
     ("atoll-trees", &[]),
     ("atoll-watch", &[]),

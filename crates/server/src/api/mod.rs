@@ -22,6 +22,7 @@ pub mod sandbox_routes;
 pub mod secret_routes;
 pub mod session_routes;
 pub mod snapshot_routes;
+pub mod ticket_routes;
 pub mod token_routes;
 pub mod user_routes;
 pub mod worker_routes;

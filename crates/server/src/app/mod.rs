@@ -41,6 +41,8 @@ pub mod sessions;
 pub mod setup;
 pub mod snapshots;
 pub mod targets;
+pub mod ticket_work;
+pub mod tickets;
 pub mod tokens;
 pub mod transcript_export;
 pub mod transcripts;

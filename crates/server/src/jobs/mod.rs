@@ -15,6 +15,7 @@ mod setup_output;
 mod setup_plan;
 mod setup_run;
 mod silent_workers;
+mod ticket_branch;
 mod validate;
 
 use crate::problem::Result;
