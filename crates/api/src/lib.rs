@@ -32,6 +32,7 @@ mod tickets;
 mod tokens;
 mod trajectory;
 mod users;
+mod webhooks;
 
 pub use admin::{GcReport, GcRequest};
 pub use agents::{Agent, AgentList};
@@ -74,6 +75,7 @@ pub use trajectory::{
     Direction, HeartbeatSummary, LogQuery, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery,
 };
 pub use users::{ChangeUser, NewUser, User};
+pub use webhooks::{WebhookReceipt, WebhookResult};
 
 /// Reads a field that distinguishes absent (`None`) from `null` (`Some(None)`).
 fn present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>

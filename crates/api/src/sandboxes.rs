@@ -2,6 +2,7 @@
 
 use atoll_core::continuous::check::CheckResult;
 use atoll_core::continuous::{Continuous, LoopPhase, StopReason};
+use atoll_core::git_settings::GitSettings;
 use atoll_core::guardian::GuardianSettings;
 use atoll_core::id::{ProjectId, SandboxId, SessionId, TicketId};
 use atoll_core::limit::Limit;
@@ -111,6 +112,9 @@ pub struct NewSandbox {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp: Option<serde_json::Map<String, serde_json::Value>>,
+    /// How the branch is connected with its forge.
+    #[serde(default, deserialize_with = "atoll_core::json::object", skip_serializing_if = "Option::is_none")]
+    pub git: Option<GitSettings>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
     /// Programs that run beside the agent, such as a database; they replace those of the project.

@@ -4,7 +4,7 @@ use crate::api::{
     agent_routes, approval_routes, blob_routes, cache_routes, command_routes, diff_routes, event_routes, file_routes,
     gc_routes, health_routes, image_routes, limit_routes, message_routes, network_routes, project_routes,
     provider_routes, sandbox_routes, secret_routes, session_routes, snapshot_routes, ticket_routes, token_routes,
-    user_routes, worker_routes,
+    user_routes, webhook_routes, worker_routes,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{event_socket, sse, terminal_socket, worker_socket as worker_stream};
@@ -106,6 +106,7 @@ fn api_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(secret_routes::rotate_key))
         .routes(routes!(secret_routes::put_secret, secret_routes::remove_secret))
         .routes(routes!(gc_routes::collect_garbage))
+        .routes(routes!(webhook_routes::receive_github_webhook))
 }
 
 /// Routes at the root.

@@ -32,6 +32,7 @@ pub mod tickets;
 pub mod tokens;
 pub mod usage_samples;
 pub mod users;
+pub mod webhooks;
 
 pub use error::{Error, Result};
 pub use postgres::database_hold::DatabaseHold;

@@ -58,6 +58,7 @@ const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
             "atoll-core",
             "atoll-drivers",
             "atoll-forge",
+            "atoll-forges",
             "atoll-jail",
             "atoll-protocol",
             "atoll-providers",

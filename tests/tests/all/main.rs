@@ -27,3 +27,4 @@ mod secrets;
 mod sessions;
 mod store;
 mod tickets;
+mod webhooks;

@@ -122,6 +122,8 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("DELETE /api/v1/secrets/{name}", "11+3343333"),
     ("POST /api/v1/secrets/rotate", "11+3333333"),
     ("POST /api/v1/gc", "11+3333333"),
+    // The signature is the credential. Without a configured secret there is no such route.
+    ("POST /api/v1/webhooks/github", "4444444444"),
 ];
 
 const APPROVAL_ID: &str = "apr_1";

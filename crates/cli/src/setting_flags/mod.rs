@@ -76,6 +76,7 @@ impl SettingFlags {
             mcp: agent.mcp.clone(),
             secrets: (!sandbox.secrets.is_empty()).then(|| sandbox.secrets.clone()),
             services: services.settings(),
+            git: None,
             // One command sets each of these in its own way.
             prompt: None,
             title: None,

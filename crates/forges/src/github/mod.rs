@@ -6,6 +6,7 @@ pub mod device_login;
 mod operations;
 mod payloads;
 mod retry_rule;
+pub mod webhook;
 
 pub use app_token::AppCredentials;
 pub use client::{GitHub, GitHubOptions};

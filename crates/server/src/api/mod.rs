@@ -25,4 +25,5 @@ pub mod snapshot_routes;
 pub mod ticket_routes;
 pub mod token_routes;
 pub mod user_routes;
+pub mod webhook_routes;
 pub mod worker_routes;

@@ -49,6 +49,7 @@ pub mod transcripts;
 mod turn_diff;
 pub mod users;
 pub mod views;
+pub mod webhooks;
 
 use crate::problem::{Problem, Result};
 use atoll_core::event::{Event, EventSource, NewEvent};

@@ -206,6 +206,10 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
         mcp: new.mcp.or(defaults.mcp),
         services,
         forked_from: None,
+        git: match (new.git, defaults.git) {
+            (Some(requested), Some(of_project)) => Some(requested.or(of_project)),
+            (requested, of_project) => requested.or(of_project),
+        },
         secrets: new.secrets.or(defaults.secrets),
         exposed_secrets: Vec::new(),
     };
