@@ -57,6 +57,7 @@ test-tools:
 	@scripts/setup-fuzz
 	@scripts/agents
 	@scripts/sshd
+	@scripts/forge-tools
 
 # The quick loop: format, lints, unit tests.
 check: export WORKER_PROFILE = test-worker

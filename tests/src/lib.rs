@@ -7,6 +7,7 @@ pub mod debian_root;
 pub mod docker_engine;
 pub mod event_reader;
 pub mod git_server;
+pub mod forge_double;
 pub mod local;
 pub mod manual_worker;
 pub mod npm_registry;

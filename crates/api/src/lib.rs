@@ -28,10 +28,12 @@ mod sandboxes;
 mod secrets;
 mod sessions;
 mod snapshots;
+mod tickets;
 mod tokens;
 mod trajectory;
 mod users;
 mod worktrees;
+mod webhooks;
 
 pub use admin::{GcReport, GcRequest};
 pub use agents::{Agent, AgentList};
@@ -68,12 +70,14 @@ pub use snapshots::{
     ImageList, ImportImageQuery, NewSnapshot, RemoveSnapshotQuery, RemovedImage, RemovedSnapshot, Snapshot,
     SnapshotList,
 };
+pub use tickets::{ChangeTicket, NewTicket, Ticket, TicketListQuery};
 pub use tokens::{NewToken, Token, WebSocketTicket};
 pub use trajectory::{
     Direction, HeartbeatSummary, LogQuery, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery,
 };
 pub use users::{ChangeUser, NewUser, User};
 pub use worktrees::{SyncedWorktree, WorktreeQuery};
+pub use webhooks::{WebhookReceipt, WebhookResult};
 
 /// Reads a field that distinguishes absent (`None`) from `null` (`Some(None)`).
 fn deserialize_present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>

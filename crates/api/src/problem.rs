@@ -83,6 +83,8 @@ error_codes! {
     RangeNotSatisfiable = "range_not_satisfiable", 416, "The range is outside of the file";
     NameTaken = "name_taken", 409, "The name is taken";
     SecretKeyUnusable = "secret_key_unusable", 409, "A secret cannot be sealed or opened";
+    TicketBlocked = "ticket_blocked", 409, "The ticket is blocked";
+    DependencyCycle = "dependency_cycle", 422, "The dependencies of tickets would form a cycle";
     InUse = "in_use", 409, "The resource is still in use";
     TooLarge = "too_large", 413, "The body is too large";
     UnsupportedMediaType = "unsupported_media_type", 415, "The body's media type is not supported";

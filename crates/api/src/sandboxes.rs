@@ -2,8 +2,9 @@
 
 use atoll_core::continuous::check::CheckResult;
 use atoll_core::continuous::{Continuous, LoopPhase, StopReason};
+use atoll_core::git_settings::GitSettings;
 use atoll_core::guardian::GuardianSettings;
-use atoll_core::id::{ProjectId, SandboxId, SessionId};
+use atoll_core::id::{ProjectId, SandboxId, SessionId, TicketId};
 use atoll_core::limit::Limit;
 use atoll_core::mode::ModeSettings;
 use atoll_core::model::CostSource;
@@ -51,6 +52,10 @@ pub struct NewSandbox {
     /// Continue this session in place of a new one: with its agent, model and branch, unless the request sets others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
+    /// Work on this ticket: on its branch, with its title, and with its description as the prompt if there is none. The
+    /// ticket's session continues, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ticket_id: Option<TicketId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,6 +112,9 @@ pub struct NewSandbox {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp: Option<serde_json::Map<String, serde_json::Value>>,
+    /// How the branch is connected with its forge.
+    #[serde(default, deserialize_with = "atoll_core::json::object", skip_serializing_if = "Option::is_none")]
+    pub git: Option<GitSettings>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
     /// Programs that run beside the agent, such as a database; they replace those of the project.

@@ -7,7 +7,7 @@ use crate::runtime::build_runtime;
 use crate::{
     agents, approvals, backup, cache, code, compare, completions, config, doctor, event_log, gc, image, inbox,
     model_script, openapi, project, providers, run as run_task, sandbox, sandbox_overview, secret, serve, session,
-    setup, snapshot, token, user, verify,
+    setup, snapshot, ticket, token, user, verify,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::Builder;
@@ -72,6 +72,8 @@ pub enum Command {
     Sandbox(sandbox::SandboxArgs),
     /// Manage sessions
     Session(session::SessionArgs),
+    /// Manage tickets
+    Ticket(ticket::TicketArgs),
     /// Print a sandbox's events, one per line
     Events(event_log::events::Events),
     /// Print a sandbox's log in readable form
@@ -172,6 +174,7 @@ async fn run_async(command: &Command, output: &Output) -> Result {
         Command::Ls(list) => sandbox_overview::run(list, output).await,
         Command::Sandbox(sandbox) => sandbox::run(sandbox, output).await,
         Command::Session(session) => session::run(session, output).await,
+        Command::Ticket(ticket) => ticket::run(ticket, output).await,
         Command::Events(events) => event_log::events::run(events, output).await,
         Command::Logs(logs) => event_log::logs::run(logs, output).await,
         Command::Send(send) => inbox::send::run(send, output).await,

@@ -50,6 +50,7 @@ mod snapshot;
 mod spinner;
 mod stdin_stream;
 mod stored_state;
+mod ticket;
 mod token;
 mod user;
 mod verify;

@@ -12,6 +12,7 @@ mod sandbox_routes;
 mod session_routes;
 mod sse;
 mod terminal_socket;
+mod ticket_routes;
 mod websocket;
 mod worktree_routes;
 

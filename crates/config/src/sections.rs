@@ -369,6 +369,8 @@ section! {
         /// GitHub token; this version only redacts it from logs and events
         token: Option<SecretString> = None => SecretText, env(&["GITHUB_TOKEN"]), sample("ghp_example"),
             no_effect("this version only redacts it from logs and events");
+        /// Secret that signs GitHub's webhooks; if unset, the server accepts none
+        webhook_secret: Option<SecretString> = None => SecretText, sample("a-long-random-text");
     }
 }
 

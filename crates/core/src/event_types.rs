@@ -98,6 +98,12 @@ macro_rules! for_each_event_type {
             GIT_NOTHING_CHANGED = "git.nothing_changed", GitNothingChanged(GitNothingChanged), "The results contain no changes.";
             WORKTREE_SYNCED_IN = "worktree.synced_in", WorktreeSyncedIn(WorktreeSyncedIn), "A user's worktree was copied into the workspace.";
             WORKTREE_SYNCED_OUT = "worktree.synced_out", WorktreeSyncedOut(WorktreeSyncedOut), "Changes of the workspace were sent to the user's worktree.";
+            GIT_PR_MERGED = "git.pr_merged", GitPrMerged(GitPullRequestEnded), "The pull request of the session's branch was merged.";
+            GIT_PR_CLOSED = "git.pr_closed", GitPrClosed(GitPullRequestEnded), "The pull request of the session's branch was closed without a merge.";
+            GIT_REVIEWED = "git.reviewed", GitReviewed(GitReviewed), "A person reviewed the pull request, or commented on a line of it.";
+            GIT_CHECK_FAILED = "git.check_failed", GitCheckFailed(GitCheckFailed), "A check of the session's branch failed at the forge.";
+            GIT_BRANCH_MOVED = "git.branch_moved", GitBranchMoved(GitBranchMoved), "The session's branch got other commits at the forge.";
+            GIT_BRANCH_DELETED = "git.branch_deleted", GitBranchDeleted(GitBranchDeleted), "The session's branch was deleted at the forge.";
             SECRETS_EXPOSED = "secrets.exposed", SecretsExposed(SecretsExposed), "The sandbox holds the values of these secrets.";
             SERVICE_STARTED = "service.started", ServiceStarted(ServiceStarted), "The worker started a service.";
             SERVICE_READY = "service.ready", ServiceReady(ServiceReady), "A service passed its ready check.";

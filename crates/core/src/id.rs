@@ -122,6 +122,7 @@ typed_id!(TokenId, "tok", "token");
 typed_id!(LeaseId, "lea", "lease");
 typed_id!(JobId, "job", "job");
 typed_id!(SecretId, "sec", "secret");
+typed_id!(TicketId, "tkt", "ticket");
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,7 @@ pub mod demo_line;
 pub mod event;
 mod event_types;
 pub mod fake_options;
+pub mod git_settings;
 pub mod guardian;
 pub mod id;
 pub mod inbox;
@@ -34,6 +35,7 @@ pub mod price_table;
 pub mod principal;
 pub mod protected_paths;
 pub mod provider;
+pub mod pull_request;
 pub mod redact;
 pub mod reference;
 pub mod registry;
@@ -41,10 +43,12 @@ pub mod sandbox;
 pub mod secret;
 pub mod service;
 pub mod session;
+pub mod session_key;
 pub mod setup;
 pub mod setup_phase;
 pub mod size;
 pub mod string_enum;
+pub mod ticket;
 pub mod time;
 
 /// A boxed future, for the few traits used as trait objects.

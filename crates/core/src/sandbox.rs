@@ -1,6 +1,7 @@
 //! Sandboxes: states, outcomes and settings.
 
 use crate::continuous::Continuous;
+use crate::git_settings::GitSettings;
 use crate::guardian::GuardianSettings;
 use crate::id::SandboxId;
 use crate::policy::ToolPolicy;
@@ -297,6 +298,8 @@ pub struct Settings {
     /// Sandbox whose files this one started with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<SandboxId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git: Option<GitSettings>,
     /// Names of the project's secrets that the sandbox may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,

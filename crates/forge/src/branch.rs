@@ -18,6 +18,14 @@ pub fn branch_name(prefix: &str, title: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
+/// Builds the branch name of a ticket: `prefix/KEY-slug`.
+pub fn ticket_branch_name(prefix: &str, key: &str, title: &str) -> String {
+    match make_slug(title, MAX_SLUG_LENGTH) {
+        empty if empty.is_empty() => format!("{prefix}/{key}"),
+        slug => format!("{prefix}/{key}-{slug}"),
+    }
+}
+
 fn make_slug(title: &str, longest: usize) -> String {
     let mut slug = String::new();
     for word in split_words(title) {
@@ -187,6 +195,20 @@ mod tests {
         }
         let one_word = branch_name("atoll", &"x".repeat(10_000));
         assert_eq!(one_word, format!("atoll/{}", "x".repeat(50)));
+    }
+
+    #[test]
+    fn tickets_name_their_branches() {
+        let long = "Make the parser of configuration files at least ten times faster than it is";
+        for (title, name) in [
+            ("Calculate the binomial coefficient", "feature/ATL-12-calculate-the-binomial-coefficient"),
+            ("日本語", "feature/ATL-12"),
+            ("../../x.lock", "feature/ATL-12-x-lock"),
+            (long, "feature/ATL-12-make-the-parser-of-configuration-files-at-least"),
+        ] {
+            assert_eq!(ticket_branch_name("feature", "ATL-12", title), name);
+            assert!(is_valid_ref_name(name) && git_accepts(name), "{name}");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ mod submodules;
 pub mod worktree;
 
 pub use author::Author;
-pub use branch::{branch_name, free_branch_name, is_valid_ref_name};
+pub use branch::{branch_name, free_branch_name, is_valid_ref_name, ticket_branch_name};
 pub use commit_diff::CommitRange;
 pub use error::Error;
 pub use plumbing::changes::{ChangeKind, FileChange};

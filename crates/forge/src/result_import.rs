@@ -210,6 +210,26 @@ impl HostRepository {
         Ok(command.capture_output(self.limits.listing_bytes)?.require_success().map(drop).map_err(Error::from))
     }
 
+    /// Creates a branch at a commit, or finds it with this or a later commit. Returns false if another branch has the name.
+    pub fn ensure_branch(&self, branch: &str, commit: &str) -> Result<bool, Error> {
+        if !is_valid_ref_name(branch) {
+            return Err(Error::BranchRefused { branch: branch.chars().take(100).collect() });
+        }
+        let name = format!("refs/heads/{branch}");
+        let nothing = "0".repeat(self.format.hex_digits());
+        let refused = match self.commit_of(&name)? {
+            Some(_) => None,
+            None => self.update_branch(&name, commit, &nothing)?.err(),
+        };
+        match (self.commit_of(&name)?, refused) {
+            (Some(found), _) if found == commit => Ok(true),
+            (Some(found), _) => Ok(self.run_lookup(["merge-base", "--is-ancestor", commit, &found])?.is_success()),
+            // Git cannot have a branch below or above another one.
+            (None, Some(_)) => Ok(false),
+            (None, None) => Err(Error::NoFreeName { name: branch.to_owned() }),
+        }
+    }
+
     /// Lists the names that a new branch cannot have.
     pub fn list_taken_branches(&self) -> Result<BTreeSet<String>, Error> {
         let mut taken: BTreeSet<String> = self.list_branches()?.into_keys().collect();

@@ -5,9 +5,12 @@ use crate::problem::Result;
 use crate::state::App;
 use atoll_api::GcReport;
 use atoll_core::time::Timestamp;
-use atoll_store::{blobs, idempotency, retention};
+use atoll_store::{blobs, idempotency, retention, webhooks};
+use std::time::Duration;
 
 const PAGE_SIZE: i64 = 100;
+/// A forge repeats deliveries for a few days.
+const DELIVERY_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Removes expired data and set-up layers that are over their bound or of deleted projects.
 pub async fn collect_garbage(app: &App, dry_run: bool, all: bool) -> Result<GcReport> {
@@ -29,6 +32,8 @@ pub async fn sweep_expired(app: &App, dry_run: bool, all: bool) -> Result<GcRepo
         sweep_blobs(app, before, &mut swept).await?;
         let keys = now - app.config.retention.idempotency;
         app.write(async move |work| Ok(idempotency::delete_expired_keys(work.tx, keys).await?)).await?;
+        let deliveries = now - DELIVERY_RETENTION;
+        app.write(async move |work| Ok(webhooks::delete_old_deliveries(work.tx, deliveries).await?)).await?;
     }
     Ok(swept)
 }

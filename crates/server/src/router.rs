@@ -3,8 +3,8 @@
 use crate::api::{
     agent_routes, approval_routes, blob_routes, cache_routes, command_routes, diff_routes, event_routes, file_routes,
     gc_routes, health_routes, image_routes, limit_routes, message_routes, network_routes, project_routes,
-    provider_routes, sandbox_routes, secret_routes, session_routes, snapshot_routes, token_routes, user_routes,
-    worker_routes, worktree_routes,
+    provider_routes, sandbox_routes, secret_routes, session_routes, snapshot_routes, ticket_routes, token_routes,
+    user_routes, webhook_routes, worker_routes, worktree_routes,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{event_socket, sse, terminal_socket, worker_socket as worker_stream};
@@ -86,6 +86,8 @@ fn api_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(message_routes::edit_session_message, message_routes::cancel_session_message))
         .routes(routes!(agent_routes::list_agents))
         .routes(routes!(provider_routes::list_providers))
+        .routes(routes!(ticket_routes::create_ticket, ticket_routes::list_tickets))
+        .routes(routes!(ticket_routes::read_ticket, ticket_routes::change_ticket, ticket_routes::remove_ticket))
         .routes(routes!(project_routes::create_project, project_routes::list_projects))
         .routes(routes!(project_routes::read_project, project_routes::change_project, project_routes::remove_project))
         .routes(routes!(project_routes::list_members))
@@ -106,6 +108,7 @@ fn api_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(secret_routes::rotate_key))
         .routes(routes!(secret_routes::put_secret, secret_routes::remove_secret))
         .routes(routes!(gc_routes::collect_garbage))
+        .routes(routes!(webhook_routes::receive_github_webhook))
 }
 
 /// Routes at the root.

@@ -23,13 +23,16 @@ pub mod retention;
 pub mod sandboxes;
 pub mod secrets;
 pub mod services;
+pub mod session_keys;
 pub mod sessions;
 pub mod sql;
 mod sqlite;
 pub mod streams;
+pub mod tickets;
 pub mod tokens;
 pub mod usage_samples;
 pub mod users;
+pub mod webhooks;
 
 pub use error::{Error, Result};
 pub use postgres::database_hold::DatabaseHold;

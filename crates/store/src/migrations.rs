@@ -24,6 +24,8 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 12, sql: include_str!("../migrations/0012_setup.sql") },
     Migration { version: 13, sql: include_str!("../migrations/0013_services.sql") },
     Migration { version: 14, sql: include_str!("../migrations/0014_names.sql") },
+    Migration { version: 16, sql: include_str!("../migrations/0016_tickets.sql") },
+    Migration { version: 17, sql: include_str!("../migrations/0017_webhooks.sql") },
 ];
 
 pub(crate) const LATEST_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;

@@ -47,6 +47,7 @@ mod set_up_layers;
 mod setup;
 mod shell;
 mod terminal;
+mod ticket_branch;
 mod whole_texts;
 pub mod worker_isolation;
 mod worktrees;

@@ -86,6 +86,11 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("GET /api/v1/sessions/{id}/messages", "11+++4+333"),
     ("PATCH /api/v1/sessions/{id}/messages/{mid}", "11++34+333"),
     ("DELETE /api/v1/sessions/{id}/messages/{mid}", "11++34+333"),
+    ("POST /api/v1/tickets", "11++34+333"),
+    ("GET /api/v1/tickets", "11+++++333"),
+    ("GET /api/v1/tickets/{id}", "11+++4+333"),
+    ("PATCH /api/v1/tickets/{id}", "11++34+333"),
+    ("DELETE /api/v1/tickets/{id}", "11++34+333"),
     ("POST /api/v1/projects", "11+3333333"),
     ("GET /api/v1/projects", "11+++++333"),
     ("GET /api/v1/projects/{id}", "11+++4+333"),
@@ -117,6 +122,8 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("DELETE /api/v1/secrets/{name}", "11+3343333"),
     ("POST /api/v1/secrets/rotate", "11+3333333"),
     ("POST /api/v1/gc", "11+3333333"),
+    // The signature is the credential. Without a configured secret there is no such route.
+    ("POST /api/v1/webhooks/github", "4444444444"),
 ];
 
 const APPROVAL_ID: &str = "apr_1";
@@ -222,6 +229,7 @@ impl RouteTestSetup {
             "/sandboxes/{id}/messages/{mid}/nack" => json!({ "stream": stream, "lease": lease, "handed": false }),
             path if path.ends_with("/messages") => json!({ "content": "x" }),
             "/projects" | "/users" | "/tokens" => json!({ "name": uuid::Uuid::now_v7() }),
+            "/tickets" => json!({ "title": "x", "project_id": self.project }),
             "/caches/prune" => json!({ "project_id": self.project }),
             "/projects/{id}/members/{user}" => json!({ "role": "viewer" }),
             "/secrets/{name}" => json!({ "value": "a value", "project_id": self.project }),
@@ -248,6 +256,10 @@ impl RouteTestSetup {
             Some("sandboxes") => sandbox.id.clone(),
             Some("sessions") => sandbox.session.clone(),
             Some("projects") => self.project.clone(),
+            Some("tickets") => {
+                let new = json!({ "title": "x", "project_id": self.project });
+                string_value(&self.admin.post("/tickets", new).await.expect_status(201)["id"])
+            }
             _ => String::new(),
         };
         let mut user = self.member_id.clone();

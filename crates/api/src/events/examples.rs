@@ -194,6 +194,27 @@ pub const EXAMPLES: &[(&str, &str)] = &[
     ("worktree.synced_in", r#"{"commit":"5d6e7f8","changed_files":1,"bytes":412}"#),
     ("worktree.synced_out", r#"{"base":"5d6e7f8","commit":"9a0b1c2","bytes":530}"#),
     (
+        "git.pr_merged",
+        r#"{"number":7,"url":"https://github.com/octo/hello/pull/7","branch":"feature/ATL-12-add-a-test","commit":"5d6e7f8"}"#,
+    ),
+    (
+        "git.pr_closed",
+        r#"{"number":7,"url":"https://github.com/octo/hello/pull/7","branch":"feature/ATL-12-add-a-test"}"#,
+    ),
+    (
+        "git.reviewed",
+        r#"{"number":7,"url":"https://github.com/octo/hello/pull/7#r1","branch":"feature/ATL-12-add-a-test","reviewer":"ann","verdict":"changes_requested","text":"Please add a test."}"#,
+    ),
+    (
+        "git.check_failed",
+        r#"{"name":"build","url":"https://github.com/octo/hello/runs/4","branch":"feature/ATL-12-add-a-test","commit":"5d6e7f8","conclusion":"failure","text":"2 tests failed"}"#,
+    ),
+    (
+        "git.branch_moved",
+        r#"{"branch":"feature/ATL-12-add-a-test","commit":"5d6e7f8","previous":"1a2b3c4","pusher":"ann"}"#,
+    ),
+    ("git.branch_deleted", r#"{"branch":"feature/ATL-12-add-a-test","previous":"5d6e7f8"}"#),
+    (
         "secrets.exposed",
         r#"{"text":"in the sandbox: NPM_TOKEN as $NPM_TOKEN","secrets":[{"name":"NPM_TOKEN","variable":"NPM_TOKEN"}]}"#,
     ),

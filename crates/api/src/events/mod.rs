@@ -15,6 +15,7 @@ mod agent_data;
 mod control_data;
 #[cfg(any(test, feature = "openapi"))]
 mod examples;
+mod forge_data;
 #[cfg(feature = "openapi")]
 mod reference;
 mod sandbox_data;
@@ -25,6 +26,7 @@ pub use agent_data::*;
 pub use control_data::*;
 #[cfg(any(test, feature = "openapi"))]
 pub use examples::EXAMPLES;
+pub use forge_data::*;
 #[cfg(feature = "openapi")]
 pub use reference::{AnyEvent, add_event_schemas, reference_page};
 pub use sandbox_data::*;

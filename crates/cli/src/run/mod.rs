@@ -36,6 +36,7 @@ Examples:
   atoll run \"say hello\" --provider fake
   atoll run \"upgrade the parser\" --name parser --detach
   atoll run --session ses_… \"and now the tests\"
+  atoll run --ticket ATL-12
 
 On a terminal, type to send messages to the agent or to answer its questions. Ctrl-C interrupts the agent;
 a second Ctrl-C ends the run and takes the results. SIGTERM, and SIGINT without a terminal, do both at once.

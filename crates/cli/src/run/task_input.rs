@@ -13,14 +13,18 @@ pub const DEMO_AGENT: &str = "demo";
 
 /// The prompt of a run.
 pub struct TaskInput {
-    pub prompt: String,
+    /// Absent if the ticket is the task.
+    pub prompt: Option<String>,
 }
 
 impl TaskInput {
     /// Reads the prompt, and rejects an unusable repository before a server starts.
     pub fn read(run: &Run) -> Result<Self> {
         run.settings.repo_dir().map(arguments::parse_repository).transpose()?;
-        Ok(Self { prompt: read_prompt(run.prompt.as_deref())? })
+        if run.prompt.is_none() && run.placement.ticket.is_some() {
+            return Ok(Self { prompt: None });
+        }
+        Ok(Self { prompt: Some(read_prompt(run.prompt.as_deref())?) })
     }
 }
 
@@ -54,7 +58,7 @@ pub async fn sandbox_request(
 ) -> Result<NewSandbox> {
     let repository = run.placement.default_repository(&run.settings, client);
     let mut request = NewSandbox {
-        prompt: Some(input.prompt.clone()),
+        prompt: input.prompt.clone(),
         agent: agent.map(str::to_owned),
         end: Some(if run.keep { EndPolicy::Keep } else { EndPolicy::WhenDone }),
         ..run.settings.to_request_in(repository.as_deref())?

@@ -10,6 +10,7 @@ use crate::connect::ConnectedClient;
 use crate::current_repository::find_current_repository;
 use crate::failure::Result;
 use crate::references::SessionRef;
+use crate::ticket::TicketRef;
 use agent_flags::AgentFlags;
 use atoll_api::NewSandbox;
 use atoll_core::id::ProjectId;
@@ -86,6 +87,7 @@ impl SettingFlags {
             mcp: agent.mcp.clone(),
             secrets: (!sandbox.secrets.is_empty()).then(|| sandbox.secrets.clone()),
             services: services.settings(),
+            git: None,
             // One command sets each of these in its own way.
             prompt: None,
             title: None,
@@ -93,6 +95,7 @@ impl SettingFlags {
             end: None,
             project_id: None,
             session_id: None,
+            ticket_id: None,
             modes: BTreeMap::new(),
         })
     }
@@ -158,7 +161,10 @@ pub struct PlacementFlags {
     /// Continue this session, with its conversation and branch
     #[arg(long, value_name = "SESSION")]
     pub session: Option<SessionRef>,
-    /// Title of the session [default: the first line of the prompt]
+    /// Work on this ticket: key or id
+    #[arg(long, value_name = "TICKET")]
+    pub ticket: Option<TicketRef>,
+    /// Title of the session [default: the ticket's, or the first line of the prompt]
     #[arg(long)]
     pub title: Option<String>,
     /// Name of the sandbox, unique among the live ones of the project
@@ -183,6 +189,9 @@ impl PlacementFlags {
         request.project_id = self.project;
         if let Some(session) = &self.session {
             request.session_id = Some(session.resolve(client).await?);
+        }
+        if let Some(ticket) = &self.ticket {
+            request.ticket_id = Some(ticket.resolve(client).await?);
         }
         request.title = self.title.clone();
         request.name = self.name.clone();

@@ -2,7 +2,7 @@
 //!
 //! The results job exports the work of an ended sandbox, `live_results` that of a running one.
 
-use super::Work;
+use super::{Work, ticket_work};
 use crate::problem::Result;
 use crate::repositories::{self, GitSource, ImportPlan, ScratchDir};
 use crate::state::App;
@@ -185,9 +185,12 @@ pub async fn record_export(
         session.updated_at = work.now;
         sessions::update_session(work.tx, session).await?;
     }
-    if repo.branch.as_ref() != Some(&result.branch) {
+    let named = Repo { branch: Some(result.branch.clone()), ..repo };
+    ticket_work::record_branch_key(work, session, &named).await?;
+    ticket_work::record_ticket_branch(work, session.id, &result.branch).await?;
+    if sandbox.settings.repo.as_ref() != Some(&named) {
         // The branch got another name. It is the session's own from now on.
-        sandbox.settings.repo = Some(Repo { branch: Some(result.branch.clone()), ..repo });
+        sandbox.settings.repo = Some(named);
         sandboxes::update_settings(work.tx, sandbox).await?;
     }
     Ok(())

@@ -3,7 +3,7 @@
 use super::sandbox_plan::{SandboxPlan, plan_next_sandbox, plan_sandbox, prepare_request, title_from_prompt};
 use super::sessions::lock_session;
 use super::views::{SessionFacts, view_new_sandbox};
-use super::{Work, inbox, lifecycle, secrets, transcripts};
+use super::{Work, inbox, lifecycle, secrets, ticket_work, transcripts};
 use crate::auth::access::ClientCaller;
 use crate::auth::token_format::{self, IssuedToken};
 use crate::idempotency::{IdempotencyKey, JsonResponse};
@@ -92,7 +92,8 @@ pub async fn create_first_sandbox(work: &mut Work<'_>, plan: SandboxPlan) -> Res
         project_id: plan.project,
         agent: plan.agent.clone(),
         title: title.unwrap_or_else(|| "untitled".into()),
-        branch: None,
+        // The branch of a ticket exists before its sandbox, so it is the session's own from the start.
+        branch: plan.settings.repo.as_ref().filter(|_| plan.ticket.is_some()).and_then(|repo| repo.branch.clone()),
         state: SessionState::Open,
         sandbox_id: None,
         last_sandbox_id: None,
@@ -200,6 +201,12 @@ async fn insert_sandbox(
     session.agent = sandbox.agent.clone();
     session.updated_at = work.now;
     sessions::update_session(work.tx, session).await?;
+    if let Some(repo) = &sandbox.settings.repo {
+        ticket_work::record_branch_key(work, session, repo).await?;
+    }
+    if let Some(ticket) = plan.ticket {
+        ticket_work::start_ticket(work, ticket, session.id).await?;
+    }
 
     let by = |event: NewEvent| event.with_source(EventSource::User, Some(plan.actor.clone()));
     let opened = by(session_event(session).into_event(work.now));

@@ -68,7 +68,7 @@ pub async fn send_to_session(
 }
 
 /// Sends a message to a session. Without a live sandbox, the session gets a new one like its last.
-async fn queue_for_session(
+pub async fn queue_for_session(
     work: &mut Work<'_>,
     id: SessionId,
     draft: MessageDraft,

@@ -42,6 +42,8 @@ pub mod sessions;
 pub mod setup;
 pub mod snapshots;
 pub mod targets;
+pub mod ticket_work;
+pub mod tickets;
 pub mod tokens;
 pub mod transcript_export;
 pub mod transcripts;
@@ -49,6 +51,7 @@ mod turn_diff;
 pub mod users;
 pub mod views;
 pub mod worktrees;
+pub mod webhooks;
 
 use crate::problem::{Problem, Result};
 use atoll_core::event::{Event, EventSource, NewEvent};

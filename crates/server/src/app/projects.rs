@@ -108,12 +108,12 @@ pub async fn change_project(
     Ok(response)
 }
 
-/// Removes a project without sessions.
+/// Removes a project without sessions and tickets.
 pub async fn remove_project(app: &App, _: Admin, id: ProjectId) -> Result<atoll_api::Project> {
     let removed = app.write(async move |work| {
         let project = find_project(work.tx, id).await?;
         if project.is_default || !projects::delete_project(work.tx, id).await? {
-            return Err(Problem::new(Code::InUse, "the project is the default project or has sessions"));
+            return Err(Problem::new(Code::InUse, "the project is the default project, or has sessions or tickets"));
         }
         Ok(view_project(project))
     });

@@ -6,6 +6,7 @@ use super::setup_cache::SetupCache;
 use super::setup_failure::report_problem;
 use super::setup_plan::{PlannedSetup, SetupDecision, decide_setup};
 use super::setup_run::{SetupEnd, SetupRun};
+use super::ticket_branch::ensure_ticket_branch;
 use super::{JobOutcome, back_off};
 use crate::app::row_wait::wait_for_row;
 use crate::app::sandbox_plan::parse_defaults;
@@ -64,7 +65,7 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
             None => return Ok(JobOutcome::Finished),
         }
     }
-    let PendingCreation { sandbox, labels, branch, defaults } = pending;
+    let PendingCreation { mut sandbox, labels, mut branch, defaults } = pending;
     let identity = Identity {
         deployment: app.deployment.clone(),
         sandbox: id,
@@ -72,13 +73,18 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
         project: sandbox.project_id,
     };
     let runs_agents = provider.capabilities().runs_agents();
+    if runs_agents && sandbox.settings.forked_from.is_none() {
+        match ensure_ticket_branch(app, &mut sandbox).await {
+            Ok(of_ticket) => branch = of_ticket.or(branch),
+            Err(problem) if problem.is_server_error() => return Err(problem),
+            Err(problem) => return record_failure(app, job, source_failure(&problem)).await,
+        }
+    }
     // `prepared` holds the bundle until the provider has read it or failed.
     let prepared = match prepare_repository(app, &sandbox, runs_agents, branch).await {
         Ok(prepared) => prepared,
         Err(problem) if problem.is_server_error() => return Err(problem),
-        Err(problem) => {
-            return record_failure(app, job, source_failure(&problem)).await;
-        }
+        Err(problem) => return record_failure(app, job, source_failure(&problem)).await,
     };
     let source = prepared.as_ref().map(|prepared| prepared.source.clone());
     let mut events = prepared.as_ref().map(|prepared| describe_clone(&sandbox, prepared)).unwrap_or_default();
@@ -179,6 +185,10 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
             record_failure(app, job, reason).await
         }
     }
+}
+
+fn source_failure(problem: &Problem) -> Reason {
+    Reason::new("source_failed", lifecycle::truncate_text(&problem.detail, 500))
 }
 
 /// Reads the sandbox; `None` if there is nothing to do.

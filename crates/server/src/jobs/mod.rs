@@ -16,6 +16,7 @@ mod setup_output;
 mod setup_plan;
 mod setup_run;
 mod silent_workers;
+mod ticket_branch;
 mod validate;
 
 use crate::job_queue::CLAIM_DURATION;

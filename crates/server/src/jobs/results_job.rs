@@ -2,7 +2,7 @@
 
 use super::{JobOutcome, back_off};
 use crate::app::branch_export::{ExportError, ExportedWork, RESULTS_LOST, WorkspaceUse, export_branch, record_export};
-use crate::app::lifecycle;
+use crate::app::{lifecycle, ticket_work};
 use crate::problem::{Problem, Result};
 use crate::providers::Providers;
 use crate::state::App;
@@ -11,6 +11,7 @@ use atoll_core::event::EventSource;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::{Error, ProviderId};
 use atoll_core::sandbox::{Reason, ResultsState, SandboxState};
+use atoll_core::ticket::TicketStep;
 use atoll_forge::ImportOutcome;
 use atoll_store::jobs::Job;
 use atoll_store::sandboxes::{self, SandboxRow};
@@ -76,6 +77,7 @@ async fn record_results(app: &App, row: &SandboxRow, exported: ExportedWork) -> 
                 (Trigger::ResultsFailed, Some(Reason::new("results_incomplete", detail)))
             }
             None => {
+                ticket_work::move_ticket(work, session.id, TicketStep::ExportResults).await?;
                 sandbox.results = ResultsState::Taken;
                 (Trigger::ResultsExported, None)
             }

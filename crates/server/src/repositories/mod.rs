@@ -52,6 +52,33 @@ pub async fn resolve_repository(
     .await
 }
 
+/// The outcome of creating a branch before its sandbox exists.
+pub enum BranchPlacement {
+    Exists,
+    /// Another branch has the name; `free` is the next one like it.
+    Taken {
+        free: String,
+    },
+}
+
+/// Creates the repository's `branch` at its base; for a URL, in the mirror. The session's own branch may have any later commit.
+pub async fn place_branch(app: &App, repo: Repo, is_own: bool) -> Result<BranchPlacement> {
+    let source = GitSource::open_stored(app, &repo)?;
+    let (Some(base), Some(branch)) = (repo.base, repo.branch) else {
+        return Err(Problem::internal("a repository without its commit"));
+    };
+    run_blocking(move || {
+        let found = source.open()?;
+        let taken = found.list_taken_branches()?;
+        if (is_own && taken.contains(&branch)) || found.ensure_branch(&branch, &base)? {
+            return Ok(BranchPlacement::Exists);
+        }
+        let free = atoll_forge::free_branch_name(&branch, &taken).unwrap_or(branch);
+        Ok(BranchPlacement::Taken { free })
+    })
+    .await
+}
+
 /// A repository at the commit of a new sandbox, and what the workspace will lack.
 pub struct PreparedRepository {
     /// The source, whose bundle is not written yet.

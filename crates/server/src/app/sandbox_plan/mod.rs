@@ -15,6 +15,7 @@ pub use request_checks::{check_default_repo, check_defaults};
 
 use super::Work;
 use super::services::check_support;
+use super::ticket_work::{apply_ticket, choose_ticket_branch};
 use crate::auth::Caller;
 use crate::auth::access::{CanWork, ClientCaller};
 use crate::problem::{Problem, Result};
@@ -22,13 +23,14 @@ use crate::repositories::{ResolvedRepository, resolve_repository};
 use crate::state::App;
 use agent_settings::{check_continuous, choose_agent_settings};
 use atoll_api::NewSandbox;
-use atoll_core::id::{ProjectId, SandboxId, SessionId};
+use atoll_core::id::{ProjectId, SandboxId, SessionId, TicketId};
 use atoll_core::policy::ToolPolicy;
 use atoll_core::protected_paths;
 use atoll_core::sandbox::{ApprovalMode, EndPolicy, ProviderKind, Repo, Settings};
 use atoll_store::projects::{self, ProjectRow};
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::SessionRow;
+use atoll_store::tickets::TicketRow;
 use request_checks::{check_maximum, check_repo, check_request, lower_to_maximum};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,6 +49,8 @@ pub struct SandboxPlan {
     pub end: EndPolicy,
     pub labels: BTreeMap<String, String>,
     pub settings: Settings,
+    /// The ticket that the sandbox works on.
+    pub ticket: Option<TicketId>,
     pub actor: String,
 }
 
@@ -57,6 +61,7 @@ pub struct PreparedRequest {
     /// The session that the sandbox continues.
     pub session: Option<SessionId>,
     new: NewSandbox,
+    ticket: Option<TicketRow>,
     /// Branch names that exist in the repository.
     taken_branches: BTreeSet<String>,
 }
@@ -65,7 +70,11 @@ pub struct PreparedRequest {
 const ISOLATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Step 1: everything that needs the provider or git, before the transaction.
-pub async fn prepare_request(app: &App, client: ClientCaller, new: NewSandbox) -> Result<PreparedRequest> {
+pub async fn prepare_request(app: &App, client: ClientCaller, mut new: NewSandbox) -> Result<PreparedRequest> {
+    let ticket = match new.ticket_id {
+        Some(id) => Some(apply_ticket(app, client.0.clone(), id, &mut new).await?),
+        None => None,
+    };
     let (session, caller) = (new.session_id, client.0.clone());
     let project = match session {
         Some(id) => CanWork::authorize(app, client.0, id).await?.project,
@@ -78,7 +87,7 @@ pub async fn prepare_request(app: &App, client: ClientCaller, new: NewSandbox) -
     if !new.modes.is_empty() {
         return Err(Problem::invalid("modes: only a project's defaults can define modes"));
     }
-    let mut request = PreparedRequest { caller, project, session, new, taken_branches: BTreeSet::new() };
+    let mut request = PreparedRequest { caller, project, session, new, ticket, taken_branches: BTreeSet::new() };
     let row = app.read(async move |tx| Ok(projects::find_project(tx, project).await?)).await?;
     let row = row.ok_or_else(|| Problem::not_found("project"))?;
     let defaults = parse_defaults(&row)?;
@@ -93,7 +102,10 @@ pub async fn prepare_request(app: &App, client: ClientCaller, new: NewSandbox) -
     }
     // A session continues with its own repository, which is resolved already.
     if session.is_none() || request.new.repo.is_some() {
-        let repo = request.new.repo.take().or(defaults.repo).or(row.repo);
+        let mut repo = request.new.repo.take().or(defaults.repo).or(row.repo);
+        if let (Some(repo), Some(ticket)) = (&mut repo, &request.ticket) {
+            repo.branch = Some(choose_ticket_branch(ticket, repo.branch.take())?);
+        }
         if let Some(resolved) = resolve_repo(app, &request, repo).await? {
             request.new.repo = Some(resolved.repo);
             request.taken_branches = resolved.taken_branches;
@@ -130,7 +142,7 @@ async fn choose_branch(work: &mut Work<'_>, repo: &mut Repo, taken: &BTreeSet<St
 
 /// Step 2: fills the fields that the request leaves open from the project, then from the server's configuration.
 pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Result<SandboxPlan> {
-    let PreparedRequest { caller, project, mut new, taken_branches, .. } = request;
+    let PreparedRequest { caller, project, mut new, ticket, taken_branches, .. } = request;
     let row = projects::find_project(work.tx, project).await?.ok_or_else(|| Problem::not_found("project"))?;
     let mut defaults = parse_defaults(&row)?;
     let config = Arc::clone(&work.config);
@@ -163,7 +175,8 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
         new.protected.iter().chain(&defaults.protected).chain(of_server),
     )?;
     let mut repo = new.repo.or(defaults.repo).or(row.repo);
-    if let Some(repo) = repo.as_mut().filter(|_| runs_agents) {
+    let owns_branch = ticket.as_ref().is_some_and(|ticket| ticket.branch.is_some());
+    if let Some(repo) = repo.as_mut().filter(|_| runs_agents && !owns_branch) {
         choose_branch(work, repo, &taken_branches).await?;
     }
     let settings = Settings {
@@ -193,6 +206,10 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
         mcp: new.mcp.or(defaults.mcp),
         services,
         forked_from: None,
+        git: match (new.git, defaults.git) {
+            (Some(requested), Some(of_project)) => Some(requested.or(of_project)),
+            (requested, of_project) => requested.or(of_project),
+        },
         secrets: new.secrets.or(defaults.secrets),
         exposed_secrets: Vec::new(),
     };
@@ -208,6 +225,7 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
         end: new.end.or(defaults.end).unwrap_or(end),
         labels,
         settings,
+        ticket: ticket.map(|ticket| ticket.id),
         actor: caller.actor(),
     })
 }
@@ -280,6 +298,7 @@ pub async fn plan_from_last(work: &mut Work<'_>, session: &SessionRow, actor: St
         end: last.as_ref().map_or(EndPolicy::Keep, |sandbox| sandbox.end),
         labels,
         settings,
+        ticket: None,
         actor,
     })
 }

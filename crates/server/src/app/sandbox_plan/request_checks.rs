@@ -177,6 +177,7 @@ pub fn check_defaults(defaults: &Map<String, Value>, caller: &Caller) -> Result<
         ("title", parsed.title.is_some()),
         ("name", parsed.name.is_some()),
         ("session_id", parsed.session_id.is_some()),
+        ("ticket_id", parsed.ticket_id.is_some()),
         ("project_id", parsed.project_id.is_some()),
     ] {
         if is_set {

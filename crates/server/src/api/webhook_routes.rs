@@ -1,0 +1,41 @@
+//! `/webhooks`: events of forges. A signature over the body takes the place of a token.
+
+use crate::app::webhooks::{self, ReceivedWebhook};
+use crate::extract::read_body;
+use crate::problem::Result;
+use crate::state::App;
+use atoll_api::WebhookReceipt;
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use std::sync::Arc;
+
+/// GitHub's own limit is 25 MB; only pushes of thousands of commits are larger than this.
+const MAX_WEBHOOK_BYTES: usize = 5 << 20;
+
+/// Receive a webhook of GitHub.
+///
+/// The server must have `github.webhook_secret`. A repeated delivery changes nothing.
+#[utoipa::path(post, path = "/webhooks/github", tag = "webhooks", security(()),
+    params(("X-GitHub-Event" = String, Header), ("X-GitHub-Delivery" = String, Header),
+        ("X-Hub-Signature-256" = String, Header)),
+    request_body = Object, responses((status = 202, body = WebhookReceipt)))]
+pub async fn receive_github_webhook(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<(StatusCode, Json<WebhookReceipt>)> {
+    webhooks::require_secret(&app)?;
+    let body = read_body(request, MAX_WEBHOOK_BYTES).await?;
+    let received = ReceivedWebhook {
+        event: read_header(&headers, "x-github-event"),
+        delivery: read_header(&headers, "x-github-delivery"),
+        signature: read_header(&headers, "x-hub-signature-256"),
+        body: body.to_vec(),
+    };
+    Ok((StatusCode::ACCEPTED, Json(webhooks::receive_webhook(&app, received).await?)))
+}
+
+fn read_header(headers: &HeaderMap, name: &str) -> String {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+}
