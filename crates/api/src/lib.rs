@@ -32,8 +32,8 @@ mod tickets;
 mod tokens;
 mod trajectory;
 mod users;
-mod worktrees;
 mod webhooks;
+mod worktrees;
 
 pub use admin::{GcReport, GcRequest};
 pub use agents::{Agent, AgentList};
@@ -76,8 +76,8 @@ pub use trajectory::{
     Direction, HeartbeatSummary, LogQuery, Trajectory, TrajectoryQuery, TranscriptForm, TranscriptQuery,
 };
 pub use users::{ChangeUser, NewUser, User};
-pub use worktrees::{SyncedWorktree, WorktreeQuery};
 pub use webhooks::{WebhookReceipt, WebhookResult};
+pub use worktrees::{SyncedWorktree, WorktreeQuery};
 
 /// Reads a field that distinguishes absent (`None`) from `null` (`Some(None)`).
 fn deserialize_present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>

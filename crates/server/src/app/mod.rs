@@ -50,8 +50,8 @@ pub mod transcripts;
 mod turn_diff;
 pub mod users;
 pub mod views;
-pub mod worktrees;
 pub mod webhooks;
+pub mod worktrees;
 
 use crate::problem::{Problem, Result};
 use atoll_core::event::{Event, EventSource, NewEvent};

@@ -320,10 +320,6 @@ async fn set_up(job: &Job, run: &SetupRun<'_>, started_from: Option<&CacheUse>) 
     Ok(JobOutcome::Finished)
 }
 
-fn source_failure(problem: &Problem) -> Reason {
-    Reason::new("source_failed", lifecycle::truncate_text(&problem.detail, 500))
-}
-
 /// Writes the bundle of a repository, above its checkout layer if there is one.
 async fn write_source(
     spec: &mut CreateSpec,

@@ -21,7 +21,7 @@ pub(super) async fn ensure_ticket_branch(app: &App, sandbox: &mut SandboxRow) ->
     let is_own = ticket.branch.as_ref() == Some(&branch);
     for _ in 0..MAX_NAME_ATTEMPTS {
         let planned = Repo { branch: Some(branch.clone()), ..repo.clone() };
-        match repositories::place_branch(planned, is_own).await? {
+        match repositories::place_branch(app, planned, is_own).await? {
             BranchPlacement::Exists => {
                 store_branch(app, sandbox, &branch).await?;
                 return Ok(Some(branch));

@@ -1,6 +1,7 @@
 //! Random edits on both sides, compared with a model of the merge.
 //!
-//! The full count is 10,000 rounds (`ATOLL_TEST_SCALE=1`, as in `make soak`), a tenth by default.
+//! The full count is 10,000 rounds (`ATOLL_TEST_SCALE=1`, as in `make soak`), a hundredth by default:
+//! each round runs dozens of git commands.
 
 use super::{Files, SyncFixture, read_files};
 use crate::worktree::{ApplyOutcome, Resolution};
@@ -96,7 +97,7 @@ fn visible(mut files: Files) -> Files {
 
 #[test]
 fn random_edits_on_both_sides_equal_the_model() {
-    let scale: f64 = std::env::var("ATOLL_TEST_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(0.1);
+    let scale: f64 = std::env::var("ATOLL_TEST_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(0.01);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
     let rounds = (ROUNDS * scale).ceil() as usize;
     let seed: u64 =
