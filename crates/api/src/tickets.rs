@@ -68,7 +68,7 @@ pub struct ChangeTicket {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// `null` removes the description.
-    #[serde(default, deserialize_with = "crate::present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::deserialize_present", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub description: Option<Option<String>>,
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]

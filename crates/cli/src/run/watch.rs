@@ -285,13 +285,17 @@ impl<'a> RunWatcher<'a> {
             {
                 self.end_run();
             }
-            EventData::AgentWaiting(_) if self.target.delegated.is_some() => {
-                // The agent may also have waited before this turn.
-                if self.turn_started && self.end.is_none() {
-                    self.end = Some(WatchEnd::Kept);
-                }
+            // The agent may also have waited before this turn.
+            EventData::AgentWaiting(_)
+                if self.target.delegated.is_some() && self.turn_started && self.end.is_none() =>
+            {
+                self.end = Some(WatchEnd::Kept);
             }
-            EventData::AgentWaiting(_) if self.target.keep && !self.view.is_live() => self.end = Some(WatchEnd::Kept),
+            EventData::AgentWaiting(_)
+                if self.target.delegated.is_none() && self.target.keep && !self.view.is_live() =>
+            {
+                self.end = Some(WatchEnd::Kept);
+            }
             _ => {}
         }
         if self.quiet_at.is_some() {

@@ -48,6 +48,7 @@ pub(super) fn open_private_repository(repository: &HostRepository, dir: &Path) -
         give_to_owner(&alternates, repository.owner).map_err(failed)?;
     }
     Ok(HostRepository {
+        is_mirror: false,
         path: dir.to_owned(),
         dirs: RepositoryDirs { git_dir: git_dir.clone(), work_tree: None },
         owner: repository.owner,

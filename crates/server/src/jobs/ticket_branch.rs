@@ -40,7 +40,7 @@ async fn store_branch(app: &App, sandbox: &mut SandboxRow, branch: &str) -> Resu
             let repo = Repo { branch: Some(branch.clone()), ..sandbox.settings.repo.clone().unwrap_or_default() };
             if sandbox.settings.repo.as_ref() != Some(&repo) {
                 sandbox.settings.repo = Some(repo.clone());
-                sandboxes::update_settings(work.tx, &mut sandbox).await?;
+                sandboxes::update_settings(work.tx, &sandbox).await?;
             }
             if session.branch.as_ref() != Some(&branch) {
                 session.branch = Some(branch.clone());
