@@ -26,7 +26,7 @@ pub struct FileChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modes: Option<[String; 2]>,
     /// True if it is a submodule: its content is a commit of another repository.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub submodule: bool,
 }
 

@@ -57,10 +57,12 @@ fn lists_all_changes_and_writes_nothing() {
     let file = |path: &str, change: &str, added: u64, removed: u64, binary: bool| json!({ "path": path, "change": change, "added": added, "removed": removed, "binary": binary });
     let mut moved = file("src/moved.rs", "renamed", 0, 0, false);
     moved["old_path"] = json!("src/code.rs");
+    let mut executable = file(".gitignore", "modified", 0, 0, false);
+    executable["modes"] = json!(["100644", "100755"]);
     assert_eq!(
         files,
         [
-            file(".gitignore", "modified", 0, 0, false),
+            executable,
             file("README.md", "modified", 2, 1, false),
             file("committed", "added", 1, 0, false),
             file("empty", "added", 0, 0, false),
