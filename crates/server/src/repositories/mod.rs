@@ -8,8 +8,6 @@ mod git_reports;
 mod git_source;
 mod scratch_dir;
 
-#[expect(unused_imports, reason = "the forge workflow uses it")]
-pub use git_credentials::credential_for;
 pub use git_reports::{git_error_code, git_error_text, git_report_texts};
 pub use git_source::{GitSource, parse_url};
 pub use scratch_dir::ScratchDir;
