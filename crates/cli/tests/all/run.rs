@@ -81,7 +81,7 @@ fn set_up_failures_have_a_reason_and_a_remedy() {
     for (arguments, message) in [
         (&["run"][..], "the prompt is empty"),
         (&["run", "  "], "the prompt is empty"),
-        (&["run", "x", "--repo", "https://example.org/x.git"], "git clone https://example.org/x.git"),
+        (&["run", "x", "--repo", "https://127.0.0.1:9/x.git"], "https://127.0.0.1:9/x.git: no connection"),
         (&["run", "x", "--repo", "nowhere"], "nowhere"),
         (&["run", "x", "--provider", "external"], "starts no agent"),
         (&["run", "x", "--provider", "fake", "--keep"], "atoll serve"),

@@ -21,7 +21,6 @@ use atoll_core::ticket::TicketStep;
 use atoll_forges::github::webhook::{BranchChange, Webhook, read_webhook};
 use atoll_forges::webhook_signature::is_signed;
 use atoll_store::{sandboxes, session_keys, webhooks};
-use secrecy::SecretString;
 
 /// GitHub's are UUIDs.
 const MAX_DELIVERY_CHARS: usize = 100;
@@ -35,14 +34,11 @@ pub struct ReceivedWebhook {
     pub body: Vec<u8>,
 }
 
-/// The secret of webhooks. Without one, there is no such route.
-pub fn require_secret(app: &App) -> Result<&SecretString> {
-    app.config.github.webhook_secret.as_ref().ok_or_else(|| Problem::not_found("path"))
-}
-
 pub async fn receive_webhook(app: &App, received: ReceivedWebhook) -> Result<WebhookReceipt> {
     let ReceivedWebhook { event, delivery, signature, body } = received;
-    if !is_signed(require_secret(app)?, &body, &signature) {
+    // Without a secret, there is no such route.
+    let secret = app.config.github.webhook_secret.as_ref().ok_or_else(|| Problem::not_found("path"))?;
+    if !is_signed(secret, &body, &signature) {
         let detail = "the signature does not match the body and github.webhook_secret";
         return Err(Problem::new(Code::Unauthorized, detail));
     }
