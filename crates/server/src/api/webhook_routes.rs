@@ -2,7 +2,7 @@
 
 use crate::app::webhooks::{self, ReceivedWebhook};
 use crate::extract::read_body;
-use crate::problem::Result;
+use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_api::WebhookReceipt;
 use axum::Json;
@@ -27,14 +27,15 @@ pub async fn receive_github_webhook(
 ) -> Result<(StatusCode, Json<WebhookReceipt>)> {
     let body = read_body(request, MAX_WEBHOOK_BYTES).await?;
     let received = ReceivedWebhook {
-        event: read_header(&headers, "x-github-event"),
-        delivery: read_header(&headers, "x-github-delivery"),
-        signature: read_header(&headers, "x-hub-signature-256"),
+        event: read_header(&headers, "X-GitHub-Event")?,
+        delivery: read_header(&headers, "X-GitHub-Delivery")?,
+        signature: read_header(&headers, "X-Hub-Signature-256")?,
         body: body.to_vec(),
     };
     Ok((StatusCode::ACCEPTED, Json(webhooks::receive_webhook(&app, received).await?)))
 }
 
-fn read_header(headers: &HeaderMap, name: &str) -> String {
-    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+fn read_header(headers: &HeaderMap, name: &str) -> Result<String> {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value.map(str::to_owned).ok_or_else(|| Problem::new(Code::BadRequest, format!("the header {name} is missing")))
 }
