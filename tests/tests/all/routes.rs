@@ -42,6 +42,8 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("POST /api/v1/sandboxes/{id}/files/directory", "11++34+333"),
     ("GET /api/v1/sandboxes/{id}/files/tar", "11+++4+333"),
     ("PUT /api/v1/sandboxes/{id}/files/tar", "11++34+333"),
+    ("POST /api/v1/sandboxes/{id}/worktree/in", "11++34+333"),
+    ("POST /api/v1/sandboxes/{id}/worktree/out", "11++34+333"),
     ("DELETE /api/v1/sandboxes/{id}/exec/{eid}", "11++34+333"),
     ("POST /api/v1/sandboxes/{id}/exec/{eid}/signal", "11++34+333"),
     ("POST /api/v1/sandboxes/{id}/exec/{eid}/resize", "11++34+333"),
@@ -401,7 +403,7 @@ async fn no_principal_can_escalate_its_privileges(kind: DatabaseKind) {
             .patch(&project_path, json!({ "defaults": { "repo": { "path": "/etc" } } }))
             .await
             .expect_problem(403, "forbidden");
-        actor.patch(&project_path, json!({ "repo": { "url": "file:///etc" } })).await.expect_problem(422, "invalid");
+        actor.patch(&project_path, json!({ "repo": { "url": "file:///etc" } })).await.expect_problem(403, "forbidden");
         actor.post("/projects", json!({ "name": "x" })).await.expect_problem(403, "forbidden");
         actor.delete(&project_path).await.expect_problem(403, "forbidden");
         actor.patch(&format!("/users/{me}"), json!({ "role": "admin" })).await.expect_problem(403, "forbidden");
