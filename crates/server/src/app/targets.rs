@@ -57,11 +57,16 @@ pub async fn find_target(app: &App, access: &Access<SandboxId, impl Permission>)
 
 /// The sandbox at its provider, if commands can run in it and its files can be read. Waits a moment for one that starts.
 pub async fn find_running_target(app: &App, access: &Access<SandboxId, impl Permission>) -> Result<SandboxTarget> {
-    let row = wait_for_row(app, access.id, START_WAIT, |row| !is_starting(row) || row.is_being_set_up()).await?;
+    let providers = app.providers()?;
+    // A person decides when an external worker starts.
+    let starts_soon = |row: &SandboxRow| {
+        is_starting(row) && !row.is_being_set_up() && providers.get(row.provider).capabilities().runs_agents()
+    };
+    let row = wait_for_row(app, access.id, START_WAIT, |row| !starts_soon(row)).await?;
     pausing::require_not_paused(&row)?;
     let Some(id) = row.provider_id.clone().filter(|_| !is_starting(&row)) else {
         return Err(absence_problem(&row));
     };
-    let provider = app.providers()?.get(row.provider);
+    let provider = providers.get(row.provider);
     Ok(SandboxTarget { row, provider, id: ProviderId(id) })
 }
