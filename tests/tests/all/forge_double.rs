@@ -76,14 +76,14 @@ fn commit_file(dir: &Path, name: &str, text: &str) {
     run_git(dir, &["commit", "--quiet", "-m", name]);
 }
 
-fn forge_tools() -> Option<PathBuf> {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/forge-tools/node_modules");
-    target.exists().then_some(target)
+fn target_path(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target").join(name);
+    path.exists().then_some(path)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn githubs_client_and_description_accept_the_double() {
-    let Some(modules) = forge_tools() else {
+    let Some(modules) = target_path("forge-tools/node_modules") else {
         assert!(std::env::var_os("CI").is_none(), "run scripts/forge-tools first");
         return report_skipped("GitHub's client against the forge double", "scripts/forge-tools did not run");
     };
@@ -92,7 +92,9 @@ async fn githubs_client_and_description_accept_the_double() {
     setup.forge.add_review("octo/hello", 1, "ann", "APPROVED");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("forge-double/check.mjs");
     let url = setup.forge.url();
-    let checked = tokio::process::Command::new("node")
+    // `scripts/agents` provides node where the machine has none.
+    let node = target_path("agents/bin/node").unwrap_or_else(|| "node".into());
+    let checked = tokio::process::Command::new(node)
         .arg(script)
         .args([url.as_str(), TOKEN, "octo", "hello", BRANCH])
         .env("NODE_MODULES", modules)

@@ -2,7 +2,7 @@
 
 mod defaults;
 
-use crate::arguments::parse_word;
+use crate::arguments::{parse_repository, parse_word};
 use crate::connect::{Connect, ConnectedClient};
 use crate::failure::Result;
 use crate::output::Output;
@@ -16,7 +16,7 @@ use atoll_api::{Budget, ChangeProject, Member, NewBudget, NewProject, Project as
 use atoll_core::budget::BudgetPeriod;
 use atoll_core::id::{ProjectId, UserId};
 use atoll_core::principal::Role;
-use atoll_core::sandbox::Repo;
+use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
 pub struct Project {
@@ -38,8 +38,8 @@ enum Command {
         /// Name of the project
         name: String,
         /// Repository of its sandboxes
-        #[arg(long, value_name = "URL")]
-        repo: Option<String>,
+        #[arg(long, value_name = "PATH|URL")]
+        repo: Option<PathBuf>,
     },
     /// Show a project
     #[command(after_help = "Examples:\n  atoll project show prj_…")]
@@ -114,7 +114,7 @@ pub async fn run(project: &Project, output: &Output) -> Result {
     match &project.command {
         Command::Ls => print_list(&all_projects(&client).await?, output),
         Command::New { name, repo } => {
-            let repo = repo.clone().map(|url| Repo { url: Some(url), ..Repo::default() });
+            let repo = repo.as_deref().map(parse_repository).transpose()?;
             let new = NewProject { name: name.clone(), repo, ..NewProject::default() };
             print_project(&client.create_project(&new).await?, output)
         }

@@ -43,8 +43,12 @@ pub fn absence_problem(row: &SandboxRow) -> Problem {
 }
 
 const fn is_starting(row: &SandboxRow) -> bool {
-    matches!(row.state, SandboxState::Pending | SandboxState::Creating)
-        || (row.state.is_live() && row.provider_id.is_none())
+    match row.state {
+        SandboxState::Pending | SandboxState::Creating => true,
+        // The worker reported before the provider's id was stored.
+        SandboxState::Running => row.provider_id.is_none(),
+        SandboxState::Completing | SandboxState::Completed | SandboxState::Failed => false,
+    }
 }
 
 /// The sandbox at its provider, if its files still exist.
