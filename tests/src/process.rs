@@ -161,13 +161,15 @@ pub struct ServerProcess {
     launchers: Vec<HostProcess>,
 }
 
-/// `ATOLL_TEST_CREATE_TIMEOUT` replaces the deadline for a sandbox's first heartbeat, for a slow machine.
+/// Deadline for a sandbox's first heartbeat. Generous, so that a slow machine fails no test.
+const CREATE_TIMEOUT: &str = "10m";
+
 fn spawn_server(listen: SocketAddr, data_dir: &Path, options: &ServeOptions, log: &ProcessLog) -> Child {
     let mut command =
         options.user.as_ref().map_or_else(|| program_command("atoll"), |user| user.program_command("atoll"));
     command.args(["serve", "--json", "--listen", &listen.to_string()]).arg("--data-dir").arg(data_dir);
-    if let Some(timeout) = std::env::var_os("ATOLL_TEST_CREATE_TIMEOUT") {
-        command.env("ATOLL_SANDBOX_CREATE_TIMEOUT_LOCAL", timeout);
+    for provider in ["LOCAL", "FAKE"] {
+        command.env(format!("ATOLL_SANDBOX_CREATE_TIMEOUT_{provider}"), CREATE_TIMEOUT);
     }
     command.envs(options.environment.iter().cloned());
     command.args(&options.arguments).env("ATOLL_LOG_LEVEL", "warn").stdout(Stdio::piped()).stderr(log.stdio());
