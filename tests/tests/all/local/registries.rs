@@ -168,7 +168,7 @@ async fn each_tool_installs_from_its_registry_in_set_up_and_by_the_agent() {
         let id = server.create_idle_sandbox(body).await;
         let events = server.admin.all_events(&id).await;
         assert!(setup_output(&events, "stdout").contains(&package_text(packages[0])), "{kind}: {events:#?}");
-        let message = json!({ "text": format!("run {}", install(packages[1])) });
+        let message = json!({ "content": format!("run {}", install(packages[1])) });
         server.send_message(&id, message).await;
         let call = server.wait_for_event(&id, |event| event["type"] == "agent.tool_completed").await;
         assert!(call["data"]["output"].as_str().unwrap().contains(&package_text(packages[1])), "{kind}: {call:#}");

@@ -31,8 +31,8 @@ async fn one_key_approves_a_real_agents_command_and_its_text_streams() {
         let mut screen = CommandTerminal::start(server, COLUMNS, arguments);
         screen.wait_for_text("y approves");
         screen.send_keys("y");
-        // Streamed Markdown has styles.
-        screen.wait_for_text("The file is \x1b[1mthere\x1b[0m");
+        // The Markdown of a message has styles only when the message has ended.
+        screen.wait_for_text("The file is **there**");
         screen.wait_for_text("piece 2");
         screen
     });
