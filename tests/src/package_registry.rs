@@ -184,11 +184,12 @@ fn build_archive(content: &[(&str, &str)], program: impl FnOnce(&Path) -> Comman
 
 /// Answers requests until the client closes the connection.
 fn serve_connection(stream: TcpStream, files: &Files, seen: &Mutex<Vec<String>>, token: &str) {
-    let expected = [format!("Bearer {token}"), format!("Basic {}", STANDARD.encode(format!("{USER}:{token}")))];
+    let basic = format!("Basic {}", STANDARD.encode(format!("{USER}:{token}")));
+    let bearer = format!("Bearer {token}");
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut writer = stream;
     loop {
-        let (mut head, mut is_authorized) = (String::new(), false);
+        let (mut head, mut authorization) = (String::new(), String::new());
         if reader.read_line(&mut head).unwrap_or(0) == 0 {
             return;
         }
@@ -198,11 +199,15 @@ fn serve_connection(stream: TcpStream, files: &Files, seen: &Mutex<Vec<String>>,
                 break;
             }
             let (header, value) = line.split_once(':').unwrap_or_default();
-            is_authorized |=
-                header.eq_ignore_ascii_case("authorization") && expected.iter().any(|known| known == value.trim());
+            if header.eq_ignore_ascii_case("authorization") {
+                authorization = value.trim().to_owned();
+            }
         }
         let mut words = head.split_whitespace();
         let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        // Cargo sends its token as it is.
+        let is_authorized = authorization == basic
+            || if path.starts_with("/repository/cargo/") { authorization == token } else { authorization == bearer };
         let (status, kind, body) = match files.get(path) {
             _ if !is_authorized => ("401 Unauthorized", "text/plain", b"no token".to_vec()),
             Some((kind, body)) => ("200 OK", *kind, body.clone()),

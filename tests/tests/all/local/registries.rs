@@ -116,8 +116,8 @@ const TOOLS: &[Tool] = &[
     Tool {
         kind: "cargo",
         program: "cargo",
-        script: "cargo init --quiet --vcs none --name app && cargo add --quiet $1 && cargo vendor --quiet && \
-                 cat vendor/$1/src/lib.rs",
+        script: "cargo init --quiet --vcs none --name app && cargo add --quiet $1 && cargo fetch --quiet && \
+                 cat ~/.cache/packages/cargo/registry/src/*/$1-*/src/lib.rs",
         uses_basic_authentication: false,
     },
     Tool {

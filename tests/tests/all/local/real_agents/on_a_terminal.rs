@@ -12,7 +12,7 @@ const COLUMNS: u16 = 40;
 const PIECES: usize = 1000;
 
 fn scripts() -> String {
-    let mut scripts = "scripts:\n  - name: terminal\n    steps:\n      - run: cp /etc/hostname approved.txt\n      \
+    let mut scripts = "scripts:\n  - name: terminal\n    steps:\n      - run: echo approved > approved.txt\n      \
                        - slow:\n          pause: 0.5\n          pieces:\n            - The file is **there**\n"
         .to_owned();
     for number in 0..PIECES {
