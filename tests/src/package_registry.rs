@@ -7,7 +7,6 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -150,35 +149,31 @@ fn sha256_hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+const ZIP_SCRIPT: &str = "import sys, zipfile
+with zipfile.ZipFile(sys.argv[1], 'w') as archive:
+    for path in sys.argv[2:]:
+        archive.write(path)";
+
 fn build_tarball(content: &[(&str, &str)]) -> Vec<u8> {
-    build_archive(content, |archive| {
-        let mut command = Command::new("tar");
-        command.arg("-czf").arg(archive);
-        command
-    })
+    build_archive(content, Command::new("tar").arg("-czf"))
 }
 
+/// Builds an archive without entries of directories, which Go refuses.
 fn build_zip(content: &[(&str, &str)]) -> Vec<u8> {
-    build_archive(content, |archive| {
-        let mut command = Command::new("python3");
-        command.args(["-m", "zipfile", "-c"]).arg(archive);
-        command
-    })
+    build_archive(content, Command::new("python3").args(["-c", ZIP_SCRIPT]))
 }
 
-/// Packs files with a program, whose last argument is the directory with all of them.
-fn build_archive(content: &[(&str, &str)], program: impl FnOnce(&Path) -> Command) -> Vec<u8> {
+/// Packs files with a program, whose last arguments are the archive and the files.
+fn build_archive(content: &[(&str, &str)], program: &mut Command) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
-    let root = dir.path().join("content");
+    let (archive, root) = (dir.path().join("archive"), dir.path().join("content"));
     for (path, text) in content {
         let path = root.join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
-    let archive = dir.path().join("archive");
-    let entries: Vec<_> = std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    let packed = program(&archive).args(entries).current_dir(&root).status();
-    assert!(packed.unwrap().success());
+    program.arg(&archive).args(content.iter().map(|(path, _)| path)).current_dir(&root);
+    assert!(program.status().unwrap().success());
     std::fs::read(archive).unwrap()
 }
 
