@@ -53,7 +53,7 @@ test-programs: worker
 
 # Programs that tests run against: databases, sandbox tools, the API fuzzer, the agents.
 test-tools:
-	@scripts/need git postgresql python sandbox $(if $(CI),docker go chromium)
+	@scripts/need git postgresql python sandbox $(if $(CI),docker go chromium npm)
 	@scripts/setup-fuzz
 	@scripts/agents
 	@scripts/sshd

@@ -10,7 +10,7 @@ pub mod forge_double;
 pub mod git_server;
 pub mod local;
 pub mod manual_worker;
-pub mod npm_registry;
+pub mod package_registry;
 pub mod postgres;
 pub mod process;
 pub mod scale;

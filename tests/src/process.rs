@@ -29,6 +29,12 @@ pub fn find_program(name: &str) -> PathBuf {
     program
 }
 
+/// Returns true if a directory of `PATH` has the program.
+pub fn is_in_path(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
+}
+
 /// A command for a program of the workspace.
 ///
 /// The program dies with the tests and does not inherit the developer's `ATOLL_*` variables.

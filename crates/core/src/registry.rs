@@ -77,7 +77,15 @@ fn plain_http_host(url: &str) -> Option<&str> {
 
 fn cargo_config(url: &str) -> String {
     let scheme = if url.starts_with("sparse+") { "" } else { "sparse+" };
-    format!("[source.crates-io]\nreplace-with = \"atoll\"\n\n[source.atoll]\nregistry = \"{scheme}{url}/\"\n")
+    let replacement = match plain_http_host(url) {
+        // If the registry demands a token, cargo needs one of its own, which the gateway replaces.
+        Some(_) => format!(
+            "[registries.atoll]\nindex = \"{scheme}{url}/\"\n\
+             token = \"placeholder\"\ncredential-provider = \"cargo:token\"\n"
+        ),
+        None => format!("[source.atoll]\nregistry = \"{scheme}{url}/\"\n"),
+    };
+    format!("[source.crates-io]\nreplace-with = \"atoll\"\n\n{replacement}")
 }
 
 fn maven_settings(url: &str) -> String {
@@ -138,6 +146,9 @@ mod tests {
         let cargo = settings(RegistryKind::Cargo, "https://crates.example/index");
         assert_eq!(cargo.files[0].path, ".cargo/config.toml");
         assert!(only_file(&cargo).contains("registry = \"sparse+https://crates.example/index/\"\n"));
+        let cargo = settings(RegistryKind::Cargo, "http://127.0.0.1:7709/registry/cargo/index");
+        let index = "index = \"sparse+http://127.0.0.1:7709/registry/cargo/index/\"\n";
+        assert!(only_file(&cargo).contains(index) && only_file(&cargo).contains("cargo:token"), "{cargo:?}");
         let maven = settings(RegistryKind::Maven, "https://maven.example/a?b&c");
         assert!(only_file(&maven).contains("<url>https://maven.example/a?b&amp;c</url>"), "{maven:?}");
         assert_eq!(maven.files[1].path, ".gradle/init.d/atoll.gradle");

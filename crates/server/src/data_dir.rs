@@ -19,6 +19,14 @@ const SHARED_MODE: u32 = 0o1770;
 pub fn secure_data_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let found = fs::metadata(path)?;
+    let user = rustix::process::geteuid().as_raw();
+    if ![0, user].contains(&found.uid()) {
+        let detail = format!(
+            "it belongs to another user, who could replace its files: use another directory, or run chown {user} {}",
+            path.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, detail));
+    }
     let is_shared_by_root = found.uid() == 0 && found.mode() & 0o7777 == SHARED_MODE;
     if found.mode() & GROUP_AND_OTHERS == 0 || is_shared_by_root {
         return Ok(());
@@ -73,6 +81,17 @@ mod tests {
             secure_data_dir(&dir).unwrap();
             assert_eq!(mode_of(&dir), 0o700, "{name}");
         }
+    }
+
+    #[test]
+    fn refuses_a_directory_of_another_user() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(12_345), None).unwrap();
+        let refused = secure_data_dir(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains("belongs to another user") && refused.contains("chown 0 "), "{refused}");
     }
 
     #[test]

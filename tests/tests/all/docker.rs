@@ -81,10 +81,14 @@ async fn a_task_in_a_container_exports_a_branch() {
     let Some((engine, worker)) = block_in_place(|| get_engine("a task in a container")) else { return };
     let (server, repository) = (block_in_place(|| start_server(&engine, &worker)), SampleRepository::create());
     let (before, base) = (repository.checkout_state(), repository.head_commit());
-    let prompt = "edit new.txt by the agent\nrun rm old.txt && id -u\nsay done";
-    let settings = json!({ "prompt": prompt, "end": "keep", "repo": { "path": repository.path_str() } });
+    let prompt = "edit new.txt by the agent\nrun rm old.txt && cat /tmp/by-service && id -u\nsay done";
+    let service = json!({ "name": "files", "command": "id -u > /tmp/by-service; exec sleep 1000000",
+        "ready": { "command": "test -s /tmp/by-service" } });
+    let repo = json!({ "path": repository.path_str() });
+    let settings = json!({ "prompt": prompt, "end": "keep", "repo": repo, "services": [service] });
     let id = server.create_sandbox(docker_request(settings)).await;
-    server.wait_until(&id, |row| row["activity"] == "waiting_message").await;
+    let row = server.wait_until(&id, |row| row["activity"] == "waiting_message").await;
+    assert_eq!(row["services"], json!([{ "name": "files", "state": "ready", "restarts": 0 }]), "{row}");
 
     let diff = server.admin.get(&format!("/sandboxes/{id}/diff")).await.expect_status(200);
     let changed: Vec<_> = diff["files"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
@@ -98,8 +102,8 @@ async fn a_task_in_a_container_exports_a_branch() {
     assert_eq!(agent_messages(&events), ["done"]);
     assert_eq!(
         event_data(&events, "agent.tool_completed").last().unwrap()["output"],
-        "1000\n",
-        "the agent is not root"
+        "1000\n1000\n",
+        "neither the service nor the agent is root"
     );
     let edited: Vec<_> =
         event_data(&events, "agent.file_edited").iter().map(|data| data["file_path"].clone()).collect();

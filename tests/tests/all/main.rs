@@ -5,6 +5,7 @@ mod approvals;
 mod architecture;
 mod clock_jumps;
 mod conformance;
+mod database_hold;
 mod docker;
 mod escape;
 mod fake_provider;

@@ -30,11 +30,12 @@ pub async fn store_content(app: &App, id: SandboxId, sha256: &str, body: Body) -
     require_open_stream(app, id).await?;
     let mut turn = app.blob_gates.enter(id).await?;
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    turn.delay_request(announced).await;
+    // A refused blob does not wait: the events behind it do, and a batch can name many blobs.
     if let Err(problem) = require_room(app, id, announced).await {
         drain_body(body).await;
         return Err(problem);
     }
+    turn.delay_request(announced).await;
     let received = app.blobs.receive(sha256, body, &*app.redactor(id).await?).await?;
     let stored = received.stored.clone();
     let size = stored.size;

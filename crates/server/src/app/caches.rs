@@ -1,6 +1,6 @@
 //! Set-up layers: listed, removed, pruned, and evicted when they exceed their bound.
 
-use super::snapshots::not_found;
+use super::snapshots::{not_found, working_project};
 use crate::auth::access::{CanList, CanWork, ClientCaller};
 use crate::problem::Result;
 use crate::state::App;
@@ -40,8 +40,7 @@ pub async fn remove_cache(
     name: &str,
     project: Option<ProjectId>,
 ) -> Result<ProjectId> {
-    let project = project.unwrap_or(app.default_project);
-    CanWork::authorize(app, client.0, project).await?;
+    let project = working_project(app, client, project).await?;
     let removed = app.providers()?.image_store().forget_cache(&provider_cache_name(project, name)).await;
     removed.map(|()| project).map_err(|error| not_found(error, "cache"))
 }

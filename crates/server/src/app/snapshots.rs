@@ -23,6 +23,11 @@ pub(super) fn not_found(error: Error, kind: &str) -> Problem {
     }
 }
 
+/// The named project, else the default one, if the client may work in it.
+pub(super) async fn working_project(app: &App, client: ClientCaller, named: Option<ProjectId>) -> Result<ProjectId> {
+    Ok(CanWork::authorize(app, client.0, named.unwrap_or(app.default_project)).await?.project)
+}
+
 /// Stores a sandbox's current files under a name.
 pub async fn create_snapshot(app: Arc<App>, access: CanWork<SandboxId>, name: String) -> Result<Option<Snapshot>> {
     bounds::check_snapshot_name("name", &name)?;
@@ -67,8 +72,7 @@ pub async fn remove_snapshot(
     name: &str,
     project: Option<ProjectId>,
 ) -> Result<ProjectId> {
-    let project = project.unwrap_or(app.default_project);
-    CanWork::authorize(app, client.0, project).await?;
+    let project = working_project(app, client, project).await?;
     let removed = app.providers()?.image_store().forget_snapshot(&provider_snapshot_name(project, name)).await;
     removed.map(|()| project).map_err(|error| not_found(error, "snapshot"))
 }

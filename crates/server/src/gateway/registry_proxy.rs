@@ -121,7 +121,7 @@ async fn send_download(
     }
     // The rewriter cannot read compressed responses.
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    headers.insert(AUTHORIZATION, authorization(entry, &token).ok_or_else(|| unusable_token(*kind))?);
+    headers.insert(AUTHORIZATION, authorization(*kind, entry, &token).ok_or_else(|| unusable_token(*kind))?);
     let mut upstream_request = Request::new(Full::default());
     (*upstream_request.method_mut(), *upstream_request.uri_mut()) = (request.method().clone(), uri);
     *upstream_request.headers_mut() = headers;
@@ -191,11 +191,13 @@ fn target_of(uri: &Uri) -> Option<NetworkTarget> {
     NetworkTarget::parse(uri.authority()?.as_str(), Some(port))
 }
 
-fn authorization(entry: &RegistryEntry, token: &SecretString) -> Option<HeaderValue> {
+fn authorization(kind: RegistryKind, entry: &RegistryEntry, token: &SecretString) -> Option<HeaderValue> {
     let token = token.expose_secret().trim();
-    let text = match &entry.user {
-        Some(user) => format!("Basic {}", BASE64.encode(format!("{user}:{token}"))),
-        None => format!("Bearer {token}"),
+    let text = match (&entry.user, kind) {
+        (Some(user), _) => format!("Basic {}", BASE64.encode(format!("{user}:{token}"))),
+        // Cargo sends its token as it is, so that tokens of registries with another scheme name that scheme.
+        (None, RegistryKind::Cargo) => token.to_owned(),
+        (None, _) => format!("Bearer {token}"),
     };
     let mut value = HeaderValue::try_from(text).ok()?;
     value.set_sensitive(true);
@@ -297,9 +299,11 @@ mod tests {
     #[test]
     fn a_user_makes_it_basic_authentication() {
         let bearer = RegistryEntry { url: String::new(), secret: None, user: None };
-        let value = |entry: &RegistryEntry, token: &str| {
-            authorization(entry, &token.into()).map(|value| value.to_str().unwrap().to_owned())
+        let value_for = |kind: RegistryKind, entry: &RegistryEntry, token: &str| {
+            authorization(kind, entry, &token.into()).map(|value| value.to_str().unwrap().to_owned())
         };
+        let value = |entry: &RegistryEntry, token: &str| value_for(RegistryKind::Npm, entry, token);
+        assert_eq!(value_for(RegistryKind::Cargo, &bearer, "Bearer abc"), Some("Bearer abc".to_owned()));
         assert_eq!(value(&bearer, "abc\n"), Some("Bearer abc".to_owned()));
         let basic = RegistryEntry { user: Some("ci".to_owned()), ..bearer.clone() };
         assert_eq!(value(&basic, "pw"), Some("Basic Y2k6cHc=".to_owned()));

@@ -3,7 +3,7 @@
 use atoll_tests::local::create_temp_dir;
 use atoll_tests::local::repository::SampleRepository;
 use atoll_tests::process;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Output, Stdio};
 
@@ -46,6 +46,8 @@ fn a_run_works_on_the_repository_of_the_current_directory() {
     let short = branch.rsplit('/').next().unwrap();
     let diff = text(&run_atoll(data.path(), &inside, &["sandbox", "diff", short]));
     assert!(diff.contains("+++ b/done.txt") && diff.contains("+yes"), "{diff}");
+    let files = last_object(&run_atoll(data.path(), &inside, &["sandbox", "diff", short, "--json"]));
+    assert_eq!((&files["files"][0]["path"], &files["files"][0]["added"]), (&json!("done.txt"), &json!(1)), "{files}");
 
     let none = last_object(&run_atoll(data.path(), &inside, &[&run[..], &["--json", "--no-repo"]].concat()));
     assert_eq!(none.get("branch"), None, "{none}");

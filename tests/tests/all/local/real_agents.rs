@@ -6,6 +6,7 @@ mod agent_logins;
 mod agent_sessions;
 mod agent_settings;
 mod model_keys;
+mod on_a_terminal;
 mod projects;
 
 use agent_fixture::{AgentFixture, REAL_API_KEY};

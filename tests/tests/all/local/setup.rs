@@ -57,7 +57,7 @@ async fn the_agent_starts_after_set_up_and_finds_its_files() {
     let commands = [
         "mkdir -p build && echo \"$MINE in $PWD by $(id -un)\" > build/made && echo out && echo err >&2",
         "sleep 4321 & setsid sleep 4321 >/dev/null 2>&1 &",
-        "test \"$CI\" = 1 && test -n \"$npm_config_cache\" && cat build/made",
+        "test \"$CI\" = 1 && test -n \"$npm_config_cache\" && test $npm_config_maxsockets = 15 && cat build/made",
     ];
     let prompt =
         "run cat build/made; echo ci=$CI cache=$npm_config_cache mine=$MINE; cat /proc/[0-9]*/comm | grep sleep";

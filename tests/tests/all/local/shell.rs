@@ -1,4 +1,4 @@
-//! `atoll sandbox shell` on a terminal that `script` creates.
+//! `atoll sandbox shell` and other commands on a terminal that `script` creates.
 
 use atoll_test_wait::{try_wait_for, wait_until};
 use atoll_tests::local::{LocalServer, host_state};
@@ -10,19 +10,19 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use tokio::task::block_in_place;
 
-/// `atoll` on a terminal of 80 by 24, with its output.
-struct ShellTerminal {
+/// `atoll` on a terminal with 24 lines, with its output.
+pub struct CommandTerminal {
     child: Child,
     keyboard: ChildStdin,
     pieces: Receiver<Vec<u8>>,
     output: Vec<u8>,
 }
 
-impl ShellTerminal {
-    fn start(server: &LocalServer, arguments: &str) -> Self {
+impl CommandTerminal {
+    pub fn start(server: &LocalServer, columns: u16, arguments: &str) -> Self {
         let program = process::find_program("atoll");
         let line = format!(
-            "stty cols 80 rows 24; before=$(stty -g); '{}' sandbox {arguments}; code=$?; \
+            "stty cols {columns} rows 24; before=$(stty -g); '{}' {arguments}; code=$?; \
              [ \"$(stty -g)\" = \"$before\" ] && echo restored; echo code=$code",
             program.display()
         );
@@ -57,18 +57,18 @@ impl ShellTerminal {
         found.is_some()
     }
 
-    fn wait_for_text(&mut self, expected: &str) {
+    pub fn wait_for_text(&mut self, expected: &str) {
         let shown = try_wait_for(|| if self.take_text(expected) { Ok(()) } else { Err(self.screen_text()) });
         shown.unwrap_or_else(|screen| panic!("{expected:?} does not come: {screen}"));
     }
 
-    fn send_keys(&mut self, keys: &str) {
+    pub fn send_keys(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
         self.keyboard.flush().unwrap();
     }
 }
 
-impl Drop for ShellTerminal {
+impl Drop for CommandTerminal {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
@@ -80,7 +80,7 @@ async fn a_user_detaches_from_a_shell_and_attaches_again() {
     let server = LocalServer::start();
     let id = server.create_idle_sandbox(json!({})).await;
     block_in_place(|| {
-        let mut screen = ShellTerminal::start(&server, &format!("shell {id}"));
+        let mut screen = CommandTerminal::start(&server, 80, &format!("sandbox shell {id}"));
         screen.wait_for_text("Ctrl-] detaches");
         screen.send_keys("stty size; echo at''work; printf '\\033[?1049h\\033[?25l'\r");
         screen.wait_for_text("24 80");
@@ -98,9 +98,9 @@ async fn a_user_detaches_from_a_shell_and_attaches_again() {
             .unwrap();
         let row: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
         let exec = row["id"].as_str().unwrap();
-        let mut one = ShellTerminal::start(&server, &format!("shell {id} --exec {exec}"));
+        let mut one = CommandTerminal::start(&server, 80, &format!("sandbox shell {id} --exec {exec}"));
         one.wait_for_text("atwork");
-        let mut two = ShellTerminal::start(&server, &format!("shell {id} --exec {exec}"));
+        let mut two = CommandTerminal::start(&server, 80, &format!("sandbox shell {id} --exec {exec}"));
         two.wait_for_text("atwork");
         // Repeat the keys, as a user would: the terminal discards keys until shortly after the replayed output.
         wait_until("keys to arrive", || {
@@ -123,7 +123,7 @@ async fn a_shell_waits_for_a_sandbox_that_is_being_created() {
     assert!(!launcher.is_empty() && launcher.iter().all(|process| process.send_signal(Signal::STOP)));
     let id = server.create_sandbox(json!({ "end": "keep" })).await;
     block_in_place(|| {
-        let mut screen = ShellTerminal::start(&server, &format!("shell {id}"));
+        let mut screen = CommandTerminal::start(&server, 80, &format!("sandbox shell {id}"));
         let outcome = try_wait_for(|| if screen.take_text("creating ") { Ok(()) } else { Err(()) });
         assert!(launcher.iter().all(|process| process.send_signal(Signal::CONT)));
         assert!(outcome.is_ok(), "the shell does not wait: {}", screen.screen_text());
@@ -140,18 +140,24 @@ async fn commands_get_a_terminal_and_a_lost_terminal_is_reported() {
     let mut server = LocalServer::start();
     let id = server.create_idle_sandbox(json!({})).await;
     block_in_place(|| {
-        let mut screen =
-            ShellTerminal::start(&server, &format!("exec {id} -t --env A=b -- sh -c 'tty; echo $A; read x; exit 4'"));
+        let mut screen = CommandTerminal::start(
+            &server,
+            80,
+            &format!("sandbox exec {id} -t --env A=b -- sh -c 'tty; echo $A; read x; exit 4'"),
+        );
         screen.wait_for_text("/dev/pts/");
         screen.wait_for_text("b\r\n");
         screen.send_keys("go\r");
         screen.wait_for_text("restored\r\ncode=4");
-        let mut screen =
-            ShellTerminal::start(&server, &format!("shell {id} --cwd /tmp -- sh -c 'pwd; exec sleep 1000'"));
+        let mut screen = CommandTerminal::start(
+            &server,
+            80,
+            &format!("sandbox shell {id} --cwd /tmp -- sh -c 'pwd; exec sleep 1000'"),
+        );
         screen.wait_for_text("/tmp\r\n");
         screen.send_keys("\x03");
         screen.wait_for_text("restored\r\ncode=130");
-        let mut screen = ShellTerminal::start(&server, &format!("shell {id}"));
+        let mut screen = CommandTerminal::start(&server, 80, &format!("sandbox shell {id}"));
         screen.wait_for_text("Ctrl-] detaches");
         screen.send_keys("echo he''re\r");
         screen.wait_for_text("here\r\n");

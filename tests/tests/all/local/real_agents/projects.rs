@@ -5,6 +5,7 @@ use super::agent_fixture::AgentFixture;
 use crate::local::network::network_tools::{certificate_env, config_for, is_reachable};
 use atoll_tests::local::repository::SampleRepository;
 use atoll_tests::local::{event_data, report_skipped};
+use atoll_tests::process::is_in_path;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -72,7 +73,7 @@ struct Project {
 
 /// Runs the project twice: the second sandbox starts from the layer that the first one's set-up left.
 async fn builds_and_tests(project: Project) {
-    if let Some(program) = project.program.filter(|program| !Path::new(program).exists()) {
+    if let Some(program) = project.program.filter(|program| !is_in_path(program)) {
         return report_skipped(project.name, &format!("{program} is missing"));
     }
     for host in project.hosts {
@@ -112,7 +113,7 @@ async fn a_typescript_project_with_npm_and_vitest() {
     builds_and_tests(Project {
         name: "typescript",
         hosts: &["registry.npmjs.org"],
-        program: Some("/usr/bin/npm"),
+        program: Some("npm"),
         check: "npm test",
         added: "src/farewell.ts",
         installed: "node_modules",
@@ -129,7 +130,7 @@ async fn a_python_project_with_pip_pytest_and_postgresql() {
     builds_and_tests(Project {
         name: "python",
         hosts: &["pypi.org", "files.pythonhosted.org"],
-        program: Some("/usr/bin/python3"),
+        program: Some("python3"),
         check: ".venv/bin/pytest -q",
         added: "tests/test_farewell.py",
         installed: ".venv",
