@@ -2,21 +2,61 @@
 
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
+use atoll_config::Github;
 use atoll_core::id::{ProjectId, UserId};
 use atoll_forge::remote::{Protocol, RemoteUrl};
-use atoll_forges::github::{Credentials, GitHub, GitHubOptions};
+use atoll_forges::github::{AppCredentials, Credentials, GitHub, GitHubOptions};
 use atoll_forges::{Error, Forge, RepositoryName};
 use secrecy::SecretString;
+use std::fs::File;
+use std::io::Read;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Waits for a rate limit that are part of one request. Longer ones are errors, and the caller's job continues later.
 const MAX_RATE_LIMIT_WAIT: Duration = Duration::from_secs(10);
+/// Larger than any private key.
+const MAX_KEY_BYTES: u64 = 64 << 10;
 
 /// The connections to forges, which all credentials share.
-#[derive(Default)]
 pub struct ForgeClients {
+    config: Github,
     github: OnceLock<GitHub>,
+    app: OnceLock<AppCredentials>,
+}
+
+impl ForgeClients {
+    pub fn new(config: Github) -> Self {
+        Self { config, github: OnceLock::new(), app: OnceLock::new() }
+    }
+
+    /// GitHub with these credentials.
+    pub fn github(&self, credentials: Credentials) -> Result<GitHub> {
+        if let Some(known) = self.github.get() {
+            return Ok(known.with_credentials(credentials));
+        }
+        let api_url = self.config.api_base();
+        let options = GitHubOptions { api_url, credentials: credentials.clone(), max_wait: MAX_RATE_LIMIT_WAIT };
+        let created = GitHub::new(options).map_err(|error| forge_problem(&error, None))?;
+        Ok(self.github.get_or_init(|| created).with_credentials(credentials))
+    }
+
+    /// The configured App. Its key is read at the first use, as the server's user.
+    fn app_credentials(&self) -> Result<Option<AppCredentials>> {
+        let (Some(app_id), Some(path)) = (&self.config.app_id, &self.config.app_key) else { return Ok(None) };
+        if let Some(known) = self.app.get() {
+            return Ok(Some(known.clone()));
+        }
+        let read = File::open(path).and_then(|file| {
+            let mut text = String::new();
+            file.take(MAX_KEY_BYTES).read_to_string(&mut text).map(|_| SecretString::from(text))
+        });
+        let private_key = read.map_err(|error| {
+            let detail = format!("github.app_key: cannot read {}: {error}", path.display());
+            forge_problem(&Error::Configuration { detail }, None)
+        })?;
+        Ok(Some(self.app.get_or_init(|| AppCredentials { app_id: app_id.clone(), private_key }).clone()))
+    }
 }
 
 /// A repository at its forge, with the credential for it.
@@ -31,43 +71,89 @@ pub struct ForgeConnection {
 /// The source of a credential, which decides the remedy when the forge refuses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForgeCredential {
+    UserLogin,
+    App,
     DeploymentToken,
 }
 
 impl ForgeCredential {
     const fn describe(self) -> &'static str {
         match self {
+            Self::UserLogin => "the requesting user's login",
+            Self::App => "the server's App",
             Self::DeploymentToken => "the server's token (github.token)",
         }
     }
 
     const fn remedy(self) -> &'static str {
         match self {
+            Self::UserLogin => {
+                "run `atoll forge login github` again as an account that may do this, or `atoll forge logout github` to \
+                 use the server's credentials"
+            }
+            Self::App => "install the App on the repository with the permissions that docs/forges.md lists",
             Self::DeploymentToken => "set `github.token` or GITHUB_TOKEN to a token that may do this",
         }
     }
 }
 
-/// Connects to the forge of a repository with the first credential that there is.
+/// Connects to the forge of a repository with the first credential that there is: the requesting user's own login, the App,
+/// the deployment's token.
 ///
 /// `requester` is the user whose work this is.
 pub async fn connect_forge(
     app: &App,
     _project: ProjectId,
     repo_url: &str,
-    _requester: Option<UserId>,
+    requester: Option<UserId>,
 ) -> Result<ForgeConnection> {
     let repository = find_repository(app, repo_url)?;
-    let Some(token) = app.config.github.token.clone() else {
+    let Some((forge, token, credential)) = choose_credential(app, &repository, requester).await? else {
         let detail = format!(
-            "the server has no credential for {}: run `atoll forge login github`, or set `github.token`",
+            "the server has no credential for {repository} at {}: run `atoll forge login github`, install the server's \
+             App on it, or set `github.token`",
             app.config.github.host()
         );
         return Err(Problem::new(Code::ForgeAccess, detail).with("cause", "forge_credential_missing"));
     };
-    let forge = app.github(Credentials::Token(token.clone()))?;
-    let credential = ForgeCredential::DeploymentToken;
     Ok(ForgeConnection { forge: Arc::new(forge), repository, git_token: Some(token), credential })
+}
+
+/// The token for git over https to a repository at the forge; `None` if the URL is elsewhere, or there is no credential.
+pub async fn find_git_token(app: &App, url: &RemoteUrl, requester: Option<UserId>) -> Result<Option<SecretString>> {
+    if !matches!(url.protocol(), Protocol::Https | Protocol::Http) {
+        return Ok(None);
+    }
+    let Some(repository) = name_at(url, &app.config.github.host()) else { return Ok(None) };
+    Ok(choose_credential(app, &repository, requester).await?.map(|(_, token, _)| token))
+}
+
+/// The first credential for a repository, with its token. An App counts only where it is installed.
+async fn choose_credential(
+    app: &App,
+    repository: &RepositoryName,
+    requester: Option<UserId>,
+) -> Result<Option<(GitHub, SecretString, ForgeCredential)>> {
+    if let Some(user) = requester
+        && let Some(token) = app.forge_logins.find_token(user).await?
+    {
+        let forge = app.forges.github(Credentials::Token(token.clone()))?;
+        return Ok(Some((forge, token, ForgeCredential::UserLogin)));
+    }
+    if let Some(credentials) = app.forges.app_credentials()? {
+        let forge = app.forges.github(Credentials::App(credentials))?;
+        match forge.repository_token(repository).await {
+            Ok(token) => {
+                app.secrets.learn(None, std::slice::from_ref(&token));
+                return Ok(Some((forge, token, ForgeCredential::App)));
+            }
+            Err(Error::NotFound { .. }) => {}
+            Err(error) => return Err(forge_problem(&error, Some(ForgeCredential::App))),
+        }
+    }
+    let Some(token) = app.config.github.token.clone() else { return Ok(None) };
+    let forge = app.forges.github(Credentials::Token(token.clone()))?;
+    Ok(Some((forge, token, ForgeCredential::DeploymentToken)))
 }
 
 impl ForgeConnection {
@@ -90,28 +176,14 @@ fn find_repository(app: &App, repo_url: &str) -> Result<RepositoryName> {
 }
 
 /// Owner and name of a repository at the forge with this host. Forges serve ssh at another port.
-pub fn name_at(url: &RemoteUrl, host: &str) -> Option<RepositoryName> {
+fn name_at(url: &RemoteUrl, host: &str) -> Option<RepositoryName> {
     let is_there = match url.protocol() {
         Protocol::Https | Protocol::Http => url.host_and_port() == host,
         Protocol::Ssh => Some(url.host()) == host.split(':').next(),
         Protocol::File => false,
     };
-    let name =
-        RepositoryName::from_identity(&format!("{host}/{}", url.path())).filter(|name| !name.owner.contains('/'));
-    name.filter(|_| is_there)
-}
-
-impl App {
-    /// GitHub with these credentials.
-    pub fn github(&self, credentials: Credentials) -> Result<GitHub> {
-        if let Some(known) = self.forges.github.get() {
-            return Ok(known.with_credentials(credentials));
-        }
-        let api_url = self.config.github.api_base();
-        let options = GitHubOptions { api_url, credentials: credentials.clone(), max_wait: MAX_RATE_LIMIT_WAIT };
-        let created = GitHub::new(options).map_err(|error| forge_problem(&error, None))?;
-        Ok(self.forges.github.get_or_init(|| created).with_credentials(credentials))
-    }
+    let name = RepositoryName::from_identity(&format!("{host}/{}", url.path()))?;
+    (is_there && !name.owner.contains('/')).then_some(name)
 }
 
 /// A failure of a forge as one sentence with its remedy.

@@ -15,6 +15,7 @@ mod egress;
 mod event_follower;
 mod extract;
 pub mod forge_access;
+mod forge_logins;
 mod gateway;
 mod guard;
 mod hub;

@@ -106,6 +106,19 @@ impl GitHub {
         }
     }
 
+    /// The name of the account that the token belongs to.
+    pub async fn read_account(&self) -> Result<String> {
+        let Credentials::Token(token) = &self.credentials else {
+            return Err(Error::Configuration { detail: "an App has no account".to_owned() });
+        };
+        #[derive(serde::Deserialize)]
+        struct Account {
+            login: String,
+        }
+        let found = self.send_as(token, Method::GET, "/user", None::<&()>, Repeat::Safe).await?;
+        Ok(found.parse::<Account>("account")?.login)
+    }
+
     /// Sends a request about a repository. `path` begins after `/repos/OWNER/NAME`.
     pub(super) async fn send(
         &self,
