@@ -10,6 +10,7 @@ mod escape;
 mod fake_provider;
 mod faults;
 mod forge_double;
+mod forge_login;
 mod fuzz;
 mod hostile;
 mod inbox;
