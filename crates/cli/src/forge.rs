@@ -69,6 +69,7 @@ async fn log_in(client: &ConnectedClient, forge: ForgeKind, output: &Output) -> 
         let (page, code) = (text::escape_line(&started.verification_uri), text::escape_line(&started.user_code));
         format!("Open {page} and enter the code {code}\nWaiting for your confirmation …")
     })?;
+    output.flush()?;
     let mut interval_s = started.interval_s;
     loop {
         tokio::time::sleep(Duration::from_secs(interval_s)).await;

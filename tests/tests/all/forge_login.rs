@@ -71,10 +71,15 @@ impl ForgeSetup {
         (status.success(), text)
     }
 
-    /// Requests a sandbox of the private repository.
-    async fn request_sandbox(&self) -> ApiResponse {
-        let repo = json!({ "url": format!("{}/{REPOSITORY}.git", self.forge.url()) });
-        self.admin.post("/sandboxes", json!({ "provider": "fake", "agent": "demo", "repo": repo })).await
+    /// Resolves a sandbox of a private repository, for which the server fetches it.
+    async fn fetch_repository(&self, full_name: &str) -> ApiResponse {
+        let repo = json!({ "url": format!("{}/{full_name}.git", self.forge.url()) });
+        let body = json!({ "provider": "local", "agent": "demo", "approvals": "full", "repo": repo });
+        self.admin.post("/sandboxes/preview", body).await
+    }
+
+    async fn fetch(&self) -> ApiResponse {
+        self.fetch_repository(REPOSITORY).await
     }
 
     async fn login(&self) -> Value {
@@ -93,7 +98,7 @@ impl ForgeSetup {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_logs_in_by_device_flow_and_out_again() {
     let setup = ForgeSetup::new(&[("CLIENT_ID", "Iv1.x")]).await;
-    setup.request_sandbox().await.expect_problem(422, "clone_failed");
+    setup.fetch().await.expect_problem(422, "clone_failed");
     let (is_granted, text) = setup.log_in(None);
     assert!(!is_granted && text.contains("you denied the login"), "{text}");
     let (is_granted, text) = setup.log_in(Some(USER_TOKEN));
@@ -102,7 +107,7 @@ async fn a_user_logs_in_by_device_flow_and_out_again() {
     let listed = setup.run(&["forge", "ls"]);
     let listed = String::from_utf8(listed.stdout).unwrap();
     assert!(listed.contains("octo") && listed.contains("logins") && !listed.contains(USER_TOKEN), "{listed}");
-    setup.request_sandbox().await.expect_status(201);
+    setup.fetch().await.expect_status(200);
 
     // The login belongs to one user.
     let user = setup.admin.post("/users", json!({ "name": "ada", "role": "member" })).await.expect_status(201);
@@ -118,7 +123,7 @@ async fn a_user_logs_in_by_device_flow_and_out_again() {
 
     assert!(setup.run(&["forge", "logout", "github"]).status.success());
     assert_eq!(setup.login().await, Value::Null);
-    setup.request_sandbox().await.expect_problem(422, "clone_failed");
+    setup.fetch().await.expect_problem(422, "clone_failed");
     let problem = setup.admin.post("/forges/github/login/poll", json!({})).await.expect_problem(409, "forge_access");
     assert_eq!(problem["cause"], "forge_login_missing");
     setup.admin.post("/forges/gitlab/login", json!({})).await.expect_problem(404, "not_found");
@@ -132,26 +137,26 @@ async fn an_expiring_login_is_renewed_once_and_an_expired_one_names_the_remedy()
     assert!(setup.log_in(Some(USER_TOKEN)).0);
     setup.forge.set_token_lifetime(28_800);
     let polls = setup.forge.count_requests("POST", "/login/oauth/access_token");
-    let created = tokio::join!(setup.request_sandbox(), setup.request_sandbox(), setup.request_sandbox());
+    let created = tokio::join!(setup.fetch(), setup.fetch(), setup.fetch());
     for response in [created.0, created.1, created.2] {
-        response.expect_status(201);
+        response.expect_status(200);
     }
     assert_eq!(setup.forge.count_requests("POST", "/login/oauth/access_token"), polls + 1, "one renewal for all");
     setup.assert_no_token_stored();
 
     // The renewed login outlives the server.
     setup.server.restart();
-    setup.request_sandbox().await.expect_status(201);
+    setup.fetch().await.expect_status(200);
     assert_eq!(setup.forge.count_requests("POST", "/login/oauth/access_token"), polls + 1);
 
     setup.forge.set_token_lifetime(0);
     assert!(setup.log_in(Some(USER_TOKEN)).0);
     setup.forge.inject_fault(Fault::Down);
-    let down = setup.request_sandbox().await.expect_problem(503, "forge_unavailable");
+    let down = setup.fetch().await.expect_problem(503, "forge_unavailable");
     assert!(down["detail"].as_str().unwrap().contains("retry later"), "{down}");
     setup.forge.clear_faults();
     setup.forge.revoke_login();
-    let expired = setup.request_sandbox().await.expect_problem(409, "forge_access");
+    let expired = setup.fetch().await.expect_problem(409, "forge_access");
     assert_eq!(expired["cause"], "forge_login_expired");
     assert!(expired["detail"].as_str().unwrap().contains("run `atoll forge login github` again"), "{expired}");
     setup.assert_no_token_stored();
@@ -164,12 +169,12 @@ async fn the_app_serves_its_repositories_and_the_servers_token_all_others() {
     let path = dir.path().join("app.pem");
     let keys = [("APP_ID", "3"), ("APP_KEY", path.to_str().unwrap()), ("TOKEN", SERVER_TOKEN)];
     let setup = ForgeSetup::new(&keys).await;
-    let unreadable = setup.request_sandbox().await.expect_problem(409, "forge_access");
+    let unreadable = setup.fetch().await.expect_problem(409, "forge_access");
     assert!(unreadable["detail"].as_str().unwrap().starts_with("github.app_key: cannot read"), "{unreadable}");
     std::fs::write(&path, &key).unwrap();
     setup.forge.revoke_token(SERVER_TOKEN);
     for _ in 0..2 {
-        setup.request_sandbox().await.expect_status(201);
+        setup.fetch().await.expect_status(200);
     }
     assert_eq!(setup.forge.count_requests("POST", "/access_tokens"), 1, "the token is used again");
     let requests = setup.forge.requests();
@@ -180,12 +185,10 @@ async fn the_app_serves_its_repositories_and_the_servers_token_all_others() {
     setup.git.create_repository("octo/other");
     setup.forge.host_repository("octo/other", &setup.git);
     setup.forge.uninstall_app("octo/other");
-    let repo = json!({ "url": format!("{}/octo/other.git", setup.forge.url()) });
-    let body = json!({ "provider": "fake", "agent": "demo", "repo": repo });
-    let refused = setup.admin.post("/sandboxes", body.clone()).await.expect_problem(422, "clone_failed");
+    let refused = setup.fetch_repository("octo/other").await.expect_problem(422, "clone_failed");
     assert_eq!(refused["cause"], "remote_auth");
     setup.forge.accept_token(SERVER_TOKEN);
-    setup.admin.post("/sandboxes", body).await.expect_status(201);
+    setup.fetch_repository("octo/other").await.expect_status(200);
     setup.assert_no_token_stored();
     let disabled = setup.admin.post("/forges/github/login", json!({})).await.expect_problem(409, "forge_access");
     assert!(disabled["detail"].as_str().unwrap().contains("github.client_id"), "{disabled}");
