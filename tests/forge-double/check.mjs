@@ -1,61 +1,21 @@
 // Drives the forge double with the official client and checks every exchange against GitHub's published description.
 // Usage: node check.mjs URL TOKEN OWNER NAME BRANCH, with the packages of package.json in NODE_MODULES.
-import { createRequire } from "node:module";
-import { readFileSync } from "node:fs";
 import assert from "node:assert/strict";
+import { checkResponse, counts, modules } from "./description.mjs";
 
-const modules = createRequire(process.env.NODE_MODULES + "/x.js");
 const { Octokit } = await import(modules.resolve("octokit"));
-const Ajv = modules("ajv").default;
-const addFormats = modules("ajv-formats").default;
 const [url, token, owner, repo, branch] = process.argv.slice(2);
-
-const path = modules.resolve("@octokit/openapi").replace(/index\.js$/, "generated/api.github.com.json");
-const description = JSON.parse(readFileSync(path, "utf8"));
-const ajv = new Ajv({ strict: false, validateFormats: true });
-addFormats(ajv);
-ajv.addSchema(description, "github");
-
-// GitHub's own URLs have templates, such as `{/sha}`, that the format `uri` does not allow.
-ajv.addFormat("uri", (text) => /^https?:\/\//.test(text));
-
-let checked = 0;
-function check(pointer, value, what) {
-  const validate = ajv.getSchema(`github#${pointer}`) ?? ajv.compile({ $ref: `github#${pointer}` });
-  if (!validate(value)) {
-    throw new Error(`${what}: ${ajv.errorsText(validate.errors)}`);
-  }
-  checked += 1;
-}
-
-const escape = (part) => part.replaceAll("~", "~0").replaceAll("/", "~1");
-
-function checkResponse(options, status, data) {
-  const method = options.method.toLowerCase();
-  const operation = description.paths[options.url]?.[method];
-  assert(operation, `${method} ${options.url} is not described`);
-  const found = operation.responses[status];
-  assert(found, `${method} ${options.url} does not describe the status ${status}`);
-  const place = found.$ref
-    ? found.$ref.slice(1)
-    : `/paths/${escape(options.url)}/${method}/responses/${status}`;
-  const response = found.$ref ? place.split("/").slice(1).reduce((at, key) => at[key], description) : found;
-  const media = response.content && Object.keys(response.content)[0];
-  if (media) {
-    check(`${place}/content/${escape(media)}/schema`, data, `${method} ${options.url} → ${status}`);
-  }
-}
 
 const octokit = new Octokit({ auth: token, baseUrl: url, retry: { enabled: false }, throttle: { enabled: false } });
 octokit.hook.wrap("request", async (request, options) => {
-  const template = { method: options.method, url: options.url };
+  const [template, method] = [options.url, options.method.toLowerCase()];
   try {
     const response = await request(options);
-    checkResponse(template, response.status, response.data);
+    checkResponse(template, method, response.status, response.data);
     return response;
   } catch (error) {
     if (error.response) {
-      checkResponse(template, error.response.status, error.response.data);
+      checkResponse(template, method, error.response.status, error.response.data);
     }
     throw error;
   }
@@ -68,6 +28,8 @@ const refused = async (status, request) => {
   assert.equal(error?.status, status, `expected ${status}, found ${error}`);
 };
 
+const account = await rest.users.getAuthenticated();
+assert.equal(account.data.login, owner);
 const repository = await rest.repos.get(place);
 const base = repository.data.default_branch;
 const head = await rest.git.getRef({ ...place, ref: `heads/${branch}` });
@@ -95,4 +57,4 @@ await rest.git.deleteRef({ ...place, ref: `heads/${branch}` });
 await refused(422, rest.git.deleteRef({ ...place, ref: `heads/${branch}` }));
 const after = await rest.pulls.get({ ...place, pull_number: number });
 assert.deepEqual([after.data.merged, after.data.state], [true, "closed"]);
-console.log(`checked ${checked} responses`);
+console.log(`checked ${counts.responses} responses`);

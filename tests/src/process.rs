@@ -44,8 +44,9 @@ pub fn program_command(name: &str) -> Command {
     // The repository of the current directory is a default of the command line.
     command.current_dir("/");
     for (variable, _) in std::env::vars_os() {
-        let is_atoll_variable =
-            variable.to_str().is_some_and(|name| name.starts_with("ATOLL_") || name == "DATABASE_URL");
+        let is_atoll_variable = variable
+            .to_str()
+            .is_some_and(|name| name.starts_with("ATOLL_") || ["DATABASE_URL", "GITHUB_TOKEN"].contains(&name));
         if is_atoll_variable {
             command.env_remove(variable);
         }

@@ -13,6 +13,7 @@ mod event_queries;
 pub mod events;
 mod exec;
 mod files;
+mod forges;
 mod health;
 mod limits;
 mod live;
@@ -47,6 +48,7 @@ pub use exec::{
 pub use files::{
     BlobReceipt, DeleteFileQuery, FileListQuery, FilePathQuery, MoveFile, NewDirectory, SandboxFile, WriteFileQuery,
 };
+pub use forges::{Forge, ForgeList, ForgeLogin, ForgeLoginProgress, ForgeLoginState, StartedForgeLogin};
 pub use health::{Health, StoreHealth};
 pub use limits::{ChangeLimits, SandboxLimits};
 pub use live::{

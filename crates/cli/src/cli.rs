@@ -5,7 +5,7 @@ use crate::help::arrange_help;
 use crate::output::Output;
 use crate::runtime::build_runtime;
 use crate::{
-    agents, approvals, backup, cache, code, compare, completions, config, doctor, event_log, gc, image, inbox,
+    agents, approvals, backup, cache, code, compare, completions, config, doctor, event_log, forge, gc, image, inbox,
     model_script, openapi, project, providers, run as run_task, sandbox, sandbox_overview, secret, serve, session,
     setup, snapshot, ticket, token, user, verify,
 };
@@ -112,6 +112,8 @@ pub enum Command {
     Token(token::TokenArgs),
     /// Manage secrets
     Secret(secret::SecretArgs),
+    /// Log in to GitHub, so that your work uses your account
+    Forge(forge::ForgeArgs),
     /// Remove expired data now
     Gc(gc::Gc),
     /// Back up the database and the blobs
@@ -193,6 +195,7 @@ async fn run_async(command: &Command, output: &Output) -> Result {
         Command::Project(project) => project::run(project, output).await,
         Command::User(user) => user::run(user, output).await,
         Command::Token(token) => token::run(token, output).await,
+        Command::Forge(forge) => forge::run(forge, output).await,
         Command::Gc(gc) => gc::run(gc, output).await,
         Command::Doctor(doctor) => doctor::run(doctor, output).await,
         Command::ModelScript(model_script) => model_script::run(model_script, output).await,

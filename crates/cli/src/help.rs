@@ -9,7 +9,7 @@ const ROOT_GROUPS: &[CommandGroup] = &[
     ("Run agents", &["run", "code", "attach", "send", "approvals", "approve", "deny", "messages", "message"]),
     ("Sandboxes and sessions", &["ls", "sandbox", "session", "ticket", "snapshot", "cache", "image"]),
     ("Look at the work", &["logs", "replay", "events", "compare"]),
-    ("Set up", &["agents", "secret", "setup", "providers", "doctor", "verify", "config"]),
+    ("Set up", &["agents", "secret", "forge", "setup", "providers", "doctor", "verify", "config"]),
     ("Run a server", &["serve", "project", "user", "token", "backup", "gc"]),
     ("For programs", &["model-script", "completions", "openapi", "help"]),
 ];

@@ -21,6 +21,7 @@ mod doctor;
 mod embedded;
 mod event_log;
 pub mod failure;
+mod forge;
 mod gc;
 mod help;
 mod image;

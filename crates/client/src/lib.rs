@@ -7,6 +7,7 @@ mod error;
 mod event_socket;
 mod event_stream;
 mod file_routes;
+mod forge_routes;
 mod http;
 mod sandbox_routes;
 mod session_routes;

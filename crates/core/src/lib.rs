@@ -15,6 +15,7 @@ pub mod demo_line;
 pub mod event;
 mod event_types;
 pub mod fake_options;
+pub mod forge;
 pub mod git_settings;
 pub mod guardian;
 pub mod id;

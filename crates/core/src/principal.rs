@@ -42,6 +42,11 @@ impl Principal {
     }
 }
 
+/// The user that an actor of the log is, if it is one.
+pub fn user_of_actor(actor: &str) -> Option<UserId> {
+    actor.strip_prefix("user:")?.parse().ok()
+}
+
 /// An operation on something that belongs to a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProjectAction {
@@ -87,6 +92,15 @@ pub fn check_permission(deployment: Role, project: Option<Role>, action: Project
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_actor_names_its_user() {
+        let user = UserId::new();
+        let principal = Principal::User { token: TokenId::new(), user, role: Role::Member };
+        assert_eq!(user_of_actor(&principal.actor()), Some(user));
+        let service = Principal::Service { token: TokenId::new(), role: Role::Member, project: None };
+        assert_eq!(user_of_actor(&service.actor()), None);
+    }
 
     #[test]
     fn each_action_has_its_minimum_role() {

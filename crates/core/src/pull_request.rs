@@ -68,6 +68,17 @@ pub struct PullRequestLink {
     pub state: PullRequestState,
 }
 
+impl PullRequestLink {
+    /// True if news about a pull request replaces these. Deliveries come late and in any order: a merge is final, and news
+    /// about another pull request count only if it is newer and this one has ended.
+    pub const fn is_replaced_by(&self, news: &Self) -> bool {
+        if self.number == news.number {
+            return !matches!(self.state, PullRequestState::Merged);
+        }
+        news.number > self.number && !matches!(self.state, PullRequestState::Open)
+    }
+}
+
 /// The state of a pull request that a merge depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -161,6 +172,23 @@ mod tests {
     }
 
     /// Of all combinations, exactly those merge that nothing forbids and nothing leaves open.
+    #[test]
+    fn late_news_replace_nothing() {
+        use PullRequestState::{Closed, Merged, Open};
+        let link = |number, state| PullRequestLink { number, url: String::new(), state };
+        for (own, news, expected) in [
+            (link(3, Open), link(3, Merged), true),
+            (link(3, Open), link(3, Closed), true),
+            (link(3, Closed), link(3, Merged), true),
+            (link(3, Merged), link(3, Closed), false),
+            (link(3, Open), link(4, Open), false),
+            (link(3, Closed), link(4, Open), true),
+            (link(3, Merged), link(2, Closed), false),
+        ] {
+            assert_eq!(own.is_replaced_by(&news), expected, "{own:?}, {news:?}");
+        }
+    }
+
     #[test]
     fn merges_only_what_checks_and_reviews_allow() {
         for mergeability in Mergeability::ALL {

@@ -14,6 +14,8 @@ mod data_dir;
 mod egress;
 mod event_follower;
 mod extract;
+pub mod forge_access;
+mod forge_logins;
 mod gateway;
 mod guard;
 mod hub;

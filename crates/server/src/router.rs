@@ -2,7 +2,7 @@
 
 use crate::api::{
     agent_routes, approval_routes, blob_routes, cache_routes, command_routes, diff_routes, event_routes, file_routes,
-    gc_routes, health_routes, image_routes, limit_routes, message_routes, network_routes, project_routes,
+    forge_routes, gc_routes, health_routes, image_routes, limit_routes, message_routes, network_routes, project_routes,
     provider_routes, sandbox_routes, secret_routes, session_routes, snapshot_routes, ticket_routes, token_routes,
     user_routes, webhook_routes, worker_routes, worktree_routes,
 };
@@ -107,6 +107,9 @@ fn api_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(secret_routes::list_secrets))
         .routes(routes!(secret_routes::rotate_key))
         .routes(routes!(secret_routes::put_secret, secret_routes::remove_secret))
+        .routes(routes!(forge_routes::list_forges))
+        .routes(routes!(forge_routes::start_login, forge_routes::remove_login))
+        .routes(routes!(forge_routes::poll_login))
         .routes(routes!(gc_routes::collect_garbage))
         .routes(routes!(webhook_routes::receive_github_webhook))
 }

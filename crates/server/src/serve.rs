@@ -110,6 +110,11 @@ impl Server {
             Ok(Some(sentence)) => tracing::warn!("{sentence}"),
             Err(problem) => tracing::warn!(detail = problem.detail, "failed to read the secrets"),
         }
+        match crate::forge_logins::teach_redactor(&store, &app.secrets).await {
+            Ok(0) => {}
+            Ok(count) => tracing::warn!(count, "cannot open logins at forges; their users must log in again"),
+            Err(problem) => tracing::warn!(detail = problem.detail, "failed to read the logins at forges"),
+        }
         app.egress.set_server_address(address);
         let providers = Arc::new(Providers::new(&options, &app));
         app.set_providers(Arc::clone(&providers));

@@ -6,6 +6,8 @@ use crate::auth::tickets::Tickets;
 use crate::auth::{Caller, PrincipalKey, TokenCache};
 use crate::blobs::Blobs;
 use crate::egress::Egress;
+use crate::forge_access::ForgeClients;
+use crate::forge_logins::ForgeLogins;
 use crate::gateway::Gateway;
 use crate::hub::Hub;
 use crate::ingest_gates::IngestGates;
@@ -64,6 +66,8 @@ pub struct App {
     pub egress: Arc<Egress>,
     /// The model gateway.
     pub gateway: Arc<Gateway>,
+    pub forges: Arc<ForgeClients>,
+    pub forge_logins: Arc<ForgeLogins>,
     /// Identifies this data directory, which local sandboxes belong to.
     pub server_id: String,
     providers: OnceLock<Arc<Providers>>,
@@ -113,6 +117,17 @@ const MAX_CACHED_OWNERS: usize = 100_000;
 
 impl App {
     pub fn new(options: &Options, parts: AppParts) -> Self {
+        let config = &options.config;
+        let fixed = config.secret_values.clone();
+        let secrets = Arc::new(Secrets::new(&config.data_dir, config.secret.key.clone(), fixed));
+        let forges = Arc::new(ForgeClients::new(config.github.clone()));
+        let forge_logins = ForgeLogins::new(
+            parts.store.clone(),
+            Arc::clone(&parts.clock),
+            Arc::clone(&secrets),
+            config.github.clone(),
+            Arc::clone(&forges),
+        );
         Self {
             store: parts.store,
             clock: parts.clock,
@@ -122,11 +137,7 @@ impl App {
             limiter: Limiter::new(&options.config.limits),
             tokens: TokenCache::default(),
             tickets: Tickets::default(),
-            secrets: Arc::new(Secrets::new(
-                &options.config.data_dir,
-                options.config.secret.key.clone(),
-                options.config.secret_values.clone(),
-            )),
+            secrets,
             agents: Arc::new(Agents::new(options.agents.clone(), &options.config)),
             terminals: Terminals::default(),
             sandbox_locks: KeyedLocks::default(),
@@ -143,6 +154,8 @@ impl App {
             stopping: parts.stopping,
             egress: Arc::new(Egress::new(&options.config, &options.no_proxy)),
             gateway: Arc::new(parts.gateway),
+            forges,
+            forge_logins: Arc::new(forge_logins),
             server_id: parts.server_id,
             providers: OnceLock::new(),
             owners: Mutex::new(HashMap::new()),

@@ -11,6 +11,7 @@ pub mod budgets;
 pub mod continuous;
 pub mod error;
 pub mod events;
+pub mod forge_logins;
 pub mod idempotency;
 pub mod jobs;
 pub mod messages;

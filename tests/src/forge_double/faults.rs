@@ -1,6 +1,7 @@
 //! Faults that a test injects.
 
 use super::ForgeReply;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Debug, Clone)]
 pub enum Fault {
@@ -8,6 +9,10 @@ pub enum Fault {
     Down,
     /// The next requests get 403 with `retry-after`, in seconds.
     SecondaryRateLimit { requests: u32, retry_after: u64 },
+    /// The next requests get 403 with an exhausted limit, which ends after this many seconds.
+    PrimaryRateLimit { requests: u32, reset_after: u64 },
+    /// The next requests get 502.
+    BadGateway { requests: u32 },
     /// The next request with this method and end of the path has its effect, but its response is a 502.
     LostResponse { method: &'static str, path_end: &'static str },
 }
@@ -31,7 +36,22 @@ impl Faults {
                     reply.headers.push(("retry-after", retry_after.to_string()));
                     return Some(reply);
                 }
-                Fault::SecondaryRateLimit { .. } | Fault::LostResponse { .. } => {}
+                Fault::PrimaryRateLimit { requests, reset_after } if *requests > 0 => {
+                    *requests -= 1;
+                    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+                    let mut reply = ForgeReply::message(403, "API rate limit exceeded for user ID 1.");
+                    reply.headers.push(("x-ratelimit-remaining", "0".to_owned()));
+                    reply.headers.push(("x-ratelimit-reset", (now + *reset_after).to_string()));
+                    return Some(reply);
+                }
+                Fault::BadGateway { requests } if *requests > 0 => {
+                    *requests -= 1;
+                    return Some(ForgeReply::message(502, "Bad Gateway"));
+                }
+                Fault::SecondaryRateLimit { .. }
+                | Fault::PrimaryRateLimit { .. }
+                | Fault::BadGateway { .. }
+                | Fault::LostResponse { .. } => {}
             }
         }
         None
@@ -41,7 +61,10 @@ impl Faults {
     pub fn takes_response(&mut self, method: &str, path: &str) -> bool {
         let is_meant = |fault: &Fault| match fault {
             Fault::LostResponse { method: named, path_end } => *named == method && path.ends_with(path_end),
-            Fault::Down | Fault::SecondaryRateLimit { .. } => false,
+            Fault::Down
+            | Fault::SecondaryRateLimit { .. }
+            | Fault::PrimaryRateLimit { .. }
+            | Fault::BadGateway { .. } => false,
         };
         match self.0.iter().position(is_meant) {
             Some(place) => {

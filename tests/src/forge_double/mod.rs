@@ -6,6 +6,7 @@
 mod bare_repository;
 mod device_flow;
 mod faults;
+mod git_hosting;
 mod payloads;
 mod pulls;
 mod routes;
@@ -13,9 +14,11 @@ mod routes;
 pub use bare_repository::BareRepository;
 pub use faults::Fault;
 
+use crate::git_server::GitServer;
 use device_flow::DeviceFlow;
 use faults::Faults;
 use pulls::{CheckRun, PullState, Review};
+use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -33,6 +36,12 @@ pub struct ForgeDouble {
 pub(crate) struct ForgeState {
     url: String,
     tokens: BTreeSet<String>,
+    /// Tokens of the App, each for one repository.
+    installation_tokens: BTreeMap<String, String>,
+    /// Repositories that the App is not installed on.
+    without_app: BTreeSet<String>,
+    /// Where git's own requests go.
+    git_server: Option<SocketAddr>,
     repositories: BTreeMap<String, RepositoryState>,
     faults: Faults,
     requests: Vec<ReceivedRequest>,
@@ -50,12 +59,14 @@ pub(crate) struct RepositoryState {
 }
 
 /// A request that the double received.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct ReceivedRequest {
     pub method: String,
     /// With the query.
     pub path: String,
     pub status: u16,
+    pub body: Value,
+    pub response: Value,
 }
 
 /// A response before it is sent.
@@ -75,6 +86,13 @@ impl ForgeReply {
             status,
             serde_json::json!({ "message": message, "documentation_url": "https://docs.github.com/rest" }),
         )
+    }
+}
+
+impl ForgeState {
+    /// True if a token may use a repository.
+    fn may_use(&self, token: &str, full_name: &str) -> bool {
+        self.tokens.contains(token) || self.installation_tokens.get(token).is_some_and(|own| own == full_name)
     }
 }
 
@@ -122,6 +140,37 @@ impl ForgeDouble {
         self.lock().tokens.insert(token.to_owned());
     }
 
+    /// Rejects a token from now on.
+    pub fn revoke_token(&self, token: &str) {
+        self.lock().tokens.remove(token);
+    }
+
+    /// Serves a repository of a git server, for the API and for git itself.
+    pub fn host_repository(&self, full_name: &str, git_server: &GitServer) {
+        self.add_repository(full_name, &git_server.path(full_name));
+        self.lock().git_server = Some(git_server.address);
+    }
+
+    /// Answers the App as on a repository without it.
+    pub fn uninstall_app(&self, full_name: &str) {
+        self.lock().without_app.insert(full_name.to_owned());
+    }
+
+    /// Issues user tokens with this lifetime from now on.
+    pub fn set_token_lifetime(&self, seconds: u64) {
+        self.lock().device_flow.set_lifetime(seconds);
+    }
+
+    /// Accepts the refresh token of the login no more.
+    pub fn revoke_login(&self) {
+        self.lock().device_flow.revoke();
+    }
+
+    /// The number of requests with this method and end of the path.
+    pub fn count_requests(&self, method: &str, path_end: &str) -> usize {
+        self.requests().iter().filter(|request| request.method == method && request.path.ends_with(path_end)).count()
+    }
+
     pub fn inject_fault(&self, fault: Fault) {
         self.lock().faults.inject(fault);
     }
@@ -167,11 +216,7 @@ impl ForgeDouble {
 
     /// Confirms or denies the device logins that wait.
     pub fn answer_device_login(&self, token: Option<&str>) {
-        let mut state = self.lock();
-        if let Some(token) = token {
-            state.tokens.insert(token.to_owned());
-        }
-        state.device_flow.answer(token);
+        self.lock().device_flow.answer(token);
     }
 
     fn with_repository<T>(&self, full_name: &str, use_it: impl FnOnce(&mut RepositoryState) -> T) -> T {

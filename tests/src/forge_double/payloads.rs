@@ -76,6 +76,16 @@ pub(super) fn user(url: &str, login: &str) -> Value {
     user
 }
 
+/// The account of a token.
+pub(super) fn account(url: &str, login: &str) -> Value {
+    let mut account = user(url, login);
+    let rest = json!({ "name": null, "company": null, "blog": null, "location": null, "email": null, "hireable": null,
+        "bio": null, "public_repos": 1, "public_gists": 0, "followers": 0, "following": 0, "created_at": TIME,
+        "updated_at": TIME });
+    account.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+    account
+}
+
 pub(super) fn repository(url: &str, full_name: &str, default_branch: &str) -> Value {
     let (owner, name) = full_name.split_once('/').unwrap();
     let mut repository = json!({

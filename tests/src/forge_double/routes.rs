@@ -1,5 +1,6 @@
 //! The routes of the double.
 
+use super::git_hosting::{git_repository, serve_git};
 use super::pulls::not_found;
 use super::{ForgeReply, ForgeState, ReceivedRequest, payloads};
 use axum::body::Body;
@@ -22,6 +23,9 @@ struct ForgeRequest {
 pub(super) async fn serve(state: Arc<Mutex<ForgeState>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let bytes = axum::body::to_bytes(body, MAX_BODY_BYTES).await.unwrap_or_default();
+    if let Some(repository) = git_repository(parts.uri.path()) {
+        return serve_git(&state, &repository, parts, bytes.to_vec()).await;
+    }
     let authorization = parts.headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let token = authorization.strip_prefix("Bearer ").or_else(|| authorization.strip_prefix("token "));
     let request = ForgeRequest {
@@ -36,7 +40,9 @@ pub(super) async fn serve(state: Arc<Mutex<ForgeState>>, request: Request) -> Re
     let reply = tokio::task::spawn_blocking(move || {
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         let reply = respond(&mut state, &request);
-        state.requests.push(ReceivedRequest { method: request.method, path: uri, status: reply.status });
+        let ForgeRequest { method, body, .. } = request;
+        let response = reply.body.clone().unwrap_or_default();
+        state.requests.push(ReceivedRequest { method, path: uri, status: reply.status, body, response });
         reply
     });
     let reply = reply.await.unwrap_or_else(|_| ForgeReply::message(500, "the double failed"));
@@ -64,29 +70,47 @@ fn dispatch(state: &mut ForgeState, request: &ForgeRequest) -> ForgeReply {
     let segments: Vec<&str> = request.path.trim_matches('/').split('/').collect();
     match (request.method.as_str(), segments.as_slice()) {
         ("POST", ["login", "device", "code"]) => return state.device_flow.issue_code(&url),
-        ("POST", ["login", "oauth", "access_token"]) => return state.device_flow.poll(&request.body),
+        ("POST", ["login", "oauth", "access_token"]) => {
+            return state.device_flow.poll(&request.body, &mut state.tokens);
+        }
         _ => {}
     }
     let Some(token) = &request.token else { return ForgeReply::message(401, "Requires authentication") };
     // A JSON Web Token has three parts.
     let is_app = token.split('.').count() == 3;
     match (request.method.as_str(), segments.as_slice()) {
-        ("GET", ["repos", owner, _, "installation"]) if is_app => {
+        ("GET", ["repos", owner, name, "installation"]) if is_app => {
+            if state.without_app.contains(&format!("{owner}/{name}")) {
+                return not_found();
+            }
             return ForgeReply::json(200, payloads::installation(&url, owner));
         }
         ("POST", ["app", "installations", "4", "access_tokens"]) if is_app => {
+            let named = request.body["repositories"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let [name] = named else { return ForgeReply::message(422, "name one repository") };
+            let suffix = format!("/{}", name.as_str().unwrap_or_default());
+            let Some(full_name) = state.repositories.keys().find(|full_name| full_name.ends_with(&suffix)).cloned()
+            else {
+                return ForgeReply::message(422, "There is at least one repository that does not exist");
+            };
             state.next_id += 1;
             let token = format!("installation-token-{}", state.next_id);
-            state.tokens.insert(token.clone());
+            state.installation_tokens.insert(token.clone(), full_name);
             return ForgeReply::json(201, json!({ "token": token, "expires_at": "2099-01-01T00:00:00Z" }));
         }
         _ => {}
     }
-    if !state.tokens.contains(token) {
+    if !state.tokens.contains(token) && !state.installation_tokens.contains_key(token) {
         return ForgeReply::message(401, "Bad credentials");
+    }
+    if let ("GET", ["user"]) = (request.method.as_str(), segments.as_slice()) {
+        return ForgeReply::json(200, payloads::account(&url, "octo"));
     }
     let ["repos", owner, name, rest @ ..] = segments.as_slice() else { return not_found() };
     let full_name = format!("{owner}/{name}");
+    if !state.may_use(token, &full_name) {
+        return not_found();
+    }
     let Some(repository) = state.repositories.get_mut(&full_name) else { return not_found() };
     let number = |text: &str| text.parse::<u64>().unwrap_or(0);
     match (request.method.as_str(), rest) {

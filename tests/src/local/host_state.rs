@@ -258,3 +258,9 @@ fn remove_cgroup_tree(dir: &Path) {
     }
     drop(std::fs::remove_dir(dir));
 }
+
+/// Every file below a directory that contains a text.
+pub fn files_with(directory: &Path, text: &str) -> Vec<String> {
+    let found = std::process::Command::new("grep").args(["-rlaF", "--", text]).arg(directory).output().unwrap();
+    String::from_utf8_lossy(&found.stdout).lines().map(str::to_owned).collect()
+}

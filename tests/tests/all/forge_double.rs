@@ -7,6 +7,7 @@ use atoll_forges::{Error, Forge, MergeOutcome, MergeRequest, NewPullRequest, Rep
 use atoll_tests::forge_double::{BareRepository, Fault, ForgeDouble};
 use atoll_tests::local::report_skipped;
 use secrecy::{ExposeSecret, SecretString};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -63,11 +64,12 @@ impl Setup {
     fn new_pull(&self) -> NewPullRequest {
         NewPullRequest { title: "Two".into(), body: "text".into(), branch: BRANCH.into(), base: "main".into() }
     }
+}
 
-    fn count_requests(&self, method: &str, path_end: &str) -> usize {
-        let requests = self.forge.requests();
-        requests.iter().filter(|request| request.method == method && request.path.ends_with(path_end)).count()
-    }
+fn app_credentials() -> Credentials {
+    let key = Command::new("openssl").args(["genrsa", "-traditional", "2048"]).output().unwrap();
+    let private_key = SecretString::from(String::from_utf8(key.stdout).unwrap());
+    Credentials::App(AppCredentials { app_id: "Iv1.x".into(), private_key })
 }
 
 fn commit_file(dir: &Path, name: &str, text: &str) {
@@ -83,27 +85,58 @@ fn target_path(name: &str) -> Option<PathBuf> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn githubs_client_and_description_accept_the_double() {
-    let Some(modules) = target_path("forge-tools/node_modules") else {
-        assert!(std::env::var_os("CI").is_none(), "run scripts/forge-tools first");
-        return report_skipped("GitHub's client against the forge double", "scripts/forge-tools did not run");
-    };
     let setup = Setup::new().await;
     setup.forge.report_check("octo/hello", BRANCH, "build", Some("success"));
     setup.forge.add_review("octo/hello", 1, "ann", "APPROVED");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("forge-double/check.mjs");
-    let url = setup.forge.url();
+    run_script("check.mjs", &[&setup.forge.url(), TOKEN, "octo", "hello", BRANCH]).await;
+}
+
+/// Runs a script of `tests/forge-double` with GitHub's packages.
+async fn run_script(name: &str, arguments: &[&str]) {
+    let Some(modules) = target_path("forge-tools/node_modules") else {
+        assert!(std::env::var_os("CI").is_none(), "run scripts/forge-tools first");
+        return report_skipped("GitHub's client and description of its API", "scripts/forge-tools did not run");
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("forge-double").join(name);
     // `scripts/agents` provides node where the machine has none.
     let node = target_path("agents/bin/node").unwrap_or_else(|| "node".into());
-    let checked = tokio::process::Command::new(node)
-        .arg(script)
-        .args([url.as_str(), TOKEN, "octo", "hello", BRANCH])
-        .env("NODE_MODULES", modules)
-        .output()
-        .await
-        .unwrap();
+    let mut command = tokio::process::Command::new(node);
+    let checked = command.arg(script).args(arguments).env("NODE_MODULES", modules).output().await.unwrap();
     let output = String::from_utf8_lossy(&checked.stdout);
     assert!(checked.status.success(), "{output}{}", String::from_utf8_lossy(&checked.stderr));
     assert!(output.contains("checked "), "{output}");
+}
+
+/// Every request of Atoll's client and every response to it has the form that GitHub describes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn githubs_description_accepts_atolls_requests() {
+    let setup = Setup::new().await;
+    let (github, name) = (setup.client(), &setup.name);
+    setup.forge.report_check("octo/hello", BRANCH, "build", Some("success"));
+    setup.forge.add_review("octo/hello", 1, "ann", "APPROVED");
+    assert_eq!(github.read_account().await.unwrap(), "octo");
+    github.default_branch(name).await.unwrap();
+    github.create_pull_request(name, &setup.new_pull()).await.unwrap();
+    github.create_pull_request(name, &setup.new_pull()).await.unwrap();
+    github.find_pull_request(name, BRANCH).await.unwrap();
+    github.update_pull_request(name, 1, "Changed", "more").await.unwrap();
+    github.read_pull_request(name, 99).await.unwrap_err();
+    let head = github.read_status(name, 1).await.unwrap().head;
+    for expected_head in ["0".repeat(40), head.clone(), head] {
+        let title = "Two (#1)".to_owned();
+        let merge = MergeRequest { number: 1, expected_head, method: MergeMethod::Squash, title };
+        github.merge_pull_request(name, &merge).await.unwrap();
+    }
+    for _ in 0..2 {
+        github.delete_branch(name, BRANCH).await.unwrap();
+    }
+    setup.client_with(app_credentials()).default_branch(name).await.unwrap();
+    let requests = setup.forge.requests();
+    let statuses: BTreeSet<u16> = requests.iter().map(|request| request.status).collect();
+    assert_eq!(statuses, BTreeSet::from([200, 201, 204, 404, 405, 409, 422]));
+    let file = setup.clone_dir().with_extension("json");
+    std::fs::write(&file, serde_json::to_vec(&requests).unwrap()).unwrap();
+    run_script("check-exchanges.mjs", &[file.to_str().unwrap()]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,7 +211,7 @@ async fn a_lost_response_opens_no_second_pull_request() {
     let setup = Setup::new().await;
     setup.forge.inject_fault(Fault::LostResponse { method: "POST", path_end: "/pulls" });
     let created = setup.client().create_pull_request(&setup.name, &setup.new_pull()).await.unwrap();
-    assert_eq!((created.number, setup.count_requests("POST", "/pulls")), (1, 1));
+    assert_eq!((created.number, setup.forge.count_requests("POST", "/pulls")), (1, 1));
     assert_eq!(setup.forge.pull_requests("octo/hello").len(), 1);
 }
 
@@ -189,6 +222,14 @@ async fn waits_as_the_forge_asks_and_no_longer_than_allowed() {
     setup.forge.inject_fault(Fault::SecondaryRateLimit { requests: 1, retry_after: 1 });
     assert_eq!(github.default_branch(&setup.name).await.unwrap(), "main");
     assert_eq!(setup.forge.requests().len(), 2);
+    setup.forge.inject_fault(Fault::PrimaryRateLimit { requests: 1, reset_after: 1 });
+    assert_eq!(github.default_branch(&setup.name).await.unwrap(), "main");
+    setup.forge.inject_fault(Fault::BadGateway { requests: 2 });
+    assert_eq!(github.default_branch(&setup.name).await.unwrap(), "main");
+    assert_eq!(setup.forge.requests().len(), 7, "one repeat after each limit, two after the errors");
+    setup.forge.inject_fault(Fault::PrimaryRateLimit { requests: 1, reset_after: 600 });
+    let refused = github.default_branch(&setup.name).await.unwrap_err();
+    assert!(matches!(refused, Error::RateLimited { retry_after } if retry_after.as_secs() > 590), "{refused:?}");
     setup.forge.inject_fault(Fault::SecondaryRateLimit { requests: 1, retry_after: 600 });
     let refused = github.default_branch(&setup.name).await.unwrap_err();
     assert_eq!(refused, Error::RateLimited { retry_after: Duration::from_secs(600) });
@@ -214,13 +255,11 @@ async fn wrong_credentials_are_named_without_the_token() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_app_requests_one_token_per_repository() {
     let setup = Setup::new().await;
-    let key = Command::new("openssl").args(["genrsa", "-traditional", "2048"]).output().unwrap();
-    let private_key = SecretString::from(String::from_utf8(key.stdout).unwrap());
-    let github = setup.client_with(Credentials::App(AppCredentials { app_id: "Iv1.x".into(), private_key }));
+    let github = setup.client_with(app_credentials());
     for _ in 0..3 {
         assert_eq!(github.default_branch(&setup.name).await.unwrap(), "main");
     }
-    assert_eq!(setup.count_requests("POST", "/access_tokens"), 1);
+    assert_eq!(setup.forge.count_requests("POST", "/access_tokens"), 1);
     assert_eq!(github.repository_token(&setup.name).await.unwrap().expose_secret(), "installation-token-1");
 }
 
@@ -237,8 +276,8 @@ async fn a_person_logs_in_by_device_flow() {
     let PollOutcome::Granted(grant) = login.poll(&code.device_code).await.unwrap() else { panic!("no token") };
     assert_eq!(grant.access_token.expose_secret(), "user-token");
     let renewed = login.refresh(&grant.refresh_token.unwrap()).await.unwrap();
-    assert_eq!(renewed.access_token.expose_secret(), "renewed-user-token");
-    let used_up = login.refresh(&"refresh-0".into()).await.unwrap_err();
+    assert_eq!(renewed.access_token.expose_secret(), "renewed-user-token-1");
+    let used_up = login.refresh(&"user-refresh-1".into()).await.unwrap_err();
     assert!(matches!(used_up, Error::Unauthorized { .. }), "{used_up}");
     setup.forge.answer_device_login(None);
     assert!(matches!(login.poll(&code.device_code).await.unwrap(), PollOutcome::Denied));

@@ -11,6 +11,7 @@ mod escape;
 mod fake_provider;
 mod faults;
 mod forge_double;
+mod forge_login;
 mod fuzz;
 mod hostile;
 mod inbox;

@@ -124,6 +124,11 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("DELETE /api/v1/secrets/{name}", "11+3343333"),
     ("POST /api/v1/secrets/rotate", "11+3333333"),
     ("POST /api/v1/gc", "11+3333333"),
+    ("GET /api/v1/forges", "11+++++333"),
+    // Only users have logins at a forge.
+    ("POST /api/v1/forges/{forge}/login", "11++++3333"),
+    ("DELETE /api/v1/forges/{forge}/login", "11++++3333"),
+    ("POST /api/v1/forges/{forge}/login/poll", "11++++3333"),
     // The signature is the credential. Without a configured secret there is no such route.
     ("POST /api/v1/webhooks/github", "4444444444"),
 ];
@@ -285,6 +290,7 @@ impl RouteTestSetup {
             ("{sha256}", HELLO_SHA256),
             ("{eid}", "1"),
             ("{approval_id}", APPROVAL_ID),
+            ("{forge}", "github"),
             ("{name}", if path.contains("/secrets/") { "NAME" } else { "nothing" }),
         ];
         let mut target = parameters.iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value));

@@ -81,6 +81,10 @@ async fn a_webhook_becomes_one_event_of_its_session(kind: DatabaseKind) {
     let path = format!("/tickets/{}", ticket["id"].as_str().unwrap());
     let done = admin.get(&path).await.expect_status(200);
     assert_eq!((done["status"].as_str(), done["pr"]["state"].as_str()), (Some("done"), Some("merged")), "{done}");
+    // It was closed and opened again before the merge, and the older report comes last.
+    deliver(&anon, "pull_request", "late", &pull_request(false, "feature/x")).await.expect_status(202);
+    let done = admin.get(&path).await.expect_status(200);
+    assert_eq!(done["pr"]["state"], "merged", "{done}");
     // A sandbox does not get messages by default.
     deliver(&anon, "pull_request_review", "d4", &review("changes_requested", "no")).await.expect_status(202);
     let messages = admin.get(&format!("/sandboxes/{}/messages", sandbox.id)).await.expect_status(200);

@@ -10,6 +10,7 @@ pub mod command_routes;
 pub mod diff_routes;
 pub mod event_routes;
 pub mod file_routes;
+pub mod forge_routes;
 pub mod gc_routes;
 pub mod health_routes;
 pub mod image_routes;

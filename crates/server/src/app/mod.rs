@@ -14,6 +14,7 @@ pub mod diffs;
 pub mod event_log;
 pub mod fence;
 pub mod files;
+pub mod forges;
 pub mod guardian;
 pub mod health;
 pub mod heartbeat;

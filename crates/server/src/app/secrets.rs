@@ -5,6 +5,7 @@ use super::views::{cut_page, view_secret};
 use crate::auth::access::{Admin, CanAdminister, CanList, CanSee, ClientCaller};
 use crate::cursor::decode_id;
 use crate::extract::page_size;
+use crate::forge_logins;
 use crate::idempotency::JsonResponse;
 use crate::problem::{Problem, Result};
 use crate::secrets::seal::{open_secret, seal_secret};
@@ -349,11 +350,16 @@ pub async fn submit_removal(
     Ok(view_secret(row))
 }
 
-/// Creates a new key and reseals all secrets with it.
+/// Creates a new key and reseals all secrets and logins at forges with it.
 pub async fn rotate_key(app: &App, _: Admin) -> Result<KeyRotation> {
     let ring = app.secrets.rotate_key()?;
     let key_id = ring.current().map(|key| key.id.clone()).unwrap_or_default();
-    let report = app.write(async move |work| reseal_all(work, &ring).await).await?;
+    let report = app.write(async move |work| {
+        let mut report = reseal_all(work, &ring).await?;
+        report.count += forge_logins::reseal_all(work.tx, &ring).await?;
+        Ok(report)
+    });
+    let report = report.await?;
     tracing::info!(key_id, sealed = report.count, left = report.unopened.len(), "secrets resealed with a new key");
     let left = report.unopened.into_iter().map(view_secret).collect();
     Ok(KeyRotation { key_id, sealed: report.count, left })

@@ -8,7 +8,7 @@ use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_api::NewSandbox;
 use atoll_core::id::{SessionId, TicketId};
-use atoll_core::pull_request::{PullRequestLink, PullRequestState};
+use atoll_core::pull_request::PullRequestLink;
 use atoll_core::sandbox::Repo;
 use atoll_core::session::SessionState;
 use atoll_core::session_key::{branch_key, identify_repository};
@@ -117,9 +117,7 @@ pub async fn move_ticket(work: &mut Work<'_>, session: SessionId, step: TicketSt
 pub async fn record_pull_request(work: &mut Work<'_>, session: SessionId, link: PullRequestLink) -> Result<()> {
     let Some(ticket) = tickets::find_session_ticket(work.tx, session).await? else { return Ok(()) };
     let mut ticket = lock_ticket(work, ticket.id).await?;
-    // A late delivery about another pull request does not replace the ticket's own.
-    let is_other = ticket.pull_request.as_ref().is_some_and(|own| own.number != link.number);
-    if is_other && ticket.pull_request.as_ref().is_some_and(|own| own.state == PullRequestState::Open) {
+    if ticket.pull_request.as_ref().is_some_and(|own| !own.is_replaced_by(&link)) {
         return Ok(());
     }
     ticket.pull_request = Some(link);

@@ -343,9 +343,7 @@ async fn prepare_repository(
     let repo = sandbox.settings.repo.as_ref().filter(|_| sandbox.settings.forked_from.is_none());
     match repo {
         Some(repo) if runs_agents => {
-            repositories::prepare_repository(app, (sandbox.id, sandbox.project_id), repo.clone(), branch)
-                .await
-                .map(Some)
+            repositories::prepare_repository(app, sandbox, repo.clone(), branch).await.map(Some)
         }
         Some(_) | None => Ok(None),
     }

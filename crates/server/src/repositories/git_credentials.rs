@@ -1,17 +1,26 @@
 //! The credential for a repository behind a URL.
 
+use crate::forge_access::find_git_token;
 use crate::gateway::is_bound_to;
 use crate::problem::{Code, Problem, Result};
 use crate::secrets::seal::open_secret;
 use crate::state::App;
 use atoll_config::GitCredential;
-use atoll_core::id::ProjectId;
+use atoll_core::id::{ProjectId, UserId};
 use atoll_forge::remote::{Protocol, RemoteCredential, RemoteUrl};
 use atoll_store::secrets;
 
-/// The credential of a project for a URL, from `git.credentials`.
-pub async fn credential_for(app: &App, project: ProjectId, url: &RemoteUrl) -> Result<RemoteCredential> {
-    let Some(entry) = find_entry(&app.config.git.credentials, url) else { return Ok(RemoteCredential::None) };
+/// The credential of a project for a URL: from `git.credentials`, else the one for the forge's API.
+pub async fn credential_for(
+    app: &App,
+    project: ProjectId,
+    url: &RemoteUrl,
+    requester: Option<UserId>,
+) -> Result<RemoteCredential> {
+    let Some(entry) = find_entry(&app.config.git.credentials, url) else {
+        let token = find_git_token(app, url, requester).await?;
+        return Ok(token.map_or(RemoteCredential::None, |token| RemoteCredential::token(None, token)));
+    };
     if let Some(key) = &entry.ssh_key {
         return Ok(RemoteCredential::SshKey { key: key.clone(), known_hosts: entry.known_hosts.clone() });
     }

@@ -3,7 +3,7 @@
 use super::git_credentials::credential_for;
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
-use atoll_core::id::{ProjectId, SandboxId};
+use atoll_core::id::{ProjectId, SandboxId, UserId};
 use atoll_core::sandbox::Repo;
 use atoll_forge::HostRepository;
 use atoll_forge::remote::{Mirror, MirrorOptions, RemoteCredential, RemoteError, RemoteUrl};
@@ -55,11 +55,11 @@ pub fn parse_url(url: &str) -> Result<RemoteUrl> {
 }
 
 impl GitSource {
-    /// The source with the project's credential for its URL, which a fetch needs.
-    pub async fn connect(app: &App, project: ProjectId, repo: &Repo) -> Result<Self> {
+    /// The source with the credential of the project or of the requesting user for its URL, which a fetch needs.
+    pub async fn connect(app: &App, project: ProjectId, repo: &Repo, requester: Option<UserId>) -> Result<Self> {
         let mut source = Self::open_stored(app, repo)?;
         if let Self::Remote(remote) = &mut source {
-            remote.credential = credential_for(app, project, remote.mirror.url()).await?;
+            remote.credential = credential_for(app, project, remote.mirror.url(), requester).await?;
         }
         Ok(source)
     }

@@ -14,11 +14,13 @@ pub use scratch_dir::ScratchDir;
 
 use crate::problem::{Problem, Result};
 use crate::state::App;
-use atoll_core::id::{ProjectId, SandboxId};
+use atoll_core::id::{ProjectId, SandboxId, UserId};
+use atoll_core::principal::user_of_actor;
 use atoll_core::provider::{Author, RepositorySource};
 use atoll_core::sandbox::Repo;
 use atoll_core::setup::RepositoryFiles;
 use atoll_forge::{CommitRange, FileChange, HostRepository, ImportOutcome, ImportRequest};
+use atoll_store::sandboxes::SandboxRow;
 use git_source::run_blocking;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -35,11 +37,11 @@ pub struct ResolvedRepository {
 /// Fetches a repository behind a URL, unless its mirror is recent.
 pub async fn resolve_repository(
     app: &App,
-    project: ProjectId,
+    (project, requester): (ProjectId, Option<UserId>),
     repo: Repo,
     title: String,
 ) -> Result<ResolvedRepository> {
-    let source = GitSource::connect(app, project, &repo).await?;
+    let source = GitSource::connect(app, project, &repo, requester).await?;
     let prefix = app.config.git.branch_prefix.clone();
     run_blocking(move || {
         let base = source.resolve_base(repo.base.as_deref())?;
@@ -94,11 +96,12 @@ pub struct PreparedRepository {
 /// Prepares a repository at the revision `earlier` if it exists, else at its base.
 pub async fn prepare_repository(
     app: &App,
-    (sandbox, project): (SandboxId, ProjectId),
+    row: &SandboxRow,
     repo: Repo,
     earlier: Option<String>,
 ) -> Result<PreparedRepository> {
-    let origin = GitSource::connect(app, project, &repo).await?;
+    let (sandbox, requester) = (row.id, row.created_by.as_deref().and_then(user_of_actor));
+    let origin = GitSource::connect(app, row.project_id, &repo, requester).await?;
     let (prepared, base) = (origin.clone(), repo.base.clone());
     run_blocking(move || prepared.hold_commit(sandbox, base.as_deref())).await?;
     let scratch = ScratchDir::new(app, sandbox).map_err(|error| scratch_problem(&error))?;

@@ -3,6 +3,7 @@
 
 use super::seal_keys::{Error, KeyRing, SealKey};
 use atoll_core::secret::Exposure;
+use atoll_store::forge_logins::ForgeLoginRow;
 use atoll_store::secrets::SecretRow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,51 +15,95 @@ use serde_json::json;
 const NONCE_BYTES: usize = 24;
 /// Version of the format, part of the associated data.
 const SEAL_VERSION: &str = "atoll secret 1";
+const FORGE_LOGIN_SEAL_VERSION: &str = "atoll forge login 1";
 
-/// The associated data. A value opens only if none of it changed.
-fn associated_data(row: &SecretRow) -> Vec<u8> {
-    let (id, project) = (row.id.to_string(), row.project_id.map(|id| id.to_string()));
-    let bound = match &row.expose {
-        None => json!([SEAL_VERSION, id, project, row.name, row.key_id, row.upstreams, null]),
-        Some(Exposure::Variable(name)) => json!([SEAL_VERSION, id, project, row.name, row.key_id, row.upstreams, name]),
-        // One more element, so that a variable never equals a file.
-        Some(Exposure::File(path)) => {
-            json!([SEAL_VERSION, id, project, row.name, row.key_id, row.upstreams, null, path])
-        }
-    };
-    bound.to_string().into_bytes()
+/// A row with a sealed value.
+pub trait SealedRow {
+    /// Everything that the value is bound to. It opens only if none of it changed.
+    fn associated_data(&self) -> Vec<u8>;
+    /// The row in an error message.
+    fn describe(&self) -> String;
+    /// The sealed text and the id of its key.
+    fn sealed(&self) -> (&str, &str);
+    fn sealed_mut(&mut self) -> (&mut String, &mut String);
+}
+
+impl SealedRow for SecretRow {
+    fn associated_data(&self) -> Vec<u8> {
+        let (id, project) = (self.id.to_string(), self.project_id.map(|id| id.to_string()));
+        let bound = match &self.expose {
+            None => json!([SEAL_VERSION, id, project, self.name, self.key_id, self.upstreams, null]),
+            Some(Exposure::Variable(name)) => {
+                json!([SEAL_VERSION, id, project, self.name, self.key_id, self.upstreams, name])
+            }
+            // One more element, so that a variable never equals a file.
+            Some(Exposure::File(path)) => {
+                json!([SEAL_VERSION, id, project, self.name, self.key_id, self.upstreams, null, path])
+            }
+        };
+        bound.to_string().into_bytes()
+    }
+
+    fn describe(&self) -> String {
+        format!("the secret `{}`", self.name)
+    }
+
+    fn sealed(&self) -> (&str, &str) {
+        (&self.sealed, &self.key_id)
+    }
+
+    fn sealed_mut(&mut self) -> (&mut String, &mut String) {
+        (&mut self.sealed, &mut self.key_id)
+    }
+}
+
+impl SealedRow for ForgeLoginRow {
+    fn associated_data(&self) -> Vec<u8> {
+        let user = self.user_id.to_string();
+        json!([FORGE_LOGIN_SEAL_VERSION, user, self.forge, self.host, self.key_id]).to_string().into_bytes()
+    }
+
+    fn describe(&self) -> String {
+        format!("the login at {}", self.host)
+    }
+
+    fn sealed(&self) -> (&str, &str) {
+        (&self.sealed, &self.key_id)
+    }
+
+    fn sealed_mut(&mut self) -> (&mut String, &mut String) {
+        (&mut self.sealed, &mut self.key_id)
+    }
 }
 
 /// Seals a value with this key and puts it into the row.
-pub fn seal_secret(row: &mut SecretRow, value: &SecretString, key: &SealKey) -> Result<(), Error> {
-    row.key_id.clone_from(&key.id);
+pub fn seal_secret(row: &mut impl SealedRow, value: &SecretString, key: &SealKey) -> Result<(), Error> {
+    row.sealed_mut().1.clone_from(&key.id);
     let nonce: [u8; NONCE_BYTES] = rand::random();
-    let payload = Payload { msg: value.expose_secret().as_bytes(), aad: &associated_data(row) };
+    let payload = Payload { msg: value.expose_secret().as_bytes(), aad: &row.associated_data() };
     let cipher = XChaCha20Poly1305::new(key.bytes().into());
-    let sealed = cipher.encrypt(&XNonce::from(nonce), payload).map_err(|_| Error::Changed(describe_secret(row)))?;
-    row.sealed = STANDARD.encode([&nonce[..], &sealed].concat());
+    let sealed = cipher.encrypt(&XNonce::from(nonce), payload).map_err(|_| Error::Changed(row.describe()))?;
+    *row.sealed_mut().0 = STANDARD.encode([&nonce[..], &sealed].concat());
     Ok(())
 }
 
-pub fn open_secret(row: &SecretRow, ring: &KeyRing) -> Result<SecretString, Error> {
-    let key = ring.get(&row.key_id).ok_or_else(|| Error::UnknownKey(describe_secret(row), row.key_id.clone()))?;
-    let changed = || Error::Changed(describe_secret(row));
-    let bytes = STANDARD.decode(&row.sealed).map_err(|_| changed())?;
+pub fn open_secret(row: &impl SealedRow, ring: &KeyRing) -> Result<SecretString, Error> {
+    let (text, key_id) = row.sealed();
+    let key = ring.get(key_id).ok_or_else(|| Error::UnknownKey(row.describe(), key_id.to_owned()))?;
+    let changed = || Error::Changed(row.describe());
+    let bytes = STANDARD.decode(text).map_err(|_| changed())?;
     let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>().ok_or_else(changed)?;
-    let payload = Payload { msg: sealed, aad: &associated_data(row) };
+    let payload = Payload { msg: sealed, aad: &row.associated_data() };
     let cipher = XChaCha20Poly1305::new(key.bytes().into());
     let value = cipher.decrypt(&XNonce::from(*nonce), payload).map_err(|_| changed())?;
     String::from_utf8(value).map(SecretString::from).map_err(|_| changed())
 }
 
-fn describe_secret(row: &SecretRow) -> String {
-    format!("the secret `{}`", row.name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use atoll_core::id::{ProjectId, SecretId};
+    use atoll_core::forge::ForgeKind;
+    use atoll_core::id::{ProjectId, SecretId, UserId};
     use atoll_core::time::Timestamp;
     use proptest::prelude::*;
 
@@ -139,6 +184,29 @@ mod tests {
     }
 
     #[test]
+    fn a_forge_login_opens_only_for_its_user_and_host() {
+        let (now, ring) = (Timestamp::from_micros(0), KeyRing::new(vec![SealKey::generate()]));
+        let mut row = ForgeLoginRow {
+            user_id: UserId::new(),
+            forge: ForgeKind::GitHub,
+            host: "github.com".into(),
+            account: None,
+            sealed: String::new(),
+            key_id: String::new(),
+            expires_at: None,
+            created_at: now,
+            updated_at: now,
+        };
+        seal_secret(&mut row, &SecretString::from("value"), ring.current().unwrap()).unwrap();
+        assert_eq!(open_secret(&row, &ring).unwrap().expose_secret(), "value");
+        let other_user = ForgeLoginRow { user_id: UserId::new(), ..row.clone() };
+        let other_host = ForgeLoginRow { host: "evil.example.org".into(), ..row };
+        for changed in [other_user, other_host] {
+            assert!(matches!(open_secret(&changed, &ring), Err(Error::Changed(_))));
+        }
+    }
+
+    #[test]
     fn the_exposure_is_authenticated() {
         let ring = KeyRing::new(vec![SealKey::generate()]);
         let exposures = [
@@ -163,7 +231,7 @@ mod tests {
         let mut row = row();
         row.key_id = "k".into();
         let (id, project) = (row.id, row.project_id.unwrap());
-        let bound = |row: &SecretRow| String::from_utf8(associated_data(row)).unwrap();
+        let bound = |row: &SecretRow| String::from_utf8(row.associated_data()).unwrap();
         let begin = format!(r#"["atoll secret 1","{id}","{project}","NAME","k",["api.example.org"]"#);
         assert_eq!(bound(&row), format!("{begin},null]"));
         row.expose = Some(Exposure::Variable("V".into()));

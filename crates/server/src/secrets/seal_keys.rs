@@ -28,11 +28,9 @@ pub enum Error {
         "`secret.key` (ATOLL_SECRET_KEY) is not a key: expected 32 bytes in base64, as `head -c 32 /dev/urandom | base64` prints them"
     )]
     BadConfiguredKey,
-    #[error(
-        "{0} is sealed with the key {1}, which this server does not have; restore that key, or set the secret again"
-    )]
+    #[error("{0} is sealed with the key {1}, which this server does not have; restore that key, or store it again")]
     UnknownKey(String, String),
-    #[error("cannot open {0} with its key: its row was changed; set the secret again")]
+    #[error("cannot open {0} with its key: its row was changed; store it again")]
     Changed(String),
 }
 

@@ -1,6 +1,7 @@
 //! Repositories behind a URL, and checkout layers: the second sandbox of a repository starts from the first one's checkout.
 
 use atoll_tests::git_server::{Answer, GitServer};
+use atoll_tests::local::host_state::files_with;
 use atoll_tests::local::repository::SampleRepository;
 use atoll_tests::local::{LocalServer, event_data};
 use serde_json::{Value, json};
@@ -31,12 +32,6 @@ async fn checkout_layers(server: &LocalServer) -> Vec<String> {
     let listed = server.admin.get("/caches").await.expect_status(200);
     let names = listed["items"].as_array().unwrap().iter().map(|cache| cache["name"].as_str().unwrap().to_owned());
     names.filter(|name| name.starts_with("co")).collect()
-}
-
-/// Every file below a directory that contains a text.
-fn files_with(directory: &Path, text: &str) -> Vec<String> {
-    let found = std::process::Command::new("grep").args(["-rlaF", "--", text]).arg(directory).output().unwrap();
-    String::from_utf8_lossy(&found.stdout).lines().map(str::to_owned).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

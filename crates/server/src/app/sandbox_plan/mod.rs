@@ -127,7 +127,7 @@ async fn resolve_repo(app: &App, request: &PreparedRequest, repo: Option<Repo>) 
     let prompt = request.new.prompt.as_deref();
     let title = request.new.title.clone().or_else(|| prompt.map(title_from_prompt)).unwrap_or_default();
     let title = app.secrets.redactor(request.project).redact(&title).unwrap_or(title);
-    resolve_repository(app, request.project, repo, title).await.map(Some)
+    resolve_repository(app, (request.project, request.caller.user()), repo, title).await.map(Some)
 }
 
 /// Chooses the name of a new branch: the requested one, or the next one that is neither taken in the repository nor planned
