@@ -90,6 +90,9 @@ error_codes! {
     UnsupportedMediaType = "unsupported_media_type", 415, "The body's media type is not supported";
     NotARepository = "not_a_repository", 422, "The repository cannot be used";
     CloneFailed = "clone_failed", 422, "The remote repository cannot be used";
+    ForgeAccess = "forge_access", 409, "The server has no access to the repository at its forge";
+    ForgeRefused = "forge_refused", 409, "The forge refused the operation";
+    ForgeUnavailable = "forge_unavailable", 503, "The forge is unavailable";
     Invalid = "invalid", 422, "The body is not valid";
     NotABatch = "not_a_batch", 422, "The body is not a batch of events";
     BlobMismatch = "blob_mismatch", 422, "The body does not match the hash in the path";

@@ -1,6 +1,7 @@
 //! Rules between keys.
 
 use crate::error::ConfigProblem;
+use crate::github_section::protects_tokens;
 use crate::load::Provenance;
 use crate::sections::Config;
 use atoll_core::sandbox::NetworkPolicy;
@@ -14,6 +15,7 @@ pub(crate) fn check_config(config: &Config, provenance: &Provenance, problems: &
     checks.check_secret_key();
     checks.check_daytona();
     checks.check_setup();
+    checks.check_github();
 }
 
 struct Checks<'a> {
@@ -90,6 +92,23 @@ impl Checks<'_> {
         let are_valid = self.provenance.are_valid(&["daytona.enabled", "daytona.api_key"]);
         if are_valid && daytona.enabled && daytona.api_key.is_none() {
             self.report_conflict("daytona.enabled", "requires a key: set `daytona.api_key` or DAYTONA_API_KEY");
+        }
+    }
+
+    fn check_github(&mut self) {
+        let github = &self.config.github;
+        for (key, url) in [("github.url", Some(&github.url)), ("github.api_url", github.api_url.as_ref())] {
+            if url.is_some_and(|url| !protects_tokens(url)) {
+                self.report_conflict(key, "http encrypts no tokens; use https");
+            }
+        }
+        if !self.provenance.are_valid(&["github.app_id", "github.app_key"]) {
+            return;
+        }
+        match (&self.config.github.app_id, &self.config.github.app_key) {
+            (Some(_), None) => self.report_conflict("github.app_id", "requires `github.app_key` too"),
+            (None, Some(_)) => self.report_conflict("github.app_key", "requires `github.app_id` too"),
+            (Some(_), Some(_)) | (None, None) => {}
         }
     }
 }

@@ -15,6 +15,7 @@ mod example;
 mod file;
 mod format;
 mod git_section;
+mod github_section;
 mod key;
 mod load;
 mod models;
@@ -34,14 +35,15 @@ pub use acp_agents::AcpAgent;
 pub use error::{ConfigProblem, Error};
 pub use example::example_file;
 pub use git_section::{Git, GitCredential};
+pub use github_section::Github;
 pub use key::flag_names;
 pub use load::{Inputs, LoadedConfig, load_config};
 pub use models::{Model, Upstream, UpstreamEntry};
 pub use registries::{Registries, RegistryEntry};
 pub use sections::{
-    Agent, Agents, Anthropic, Config, Continuous, CreateTimeout, Daytona, Docker, Gemini, Github, Heartbeat, Limits,
-    Local, Log, Messages, Metrics, Network, OpenAi, Orchestrator, Provider, Providers, Retention, Sandbox, SecretKey,
-    Server, Terminal, Timeout,
+    Agent, Agents, Anthropic, Config, Continuous, CreateTimeout, Daytona, Docker, Gemini, Heartbeat, Limits, Local,
+    Log, Messages, Metrics, Network, OpenAi, Orchestrator, Provider, Providers, Retention, Sandbox, SecretKey, Server,
+    Terminal, Timeout,
 };
 pub use setup_section::Setup;
 pub use source::{Setting, SettingSource, Warning};

@@ -7,6 +7,7 @@ use crate::format::{
     PerMinute, SWITCH, SecretText, SecretUrl, Structure, TEXT, TIME, TIME_OR_NEVER, TIME_OR_ZERO, WORKSPACE_PATHS,
 };
 use crate::git_section::Git;
+use crate::github_section::Github;
 use crate::key::section;
 use crate::models::{self, Model, Upstream, UpstreamEntry};
 use crate::packages;
@@ -361,16 +362,6 @@ section! {
         /// Base URL of Gemini's models; if unset, Google's own
         base_url: Option<String> = None => BASE_URL,
             env(&["GEMINI_BASE_URL"]), sample("https://generativelanguage.googleapis.com");
-    }
-}
-
-section! {
-    Github at [github] {
-        /// GitHub token; this version only redacts it from logs and events
-        token: Option<SecretString> = None => SecretText, env(&["GITHUB_TOKEN"]), sample("ghp_example"),
-            no_effect("this version only redacts it from logs and events");
-        /// Secret that signs GitHub's webhooks; if unset, the server accepts none
-        webhook_secret: Option<SecretString> = None => SecretText, sample("a-long-random-text");
     }
 }
 

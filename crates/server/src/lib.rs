@@ -14,6 +14,7 @@ mod data_dir;
 mod egress;
 mod event_follower;
 mod extract;
+pub mod forge_access;
 mod gateway;
 mod guard;
 mod hub;

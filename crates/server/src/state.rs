@@ -6,6 +6,7 @@ use crate::auth::tickets::Tickets;
 use crate::auth::{Caller, PrincipalKey, TokenCache};
 use crate::blobs::Blobs;
 use crate::egress::Egress;
+use crate::forge_access::ForgeClients;
 use crate::gateway::Gateway;
 use crate::hub::Hub;
 use crate::ingest_gates::IngestGates;
@@ -64,6 +65,7 @@ pub struct App {
     pub egress: Arc<Egress>,
     /// The model gateway.
     pub gateway: Arc<Gateway>,
+    pub forges: ForgeClients,
     /// Identifies this data directory, which local sandboxes belong to.
     pub server_id: String,
     providers: OnceLock<Arc<Providers>>,
@@ -143,6 +145,7 @@ impl App {
             stopping: parts.stopping,
             egress: Arc::new(Egress::new(&options.config, &options.no_proxy)),
             gateway: Arc::new(parts.gateway),
+            forges: ForgeClients::default(),
             server_id: parts.server_id,
             providers: OnceLock::new(),
             owners: Mutex::new(HashMap::new()),

@@ -85,20 +85,32 @@ fn daytona_requires_its_key_only_if_enabled() {
 }
 
 #[test]
+fn an_app_requires_its_key_and_tokens_require_encryption() {
+    assert_eq!(
+        Fixture::new().env("ATOLL_GITHUB_APP_ID", "1").problems(),
+        ["github.app_id (environment ATOLL_GITHUB_APP_ID): requires `github.app_key` too"]
+    );
+    assert_eq!(
+        Fixture::new().env("ATOLL_GITHUB_API_URL", "http://api.example.org").problems(),
+        ["github.api_url (environment ATOLL_GITHUB_API_URL): http encrypts no tokens; use https"]
+    );
+    let both = Fixture::new().env("ATOLL_GITHUB_APP_ID", "1").env("ATOLL_GITHUB_APP_KEY", "/key.pem");
+    both.env("ATOLL_GITHUB_URL", "http://127.0.0.1:80").load();
+}
+
+#[test]
 fn warns_about_keys_without_effect() {
     let loaded = Fixture::new()
         .env("REDIS_URL", "redis://h")
         .env("ORCHESTRATOR_ENABLED", "false")
         .env("DAYTONA_SANDBOX_EXECUTION", "true")
         .env("DAYTONA_API_KEY", "dtn_1")
-        .env("GITHUB_TOKEN", "ghp_1")
         .load();
     let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
         warnings,
         [
             "redis_url (environment REDIS_URL) has no effect: this version does not use Redis; a single server needs none",
-            "github.token (environment GITHUB_TOKEN) has no effect: this version only redacts it from logs and events",
             "daytona.enabled (environment DAYTONA_SANDBOX_EXECUTION) has no effect: this version has no `daytona` \
              provider; sandboxes use `provider.default`",
             "daytona.api_key (environment DAYTONA_API_KEY) has no effect: this version has no `daytona` provider; it \

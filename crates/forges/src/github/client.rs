@@ -11,6 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,11 +36,12 @@ pub struct GitHubOptions {
 }
 
 /// GitHub's REST API with one set of credentials.
+#[derive(Clone)]
 pub struct GitHub {
     http: reqwest::Client,
     api_url: String,
     credentials: Credentials,
-    app_tokens: AppTokens,
+    app_tokens: Arc<AppTokens>,
     max_wait: Duration,
 }
 
@@ -86,9 +88,14 @@ impl GitHub {
             http,
             api_url: options.api_url.trim_end_matches('/').to_owned(),
             credentials: options.credentials,
-            app_tokens: AppTokens::default(),
+            app_tokens: Arc::default(),
             max_wait: options.max_wait,
         })
+    }
+
+    /// The same connections and the same cache of the App's tokens with other credentials.
+    pub fn with_credentials(&self, credentials: Credentials) -> Self {
+        Self { credentials, ..self.clone() }
     }
 
     /// A token for git's own transport and for requests about a repository.
