@@ -42,8 +42,8 @@ string_enum! {
         Running = "running",
         /// The agent resolves a conflict. Its next results continue the workflow.
         WaitingAgent = "waiting_agent",
-        /// The forge does not allow the merge yet.
-        WaitingForge = "waiting_forge",
+        /// The step cannot run yet: the forge, a check or a review is not ready.
+        Waiting = "waiting",
         Done = "done",
         /// A person has to act. A new request continues the workflow.
         Failed = "failed",
@@ -233,7 +233,7 @@ pub fn next(from: &WorkflowProgress, outcome: StepOutcome, now: Timestamp) -> (W
             if now >= since + MERGE_TIMEOUT {
                 return to.fail();
             }
-            to.state = WorkflowState::WaitingForge;
+            to.state = WorkflowState::Waiting;
             (to.clone(), WorkflowEffect::RunStep(back_off(to.attempts, MAX_POLL_INTERVAL)))
         }
         StepOutcome::Retry { after } => {

@@ -48,8 +48,6 @@ pub struct MergeConflict {
     /// The merge commit with conflict markers.
     pub commit: String,
     pub paths: Vec<String>,
-    /// The conflicting lines, for a message.
-    pub excerpt: String,
 }
 
 struct MergedTree {
@@ -108,8 +106,7 @@ impl HostRepository {
         if merged.conflicts.is_empty() {
             return Ok(BranchUpdate::Updated { commit });
         }
-        let excerpt = self.excerpt_conflicts(&commit, &merged.conflicts)?;
-        Ok(BranchUpdate::Conflict(MergeConflict { commit, paths: merged.conflicts, excerpt }))
+        Ok(BranchUpdate::Conflict(MergeConflict { commit, paths: merged.conflicts }))
     }
 
     /// Lists those of the paths whose files in a commit have conflict markers.
@@ -233,7 +230,8 @@ impl HostRepository {
         Ok(written.text())
     }
 
-    fn excerpt_conflicts(&self, commit: &str, paths: &[String]) -> Result<String, Error> {
+    /// Quotes the conflicts in files of a commit, for a message. Bounded.
+    pub fn excerpt_conflicts(&self, commit: &str, paths: &[String]) -> Result<String, Error> {
         let mut excerpt = String::new();
         for path in paths {
             let Some(text) = self.read_text(commit, path)? else { continue };

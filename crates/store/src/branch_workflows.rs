@@ -60,6 +60,9 @@ pub struct StoredPullRequest {
     pub url: String,
     pub title: String,
     pub state: PullRequestState,
+    /// The commit that its title and body describe.
+    #[serde(default)]
+    pub described_commit: Option<String>,
 }
 
 /// A conflict between the session's branch and its base, or the remote branch.

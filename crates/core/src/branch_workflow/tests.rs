@@ -78,7 +78,7 @@ fn retries_back_off_and_end() {
 #[test]
 fn a_merge_waits_until_its_time_is_over() {
     let (waiting, effect) = next(&at(WorkflowStep::Merge, WorkflowGoal::Merge), StepOutcome::Undecided, NOW);
-    assert_eq!((waiting.state, waiting.waiting_since), (WorkflowState::WaitingForge, Some(NOW)));
+    assert_eq!((waiting.state, waiting.waiting_since), (WorkflowState::Waiting, Some(NOW)));
     assert_eq!(effect, WorkflowEffect::RunStep(Duration::from_secs(1)));
     let late = NOW + MERGE_TIMEOUT;
     assert_eq!(next(&waiting, StepOutcome::Undecided, late).0.state, WorkflowState::Failed);
