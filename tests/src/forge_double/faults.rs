@@ -10,6 +10,8 @@ pub enum Fault {
     SecondaryRateLimit { requests: u32, retry_after: u64 },
     /// The next request with this method and end of the path has its effect, but its response is a 502.
     LostResponse { method: &'static str, path_end: &'static str },
+    /// Requests with this method and end of the path have their effect, but get no response until the test ends the fault.
+    HeldResponse { method: &'static str, path_end: &'static str },
 }
 
 #[derive(Debug, Default)]
@@ -31,17 +33,25 @@ impl Faults {
                     reply.headers.push(("retry-after", retry_after.to_string()));
                     return Some(reply);
                 }
-                Fault::SecondaryRateLimit { .. } | Fault::LostResponse { .. } => {}
+                Fault::SecondaryRateLimit { .. } | Fault::LostResponse { .. } | Fault::HeldResponse { .. } => {}
             }
         }
         None
+    }
+
+    /// True if this operation gets no response.
+    pub fn holds_response(&self, method: &str, path: &str) -> bool {
+        self.0.iter().any(|fault| match fault {
+            Fault::HeldResponse { method: named, path_end } => *named == method && path.ends_with(path_end),
+            Fault::Down | Fault::SecondaryRateLimit { .. } | Fault::LostResponse { .. } => false,
+        })
     }
 
     /// True if the response of this operation gets lost.
     pub fn takes_response(&mut self, method: &str, path: &str) -> bool {
         let is_meant = |fault: &Fault| match fault {
             Fault::LostResponse { method: named, path_end } => *named == method && path.ends_with(path_end),
-            Fault::Down | Fault::SecondaryRateLimit { .. } => false,
+            Fault::Down | Fault::SecondaryRateLimit { .. } | Fault::HeldResponse { .. } => false,
         };
         match self.0.iter().position(is_meant) {
             Some(place) => {

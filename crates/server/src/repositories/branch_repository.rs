@@ -1,8 +1,7 @@
 //! The mirror of a repository whose branches the server changes at the remote, with the credential for it.
 
-use super::git_credentials::credential_for;
+use super::git_credentials::remote_credential;
 use super::git_source::GitSource;
-use crate::forge_access::connect_forge;
 use crate::problem::{Problem, Result};
 use crate::state::App;
 use atoll_core::id::{ProjectId, UserId};
@@ -17,19 +16,12 @@ pub struct BranchRepository {
 }
 
 impl BranchRepository {
-    /// The credential is that of `git.credentials`, else the forge's token.
     pub async fn connect(app: &App, project: ProjectId, requester: Option<UserId>, repo: &Repo) -> Result<Self> {
         let GitSource::Remote(source) = GitSource::open_stored(app, repo)? else {
             return Err(Problem::invalid("repo: a branch can only be pushed to a repository with a `url`"));
         };
         let mirror = source.mirror;
-        let mut credential = credential_for(app, project, mirror.url()).await?;
-        if matches!(credential, RemoteCredential::None)
-            && let Ok(forge) = connect_forge(app, project, mirror.url().as_str(), requester).await
-            && let Some(token) = forge.git_token
-        {
-            credential = RemoteCredential::token(None, token);
-        }
+        let credential = remote_credential(app, project, requester, mirror.url()).await?;
         Ok(Self { mirror, credential })
     }
 

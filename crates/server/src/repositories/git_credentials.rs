@@ -1,16 +1,35 @@
 //! The credential for a repository behind a URL.
 
+use crate::forge_access::connect_forge;
 use crate::gateway::is_bound_to;
 use crate::problem::{Code, Problem, Result};
 use crate::secrets::seal::open_secret;
 use crate::state::App;
 use atoll_config::GitCredential;
-use atoll_core::id::ProjectId;
+use atoll_core::id::{ProjectId, UserId};
 use atoll_forge::remote::{Protocol, RemoteCredential, RemoteUrl};
 use atoll_store::secrets;
 
+/// The credential of a project for a URL: from `git.credentials`, else the forge's token.
+pub async fn remote_credential(
+    app: &App,
+    project: ProjectId,
+    requester: Option<UserId>,
+    url: &RemoteUrl,
+) -> Result<RemoteCredential> {
+    let configured = credential_for(app, project, url).await?;
+    if matches!(configured, RemoteCredential::None)
+        && matches!(url.protocol(), Protocol::Https | Protocol::Http)
+        && let Ok(forge) = connect_forge(app, project, url.as_str(), requester).await
+        && let Some(token) = forge.git_token
+    {
+        return Ok(RemoteCredential::token(None, token));
+    }
+    Ok(configured)
+}
+
 /// The credential of a project for a URL, from `git.credentials`.
-pub async fn credential_for(app: &App, project: ProjectId, url: &RemoteUrl) -> Result<RemoteCredential> {
+async fn credential_for(app: &App, project: ProjectId, url: &RemoteUrl) -> Result<RemoteCredential> {
     let Some(entry) = find_entry(&app.config.git.credentials, url) else { return Ok(RemoteCredential::None) };
     if let Some(key) = &entry.ssh_key {
         return Ok(RemoteCredential::SshKey { key: key.clone(), known_hosts: entry.known_hosts.clone() });

@@ -1,6 +1,6 @@
 //! The repository of a sandbox: a directory of this machine, or the mirror of a URL.
 
-use super::git_credentials::credential_for;
+use super::git_credentials::remote_credential;
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_core::id::{ProjectId, SandboxId};
@@ -59,7 +59,7 @@ impl GitSource {
     pub async fn connect(app: &App, project: ProjectId, repo: &Repo) -> Result<Self> {
         let mut source = Self::open_stored(app, repo)?;
         if let Self::Remote(remote) = &mut source {
-            remote.credential = credential_for(app, project, remote.mirror.url()).await?;
+            remote.credential = remote_credential(app, project, None, remote.mirror.url()).await?;
         }
         Ok(source)
     }

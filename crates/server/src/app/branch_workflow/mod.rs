@@ -4,6 +4,7 @@
 //! While its results are being published, a sandbox stays `completing`, so that its files are there if that fails.
 
 pub mod dependants;
+pub mod published_work;
 pub mod pull_request_text;
 pub mod requests;
 
