@@ -6,8 +6,8 @@ use crate::output::Output;
 use crate::runtime::build_runtime;
 use crate::{
     agents, approvals, backup, cache, code, compare, completions, config, doctor, event_log, gc, image, inbox,
-    model_script, openapi, project, providers, pull_request, run as run_task, sandbox, sandbox_overview, secret, serve, session,
-    setup, snapshot, ticket, token, user, verify,
+    model_script, openapi, project, providers, pull_request, run as run_task, sandbox, sandbox_overview, secret, serve,
+    session, setup, snapshot, ticket, token, user, verify,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::Builder;

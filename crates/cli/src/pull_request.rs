@@ -278,7 +278,8 @@ fn print_workflow(workflow: &BranchWorkflow, output: &Output) -> Result {
         Some(reason) => (reason.code.as_str(), reason.detail.as_str()),
         None => ("workflow_failed", "the branch workflow failed"),
     };
-    Err(Failure::work(code, text::escape_line(detail)).with_hint("The branch is kept. Run the command again to continue."))
+    Err(Failure::work(code, text::escape_line(detail))
+        .with_hint("The branch is kept. Run the command again to continue."))
 }
 
 fn describe_progress(workflow: &BranchWorkflow, progress: &BranchWorkflowProgress) -> Fields {

@@ -131,8 +131,7 @@ impl HostRepository {
 
     /// Lists the changed files between two commits that a person should look at before a push.
     pub fn list_sensitive_changes(&self, base: &str, commit: &str) -> Result<Vec<String>, Error> {
-        let range =
-            crate::CommitRange { base: base.to_owned(), commit: commit.to_owned(), paths: Vec::new() };
+        let range = crate::CommitRange { base: base.to_owned(), commit: commit.to_owned(), paths: Vec::new() };
         let changed = self.list_changes(&range)?.into_iter().flat_map(|file| [Some(file.path), file.old_path]);
         Ok(changed.flatten().filter(|path| crate::sensitive_files::is_sensitive(path)).collect())
     }

@@ -40,8 +40,7 @@ pub(super) async fn serve(state: Arc<Mutex<ForgeState>>, request: Request) -> Re
         state.requests.push(ReceivedRequest { method: request.method, path: uri, status: reply.status });
         (reply, is_held)
     });
-    let (reply, is_held) =
-        reply.await.unwrap_or_else(|_| (ForgeReply::message(500, "the double failed"), false));
+    let (reply, is_held) = reply.await.unwrap_or_else(|_| (ForgeReply::message(500, "the double failed"), false));
     if is_held {
         // Until the client is gone.
         std::future::pending::<()>().await;

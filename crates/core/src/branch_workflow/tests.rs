@@ -105,7 +105,8 @@ fn a_restart_does_not_push_a_merged_branch_again() {
     }
     let failed = WorkflowProgress { state: WorkflowState::Failed, ..at(WorkflowStep::Push, WorkflowGoal::Push) };
     assert_eq!(failed.restart(WorkflowGoal::Merge), WorkflowProgress::start(WorkflowGoal::Merge));
-    let done = WorkflowProgress { state: WorkflowState::Done, ..at(WorkflowStep::UpdateDependants, WorkflowGoal::Merge) };
+    let done =
+        WorkflowProgress { state: WorkflowState::Done, ..at(WorkflowStep::UpdateDependants, WorkflowGoal::Merge) };
     assert_eq!(done.restart(WorkflowGoal::Push).step, WorkflowStep::Export);
 }
 

@@ -16,7 +16,11 @@ const ROUND_TIMEOUT: Duration = Duration::from_secs(50 * 60);
 const GIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs all checks. An error is transient and worth a retry.
-pub(super) async fn run_checks(app: &App, target: &CommandTarget, row: &SandboxRow) -> Result<Vec<CheckResult>, String> {
+pub(super) async fn run_checks(
+    app: &App,
+    target: &CommandTarget,
+    row: &SandboxRow,
+) -> Result<Vec<CheckResult>, String> {
     let settings = row.settings.continuous.clone().unwrap_or_default();
     let began = Instant::now();
     let mut results = Vec::new();
@@ -113,10 +117,9 @@ async fn check_requirement(
     };
     let (verdict, detail) = match (ran.exit, requirement) {
         (CommandExit::Exited { code: 0 }, Requirement::Clean) => judge_clean(&ran.output),
-        (
-            CommandExit::Exited { code: 0 },
-            Requirement::Committed | Requirement::Pushed | Requirement::PullRequest,
-        ) => judge_committed(&ran.output),
+        (CommandExit::Exited { code: 0 }, Requirement::Committed | Requirement::Pushed | Requirement::PullRequest) => {
+            judge_committed(&ran.output)
+        }
         (exit, _) => (CheckVerdict::Unknown, format!("git failed: {}", verdict_of_exit(exit).1)),
     };
     let output = if verdict == CheckVerdict::Passed { String::new() } else { ran.output };

@@ -111,9 +111,10 @@ impl GitSource {
         let mirror = &remote.mirror;
         match (requested, base) {
             (Some(target), _) if mirror.has_branch(&target)? => Ok(Some(target)),
-            (Some(target), _) => {
-                Err(RemoteError::BranchMissing { url: mirror.url().to_string(), base: target.chars().take(100).collect() })
-            }
+            (Some(target), _) => Err(RemoteError::BranchMissing {
+                url: mirror.url().to_string(),
+                base: target.chars().take(100).collect(),
+            }),
             (None, Some(base)) if mirror.has_branch(base)? => Ok(Some(base.to_owned())),
             (None, _) => Ok(mirror.default_branch()?),
         }

@@ -152,9 +152,13 @@ async fn a_ticket_becomes_a_merged_pull_request() {
     let done = workshop.read_ticket(&ticket).await;
     assert_eq!((done["status"].as_str(), done["pr"]["state"].as_str()), (Some("done"), Some("merged")), "{done}");
     let events = workshop.events_of(session).await;
-    for (event_type, count) in
-        [("git.push_flagged", 1), ("git.pushed", 1), ("git.pr_created", 1), ("git.merge_completed", 1), ("git.branch_removed", 1)]
-    {
+    for (event_type, count) in [
+        ("git.push_flagged", 1),
+        ("git.pushed", 1),
+        ("git.pr_created", 1),
+        ("git.merge_completed", 1),
+        ("git.branch_removed", 1),
+    ] {
         assert_eq!(event_data(&events, event_type).len(), count, "{event_type}: {events:#?}");
     }
     let types: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();

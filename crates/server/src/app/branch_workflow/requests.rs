@@ -219,11 +219,8 @@ pub async fn list_pull_requests(
 ) -> Result<Page<PullRequestView>> {
     let limit = page_size(query.limit, 50, 200)?;
     let before = decode_id::<SessionId>("pull-requests", query.cursor.as_deref())?;
-    let filter = PullRequestFilter {
-        visible_projects: access.projects.as_filter(),
-        project: query.project,
-        state: query.state,
-    };
+    let filter =
+        PullRequestFilter { visible_projects: access.projects.as_filter(), project: query.project, state: query.state };
     app.read(async move |tx| {
         let found = rows::list_pull_requests(tx, &filter, before.as_deref(), limit + 1).await?;
         let page = cut_page("pull-requests", found, limit, |row| row.session_id.to_string());

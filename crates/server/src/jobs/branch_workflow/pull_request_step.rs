@@ -46,11 +46,7 @@ pub(super) async fn connect(
     Ok(connect_forge(app, row.project_id, url, row.requested_by).await?)
 }
 
-async fn list_commits(
-    app: &App,
-    row: &BranchWorkflowRow,
-    record: &WorkflowRecord,
-) -> Result<Vec<String>, StepFailure> {
+async fn list_commits(app: &App, row: &BranchWorkflowRow, record: &WorkflowRecord) -> Result<Vec<String>, StepFailure> {
     let repository = BranchRepository::connect(app, row.project_id, row.requested_by, &record.repo).await?;
     let (base, head) = (record.repo.base.clone().unwrap_or_default(), record.remote_commit.clone().unwrap_or_default());
     Ok(repository.run(move |own| Ok(own.mirror.repository()?.list_subjects(&base, &head, MAX_LISTED_COMMITS)?)).await?)

@@ -44,7 +44,10 @@ pub(super) async fn push_branch(app: &App, row: &BranchWorkflowRow, record: &mut
     match pushed {
         Ok(_) => {}
         Err(RemoteError::PushRefused { refusal: PushRefusal::Declined { detail }, .. }) => {
-            return Err(StepFailure::refused("push_declined", format!("the remote repository refused the push: {detail}")));
+            return Err(StepFailure::refused(
+                "push_declined",
+                format!("the remote repository refused the push: {detail}"),
+            ));
         }
         Err(error) => return Err(error.into()),
     }

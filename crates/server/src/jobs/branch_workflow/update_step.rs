@@ -33,14 +33,25 @@ struct UpdatePlan {
 
 /// The outcome of an update.
 enum BranchState {
-    Ready { remote_commit: Option<String>, base: Option<String>, events: Vec<EventData> },
+    Ready {
+        remote_commit: Option<String>,
+        base: Option<String>,
+        events: Vec<EventData>,
+    },
     /// The session's branch has no commit that the base lacks.
     Empty,
     /// The branch has to move, but a sandbox works on it.
     Busy,
-    Conflict { found: MergeConflict, previous: String, base: String, remote_commit: Option<String> },
+    Conflict {
+        found: MergeConflict,
+        previous: String,
+        base: String,
+        remote_commit: Option<String>,
+    },
     /// The agent left conflict markers.
-    Unresolved { paths: Vec<String> },
+    Unresolved {
+        paths: Vec<String>,
+    },
 }
 
 pub(super) async fn update_branch(app: &App, row: &BranchWorkflowRow, record: &mut WorkflowRecord) -> StepResult {
@@ -104,8 +115,7 @@ async fn place_conflict(
 ) -> StepResult {
     let (branch, from, to) =
         (record.repo.branch.clone().unwrap_or_default(), conflict.previous.clone(), conflict.commit.clone());
-    let moved =
-        repository.run(move |own| Ok(own.mirror.repository()?.move_branch(&branch, &from, &to)?)).await?;
+    let moved = repository.run(move |own| Ok(own.mirror.repository()?.move_branch(&branch, &from, &to)?)).await?;
     if !moved {
         // Another update is newer than this conflict.
         record.conflict = None;
@@ -184,11 +194,7 @@ struct BranchUpdateRun<'a> {
 
 impl BranchUpdateRun<'_> {
     /// Adds the commits of `other` to the branch. Returns the state that ends the update.
-    fn add_commits(
-        &mut self,
-        other: &str,
-        remote_commit: Option<String>,
-    ) -> Result<Option<BranchState>, RemoteError> {
+    fn add_commits(&mut self, other: &str, remote_commit: Option<String>) -> Result<Option<BranchState>, RemoteError> {
         let UpdatePlan { branch, method, author, .. } = self.plan;
         let strategy = match method {
             UpdateMethod::Merge => UpdateStrategy::Merge,
@@ -197,7 +203,9 @@ impl BranchUpdateRun<'_> {
         let message = format!("Merge {} into {branch}", self.plan.target);
         match self.repository.update_commit(&self.head, other, strategy, author, &message)? {
             BranchUpdate::UpToDate => Ok(None),
-            BranchUpdate::Updated { .. } | BranchUpdate::Conflict(_) if !self.plan.may_move => Ok(Some(BranchState::Busy)),
+            BranchUpdate::Updated { .. } | BranchUpdate::Conflict(_) if !self.plan.may_move => {
+                Ok(Some(BranchState::Busy))
+            }
             BranchUpdate::Updated { commit } => {
                 let previous = std::mem::replace(&mut self.head, commit.clone());
                 if !self.repository.move_branch(branch, &previous, &commit)? {
