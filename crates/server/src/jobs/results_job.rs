@@ -79,8 +79,9 @@ async fn record_results(app: &App, row: &SandboxRow, exported: ExportedWork) -> 
             None => {
                 ticket_work::move_ticket(work, session.id, TicketStep::ExportResults).await?;
                 sandbox.results = ResultsState::Taken;
+                let has_commits = matches!(exported.outcome, ImportOutcome::Branch(_));
                 let is_ending = sandbox.state == SandboxState::Completing;
-                if is_ending && branch_workflow::publish_results(work, &session, &sandbox).await? {
+                if is_ending && branch_workflow::publish_results(work, &session, &sandbox, has_commits).await? {
                     // The sandbox ends when the branch is published.
                     sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
                     return Ok(JobOutcome::Finished);

@@ -135,7 +135,8 @@ async fn a_ticket_becomes_a_merged_pull_request() {
     forge.delay_mergeability(NAME, 1);
 
     let visible = "cat /proc/*/environ /proc/*/cmdline .git/config ~/.git-credentials 2>/dev/null | tr '\\0' '\\n'";
-    let prompt = format!("edit .github/workflows/ci.yml on: push\nrun {visible}");
+    let ci = "run mkdir -p .github/workflows && echo 'on: push' > .github/workflows/ci.yml";
+    let prompt = format!("{ci}\nrun {visible}; true");
     let git_settings = json!({ "publish": "pull_request", "merge": true });
     let request = json!({ "ticket_id": ticket["id"], "repo": workshop.repo(), "prompt": prompt, "git": git_settings });
     let id = server.create_sandbox(request).await;

@@ -43,7 +43,12 @@ const MAX_NAMED_PATHS: usize = 50;
 
 /// Begins or continues the workflow after the results of a sandbox are on the session's branch. Returns true if the sandbox
 /// waits for it.
-pub async fn publish_results(work: &mut Work<'_>, session: &SessionRow, sandbox: &SandboxRow) -> Result<bool> {
+pub async fn publish_results(
+    work: &mut Work<'_>,
+    session: &SessionRow,
+    sandbox: &SandboxRow,
+    has_commits: bool,
+) -> Result<bool> {
     let git = sandbox.settings.git.unwrap_or_default();
     let known = rows::find_workflow(work.tx, session.id).await?;
     let waits_for_agent = known.as_ref().is_some_and(|row| row.record.progress.state == WorkflowState::WaitingAgent);
@@ -54,6 +59,9 @@ pub async fn publish_results(work: &mut Work<'_>, session: &SessionRow, sandbox:
         None if waits_for_agent || is_published => WorkflowGoal::Push,
         None => return Ok(false),
     };
+    if !has_commits && !waits_for_agent {
+        return Ok(false);
+    }
     // Only successful work leaves the server by itself.
     if sandbox.ending != Some(Outcome::Succeeded) || session.branch.is_none() {
         return Ok(false);
@@ -217,7 +225,8 @@ pub async fn store_step(
             let detail = format!("the agent cannot resolve the conflict with the base: {}", problem.detail);
             let reason = Some(Reason::new("conflict_undelivered", detail));
             let failed = StepReport { outcome: StepOutcome::Refused, reason, ..StepReport::finished() };
-            write_step(app, session, WorkflowRecord { conflict: None, ..kept }, failed).await
+            let restored = WorkflowRecord { conflict: None, repo: before.record.repo, ..kept };
+            write_step(app, session, restored, failed).await
         }
         stored => stored,
     }

@@ -46,6 +46,8 @@ enum BranchState {
         found: MergeConflict,
         previous: String,
         base: String,
+        /// True if `base` is the target, false if it is the remote branch.
+        is_target: bool,
         remote_commit: Option<String>,
     },
     /// The agent left conflict markers.
@@ -91,8 +93,11 @@ pub(super) async fn update_branch(app: &App, row: &BranchWorkflowRow, record: &m
                           the workflow continues when the sandbox has ended";
             Err(StepFailure::undecided("session_busy", detail))
         }
-        BranchState::Conflict { found, previous, base, remote_commit } => {
-            let MergeConflict { commit, paths, .. } = found;
+        BranchState::Conflict { found, previous, base, is_target, remote_commit } => {
+            let MergeConflict { commit, paths } = found;
+            if is_target {
+                record.repo.base = Some(base.clone());
+            }
             let conflict = StoredConflict { commit, previous, base, paths, is_sent: false };
             record.remote_commit = remote_commit;
             record.conflict = Some(conflict.clone());
@@ -218,7 +223,8 @@ impl BranchUpdateRun<'_> {
             }
             BranchUpdate::Conflict(found) => {
                 let (previous, base) = (self.head.clone(), other.to_owned());
-                Ok(Some(BranchState::Conflict { found, previous, base, remote_commit }))
+                let is_target = remote_commit.as_deref() != Some(other);
+                Ok(Some(BranchState::Conflict { found, previous, base, is_target, remote_commit }))
             }
         }
     }
