@@ -337,3 +337,47 @@ async fn publish_with_a_kill_at(point: KillPoint) {
     assert_eq!(workshop.read_ticket(&ticket).await["status"], "done");
     workshop.server.stop_and_check().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn branches_of_dependent_tickets_follow_a_merge() {
+    let workshop = Workshop::start().await;
+    let Workshop { git: git_server, server, .. } = &workshop;
+    let first = workshop.create_ticket(json!({ "title": "First" })).await;
+    let second = workshop.create_ticket(json!({ "title": "Second", "depends_on": ["ATL-1"] })).await;
+    let request = |ticket: &Value, file: &str, merge: bool| {
+        let git = json!({ "publish": "pull_request", "merge": merge });
+        json!({ "ticket_id": ticket["id"], "repo": workshop.repo(), "prompt": format!("edit {file} text"), "git": git })
+    };
+    let id = server.create_sandbox(request(&second, "second.txt", false)).await;
+    let dependant = server.wait_until_ended(&id).await["session_id"].clone();
+    let before = git_server.branch(NAME, "feature/ATL-2-second").unwrap();
+    let id = server.create_sandbox(request(&first, "first.txt", true)).await;
+    let merged = server.wait_until_ended(&id).await["session_id"].clone();
+    workshop.wait_until_done(&merged).await;
+    let moved = |progress: &Value| progress["state"] == "done" && progress["pushed_commit"] != *before;
+    let progress = workshop.wait_for_progress(&dependant, moved).await;
+    assert_eq!(git_server.branch(NAME, "feature/ATL-2-second").as_deref(), progress["pushed_commit"].as_str());
+    let subjects = git(&git_server.path(NAME), ["log", "--format=%s", "main..feature/ATL-2-second"]);
+    assert_eq!(subjects, "Second", "only its own commit, on top of the new base");
+    let events = workshop.events_of(&dependant).await;
+    assert_eq!(event_data(&events, "git.branch_updated").len(), 1, "{events:#?}");
+    assert_eq!((event_data(&events, "git.pushed").len(), event_data(&events, "git.pr_created").len()), (2, 1));
+    workshop.server.stop_and_check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn continuous_work_ends_when_its_pull_request_is_open() {
+    let workshop = Workshop::start().await;
+    let Workshop { forge, server, .. } = &workshop;
+    let continuous = json!({ "require": ["clean", "pushed", "pull_request"] });
+    let prompt = "run echo a > a.txt && git add -A && git commit -q -m 'Add a'";
+    let id =
+        server.create_sandbox(json!({ "repo": workshop.repo(), "prompt": prompt, "continuous": continuous })).await;
+    let row = server.wait_until_ended(&id).await;
+    assert_eq!(row["outcome"], "succeeded", "{row}");
+    let events = workshop.events_of(&row["session_id"]).await;
+    assert_eq!(event_data(&events, "continuous.passed").len(), 1, "{events:#?}");
+    assert_eq!((event_data(&events, "git.pushed").len(), event_data(&events, "git.pr_created").len()), (1, 1));
+    assert_eq!(forge.pull_requests(NAME), [(1, "open".to_owned())]);
+    workshop.server.stop_and_check().await;
+}
