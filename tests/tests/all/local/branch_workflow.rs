@@ -260,29 +260,34 @@ async fn a_forge_that_is_down_delays_the_pull_request() {
 #[derive(Debug, Clone, Copy)]
 enum KillPoint {
     Git(&'static str),
+    /// After the pull request is open.
+    LaterGit(&'static str),
     Forge(&'static str, &'static str),
 }
 
-const KILL_POINTS: [KillPoint; 6] = [
+const KILL_POINTS: [KillPoint; 7] = [
     KillPoint::Git("POST /octo/hello.git/git-upload-pack"),
     KillPoint::Git("service=git-receive-pack"),
     KillPoint::Git("POST /octo/hello.git/git-receive-pack"),
     KillPoint::Forge("GET", "/pulls"),
     KillPoint::Forge("POST", "/pulls"),
     KillPoint::Forge("PUT", "/merge"),
+    KillPoint::LaterGit("POST /octo/hello.git/git-receive-pack"),
 ];
 
 impl Workshop {
     fn hold(&self, point: KillPoint) {
         match point {
-            KillPoint::Git(text) => self.git.hold_responses(Some(text)),
+            KillPoint::Git(text) | KillPoint::LaterGit(text) => self.git.hold_responses(Some(text)),
             KillPoint::Forge(method, path_end) => self.forge.inject_fault(Fault::HeldResponse { method, path_end }),
         }
     }
 
     fn count_held(&self, point: KillPoint) -> usize {
         match point {
-            KillPoint::Git(text) => self.git.requests().iter().filter(|request| request.contains(text)).count(),
+            KillPoint::Git(text) | KillPoint::LaterGit(text) => {
+                self.git.requests().iter().filter(|request| request.contains(text)).count()
+            }
             KillPoint::Forge(method, path_end) => {
                 let is_held = |path: &str| path.split('?').next().is_some_and(|path| path.ends_with(path_end));
                 self.forge.requests().iter().filter(|r| r.method == method && is_held(&r.path)).count()
@@ -308,10 +313,14 @@ async fn publish_with_a_kill_at(point: KillPoint) {
     let body = json!({ "ticket_id": ticket["id"], "repo": workshop.repo(), "prompt": "wait 0.5\nedit a.txt a", "git": settings });
     let id = workshop.server.create_sandbox(body).await;
     let row = workshop.server.wait_until(&id, |row| row["state"] == "running").await;
-    // From here on every request is one of the workflow.
-    let before = workshop.count_held(point);
     // The mirror must fetch something.
     workshop.git.commit(NAME, "main", "other.txt", "other\n");
+    if let KillPoint::LaterGit(_) = point {
+        workshop.forge.delay_mergeability(NAME, 2);
+        let opened = async || if workshop.forge_changes("POST", "/pulls") > 0 { Ok(()) } else { Err(point) };
+        try_poll_for(opened).await.unwrap();
+    }
+    let before = workshop.count_held(point);
     workshop.hold(point);
     let held = try_poll_for(async || if workshop.count_held(point) > before { Ok(()) } else { Err(point) });
     held.await.unwrap();
