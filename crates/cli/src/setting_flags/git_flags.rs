@@ -11,7 +11,7 @@ pub struct GitFlags {
     #[arg(long, value_name = "WHAT", value_parser = parse_word::<Publication>)]
     publish: Option<Publication>,
     /// Merge the pull request when its checks and reviews allow it [default: false]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     merge: Option<bool>,
     /// Merge method: squash, merge or rebase [default: squash]
     #[arg(long, value_name = "METHOD", value_parser = parse_word::<MergeMethod>)]
