@@ -75,7 +75,8 @@ impl GitServer {
         self.state().answer = answer;
     }
 
-    /// Holds the response of each request with this text in its method and target, after its effect.
+    /// Holds the response of each request with this text in its method and target, after its effect. `None` closes the held
+    /// connections.
     pub fn hold_responses(&self, text: Option<&str>) {
         self.state().held = text.map(str::to_owned);
     }
@@ -226,8 +227,8 @@ fn serve_connection(mut stream: TcpStream, root: &Path, state: &Mutex<ServerStat
     record(state, &request, status);
     let line = format!("{} {}", request.method, request.target);
     if lock(state).held.as_ref().is_some_and(|text| line.contains(text)) {
-        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
-        drop(reader.read_to_end(&mut Vec::new()));
+        stream.set_read_timeout(Some(Duration::from_millis(50)))?;
+        while lock(state).held.is_some() && !matches!(reader.read(&mut [0]), Ok(0)) {}
         return Ok(());
     }
     write!(stream, "HTTP/1.1 {status} x\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len())?;

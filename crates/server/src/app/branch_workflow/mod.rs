@@ -323,8 +323,10 @@ fn failure_event(
 
 /// Ends the sandbox that waited for the publication of its results.
 async fn release_sandbox(work: &mut Work<'_>, session: &mut SessionRow, record: &WorkflowRecord) -> Result<()> {
-    let Some(live) = session.sandbox_id.filter(|_| !record.progress.holds_sandbox()) else { return Ok(()) };
-    let Some(mut sandbox) = sandboxes::find_sandbox(work.tx, live).await? else { return Ok(()) };
+    // A failed sandbox whose results are recovered is not the session's live one.
+    let newest = session.sandbox_id.or(session.last_sandbox_id);
+    let Some(newest) = newest.filter(|_| !record.progress.holds_sandbox()) else { return Ok(()) };
+    let Some(mut sandbox) = sandboxes::find_sandbox(work.tx, newest).await? else { return Ok(()) };
     if sandbox.state != SandboxState::Completing || sandbox.results != ResultsState::Taken {
         return Ok(());
     }
